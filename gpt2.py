@@ -1,0 +1,93 @@
+"""GPT-2's forward pass, from scratch, in NumPy: token ids in, logits out.
+
+Read it from the bottom up (gpt2 is the whole network) or from the top down (each function uses only those above it).
+Every array has one row for each token; the comments give the shapes. What is not named here is not in the network.
+
+Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners"; the names are picoGPT's.
+"""
+
+import math
+
+import numpy as np
+
+# A Python float, as every constant below. np.sqrt gives a np.float64, which NumPy 2 would let turn each float32 array
+# that it meets, and from there the whole forward pass, into float64: twice the bytes to read, and several times slower.
+SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
+
+
+def gelu(x):  # [n_seq, n_hidden] -> [n_seq, n_hidden]
+    """Gaussian error linear unit, in the tanh approximation that GPT-2 was trained with (Hendrycks and Gimpel 2016)."""
+    return 0.5 * x * (1 + np.tanh(SQRT_2_OVER_PI * (x + 0.044715 * x * x * x)))
+
+
+def softmax(x):  # [..., n] -> [..., n]
+    """Turns each row into a distribution. Subtracting the maximum changes nothing but keeps exp from overflowing."""
+    exp_x = np.exp(x - np.max(x, axis=-1, keepdims=True))
+    return exp_x / np.sum(exp_x, axis=-1, keepdims=True)
+
+
+def layer_norm(x, g, b, eps=1e-5):  # [n_seq, n_embd] -> [n_seq, n_embd]
+    """Gives each row mean 0 and variance 1, then a learned gain g and bias b (Ba et al. 2016)."""
+    x = x - np.mean(x, axis=-1, keepdims=True)
+    variance = np.mean(x * x, axis=-1, keepdims=True)
+    return g * (x / np.sqrt(variance + eps)) + b
+
+
+def linear(x, w, b):  # [n_seq, n_in], [n_in, n_out], [n_out] -> [n_seq, n_out]
+    """A matrix and a bias. w is whatever can stand right of @: an array, or a weight packed for speed."""
+    return x @ w + b
+
+
+def ffn(x, c_fc, c_proj):  # [n_seq, n_embd] -> [n_seq, n_embd]
+    """The feed-forward network: up to four times the width, a non-linearity, and down again."""
+    a = gelu(linear(x, **c_fc))  # [n_seq, n_embd] -> [n_seq, 4*n_embd]
+    return linear(a, **c_proj)  # [n_seq, 4*n_embd] -> [n_seq, n_embd]
+
+
+def attention(q, k, v):  # [n_head, n_q, d_head], [n_head, n_k, d_head] twice -> [n_head, n_q, d_head]
+    """Causal attention (Vaswani et al. 2017, section 3.2.1), all heads in one batched product.
+
+    The queries belong to the last n_q of the n_k tokens; each sees the keys up to its own and none after it.
+    """
+    n_q, d_head, n_k = *q.shape[-2:], k.shape[-2]
+    future = 1 - np.tri(n_q, n_k, k=n_k - n_q, dtype=q.dtype)  # [n_q, n_k], 1 where the key comes after the query
+    scores = q @ np.swapaxes(k, -1, -2) / math.sqrt(d_head) - 1e10 * future  # [n_head, n_q, n_k]
+    return softmax(scores) @ v  # [n_head, n_q, n_k], [n_head, n_k, d_head] -> [n_head, n_q, d_head]
+
+
+def mha(x, c_attn, c_proj, n_head, attend=attention):  # [n_seq, n_embd] -> [n_seq, n_embd]
+    """Multi-head attention. attend(q, k, v) is attention itself, or a cache that also attends to what it remembers."""
+    n_seq, n_embd = x.shape
+    x = linear(x, **c_attn)  # [n_seq, n_embd] -> [n_seq, 3*n_embd]
+    x = np.reshape(x, (n_seq, 3, n_head, n_embd // n_head))  # -> [n_seq, 3, n_head, d_head]
+    q, k, v = np.transpose(x, (1, 2, 0, 3))  # -> [3, n_head, n_seq, d_head]
+    x = attend(q, k, v)  # -> [n_head, n_seq, d_head]
+    x = np.reshape(np.transpose(x, (1, 0, 2)), (n_seq, n_embd))  # -> [n_seq, n_embd]
+    return linear(x, **c_proj)  # [n_seq, n_embd] -> [n_seq, n_embd]
+
+
+def transformer_block(x, mlp, attn, ln_1, ln_2, n_head, attend=attention):  # [n_seq, n_embd] -> [n_seq, n_embd]
+    """Communicate (attention), then compute (feed-forward), each added to the stream that it reads."""
+    x = x + mha(layer_norm(x, **ln_1), **attn, n_head=n_head, attend=attend)
+    return x + ffn(layer_norm(x, **ln_2), **mlp)
+
+
+def gpt2(inputs, wte, wpe, blocks, ln_f, n_head, cache=None, n_last=None):  # [n_seq] -> [n_last, n_vocab]
+    """The logits of the token that follows each input token, or each of the last n_last (default: all) of them.
+
+    wte [n_vocab, n_embd] and wpe [n_ctx, n_embd] embed tokens and positions; blocks is the list of layers; the keys
+    of its dicts are the argument names above, so the parameters are splatted straight in.
+
+    With a cache, inputs are the tokens that come after the cache.length tokens it holds: cache.layers has an attend
+    for each block, which appends the new keys and values to those of the earlier tokens and attends over them all.
+    """
+    n_past = 0 if cache is None else cache.length
+    attends = [attention] * len(blocks) if cache is None else cache.layers
+    x = wte[inputs] + wpe[n_past : n_past + len(inputs)]  # [n_seq] -> [n_seq, n_embd]
+    for block, attend in zip(blocks, attends, strict=True):
+        x = transformer_block(x, **block, n_head=n_head, attend=attend)  # [n_seq, n_embd] -> [n_seq, n_embd]
+    if cache is not None:
+        cache.length += len(inputs)
+    if n_last is not None:
+        x = x[len(x) - n_last :]  # [n_seq, n_embd] -> [n_last, n_embd]
+    return layer_norm(x, **ln_f) @ wte.T  # [n_last, n_embd] -> [n_last, n_vocab]
