@@ -1,0 +1,64 @@
+"""The NumPy engine: gpt2() with a KV cache, behind the contract model(x, n_last) -> distributions."""
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from gpt2 import attention, gpt2
+
+
+class KVCache:
+    """The keys and values of the first `length` tokens, for every layer. Forgetting is moving `length` back."""
+
+    def __init__(self, n_layer: int, n_head: int, n_ctx: int, d_head: int):
+        self.length = 0
+        self.keys = np.empty((n_layer, n_head, n_ctx, d_head), np.float32)
+        self.values = np.empty((n_layer, n_head, n_ctx, d_head), np.float32)
+        self.layers = [partial(self.attend, keys, values) for keys, values in zip(self.keys, self.values, strict=True)]
+
+    def attend(self, keys, values, q, k, v):  # [n_head, n_ctx, d_head] twice, [n_head, n_new, d_head] thrice
+        """Appends k and v to one layer's keys and values, and attends from q to them all -> [n_head, n_new, d_head]."""
+        n = self.length + k.shape[1]
+        keys[:, self.length : n] = k
+        values[:, self.length : n] = v
+        return attention(q, keys[:, :n], values[:, :n])
+
+
+class CachedModel:
+    """model(x, n_last) -> [n_last, n_vocab], computing only what the previous call did not.
+
+    It remembers the tokens whose keys and values it holds, keeps the longest prefix that they share with x and feeds
+    the rest. So a rejected draft, another prompt, a draft that is one token behind: all are just another x.
+    """
+
+    def __init__(self, params: dict, hparams: dict, to_probs: Callable, cache=None):
+        """to_probs: logits [n, n_vocab] -> distributions [n, n_vocab]. cache: a KVCache, or what behaves like one."""
+        n_head, n_ctx = hparams["n_head"], hparams["n_ctx"]
+        self.n_ctx = n_ctx
+        self.to_probs = to_probs
+        self.cache = cache or KVCache(hparams["n_layer"], n_head, n_ctx, hparams["n_embd"] // n_head)
+        self.forward = partial(gpt2, **params, n_head=n_head, cache=self.cache)
+        self.forget()
+
+    def forget(self) -> None:
+        """Empties the cache."""
+        self.tokens = np.empty(0, int)  # [cache.length], the tokens that the cache holds
+
+    def __call__(self, x, n_last: int = 1) -> np.ndarray:  # [n] -> [n_last, n_vocab]
+        """Raises ValueError where x does not fit into the context or has fewer than n_last tokens."""
+        x = np.asarray(x)  # [n]
+        if not n_last <= len(x) <= self.n_ctx:
+            raise ValueError(f"{len(x)} tokens: the context holds {self.n_ctx}, and {n_last} rows were asked for")
+        n_keep = min(common_prefix(self.tokens, x), len(x) - n_last)
+        self.forget()  # so that an interrupted pass leaves an empty cache behind and not a wrong one
+        self.cache.length = n_keep
+        logits = self.forward(x[n_keep:], n_last=n_last)  # [n_last, n_vocab]
+        self.tokens = x
+        return self.to_probs(logits)  # [n_last, n_vocab]
+
+
+def common_prefix(a: np.ndarray, b: np.ndarray) -> int:  # [n_a], [n_b] -> how many leading tokens are the same
+    n = min(len(a), len(b))
+    differ = np.flatnonzero(a[:n] != b[:n])
+    return int(differ[0]) if len(differ) else n

@@ -1,0 +1,98 @@
+"""The paper's two algorithms, under the blog's names and in its order.
+
+x is the sequence of token ids, n its length, N the number of tokens to generate, T the final length and K the
+lookahead. **p is the draft's distribution and q the target's**, as in the paper and the blog (Leviathan et al. 2023
+swap the two and write γ for K).
+
+A model is a function from tokens to distributions: model(x, n_last) -> [n_last, n_vocab], those of the tokens that
+follow each of the last n_last tokens of x. Weights, temperature and caches are its business alone. A drafter is
+draft(x, k) -> (tokens [m], p [m, n_vocab]) with m <= k, where p[i] is the distribution that tokens[i] was drawn from.
+
+Source: Chen et al. 2023, "Accelerating Large Language Model Decoding with Speculative Sampling", Algorithms 1 and 2;
+the blog post "Speculative Sampling".
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Step(NamedTuple):
+    """One call of the target model."""
+
+    tokens: list[int]  # the ids that are new in this step: the accepted drafts, then one of the target's own
+    drafted: int  # how many tokens the draft proposed
+    accepted: int  # how many of those were accepted
+
+
+def max_fn(x: np.ndarray) -> np.ndarray:  # [n_vocab] -> [n_vocab]
+    """(x)_+ of the paper: max(0, x), normalised to a distribution; all zeros where nothing is above 0."""
+    x_max = np.maximum(x, 0)  # [n_vocab]
+    return x_max / max(x_max.sum(), np.finfo(x.dtype).tiny)  # [n_vocab]
+
+
+def sample(p: np.ndarray, rng: np.random.Generator) -> int:  # [n_vocab] -> id
+    """Draws one id from the distribution p, with exactly one rng.random().
+
+    The id is the first whose cumulative probability exceeds u, so an id of probability 0 is never drawn.
+    """
+    cumulative = np.cumsum(p, dtype=np.float64)  # [n_vocab]
+    return int(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))
+
+
+def autoregressive_sampling(x, model: Callable, N: int, rng: np.random.Generator) -> Iterator[Step]:
+    """Algorithm 1, "Auto-regressive (ArS) with Auto-regressive target": one call of the model, one token; N times."""
+    x = np.asarray(x)  # [n]
+    n = len(x)
+    T = n + N
+
+    while n < T:
+        [q] = model(x)  # [n_vocab]
+        token = sample(q, rng)
+        x = np.append(x, token)  # [n + 1]
+        n += 1
+        yield Step([token], drafted=0, accepted=0)
+
+
+def speculative_sampling(
+    x, draft: Callable, target_model: Callable, N: int, K: int | Callable[[], int], rng: np.random.Generator
+) -> Iterator[Step]:
+    """Algorithm 2, "Speculative Sampling (SpS)": one call of the target, up to K + 1 tokens; exactly N tokens in all.
+
+    Whatever the draft proposes, the tokens are distributed as the target's own (the paper's Theorem 1). K may also be
+    a function that chooses the lookahead of the next iteration.
+    """
+    next_K = K if callable(K) else lambda: K
+    x = np.asarray(x)  # [n]
+    n = len(x)
+    T = n + N
+
+    while n < T:
+        # Step 1: the draft proposes up to K tokens. The target always adds one of its own, so leave room for it.
+        x_draft, p = draft(x, min(next_K(), T - n - 1))  # [m], [m, n_vocab]
+        m = len(x_draft)
+
+        # Step 2: the target scores all of them in one call. q[i] is its distribution where x_draft[i] stands, q[m]
+        # the one after the last of them.
+        q = target_model(np.append(x, x_draft).astype(int), n_last=m + 1)  # [m + 1, n_vocab]
+
+        # Step 3: accept the drafts from left to right, each with probability min(1, q / p). At the first rejection,
+        # resample from what q has and p lacks, and forget the rest of the window.
+        tokens = []
+        for i in range(m):
+            j = int(x_draft[i])
+            if rng.random() * float(p[i][j]) < float(q[i][j]):  # strict: u may be 0, and then q = 0 must not pass
+                tokens.append(j)
+            else:
+                residual = max_fn(q[i] - p[i])  # [n_vocab], empty only where p and q differ by no more than rounding
+                tokens.append(sample(residual if residual.any() else q[i], rng))
+                break
+
+        # Step 4: if all of them were accepted, the target's last row gives a bonus token.
+        else:
+            tokens.append(sample(q[m], rng))
+
+        x = np.append(x, tokens)  # [n + len(tokens)]
+        n += len(tokens)
+        yield Step(tokens, drafted=m, accepted=len(tokens) - 1)

@@ -1,0 +1,170 @@
+"""The two algorithms: every path by script, and the output distribution computed exactly."""
+
+import inspect
+import types
+
+import numpy as np
+import pytest
+from enumeration import branch_on, output_distribution, random_model, total_variation
+
+from speculative import drafters, sampling
+from speculative.drafters import model_drafter
+from speculative.sampling import Step, autoregressive_sampling, max_fn, sample, speculative_sampling
+
+N_VOCAB = 7
+
+
+class Scripted:
+    """A generator that gives the numbers it was made with, and no more."""
+
+    def __init__(self, *numbers):
+        self.numbers = list(numbers)
+
+    def random(self):
+        return self.numbers.pop(0)
+
+
+def one_hot(*ids):  # -> [len(ids), N_VOCAB]
+    return np.eye(N_VOCAB, dtype=np.float32)[list(ids)]
+
+
+def counting_target(x, n_last=1):
+    """A greedy model that counts: after id t comes (t + 1) % N_VOCAB."""
+    return one_hot(*[(int(t) + 1) % N_VOCAB for t in x[len(x) - n_last :]])
+
+
+def proposes(*tokens):
+    def draft(x, k):
+        ids = list(tokens[:k])
+        return ids, one_hot(*ids)
+
+    return draft
+
+
+def test_sample_is_the_inverse_of_the_cumulative_distribution():
+    p = np.array([0, 0.25, 0, 0.5, 0.25, 0], np.float32)
+    drawn = [sample(p, Scripted(u)) for u in (0.0, 0.2499, 0.25, 0.7499, 0.75, 1 - 2**-53)]
+    assert drawn == [1, 1, 3, 3, 4, 4]
+
+
+def test_sample_never_draws_an_id_of_probability_zero_where_the_sum_is_not_1():
+    p = np.array([0, 0.3, 0.3, 0.3, 0], np.float32)  # sums to 0.9
+    assert {sample(p, Scripted(u)) for u in (0.0, 0.5, 1 - 2**-53)} == {1, 2, 3}
+
+
+def test_max_fn():
+    np.testing.assert_allclose(max_fn(np.array([0.5, -0.2, 0.0, 1.5], np.float32)), [0.25, 0, 0, 0.75])
+    assert max_fn(np.array([-0.5, 0.0], np.float32)).tolist() == [0, 0]
+    assert max_fn(np.ones(3, np.float32)).dtype == np.float32
+
+
+def test_autoregressive_takes_one_number_and_one_call_for_each_token():
+    rng = Scripted(0.5, 0.5, 0.5)
+    steps = list(autoregressive_sampling([0], counting_target, 3, rng))
+    assert steps == [Step([1], 0, 0), Step([2], 0, 0), Step([3], 0, 0)]
+    assert rng.numbers == []
+
+
+@pytest.mark.parametrize("K", range(1, 6))
+@pytest.mark.parametrize("wrong", range(6))
+def test_a_rejection_at_each_position(K, wrong):
+    """The draft is right but for position `wrong`: all before it are accepted, it is resampled, the rest forgotten."""
+    right = [1, 2, 3, 4, 5]
+    guesses = [*right[:wrong], 0, *right[wrong + 1 :]] if wrong < K else right
+    accepted = min(wrong, K)
+    numbers = [0.5] * (accepted + (wrong < K) + 1)  # an acceptance test for each draft up to the rejected, one sample
+    rng = Scripted(*numbers)
+    step = next(speculative_sampling([0], proposes(*guesses), counting_target, N_VOCAB, K, rng))
+    assert step == Step(list(range(1, accepted + 2)), drafted=K, accepted=accepted)
+    assert rng.numbers == []
+
+
+@pytest.mark.parametrize("K", range(1, 9))
+@pytest.mark.parametrize("N", range(1, 12))
+def test_exactly_n_tokens_and_no_window_beyond_the_end(K, N):
+    seen = []
+
+    def target(x, n_last=1):
+        seen.append(len(x))
+        return counting_target(x, n_last)
+
+    steps = list(
+        speculative_sampling([0], proposes(*[i % N_VOCAB for i in range(1, 10)]), target, N, K, Scripted(*[0.5] * 99))
+    )
+    assert [t for s in steps for t in s.tokens] == [i % N_VOCAB for i in range(1, N + 1)]
+    assert max(seen) <= N  # the last token is sampled, never fed: a prompt of 1 and N tokens need a context of N
+
+
+def test_an_empty_proposal_is_a_plain_step():
+    steps = list(speculative_sampling([0], lambda x, k: ([], []), counting_target, 3, 4, Scripted(*[0.5] * 3)))
+    assert steps == [Step([1], 0, 0), Step([2], 0, 0), Step([3], 0, 0)]
+
+
+def test_k_may_be_a_function():
+    choices = iter([2, 0, 1, 0])
+    steps = list(
+        speculative_sampling([0], proposes(1, 2), counting_target, 6, lambda: next(choices), np.random.default_rng(0))
+    )
+    assert [s.drafted for s in steps] == [2, 0, 1, 0]
+
+
+def test_u_of_zero_does_not_accept_what_the_target_excludes():
+    rng = Scripted(0.0, 0.5)
+    step = next(speculative_sampling([0], proposes(5), counting_target, 2, 1, rng))
+    assert step == Step([1], drafted=1, accepted=0)
+
+
+def test_an_empty_residual_falls_back_to_the_target():
+    """p exceeds q by rounding everywhere: nothing is left of max(0, q - p), so q itself is sampled."""
+    q = np.array([[0.5, 0.5, 0]], np.float32)
+    p = np.nextafter(q, 1, dtype=np.float32)
+    target = lambda x, n_last: np.repeat(q, n_last, axis=0)  # noqa: E731
+    rng = Scripted(1 - 2**-53, 0.9)
+    step = next(speculative_sampling([0], lambda x, k: ([0], p), target, 2, 1, rng))
+    assert step == Step([1], drafted=1, accepted=0)
+
+
+# The output distribution, computed and not sampled
+
+
+def explore(monkeypatch, speculative, n_vocab, N, K, seed):
+    """(total variation between the speculative and the autoregressive output, how many outputs are possible)."""
+    for module in (sampling, drafters):
+        monkeypatch.setattr(module, "sample", branch_on)
+    target = random_model(seed, n_vocab)
+    draft_model = random_model(seed + 1000, n_vocab, powers_of_two=True)
+
+    def run(decode):
+        return output_distribution(lambda rng: tuple(t for step in decode(rng) for t in step.tokens))
+
+    expected = run(lambda rng: autoregressive_sampling([1], target, N, rng))
+    actual = run(lambda rng: speculative([1], model_drafter(draft_model, rng), target, N, K, rng))
+    assert sum(expected.values()) == pytest.approx(1) and sum(actual.values()) == pytest.approx(1)
+    return total_variation(expected, actual), len(expected)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("n_vocab", "K"), [(3, 1), (3, 2), (4, 2), (3, 3)])
+def test_the_output_is_the_targets_exactly(monkeypatch, n_vocab, K, seed):
+    distance, n_outputs = explore(monkeypatch, speculative_sampling, n_vocab, K + 2, K, seed)
+    assert n_outputs > 4
+    assert distance < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("< float(q[i][j])", "<= float(q[i][j])"),
+        ("residual if residual.any() else q[i]", "q[i]"),
+        ("q[i] - p[i]", "q[i] - p[i][j]"),
+        ("sample(q[m], rng)", "sample(q[m - 1], rng)"),
+    ],
+)
+def test_the_exact_test_sees_each_mistake(monkeypatch, right, wrong):
+    source = inspect.getsource(sampling)
+    assert source.count(right) == 1
+    broken = types.ModuleType("broken")
+    exec(source.replace(right, wrong), broken.__dict__)
+    monkeypatch.setattr(broken, "sample", branch_on)
+    distances = [explore(monkeypatch, broken.speculative_sampling, 3, 4, 2, seed)[0] for seed in range(4)]
+    assert max(distances) > 1e-4
