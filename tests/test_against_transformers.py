@@ -7,7 +7,7 @@ from test_gpt2 import HPARAMS, random_params
 from gpt2 import gpt2
 
 torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers", exc_type=ImportError)
 
 
 def state_dict(params):

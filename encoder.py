@@ -1,0 +1,206 @@
+"""GPT-2's byte pair encoding (BPE): text in, token ids out, and back.
+
+A pattern cuts the text into words, a word becomes its UTF-8 bytes, and neighbours in the word are merged, pair by pair,
+in the order of a learned list, until no pair that the list names is left. What remains are the tokens. Words are never
+merged with each other; and since every byte is a token, every text has an encoding and no token for "unknown" exists.
+
+Source: Sennrich et al. 2016, "Neural Machine Translation of Rare Words with Subword Units" (merging), and Radford et
+al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.2 (bytes in place of characters).
+"""
+
+import codecs
+import json
+from functools import lru_cache
+from heapq import heapify, heappop, heappush
+from itertools import pairwise
+from pathlib import Path
+
+import regex  # and not re, which does not know \p{L}
+
+END_OF_TEXT = "<|endoftext|>"
+
+
+def byte_to_char():
+    """The character that stands for each byte in GPT-2's files: {byte: character}, 256 of them.
+
+    vocab.bpe has two tokens a line with a space between, so a token's own spaces and newlines need another spelling.
+    A byte that is a visible character of Latin-1 is spelled as that character, and the n-th of the others as character
+    256 + n. The space is the 32nd (counted from 0), hence the Ġ, character 288, in front of so many tokens.
+    """
+    hidden = [byte for byte in range(256) if not chr(byte).isprintable() or chr(byte) == " "]
+    return {byte: chr(256 + hidden.index(byte)) if byte in hidden else chr(byte) for byte in range(256)}
+
+
+BYTE_TO_CHAR = byte_to_char()
+
+# Which characters are letters or numbers changes as Unicode grows, and with it where words end: the same ids as
+# tiktoken's need a release of regex with the same Unicode version (see requirements.txt; the tests compare the two).
+WORD = regex.compile(
+    r"""
+      '(?:[stmd]|re|ve|ll)    # what English contracts: it's, can't, I'm, I'd, we're, we've, we'll
+    | [ ]?\p{L}+              # letters, with the space before them, if any
+    | [ ]?\p{N}+              # digits and other numbers, likewise
+    | [ ]?[^\s\p{L}\p{N}]+    # punctuation, symbols and all the rest, likewise
+    | \s+(?!\S)               # white space, but for its last character where a word follows, as it may be that word's
+    | \s+                     # that last character, where the word did not take it
+    """,
+    regex.VERBOSE,
+)
+
+
+def bpe(tokens, merges):
+    """Merges the tokens of one word: [n_bytes] ids -> list of at most n_bytes ids.
+
+    merges is {(left id, right id): (rank, id of the two as one)}. Each step merges the pair with the lowest rank, and
+    of equal ones the leftmost. With "i s", "s i", "p p" and "is si" as the list (ranks 0 to 3), mississippi goes
+
+        m i s s i s s i p p i
+        m is s i s s i p p i      rank 0, the left one of two
+        m is s is s i p p i       rank 0 again
+        m is s is si p p i        rank 1: only one "s i" is left, the other i went into "is"
+        m is s is si pp i         rank 2
+        m is s issi pp i          rank 3, a pair that the merges before it made
+
+    Looking for the lowest rank in the whole word at each step would take time quadratic in its length. Here the pairs
+    wait in a priority queue, and a merge adds the two new pairs it makes: n log n.
+    """
+    n = len(tokens)
+    tokens = [*tokens, None]  # the places of a ring; the last is empty, so both ends of the word have a neighbour
+    after = [*range(1, n + 1), 0]  # the place to the right of each; a merged pair keeps its left place
+    before = [n, *range(n)]
+    queue = [(merges[pair], i) for i, pair in enumerate(pairwise(tokens)) if pair in merges]
+    heapify(queue)
+    while queue:
+        merge, i = heappop(queue)
+        j = after[i]
+        if merges.get((tokens[i], tokens[j])) != merge:
+            continue  # one of the pair has been merged with its other neighbour since
+        tokens[i], tokens[j] = merge[1], None
+        after[i], before[after[j]] = after[j], i
+        for left in (before[i], i):
+            new = merges.get((tokens[left], tokens[after[left]]))
+            if new is not None:
+                heappush(queue, (new, left))
+    return [token for token in tokens if token is not None]
+
+
+class Encoder:
+    """A vocabulary in use. n_vocab: the number of tokens; eot: the id of <|endoftext|>."""
+
+    def __init__(self, vocab, pairs):
+        """vocab {token: id} and pairs [(left token, right token)], lowest rank first, as get_encoder checked them."""
+        char_to_byte = {char: byte for byte, char in BYTE_TO_CHAR.items()}
+        self.n_vocab = len(vocab)
+        self.eot = vocab[END_OF_TEXT]
+        self.id_to_bytes = {i: bytes(char_to_byte[char] for char in token) for token, i in vocab.items()}
+        self.byte_to_id = [vocab[BYTE_TO_CHAR[byte]] for byte in range(256)]
+        self.merges = {
+            (vocab[left], vocab[right]): (rank, vocab[left + right]) for rank, (left, right) in enumerate(pairs)
+        }
+        self.encode_short_word = lru_cache(maxsize=2**15)(self.encode_word)  # few words make up most of a text
+
+    def encode_word(self, word):
+        return bpe([self.byte_to_id[byte] for byte in word.encode("utf-8")], self.merges)
+
+    def encode(self, text, allowed_special=False):
+        """The token ids of any str, as a list. <|endoftext|> becomes eot if allowed_special, else it is plain text.
+
+        A str may hold halves of a UTF-16 surrogate pair, which UTF-8 cannot say. Two that belong together become their
+        character and one alone becomes U+FFFD, as in tiktoken.
+        """
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        ids = []
+        for i, part in enumerate(text.split(END_OF_TEXT) if allowed_special else [text]):
+            if i > 0:
+                ids.append(self.eot)
+            for word in WORD.findall(part):
+                ids += self.encode_short_word(word) if len(word) <= 32 else self.encode_word(word)
+        return ids
+
+    def to_bytes(self, ids):
+        """The tokens' bytes, one after the other. ValueError where an id is not in the vocabulary."""
+        try:
+            return b"".join([self.id_to_bytes[i] for i in ids])
+        except KeyError as error:
+            raise ValueError(f"no token has the id {error.args[0]}; ids go from 0 to {self.n_vocab - 1}") from None
+
+    def decode(self, ids):
+        """The text of the ids. Bytes that are not UTF-8 (a character may be cut in two) become U+FFFD."""
+        return self.to_bytes(ids).decode("utf-8", "replace")
+
+
+class StreamDecoder:
+    """Decodes ids as they come. A character may span tokens: its first bytes wait here until the last one arrives.
+
+    All that push returned and what flush returns, joined, is what decode makes of all the ids at once.
+    """
+
+    def __init__(self, encoder):
+        self.encoder = encoder
+        self.utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, ids):
+        """The text that these ids complete, "" if none."""
+        return self.utf8.decode(self.encoder.to_bytes(ids))
+
+    def flush(self):
+        """The end of the text: U+FFFD for a character that was never completed, else ""."""
+        return self.utf8.decode(b"", final=True)
+
+
+def get_encoder(model_size, models_dir):
+    """The Encoder of the model in models_dir/model_size, from its encoder.json (the ids) and vocab.bpe (the merges).
+
+    ValueError, in one line that names the file, where one of them is missing, damaged or does not fit the other.
+    """
+    folder = Path(models_dir) / model_size
+    vocab = read_vocab(folder / "encoder.json")
+    pairs = read_pairs(folder / "vocab.bpe")
+    tokens = {*BYTE_TO_CHAR.values(), *(left + right for left, right in pairs), END_OF_TEXT}
+    if vocab.keys() != tokens:
+        raise ValueError(
+            f"{folder / 'encoder.json'}: should hold the 256 bytes, what the {len(pairs)} merges of vocab.bpe make and "
+            f"{END_OF_TEXT}, {len(tokens)} tokens; holds {len(vocab)}, and {min(vocab.keys() ^ tokens)[:40]!r} is in "
+            "only one of the files"
+        )
+    return Encoder(vocab, pairs)
+
+
+def read_vocab(path):
+    """encoder.json: {token: id}, the ids 0 to n_vocab - 1 in any order."""
+    try:
+        vocab = json.loads(read_text(path))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{path}: should be JSON: {error}") from None
+    ids = list(vocab.values()) if isinstance(vocab, dict) else [None]
+    if any(type(i) is not int for i in ids) or sorted(ids) != list(range(len(ids))):
+        raise ValueError(f"{path}: should be a JSON object that gives each of n tokens another id, 0 to n - 1")
+    return vocab
+
+
+def read_pairs(path):
+    """vocab.bpe: a line "#version: ...", then one merge a line, lowest rank first -> [(left token, right token)]."""
+    header, *lines = read_text(path).rstrip("\n").split("\n")
+    if not header.startswith("#version"):
+        raise ValueError(f"{path}: should begin with a line like '#version: 0.2', not with {header[:40]!r}")
+    pairs, known = [], set(BYTE_TO_CHAR.values())
+    for number, line in enumerate(lines, start=2):
+        pair = tuple(line.split(" "))
+        if len(pair) != 2 or not known.issuperset(pair):
+            raise ValueError(
+                f"{path}: line {number} should be two tokens with a space between, each a single byte or made by a "
+                f"line above, not {line[:40]!r}"
+            )
+        pairs.append(pair)
+        known.add("".join(pair))
+    return pairs
+
+
+def read_text(path):
+    """The text of a file, UTF-8 whatever the system's own encoding is, and with any system's line ends."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: should be UTF-8 text: {error.reason} at byte {error.start}") from None

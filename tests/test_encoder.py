@@ -1,0 +1,337 @@
+"""encoder.py against tiktoken on the official vocabulary, and by hand on a vocabulary of four merges."""
+
+import json
+import random
+from functools import cache
+
+import pytest
+import regex
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from encoder import BYTE_TO_CHAR, END_OF_TEXT, Encoder, StreamDecoder, bpe, get_encoder
+
+# The fixtures below are only read, so that hypothesis may share one among its examples.
+many = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+# Text that walks every branch of the pattern more often than random characters do.
+PIECES = [
+    "'s",
+    "'LL",
+    "'",
+    " ",
+    "  ",
+    "\t",
+    "\n",
+    "\r\n",
+    "\x00",
+    "\x1c",
+    "\x85",
+    "\xa0",
+    "\u3000",
+    "\ufeff",
+    "the",
+    "é",
+]
+PIECES += [
+    "e\u0301",
+    "12",
+    "²",
+    "Ⅷ",
+    "...",
+    "_",
+    "日本",
+    "🙂",
+    "👩‍👧",
+    "\ud83d",
+    "\ude42",
+    END_OF_TEXT,
+    "<|endof",
+    "text|>",
+]
+any_text = st.text(st.characters(exclude_categories=())) | st.lists(st.sampled_from(PIECES), max_size=20).map("".join)
+valid_text = any_text.filter(lambda text: not regex.search(r"\p{Cs}", text))
+
+MERGES = ["i s", "s i", "p p", "is si"]
+
+
+@cache
+def load(shared):
+    return get_encoder("gpt2-tokenizer", shared)
+
+
+@pytest.fixture
+def gpt2(shared):
+    return load(shared)
+
+
+@cache
+def load_tiktoken(shared):
+    """tiktoken's gpt2, with its own reader of the files and its own pattern, so that nothing of ours is in it."""
+    tiktoken = pytest.importorskip("tiktoken")
+    from tiktoken.load import data_gym_to_mergeable_bpe_ranks
+    from tiktoken_ext.openai_public import r50k_pat_str
+
+    files = [str(shared / "gpt2-tokenizer" / name) for name in ("vocab.bpe", "encoder.json")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TIKTOKEN_CACHE_DIR", "")  # no copies of the files in the temporary folder
+        ranks = data_gym_to_mergeable_bpe_ranks(*files)
+    special = {END_OF_TEXT: 50256}
+    return tiktoken.Encoding("gpt2", pat_str=r50k_pat_str, mergeable_ranks=ranks, special_tokens=special)
+
+
+@pytest.fixture
+def oracle(shared):
+    return load_tiktoken(shared)
+
+
+def small_vocab(merges=MERGES):
+    tokens = [*BYTE_TO_CHAR.values(), *(merge.replace(" ", "") for merge in merges), END_OF_TEXT]
+    return {token: i for i, token in enumerate(tokens)}
+
+
+def write_files(folder, vocab, lines):
+    folder.mkdir(exist_ok=True)
+    (folder / "encoder.json").write_text(json.dumps(vocab), encoding="utf-8")
+    (folder / "vocab.bpe").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+
+
+# ---- against tiktoken
+
+
+@many
+@given(text=any_text)
+def test_any_text_encodes_as_in_tiktoken(gpt2, oracle, text):
+    assert gpt2.encode(text) == oracle.encode(text, disallowed_special=())
+    assert gpt2.encode(text, allowed_special=True) == oracle.encode(text, allowed_special="all")
+
+
+@pytest.mark.parametrize(
+    "name", ["corpus/doyle.txt", "corpus/wells.txt", "prompts/humaneval.jsonl", "prompts/prose.jsonl"]
+)
+def test_books_and_prompts_encode_as_in_tiktoken(gpt2, oracle, shared, name):
+    text = (shared / name).read_text(encoding="utf-8")
+    ids = gpt2.encode(text)
+    assert ids == oracle.encode(text, disallowed_special=())
+    assert gpt2.decode(ids) == text
+
+
+@pytest.mark.parametrize(
+    "alphabet", ["a", "ab", "abcdefghijklmnopqrstuvwxyz", "0123456789", "!?", "日本", " ", "\n", " \t\n"]
+)
+@pytest.mark.parametrize("length", [31, 33, 499, 500, 20_000])
+def test_long_words_and_white_space_encode_as_in_tiktoken(gpt2, oracle, alphabet, length):
+    text = "".join(random.Random(length).choices(alphabet, k=length))
+    for tail in ("", "a", " a", "\n"):
+        assert gpt2.encode(text + tail) == oracle.encode(text + tail)
+
+
+@pytest.mark.parametrize("kind", [r"\p{L}", r"\p{N}", r"\s"])
+def test_letters_numbers_and_white_space_are_those_of_tiktoken(oracle, kind):
+    """Of all characters there are. It fails where the installed regex has another version of Unicode than tiktoken."""
+    import tiktoken
+
+    characters = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x110000)]))
+    single_bytes = {bytes([byte]): byte for byte in range(256)}
+    matcher = tiktoken.Encoding("matcher", pat_str=kind, mergeable_ranks=single_bytes, special_tokens={})
+    theirs = set(bytes(matcher.encode(characters)).decode("utf-8"))  # characters that do not match are dropped
+    assert set(regex.findall(kind, characters)) ^ theirs == set()
+
+
+def test_every_token_is_what_its_own_bytes_merge_into(gpt2):
+    """Why the merges cannot differ from tiktoken's on any word.
+
+    tiktoken merges neighbours whenever the two together are a token; bpe only pairs that vocab.bpe lists. The first
+    time that tiktoken merged an unlisted pair, the token's bytes alone would have come to that pair too (nothing had
+    been merged across their borders) and stopped there. But each token's bytes, alone, end as that token.
+    """
+    wrong = {
+        i
+        for i, token in gpt2.id_to_bytes.items()
+        if i != gpt2.eot and bpe([gpt2.byte_to_id[byte] for byte in token], gpt2.merges) != [i]
+    }
+    assert wrong == set()
+
+
+def test_the_official_vocabulary_and_the_prompt_of_the_blog(gpt2):
+    ids = [36235, 39141, 18765, 1143, 326, 9061, 561, 530, 1110, 1716]
+    assert gpt2.encode("Alan Turing theorized that computers would one day become") == ids
+    assert gpt2.decode(ids) == "Alan Turing theorized that computers would one day become"
+    assert (gpt2.n_vocab, gpt2.eot) == (50257, 50256)
+
+
+# ---- merging
+
+
+def test_merges_by_hand():
+    """The example in bpe's docstring, which also has what a left-to-right or longest-match encoder would get wrong."""
+    vocab = small_vocab()
+    encoder = Encoder(vocab, [tuple(merge.split(" ")) for merge in MERGES])
+    tokens = ["m", "is", "s", "issi", "pp", "i"]
+    assert encoder.encode("mississippi") == [vocab[token] for token in tokens]
+    assert encoder.encode("is isis") == [vocab[token] for token in ["is", "Ġ", "is", "is"]]
+    assert encoder.encode("") == []
+
+
+class CountingDict(dict):
+    """Counts how often the merges are asked: the work of bpe, whatever the machine."""
+
+    count = 0
+
+    def get(self, *args):
+        self.count += 1
+        return super().get(*args)
+
+    def __getitem__(self, key):
+        self.count += 1
+        return super().__getitem__(key)
+
+    def __contains__(self, key):
+        self.count += 1
+        return super().__contains__(key)
+
+
+@pytest.mark.parametrize("alphabet", ["a", "etaoin", "abcdefghijklmnopqrstuvwxyz"])
+def test_work_is_linear_in_the_length_of_a_word(gpt2, alphabet):
+    """n letters take up to 2n questions to queue up to n pairs; each of up to n merges asks about and queues two more;
+    and each of these 3n pairs is asked about again when its turn comes: 7n."""
+    n = 100_000
+    word = "".join(random.Random(0).choices(alphabet, k=n))
+    merges = CountingDict(gpt2.merges)
+    ids = bpe([gpt2.byte_to_id[byte] for byte in word.encode()], merges)
+    assert gpt2.decode(ids) == word and len(ids) < n
+    assert merges.count <= 7 * n
+
+
+def test_the_cache_of_words_is_bounded(gpt2):
+    assert gpt2.encode_short_word.cache_info().maxsize <= 2**16
+    before = gpt2.encode_short_word.cache_info()
+    gpt2.encode("x" * 1000)
+    assert gpt2.encode_short_word.cache_info() == before  # a long word is not kept
+
+
+# ---- end of text, and the way back
+
+
+def test_end_of_text_is_text_unless_it_is_allowed(gpt2):
+    assert gpt2.encode(END_OF_TEXT) == [27, 91, 437, 1659, 5239, 91, 29]
+    assert gpt2.encode(END_OF_TEXT, allowed_special=True) == [gpt2.eot]
+    assert gpt2.encode(f"a{END_OF_TEXT}{END_OF_TEXT} b", allowed_special=True) == [64, gpt2.eot, gpt2.eot, 275]
+    assert gpt2.decode([64, gpt2.eot, 275]) == f"a{END_OF_TEXT} b"
+
+
+@many
+@given(text=valid_text)
+def test_text_survives_the_round_trip(gpt2, text):
+    assert gpt2.decode(gpt2.encode(text)) == text
+    assert gpt2.decode(gpt2.encode(text, allowed_special=True)) == text
+
+
+def test_surrogates_join_or_are_replaced(gpt2):
+    assert gpt2.decode(gpt2.encode("\ud83d\ude42 \ud83d \ude42")) == "🙂 \ufffd \ufffd"
+
+
+@pytest.mark.parametrize("bad", [-1, 50257, None, "a", 0.5])
+def test_an_unknown_id_is_refused(gpt2, bad):
+    with pytest.raises(ValueError, match=rf"^no token has the id {bad}; ids go from 0 to 50256$"):
+        gpt2.decode([0, bad])
+
+
+@many
+@given(ids=st.lists(st.integers(0, 50256), max_size=30), text=valid_text, size=st.integers(1, 4))
+def test_a_stream_gives_the_same_text_as_decode(gpt2, ids, text, size):
+    ids = ids + gpt2.encode(text)  # random ids often are not UTF-8
+    stream = StreamDecoder(gpt2)
+    pushed = [stream.push(ids[i : i + size]) for i in range(0, len(ids), size)]
+    assert "".join(pushed) + stream.flush() == gpt2.decode(ids)
+
+
+def test_a_stream_never_shows_half_a_character(gpt2):
+    ids = gpt2.encode("🦄!")
+    assert len(ids) > 2
+    stream = StreamDecoder(gpt2)
+    assert [stream.push([i]) for i in ids] == [""] * (len(ids) - 2) + ["🦄", "!"]
+    assert stream.flush() == ""
+    stream.push(ids[:1])
+    assert stream.flush() == "\ufffd"  # cut short for good
+    assert stream.push(gpt2.encode("next")) == "next"
+
+
+# ---- files
+
+
+def test_files_of_tokenizers_are_read(tmp_path):
+    """The library that makes the bundled vocabularies agrees about what they mean."""
+    tokenizers = pytest.importorskip("tokenizers")
+    text = "How much wood would a woodchuck chuck, if a woodchuck could chuck wood? It'd chuck 100  logs\n\n a day."
+    theirs = tokenizers.Tokenizer(tokenizers.models.BPE())
+    theirs.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=290, initial_alphabet=alphabet, show_progress=False)
+    theirs.train_from_iterator([text], trainer)
+    theirs.model.save(str(tmp_path))
+    vocab = json.loads((tmp_path / "vocab.json").read_text(encoding="utf-8"))
+    (tmp_path / "encoder.json").write_text(json.dumps(vocab | {END_OF_TEXT: len(vocab)}), encoding="utf-8")
+    (tmp_path / "merges.txt").rename(tmp_path / "vocab.bpe")
+
+    encoder = get_encoder(tmp_path.name, tmp_path.parent)
+    assert (encoder.n_vocab, encoder.eot) == (291, 290)
+    for sample in (text, text.upper(), "wood wooden 🙂"):
+        assert encoder.encode(sample) == theirs.encode(sample).ids
+        assert encoder.decode(encoder.encode(sample)) == sample
+
+
+def test_line_ends_of_any_system_are_read(tmp_path):
+    write_files(tmp_path / "small", small_vocab(), ["#version: 0.2", *MERGES])
+    path = tmp_path / "small" / "vocab.bpe"
+    expected = get_encoder("small", tmp_path).encode("mississippi")
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    assert get_encoder("small", tmp_path).encode("mississippi") == expected
+
+
+HEADER, VOCAB = "#version: 0.2", small_vocab()
+BAD_FILES = {
+    "ids with a gap": (VOCAB | {END_OF_TEXT: 999}, [HEADER, *MERGES], "encoder.json"),
+    "an id twice": (VOCAB | {END_OF_TEXT: 0}, [HEADER, *MERGES], "encoder.json"),
+    "an id that is no number": (VOCAB | {END_OF_TEXT: "260"}, [HEADER, *MERGES], "encoder.json"),
+    "an id that is a truth value": (VOCAB | {BYTE_TO_CHAR[1]: True}, [HEADER, *MERGES], "encoder.json"),
+    "no object": (list(VOCAB), [HEADER, *MERGES], "encoder.json"),
+    "no end of text": ({t: i for t, i in VOCAB.items() if t != END_OF_TEXT}, [HEADER, *MERGES], "encoder.json"),
+    "a byte is missing": ({t: i - 1 for t, i in VOCAB.items() if i > 0}, [HEADER, *MERGES], "encoder.json"),
+    "a token that nothing makes": (VOCAB | {"xyz": len(VOCAB)}, [HEADER, *MERGES], "encoder.json"),
+    "a merge is missing": (VOCAB, [HEADER, *MERGES[:-1]], "encoder.json"),
+    "a merge too many": (VOCAB, [HEADER, *MERGES, "m is"], "encoder.json"),
+    "an unknown token": (VOCAB, [HEADER, *MERGES, "is Ω"], "vocab.bpe: line 6"),
+    "merges out of order": (VOCAB, [HEADER, *MERGES[::-1]], "vocab.bpe: line 2"),
+    "three tokens": (VOCAB, [HEADER, "i s", "s i p", *MERGES[2:]], "vocab.bpe: line 3"),
+    "half a line": (VOCAB, [HEADER, *MERGES[:-1], "is"], "vocab.bpe: line 5"),
+    "an empty line": (VOCAB, [HEADER, "i s", "", *MERGES[1:]], "vocab.bpe: line 3"),
+    "no header": (VOCAB, MERGES, "vocab.bpe"),
+    "an error page": (VOCAB, ["<html><body>404 Not Found" * 1000], "vocab.bpe"),
+    "nothing": (VOCAB, [], "vocab.bpe"),
+}
+
+
+@pytest.mark.parametrize("vocab, lines, named", BAD_FILES.values(), ids=BAD_FILES.keys())
+def test_files_that_do_not_fit_are_refused_in_one_line(tmp_path, vocab, lines, named):
+    write_files(tmp_path / "bad", vocab, lines)
+    check_refused(tmp_path, named)
+
+
+@pytest.mark.parametrize("name", ["encoder.json", "vocab.bpe"])
+@pytest.mark.parametrize("content", [None, b"", b'{"a": 0', b"\xff\xfe\x00", b"[" * 100_000])
+def test_damaged_files_are_refused_in_one_line(tmp_path, name, content):
+    write_files(tmp_path / "bad", VOCAB, [HEADER, *MERGES])
+    (tmp_path / "bad" / name).unlink()
+    if content is not None:
+        (tmp_path / "bad" / name).write_bytes(content)
+    check_refused(tmp_path, name)
+
+
+def check_refused(models_dir, named):
+    with pytest.raises(ValueError) as caught:
+        get_encoder("bad", models_dir)
+    message = str(caught.value)
+    assert (
+        str(models_dir / "bad" / named) in message and "\n" not in message and len(message) < 500 + len(str(models_dir))
+    )
