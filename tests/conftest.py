@@ -1,0 +1,105 @@
+"""What several test files share: where the fixtures lie, a tiny model in every form, and the count of faults."""
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from encoder import BYTE_TO_CHAR, END_OF_TEXT
+from utils import checkpoint_shapes, import_tensorflow
+
+
+@pytest.fixture(scope="session")
+def shared():
+    """The folder of fixtures that SHARED_DIR names. Where it names none, the tests that need it are skipped."""
+    if not os.environ.get("SHARED_DIR"):
+        pytest.skip("SHARED_DIR is not set")
+    folder = Path(os.environ["SHARED_DIR"])
+    assert folder.is_dir(), f"SHARED_DIR is {folder}, which is no folder"
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_hparams():
+    """A GPT-2 of 35,712 parameters: 143 KB, room enough for a fault in the middle."""
+    return {"n_vocab": 260, "n_ctx": 16, "n_embd": 32, "n_head": 4, "n_layer": 2}
+
+
+@pytest.fixture(scope="session")
+def tiny_arrays(tiny_hparams):
+    """Its tensors under OpenAI's names."""
+    rng = np.random.default_rng(0)
+    return {name: rng.standard_normal(shape, np.float32) for name, shape in checkpoint_shapes(tiny_hparams).items()}
+
+
+@pytest.fixture(scope="session")
+def tiny_files(tiny_hparams, tiny_arrays, tmp_path_factory):
+    """Its files: {name: bytes}, with the weights in both forms."""
+    folder = tmp_path_factory.mktemp("tiny")
+    write_tf(folder, tiny_arrays)
+    write_safetensors(folder / "model.safetensors", tiny_arrays)
+    (folder / "hparams.json").write_text(json.dumps(tiny_hparams))
+    merges = [("t", "h"), ("th", "e"), ("i", "n")]
+    tokens = [*BYTE_TO_CHAR.values(), *map("".join, merges), END_OF_TEXT]
+    (folder / "encoder.json").write_text(json.dumps({token: i for i, token in enumerate(tokens)}))
+    (folder / "vocab.bpe").write_text("\n".join(["#version: 0.2", *map(" ".join, merges), ""]))
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def write_tf(folder, arrays):
+    """OpenAI's form; SaveV2 is the operation that a tf.train.Saver runs."""
+    tf = import_tensorflow()
+    names = sorted(arrays)
+    tf.raw_ops.SaveV2(
+        prefix=str(folder / "model.ckpt"),
+        tensor_names=[f"model/{name}" for name in names],
+        shape_and_slices=[""] * len(names),
+        tensors=[arrays[name][None] if name.endswith("/w") else arrays[name] for name in names],
+    )
+    (folder / "checkpoint").write_text(
+        'model_checkpoint_path: "model.ckpt"\nall_model_checkpoint_paths: "model.ckpt"\n'
+    )
+
+
+def write_safetensors(path, arrays, prefix=""):
+    """Hugging Face's form, written by their library."""
+    from safetensors.numpy import save_file
+
+    save_file({prefix + hugging_face_name(name): array for name, array in arrays.items()}, path)
+
+
+def hugging_face_name(name):
+    """ "h0/attn/c_attn/w" -> "h.0.attn.c_attn.weight"."""
+    *path, last = name.split("/")
+    if not path:
+        return f"{last}.weight"
+    path = [*("h", path[0][1:]), *path[1:]] if path[0] != "ln_f" else path
+    return ".".join([*path, "bias" if last == "b" else "weight"])
+
+
+INJECTED, SURVIVED = Counter(), Counter()
+
+
+@pytest.fixture
+def faults():
+    """Counts a fault when it is injected, and once more when the test has seen that it did no harm."""
+
+    class Faults:
+        def injected(self, kind, n=1):
+            INJECTED[kind] += n
+
+        def survived(self, kind, n=1):
+            SURVIVED[kind] += n
+
+    return Faults()
+
+
+def pytest_terminal_summary(terminalreporter):
+    if INJECTED:
+        terminalreporter.section("faults injected / survived")
+        for kind in INJECTED:
+            terminalreporter.line(f"{kind:<60}{INJECTED[kind]:>6} /{SURVIVED[kind]:>6}")
+        terminalreporter.line(f"{'in all':<60}{INJECTED.total():>6} /{SURVIVED.total():>6}")

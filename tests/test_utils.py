@@ -1,0 +1,246 @@
+"""Loading: both forms of a checkpoint give the same arrays, and whatever does not fit is refused in one line."""
+
+import json
+import shutil
+import weakref
+
+import ml_dtypes
+import numpy as np
+import pytest
+from conftest import hugging_face_name, write_safetensors, write_tf
+
+import utils
+from utils import UserError, checkpoint_shapes, load_encoder_hparams_and_params, load_hparams
+
+FORMS = {"tf": ["checkpoint", utils.TF_INDEX, utils.TF_DATA], "safetensors": ["model.safetensors"]}
+COMMON = ["hparams.json", "encoder.json", "vocab.bpe"]
+
+
+@pytest.fixture(params=list(FORMS))
+def model(request, tiny_files, tmp_path):
+    """The folder of the tiny model, once in each form, in the models_dir tmp_path."""
+    return write_files(tmp_path / "tiny", tiny_files, COMMON + FORMS[request.param])
+
+
+def write_files(folder, files, names):
+    folder.mkdir()
+    for name in names:
+        (folder / name).write_bytes(files[name])
+    return folder
+
+
+def flatten(params):
+    """params -> {OpenAI's name: array}."""
+    flat = {}
+
+    def walk(prefix, value):
+        if isinstance(value, dict):
+            for key, child in value.items():
+                walk([*prefix, key], child)
+        else:
+            flat["/".join(prefix)] = value
+
+    for i, block in enumerate(params["blocks"]):
+        walk([f"h{i}"], block)
+    walk([], {key: value for key, value in params.items() if key != "blocks"})
+    return flat
+
+
+def assert_same(params, arrays):
+    flat = flatten(params)
+    assert flat.keys() == arrays.keys()
+    for name, array in arrays.items():
+        assert flat[name].dtype == np.float32
+        np.testing.assert_array_equal(flat[name], array)
+
+
+def refusal(load, *args):
+    """The one line that a load is refused with."""
+    with pytest.raises(UserError) as caught:
+        load(*args)
+    line = str(caught.value)
+    assert line and "\n" not in line and len(line) < 1000
+    return line
+
+
+def test_both_forms_load_alike(model, tiny_hparams, tiny_arrays):
+    encoder, hparams, params = load_encoder_hparams_and_params("tiny", model.parent)
+    assert encoder.decode(encoder.encode("the thin thing")) == "the thin thing"
+    assert hparams == tiny_hparams
+    assert_same(params, tiny_arrays)
+
+
+def test_convert_sees_each_tensor_once_and_only_one_is_held(model, tiny_arrays):
+    seen, alive = {}, []
+
+    def convert(name, array):
+        alive.append(weakref.ref(array))
+        assert sum(ref() is not None for ref in alive) <= 2  # this one, and what the caller's variable still holds
+        seen[name] = array.copy()
+        return name
+
+    _, _, params = load_encoder_hparams_and_params("tiny", model.parent, convert)
+    assert all(name == value for name, value in flatten(params).items())
+    assert seen.keys() == tiny_arrays.keys()
+    assert all(np.array_equal(seen[name], tiny_arrays[name]) for name in seen)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_narrow_safetensors_are_widened(dtype, tiny_hparams, tiny_arrays, tmp_path):
+    narrow = {name: array.astype(dtype) for name, array in tiny_arrays.items()}
+    write_safetensors(tmp_path / "model.safetensors", narrow)
+    params = utils.load_gpt2_params_from_safetensors(tmp_path / "model.safetensors", tiny_hparams)
+    assert_same(params, {name: array.astype(np.float32) for name, array in narrow.items()})
+
+
+def test_prefix_masks_and_tied_head_are_hugging_faces_business(tiny_hparams, tiny_arrays, tmp_path):
+    path = tmp_path / "model.safetensors"
+    masks = {f"h{i}/attn/b": np.ones((1, 1, 16, 16), np.float32) for i in range(2)}
+    assert hugging_face_name("h0/attn/b") == "h.0.attn.bias"
+    write_safetensors(path, tiny_arrays | masks, prefix="transformer.")
+    assert_same(utils.load_gpt2_params_from_safetensors(path, tiny_hparams), tiny_arrays)
+    write_safetensors(path, tiny_arrays | {"lm_head": tiny_arrays["wte"].copy()})
+    assert_same(utils.load_gpt2_params_from_safetensors(path, tiny_hparams), tiny_arrays)
+    write_safetensors(path, tiny_arrays | {"lm_head": tiny_arrays["wte"] + 1})
+    assert "lm_head" in refusal(utils.load_gpt2_params_from_safetensors, path, tiny_hparams)
+
+
+def test_official_index_holds_what_hparams_say(shared):
+    folder = shared / "official-124M"
+    hparams = load_hparams(folder / "hparams.json")
+    reader = utils.import_tensorflow().train.load_checkpoint(str(folder / "model.ckpt"))
+    stored = {name: tuple(shape) for name, shape in reader.get_variable_to_shape_map().items()}
+    expected = {
+        f"model/{name}": (1, *shape) if name.endswith("/w") else shape
+        for name, shape in checkpoint_shapes(hparams).items()
+    }
+    assert len(stored) == 148
+    assert stored == expected
+    bias = reader.get_tensor("model/h0/attn/c_attn/b")
+    assert bias[:2].tolist() == np.array([0.48033914, -0.5254326], np.float32).tolist()
+    assert utils.WEIGHT_BYTES["124M"] == 4 * utils.parameter_count(hparams)
+
+
+def test_official_data_cut_short_is_refused(shared):
+    folder = shared / "official-124M"
+    hparams = load_hparams(folder / "hparams.json")
+    line = refusal(utils.load_gpt2_params_from_tf_ckpt, str(folder / "model.ckpt"), hparams)
+    assert "model.ckpt.data-00000-of-00001 is cut short: 16,384 bytes" in line and "497,759,232" in line
+
+
+@pytest.mark.parametrize(
+    ("size", "n_layer", "n_embd", "n_head"),
+    [("124M", 12, 768, 12), ("355M", 24, 1024, 16), ("774M", 36, 1280, 20), ("1558M", 48, 1600, 25)],
+)
+def test_official_sizes(size, n_layer, n_embd, n_head):
+    hparams = {"n_vocab": 50257, "n_ctx": 1024, "n_embd": n_embd, "n_head": n_head, "n_layer": n_layer}
+    assert 4 * utils.parameter_count(hparams) == utils.WEIGHT_BYTES[size]
+
+
+@pytest.mark.parametrize(
+    "size", ["../tiny", "a/b", "/etc", "..", ".", "", "a\\b", ".hidden", "C:tiny", "tiny\n", "a b"]
+)
+def test_a_model_size_is_a_plain_folder_name(size, tiny_files, tmp_path):
+    write_files(tmp_path / "tiny", tiny_files, tiny_files)
+    assert "not a plain folder name" in refusal(load_encoder_hparams_and_params, size, tmp_path)
+
+
+def test_unknown_size_names_what_there_is(model):
+    line = refusal(load_encoder_hparams_and_params, "tinny", model.parent)
+    assert all(name in line for name in (*utils.MODEL_SIZES, "holds tiny"))
+    assert "nothing" in refusal(load_encoder_hparams_and_params, "tinny", model / "nowhere")
+
+
+def test_each_missing_file_is_named(model):
+    for path in sorted(model.iterdir()):
+        content = path.read_bytes()
+        path.unlink()
+        assert f"has no {path.name}" in refusal(load_encoder_hparams_and_params, "tiny", model.parent)
+        path.write_bytes(content)
+    load_encoder_hparams_and_params("tiny", model.parent)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"n_embd": 0}, {"n_layer": -1}, {"n_head": "4"}, {"n_ctx": 16.0}, {"n_vocab": True}, {"n_head": None},
+        {"n_embd": 33}, {"n_vocab": 10**30}, {"n_layer": 10**6}, {"n_head": [4]},
+    ],
+)  # fmt: skip
+def test_hparams_are_sane_numbers(change, tiny_hparams, tmp_path):
+    path = tmp_path / "hparams.json"
+    path.write_text(json.dumps(tiny_hparams))
+    assert load_hparams(path) == tiny_hparams
+    path.write_text(json.dumps(tiny_hparams | change))
+    line = refusal(load_hparams, path)
+    assert str(path) in line and next(iter(change)) in line
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "null", '{"n_embd": 1, "n_embd": 2}', "[" * 10**5, "\ud800", "NaN"])
+def test_hparams_are_json(text, tmp_path):
+    path = tmp_path / "hparams.json"
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    assert f"{path} is not the JSON it should be" in refusal(load_hparams, path)
+
+
+@pytest.mark.parametrize("change", [{"n_layer": 1}, {"n_layer": 3}, {"n_ctx": 8}, {"n_ctx": 17}, {"n_embd": 16}])
+def test_hparams_that_contradict_the_checkpoint(change, model, tiny_hparams):
+    (model / "hparams.json").write_text(json.dumps(tiny_hparams | change))
+    line = refusal(load_encoder_hparams_and_params, "tiny", model.parent)
+    assert "hparams.json" in line and ("tensor" in line or "cut short" in line)
+
+
+def test_hparams_that_contradict_the_vocabulary(model, tiny_hparams):
+    (model / "hparams.json").write_text(json.dumps(tiny_hparams | {"n_vocab": 259}))
+    line = refusal(load_encoder_hparams_and_params, "tiny", model.parent)
+    assert "260 tokens" in line and "n_vocab 259" in line
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_weights_that_are_no_numbers(bad, model, tiny_arrays):
+    arrays = {name: array.copy() for name, array in tiny_arrays.items()}
+    arrays["h1/mlp/c_fc/w"][3, 5] = bad
+    if (model / "checkpoint").exists():
+        write_tf(model, arrays)
+    else:
+        write_safetensors(model / "model.safetensors", arrays)
+    assert "h1/mlp/c_fc/w holds NaN or infinity" in refusal(load_encoder_hparams_and_params, "tiny", model.parent)
+
+
+def test_weights_of_another_dtype(model, tiny_arrays):
+    wide = {name: array.astype(np.float64) for name, array in tiny_arrays.items()}
+    if (model / "checkpoint").exists():
+        write_tf(model, wide)
+    else:
+        write_safetensors(model / "model.safetensors", wide)
+    line = refusal(load_encoder_hparams_and_params, "tiny", model.parent)
+    assert "float64" in line or "F64" in line
+
+
+@pytest.mark.parametrize(
+    "name", ["../other/model.ckpt", "/etc/passwd", "..", "", "sub/model.ckpt", "..\\other\\model.ckpt", "a\\042b"]
+)
+def test_the_checkpoint_file_leads_nowhere_else(name, tiny_files, tmp_path):
+    for folder in ("other", "tiny"):
+        write_files(tmp_path / folder, tiny_files, COMMON + FORMS["tf"])
+    (tmp_path / "tiny" / "sub").mkdir()
+    for file in FORMS["tf"]:
+        shutil.copy(tmp_path / "tiny" / file, tmp_path / "tiny" / "sub")
+    (tmp_path / "tiny" / "checkpoint").write_text(f'model_checkpoint_path: "{name}"\n')
+    assert "checkpoint does not name" in refusal(load_encoder_hparams_and_params, "tiny", tmp_path)
+
+
+def test_the_remedy_depends_on_where_a_file_came_from(tmp_path):
+    assert utils.remedy(tmp_path / "124M" / "vocab.bpe").startswith("delete ")
+    assert utils.remedy(tmp_path / "mine" / "vocab.bpe").startswith("replace ")
+
+
+def test_files_that_cannot_be_read(model, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise PermissionError(13, "Permission denied", "weights")
+
+    monkeypatch.setattr(utils, "load_params", refuse)
+    assert refusal(load_encoder_hparams_and_params, "tiny", model.parent) == "cannot read weights: Permission denied"
+    (model / "hparams.json").unlink()
+    (model / "hparams.json").symlink_to(model)
+    assert "has no hparams.json" in refusal(load_encoder_hparams_and_params, "tiny", model.parent)
