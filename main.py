@@ -5,7 +5,6 @@ python main.py --demo
 """
 
 import sys
-import time
 from functools import partial
 from pathlib import Path
 
@@ -13,15 +12,21 @@ import fire
 import numpy as np
 from tqdm import tqdm
 
-from speculative.drafters import model_drafter
-from speculative.engines.cached import CachedModel
+from speculative import memory, report, verify
+from speculative.drafters import Parts, make_drafter, needs_model, ngram_model
+from speculative.engines import packed
+from speculative.engines.cached import CachedModel, KVCache
 from speculative.filters import to_distribution
-from speculative.options import parse_flags, usage
+from speculative.lookahead import AutoK
+from speculative.options import flags_without_value, parse_flags, usage
+from speculative.recorder import Recorder
 from speculative.sampling import autoregressive_sampling, max_fn, sample, speculative_sampling
-from utils import UserError, load_encoder_hparams_and_params
+from speculative.stop import until_stop
+from utils import UserError, load_encoder_and_hparams, load_params, model_folder
 
 __all__ = ["autoregressive_sampling", "main", "max_fn", "sample", "speculative_sampling"]
 
+# What --demo changes: the bundled pair, and a prompt of the kind that it was trained on.
 DEMO = {
     "prompt": "It was upon a bitterly cold night in the winter of",
     "draft_model_size": "tiny-draft",
@@ -30,90 +35,175 @@ DEMO = {
 }
 
 
-def create_model_fn(params, hparams, temperature):
-    """A network -> a function from tokens to distributions, with its cache."""
-    return CachedModel(params, hparams, partial(to_distribution, temperature=temperature))
+def create_model_fn(params, hparams, to_probs):
+    """A network -> a function from tokens to distributions, with a cache of its own."""
+    cache = packed.PackedKVCache if packed.kernels() else KVCache
+    return CachedModel(params, hparams, to_probs, cache)
 
 
-def run_sampling_fn(decode_fn, n_tokens):
-    """Runs a decoder to its end: (tokens, steps, seconds)."""
-    steps = []
-    with tqdm(total=n_tokens, unit="token", leave=False, disable=None) as bar:
-        start = time.perf_counter()
-        for step in decode_fn:
-            steps.append(step)
-            bar.update(len(step.tokens))
-        seconds = time.perf_counter() - start
-    return [token for step in steps for token in step.tokens], steps, seconds
+def create_probs_fns(o, temperature):
+    """(the target's function from logits to distributions, the draft's), with the filters of the options."""
+    to_probs = partial(to_distribution, top_k=o.top_k, top_p=o.top_p)
+    draft_temperature = temperature if o.draft_temperature is None else o.draft_temperature
+    return partial(to_probs, temperature=temperature), partial(to_probs, temperature=draft_temperature)
 
 
-def load_pair(draft_model_size, target_model_size, models_dir):
-    """(encoder, draft's hparams and params, target's hparams and params); the two must share one vocabulary."""
-    encoder, draft_hparams, draft_params = load_encoder_hparams_and_params(draft_model_size, models_dir)
-    target_encoder, target_hparams, target_params = load_encoder_hparams_and_params(target_model_size, models_dir)
-    if (encoder.id_to_bytes, encoder.merges) != (target_encoder.id_to_bytes, target_encoder.merges):
-        raise UserError(
-            f"{draft_model_size} and {target_model_size} have different vocabularies: they cannot be paired"
-        )
-    return encoder, (draft_hparams, draft_params), (target_hparams, target_params)
+def create_draft_fn(o, encoder, draft_model, draft_to_probs, ngram_text):
+    """-> rng -> the drafter of the options, which draws from that generator."""
+    ngram = ngram_model(encoder.n_vocab, draft_to_probs, encoder.encode(ngram_text, allowed_special=True))
+    return lambda rng: make_drafter(o.drafter, Parts(encoder.n_vocab, rng, ngram, draft_model))
+
+
+def load_models(o, prompt):
+    """(encoder, target model, draft model or None, prompt's ids) of the options.
+
+    The small files are read first: whether the models fit each other, the prompt their context and their weights the
+    memory is known before gigabytes are read.
+    """
+    sizes = [(o.target_model_size, o.dtype), (o.draft_model_size, o.draft_dtype)][: 1 + needs_model(o.drafter)]
+    small = [load_encoder_and_hparams(model_size, o.models_dir, o.source) for model_size, _ in sizes]
+    vocabularies = [(encoder.id_to_bytes, encoder.merges) for encoder, _ in small]
+    if vocabularies[0] != vocabularies[-1]:
+        pair = f"{o.draft_model_size} and {o.target_model_size}"
+        raise UserError(f"{pair} have different vocabularies, so one cannot draft for the other")
+    encoder, _ = small[0]
+    input_ids = encoder.encode(prompt) or [encoder.eot]
+    n_ctx = min(hparams["n_ctx"] for _, hparams in small)
+    if len(input_ids) + o.n_tokens_to_generate > n_ctx:
+        needed = f"the prompt's {len(input_ids)} tokens and {o.n_tokens_to_generate} more"
+        raise UserError(f"{needed} exceed the context of {n_ctx} tokens: shorten the one or ask for fewer of the other")
+    memory.check([(hparams, dtype) for (_, hparams), (_, dtype) in zip(small, sizes, strict=True)])
+
+    models = []
+    for (model_size, dtype), (_, hparams), to_probs in zip(
+        sizes, small, create_probs_fns(o, o.temperature), strict=False
+    ):
+        packed.warm_up(dtype)
+        params = load_params(model_folder(model_size, o.models_dir), hparams, packed.packer(dtype))
+        models.append(create_model_fn(params, hparams, to_probs))
+    return encoder, models[0], models[1] if models[1:] else None, input_ids
+
+
+def read_text(path, what):
+    """A text file as it is, UTF-8; "-" is the standard input."""
+    try:
+        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+        text = data.decode("utf-8")
+    except (OSError, ValueError) as error:
+        reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", error)
+        raise UserError(f"cannot read the {what} from {path}: {reason}") from None
+    if not text.strip():
+        raise UserError(f"the {what} from {path} is empty: it should be some text")
+    return text
+
+
+def run_sampling_fn(title, decode_fn, o, encoder, prompt):
+    """Decodes o.n_samples times and prints the blog's lines -> the Recorder of what happened.
+
+    decode_fn(rng, recorder) -> Steps. Each sample has a generator of its own, the same ones for every decoder.
+    """
+    print(f"\n{title}\n{'-' * len(title)}", flush=True)
+    recorder, color = Recorder(o.lenience), report.use_color(o.color)
+    texts = []
+    for s in range(o.n_samples):
+        rng = np.random.default_rng([o.seed, s] if s else o.seed)
+        steps = decode_fn(rng, recorder)
+        if o.stop:
+            steps = until_stop(steps, encoder, [o.stop])
+        writer = report.TextWriter(encoder, color)
+        if o.stream:
+            print(f"Text = {prompt}", end="", flush=True)
+        try:
+            with tqdm(total=o.n_tokens_to_generate, unit="token", leave=False, disable=o.stream or None) as bar:
+                for step in recorder.watch(steps):
+                    new = writer.push(step)
+                    bar.update(len(step.tokens))
+                    if o.stream:
+                        print(new, end="", flush=True)
+        except KeyboardInterrupt:
+            print("" if o.stream else f"Text = {prompt}{writer.text}", flush=True)
+            raise
+        if o.stream:
+            print(writer.end())
+        else:
+            texts.append(prompt + writer.text + writer.end())
+    print(f"Time = {recorder.seconds:.2f}s")
+    for text in texts:
+        print(f"Text = {text}")
+    sys.stdout.flush()
+    return recorder
 
 
 def main(*arguments, **flags):
+    """See --help. Every value arrives as the string that was typed, and speculative/options.py says what it may be."""
     if arguments:
         raise UserError(f"unexpected {arguments[0]!r:.80}: every value follows its --flag, and a text goes in quotes")
-    options = parse_flags(flags, DEMO)
-    prompt, N, K, seed = (options[name] for name in ("prompt", "n_tokens_to_generate", "K", "seed"))
+    o = parse_flags(flags, DEMO)
+    if o.json:
+        report.check_writable(o.json)
+    prompt = "" if o.unconditional else read_text(o.prompt_file, "prompt") if o.prompt_file else o.prompt
+    ngram_text = read_text(o.ngram_text, "text for n-grams") if o.ngram_text else ""
+    packed.set_threads(o.threads)
 
-    encoder, draft, target = load_pair(*(options[f] for f in ("draft_model_size", "target_model_size", "models_dir")))
-    input_ids = encoder.encode(prompt)
-    n_ctx = min(draft[0]["n_ctx"], target[0]["n_ctx"])
-    if len(input_ids) + N > n_ctx:
-        raise UserError(f"the prompt's {len(input_ids)} tokens and {N} more exceed the context of {n_ctx} tokens")
-
-    draft_model = create_model_fn(draft[1], draft[0], options["temperature"])
-    target_model = create_model_fn(target[1], target[0], options["temperature"])
+    encoder, target_model, draft_model, input_ids = load_models(o, prompt)
+    if o.verify:
+        return verify_models(o, encoder, target_model, draft_model, input_ids, ngram_text)
+    models = [model for model in (target_model, draft_model) if model]
+    create_draft = create_draft_fn(o, encoder, draft_model, create_probs_fns(o, o.temperature)[1], ngram_text)
+    auto_K, N = AutoK(), o.n_tokens_to_generate
 
     # The first call of each kind pays for memory and threads that the later ones find ready: it is not timed.
-    for model, n_last in [(draft_model, 1), (target_model, 1), (target_model, min(K + 1, n_ctx))]:
-        model(np.zeros(n_last, int), n_last)
-        model.forget()
+    for model in models:
+        model(np.zeros(8, int), 1)
+        model(np.zeros(8, int), 5)
 
-    def autoregressive_decode():
-        rng = np.random.default_rng(seed)
-        return autoregressive_sampling(input_ids, target_model, N, rng)
+    def autoregressive_decode(rng, recorder):
+        return autoregressive_sampling(input_ids, recorder.target(target_model), N, rng)
 
-    def speculative_decode():
-        rng = np.random.default_rng(seed)
-        return speculative_sampling(input_ids, model_drafter(draft_model, rng), target_model, N, K, rng)
+    def speculative_decode(rng, recorder):
+        draft, target = recorder.draft(create_draft(rng)), recorder.target(target_model)
+        if o.K == "auto":
+            return auto_K.decode(input_ids, draft, target, N, rng, lenience=o.lenience)
+        return speculative_sampling(input_ids, draft, target, N, o.K, rng, lenience=o.lenience)
 
-    seconds = {}
+    runs = []
     for title, decode in [("Autoregressive Decode", autoregressive_decode), ("Speculative Decode", speculative_decode)]:
-        target_model.forget()
-        tokens, steps, seconds[title] = run_sampling_fn(decode(), N)
-        print(f"\n{title}\n{'-' * len(title)}")
-        print(f"Time = {seconds[title]:.2f}s")
-        print(f"Text = {encoder.decode([*input_ids, *tokens])}", flush=True)
+        for model in models:
+            model.forget()
+        runs.append(run_sampling_fn(title, decode, o, encoder, prompt))
+    report.show(o, encoder, prompt, input_ids, *runs, weight_bytes=target_model.weight_bytes)
 
-    drafted = sum(step.drafted for step in steps)
-    autoregressive_time, speculative_time = seconds.values()
-    print("\nSpeedup")
-    print("-------")
-    print(f"Speedup = {autoregressive_time / speculative_time:.2f}x  (autoregressive time / speculative time)")
-    print(f"Tokens per second = {N / autoregressive_time:.1f} autoregressive, {N / speculative_time:.1f} speculative")
-    print(f"Tokens per iteration = {N / len(steps):.2f}  (at most K + 1 = {K + 1})")
-    print(f"r = {N / (drafted + len(steps)):.2f}  (tokens / sum over iterations of drafted + 1)")
+
+def verify_models(o, encoder, target_model, draft_model, input_ids, ngram_text):
+    """--verify: the proof instead of the run. Exit status 1 where it fails."""
+
+    def decoders(temperature):
+        to_probs, draft_to_probs = create_probs_fns(o, temperature)
+        draft = draft_model and draft_model.with_probs(draft_to_probs)
+        create_draft = create_draft_fn(o, encoder, draft, draft_to_probs, ngram_text)
+        return verify.Decoders(target_model.with_probs(to_probs), create_draft, options={"lenience": o.lenience})
+
+    prompts = [input_ids, *map(encoder.encode, verify.PROMPTS)]
+    checks = verify.verify(decoders, o.temperature, prompts, AutoK if o.K == "auto" else o.K, seed=o.seed)
+    if not verify.show(checks):
+        sys.exit(1)
 
 
 def cli():
-    """The command line: status 0, or one line that says what was wrong and status 2."""
+    """The command line: status 0; or one line that says what was wrong, and status 2; or 130 after Ctrl-C."""
     if {"-h", "--help"} & set(sys.argv[1:]):
         print(f"{__doc__}\n{usage()}")
         return
     try:
+        if bare := flags_without_value(sys.argv[1:]):
+            raise UserError(f"--{bare[0]} needs a value; one that begins with -- is written --{bare[0]}=VALUE")
         fire.Fire(fire.decorators.SetParseFn(str)(main))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
 
 
 if __name__ == "__main__":

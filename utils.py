@@ -45,6 +45,12 @@ def load_encoder_hparams_and_params(model_size, models_dir, convert=None, source
     for names such as "wte" and "h0/attn/c_attn/w": it is called as each tensor is read, so that two whole copies never
     exist. Raises UserError.
     """
+    encoder, hparams = load_encoder_and_hparams(model_size, models_dir, source)
+    return encoder, hparams, load_params(model_folder(model_size, models_dir), hparams, convert)
+
+
+def load_encoder_and_hparams(model_size, models_dir, source="openai"):
+    """The small files of a model, by which to tell whether it fits before the large ones are read; else as above."""
     folder = model_folder(model_size, models_dir)
     if model_size in MODEL_SIZES and missing_files(folder):
         download_gpt2_files(model_size, folder, source)
@@ -60,19 +66,19 @@ def load_encoder_hparams_and_params(model_size, models_dir, convert=None, source
     if encoder.n_vocab != hparams["n_vocab"]:
         sizes = f"encoder.json has {encoder.n_vocab} tokens, but hparams.json says n_vocab {hparams['n_vocab']}"
         raise UserError(f"{folder}: {sizes}; {remedy(os.path.join(folder, 'hparams.json'))}")
-    try:
-        return encoder, hparams, load_params(folder, hparams, convert)
-    except OSError as error:
-        raise UserError(f"cannot read {error.filename or folder}: {error.strerror or error}") from error
+    return encoder, hparams
 
 
 def load_params(folder, hparams, convert=None):
-    """The parameters of a model, in whichever form the folder holds them."""
+    """The parameters of a model, in whichever form the folder holds them. Raises UserError."""
     safetensors = os.path.join(folder, "model.safetensors")
-    if os.path.exists(safetensors):  # the quicker of the two, should both be there
-        return load_gpt2_params_from_safetensors(safetensors, hparams, convert)
-    tf_ckpt_path = os.path.join(folder, read_checkpoint_name(os.path.join(folder, "checkpoint")))
-    return load_gpt2_params_from_tf_ckpt(tf_ckpt_path, hparams, convert)
+    try:
+        if os.path.exists(safetensors):  # the quicker of the two, should both be there
+            return load_gpt2_params_from_safetensors(safetensors, hparams, convert)
+        tf_ckpt_path = os.path.join(folder, read_checkpoint_name(os.path.join(folder, "checkpoint")))
+        return load_gpt2_params_from_tf_ckpt(tf_ckpt_path, hparams, convert)
+    except OSError as error:
+        raise UserError(f"cannot read {error.filename or folder}: {error.strerror or error}") from error
 
 
 def model_folder(model_size, models_dir):

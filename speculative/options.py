@@ -4,15 +4,21 @@ import difflib
 import math
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from utils import UserError
 
+from .drafters import drafter_names
+
 
 class Option(NamedTuple):
     default: Any  # already parsed
-    parse: Callable[[str], Any]  # what was typed -> value; raises ValueError saying what a value must be
+    parse: Callable[[str], Any]  # what was typed -> value; raises ValueError, saying what a value must be
     help: str
+
+
+# ---- What a value may be ---------------------------------------------------------------------------------------------
 
 
 def text(value: str) -> str:
@@ -21,7 +27,7 @@ def text(value: str) -> str:
     return value
 
 
-def name(value: str) -> str:
+def folder_name(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", value):
         raise ValueError("a plain folder name such as 124M, without slashes")
     return value
@@ -42,44 +48,99 @@ def integer(at_least: int) -> Callable[[str], int]:
     return parse
 
 
-def number(at_least: float) -> Callable[[str], float]:
+def number(must_be: str, allowed: Callable[[float], bool]) -> Callable[[str], float]:
     def parse(value):
-        try:
-            parsed = float(value)
-        except ValueError:
-            parsed = math.nan
-        if not at_least <= parsed < math.inf:  # false for NaN too
-            raise ValueError(f"a number of at least {at_least:g}")
-        return parsed
+        is_number = re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", value)
+        if not is_number or not math.isfinite(float(value)) or not allowed(float(value)):
+            raise ValueError(must_be)
+        return float(value)
 
     return parse
 
 
-# The blog's eight, in its order; the defaults are its run.
+def one_of(*names: str) -> Callable[[str], str]:
+    def parse(value):
+        if value not in names:
+            near = difflib.get_close_matches(value, names, n=1)
+            raise ValueError(f"one of {', '.join(names)}" + (f" (did you mean {near[0]}?)" if near else ""))
+        return value
+
+    return parse
+
+
+def lookahead(value: str) -> int | str:
+    try:
+        return value if value == "auto" else integer(1)(value)
+    except ValueError as must_be:
+        raise ValueError(f"{must_be}, or auto") from None
+
+
+def drafter(value: str) -> str:
+    drafter_names(value)  # raises UserError, which says what there is
+    return value
+
+
+temperature = number("a number of at least 0", lambda value: value >= 0)
+share = number("a number above 0 and at most 1", lambda value: 0 < value <= 1)
+dtype = one_of("float32", "bfloat16", "int8")
+
+# ---- The table -------------------------------------------------------------------------------------------------------
+
 OPTIONS = {
+    # The blog's eight, in its order; the defaults are its run.
     "prompt": Option("Alan Turing theorized that computers would one day become", text, "the text to continue"),
     "n_tokens_to_generate": Option(40, integer(1), "how many tokens to add to it (N)"),
-    "draft_model_size": Option("124M", name, "the draft model: 124M, 355M, 774M, 1558M or another folder"),
-    "target_model_size": Option("1558M", name, "the target model, likewise"),
+    "draft_model_size": Option("124M", folder_name, "the draft model: 124M, 355M, 774M, 1558M or another folder"),
+    "target_model_size": Option("1558M", folder_name, "the target model, likewise"),
     "models_dir": Option("models", text, "the folder that holds a folder for each model"),
-    "K": Option(4, integer(1), "the lookahead: how many tokens the draft proposes at a time"),
-    "temperature": Option(0.0, number(0), "0 is greedy; 1 is the model's own distribution"),
+    "K": Option(4, lookahead, "the lookahead: how many tokens are drafted at a time; auto chooses as it goes"),
+    "temperature": Option(0.0, temperature, "0 is greedy; 1 is the model's own distribution"),
     "seed": Option(123, integer(0), "of the random numbers; both decoders start from it"),
-    "demo": Option(False, switch, "run the bundled tiny pair, offline; only changes the defaults of the other flags"),
+    # Where the text comes from and where it ends
+    "demo": Option(False, switch, "the bundled tiny pair, offline; only changes the defaults of the other flags"),
+    "prompt_file": Option(None, text, "read the prompt from a file, UTF-8; --prompt_file=- is the standard input"),
+    "unconditional": Option(False, switch, "no prompt: start from <|endoftext|>"),
+    "stop": Option(None, text, "stop before this text; <|endoftext|> is understood"),
+    "n_samples": Option(1, integer(1), "decode so many times from one prefill, each with a seed of its own"),
+    # The distribution that is sampled
+    "top_k": Option(None, integer(1), "keep the k likeliest tokens"),
+    "top_p": Option(None, share, "keep the fewest tokens with this much probability (nucleus)"),
+    "draft_temperature": Option(None, temperature, "for the draft alone; the output stays the target's"),
+    "lenience": Option(1.0, share, "accept drafts more easily; below 1 the output is not the target's any more"),
+    # Who drafts, and how it is computed
+    "drafter": Option(
+        "model", drafter, "model, prompt_lookup, ngram, staged, staged_lookup; or a+b: b where a has nothing"
+    ),
+    "ngram_text": Option(None, text, "a text file that the n-gram drafter counts in, besides the prompt"),
+    "dtype": Option("float32", dtype, "how the target's weights are stored: float32, bfloat16 or int8"),
+    "draft_dtype": Option("float32", dtype, "how the draft's are"),
+    "threads": Option(None, integer(1), "how many threads compute; as many as there are cores, if not given"),
+    "source": Option("openai", text, "where missing models come from: openai, huggingface or the URL of a mirror"),
+    # What is shown
+    "quiet": Option(False, switch, "the blog's lines alone"),
+    "verbose": Option(False, switch, "a line for every iteration"),
+    "stream": Option(False, switch, "the text as it is decoded"),
+    "color": Option(False, switch, "every token in the colour of its origin: accepted, resampled, bonus, plain"),
+    "json": Option(None, text, "write everything to this file"),
+    "verify": Option(False, switch, "instead of decoding, prove that nothing is lost with these models and flags"),
 }
 
+# Of each group at most one may be given.
+EXCLUSIVE = [("prompt", "prompt_file", "unconditional"), ("quiet", "verbose"), ("quiet", "color")]
 
-def parse_flags(flags: dict[str, Any], demo_defaults: dict[str, Any]) -> dict[str, Any]:
+
+def parse_flags(flags: dict[str, Any], demo_defaults: dict[str, Any]) -> SimpleNamespace:
     """What was typed, by flag -> the value of every option. Raises UserError for the first flag that is not right."""
     for flag in flags:
         if flag not in OPTIONS:
             near = difflib.get_close_matches(flag, OPTIONS, n=1)
-            raise UserError(f"unknown flag --{flag}" + (f": did you mean --{near[0]}?" if near else ": see --help"))
-    values = {flag: option.default for flag, option in OPTIONS.items()}
+            raise UserError(f"unknown flag --{flag:.80}" + (f": did you mean --{near[0]}?" if near else ": see --help"))
     given = {flag: parse_one(flag, str(value)) for flag, value in flags.items()}
-    if given.get("demo"):
-        values |= demo_defaults
-    return values | given
+    for group in EXCLUSIVE:
+        if len(both := [f"--{flag}" for flag in group if given.get(flag)]) > 1:
+            raise UserError(f"{both[0]} and {both[1]} exclude each other: give one of them")
+    defaults = {flag: option.default for flag, option in OPTIONS.items()}
+    return SimpleNamespace(**defaults | (demo_defaults if given.get("demo") else {}) | given)
 
 
 def parse_one(flag: str, value: str) -> Any:
@@ -89,8 +150,21 @@ def parse_one(flag: str, value: str) -> Any:
         raise UserError(f"--{flag} must be {must_be}, not {value!r:.80}") from None
 
 
+def flags_without_value(words: list[str]) -> list[str]:
+    """The flags among a command line's words that take a value and have none: a switch would be True then."""
+    found = []
+    for word, after in zip(words, [*words[1:], "--"], strict=True):
+        name = word.removeprefix("--").replace("-", "_")
+        takes_one = word.startswith("--") and name in OPTIONS and OPTIONS[name].parse is not switch
+        if takes_one and after.startswith("--"):
+            found.append(name)
+    return found
+
+
 def usage() -> str:
-    lines = [
-        f"  --{flag:22}{o.help}" + ("" if o.default is False else f" [{o.default}]") for flag, o in OPTIONS.items()
-    ]
-    return "\n".join(["usage: python main.py [--FLAG VALUE ...]", "", *lines])
+    lines = ["usage: python main.py [--FLAG VALUE ...]", ""]
+    for flag, option in OPTIONS.items():
+        lines.append(
+            f"  --{flag:22}{option.help}" + ("" if option.default is None or option.default is False else f" [{option.default}]")
+        )
+    return "\n".join(lines)

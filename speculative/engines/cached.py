@@ -32,14 +32,19 @@ class CachedModel:
     the rest. So a rejected draft, another prompt, a draft that is one token behind: all are just another x.
     """
 
-    def __init__(self, params: dict, hparams: dict, to_probs: Callable, cache=None):
-        """to_probs: logits [n, n_vocab] -> distributions [n, n_vocab]. cache: a KVCache, or what behaves like one."""
-        n_head, n_ctx = hparams["n_head"], hparams["n_ctx"]
-        self.n_ctx = n_ctx
+    def __init__(self, params: dict, hparams: dict, to_probs: Callable, cache: type = KVCache):
+        """to_probs: logits [n, n_vocab] -> distributions [n, n_vocab]. cache: KVCache, or a class that stands for it."""
+        self.params, self.hparams = params, hparams
+        self.n_ctx, n_head = hparams["n_ctx"], hparams["n_head"]
+        self.weight_bytes = n_bytes(params)  # what a token has to read, but for the cache
         self.to_probs = to_probs
-        self.cache = cache or KVCache(hparams["n_layer"], n_head, n_ctx, hparams["n_embd"] // n_head)
+        self.cache = cache(hparams["n_layer"], n_head, self.n_ctx, hparams["n_embd"] // n_head)
         self.forward = partial(gpt2, **params, n_head=n_head, cache=self.cache)
         self.forget()
+
+    def with_probs(self, to_probs: Callable) -> "CachedModel":
+        """The same weights, with another way from logits to distributions and a cache of its own."""
+        return CachedModel(self.params, self.hparams, to_probs, type(self.cache))
 
     def forget(self) -> None:
         """Empties the cache."""
@@ -62,3 +67,10 @@ def common_prefix(a: np.ndarray, b: np.ndarray) -> int:  # [n_a], [n_b] -> how m
     n = min(len(a), len(b))
     differ = np.flatnonzero(a[:n] != b[:n])
     return int(differ[0]) if len(differ) else n
+
+
+def n_bytes(params) -> int:
+    """The bytes of every array and packed weight in a nested dict of parameters."""
+    if hasattr(params, "nbytes"):
+        return params.nbytes
+    return sum(map(n_bytes, params.values() if isinstance(params, dict) else params))

@@ -1,0 +1,159 @@
+"""--verify must be able to fail: the accept rule, the residual and the cache are broken on purpose, one at a time."""
+
+import inspect
+import types
+from functools import partial
+
+import numpy as np
+import pytest
+from test_gpt2 import random_params
+
+from speculative import sampling
+from speculative.drafters import model_drafter
+from speculative.engines.cached import CachedModel, KVCache
+from speculative.filters import to_distribution
+from speculative.lookahead import AutoK
+from speculative.sampling import speculative_sampling
+from speculative.verify import BINS, Decoders, alike, detectable, flat, place, show, verify
+
+HPARAMS = {"n_vocab": 50, "n_ctx": 512, "n_embd": 12, "n_head": 3, "n_layer": 2}
+PROMPTS = [list(range(1, 12)), [7, 7, 3, 7, 7, 3, 9, 8, 2, 1, 40, 6]]
+DRAWS = 100
+
+
+def row_by_row(logits, temperature):
+    return np.stack([to_distribution(row[None], temperature)[0] for row in logits])
+
+
+class OneRowAtATime(CachedModel):
+    """CachedModel, with rows that do not depend on each other to the bit, as NumPy's own product does not grant it."""
+
+    def __call__(self, x, n_last=1):
+        x = np.asarray(x)
+        super().__call__(x[: len(x) - n_last + 1])
+        return np.stack([super(OneRowAtATime, self).__call__(x[: n + 1])[0] for n in range(len(x) - n_last, len(x))])
+
+
+class NeverBack(KVCache):
+    """A cache that cannot be rolled back: the keys and values of rejected tokens stay (but for emptying it)."""
+
+    @property
+    def length(self):
+        return self.n
+
+    @length.setter
+    def length(self, n):
+        self.n = n if n == 0 else max(n, self.n)
+
+
+def decoders(temperature, model=OneRowAtATime, speculative=speculative_sampling, cache=KVCache, **options):
+    target_params, draft_params = random_params(HPARAMS, seed=1), random_params(HPARAMS, seed=1)
+    noise = np.random.default_rng(2)
+    draft_params["wte"] = draft_params["wte"] + 0.6 * noise.standard_normal(draft_params["wte"].shape, np.float32)
+    to_probs = partial(to_distribution, temperature=temperature)
+    draft_model = OneRowAtATime(draft_params, HPARAMS, to_probs)
+    target_model = model(target_params, HPARAMS, to_probs, cache)
+    return Decoders(target_model, partial(model_drafter, draft_model), speculative, options)
+
+
+def run(**broken):
+    checks = verify(partial(decoders, **broken), 1.0, PROMPTS, 3, 20, draws=DRAWS, clock=lambda: 0.0)
+    return {check.name: check for check in checks}
+
+
+def failed(checks):
+    return {name for name, check in checks.items() if not check.passed}
+
+
+def broken_sampling(right, wrong):
+    source = inspect.getsource(sampling)
+    assert source.count(right) == 1
+    module = types.ModuleType("broken")
+    exec(source.replace(right, wrong), module.__dict__)
+    return module.speculative_sampling
+
+
+def test_it_passes_where_nothing_is_broken():
+    checks = run()
+    assert len(checks) == 5 and failed(checks) == set()
+    assert f"{DRAWS} draws of 8 tokens" in checks["speculative against the target"].detail
+    assert "K = 1, 2, 4, 8, 3" in checks["greedy"].detail
+
+
+ACCEPT = "rng.random() * lenience * float(p[i][j]) < float(q[i][j])"
+RESIDUAL = "residual = max_fn(q[i] - p[i])"
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "seen_by"),
+    [
+        (ACCEPT, "rng.random() < 0.9", "speculative against the target"),
+        (ACCEPT, "rng.random() * float(q[i][j]) < float(p[i][j])", "speculative against the target"),
+        (RESIDUAL, "residual = q[i]", "speculative against the target"),
+        (RESIDUAL, "residual = max_fn(p[i] - q[i])", "speculative against the target"),
+        ("sample(q[m], rng)", "sample(q[m - 1], rng)", "greedy"),
+    ],
+)
+def test_it_sees_a_broken_loop(right, wrong, seen_by):
+    assert seen_by in failed(run(speculative=broken_sampling(right, wrong)))
+
+
+def test_it_sees_lenience():
+    assert "speculative against the target" in failed(run(lenience=0.3))
+
+
+def test_it_sees_a_stale_cache():
+    assert {"greedy", "rows"} <= failed(run(cache=NeverBack))
+
+
+def test_it_sees_rows_that_depend_on_their_number():
+    class Blurred(OneRowAtATime):
+        def __call__(self, x, n_last=1):
+            rows = super().__call__(x, n_last)
+            return np.nextafter(rows, 1, dtype=np.float32) if n_last > 1 else rows
+
+    checks = run(model=Blurred)
+    assert failed(checks) == {"rows"}
+    assert "prompt 1, 2 rows, cached" in checks["rows"].detail
+
+
+def test_it_stops_when_the_time_is_up():
+    ticks = iter(range(10**6))
+    checks = list(verify(decoders, 1.0, PROMPTS, 1, 4, draws=10**6, seconds=40, clock=lambda: float(next(ticks))))
+    draws = int(checks[2].detail.split(" over ")[1].split()[0])
+    assert 25 < draws < 70
+
+
+def test_place_respects_the_order_and_its_ties():
+    q = np.array([0.1, 0.4, 0.0, 0.4, 0.1], np.float32)
+    half = types.SimpleNamespace(random=lambda: 0.5)
+    assert [place(token, q, q, half) for token in range(5)] == pytest.approx([0.85, 0.2, 1.0, 0.6, 0.95])
+    rising = np.arange(5)
+    assert [place(token, q, rising, half) for token in range(5)] == pytest.approx([0.95, 0.7, 1.0, 0.3, 0.05])
+
+
+def test_p_values_against_known_ones():
+    """The 5 % point for 3 degrees of freedom is 7.815; for 2, the chance of x or more is exp(-x / 2)."""
+    assert flat(np.array([20, 20, 20, 20])) == 1
+    assert flat(np.array([10, 20, 30])) == pytest.approx(np.exp(-10 / 2))
+    assert flat(1000 + np.array([50, 0, 0, -50]) * (7.815 / 5) ** 0.5) == pytest.approx(0.05, abs=1e-4)
+    assert alike(np.array([10, 20, 30]), np.array([30, 20, 10])) == pytest.approx(np.exp(-20 / 2))
+
+
+def test_the_detectable_difference_is_detected():
+    """Simulated: places that are off by just that much are found in about 95 of 100 verifications."""
+    n, rng = 2000, np.random.default_rng(0)
+    d = detectable(n)
+    shifted = np.full(BINS, 1 / BINS) + np.where(np.arange(BINS) % 2, 1, -1) * 2 * d / BINS
+    assert np.abs(shifted - 1 / BINS).sum() / 2 == pytest.approx(d)
+    found = np.mean([2 * flat(rng.multinomial(n, shifted)) < 1e-4 for _ in range(1000)])
+    assert 0.92 < found < 0.98
+
+
+def test_show_prints_every_check_and_the_verdict():
+    lines = []
+    assert show(verify(decoders, 0, PROMPTS, AutoK, 6, draws=25), print=lines.append)
+    assert len(lines) == 7 and lines[-1] == "Verdict: nothing is lost."
+    broken = partial(decoders, speculative=broken_sampling("sample(q[m], rng)", "0"))
+    assert not show(verify(broken, 1.0, PROMPTS, 2, 6, draws=200), print=lines.append)
+    assert lines[-1].startswith("Verdict: NOT lossless")
