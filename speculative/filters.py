@@ -1,14 +1,62 @@
-"""From logits to the distribution that is sampled: the same function for draft and target, before p meets q."""
+"""From logits to the distribution that is sampled: the same function for draft and target, before p meets q.
+
+In the order of the library transformers: temperature, then top-k, then top-p, each on what the one before it left.
+Filtering one side alone, or after the ratio q / p, would change the distribution of the output; different settings
+for draft and target do not, as p is whatever the draft was sampled from and q whatever the target would be.
+
+Source: Fan et al. 2018, "Hierarchical Neural Story Generation" (top-k); Holtzman et al. 2020, "The Curious Case of
+Neural Text Degeneration" (top-p, or nucleus).
+"""
 
 import numpy as np
 
 from gpt2 import softmax
 
 
-def to_distribution(logits: np.ndarray, temperature: float = 1.0) -> np.ndarray:  # [n, n_vocab] -> [n, n_vocab]
-    """Softmax of logits / temperature. Temperature 0 is its limit: all on the largest logit, the lowest id on a tie."""
+def to_distribution(
+    logits: np.ndarray, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None
+) -> np.ndarray:  # [n, n_vocab] -> [n, n_vocab]
+    """Each row of logits to a distribution, whatever the other rows are. A logit of -inf is a probability of 0.
+
+    temperature >= 0: softmax(logits / temperature). 0 is greedy: all on the largest logit (on a tie, the lowest id),
+        and top_k and top_p no longer matter. Close to 0, tied largest logits share the probability.
+    top_k >= 1: keeps the k largest logits, and those that are tied with the k-th. None, or n_vocab or more: all.
+    top_p from 0 to 1: keeps the fewest most probable tokens that have at least top_p of the probability together, and
+        those that are tied with the last of them; so at least one token, however small top_p is. None, or 1: all.
+    """
     if temperature == 0:
-        one_hot = np.zeros_like(logits)
+        one_hot = np.zeros_like(logits)  # [n, n_vocab]
         one_hot[np.arange(len(logits)), np.argmax(logits, axis=-1)] = 1
         return one_hot
-    return softmax(logits / temperature)
+    if top_k is not None and top_k < logits.shape[-1]:  # before the division, which may round two logits to one
+        kth = np.partition(logits, -top_k, axis=-1)[:, -top_k, None]  # [n, 1]
+        logits = np.where(logits >= kth, logits, -np.inf)  # [n, n_vocab]
+    p = softmax(divide(logits, temperature))  # [n, n_vocab]
+    if top_p is not None and top_p < 1:
+        p = np.where(p >= nucleus_edge(p, top_p), p, 0)  # [n, n_vocab]
+        p /= np.sum(p, axis=-1, keepdims=True)
+    return p
+
+
+def divide(logits: np.ndarray, temperature: float) -> np.ndarray:  # [n, n_vocab] -> [n, n_vocab]
+    """logits / temperature, less the largest: so where temperature is tiny they overflow to -inf and not to NaN."""
+    temperature = min(max(temperature, 2.0**-126), 2.0**126)  # what a float32 can hold, and its inverse too
+    with np.errstate(over="ignore"):
+        return (logits - np.max(logits, axis=-1, keepdims=True)) / temperature
+
+
+def nucleus_edge(p: np.ndarray, top_p: float) -> np.ndarray:  # [n, n_vocab] -> [n, 1]
+    """The smallest probability in each row's nucleus.
+
+    Sorting all of a large vocabulary is slow, and most of it is no candidate: tokens below (1 - top_p) / n_vocab have
+    less than 1 - top_p together, so those at or above it have at least top_p, and the nucleus is among them.
+    """
+    edges = np.empty((len(p), 1), p.dtype)  # [n, 1]
+    for edge, row in zip(edges, p, strict=True):
+        total = float(np.sum(row, dtype=np.float64))  # 1, but for rounding
+        candidates = np.compress(row >= (1 - top_p) * total / len(row), row)  # [n_candidates]
+        candidates = np.sort(candidates)[::-1]  # [n_candidates], most probable first
+        cumulative = np.cumsum(candidates, dtype=np.float64)  # [n_candidates]
+        last = np.searchsorted(cumulative, top_p * total)  # the first whose cumulative probability is enough
+        edge[0] = candidates[min(last, len(candidates) - 1)]
+    return edges

@@ -56,12 +56,21 @@ def autoregressive_sampling(x, model: Callable, N: int, rng: np.random.Generator
 
 
 def speculative_sampling(
-    x, draft: Callable, target_model: Callable, N: int, K: int | Callable[[], int], rng: np.random.Generator
+    x,
+    draft: Callable,
+    target_model: Callable,
+    N: int,
+    K: int | Callable[[], int],
+    rng: np.random.Generator,
+    lenience: float = 1.0,
 ) -> Iterator[Step]:
     """Algorithm 2, "Speculative Sampling (SpS)": one call of the target, up to K + 1 tokens; exactly N tokens in all.
 
     Whatever the draft proposes, the tokens are distributed as the target's own (the paper's Theorem 1). K may also be
     a function that chooses the lookahead of the next iteration.
+
+    Nothing of this holds for a lenience below 1: u is then drawn from [0, lenience), more drafts pass, and the tokens
+    are neither distributed as the target's nor as the draft's. (At temperature 0 it changes nothing: q is 0 or 1.)
     """
     next_K = K if callable(K) else lambda: K
     x = np.asarray(x)  # [n]
@@ -82,7 +91,7 @@ def speculative_sampling(
         tokens = []
         for i in range(m):
             j = int(x_draft[i])
-            if rng.random() * float(p[i][j]) < float(q[i][j]):  # strict: u may be 0, and then q = 0 must not pass
+            if rng.random() * lenience * float(p[i][j]) < float(q[i][j]):  # strict: at u = 0, q = 0 must not pass
                 tokens.append(j)
             else:
                 residual = max_fn(q[i] - p[i])  # [n_vocab], empty only where p and q differ by no more than rounding

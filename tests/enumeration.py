@@ -9,10 +9,14 @@ GRID = 64  # random() is taken to be uniform on 0, 1/64, ..., 63/64: as a float'
 
 
 class Paths:
-    """A generator that follows one path: a list of branch numbers, extended by 0 where it ends."""
+    """A generator that follows one path: a list of branch numbers, extended by 0 where it ends.
 
-    def __init__(self, path):
-        self.path, self.depth, self.weight, self.options = list(path), 0, 1.0, []
+    exact: random() is uniform on [0, 1) itself and not on the grid. Then p and q need not be multiples of 1/64, but
+    < and <= are the same.
+    """
+
+    def __init__(self, path, exact=False):
+        self.path, self.depth, self.weight, self.options, self.exact = list(path), 0, 1.0, [], exact
 
     def branch(self, probabilities):  # [n] -> which of the n branches this path takes
         possible = np.flatnonzero(probabilities)
@@ -25,7 +29,7 @@ class Paths:
         return int(taken)
 
     def random(self):
-        return Uniform(self)
+        return ExactUniform(self) if self.exact else Uniform(self)
 
 
 class Uniform:
@@ -47,16 +51,29 @@ class Uniform:
         return bool(self.rng.branch(np.array([1 - share, share])))
 
 
+class ExactUniform:
+    def __init__(self, rng):
+        self.rng, self.factor = rng, 1.0
+
+    def __mul__(self, factor):
+        self.factor *= factor
+        return self
+
+    def __lt__(self, bound):
+        share = min(1.0, bound / self.factor)
+        return bool(self.rng.branch(np.array([1 - share, share])))
+
+
 def branch_on(p, rng):
     """Stands in for sampling.sample: every id of positive probability is a path of its own."""
     return rng.branch(p)
 
 
-def output_distribution(program):
+def output_distribution(program, exact=False):
     """program(rng) -> tuple, for every path -> {tuple: its exact probability}."""
     distribution, path = defaultdict(float), []
     while path is not None:
-        rng = Paths(path)
+        rng = Paths(path, exact)
         distribution[program(rng)] += rng.weight
         path = rng.path[: rng.depth]
         while path and path[-1] + 1 == rng.options[len(path) - 1]:

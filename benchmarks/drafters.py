@@ -1,0 +1,198 @@
+"""Who drafts best: every drafter, for K from 1 to 10 and auto, at several temperatures, against plain decoding.
+
+    python benchmarks/drafters.py
+    python benchmarks/drafters.py --prompts prose.jsonl code.jsonl --draft_model_size 124M --target_model_size 1558M
+                                  --models_dir models --n_prompts 2 --n_tokens 64 --repeats 1 --json drafters.json
+
+All runs are taken in a random order, --repeats times over. The time of a run is that of its tokens after the first
+call, so the reading of the prompt is left out of both decoders. The speedup is plain decoding's time per token over the
+drafter's, both the median over the repeats, and then the median over the prompts. auto starts each run knowing nothing.
+"""
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+from sweep import PROMPTS, ROOT, Pair, read_prompts
+from tqdm import tqdm
+
+from speculative.drafters import DRAFTERS, Parts, drafter_names, make_drafter, ngram_model, read_ngram_text
+from speculative.report import machine
+from utils import UserError
+
+
+class DraftersPair(Pair):
+    """The pair, with one n-gram model for all runs."""
+
+    def __init__(self, options):
+        super().__init__(options)
+        tokens = read_ngram_text(options.ngram_text, self.encoder) if options.ngram_text else []
+        n_vocab = self.hparams["n_vocab"]
+        self.ngram = ngram_model(n_vocab, lambda log_p: self.target_model.to_probs(log_p), tokens)
+
+    def drafter(self, name, rng):
+        return make_drafter(name, Parts(self.hparams["n_vocab"], rng, self.ngram, self.draft_model))
+
+
+def measure(options, prompts):
+    """-> {(temperature, top_p, domain, drafter, K): {prompt: [run, ...]}}; plain decoding is drafter "", K 0."""
+    pair = DraftersPair(options)
+    ids = {domain: [pair.encoder.encode(text) for text in texts] for domain, texts in prompts.items()}
+    longest = max(len(x) for texts in ids.values() for x in texts)
+    if longest + options.n_tokens > pair.hparams["n_ctx"]:
+        raise UserError(f"a prompt of {longest} tokens and {options.n_tokens} more exceed the context")
+
+    def run(setting, domain, drafter, K, prompt, repeat, n_tokens):
+        pair.sample_with(temperature=setting[0], top_p=setting[1])
+        tokens, recorder = pair.decode(ids[domain][prompt], n_tokens, K, drafter, [repeat, prompt])
+        return {"tokens": tokens, **counts(recorder.iterations)}
+
+    kinds = [("", 0)] + [(drafter, K) for drafter in options.drafters for K in options.K]
+    once = [
+        (setting, domain, drafter, K, prompt)
+        for setting in options.settings
+        for domain, texts in ids.items()
+        for drafter, K in kinds
+        for prompt in range(len(texts))
+    ]
+    for drafter, K in kinds:  # the first calls of each kind are not counted
+        run(options.settings[-1], next(iter(ids)), drafter, K, 0, 0, min(24, options.n_tokens))
+    runs = defaultdict(lambda: defaultdict(list))
+    order = [
+        (repeat, i) for repeat in range(options.repeats) for i in np.random.default_rng(repeat).permutation(len(once))
+    ]
+    for repeat, i in tqdm(order, unit="run", disable=None):
+        setting, domain, drafter, K, prompt = once[i]
+        runs[(*setting, domain, drafter, K)][prompt].append(run(*once[i], repeat, options.n_tokens))
+    return runs
+
+
+def counts(iterations):
+    """What the figures are made of, of all iterations but the first, whose calls also read the prompt."""
+    steps = [i.step for i in iterations]
+    later = iterations[1:]
+    return {
+        "seconds": sum(i.seconds for i in later),
+        "timed_tokens": sum(len(i.step.tokens) for i in later),
+        "iterations": len(steps),
+        "drafted": sum(s.drafted for s in steps),
+        "accepted": sum(s.accepted for s in steps),
+    }
+
+
+def summarise(runs):
+    """A row for each kind of run."""
+    rows = []
+    for (temperature, top_p, domain, drafter, K), by_prompt in runs.items():
+        plain = runs[temperature, top_p, domain, "", 0]
+        all_ = [run for group in by_prompt.values() for run in group]
+        n_tokens, iterations = sum(len(run["tokens"]) for run in all_), sum(run["iterations"] for run in all_)
+        row = {"temperature": temperature, "top_p": top_p, "domain": domain, "drafter": drafter, "K": K}
+        row["seconds_per_token"] = median(seconds(group) for group in by_prompt.values())
+        row["speedup"] = median(seconds(plain[prompt]) / seconds(group) for prompt, group in by_prompt.items())
+        row["tokens_per_iteration"] = n_tokens / iterations
+        row["r"] = n_tokens / (sum(run["drafted"] for run in all_) + iterations)
+        if temperature == 0:
+            row["texts_unlike_plain"] = sum(
+                run["tokens"] != plain[prompt][0]["tokens"] for prompt, group in by_prompt.items() for run in group
+            )
+        rows.append(row)
+    return rows
+
+
+def seconds(group):
+    """Per token."""
+    return median(run["seconds"] / run["timed_tokens"] for run in group)
+
+
+def table(rows, options):
+    """For each setting and domain a line for each drafter: the speedup at each K; tokens per iteration and r."""
+    found = {(r["temperature"], r["top_p"], r["domain"], r["drafter"], r["K"]): r for r in rows}
+    lines = []
+    for temperature, top_p in options.settings:
+        for domain in dict.fromkeys(r["domain"] for r in rows):
+            plain = found[temperature, top_p, domain, "", 0]["seconds_per_token"]
+            of = f"temperature {temperature:g}" + (f", top-p {top_p:g}" if top_p else "")
+            lines += [f"\n{domain}, {of}: plain decoding takes {1e3 * plain:.2f} ms a token"]
+            lines += [
+                f"{'speedup at K =':22}" + "".join(f"{K:>6}" for K in options.K) + "    best K: tokens/iter.     r"
+            ]
+            for drafter in options.drafters:
+                cells = {K: found[temperature, top_p, domain, drafter, K] for K in options.K}
+                K, best = max(cells.items(), key=lambda cell: cell[1]["speedup"])
+                lines.append(
+                    f"{drafter:22}"
+                    + "".join(f"{cell['speedup']:6.2f}" for cell in cells.values())
+                    + f"{K:>10}{best['tokens_per_iteration']:14.2f}{best['r']:6.2f}"
+                )
+    unlike = sum(r.get("texts_unlike_plain", 0) for r in rows)
+    lines += [f"\nAt temperature 0, texts that differ from plain decoding's: {unlike}"]
+    return "\n".join(lines)
+
+
+def setting(text):
+    """ "0.5" -> (0.5, None); "1:0.9" -> (1.0, 0.9), the temperature and top-p."""
+    temperature, _, top_p = text.partition(":")
+    return float(temperature), float(top_p) if top_p else None
+
+
+def lookahead(text):
+    return text if text == "auto" else int(text)
+
+
+def parse(arguments):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--prompts", nargs="+", default=[], help=".txt or .jsonl files; the file's name is the domain")
+    add("--n_prompts", type=int, default=4, help="how many of each file")
+    add("--n_tokens", type=int, default=128)
+    add("--repeats", type=int, default=3)
+    add("--drafters", nargs="+", default=[*DRAFTERS, "prompt_lookup+model"])
+    add("--K", nargs="+", type=lookahead, default=[*range(1, 11), "auto"])
+    add(
+        "--settings",
+        nargs="+",
+        type=setting,
+        default=["0", "0.5", "1", "1:0.9"],
+        help="temperature or temperature:top_p",
+    )
+    add("--draft_model_size", default="tiny-draft")
+    add("--target_model_size", default="tiny-target")
+    add("--models_dir", default=str(ROOT / "models"))
+    add("--dtype", default="float32", help="of the target: float32, bfloat16 or int8")
+    add("--draft_dtype", default="float32")
+    add("--ngram_text", help="a text that the n-gram drafter counts in")
+    add("--json", help="a file to write all rows and runs to")
+    add("--note", default="", help="a line about the models, printed below the table")
+    options = parser.parse_args(arguments)
+    options.settings = [setting(s) if isinstance(s, str) else s for s in options.settings]
+    options.drafter = options.drafters  # as Pair calls it
+    for name in options.drafters:
+        drafter_names(name)
+    return options
+
+
+def main(arguments=None):
+    options = parse(arguments)
+    prompts = {Path(path).stem: read_prompts(path, options.n_prompts) for path in options.prompts}
+    runs = measure(options, prompts or {"prose": list(PROMPTS)[: options.n_prompts]})
+    rows = summarise(runs)
+    print(table(rows, options))
+    if options.note:
+        print(options.note)
+    if options.json:
+        kept = [{"of": key, "prompts": dict(by_prompt)} for key, by_prompt in runs.items()]
+        result = {"machine": machine(), "options": vars(options), "rows": rows, "runs": kept}
+        Path(options.json).write_text(json.dumps(result, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

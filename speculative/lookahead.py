@@ -1,0 +1,231 @@
+"""A lookahead K that chooses itself, before every iteration, from what the run has measured so far.
+
+With a_i the chance that the i-th draft is accepted if those before it were, a window of k drafts is expected to give
+1 + a_1 + a_1 a_2 + ... + a_1 ... a_k tokens, and takes t_draft(k) + t_target(k + 1) seconds. K is the k with the most
+tokens per second; 0, plain decoding, is one of them.
+
+**What may be looked at.** The choice uses the times and acceptances of earlier iterations. It could also use p, as long
+as it does so before the token is drawn from it. It may never use the drawn token: a drafter that takes a token back
+because it came out improbable no longer proposes tokens that are distributed as p, but more often the probable ones.
+The acceptance test, which divides by p, then passes too many of these, and the output is not the target's any more.
+That is also why k is settled before the drafter is called, and is not cut down once its tokens are there.
+
+As no time is the same twice, neither are the windows; nor then, above temperature 0, the tokens, whatever the seed.
+"""
+
+import math
+import time
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+from statistics import median_low
+
+from .sampling import Step, speculative_sampling
+
+DISCOUNT = 0.9  # of the past, with each window: acceptance is that of the last 10 or so
+LEAN = 4  # windows' worth of belief that a position is accepted as often as the one before it
+STAKE = 0.03  # the share of plain decoding's time that may be lost on finding out whether drafting pays
+FIRST_TOKENS = 256  # what so many tokens allow to be lost is available from the start
+HOPE = 0.02  # the least chance that is given to a drafter that finds nothing to propose
+PATIENCE = 12  # tokens without a window after which one is tried though it costs more than its share
+
+
+class AutoK:
+    """Chooses K: called without arguments it gives the next one. decode() is speculative_sampling with it as K.
+
+    What it has learned stays from one decode to the next: use one for each pair of models and drafter.
+
+    Acceptance is counted by position, discounted so that it follows the text. With K = 0 nothing is learned about it,
+    so now and then a window of 1 is tried, and at once another if it is accepted.
+
+    The promise is that decoding is hardly ever slower than plain decoding, whatever the drafter. So each window's loss
+    (its time, less what plain decoding would have taken for its tokens; a gain if negative) is added up, and no window
+    is opened that could bring the sum above STAKE * (plain time of the tokens so far, at least of FIRST_TOKENS). The
+    draft's prefill of the prompt is not counted; its catching up on tokens that were decoded without it is.
+    """
+
+    def __init__(self, K_max: int = 10, clock: Callable[[], float] = time.perf_counter):
+        """clock gives seconds."""
+        self.K_max, self.clock = K_max, clock
+        self.draft_times = Times()  # by number of tokens asked for
+        self.target_times = Times()  # by number of rows
+        self.feed_times = Times()  # of 1 token that the drafter has to catch up on
+        self.first_draft = None
+        self.tried = [3.0] + [0.0] * (K_max - 1)  # discounted counts by position, of hope to begin with
+        self.accepted = [2.5] + [0.0] * (K_max - 1)
+        self.windows = self.proposals = 1.0  # discounted counts: drafter asked, something proposed
+        self.tokens = 0
+        self.lost = 0.0  # seconds
+        self.plain_tokens = math.inf  # since the last window; inf where another is to be tried at once
+
+    def decode(self, x, draft: Callable, target_model: Callable, N: int, rng, **options) -> Iterator[Step]:
+        """speculative_sampling(x, draft, target_model, N, K=self, rng, **options), watched."""
+        self.n = self.n_prompt = len(x)
+        self.n_fed = 0  # how many tokens the drafter has been given
+        self.prefilled = False
+        draft, target_model = self.timed_draft(draft), self.timed_target(target_model)
+        for step in speculative_sampling(x, draft, target_model, N, self, rng, **options):
+            self.learn(step)
+            yield step
+
+    def __call__(self) -> int:
+        # First the prefills of both, then a plain step, a draft (in what follows) and, lest the first plain step was
+        # interrupted, another: all is compared with plain steps, and while K is above 0 there are no more of them.
+        n_plain = len(self.target_times.samples.get(1, ()))
+        if n_plain == 0:
+            return 0 if self.prefilled else 1
+        if n_plain == 1 and self.draft_times.sizes:
+            return 0
+        plain = self.target_times(1)
+        k = self.fastest() if self.target_times.slope is not None else 0
+        due = self.plain_tokens >= PATIENCE or self.at_risk(1) <= STAKE * self.plain_tokens * plain
+        if k == 0 and (due or not self.draft_times.sizes):
+            k = 1
+        allowed = STAKE * max(self.tokens, FIRST_TOKENS) * plain
+        while k > 0 and self.lost + self.at_risk(k) > allowed:
+            k -= 1
+        return k
+
+    def fastest(self) -> int:
+        """The k with the most expected tokens per second."""
+        plain = self.target_times(1)
+        share = max(HOPE, self.proposals / self.windows)  # how often the drafter has something to propose
+        best_k, best_rate = 0, 1 / plain
+        expected, all_accepted = 1.0, 1.0
+        for k, a in enumerate(self.acceptance(), start=1):
+            all_accepted *= a
+            expected += all_accepted
+            seconds = self.draft_times(k) + share * self.target_times(k + 1) + (1 - share) * plain
+            rate = (share * expected + (1 - share)) / seconds
+            if rate > best_rate:
+                best_k, best_rate = k, rate
+        return best_k
+
+    def acceptance(self) -> Iterator[float]:
+        """a_1, a_2, ...: later positions are tried less often, and lean on the one before."""
+        a, lean = 0.0, 0
+        for accepted, tried in zip(self.accepted, self.tried, strict=True):
+            a = (accepted + lean * a) / (tried + lean)
+            lean = LEAN
+            yield a
+
+    def at_risk(self, k: int) -> float:
+        """What a window costs, in seconds, where none of its drafts is accepted."""
+        return self.draft_times(k) + self.target_times(k + 1) + self.catch_up_time() - self.target_times(1)
+
+    def catch_up_time(self) -> float:
+        n_behind = self.n - max(self.n_fed, self.n_prompt)
+        return self.feed_times(1) * n_behind if n_behind > 2 else 0.0  # up to 2 are in any drafting
+
+    def timed_draft(self, draft: Callable) -> Callable:
+        def timed(x, k):
+            self.k, self.catch_up = k, self.catch_up_time()
+            if k == 0:
+                return [], []
+            start = self.clock()
+            tokens, p = draft(x, k)
+            seconds = self.clock() - start
+            n_behind = len(x) - self.n_fed
+            self.time_draft(k, n_behind, seconds)
+            self.n_fed = len(x) + len(tokens)
+            return tokens, p
+
+        return timed
+
+    def time_draft(self, k: int, n_behind: int, seconds: float) -> None:
+        """Files a draft's time as that of k tokens; where it had to catch up, what exceeds that as time to feed."""
+        if n_behind > 2:
+            if self.draft_times.sizes:
+                self.feed_times.add(1, max(0.0, seconds - self.draft_times(k)) / n_behind)
+            else:
+                self.first_draft = n_behind, seconds  # the prefill, and a token of which the cost is not yet known
+            return
+        if self.first_draft:
+            n_behind, first_seconds = self.first_draft
+            self.feed_times.add(1, max(0.0, first_seconds - seconds) / n_behind)
+            self.lost += seconds
+            self.first_draft = None
+        self.draft_times.add(k, seconds)
+
+    def timed_target(self, target_model: Callable) -> Callable:
+        def timed(x, n_last):
+            start = self.clock()
+            q = target_model(x, n_last=n_last)
+            seconds = self.clock() - start
+            if self.prefilled:
+                self.target_times.add(n_last, seconds)
+            self.prefilled = True
+            return q
+
+        return timed
+
+    def learn(self, step: Step) -> None:
+        n_new, m, n_accepted = len(step.tokens), step.drafted, step.accepted
+        self.n += n_new
+        self.tokens += n_new
+        if self.k == 0:
+            self.plain_tokens += n_new
+            return
+        if m > 0:
+            caught_up = self.accepted[0] > 0.9 * self.tried[0]
+            self.plain_tokens = math.inf if m == n_accepted and not caught_up else 0
+        elif self.draft_times(self.k) > STAKE * self.target_times(1):  # else asking costs so little that it may go on
+            self.plain_tokens = 0
+        self.lost += self.draft_times(self.k) + self.catch_up
+        self.lost += self.target_times(m + 1) - n_new * self.target_times(1)
+        self.windows = DISCOUNT * self.windows + 1
+        self.proposals = DISCOUNT * self.proposals + (m > 0)
+        if m > 0:
+            self.tried = [DISCOUNT * count + (i < min(m, n_accepted + 1)) for i, count in enumerate(self.tried)]
+            self.accepted = [DISCOUNT * count + (i < n_accepted) for i, count in enumerate(self.accepted)]
+
+
+class Times:
+    """Seconds by size of what was timed: the median of the last few; for a size not timed, what the others suggest."""
+
+    def __init__(self, recent: int = 9, keep: int = 20):
+        self.recent, self.keep = recent, keep
+        self.samples = {}  # {size: its last few seconds}
+        self.last_call = {}  # {size: the call in which it was timed last}
+        self.calls = 0
+        self.sizes, self.medians = [], []  # in order of size
+        self.slope = None  # seconds for one more, as last known
+
+    def add(self, size: int, seconds: float) -> None:
+        """Contexts grow and machines get busy: a size not timed for long is forgotten, and so may be tried again, the
+        sooner the fewer samples it has. The smallest is not, as that which the others are compared with."""
+        self.calls += 1
+        self.samples.setdefault(size, deque(maxlen=self.recent)).append(seconds)
+        self.last_call[size] = self.calls
+        self.samples = {
+            n: samples
+            for n, samples in self.samples.items()
+            if self.calls - self.last_call[n] < self.keep * len(samples) or n == min(self.samples)
+        }
+        self.sizes = sorted(self.samples)
+        # More takes no less: where a few samples say so, they were interrupted.
+        medians = [median_low(self.samples[n]) for n in self.sizes]
+        self.medians = list(accumulate(reversed(medians), min))[::-1]
+        if len(self.sizes) > 1:
+            self.slope = (self.medians[-1] - self.medians[0]) / (self.sizes[-1] - self.sizes[0])
+        elif self.slope is not None:  # forgotten, and perhaps because it was no good
+            self.slope = min(self.slope, self.medians[0] / self.sizes[0])
+
+    def __call__(self, size: int) -> float:
+        """Between the sizes that were timed on straight lines, above them on one through the smallest and the largest.
+
+        Below them, and where a single size was timed, in proportion. 0 where nothing was timed.
+        """
+        if not self.sizes:
+            return 0.0
+        if size < self.sizes[0] or self.slope is None:
+            return self.medians[0] * size / self.sizes[0]
+        if size > self.sizes[-1]:
+            return self.medians[-1] + self.slope * (size - self.sizes[-1])
+        right = bisect_left(self.sizes, size)
+        b, t_b = self.sizes[right], self.medians[right]
+        if size == b:
+            return t_b
+        a, t_a = self.sizes[right - 1], self.medians[right - 1]
+        return t_a + (t_b - t_a) * (size - a) / (b - a)

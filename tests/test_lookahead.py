@@ -1,0 +1,236 @@
+"""K that chooses itself, on a clock that only moves when a draft or the target says how long it took."""
+
+import numpy as np
+import pytest
+from enumeration import branch_on, output_distribution, random_model, total_variation
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from speculative import drafters, sampling
+from speculative.drafters import model_drafter
+from speculative.lookahead import AutoK, Times
+from speculative.sampling import autoregressive_sampling, speculative_sampling
+
+N_VOCAB = 5
+PROMPT = [0] * 8
+
+
+class World:
+    """A target that counts, greedily, and a draft that is right where `right` says so, with the time that they take.
+
+    In units of the target's time for one row: `row` for each further row, `draft` for each token drafted, and `feed`
+    for each token that the draft had not seen, where it is more than two behind.
+    """
+
+    def __init__(self, right, draft=0.1, row=0.04, feed=0.0, noise=lambda: 1.0, proposes=lambda place: True):
+        self.right, self.draft_time, self.row, self.feed = right, draft, row, feed
+        self.noise, self.proposes = noise, proposes
+        self.now, self.n_fed, self.ks, self.prefill = 0.0, 0, [], 0.0
+
+    def draft(self, x, k):
+        self.ks.append(k)
+        if k == 0:
+            return [], []
+        n_behind = len(x) - self.n_fed
+        self.prefill = self.prefill or self.feed * len(PROMPT)
+        self.now += self.noise() * (self.draft_time * k + self.feed * n_behind * (n_behind > 2))
+        self.n_fed = len(x) + k
+        if not self.proposes(len(x)):
+            return [], []
+        tokens = [(int(x[-1]) + 1 + i + (not self.right(len(x) + i))) % N_VOCAB for i in range(k)]
+        return tokens, np.eye(N_VOCAB, dtype=np.float32)[tokens]
+
+    def target(self, x, n_last=1):
+        self.now += self.noise() * (1 + self.row * (n_last - 1))
+        return np.eye(N_VOCAB, dtype=np.float32)[(np.asarray(x[len(x) - n_last :]) + 1) % N_VOCAB]
+
+    def fixed(self, N, K):
+        """The time for N tokens with this K."""
+        list(speculative_sampling(PROMPT, self.draft, self.target, N, K, np.random.default_rng(0)))
+        return self.now
+
+    def auto(self, N, auto=None):
+        """The time for N tokens, the draft's prefill of the prompt apart; self.ks are the K that were chosen."""
+        auto = auto or AutoK(clock=lambda: self.now)
+        steps = list(auto.decode(PROMPT, self.draft, self.target, N, np.random.default_rng(0)))
+        assert [t for s in steps for t in s.tokens] == [(i + 1) % N_VOCAB for i in range(N)]
+        self.ks = [s.drafted for s in steps]
+        return self.now - self.prefill
+
+
+def best_fixed(N, **world):
+    return min(World(**world).fixed(N, K) for K in range(11))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.booleans(), min_size=1, max_size=40),
+    st.one_of(st.floats(0, 1), st.floats(1, 4)),
+    st.floats(0, 1),
+    st.floats(0, 1),
+    st.lists(st.booleans(), min_size=1, max_size=9),
+)
+@example([False], 1.0, 0.04, 0.0, [True])
+@example([False], 1.0, 0.04, 1.0, [True])
+@example([True] + [False] * 9, 0.3, 1.0, 0.1, [True])
+@example([False], 4.0, 0.0, 0.0, [False])
+@example([False], 0.5, 0.04, 0.0, [False])
+def test_never_much_slower_than_plain_decoding_whatever_the_drafter(script, draft, row, feed, proposes):
+    world = World(
+        lambda place: script[place % len(script)],
+        draft,
+        row,
+        feed * draft,
+        proposes=lambda place: proposes[place % len(proposes)],
+    )
+    assert world.auto(256) <= 1.05 * 256
+
+
+@pytest.mark.parametrize("length", [64, 128, 256])
+@pytest.mark.parametrize("begins", [0, 1])
+@pytest.mark.parametrize(("draft", "row", "feed"), [(0.0001, 0.03, 0), (0.1, 0.04, 0.02), (0.25, 0.05, 0.02)])
+def test_where_the_text_changes_no_fixed_k_is_faster(length, begins, draft, row, feed):
+    """Acceptance flips from 0 to 1 and back: nothing is right for one stretch, everything for the next."""
+    world = {"right": lambda place: (place // length) % 2 == begins, "draft": draft, "row": row, "feed": feed}
+    assert World(**world).auto(4 * length) <= best_fixed(4 * length, **world)
+
+
+@pytest.mark.parametrize("begins", [0, 1])
+def test_it_recovers(begins):
+    """In the last quarter of a stretch where everything is right K is high, and where nothing is right mostly 0."""
+    right = lambda place: (place // 128) % 2 == begins  # noqa: E731
+    world, auto, place = World(right), None, len(PROMPT)
+    auto = AutoK(clock=lambda: world.now)
+    high, low = [], []
+    for step in auto.decode(PROMPT, world.draft, world.target, 768, np.random.default_rng(0)):
+        if place % 128 > 96:
+            (high if right(place) else low).append(step.drafted)
+        place += len(step.tokens)
+    assert np.median(high) >= 8
+    assert np.median(low) == 0 and np.mean(low) < 0.5
+
+
+@pytest.mark.parametrize("alpha", [0, 0.3, 0.6, 0.8, 0.95, 1])
+@pytest.mark.parametrize(("draft", "row"), [(0.0001, 0.03), (0.1, 0.04), (0.3, 0.04), (0.1, 0.75)])
+def test_close_to_the_best_fixed_k_where_nothing_changes(alpha, draft, row):
+    right = (np.random.default_rng(0).random(2000) < alpha).tolist()
+    world = {"right": lambda place: right[place], "draft": draft, "row": row}
+    assert World(**world).auto(1024) <= 1.06 * best_fixed(1024, **world)
+
+
+def test_what_was_learned_stays_for_the_next_decode():
+    world = World(lambda place: True)
+    auto = AutoK(clock=lambda: world.now)
+    world.auto(100, auto)
+    world.n_fed = 0
+    world.auto(100, auto)
+    assert world.ks[0] == 10
+
+
+def test_the_draft_is_not_called_for_a_k_of_0():
+    world = World(lambda place: False, draft=1.0)
+    world.auto(200)
+    called = len(world.ks) - world.ks.count(0)
+    assert 1 < called < 15
+
+
+def test_a_drafter_that_seldom_proposes_but_well_is_used():
+    """What it costs to ask is little, and what counts is acceptance where something was proposed."""
+    world = {
+        "right": lambda place: True,
+        "draft": 0.001,
+        "row": 0.03,
+        "proposes": lambda place: place % 20 == 0,
+    }
+    assert World(**world).auto(1024) <= 1.05 * best_fixed(1024, **world)
+
+
+def test_single_slow_calls_change_nothing():
+    """One call in twenty takes ten times as long: medians do not see it, unless it is more than one of the first."""
+    high = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        world = World(lambda place: True, noise=lambda rng=rng: 10.0 if rng.random() < 0.05 else 1.0)
+        world.auto(1024)
+        high += np.mean(world.ks) > 7
+    assert high >= 18
+
+
+def test_times():
+    times = Times(recent=3, keep=2)
+    assert times(4) == 0
+    times.add(2, 10.0)
+    assert (times(1), times(2), times(4)) == (5, 10, 20)  # in proportion
+    for seconds in (1.0, 12.0, 14.0):  # the 10 is forgotten
+        times.add(2, seconds)
+    assert times(2) == 12
+    times.add(6, 20.0)
+    assert (times(4), times(10)) == (16, 28)  # on a line
+    times.add(2, 99.0)
+    times.add(2, 99.0)
+    assert times.sizes == [2] and times(2) == 99  # the 6 had one sample, two calls ago
+    assert times(4) == 102  # but how much more it took is still known
+    times.add(6, 20.0)
+    assert (times(2), times(4), times(10)) == (20, 20, 20)  # 2 never take longer than 6
+
+
+# The output distribution, computed and not sampled
+
+
+def enumerate_with(monkeypatch, decode, target, N):
+    for module in (sampling, drafters):
+        monkeypatch.setattr(module, "sample", branch_on)
+    run = lambda decode: output_distribution(lambda rng: tuple(t for s in decode(rng) for t in s.tokens), exact=True)  # noqa: E731
+    expected, actual = run(lambda rng: autoregressive_sampling([1], target, N, rng)), run(decode)
+    assert sum(actual.values()) == pytest.approx(1)
+    return total_variation(expected, actual)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_output_is_the_targets_exactly(monkeypatch, seed):
+    """K depends on what was accepted before, and takes every value from 0 to 3 on some path."""
+    target, model = random_model(seed, 3), random_model(seed + 1000, 3)
+    seen = set()
+
+    def decode(rng):
+        now = [0.0]
+
+        def timed(function, seconds):
+            def call(x, *args, **kwargs):
+                now[0] += seconds
+                return function(x, *args, **kwargs)
+
+            return call
+
+        def draft(x, k):
+            seen.add(k)
+            return model_drafter(model, rng)(x, k)
+
+        auto = AutoK(K_max=3, clock=lambda: now[0])
+        auto.target_times.add(1, 1.0)
+        auto.target_times.add(1, 1.0)
+        auto.target_times.add(2, 1.1)
+        auto.draft_times.add(1, 0.3)
+        auto.tried, auto.accepted = [1.0, 0.0, 0.0], [0.8, 0.0, 0.0]
+        steps = auto.decode([1], timed(draft, 0.3), timed(target, 1.0), 6, rng)
+        for step in steps:
+            seen.add(step.drafted)
+            yield step
+
+    assert enumerate_with(monkeypatch, decode, target, 6) < 1e-6
+    assert seen == {0, 1, 2, 3}
+
+
+def test_taking_back_an_improbable_token_is_seen(monkeypatch):
+    """What the docstring warns of: the drafter looks at the token it drew, and keeps it only if p is high enough."""
+    target, model = random_model(1, 3), random_model(1001, 3)
+
+    def decode(rng):
+        def draft(x, k):
+            tokens, p = model_drafter(model, rng)(x, k)
+            keep = [i for i in range(k) if p[i][tokens[i]] < 0.3]
+            return (tokens[: keep[0]], p[: keep[0]]) if keep else (tokens, p)
+
+        return speculative_sampling([1], draft, target, 4, 2, rng)
+
+    assert enumerate_with(monkeypatch, decode, target, 4) > 1e-3
