@@ -1,0 +1,161 @@
+"""Where a model lies: on one device, or on several, split as in Megatron.
+
+Source: Shoeybi et al. 2019, "Megatron-LM"; section 4.1 of Chen et al. 2023 runs its models like this.
+
+On several, each device has some of the heads and some of the hidden units of every layer: a share of the columns of
+c_attn and c_fc, and the rows of the two c_proj that belong to them. What it computes of a block's output is then a sum
+over its own heads or units, and the sums of all devices are added up: two all-reduces a layer. All that stands between,
+which is small, every device computes for itself; so does it sample, with the same random numbers as the others.
+
+- Heads: where their number is no multiple of the devices', heads of zeros are added, whose values are 0 and so is what
+  they add to the output. 1558M has 25: that is 26 heads on 2 devices (13 each), 28 on 4 (7), 32 on 8 (4).
+- wte, which for 124M is a third of all that is read, is split by its n_embd columns and not by tokens: 50257 tokens do
+  not divide, 768 and 1600 do. Looking up is then an all-gather of a few rows, and the logits are one more all-reduce.
+- wpe, the biases after an all-reduce and the layer norms are on every device.
+- The draft may be split likewise, or lie on every device as a whole: its layers are so small that waiting for their
+  all-reduces may take longer than reading all of them (the paper's section 6). So both are tried, and measured.
+
+Here the compiler (GSPMD) places the operations and the all-reduces, given where the weights lie.
+"""
+
+import os
+import re
+import time
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from utils import UserError, first_line
+
+from .jax_engine import DTYPES, JaxModel, Matrix, Network, devices, is_matrix, load_gpt2, map_params
+
+# Which axis of which tensor is split. c_attn is kept as [n_embd, 3, n_head, d_head] (its bias without the first), as a
+# device's share of its columns is not contiguous.
+SPLIT_AXIS = {
+    "wte": 1,
+    "attn/c_attn/w": 2,
+    "attn/c_attn/b": 1,
+    "attn/c_proj/w": 0,
+    "mlp/c_fc/w": 1,
+    "mlp/c_fc/b": 0,
+    "mlp/c_proj/w": 0,
+}
+
+
+def make_mesh(n: int) -> Mesh:
+    """The first n devices in a row. Raises UserError where there are not so many."""
+    return Mesh(np.array(devices(n)), ["model"])
+
+
+def start_processes() -> None:
+    """Joins the other processes, if the environment says that there are any; before anything else is done with JAX.
+
+    JAX_COORDINATOR_ADDRESS (host:port of the first process), JAX_NUM_PROCESSES and JAX_PROCESS_ID, or what Slurm, Open
+    MPI or Kubernetes set. All processes have to run the same command.
+    """
+    if not os.environ.get("JAX_COORDINATOR_ADDRESS"):
+        return
+    try:
+        n_processes, process_id = (
+            int(os.environ[name]) if name in os.environ else None for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+        )
+        jax.distributed.initialize(num_processes=n_processes, process_id=process_id)
+    except (RuntimeError, ValueError) as error:
+        names = "JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID"
+        raise UserError(f"cannot join the other processes ({first_line(error)}): check {names}") from error
+
+
+def is_first_process() -> bool:
+    """Whether this process is the one that prints."""
+    return jax.process_index() == 0
+
+
+def place(
+    params: dict | Callable, hparams: dict, dtype: str = "float32", mesh: Mesh | None = None, split: bool | None = None
+) -> Network:
+    """A Network over the devices of the mesh (default: the first device).
+
+    params is the nested dict that gpt2() takes; or a function of convert(name, array) that gives it, as
+    partial(utils.load_params, folder, hparams) is: then a tensor is placed as soon as it is read, and at no time does
+    the host hold the model. dtype is that of the matrices and of the cache; biases, norms and wpe stay in float32. Not
+    split (default: where there are several devices), all of it lies on each. Raises UserError where it cannot be split.
+    """
+    mesh = mesh or make_mesh(1)
+    split = mesh.size > 1 if split is None else split
+    n_embd, n_head, n_devices = hparams["n_embd"], hparams["n_head"], mesh.size
+    if split and n_embd % n_devices:
+        raise UserError(f"--mesh {n_devices} cannot split a width of {n_embd}: take a divisor of it")
+    n_padded = -(-n_head // n_devices) * n_devices if split else n_head
+    everywhere = NamedSharding(mesh, PartitionSpec())
+
+    def convert(name, a):
+        name = re.sub(r"^h\d+/", "", name)
+        if split:
+            a = pad_heads(name, a, n_head, n_padded)
+        if not is_matrix(name):
+            return put(name, a)
+        # How the factor and the product lie: the two c_proj read what is split already, c_attn and c_fc leave it split.
+        of_input = None if name.endswith("c_proj/w") else everywhere
+        of_output = None if name.endswith(("c_attn/w", "c_fc/w")) else everywhere
+        return Matrix(put(name, a.astype(DTYPES[dtype])), of_input, of_output)
+
+    def put(name, a):
+        axis = SPLIT_AXIS.get(name) if split else None
+        where = everywhere if axis is None else NamedSharding(mesh, PartitionSpec(*[None] * axis, "model"))
+        return jax.make_array_from_callback(a.shape, where, lambda index: a[index])  # the parts that lie here, alone
+
+    gpt2 = load_gpt2()
+    if split:
+        gpt2.mha = partial(mha, gpt2)
+    params = params(convert) if callable(params) else map_params(convert, params)
+    return Network(params, hparams, n_padded, DTYPES[dtype], gpt2, mesh, split)
+
+
+def pad_heads(name, a, n_head, n_padded):
+    """A parameter of mha, with its heads as an axis and with heads of zeros added; any other as it is."""
+    n_more = n_padded - n_head
+    if name.startswith("attn/c_attn"):
+        a = a.reshape(*a.shape[:-1], 3, n_head, -1)  # [n_embd, 3, n_head, d_head], or the bias without n_embd
+        return np.pad(a, [(0, 0)] * (a.ndim - 2) + [(0, n_more), (0, 0)])
+    if name == "attn/c_proj/w":
+        return np.pad(a, [(0, n_more * len(a) // n_head), (0, 0)])  # [n_padded*d_head, n_embd]
+    return a
+
+
+def mha(gpt2, x, c_attn, c_proj, n_head, attend):  # [n_seq, n_embd] -> [n_seq, n_embd]
+    """gpt2.mha, which takes d_head to be n_embd / n_head: with added heads it is not."""
+    x = gpt2.linear(x, **c_attn)  # [n_seq, n_embd] -> [n_seq, 3, n_head, d_head]
+    x = attend(*jnp.transpose(x, (1, 2, 0, 3)))  # -> [n_head, n_seq, d_head]
+    x = jnp.reshape(jnp.transpose(x, (1, 0, 2)), (x.shape[1], -1))  # -> [n_seq, n_head*d_head]
+    return gpt2.linear(x, **c_proj)  # -> [n_seq, n_embd]
+
+
+def place_draft(
+    params: dict | Callable, hparams: dict, dtype: str, mesh: Mesh, repeats: int = 5
+) -> tuple[Network, dict]:
+    """The draft as it is faster on this mesh -> Network, {"split": seconds for a token, "whole": seconds}."""
+    if mesh.size == 1:
+        return place(params, hparams, dtype, mesh), {}
+    seconds, networks = {}, {}
+    for name, split in [("split", True), ("whole", False)]:
+        networks[name] = place(params, hparams, dtype, mesh, split)
+        measured = seconds_per_token(networks[name], repeats)
+        seconds[name] = float(multihost_utils.broadcast_one_to_all(np.float32(measured)))  # all processes must agree
+    return networks[min(seconds, key=seconds.get)], seconds
+
+
+def seconds_per_token(network: Network, repeats: int) -> float:
+    """The best of a few calls with one token."""
+    model = JaxModel(network, to_probs=lambda logits: logits)
+    seconds = []
+    for _ in range(repeats + 1):
+        model.forget()
+        start = time.perf_counter()
+        model([0])
+        seconds.append(time.perf_counter() - start)
+    return min(seconds[1:])

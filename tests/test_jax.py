@@ -1,0 +1,377 @@
+"""The JAX engine on one device: against the NumPy engine, the Python loop, and the filters that it repeats."""
+
+import importlib.util
+import itertools
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_gpt2 import random_params
+
+from speculative import filters
+from speculative.drafters import model_drafter
+from speculative.engines import jax_engine, jax_loop
+from speculative.engines.cached import CachedModel
+from speculative.engines.jax_engine import JaxModel, counting_compilations, map_params
+from speculative.engines.jax_loop import DeviceDecoder, Difference, accept, first_difference
+from speculative.engines.sharding import place
+from speculative.sampling import autoregressive_sampling, speculative_sampling
+from utils import UserError
+
+HPARAMS = {"n_vocab": 40, "n_ctx": 24, "n_embd": 12, "n_head": 3, "n_layer": 2}
+
+
+def identity(logits):
+    return logits
+
+
+@pytest.fixture(scope="module")
+def params():
+    return random_params(HPARAMS)
+
+
+@pytest.fixture(scope="module")
+def pair(params):
+    """(target, draft), each as (params, hparams); the draft is the target's first layer, so that some drafts pass."""
+    return (params, HPARAMS), ({**params, "blocks": params["blocks"][:1]}, {**HPARAMS, "n_layer": 1})
+
+
+@pytest.fixture(scope="module")
+def networks(pair):
+    return [place(*model) for model in pair]
+
+
+@pytest.fixture(scope="module")
+def greedy(networks):
+    return DeviceDecoder(*networks, block=3)
+
+
+def random_prompt(n, seed=0):
+    return np.random.default_rng([seed, n]).integers(HPARAMS["n_vocab"], size=n)
+
+
+# ---- model(x, n_last) ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def models(params, networks):
+    return CachedModel(params, HPARAMS, identity), JaxModel(networks[0], identity)
+
+
+def test_the_logits_are_those_of_numpy_whatever_was_asked_before(models):
+    """Growing, cut back, unrelated, up to the last position of the context, and with every n_last."""
+    numpy_model, jax_model = models
+    rng = np.random.default_rng(0)
+    base = random_prompt(24)
+    for _ in range(60):
+        x = base[: rng.integers(1, 25)].copy()
+        if rng.random() < 0.3:
+            x[rng.integers(len(x)) :] = rng.integers(HPARAMS["n_vocab"])
+        n_last = int(rng.integers(1, len(x) + 1))
+        expected, actual = numpy_model(x, n_last), jax_model(x, n_last)
+        assert actual.dtype == np.float32
+        np.testing.assert_allclose(actual, expected, atol=2e-5)
+
+
+@pytest.mark.parametrize(("n", "n_last"), [(0, 1), (3, 4), (25, 1)])
+def test_what_does_not_fit_is_refused(models, n, n_last):
+    with pytest.raises(ValueError, match="the context holds 24"):
+        models[1](np.zeros(n, int), n_last)
+
+
+def test_an_interrupted_pass_leaves_an_empty_cache(models, monkeypatch):
+    numpy_model, jax_model = models
+    x = random_prompt(6)
+    jax_model(x)
+
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(jax_model, "step", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            jax_model(np.append(x, 1))
+    np.testing.assert_allclose(jax_model(x), numpy_model(x), atol=2e-5)
+
+
+def test_nothing_is_compiled_while_the_python_loop_decodes(networks):
+    to_probs = partial(filters.to_distribution, temperature=0.0)
+    target, draft = (JaxModel(network, to_probs) for network in networks)
+    with counting_compilations() as compiled:
+        assert target.warm_up(9, K=4) > 0
+    assert compiled  # the counter counts
+    draft.warm_up(9)
+    with counting_compilations() as compiled:
+        for seed in range(3):
+            rng = np.random.default_rng(seed)
+            tokens = [*speculative_sampling(random_prompt(9, seed), model_drafter(draft, rng), target, 15, 4, rng)]
+            assert sum(len(step.tokens) for step in tokens) == 15
+    assert compiled == []
+
+
+def test_bfloat16_is_half_the_bytes_and_near(params, networks, models):
+    network = place(params, HPARAMS, "bfloat16")
+    n_vectors = sum(a.nbytes for a in jax.tree.leaves(params) if a.ndim == 1)
+    assert 2 * (network.weight_bytes - n_vectors) == networks[0].weight_bytes - n_vectors
+    assert 2 * network.cache_bytes(64) == networks[0].cache_bytes(64) == 2 * 2 * 12 * 64 * 4
+    assert network.new_cache(64)[0][0].dtype == jnp.bfloat16
+    x = random_prompt(20)
+    logits, expected = JaxModel(network, identity)(x, 4), models[0](x, 4)
+    assert logits.dtype == np.float32
+    error = np.abs(logits - expected).max()
+    assert 1e-4 < error < 0.03 * np.abs(expected).max()
+
+
+def test_a_model_can_be_placed_as_it_is_read(params, networks):
+    """By a loader that gives each tensor to convert, under OpenAI's name."""
+
+    def load(convert):
+        blocks = [
+            map_params(lambda name, a, i=i: convert(f"h{i}/{name}", a), block)
+            for i, block in enumerate(params["blocks"])
+        ]
+        return {**map_params(convert, {**params, "blocks": []}), "blocks": blocks}
+
+    network = place(load, HPARAMS)
+    assert jax.tree.structure(network.params) == jax.tree.structure(networks[0].params)
+    assert jax.tree.all(jax.tree.map(np.array_equal, network.params, networks[0].params))
+
+
+# ---- Distributions ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("temperature", [0, 1e-3, 0.7, 1.0, 5.0])
+@pytest.mark.parametrize("top_k", [None, 1, 5, 40, 99])
+def test_the_filters_are_those_of_numpy(temperature, top_k):
+    logits = np.random.default_rng(1).normal(size=(6, 40)).astype(np.float32) * 3
+    logits[1] = 0  # all tied
+    logits[2, 3:] = -np.inf
+    logits[3] = np.round(logits[3])  # some tied
+    for top_p in (None, 0.0, 0.1, 0.5, 0.95, 1.0):
+        expected = filters.to_distribution(logits, temperature, top_k, top_p)
+        actual = np.asarray(jax_loop.to_distribution(jnp.asarray(logits), temperature, top_k, top_p))
+        np.testing.assert_array_equal(actual > 0, expected > 0)
+        np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=1e-30)
+
+
+@pytest.fixture(scope="module")
+def p_and_q():
+    """p [3, 5] and q [4, 5], in which some ids are impossible."""
+    rng = np.random.default_rng(2)
+    p, q = rng.dirichlet(np.ones(5), 3).astype(np.float32), rng.dirichlet(np.ones(5), 4).astype(np.float32)
+    q[0, 1] = p[0, 4] = 0
+    return p / p.sum(-1, keepdims=True), q / q.sum(-1, keepdims=True)
+
+
+def test_what_is_accepted_or_resampled_is_distributed_as_the_target(p_and_q):
+    """The first token, whether p's or resampled, is q[0]'s; after i acceptances the next one is q[i]'s, as is the bonus
+    token after all of them."""
+    p, q = p_and_q
+    n = 60_000
+
+    def one(key):
+        draft_key, key = jax.random.split(key)
+        x_draft = jax.random.categorical(draft_key, jnp.log(p))  # [3]
+        accepted, token = accept(x_draft, jnp.asarray(p), jnp.asarray(q), 3, key)
+        return accepted, jnp.append(x_draft, 0).at[accepted].set(token)
+
+    accepted, tokens = map(np.asarray, jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(0), n)))
+    for i in range(4):
+        reached = tokens[accepted >= i, i]
+        frequency = np.bincount(reached, minlength=5) / len(reached)
+        assert np.all(frequency[q[i] == 0] == 0)
+        assert np.abs(frequency - q[i]).max() < 4 * np.sqrt(0.25 / len(reached))
+    alpha = np.minimum(p, q[:3]).sum(-1)
+    assert np.mean(accepted) == pytest.approx(np.cumprod(alpha).sum(), abs=0.02)
+
+
+@pytest.mark.parametrize("k", range(4))
+def test_no_more_than_k_drafts_are_accepted(p_and_q, k):
+    """With p = q all of them pass, and the token after the k-th is q[k]'s and no residual."""
+    _, q = p_and_q
+    keys = jax.random.split(jax.random.key(k), 4000)
+    x_draft = jnp.argmax(q[:3], axis=-1)
+    accepted, token = jax.vmap(lambda key: accept(x_draft, jnp.asarray(q[:3]), jnp.asarray(q), k, key))(keys)
+    assert set(np.asarray(accepted).tolist()) == {k}
+    assert np.abs(np.bincount(token, minlength=5) / 4000 - q[k]).max() < 0.04
+
+
+def test_u_of_zero_does_not_accept_what_the_target_excludes(monkeypatch):
+    monkeypatch.setattr(jax.random, "uniform", lambda key, shape: jnp.zeros(shape))
+    p, q = jnp.array([[0.5, 0.5, 0]]), jnp.array([[0, 0, 1.0], [1, 0, 0]])
+    accepted, token = accept(jnp.array([0]), p, q, 1, jax.random.key(0))
+    assert (int(accepted), int(token)) == (0, 2)
+
+
+def test_an_empty_residual_falls_back_to_the_target(monkeypatch):
+    monkeypatch.setattr(jax.random, "uniform", lambda key, shape: jnp.ones(shape))
+    q = np.array([[0.5, 0, 0.5], [0, 1, 0]], np.float32)
+    p = np.nextafter(q[:1], np.float32(1))
+    tokens = {int(accept(jnp.array([0]), p, jnp.asarray(q), 1, jax.random.key(i))[1]) for i in range(20)}
+    assert tokens == {0, 2}
+
+
+# ---- The loop on the device ------------------------------------------------------------------------------------------
+
+
+def python_steps(pair, x, N, K):
+    """What the oracle does at temperature 0."""
+    target, draft = (CachedModel(*model, partial(filters.to_distribution, temperature=0.0)) for model in pair)
+    rng = np.random.default_rng(0)
+    if K == 0:
+        return list(autoregressive_sampling(x, target, N, rng))
+    return list(speculative_sampling(x, model_drafter(draft, rng), target, N, K, rng))
+
+
+@pytest.mark.parametrize("K", [0, 1, 4])
+def test_greedy_steps_are_those_of_the_python_loop(pair, greedy, K):
+    """To the end of the context too, from a single token, for a single token, and with nothing compiled on the way."""
+    accepted = set()
+    greedy.warm_up(8, 16, K)
+    with counting_compilations() as compiled:
+        for n, N in [(1, 16), (2, 16), (8, 16), (8, 1), (3, 2), (7, 12)]:
+            x = random_prompt(n)
+            steps = list(greedy.speculative(x, N, K, seed=0) if K else greedy.autoregressive(x, N, seed=0))
+            assert steps == python_steps(pair, x, N, K)
+            accepted |= {step.accepted for step in steps}
+    assert compiled == []
+    assert len(accepted) > 1 or K == 0
+
+
+def test_a_batch_is_its_rows(pair, greedy):
+    prompts = [random_prompt(n) for n in (1, 3, 5, 8)]
+    calls = list(greedy.batch(prompts, 13, 3, seed=0))
+    rows = [[step for step in row if step] for row in zip(*calls, strict=True)]
+    assert rows == [python_steps(pair, x, 13, 3) for x in prompts]
+    assert len({len(row) for row in rows}) > 1  # ragged, or nothing was tested
+
+
+@pytest.mark.parametrize(("K", "lenience", "draft_temperature"), [(0, 1.0, None), (2, 1.0, 0.4), (2, 0.3, None)])
+def test_the_texts_are_distributed_as_the_targets_own(K, lenience, draft_temperature):
+    """All texts of three tokens over a vocabulary of three, in 20,000 rows; with lenience they are not."""
+    hparams = {"n_vocab": 3, "n_ctx": 8, "n_embd": 4, "n_head": 1, "n_layer": 1}
+    params, draft_params = random_params(hparams, seed=5), random_params(hparams, seed=6)
+    settings = {"temperature": 0.8, "top_p": 0.9}
+    model = CachedModel(params, hparams, partial(filters.to_distribution, **settings))
+    expected = {}
+    for text in itertools.product(range(3), repeat=3):
+        q = model([1, *text[:2]], 3)
+        expected[text] = float(np.prod([q[i, token] for i, token in enumerate(text)]))
+    n = 20_000
+    decoder = DeviceDecoder(
+        place(params, hparams), place(draft_params, hparams), **settings, lenience=lenience, block=3
+    )
+    texts = [[] for _ in range(n)]
+    for call in decoder.batch([[1]] * n, 3, K, seed=7):
+        for text, step in zip(texts, call, strict=True):
+            text += step.tokens if step else []
+    counts = dict.fromkeys(expected, 0)
+    for text in texts:
+        counts[tuple(text)] += 1
+    assert all(counts[text] == 0 for text in expected if expected[text] == 0)
+    possible = [text for text in expected if expected[text] > 0]
+    assert len(possible) > 8
+    chi_square = sum((counts[text] - n * expected[text]) ** 2 / (n * expected[text]) for text in possible)
+    degrees = len(possible) - 1
+    assert (chi_square < degrees + 5 * np.sqrt(2 * degrees)) == (lenience == 1)
+
+
+def test_the_numbers_depend_on_the_seed_and_not_on_the_block(networks):
+    x = random_prompt(5)
+
+    def tokens(decoder, seed):
+        return [step.tokens for step in decoder.speculative(x, 12, 1, seed)]
+
+    one, eight = (DeviceDecoder(*networks, temperature=1.0, block=block) for block in (1, 8))
+    assert tokens(one, 1) == tokens(eight, 1) != tokens(eight, 2)
+
+
+@pytest.mark.parametrize("prompts", [[[]], [[1], []], [[0] * 20]])
+def test_prompts_that_do_not_fit_are_refused(greedy, prompts):
+    with pytest.raises(UserError, match="the context holds 24"):
+        list(greedy.batch(prompts, 5, 2, seed=0))
+
+
+def test_the_first_difference_is_stated_with_its_margin():
+    logits = np.zeros((1, 9), np.float32)
+    logits[0, [3, 4]] = 7.5, 7.25
+    seen = []
+
+    def model(x):
+        seen.append(list(x))
+        return logits
+
+    assert first_difference([1, 2], [5, 6, 3], [5, 6, 3], model) is None
+    difference = first_difference([1, 2], [5, 3, 3], [5, 4, 3], model)
+    assert difference == Difference(3, (3, 4), 0.25) and seen == [[1, 2, 5]]
+    assert "position 3: token 3 or 4" in str(difference) and "0.25 apart" in str(difference)
+
+
+# ---- Around it -------------------------------------------------------------------------------------------------------
+
+
+def test_compiled_programs_are_kept_on_disk(tmp_path):
+    program = """if True:
+        import sys, jax, numpy
+        from speculative.engines.jax_engine import keep_compiled
+        keep_compiled(sys.argv[1])
+        hits = []
+        jax.monitoring.register_event_listener(lambda event, **_: hits.append(event.endswith("/cache_hits")))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+        print(jax.jit(lambda x: x * 2 + 1)(numpy.float32(3)), sum(hits))
+    """
+    root = Path(jax_engine.__file__).parents[2]
+    outputs = [
+        subprocess.run(
+            [sys.executable, "-c", program, str(tmp_path)], cwd=root, capture_output=True, text=True, check=True
+        ).stdout.split()
+        for _ in range(2)
+    ]
+    assert outputs == [["7.0", "0"], ["7.0", "1"]]
+
+
+@pytest.mark.parametrize(
+    "error", [ImportError("No module named 'jax'"), RuntimeError("jaxlib version 0.1 is older than needed\nmore")]
+)
+def test_a_jax_that_cannot_be_imported_is_one_line(monkeypatch, error):
+    class Refuses:
+        def find_spec(self, name, path=None, target=None):
+            if name == "jax":
+                raise error
+
+    monkeypatch.delitem(sys.modules, "jax")
+    monkeypatch.setattr(sys, "meta_path", [Refuses(), *sys.meta_path])
+    spec = importlib.util.spec_from_file_location("speculative.engines.again", jax_engine.__file__)
+    with pytest.raises(UserError, match="pip install") as caught:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    assert "\n" not in str(caught.value) and str(error).split("\n")[0] in str(caught.value)
+
+
+def test_too_few_devices_are_one_line():
+    with pytest.raises(UserError, match="--mesh 999 needs 999 devices"):
+        jax_engine.devices(999)
+
+
+def test_a_platform_that_is_not_there_is_one_line():
+    program = "from speculative.engines.jax_engine import devices; from utils import UserError\n"
+    program += "try: devices(1)\nexcept UserError as error: print(error)"
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=Path(jax_engine.__file__).parents[2],
+        env={**os.environ, "JAX_PLATFORMS": "rocm"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "JAX_PLATFORMS=rocm" in result.stdout and result.stdout.count("\n") == 1
+
+
+def test_the_numpy_path_does_not_import_jax():
+    program = "import sys, main, speculative.engines.cached; sys.exit('jax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], cwd=Path(jax_engine.__file__).parents[2]).returncode == 0

@@ -1,0 +1,169 @@
+"""Several devices, here eight that XLA makes of one CPU, and two processes: the same tokens as on one.
+
+XLA counts its devices when it starts, so that all of it runs in processes of their own.
+"""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_gpt2 import random_params
+
+from speculative.engines.cached import CachedModel
+
+# Five heads, which none of 2, 4 and 8 divides; the prefix of the layers is the draft.
+HPARAMS = {"n_vocab": 50, "n_ctx": 32, "n_embd": 40, "n_head": 5, "n_layer": 2}
+DRAFT = {**HPARAMS, "n_layer": 1}
+PROMPT = [3, 1, 4, 1, 5]
+DEVICES = [1, 2, 4, 8]
+
+
+def models():
+    params = random_params(HPARAMS, seed=1)
+    return params, {**params, "blocks": params["blocks"][:1]}
+
+
+def decode(network, draft, temperature):
+    from speculative.engines.jax_loop import DeviceDecoder
+
+    decoder = DeviceDecoder(network, draft, temperature=temperature, block=4)
+    return [token for step in decoder.speculative(PROMPT, 16, 3, seed=1) for token in step.tokens]
+
+
+def on_eight_devices():
+    """What the tests below look at, for each number of devices."""
+    import jax
+
+    from speculative.engines import sharding
+    from speculative.engines.jax_engine import JaxModel
+
+    found = {}
+    for n in DEVICES:
+        mesh = sharding.make_mesh(n)
+        target, draft = (
+            sharding.place(*pair, "float32", mesh) for pair in zip(models(), (HPARAMS, DRAFT), strict=True)
+        )
+        model = JaxModel(target, to_probs=lambda logits: logits)
+        arguments = target.params, np.zeros(4, np.int32), np.int32(0), model.new_cache()
+        program = model.step.lower(*arguments).compile().as_text()
+        found[n] = {
+            "logits": model(PROMPT, 2).tolist(),
+            "sampled": decode(target, draft, 0.9),
+            "n_head": target.n_head,
+            "bytes": sum(a.addressable_shards[0].data.nbytes for a in jax.tree.leaves(target.params)),
+            "collectives": [
+                name for name in re.findall(r" = \S+ ([a-z-]+?)(?:-start)?\(", program) if is_collective(name)
+            ],
+        }
+        if n == 4:
+            whole = sharding.place(models()[1], DRAFT, "float32", mesh, split=False)
+            found["greedy, with a whole draft"] = decode(target, whole, 0.0)
+    for kind, temperature in [("sampled", 0.9), ("greedy", 0.0)]:
+        networks = [sharding.place(*pair) for pair in zip(models(), (HPARAMS, DRAFT), strict=True)]
+        found[kind] = decode(*networks, temperature)
+    return found
+
+
+def is_collective(name):
+    return name in ("all-reduce", "all-gather", "all-to-all", "reduce-scatter", "collective-permute")
+
+
+def in_two_processes():
+    """Two devices in each of two processes."""
+    from speculative.engines import sharding
+
+    sharding.start_processes()
+    import jax
+
+    mesh = sharding.make_mesh(4)
+    target = sharding.place(models()[0], HPARAMS, "float32", mesh)
+    draft, seconds = sharding.place_draft(models()[1], DRAFT, "float32", mesh, repeats=1)
+    first = sharding.is_first_process()
+    return {"tokens": decode(target, draft, 0.9), "local": jax.local_device_count(), "first": first, "seconds": seconds}
+
+
+def start(function, n_devices, **environment):
+    # Optimisation would take most of the time, and change nothing of what is looked at.
+    flags = f"--xla_force_host_platform_device_count={n_devices} --xla_backend_optimization_level=0"
+    here = Path(__file__).parent
+    return subprocess.Popen(
+        [sys.executable, "-c", f"import json, test_sharding as t; print('\\n' + json.dumps(t.{function.__name__}()))"],
+        env={
+            **os.environ,
+            "XLA_FLAGS": flags,
+            "JAX_PLATFORMS": "cpu",
+            "PYTHONPATH": f"{here}{os.pathsep}{here.parent}",
+            **environment,
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def result(process):
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    return json.loads(out.strip().split("\n")[-1])
+
+
+@pytest.fixture(scope="module")
+def found():
+    return result(start(on_eight_devices, 8))
+
+
+def test_the_tokens_are_the_same_on_any_number_of_devices(found):
+    assert len(found["sampled"]) == 16
+    for n in DEVICES:
+        assert found[str(n)]["sampled"] == found["sampled"]
+
+
+def test_the_draft_may_lie_whole_on_every_device(found):
+    assert found["greedy, with a whole draft"] == found["greedy"] != found["sampled"]
+
+
+def test_the_logits_are_those_of_numpy(found):
+    expected = CachedModel(models()[0], HPARAMS, lambda logits: logits)(PROMPT, 2)
+    for n in DEVICES:
+        np.testing.assert_allclose(found[str(n)]["logits"], expected, atol=5e-5)
+
+
+def test_heads_are_added_until_they_divide(found):
+    assert [found[str(n)]["n_head"] for n in DEVICES] == [5, 6, 8, 8]
+
+
+def test_two_all_reduces_a_layer_one_for_the_logits_and_the_embeddings_gathered(found):
+    assert found["1"]["collectives"] == []
+    for n in (2, 4, 8):
+        assert sorted(found[str(n)]["collectives"]) == ["all-gather"] + ["all-reduce"] * (2 * 2 + 1)
+
+
+def test_every_device_has_its_share(found):
+    """All but wpe, the norms and the biases that every device adds; the added heads are what is above that."""
+    n_embd, n_layer = 40, 2
+    everywhere = 4 * (HPARAMS["n_ctx"] * n_embd + (6 * n_layer + 2) * n_embd)
+    of_heads = 4 * n_layer * (4 * n_embd * n_embd + 3 * n_embd)
+    rest = found["1"]["bytes"] - everywhere - of_heads
+    for n, n_head in zip(DEVICES, [5, 6, 8, 8], strict=True):
+        assert found[str(n)]["bytes"] == everywhere + (rest + of_heads * n_head // 5) // n
+
+
+def test_two_processes_decode_the_same_tokens(found):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    processes = [
+        start(in_two_processes, 2, JAX_COORDINATOR_ADDRESS=address, JAX_NUM_PROCESSES="2", JAX_PROCESS_ID=str(i))
+        for i in range(2)
+    ]
+    results = [result(process) for process in processes]
+    for i, one in enumerate(results):
+        assert one["tokens"] == found["sampled"]
+        assert (one["local"], one["first"]) == (2, i == 0)
+    assert results[0]["seconds"] == results[1]["seconds"]
