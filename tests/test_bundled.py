@@ -1,0 +1,101 @@
+"""The bundled pair: its files, that each of its layers is of use, that its text is worth reading and its draft good."""
+
+import json
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpt2 import gpt2
+from main import DEMO
+from speculative.drafters import model_drafter
+from speculative.engines.cached import CachedModel
+from speculative.filters import to_distribution
+from speculative.sampling import autoregressive_sampling, speculative_sampling
+from utils import load_encoder_hparams_and_params
+
+MODELS = Path(__file__).parent.parent / "models"
+PAIR = ["tiny-draft", "tiny-target"]
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """{name: (encoder, hparams, params)}"""
+    return {name: load_encoder_hparams_and_params(name, str(MODELS)) for name in PAIR}
+
+
+@pytest.fixture(scope="module")
+def greedy(pair):
+    """The draft and the target as greedy models."""
+    to_probs = partial(to_distribution, temperature=0.0)
+    return [CachedModel(pair[name][2], pair[name][1], to_probs) for name in PAIR]
+
+
+def decode_speculatively(greedy, x, N, K=4):
+    draft, target = greedy
+    rng = np.random.default_rng(0)
+    return list(speculative_sampling(x, model_drafter(draft, rng), target, N, K, rng))
+
+
+def held_out_prompts():
+    return [json.loads(line)["prompt"] for line in (MODELS / "tiny-target/prompts.jsonl").read_text().splitlines()]
+
+
+def test_size():
+    assert sum(path.stat().st_size for name in PAIR for path in (MODELS / name).iterdir()) <= 16e6
+
+
+def test_one_vocabulary():
+    for name in ("encoder.json", "vocab.bpe"):
+        assert (MODELS / "tiny-draft" / name).read_bytes() == (MODELS / "tiny-target" / name).read_bytes()
+
+
+def test_target_is_deep_and_draft_is_not(pair):
+    assert pair["tiny-target"][1]["n_layer"] >= 12
+    assert pair["tiny-draft"][1]["n_layer"] <= 2
+
+
+@pytest.mark.parametrize("name", PAIR)
+def test_every_layer_lowers_the_held_out_loss(pair, name):
+    encoder, hparams, params = pair[name]
+    tokens = np.array(encoder.encode((MODELS / "tiny-target/held_out.txt").read_text(encoding="utf-8")))
+    n_ctx = hparams["n_ctx"]
+    windows = [tokens[i : i + n_ctx + 1] for i in range(0, len(tokens) - n_ctx, n_ctx)]
+    assert len(windows) >= 4
+
+    def loss(blocks):  # nats per token
+        losses = []
+        for x in windows:
+            logits = gpt2(x[:-1], **params | {"blocks": blocks}, n_head=hparams["n_head"])  # [n_ctx, n_vocab]
+            log_q = logits - np.log(np.exp(logits).sum(-1, keepdims=True))  # [n_ctx, n_vocab]
+            losses.append(-log_q[np.arange(n_ctx), x[1:]].mean())
+        return float(np.mean(losses))
+
+    blocks = params["blocks"]
+    whole = loss(blocks)
+    assert whole < 4
+    without = [loss(blocks[:i] + blocks[i + 1 :]) for i in range(len(blocks))]
+    assert min(without) > whole
+
+
+def test_demo_repeats_no_4_gram(pair, greedy):
+    encoder, N = pair["tiny-target"][0], DEMO.get("n_tokens_to_generate", 40)
+    x = encoder.encode(DEMO["prompt"])
+    rng = np.random.default_rng(0)
+    tokens = [*x, *(token for step in autoregressive_sampling(x, greedy[1], N, rng) for token in step.tokens)]
+    assert len(tokens) == len(x) + N >= len(x) + 40
+    for units in (tokens, encoder.decode(tokens).split()):
+        four_grams = [tuple(units[i : i + 4]) for i in range(len(units) - 3)]
+        assert len(set(four_grams)) == len(four_grams)
+
+    steps = decode_speculatively(greedy, x, N)
+    assert [token for step in steps for token in step.tokens] == tokens[len(x) :]
+    assert N / sum(step.drafted + 1 for step in steps) >= 0.6
+
+
+def test_r_over_held_out_prompts(pair, greedy):
+    encoder, prompts = pair["tiny-target"][0], held_out_prompts()
+    assert len(set(prompts)) == 20
+    r = [40 / sum(step.drafted + 1 for step in decode_speculatively(greedy, encoder.encode(p), 40)) for p in prompts]
+    assert np.median(r) >= 0.6

@@ -1,0 +1,156 @@
+"""train.py on a text of its own making: a few steps give a pair that loads and has learned something."""
+
+import json
+import math
+import re
+
+import jax
+import numpy as np
+import pytest
+
+import train
+from encoder import get_encoder
+from speculative.engines.cached import CachedModel
+from utils import UserError, load_encoder_hparams_and_params
+
+TARGET = {"n_vocab": 300, "n_ctx": 32, "n_embd": 16, "n_head": 2, "n_layer": 2}
+DRAFT = {"n_vocab": 300, "n_ctx": 32, "n_embd": 8, "n_head": 1, "n_layer": 1}
+
+
+@pytest.fixture(scope="module")
+def works():
+    """Three works of 500 paragraphs, whose sentences are words in a random order."""
+    rng = np.random.default_rng(0)
+    words = re.findall(r"\S+", "the cat dog sat ran on under mat river house old and then it saw a café “naïve” 1894")
+
+    def paragraph():
+        return " ".join(rng.choice(words, 30)).capitalize() + "."
+
+    return ["\n\n".join(paragraph() for _ in range(500)) for _ in range(3)]
+
+
+@pytest.fixture(scope="module")
+def trained(works, tmp_path_factory):
+    out = tmp_path_factory.mktemp("models")
+    histories = train.train_pair(works, out, TARGET, DRAFT, steps=60, draft_steps=60, n_rounds=1)
+    return out, histories
+
+
+def test_losses_fall(trained):
+    _, (target, draft) = trained
+    assert target[-1][1] < target[0][1] - 0.5
+    assert draft[-1][1] < draft[0][1]
+
+
+def test_pair_loads_and_gives_the_loss_that_was_reported(trained, works):
+    out, (history, _) = trained
+    _, held_out = train.split_works(works)
+    encoder, hparams, params = load_encoder_hparams_and_params("tiny-target", str(out))
+    assert hparams == TARGET
+    model = CachedModel(params, hparams, lambda logits: logits)
+    tokens = np.array(encoder.encode(held_out[0]))
+    losses = []
+    for i in range(0, len(tokens) - 33, 32):
+        logits = model(tokens[i : i + 32], n_last=32)
+        log_q = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        losses.append(-log_q[np.arange(32), tokens[i + 1 : i + 33]].mean())
+    assert np.mean(losses) == pytest.approx(history[-1][1], abs=0.1)
+    assert load_encoder_hparams_and_params("tiny-draft", str(out))[1] == DRAFT
+
+
+def test_files_are_in_the_official_formats(trained):
+    out, _ = trained
+    for name in ("encoder.json", "vocab.bpe"):
+        assert (out / "tiny-draft" / name).read_bytes() == (out / "tiny-target" / name).read_bytes()
+    vocab = json.loads((out / "tiny-target" / "encoder.json").read_text())
+    first, *merges = (out / "tiny-target" / "vocab.bpe").read_text(encoding="utf-8").splitlines()
+    assert first == "#version: 0.2"
+    assert sorted(vocab.values()) == list(range(300))
+    assert vocab["!"] == 0 and vocab["<|endoftext|>"] == 299
+    assert [vocab[merge.replace(" ", "")] for merge in merges] == list(range(256, 299))
+
+
+def test_encoder_reads_the_vocabulary_as_it_was_meant(trained, works):
+    out, _ = trained
+    encoder = get_encoder("tiny-target", str(out))
+    vocab, merges = train.learn_vocabulary(train.split_works(works)[0], 300)
+    text = works[0][:2000] + " unseen: ŁódźΩ, 😀!\n\n\n  "
+    assert encoder.encode(text) == train.encode([text], vocab, merges).tolist()
+    assert encoder.decode(encoder.encode(text)) == text
+
+
+def test_nothing_held_out_is_trained_on(works):
+    train_texts, held_out = train.split_works(works)
+    assert len(held_out) == 3
+    assert not any(paragraph in text for chunk in held_out for paragraph in chunk.split("\n\n") for text in train_texts)
+    n_paragraphs = sum(text.count("\n\n") + 1 for text in train_texts + held_out if len(text) > 20)
+    assert n_paragraphs == 1500
+
+
+def test_continuations_at_temperature_0_are_greedy(trained):
+    out, _ = trained
+    encoder, hparams, params = load_encoder_hparams_and_params("tiny-target", str(out))
+    x = np.array([encoder.encode("the cat sat on the old green house and then it saw a river under")[:8]] * 2)
+    x = np.pad(x, ((0, 0), (0, 24)))
+    gpt2, weights, temperature = train.load_jax_gpt2(), jax.tree.map(jax.numpy.asarray, params), np.float32([0, 1])
+    own = train.continuations(gpt2, hparams, weights, x, 8, temperature, jax.random.key(0))
+    model = CachedModel(params, hparams, lambda logits: logits)
+    assert own.shape == (2, 32)
+    np.testing.assert_array_equal(own[0, 8:], [model(own[0, :n])[0].argmax() for n in range(8, 32)])
+    assert own[0].tolist() != own[1].tolist()
+
+
+def test_windows_attend_to_themselves_alone():
+    gpt2, params = train.load_jax_gpt2(), train.init_params(TARGET, np.random.default_rng(0))
+    x = np.random.default_rng(1).integers(300, size=(3, 32))
+    together = train.log_probs(gpt2, params, 2, x).reshape(3, 32, 300)
+    for window, rows in zip(x, together, strict=True):
+        np.testing.assert_allclose(train.log_probs(gpt2, params, 2, window[None]), rows, atol=1e-5)
+    assert -together.mean() == pytest.approx(math.log(300), abs=0.1)
+
+
+def test_a_run_goes_on_from_its_checkpoint(works, tmp_path):
+    gpt2, rng = train.load_jax_gpt2(), np.random.default_rng(0)
+    params, x = train.init_params(DRAFT, rng), rng.integers(300, size=(2, 33))
+
+    def loss(params, x):
+        return train.cross_entropy(gpt2, 1, params, x)
+
+    def run(name, steps):
+        return train.fit(name, params, loss, lambda step: x + step % 2, [x], steps, tmp_path / name)[0]
+
+    whole = run("whole.npz", 12)
+    (tmp_path / "whole.npz").unlink()
+
+    class Interrupted(Exception):
+        pass
+
+    def batch(step):
+        if step == 6:
+            raise Interrupted
+        return x + step % 2
+
+    with pytest.raises(Interrupted):
+        train.fit("part", params, loss, batch, [x], 12, tmp_path / "part.npz")
+    again = train.fit("part", params, loss, lambda step: x + step % 2, [x], 12, tmp_path / "part.npz")[0]
+    np.testing.assert_allclose(again["wte"], whole["wte"], rtol=1e-6)
+
+
+def test_a_short_text_is_an_error():
+    with pytest.raises(UserError, match="too short"):
+        train.split_works(["A paragraph.\n\nAnother one."])
+    with pytest.raises(UserError, match="too short"):
+        train.learn_vocabulary(["abc"], 1024)
+
+
+def test_a_checkpoint_of_another_size_is_an_error(tmp_path):
+    path = tmp_path / "other.npz"
+    train.save_checkpoint(path, [np.zeros(3)], 1)
+    with pytest.raises(UserError, match="another size"):
+        train.load_checkpoint(path, [np.zeros(4)])
+
+
+def test_unreadable_text_is_an_error(tmp_path):
+    (tmp_path / "latin-1.txt").write_bytes(b"caf\xe9")
+    with pytest.raises(UserError, match="UTF-8"):
+        train.read_works([tmp_path / "latin-1.txt"])
