@@ -116,15 +116,16 @@ def experts_touched(n_experts: int, top_k: int, n_tokens: int) -> float:
 
 def read_bandwidth(n_bytes: int = 2**31, repeats: int = 5, threads: int | None = None) -> float:
     """Bytes a second that this machine reads from memory: the best of `repeats` sums over n_bytes, in all threads."""
-    threads = threads or len(os.sched_getaffinity(0))
-    parts = np.ones((threads, n_bytes // 4 // threads), np.float32)  # far more than any cache holds
+    threads = threads or os.cpu_count() or 1
+    memory = np.ones(n_bytes // 8, np.int64)  # should be far more than any cache holds
+    parts = np.array_split(memory, 32 * threads)  # small enough that no thread waits long for another at the end
     seconds = []
     with ThreadPoolExecutor(threads) as pool:
         for _ in range(repeats):
             start = time.perf_counter()
             list(pool.map(np.sum, parts))
             seconds.append(time.perf_counter() - start)
-    return parts.nbytes / min(seconds)
+    return memory.nbytes / min(seconds)
 
 
 def measure_costs(

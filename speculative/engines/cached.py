@@ -33,7 +33,7 @@ class CachedModel:
     """
 
     def __init__(self, params: dict, hparams: dict, to_probs: Callable, cache: type = KVCache):
-        """to_probs: logits [n, n_vocab] -> distributions [n, n_vocab]. cache: KVCache, or a class that stands for it."""
+        """to_probs: logits [n, n_vocab] -> distributions [n, n_vocab]. cache: KVCache, or a class like it."""
         self.params, self.hparams = params, hparams
         self.n_ctx, n_head = hparams["n_ctx"], hparams["n_head"]
         self.weight_bytes = n_bytes(params)  # what a token has to read, but for the cache

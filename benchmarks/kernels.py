@@ -1,0 +1,206 @@
+"""What the kernels reach on this machine: python benchmarks/kernels.py [--json results.json]
+
+For models of official shape with synthetic weights (speed does not depend on their values) and each dtype: the time of
+a forward pass over 1, 2, 3, 5, 9 and 17 rows after a short context, of a prefill of 512 tokens, and the share of a
+one-row step that NumPy spends outside the kernels. Beside them, in the same run, what they are judged by: how fast this
+machine reads memory, and NumPy's own forward pass. Every figure is the median of rounds that take turns.
+"""
+
+import argparse
+import json
+import platform
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from gpt2 import gpt2
+from speculative.engines import packed
+
+SHAPES = {  # size: n_layer, n_embd, n_head
+    "tiny": (12, 192, 6),
+    "124M": (12, 768, 12),
+    "355M": (24, 1024, 16),
+    "774M": (36, 1280, 20),
+    "1558M": (48, 1600, 25),
+}
+N_VOCAB, N_CTX = 50257, 1024
+ROWS = (1, 2, 3, 5, 9, 17)
+CONTEXT = 64  # tokens in the cache before the rows that are timed
+PREFILL = 512
+
+
+def synthetic_params(size, convert=None):
+    """The parameters of a model of that shape. Each layer packs the same values, but into memory of its own."""
+    n_layer, n_embd, _ = SHAPES[size]
+    rng = np.random.default_rng(0)
+    convert = convert or (lambda name, array: array)
+    drawn = {}
+
+    def tensor(name, *shape):
+        if shape not in drawn:
+            drawn[shape] = rng.standard_normal(shape, dtype=np.float32) * 0.02
+        return convert(name, drawn[shape])
+
+    def norm():
+        return {"g": np.ones(n_embd, np.float32), "b": np.zeros(n_embd, np.float32)}
+
+    def layer(n_in, n_out):
+        return {"w": tensor("h0/w", n_in, n_out), "b": np.zeros(n_out, np.float32)}
+
+    def block():
+        return {
+            "ln_1": norm(),
+            "attn": {"c_attn": layer(n_embd, 3 * n_embd), "c_proj": layer(n_embd, n_embd)},
+            "ln_2": norm(),
+            "mlp": {"c_fc": layer(n_embd, 4 * n_embd), "c_proj": layer(4 * n_embd, n_embd)},
+        }
+
+    return {
+        "wte": tensor("wte", N_VOCAB, n_embd),
+        "wpe": tensor("wpe", N_CTX, n_embd),
+        "blocks": [block() for _ in range(n_layer)],
+        "ln_f": norm(),
+    }
+
+
+def weight_bytes(params):
+    """How many bytes of weights one step reads."""
+    if isinstance(params, dict):
+        return sum(weight_bytes(value) for value in params.values())
+    return sum(map(weight_bytes, params)) if isinstance(params, list) else params.nbytes
+
+
+def seconds(f):
+    start = time.perf_counter()
+    f()
+    return time.perf_counter() - start
+
+
+def take_turns(tasks, rounds, before_round=lambda: None):
+    """{name: function} -> {name: median seconds}, after a round that is not counted."""
+    times = {name: [] for name in tasks}
+    for i in range(rounds + 1):
+        before_round()
+        for name, task in tasks.items():
+            t = seconds(task)
+            if i:
+                times[name].append(t)
+    return {name: float(np.median(t)) for name, t in times.items()}
+
+
+def measure(size, dtype, memory, rounds, before_round=lambda: None):
+    """One model's figures, as they go into the JSON."""
+    n_layer, n_embd, n_head = SHAPES[size]
+    params = synthetic_params(size, packed.packer(dtype))
+    cache = packed.PackedKVCache(n_layer, n_head, N_CTX, n_embd // n_head)
+
+    def forward(n_rows, n_past=CONTEXT, n_last=None):
+        cache.length = n_past
+        gpt2(np.arange(n_rows), **params, n_head=n_head, cache=cache, n_last=n_last)
+
+    tasks = {n: lambda n=n: forward(n) for n in ROWS}
+    n_bytes = weight_bytes(params)
+    times = take_turns({"read": lambda: packed.kernels().read(memory), **tasks}, rounds, before_round)
+    bandwidth = memory.nbytes / times.pop("read")
+    outside = outside_share(lambda: forward(1), rounds)
+    prefill = take_turns({"prefill": lambda: forward(PREFILL, 0, 1)}, 3, before_round)["prefill"]
+    return {
+        "bytes": n_bytes,
+        "read_bytes_per_s": bandwidth,
+        "rows_s": times,
+        "prefill_s": prefill,
+        "bandwidth_share": n_bytes / times[1] / bandwidth,
+        "outside_kernels": outside,
+    }
+
+
+def measure_numpy(size, rounds):
+    """NumPy's prefill, without a cache."""
+    n_head = SHAPES[size][2]
+    params = synthetic_params(size)
+    tasks = {"prefill": lambda: gpt2(np.arange(PREFILL), **params, n_head=n_head, n_last=1)}
+    return take_turns(tasks, rounds)["prefill"]
+
+
+def outside_share(step, rounds):
+    """The share of a step that goes by outside the kernels, calling them included."""
+    module = packed.kernels()
+    names = ("multiply", "multiply_int8", "attend")
+    kept, inside = [getattr(module, name) for name in names], [0.0]
+
+    def timed(kernel):
+        def call(*arguments):
+            inside[0] += seconds(lambda: kernel(*arguments))
+
+        return call
+
+    for name, kernel in zip(names, kept, strict=True):
+        setattr(module, name, timed(kernel))
+    try:
+        shares = []
+        for _ in range(rounds):
+            inside[0] = 0.0
+            total = seconds(step)
+            shares.append(1 - inside[0] / total)
+    finally:
+        for name, kernel in zip(names, kept, strict=True):
+            setattr(module, name, kernel)
+    return float(np.median(shares))
+
+
+def table(results):
+    """The results as lines of a table."""
+    yield (
+        "size    dtype      GB read/s  of limit  " + "".join(f"{n:>5} row" + "s" * (n > 1) for n in ROWS) + "  prefill"
+    )
+    for size, dtypes in results["models"].items():
+        for dtype, r in dtypes.items():
+            ms = "".join(f"{r['rows_s'][n] * 1e3:>7.1f}ms" for n in ROWS)
+            yield (
+                f"{size:<7} {dtype:<9} {r['bytes'] / r['rows_s'][1] / 1e9:>9.1f} {r['bandwidth_share']:>9.2f}  {ms}"
+                f" {r['prefill_s']:>7.2f}s = {r['prefill_s'] / results['numpy_prefill_s'][size]:.2f} x NumPy"
+            )
+            ratios = "".join(f"{r['rows_s'][n] / r['rows_s'][1]:>9.2f}" for n in ROWS)
+            over = ""
+            if "float32" in dtypes:
+                over = f"; 1 row = {r['rows_s'][1] / dtypes['float32']['rows_s'][1]:.2f} x float32's"
+            yield f"{'':<17} {'over 1 row':>19}  {ratios}  outside kernels {r['outside_kernels']:.0%}{over}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sizes", default="124M,1558M")
+    parser.add_argument("--dtypes", default="float32,bfloat16,int8")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--json", help="where to write the results")
+    options = parser.parse_args()
+    results = run(options)
+    print("\n".join(table(results)))
+    if options.json:
+        Path(options.json).write_text(json.dumps(results, indent=1) + "\n")
+
+
+def run(options, before_round=lambda: None):
+    packed.set_threads(options.threads)
+    memory = np.ones(2**28, np.int64)  # 2 GiB, far more than any cache holds
+    results = {
+        "machine": f"{platform.processor() or platform.machine()}, {packed.kernels().numba.get_num_threads()} threads",
+        "models": {},
+    }
+    results["numpy_prefill_s"] = {}
+    for size in options.sizes.split(","):
+        results["numpy_prefill_s"][size] = measure_numpy(size, 3)
+        results["models"][size] = {}
+        for dtype in options.dtypes.split(","):
+            packed.warm_up(dtype)
+            results["models"][size][dtype] = measure(size, dtype, memory, options.rounds, before_round)
+            print(f"measured {size} {dtype}", file=sys.stderr)
+    return results
+
+
+if __name__ == "__main__":
+    main()

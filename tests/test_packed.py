@@ -1,0 +1,158 @@
+"""Packed weights: what rounding does to them, what they cost, and that they stand where an array stood."""
+
+import os
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpt2 import gpt2
+from speculative.engines import packed
+from speculative.engines.packed import DTYPES, PackedEmbedding, PackedKVCache, PackedWeight, packer, store, widen
+from tests.test_gpt2 import HPARAMS, random_params
+from tests.test_kernels import convert
+from utils import UserError
+
+ROOT = Path(__file__).parent.parent
+
+
+def random_weight(n_in, n_out, seed=0):
+    return np.random.default_rng(seed).standard_normal((n_in, n_out), dtype=np.float32)
+
+
+def test_bfloat16_rounds_to_nearest_and_ties_to_even():
+    one = 0x3F80  # the upper half of 1.0; its last bit is worth 1/128
+    for value, bits in [
+        (1, one),
+        (1 + 1 / 256, one),  # half way: to the even neighbour
+        (1 + 3 / 256, one + 2),  # half way: to the even neighbour
+        (1 + 1 / 256 + 1e-6, one + 1),
+        (1 + 1 / 256 - 1e-6, one),
+        (-1 - 3 / 256, 0x8000 + one + 2),
+        (0, 0),
+        (1e-40, 1),  # below the smallest normal number
+    ]:
+        stored, scale = store(np.array([[value]], np.float32), "bfloat16")
+        assert stored[0, 0] == bits and scale is None
+    w = random_weight(50, 50)
+    assert np.max(np.abs(widen(store(w, "bfloat16")[0]) - w) / np.abs(w)) <= 2**-8
+
+
+def test_int8_has_one_scale_for_each_output_channel():
+    w = random_weight(50, 70) * np.logspace(-3, 3, 70, dtype=np.float32)
+    w[:, 5] = 0
+    stored, scale = store(w, "int8")
+    assert scale.dtype == np.float32
+    np.testing.assert_array_equal(np.abs(stored).max(axis=0), np.where(np.arange(70) == 5, 0, 127))
+    assert np.all(np.abs(stored * scale - w) <= 0.5001 * scale)
+
+
+@pytest.mark.parametrize(("dtype", "error"), [("float32", 0), ("bfloat16", 2**-8), ("int8", 0.5001 / 127)])
+def test_dequantize_gives_the_matrix_as_stored(dtype, error):
+    w = random_weight(33, 101)
+    weight = PackedWeight(w, dtype)
+    assert weight.shape == weight.dequantize().shape == w.shape
+    assert np.all(np.abs(weight.dequantize() - w) <= error * np.abs(w).max(axis=0))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_one_copy_of_the_embedding_serves_both_its_uses(dtype):
+    wte = random_weight(130, 24)
+    embedding = PackedEmbedding(wte, dtype)
+    stored = embedding.T.dequantize().T  # [n_vocab, n_embd]
+    for ids in ([0, 129, 31, 32, 31], np.array([7]), []):
+        rows = embedding[np.array(ids, int)]
+        assert rows.dtype == np.float32
+        assert np.array_equal(rows, stored[np.array(ids, int)])
+    x = random_weight(3, 24)
+    np.testing.assert_allclose(x @ embedding.T, x @ stored.T, rtol=1e-3, atol=1e-3)
+    assert embedding.shape == wte.shape
+
+
+@pytest.mark.parametrize(("dtype", "itemsize"), [("float32", 4), ("bfloat16", 2), ("int8", 1)])
+def test_packing_takes_the_packed_bytes_and_little_more(dtype, itemsize):
+    w = random_weight(512, 4096)
+    packed.kernels()
+    tracemalloc.start()
+    try:
+        weight = PackedWeight(w, dtype)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert w.size * itemsize <= weight.nbytes <= w.size * itemsize + 4 * 4096
+    assert peak <= weight.nbytes + w.nbytes / 8
+
+
+def test_the_packer_packs_matrices_and_leaves_the_rest():
+    params = convert(random_params(), packer("int8"))
+    block = params["blocks"][0]
+    assert isinstance(params["wte"], PackedEmbedding)
+    assert all(isinstance(block[a][b]["w"], PackedWeight) for a in ("attn", "mlp") for b in block[a])
+    left = [params["wpe"], *params["ln_f"].values(), block["ln_1"]["g"], block["mlp"]["c_fc"]["b"]]
+    assert all(type(array) is np.ndarray and array.dtype == np.float32 for array in left)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_forward_pass_is_that_of_the_model_as_stored(dtype):
+    """gpt2.py with packed weights equals gpt2.py with the float32 arrays that they stand for, up to rounding."""
+    params = random_params()
+    packed_params = convert(params, packer(dtype))
+    as_stored = convert(packed_params, lambda _, w: unpack(w))
+    n_layer, n_head, n_ctx = HPARAMS["n_layer"], HPARAMS["n_head"], HPARAMS["n_ctx"]
+    cache = PackedKVCache(n_layer, n_head, n_ctx, HPARAMS["n_embd"] // n_head)
+    tokens = np.arange(20)
+    logits = gpt2(tokens, **packed_params, n_head=n_head, cache=cache, n_last=4)
+    np.testing.assert_allclose(logits, gpt2(tokens, **as_stored, n_head=n_head, n_last=4), rtol=2e-3, atol=2e-3)
+
+
+def unpack(w):
+    if isinstance(w, PackedEmbedding):
+        return w.T.dequantize().T
+    return w.dequantize() if isinstance(w, PackedWeight) else w
+
+
+def test_without_numba_numpy_multiplies_and_one_line_says_so(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "numba", None)
+    packed.kernels.cache_clear()
+    try:
+        w, x = random_weight(40, 70), random_weight(3, 40)
+        for dtype in DTYPES:
+            weight = PackedWeight(w, dtype)
+            np.testing.assert_allclose(x @ weight, x @ weight.dequantize(), rtol=1e-5, atol=1e-5)
+        packed.warm_up("int8")
+        packed.set_threads(1)
+        assert packed.new_cache(HPARAMS).layers[0](*random_weight(3 * 3 * 5, 4).reshape(3, 3, 5, 4)).shape == (3, 5, 4)
+        lines = capsys.readouterr().err.splitlines()
+        assert len(lines) == 1 and "numba is not installed" in lines[0]
+    finally:
+        monkeypatch.undo()
+        packed.kernels.cache_clear()
+        packed.set_threads()
+
+
+def test_compiling_is_announced_once_and_the_next_process_finds_it_done(tmp_path):
+    script = "from speculative.engines.packed import warm_up; warm_up('int8')"
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", script], cwd=ROOT, env=environment, check=True, capture_output=True
+        ).stderr
+        for _ in range(2)
+    ]
+    assert said[0].decode().count("\n") == 1 and b"compiling the int8 kernels" in said[0]
+    assert said[1] == b""
+
+
+def test_threads_agree():
+    threadpoolctl = pytest.importorskip("threadpoolctl")
+    try:
+        packed.set_threads(1)
+        assert packed.kernels().numba.get_num_threads() == 1
+        assert {pool["num_threads"] for pool in threadpoolctl.threadpool_info()} == {1}
+        with pytest.raises(UserError, match="threads"):
+            packed.set_threads(100_000)
+    finally:
+        packed.set_threads()
