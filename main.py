@@ -4,9 +4,14 @@ python main.py --prompt "Alan Turing theorized that computers would one day beco
 python main.py --demo
 """
 
+import os
+import signal
 import sys
 from functools import partial
 from pathlib import Path
+
+if __name__ == "__main__":  # Ctrl-C during the imports below; from then on cli() sees to it
+    signal.signal(signal.SIGINT, lambda *_: (os.write(2, b"interrupted\n"), os._exit(130)))
 
 import fire
 import numpy as np
@@ -18,7 +23,7 @@ from speculative.engines import packed
 from speculative.engines.cached import CachedModel, KVCache
 from speculative.filters import to_distribution
 from speculative.lookahead import AutoK
-from speculative.options import flags_without_value, parse_flags, usage
+from speculative.options import parse_flags, usage, with_values
 from speculative.recorder import Recorder
 from speculative.sampling import autoregressive_sampling, max_fn, sample, speculative_sampling
 from speculative.stop import until_stop
@@ -28,7 +33,7 @@ __all__ = ["autoregressive_sampling", "main", "max_fn", "sample", "speculative_s
 
 # What --demo changes: the bundled pair, and a prompt of the kind that it was trained on.
 DEMO = {
-    "prompt": "It was upon a bitterly cold night in the winter of",
+    "prompt": "He took one last look at the glen and then went back to the",
     "draft_model_size": "tiny-draft",
     "target_model_size": "tiny-target",
     "models_dir": str(Path(__file__).parent / "models"),
@@ -84,14 +89,20 @@ def load_models(o, prompt):
     return encoder, models[0], models[1] if models[1:] else None, input_ids
 
 
+MAX_TEXT_BYTES = 2**28  # so that no endless file, such as /dev/zero, fills the memory
+
+
 def read_text(path, what):
     """A text file as it is, UTF-8; "-" is the standard input."""
     try:
-        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+        with open(0 if path == "-" else path, "rb", closefd=path != "-") as f:
+            data = f.read(MAX_TEXT_BYTES + 1)
         text = data.decode("utf-8")
-    except (OSError, ValueError) as error:
-        reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", error)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else f"byte {error.start} is not UTF-8"
         raise UserError(f"cannot read the {what} from {path}: {reason}") from None
+    if len(data) > MAX_TEXT_BYTES:
+        raise UserError(f"the {what} from {path} is longer than {MAX_TEXT_BYTES:,} bytes")
     if not text.strip():
         raise UserError(f"the {what} from {path} is empty: it should be some text")
     return text
@@ -110,7 +121,7 @@ def run_sampling_fn(title, decode_fn, o, encoder, prompt):
         steps = decode_fn(rng, recorder)
         if o.stop:
             steps = until_stop(steps, encoder, [o.stop])
-        writer = report.TextWriter(encoder, color)
+        writer = report.TextWriter(encoder, color, o.stop)
         if o.stream:
             print(f"Text = {prompt}", end="", flush=True)
         try:
@@ -121,7 +132,8 @@ def run_sampling_fn(title, decode_fn, o, encoder, prompt):
                     if o.stream:
                         print(new, end="", flush=True)
         except KeyboardInterrupt:
-            print("" if o.stream else f"Text = {prompt}{writer.text}", flush=True)
+            texts.append(prompt + writer.text)
+            print(*[""] if o.stream else [f"Text = {text}" for text in texts], sep="\n", flush=True)
             raise
         if o.stream:
             print(writer.end())
@@ -134,10 +146,8 @@ def run_sampling_fn(title, decode_fn, o, encoder, prompt):
     return recorder
 
 
-def main(*arguments, **flags):
+def main(**flags):
     """See --help. Every value arrives as the string that was typed, and speculative/options.py says what it may be."""
-    if arguments:
-        raise UserError(f"unexpected {arguments[0]!r:.80}: every value follows its --flag, and a text goes in quotes")
     o = parse_flags(flags, DEMO)
     if o.json:
         report.check_writable(o.json)
@@ -183,27 +193,55 @@ def verify_models(o, encoder, target_model, draft_model, input_ids, ngram_text):
         create_draft = create_draft_fn(o, encoder, draft, draft_to_probs, ngram_text)
         return verify.Decoders(target_model.with_probs(to_probs), create_draft, options={"lenience": o.lenience})
 
-    prompts = [input_ids, *map(encoder.encode, verify.PROMPTS)]
+    n_new = max(40, 2 * (1 + (4 if o.K == "auto" else o.K)))  # the most that verify adds to a prompt
+    n_ctx = min(model.n_ctx for model in (target_model, draft_model) if model)
+    if n_ctx < n_new + 2:
+        raise UserError(f"--verify with --K {o.K} decodes {n_new} tokens, too many for a context of {n_ctx}")
+    prompts = [ids[n_new - n_ctx :] for ids in [input_ids, *map(encoder.encode, verify.PROMPTS)]]
     checks = verify.verify(decoders, o.temperature, prompts, AutoK if o.K == "auto" else o.K, seed=o.seed)
-    if not verify.show(checks):
-        sys.exit(1)
+    if not verify.show(checks, print=partial(print, flush=True)):
+        fail("", 1)
 
 
 def cli():
     """The command line: status 0; or one line that says what was wrong, and status 2; or 130 after Ctrl-C."""
-    if {"-h", "--help"} & set(sys.argv[1:]):
-        print(f"{__doc__}\n{usage()}")
-        return
     try:
-        if bare := flags_without_value(sys.argv[1:]):
-            raise UserError(f"--{bare[0]} needs a value; one that begins with -- is written --{bare[0]}=VALUE")
-        fire.Fire(fire.decorators.SetParseFn(str)(main))
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.unraisablehook = unraisable
+        sys.stdout, sys.stderr = sys.stdout or open(os.devnull, "w"), sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(errors="backslashreplace")  # an α that the terminal does not know is shown as \u03b1
+        if {"-h", "--help"} & set(sys.argv[1:]):
+            print(f"{__doc__}\n{usage()}")
+        else:
+            fire.Fire(fire.decorators.SetParseFn(str)(main), command=with_values(sys.argv[1:]))
+        sys.stdout.flush()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # nothing is left to be interrupted
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        fail(f"error: {error}", 2)
+    except MemoryError:
+        fail("error: the memory is full: a smaller model needs less, and so does --dtype int8", 2)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        sys.exit(130)
+        fail("interrupted", 130)
+    except OSError as error:  # of the standard output: every other file's is a UserError
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # as Python would try again on its way out
+        fail("" if isinstance(error, BrokenPipeError) else f"error: cannot write the output: {error.strerror}", 2)
+
+
+def unraisable(error):
+    """An exception where none can be raised: a KeyboardInterrupt in numba's callbacks, say, must not be passed over."""
+    if isinstance(error.exc_value, KeyboardInterrupt):
+        os.write(2, b"interrupted\n")
+        os._exit(130)
+    sys.__unraisablehook__(error)
+
+
+def fail(message, status):
+    """Ends with a message of one line, whatever is in the names that it quotes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    line = "".join(char if char.isprintable() else repr(char)[1:-1] for char in message)
+    print(line, end="\n" if line else "", file=sys.stderr)
+    sys.exit(status)
 
 
 if __name__ == "__main__":

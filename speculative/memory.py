@@ -5,6 +5,7 @@ from pathlib import Path
 from utils import UserError, parameter_count
 
 BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
+OFFICIAL = {"1558M": (48, 1600), "774M": (36, 1280), "355M": (24, 1024), "124M": (12, 768)}  # n_layer, n_embd
 
 
 def needed(hparams: dict, dtype: str) -> int:
@@ -15,21 +16,41 @@ def needed(hparams: dict, dtype: str) -> int:
     return weights + cache + 2 * largest
 
 
-def available() -> int | None:
+def available(meminfo: str = "/proc/meminfo", cgroup: str = "/sys/fs/cgroup") -> int | None:
     """Bytes that programs can still take without swapping; None where the system does not tell (other than Linux)."""
+    free = read_number(meminfo, "MemAvailable:")
+    limit, taken = read_number(f"{cgroup}/memory.max"), read_number(f"{cgroup}/memory.stat", "anon ")  # a container's
+    found = [free * 1024] if free is not None else []
+    found += [max(0, limit - taken)] if limit is not None and taken is not None else []
+    return min(found, default=None)
+
+
+def read_number(path: str, label: str = "") -> int | None:
+    """The number after a label at the beginning of a line; None where there is none."""
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):
+        lines = Path(path).read_text().splitlines()
+        return next(int(line.removeprefix(label).split()[0]) for line in lines if line.startswith(label))
+    except (OSError, ValueError, IndexError, StopIteration):
         return None
 
 
 def check(models: list[tuple[dict, str]], free: int | None = None) -> None:
-    """models: (hparams, dtype) of each that will be loaded. Raises UserError where they need more than there is."""
+    """models: (hparams, dtype) of the target, and of the draft where there is one. Raises UserError where they need
+    more than is free, and says what would fit: the same models in fewer bytes, else a smaller target."""
     free = available() if free is None else free
     total = sum(needed(hparams, dtype) for hparams, dtype in models)
     if free is None or total <= free:
         return
-    fitting = [dtype for dtype in ("bfloat16", "int8") if sum(needed(hparams, dtype) for hparams, _ in models) <= free]
-    remedy = f"--dtype {fitting[0]} --draft_dtype {fitting[0]} would fit" if fitting else "take a smaller model"
+    hparams = [hparams for hparams, _ in models]
+    remedies = [(f"--dtype {dtype}", dtype, hparams) for dtype in ("bfloat16", "int8")]
+    for size, (n_layer, n_embd) in OFFICIAL.items():
+        smaller = {"n_vocab": 50257, "n_ctx": 1024, "n_embd": n_embd, "n_layer": n_layer}
+        if parameter_count(smaller) < parameter_count(hparams[0]):
+            remedies.append((f"--target_model_size {size} --dtype int8", "int8", [smaller, *hparams[1:]]))
+    for flags, dtype, instead in remedies:
+        if sum(needed(model, dtype) for model in instead) <= free:
+            remedy = flags + (f" --draft_dtype {dtype}" if models[1:] else "") + " would fit"
+            break
+    else:
+        remedy = "take smaller models"
     raise UserError(f"the models need {total / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free: {remedy}")

@@ -1,5 +1,8 @@
 """What a run shows beyond the blog's lines: why it was this fast, where each token came from, and all of it as JSON."""
 
+import codecs
+import contextlib
+import itertools
 import json
 import os
 import platform
@@ -11,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from encoder import StreamDecoder
 from utils import UserError
 
 from .analysis import plain_ceiling, read_bandwidth
 from .recorder import Iteration, Recorder, figures
 from .sampling import Step
+from .stop import split_stops, text_before_stop
 
 COLUMNS = 100
 
@@ -51,27 +54,44 @@ def legend() -> str:
 class TextWriter:
     """The text of a run, step by step: push(step) gives what can be shown by now, end() what is left.
 
-    A character that is spread over several tokens waits for its last byte, and has the colour of that token.
+    A character that is spread over several tokens waits for its last byte, and has the colour of that token. What may
+    be the beginning of the stop text waits as well: the text ends before it (see stop.py).
     """
 
-    def __init__(self, encoder, color: bool = False):
-        self.decoder, self.color = StreamDecoder(encoder), color
+    def __init__(self, encoder, color: bool = False, stop: str | None = None):
+        self.encoder, self.color = encoder, color
+        self.eot, stops = split_stops(encoder, [stop] if stop else [])
+        self.stop = stops[0] if stops else b""
+        self.utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self.waiting = []  # (byte, style) of what was not given yet
         self.text = ""  # all that was given so far
 
     def push(self, step: Step) -> str:
-        pieces = zip(step.tokens, origins(step), strict=True)
-        new = "".join(self.paint(self.decoder.push([token]), STYLES[origin]) for token, origin in pieces)
-        self.text += new
-        return new
+        for token, origin in zip(step.tokens, origins(step), strict=True):
+            shown = b"" if token == self.eot else self.encoder.to_bytes([token])
+            self.waiting += [(byte, STYLES[origin]) for byte in shown]
+        data = bytes(byte for byte, _ in self.waiting)
+        if self.stop and self.stop in data:
+            del self.waiting[data.index(self.stop) :]
+            return self.give(len(self.waiting))
+        begun = [n for n in range(1, min(len(self.stop), len(data) + 1)) if data.endswith(self.stop[:n])]
+        return self.give(len(data) - max(begun, default=0))
 
     def end(self) -> str:
-        new = self.paint(self.decoder.flush(), "")
+        return self.give(len(self.waiting), final=True)
+
+    def give(self, n_bytes: int, final: bool = False) -> str:
+        now, self.waiting = self.waiting[:n_bytes], self.waiting[n_bytes:]
+        new = ""
+        for style, part in itertools.groupby(now, key=lambda pair: pair[1]):
+            new += self.paint(self.utf8.decode(bytes(byte for byte, _ in part)), style)
+        new += self.utf8.decode(b"", final)
         self.text += new
         return new
 
     def paint(self, text: str, style: str) -> str:
         text = text.replace("\033", "␛")  # the model's own escapes are text, and not to be obeyed
-        return f"{style}{text}{RESET}" if self.color and style and text else text
+        return f"{style}{text}{RESET}" if self.color and text else text
 
 
 def colored_text(encoder, steps: Iterable[Step], color: bool = True) -> str:
@@ -176,7 +196,7 @@ def ceiling_lines(f: dict, plain: Recorder, weight_bytes: float | None, bandwidt
     line += f"{weight_bytes / 1e9:.3g} GB of weights); speculation "
     line += "exceeded it" if reached > ceiling else "stayed below it"
     if plain.n_tokens / plain.seconds > ceiling:
-        line += ", but so did plain decoding: these weights stay in the processor's cache"
+        line += ", but so did plain decoding: its weights stay in the processor's cache, or the machine was busy"
     return [line]
 
 
@@ -235,20 +255,21 @@ def document(options: dict, encoder, prompt: str, input_ids: list[int], plain: R
         "options": options,
         "machine": machine(),
         "prompt": {"text": prompt, "tokens": [int(token) for token in input_ids]},
-        "autoregressive": run_document(plain, encoder),
-        "speculative": run_document(speculative, encoder),
+        "autoregressive": run_document(plain, encoder, options.get("stop")),
+        "speculative": run_document(speculative, encoder, options.get("stop")),
         "figures": figures(plain, speculative),
     }
 
 
-def run_document(recorder: Recorder, encoder) -> dict:
-    return {"seconds": recorder.seconds, "samples": [sample_document(sample, encoder) for sample in recorder.samples]}
+def run_document(recorder: Recorder, encoder, stop: str | None) -> dict:
+    samples = [sample_document(sample, encoder, stop) for sample in recorder.samples]
+    return {"seconds": recorder.seconds, "samples": samples}
 
 
-def sample_document(sample: list[Iteration], encoder) -> dict:
+def sample_document(sample: list[Iteration], encoder, stop: str | None) -> dict:
     tokens = [int(token) for i in sample for token in i.step.tokens]
     return {
-        "text": encoder.decode(tokens),
+        "text": text_before_stop(tokens, encoder, [stop] if stop else []),
         "tokens": tokens,
         "origins": [origin for i in sample for origin in origins(i.step)],
         "iterations": [
@@ -290,6 +311,8 @@ def check_writable(path: str) -> None:
         if is_plain_file(path):
             with tempfile.NamedTemporaryFile(dir=os.path.dirname(path) or "."):
                 pass
+            with contextlib.suppress(FileNotFoundError):
+                os.stat(f"{path}.part")  # an error of another kind where the name is too long
     except OSError as error:
         raise UserError(f"cannot write to {path}: {error.strerror}") from None
 
@@ -306,6 +329,10 @@ def write_json(path: str, content: dict) -> None:
             os.replace(part, path)
     except OSError as error:
         raise UserError(f"cannot write to {path}: {error.strerror}") from None
+    finally:
+        if part != path:
+            with contextlib.suppress(OSError):
+                os.remove(part)  # it is still there only where something went wrong, or was interrupted
 
 
 def is_plain_file(path: str) -> bool:

@@ -41,12 +41,32 @@ def tiny_files(tiny_hparams, tiny_arrays, tmp_path_factory):
     folder = tmp_path_factory.mktemp("tiny")
     write_tf(folder, tiny_arrays)
     write_safetensors(folder / "model.safetensors", tiny_arrays)
-    (folder / "hparams.json").write_text(json.dumps(tiny_hparams))
+    write_small_files(folder, tiny_hparams)
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture(scope="session")
+def tiny_pair(tiny_hparams, tmp_path_factory):
+    """A models_dir of two folders, target and draft: a GPT-2 of two random layers, and the first of them alone."""
+    models_dir, rng = tmp_path_factory.mktemp("pair"), np.random.default_rng(0)
+    hparams = tiny_hparams | {"n_ctx": 128}
+    arrays = {name: rng.standard_normal(shape, np.float32) for name, shape in checkpoint_shapes(hparams).items()}
+    for model_size, n_layer in (("target", 2), ("draft", 1)):
+        folder = models_dir / model_size
+        folder.mkdir()
+        write_small_files(folder, hparams | {"n_layer": n_layer})
+        names = checkpoint_shapes(hparams | {"n_layer": n_layer})
+        write_safetensors(folder / "model.safetensors", {name: arrays[name] for name in names})
+    return models_dir
+
+
+def write_small_files(folder, hparams):
+    """hparams.json, and a vocabulary of 260 tokens: the bytes, three merges and <|endoftext|>."""
+    (folder / "hparams.json").write_text(json.dumps(hparams))
     merges = [("t", "h"), ("th", "e"), ("i", "n")]
     tokens = [*BYTE_TO_CHAR.values(), *map("".join, merges), END_OF_TEXT]
     (folder / "encoder.json").write_text(json.dumps({token: i for i, token in enumerate(tokens)}))
     (folder / "vocab.bpe").write_text("\n".join(["#version: 0.2", *map(" ".join, merges), ""]))
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def write_tf(folder, arrays):

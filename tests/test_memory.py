@@ -1,0 +1,94 @@
+"""Whether the models fit, for machines with given free bytes."""
+
+import pytest
+
+from speculative import memory
+from utils import UserError, parameter_count
+
+
+def official(size):
+    n_layer, n_embd = memory.OFFICIAL[size]
+    return {"n_vocab": 50257, "n_ctx": 1024, "n_embd": n_embd, "n_layer": n_layer}
+
+
+PAIR = [(official("1558M"), "float32"), (official("124M"), "float32")]
+
+
+def test_what_a_model_needs():
+    """1558M: 6.23 GB of float32, 0.63 GB of cache, 0.64 GB for wte and one that it is made from."""
+    hparams = official("1558M")
+    assert parameter_count(hparams) * 4 == 6_230_444_800
+    assert memory.needed(hparams, "float32") == 6_230_444_800 + 629_145_600 + 2 * 321_644_800
+    assert memory.needed(hparams, "int8") == 6_230_444_800 // 4 + 629_145_600 + 2 * 321_644_800
+
+
+def test_just_enough_is_enough():
+    total = sum(memory.needed(*model) for model in PAIR)
+    memory.check(PAIR, free=total)
+    with pytest.raises(UserError, match=r"the models need 8\.\d GB of memory, and 8\.\d GB are free: "):
+        memory.check(PAIR, free=total - 1)
+
+
+@pytest.mark.parametrize(
+    "gigabytes, remedy",
+    [
+        (8, "--dtype bfloat16 --draft_dtype bfloat16 would fit"),
+        (4, "--dtype int8 --draft_dtype int8 would fit"),
+        (3, "--target_model_size 774M --dtype int8 --draft_dtype int8 would fit"),
+        (1.5, "--target_model_size 355M --dtype int8 --draft_dtype int8 would fit"),
+        (0.1, "take smaller models"),
+    ],
+)
+def test_the_line_says_what_would_fit(gigabytes, remedy):
+    with pytest.raises(UserError) as caught:
+        memory.check(PAIR, free=int(gigabytes * 1e9))
+    assert str(caught.value).endswith(f" {gigabytes:.1f} GB are free: {remedy}")
+
+
+def test_what_the_line_says_does_fit():
+    """The flags that are named, tried."""
+    for free in range(10**9, 8 * 10**9, 10**8):
+        with pytest.raises(UserError) as caught:
+            memory.check(PAIR, free)
+        words = str(caught.value).rpartition(": ")[2].removesuffix(" would fit").split()
+        if words[0] == "take":
+            continue
+        flags = dict(zip(words[::2], words[1::2], strict=True))
+        target = official(flags.get("--target_model_size", "1558M"))
+        memory.check([(target, flags["--dtype"]), (PAIR[1][0], flags["--draft_dtype"])], free)
+
+
+def test_without_a_draft_model_none_is_spoken_of():
+    with pytest.raises(UserError, match="free: --dtype int8 would fit"):
+        memory.check(PAIR[:1], free=3 * 10**9)
+
+
+def test_no_larger_size_is_named_for_a_model_that_is_small():
+    with pytest.raises(UserError, match="take smaller models"):
+        memory.check([(official("124M"), "float32")], free=10**8)
+
+
+def test_a_system_that_does_not_tell_is_trusted(monkeypatch):
+    monkeypatch.setattr(memory, "available", lambda: None)
+    memory.check(PAIR)
+    assert memory.read_number("/no/such/file") is None
+
+
+def test_what_is_available(tmp_path):
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal:       1000 kB\nMemAvailable:    600 kB\n")
+
+    def available():
+        return memory.available(str(meminfo), str(tmp_path))
+
+    assert available() == 600 * 1024
+    (tmp_path / "memory.stat").write_text("anon 100000\nfile 5000\n")
+    (tmp_path / "memory.max").write_text("max\n")
+    assert available() == 600 * 1024
+    (tmp_path / "memory.max").write_text("300000\n")  # a container's limit
+    assert available() == 200_000
+    (tmp_path / "memory.max").write_text("50000\n")
+    assert available() == 0
+    meminfo.write_text("nothing of the kind")
+    (tmp_path / "memory.max").unlink()
+    assert available() is None

@@ -1,0 +1,199 @@
+"""What may be typed: every flag's values, and what becomes of a command line's words."""
+
+import re
+
+import fire
+import pytest
+
+from speculative.options import EXCLUSIVE, OPTIONS, parse_flags, usage, with_values
+from utils import UserError
+
+DEMO = {"prompt": "Once", "models_dir": "here", "K": 7}
+SWITCHES = [flag for flag, option in OPTIONS.items() if option.default is False]
+
+
+def refusal(call, *args):
+    """The line that bad input gets."""
+    with pytest.raises(UserError) as caught:
+        call(*args)
+    line = str(caught.value)
+    assert line and len(line) < 500 and line.isprintable()
+    return line
+
+
+def refused(**flags):
+    return refusal(parse_flags, flags, DEMO)
+
+
+# What a value may be
+
+
+def test_the_defaults_are_the_blogs_run():
+    o = parse_flags({}, DEMO)
+    assert (o.prompt, o.n_tokens_to_generate) == ("Alan Turing theorized that computers would one day become", 40)
+    assert (o.draft_model_size, o.target_model_size, o.models_dir) == ("124M", "1558M", "models")
+    assert (o.K, o.temperature, o.seed) == (4, 0.0, 123)
+    assert list(OPTIONS)[:8] == [
+        *("prompt", "n_tokens_to_generate", "draft_model_size", "target_model_size"),
+        *("models_dir", "K", "temperature", "seed"),
+    ]
+
+
+def test_demo_only_changes_defaults():
+    o = parse_flags({"demo": "True", "K": "2", "prompt": "Alan Turing"}, DEMO)
+    assert (o.prompt, o.models_dir, o.K, o.seed) == ("Alan Turing", "here", 2, 123)
+    assert parse_flags({"demo": "False"}, DEMO).models_dir == "models"
+
+
+@pytest.mark.parametrize("value", ["3.10", "a,b", "[1,2]", "True", "None", "1e3", "'quoted'", '"', " ", "é\n\t", "# a"])
+def test_a_text_stays_as_it_was_typed(value):
+    """fire would turn most of these into something else."""
+    for words in (["--prompt", value], [f"--prompt={value}"]):
+        flags = fire.Fire(fire.decorators.SetParseFn(str)(lambda **flags: Kept(flags)), command=with_values(words))
+        assert parse_flags(flags.value, DEMO).prompt == value
+
+
+class Kept:
+    """Hides a value from fire, which prints what a command returns."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __str__(self):
+        return ""
+
+
+@pytest.mark.parametrize(
+    "flag, good",
+    {
+        "K": {"1": 1, "+4": 4, "0007": 7, "auto": "auto", "9" * 18: 10**18 - 1},
+        "seed": {"0": 0, "-0": 0, "123": 123},
+        "temperature": {"0": 0.0, ".5": 0.5, "1.": 1.0, "1e-3": 0.001, "-0": 0.0, "1e-999": 0.0},
+        "top_p": {"1": 1.0, "0.9": 0.9},
+        "lenience": {"1e-6": 1e-6, "1": 1.0},
+        "top_k": {"50257": 50257, "1": 1},
+        "prompt": {"th\udcc3\udca9": "thé"},  # how Python hands on UTF-8 where it expects ASCII
+        "stop": {"<|endoftext|>": "<|endoftext|>", "\n": "\n"},
+        "drafter": {"model": "model", "prompt_lookup+ngram": "prompt_lookup+ngram"},
+        "source": {"openai": "openai", "huggingface": "huggingface", "https://a.example/gpt-2": ...},
+        "dtype": {"bfloat16": "bfloat16"},
+        "target_model_size": {"1558M": "1558M", "my.model-2_b": "my.model-2_b"},
+    }.items(),
+)
+def test_what_is_right(flag, good):
+    for value, parsed in good.items():
+        assert getattr(parse_flags({flag: value}, DEMO), flag) == (value if parsed is ... else parsed)
+
+
+WRONG_NUMBERS = ["", " ", "4.5", "four", "nan", "inf", "-inf", "-1", "1e999", "0x4", "1_000", "٤", "4 ", "4\n", "True"]
+WRONG_NUMBERS += ["9" * 30, "½", "--4", "4,5", "None"]
+INTEGERS, NUMBERS = ["n_tokens_to_generate", "K", "seed", "n_samples", "top_k", "threads"], ["temperature", "top_p"]
+NUMBERS += ["draft_temperature", "lenience"]
+
+
+@pytest.mark.parametrize("flag", INTEGERS + NUMBERS)
+def test_numbers_are_numbers(flag):
+    for value in WRONG_NUMBERS:
+        if flag in NUMBERS and value in ("4.5", "9" * 30) and "temperature" in flag:
+            continue  # these are numbers
+        assert refused(**{flag: value}).startswith(f"--{flag} must be a")
+    if flag != "seed" and "temperature" not in flag:
+        assert re.search("at least 1|above 0|from 0.000001 to 1", refused(**{flag: "0"}))
+
+
+@pytest.mark.parametrize(
+    "flag, bad",
+    {
+        "prompt": ["", "\udcff", "a\ud800b"],
+        "stop": ["", "\udc80"],
+        "draft_model_size": ["", "../124M", "/etc", "a/b", "a\\b", ".hidden", "..", "a\0b", "124M\n", "é", "a" * 300],
+        "models_dir": ["", "a\0b"],
+        "prompt_file": ["", "\0"],
+        "json": ["", "a\0"],
+        "dtype": ["", "float16", "Int8", "float32 "],
+        "drafter": ["", "modle", "model+", "+", "model+modle", "model,ngram"],
+        "source": ["", "ftp://a.example", "http://a.example", "a.example", "https://", "file:///etc/passwd", "OpenAI"],
+        "demo": ["false", "1", "", "yes"],
+    }.items(),
+)
+def test_what_is_wrong(flag, bad):
+    for value in bad:
+        line = refused(**{flag: value})
+        assert flag in line
+
+
+def test_a_long_value_does_not_make_a_long_line():
+    for flag in OPTIONS:
+        for value in ("/" * 10**6, "\udcff" * 10**6):
+            try:
+                parse_flags({flag: value}, DEMO)
+            except UserError as error:
+                assert len(str(error)) < 500
+
+
+@pytest.mark.parametrize("flag, near", [("promt", "prompt"), ("k", "K"), ("tempreature", "temperature"), ("N", None)])
+def test_unknown_flags_and_near_misses(flag, near):
+    assert (f"did you mean --{near}?" if near else "see --help") in refused(**{flag: "4"})
+
+
+def test_a_near_miss_of_a_value():
+    assert "did you mean float32?" in refused(dtype="float23")
+
+
+@pytest.mark.parametrize("group", EXCLUSIVE)
+def test_what_excludes_each_other(group):
+    flags = {flag: "True" if flag in SWITCHES else "x" for flag in group[:2]}
+    assert refused(**flags) == f"--{group[0]} and --{group[1]} exclude each other: give one of them"
+    for flag, value in flags.items():
+        assert getattr(parse_flags({flag: value}, DEMO), flag)
+
+
+def test_the_usage_names_every_flag():
+    for flag in OPTIONS:
+        assert f"--{flag} " in usage()
+
+
+# A command line's words
+
+
+@pytest.mark.parametrize(
+    "words, flags",
+    [
+        ("--K 4 --seed=5", ["--K=4", "--seed=5"]),
+        ("--n-samples 3", ["--n_samples=3"]),
+        ("--demo --K 4", ["--demo=True", "--K=4"]),
+        ("--K 4 --demo", ["--K=4", "--demo=True"]),
+        ("--seed -1", ["--seed=-1"]),
+        ("--prompt -hello --demo", ["--prompt=-hello", "--demo=True"]),
+        ("--prompt_file - --demo", ["--prompt_file=-", "--demo=True"]),
+        ("--prompt=--a=b--", ["--prompt=--a=b--"]),
+        ("--prompt=", ["--prompt="]),
+        ("--bogus", ["--bogus=True"]),
+        ("", []),
+    ],
+)
+def test_words(words, flags):
+    assert with_values(words.split()) == flags
+
+
+@pytest.mark.parametrize(
+    "words, word",
+    {"4": "4", "-": "-", "-- --trace": "--", "-K 4": "-K", "---K 4": "---K", "--=4": "--=4", "--K=4 5": "5"}.items(),
+)
+def test_words_out_of_place(words, word):
+    expected = f"unexpected '{word}': every value follows its --flag, and a text goes in quotes"
+    assert refusal(with_values, words.split()) == expected
+
+
+def test_a_name_may_hold_nothing_that_breaks_the_line():
+    for word in ("--a\nb", "--\u2028=1", "--\udcff", "--K\r=4", "--é"):
+        assert "unexpected" in refusal(with_values, [word])
+
+
+@pytest.mark.parametrize("words", ["--K", "--K --demo", "--demo --prompt", "--prompt --seed=4", "--prompt --"])
+def test_a_flag_without_its_value(words):
+    assert "needs a value; one that begins with -- is written --" in refusal(with_values, words.split())
+
+
+def test_a_flag_that_is_given_twice():
+    assert refusal(with_values, ["--n-samples=1", "--K=4", "--n_samples", "2"]) == "--n_samples is given twice"
