@@ -136,6 +136,8 @@ OPTIONS = {
     "ngram_text": Option(None, path, "a text file that the n-gram drafter counts in, besides the prompt"),
     "dtype": Option("float32", dtype, "how the target's weights are stored: float32, bfloat16 or int8"),
     "draft_dtype": Option("float32", dtype, "how the draft's are"),
+    "engine": Option("numpy", one_of("numpy", "jax", "auto"), "numpy, jax, or auto: jax where it sees an accelerator"),
+    "mesh": Option(1, integer(1), "split the models over so many devices of JAX"),
     "threads": Option(None, integer(1), "how many threads compute; as many as there are cores, if not given"),
     "source": Option("openai", source, "where missing models come from: openai, huggingface or the URL of a mirror"),
     # What is shown

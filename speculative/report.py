@@ -175,7 +175,7 @@ def cost_lines(f: dict) -> list[str]:
         limit = "" if f["largest_beta"] is None else f"; above {f['largest_beta']:.2f} speculation loses"
         by_rows = "  ".join(f"{rows} rows: {beta:.2f}" for rows, beta in f["beta"].items() if rows > 1)
         lines.append(f"β = {f['mean_beta']:.2f}  (t_target of a window / of 1 row: {by_rows}){limit}")
-    if seconds["speculative"]:
+    if seconds["scoring"]:
         parts = ", ".join(f"{seconds[part] / seconds['speculative']:.0%} {part}" for part in ("drafting", "scoring"))
         lines.append(f"Time = {parts}, {seconds['rest'] / seconds['speculative']:.0%} the rest (sampling, the loop)")
     if f["predicted_leviathan"] is not None:
@@ -204,6 +204,8 @@ def advice(f: dict) -> str:
     """In words: what would make it faster, or why speculation cannot pay here."""
     if not f["drafted"]:
         return "Nothing was drafted, so this was plain decoding."
+    if not f["seconds"]["scoring"]:
+        return "All of it ran on the device, in one loop, which does not tell how long its parts took."
     if f["predicted_leviathan"] is None:
         return "Too short a run to say more: every call also read the prompt."
     obstacle, without = max(f["predicted_if"].items(), key=lambda item: item[1])

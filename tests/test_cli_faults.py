@@ -215,6 +215,8 @@ LIKELY = {
     "dtype": ["float32", "bfloat16", "int8"],
     "draft_dtype": ["float32", "bfloat16", "int8"],
     "threads": ["1"],
+    "engine": ["numpy"],
+    "mesh": ["1"],
     "source": ["openai", "huggingface", "https://a.example"],
     "json": ["out.json", "dir", "missing/out.json"],
 }

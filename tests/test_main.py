@@ -12,7 +12,7 @@ import pytest
 
 import main
 from encoder import get_encoder
-from speculative import report, verify
+from speculative import command_line, report, setup, verify
 from speculative.engines import packed
 from speculative.stop import text_before_stop
 from utils import UserError
@@ -171,7 +171,7 @@ def test_the_text_ends_before_the_stop_text(run_json, monkeypatch, tiny_pair, st
     monkeypatch.setattr(report, "use_color", lambda wanted: wanted)
     # Most tokens of this vocabulary are bytes. So that a stop text can be the middle of one, some become longer.
     long = {encoder.byte_to_id[ord(char)]: f"<{char}{char}é>".encode() for char in "BhKZ"}
-    monkeypatch.setattr(main, "load_encoder_and_hparams", patched(encoder, long, main.load_encoder_and_hparams))
+    monkeypatch.setattr(setup, "load_encoder_and_hparams", patched(encoder, long, setup.load_encoder_and_hparams))
     flags = {"temperature": 0.7, "quiet": not color, "n_tokens_to_generate": 30, "stream": stream, "color": color}
     for stop in ("BBé", "é><h", "<", "hé>", "B", ">", "no such text"):
         out, document = run_json(stop=stop, seed=2, **flags)
@@ -350,7 +350,7 @@ def test_verify_fails_where_something_is_lost(run, quick_verify, capsys, monkeyp
     def row_dependent(logits, temperature, **_):
         return np.eye(logits.shape[1], dtype=np.float32)[(np.argmax(logits, axis=1) + len(logits)) % logits.shape[1]]
 
-    monkeypatch.setattr(main, "to_distribution", row_dependent)
+    monkeypatch.setattr(setup, "to_distribution", row_dependent)
     with pytest.raises(SystemExit):
         run(verify=True)
     assert "FAILED  greedy" in capsys.readouterr().out
@@ -368,7 +368,7 @@ def test_verify_says_where_the_context_is_too_short(run):
 
 @pytest.fixture
 def no_weights(monkeypatch):
-    monkeypatch.setattr(main, "load_params", lambda *args: pytest.fail("weights were read"))
+    monkeypatch.setattr(setup, "load_params", lambda *args: pytest.fail("weights were read"))
 
 
 @pytest.mark.parametrize(
@@ -403,7 +403,7 @@ def run_is_fine_without_a_draft_model(run, models_dir):
 
 
 def test_more_than_the_memory(run, no_weights, monkeypatch):
-    monkeypatch.setattr(main.memory, "available", lambda: 400_000)
+    monkeypatch.setattr(setup.memory, "available", lambda: 400_000)
     with pytest.raises(UserError, match=r"the models need 0\.0 GB of memory, and 0\.0 GB are free"):
         run()
 
@@ -412,7 +412,7 @@ def test_memory_that_runs_out(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["main.py"])
     monkeypatch.setattr(main, "main", lambda **_: np.empty(2**60, np.int8))
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
-    monkeypatch.setattr(main.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(command_line.signal, "signal", lambda *_: None)
     with pytest.raises(SystemExit) as caught:
         main.cli()
     assert caught.value.code == 2

@@ -207,7 +207,7 @@ class JaxModel:
     def __init__(self, network: Network, to_probs: Callable):
         """to_probs: logits [n, n_vocab] -> distributions [n, n_vocab], as for CachedModel, and like there on NumPy."""
         self.network, self.to_probs = network, to_probs
-        self.n_ctx = network.hparams["n_ctx"]
+        self.n_ctx, self.weight_bytes = network.hparams["n_ctx"], network.weight_bytes
         self.new_cache = jax.jit(partial(network.new_cache, self.n_ctx), out_shardings=network.cache_sharding())
         self.step = jax.jit(
             network.forward,

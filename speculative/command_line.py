@@ -1,0 +1,53 @@
+"""What a command line owes its user, whatever happens: a result, or one line that says why there is none."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+import fire
+
+from utils import UserError
+
+from .options import usage, with_values
+
+
+def run(main: Callable, doc: str) -> None:
+    """Calls main with the flags that were typed. Ends with status 0, 2 after an error or 130 after Ctrl-C."""
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.unraisablehook = unraisable
+        sys.stdout, sys.stderr = sys.stdout or open(os.devnull, "w"), sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(errors="backslashreplace")  # an α that the terminal does not know is shown as \u03b1
+        if {"-h", "--help"} & set(sys.argv[1:]):
+            print(f"{doc}\n{usage()}")
+        else:
+            fire.Fire(fire.decorators.SetParseFn(str)(main), command=with_values(sys.argv[1:]))
+        sys.stdout.flush()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # nothing is left to be interrupted
+    except UserError as error:
+        fail(f"error: {error}", 2)
+    except MemoryError:
+        fail("error: the memory is full: a smaller model needs less, and so does --dtype int8", 2)
+    except KeyboardInterrupt:
+        fail("interrupted", 130)
+    except OSError as error:  # of the standard output: every other file's is a UserError
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # as Python would try again on its way out
+        fail("" if isinstance(error, BrokenPipeError) else f"error: cannot write the output: {error.strerror}", 2)
+
+
+def unraisable(error):
+    """An exception where none can be raised: a KeyboardInterrupt in numba's callbacks, say, must not be passed over."""
+    if isinstance(error.exc_value, KeyboardInterrupt):
+        os.write(2, b"interrupted\n")
+        os._exit(130)
+    sys.__unraisablehook__(error)
+
+
+def fail(message, status):
+    """Ends with a message of one line, whatever is in the names that it quotes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    line = "".join(char if char.isprintable() else repr(char)[1:-1] for char in message)
+    print(line, end="\n" if line else "", file=sys.stderr)
+    sys.exit(status)
