@@ -25,6 +25,7 @@ from speculative.setup import choose_engine, create_draft_fn, create_probs_fns, 
 from speculative.stop import until_stop
 from utils import UserError
 
+# The blog's names, from where the blog has them.
 __all__ = ["autoregressive_sampling", "main", "max_fn", "sample", "speculative_sampling"]
 
 # What --demo changes: the bundled pair, and a prompt of the kind that it was trained on.
@@ -45,7 +46,7 @@ def run_sampling_fn(title, decode_fn, o, encoder, prompt):
     recorder, color = Recorder(o.lenience), report.use_color(o.color)
     texts = []
     for s in range(o.n_samples):
-        rng = np.random.default_rng([o.seed, s] if s else o.seed)
+        rng = np.random.default_rng([o.seed, s] if s else o.seed)  # the first is what a single sample would have
         steps = decode_fn(rng, recorder)
         if o.stop:
             steps = until_stop(steps, encoder, [o.stop])
@@ -61,7 +62,7 @@ def run_sampling_fn(title, decode_fn, o, encoder, prompt):
                         print(new, end="", flush=True)
         except KeyboardInterrupt:
             texts.append(prompt + writer.text)
-            print(*[""] if o.stream else [f"Text = {text}" for text in texts], sep="\n", flush=True)
+            print("" if o.stream else "\n".join(f"Text = {text}" for text in texts), flush=True)
             raise
         if o.stream:
             print(writer.end())
@@ -105,7 +106,7 @@ def main(**flags):
     else:  # the first call of each kind pays for memory and threads that the later ones find ready: it is not timed
         for model in models:
             model(np.zeros(8, int), 1)
-            model(np.zeros(8, int), 5)
+            model(np.zeros(8, int), 5)  # a window of rows, which other code multiplies
 
     runs = []
     for title, decode in [("Autoregressive Decode", autoregressive_decode), ("Speculative Decode", speculative_decode)]:

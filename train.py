@@ -6,12 +6,11 @@ A file is UTF-8 text, paragraphs apart by an empty line, works by <|endoftext|>.
 official formats (encoder.json, vocab.bpe, hparams.json) with model.safetensors in float16; both have one vocabulary.
 The network is gpt2.py itself, run by JAX. Interrupted, the same command goes on from the last checkpoint.
 
-The bundled pair took about 50 minutes at the lowest priority on two busy cores, the target in two parts, the second
-from the first one's checkpoint. It saw 10 million tokens, which is few: held-out loss 3.27 nats per token.
+The bundled pair took about 50 minutes on two busy cores. It saw 10 million tokens, which is few: its held-out loss is
+3.27 nats per token, and its prose shows it.
 """
 
 import argparse
-import importlib.util
 import json
 import math
 import os
@@ -22,13 +21,13 @@ from pathlib import Path
 
 import numpy as np
 
+from encoder import END_OF_TEXT
 from utils import UserError
 
 # Deep and narrow: for a model of this size NumPy's time goes by the number of layers more than by their width. What
 # the draft lacks in depth it has in width.
 TARGET = {"n_vocab": 1024, "n_ctx": 256, "n_embd": 96, "n_head": 3, "n_layer": 12}
 DRAFT = {"n_vocab": 1024, "n_ctx": 256, "n_embd": 128, "n_head": 4, "n_layer": 1}
-END_OF_TEXT = "<|endoftext|>"
 BATCH = 4  # windows of n_ctx tokens a step: their arrays stay in the processor's cache.
 
 
@@ -96,17 +95,6 @@ def windows(tokens, n_ctx, n_batch, rng):  # -> [n_batch, n_ctx + 1]
 
 
 # ---- The network -----------------------------------------------------------------------------------------------------
-
-
-def load_jax_gpt2():
-    """gpt2.py, loaded a second time and with jax.numpy for its np."""
-    import jax.numpy
-
-    spec = importlib.util.spec_from_file_location("gpt2_jax", Path(__file__).with_name("gpt2.py"))
-    gpt2_jax = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(gpt2_jax)
-    gpt2_jax.np = jax.numpy
-    return gpt2_jax
 
 
 def init_params(hparams, rng):
@@ -239,8 +227,8 @@ def load_checkpoint(path, state):
 
 def cross_entropy(gpt2, n_head, params, x):  # [n_batch, n_seq + 1] -> nats per token
     """How surprised the model is by each next token."""
-    q = log_probs(gpt2, params, n_head, x[:, :-1])  # [n_batch*n_seq, n_vocab]
-    return -q[np.arange(len(q)), x[:, 1:].ravel()].mean()
+    log_q = log_probs(gpt2, params, n_head, x[:, :-1])  # [n_batch*n_seq, n_vocab]
+    return -log_q[np.arange(len(log_q)), x[:, 1:].ravel()].mean()
 
 
 # ---- Distillation ----------------------------------------------------------------------------------------------------
@@ -304,9 +292,9 @@ def kl_divergence(gpt2, n_heads, target, params, x):  # [n_batch, n_seq] -> nats
     """From the target's distributions to the draft's, averaged over the tokens."""
     import jax
 
-    q = log_probs(gpt2, target, n_heads[0], x)  # [n_batch*n_seq, n_vocab]
-    p = log_probs(gpt2, params, n_heads[1], x)  # [n_batch*n_seq, n_vocab]
-    return (jax.numpy.exp(q) * (q - p)).sum(-1).mean()
+    log_q = log_probs(gpt2, target, n_heads[0], x)  # [n_batch*n_seq, n_vocab]
+    log_p = log_probs(gpt2, params, n_heads[1], x)  # [n_batch*n_seq, n_vocab]
+    return (jax.numpy.exp(log_q) * (log_q - log_p)).sum(-1).mean()
 
 
 # ---- Files -----------------------------------------------------------------------------------------------------------
@@ -361,7 +349,9 @@ def write(path, text):
 
 def train_pair(works, out, target=TARGET, draft=DRAFT, steps=9500, draft_steps=1600, n_rounds=8, seed=0):
     """Texts of works -> out/tiny-target and out/tiny-draft. Returns the held-out losses that fit gave for each."""
-    gpt2, rng, n_ctx = load_jax_gpt2(), np.random.default_rng(seed), target["n_ctx"]
+    from speculative.engines.jax_engine import load_gpt2
+
+    gpt2, rng, n_ctx = load_gpt2(), np.random.default_rng(seed), target["n_ctx"]
     train, held_out = split_works(works)
     vocab, merges = learn_vocabulary(train, target["n_vocab"])
     tokens, held_out_tokens = encode(train, vocab, merges), encode(held_out, vocab, merges)
@@ -372,24 +362,27 @@ def train_pair(works, out, target=TARGET, draft=DRAFT, steps=9500, draft_steps=1
         return windows(tokens, n_ctx, BATCH, np.random.default_rng([seed, step]))
 
     loss = partial(cross_entropy, gpt2, target["n_head"])
-    q, q_history = fit("target", init_params(target, rng), loss, text, tests, steps, out / "target.npz")
-    q = as_float16(q)
-    own = own_text(gpt2, target, q, tokens, n_rounds, rng)  # [n_rounds*n_batch, n_ctx]
+    target_params, target_history = fit(
+        "target", init_params(target, rng), loss, text, tests, steps, out / "target.npz"
+    )
+    target_params = as_float16(target_params)
+    own = own_text(gpt2, target, target_params, tokens, n_rounds, rng)  # [n_rounds*n_batch, n_ctx]
 
     def text_and_own(step):  # half the books, half the target: greedy decoding soon leaves what the books hold
         rows = np.random.default_rng([seed, 1, step]).integers(len(own), size=BATCH)
         return np.concatenate([text(step)[:, :-1], own[rows]])
 
-    loss = partial(kl_divergence, gpt2, (target["n_head"], draft["n_head"]), q)
+    loss = partial(kl_divergence, gpt2, (target["n_head"], draft["n_head"]), target_params)
     tests = [x[:, :-1] for x in tests]
-    p, p_history = fit("draft", init_params(draft, rng), loss, text_and_own, tests, draft_steps, out / "draft.npz")
+    start = init_params(draft, rng)
+    draft_params, draft_history = fit("draft", start, loss, text_and_own, tests, draft_steps, out / "draft.npz")
 
-    save_model(out / "tiny-target", target, q, vocab, merges)
-    save_model(out / "tiny-draft", draft, as_float16(p), vocab, merges)
+    save_model(out / "tiny-target", target, target_params, vocab, merges)
+    save_model(out / "tiny-draft", draft, as_float16(draft_params), vocab, merges)
     save_held_out(out / "tiny-target", held_out)
     for name in ("target.npz", "draft.npz"):
         (out / name).unlink()
-    return q_history, p_history
+    return target_history, draft_history
 
 
 def use_large_pages():

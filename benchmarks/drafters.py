@@ -20,8 +20,9 @@ import numpy as np
 from sweep import PROMPTS, ROOT, Pair, read_prompts
 from tqdm import tqdm
 
-from speculative.drafters import DRAFTERS, Parts, drafter_names, make_drafter, ngram_model, read_ngram_text
+from speculative.drafters import DRAFTERS, Parts, drafter_names, make_drafter, ngram_model
 from speculative.report import machine
+from speculative.setup import read_text
 from utils import UserError
 
 
@@ -30,7 +31,8 @@ class DraftersPair(Pair):
 
     def __init__(self, options):
         super().__init__(options)
-        tokens = read_ngram_text(options.ngram_text, self.encoder) if options.ngram_text else []
+        ngram_text = read_text(options.ngram_text, "text for n-grams") if options.ngram_text else ""
+        tokens = self.encoder.encode(ngram_text, allowed_special=True)
         n_vocab = self.hparams["n_vocab"]
         self.ngram = ngram_model(n_vocab, lambda log_p: self.target_model.to_probs(log_p), tokens)
 

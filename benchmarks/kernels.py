@@ -15,9 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks import peers
 from gpt2 import gpt2
 from speculative.engines import packed
+from speculative.engines.cached import n_bytes
 
 SHAPES = {  # size: n_layer, n_embd, n_head
     "tiny": (12, 192, 6),
@@ -66,13 +68,6 @@ def synthetic_params(size, convert=None):
     }
 
 
-def weight_bytes(params):
-    """How many bytes of weights one step reads."""
-    if isinstance(params, dict):
-        return sum(weight_bytes(value) for value in params.values())
-    return sum(map(weight_bytes, params)) if isinstance(params, list) else params.nbytes
-
-
 def seconds(f):
     start = time.perf_counter()
     f()
@@ -102,17 +97,17 @@ def measure(size, dtype, memory, rounds, before_round=lambda: None):
         gpt2(np.arange(n_rows), **params, n_head=n_head, cache=cache, n_last=n_last)
 
     tasks = {n: lambda n=n: forward(n) for n in ROWS}
-    n_bytes = weight_bytes(params)
+    weight_bytes = n_bytes(params)
     times = take_turns({"read": lambda: packed.kernels().read(memory), **tasks}, rounds, before_round)
     bandwidth = memory.nbytes / times.pop("read")
     outside = outside_share(lambda: forward(1), rounds)
     prefill = take_turns({"prefill": lambda: forward(PREFILL, 0, 1)}, 3, before_round)["prefill"]
     return {
-        "bytes": n_bytes,
+        "bytes": weight_bytes,
         "read_bytes_per_s": bandwidth,
         "rows_s": times,
         "prefill_s": prefill,
-        "bandwidth_share": n_bytes / times[1] / bandwidth,
+        "bandwidth_share": weight_bytes / times[1] / bandwidth,
         "outside_kernels": outside,
     }
 
@@ -176,10 +171,16 @@ def main():
     parser.add_argument("--dtypes", default="float32,bfloat16,int8")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int)
+    parser.add_argument(
+        "--peers", type=Path, help="a models_dir with 124M and 1558M: what others need for the same work"
+    )
     parser.add_argument("--json", help="where to write the results")
     options = parser.parse_args()
     results = run(options)
     print("\n".join(table(results)))
+    if options.peers:
+        folders = options.peers / "124M", options.peers / "1558M"
+        results["peers"] = peers.measure(*folders, packed.kernels().numba.get_num_threads(), options.rounds)
     if options.json:
         Path(options.json).write_text(json.dumps(results, indent=1) + "\n")
 

@@ -27,8 +27,8 @@ from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from speculative.drafters import Parts, drafter_names, make_drafter, needs_model, ngram_model
-from speculative.engines.cached import CachedModel, KVCache
-from speculative.engines.packed import PackedKVCache, kernels, packer, warm_up
+from speculative.engines.cached import CachedModel
+from speculative.engines.packed import cache_class, packer, warm_up
 from speculative.filters import to_distribution
 from speculative.lookahead import AutoK
 from speculative.recorder import Iteration, Recorder, figures
@@ -89,7 +89,7 @@ class Pair:
 def load_model(size, models_dir, dtype):
     warm_up(dtype)
     encoder, hparams, params = load_encoder_hparams_and_params(size, models_dir, packer(dtype))
-    return encoder, hparams, CachedModel(params, hparams, None, PackedKVCache if kernels() else KVCache)
+    return encoder, hparams, CachedModel(params, hparams, None, cache_class())
 
 
 def read_prompts(path, n_prompts):

@@ -1,9 +1,10 @@
 """The formulas of the papers, and the measurements that go into them.
 
 Notation of Chen et al. 2023, as everywhere here: p is the draft's distribution, q the target's, K the lookahead.
-Leviathan et al. 2023 swap p and q and write γ for K; their formulas stand below in our letters. r and α are two
-different acceptance rates: r is a share of the window, tokens / (iterations * (K + 1)), and α is a chance, that of one
-drafted token being accepted.
+Leviathan et al. 2023 swap p and q and write γ for K; their formulas stand below in our letters. (Their β, the
+acceptance chance at one position, is a single value of acceptance_chance here; our β is a cost.) r and α are two
+different acceptance rates: r is a share of the window, tokens / (iterations * (K + 1)), resampled and bonus tokens
+counted, and α is a chance, that of one drafted token being accepted.
 
 Costs are relative to one row of the target, the price of a token in plain decoding: c = t_draft / t_target is that of a
 drafted token, β = t_target(K + 1 rows) / t_target(1 row) that of scoring the window. The papers take β for 1, as it
@@ -26,7 +27,7 @@ import numpy as np
 def chen_speedup(r: float, K: float, c: float, beta: float = 1.0) -> float:
     """Speedup from r: r (K + 1) tokens are decoded in the time of K drafted ones and a window.
 
-    Source: Chen et al. 2023, their measured times of an iteration as r (K + 1) t_target / (K t_draft + t_target).
+    Source: the blog post, "Speedup Results", where it predicts the speedups that Chen et al. 2023 report; β for its 1.
     """
     return r * (K + 1) / (K * c + beta)
 
@@ -79,7 +80,9 @@ def best_k(acceptance: Sequence[float], c: float, beta: Callable[[int], float]) 
 
 
 def acceptance_chance(p, q):  # [m, n_vocab] twice -> [m]
-    """α at each position: Σ min(p, q) = 1 - TVD(p, q). Source: Leviathan et al. 2023, corollary 3.6.
+    """The chance at each position, whose mean is α: Σ min(p, q) = 1 - TVD(p, q).
+
+    Source: Leviathan et al. 2023, corollary 3.6.
 
     A draft x ~ p passes with chance min(1, q(x) / p(x)); the sum of p(x) times that is this one.
     """

@@ -5,7 +5,6 @@ tokens before, and one-hot where nothing was drawn. A bad drafter costs time and
 """
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +20,7 @@ def model_drafter(model: Callable, rng: np.random.Generator) -> Callable:
     def draft(x, k):  # [n], k -> [k], [k, n_vocab]
         tokens, p = [], []
         for _ in range(k):
-            [p_i] = model(np.append(x, tokens).astype(int))  # [n_vocab]
+            [p_i] = model(np.append(x, tokens).astype(int))  # [n_vocab]; astype as [] would make it float64
             p.append(p_i)
             tokens.append(sample(p_i, rng))
         return tokens, p
@@ -46,8 +45,8 @@ def earlier_ends(x: np.ndarray, n_max: int):  # [n] -> [n_1], [n_2], ..., at mos
 def prompt_lookup(n_vocab: int, n_max: int = 3) -> Callable:
     """Proposes what followed the last n tokens where they stood before: n_max of them, or if need be fewer, down to 1.
 
-    Of several such places it takes the last. Where what followed ends with x itself, it goes on as if x repeated for
-    ever (as LZ77 copies): after a b c a b c come, for k = 5, a b c a b. Where no place is found, nothing is proposed.
+    Of several such places it takes the last. Where x ends before k tokens have followed, what followed is repeated
+    (as LZ77 copies): after a b c a b c come, for k = 5, a b c a b. Where no place is found, nothing is proposed.
 
     Source: Saxena 2023, "Prompt Lookup Decoding".
     """
@@ -55,7 +54,7 @@ def prompt_lookup(n_vocab: int, n_max: int = 3) -> Callable:
     def draft(x, k):  # [n], k -> [k] or [0], [k, n_vocab] or [0, n_vocab]
         x = np.asarray(x)  # [n]
         tokens = []
-        for ends in earlier_ends(x, n_max):
+        for ends in earlier_ends(x, n_max):  # the longest match comes last, and stays
             tokens = np.resize(x[ends[-1] + 1 :], k).tolist()  # [k], cut or repeated
         p = np.zeros((len(tokens), n_vocab), np.float32)  # [m, n_vocab]
         p[np.arange(len(tokens)), tokens] = 1
@@ -213,16 +212,3 @@ def needs_model(name: str) -> bool:
 def make_drafter(name: str, parts: Parts) -> Callable:
     """The drafter of that name; of "a+b", the first of a and b that proposes something."""
     return first_of(*(DRAFTERS[part][1](parts) for part in drafter_names(name)))
-
-
-def read_ngram_text(path: str, encoder) -> list[int]:
-    """The tokens of a text file, to count n-grams in. Raises UserError where it is missing, empty or not UTF-8."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot read the n-gram text {path}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"the n-gram text {path} is not UTF-8 (byte {error.start}): save it as UTF-8") from None
-    if not text:
-        raise UserError(f"the n-gram text {path} is empty: n-grams are counted in a text, or leave the flag out")
-    return encoder.encode(text, allowed_special=True)

@@ -1,8 +1,9 @@
 """From logits to the distribution that is sampled: the same function for draft and target, before p meets q.
 
-In the order of the library transformers: temperature, then top-k, then top-p, each on what the one before it left.
-Filtering one side alone, or after the ratio q / p, would change the distribution of the output; different settings
-for draft and target do not, as p is whatever the draft was sampled from and q whatever the target would be.
+Equal to temperature, then top-k, then top-p, as in the library transformers. (Top-k comes first in the code: dividing
+keeps the order, but may round two logits to one.) The p that is tested must be the p that was drawn from, and the q the
+one that the target would be sampled from: to filter after the ratio q / p, or to draw from a filtered p and test with
+the unfiltered one, would change the output. Draft and target may well have different settings.
 
 Source: Fan et al. 2018, "Hierarchical Neural Story Generation" (top-k); Holtzman et al. 2020, "The Curious Case of
 Neural Text Degeneration" (top-p, or nucleus).

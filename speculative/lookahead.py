@@ -23,6 +23,7 @@ from statistics import median_low
 
 from .sampling import Step, speculative_sampling
 
+TRUST = 0.9  # of first drafts accepted: there is no need then to try again at once
 DISCOUNT = 0.9  # of the past, with each window: acceptance is that of the last 10 or so
 LEAN = 4  # windows' worth of belief that a position is accepted as often as the one before it
 STAKE = 0.03  # the share of plain decoding's time that may be lost on finding out whether drafting pays
@@ -52,7 +53,9 @@ class AutoK:
         self.target_times = Times()  # by number of rows
         self.feed_times = Times()  # of 1 token that the drafter has to catch up on
         self.first_draft = None
-        self.tried = [3.0] + [0.0] * (K_max - 1)  # discounted counts by position, of hope to begin with
+        self.tried = [3.0] + [0.0] * (
+            K_max - 1
+        )  # discounted counts by position, begun as if 2.5 of 3 first drafts had passed
         self.accepted = [2.5] + [0.0] * (K_max - 1)
         self.windows = self.proposals = 1.0  # discounted counts: drafter asked, something proposed
         self.tokens = 0
@@ -120,7 +123,7 @@ class AutoK:
 
     def timed_draft(self, draft: Callable) -> Callable:
         def timed(x, k):
-            self.k, self.catch_up = k, self.catch_up_time()
+            self.k, self.catch_up_seconds = k, self.catch_up_time()
             if k == 0:
                 return [], []
             start = self.clock()
@@ -168,11 +171,11 @@ class AutoK:
             self.plain_tokens += n_new
             return
         if m > 0:
-            caught_up = self.accepted[0] > 0.9 * self.tried[0]
-            self.plain_tokens = math.inf if m == n_accepted and not caught_up else 0
+            trusted = self.accepted[0] > TRUST * self.tried[0]
+            self.plain_tokens = math.inf if m == n_accepted and not trusted else 0
         elif self.draft_times(self.k) > STAKE * self.target_times(1):  # else asking costs so little that it may go on
             self.plain_tokens = 0
-        self.lost += self.draft_times(self.k) + self.catch_up
+        self.lost += self.draft_times(self.k) + self.catch_up_seconds
         self.lost += self.target_times(m + 1) - n_new * self.target_times(1)
         self.windows = DISCOUNT * self.windows + 1
         self.proposals = DISCOUNT * self.proposals + (m > 0)

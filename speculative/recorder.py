@@ -21,6 +21,7 @@ from .sampling import Step
 
 K_MAX = 16  # the largest K that is considered for the best
 
+# The keys of predictions(), which are there also where nothing was measured.
 PREDICTED = ("t_target", "t_draft", "c", "beta", "mean_beta", "largest_beta", "best_K")
 PREDICTED += ("predicted_chen", "predicted_leviathan", "predicted_best", "predicted_if")
 
@@ -33,8 +34,8 @@ class Iteration:
     drafting: float = 0.0  # in the draft
     scoring: float = 0.0  # in the target
     seconds: float = 0.0  # in all
-    draft_prefill: bool = False  # a model that also had to read text that was given to it: its time is not typical
-    prefill: bool = False
+    draft_prefill: bool = False  # whether the draft also read text that was new to it: kept out of t_draft then
+    prefill: bool = False  # likewise the target, and t_target
     alpha: list[float] = field(default_factory=list)  # Σ min(p, q) where a draft met the accept rule, in order
     matching: list[float] = field(default_factory=list)  # Σ p q, likewise
 
@@ -204,25 +205,25 @@ def predictions(plain: Recorder, speculative: Recorder, counted: dict) -> dict:
     c = (t_draft or 0.0) / t_target
     beta = line_through({1: 1.0} | {rows: seconds / t_target for rows, seconds in t_window.items() if rows > 1})
     tokens, windows = counted["tokens_per_iteration"], [i.step.drafted for i in speculative.iterations]
-    K, window = mean(windows), mean(beta(m + 1) for m in windows)
+    K, mean_beta = mean(windows), mean(beta(m + 1) for m in windows)
     found |= {
         "t_target": t_target,
         "t_draft": t_draft,
         "c": None if t_draft is None else c,
         "beta": {rows: seconds / t_target for rows, seconds in t_window.items()},
-        "mean_beta": window,
-        "predicted_chen": chen_speedup(counted["r"], K, c, window),
+        "mean_beta": mean_beta,
+        "predicted_chen": chen_speedup(counted["r"], K, c, mean_beta),
     }
     if (alpha := counted["alpha"]) is not None:
         best, best_speedup = best_k(acceptance(counted), c, beta)
         found |= {
-            "predicted_leviathan": mean(leviathan_tokens(alpha, m) for m in windows) / (K * c + window),
-            "largest_beta": tokens - K * c,
+            "predicted_leviathan": mean(leviathan_tokens(alpha, m) for m in windows) / (K * c + mean_beta),
+            "largest_beta": tokens - K * c,  # with the tokens that were measured, in place of those that α gives
             "best_K": best,
             "predicted_best": best_speedup,
             "predicted_if": {  # what each obstacle costs: the speedup if it were gone
-                "every draft were accepted": (K + 1) / (K * c + window),
-                "drafting were free": tokens / window,
+                "every draft were accepted": (K + 1) / (K * c + mean_beta),
+                "drafting were free": tokens / mean_beta,
                 "a window cost no more than a row": tokens / (K * c + 1),
             },
         }

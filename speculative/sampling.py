@@ -1,10 +1,10 @@
 """The paper's two algorithms, under the blog's names and in its order.
 
-x is the sequence of token ids, n its length, N the number of tokens to generate, T the final length and K the
-lookahead. **p is the draft's distribution and q the target's**, as in the paper and the blog (Leviathan et al. 2023
-swap the two and write γ for K).
+x is the sequence of token ids, n its length, N the number of tokens to generate, T the final length (the paper's
+Algorithm 2 makes it a minimum) and K the lookahead. **p is the draft's distribution and q the target's**, as in the
+paper and the blog (Leviathan et al. 2023 swap the two and write γ for K).
 
-A model is a function from tokens to distributions: model(x, n_last) -> [n_last, n_vocab], those of the tokens that
+A model is a function from tokens to distributions: model(x, n_last=1) -> [n_last, n_vocab], those of the tokens that
 follow each of the last n_last tokens of x. Weights, temperature and caches are its business alone. A drafter is
 draft(x, k) -> (tokens [m], p [m, n_vocab]) with m <= k, where p[i] is the distribution that tokens[i] was drawn from.
 
@@ -42,13 +42,13 @@ def sample(p: np.ndarray, rng: np.random.Generator) -> int:  # [n_vocab] -> id
 
 
 def autoregressive_sampling(x, model: Callable, N: int, rng: np.random.Generator) -> Iterator[Step]:
-    """Algorithm 1, "Auto-regressive (ArS) with Auto-regressive target": one call of the model, one token; N times."""
+    """Algorithm 1, "Auto-regressive (ArS) with Auto-Regressive Models": one call of the model, one token; N times."""
     x = np.asarray(x)  # [n]
     n = len(x)
     T = n + N
 
     while n < T:
-        [q] = model(x)  # [n_vocab]
+        [q] = model(x)  # [n_vocab], the one row: what follows the last token
         token = sample(q, rng)
         x = np.append(x, token)  # [n + 1]
         n += 1
@@ -79,19 +79,22 @@ def speculative_sampling(
 
     while n < T:
         # Step 1: the draft proposes up to K tokens. The target always adds one of its own, so leave room for it.
+        # (The blog's x_draft, p and q begin with the prompt; here they are the window alone, so i counts from 0.)
         x_draft, p = draft(x, min(next_K(), T - n - 1))  # [m], [m, n_vocab]
         m = len(x_draft)
 
         # Step 2: the target scores all of them in one call. q[i] is its distribution where x_draft[i] stands, q[m]
         # the one after the last of them.
-        q = target_model(np.append(x, x_draft).astype(int), n_last=m + 1)  # [m + 1, n_vocab]
+        x_window = np.append(x, x_draft).astype(int)  # [n + m]; an empty list of drafts would make it float64
+        q = target_model(x_window, n_last=m + 1)  # [m + 1, n_vocab]
 
         # Step 3: accept the drafts from left to right, each with probability min(1, q / p). At the first rejection,
         # resample from what q has and p lacks, and forget the rest of the window.
         tokens = []
         for i in range(m):
             j = int(x_draft[i])
-            if rng.random() * lenience * float(p[i][j]) < float(q[i][j]):  # strict: at u = 0, q = 0 must not pass
+            u = rng.random() * lenience  # the paper's r
+            if u * float(p[i][j]) < float(q[i][j]):  # u < q / p without dividing; strict, so that q = 0 never passes
                 tokens.append(j)
             else:
                 residual = max_fn(q[i] - p[i])  # [n_vocab], empty only where p and q differ by no more than rounding

@@ -9,7 +9,7 @@ from utils import UserError, load_encoder_and_hparams, load_params, model_folder
 from . import memory
 from .drafters import Parts, make_drafter, needs_model, ngram_model
 from .engines import packed
-from .engines.cached import CachedModel, KVCache
+from .engines.cached import CachedModel
 from .filters import to_distribution
 
 MAX_TEXT_BYTES = 2**28  # so that no endless file, such as /dev/zero, fills the memory
@@ -46,8 +46,7 @@ def create_draft_fn(o, encoder, draft_model, draft_to_probs: Callable, ngram_tex
 
 def create_model_fn(params: dict, hparams: dict, to_probs: Callable) -> CachedModel:
     """A network -> a function from tokens to distributions, with a cache of its own."""
-    cache = packed.PackedKVCache if packed.kernels() else KVCache
-    return CachedModel(params, hparams, to_probs, cache)
+    return CachedModel(params, hparams, to_probs, packed.cache_class())
 
 
 def load_models(o, prompt: str):
@@ -56,7 +55,9 @@ def load_models(o, prompt: str):
     The small files are read first: whether the models fit each other, the prompt their context and their weights the
     memory is known before gigabytes are read.
     """
-    sizes = [(o.target_model_size, o.dtype), (o.draft_model_size, o.draft_dtype)][: 1 + needs_model(o.drafter)]
+    sizes = [(o.target_model_size, o.dtype)]
+    if needs_model(o.drafter):
+        sizes.append((o.draft_model_size, o.draft_dtype))
     small = [load_encoder_and_hparams(model_size, o.models_dir, o.source) for model_size, _ in sizes]
     vocabularies = [(encoder.id_to_bytes, encoder.merges) for encoder, _ in small]
     if vocabularies[0] != vocabularies[-1]:

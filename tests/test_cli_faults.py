@@ -15,7 +15,7 @@ import pytest
 
 import main
 import utils
-from speculative import memory, report, verify
+from speculative import memory, report, setup, verify
 from speculative.options import OPTIONS
 from utils import UserError
 
@@ -117,9 +117,9 @@ BAD = {
 
 @pytest.mark.parametrize("kind", BAD)
 def test_bad_input_is_one_line(kind, command, flags, folder, faults, monkeypatch):
-    monkeypatch.setattr(main, "MAX_TEXT_BYTES", 2**20)
+    monkeypatch.setattr(setup, "MAX_TEXT_BYTES", 2**20)
     weights, before = [], sorted(os.listdir(folder))
-    monkeypatch.setattr(main, "load_params", lambda *args: weights.append(args) or utils.load_params(*args))
+    monkeypatch.setattr(setup, "load_params", lambda *args: weights.append(args) or utils.load_params(*args))
     for words in BAD[kind]:
         words = words.split(" ")
         names = {re.match(r"--(\w+)|", word)[1] for word in words}

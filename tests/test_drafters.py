@@ -21,7 +21,6 @@ from speculative.drafters import (
     needs_model,
     ngram_model,
     prompt_lookup,
-    read_ngram_text,
     staged,
 )
 from speculative.engines.cached import CachedModel
@@ -123,18 +122,6 @@ def test_ngram_by_hand():
 def test_ngram_keys_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="5-grams over 50257"):
         ngram_model(50257, log_identity, [1, 2], n_max=5)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"), [(None, "cannot read"), (b"", "is empty"), (b"caf\xe9 \xff", "is not UTF-8")]
-)
-def test_a_bad_ngram_text(tmp_path, content, message):
-    path = tmp_path / "text.txt"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(UserError, match=message) as error:
-        read_ngram_text(str(path), None)
-    assert "\n" not in str(error.value)
 
 
 # Staged, first_of, names

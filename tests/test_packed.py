@@ -124,7 +124,7 @@ def test_without_numba_numpy_multiplies_and_one_line_says_so(monkeypatch, capsys
             np.testing.assert_allclose(x @ weight, x @ weight.dequantize(), rtol=1e-5, atol=1e-5)
         packed.warm_up("int8")
         packed.set_threads(1)
-        assert packed.new_cache(HPARAMS).layers[0](*random_weight(3 * 3 * 5, 4).reshape(3, 3, 5, 4)).shape == (3, 5, 4)
+        assert packed.cache_class()(3, 3, 24, 4).layers[0](*random_weight(45, 4).reshape(3, 3, 5, 4)).shape == (3, 5, 4)
         lines = capsys.readouterr().err.splitlines()
         assert len(lines) == 1 and "numba is not installed" in lines[0]
     finally:

@@ -154,7 +154,7 @@ def test_the_output_is_the_targets_exactly(monkeypatch, n_vocab, K, seed):
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
-        ("< float(q[i][j])", "<= float(q[i][j])"),
+        ("* float(p[i][j]) < float(q[i][j])", "* float(p[i][j]) <= float(q[i][j])"),
         ("residual if residual.any() else q[i]", "q[i]"),
         ("q[i] - p[i]", "q[i] - p[i][j]"),
         ("sample(q[m], rng)", "sample(q[m - 1], rng)"),

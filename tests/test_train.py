@@ -11,6 +11,7 @@ import pytest
 import train
 from encoder import get_encoder
 from speculative.engines.cached import CachedModel
+from speculative.engines.jax_engine import load_gpt2
 from utils import UserError, load_encoder_hparams_and_params
 
 TARGET = {"n_vocab": 300, "n_ctx": 32, "n_embd": 16, "n_head": 2, "n_layer": 2}
@@ -92,7 +93,7 @@ def test_continuations_at_temperature_0_are_greedy(trained):
     encoder, hparams, params = load_encoder_hparams_and_params("tiny-target", str(out))
     x = np.array([encoder.encode("the cat sat on the old green house and then it saw a river under")[:8]] * 2)
     x = np.pad(x, ((0, 0), (0, 24)))
-    gpt2, weights, temperature = train.load_jax_gpt2(), jax.tree.map(jax.numpy.asarray, params), np.float32([0, 1])
+    gpt2, weights, temperature = load_gpt2(), jax.tree.map(jax.numpy.asarray, params), np.float32([0, 1])
     own = train.continuations(gpt2, hparams, weights, x, 8, temperature, jax.random.key(0))
     model = CachedModel(params, hparams, lambda logits: logits)
     assert own.shape == (2, 32)
@@ -101,7 +102,7 @@ def test_continuations_at_temperature_0_are_greedy(trained):
 
 
 def test_windows_attend_to_themselves_alone():
-    gpt2, params = train.load_jax_gpt2(), train.init_params(TARGET, np.random.default_rng(0))
+    gpt2, params = load_gpt2(), train.init_params(TARGET, np.random.default_rng(0))
     x = np.random.default_rng(1).integers(300, size=(3, 32))
     together = train.log_probs(gpt2, params, 2, x).reshape(3, 32, 300)
     for window, rows in zip(x, together, strict=True):
@@ -110,7 +111,7 @@ def test_windows_attend_to_themselves_alone():
 
 
 def test_a_run_goes_on_from_its_checkpoint(works, tmp_path):
-    gpt2, rng = train.load_jax_gpt2(), np.random.default_rng(0)
+    gpt2, rng = load_gpt2(), np.random.default_rng(0)
     params, x = train.init_params(DRAFT, rng), rng.integers(300, size=(2, 33))
 
     def loss(params, x):

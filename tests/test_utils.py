@@ -239,7 +239,7 @@ def test_files_that_cannot_be_read(model, monkeypatch):
     def refuse(*args, **kwargs):
         raise PermissionError(13, "Permission denied", "weights")
 
-    monkeypatch.setattr(utils, "load_params", refuse)
+    monkeypatch.setattr(utils, "build_params", refuse)
     assert refusal(load_encoder_hparams_and_params, "tiny", model.parent) == "cannot read weights: Permission denied"
     (model / "hparams.json").unlink()
     (model / "hparams.json").symlink_to(model)

@@ -80,7 +80,7 @@ def test_it_passes_where_nothing_is_broken():
     assert "K = 1, 2, 4, 8, 3" in checks["greedy"].detail
 
 
-ACCEPT = "rng.random() * lenience * float(p[i][j]) < float(q[i][j])"
+ACCEPT = "u * float(p[i][j]) < float(q[i][j])"
 RESIDUAL = "residual = max_fn(q[i] - p[i])"
 
 

@@ -47,14 +47,15 @@ class CachedModel:
         return CachedModel(self.params, self.hparams, to_probs, type(self.cache))
 
     def forget(self) -> None:
-        """Empties the cache."""
-        self.tokens = np.empty(0, int)  # [cache.length], the tokens that the cache holds
+        """Forgets which tokens the cache holds: the next x shares no prefix with it and is computed whole."""
+        self.tokens = np.empty(0, int)  # the tokens whose keys and values are known
 
     def __call__(self, x, n_last: int = 1) -> np.ndarray:  # [n] -> [n_last, n_vocab]
         """Raises ValueError where x does not fit into the context or has fewer than n_last tokens."""
         x = np.asarray(x)  # [n]
         if not n_last <= len(x) <= self.n_ctx:
             raise ValueError(f"{len(x)} tokens: the context holds {self.n_ctx}, and {n_last} rows were asked for")
+        # A cache holds no logits: the rows that are asked for are computed also where all of x is known.
         n_keep = min(common_prefix(self.tokens, x), len(x) - n_last)
         self.forget()  # so that an interrupted pass leaves an empty cache behind and not a wrong one
         self.cache.length = n_keep

@@ -1,7 +1,7 @@
 """The kernels: a few rows times a packed weight, and attention over the cache, at the speed of the memory.
 
 A decoding step multiplies 1 row (or the K+1 rows of a window) by every weight of the model. The weights come from
-memory, some 15 bytes to a CPU cycle for the whole machine; in that cycle each core can do 32 multiply-adds. So a weight
+memory, a few bytes to a CPU cycle; in that cycle each core can do 32 multiply-adds. So a weight
 should be read once, in the order in which it lies in memory, and used for all rows while it is in a register:
 
     tile    The weight is stored as [n_tiles, n_in, LANES]: LANES neighbouring output channels, all their inputs in
@@ -19,7 +19,7 @@ should be read once, in the order in which it lies in memory, and used for all r
 Attention is the same product twice: scores = q times the keys, kept as tiles of LANES tokens, and output =
 probabilities times the values, kept as tiles of LANES dimensions. Appending to these tiles is all the cache does.
 
-packed.py has the plain NumPy form of everything here, which the tests compare with.
+packed.py has the products in plain NumPy, and gpt2.py the attention: the tests compare with them.
 """
 
 import math

@@ -130,15 +130,15 @@ class PackedKVCache:
         self.layers = [functools.partial(self.attend, *layer) for layer in zip(self.keys, self.values, strict=True)]
 
     def attend(self, keys, values, q, k, v):  # [n_head, n_new, d_head] thrice -> [n_head, n_new, d_head]
+        """As KVCache.attend; keys [n_head, n_tiles, d_head, lanes], values [n_head, d_tiles, n_ctx, lanes]."""
         out = np.empty((q.shape[1], q.shape[0], q.shape[2]), np.float32)  # [n_new, n_head, d_head]
         kernels().attend(q, k, v, keys, values, self.length, out)
         return out.transpose(1, 0, 2)
 
 
-def new_cache(hparams):
-    """An empty cache for a model: PackedKVCache, or KVCache where numba is not installed."""
-    kind = PackedKVCache if kernels() else KVCache
-    return kind(hparams["n_layer"], hparams["n_head"], hparams["n_ctx"], hparams["n_embd"] // hparams["n_head"])
+def cache_class():
+    """PackedKVCache, or KVCache where numba is not installed."""
+    return PackedKVCache if kernels() else KVCache
 
 
 def reference_matmul(x, w):  # [n_rows, n_in], [n_in, n_out] -> [n_rows, n_out]
