@@ -23,7 +23,6 @@ from speculative.recorder import Recorder
 from speculative.sampling import autoregressive_sampling, max_fn, sample, speculative_sampling
 from speculative.setup import choose_engine, create_draft_fn, create_probs_fns, decode_on_device, load_models, read_text
 from speculative.stop import until_stop
-from utils import UserError
 
 # The blog's names, from where the blog has them.
 __all__ = ["autoregressive_sampling", "main", "max_fn", "sample", "speculative_sampling"]
@@ -125,13 +124,8 @@ def verify_models(o, encoder, target_model, draft_model, input_ids, ngram_text):
         create_draft = create_draft_fn(o, encoder, draft, draft_to_probs, ngram_text)
         return verify.Decoders(target_model.with_probs(to_probs), create_draft, options={"lenience": o.lenience})
 
-    if o.engine == "jax":
-        raise UserError("--verify compares to the bit, which only --engine numpy promises")
-    n_new = max(40, 2 * (1 + (4 if o.K == "auto" else o.K)))  # the most that verify adds to a prompt
     n_ctx = min(model.n_ctx for model in (target_model, draft_model) if model)
-    if n_ctx < n_new + 2:
-        raise UserError(f"--verify with --K {o.K} decodes {n_new} tokens, too many for a context of {n_ctx}")
-    prompts = [ids[n_new - n_ctx :] for ids in [input_ids, *map(encoder.encode, verify.PROMPTS)]]
+    prompts = [ids[verify.most_new(o.K) - n_ctx :] for ids in [input_ids, *map(encoder.encode, verify.PROMPTS)]]
     checks = verify.verify(decoders, o.temperature, prompts, AutoK if o.K == "auto" else o.K, seed=o.seed)
     if not verify.show(checks, print=lambda *words: print(*words, flush=True)):
         command_line.fail("", 1)

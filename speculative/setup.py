@@ -6,7 +6,7 @@ from functools import partial
 
 from utils import UserError, load_encoder_and_hparams, load_params, model_folder
 
-from . import memory
+from . import memory, verify
 from .drafters import Parts, make_drafter, needs_model, ngram_model
 from .engines import packed
 from .engines.cached import CachedModel
@@ -69,6 +69,8 @@ def load_models(o, prompt: str):
     if len(input_ids) + o.n_tokens_to_generate > n_ctx:
         needed = f"the prompt's {len(input_ids)} tokens and {o.n_tokens_to_generate} more"
         raise UserError(f"{needed} exceed the context of {n_ctx} tokens: shorten the one or ask for fewer of the other")
+    if o.verify and n_ctx < (n_new := verify.most_new(o.K)) + 2:
+        raise UserError(f"--verify with --K {o.K} decodes {n_new} tokens, too many for a context of {n_ctx}")
     memory.check([(hparams, dtype) for (_, hparams), (_, dtype) in zip(small, sizes, strict=True)])
 
     load = load_on_jax if o.engine == "jax" else load_on_numpy
@@ -111,6 +113,8 @@ def choose_engine(o) -> str:
             engine = "numpy"
     if engine == "jax" and "int8" in (o.dtype, o.draft_dtype):
         raise UserError("--engine jax has float32 and bfloat16: choose one of them, or --engine numpy for int8")
+    if engine == "jax" and o.verify:
+        raise UserError("--verify compares to the bit, which only --engine numpy promises")
     if engine == "numpy" and o.mesh > 1:
         raise UserError("--mesh splits the models over the devices of --engine jax: add it, or leave --mesh out")
     return engine

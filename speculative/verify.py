@@ -90,6 +90,11 @@ def verify(
     yield from check_sampled(sampled, prompts, K, seed, draws, seconds, clock)
 
 
+def most_new(K) -> int:
+    """The most tokens that verify adds to a prompt; K is a number or "auto"."""
+    return max(40, 2 * (1 + (4 if K == "auto" else K)))
+
+
 def check_greedy(decoders: Decoders, prompts, lookaheads: Iterable, N: int) -> Check:
     """Token for token, at temperature 0, where the random numbers decide nothing."""
     lookaheads, n_tokens = list(lookaheads), 0
