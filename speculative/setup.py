@@ -77,17 +77,17 @@ def load_models(o, prompt: str):
     models = []
     for (size, dtype), (_, hparams), to_probs in zip(sizes, small, create_probs_fns(o, o.temperature), strict=False):
         read = partial(load_params, model_folder(size, o.models_dir), hparams)
-        models.append(load(o, read, hparams, dtype, to_probs))
+        models.append(load(o, read, hparams, dtype, to_probs, len(input_ids)))
     return encoder, input_ids, models[0], models[1] if models[1:] else None
 
 
-def load_on_numpy(o, read: Callable, hparams: dict, dtype: str, to_probs: Callable) -> CachedModel:
+def load_on_numpy(o, read: Callable, hparams: dict, dtype: str, to_probs: Callable, n_prompt: int) -> CachedModel:
     """read(convert) gives the parameters, as utils.load_params does."""
     packed.warm_up(dtype)
     return create_model_fn(read(packed.packer(dtype)), hparams, to_probs)
 
 
-def load_on_jax(o, read: Callable, hparams: dict, dtype: str, to_probs: Callable):
+def load_on_jax(o, read: Callable, hparams: dict, dtype: str, to_probs: Callable, n_prompt: int):
     """The same on whatever devices JAX has, split over o.mesh of them -> JaxModel. Raises UserError."""
     from .engines.jax_engine import JaxModel, keep_compiled
     from .engines.sharding import make_mesh, place, start_processes
@@ -96,7 +96,7 @@ def load_on_jax(o, read: Callable, hparams: dict, dtype: str, to_probs: Callable
     keep_compiled()
     model = JaxModel(place(read, hparams, dtype, make_mesh(o.mesh)), to_probs)
     if o.drafter != "model" or o.K == "auto":  # else nothing but decode_on_device runs it
-        seconds = model.warm_up(min(hparams["n_ctx"], 64), 10 if o.K == "auto" else o.K)
+        seconds = model.warm_up(n_prompt, 10 if o.K == "auto" else o.K)
         print(f"compiled a model in {seconds:.1f} s", file=sys.stderr)
     return model
 

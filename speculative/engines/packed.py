@@ -15,6 +15,10 @@ import numpy as np
 from speculative.engines.cached import KVCache
 from utils import UserError
 
+# Else a thread whose partner has no core to run on spins for half a second at the end of each product. The OpenMP that
+# numba may use reads this when it is loaded.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
 DTYPES = {"float32": np.float32, "bfloat16": np.uint16, "int8": np.int8}  # how a weight is stored
 
 
