@@ -81,8 +81,9 @@ def main(**flags):
         report.check_writable(o.json)
     prompt = "" if o.unconditional else read_text(o.prompt_file, "prompt") if o.prompt_file else o.prompt
     ngram_text = read_text(o.ngram_text, "text for n-grams") if o.ngram_text else ""
-    packed.set_threads(o.threads)
     o.engine = choose_engine(o)
+    if o.engine == "numpy":
+        packed.set_threads(o.threads)
 
     encoder, input_ids, target_model, draft_model = load_models(o, prompt)
     if o.verify:

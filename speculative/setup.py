@@ -73,43 +73,51 @@ def load_models(o, prompt: str):
         raise UserError(f"--verify with --K {o.K} decodes {n_new} tokens, too many for a context of {n_ctx}")
     memory.check([(hparams, dtype) for (_, hparams), (_, dtype) in zip(small, sizes, strict=True)])
 
-    load = load_on_jax if o.engine == "jax" else load_on_numpy
+    load = jax_loader(o, len(input_ids)) if o.engine == "jax" else load_on_numpy
     models = []
     for (size, dtype), (_, hparams), to_probs in zip(sizes, small, create_probs_fns(o, o.temperature), strict=False):
         read = partial(load_params, model_folder(size, o.models_dir), hparams)
-        models.append(load(o, read, hparams, dtype, to_probs, len(input_ids)))
+        models.append(load(read, hparams, dtype, to_probs))
     return encoder, input_ids, models[0], models[1] if models[1:] else None
 
 
-def load_on_numpy(o, read: Callable, hparams: dict, dtype: str, to_probs: Callable, n_prompt: int) -> CachedModel:
+def load_on_numpy(read: Callable, hparams: dict, dtype: str, to_probs: Callable) -> CachedModel:
     """read(convert) gives the parameters, as utils.load_params does."""
     packed.warm_up(dtype)
     return create_model_fn(read(packed.packer(dtype)), hparams, to_probs)
 
 
-def load_on_jax(o, read: Callable, hparams: dict, dtype: str, to_probs: Callable, n_prompt: int):
-    """The same on whatever devices JAX has, split over o.mesh of them -> JaxModel. Raises UserError."""
+def jax_loader(o, n_prompt: int) -> Callable:
+    """load_on_numpy's twin for whatever devices JAX has, split over o.mesh of them -> JaxModel. Raises UserError."""
     from .engines.jax_engine import JaxModel, keep_compiled
-    from .engines.sharding import make_mesh, place, start_processes
+    from .engines.sharding import make_mesh, place
 
-    start_processes()
     keep_compiled()
-    model = JaxModel(place(read, hparams, dtype, make_mesh(o.mesh)), to_probs)
-    if o.drafter != "model" or o.K == "auto":  # else nothing but decode_on_device runs it
-        seconds = model.warm_up(n_prompt, 10 if o.K == "auto" else o.K)
-        print(f"compiled a model in {seconds:.1f} s", file=sys.stderr)
-    return model
+    mesh = make_mesh(o.mesh)
+
+    def load_on_jax(read, hparams, dtype, to_probs):
+        model = JaxModel(place(read, hparams, dtype, mesh), to_probs)
+        if o.drafter != "model" or o.K == "auto":  # else nothing but decode_on_device runs it
+            seconds = model.warm_up(n_prompt, 10 if o.K == "auto" else o.K)
+            print(f"compiled a model in {seconds:.1f} s", file=sys.stderr)
+        return model
+
+    return load_on_jax
 
 
 def choose_engine(o) -> str:
     """ "numpy" or "jax", which auto takes where it is installed and sees an accelerator. Raises UserError."""
     engine = o.engine
-    if engine == "auto":
+    if engine != "numpy":
         try:
             from .engines.jax_engine import has_accelerator
+            from .engines.sharding import start_processes
 
-            engine = "jax" if has_accelerator() else "numpy"
+            start_processes()  # once, and before JAX is asked for its devices
+            engine = "jax" if engine == "jax" or has_accelerator() else "numpy"
         except UserError:
+            if engine == "jax":
+                raise
             engine = "numpy"
     if engine == "jax" and "int8" in (o.dtype, o.draft_dtype):
         raise UserError("--engine jax has float32 and bfloat16: choose one of them, or --engine numpy for int8")

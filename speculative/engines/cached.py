@@ -53,15 +53,19 @@ class CachedModel:
     def __call__(self, x, n_last: int = 1) -> np.ndarray:  # [n] -> [n_last, n_vocab]
         """Raises ValueError where x does not fit into the context or has fewer than n_last tokens."""
         x = np.asarray(x)  # [n]
-        if not n_last <= len(x) <= self.n_ctx:
-            raise ValueError(f"{len(x)} tokens: the context holds {self.n_ctx}, and {n_last} rows were asked for")
-        # A cache holds no logits: the rows that are asked for are computed also where all of x is known.
-        n_keep = min(common_prefix(self.tokens, x), len(x) - n_last)
+        n_keep = n_known(self.tokens, x, n_last, self.n_ctx)
         self.forget()  # so that an interrupted pass leaves an empty cache behind and not a wrong one
         self.cache.length = n_keep
         logits = self.forward(x[n_keep:], n_last=n_last)  # [n_last, n_vocab]
         self.tokens = x
         return self.to_probs(logits)  # [n_last, n_vocab]
+
+
+def n_known(tokens: np.ndarray, x: np.ndarray, n_last: int, n_ctx: int) -> int:  # [n_tokens], [n]
+    """How many tokens of x a cache of `tokens` spares. It holds no logits: the last n_last are computed in any case."""
+    if not n_last <= len(x) <= n_ctx:
+        raise ValueError(f"{len(x)} tokens: the context holds {n_ctx}, and {n_last} rows were asked for")
+    return min(common_prefix(tokens, x), len(x) - n_last)
 
 
 def common_prefix(a: np.ndarray, b: np.ndarray) -> int:  # [n_a], [n_b] -> how many leading tokens are the same

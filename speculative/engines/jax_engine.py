@@ -26,7 +26,7 @@ import numpy as np
 
 from utils import UserError, first_line
 
-from .cached import common_prefix
+from .cached import n_known
 
 try:
     import jax
@@ -225,9 +225,7 @@ class JaxModel:
     def __call__(self, x, n_last: int = 1) -> np.ndarray:  # [n] -> [n_last, n_vocab]
         """Raises ValueError where x does not fit into the context or has fewer than n_last tokens."""
         x = np.asarray(x)  # [n]
-        if not n_last <= len(x) <= self.n_ctx:
-            raise ValueError(f"{len(x)} tokens: the context holds {self.n_ctx}, and {n_last} rows were asked for")
-        n_keep = min(common_prefix(self.tokens, x), len(x) - n_last)
+        n_keep = n_known(self.tokens, x, n_last, self.n_ctx)
         self.forget()  # so that an interrupted pass leaves an empty cache behind and not a wrong one
         if len(x) - n_keep > max(n_last, SMALL):  # a prompt, of which only the last few tokens need logits
             n_keep, n_before = len(x) - n_last, n_keep
