@@ -11,7 +11,6 @@ drafter's, both the median over the repeats, and then the median over the prompt
 
 import argparse
 import json
-import sys
 from collections import defaultdict
 from pathlib import Path
 from statistics import median
@@ -20,6 +19,7 @@ import numpy as np
 from sweep import PROMPTS, ROOT, Pair, read_prompts
 from tqdm import tqdm
 
+from speculative.command_line import guarded
 from speculative.drafters import DRAFTERS, Parts, drafter_names, make_drafter, ngram_model
 from speculative.report import machine
 from speculative.setup import read_text
@@ -193,8 +193,4 @@ def main(arguments=None):
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    guarded(main)

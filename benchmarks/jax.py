@@ -25,10 +25,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from speculative.analysis import largest_beta, read_bandwidth
+from speculative.command_line import guarded
 from speculative.engines.jax_engine import keep_compiled
 from speculative.engines.jax_loop import DeviceDecoder, for_each_row
 from speculative.engines.sharding import place
-from utils import UserError, load_encoder_and_hparams, load_params, model_folder
+from utils import load_encoder_and_hparams, load_params, model_folder
 
 PROMPTS = [
     "It was late in the evening when my friend came into the room and sat down before the fire without a word.",
@@ -214,7 +215,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except UserError as error:
-        sys.exit(f"error: {error}")
+    guarded(main)

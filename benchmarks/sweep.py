@@ -26,6 +26,7 @@ import numpy as np
 from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from speculative.command_line import guarded
 from speculative.drafters import Parts, drafter_names, make_drafter, needs_model, ngram_model
 from speculative.engines.cached import CachedModel
 from speculative.engines.packed import cache_class, packer, warm_up
@@ -467,9 +468,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except UserError as error:
-        sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        sys.exit("interrupted; run again to go on from here")
+    guarded(main, "interrupted; run again to go on from here")

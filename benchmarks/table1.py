@@ -12,13 +12,13 @@ Source: Chen et al. 2023, table 1, where the quality is ROUGE-2 for XSum and pas
 
 import argparse
 import math
-import sys
 from pathlib import Path
 
 import numpy as np
 from sweep import PROMPTS, Pair, add_model_arguments, read_prompts, token_times  # which sets the path for what follows
 from tqdm import tqdm
 
+from speculative.command_line import guarded
 from speculative.report import check_writable, machine, write_json
 from utils import UserError
 
@@ -127,9 +127,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except UserError as error:
-        sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        sys.exit("interrupted")
+    guarded(main)

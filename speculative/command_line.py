@@ -14,7 +14,8 @@ from .options import usage, with_values
 
 def run(main: Callable, doc: str) -> None:
     """Calls main with the flags that were typed. Ends with status 0, 2 after an error or 130 after Ctrl-C."""
-    try:
+
+    def typed():
         signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.unraisablehook = unraisable
         sys.stdout, sys.stderr = sys.stdout or open(os.devnull, "w"), sys.stderr or open(os.devnull, "w")  # noqa: SIM115
@@ -26,15 +27,24 @@ def run(main: Callable, doc: str) -> None:
             fire.Fire(fire.decorators.SetParseFn(str)(main), command=with_values(sys.argv[1:]))
         sys.stdout.flush()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # nothing is left to be interrupted
-    except UserError as error:
-        fail(f"error: {error}", 2)
+
+    try:
+        guarded(typed)
     except MemoryError:
         fail("error: the memory is full: a smaller model needs less, and so does --dtype int8", 2)
-    except KeyboardInterrupt:
-        fail("interrupted", 130)
     except OSError as error:  # of the standard output: every other file's is a UserError
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # as Python would try again on its way out
         fail("" if isinstance(error, BrokenPipeError) else f"error: cannot write the output: {error.strerror}", 2)
+
+
+def guarded(action: Callable, interrupted: str = "interrupted") -> None:
+    """Calls action, of any command. A UserError ends it with its line and status 2, Ctrl-C with the other and 130."""
+    try:
+        action()
+    except UserError as error:
+        fail(f"error: {error}", 2)
+    except KeyboardInterrupt:
+        fail(interrupted, 130)
 
 
 def unraisable(error):
