@@ -15,13 +15,13 @@ if __name__ == "__main__":  # Ctrl-C during the imports below; from then on comm
 import numpy as np
 from tqdm import tqdm
 
-from speculative import command_line, report, verify
+from speculative import command_line, on_device, report, verify
 from speculative.engines import packed
 from speculative.lookahead import AutoK
 from speculative.options import parse_flags
 from speculative.recorder import Recorder
 from speculative.sampling import autoregressive_sampling, max_fn, sample, speculative_sampling
-from speculative.setup import choose_engine, create_draft_fn, create_probs_fns, decode_on_device, load_models, read_text
+from speculative.setup import choose_prompts, create_draft_fn, create_probs_fns, load_models, read_text
 from speculative.stop import until_stop
 
 # The blog's names, from where the blog has them.
@@ -41,7 +41,7 @@ def run_sampling_fn(title, decode_fn, o, encoder, prompt):
 
     decode_fn(rng, recorder) -> Steps. Each sample has a generator of its own, the same ones for every decoder.
     """
-    print(f"\n{title}\n{'-' * len(title)}", flush=True)
+    print_title(title)
     recorder, color = Recorder(o.lenience), report.use_color(o.color)
     texts = []
     for s in range(o.n_samples):
@@ -67,11 +67,34 @@ def run_sampling_fn(title, decode_fn, o, encoder, prompt):
             print(writer.end())
         else:
             texts.append(prompt + writer.text + writer.end())
+    print_result(recorder, texts)
+    return recorder
+
+
+def run_batch_fn(title, decode_fn, o, encoder, prompts):
+    """The same for o.batch prompts that are decoded together; decode_fn yields a Step for each of them, or None."""
+    print_title(title)
+    recorder = Recorder(o.lenience)
+    writers = [report.TextWriter(encoder) for _ in prompts]
+    with tqdm(total=o.batch * o.n_tokens_to_generate, unit="token", leave=False, disable=None) as bar:
+        for steps in recorder.watch_batch(decode_fn(np.random.default_rng(o.seed), recorder), o.batch):
+            for writer, step in zip(writers, steps, strict=True):
+                if step:
+                    writer.push(step)
+                    bar.update(len(step.tokens))
+    print_result(recorder, [prompt + w.text + w.end() for prompt, w in zip(prompts, writers, strict=True)])
+    return recorder
+
+
+def print_title(title):
+    print(f"\n{title}\n{'-' * len(title)}", flush=True)
+
+
+def print_result(recorder, texts):
     print(f"Time = {recorder.seconds:.2f}s")
     for text in texts:
         print(f"Text = {text}")
     sys.stdout.flush()
-    return recorder
 
 
 def main(**flags):
@@ -79,13 +102,14 @@ def main(**flags):
     o = parse_flags(flags, DEMO)
     if o.json:
         report.check_writable(o.json)
-    prompt = "" if o.unconditional else read_text(o.prompt_file, "prompt") if o.prompt_file else o.prompt
+    prompts = choose_prompts(o)  # one, but for --batch
     ngram_text = read_text(o.ngram_text, "text for n-grams") if o.ngram_text else ""
-    o.engine = choose_engine(o)
+    o.engine = on_device.choose_engine(o)
     if o.engine == "numpy":
         packed.set_threads(o.threads)
 
-    encoder, input_ids, target_model, draft_model = load_models(o, prompt)
+    encoder, all_input_ids, target_model, draft_model = load_models(o, prompts)
+    input_ids = all_input_ids[0]
     if o.verify:
         return verify_models(o, encoder, target_model, draft_model, input_ids, ngram_text)
     models = [model for model in (target_model, draft_model) if model]
@@ -101,8 +125,10 @@ def main(**flags):
             return auto_K.decode(input_ids, draft, target, N, rng, lenience=o.lenience)
         return speculative_sampling(input_ids, draft, target, N, o.K, rng, lenience=o.lenience)
 
-    if o.engine == "jax" and o.drafter == "model" and o.K != "auto":
-        autoregressive_decode, speculative_decode = decode_on_device(o, input_ids, target_model, draft_model)
+    if o.engine == "jax" and on_device.runs_as_one_loop(o):
+        autoregressive_decode, speculative_decode = on_device.decode_on_device(
+            o, all_input_ids, target_model, draft_model
+        )
     else:  # the first call of each kind pays for memory and threads that the later ones find ready: it is not timed
         for model in models:
             model(np.zeros(8, int), 1)
@@ -112,8 +138,15 @@ def main(**flags):
     for title, decode in [("Autoregressive Decode", autoregressive_decode), ("Speculative Decode", speculative_decode)]:
         for model in models:
             model.forget()
-        runs.append(run_sampling_fn(title, decode, o, encoder, prompt))
-    report.show(o, encoder, prompt, input_ids, *runs, weight_bytes=target_model.weight_bytes)
+        if o.batch > 1:
+            runs.append(run_batch_fn(title, decode, o, encoder, prompts))
+        else:
+            runs.append(run_sampling_fn(title, decode, o, encoder, *prompts))
+    weight_bytes = target_model.weight_bytes / o.batch  # read for a token: prompts that are decoded together share them
+    report.show(o, encoder, prompts, all_input_ids, *runs, weight_bytes=weight_bytes)
+    if o.engine == "jax" and o.temperature == 0:
+        for line in on_device.greedy_differences(all_input_ids * o.n_samples, target_model, *runs):
+            print(f"Note: {line}")
 
 
 def verify_models(o, encoder, target_model, draft_model, input_ids, ngram_text):

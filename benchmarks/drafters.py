@@ -16,13 +16,13 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
-from sweep import PROMPTS, ROOT, Pair, read_prompts
+from sweep import PROMPTS, ROOT, Pair
 from tqdm import tqdm
 
 from speculative.command_line import guarded
 from speculative.drafters import DRAFTERS, Parts, drafter_names, make_drafter, ngram_model
 from speculative.report import machine
-from speculative.setup import read_text
+from speculative.setup import read_prompts, read_text
 from utils import UserError
 
 

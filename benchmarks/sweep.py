@@ -35,6 +35,7 @@ from speculative.lookahead import AutoK
 from speculative.recorder import Iteration, Recorder, figures
 from speculative.report import machine
 from speculative.sampling import Step, autoregressive_sampling, speculative_sampling
+from speculative.setup import read_prompts
 from utils import UserError, load_encoder_hparams_and_params
 
 ROOT = Path(__file__).parents[1]
@@ -91,20 +92,6 @@ def load_model(size, models_dir, dtype):
     warm_up(dtype)
     encoder, hparams, params = load_encoder_hparams_and_params(size, models_dir, packer(dtype))
     return encoder, hparams, CachedModel(params, hparams, None, cache_class())
-
-
-def read_prompts(path, n_prompts):
-    """A .txt or .jsonl file -> its first n_prompts prompts. Raises UserError."""
-    try:
-        lines = [line for line in Path(path).read_text(encoding="utf-8").splitlines() if line.strip()][:n_prompts]
-        prompts = [json.loads(line)["prompt"] for line in lines] if str(path).endswith(".jsonl") else lines
-    except OSError as error:
-        raise UserError(f"cannot read the prompts {path}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError):
-        raise UserError(f'{path} should be UTF-8, and in .jsonl each line an object with "prompt"') from None
-    if not prompts or not all(isinstance(prompt, str) and prompt for prompt in prompts):
-        raise UserError(f"{path} should hold a prompt on each line")
-    return prompts
 
 
 # ---- Measuring -------------------------------------------------------------------------------------------------------

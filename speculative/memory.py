@@ -8,10 +8,11 @@ BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
 OFFICIAL = {"1558M": (48, 1600), "774M": (36, 1280), "355M": (24, 1024), "124M": (12, 768)}  # n_layer, n_embd
 
 
-def needed(hparams: dict, dtype: str) -> int:
-    """Bytes that a model takes: its weights as stored, a full cache of float32, and two float32 tensors on the way."""
+def needed(hparams: dict, dtype: str, n_cached: int | None = None) -> int:
+    """Bytes that a model takes: its weights as stored, a cache of float32 for n_cached tokens (default: all of one
+    context), and two float32 tensors on the way."""
     weights = parameter_count(hparams) * BYTES[dtype]
-    cache = 2 * hparams["n_layer"] * hparams["n_ctx"] * hparams["n_embd"] * 4
+    cache = 2 * hparams["n_layer"] * (n_cached or hparams["n_ctx"]) * hparams["n_embd"] * 4
     largest = max(hparams["n_vocab"], 4 * hparams["n_embd"]) * hparams["n_embd"] * 4
     return weights + cache + 2 * largest
 
@@ -34,11 +35,11 @@ def read_number(path: str, label: str = "") -> int | None:
         return None
 
 
-def check(models: list[tuple[dict, str]], free: int | None = None) -> None:
+def check(models: list[tuple[dict, str]], free: int | None = None, n_cached: int | None = None) -> None:
     """models: (hparams, dtype) of the target, and of the draft where there is one. Raises UserError where they need
     more than is free, and says what would fit: the same models in fewer bytes, else a smaller target."""
     free = available() if free is None else free
-    total = sum(needed(hparams, dtype) for hparams, dtype in models)
+    total = sum(needed(hparams, dtype, n_cached) for hparams, dtype in models)
     if free is None or total <= free:
         return
     hparams = [hparams for hparams, _ in models]
@@ -48,9 +49,9 @@ def check(models: list[tuple[dict, str]], free: int | None = None) -> None:
         if parameter_count(smaller) < parameter_count(hparams[0]):
             remedies.append((f"--target_model_size {size} --dtype int8", "int8", [smaller, *hparams[1:]]))
     for flags, dtype, instead in remedies:
-        if sum(needed(model, dtype) for model in instead) <= free:
+        if sum(needed(model, dtype, n_cached) for model in instead) <= free:
             remedy = flags + (f" --draft_dtype {dtype}" if models[1:] else "") + " would fit"
             break
     else:
-        remedy = "take smaller models"
+        remedy = "take smaller models" + (" or a smaller --batch" if n_cached else "")
     raise UserError(f"the models need {total / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free: {remedy}")

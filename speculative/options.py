@@ -53,10 +53,11 @@ def switch(value: str) -> bool:
     return value == "True"
 
 
-def integer(at_least: int) -> Callable[[str], int]:
+def integer(at_least: int, at_most: int = 10**18) -> Callable[[str], int]:
     def parse(value):
-        if not re.fullmatch(r"[+-]?[0-9]{1,18}", value) or int(value) < at_least:
-            raise ValueError(f"a whole number of at least {at_least}")
+        if not re.fullmatch(r"[+-]?[0-9]{1,18}", value) or not at_least <= int(value) <= at_most:
+            limits = f"of at least {at_least}" if at_most == 10**18 else f"from {at_least} to {at_most}"
+            raise ValueError(f"a whole number {limits}")
         return int(value)
 
     return parse
@@ -138,6 +139,9 @@ OPTIONS = {
     "draft_dtype": Option("float32", dtype, "how the draft's are"),
     "engine": Option("numpy", one_of("numpy", "jax", "auto"), "numpy, jax, or auto: jax where it sees an accelerator"),
     "mesh": Option(1, integer(1), "split the models over so many devices of JAX"),
+    "batch": Option(
+        1, integer(1, 4096), "decode so many prompts together on JAX: the file's lines, or one prompt as often"
+    ),
     "threads": Option(None, integer(1), "how many threads compute; as many as there are cores, if not given"),
     "source": Option("openai", source, "where missing models come from: openai, huggingface or the URL of a mirror"),
     # What is shown
@@ -151,6 +155,7 @@ OPTIONS = {
 
 # Of each group at most one may be given.
 EXCLUSIVE = [("prompt", "prompt_file", "unconditional"), ("quiet", "verbose"), ("quiet", "color"), ("verify", "json")]
+EXCLUSIVE += [("batch", flag) for flag in ("n_samples", "stop", "stream", "color", "verbose", "verify")]
 
 
 def parse_flags(flags: dict[str, Any], demo_defaults: dict[str, Any]) -> SimpleNamespace:

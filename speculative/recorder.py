@@ -101,6 +101,23 @@ class Recorder:
             self.samples[-1].append(self.now)
             yield step
 
+    def watch_batch(self, decoder: Iterator[list[Step | None]], n_batch: int) -> Iterator[list[Step | None]]:
+        """The same for prompts that are decoded together: a sample for each. An iteration's seconds are shared by all
+        the prompts of that call of the target."""
+        rows = [[] for _ in range(n_batch)]
+        self.samples += rows
+        while True:
+            start = self.clock()
+            steps = next(decoder, None)
+            seconds = self.clock() - start
+            self.seconds += seconds
+            if steps is None:
+                return
+            for row, step in zip(rows, steps, strict=True):
+                if step:
+                    row.append(Iteration(step, seconds=seconds))
+            yield steps
+
     @property
     def iterations(self) -> list[Iteration]:
         return [iteration for sample in self.samples for iteration in sample]

@@ -102,10 +102,13 @@ def colored_text(encoder, steps: Iterable[Step], color: bool = True) -> str:
 # ---- Why it was this fast --------------------------------------------------------------------------------------------
 
 
-def show(o, encoder, prompt: str, input_ids, plain: Recorder, speculative: Recorder, weight_bytes=None) -> None:
-    """What the flags in o ask for after both texts: the legend, a line for each iteration, the block, the JSON file."""
+def show(o, encoder, prompts, input_ids, plain: Recorder, speculative: Recorder, weight_bytes=None) -> None:
+    """What the flags in o ask for after the texts: the legend, a line for each iteration, the block, the JSON file.
+
+    prompts and input_ids are lists: one prompt, or with --batch several, and the ids of each.
+    """
     if o.json:
-        write_json(o.json, document(vars(o), encoder, prompt, input_ids, plain, speculative))
+        write_json(o.json, document(vars(o), encoder, prompts, input_ids, plain, speculative))
     if o.quiet:
         return
     if use_color(o.color):
@@ -245,18 +248,20 @@ def ms(seconds: float) -> str:
 SCHEMA = 1
 
 
-def document(options: dict, encoder, prompt: str, input_ids: list[int], plain: Recorder, speculative: Recorder) -> dict:
+def document(options: dict, encoder, prompts, input_ids, plain: Recorder, speculative: Recorder) -> dict:
     """What --json writes. Seconds throughout; null where a run was too short to measure something.
 
-    {schema, options, machine, prompt {text, tokens}, autoregressive {seconds, samples}, speculative (likewise),
-    figures}; a sample is {text, tokens, origins, iterations}. docs/json.md explains every key. SCHEMA changes when a
-    key is renamed or means something else, not when one is added.
+    {schema, options, machine, prompts [{text, tokens}], prompt (the first of them), autoregressive {seconds, samples},
+    speculative (likewise), figures}; a sample is {text, tokens, origins, iterations}. docs/json.md explains every key.
+    SCHEMA changes when a key is renamed or means something else, not when one is added.
     """
+    read = [{"text": p, "tokens": [int(token) for token in ids]} for p, ids in zip(prompts, input_ids, strict=True)]
     return {
         "schema": SCHEMA,
         "options": options,
         "machine": machine(),
-        "prompt": {"text": prompt, "tokens": [int(token) for token in input_ids]},
+        "prompt": read[0],
+        "prompts": read,
         "autoregressive": run_document(plain, encoder, options.get("stop")),
         "speculative": run_document(speculative, encoder, options.get("stop")),
         "figures": figures(plain, speculative),

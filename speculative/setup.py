@@ -1,12 +1,12 @@
 """From the flags to what decodes: the texts, the models and the drafter, built before the clock starts."""
 
-import sys
+import json
 from collections.abc import Callable
 from functools import partial
 
 from utils import UserError, load_encoder_and_hparams, load_params, model_folder
 
-from . import memory, verify
+from . import memory, on_device, verify
 from .drafters import Parts, make_drafter, needs_model, ngram_model
 from .engines import packed
 from .engines.cached import CachedModel
@@ -31,6 +31,29 @@ def read_text(path: str, what: str) -> str:
     return text
 
 
+def read_prompts(path: str, n: int) -> list[str]:
+    """The first n prompts of a file: .txt, one a line, or .jsonl, objects with "prompt". Raises UserError."""
+    lines = [line for line in read_text(path, "prompts").split("\n") if line.strip()][:n]
+    try:
+        prompts = [json.loads(line)["prompt"] for line in lines] if str(path).endswith(".jsonl") else lines
+    except (ValueError, KeyError, TypeError):
+        prompts = [None]
+    if not all(isinstance(prompt, str) and prompt for prompt in prompts):
+        raise UserError(f'each line of {path} should be an object with "prompt", which is a text that is not empty')
+    return prompts
+
+
+def choose_prompts(o) -> list[str]:
+    """The prompts of the options, o.batch of them: one, as often as that, or as many lines of a file."""
+    if o.prompt_file and o.batch > 1:
+        prompts = read_prompts(o.prompt_file, o.batch)
+        if len(prompts) < o.batch:
+            raise UserError(f"--batch {o.batch} needs as many prompts, and {o.prompt_file} has {len(prompts)}")
+        return prompts
+    prompt = "" if o.unconditional else read_text(o.prompt_file, "prompt") if o.prompt_file else o.prompt
+    return [prompt] * o.batch
+
+
 def create_probs_fns(o, temperature: float) -> tuple[Callable, Callable]:
     """(the target's function from logits to distributions, the draft's), with the filters of the options."""
     to_probs = partial(to_distribution, top_k=o.top_k, top_p=o.top_p)
@@ -49,10 +72,10 @@ def create_model_fn(params: dict, hparams: dict, to_probs: Callable) -> CachedMo
     return CachedModel(params, hparams, to_probs, packed.cache_class())
 
 
-def load_models(o, prompt: str):
-    """(encoder, the prompt's ids, target model, draft model or None) of the options. Raises UserError.
+def load_models(o, prompts: list[str]):
+    """(encoder, each prompt's ids, target model, draft model or None) of the options. Raises UserError.
 
-    The small files are read first: whether the models fit each other, the prompt their context and their weights the
+    The small files are read first: whether the models fit each other, the prompts their context and their weights the
     memory is known before gigabytes are read.
     """
     sizes = [(o.target_model_size, o.dtype)]
@@ -64,85 +87,26 @@ def load_models(o, prompt: str):
         pair = f"{o.draft_model_size} and {o.target_model_size}"
         raise UserError(f"{pair} have different vocabularies, so one cannot draft for the other")
     encoder, _ = small[0]
-    input_ids = encoder.encode(prompt) or [encoder.eot]
+    input_ids = [encoder.encode(prompt) or [encoder.eot] for prompt in prompts]
+    longest = max(map(len, input_ids))
     n_ctx = min(hparams["n_ctx"] for _, hparams in small)
-    if len(input_ids) + o.n_tokens_to_generate > n_ctx:
-        needed = f"the prompt's {len(input_ids)} tokens and {o.n_tokens_to_generate} more"
+    if longest + o.n_tokens_to_generate > n_ctx:
+        needed = f"the prompt's {longest} tokens and {o.n_tokens_to_generate} more"
         raise UserError(f"{needed} exceed the context of {n_ctx} tokens: shorten the one or ask for fewer of the other")
     if o.verify and n_ctx < (n_new := verify.most_new(o.K)) + 2:
         raise UserError(f"--verify with --K {o.K} decodes {n_new} tokens, too many for a context of {n_ctx}")
-    memory.check([(hparams, dtype) for (_, hparams), (_, dtype) in zip(small, sizes, strict=True)])
+    n_cached = o.batch * (longest + o.n_tokens_to_generate) if o.batch > 1 else None
+    memory.check([(hparams, dtype) for (_, hparams), (_, dtype) in zip(small, sizes, strict=True)], n_cached=n_cached)
 
-    load = jax_loader(o, len(input_ids)) if o.engine == "jax" else load_on_numpy
+    load = on_device.create_loader(o, longest) if o.engine == "jax" else load_on_numpy
     models = []
     for (size, dtype), (_, hparams), to_probs in zip(sizes, small, create_probs_fns(o, o.temperature), strict=False):
         read = partial(load_params, model_folder(size, o.models_dir), hparams)
-        models.append(load(read, hparams, dtype, to_probs))
+        models.append(load(read, hparams, dtype, to_probs, is_draft=bool(models)))
     return encoder, input_ids, models[0], models[1] if models[1:] else None
 
 
-def load_on_numpy(read: Callable, hparams: dict, dtype: str, to_probs: Callable) -> CachedModel:
+def load_on_numpy(read: Callable, hparams: dict, dtype: str, to_probs: Callable, is_draft: bool) -> CachedModel:
     """read(convert) gives the parameters, as utils.load_params does."""
     packed.warm_up(dtype)
     return create_model_fn(read(packed.packer(dtype)), hparams, to_probs)
-
-
-def jax_loader(o, n_prompt: int) -> Callable:
-    """load_on_numpy's twin for whatever devices JAX has, split over o.mesh of them -> JaxModel. Raises UserError."""
-    from .engines.jax_engine import JaxModel, keep_compiled
-    from .engines.sharding import make_mesh, place
-
-    keep_compiled()
-    mesh = make_mesh(o.mesh)
-
-    def load_on_jax(read, hparams, dtype, to_probs):
-        model = JaxModel(place(read, hparams, dtype, mesh), to_probs)
-        if o.drafter != "model" or o.K == "auto":  # else nothing but decode_on_device runs it
-            seconds = model.warm_up(n_prompt, 10 if o.K == "auto" else o.K)
-            print(f"compiled a model in {seconds:.1f} s", file=sys.stderr)
-        return model
-
-    return load_on_jax
-
-
-def choose_engine(o) -> str:
-    """ "numpy" or "jax", which auto takes where it is installed and sees an accelerator. Raises UserError."""
-    engine = o.engine
-    if engine != "numpy":
-        try:
-            from .engines.jax_engine import has_accelerator
-            from .engines.sharding import start_processes
-
-            start_processes()  # once, and before JAX is asked for its devices
-            engine = "jax" if engine == "jax" or has_accelerator() else "numpy"
-        except UserError:
-            if engine == "jax":
-                raise
-            engine = "numpy"
-    if engine == "jax" and "int8" in (o.dtype, o.draft_dtype):
-        raise UserError("--engine jax has float32 and bfloat16: choose one of them, or --engine numpy for int8")
-    if engine == "jax" and o.verify:
-        raise UserError("--verify compares to the bit, which only --engine numpy promises")
-    if engine == "numpy" and o.mesh > 1:
-        raise UserError("--mesh splits the models over the devices of --engine jax: add it, or leave --mesh out")
-    return engine
-
-
-def decode_on_device(o, input_ids, target_model, draft_model) -> tuple[Callable, Callable]:
-    """Both decoders as one compiled loop each, which the host hears of every few iterations only."""
-    from .engines.jax_loop import DeviceDecoder
-
-    filters = {"temperature": o.temperature, "top_k": o.top_k, "top_p": o.top_p, "lenience": o.lenience}
-    networks = target_model.network, draft_model.network
-    decoder = DeviceDecoder(*networks, **filters, draft_temperature=o.draft_temperature)
-    n, N = len(input_ids), o.n_tokens_to_generate
-    seconds = decoder.warm_up(n, N, 0) + decoder.warm_up(n, N, o.K)
-    print(f"compiled both loops in {seconds:.1f} s", file=sys.stderr)
-
-    def autoregressive_decode(rng, recorder):
-        return decoder.autoregressive(input_ids, N, int(rng.integers(2**32)))
-
-    def speculative_decode(rng, recorder):
-        return decoder.speculative(input_ids, N, o.K, int(rng.integers(2**32)))
-
-    return autoregressive_decode, speculative_decode

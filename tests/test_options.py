@@ -142,7 +142,7 @@ def test_a_near_miss_of_a_value():
 
 @pytest.mark.parametrize("group", EXCLUSIVE)
 def test_what_excludes_each_other(group):
-    flags = {flag: "True" if flag in SWITCHES else "x" for flag in group[:2]}
+    flags = {flag: "True" if flag in SWITCHES else "2" for flag in group[:2]}
     assert refused(**flags) == f"--{group[0]} and --{group[1]} exclude each other: give one of them"
     for flag, value in flags.items():
         assert getattr(parse_flags({flag: value}, DEMO), flag)

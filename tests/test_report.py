@@ -261,7 +261,7 @@ def test_the_legend_names_every_origin():
 def test_the_document_is_whole_and_valid(encoder, tmp_path):
     plain, speculative = scripted(Clock(), [4, 2, 0, 1], N=55)
     path = str(tmp_path / "run.json")
-    report.write_json(path, report.document({"K": 4}, encoder, "abc", PROMPT, plain, speculative))
+    report.write_json(path, report.document({"K": 4}, encoder, ["abc"], [PROMPT], plain, speculative))
     with open(path, encoding="utf-8") as f:
         content = json.load(f)
     assert os.listdir(tmp_path) == ["run.json"]
@@ -278,7 +278,7 @@ def test_the_document_is_whole_and_valid(encoder, tmp_path):
 
 
 def test_the_document_of_a_run_too_short_to_measure(encoder):
-    json.dumps(report.document({}, encoder, "", PROMPT, *scripted(Clock(), [9], N=1)), allow_nan=False)
+    json.dumps(report.document({}, encoder, [""], [PROMPT], *scripted(Clock(), [9], N=1)), allow_nan=False)
 
 
 @pytest.mark.parametrize("path", ["missing/run.json", "."])

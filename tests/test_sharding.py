@@ -78,13 +78,12 @@ def in_two_processes():
     """Two devices in each of two processes."""
     from speculative.engines import sharding
 
-    sharding.start_processes()
+    first = sharding.start_processes()
     import jax
 
     mesh = sharding.make_mesh(4)
     target = sharding.place(models()[0], HPARAMS, "float32", mesh)
     draft, seconds = sharding.place_draft(models()[1], DRAFT, "float32", mesh, repeats=1)
-    first = sharding.is_first_process()
     return {"tokens": decode(target, draft, 0.9), "local": jax.local_device_count(), "first": first, "seconds": seconds}
 
 

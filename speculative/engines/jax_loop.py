@@ -303,12 +303,12 @@ class Difference(NamedTuple):
 
 
 def first_difference(prompt, tokens_a, tokens_b, logits: Callable) -> Difference | None:
-    """None where two continuations of the prompt are the same.
+    """None where two continuations of the prompt are the same, up to the end of the shorter.
 
     logits is a model that gives logits: CachedModel(params, hparams, to_probs=lambda logits: logits), for example. A
     margin of the size of rounding (1e-4, say, in float32) means that both tokens are right; a large one is a bug.
     """
-    for i, (a, b) in enumerate(zip(tokens_a, tokens_b, strict=True)):
+    for i, (a, b) in enumerate(zip(tokens_a, tokens_b, strict=False)):
         if a != b:
             x = [*prompt, *tokens_a[:i]]
             second, best = np.partition(logits(np.asarray(x))[0], -2)[-2:]

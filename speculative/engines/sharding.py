@@ -52,27 +52,25 @@ def make_mesh(n: int) -> Mesh:
     return Mesh(np.array(devices(n)), ["model"])
 
 
-def start_processes() -> None:
+def start_processes() -> bool:
     """Joins the other processes, if the environment says that there are any; before anything else is done with JAX.
+
+    -> whether this process is the first, the one that prints.
 
     JAX_COORDINATOR_ADDRESS (host:port of the first process), JAX_NUM_PROCESSES and JAX_PROCESS_ID, or what Slurm, Open
     MPI or Kubernetes set. All processes have to run the same command.
     """
     if not os.environ.get("JAX_COORDINATOR_ADDRESS"):
-        return
+        return True
     try:
         n_processes, process_id = (
             int(os.environ[name]) if name in os.environ else None for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
         )
         jax.distributed.initialize(num_processes=n_processes, process_id=process_id)
+        return jax.process_index() == 0
     except (RuntimeError, ValueError) as error:
         names = "JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID"
         raise UserError(f"cannot join the other processes ({first_line(error)}): check {names}") from error
-
-
-def is_first_process() -> bool:
-    """Whether this process is the one that prints."""
-    return jax.process_index() == 0
 
 
 def place(

@@ -1,0 +1,120 @@
+"""--engine jax, --mesh and --batch: from the flags to what decodes on the devices of JAX."""
+
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+
+from utils import UserError
+
+
+def choose_engine(o) -> str:
+    """ "numpy" or "jax", which auto takes where it is installed and sees an accelerator. Raises UserError.
+
+    Of several processes that compute together, all but the first fall silent.
+    """
+    engine = o.engine
+    if engine != "numpy":
+        try:
+            from .engines.jax_engine import has_accelerator
+            from .engines.sharding import start_processes
+
+            if not start_processes():  # once, and before JAX is asked for its devices
+                sys.stdout, o.json = open(os.devnull, "w"), None  # noqa: SIM115
+            engine = "jax" if engine == "jax" or has_accelerator() else "numpy"
+        except UserError:
+            if engine == "jax":
+                raise
+            engine = "numpy"
+    check(o, engine)
+    return engine
+
+
+def check(o, engine: str) -> None:
+    """Raises UserError where other flags do not go with this engine."""
+    if engine == "jax":
+        if "int8" in (o.dtype, o.draft_dtype):
+            raise UserError("--engine jax has float32 and bfloat16: choose one of them, or --engine numpy for int8")
+        if o.verify:
+            raise UserError("--verify compares to the bit, which only --engine numpy promises")
+        if o.threads:
+            raise UserError("--threads is for --engine numpy: JAX takes all the cores that the process may use")
+        if o.K == "auto" and os.environ.get("JAX_COORDINATOR_ADDRESS"):
+            raise UserError(
+                "--K auto goes by measured times, on which several processes would not agree: give a number"
+            )
+    elif o.mesh > 1:
+        raise UserError("--mesh splits the models over the devices of --engine jax: add it, or leave --mesh out")
+    if o.batch > 1 and not (engine == "jax" and runs_as_one_loop(o)):
+        raise UserError("--batch needs the loop on the device: --engine jax, --drafter model and a number for --K")
+
+
+def runs_as_one_loop(o) -> bool:
+    """Whether the whole decode is compiled, or the Python loop calls the models."""
+    return o.drafter == "model" and o.K != "auto"
+
+
+def create_loader(o, n_prompt: int) -> Callable:
+    """setup.load_on_numpy's twin: over o.mesh devices -> JaxModel. Raises UserError where there are not so many."""
+    from .engines.jax_engine import JaxModel, keep_compiled
+    from .engines.sharding import make_mesh, place, place_draft
+
+    keep_compiled()
+    mesh = make_mesh(o.mesh)
+
+    def load_on_jax(read, hparams, dtype, to_probs, is_draft):
+        if is_draft and o.mesh > 1:
+            network, seconds = place_draft(read, hparams, dtype, mesh)
+            times = " and ".join(f"{1000 * s:.2f} ms {how}" for how, s in seconds.items())
+            how = "split over the devices" if network.split else "whole on every device"
+            say(f"the draft lies {how}: a token takes {times}")
+        else:
+            network = place(read, hparams, dtype, mesh)
+        model = JaxModel(network, to_probs)
+        if not runs_as_one_loop(o):
+            seconds = model.warm_up(n_prompt, 10 if o.K == "auto" else o.K)
+            say(f"compiled a model in {seconds:.1f} s")
+        return model
+
+    return load_on_jax
+
+
+def decode_on_device(o, prompts, target_model, draft_model) -> tuple[Callable, Callable]:
+    """Both decoders as one compiled loop each, which the host hears of every few iterations only.
+
+    prompts: [o.batch] lists of ids. A decoder is a function of (rng, recorder) that yields a Step for each call of the
+    target, or with --batch a list of them, one for each prompt.
+    """
+    from .engines.jax_loop import DeviceDecoder
+
+    filters = {"temperature": o.temperature, "top_k": o.top_k, "top_p": o.top_p, "lenience": o.lenience}
+    networks = target_model.network, draft_model.network
+    decoder = DeviceDecoder(*networks, **filters, draft_temperature=o.draft_temperature)
+    n, N = max(map(len, prompts)), o.n_tokens_to_generate
+    say(f"compiled both loops in {sum(decoder.warm_up(n, N, K, o.batch) for K in (0, o.K)):.1f} s")
+
+    def decode(K, rng, recorder):
+        steps = decoder.batch(prompts, N, K, int(rng.integers(2**32)))
+        return steps if o.batch > 1 else (step for [step] in steps)
+
+    return partial(decode, 0), partial(decode, o.K)
+
+
+def greedy_differences(prompts, target_model, plain, speculative) -> list[str]:
+    """Where the two greedy texts of a prompt part, which on the device rounding can bring about: a line for each.
+
+    plain and speculative are the Recorders of both runs.
+    """
+    from .engines.jax_engine import JaxModel
+    from .engines.jax_loop import first_difference
+
+    model, lines = JaxModel(target_model.network, to_probs=lambda logits: logits), []
+    for x, *samples in zip(prompts, plain.samples, speculative.samples, strict=True):
+        texts = [[token for iteration in sample for token in iteration.step.tokens] for sample in samples]
+        if difference := first_difference(x, *texts, model):
+            lines.append(str(difference))
+    return lines
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr)

@@ -1,0 +1,159 @@
+"""main.py --engine jax: the whole command, on the devices of JAX."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import main
+from speculative import memory, on_device, report
+from speculative.recorder import Iteration, Recorder
+from speculative.sampling import Step
+from utils import UserError
+
+pytest.importorskip("jax")
+PROMPTS = ["the thing in", "a", "she was not in the house"]
+
+
+@pytest.fixture
+def run_json(tiny_pair, capsys, monkeypatch, tmp_path):
+    """flags -> (what main() prints, what it writes)."""
+    monkeypatch.setattr(report, "read_bandwidth", lambda **_: 1e10)
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "compiled"))
+    usual = {"prompt": PROMPTS[0], "target_model_size": "target", "draft_model_size": "draft", "models_dir": tiny_pair}
+    usual |= {"n_tokens_to_generate": 9, "K": 3, "engine": "jax", "json": tmp_path / "run.json"}
+
+    def run_json(**flags):
+        main.main(**{flag: str(value) for flag, value in (usual | flags).items() if value is not None})
+        return capsys.readouterr().out, json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
+
+    return run_json
+
+
+def tokens_of(document, decoder="speculative"):
+    return [sample["tokens"] for sample in document[decoder]["samples"]]
+
+
+def test_the_text_is_that_of_numpy(run_json):
+    out, found = run_json()
+    _, expected = run_json(engine="numpy", threads=1)
+    assert "Note: first difference" not in out and "Speedup = " in out
+    assert tokens_of(found) == tokens_of(found, "autoregressive") == tokens_of(expected)
+
+
+@pytest.mark.parametrize("flags", [{"drafter": "prompt_lookup+model"}, {"K": "auto"}, {"n_samples": 2, "stop": "e"}])
+def test_what_the_loop_on_the_device_does_not_know_goes_by_the_python_loop(run_json, flags):
+    """And n_samples and stop texts go by either."""
+    _, found = run_json(**flags)
+    _, expected = run_json(engine="numpy", threads=1, **flags)
+    assert tokens_of(found) == tokens_of(found, "autoregressive") == tokens_of(expected)
+
+
+def test_a_batch_is_its_prompts(run_json, tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in [*PROMPTS, "one more"]))
+    out, document = run_json(prompt=None, prompt_file=path, batch=3)
+    assert [prompt["text"] for prompt in document["prompts"]] == PROMPTS and document["prompt"]["text"] == PROMPTS[0]
+    assert tokens_of(document) == tokens_of(document, "autoregressive")
+    for prompt, tokens, sample in zip(PROMPTS, tokens_of(document), document["speculative"]["samples"], strict=True):
+        [alone] = tokens_of(run_json(prompt=prompt)[1])
+        assert tokens == alone and out.count(f"Text = {prompt}{sample['text']}\n") == 2
+    assert document["figures"]["tokens"] == 27
+    assert out.index("Speculative Decode") < out.index("Speedup = ")
+
+
+def test_one_prompt_several_times_is_sampled_anew_for_each(run_json):
+    _, document = run_json(batch=4, temperature=1, seed=1)
+    assert len({tuple(tokens) for tokens in tokens_of(document)}) == 4
+    assert tokens_of(run_json(batch=4, temperature=1, seed=1)[1]) == tokens_of(document)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"batch": 2, "engine": "numpy"}, "--batch needs the loop on the device"),
+        ({"batch": 2, "K": "auto"}, "--batch needs the loop on the device"),
+        ({"batch": 2, "drafter": "prompt_lookup"}, "--batch needs the loop on the device"),
+        ({"batch": 2, "stream": True}, "--batch and --stream exclude each other"),
+        ({"batch": 4097}, "--batch must be a whole number from 1 to 4096"),
+        ({"threads": 2}, "--threads is for --engine numpy"),
+        ({"dtype": "int8"}, "choose one of them, or --engine numpy for int8"),
+        ({"verify": True, "json": None}, "--verify compares to the bit"),
+        ({"mesh": 2, "engine": "numpy"}, "--mesh splits the models over the devices of --engine jax"),
+        ({"mesh": 512}, "--mesh 512 needs 512 devices"),
+    ],
+)
+def test_flags_that_do_not_go_together(run_json, flags, message):
+    with pytest.raises(UserError, match=message):
+        run_json(**flags)
+
+
+def test_a_batch_that_does_not_fit_into_memory(run_json, monkeypatch):
+    monkeypatch.setattr(memory, "available", lambda: 10**7)
+    run_json(batch=2)
+    with pytest.raises(UserError, match=r"of memory, and .* are free: take smaller models or a smaller --batch"):
+        run_json(batch=4096)
+
+
+def test_a_file_with_too_few_prompts(run_json, tmp_path):
+    path = tmp_path / "prompts.txt"
+    path.write_text("one\n\ntwo\n")
+    with pytest.raises(UserError, match=r"--batch 3 needs as many prompts, and .* has 2"):
+        run_json(prompt=None, prompt_file=path, batch=3)
+
+
+def test_an_automatic_K_and_several_processes_exclude_each_other(monkeypatch):
+    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "127.0.0.1:1")
+    o = main.parse_flags({"engine": "jax", "K": "auto"}, {})
+    with pytest.raises(UserError, match="--K auto goes by measured times"):
+        on_device.check(o, "jax")
+
+
+def test_greedy_texts_that_part_are_reported(monkeypatch):
+    """By a model whose two best logits are 2 and 3 apart from one another by a margin of 0.25."""
+    from speculative.engines import jax_engine
+
+    logits = np.array([0, 1, 4.25, 4.5], np.float32)
+    monkeypatch.setattr(jax_engine, "JaxModel", lambda network, to_probs: lambda x: logits[None])
+    target = type("Target", (), {"network": None})
+
+    def recorder(*samples):
+        recorded = Recorder()
+        recorded.samples = [[Iteration(Step([token], 0, 0)) for token in sample] for sample in samples]
+        return recorded
+
+    prompts = [[5, 6], [7]]
+    same = recorder([3, 3], [3, 3, 3])
+    assert on_device.greedy_differences(prompts, target, same, same) == []
+    [line] = on_device.greedy_differences(prompts, target, same, recorder([3, 3], [3, 2, 3]))
+    assert line == "first difference at position 2: token 3 or 2, where the two best logits are 0.25 apart"
+
+
+def test_two_processes_share_the_work_and_one_prints(tiny_pair, run_json):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    flags = ["--engine=jax", "--mesh=2", "--target_model_size=target", "--draft_model_size=draft", "--quiet", "--K=3"]
+    flags += [f"--models_dir={tiny_pair}", "--n_tokens_to_generate=9", f"--prompt={PROMPTS[0]}"]
+    environment = os.environ | {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2", "JAX_PLATFORMS": "cpu"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "main.py", *flags],
+            cwd=Path(main.__file__).parent,
+            env=environment | {"JAX_PROCESS_ID": str(i)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for i in range(2)
+    ]
+    outputs = [process.communicate() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    [sample] = run_json()[1]["speculative"]["samples"]
+    assert outputs[0][0].count(f"Text = {PROMPTS[0]}{sample['text']}\n") == 2
+    assert "Decode" not in outputs[1][0] and "the draft lies" in outputs[0][1]
