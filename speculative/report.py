@@ -228,6 +228,8 @@ def advice(f: dict) -> str:
         words = "No other K would be much faster here."
     if f["seconds"]["rest"] > 0.25 * f["seconds"]["speculative"]:
         gain += " Much of the time passes outside of both models; with larger ones it would matter less."
+    elif not 2 / 3 < f["speedup_without_prefill"] / f["predicted_chen"] < 1.5:
+        gain += " But the measured speedup is not the predicted one: the machine was probably busy, so run it again."
     return f"{words} {gain}"
 
 

@@ -11,9 +11,10 @@ from gpt2 import gpt2
 from main import DEMO
 from speculative.drafters import model_drafter
 from speculative.engines.cached import CachedModel
+from speculative.engines.packed import packer
 from speculative.filters import to_distribution
 from speculative.sampling import autoregressive_sampling, speculative_sampling
-from utils import load_encoder_hparams_and_params
+from utils import load_encoder_hparams_and_params, load_params
 
 MODELS = Path(__file__).parent.parent / "models"
 PAIR = ["tiny-draft", "tiny-target"]
@@ -56,27 +57,42 @@ def test_target_is_deep_and_draft_is_not(pair):
     assert pair["tiny-draft"][1]["n_layer"] <= 2
 
 
-@pytest.mark.parametrize("name", PAIR)
-def test_every_layer_lowers_the_held_out_loss(pair, name):
-    encoder, hparams, params = pair[name]
+@pytest.fixture(scope="module")
+def held_out(pair):
+    """A passage that was held out of training, in windows of n_ctx + 1 tokens."""
+    encoder, hparams, _ = pair["tiny-target"]
     tokens = np.array(encoder.encode((MODELS / "tiny-target/held_out.txt").read_text(encoding="utf-8")))
     n_ctx = hparams["n_ctx"]
     windows = [tokens[i : i + n_ctx + 1] for i in range(0, len(tokens) - n_ctx, n_ctx)]
-    assert len(windows) >= 4
+    assert len(windows) >= 3
+    return windows
 
-    def loss(blocks):  # nats per token
-        losses = []
-        for x in windows:
-            logits = gpt2(x[:-1], **params | {"blocks": blocks}, n_head=hparams["n_head"])  # [n_ctx, n_vocab]
-            log_q = logits - np.log(np.exp(logits).sum(-1, keepdims=True))  # [n_ctx, n_vocab]
-            losses.append(-log_q[np.arange(n_ctx), x[1:]].mean())
-        return float(np.mean(losses))
 
-    blocks = params["blocks"]
-    whole = loss(blocks)
-    assert whole < 4
-    without = [loss(blocks[:i] + blocks[i + 1 :]) for i in range(len(blocks))]
+def loss(params, n_head, windows):  # nats per token
+    losses = []
+    for x in windows:
+        logits = gpt2(x[:-1], **params, n_head=n_head)  # [n_ctx, n_vocab]
+        log_q = logits - np.log(np.exp(logits).sum(-1, keepdims=True))  # [n_ctx, n_vocab]
+        losses.append(-log_q[np.arange(len(log_q)), x[1:]].mean())
+    return float(np.mean(losses))
+
+
+@pytest.mark.parametrize("name", PAIR)
+def test_every_layer_lowers_the_held_out_loss(pair, held_out, name):
+    _, hparams, params = pair[name]
+    blocks, n_head = params["blocks"], hparams["n_head"]
+    whole = loss(params, n_head, held_out)
+    assert whole < 4.5
+    without = [loss(params | {"blocks": blocks[:i] + blocks[i + 1 :]}, n_head, held_out) for i in range(len(blocks))]
     assert min(without) > whole
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_weights_of_fewer_bytes_predict_as_well(pair, held_out, dtype):
+    _, hparams, params = pair["tiny-target"]
+    exact = loss(params, hparams["n_head"], held_out)
+    stored = load_params(MODELS / "tiny-target", hparams, packer(dtype))
+    assert abs(loss(stored, hparams["n_head"], held_out) / exact - 1) < 0.005
 
 
 def test_demo_repeats_no_4_gram(pair, greedy):

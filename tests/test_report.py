@@ -159,6 +159,15 @@ def test_the_words_where_another_k_is_better():
     assert "K = 16 would be faster" in block([99], N=300, K=2)
 
 
+def test_the_words_where_something_else_took_the_time():
+    plain, speculative = scripted(Clock(), [4, 2, 0, 1])
+    assert "run it again" not in report.summary(plain, speculative)
+    for iteration in speculative.iterations[-4:]:
+        for run, name in [(iteration, "scoring"), (iteration, "seconds"), (speculative, "seconds")]:
+            setattr(run, name, getattr(run, name) + 20)
+    assert "the machine was probably busy, so run it again" in " ".join(report.summary(plain, speculative).split())
+
+
 def test_the_words_where_speculation_cannot_pay():
     text = " ".join(block([0], t_draft=0.5).split())
     assert "Speculation cannot pay here: an iteration gives 1.00 tokens" in text
