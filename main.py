@@ -142,8 +142,7 @@ def main(**flags):
             runs.append(run_batch_fn(title, decode, o, encoder, prompts))
         else:
             runs.append(run_sampling_fn(title, decode, o, encoder, *prompts))
-    weight_bytes = target_model.weight_bytes / o.batch  # read for a token: prompts that are decoded together share them
-    report.show(o, encoder, prompts, all_input_ids, *runs, weight_bytes=weight_bytes)
+    report.show(o, encoder, prompts, all_input_ids, *runs, models=models)
     if o.engine == "jax" and o.temperature == 0:
         for line in on_device.greedy_differences(all_input_ids * o.n_samples, target_model, *runs):
             print(f"Note: {line}")

@@ -1,4 +1,4 @@
-"""Whether the models fit into memory, asked before they are loaded."""
+"""Whether the models fit into memory, asked before they are loaded; and how much was taken in the end."""
 
 from pathlib import Path
 
@@ -24,6 +24,12 @@ def available(meminfo: str = "/proc/meminfo", cgroup: str = "/sys/fs/cgroup") ->
     found = [free * 1024] if free is not None else []
     found += [max(0, limit - taken)] if limit is not None and taken is not None else []
     return min(found, default=None)
+
+
+def peak(status: str = "/proc/self/status") -> int | None:
+    """The most bytes that this process has held so far; None where the system does not tell."""
+    kilobytes = read_number(status, "VmHWM:")
+    return None if kilobytes is None else kilobytes * 1024
 
 
 def read_number(path: str, label: str = "") -> int | None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from utils import UserError
 
+from . import memory
 from .analysis import plain_ceiling, read_bandwidth
 from .recorder import Iteration, Recorder, figures
 from .sampling import Step
@@ -102,10 +103,11 @@ def colored_text(encoder, steps: Iterable[Step], color: bool = True) -> str:
 # ---- Why it was this fast --------------------------------------------------------------------------------------------
 
 
-def show(o, encoder, prompts, input_ids, plain: Recorder, speculative: Recorder, weight_bytes=None) -> None:
+def show(o, encoder, prompts, input_ids, plain: Recorder, speculative: Recorder, models=()) -> None:
     """What the flags in o ask for after the texts: the legend, a line for each iteration, the block, the JSON file.
 
-    prompts and input_ids are lists: one prompt, or with --batch several, and the ids of each.
+    prompts and input_ids are lists: one prompt, or with --batch several, and the ids of each. models: the target, and
+    the draft where there is one.
     """
     if o.json:
         write_json(o.json, document(vars(o), encoder, prompts, input_ids, plain, speculative))
@@ -116,8 +118,12 @@ def show(o, encoder, prompts, input_ids, plain: Recorder, speculative: Recorder,
     if o.verbose:
         lines = (iteration_line(n, i, encoder) for n, i in enumerate(speculative.iterations, start=1))
         print("\nIterations\n----------", *lines, sep="\n")
+    peak, all_bytes = memory.peak() if o.engine == "numpy" else None, sum(model.weight_bytes for model in models)
+    # What is read for a token: prompts that are decoded together share it.
+    weight_bytes = models[0].weight_bytes / o.batch if models else None
     bandwidth = read_bandwidth(n_bytes=2**28) if weight_bytes else None
-    print("\n" + summary(plain, speculative, weight_bytes, bandwidth))
+    taken = f"Peak memory = {peak / 1e9:.2f} GB  (the models' weights take {all_bytes / 1e9:.2f} GB)" if peak else ""
+    print("\n" + summary(plain, speculative, weight_bytes, bandwidth, also=[taken] if taken else []))
     for note in notes(o):
         print(textwrap.fill(f"Note: {note}", COLUMNS))
 
@@ -133,14 +139,24 @@ def notes(o) -> list[str]:
 
 
 def summary(
-    plain: Recorder, speculative: Recorder, weight_bytes: float | None = None, bandwidth: float | None = None
+    plain: Recorder,
+    speculative: Recorder,
+    weight_bytes: float | None = None,
+    bandwidth: float | None = None,
+    also: Iterable[str] = (),
 ) -> str:
     """The block after both texts: each figure with its formula, then a sentence or two on what they mean.
 
-    weight_bytes of the target and the machine's bandwidth in bytes/s add the ceiling of plain decoding.
+    weight_bytes of the target and the machine's bandwidth in bytes/s add the ceiling of plain decoding; `also`
+    are lines of the caller's.
     """
     f = figures(plain, speculative)
-    lines = [*counted_lines(f, speculative.lenience), *cost_lines(f), *ceiling_lines(f, plain, weight_bytes, bandwidth)]
+    lines = [
+        *counted_lines(f, speculative.lenience),
+        *cost_lines(f),
+        *ceiling_lines(f, plain, weight_bytes, bandwidth),
+        *also,
+    ]
     lines = [textwrap.fill(line, COLUMNS, subsequent_indent="    ") for line in [*lines, advice(f)]]
     return "\n".join(["Speedup", "-------", *lines])
 

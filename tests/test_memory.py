@@ -74,6 +74,17 @@ def test_a_system_that_does_not_tell_is_trusted(monkeypatch):
     assert memory.read_number("/no/such/file") is None
 
 
+def test_the_peak_stays(tmp_path):
+    if (before := memory.peak()) is None:
+        pytest.skip("this system does not tell")
+    taken = b"x" * 2**28
+    after = memory.peak()
+    assert after >= before - 2**21 and after >= len(taken)  # the kernel adds up lazily
+    del taken
+    assert memory.peak() >= after - 2**21
+    assert memory.peak(str(tmp_path / "missing")) is None
+
+
 def test_what_is_available(tmp_path):
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal:       1000 kB\nMemAvailable:    600 kB\n")
