@@ -72,7 +72,8 @@ def run_sampling_fn(title, decode_fn, o, encoder, prompt):
 
 
 def run_batch_fn(title, decode_fn, o, encoder, prompts):
-    """The same for o.batch prompts that are decoded together; decode_fn yields a Step for each of them, or None."""
+    """The same for o.batch prompts that are decoded together; decode_fn yields, for each call of the
+    target, a list with a Step for each prompt, None where it is finished."""
     print_title(title)
     recorder = Recorder(o.lenience)
     writers = [report.TextWriter(encoder) for _ in prompts]
@@ -105,15 +106,40 @@ def main(**flags):
     prompts = choose_prompts(o)  # one, but for --batch
     ngram_text = read_text(o.ngram_text, "text for n-grams") if o.ngram_text else ""
     o.engine = on_device.choose_engine(o)
+    on_device.check(o)
     if o.engine == "numpy":
         packed.set_threads(o.threads)
 
-    encoder, all_input_ids, target_model, draft_model = load_models(o, prompts)
-    input_ids = all_input_ids[0]
+    encoder, input_ids, target_model, draft_model = load_models(o, prompts)
     if o.verify:
-        return verify_models(o, encoder, target_model, draft_model, input_ids, ngram_text)
+        return verify_models(o, encoder, target_model, draft_model, *input_ids, ngram_text)
     models = [model for model in (target_model, draft_model) if model]
-    create_draft = create_draft_fn(o, encoder, draft_model, create_probs_fns(o, o.temperature)[1], ngram_text)
+    if on_device.runs_as_one_loop(o):
+        decoders = on_device.decode_on_device(o, input_ids, target_model, draft_model)
+    else:
+        create_draft = create_draft_fn(o, encoder, draft_model, o.temperature, ngram_text)
+        decoders = decode_in_python(o, *input_ids, target_model, create_draft)
+        # The first call of each kind pays for memory and threads that the later ones find ready: it is not timed.
+        for model in models:
+            model(np.zeros(8, int), 1)
+            model(np.zeros(8, int), 5)  # a window of rows, which other code multiplies
+
+    runs = []
+    for title, decode in zip(("Autoregressive Decode", "Speculative Decode"), decoders, strict=True):
+        for model in models:
+            model.forget()
+        if o.batch > 1:
+            runs.append(run_batch_fn(title, decode, o, encoder, prompts))
+        else:
+            runs.append(run_sampling_fn(title, decode, o, encoder, *prompts))
+    differences = []
+    if o.engine == "jax" and o.temperature == 0 and not o.quiet:
+        differences = on_device.greedy_differences(input_ids * o.n_samples, target_model, *runs)
+    report.show(o, encoder, prompts, input_ids, *runs, models, differences)
+
+
+def decode_in_python(o, input_ids, target_model, create_draft):
+    """Both decoders, each a function of (rng, recorder) that yields Steps. create_draft: rng -> the drafter."""
     auto_K, N = AutoK(), o.n_tokens_to_generate
 
     def autoregressive_decode(rng, recorder):
@@ -125,27 +151,7 @@ def main(**flags):
             return auto_K.decode(input_ids, draft, target, N, rng, lenience=o.lenience)
         return speculative_sampling(input_ids, draft, target, N, o.K, rng, lenience=o.lenience)
 
-    if o.engine == "jax" and on_device.runs_as_one_loop(o):
-        autoregressive_decode, speculative_decode = on_device.decode_on_device(
-            o, all_input_ids, target_model, draft_model
-        )
-    else:  # the first call of each kind pays for memory and threads that the later ones find ready: it is not timed
-        for model in models:
-            model(np.zeros(8, int), 1)
-            model(np.zeros(8, int), 5)  # a window of rows, which other code multiplies
-
-    runs = []
-    for title, decode in [("Autoregressive Decode", autoregressive_decode), ("Speculative Decode", speculative_decode)]:
-        for model in models:
-            model.forget()
-        if o.batch > 1:
-            runs.append(run_batch_fn(title, decode, o, encoder, prompts))
-        else:
-            runs.append(run_sampling_fn(title, decode, o, encoder, *prompts))
-    report.show(o, encoder, prompts, all_input_ids, *runs, models=models)
-    if o.engine == "jax" and o.temperature == 0:
-        for line in on_device.greedy_differences(all_input_ids * o.n_samples, target_model, *runs):
-            print(f"Note: {line}")
+    return autoregressive_decode, speculative_decode
 
 
 def verify_models(o, encoder, target_model, draft_model, input_ids, ngram_text):
@@ -154,7 +160,7 @@ def verify_models(o, encoder, target_model, draft_model, input_ids, ngram_text):
     def decoders(temperature):
         to_probs, draft_to_probs = create_probs_fns(o, temperature)
         draft = draft_model and draft_model.with_probs(draft_to_probs)
-        create_draft = create_draft_fn(o, encoder, draft, draft_to_probs, ngram_text)
+        create_draft = create_draft_fn(o, encoder, draft, temperature, ngram_text)
         return verify.Decoders(target_model.with_probs(to_probs), create_draft, options={"lenience": o.lenience})
 
     n_ctx = min(model.n_ctx for model in (target_model, draft_model) if model)

@@ -3,8 +3,9 @@
 For models of official shape with synthetic weights (speed does not depend on their values) and each dtype: the time of
 a forward pass over 1, 2, 3, 5, 9 and 17 rows after a short context, of a prefill of 512 tokens, and the share of a
 one-row step that NumPy spends outside the kernels. Beside them, in the same run, what they are judged by: how fast this
-machine reads memory, and NumPy alone: its prefill, its rows with a cache, and the whole sequence for a token without
-one, as the blog's code has it. Every figure is the median of rounds that take turns.
+machine reads memory, and NumPy alone: its prefill, its rows with a cache, and a pass over the whole sequence, which is
+what the blog's code computes for each token (here in float32). Figures are medians; row counts take turns, so that a
+busy moment meets all of them.
 """
 
 import argparse
@@ -19,8 +20,10 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks import peers
 from gpt2 import gpt2
+from speculative.command_line import guarded
 from speculative.engines import packed
 from speculative.engines.cached import KVCache, n_bytes
+from speculative.memory import BYTES
 
 SHAPES = {  # size: n_layer, n_embd, n_head
     "tiny": (12, 192, 6),
@@ -33,7 +36,7 @@ N_VOCAB, N_CTX = 50257, 1024
 ROWS = (1, 2, 3, 5, 9, 17)
 CONTEXT = 64  # tokens in the cache before the rows that are timed
 PREFILL = 512
-BLOG = 30  # tokens: the mean length of the blog's run, whose prompt has 10 and which adds 40
+BLOG_LENGTH = 30  # tokens: the mean of the blog's run, whose prompt has 10 and which adds 40
 
 
 def synthetic_params(size, convert=None):
@@ -76,11 +79,10 @@ def seconds(f):
     return time.perf_counter() - start
 
 
-def take_turns(tasks, rounds, before_round=lambda: None):
+def take_turns(tasks, rounds):
     """{name: function} -> {name: median seconds}, after a round that is not counted."""
     times = {name: [] for name in tasks}
     for i in range(rounds + 1):
-        before_round()
         for name, task in tasks.items():
             t = seconds(task)
             if i:
@@ -88,7 +90,7 @@ def take_turns(tasks, rounds, before_round=lambda: None):
     return {name: float(np.median(t)) for name, t in times.items()}
 
 
-def measure(size, dtype, memory, rounds, before_round=lambda: None):
+def measure(size, dtype, memory, rounds):
     """One model's figures, as they go into the JSON."""
     n_layer, n_embd, n_head = SHAPES[size]
     params = synthetic_params(size, packed.packer(dtype))
@@ -100,10 +102,10 @@ def measure(size, dtype, memory, rounds, before_round=lambda: None):
 
     tasks = {n: lambda n=n: forward(n) for n in ROWS}
     weight_bytes = n_bytes(params)
-    times = take_turns({"read": lambda: packed.kernels().read(memory), **tasks}, rounds, before_round)
+    times = take_turns({"read": lambda: packed.kernels().read(memory), **tasks}, rounds)
     bandwidth = memory.nbytes / times.pop("read")
     outside = outside_share(lambda: forward(1), rounds)
-    prefill = take_turns({"prefill": lambda: forward(PREFILL, 0, 1)}, 3, before_round)["prefill"]
+    prefill = take_turns({"prefill": lambda: forward(PREFILL, 0, 1)}, 3)["prefill"]
     return {
         "bytes": weight_bytes,
         "read_bytes_per_s": bandwidth,
@@ -126,7 +128,7 @@ def measure_numpy(size, rounds):
 
     tasks = {
         "prefill": lambda: gpt2(np.arange(PREFILL), **params, n_head=n_head, n_last=1),
-        "no cache": lambda: gpt2(np.arange(BLOG), **params, n_head=n_head),
+        "no cache": lambda: gpt2(np.arange(BLOG_LENGTH), **params, n_head=n_head),
         "1 row": lambda: rows(1),
         "5 rows": lambda: rows(5),
     }
@@ -159,6 +161,15 @@ def outside_share(step, rounds):
     return float(np.median(shares))
 
 
+def list_of(known):
+    def parse(value):
+        if unknown := [name for name in value.split(",") if name not in known]:
+            raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(known)}")
+        return value.split(",")
+
+    return parse
+
+
 def table(results):
     """The results as lines of a table."""
     yield (
@@ -166,10 +177,9 @@ def table(results):
     )
     for size, dtypes in results["models"].items():
         alone = results["numpy_s"][size]
-        yield (
-            f"{size:<7} NumPy alone: a token of {BLOG} without a cache {alone['no cache'] * 1e3:.1f} ms; with one, "
-            f"1 row {alone['1 row'] * 1e3:.1f} ms, 5 rows {alone['5 rows'] / alone['1 row']:.2f} times as much"
-        )
+        without, row = f"{alone['no cache'] * 1e3:.1f} ms", f"{alone['1 row'] * 1e3:.1f} ms"
+        window = f"5 rows {alone['5 rows'] / alone['1 row']:.2f} times as much"
+        yield f"{size:<7} NumPy alone: {BLOG_LENGTH} rows without a cache {without}; with one, 1 row {row}, {window}"
         for dtype, r in dtypes.items():
             ms = "".join(f"{r['rows_s'][n] * 1e3:>7.1f}ms" for n in ROWS)
             yield (
@@ -185,8 +195,8 @@ def table(results):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sizes", default="124M,1558M")
-    parser.add_argument("--dtypes", default="float32,bfloat16,int8")
+    parser.add_argument("--sizes", type=list_of(SHAPES), default=["124M", "1558M"])
+    parser.add_argument("--dtypes", type=list_of(BYTES), default=list(BYTES))
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int)
     parser.add_argument(
@@ -203,23 +213,23 @@ def main():
         Path(options.json).write_text(json.dumps(results, indent=1) + "\n")
 
 
-def run(options, before_round=lambda: None):
+def run(options):
     packed.set_threads(options.threads)
     memory = np.ones(2**28, np.int64)  # 2 GiB, far more than any cache holds
     results = {
         "machine": f"{platform.processor() or platform.machine()}, {packed.kernels().numba.get_num_threads()} threads",
         "models": {},
+        "numpy_s": {},
     }
-    results["numpy_s"] = {}
-    for size in options.sizes.split(","):
+    for size in options.sizes:
         results["numpy_s"][size] = measure_numpy(size, 3)
         results["models"][size] = {}
-        for dtype in options.dtypes.split(","):
+        for dtype in options.dtypes:
             packed.warm_up(dtype)
-            results["models"][size][dtype] = measure(size, dtype, memory, options.rounds, before_round)
+            results["models"][size][dtype] = measure(size, dtype, memory, options.rounds)
             print(f"measured {size} {dtype}", file=sys.stderr)
     return results
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from speculative.command_line import guarded
 from utils import load_encoder_hparams_and_params
 
 ROWS = (1, 2, 3, 5, 9, 17)
@@ -243,7 +244,7 @@ def print_row(name, result):
         print(f"{'':24} generate(), {mode}: {generated['ms_per_token']:.1f} ms per token", flush=True)
 
 
-if __name__ == "__main__":
+def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models_dir", type=Path, default=Path("models"))
     parser.add_argument("--draft", default="124M")
@@ -256,3 +257,7 @@ if __name__ == "__main__":
     figures = measure(args.models_dir / args.draft, args.models_dir / args.target, args.threads, args.repeats)
     if args.json:
         args.json.write_text(json.dumps(figures, indent=1))
+
+
+if __name__ == "__main__":
+    guarded(main)

@@ -31,7 +31,7 @@ def model_drafter(model: Callable, rng: np.random.Generator) -> Callable:
 def earlier_ends(x: np.ndarray, n_max: int):  # [n] -> [n_1], [n_2], ..., at most n_max arrays
     """Where the last token of x stood before, then where the last two did, and so on, while there are such places.
 
-    Each position is that of the last of them, so what followed is at the next.
+    A position is where the match ends: what followed stands at position + 1.
     """
     ends = np.arange(len(x) - 1)  # [n - 1]
     for n in range(1, n_max + 1):
@@ -94,7 +94,7 @@ def ngram_model(n_vocab: int, to_probs: Callable, tokens=(), n_max: int = 3) -> 
                 new = x[here[n - 2] + 1]  # [n_here]
                 ids, counts = np.append(ids, new), np.append(counts, np.ones(len(new), np.float32))
             if not len(ids):
-                break  # what has not been seen is not part of anything longer that has
+                break  # a context that was not seen makes every longer one unseen too
             types = len(np.unique(ids))
             weight = 1 / (float(counts.sum()) + types)
             p *= types * weight

@@ -7,32 +7,47 @@ from functools import partial
 
 from utils import UserError
 
+from .lookahead import AutoK
+
 
 def choose_engine(o) -> str:
-    """ "numpy" or "jax", which auto takes where it is installed and sees an accelerator. Raises UserError.
+    """ "numpy" or "jax": auto is jax where it is installed and sees an accelerator. Raises UserError."""
+    if o.engine == "numpy":
+        return "numpy"
+    try:
+        from .engines import jax_engine  # noqa: F401
+    except UserError:
+        if o.engine == "auto":
+            return "numpy"
+        raise
+    join_processes(o)
+    return "jax" if o.engine == "jax" or has_accelerator() else "numpy"
 
-    Of several processes that compute together, all but the first fall silent.
+
+def join_processes(o) -> None:
+    """Joins the other processes that compute the same, if there are any: all but the first print and write nothing.
+
+    To be called before JAX is asked for its devices. Raises UserError.
     """
-    engine = o.engine
-    if engine != "numpy":
-        try:
-            from .engines.jax_engine import has_accelerator
-            from .engines.sharding import start_processes
+    from .engines.sharding import start_processes
 
-            if not start_processes():  # once, and before JAX is asked for its devices
-                sys.stdout, o.json = open(os.devnull, "w"), None  # noqa: SIM115
-            engine = "jax" if engine == "jax" or has_accelerator() else "numpy"
-        except UserError:
-            if engine == "jax":
-                raise
-            engine = "numpy"
-    check(o, engine)
-    return engine
+    if not start_processes():
+        sys.stdout, o.json = open(os.devnull, "w"), None  # noqa: SIM115
 
 
-def check(o, engine: str) -> None:
+def has_accelerator() -> bool:
+    """Whether JAX computes elsewhere than on this CPU, in a memory of its own."""
+    from .engines.jax_engine import devices
+
+    try:
+        return devices(1)[0].platform != "cpu"
+    except UserError:
+        return False
+
+
+def check(o) -> None:
     """Raises UserError where other flags do not go with this engine."""
-    if engine == "jax":
+    if o.engine == "jax":
         if "int8" in (o.dtype, o.draft_dtype):
             raise UserError("--engine jax has float32 and bfloat16: choose one of them, or --engine numpy for int8")
         if o.verify:
@@ -45,34 +60,36 @@ def check(o, engine: str) -> None:
             )
     elif o.mesh > 1:
         raise UserError("--mesh splits the models over the devices of --engine jax: add it, or leave --mesh out")
-    if o.batch > 1 and not (engine == "jax" and runs_as_one_loop(o)):
+    if o.batch > 1 and not runs_as_one_loop(o):
         raise UserError("--batch needs the loop on the device: --engine jax, --drafter model and a number for --K")
 
 
 def runs_as_one_loop(o) -> bool:
-    """Whether the whole decode is compiled, or the Python loop calls the models."""
-    return o.drafter == "model" and o.K != "auto"
+    """Whether the whole decode is compiled, or a loop of Python calls the models."""
+    return o.engine == "jax" and o.drafter == "model" and o.K != "auto"
 
 
 def create_loader(o, n_prompt: int) -> Callable:
-    """setup.load_on_numpy's twin: over o.mesh devices -> JaxModel. Raises UserError where there are not so many."""
+    """-> setup.load_on_numpy's twin, which places models on o.mesh devices. Raises UserError where there are fewer."""
     from .engines.jax_engine import JaxModel, keep_compiled
     from .engines.sharding import make_mesh, place, place_draft
 
     keep_compiled()
     mesh = make_mesh(o.mesh)
 
-    def load_on_jax(read, hparams, dtype, to_probs, is_draft):
-        if is_draft and o.mesh > 1:
+    def load_on_jax(read, hparams, dtype, to_probs, role):
+        seconds = {}
+        if role == "draft":
             network, seconds = place_draft(read, hparams, dtype, mesh)
+        else:
+            network = place(read, hparams, dtype, mesh)
+        if seconds:  # there is more than one device, and so a choice
             times = " and ".join(f"{1000 * s:.2f} ms {how}" for how, s in seconds.items())
             how = "split over the devices" if network.split else "whole on every device"
             say(f"the draft lies {how}: a token takes {times}")
-        else:
-            network = place(read, hparams, dtype, mesh)
         model = JaxModel(network, to_probs)
         if not runs_as_one_loop(o):
-            seconds = model.warm_up(n_prompt, 10 if o.K == "auto" else o.K)
+            seconds = model.warm_up(n_prompt, AutoK().K_max if o.K == "auto" else o.K)
             say(f"compiled a model in {seconds:.1f} s")
         return model
 
@@ -80,10 +97,11 @@ def create_loader(o, n_prompt: int) -> Callable:
 
 
 def decode_on_device(o, prompts, target_model, draft_model) -> tuple[Callable, Callable]:
-    """Both decoders as one compiled loop each, which the host hears of every few iterations only.
+    """Both decoders as one compiled loop each, whose tokens reach the host every few iterations.
 
     prompts: [o.batch] lists of ids. A decoder is a function of (rng, recorder) that yields a Step for each call of the
-    target, or with --batch a list of them, one for each prompt.
+    target, or with --batch a list of them, one for each prompt. It has nothing for the recorder: the device does not
+    tell how long its parts took.
     """
     from .engines.jax_loop import DeviceDecoder
 
@@ -101,18 +119,19 @@ def decode_on_device(o, prompts, target_model, draft_model) -> tuple[Callable, C
 
 
 def greedy_differences(prompts, target_model, plain, speculative) -> list[str]:
-    """Where the two greedy texts of a prompt part, which on the device rounding can bring about: a line for each.
+    """Where the two greedy texts of a prompt part, which rounding can bring about here: a line for each prompt.
 
-    plain and speculative are the Recorders of both runs.
+    plain and speculative are the Recorders of both runs, with a sample for each prompt.
     """
     from .engines.jax_engine import JaxModel
     from .engines.jax_loop import first_difference
 
     model, lines = JaxModel(target_model.network, to_probs=lambda logits: logits), []
-    for x, *samples in zip(prompts, plain.samples, speculative.samples, strict=True):
+    for number, (x, *samples) in enumerate(zip(prompts, plain.samples, speculative.samples, strict=True), start=1):
         texts = [[token for iteration in sample for token in iteration.step.tokens] for sample in samples]
         if difference := first_difference(x, *texts, model):
-            lines.append(str(difference))
+            where = f"for prompt {number}, " if len(prompts) > 1 else ""
+            lines.append(f"{where}{difference}: rounding, where that is about 1e-4, and a defect where it is large.")
     return lines
 
 

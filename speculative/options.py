@@ -53,10 +53,10 @@ def switch(value: str) -> bool:
     return value == "True"
 
 
-def integer(at_least: int, at_most: int = 10**18) -> Callable[[str], int]:
+def integer(at_least: int, at_most: int | None = None) -> Callable[[str], int]:
     def parse(value):
-        if not re.fullmatch(r"[+-]?[0-9]{1,18}", value) or not at_least <= int(value) <= at_most:
-            limits = f"of at least {at_least}" if at_most == 10**18 else f"from {at_least} to {at_most}"
+        limits = f"of at least {at_least}" if at_most is None else f"from {at_least} to {at_most}"
+        if not re.fullmatch(r"[+-]?[0-9]{1,18}", value) or not at_least <= int(value) <= (at_most or math.inf):
             raise ValueError(f"a whole number {limits}")
         return int(value)
 
@@ -140,7 +140,7 @@ OPTIONS = {
     "engine": Option("numpy", one_of("numpy", "jax", "auto"), "numpy, jax, or auto: jax where it sees an accelerator"),
     "mesh": Option(1, integer(1), "split the models over so many devices of JAX"),
     "batch": Option(
-        1, integer(1, 4096), "decode so many prompts together on JAX: the file's lines, or one prompt as often"
+        1, integer(1, 4096), "with jax, decode so many prompts together: a prompt file's lines, or one as often"
     ),
     "threads": Option(None, integer(1), "how many threads compute; as many as there are cores, if not given"),
     "source": Option("openai", source, "where missing models come from: openai, huggingface or the URL of a mirror"),

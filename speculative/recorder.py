@@ -102,10 +102,12 @@ class Recorder:
             yield step
 
     def watch_batch(self, decoder: Iterator[list[Step | None]], n_batch: int) -> Iterator[list[Step | None]]:
-        """The same for prompts that are decoded together: a sample for each. An iteration's seconds are shared by all
-        the prompts of that call of the target."""
-        rows = [[] for _ in range(n_batch)]
-        self.samples += rows
+        """The same for prompts that are decoded together: a sample for each.
+
+        Each prompt's iteration has the time of the whole call, so these seconds do not add up to the run's.
+        """
+        samples = [[] for _ in range(n_batch)]
+        self.samples += samples
         while True:
             start = self.clock()
             steps = next(decoder, None)
@@ -113,9 +115,9 @@ class Recorder:
             self.seconds += seconds
             if steps is None:
                 return
-            for row, step in zip(rows, steps, strict=True):
+            for sample, step in zip(samples, steps, strict=True):
                 if step:
-                    row.append(Iteration(step, seconds=seconds))
+                    sample.append(Iteration(step, seconds=seconds))
             yield steps
 
     @property

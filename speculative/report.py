@@ -103,8 +103,8 @@ def colored_text(encoder, steps: Iterable[Step], color: bool = True) -> str:
 # ---- Why it was this fast --------------------------------------------------------------------------------------------
 
 
-def show(o, encoder, prompts, input_ids, plain: Recorder, speculative: Recorder, models=()) -> None:
-    """What the flags in o ask for after the texts: the legend, a line for each iteration, the block, the JSON file.
+def show(o, encoder, prompts, input_ids, plain: Recorder, speculative: Recorder, models, more_notes=()) -> None:
+    """What the flags in o ask for after the texts: the legend, a line for each iteration, the summary, the JSON file.
 
     prompts and input_ids are lists: one prompt, or with --batch several, and the ids of each. models: the target, and
     the draft where there is one.
@@ -118,14 +118,19 @@ def show(o, encoder, prompts, input_ids, plain: Recorder, speculative: Recorder,
     if o.verbose:
         lines = (iteration_line(n, i, encoder) for n, i in enumerate(speculative.iterations, start=1))
         print("\nIterations\n----------", *lines, sep="\n")
-    peak, all_bytes = memory.peak() if o.engine == "numpy" else None, sum(model.weight_bytes for model in models)
-    # What is read for a token: prompts that are decoded together share it.
-    weight_bytes = models[0].weight_bytes / o.batch if models else None
-    bandwidth = read_bandwidth(n_bytes=2**28) if weight_bytes else None
-    taken = f"Peak memory = {peak / 1e9:.2f} GB  (the models' weights take {all_bytes / 1e9:.2f} GB)" if peak else ""
-    print("\n" + summary(plain, speculative, weight_bytes, bandwidth, also=[taken] if taken else []))
-    for note in notes(o):
+    if o.engine == "numpy":  # on JAX, weights lie and are read elsewhere
+        taken, bandwidth = memory_line(models), read_bandwidth(n_bytes=2**28)
+        print("\n" + summary(plain, speculative, models[0].weight_bytes, bandwidth, also=taken))
+    else:
+        print("\n" + summary(plain, speculative))
+    for note in [*notes(o), *more_notes]:
         print(textwrap.fill(f"Note: {note}", COLUMNS))
+
+
+def memory_line(models) -> list[str]:
+    """The most that the process has held, beside what the weights take; empty where the system does not tell."""
+    peak, weights = memory.peak(), sum(model.weight_bytes for model in models)
+    return [f"Peak memory = {peak / 1e9:.2f} GB  (the models' weights take {weights / 1e9:.2f} GB)"] if peak else []
 
 
 def notes(o) -> list[str]:
@@ -242,11 +247,14 @@ def advice(f: dict) -> str:
         words = f"K = {f['best_K']} would be faster: {f['predicted_best']:.2f}x is predicted for it."
     else:
         words = "No other K would be much faster here."
+    doubt = ""
     if f["seconds"]["rest"] > 0.25 * f["seconds"]["speculative"]:
-        gain += " Much of the time passes outside of both models; with larger ones it would matter less."
+        doubt = " Much of the time passes outside of both models; with larger ones it would matter less."
     elif not 2 / 3 < f["speedup_without_prefill"] / f["predicted_chen"] < 1.5:
-        gain += " But the measured speedup is not the predicted one: the machine was probably busy, so run it again."
-    return f"{words} {gain}"
+        measured, predicted = f"{f['speedup_without_prefill']:.2f}x", f"{f['predicted_chen']:.2f}x"
+        doubt = f" Measured ({measured}) and predicted ({predicted}) speedup are far apart: something else on this"
+        doubt += " machine probably took time, so run it again."
+    return f"{words} {gain}{doubt}"
 
 
 def iteration_line(number: int, iteration: Iteration, encoder) -> str:

@@ -35,7 +35,8 @@ def max_fn(x: np.ndarray) -> np.ndarray:  # [n_vocab] -> [n_vocab]
 def sample(p: np.ndarray, rng: np.random.Generator) -> int:  # [n_vocab] -> id
     """Draws one id from the distribution p, with exactly one rng.random().
 
-    The id is the first whose cumulative probability exceeds u, so an id of probability 0 is never drawn.
+    The id is the first whose cumulative probability exceeds u times the sum of all, so one of probability 0 is never
+    drawn.
     """
     cumulative = np.cumsum(p, dtype=np.float64)  # [n_vocab]
     return int(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))

@@ -61,8 +61,9 @@ def create_probs_fns(o, temperature: float) -> tuple[Callable, Callable]:
     return partial(to_probs, temperature=temperature), partial(to_probs, temperature=draft_temperature)
 
 
-def create_draft_fn(o, encoder, draft_model, draft_to_probs: Callable, ngram_text: str) -> Callable:
+def create_draft_fn(o, encoder, draft_model, temperature: float, ngram_text: str) -> Callable:
     """-> rng -> the drafter of the options, which draws from that generator."""
+    _, draft_to_probs = create_probs_fns(o, temperature)
     ngram = ngram_model(encoder.n_vocab, draft_to_probs, encoder.encode(ngram_text, allowed_special=True))
     return lambda rng: make_drafter(o.drafter, Parts(encoder.n_vocab, rng, ngram, draft_model))
 
@@ -89,24 +90,33 @@ def load_models(o, prompts: list[str]):
     encoder, _ = small[0]
     input_ids = [encoder.encode(prompt) or [encoder.eot] for prompt in prompts]
     longest = max(map(len, input_ids))
-    n_ctx = min(hparams["n_ctx"] for _, hparams in small)
+    check_fit(o, [(hparams, dtype) for (_, hparams), (_, dtype) in zip(small, sizes, strict=True)], longest)
+
+    load = on_device.create_loader(o, longest) if o.engine == "jax" else load_on_numpy
+    to_probs, models = create_probs_fns(o, o.temperature), {"target": None, "draft": None}
+    # Where nothing needs the draft, sizes has one entry.
+    for role, (size, dtype), (_, hparams), to_probs_fn in zip(models, sizes, small, to_probs, strict=False):
+        read = partial(load_params, model_folder(size, o.models_dir), hparams)
+        models[role] = load(read, hparams, dtype, to_probs_fn, role)
+    return encoder, input_ids, models["target"], models["draft"]
+
+
+def check_fit(o, models: list[tuple[dict, str]], longest: int) -> None:
+    """Raises UserError where the longest prompt does not fit into the context, or the models into memory.
+
+    models: (hparams, dtype) of the target, and of the draft where there is one.
+    """
+    n_ctx = min(hparams["n_ctx"] for hparams, _ in models)
     if longest + o.n_tokens_to_generate > n_ctx:
         needed = f"the prompt's {longest} tokens and {o.n_tokens_to_generate} more"
         raise UserError(f"{needed} exceed the context of {n_ctx} tokens: shorten the one or ask for fewer of the other")
     if o.verify and n_ctx < (n_new := verify.most_new(o.K)) + 2:
         raise UserError(f"--verify with --K {o.K} decodes {n_new} tokens, too many for a context of {n_ctx}")
-    n_cached = o.batch * (longest + o.n_tokens_to_generate) if o.batch > 1 else None
-    memory.check([(hparams, dtype) for (_, hparams), (_, dtype) in zip(small, sizes, strict=True)], n_cached=n_cached)
-
-    load = on_device.create_loader(o, longest) if o.engine == "jax" else load_on_numpy
-    models = []
-    for (size, dtype), (_, hparams), to_probs in zip(sizes, small, create_probs_fns(o, o.temperature), strict=False):
-        read = partial(load_params, model_folder(size, o.models_dir), hparams)
-        models.append(load(read, hparams, dtype, to_probs, is_draft=bool(models)))
-    return encoder, input_ids, models[0], models[1] if models[1:] else None
+    if o.engine == "numpy" or not on_device.has_accelerator():  # whose memory is another one
+        memory.check(models, n_cached=o.batch * (longest + o.n_tokens_to_generate) if o.batch > 1 else None)
 
 
-def load_on_numpy(read: Callable, hparams: dict, dtype: str, to_probs: Callable, is_draft: bool) -> CachedModel:
+def load_on_numpy(read: Callable, hparams: dict, dtype: str, to_probs: Callable, role: str) -> CachedModel:
     """read(convert) gives the parameters, as utils.load_params does."""
     packed.warm_up(dtype)
     return create_model_fn(read(packed.packer(dtype)), hparams, to_probs)

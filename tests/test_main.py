@@ -278,7 +278,11 @@ def test_the_n_gram_drafter_reads_its_text(run_json, tmp_path):
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 def test_stored_in_fewer_bytes(run, monkeypatch, dtype):
     seen = []
-    monkeypatch.setattr(report, "show", lambda *args, models: seen.append(models[0].weight_bytes))
+
+    def show(o, encoder, prompts, input_ids, plain, speculative, models, more_notes):
+        seen.append(models[0].weight_bytes)
+
+    monkeypatch.setattr(report, "show", show)
     run()
     out = run(dtype=dtype, draft_dtype=dtype)
     assert texts(out)[0] == texts(out)[1]

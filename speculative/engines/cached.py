@@ -36,7 +36,7 @@ class CachedModel:
         """to_probs: logits [n, n_vocab] -> distributions [n, n_vocab]. cache: KVCache, or a class like it."""
         self.params, self.hparams = params, hparams
         self.n_ctx, n_head = hparams["n_ctx"], hparams["n_head"]
-        self.weight_bytes = n_bytes(params)  # what a token has to read, but for the cache
+        self.weight_bytes = n_bytes(params)  # what a token has to read, but for the cache (and most of wpe)
         self.to_probs = to_probs
         self.cache = cache(hparams["n_layer"], n_head, self.n_ctx, hparams["n_embd"] // n_head)
         self.forward = partial(gpt2, **params, n_head=n_head, cache=self.cache)
@@ -53,7 +53,7 @@ class CachedModel:
     def __call__(self, x, n_last: int = 1) -> np.ndarray:  # [n] -> [n_last, n_vocab]
         """Raises ValueError where x does not fit into the context or has fewer than n_last tokens."""
         x = np.asarray(x)  # [n]
-        n_keep = n_known(self.tokens, x, n_last, self.n_ctx)
+        n_keep = n_reusable(self.tokens, x, n_last, self.n_ctx)
         self.forget()  # so that an interrupted pass leaves an empty cache behind and not a wrong one
         self.cache.length = n_keep
         logits = self.forward(x[n_keep:], n_last=n_last)  # [n_last, n_vocab]
@@ -61,8 +61,11 @@ class CachedModel:
         return self.to_probs(logits)  # [n_last, n_vocab]
 
 
-def n_known(tokens: np.ndarray, x: np.ndarray, n_last: int, n_ctx: int) -> int:  # [n_tokens], [n]
-    """How many tokens of x a cache of `tokens` spares. It holds no logits: the last n_last are computed in any case."""
+def n_reusable(tokens: np.ndarray, x: np.ndarray, n_last: int, n_ctx: int) -> int:  # [n_tokens], [n]
+    """How many leading tokens of x need not be computed where those of `tokens` are cached.
+
+    The last n_last always are: a cache holds keys and values, no logits. Raises ValueError where x does not fit.
+    """
     if not n_last <= len(x) <= n_ctx:
         raise ValueError(f"{len(x)} tokens: the context holds {n_ctx}, and {n_last} rows were asked for")
     return min(common_prefix(tokens, x), len(x) - n_last)

@@ -26,7 +26,7 @@ import numpy as np
 
 from utils import UserError, first_line
 
-from .cached import n_known
+from .cached import n_reusable
 
 try:
     import jax
@@ -188,11 +188,6 @@ def devices(n: int) -> list:
     return found[:n]
 
 
-def has_accelerator() -> bool:
-    """What --engine auto asks."""
-    return devices(1)[0].platform != "cpu"
-
-
 # ---- model(x, n_last) ------------------------------------------------------------------------------------------------
 
 
@@ -225,7 +220,7 @@ class JaxModel:
     def __call__(self, x, n_last: int = 1) -> np.ndarray:  # [n] -> [n_last, n_vocab]
         """Raises ValueError where x does not fit into the context or has fewer than n_last tokens."""
         x = np.asarray(x)  # [n]
-        n_keep = n_known(self.tokens, x, n_last, self.n_ctx)
+        n_keep = n_reusable(self.tokens, x, n_last, self.n_ctx)
         self.forget()  # so that an interrupted pass leaves an empty cache behind and not a wrong one
         if len(x) - n_keep > max(n_last, SMALL):  # a prompt, of which only the last few tokens need logits
             n_keep, n_before = len(x) - n_last, n_keep

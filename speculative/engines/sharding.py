@@ -57,8 +57,8 @@ def start_processes() -> bool:
 
     -> whether this process is the first, the one that prints.
 
-    JAX_COORDINATOR_ADDRESS (host:port of the first process), JAX_NUM_PROCESSES and JAX_PROCESS_ID, or what Slurm, Open
-    MPI or Kubernetes set. All processes have to run the same command.
+    It does so by JAX_COORDINATOR_ADDRESS (host:port of the first process). How many there are and which this one is say
+    JAX_NUM_PROCESSES and JAX_PROCESS_ID, or what Slurm, Open MPI or Kubernetes set. All have to run the same command.
     """
     if not os.environ.get("JAX_COORDINATOR_ADDRESS"):
         return True
