@@ -78,12 +78,15 @@ def run_batch_fn(title, decode_fn, o, encoder, prompts):
     recorder = Recorder(o.lenience)
     writers = [report.TextWriter(encoder) for _ in prompts]
     with tqdm(total=o.batch * o.n_tokens_to_generate, unit="token", leave=False, disable=None) as bar:
-        for steps in recorder.watch_batch(decode_fn(np.random.default_rng(o.seed), recorder), o.batch):
-            for writer, step in zip(writers, steps, strict=True):
-                if step:
-                    writer.push(step)
-                    bar.update(len(step.tokens))
-    print_result(recorder, [prompt + w.text + w.end() for prompt, w in zip(prompts, writers, strict=True)])
+        try:
+            for steps in recorder.watch_batch(decode_fn(np.random.default_rng(o.seed), recorder), o.batch):
+                for writer, step in zip(writers, steps, strict=True):
+                    if step:
+                        writer.push(step)
+                        bar.update(len(step.tokens))
+        finally:  # also after Ctrl-C
+            bar.close()
+            print_result(recorder, [prompt + w.text + w.end() for prompt, w in zip(prompts, writers, strict=True)])
     return recorder
 
 

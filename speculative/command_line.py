@@ -1,5 +1,6 @@
 """What a command line owes its user, whatever happens: a result, or one line that says why there is none."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -7,7 +8,7 @@ from collections.abc import Callable
 
 import fire
 
-from utils import UserError
+from utils import UserError, first_line
 
 from .options import usage, with_values
 
@@ -32,6 +33,10 @@ def run(main: Callable, doc: str) -> None:
         guarded(typed)
     except MemoryError:
         fail("error: the memory is full: a smaller model needs less, and so does --dtype int8", 2)
+    except RuntimeError as error:
+        if type(error).__name__ != "JaxRuntimeError":  # whose class is known only where JAX was imported
+            raise
+        fail(f"error: JAX gave up: {first_line(error)}; it may need more memory, or a smaller model or --batch", 2)
     except OSError as error:  # of the standard output: every other file's is a UserError
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # as Python would try again on its way out
         fail("" if isinstance(error, BrokenPipeError) else f"error: cannot write the output: {error.strerror}", 2)
@@ -44,6 +49,11 @@ def guarded(action: Callable, interrupted: str = "interrupted") -> None:
     except UserError as error:
         fail(f"error: {error}", 2)
     except KeyboardInterrupt:
+        if "jax" in sys.modules:  # it may be compiling in threads of its own, over which Python's way out crashes
+            with contextlib.suppress(OSError):
+                sys.stdout.flush()
+            os.write(2, f"{interrupted}\n".encode())
+            os._exit(130)
         fail(interrupted, 130)
 
 

@@ -109,13 +109,14 @@ def decode_on_device(o, prompts, target_model, draft_model) -> tuple[Callable, C
     networks = target_model.network, draft_model.network
     decoder = DeviceDecoder(*networks, **filters, draft_temperature=o.draft_temperature)
     n, N = max(map(len, prompts)), o.n_tokens_to_generate
-    say(f"compiled both loops in {sum(decoder.warm_up(n, N, K, o.batch) for K in (0, o.K)):.1f} s")
+    K = min(o.K, max(1, N - 1))  # more are never accepted, and here K drafts are made in any case
+    say(f"compiled both loops in {sum(decoder.warm_up(n, N, k, o.batch) for k in (0, K)):.1f} s")
 
-    def decode(K, rng, recorder):
-        steps = decoder.batch(prompts, N, K, int(rng.integers(2**32)))
+    def decode(k, rng, recorder):
+        steps = decoder.batch(prompts, N, k, int(rng.integers(2**32)))
         return steps if o.batch > 1 else (step for [step] in steps)
 
-    return partial(decode, 0), partial(decode, o.K)
+    return partial(decode, 0), partial(decode, K)
 
 
 def greedy_differences(prompts, target_model, plain, speculative) -> list[str]:

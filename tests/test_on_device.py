@@ -17,6 +17,8 @@ from speculative.sampling import Step
 from utils import UserError
 
 pytest.importorskip("jax")
+from speculative.engines import sharding
+
 PROMPTS = ["the thing in", "a", "she was not in the house"]
 
 
@@ -98,6 +100,45 @@ def test_a_batch_that_does_not_fit_into_memory(run_json, monkeypatch):
     run_json(batch=2)
     with pytest.raises(UserError, match=r"of memory, and .* are free: take smaller models or a smaller --batch"):
         run_json(batch=4096)
+
+
+def test_a_window_wider_than_the_text_costs_no_more(run_json):
+    assert tokens_of(run_json(K=10**18 - 1)[1]) == tokens_of(run_json(K=8)[1])
+
+
+def test_prompts_as_editors_write_them(run_json, tmp_path):
+    path = tmp_path / "prompts.txt"
+    path.write_bytes(b"\xef\xbb\xbfin the\r\n\r\na thing\r\n")
+    _, document = run_json(prompt=None, prompt_file=path, batch=2)
+    assert [prompt["text"] for prompt in document["prompts"]] == ["in the", "a thing"]
+
+
+def test_a_jsonl_file_is_the_same_without_a_batch(run_json, tmp_path):
+    path = tmp_path / "prompts.JSONL"
+    path.write_text('{"prompt": "in the"}\n{"prompt": "a thing"}\n')
+    _, document = run_json(prompt=None, prompt_file=path)
+    assert [prompt["text"] for prompt in document["prompts"]] == ["in the"]
+
+
+@pytest.mark.parametrize("address", ["nonsense", "localhost:", "localhost:port", "localhost:0", "localhost:99999"])
+def test_addresses_that_are_none(monkeypatch, address):
+    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", address)
+    with pytest.raises(UserError, match="must be host:port of the first process"):
+        sharding.start_processes()
+
+
+@pytest.mark.parametrize("count", ["two", "-1", "99999999999"])
+def test_counts_that_are_none(monkeypatch, count):
+    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "localhost:1234")
+    monkeypatch.setenv("JAX_NUM_PROCESSES", count)
+    with pytest.raises(UserError, match="JAX_NUM_PROCESSES must be a whole number"):
+        sharding.start_processes()
+
+
+def test_a_mesh_that_leaves_processes_out(monkeypatch):
+    monkeypatch.setattr(sharding.jax, "process_count", lambda: 2)
+    with pytest.raises(UserError, match=r"--mesh 1 leaves some processes without a device: --mesh \d+ takes all"):
+        sharding.make_mesh(1)
 
 
 def test_a_file_with_too_few_prompts(run_json, tmp_path):

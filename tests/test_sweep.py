@@ -123,7 +123,13 @@ def test_rows_table_and_pictures(options, pair):
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("a.jsonl", '{"text": 1}'), ("a.jsonl", "not json"), ("a.txt", ""), ("a.jsonl", '{"prompt": ""}')],
+    [
+        ("a.jsonl", '{"text": 1}'),
+        ("a.jsonl", "[" * 10**5),
+        ("a.jsonl", "not json"),
+        ("a.txt", ""),
+        ("a.jsonl", '{"prompt": ""}'),
+    ],
 )
 def test_bad_prompt_files(tmp_path, name, text):
     (tmp_path / name).write_text(text)

@@ -48,8 +48,12 @@ SPLIT_AXIS = {
 
 
 def make_mesh(n: int) -> Mesh:
-    """The first n devices in a row. Raises UserError where there are not so many."""
-    return Mesh(np.array(devices(n)), ["model"])
+    """The first n devices in a row. Raises UserError where there are not so many, or not one of each process."""
+    mesh = Mesh(np.array(devices(n)), ["model"])
+    if len({device.process_index for device in mesh.devices}) < jax.process_count():
+        everything = jax.device_count()
+        raise UserError(f"--mesh {n} leaves some processes without a device: --mesh {everything} takes all there are")
+    return mesh
 
 
 def start_processes() -> bool:
@@ -62,14 +66,19 @@ def start_processes() -> bool:
     """
     if not os.environ.get("JAX_COORDINATOR_ADDRESS"):
         return True
+    host, _, port = os.environ["JAX_COORDINATOR_ADDRESS"].rpartition(":")
+    if not host or not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 2**16:  # jaxlib crashes over some
+        raise UserError("JAX_COORDINATOR_ADDRESS must be host:port of the first process, as in 10.0.0.1:1234")
+    counts = {name: os.environ.get(name) for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID")}
+    for name, value in counts.items():
+        if not re.fullmatch(r"[0-9]{1,6}", value or "0"):
+            raise UserError(f"{name} must be a whole number below a million, not {value!r:.80}")
     try:
-        n_processes, process_id = (
-            int(os.environ[name]) if name in os.environ else None for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
-        )
+        n_processes, process_id = (None if value is None else int(value) for value in counts.values())
         jax.distributed.initialize(num_processes=n_processes, process_id=process_id)
         return jax.process_index() == 0
     except (RuntimeError, ValueError) as error:
-        names = "JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID"
+        names = f"JAX_COORDINATOR_ADDRESS, {' and '.join(counts)}"
         raise UserError(f"cannot join the other processes ({first_line(error)}): check {names}") from error
 
 
@@ -137,8 +146,8 @@ def place_draft(
     params: dict | Callable, hparams: dict, dtype: str, mesh: Mesh, repeats: int = 5
 ) -> tuple[Network, dict]:
     """The draft as it is faster on this mesh -> Network, {"split": seconds for a token, "whole": seconds}."""
-    if mesh.size == 1:
-        return place(params, hparams, dtype, mesh), {}
+    if mesh.size == 1 or hparams["n_embd"] % mesh.size:
+        return place(params, hparams, dtype, mesh, split=False), {}
     seconds, networks = {}, {}
     for name, split in [("split", True), ("whole", False)]:
         networks[name] = place(params, hparams, dtype, mesh, split)
