@@ -29,7 +29,8 @@ __all__ = ["autoregressive_sampling", "main", "max_fn", "sample", "speculative_s
 
 # What --demo changes: the bundled pair, and a prompt of the kind that it was trained on.
 DEMO = {
-    "prompt": "He took one last look at the glen and then went back to the",
+    "prompt": '"From the first, two facts were very obvious to me,',
+    "n_tokens_to_generate": 54,  # to the end of a sentence
     "draft_model_size": "tiny-draft",
     "target_model_size": "tiny-target",
     "models_dir": str(Path(__file__).parent / "models"),

@@ -15,7 +15,7 @@ from speculative.engines.jax_engine import load_gpt2
 from utils import UserError, load_encoder_hparams_and_params
 
 TARGET = {"n_vocab": 300, "n_ctx": 32, "n_embd": 16, "n_head": 2, "n_layer": 2}
-DRAFT = {"n_vocab": 300, "n_ctx": 32, "n_embd": 8, "n_head": 1, "n_layer": 1}
+DRAFT = TARGET | {"n_layer": 1}
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def works():
 @pytest.fixture(scope="module")
 def trained(works, tmp_path_factory):
     out = tmp_path_factory.mktemp("models")
-    histories = train.train_pair(works, out, TARGET, DRAFT, steps=60, draft_steps=60, n_rounds=1)
+    histories = train.train_pair(works, out, TARGET, DRAFT, steps=60, draft_steps=60, n_rows=128)
     return out, histories
 
 
@@ -118,7 +118,7 @@ def test_a_run_goes_on_from_its_checkpoint(works, tmp_path):
         return train.cross_entropy(gpt2, 1, params, x)
 
     def run(name, steps):
-        return train.fit(name, params, loss, lambda step: x + step % 2, [x], steps, tmp_path / name)[0]
+        return train.fit(name, params, loss, lambda step: x + step % 2, [x], steps, 1e-3, tmp_path / name)[0]
 
     whole = run("whole.npz", 12)
     (tmp_path / "whole.npz").unlink()
@@ -132,8 +132,8 @@ def test_a_run_goes_on_from_its_checkpoint(works, tmp_path):
         return x + step % 2
 
     with pytest.raises(Interrupted):
-        train.fit("part", params, loss, batch, [x], 12, tmp_path / "part.npz")
-    again = train.fit("part", params, loss, lambda step: x + step % 2, [x], 12, tmp_path / "part.npz")[0]
+        train.fit("part", params, loss, batch, [x], 12, 1e-3, tmp_path / "part.npz")
+    again = train.fit("part", params, loss, lambda step: x + step % 2, [x], 12, 1e-3, tmp_path / "part.npz")[0]
     np.testing.assert_allclose(again["wte"], whole["wte"], rtol=1e-6)
 
 
