@@ -6,8 +6,8 @@ A file is UTF-8 text, paragraphs apart by an empty line, works by <|endoftext|>.
 official formats (encoder.json, vocab.bpe, hparams.json) with model.safetensors in float16; both have one vocabulary.
 The network is gpt2.py itself, run by JAX. Interrupted, the same command goes on from the last checkpoint.
 
-The bundled pair took about 80 minutes on two cores. Its target saw 22.5 million tokens, the books nine times over; its
-held-out loss is 3.37 nats per token, and a token is 3.2 bytes of text.
+The bundled pair took about 85 minutes on two busy cores, its parts added up. Its target saw 22.5 million tokens, the
+books nine times over; its held-out loss is 3.37 nats per token, and a token is 3.2 bytes of text.
 """
 
 import argparse

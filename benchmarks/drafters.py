@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from speculative.command_line import guarded
 from speculative.drafters import DRAFTERS, Parts, drafter_names, make_drafter, ngram_model
+from speculative.options import lookahead
 from speculative.report import machine
 from speculative.setup import read_prompts, read_text
 from utils import UserError
@@ -140,10 +141,6 @@ def setting(text):
     """ "0.5" -> (0.5, None); "1:0.9" -> (1.0, 0.9), the temperature and top-p."""
     temperature, _, top_p = text.partition(":")
     return float(temperature), float(top_p) if top_p else None
-
-
-def lookahead(text):
-    return text if text == "auto" else int(text)
 
 
 def parse(arguments):

@@ -10,7 +10,6 @@ Times are medians of runs that take turns; compiling is shown apart.
 
 import argparse
 import json
-import platform
 import sys
 import time
 from functools import partial
@@ -29,6 +28,7 @@ from speculative.command_line import guarded
 from speculative.engines.jax_engine import keep_compiled
 from speculative.engines.jax_loop import DeviceDecoder, for_each_row
 from speculative.engines.sharding import place
+from speculative.report import processor
 from utils import load_encoder_and_hparams, load_params, model_folder
 
 PROMPTS = [
@@ -169,7 +169,7 @@ def main():
     device = jax.devices()[0]
     report = {
         "device": f"{device.device_kind} ({device.platform})",
-        "machine": platform.processor() or platform.machine(),
+        "machine": processor(),
         "jax": jax.__version__,
         "bandwidth": bandwidth,
         "target": args.target_model_size,

@@ -10,7 +10,6 @@ busy moment meets all of them.
 
 import argparse
 import json
-import platform
 import sys
 import time
 from pathlib import Path
@@ -24,6 +23,7 @@ from speculative.command_line import guarded
 from speculative.engines import packed
 from speculative.engines.cached import KVCache, n_bytes
 from speculative.memory import BYTES
+from speculative.report import processor
 
 SHAPES = {  # size: n_layer, n_embd, n_head
     "tiny": (12, 192, 6),
@@ -217,7 +217,7 @@ def run(options):
     packed.set_threads(options.threads)
     memory = np.ones(2**28, np.int64)  # 2 GiB, far more than any cache holds
     results = {
-        "machine": f"{platform.processor() or platform.machine()}, {packed.kernels().numba.get_num_threads()} threads",
+        "machine": f"{processor()}, {packed.kernels().numba.get_num_threads()} threads",
         "models": {},
         "numpy_s": {},
     }

@@ -28,14 +28,14 @@ from tqdm import tqdm
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from speculative.command_line import guarded
 from speculative.drafters import Parts, drafter_names, make_drafter, needs_model, ngram_model
-from speculative.engines.cached import CachedModel
-from speculative.engines.packed import cache_class, packer, warm_up
+from speculative.engines.packed import packer, warm_up
 from speculative.filters import to_distribution
 from speculative.lookahead import AutoK
+from speculative.options import lookahead
 from speculative.recorder import Iteration, Recorder, figures
 from speculative.report import machine
 from speculative.sampling import Step, autoregressive_sampling, speculative_sampling
-from speculative.setup import read_prompts
+from speculative.setup import create_model_fn, read_prompts
 from utils import UserError, load_encoder_hparams_and_params
 
 ROOT = Path(__file__).parents[1]
@@ -91,7 +91,7 @@ class Pair:
 def load_model(size, models_dir, dtype):
     warm_up(dtype)
     encoder, hparams, params = load_encoder_hparams_and_params(size, models_dir, packer(dtype))
-    return encoder, hparams, CachedModel(params, hparams, None, cache_class())
+    return encoder, hparams, create_model_fn(params, hparams, None)
 
 
 # ---- Measuring -------------------------------------------------------------------------------------------------------
@@ -408,12 +408,6 @@ def plot_positions(lines, axes):
 
 def list_of(parse):
     return lambda text: [parse(part) for part in text.split(",")]
-
-
-def lookahead(text):
-    if text != "auto" and int(text) < 1:
-        raise ValueError
-    return text if text == "auto" else int(text)
 
 
 def add_model_arguments(parser):

@@ -113,8 +113,8 @@ def decode_on_device(o, prompts, target_model, draft_model) -> tuple[Callable, C
     say(f"compiled both loops in {sum(decoder.warm_up(n, N, k, o.batch) for k in (0, K)):.1f} s")
 
     def decode(k, rng, recorder):
-        steps = decoder.batch(prompts, N, k, int(rng.integers(2**32)))
-        return steps if o.batch > 1 else (step for [step] in steps)
+        seed = int(rng.integers(2**32))
+        return decoder.batch(prompts, N, k, seed) if o.batch > 1 else decoder.speculative(*prompts, N, k, seed)
 
     return partial(decode, 0), partial(decode, K)
 

@@ -146,7 +146,7 @@ class DeviceDecoder:
         return (step for [step] in self.batch([x], N, 0, seed))
 
     def speculative(self, x, N: int, K: int, seed: int) -> Iterator[Step]:
-        """Algorithm 2."""
+        """Algorithm 2; with K = 0, Algorithm 1."""
         return (step for [step] in self.batch([x], N, K, seed))
 
     def batch(self, prompts, N: int, K: int, seed: int) -> Iterator[list[Step | None]]:
