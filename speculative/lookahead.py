@@ -24,11 +24,12 @@ from statistics import median_low
 from .sampling import Step, speculative_sampling
 
 TRUST = 0.9  # of first drafts accepted: there is no need then to try again at once
-DISCOUNT = 0.9  # of the past, with each window: acceptance is that of the last 10 or so
-LEAN = 4  # windows' worth of belief that a position is accepted as often as the one before it
+DISCOUNT = 0.95  # of the past, with each window: acceptance is that of the last 20 or so
+LEAN = 8  # windows' worth of belief that a position is accepted as often as the one before it
 STAKE = 0.03  # the share of plain decoding's time that may be lost on finding out whether drafting pays
 FIRST_TOKENS = 256  # what so many tokens allow to be lost is available from the start
 HOPE = 0.02  # the least chance that is given to a drafter that finds nothing to propose
+SURE = 1.3  # times plain decoding's speed: a gain for which one plain step is enough to compare with
 PATIENCE = 12  # tokens without a window after which one is tried though it costs more than its share
 
 
@@ -53,9 +54,8 @@ class AutoK:
         self.target_times = Times()  # by number of rows
         self.feed_times = Times()  # of 1 token that the drafter has to catch up on
         self.first_draft = None
-        self.tried = [3.0] + [0.0] * (
-            K_max - 1
-        )  # discounted counts by position, begun as if 2.5 of 3 first drafts had passed
+        # Discounted counts by position, begun as if 2.5 of 3 first drafts had passed.
+        self.tried = [3.0] + [0.0] * (K_max - 1)
         self.accepted = [2.5] + [0.0] * (K_max - 1)
         self.windows = self.proposals = 1.0  # discounted counts: drafter asked, something proposed
         self.tokens = 0
@@ -73,25 +73,28 @@ class AutoK:
             yield step
 
     def __call__(self) -> int:
-        # First the prefills of both, then a plain step, a draft (in what follows) and, lest the first plain step was
-        # interrupted, another: all is compared with plain steps, and while K is above 0 there are no more of them.
-        n_plain = len(self.target_times.samples.get(1, ()))
-        if n_plain == 0:
+        # First the prefills of both, and a plain step to compare with. Then a window as long as a drafting of no more
+        # than a plain step allows: it tells what windows take, and how much of one is accepted.
+        if not self.target_times.sizes:
             return 0 if self.prefilled else 1
-        if n_plain == 1 and self.draft_times.sizes:
-            return 0
         plain = self.target_times(1)
-        k = self.fastest() if self.target_times.slope is not None else 0
-        due = self.plain_tokens >= PATIENCE or self.at_risk(1) <= STAKE * self.plain_tokens * plain
-        if k == 0 and (due or not self.draft_times.sizes):
-            k = 1
+        if self.target_times.slope is None:
+            k = max((k for k in range(1, self.K_max + 1) if self.drafting_time(k) <= plain), default=1)
+        else:
+            k, gain = self.fastest()
+            # While k is above 0 there are no more plain steps, and the first of them may have been interrupted.
+            if gain < SURE and len(self.target_times.samples[1]) == 1:
+                return 0
+            due = self.plain_tokens >= PATIENCE or self.at_risk(1) <= STAKE * self.plain_tokens * plain
+            if k == 0 and due:
+                k = 1
         allowed = STAKE * max(self.tokens, FIRST_TOKENS) * plain
         while k > 0 and self.lost + self.at_risk(k) > allowed:
             k -= 1
         return k
 
-    def fastest(self) -> int:
-        """The k with the most expected tokens per second."""
+    def fastest(self) -> tuple[int, float]:
+        """The k with the most expected tokens per second, and these as a multiple of plain decoding's."""
         plain = self.target_times(1)
         share = max(HOPE, self.proposals / self.windows)  # how often the drafter has something to propose
         best_k, best_rate = 0, 1 / plain
@@ -103,7 +106,7 @@ class AutoK:
             rate = (share * expected + (1 - share)) / seconds
             if rate > best_rate:
                 best_k, best_rate = k, rate
-        return best_k
+        return best_k, best_rate * plain
 
     def acceptance(self) -> Iterator[float]:
         """a_1, a_2, ...: later positions are tried less often, and lean on the one before."""
@@ -115,7 +118,14 @@ class AutoK:
 
     def at_risk(self, k: int) -> float:
         """What a window costs, in seconds, where none of its drafts is accepted."""
-        return self.draft_times(k) + self.target_times(k + 1) + self.catch_up_time() - self.target_times(1)
+        return self.drafting_time(k) + self.target_times(k + 1) + self.catch_up_time() - self.target_times(1)
+
+    def drafting_time(self, k: int) -> float:
+        """For k tokens; as long as only the first was timed, which took the prompt's prefill with it, at most."""
+        if self.first_draft:
+            _, seconds = self.first_draft
+            return k * seconds
+        return self.draft_times(k)
 
     def catch_up_time(self) -> float:
         n_behind = self.n - max(self.n_fed, self.n_prompt)
