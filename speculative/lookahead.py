@@ -2,7 +2,9 @@
 
 With a_i the chance that the i-th draft is accepted if those before it were, a window of k drafts is expected to give
 1 + a_1 + a_1 a_2 + ... + a_1 ... a_k tokens, and takes t_draft(k) + t_target(k + 1) seconds. K is the k with the most
-tokens per second; 0, plain decoding, is one of them.
+tokens per second; 0, plain decoding, is one of them. (A drafter may have something to propose in only a share s of its
+windows. The others are plain steps that paid for the asking: (s * tokens + 1 - s) / (t_draft(k) + s * t_target(k + 1) +
+(1 - s) * t_target(1)) is their rate.)
 
 **What may be looked at.** The choice uses the times and acceptances of earlier iterations. It could also use p, as long
 as it does so before the token is drawn from it. It may never use the drawn token: a drafter that takes a token back
@@ -23,28 +25,30 @@ from statistics import median_low
 
 from .sampling import Step, speculative_sampling
 
-TRUST = 0.9  # of first drafts accepted: there is no need then to try again at once
 DISCOUNT = 0.95  # of the past, with each window: acceptance is that of the last 20 or so
 LEAN = 8  # windows' worth of belief that a position is accepted as often as the one before it
+HOPE = 0.02  # the least chance that is given to a drafter that finds nothing to propose
 STAKE = 0.03  # the share of plain decoding's time that may be lost on finding out whether drafting pays
 FIRST_TOKENS = 256  # what so many tokens allow to be lost is available from the start
-HOPE = 0.02  # the least chance that is given to a drafter that finds nothing to propose
 SURE = 1.3  # times plain decoding's speed: a gain for which one plain step is enough to compare with
-PATIENCE = 12  # tokens without a window after which one is tried though it costs more than its share
+PATIENCE = 12  # plain tokens after which a window is tried even if so few do not pay for its risk (STAKE) yet
+TRUST = 0.9  # of first drafts accepted, and still K is 0: it is the times that speak against drafting
+IN_STEP = 2  # tokens: further behind the drafter is not after a window or a plain step; drafting includes their reading
 
 
 class AutoK:
-    """Chooses K: called without arguments it gives the next one. decode() is speculative_sampling with it as K.
+    """Chooses K. decode() is speculative_sampling that asks it for the next one, and tells it what came of it.
 
     What it has learned stays from one decode to the next: use one for each pair of models and drafter.
 
     Acceptance is counted by position, discounted so that it follows the text. With K = 0 nothing is learned about it,
-    so now and then a window of 1 is tried, and at once another if it is accepted.
+    so now and then a window of 1 is tried, and at once another if it is accepted and that may change something.
 
     The promise is that decoding is hardly ever slower than plain decoding, whatever the drafter. So each window's loss
-    (its time, less what plain decoding would have taken for its tokens; a gain if negative) is added up, and no window
-    is opened that could bring the sum above STAKE * (plain time of the tokens so far, at least of FIRST_TOKENS). The
-    draft's prefill of the prompt is not counted; its catching up on tokens that were decoded without it is.
+    (what windows of its size take, less what plain decoding would have taken for its tokens; a gain if negative) is
+    added up over all decodes, and but for the very first no window is opened that could bring the sum above STAKE *
+    (plain time of the tokens so far, at least of FIRST_TOKENS). The draft's prefill of the prompt is not counted; its
+    catching up on tokens that were decoded without it is.
     """
 
     def __init__(self, K_max: int = 10, clock: Callable[[], float] = time.perf_counter):
@@ -53,7 +57,8 @@ class AutoK:
         self.draft_times = Times()  # by number of tokens asked for
         self.target_times = Times()  # by number of rows
         self.feed_times = Times()  # of 1 token that the drafter has to catch up on
-        self.first_draft = None
+        self.draft_prefill = self.target_prefill = 0.0  # seconds of the calls that read the prompt
+        self.first_draft = None  # (tokens read, seconds) of the first, until the next tells prefill and drafting apart
         # Discounted counts by position, begun as if 2.5 of 3 first drafts had passed.
         self.tried = [3.0] + [0.0] * (K_max - 1)
         self.accepted = [2.5] + [0.0] * (K_max - 1)
@@ -65,36 +70,46 @@ class AutoK:
     def decode(self, x, draft: Callable, target_model: Callable, N: int, rng, **options) -> Iterator[Step]:
         """speculative_sampling(x, draft, target_model, N, K=self, rng, **options), watched."""
         self.n = self.n_prompt = len(x)
-        self.n_fed = 0  # how many tokens the drafter has been given
-        self.prefilled = False
+        self.n_fed = 0  # how many tokens of it the drafter was given or drew itself
+        self.prefilled = False  # whether the target has read the prompt
         draft, target_model = self.timed_draft(draft), self.timed_target(target_model)
         for step in speculative_sampling(x, draft, target_model, N, self, rng, **options):
             self.learn(step)
             yield step
 
     def __call__(self) -> int:
-        # First the prefills of both, and a plain step to compare with. Then a window as long as a drafting of no more
-        # than a plain step allows: it tells what windows take, and how much of one is accepted.
+        # No window timed yet. The first two iterations are a window of 1, as both models read the prompt, and a plain
+        # step to compare with; then comes the longest window whose drafting takes no more than a plain step, as far as
+        # the two prefills tell. It shows what rows cost, and how many drafts are accepted.
+        windows_timed = self.target_times.slope is not None
+        if not windows_timed and not self.prefilled:
+            return 1
         if not self.target_times.sizes:
-            return 0 if self.prefilled else 1
+            return 0
         plain = self.target_times(1)
-        if self.target_times.slope is None:
-            k = max((k for k in range(1, self.K_max + 1) if self.drafting_time(k) <= plain), default=1)
+        if not windows_timed:
+            k = max(1, min(self.K_max, int(self.target_prefill / max(self.draft_prefill, 1e-9))))
+
+        # Otherwise the fastest; and where that is 0, now and then a window of 1, as the text may have changed.
         else:
             k, gain = self.fastest()
-            # While k is above 0 there are no more plain steps, and the first of them may have been interrupted.
-            if gain < SURE and len(self.target_times.samples[1]) == 1:
+            # The one plain step may have been interrupted, and while k is above 0 there are no more. So another, where
+            # the gain is small or a window took less than that step.
+            first, *more = self.target_times.samples[1]
+            if not more and (gain < SURE or first > plain):
                 return 0
             due = self.plain_tokens >= PATIENCE or self.at_risk(1) <= STAKE * self.plain_tokens * plain
             if k == 0 and due:
                 k = 1
+
+        # In all cases, no more than the stake allows.
         allowed = STAKE * max(self.tokens, FIRST_TOKENS) * plain
         while k > 0 and self.lost + self.at_risk(k) > allowed:
             k -= 1
         return k
 
     def fastest(self) -> tuple[int, float]:
-        """The k with the most expected tokens per second, and these as a multiple of plain decoding's."""
+        """-> k, gain: the k with the most expected tokens per second, and how often plain decoding's that rate is."""
         plain = self.target_times(1)
         share = max(HOPE, self.proposals / self.windows)  # how often the drafter has something to propose
         best_k, best_rate = 0, 1 / plain
@@ -117,19 +132,15 @@ class AutoK:
             yield a
 
     def at_risk(self, k: int) -> float:
-        """What a window costs, in seconds, where none of its drafts is accepted."""
-        return self.drafting_time(k) + self.target_times(k + 1) + self.catch_up_time() - self.target_times(1)
+        """What a window loses against plain decoding, in seconds, where none of its drafts is accepted.
 
-    def drafting_time(self, k: int) -> float:
-        """For k tokens; as long as only the first was timed, which took the prompt's prefill with it, at most."""
-        if self.first_draft:
-            _, seconds = self.first_draft
-            return k * seconds
-        return self.draft_times(k)
+        What was not timed yet counts too much for the target, a plain step a row, and 0 for the drafter.
+        """
+        return self.draft_times(k) + self.target_times(k + 1) + self.catch_up_time() - self.target_times(1)
 
     def catch_up_time(self) -> float:
         n_behind = self.n - max(self.n_fed, self.n_prompt)
-        return self.feed_times(1) * n_behind if n_behind > 2 else 0.0  # up to 2 are in any drafting
+        return self.feed_times(1) * n_behind if n_behind > IN_STEP else 0.0
 
     def timed_draft(self, draft: Callable) -> Callable:
         def timed(x, k):
@@ -139,6 +150,8 @@ class AutoK:
             start = self.clock()
             tokens, p = draft(x, k)
             seconds = self.clock() - start
+            if not self.prefilled:
+                self.draft_prefill = seconds
             n_behind = len(x) - self.n_fed
             self.time_draft(k, n_behind, seconds)
             self.n_fed = len(x) + len(tokens)
@@ -148,16 +161,17 @@ class AutoK:
 
     def time_draft(self, k: int, n_behind: int, seconds: float) -> None:
         """Files a draft's time as that of k tokens; where it had to catch up, what exceeds that as time to feed."""
-        if n_behind > 2:
+        if n_behind > IN_STEP:
             if self.draft_times.sizes:
                 self.feed_times.add(1, max(0.0, seconds - self.draft_times(k)) / n_behind)
             else:
                 self.first_draft = n_behind, seconds  # the prefill, and a token of which the cost is not yet known
             return
         if self.first_draft:
-            n_behind, first_seconds = self.first_draft
-            self.feed_times.add(1, max(0.0, first_seconds - seconds) / n_behind)
-            self.lost += seconds
+            n_prompt, first_seconds = self.first_draft
+            one = seconds / k
+            self.feed_times.add(1, max(0.0, first_seconds - one) / n_prompt)
+            self.lost += one  # learn() took it for 0
             self.first_draft = None
         self.draft_times.add(k, seconds)
 
@@ -168,13 +182,15 @@ class AutoK:
             seconds = self.clock() - start
             if self.prefilled:
                 self.target_times.add(n_last, seconds)
-            self.prefilled = True
+            else:
+                self.target_prefill, self.prefilled = seconds, True
             return q
 
         return timed
 
     def learn(self, step: Step) -> None:
         n_new, m, n_accepted = len(step.tokens), step.drafted, step.accepted
+        self.n_fed = min(self.n_fed, self.n + n_accepted)  # what was rejected, the drafter has to read anew
         self.n += n_new
         self.tokens += n_new
         if self.k == 0:
@@ -222,7 +238,7 @@ class Times:
         self.medians = list(accumulate(reversed(medians), min))[::-1]
         if len(self.sizes) > 1:
             self.slope = (self.medians[-1] - self.medians[0]) / (self.sizes[-1] - self.sizes[0])
-        elif self.slope is not None:  # forgotten, and perhaps because it was no good
+        elif self.slope is not None:  # all others are forgotten: one more still counts for no more than in proportion
             self.slope = min(self.slope, self.medians[0] / self.sizes[0])
 
     def __call__(self, size: int) -> float:

@@ -763,6 +763,10 @@ def test_ctrl_c_is_one_line_and_status_130(server, folder, capsys):
             signal.raise_signal(signal.SIGINT)
 
     server.before_answer = interrupt
-    assert utils.main(["download", "124M", "--models_dir", str(folder.parent)]) == 130
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    try:
+        assert utils.main(["download", "124M", "--models_dir", str(folder.parent)]) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert capsys.readouterr().err.strip().splitlines()[-1] == "interrupted; run again to go on from here"
     assert not (folder / TF_DATA).exists()

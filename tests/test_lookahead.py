@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from speculative import drafters, sampling
 from speculative.drafters import model_drafter
+from speculative.engines.cached import common_prefix
 from speculative.lookahead import AutoK, Times
 from speculative.sampling import autoregressive_sampling, speculative_sampling
 
@@ -25,19 +26,20 @@ class World:
     def __init__(self, right, draft=0.1, row=0.04, feed=0.0, noise=lambda: 1.0, proposes=lambda place: True):
         self.right, self.draft_time, self.row, self.feed = right, draft, row, feed
         self.noise, self.proposes = noise, proposes
-        self.now, self.n_fed, self.ks, self.prefill = 0.0, 0, [], 0.0
+        self.now, self.fed, self.ks, self.prefill = 0.0, np.empty(0, int), [], 0.0
 
     def draft(self, x, k):
         self.ks.append(k)
         if k == 0:
             return [], []
-        n_behind = len(x) - self.n_fed
+        n_behind = len(x) - common_prefix(self.fed, x)
         self.prefill = self.prefill or self.feed * len(PROMPT)
         self.now += self.noise() * (self.draft_time * k + self.feed * n_behind * (n_behind > 2))
-        self.n_fed = len(x) + k
+        self.fed = x
         if not self.proposes(len(x)):
             return [], []
         tokens = [(int(x[-1]) + 1 + i + (not self.right(len(x) + i))) % N_VOCAB for i in range(k)]
+        self.fed = np.append(x, tokens)
         return tokens, np.eye(N_VOCAB, dtype=np.float32)[tokens]
 
     def target(self, x, n_last=1):
@@ -122,7 +124,7 @@ def test_what_was_learned_stays_for_the_next_decode():
     world = World(lambda place: True)
     auto = AutoK(clock=lambda: world.now)
     world.auto(100, auto)
-    world.n_fed = 0
+    world.fed = np.empty(0, int)
     world.auto(100, auto)
     assert world.ks[0] == 10
 
@@ -234,3 +236,35 @@ def test_taking_back_an_improbable_token_is_seen(monkeypatch):
         return speculative_sampling([1], draft, target, 4, 2, rng)
 
     assert enumerate_with(monkeypatch, decode, target, 4) > 1e-3
+
+
+def test_a_long_prompt_does_not_keep_it_from_drafting():
+    """Reading the prompt takes the draft longer than all that may be lost on windows."""
+    world = World(lambda place: True, feed=2.0)
+    world.auto(100)
+    assert max(world.ks[:4]) > 0 and world.ks[10] == 10
+
+
+def test_rejected_drafts_are_read_anew_when_the_drafter_catches_up():
+    world = World(lambda place: False, draft=0.1, feed=0.02)
+    auto = AutoK(clock=lambda: world.now)
+    world.auto(200, auto)
+    assert auto.feed_times(1) == pytest.approx(0.02)
+    assert auto.draft_times(1) == pytest.approx(0.1)
+
+
+def test_the_first_window_is_told_apart_from_the_prefill():
+    """It has several tokens, where the drafter is fast; what the prompt took is the rest of the first draft's time."""
+    world = World(lambda place: True, draft=0.1, feed=0.02)
+    auto = AutoK(clock=lambda: world.now)
+    world.auto(12, auto)
+    assert world.ks[:2] == [1, 0] and world.ks[2] > 1
+    assert auto.feed_times(1) == pytest.approx(0.02)
+
+
+def test_an_interrupted_plain_step_is_taken_again():
+    """Else it makes windows seem to pay that do not."""
+    interrupted = iter([1.0, 1.0, 5.0])  # the first draft and target, and then the plain step
+    world = World(lambda place: place % 5 < 3, draft=0.1, row=0.75, noise=lambda: next(interrupted, 1.0))
+    world.auto(256)
+    assert max(world.ks[4:]) == 1
