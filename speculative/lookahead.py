@@ -169,6 +169,7 @@ class AutoK:
             return
         if self.first_draft:
             n_prompt, first_seconds = self.first_draft
+            seconds = min(seconds, k * first_seconds)  # more was an interruption
             one = seconds / k
             self.feed_times.add(1, max(0.0, first_seconds - one) / n_prompt)
             self.lost += one  # learn() took it for 0
@@ -233,9 +234,11 @@ class Times:
             if self.calls - self.last_call[n] < self.keep * len(samples) or n == min(self.samples)
         }
         self.sizes = sorted(self.samples)
-        # More takes no less: where a few samples say so, they were interrupted.
+        # More takes no less, and no more than in proportion: where a few samples say so, they were interrupted.
         medians = [median_low(self.samples[n]) for n in self.sizes]
-        self.medians = list(accumulate(reversed(medians), min))[::-1]
+        medians = list(accumulate(reversed(medians), min))[::-1]
+        one = medians[0] / self.sizes[0]
+        self.medians = [min(seconds, one * n) for n, seconds in zip(self.sizes, medians, strict=True)]
         if len(self.sizes) > 1:
             self.slope = (self.medians[-1] - self.medians[0]) / (self.sizes[-1] - self.sizes[0])
         elif self.slope is not None:  # all others are forgotten: one more still counts for no more than in proportion

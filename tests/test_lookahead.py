@@ -268,3 +268,12 @@ def test_an_interrupted_plain_step_is_taken_again():
     world = World(lambda place: place % 5 < 3, draft=0.1, row=0.75, noise=lambda: next(interrupted, 1.0))
     world.auto(256)
     assert max(world.ks[4:]) == 1
+
+
+@pytest.mark.parametrize("call", range(7))
+def test_a_call_that_stalls_does_not_end_drafting(call):
+    """Draft and target by turns, the first plain step between: any of the first calls takes a hundred times as long."""
+    factors = iter([1.0] * call + [100.0])
+    world = World(lambda place: True, feed=0.02, noise=lambda: next(factors, 1.0))
+    world.auto(256)
+    assert max(world.ks[:30]) >= 5
