@@ -216,9 +216,8 @@ def ceiling_lines(f: dict, plain: Recorder, weight_bytes: float | None, bandwidt
     if not (weight_bytes and bandwidth and f["tokens"]):
         return []
     ceiling = plain_ceiling(weight_bytes, bandwidth)
-    plain_share, share = (
-        run / ceiling for run in (plain.n_tokens / plain.seconds, f["tokens"] / f["seconds"]["speculative"])
-    )
+    plain_share = plain.n_tokens / plain.seconds / ceiling
+    share = f["tokens"] / f["seconds"]["speculative"] / ceiling
     line = f"Ceiling of plain decoding = {ceiling:.1f} tokens/s  ({bandwidth / 1e9:.1f} GB/s read / "
     line += f"{weight_bytes / 1e9:.3g} GB of weights); plain decoding reached {plain_share:.0%} of it, "
     line += f"speculation {share:.0%}"
