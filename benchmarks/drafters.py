@@ -44,7 +44,10 @@ class DraftersPair(Pair):
 def measure(options, prompts):
     """-> {(temperature, top_p, domain, drafter, K): {prompt: [run, ...]}}; plain decoding is drafter "", K 0."""
     pair = DraftersPair(options)
-    ids = {domain: [pair.encoder.encode(text) for text in texts] for domain, texts in prompts.items()}
+    ids = {
+        domain: [pair.encoder.encode(text)[: options.prompt_tokens] for text in texts]
+        for domain, texts in prompts.items()
+    }
     longest = max(len(x) for texts in ids.values() for x in texts)
     if longest + options.n_tokens > pair.hparams["n_ctx"]:
         raise UserError(f"a prompt of {longest} tokens and {options.n_tokens} more exceed the context")
@@ -113,7 +116,8 @@ def seconds(group):
 
 
 def table(rows, options):
-    """For each setting and domain a line for each drafter: the speedup at each K; tokens per iteration and r."""
+    """For each setting and domain a line for each drafter: the speedup at each K; the best fixed K, its tokens per
+    iteration and r; auto's speed over that K's."""
     found = {(r["temperature"], r["top_p"], r["domain"], r["drafter"], r["K"]): r for r in rows}
     lines = []
     for temperature, top_p in options.settings:
@@ -122,15 +126,19 @@ def table(rows, options):
             of = f"temperature {temperature:g}" + (f", top-p {top_p:g}" if top_p else "")
             lines += [f"\n{domain}, {of}: plain decoding takes {1e3 * plain:.2f} ms a token"]
             lines += [
-                f"{'speedup at K =':22}" + "".join(f"{K:>6}" for K in options.K) + "    best K: tokens/iter.     r"
+                f"{'speedup at K =':22}"
+                + "".join(f"{K:>6}" for K in options.K)
+                + "    best K: tokens/iter.     r   auto/best"
             ]
             for drafter in options.drafters:
                 cells = {K: found[temperature, top_p, domain, drafter, K] for K in options.K}
-                K, best = max(cells.items(), key=lambda cell: cell[1]["speedup"])
+                fixed = {K: cell for K, cell in cells.items() if K != "auto"} or cells
+                K, best = max(fixed.items(), key=lambda cell: cell[1]["speedup"])
+                auto = f"{cells['auto']['speedup'] / best['speedup']:12.2f}" if "auto" in cells else ""
                 lines.append(
                     f"{drafter:22}"
                     + "".join(f"{cell['speedup']:6.2f}" for cell in cells.values())
-                    + f"{K:>10}{best['tokens_per_iteration']:14.2f}{best['r']:6.2f}"
+                    + f"{K:>10}{best['tokens_per_iteration']:14.2f}{best['r']:6.2f}{auto}"
                 )
     unlike = sum(r.get("texts_unlike_plain", 0) for r in rows)
     lines += [f"\nAt temperature 0, texts that differ from plain decoding's: {unlike}"]
@@ -148,6 +156,7 @@ def parse(arguments):
     add = parser.add_argument
     add("--prompts", nargs="+", default=[], help=".txt or .jsonl files; the file's name is the domain")
     add("--n_prompts", type=int, default=4, help="how many of each file")
+    add("--prompt_tokens", type=int, help="how many of each prompt's tokens, from its beginning; default: all")
     add("--n_tokens", type=int, default=128)
     add("--repeats", type=int, default=3)
     add("--drafters", nargs="+", default=[*DRAFTERS, "prompt_lookup+model"])

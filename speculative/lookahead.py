@@ -17,11 +17,12 @@ As no time is the same twice, neither are the windows; nor then, above temperatu
 
 import math
 import time
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import accumulate
 from statistics import median_low
+
+import numpy as np
 
 from .sampling import Step, speculative_sampling
 
@@ -33,6 +34,9 @@ FIRST_TOKENS = 256  # what so many tokens allow to be lost is available from the
 SURE = 1.3  # times plain decoding's speed: a gain for which one plain step is enough to compare with
 PATIENCE = 12  # plain tokens after which a window is tried even if so few do not pay for its risk (STAKE) yet
 TRUST = 0.9  # of first drafts accepted, and still K is 0: it is the times that speak against drafting
+STAYS = 0.005  # seconds that a choice stays for: making one takes 0.1 ms, a small model's window not much more than 1
+TICK = 1e-9  # seconds: less is not told apart from 0
+MOVED = 0.02  # of a median: for less, what depends on it is not worked out anew
 IN_STEP = 2  # tokens: further behind the drafter is not after a window or a plain step; drafting includes their reading
 
 
@@ -52,11 +56,11 @@ class AutoK:
     """
 
     def __init__(self, K_max: int = 10, clock: Callable[[], float] = time.perf_counter):
-        """clock gives seconds."""
+        """K_max is at least 1; clock gives seconds."""
         self.K_max, self.clock = K_max, clock
-        self.draft_times = Times()  # by number of tokens asked for
-        self.target_times = Times()  # by number of rows
-        self.feed_times = Times()  # of 1 token that the drafter has to catch up on
+        self.draft_times = Times(K_max)  # by number of tokens asked for
+        self.target_times = Times(K_max + 1)  # by number of rows
+        self.feed_times = Times(1)  # of 1 token that the drafter has to catch up on
         self.draft_prefill = self.target_prefill = 0.0  # seconds of the calls that read the prompt
         self.first_draft = None  # (tokens read, seconds) of the first, until the next tells prefill and drafting apart
         # Discounted counts by position, begun as if 2.5 of 3 first drafts had passed.
@@ -66,25 +70,41 @@ class AutoK:
         self.tokens = 0
         self.lost = 0.0  # seconds
         self.plain_tokens = math.inf  # since the last window; inf where another is to be tried at once
+        self.k, self.stays_until = 0, -math.inf  # the last choice, and when by the clock it is looked at anew
+        self.not_learned = []  # (k, step) of the iterations since
 
     def decode(self, x, draft: Callable, target_model: Callable, N: int, rng, **options) -> Iterator[Step]:
         """speculative_sampling(x, draft, target_model, N, K=self, rng, **options), watched."""
+        self.learn_all()
         self.n = self.n_prompt = len(x)
         self.n_fed = 0  # how many tokens of it the drafter was given or drew itself
         self.prefilled = False  # whether the target has read the prompt
+        self.stays_until = -math.inf
         draft, target_model = self.timed_draft(draft), self.timed_target(target_model)
         for step in speculative_sampling(x, draft, target_model, N, self, rng, **options):
-            self.learn(step)
+            self.n_fed = min(self.n_fed, self.n + step.accepted)  # what was rejected, the drafter has to read anew
+            self.n += len(step.tokens)
+            self.not_learned.append((self.k, step))
             yield step
 
     def __call__(self) -> int:
+        now = self.clock()
+        self.watched = now >= self.stays_until  # this choice's first iteration is timed, for all that follow
+        if self.watched:
+            self.learn_all()
+            self.k = self.choose()
+            if self.target_times.slope is not None:
+                self.stays_until = now + STAYS
+        return self.k
+
+    def choose(self) -> int:
         # No window timed yet. The first two iterations are a window of 1, as both models read the prompt, and a plain
         # step to compare with; then comes the longest window whose drafting takes no more than a plain step, as far as
         # the two prefills tell. It shows what rows cost, and how many drafts are accepted.
         windows_timed = self.target_times.slope is not None
         if not windows_timed and not self.prefilled:
             return 1
-        if not self.target_times.sizes:
+        if not self.target_times.samples:
             return 0
         plain = self.target_times(1)
         if not windows_timed:
@@ -114,10 +134,11 @@ class AutoK:
         share = max(HOPE, self.proposals / self.windows)  # how often the drafter has something to propose
         best_k, best_rate = 0, 1 / plain
         expected, all_accepted = 1.0, 1.0
-        for k, a in enumerate(self.acceptance(), start=1):
+        t_draft, t_target = self.draft_times.seconds[1:], self.target_times.seconds[2:]
+        for k, (a, drafting, scoring) in enumerate(zip(self.acceptance(), t_draft, t_target, strict=True), start=1):
             all_accepted *= a
             expected += all_accepted
-            seconds = self.draft_times(k) + share * self.target_times(k + 1) + (1 - share) * plain
+            seconds = drafting + share * scoring + (1 - share) * plain
             rate = (share * expected + (1 - share)) / seconds
             if rate > best_rate:
                 best_k, best_rate = k, rate
@@ -140,20 +161,22 @@ class AutoK:
 
     def catch_up_time(self) -> float:
         n_behind = self.n - max(self.n_fed, self.n_prompt)
-        return self.feed_times(1) * n_behind if n_behind > IN_STEP else 0.0
+        # A prompt of a token or two does not tell what reading takes. It is at most what drafting takes.
+        feed = self.feed_times(1) if self.feed_times.samples else self.draft_times(1)
+        return feed * n_behind if n_behind > IN_STEP else 0.0
 
     def timed_draft(self, draft: Callable) -> Callable:
         def timed(x, k):
-            self.k, self.catch_up_seconds = k, self.catch_up_time()
+            self.k = k  # less than was chosen, where the text ends
             if k == 0:
                 return [], []
+            n_behind = len(x) - self.n_fed
+            if self.watched:
+                self.lost += self.catch_up_time()
             start = self.clock()
             tokens, p = draft(x, k)
-            seconds = self.clock() - start
-            if not self.prefilled:
-                self.draft_prefill = seconds
-            n_behind = len(x) - self.n_fed
-            self.time_draft(k, n_behind, seconds)
+            if self.watched:
+                self.time_draft(k, n_behind, self.clock() - start)
             self.n_fed = len(x) + len(tokens)
             return tokens, p
 
@@ -161,8 +184,10 @@ class AutoK:
 
     def time_draft(self, k: int, n_behind: int, seconds: float) -> None:
         """Files a draft's time as that of k tokens; where it had to catch up, what exceeds that as time to feed."""
+        if not self.prefilled:
+            self.draft_prefill = seconds
         if n_behind > IN_STEP:
-            if self.draft_times.sizes:
+            if self.draft_times.samples:
                 self.feed_times.add(1, max(0.0, seconds - self.draft_times(k)) / n_behind)
             else:
                 self.first_draft = n_behind, seconds  # the prefill, and a token of which the cost is not yet known
@@ -180,30 +205,32 @@ class AutoK:
         def timed(x, n_last):
             start = self.clock()
             q = target_model(x, n_last=n_last)
-            seconds = self.clock() - start
-            if self.prefilled:
-                self.target_times.add(n_last, seconds)
-            else:
-                self.target_prefill, self.prefilled = seconds, True
+            if not self.prefilled:
+                self.target_prefill, self.prefilled = self.clock() - start, True
+            elif self.watched:
+                self.target_times.add(n_last, self.clock() - start)
             return q
 
         return timed
 
-    def learn(self, step: Step) -> None:
+    def learn_all(self) -> None:
+        for k, step in self.not_learned:
+            self.learn(k, step)
+        self.not_learned = []
+
+    def learn(self, k: int, step: Step) -> None:
+        """k is how many drafts were asked for."""
         n_new, m, n_accepted = len(step.tokens), step.drafted, step.accepted
-        self.n_fed = min(self.n_fed, self.n + n_accepted)  # what was rejected, the drafter has to read anew
-        self.n += n_new
         self.tokens += n_new
-        if self.k == 0:
+        if k == 0:
             self.plain_tokens += n_new
             return
         if m > 0:
             trusted = self.accepted[0] > TRUST * self.tried[0]
             self.plain_tokens = math.inf if m == n_accepted and not trusted else 0
-        elif self.draft_times(self.k) > STAKE * self.target_times(1):  # else asking costs so little that it may go on
+        elif self.draft_times(k) > STAKE * self.target_times(1):  # else asking costs so little that it may go on
             self.plain_tokens = 0
-        self.lost += self.draft_times(self.k) + self.catch_up_seconds
-        self.lost += self.target_times(m + 1) - n_new * self.target_times(1)
+        self.lost += self.draft_times(k) + self.target_times(m + 1) - n_new * self.target_times(1)
         self.windows = DISCOUNT * self.windows + 1
         self.proposals = DISCOUNT * self.proposals + (m > 0)
         if m > 0:
@@ -212,52 +239,56 @@ class AutoK:
 
 
 class Times:
-    """Seconds by size of what was timed: the median of the last few; for a size not timed, what the others suggest."""
+    """Seconds by size of what was timed: the median of the last few; for a size not timed, what the others suggest.
 
-    def __init__(self, recent: int = 9, keep: int = 20):
+    It is asked more often than anything changes, and a window may take no more than a millisecond. So the answers are
+    kept in a list, which is made anew where a median has moved.
+    """
+
+    def __init__(self, largest: int, recent: int = 9, keep: int = 20):
         self.recent, self.keep = recent, keep
+        self.all_sizes = np.arange(largest + 1)
+        self.seconds = [0.0] * (largest + 1)  # by size
         self.samples = {}  # {size: its last few seconds}
+        self.medians = {}  # {size: their median, as of when the list was made}
         self.last_call = {}  # {size: the call in which it was timed last}
-        self.calls = 0
-        self.sizes, self.medians = [], []  # in order of size
+        self.calls, self.forget_at = 0, math.inf  # a call in which a size may have to be forgotten
         self.slope = None  # seconds for one more, as last known
 
-    def add(self, size: int, seconds: float) -> None:
-        """Contexts grow and machines get busy: a size not timed for long is forgotten, and so may be tried again, the
-        sooner the fewer samples it has. The smallest is not, as that which the others are compared with."""
-        self.calls += 1
-        self.samples.setdefault(size, deque(maxlen=self.recent)).append(seconds)
-        self.last_call[size] = self.calls
-        self.samples = {
-            n: samples
-            for n, samples in self.samples.items()
-            if self.calls - self.last_call[n] < self.keep * len(samples) or n == min(self.samples)
-        }
-        self.sizes = sorted(self.samples)
-        # More takes no less, and no more than in proportion: where a few samples say so, they were interrupted.
-        medians = [median_low(self.samples[n]) for n in self.sizes]
-        medians = list(accumulate(reversed(medians), min))[::-1]
-        one = medians[0] / self.sizes[0]
-        self.medians = [min(seconds, one * n) for n, seconds in zip(self.sizes, medians, strict=True)]
-        if len(self.sizes) > 1:
-            self.slope = (self.medians[-1] - self.medians[0]) / (self.sizes[-1] - self.sizes[0])
-        elif self.slope is not None:  # all others are forgotten: one more still counts for no more than in proportion
-            self.slope = min(self.slope, self.medians[0] / self.sizes[0])
-
     def __call__(self, size: int) -> float:
+        """0 where nothing was timed."""
+        return self.seconds[size]
+
+    def add(self, size: int, seconds: float) -> None:
+        self.calls += 1
+        samples = self.samples.setdefault(size, deque(maxlen=self.recent))
+        samples.append(max(seconds, TICK))
+        self.last_call[size] = self.calls
+        before = self.medians.get(size, 0.0)
+        if abs(median_low(samples) - before) > MOVED * before or self.calls >= self.forget_at:
+            self.make_list()
+
+    def make_list(self) -> None:
         """Between the sizes that were timed on straight lines, above them on one through the smallest and the largest.
 
-        Below them, and where a single size was timed, in proportion. 0 where nothing was timed.
+        Below them, and where a single size was timed, in proportion.
         """
-        if not self.sizes:
-            return 0.0
-        if size < self.sizes[0] or self.slope is None:
-            return self.medians[0] * size / self.sizes[0]
-        if size > self.sizes[-1]:
-            return self.medians[-1] + self.slope * (size - self.sizes[-1])
-        right = bisect_left(self.sizes, size)
-        b, t_b = self.sizes[right], self.medians[right]
-        if size == b:
-            return t_b
-        a, t_a = self.sizes[right - 1], self.medians[right - 1]
-        return t_a + (t_b - t_a) * (size - a) / (b - a)
+        # Contexts grow and machines get busy: a size not timed for long is forgotten, and so may be tried again, the
+        # sooner the fewer samples it has. The smallest is not, as that which the others are compared with.
+        forget_at = {n: self.last_call[n] + self.keep * len(samples) for n, samples in self.samples.items()}
+        forget_at[min(self.samples)] = math.inf
+        self.samples = {n: samples for n, samples in sorted(self.samples.items()) if self.calls < forget_at[n]}
+        self.forget_at = min(forget_at[n] for n in self.samples)
+        sizes = list(self.samples)
+        self.medians = {n: median_low(self.samples[n]) for n in sizes}
+        # More takes no less, and no more than in proportion: where a few samples say so, they were interrupted.
+        medians = list(accumulate(reversed(self.medians.values()), min))[::-1]
+        one = medians[0] / sizes[0]
+        medians = [min(seconds, one * n) for n, seconds in zip(sizes, medians, strict=True)]
+        if len(sizes) > 1:
+            self.slope = (medians[-1] - medians[0]) / (sizes[-1] - sizes[0])
+        elif self.slope is not None:  # all others are forgotten: one more still counts for no more than in proportion
+            self.slope = min(self.slope, one)
+        largest = self.all_sizes[-1]
+        above = medians[-1] + (one if self.slope is None else self.slope) * (largest - sizes[-1])
+        self.seconds = np.interp(self.all_sizes, [0, *sizes, largest], [0.0, *medians, above]).tolist()

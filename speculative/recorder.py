@@ -17,6 +17,7 @@ from .analysis import (
     matching_chance,
 )
 from .engines.cached import common_prefix
+from .lookahead import IN_STEP
 from .sampling import Step
 
 K_MAX = 16  # the largest K that is considered for the best
@@ -59,15 +60,15 @@ class Recorder:
         self.seconds = 0.0
         self.now = Iteration()
         self.p, self.q = [], []
-        self.seen, self.n_drafter = np.empty(0, int), 0  # the text of the target's last call; how much the draft's held
+        self.seen = self.drafted = np.empty(0, int)  # the text of the target's last call, and what the draft has read
 
     def draft(self, draft: Callable) -> Callable:
         def recorded(x, k):
             start = self.clock()
             tokens, self.p = draft(x, k)
             self.now.drafting = self.clock() - start
-            self.now.draft_prefill = len(x) > self.n_drafter + 2  # 2 where all of the window before was accepted
-            self.n_drafter = len(x) + len(tokens)
+            self.now.draft_prefill = len(x) - common_prefix(self.drafted, x) > IN_STEP
+            self.drafted = np.append(x, tokens).astype(int)
             return tokens, self.p
 
         return recorded

@@ -51,9 +51,12 @@ class World:
         list(speculative_sampling(PROMPT, self.draft, self.target, N, K, np.random.default_rng(0)))
         return self.now
 
-    def auto(self, N, auto=None):
-        """The time for N tokens, the draft's prefill of the prompt apart; self.ks are the K that were chosen."""
-        auto = auto or AutoK(clock=lambda: self.now)
+    def auto(self, N, auto=None, unit=1.0):
+        """The time for N tokens, the draft's prefill of the prompt apart; self.ks are the K that were chosen.
+
+        unit is how many seconds the clock says that the target's time for a row is.
+        """
+        auto = auto or AutoK(clock=lambda: unit * self.now)
         steps = list(auto.decode(PROMPT, self.draft, self.target, N, np.random.default_rng(0)))
         assert [t for s in steps for t in s.tokens] == [(i + 1) % N_VOCAB for i in range(N)]
         self.ks = [s.drafted for s in steps]
@@ -71,13 +74,14 @@ def best_fixed(N, **world):
     st.floats(0, 1),
     st.floats(0, 1),
     st.lists(st.booleans(), min_size=1, max_size=9),
+    st.sampled_from([1.0, 0.001]),
 )
-@example([False], 1.0, 0.04, 0.0, [True])
-@example([False], 1.0, 0.04, 1.0, [True])
-@example([True] + [False] * 9, 0.3, 1.0, 0.1, [True])
-@example([False], 4.0, 0.0, 0.0, [False])
-@example([False], 0.5, 0.04, 0.0, [False])
-def test_never_much_slower_than_plain_decoding_whatever_the_drafter(script, draft, row, feed, proposes):
+@example([False], 1.0, 0.04, 0.0, [True], 1.0)
+@example([False], 1.0, 0.04, 1.0, [True], 1.0)
+@example([True] + [False] * 9, 0.3, 1.0, 0.1, [True], 1.0)
+@example([False], 4.0, 0.0, 0.0, [False], 1.0)
+@example([False], 0.5, 0.04, 0.0, [False], 1.0)
+def test_never_much_slower_than_plain_decoding_whatever_the_drafter(script, draft, row, feed, proposes, unit):
     world = World(
         lambda place: script[place % len(script)],
         draft,
@@ -85,7 +89,7 @@ def test_never_much_slower_than_plain_decoding_whatever_the_drafter(script, draf
         feed * draft,
         proposes=lambda place: proposes[place % len(proposes)],
     )
-    assert world.auto(256) <= 1.05 * 256
+    assert world.auto(256, unit=unit) <= 1.05 * 256
 
 
 @pytest.mark.parametrize("length", [64, 128, 256])
@@ -158,8 +162,33 @@ def test_single_slow_calls_change_nothing():
     assert high >= 18
 
 
+def test_where_windows_are_short_a_choice_stays_for_several():
+    """Choosing takes time too. At 1 ms a window it is done for every third or so, where at 1 s it is for every one."""
+    choices = []
+    for unit in (1.0, 0.001):
+        world = World(lambda place: place % 3 > 0)
+        auto = AutoK(clock=lambda world=world, unit=unit: unit * world.now)
+        choose, count = auto.choose, []
+        auto.choose = lambda choose=choose, count=count: count.append(1) or choose()
+        world.auto(512, auto)
+        choices.append(len(count) / len(world.ks))
+    assert choices[0] == 1 and choices[1] < 0.5
+
+
+def test_a_prompt_of_a_token_does_not_hide_what_catching_up_takes(monkeypatch):
+    monkeypatch.setattr(f"{__name__}.PROMPT", [0])
+    for draft, feed in [(4.0, 0.4), (1.0, 0.3)]:
+        assert World(lambda place: False, draft=draft, feed=feed).auto(512) <= 1.05 * 512
+
+
+def test_a_clock_that_does_not_move():
+    auto = AutoK(clock=lambda: 0.0)
+    world = World(lambda place: True)
+    assert world.auto(64, auto) > 0
+
+
 def test_times():
-    times = Times(recent=3, keep=2)
+    times = Times(10, recent=3, keep=2)
     assert times(4) == 0
     times.add(2, 10.0)
     assert (times(1), times(2), times(4)) == (5, 10, 20)  # in proportion
@@ -170,7 +199,7 @@ def test_times():
     assert (times(4), times(10)) == (16, 28)  # on a line
     times.add(2, 99.0)
     times.add(2, 99.0)
-    assert times.sizes == [2] and times(2) == 99  # the 6 had one sample, two calls ago
+    assert list(times.samples) == [2] and times(2) == 99  # the 6 had one sample, two calls ago
     assert times(4) == 102  # but how much more it took is still known
     times.add(6, 20.0)
     assert (times(2), times(4), times(10)) == (20, 20, 20)  # 2 never take longer than 6
