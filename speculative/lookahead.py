@@ -34,7 +34,7 @@ FIRST_TOKENS = 256  # what so many tokens allow to be lost is available from the
 SURE = 1.3  # times plain decoding's speed: a gain for which one plain step is enough to compare with
 PATIENCE = 12  # plain tokens after which a window is tried even if so few do not pay for its risk (STAKE) yet
 TRUST = 0.9  # of first drafts accepted, and still K is 0: it is the times that speak against drafting
-STAYS = 0.005  # seconds that a choice stays for: making one takes 0.1 ms, a small model's window not much more than 1
+STAYS = 0.005  # seconds that a choice stays for: with small models that is several iterations, with large ones just one
 TICK = 1e-9  # seconds: less is not told apart from 0
 MOVED = 0.02  # of a median: for less, what depends on it is not worked out anew
 IN_STEP = 2  # tokens: further behind the drafter is not after a window or a plain step; drafting includes their reading
@@ -51,8 +51,13 @@ class AutoK:
     The promise is that decoding is hardly ever slower than plain decoding, whatever the drafter. So each window's loss
     (what windows of its size take, less what plain decoding would have taken for its tokens; a gain if negative) is
     added up over all decodes, and but for the very first no window is opened that could bring the sum above STAKE *
-    (plain time of the tokens so far, at least of FIRST_TOKENS). The draft's prefill of the prompt is not counted; its
-    catching up on tokens that were decoded without it is.
+    (plain time of the tokens so far, at least of FIRST_TOKENS). What a draft takes is known after two: a drafter more
+    than five times slower than the target may lose more by these. The draft's prefill of the prompt is not counted; its
+    catching up on tokens that were decoded without it is. Where that takes more than STAKE a token, no window is tried
+    again after a long plain stretch.
+
+    Choosing takes time too: some 0.1 ms, as the models have pushed everything else out of the processor's caches. So a
+    choice stays for STAYS; only its first iteration is timed, and the acceptances of all are learned at the next.
     """
 
     def __init__(self, K_max: int = 10, clock: Callable[[], float] = time.perf_counter):
@@ -89,7 +94,7 @@ class AutoK:
 
     def __call__(self) -> int:
         now = self.clock()
-        self.watched = now >= self.stays_until  # this choice's first iteration is timed, for all that follow
+        self.watched = now >= self.stays_until
         if self.watched:
             self.learn_all()
             self.k = self.choose()
@@ -98,6 +103,7 @@ class AutoK:
         return self.k
 
     def choose(self) -> int:
+        """-> k, from all that is known."""
         # No window timed yet. The first two iterations are a window of 1, as both models read the prompt, and a plain
         # step to compare with; then comes the longest window whose drafting takes no more than a plain step, as far as
         # the two prefills tell. It shows what rows cost, and how many drafts are accepted.
@@ -108,7 +114,7 @@ class AutoK:
             return 0
         plain = self.target_times(1)
         if not windows_timed:
-            k = max(1, min(self.K_max, int(self.target_prefill / max(self.draft_prefill, 1e-9))))
+            k = max(1, min(self.K_max, int(self.target_prefill / max(self.draft_prefill, TICK))))
 
         # Otherwise the fastest; and where that is 0, now and then a window of 1, as the text may have changed.
         else:

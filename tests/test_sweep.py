@@ -13,6 +13,7 @@ from speculative.sampling import autoregressive_sampling, speculative_sampling
 from utils import UserError
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+import drafters
 import sweep
 
 PROMPTS = {"prose": ["a", "b"], "code": ["c"]}
@@ -137,3 +138,17 @@ def test_bad_prompt_files(tmp_path, name, text):
         sweep.read_prompts(tmp_path / name, 4)
     with pytest.raises(UserError, match="cannot read"):
         sweep.read_prompts(tmp_path / "missing.txt", 4)
+
+
+def test_even_costs_leave_out_what_was_interrupted():
+    """All runs but one take 10 ms an iteration and 1 ms a draft; auto's one run for prompt 0 took twice as long."""
+
+    def run(n_tokens, iterations, drafted, interrupted=1.0):
+        seconds = interrupted * (0.01 * iterations + 0.001 * drafted)
+        return {"iterations": iterations + 1, "drafted": drafted, "timed_tokens": n_tokens, "seconds": seconds}
+
+    runs = {K: {p: [run(100, 60 - 5 * K, K * (60 - 5 * K))] for p in (0, 1)} for K in (1, 2, 4, 8)}
+    runs["auto"] = {0: [run(100, 30, 90, interrupted=2.0)], 1: [run(100, 30, 90)]}
+    even = drafters.even_seconds(runs)
+    assert even["auto"] == pytest.approx(0.0039, rel=1e-3)
+    assert even[4] == pytest.approx((0.01 * 40 + 0.001 * 160) / 100, rel=1e-3)
