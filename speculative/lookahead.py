@@ -1,4 +1,4 @@
-"""A lookahead K that chooses itself, before every iteration, from what the run has measured so far.
+"""A lookahead K that chooses itself, again and again, from what the run has measured so far.
 
 With a_i the chance that the i-th draft is accepted if those before it were, a window of k drafts is expected to give
 1 + a_1 + a_1 a_2 + ... + a_1 ... a_k tokens, and takes t_draft(k) + t_target(k + 1) seconds. K is the k with the most
@@ -57,7 +57,7 @@ class AutoK:
     again after a long plain stretch.
 
     Choosing takes time too: some 0.1 ms, as the models have pushed everything else out of the processor's caches. So a
-    choice stays for STAYS; only its first iteration is timed, and the acceptances of all are learned at the next.
+    choice stays for STAYS; only its first iteration is timed, and all acceptances are learned at the next choice.
     """
 
     def __init__(self, K_max: int = 10, clock: Callable[[], float] = time.perf_counter):
@@ -76,7 +76,7 @@ class AutoK:
         self.lost = 0.0  # seconds
         self.plain_tokens = math.inf  # since the last window; inf where another is to be tried at once
         self.k, self.stays_until = 0, -math.inf  # the last choice, and when by the clock it is looked at anew
-        self.not_learned = []  # (k, step) of the iterations since
+        self.not_learned = []  # (k, step) of iterations that the counts do not hold yet
 
     def decode(self, x, draft: Callable, target_model: Callable, N: int, rng, **options) -> Iterator[Step]:
         """speculative_sampling(x, draft, target_model, N, K=self, rng, **options), watched."""
@@ -97,22 +97,20 @@ class AutoK:
         self.watched = now >= self.stays_until
         if self.watched:
             self.learn_all()
-            self.k = self.choose()
-            if self.target_times.slope is not None:
-                self.stays_until = now + STAYS
+            self.k, stays = self.choose()
+            self.stays_until = now + STAYS * stays
         return self.k
 
-    def choose(self) -> int:
-        """-> k, from all that is known."""
+    def choose(self) -> tuple[int, bool]:
+        """-> k, and whether it stays: not where it is there to find something out."""
         # No window timed yet. The first two iterations are a window of 1, as both models read the prompt, and a plain
         # step to compare with; then comes the longest window whose drafting takes no more than a plain step, as far as
         # the two prefills tell. It shows what rows cost, and how many drafts are accepted.
         windows_timed = self.target_times.slope is not None
-        if not windows_timed and not self.prefilled:
-            return 1
         if not self.target_times.samples:
-            return 0
+            return int(not self.prefilled), False
         plain = self.target_times(1)
+        stays = windows_timed and self.prefilled
         if not windows_timed:
             k = max(1, min(self.K_max, int(self.target_prefill / max(self.draft_prefill, TICK))))
 
@@ -123,16 +121,16 @@ class AutoK:
             # the gain is small or a window took less than that step.
             first, *more = self.target_times.samples[1]
             if not more and (gain < SURE or first > plain):
-                return 0
+                return 0, False
             due = self.plain_tokens >= PATIENCE or self.at_risk(1) <= STAKE * self.plain_tokens * plain
             if k == 0 and due:
-                k = 1
+                k, stays = 1, False
 
         # In all cases, no more than the stake allows.
         allowed = STAKE * max(self.tokens, FIRST_TOKENS) * plain
-        while k > 0 and self.lost + self.at_risk(k) > allowed:
+        while k > 0 and self.lost + self.at_risk(k) * (self.windows_in_stay(k) if stays else 1) > allowed:
             k -= 1
-        return k
+        return k, stays
 
     def fastest(self) -> tuple[int, float]:
         """-> k, gain: the k with the most expected tokens per second, and how often plain decoding's that rate is."""
@@ -165,11 +163,14 @@ class AutoK:
         """
         return self.draft_times(k) + self.target_times(k + 1) + self.catch_up_time() - self.target_times(1)
 
+    def windows_in_stay(self, k: int) -> float:
+        return max(1.0, STAYS / (self.draft_times(k) + self.target_times(k + 1)))
+
     def catch_up_time(self) -> float:
-        n_behind = self.n - max(self.n_fed, self.n_prompt)
-        # A prompt of a token or two does not tell what reading takes. It is at most what drafting takes.
+        n_not_read = self.n - max(self.n_fed, self.n_prompt)
+        # A prompt of a token or two does not tell what reading takes. Reading a token takes at most what drafting does.
         feed = self.feed_times(1) if self.feed_times.samples else self.draft_times(1)
-        return feed * n_behind if n_behind > IN_STEP else 0.0
+        return feed * n_not_read if n_not_read > IN_STEP else 0.0
 
     def timed_draft(self, draft: Callable) -> Callable:
         def timed(x, k):
@@ -177,8 +178,7 @@ class AutoK:
             if k == 0:
                 return [], []
             n_behind = len(x) - self.n_fed
-            if self.watched:
-                self.lost += self.catch_up_time()
+            self.lost += self.catch_up_time()  # 0 within a stay: the drafter is in step since its first window
             start = self.clock()
             tokens, p = draft(x, k)
             if self.watched:
@@ -258,7 +258,7 @@ class Times:
         self.samples = {}  # {size: its last few seconds}
         self.medians = {}  # {size: their median, as of when the list was made}
         self.last_call = {}  # {size: the call in which it was timed last}
-        self.calls, self.forget_at = 0, math.inf  # a call in which a size may have to be forgotten
+        self.calls, self.forget_at = 0, math.inf  # the first call in which a size may have to be forgotten
         self.slope = None  # seconds for one more, as last known
 
     def __call__(self, size: int) -> float:
@@ -272,9 +272,9 @@ class Times:
         self.last_call[size] = self.calls
         before = self.medians.get(size, 0.0)
         if abs(median_low(samples) - before) > MOVED * before or self.calls >= self.forget_at:
-            self.make_list()
+            self.update()
 
-    def make_list(self) -> None:
+    def update(self) -> None:
         """Between the sizes that were timed on straight lines, above them on one through the smallest and the largest.
 
         Below them, and where a single size was timed, in proportion.

@@ -74,7 +74,7 @@ def best_fixed(N, **world):
     st.floats(0, 1),
     st.floats(0, 1),
     st.lists(st.booleans(), min_size=1, max_size=9),
-    st.sampled_from([1.0, 0.001]),
+    st.sampled_from([1.0, 0.001, 0.0002]),
 )
 @example([False], 1.0, 0.04, 0.0, [True], 1.0)
 @example([False], 1.0, 0.04, 1.0, [True], 1.0)
@@ -179,6 +179,16 @@ def test_a_prompt_of_a_token_does_not_hide_what_catching_up_takes(monkeypatch):
     monkeypatch.setattr(f"{__name__}.PROMPT", [0])
     for draft, feed in [(4.0, 0.4), (1.0, 0.3)]:
         assert World(lambda place: False, draft=draft, feed=feed).auto(512) <= 1.05 * 512
+
+
+def test_many_short_decodes_do_not_pay_for_a_window_each():
+    world = World(lambda place: False, draft=4.0)
+    auto, seconds = AutoK(clock=lambda: world.now), 0.0
+    for _ in range(100):
+        before, world.fed = world.now, np.empty(0, int)
+        list(auto.decode(PROMPT, world.draft, world.target, 10, np.random.default_rng(0)))
+        seconds += world.now - before
+    assert seconds <= 1.05 * 1000
 
 
 def test_a_clock_that_does_not_move():

@@ -145,7 +145,7 @@ def test_even_costs_leave_out_what_was_interrupted():
 
     def run(n_tokens, iterations, drafted, interrupted=1.0):
         seconds = interrupted * (0.01 * iterations + 0.001 * drafted)
-        return {"iterations": iterations + 1, "drafted": drafted, "timed_tokens": n_tokens, "seconds": seconds}
+        return {"iterations": iterations + 1, "timed_drafted": drafted, "timed_tokens": n_tokens, "seconds": seconds}
 
     runs = {K: {p: [run(100, 60 - 5 * K, K * (60 - 5 * K))] for p in (0, 1)} for K in (1, 2, 4, 8)}
     runs["auto"] = {0: [run(100, 30, 90, interrupted=2.0)], 1: [run(100, 30, 90)]}
