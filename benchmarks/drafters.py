@@ -10,7 +10,7 @@ drafter's, both the median over the repeats, and then the median over the prompt
 
 Where a machine is shared, the best of ten K owes a part of its time to luck. So auto is also compared with the best K
 "at even costs": each run's iterations and drafts counted at what one of each takes in all runs of the drafter. (What
-choosing takes is not in these: some 3 % of an iteration of the bundled pair, too little to see at full size.)
+choosing takes is not in these. It is seen by the clock, where models are small.)
 """
 
 import argparse
@@ -112,10 +112,13 @@ def summarise(runs):
                 run["tokens"] != plain[prompt][0]["tokens"] for prompt, group in by_prompt.items() for run in group
             )
         rows.append(row)
+    of_drafter = defaultdict(dict)  # {(temperature, top_p, domain, drafter): {K: {prompt: [run, ...]}}}
+    for (*kind, K), by_prompt in runs.items():
+        of_drafter[tuple(kind)][K] = by_prompt
+    even = {kind: even_seconds(by_K) for kind, by_K in of_drafter.items()}
     for row in rows:
-        kind = [row[name] for name in ("temperature", "top_p", "domain", "drafter")]
-        of_drafter = {key[-1]: by_prompt for key, by_prompt in runs.items() if [*key[:-1]] == kind}
-        row["even_seconds_per_token"] = even_seconds(of_drafter)[row["K"]]
+        kind = row["temperature"], row["top_p"], row["domain"], row["drafter"]
+        row["even_seconds_per_token"] = even[kind][row["K"]]
     return rows
 
 

@@ -56,7 +56,7 @@ class AutoK:
     catching up on tokens that were decoded without it is. Where that takes more than STAKE a token, no window is tried
     again after a long plain stretch.
 
-    Choosing takes time too: some 0.1 ms, as the models have pushed everything else out of the processor's caches. So a
+    Choosing takes time too, the more so as the models have pushed all else out of the processor's caches. So a
     choice stays for STAYS; only its first iteration is timed, and all acceptances are learned at the next choice.
     """
 
