@@ -76,6 +76,7 @@ class AutoK:
         self.lost = 0.0  # seconds
         self.plain_tokens = math.inf  # since the last window; inf where another is to be tried at once
         self.k, self.stays_until = 0, -math.inf  # the last choice, and when by the clock it is looked at anew
+        self.asked_for = 0  # drafts: less than was chosen, where the text ends
         self.not_learned = []  # (k, step) of iterations that the counts do not hold yet
 
     def decode(self, x, draft: Callable, target_model: Callable, N: int, rng, **options) -> Iterator[Step]:
@@ -89,7 +90,7 @@ class AutoK:
         for step in speculative_sampling(x, draft, target_model, N, self, rng, **options):
             self.n_fed = min(self.n_fed, self.n + step.accepted)  # what was rejected, the drafter has to read anew
             self.n += len(step.tokens)
-            self.not_learned.append((self.k, step))
+            self.not_learned.append((self.asked_for, step))
             yield step
 
     def __call__(self) -> int:
@@ -102,35 +103,35 @@ class AutoK:
         return self.k
 
     def choose(self) -> tuple[int, bool]:
-        """-> k, and whether it stays: not where it is there to find something out."""
-        # No window timed yet. The first two iterations are a window of 1, as both models read the prompt, and a plain
-        # step to compare with; then comes the longest window whose drafting takes no more than a plain step, as far as
-        # the two prefills tell. It shows what rows cost, and how many drafts are accepted.
-        windows_timed = self.target_times.slope is not None
-        if not self.target_times.samples:
+        """-> k, and whether it stays: what is wanted, but no more than the stake allows."""
+        if not self.target_times.samples:  # a window of 1, as both models read the prompt, and then a plain step
             return int(not self.prefilled), False
-        plain = self.target_times(1)
-        stays = windows_timed and self.prefilled
-        if not windows_timed:
-            k = max(1, min(self.K_max, int(self.target_prefill / max(self.draft_prefill, TICK))))
-
-        # Otherwise the fastest; and where that is 0, now and then a window of 1, as the text may have changed.
-        else:
-            k, gain = self.fastest()
-            # The one plain step may have been interrupted, and while k is above 0 there are no more. So another, where
-            # the gain is small or a window took less than that step.
-            first, *more = self.target_times.samples[1]
-            if not more and (gain < SURE or first > plain):
-                return 0, False
-            due = self.plain_tokens >= PATIENCE or self.at_risk(1) <= STAKE * self.plain_tokens * plain
-            if k == 0 and due:
-                k, stays = 1, False
-
-        # In all cases, no more than the stake allows.
-        allowed = STAKE * max(self.tokens, FIRST_TOKENS) * plain
+        k, stays = self.wanted()
+        allowed = STAKE * max(self.tokens, FIRST_TOKENS) * self.target_times(1)
         while k > 0 and self.lost + self.at_risk(k) * (self.windows_in_stay(k) if stays else 1) > allowed:
             k -= 1
         return k, stays
+
+    def wanted(self) -> tuple[int, bool]:
+        """-> k, and whether it stays: not where it is there to find something out."""
+        # No window timed yet: the longest whose drafting takes no more than a plain step, as far as the two prefills
+        # tell. It shows what rows cost, and how many drafts are accepted.
+        if self.target_times.slope is None:
+            return max(1, min(self.K_max, int(self.target_prefill / max(self.draft_prefill, TICK)))), False
+
+        # The one plain step may have been interrupted, and while k is above 0 there are no more. So another, where the
+        # gain is small or a window took less than that step.
+        k, gain = self.fastest()
+        plain = self.target_times(1)
+        first, *more = self.target_times.samples[1]
+        if not more and (gain < SURE or first > plain):
+            return 0, False
+
+        # Where plain decoding is the fastest, now and then a window of 1, as the text may have changed.
+        due = self.plain_tokens >= PATIENCE or self.at_risk(1) <= STAKE * self.plain_tokens * plain
+        if k == 0 and due:
+            return 1, False
+        return k, self.prefilled
 
     def fastest(self) -> tuple[int, float]:
         """-> k, gain: the k with the most expected tokens per second, and how often plain decoding's that rate is."""
@@ -168,13 +169,16 @@ class AutoK:
 
     def catch_up_time(self) -> float:
         n_not_read = self.n - max(self.n_fed, self.n_prompt)
-        # A prompt of a token or two does not tell what reading takes. Reading a token takes at most what drafting does.
-        feed = self.feed_times(1) if self.feed_times.samples else self.draft_times(1)
-        return feed * n_not_read if n_not_read > IN_STEP else 0.0
+        if n_not_read <= IN_STEP:
+            return 0.0
+        # Reading a token takes at most what drafting one does: a prompt of a token or two does not tell how much, and
+        # where one call tells, it may have been interrupted.
+        one = self.draft_times(1)
+        return n_not_read * (min(self.feed_times(1), one) if self.feed_times.samples else one)
 
     def timed_draft(self, draft: Callable) -> Callable:
         def timed(x, k):
-            self.k = k  # less than was chosen, where the text ends
+            self.asked_for = k
             if k == 0:
                 return [], []
             n_behind = len(x) - self.n_fed
