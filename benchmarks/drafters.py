@@ -14,19 +14,18 @@ choosing takes is not in these. It is seen by the clock, where models are small.
 """
 
 import argparse
-import json
 from collections import defaultdict
 from pathlib import Path
 from statistics import median
 
 import numpy as np
-from sweep import PROMPTS, ROOT, Pair
+from sweep import PROMPTS, Pair, add_model_arguments, check_n_tokens
 from tqdm import tqdm
 
+from speculative import options as flags
 from speculative.command_line import guarded
-from speculative.drafters import DRAFTERS, Parts, drafter_names, make_drafter, ngram_model
-from speculative.options import lookahead
-from speculative.report import machine
+from speculative.drafters import DRAFTERS, Parts, make_drafter, ngram_model
+from speculative.report import check_writable, machine, write_json
 from speculative.setup import read_prompts, read_text
 from utils import UserError
 
@@ -182,40 +181,38 @@ def table(rows, options):
 
 def setting(text):
     """ "0.5" -> (0.5, None); "1:0.9" -> (1.0, 0.9), the temperature and top-p."""
-    temperature, _, top_p = text.partition(":")
-    return float(temperature), float(top_p) if top_p else None
+    temperature, colon, top_p = text.partition(":")
+    return flags.temperature(temperature), flags.share(top_p) if colon else None
 
 
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_model_arguments(parser)
     add = parser.add_argument
     add("--prompts", nargs="+", default=[], help=".txt or .jsonl files; the file's name is the domain")
-    add("--n_prompts", type=int, default=4, help="how many of each file")
-    add("--prompt_tokens", type=int, help="how many of each prompt's tokens, from its beginning; default: all")
-    add("--n_tokens", type=int, default=128)
-    add("--repeats", type=int, default=3)
-    add("--drafters", nargs="+", default=[*DRAFTERS, "prompt_lookup+model"])
-    add("--K", nargs="+", type=lookahead, default=[*range(1, 11), "auto"])
+    add(
+        "--prompt_tokens",
+        type=flags.argument(flags.integer(1)),
+        help="how many of each prompt's tokens, from its beginning; default: all",
+    )
+    add("--drafters", nargs="+", type=flags.drafter, default=[*DRAFTERS, "prompt_lookup+model"])
+    add("--K", nargs="+", type=flags.argument(flags.lookahead), default=[*range(1, 11), "auto"])
     add(
         "--settings",
         nargs="+",
-        type=setting,
+        type=flags.argument(setting),
         default=["0", "0.5", "1", "1:0.9"],
         help="temperature or temperature:top_p",
     )
-    add("--draft_model_size", default="tiny-draft")
-    add("--target_model_size", default="tiny-target")
-    add("--models_dir", default=str(ROOT / "models"))
-    add("--dtype", default="float32", help="of the target: float32, bfloat16 or int8")
-    add("--draft_dtype", default="float32")
     add("--ngram_text", help="a text that the n-gram drafter counts in")
     add("--json", help="a file to write all rows and runs to")
-    add("--note", default="", help="a line about the models, printed below the table")
+    parser.set_defaults(n_tokens=128)
     options = parser.parse_args(arguments)
+    check_n_tokens(options.n_tokens, options.K)
+    if options.json:
+        check_writable(options.json)
     options.settings = [setting(s) if isinstance(s, str) else s for s in options.settings]
     options.drafter = options.drafters  # as Pair calls it
-    for name in options.drafters:
-        drafter_names(name)
     return options
 
 
@@ -230,7 +227,7 @@ def main(arguments=None):
     if options.json:
         kept = [{"of": key, "prompts": dict(by_prompt)} for key, by_prompt in runs.items()]
         result = {"machine": machine(), "options": vars(options), "rows": rows, "runs": kept}
-        Path(options.json).write_text(json.dumps(result, indent=1), encoding="utf-8")
+        write_json(options.json, result)
 
 
 if __name__ == "__main__":

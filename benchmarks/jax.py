@@ -9,7 +9,6 @@ Times are medians of runs that take turns; compiling is shown apart.
 """
 
 import argparse
-import json
 import sys
 import time
 from functools import partial
@@ -23,12 +22,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from speculative import options as flags
 from speculative.analysis import largest_beta, read_bandwidth
 from speculative.command_line import guarded
 from speculative.engines.jax_engine import keep_compiled
 from speculative.engines.jax_loop import DeviceDecoder, for_each_row
 from speculative.engines.sharding import place
-from speculative.report import processor
+from speculative.report import check_writable, processor, write_json
 from utils import load_encoder_and_hparams, load_params, model_folder
 
 PROMPTS = [
@@ -147,16 +147,23 @@ def main():
     parser.add_argument("--target_model_size", default="tiny-target")
     parser.add_argument("--models_dir", default=str(Path(__file__).parent.parent / "models"))
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
-    parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("--n_tokens", type=int, default=40)
-    parser.add_argument("--K", type=int, nargs="+", default=list(range(1, 9)))
-    parser.add_argument("--batch_K", type=int, default=4)
-    parser.add_argument("--batches", type=int, nargs="*", default=[1, 2, 4, 8, 16, 32])
+    parser.add_argument("--temperature", type=flags.argument(flags.temperature), default=0.0)
+    parser.add_argument("--n_tokens", type=flags.argument(flags.integer(1)), default=40)
+    parser.add_argument("--K", type=flags.argument(flags.integer(1)), nargs="+", default=list(range(1, 9)))
+    parser.add_argument("--batch_K", type=flags.argument(flags.integer(1)), default=4)
+    parser.add_argument("--batches", type=flags.argument(flags.integer(1)), nargs="*", default=[1, 2, 4, 8, 16, 32])
     parser.add_argument("--forward_only", action="store_true", help="in part 2, only β; decode nothing")
-    parser.add_argument("--prompts", type=int, default=len(PROMPTS), help="how many of the prompts, for part 1")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument(
+        "--prompts",
+        type=flags.argument(flags.integer(1)),
+        default=len(PROMPTS),
+        help="how many of the prompts, for part 1",
+    )
+    parser.add_argument("--repeats", type=flags.argument(flags.integer(1)), default=3)
+    parser.add_argument("--json", help="where to write the results")
     args = parser.parse_args()
+    if args.json:
+        check_writable(args.json)
     keep_compiled()
 
     networks = {}
@@ -211,7 +218,7 @@ def main():
             else "by β, speculation pays at each of these B"
         )
     if args.json:
-        args.json.write_text(json.dumps(report, indent=2) + "\n")
+        write_json(args.json, report)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ busy moment meets all of them.
 """
 
 import argparse
-import json
 import sys
 import time
 from pathlib import Path
@@ -19,11 +18,12 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks import peers
 from gpt2 import gpt2
+from speculative import options as flags
 from speculative.command_line import guarded
 from speculative.engines import packed
 from speculative.engines.cached import KVCache, n_bytes
 from speculative.memory import BYTES
-from speculative.report import processor
+from speculative.report import check_writable, processor, write_json
 
 SHAPES = {  # size: n_layer, n_embd, n_head
     "tiny": (12, 192, 6),
@@ -197,20 +197,22 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", type=list_of(SHAPES), default=["124M", "1558M"])
     parser.add_argument("--dtypes", type=list_of(BYTES), default=list(BYTES))
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--threads", type=int)
+    parser.add_argument("--rounds", type=flags.argument(flags.integer(1)), default=9)
+    parser.add_argument("--threads", type=flags.argument(flags.integer(1)))
     parser.add_argument(
         "--peers", type=Path, help="a models_dir with 124M and 1558M: what others need for the same work"
     )
     parser.add_argument("--json", help="where to write the results")
     options = parser.parse_args()
+    if options.json:
+        check_writable(options.json)
     results = run(options)
     print("\n".join(table(results)))
     if options.peers:
         folders = options.peers / "124M", options.peers / "1558M"
         results["peers"] = peers.measure(*folders, packed.kernels().numba.get_num_threads(), options.rounds)
     if options.json:
-        Path(options.json).write_text(json.dumps(results, indent=1) + "\n")
+        write_json(options.json, results)
 
 
 def run(options):

@@ -23,7 +23,9 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from speculative import options as flags
 from speculative.command_line import guarded
+from speculative.report import check_writable, write_json
 from utils import load_encoder_hparams_and_params
 
 ROWS = (1, 2, 3, 5, 9, 17)
@@ -249,14 +251,16 @@ def main():
     parser.add_argument("--models_dir", type=Path, default=Path("models"))
     parser.add_argument("--draft", default="124M")
     parser.add_argument("--target", default="1558M")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--threads", type=flags.argument(flags.integer(1)), default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--repeats", type=flags.argument(flags.integer(1)), default=7)
+    parser.add_argument("--json", help="where to write the results")
     args = parser.parse_args()
+    if args.json:
+        check_writable(args.json)
     print(f"{'milliseconds for rows':24} " + " ".join(f"{n:8}" for n in ROWS))
     figures = measure(args.models_dir / args.draft, args.models_dir / args.target, args.threads, args.repeats)
     if args.json:
-        args.json.write_text(json.dumps(figures, indent=1))
+        write_json(args.json, figures)
 
 
 if __name__ == "__main__":

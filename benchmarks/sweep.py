@@ -26,12 +26,12 @@ import numpy as np
 from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from speculative import options as flags
 from speculative.command_line import guarded
-from speculative.drafters import Parts, drafter_names, make_drafter, needs_model, ngram_model
+from speculative.drafters import Parts, make_drafter, needs_model, ngram_model
 from speculative.engines.packed import packer, warm_up
 from speculative.filters import to_distribution
 from speculative.lookahead import AutoK
-from speculative.options import lookahead
 from speculative.recorder import Iteration, Recorder, figures
 from speculative.report import machine
 from speculative.sampling import Step, autoregressive_sampling, speculative_sampling
@@ -416,24 +416,31 @@ def add_model_arguments(parser):
     parser.add_argument("--models_dir", default=str(ROOT / "models"))
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "int8"], help="of the target")
     parser.add_argument("--draft_dtype", default="float32", choices=["float32", "bfloat16", "int8"])
-    parser.add_argument("--n_tokens", type=int, default=64, help="for each prompt")
-    parser.add_argument("--n_prompts", type=int, default=4, help="at most so many of each file")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--n_tokens", type=flags.argument(flags.integer(1)), default=64, help="for each prompt")
+    parser.add_argument(
+        "--n_prompts", type=flags.argument(flags.integer(1)), default=4, help="at most so many of each file"
+    )
+    parser.add_argument("--repeats", type=flags.argument(flags.integer(1)), default=3)
     parser.add_argument("--note", default="", help="a line for the captions, such as what the weights are")
+
+
+def check_n_tokens(n_tokens, lookaheads):
+    fewest = 2 + max(1 if K == "auto" else K for K in lookaheads)  # auto begins with 1
+    if n_tokens < fewest:
+        raise UserError(f"--n_tokens must be at least {fewest}: only what follows the first window is timed")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_model_arguments(parser)
     parser.add_argument("--prompts", nargs="+", default=[], help=".txt or .jsonl files [four openings of stories]")
-    parser.add_argument("--K", type=list_of(lookahead), default=[1, 2, 3, 4, 6, 8])
-    parser.add_argument("--temperature", type=list_of(float), default=[0.0, 1.0])
-    parser.add_argument("--top_p", type=float)
-    parser.add_argument("--drafter", type=list_of(str), default=["model"])
+    parser.add_argument("--K", type=flags.argument(list_of(flags.lookahead)), default=[1, 2, 3, 4, 6, 8])
+    parser.add_argument("--temperature", type=flags.argument(list_of(flags.temperature)), default=[0.0, 1.0])
+    parser.add_argument("--top_p", type=flags.argument(flags.share))
+    parser.add_argument("--drafter", type=list_of(flags.drafter), default=["model"])
     parser.add_argument("--out", type=Path, default=ROOT / "sweep", help="the folder for what is written")
     options = parser.parse_args()
-    for drafter in options.drafter:
-        drafter_names(drafter)
+    check_n_tokens(options.n_tokens, options.K)
     prompts = {Path(path).stem: read_prompts(path, options.n_prompts) for path in options.prompts}
     try:
         options.out.mkdir(parents=True, exist_ok=True)

@@ -15,9 +15,17 @@ import math
 from pathlib import Path
 
 import numpy as np
-from sweep import PROMPTS, Pair, add_model_arguments, read_prompts, token_times  # which sets the path for what follows
+from sweep import (
+    PROMPTS,
+    Pair,
+    add_model_arguments,
+    check_n_tokens,
+    read_prompts,
+    token_times,
+)  # which sets the path for what follows
 from tqdm import tqdm
 
+from speculative import options as flags
 from speculative.command_line import guarded
 from speculative.report import check_writable, machine, write_json
 from utils import UserError
@@ -112,10 +120,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_model_arguments(parser)
     parser.add_argument("--prompts", nargs="+", default=[], help=".txt or .jsonl files [four openings of stories]")
-    parser.add_argument("--K", type=int, default=4)
-    parser.add_argument("--top_p", type=float, default=0.9, help="of nucleus sampling")
+    parser.add_argument("--K", type=flags.argument(flags.integer(1)), default=4)
+    parser.add_argument("--top_p", type=flags.argument(flags.share), default=0.9, help="of nucleus sampling")
     parser.add_argument("--json", help="where to write the results")
     options = parser.parse_args()
+    check_n_tokens(options.n_tokens, [options.K])
     options.drafter = ["model"]
     if options.json:
         check_writable(options.json)

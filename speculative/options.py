@@ -1,5 +1,6 @@
 """The command line's flags: one table that says for each its default, what its value must be, and what it does."""
 
+import argparse
 import difflib
 import math
 import os
@@ -100,6 +101,18 @@ def source(value: str) -> str:
 def drafter(value: str) -> str:
     drafter_names(value)  # raises UserError, which says what there is
     return value
+
+
+def argument(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """One of these as the type of an argparse argument, whose message is lost unless the exception is argparse's."""
+
+    def checked(value):
+        try:
+            return parse(value)
+        except ValueError as must_be:
+            raise argparse.ArgumentTypeError(f"must be {must_be}, not {value!r:.80}") from None
+
+    return checked
 
 
 temperature = number("a number of at least 0", lambda value: value >= 0)
