@@ -159,7 +159,7 @@ def decode_in_python(o, input_ids, target_model, create_draft):
 
 
 def verify_models(o, encoder, target_model, draft_model, input_ids, ngram_text):
-    """--verify: the proof instead of the run. Exit status 1 where it fails."""
+    """--verify: the checks instead of the run. Exit status 1 where it fails."""
 
     def decoders(temperature):
         to_probs, draft_to_probs = create_probs_fns(o, temperature)

@@ -9,8 +9,8 @@ call, so the reading of the prompt is left out of both decoders. The speedup is 
 drafter's, both the median over the repeats, and then the median over the prompts. auto starts each run knowing nothing.
 
 Where a machine is shared, the best of ten K owes a part of its time to luck. So auto is also compared with the best K
-"at even costs": each run's iterations and drafts counted at what one of each takes in all runs of the drafter. (What
-choosing takes is not in these. It is seen by the clock, where models are small.)
+"at even costs": each run's iterations and drafts counted at what one of each takes in all of the drafter's runs on that
+kind of text. (What choosing takes is not in these. It is seen by the clock, where models are small.)
 """
 
 import argparse
@@ -19,7 +19,6 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
-from sweep import PROMPTS, Pair, add_model_arguments, check_n_tokens
 from tqdm import tqdm
 
 from speculative import options as flags
@@ -27,7 +26,7 @@ from speculative.command_line import guarded
 from speculative.drafters import DRAFTERS, Parts, make_drafter, ngram_model
 from speculative.report import check_writable, machine, write_json
 from speculative.setup import read_prompts, read_text
-from utils import UserError
+from sweep import PROMPTS, Pair, add_model_arguments, check_n_tokens  # which sets the path for what follows
 
 
 class DraftersPair(Pair):
@@ -38,7 +37,8 @@ class DraftersPair(Pair):
         ngram_text = read_text(options.ngram_text, "text for n-grams") if options.ngram_text else ""
         tokens = self.encoder.encode(ngram_text, allowed_special=True)
         n_vocab = self.hparams["n_vocab"]
-        self.ngram = ngram_model(n_vocab, lambda log_p: self.target_model.to_probs(log_p), tokens)
+        to_probs = lambda log_p: self.target_model.to_probs(log_p)  # noqa: E731  looked up anew, as sample_with() sets it
+        self.ngram = ngram_model(n_vocab, to_probs, tokens)
 
     def drafter(self, name, rng):
         return make_drafter(name, Parts(self.hparams["n_vocab"], rng, self.ngram, self.draft_model))
@@ -47,20 +47,14 @@ class DraftersPair(Pair):
 def measure(options, prompts):
     """-> {(temperature, top_p, domain, drafter, K): {prompt: [run, ...]}}; plain decoding is drafter "", K 0."""
     pair = DraftersPair(options)
-    ids = {
-        domain: [pair.encoder.encode(text)[: options.prompt_tokens] for text in texts]
-        for domain, texts in prompts.items()
-    }
-    longest = max(len(x) for texts in ids.values() for x in texts)
-    if longest + options.n_tokens > pair.hparams["n_ctx"]:
-        raise UserError(f"a prompt of {longest} tokens and {options.n_tokens} more exceed the context")
+    ids = pair.encode(prompts, options.n_tokens, options.prompt_tokens)
 
     def run(setting, domain, drafter, K, prompt, repeat, n_tokens):
         pair.sample_with(temperature=setting[0], top_p=setting[1])
         tokens, recorder = pair.decode(ids[domain][prompt], n_tokens, K, drafter, [repeat, prompt])
         return {"tokens": tokens, **counts(recorder.iterations)}
 
-    kinds = [("", 0)] + [(drafter, K) for drafter in options.drafters for K in options.K]
+    kinds = [("", 0)] + [(drafter, K) for drafter in options.drafter for K in options.K]
     once = [
         (setting, domain, drafter, K, prompt)
         for setting in options.settings
@@ -81,7 +75,8 @@ def measure(options, prompts):
 
 
 def counts(iterations):
-    """What the figures are made of, of all iterations but the first, whose calls also read the prompt."""
+    """What the figures are made of. Seconds, and what is timed, are without the first iteration, which also reads the
+    prompt; the other counts are of all."""
     steps = [i.step for i in iterations]
     later = iterations[1:]
     return {
@@ -122,10 +117,10 @@ def summarise(runs):
 
 
 def even_seconds(runs):
-    """{K: {prompt: [run, ...]}} of a drafter -> {K: seconds per token, the geometric mean over the runs}.
+    """{K: {prompt: [run, ...]}} of a drafter -> {K: seconds per token at even costs, the geometric mean over the runs}.
 
     With a for an iteration and b for a draft, the least sum of |seconds - a * iterations - b * drafted| over all runs:
-    one that was interrupted counts for no more than another. (By least squares, weighted anew until that is so.)
+    one that was interrupted counts for no more than another. (By least squares, weighted anew again and again.)
     """
     all_ = [(K, run) for K, by_prompt in runs.items() for group in by_prompt.values() for run in group]
     counted = np.array([(run["iterations"] - 1, run["timed_drafted"]) for _, run in all_], float)  # [n_runs, 2]
@@ -141,13 +136,13 @@ def even_seconds(runs):
 
 
 def seconds(group):
-    """Per token."""
+    """Per token, the median over the repeats."""
     return median(run["seconds"] / run["timed_tokens"] for run in group)
 
 
 def table(rows, options):
     """For each setting and domain a line for each drafter: the speedup at each K; the best fixed K, its tokens per
-    iteration and r; auto's speed over that K's."""
+    iteration and r; auto's speed over that K's, and at even costs over that of the K that is then the best."""
     found = {(r["temperature"], r["top_p"], r["domain"], r["drafter"], r["K"]): r for r in rows}
     lines = []
     for temperature, top_p in options.settings:
@@ -160,7 +155,7 @@ def table(rows, options):
                 + "".join(f"{K:>6}" for K in options.K)
                 + "    best K: tokens/iter.     r   auto/best  at even costs"
             ]
-            for drafter in options.drafters:
+            for drafter in options.drafter:
                 cells = {K: found[temperature, top_p, domain, drafter, K] for K in options.K}
                 fixed = {K: cell for K, cell in cells.items() if K != "auto"} or cells
                 K, best = max(fixed.items(), key=lambda cell: cell[1]["speedup"])
@@ -195,7 +190,7 @@ def parse(arguments):
         type=flags.argument(flags.integer(1)),
         help="how many of each prompt's tokens, from its beginning; default: all",
     )
-    add("--drafters", nargs="+", type=flags.drafter, default=[*DRAFTERS, "prompt_lookup+model"])
+    add("--drafters", dest="drafter", nargs="+", type=flags.drafter, default=[*DRAFTERS, "prompt_lookup+model"])
     add("--K", nargs="+", type=flags.argument(flags.lookahead), default=[*range(1, 11), "auto"])
     add(
         "--settings",
@@ -212,7 +207,6 @@ def parse(arguments):
     if options.json:
         check_writable(options.json)
     options.settings = [setting(s) if isinstance(s, str) else s for s in options.settings]
-    options.drafter = options.drafters  # as Pair calls it
     return options
 
 

@@ -61,6 +61,14 @@ class Pair:
             options.target_model_size, options.models_dir, options.dtype
         )
 
+    def encode(self, prompts, n_tokens, n_first=None):
+        """{domain: texts} -> {domain: their token ids, the n_first}; UserError if n_tokens more exceed the context."""
+        ids = {domain: [self.encoder.encode(text)[:n_first] for text in texts] for domain, texts in prompts.items()}
+        longest = max(len(x) for texts in ids.values() for x in texts)
+        if longest + n_tokens > self.hparams["n_ctx"]:
+            raise UserError(f"a prompt of {longest} tokens and {n_tokens} more exceed the context")
+        return ids
+
     def sample_with(self, **filters):
         """Sets temperature, top_k and top_p of both models."""
         for model in filter(None, (self.draft_model, self.target_model)):
@@ -165,10 +173,7 @@ def measure(options, prompts, path):
 
 
 def measure_all(todo, done, pair, options, prompts, path):
-    ids = {domain: [pair.encoder.encode(text) for text in texts] for domain, texts in prompts.items()}
-    longest = max(len(x) for texts in ids.values() for x in texts)
-    if longest + options.n_tokens > pair.hparams["n_ctx"]:
-        raise UserError(f"a prompt of {longest} tokens and {options.n_tokens} more exceed the context")
+    ids = pair.encode(prompts, options.n_tokens)
 
     def decode(setting, n_tokens):
         pair.sample_with(temperature=setting.temperature, top_p=options.top_p)

@@ -15,6 +15,11 @@ import math
 from pathlib import Path
 
 import numpy as np
+from tqdm import tqdm
+
+from speculative import options as flags
+from speculative.command_line import guarded
+from speculative.report import check_writable, machine, write_json
 from sweep import (
     PROMPTS,
     Pair,
@@ -23,12 +28,6 @@ from sweep import (
     read_prompts,
     token_times,
 )  # which sets the path for what follows
-from tqdm import tqdm
-
-from speculative import options as flags
-from speculative.command_line import guarded
-from speculative.report import check_writable, machine, write_json
-from utils import UserError
 
 COLUMNS = "{:10}  {:8}  {:3}  {:>10}  {:>6}  {:>7}  {:>5}  {:>26}"
 HEADINGS = ("domain", "sampling", "", "ms/token", "sd", "speedup", "r", "log-likelihood per token")
@@ -53,11 +52,10 @@ def measure(pair, options, prompts):
         for sampling in samplings
         for K in (0, options.K)
     ]
+    ids = pair.encode(prompts, options.n_tokens)
     results = {}
     for repeat, domain, number, sampling, K in tqdm(runs, unit="run", disable=None):
-        x = pair.encoder.encode(prompts[domain][number])
-        if len(x) + options.n_tokens > pair.hparams["n_ctx"]:
-            raise UserError(f"prompt {number + 1} of {domain} and {options.n_tokens} tokens more exceed the context")
+        x = ids[domain][number]
         pair.sample_with(**samplings[sampling])
         seed = [max(repeat, 0), number]
         tokens, recorder = pair.decode(x, options.n_tokens, K, options.drafter[0], seed)

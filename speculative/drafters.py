@@ -1,7 +1,8 @@
 """Who proposes. A drafter is draft(x, k) -> (tokens [m], p [m, n_vocab]), m <= k; tokens[i] was drawn from p[i].
 
-That is all that the output's distribution depends on: p has to be what the tokens were drawn from, given x and the
-tokens before, and one-hot where nothing was drawn. A bad drafter costs time and changes nothing else.
+That is all that losslessness asks of it: p[i] is what tokens[i] was drawn from, given x and the tokens before, one-hot
+where nothing was drawn; and a token once drawn is proposed, whatever it is. A bad drafter costs time and changes
+nothing else.
 """
 
 from collections.abc import Callable
@@ -134,7 +135,7 @@ def staged(model: Callable, inner_draft: Callable, K: int, rng: np.random.Genera
     """model_drafter, itself sped up: speculative sampling with the draft model as the target and a cheaper drafter.
 
     What comes out is distributed as the draft model's own, so p are the rows that it gave for these places, whoever
-    proposed the tokens. inner_draft has to draw from the same rng.
+    proposed the tokens. inner_draft draws from the same rng: another of the same seed would not be independent.
 
     Source: Spector and Re 2023, "Accelerating LLM Inference with Staged Speculative Decoding".
     """

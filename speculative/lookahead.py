@@ -3,14 +3,15 @@
 With a_i the chance that the i-th draft is accepted if those before it were, a window of k drafts is expected to give
 1 + a_1 + a_1 a_2 + ... + a_1 ... a_k tokens, and takes t_draft(k) + t_target(k + 1) seconds. K is the k with the most
 tokens per second; 0, plain decoding, is one of them. (A drafter may have something to propose in only a share s of its
-windows. The others are plain steps that paid for the asking: (s * tokens + 1 - s) / (t_draft(k) + s * t_target(k + 1) +
-(1 - s) * t_target(1)) is their rate.)
+windows. The others are plain steps that also paid for the asking, and tokens per second over both kinds are
+(s * tokens + 1 - s) / (t_draft(k) + s * t_target(k + 1) + (1 - s) * t_target(1)).)
 
 **What may be looked at.** The choice uses the times and acceptances of earlier iterations. It could also use p, as long
-as it does so before the token is drawn from it. It may never use the drawn token: a drafter that takes a token back
-because it came out improbable no longer proposes tokens that are distributed as p, but more often the probable ones.
-The acceptance test, which divides by p, then passes too many of these, and the output is not the target's any more.
-That is also why k is settled before the drafter is called, and is not cut down once its tokens are there.
+as it does so before the token is drawn from it. No token may be dropped for what it turned out to be: a drafter that
+takes one back because it came out improbable no longer proposes tokens that are distributed as p, but more often the
+probable ones. The acceptance test, which divides by p, then passes too many of these, and the output is not the
+target's any more. To settle k before the drafter is called, and never to cut down its tokens, is the simple way to be
+safe.
 
 As no time is the same twice, neither are the windows; nor then, above temperature 0, the tokens, whatever the seed.
 """
@@ -33,28 +34,33 @@ STAKE = 0.03  # the share of plain decoding's time that may be lost on finding o
 FIRST_TOKENS = 256  # what so many tokens allow to be lost is available from the start
 SURE = 1.3  # times plain decoding's speed: a gain for which one plain step is enough to compare with
 PATIENCE = 12  # plain tokens after which a window is tried even if so few do not pay for its risk (STAKE) yet
-TRUST = 0.9  # of first drafts accepted, and still K is 0: it is the times that speak against drafting
+TRUST = 0.9  # where more first drafts than this pass and K is still 0, drafting takes too long: one more tells nothing
 STAYS = 0.005  # seconds that a choice stays for: with small models that is several iterations, with large ones just one
 TICK = 1e-9  # seconds: less is not told apart from 0
 MOVED = 0.02  # of a median: for less, what depends on it is not worked out anew
-IN_STEP = 2  # tokens: further behind the drafter is not after a window or a plain step; drafting includes their reading
+SLOWEST = 5  # plain steps for a draft: more is laid to the reading of the prompt where the two are not told apart
+IN_STEP = 2  # tokens: the drafter is no further behind after a window or a plain step, and reading them is drafting
 
 
 class AutoK:
-    """Chooses K. decode() is speculative_sampling that asks it for the next one, and tells it what came of it.
+    """Chooses K. decode() is speculative_sampling with this object as its K, timed and counted.
 
     What it has learned stays from one decode to the next: use one for each pair of models and drafter.
 
     Acceptance is counted by position, discounted so that it follows the text. With K = 0 nothing is learned about it,
     so now and then a window of 1 is tried, and at once another if it is accepted and that may change something.
 
-    The promise is that decoding is hardly ever slower than plain decoding, whatever the drafter. So each window's loss
-    (what windows of its size take, less what plain decoding would have taken for its tokens; a gain if negative) is
-    added up over all decodes, and but for the very first no window is opened that could bring the sum above STAKE *
-    (plain time of the tokens so far, at least of FIRST_TOKENS). What a draft takes is known after two: a drafter more
-    than five times slower than the target may lose more by these. The draft's prefill of the prompt is not counted; its
-    catching up on tokens that were decoded without it is. Where that takes more than STAKE a token, no window is tried
+    The promise is that decoding takes hardly longer than plain decoding, whatever the drafter: about STAKE, though of
+    fewer than FIRST_TOKENS tokens it may be a larger share. So each window's loss (what windows of its size take, less
+    what plain decoding would have taken for its tokens; a gain if negative) is added up over all decodes, and but for
+    the very first no window is opened that could bring the sum above STAKE * (plain time of the tokens so far, at least
+    of FIRST_TOKENS). What one decode gained, another may lose. The draft's prefill of the prompt is not counted; its
+    catching up on tokens that were decoded without it is. Where that takes nearly STAKE a token, no window is tried
     again after a long plain stretch.
+
+    It may lose more where times mislead. What a draft takes is known after two, so a drafter more than three times
+    slower than the target may lose more by these. Of a drafter with two prices, as a+b may be, the median shows one.
+    And while K is above 0 no plain step is timed, so a machine that gets faster is noticed late.
 
     Choosing takes time too, the more so as the models have pushed all else out of the processor's caches. So a
     choice stays for STAYS; only its first iteration is timed, and all acceptances are learned at the next choice.
@@ -83,9 +89,12 @@ class AutoK:
         """speculative_sampling(x, draft, target_model, N, K=self, rng, **options), watched."""
         self.learn_all()
         self.n = self.n_prompt = len(x)
-        self.n_fed = 0  # how many tokens of it the drafter was given or drew itself
+        self.n_fed = 0  # how many tokens of the text the drafter was given or drew itself
         self.prefilled = False  # whether the target has read the prompt
         self.stays_until = -math.inf
+        if self.first_draft:  # and no other came: it may have taken that long for reading, or for drafting
+            self.lost += min(self.draft_prefill, SLOWEST * self.target_times(1))
+            self.first_draft = None
         draft, target_model = self.timed_draft(draft), self.timed_target(target_model)
         for step in speculative_sampling(x, draft, target_model, N, self, rng, **options):
             self.n_fed = min(self.n_fed, self.n + step.accepted)  # what was rejected, the drafter has to read anew
@@ -105,7 +114,7 @@ class AutoK:
     def choose(self) -> tuple[int, bool]:
         """-> k, and whether it stays: what is wanted, but no more than the stake allows."""
         if not self.target_times.samples:  # a window of 1, as both models read the prompt, and then a plain step
-            return int(not self.prefilled), False
+            return int(not self.prefilled and not self.draft_prefill), False
         k, stays = self.wanted()
         allowed = STAKE * max(self.tokens, FIRST_TOKENS) * self.target_times(1)
         while k > 0 and self.lost + self.at_risk(k) * (self.windows_in_stay(k) if stays else 1) > allowed:
@@ -160,7 +169,7 @@ class AutoK:
     def at_risk(self, k: int) -> float:
         """What a window loses against plain decoding, in seconds, where none of its drafts is accepted.
 
-        What was not timed yet counts too much for the target, a plain step a row, and 0 for the drafter.
+        Until a window was timed, a row counts as a plain step, which is too much; until a draft was, drafting counts 0.
         """
         return self.draft_times(k) + self.target_times(k + 1) + self.catch_up_time() - self.target_times(1)
 
@@ -197,10 +206,10 @@ class AutoK:
         if not self.prefilled:
             self.draft_prefill = seconds
         if n_behind > IN_STEP:
-            if self.draft_times.samples:
-                self.feed_times.add(1, max(0.0, seconds - self.draft_times(k)) / n_behind)
-            else:
+            if not self.draft_times.samples:
                 self.first_draft = n_behind, seconds  # the prefill, and a token of which the cost is not yet known
+            elif self.n_fed > 0:  # else it may know the prompt from the decode before
+                self.feed_times.add(1, max(0.0, seconds - self.draft_times(k)) / n_behind)
             return
         if self.first_draft:
             n_prompt, first_seconds = self.first_draft
@@ -281,7 +290,7 @@ class Times:
     def update(self) -> None:
         """Between the sizes that were timed on straight lines, above them on one through the smallest and the largest.
 
-        Below them, and where a single size was timed, in proportion.
+        Below them in proportion; above a single size too, unless the slope is known from sizes since forgotten.
         """
         # Contexts grow and machines get busy: a size not timed for long is forgotten, and so may be tried again, the
         # sooner the fewer samples it has. The smallest is not, as that which the others are compared with.
@@ -291,10 +300,11 @@ class Times:
         self.forget_at = min(forget_at[n] for n in self.samples)
         sizes = list(self.samples)
         self.medians = {n: median_low(self.samples[n]) for n in sizes}
-        # More takes no less, and no more than in proportion: where a few samples say so, they were interrupted.
+        # More takes no less. Where one or two samples say that it takes more than in proportion, they were interrupted.
         medians = list(accumulate(reversed(self.medians.values()), min))[::-1]
         one = medians[0] / sizes[0]
-        medians = [min(seconds, one * n) for n, seconds in zip(sizes, medians, strict=True)]
+        most = [one * n if len(self.samples[n]) < 3 else math.inf for n in sizes]
+        medians = list(map(min, medians, most))
         if len(sizes) > 1:
             self.slope = (medians[-1] - medians[0]) / (sizes[-1] - sizes[0])
         elif self.slope is not None:  # all others are forgotten: one more still counts for no more than in proportion

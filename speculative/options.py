@@ -163,7 +163,7 @@ OPTIONS = {
     "stream": Option(False, switch, "the text as it is decoded"),
     "color": Option(False, switch, "every token in the colour of its origin: accepted, resampled, bonus, plain"),
     "json": Option(None, path, "write everything to this file"),
-    "verify": Option(False, switch, "instead of decoding, prove that nothing is lost with these models and flags"),
+    "verify": Option(False, switch, "instead of decoding, check that nothing is lost with these models and flags"),
 }
 
 # Of each group at most one may be given.

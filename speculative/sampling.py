@@ -6,7 +6,8 @@ paper and the blog (Leviathan et al. 2023 swap the two and write γ for K).
 
 A model is a function from tokens to distributions: model(x, n_last=1) -> [n_last, n_vocab], those of the tokens that
 follow each of the last n_last tokens of x. Weights, temperature and caches are its business alone. A drafter is
-draft(x, k) -> (tokens [m], p [m, n_vocab]) with m <= k, where p[i] is the distribution that tokens[i] was drawn from.
+draft(x, k) -> (tokens [m], p [m, n_vocab]) with m <= k, where p[i] is the distribution that tokens[i] was drawn from;
+a token that was drawn is never withdrawn.
 
 Source: Chen et al. 2023, "Accelerating Large Language Model Decoding with Speculative Sampling", Algorithms 1 and 2;
 the blog post "Speculative Sampling".
@@ -70,8 +71,9 @@ def speculative_sampling(
     Whatever the draft proposes, the tokens are distributed as the target's own (the paper's Theorem 1). K may also be
     a function that chooses the lookahead of the next iteration.
 
-    Nothing of this holds for a lenience below 1: u is then drawn from [0, lenience), more drafts pass, and the tokens
-    are neither distributed as the target's nor as the draft's. (At temperature 0 it changes nothing: q is 0 or 1.)
+    The theorem does not hold for a lenience below 1: u is then drawn from [0, lenience), more drafts pass, and the
+    tokens are neither distributed as the target's nor as the draft's. (At temperature 0 it changes nothing: q is 0
+    or 1.)
     """
     next_K = K if callable(K) else lambda: K
     x = np.asarray(x)  # [n]

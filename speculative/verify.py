@@ -1,4 +1,4 @@
-"""Proves that nothing is lost, here and now: for the models, the engine and the flags that were given.
+"""Checks that nothing is lost, here and now: for the models, the engine and the flags that were given.
 
 Three checks, each of which sees a kind of mistake that the others may miss:
 
