@@ -19,6 +19,7 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
+from sweep import PROMPTS, Pair, add_model_arguments, check_n_tokens  # which sets the path for what follows
 from tqdm import tqdm
 
 from speculative import options as flags
@@ -26,7 +27,6 @@ from speculative.command_line import guarded
 from speculative.drafters import DRAFTERS, Parts, make_drafter, ngram_model
 from speculative.report import check_writable, machine, write_json
 from speculative.setup import read_prompts, read_text
-from sweep import PROMPTS, Pair, add_model_arguments, check_n_tokens  # which sets the path for what follows
 
 
 class DraftersPair(Pair):

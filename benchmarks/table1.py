@@ -15,11 +15,6 @@ import math
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
-
-from speculative import options as flags
-from speculative.command_line import guarded
-from speculative.report import check_writable, machine, write_json
 from sweep import (
     PROMPTS,
     Pair,
@@ -28,6 +23,11 @@ from sweep import (
     read_prompts,
     token_times,
 )  # which sets the path for what follows
+from tqdm import tqdm
+
+from speculative import options as flags
+from speculative.command_line import guarded
+from speculative.report import check_writable, machine, write_json
 
 COLUMNS = "{:10}  {:8}  {:3}  {:>10}  {:>6}  {:>7}  {:>5}  {:>26}"
 HEADINGS = ("domain", "sampling", "", "ms/token", "sd", "speedup", "r", "log-likelihood per token")
