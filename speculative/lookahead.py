@@ -37,7 +37,7 @@ PATIENCE = 12  # plain tokens after which a window is tried even if so few do no
 TRUST = 0.9  # where more first drafts than this pass and K is still 0, drafting takes too long: one more tells nothing
 STAYS = 0.005  # seconds that a choice stays for: with small models that is several iterations, with large ones just one
 TICK = 1e-9  # seconds: less is not told apart from 0
-MOVED = 0.02  # of a median: for less, what depends on it is not worked out anew
+MOVED = 0.02  # of what a size takes: for less, what depends on it is not worked out anew
 SLOWEST = 5  # plain steps for a draft: more is laid to the reading of the prompt where the two are not told apart
 IN_STEP = 2  # tokens: the drafter is no further behind after a window or a plain step, and reading them is drafting
 
@@ -59,8 +59,8 @@ class AutoK:
     again after a long plain stretch.
 
     It may lose more where times mislead. What a draft takes is known after two, so a drafter more than three times
-    slower than the target may lose more by these. Of a drafter with two prices, as a+b may be, the median shows one.
-    And while K is above 0 no plain step is timed, so a machine that gets faster is noticed late.
+    slower than the target may lose more by these. One whose calls take now one time and now another is known later. And
+    while K is above 0 no plain step is timed, so a machine that gets faster is noticed late.
 
     Choosing takes time too, the more so as the models have pushed all else out of the processor's caches. So a
     choice stays for STAYS; only its first iteration is timed, and all acceptances are learned at the next choice.
@@ -69,7 +69,7 @@ class AutoK:
     def __init__(self, K_max: int = 10, clock: Callable[[], float] = time.perf_counter):
         """K_max is at least 1; clock gives seconds."""
         self.K_max, self.clock = K_max, clock
-        self.draft_times = Times(K_max)  # by number of tokens asked for
+        self.draft_times = Times(K_max, mean_but_longest, recent=20)  # by number of tokens asked for
         self.target_times = Times(K_max + 1)  # by number of rows
         self.feed_times = Times(1)  # of 1 token that the drafter has to catch up on
         self.draft_prefill = self.target_prefill = 0.0  # seconds of the calls that read the prompt
@@ -257,19 +257,27 @@ class AutoK:
             self.accepted = [DISCOUNT * count + (i < n_accepted) for i, count in enumerate(self.accepted)]
 
 
+def mean_but_longest(seconds) -> float:
+    """For a drafter such as a+b, whose calls take now one time and now another, where the median shows one of the two.
+    The two longest are left out, as they may have been interrupted; of so few that these are half, it is the median."""
+    if len(seconds) <= 4:
+        return median_low(seconds)
+    return sum(sorted(seconds)[:-2]) / (len(seconds) - 2)
+
+
 class Times:
-    """Seconds by size of what was timed: the median of the last few; for a size not timed, what the others suggest.
+    """Seconds by size of what was timed: what is typical of the last few; for a size not timed, what others suggest.
 
     It is asked more often than anything changes, and a window may take no more than a millisecond. So the answers are
-    kept in a list, which is made anew where a median has moved.
+    kept in a list, which is made anew where something has moved.
     """
 
-    def __init__(self, largest: int, recent: int = 9, keep: int = 20):
-        self.recent, self.keep = recent, keep
+    def __init__(self, largest: int, typical: Callable = median_low, recent: int = 9, keep: int = 20):
+        self.typical, self.recent, self.keep = typical, recent, keep
         self.all_sizes = np.arange(largest + 1)
         self.seconds = [0.0] * (largest + 1)  # by size
         self.samples = {}  # {size: its last few seconds}
-        self.medians = {}  # {size: their median, as of when the list was made}
+        self.typical_seconds = {}  # {size: what is typical of these, as of when the list was made}
         self.last_call = {}  # {size: the call in which it was timed last}
         self.calls, self.forget_at = 0, math.inf  # the first call in which a size may have to be forgotten
         self.slope = None  # seconds for one more, as last known
@@ -283,8 +291,8 @@ class Times:
         samples = self.samples.setdefault(size, deque(maxlen=self.recent))
         samples.append(max(seconds, TICK))
         self.last_call[size] = self.calls
-        before = self.medians.get(size, 0.0)
-        if abs(median_low(samples) - before) > MOVED * before or self.calls >= self.forget_at:
+        before = self.typical_seconds.get(size, 0.0)
+        if abs(self.typical(samples) - before) > MOVED * before or self.calls >= self.forget_at:
             self.update()
 
     def update(self) -> None:
@@ -299,16 +307,16 @@ class Times:
         self.samples = {n: samples for n, samples in sorted(self.samples.items()) if self.calls < forget_at[n]}
         self.forget_at = min(forget_at[n] for n in self.samples)
         sizes = list(self.samples)
-        self.medians = {n: median_low(self.samples[n]) for n in sizes}
+        self.typical_seconds = {n: self.typical(self.samples[n]) for n in sizes}
         # More takes no less. Where one or two samples say that it takes more than in proportion, they were interrupted.
-        medians = list(accumulate(reversed(self.medians.values()), min))[::-1]
-        one = medians[0] / sizes[0]
+        takes = list(accumulate(reversed(self.typical_seconds.values()), min))[::-1]
+        one = takes[0] / sizes[0]
         most = [one * n if len(self.samples[n]) < 3 else math.inf for n in sizes]
-        medians = list(map(min, medians, most))
+        takes = list(map(min, takes, most))
         if len(sizes) > 1:
-            self.slope = (medians[-1] - medians[0]) / (sizes[-1] - sizes[0])
+            self.slope = (takes[-1] - takes[0]) / (sizes[-1] - sizes[0])
         elif self.slope is not None:  # all others are forgotten: one more still counts for no more than in proportion
             self.slope = min(self.slope, one)
         largest = self.all_sizes[-1]
-        above = medians[-1] + (one if self.slope is None else self.slope) * (largest - sizes[-1])
-        self.seconds = np.interp(self.all_sizes, [0, *sizes, largest], [0.0, *medians, above]).tolist()
+        above = takes[-1] + (one if self.slope is None else self.slope) * (largest - sizes[-1])
+        self.seconds = np.interp(self.all_sizes, [0, *sizes, largest], [0.0, *takes, above]).tolist()

@@ -221,6 +221,20 @@ def test_a_drafter_whose_tokens_cost_more_the_more_they_are(alpha):
     assert world.auto(512) <= 1.1 * 512
 
 
+def test_a_drafter_with_two_prices():
+    """As prompt_lookup+model: cheap and wrong at most places, elsewhere as dear as the target and often right."""
+    cheap, right = (np.random.default_rng(seed).random(600) < share for seed, share in ((1, 0.6), (0, 0.8)))
+    world = World(lambda place: right[place] and not cheap[place], draft=0.0)
+    draft = world.draft
+
+    def priced(x, k):
+        world.now += 0.01 if cheap[len(x)] else 1.0 * k
+        return draft(x, k)
+
+    world.draft = priced
+    assert world.auto(512) <= 1.15 * 512  # with what the median says it is 1.36
+
+
 def test_a_clock_that_does_not_move():
     auto = AutoK(clock=lambda: 0.0)
     world = World(lambda place: True)
