@@ -43,7 +43,7 @@ def options(tmp_path):
 def pair(monkeypatch):
     """Stands in for the models: counts what is measured, and is interrupted when told so."""
 
-    class Pair:
+    class Pair(sweep.Pair):
         measured, interrupt_at = 0, None
         encoder, hparams = SimpleNamespace(encode=lambda text: [0, 1]), {"n_ctx": 99}
 
