@@ -37,8 +37,8 @@ class DraftersPair(Pair):
         ngram_text = read_text(options.ngram_text, "text for n-grams") if options.ngram_text else ""
         tokens = self.encoder.encode(ngram_text, allowed_special=True)
         n_vocab = self.hparams["n_vocab"]
-        to_probs = lambda log_p: self.target_model.to_probs(log_p)  # noqa: E731  looked up anew, as sample_with() sets it
-        self.ngram = ngram_model(n_vocab, to_probs, tokens)
+        # sample_with() replaces to_probs, so it is looked up at each call.
+        self.ngram = ngram_model(n_vocab, lambda log_p: self.target_model.to_probs(log_p), tokens)
 
     def drafter(self, name, rng):
         return make_drafter(name, Parts(self.hparams["n_vocab"], rng, self.ngram, self.draft_model))
@@ -91,6 +91,10 @@ def counts(iterations):
 
 def summarise(runs):
     """A row for each kind of run."""
+    of_drafter = defaultdict(dict)  # {(temperature, top_p, domain, drafter): {K: {prompt: [run, ...]}}}
+    for (*kind, K), by_prompt in runs.items():
+        of_drafter[tuple(kind)][K] = by_prompt
+    even = {kind: even_seconds(by_K) for kind, by_K in of_drafter.items()}
     rows = []
     for (temperature, top_p, domain, drafter, K), by_prompt in runs.items():
         plain = runs[temperature, top_p, domain, "", 0]
@@ -105,14 +109,8 @@ def summarise(runs):
             row["texts_unlike_plain"] = sum(
                 run["tokens"] != plain[prompt][0]["tokens"] for prompt, group in by_prompt.items() for run in group
             )
+        row["even_seconds_per_token"] = even[temperature, top_p, domain, drafter][K]
         rows.append(row)
-    of_drafter = defaultdict(dict)  # {(temperature, top_p, domain, drafter): {K: {prompt: [run, ...]}}}
-    for (*kind, K), by_prompt in runs.items():
-        of_drafter[tuple(kind)][K] = by_prompt
-    even = {kind: even_seconds(by_K) for kind, by_K in of_drafter.items()}
-    for row in rows:
-        kind = row["temperature"], row["top_p"], row["domain"], row["drafter"]
-        row["even_seconds_per_token"] = even[kind][row["K"]]
     return rows
 
 
@@ -196,7 +194,7 @@ def parse(arguments):
         "--settings",
         nargs="+",
         type=flags.argument(setting),
-        default=["0", "0.5", "1", "1:0.9"],
+        default=[(0.0, None), (0.5, None), (1.0, None), (1.0, 0.9)],
         help="temperature or temperature:top_p",
     )
     add("--ngram_text", help="a text that the n-gram drafter counts in")
@@ -206,7 +204,6 @@ def parse(arguments):
     check_n_tokens(options.n_tokens, options.K)
     if options.json:
         check_writable(options.json)
-    options.settings = [setting(s) if isinstance(s, str) else s for s in options.settings]
     return options
 
 

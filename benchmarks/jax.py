@@ -142,24 +142,20 @@ def table(rows, **formats):
 
 
 def main():
+    count = flags.argument(flags.integer(1))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draft_model_size", default="tiny-draft")
     parser.add_argument("--target_model_size", default="tiny-target")
     parser.add_argument("--models_dir", default=str(Path(__file__).parent.parent / "models"))
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--temperature", type=flags.argument(flags.temperature), default=0.0)
-    parser.add_argument("--n_tokens", type=flags.argument(flags.integer(1)), default=40)
-    parser.add_argument("--K", type=flags.argument(flags.integer(1)), nargs="+", default=list(range(1, 9)))
-    parser.add_argument("--batch_K", type=flags.argument(flags.integer(1)), default=4)
-    parser.add_argument("--batches", type=flags.argument(flags.integer(1)), nargs="*", default=[1, 2, 4, 8, 16, 32])
+    parser.add_argument("--n_tokens", type=count, default=40)
+    parser.add_argument("--K", type=count, nargs="+", default=list(range(1, 9)))
+    parser.add_argument("--batch_K", type=count, default=4)
+    parser.add_argument("--batches", type=count, nargs="*", default=[1, 2, 4, 8, 16, 32])
     parser.add_argument("--forward_only", action="store_true", help="in part 2, only β; decode nothing")
-    parser.add_argument(
-        "--prompts",
-        type=flags.argument(flags.integer(1)),
-        default=len(PROMPTS),
-        help="how many of the prompts, for part 1",
-    )
-    parser.add_argument("--repeats", type=flags.argument(flags.integer(1)), default=3)
+    parser.add_argument("--prompts", type=count, default=len(PROMPTS), help="how many of the prompts, for part 1")
+    parser.add_argument("--repeats", type=count, default=3)
     parser.add_argument("--json", help="where to write the results")
     args = parser.parse_args()
     if args.json:

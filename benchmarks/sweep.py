@@ -416,16 +416,15 @@ def list_of(parse):
 
 
 def add_model_arguments(parser):
+    count = flags.argument(flags.integer(1))
     parser.add_argument("--draft_model_size", default="tiny-draft")
     parser.add_argument("--target_model_size", default="tiny-target")
     parser.add_argument("--models_dir", default=str(ROOT / "models"))
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "int8"], help="of the target")
     parser.add_argument("--draft_dtype", default="float32", choices=["float32", "bfloat16", "int8"])
-    parser.add_argument("--n_tokens", type=flags.argument(flags.integer(1)), default=64, help="for each prompt")
-    parser.add_argument(
-        "--n_prompts", type=flags.argument(flags.integer(1)), default=4, help="at most so many of each file"
-    )
-    parser.add_argument("--repeats", type=flags.argument(flags.integer(1)), default=3)
+    parser.add_argument("--n_tokens", type=count, default=64, help="for each prompt")
+    parser.add_argument("--n_prompts", type=count, default=4, help="at most so many of each file")
+    parser.add_argument("--repeats", type=count, default=3)
     parser.add_argument("--note", default="", help="a line for the captions, such as what the weights are")
 
 

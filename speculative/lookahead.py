@@ -93,7 +93,8 @@ class AutoK:
         self.prefilled = False  # whether the target has read the prompt
         self.stays_until = -math.inf
         if self.first_draft:  # and no other came: it may have taken that long for reading, or for drafting
-            self.lost += min(self.draft_prefill, SLOWEST * self.target_times(1))
+            _, seconds = self.first_draft
+            self.lost += min(seconds, SLOWEST * self.target_times(1))
             self.first_draft = None
         draft, target_model = self.timed_draft(draft), self.timed_target(target_model)
         for step in speculative_sampling(x, draft, target_model, N, self, rng, **options):
