@@ -15,13 +15,15 @@ if __name__ == "__main__":  # Ctrl-C during the imports below; from then on comm
 import numpy as np
 from tqdm import tqdm
 
-from speculative import command_line, on_device, report, verify
+from speculative.cli import devices as on_device
+from speculative.cli import exits as command_line
+from speculative.cli.flags import parse_flags
+from speculative.cli.models import choose_prompts, create_draft_fn, create_probs_fns, load_models, read_text
 from speculative.engines import packed
 from speculative.lookahead import AutoK
-from speculative.options import parse_flags
-from speculative.recorder import Recorder
+from speculative.measure import report, verify
+from speculative.measure.recorder import Recorder
 from speculative.sampling import autoregressive_sampling, max_fn, sample, speculative_sampling
-from speculative.setup import choose_prompts, create_draft_fn, create_probs_fns, load_models, read_text
 from speculative.stop import until_stop
 
 # The blog's names, from where the blog has them.
@@ -103,7 +105,7 @@ def print_result(recorder, texts):
 
 
 def main(**flags):
-    """See --help. Every value arrives as the string that was typed, and speculative/options.py says what it may be."""
+    """See --help. Values arrive as the strings that were typed; speculative/cli/flags.py says what they may be."""
     o = parse_flags(flags, DEMO)
     if o.json:
         report.check_writable(o.json)

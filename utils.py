@@ -21,6 +21,7 @@ from functools import partial
 import numpy as np
 
 from encoder import get_encoder
+from speculative.errors import UserError, first_line
 from speculative.fetch import PATIENCE, FetchError, File, check_url, fetch_files, file_hash, file_size
 
 # The bytes of each official model's weights, 4 a parameter.
@@ -29,10 +30,6 @@ MODEL_SIZES = tuple(WEIGHT_BYTES)
 
 # What TensorFlow reads, named by `checkpoint`. OpenAI's model.ckpt.meta is the graph, which nothing here needs.
 TF_INDEX, TF_DATA = "model.ckpt.index", "model.ckpt.data-00000-of-00001"
-
-
-class UserError(Exception):
-    """Something the user can put right. Its message is one line: what was wrong, and what would be right."""
 
 
 # ---- Loading ---------------------------------------------------------------------------------------------------------
@@ -348,11 +345,6 @@ def remedy(path):
     """What to do about a bad file: an official one can be downloaded again, another must come from where it did."""
     official = os.path.basename(os.path.dirname(os.path.abspath(path))) in MODEL_SIZES
     return f"delete {path} and run again" if official else f"replace {path} by a good copy"
-
-
-def first_line(error):
-    """The first line of what a library says, at a length that can be read."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:150]
 
 
 # ---- Downloading ---------------------------------------------------------------------------------------------------

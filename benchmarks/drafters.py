@@ -22,11 +22,11 @@ import numpy as np
 from sweep import PROMPTS, Pair, add_model_arguments, check_n_tokens  # which sets the path for what follows
 from tqdm import tqdm
 
-from speculative import options as flags
-from speculative.command_line import guarded
+from speculative.cli import flags
+from speculative.cli.exits import guarded
+from speculative.cli.models import read_prompts, read_text
 from speculative.drafters import DRAFTERS, Parts, make_drafter, ngram_model
-from speculative.report import check_writable, machine, write_json
-from speculative.setup import read_prompts, read_text
+from speculative.measure.report import check_writable, machine, write_json
 
 
 class DraftersPair(Pair):

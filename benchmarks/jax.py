@@ -22,13 +22,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from speculative import options as flags
-from speculative.analysis import largest_beta, read_bandwidth
-from speculative.command_line import guarded
+from speculative.cli import flags
+from speculative.cli.exits import guarded
 from speculative.engines.jax_engine import keep_compiled
 from speculative.engines.jax_loop import DeviceDecoder, for_each_row
 from speculative.engines.sharding import place
-from speculative.report import check_writable, processor, write_json
+from speculative.measure.analysis import largest_beta, read_bandwidth
+from speculative.measure.report import check_writable, processor, write_json
 from utils import load_encoder_and_hparams, load_params, model_folder
 
 PROMPTS = [

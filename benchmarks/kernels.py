@@ -18,12 +18,12 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks import peers
 from gpt2 import gpt2
-from speculative import options as flags
-from speculative.command_line import guarded
+from speculative.cli import flags
+from speculative.cli.exits import guarded
 from speculative.engines import packed
 from speculative.engines.cached import KVCache, n_bytes
-from speculative.memory import BYTES
-from speculative.report import check_writable, processor, write_json
+from speculative.engines.memory import BYTES
+from speculative.measure.report import check_writable, processor, write_json
 
 SHAPES = {  # size: n_layer, n_embd, n_head
     "tiny": (12, 192, 6),

@@ -23,9 +23,9 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from speculative import options as flags
-from speculative.command_line import guarded
-from speculative.report import check_writable, write_json
+from speculative.cli import flags
+from speculative.cli.exits import guarded
+from speculative.measure.report import check_writable, write_json
 from utils import load_encoder_hparams_and_params
 
 ROWS = (1, 2, 3, 5, 9, 17)

@@ -26,17 +26,18 @@ import numpy as np
 from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from speculative import options as flags
-from speculative.command_line import guarded
+from speculative.cli import flags
+from speculative.cli.exits import guarded
+from speculative.cli.models import create_model_fn, read_prompts
 from speculative.drafters import Parts, make_drafter, needs_model, ngram_model
 from speculative.engines.packed import packer, warm_up
+from speculative.errors import UserError
 from speculative.filters import to_distribution
 from speculative.lookahead import AutoK
-from speculative.recorder import Iteration, Recorder, figures
-from speculative.report import machine
+from speculative.measure.recorder import Iteration, Recorder, figures
+from speculative.measure.report import machine
 from speculative.sampling import Step, autoregressive_sampling, speculative_sampling
-from speculative.setup import create_model_fn, read_prompts
-from utils import UserError, load_encoder_hparams_and_params
+from utils import load_encoder_hparams_and_params
 
 ROOT = Path(__file__).parents[1]
 PROMPTS = (

@@ -18,10 +18,10 @@ import numpy as np
 from sweep import PROMPTS, Pair, add_model_arguments, check_n_tokens, token_times  # which sets the path for the rest
 from tqdm import tqdm
 
-from speculative import options as flags
-from speculative.command_line import guarded
-from speculative.report import check_writable, machine, write_json
-from speculative.setup import read_prompts
+from speculative.cli import flags
+from speculative.cli.exits import guarded
+from speculative.cli.models import read_prompts
+from speculative.measure.report import check_writable, machine, write_json
 
 COLUMNS = "{:10}  {:8}  {:3}  {:>10}  {:>6}  {:>7}  {:>5}  {:>26}"
 HEADINGS = ("domain", "sampling", "", "ms/token", "sd", "speedup", "r", "log-likelihood per token")

@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from utils import UserError
-
-from .sampling import sample, speculative_sampling
+from speculative.errors import UserError
+from speculative.sampling import sample, speculative_sampling
 
 
 def model_drafter(model: Callable, rng: np.random.Generator) -> Callable:

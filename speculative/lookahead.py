@@ -25,7 +25,7 @@ from statistics import median_low
 
 import numpy as np
 
-from .sampling import Step, speculative_sampling
+from speculative.sampling import Step, speculative_sampling
 
 DISCOUNT = 0.95  # of the past, with each window: acceptance is that of the last 20 or so
 LEAN = 8  # windows' worth of belief that a position is accepted as often as the one before it

@@ -10,8 +10,7 @@ the same window gave after it does not, anywhere: see cut. The text ends before 
 from collections.abc import Iterable, Iterator
 
 from encoder import END_OF_TEXT, Encoder
-
-from .sampling import Step
+from speculative.sampling import Step
 
 
 def until_stop(steps: Iterable[Step], encoder: Encoder, stop_texts: list[str]) -> Iterator[Step]:

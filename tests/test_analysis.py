@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from speculative.analysis import (
+from speculative.measure.analysis import (
     acceptance_chance,
     best_k,
     chen_speedup,

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import utils
-from utils import TF_DATA, TF_INDEX, UserError
+from speculative.errors import UserError
+from utils import TF_DATA, TF_INDEX
 
 TF_NAMES = ("checkpoint", TF_INDEX, TF_DATA)
 

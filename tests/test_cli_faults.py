@@ -15,9 +15,11 @@ import pytest
 
 import main
 import utils
-from speculative import memory, report, setup, verify
-from speculative.options import OPTIONS
-from utils import UserError
+from speculative.cli import models as setup
+from speculative.cli.flags import OPTIONS
+from speculative.engines import memory
+from speculative.errors import UserError
+from speculative.measure import report, verify
 
 COMMAND = [sys.executable, str(Path(main.__file__))]
 

@@ -25,8 +25,9 @@ import pytest
 
 import utils
 from speculative import fetch
+from speculative.errors import UserError
 from speculative.fetch import Patience, check_url
-from utils import TF_DATA, TF_INDEX, UserError, download_gpt2_files
+from utils import TF_DATA, TF_INDEX, download_gpt2_files
 
 PATIENCE = Patience(connect=5, read=5, backoff=0.001, longest=0.01, retry_after=5)
 ROOT = Path(utils.__file__).parent

@@ -24,10 +24,10 @@ from speculative.drafters import (
     staged,
 )
 from speculative.engines.cached import CachedModel
+from speculative.errors import UserError
 from speculative.filters import to_distribution
 from speculative.lookahead import AutoK
 from speculative.sampling import autoregressive_sampling, speculative_sampling
-from utils import UserError
 
 NAMES = [*DRAFTERS, "prompt_lookup+model", "prompt_lookup+ngram"]
 

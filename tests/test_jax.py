@@ -21,8 +21,8 @@ from speculative.engines.cached import CachedModel
 from speculative.engines.jax_engine import JaxModel, counting_compilations, map_params
 from speculative.engines.jax_loop import DeviceDecoder, Difference, accept, first_difference
 from speculative.engines.sharding import place
+from speculative.errors import UserError
 from speculative.sampling import autoregressive_sampling, speculative_sampling
-from utils import UserError
 
 HPARAMS = {"n_vocab": 40, "n_ctx": 24, "n_embd": 12, "n_head": 3, "n_layer": 2}
 

@@ -12,10 +12,12 @@ import pytest
 
 import main
 from encoder import get_encoder
-from speculative import command_line, report, setup, verify
+from speculative.cli import exits as command_line
+from speculative.cli import models as setup
 from speculative.engines import packed
+from speculative.errors import UserError
+from speculative.measure import report, verify
 from speculative.stop import text_before_stop
-from utils import UserError
 
 ROOT = Path(main.__file__).parent
 PROMPT = "the thing in"

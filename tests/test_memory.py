@@ -2,8 +2,9 @@
 
 import pytest
 
-from speculative import memory
-from utils import UserError, parameter_count
+from speculative.engines import memory
+from speculative.errors import UserError
+from utils import parameter_count
 
 
 def official(size):

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 import main
-from speculative import memory, on_device, report
-from speculative.recorder import Iteration, Recorder
+from speculative.cli import devices as on_device
+from speculative.engines import memory
+from speculative.errors import UserError
+from speculative.measure import report
+from speculative.measure.recorder import Iteration, Recorder
 from speculative.sampling import Step
-from utils import UserError
 
 pytest.importorskip("jax")
 from speculative.engines import sharding

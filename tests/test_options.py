@@ -5,8 +5,8 @@ import re
 import fire
 import pytest
 
-from speculative.options import EXCLUSIVE, OPTIONS, parse_flags, usage, with_values
-from utils import UserError
+from speculative.cli.flags import EXCLUSIVE, OPTIONS, parse_flags, usage, with_values
+from speculative.errors import UserError
 
 DEMO = {"prompt": "Once", "models_dir": "here", "K": 7}
 SWITCHES = [flag for flag, option in OPTIONS.items() if option.default is False]

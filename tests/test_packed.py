@@ -12,9 +12,9 @@ import pytest
 from gpt2 import gpt2
 from speculative.engines import packed
 from speculative.engines.packed import DTYPES, PackedEmbedding, PackedKVCache, PackedWeight, packer, store, widen
+from speculative.errors import UserError
 from tests.test_gpt2 import HPARAMS, random_params
 from tests.test_kernels import convert
-from utils import UserError
 
 ROOT = Path(__file__).parent.parent
 

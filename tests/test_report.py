@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from encoder import BYTE_TO_CHAR, END_OF_TEXT, Encoder
-from speculative import report
-from speculative.recorder import Recorder, figures
+from speculative.errors import UserError
+from speculative.measure import report
+from speculative.measure.recorder import Recorder, figures
 from speculative.sampling import Step, autoregressive_sampling, speculative_sampling
 from speculative.stop import cut
-from utils import UserError
 
 N_VOCAB = 7
 PROMPT = [0, 1, 2]

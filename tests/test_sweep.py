@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from speculative.recorder import Recorder
+from speculative.errors import UserError
+from speculative.measure.recorder import Recorder
 from speculative.sampling import autoregressive_sampling, speculative_sampling
-from utils import UserError
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 import drafters

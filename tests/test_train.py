@@ -8,11 +8,12 @@ import jax
 import numpy as np
 import pytest
 
-import train
 from encoder import get_encoder
 from speculative.engines.cached import CachedModel
 from speculative.engines.jax_engine import load_gpt2
-from utils import UserError, load_encoder_hparams_and_params
+from speculative.errors import UserError
+from training import pair as train
+from utils import load_encoder_hparams_and_params
 
 TARGET = {"n_vocab": 300, "n_ctx": 32, "n_embd": 16, "n_head": 2, "n_layer": 2}
 DRAFT = TARGET | {"n_layer": 1}

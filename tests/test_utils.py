@@ -10,7 +10,8 @@ import pytest
 from conftest import hugging_face_name, write_safetensors, write_tf
 
 import utils
-from utils import UserError, checkpoint_shapes, load_encoder_hparams_and_params, load_hparams
+from speculative.errors import UserError
+from utils import checkpoint_shapes, load_encoder_hparams_and_params, load_hparams
 
 FORMS = {"tf": ["checkpoint", utils.TF_INDEX, utils.TF_DATA], "safetensors": ["model.safetensors"]}
 COMMON = ["hparams.json", "encoder.json", "vocab.bpe"]

@@ -13,8 +13,8 @@ from speculative.drafters import model_drafter
 from speculative.engines.cached import CachedModel, KVCache
 from speculative.filters import to_distribution
 from speculative.lookahead import AutoK
+from speculative.measure.verify import BINS, Decoders, alike, detectable, flat, place, show, verify
 from speculative.sampling import speculative_sampling
-from speculative.verify import BINS, Decoders, alike, detectable, flat, place, show, verify
 
 HPARAMS = {"n_vocab": 50, "n_ctx": 512, "n_embd": 12, "n_head": 3, "n_layer": 2}
 PROMPTS = [list(range(1, 12)), [7, 7, 3, 7, 7, 3, 9, 8, 2, 1, 40, 6]]

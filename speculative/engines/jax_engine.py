@@ -24,9 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from utils import UserError, first_line
-
-from .cached import n_reusable
+from speculative.engines.cached import n_reusable
+from speculative.errors import UserError, first_line
 
 try:
     import jax

@@ -22,10 +22,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from speculative.engines.jax_engine import SMALL, Network, power_of_two
+from speculative.errors import UserError
 from speculative.sampling import Step
-from utils import UserError
-
-from .jax_engine import SMALL, Network, power_of_two
 
 # ---- Distributions ---------------------------------------------------------------------------------------------------
 

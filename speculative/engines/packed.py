@@ -13,7 +13,7 @@ import tempfile
 import numpy as np
 
 from speculative.engines.cached import KVCache
-from utils import UserError
+from speculative.errors import UserError
 
 # Else a thread whose partner has no core to run on spins for half a second at the end of each product. The OpenMP that
 # numba may use reads this when it is loaded.

@@ -30,9 +30,8 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from utils import UserError, first_line
-
-from .jax_engine import DTYPES, JaxModel, Matrix, Network, devices, is_matrix, load_gpt2, map_params
+from speculative.engines.jax_engine import DTYPES, JaxModel, Matrix, Network, devices, is_matrix, load_gpt2, map_params
+from speculative.errors import UserError, first_line
 
 # Which axis of which tensor is split. c_attn is kept as [n_embd, 3, n_head, d_head] (its bias without the first), as a
 # device's share of its columns is not contiguous.

@@ -8,7 +8,9 @@ from statistics import mean, median
 
 import numpy as np
 
-from .analysis import (
+from speculative.engines.cached import common_prefix
+from speculative.lookahead import IN_STEP
+from speculative.measure.analysis import (
     acceptance_chance,
     best_k,
     chen_speedup,
@@ -16,9 +18,7 @@ from .analysis import (
     line_through,
     matching_chance,
 )
-from .engines.cached import common_prefix
-from .lookahead import IN_STEP
-from .sampling import Step
+from speculative.sampling import Step
 
 K_MAX = 16  # the largest K that is considered for the best
 

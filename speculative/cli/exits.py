@@ -8,9 +8,8 @@ from collections.abc import Callable
 
 import fire
 
-from utils import UserError, first_line
-
-from .options import usage, with_values
+from speculative.cli.flags import usage, with_values
+from speculative.errors import UserError, first_line
 
 
 def run(main: Callable, doc: str) -> None:

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from utils import UserError, parameter_count
+from speculative.errors import UserError
+from utils import parameter_count
 
 BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
 OFFICIAL = {"1558M": (48, 1600), "774M": (36, 1280), "355M": (24, 1024), "124M": (12, 768)}  # n_layer, n_embd

@@ -9,10 +9,9 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from utils import UserError
-
-from .drafters import drafter_names
-from .fetch import FetchError, check_url
+from speculative.drafters import drafter_names
+from speculative.errors import UserError
+from speculative.fetch import FetchError, check_url
 
 
 class Option(NamedTuple):

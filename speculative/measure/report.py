@@ -14,13 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from utils import UserError
-
-from . import memory
-from .analysis import plain_ceiling, read_bandwidth
-from .recorder import Iteration, Recorder, figures
-from .sampling import Step
-from .stop import split_stops, text_before_stop
+from speculative.engines import memory
+from speculative.errors import UserError
+from speculative.measure.analysis import plain_ceiling, read_bandwidth
+from speculative.measure.recorder import Iteration, Recorder, figures
+from speculative.sampling import Step
+from speculative.stop import split_stops, text_before_stop
 
 COLUMNS = 100
 

@@ -5,9 +5,8 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from utils import UserError
-
-from .lookahead import AutoK
+from speculative.errors import UserError
+from speculative.lookahead import AutoK
 
 
 def choose_engine(o) -> str:
@@ -15,7 +14,7 @@ def choose_engine(o) -> str:
     if o.engine == "numpy":
         return "numpy"
     try:
-        from .engines import jax_engine  # noqa: F401
+        from speculative.engines import jax_engine  # noqa: F401
     except UserError:
         if o.engine == "auto":
             return "numpy"
@@ -29,7 +28,7 @@ def join_processes(o) -> None:
 
     To be called before JAX is asked for its devices. Raises UserError.
     """
-    from .engines.sharding import start_processes
+    from speculative.engines.sharding import start_processes
 
     if not start_processes():
         sys.stdout, o.json = open(os.devnull, "w"), None  # noqa: SIM115
@@ -37,7 +36,7 @@ def join_processes(o) -> None:
 
 def has_accelerator() -> bool:
     """Whether JAX computes elsewhere than on this CPU, in a memory of its own."""
-    from .engines.jax_engine import devices
+    from speculative.engines.jax_engine import devices
 
     try:
         return devices(1)[0].platform != "cpu"
@@ -71,8 +70,8 @@ def runs_as_one_loop(o) -> bool:
 
 def create_loader(o, n_prompt: int) -> Callable:
     """-> setup.load_on_numpy's twin, which places models on o.mesh devices. Raises UserError where there are fewer."""
-    from .engines.jax_engine import JaxModel, keep_compiled
-    from .engines.sharding import make_mesh, place, place_draft
+    from speculative.engines.jax_engine import JaxModel, keep_compiled
+    from speculative.engines.sharding import make_mesh, place, place_draft
 
     keep_compiled()
     mesh = make_mesh(o.mesh)
@@ -103,7 +102,7 @@ def decode_on_device(o, prompts, target_model, draft_model) -> tuple[Callable, C
     target, or with --batch a list of them, one for each prompt. It has nothing for the recorder: the device does not
     tell how long its parts took.
     """
-    from .engines.jax_loop import DeviceDecoder
+    from speculative.engines.jax_loop import DeviceDecoder
 
     filters = {"temperature": o.temperature, "top_k": o.top_k, "top_p": o.top_p, "lenience": o.lenience}
     networks = target_model.network, draft_model.network
@@ -124,8 +123,8 @@ def greedy_differences(prompts, target_model, plain, speculative) -> list[str]:
 
     plain and speculative are the Recorders of both runs, with a sample for each prompt.
     """
-    from .engines.jax_engine import JaxModel
-    from .engines.jax_loop import first_difference
+    from speculative.engines.jax_engine import JaxModel
+    from speculative.engines.jax_loop import first_difference
 
     model, lines = JaxModel(target_model.network, to_probs=lambda logits: logits), []
     for number, (x, *samples) in enumerate(zip(prompts, plain.samples, speculative.samples, strict=True), start=1):

@@ -4,13 +4,14 @@ import json
 from collections.abc import Callable
 from functools import partial
 
-from utils import UserError, load_encoder_and_hparams, load_params, model_folder
-
-from . import memory, on_device, verify
-from .drafters import Parts, make_drafter, needs_model, ngram_model
-from .engines import packed
-from .engines.cached import CachedModel
-from .filters import to_distribution
+from speculative.cli import devices as on_device
+from speculative.drafters import Parts, make_drafter, needs_model, ngram_model
+from speculative.engines import memory, packed
+from speculative.engines.cached import CachedModel
+from speculative.errors import UserError
+from speculative.filters import to_distribution
+from speculative.measure import verify
+from utils import load_encoder_and_hparams, load_params, model_folder
 
 MAX_TEXT_BYTES = 2**28  # so that no endless file, such as /dev/zero, fills the memory
 

@@ -1,6 +1,6 @@
 """Trains a target GPT-2 on plain text and distils a draft from it: this made models/tiny-target and models/tiny-draft.
 
-    python train.py FILES... [--out models]
+    python -m training pair FILES... [--out models]
 
 A file is UTF-8 text, paragraphs apart by an empty line, works by <|endoftext|>. Each model becomes a folder in the
 official formats (encoder.json, vocab.bpe, hparams.json) with model.safetensors in float16; both have one vocabulary.
@@ -22,8 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from encoder import END_OF_TEXT
-from speculative.command_line import guarded
-from utils import UserError
+from speculative.errors import UserError
 
 # Deep and narrow: for a model of this size NumPy's time goes by the number of layers more than by their width.
 TARGET = {"n_vocab": 2048, "n_ctx": 256, "n_embd": 192, "n_head": 3, "n_layer": 12}
@@ -418,18 +417,16 @@ def use_large_pages():
         os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | {"GLIBC_TUNABLES": settings})
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(arguments):
+    parser = argparse.ArgumentParser(
+        prog="python -m training pair", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILES")
     parser.add_argument("--out", type=Path, default=Path("models"), help="where the two folders go (default: models)")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     use_large_pages()
     try:
         args.out.mkdir(parents=True, exist_ok=True)
         train_pair(read_works(args.files), args.out)
     except OSError as error:
         raise UserError(f"cannot write to {args.out}: {error.strerror}") from error
-
-
-if __name__ == "__main__":
-    guarded(main, "interrupted: the same command goes on from the last checkpoint")

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .sampling import autoregressive_sampling, speculative_sampling
+from speculative.sampling import autoregressive_sampling, speculative_sampling
 
 BINS = 20  # of the histogram of places
 FEWEST = 25  # draws, however slow the models

@@ -1,0 +1,1 @@
+"""From a command line to what decodes: flags, texts, models, exit statuses."""

@@ -1,0 +1,10 @@
+"""What becomes one line for the user. It imports nothing of ours, so that every module may import it."""
+
+
+class UserError(Exception):
+    """Something the user can put right. Its message is one line: what was wrong, and what would be right."""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what a library says, at a length that can be read."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:150]

@@ -1,0 +1,1 @@
+"""Where the bundled pair comes from: python -m training pair FILES."""
