@@ -18,10 +18,11 @@ from tqdm import tqdm
 from speculative.cli import devices as on_device
 from speculative.cli import exits as command_line
 from speculative.cli.flags import parse_flags
-from speculative.cli.models import choose_prompts, create_draft_fn, create_probs_fns, load_models, read_text
+from speculative.cli.models import create_draft_fn, create_probs_fns, load_models
+from speculative.cli.texts import choose_prompts, read_text
 from speculative.engines import packed
 from speculative.lookahead import AutoK
-from speculative.measure import report, verify
+from speculative.measure import files, report, verify
 from speculative.measure.recorder import Recorder
 from speculative.sampling import autoregressive_sampling, max_fn, sample, speculative_sampling
 from speculative.stop import until_stop
@@ -108,7 +109,7 @@ def main(**flags):
     """See --help. Values arrive as the strings that were typed; speculative/cli/flags.py says what they may be."""
     o = parse_flags(flags, DEMO)
     if o.json:
-        report.check_writable(o.json)
+        files.check_writable(o.json)
     prompts = choose_prompts(o)  # one, but for --batch
     ngram_text = read_text(o.ngram_text, "text for n-grams") if o.ngram_text else ""
     o.engine = on_device.choose_engine(o)

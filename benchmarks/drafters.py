@@ -24,9 +24,10 @@ from tqdm import tqdm
 
 from speculative.cli import flags
 from speculative.cli.exits import guarded
-from speculative.cli.models import read_prompts, read_text
+from speculative.cli.texts import read_prompts, read_text
 from speculative.drafters import DRAFTERS, Parts, make_drafter, ngram_model
-from speculative.measure.report import check_writable, machine, write_json
+from speculative.measure.files import check_writable, write_json
+from speculative.measure.machine import machine
 
 
 class DraftersPair(Pair):

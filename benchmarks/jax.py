@@ -27,8 +27,9 @@ from speculative.cli.exits import guarded
 from speculative.engines.jax_engine import keep_compiled
 from speculative.engines.jax_loop import DeviceDecoder, for_each_row
 from speculative.engines.sharding import place
-from speculative.measure.analysis import largest_beta, read_bandwidth
-from speculative.measure.report import check_writable, processor, write_json
+from speculative.measure.analysis import largest_beta
+from speculative.measure.files import check_writable, write_json
+from speculative.measure.machine import processor, read_bandwidth
 from utils import load_encoder_and_hparams, load_params, model_folder
 
 PROMPTS = [

@@ -23,7 +23,8 @@ from speculative.cli.exits import guarded
 from speculative.engines import packed
 from speculative.engines.cached import KVCache, n_bytes
 from speculative.engines.memory import BYTES
-from speculative.measure.report import check_writable, processor, write_json
+from speculative.measure.files import check_writable, write_json
+from speculative.measure.machine import processor
 
 SHAPES = {  # size: n_layer, n_embd, n_head
     "tiny": (12, 192, 6),

@@ -25,7 +25,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from speculative.cli import flags
 from speculative.cli.exits import guarded
-from speculative.measure.report import check_writable, write_json
+from speculative.measure.files import check_writable, write_json
 from utils import load_encoder_hparams_and_params
 
 ROWS = (1, 2, 3, 5, 9, 17)

@@ -28,14 +28,15 @@ from tqdm import tqdm
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from speculative.cli import flags
 from speculative.cli.exits import guarded
-from speculative.cli.models import create_model_fn, read_prompts
+from speculative.cli.models import create_model_fn
+from speculative.cli.texts import read_prompts
 from speculative.drafters import Parts, make_drafter, needs_model, ngram_model
 from speculative.engines.packed import packer, warm_up
 from speculative.errors import UserError
 from speculative.filters import to_distribution
 from speculative.lookahead import AutoK
+from speculative.measure.machine import machine
 from speculative.measure.recorder import Iteration, Recorder, figures
-from speculative.measure.report import machine
 from speculative.sampling import Step, autoregressive_sampling, speculative_sampling
 from utils import load_encoder_hparams_and_params
 

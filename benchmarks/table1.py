@@ -20,8 +20,9 @@ from tqdm import tqdm
 
 from speculative.cli import flags
 from speculative.cli.exits import guarded
-from speculative.cli.models import read_prompts
-from speculative.measure.report import check_writable, machine, write_json
+from speculative.cli.texts import read_prompts
+from speculative.measure.files import check_writable, write_json
+from speculative.measure.machine import machine
 
 COLUMNS = "{:10}  {:8}  {:3}  {:>10}  {:>6}  {:>7}  {:>5}  {:>26}"
 HEADINGS = ("domain", "sampling", "", "ms/token", "sd", "speedup", "r", "log-likelihood per token")

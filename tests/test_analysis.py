@@ -17,8 +17,8 @@ from speculative.measure.analysis import (
     matching_chance,
     measure_costs,
     plain_ceiling,
-    read_bandwidth,
 )
+from speculative.measure.machine import read_bandwidth
 
 
 @pytest.mark.parametrize(("r", "speedup"), [(0.80, 2.65), (0.62, 2.05)])

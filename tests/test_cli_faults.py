@@ -16,10 +16,11 @@ import pytest
 import main
 import utils
 from speculative.cli import models as setup
+from speculative.cli import texts
 from speculative.cli.flags import OPTIONS
 from speculative.engines import memory
 from speculative.errors import UserError
-from speculative.measure import report, verify
+from speculative.measure import files, report, verify
 
 COMMAND = [sys.executable, str(Path(main.__file__))]
 
@@ -119,7 +120,7 @@ BAD = {
 
 @pytest.mark.parametrize("kind", BAD)
 def test_bad_input_is_one_line(kind, command, flags, folder, faults, monkeypatch):
-    monkeypatch.setattr(setup, "MAX_TEXT_BYTES", 2**20)
+    monkeypatch.setattr(texts, "MAX_TEXT_BYTES", 2**20)
     weights, before = [], sorted(os.listdir(folder))
     monkeypatch.setattr(setup, "load_params", lambda *args: weights.append(args) or utils.load_params(*args))
     for words in BAD[kind]:
@@ -385,7 +386,7 @@ def test_ctrl_c_while_json_is_written(folder, monkeypatch):
     Path("run.json").write_text("old")
     monkeypatch.setattr(os, "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        report.write_json("run.json", {"new": 1})
+        files.write_json("run.json", {"new": 1})
     assert Path("run.json").read_text() == "old" and not Path("run.json.part").exists()
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from encoder import BYTE_TO_CHAR, END_OF_TEXT, Encoder
 from speculative.errors import UserError
-from speculative.measure import report
+from speculative.measure import files, report
 from speculative.measure.recorder import Recorder, figures
 from speculative.sampling import Step, autoregressive_sampling, speculative_sampling
 from speculative.stop import cut
@@ -270,7 +270,7 @@ def test_the_legend_names_every_origin():
 def test_the_document_is_whole_and_valid(encoder, tmp_path):
     plain, speculative = scripted(Clock(), [4, 2, 0, 1], N=55)
     path = str(tmp_path / "run.json")
-    report.write_json(path, report.document({"K": 4}, encoder, ["abc"], [PROMPT], plain, speculative))
+    files.write_json(path, report.document({"K": 4}, encoder, ["abc"], [PROMPT], plain, speculative))
     with open(path, encoding="utf-8") as f:
         content = json.load(f)
     assert os.listdir(tmp_path) == ["run.json"]
@@ -293,7 +293,7 @@ def test_the_document_of_a_run_too_short_to_measure(encoder):
 @pytest.mark.parametrize("path", ["missing/run.json", "."])
 def test_an_unwritable_file_is_noticed_before_the_run(tmp_path, monkeypatch, path):
     monkeypatch.chdir(tmp_path)
-    for write in (report.check_writable, lambda path: report.write_json(path, {})):
+    for write in (files.check_writable, lambda path: files.write_json(path, {})):
         with pytest.raises(UserError, match="cannot write to"):
             write(path)
     assert os.listdir(tmp_path) == []
@@ -302,17 +302,17 @@ def test_an_unwritable_file_is_noticed_before_the_run(tmp_path, monkeypatch, pat
 def test_checking_leaves_the_old_file_as_it_was(tmp_path):
     path = tmp_path / "run.json"
     path.write_text("old")
-    report.check_writable(str(path))
+    files.check_writable(str(path))
     assert path.read_text() == "old" and os.listdir(tmp_path) == ["run.json"]
-    report.write_json(str(path), {"new": 1})
+    files.write_json(str(path), {"new": 1})
     assert json.loads(path.read_text()) == {"new": 1}
-    report.write_json(str(path), {"prompt": "é \udc80"})
+    files.write_json(str(path), {"prompt": "é \udc80"})
     assert json.loads(path.read_text(encoding="utf-8")) == {"prompt": "é \udc80"}
 
 
 def test_a_device_is_written_to_and_not_replaced():
-    report.check_writable(os.devnull)
-    report.write_json(os.devnull, {})
+    files.check_writable(os.devnull)
+    files.write_json(os.devnull, {})
     assert not os.path.isfile(os.devnull) and os.path.exists(os.devnull)
 
 

@@ -1,6 +1,5 @@
 """From the flags to what decodes: the texts, the models and the drafter, built before the clock starts."""
 
-import json
 from collections.abc import Callable
 from functools import partial
 
@@ -12,51 +11,6 @@ from speculative.errors import UserError
 from speculative.filters import to_distribution
 from speculative.measure import verify
 from utils import load_encoder_and_hparams, load_params, model_folder
-
-MAX_TEXT_BYTES = 2**28  # so that no endless file, such as /dev/zero, fills the memory
-
-
-def read_text(path: str, what: str) -> str:
-    """A text file, UTF-8; "-" is the standard input. Raises UserError."""
-    try:
-        with open(0 if path == "-" else path, "rb", closefd=path != "-") as f:
-            data = f.read(MAX_TEXT_BYTES + 1)
-        text = data.decode("utf-8-sig")  # some editors begin a file with a mark
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else f"byte {error.start} is not UTF-8"
-        raise UserError(f"cannot read the {what} from {path}: {reason}") from None
-    if len(data) > MAX_TEXT_BYTES:
-        raise UserError(f"the {what} from {path} is longer than {MAX_TEXT_BYTES:,} bytes")
-    if not text.strip():
-        raise UserError(f"the {what} from {path} is empty: it should be some text")
-    return text
-
-
-def read_prompts(path: str, n: int) -> list[str]:
-    """The first n prompts of a file: .jsonl, objects with "prompt", or any other, one a line. Raises UserError."""
-    lines = [line.rstrip("\r") for line in read_text(path, "file of prompts").split("\n") if line.strip()][:n]
-    try:
-        prompts = [json.loads(line)["prompt"] for line in lines] if is_jsonl(path) else lines
-    except (ValueError, KeyError, TypeError, RecursionError):
-        prompts = [None]
-    if not all(isinstance(prompt, str) and prompt for prompt in prompts):
-        raise UserError(f'each line of {path} should be an object with "prompt", which is a text that is not empty')
-    return prompts
-
-
-def is_jsonl(path: str) -> bool:
-    return str(path).lower().endswith(".jsonl")
-
-
-def choose_prompts(o) -> list[str]:
-    """The prompts of the options, o.batch of them: one, as often as that, or as many lines of a file."""
-    if o.prompt_file and (o.batch > 1 or is_jsonl(o.prompt_file)):
-        prompts = read_prompts(o.prompt_file, o.batch)
-        if len(prompts) < o.batch:
-            raise UserError(f"--batch {o.batch} needs as many prompts, and {o.prompt_file} has {len(prompts)}")
-        return prompts
-    prompt = "" if o.unconditional else read_text(o.prompt_file, "prompt") if o.prompt_file else o.prompt
-    return [prompt] * o.batch
 
 
 def create_probs_fns(o, temperature: float) -> tuple[Callable, Callable]:

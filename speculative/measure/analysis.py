@@ -11,10 +11,8 @@ drafted token, β = t_target(K + 1 rows) / t_target(1 row) that of scoring the w
 nearly is where reading the weights is all that takes time.
 """
 
-import os
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from operator import mul
 from statistics import median
@@ -115,20 +113,6 @@ def experts_touched(n_experts: int, top_k: int, n_tokens: int) -> float:
     one token reads 2; so β is not 1.
     """
     return n_experts * (1 - (1 - top_k / n_experts) ** n_tokens)
-
-
-def read_bandwidth(n_bytes: int = 2**31, repeats: int = 5, threads: int | None = None) -> float:
-    """Bytes a second that this machine reads from memory: the best of `repeats` sums over n_bytes, in all threads."""
-    threads = threads or os.cpu_count() or 1
-    memory = np.ones(n_bytes // 8, np.int64)  # should be far more than any cache holds
-    parts = np.array_split(memory, 32 * threads)  # small enough that no thread waits long for another at the end
-    seconds = []
-    with ThreadPoolExecutor(threads) as pool:
-        for _ in range(repeats):
-            start = time.perf_counter()
-            list(pool.map(np.sum, parts))
-            seconds.append(time.perf_counter() - start)
-    return memory.nbytes / min(seconds)
 
 
 def measure_costs(

@@ -1,22 +1,16 @@
 """What a run shows beyond the blog's lines: why it was this fast, where each token came from, and all of it as JSON."""
 
 import codecs
-import contextlib
 import itertools
-import json
 import os
-import platform
 import sys
-import tempfile
 import textwrap
 from collections.abc import Iterable
-from pathlib import Path
-
-import numpy as np
 
 from speculative.engines import memory
-from speculative.errors import UserError
-from speculative.measure.analysis import plain_ceiling, read_bandwidth
+from speculative.measure.analysis import plain_ceiling
+from speculative.measure.files import write_json
+from speculative.measure.machine import machine, read_bandwidth
 from speculative.measure.recorder import Iteration, Recorder, figures
 from speculative.sampling import Step
 from speculative.stop import split_stops, text_before_stop
@@ -314,60 +308,3 @@ def sample_document(sample: list[Iteration], encoder, stop: str | None) -> dict:
             for i in sample
         ],
     }
-
-
-def machine() -> dict:
-    return {
-        "platform": platform.platform(),
-        "processor": processor(),
-        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-    }
-
-
-def processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
-
-
-def check_writable(path: str) -> None:
-    """Raises UserError where write_json could not write to path; to be asked before hours of work, not after."""
-    try:
-        if os.path.isdir(path):
-            raise IsADirectoryError(21, "it is a folder")
-        if os.path.exists(path):
-            with open(path, "ab"):
-                pass
-        if is_plain_file(path):
-            with tempfile.NamedTemporaryFile(dir=os.path.dirname(path) or "."):
-                pass
-            with contextlib.suppress(FileNotFoundError):
-                os.stat(f"{path}.part")  # an error of another kind where the name is too long
-    except OSError as error:
-        raise UserError(f"cannot write to {path}: {error.strerror}") from None
-
-
-def write_json(path: str, content: dict) -> None:
-    """Writes all of it or nothing: the file appears under its name when it is complete."""
-    text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    part = f"{path}.part" if is_plain_file(path) else path  # a pipe or /dev/stdout is written to as it is
-    try:
-        # A prompt may hold half a surrogate pair, which UTF-8 cannot say but JSON can: as an escape, \\udXXX.
-        with open(part, "w", encoding="utf-8", errors="backslashreplace") as f:
-            f.write(text)
-        if part != path:
-            os.replace(part, path)
-    except OSError as error:
-        raise UserError(f"cannot write to {path}: {error.strerror}") from None
-    finally:
-        if part != path:
-            with contextlib.suppress(OSError):
-                os.remove(part)  # it is still there only where something went wrong, or was interrupted
-
-
-def is_plain_file(path: str) -> bool:
-    return os.path.isfile(path) or not os.path.exists(path)

@@ -1,0 +1,47 @@
+"""Files that are written whole or not at all."""
+
+import contextlib
+import json
+import os
+import tempfile
+
+from speculative.errors import UserError
+
+
+def check_writable(path: str) -> None:
+    """Raises UserError where write_json could not write to path; to be asked before hours of work, not after."""
+    try:
+        if os.path.isdir(path):
+            raise IsADirectoryError(21, "it is a folder")
+        if os.path.exists(path):
+            with open(path, "ab"):
+                pass
+        if is_plain_file(path):
+            with tempfile.NamedTemporaryFile(dir=os.path.dirname(path) or "."):
+                pass
+            with contextlib.suppress(FileNotFoundError):
+                os.stat(f"{path}.part")  # an error of another kind where the name is too long
+    except OSError as error:
+        raise UserError(f"cannot write to {path}: {error.strerror}") from None
+
+
+def write_json(path: str, content: dict) -> None:
+    """Writes all of it or nothing: the file appears under its name when it is complete."""
+    text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    part = f"{path}.part" if is_plain_file(path) else path  # a pipe or /dev/stdout is written to as it is
+    try:
+        # A prompt may hold half a surrogate pair, which UTF-8 cannot say but JSON can: as an escape, \\udXXX.
+        with open(part, "w", encoding="utf-8", errors="backslashreplace") as f:
+            f.write(text)
+        if part != path:
+            os.replace(part, path)
+    except OSError as error:
+        raise UserError(f"cannot write to {path}: {error.strerror}") from None
+    finally:
+        if part != path:
+            with contextlib.suppress(OSError):
+                os.remove(part)  # it is still there only where something went wrong, or was interrupted
+
+
+def is_plain_file(path: str) -> bool:
+    return os.path.isfile(path) or not os.path.exists(path)

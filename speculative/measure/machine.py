@@ -1,0 +1,41 @@
+"""What a run ran on, and how fast that reads its memory."""
+
+import os
+import platform
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+
+def machine() -> dict:
+    return {
+        "platform": platform.platform(),
+        "processor": processor(),
+        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+    }
+
+
+def processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def read_bandwidth(n_bytes: int = 2**31, repeats: int = 5, threads: int | None = None) -> float:
+    """Bytes a second that this machine reads from memory: the best of `repeats` sums over n_bytes, in all threads."""
+    threads = threads or os.cpu_count() or 1
+    memory = np.ones(n_bytes // 8, np.int64)  # should be far more than any cache holds
+    parts = np.array_split(memory, 32 * threads)  # small enough that no thread waits long for another at the end
+    seconds = []
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in range(repeats):
+            start = time.perf_counter()
+            list(pool.map(np.sum, parts))
+            seconds.append(time.perf_counter() - start)
+    return memory.nbytes / min(seconds)
