@@ -130,22 +130,40 @@ class Encoder:
 
 
 class StreamDecoder:
-    """Decodes ids as they come. A character may span tokens: its first bytes wait here until the last one arrives.
+    """Decodes ids as they come, up to a stop text if there is one. All that push and flush return, joined, is the text.
 
-    All that push returned and what flush returns, joined, is what decode makes of all the ids at once.
+    A character may span tokens: its first bytes wait here until the last one arrives. What may be the beginning of the
+    stop text waits as well. END_OF_TEXT as the stop text means the token of that name, and not the characters.
     """
 
-    def __init__(self, encoder):
+    def __init__(self, encoder, stop=None):
         self.encoder = encoder
+        self.eot = encoder.eot if stop == END_OF_TEXT else None
+        self.stop = b"" if stop in (None, END_OF_TEXT) else stop.encode("utf-8", "surrogatepass")
         self.utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self.waiting = b""
+        self.stopped = False  # whether the stop text has come; what follows it is dropped
 
     def push(self, ids):
         """The text that these ids complete, "" if none."""
-        return self.utf8.decode(self.encoder.to_bytes(ids))
+        for i in ids:
+            if self.stopped or i == self.eot:
+                self.stopped = True
+                break
+            self.waiting += self.encoder.to_bytes([i])
+            if self.stop and self.stop in self.waiting:
+                self.stopped, self.waiting = True, self.waiting.partition(self.stop)[0]
+        n = len(self.waiting)
+        if not self.stopped:
+            begun = (i for i in range(1, min(len(self.stop), n + 1)) if self.waiting.endswith(self.stop[:i]))
+            n -= max(begun, default=0)
+        given, self.waiting = self.waiting[:n], self.waiting[n:]
+        return self.utf8.decode(given)
 
     def flush(self):
-        """The end of the text: U+FFFD for a character that was never completed, else ""."""
-        return self.utf8.decode(b"", final=True)
+        """The end of the text, with U+FFFD for a character that was never completed."""
+        given, self.waiting = self.waiting, b""
+        return self.utf8.decode(given, final=True)
 
 
 def get_encoder(model_size, models_dir):

@@ -11,23 +11,19 @@ import numpy as np
 import pytest
 
 import main
-from encoder import get_encoder
-from speculative.cli import exits as command_line
-from speculative.cli import models as setup
+from encoder import StreamDecoder, get_encoder
+from speculative.cli import display, exits, models, verifying
 from speculative.engines import packed
 from speculative.errors import UserError
-from speculative.measure import report, verify
-from speculative.stop import text_before_stop
+from speculative.measure import verify
 
 ROOT = Path(main.__file__).parent
 PROMPT = "the thing in"
 
 
 @pytest.fixture
-def run(tiny_pair, capsys, monkeypatch):
+def run(tiny_pair, capsys):
     """flags -> what main() prints."""
-    # A fifth of a second for each call, of which nothing here depends.
-    monkeypatch.setattr(report, "read_bandwidth", lambda **_: 1e10)
     usual = {"prompt": PROMPT, "target_model_size": "target", "draft_model_size": "draft", "threads": 1}
     usual |= {"models_dir": tiny_pair, "n_tokens_to_generate": 12}
 
@@ -42,9 +38,7 @@ def run(tiny_pair, capsys, monkeypatch):
 def texts(out):
     """The texts of both decoders, which may hold line breaks of their own."""
     text = r"Time = \d+\.\d\ds\nText = (.*?)"
-    pattern = (
-        rf"\nAutoregressive Decode\n-{{21}}\n{text}\n\nSpeculative Decode\n-{{18}}\n{text}\n(\nSpeedup\n-------\n.*)?"
-    )
+    pattern = rf"\nAutoregressive Decode\n-{{21}}\n{text}\n\nSpeculative Decode\n-{{18}}\n{text}\n(\nSpeedup = .*)?"
     match = re.fullmatch(pattern, out, re.DOTALL)
     assert match, out
     return match[1], match[2]
@@ -81,7 +75,8 @@ def test_the_blogs_lines_in_the_blogs_order(run):
 def test_what_we_add_stands_after_them(run):
     out = run()
     assert texts(out)[0] == texts(out)[1]
-    assert re.search(r"\n\nSpeedup\n-------\nSpeedup = [\d.]+x", out)
+    added = out.split("\n\nSpeedup = ")[1].splitlines()
+    assert len(added) <= 7 and re.match(r"[\d.]+x  \(autoregressive time", added[0])
 
 
 @pytest.mark.parametrize("N", [1, 2, 7, 116])  # the last fills the context of 128
@@ -106,20 +101,18 @@ def test_the_defaults_are_the_blogs_run(tiny_pair, tmp_path, monkeypatch, capsys
     for size, folder in (("1558M", "target"), ("124M", "draft")):
         (tmp_path / "models" / size).symlink_to(tiny_pair / folder)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(report, "read_bandwidth", lambda **_: 1e10)
     main.main(prompt="Alan Turing theorized that computers would one day become", n_tokens_to_generate="40", K="4")
     typed = capsys.readouterr().out
     main.main()
     assert texts(capsys.readouterr().out) == texts(typed)
 
 
-def test_demo_only_changes_defaults(run, tiny_pair, monkeypatch):
-    pair = {"models_dir": str(tiny_pair), "draft_model_size": "draft", "target_model_size": "target"}
-    monkeypatch.setattr(main, "DEMO", pair | {"prompt": "in the"})
-    flags = {"models_dir": None, "draft_model_size": None, "target_model_size": None, "quiet": True, "demo": True}
-    assert texts(run(prompt=None, **flags))[0].startswith("in the")
-    assert texts(run(prompt="that", **flags))[1].startswith("that")
-    assert main.DEMO.keys() == {"prompt", "models_dir", "draft_model_size", "target_model_size"}
+def test_the_bundled_pair_is_the_demo(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["main.py", "--demo", "--quiet", "--n_tokens_to_generate=3"])
+    monkeypatch.setattr(exits.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+    exits.run(main.main, main.__doc__)
+    assert texts(capsys.readouterr().out)[0].startswith('"From the first, two facts were very obvious to me,')
 
 
 def test_main_as_a_module():
@@ -170,24 +163,23 @@ def test_without_a_prompt(run_json):
 def test_the_text_ends_before_the_stop_text(run_json, monkeypatch, tiny_pair, stream, color):
     """At each place of a sampled text, with stop texts of several lengths, found in both decoders' texts."""
     encoder = get_encoder("target", tiny_pair)
-    monkeypatch.setattr(report, "use_color", lambda wanted: wanted)
+    monkeypatch.setenv("FORCE_COLOR", "1" if color else "")
     # Most tokens of this vocabulary are bytes. So that a stop text can be the middle of one, some become longer.
     long = {encoder.byte_to_id[ord(char)]: f"<{char}{char}é>".encode() for char in "BhKZ"}
-    monkeypatch.setattr(setup, "load_encoder_and_hparams", patched(encoder, long, setup.load_encoder_and_hparams))
+    monkeypatch.setattr(models, "load_encoder_and_hparams", patched(encoder, long, models.load_encoder_and_hparams))
     flags = {"temperature": 0.7, "quiet": not color, "n_tokens_to_generate": 30, "stream": stream, "color": color}
     for stop in ("BBé", "é><h", "<", "hé>", "B", ">", "no such text"):
         out, document = run_json(stop=stop, seed=2, **flags)
-        for style in (*report.STYLES.values(), report.RESET):
-            out = out.replace(style, "")
+        out = re.sub("\033\\[[0-9;]*m", "", out)
         if stream:  # the text comes before the time then
             out = re.sub(r"(Text = .*?)\n(Time = \S+)\n", r"\2\n\1\n", out, flags=re.DOTALL)
-        out = out.partition("\n\naccepted draft  resampled")[0] + ("\n" if color else "")
+        out = out.partition("\n\naccepted  resampled")[0] + ("\n" if color else "")
         for decoder, text in zip(("autoregressive", "speculative"), texts(out), strict=True):
             [sample] = document[decoder]["samples"]
             whole = b"".join(long.get(token, encoder.id_to_bytes[token]) for token in sample["tokens"])
             whole = whole.decode("utf-8", "replace")
-            assert stop not in text[len(PROMPT) :] and text == PROMPT + sample["text"]
-            assert sample["text"] == whole.partition(stop)[0].replace("\033", "␛")
+            assert stop not in text[len(PROMPT) :] and text == PROMPT + sample["text"].translate(display.SHOWN)
+            assert sample["text"] == whole.partition(stop)[0]
             assert stop in whole or len(sample["tokens"]) == 30
 
 
@@ -210,7 +202,8 @@ def test_the_end_of_text_is_a_stop(run_json, tiny_pair):
         for text, decoder in zip(texts(out), ("autoregressive", "speculative"), strict=True):
             [tokens] = tokens_of(document, decoder)
             assert encoder.eot not in tokens[:-1] and (len(tokens) == 100 or tokens[-1] == encoder.eot)
-            assert text == PROMPT + text_before_stop(tokens, encoder, ["<|endoftext|>"]).replace("\033", "␛")
+            decoder = StreamDecoder(encoder, "<|endoftext|>")
+            assert text == PROMPT + (decoder.push(tokens) + decoder.flush()).translate(display.SHOWN)
         if tokens[-1] == encoder.eot:
             return
     pytest.fail("no text ended")
@@ -243,7 +236,7 @@ def test_other_temperatures_for_the_draft_and_large_limits(run):
 
 
 def test_lenience_is_noted(run):
-    assert "Note: with lenience 0.5 the speculative text is no longer" in run(lenience=0.5, temperature=1)
+    assert "Note: with lenience 0.5 the speculative text is not distributed" in run(lenience=0.5, temperature=1)
     assert "Note:" not in run(temperature=1)
 
 
@@ -281,10 +274,10 @@ def test_the_n_gram_drafter_reads_its_text(run_json, tmp_path):
 def test_stored_in_fewer_bytes(run, monkeypatch, dtype):
     seen = []
 
-    def show(o, encoder, prompts, input_ids, plain, speculative, models, more_notes):
+    def show_report(o, encoder, prompts, input_ids, runs, models, differences):
         seen.append(models[0].weight_bytes)
 
-    monkeypatch.setattr(report, "show", show)
+    monkeypatch.setattr(main, "show_report", show_report)
     run()
     out = run(dtype=dtype, draft_dtype=dtype)
     assert texts(out)[0] == texts(out)[1]
@@ -302,17 +295,20 @@ def test_threads(run, monkeypatch):
 # What is shown
 
 
-def test_verbose_has_a_line_for_every_iteration(run_json):
+def test_verbose_has_a_row_for_every_iteration_and_every_figure(run_json, monkeypatch):
+    monkeypatch.setattr(display, "read_bandwidth", lambda **_: 1e10)
     out, document = run_json(verbose=True)
-    lines = re.findall(r"^ *\d+  \d of \d accepted  draft .* ms, all .*$", out, re.MULTILINE)
-    assert len(lines) == document["figures"]["iterations"]
+    assert len(re.findall(r"^ \d+ +\d of \d +[\d.]+ ms", out, re.MULTILINE)) == document["figures"]["iterations"]
+    for figure in ("r", "α", "c", "β", "predicted, Leviathan", "ceiling", "peak memory"):
+        assert re.search(rf"^ {figure}  +\S", out, re.MULTILINE)
 
 
 def test_color_on_a_terminal(run, monkeypatch):
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "\033" not in run(color=True)  # into a pipe
+    monkeypatch.setenv("FORCE_COLOR", "1")
     out = run(color=True)
-    assert report.STYLES["plain"] in out and report.legend() in out
+    assert "\033[33m" in out and "\033[32maccepted" in out
     assert "\033" not in run()
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\033" not in run(color=True)
@@ -334,7 +330,7 @@ def test_json_says_what_was_asked_for(run_json):
 
 @pytest.fixture
 def quick_verify(monkeypatch):
-    monkeypatch.setattr(verify, "verify", partial(verify.verify, draws=40))
+    monkeypatch.setattr(verifying.verify, "verify", partial(verify.verify, draws=40))
 
 
 @pytest.mark.parametrize(
@@ -356,7 +352,7 @@ def test_verify_fails_where_something_is_lost(run, quick_verify, capsys, monkeyp
     def row_dependent(logits, temperature, **_):
         return np.eye(logits.shape[1], dtype=np.float32)[(np.argmax(logits, axis=1) + len(logits)) % logits.shape[1]]
 
-    monkeypatch.setattr(setup, "to_distribution", row_dependent)
+    monkeypatch.setattr(models, "to_distribution", row_dependent)
     with pytest.raises(SystemExit):
         run(verify=True)
     assert "FAILED  greedy" in capsys.readouterr().out
@@ -374,7 +370,7 @@ def test_verify_says_where_the_context_is_too_short(run):
 
 @pytest.fixture
 def no_weights(monkeypatch):
-    monkeypatch.setattr(setup, "load_params", lambda *args: pytest.fail("weights were read"))
+    monkeypatch.setattr(models, "load_params", lambda *args: pytest.fail("weights were read"))
 
 
 @pytest.mark.parametrize(
@@ -409,18 +405,17 @@ def run_is_fine_without_a_draft_model(run, models_dir):
 
 
 def test_more_than_the_memory(run, no_weights, monkeypatch):
-    monkeypatch.setattr(setup.memory, "available", lambda: 400_000)
+    monkeypatch.setattr(models.memory, "available", lambda: 400_000)
     with pytest.raises(UserError, match=r"the models need 0\.0 GB of memory, and 0\.0 GB are free"):
         run()
 
 
 def test_memory_that_runs_out(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["main.py"])
-    monkeypatch.setattr(main, "main", lambda **_: np.empty(2**60, np.int8))
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
-    monkeypatch.setattr(command_line.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(exits.signal, "signal", lambda *_: None)
     with pytest.raises(SystemExit) as caught:
-        main.cli()
+        exits.run(lambda: np.empty(2**60, np.int8), "")
     assert caught.value.code == 2
     assert (
         capsys.readouterr().err == "error: the memory is full: a smaller model needs less, and so does --dtype int8\n"

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from test_flags import parse
 
 import main
 from speculative.cli import devices as on_device
 from speculative.engines import memory
 from speculative.errors import UserError
-from speculative.measure import report
 from speculative.measure.recorder import Iteration, Recorder
 from speculative.sampling import Step
 
@@ -27,7 +27,6 @@ PROMPTS = ["the thing in", "a", "she was not in the house"]
 @pytest.fixture
 def run_json(tiny_pair, capsys, monkeypatch, tmp_path):
     """flags -> (what main() prints, what it writes)."""
-    monkeypatch.setattr(report, "read_bandwidth", lambda **_: 1e10)
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "compiled"))
     usual = {"prompt": PROMPTS[0], "target_model_size": "target", "draft_model_size": "draft", "models_dir": tiny_pair}
     usual |= {"n_tokens_to_generate": 9, "K": 3, "engine": "jax", "json": tmp_path / "run.json"}
@@ -152,7 +151,7 @@ def test_a_file_with_too_few_prompts(run_json, tmp_path):
 
 def test_an_automatic_K_and_several_processes_exclude_each_other(monkeypatch):
     monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "127.0.0.1:1")
-    o = main.parse_flags({"engine": "jax", "K": "auto"}, {})
+    o = parse(engine="jax", K="auto")
     with pytest.raises(UserError, match="--K auto goes by measured times"):
         on_device.check(o)
 

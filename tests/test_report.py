@@ -1,19 +1,22 @@
-"""The block, the colours and the JSON, for runs whose acceptance and times are known beforehand."""
+"""The figures, the lines, the colours and the JSON of runs whose acceptance and times are known beforehand."""
 
-import io
 import itertools
 import json
 import os
+import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from test_flags import parse
 
 from encoder import BYTE_TO_CHAR, END_OF_TEXT, Encoder
+from speculative.cli import display
 from speculative.errors import UserError
 from speculative.measure import files, report
-from speculative.measure.recorder import Recorder, figures
+from speculative.measure.document import document
+from speculative.measure.figures import figures
+from speculative.measure.recorder import Recorder, origins
 from speculative.sampling import Step, autoregressive_sampling, speculative_sampling
 from speculative.stop import cut
 
@@ -79,8 +82,8 @@ def test_the_figures_of_a_script():
 
     At the end there is no room for more than 2 drafts, then 1: 75 in all.
     """
-    plain, speculative = scripted(Clock(), [4, 2, 0, 1], N=55)
-    f = figures(plain, speculative)
+    autoregressive, speculative = scripted(Clock(), [4, 2, 0, 1], N=55)
+    f = figures(autoregressive, speculative)
     assert (f["tokens"], f["iterations"], f["drafted"], f["accepted"]) == (55, 20, 75, 35)
     assert f["r"] == 55 / 95
     assert f["tokens_per_iteration_histogram"] == {1: 5, 2: 5, 3: 5, 5: 5}
@@ -91,8 +94,8 @@ def test_the_figures_of_a_script():
 
 
 def test_the_times_of_a_script():
-    plain, speculative = scripted(Clock(), [4, 2, 0, 1], N=55)
-    f = figures(plain, speculative)
+    autoregressive, speculative = scripted(Clock(), [4, 2, 0, 1], N=55)
+    f = figures(autoregressive, speculative)
     assert f["t_target"] == pytest.approx(1.0) and f["t_draft"] == pytest.approx(0.1)
     assert f["c"] == pytest.approx(0.1) and f["beta"] == {5: pytest.approx(1.2)}
     assert f["seconds"]["autoregressive"] == pytest.approx(55 * 1.02 + 7)
@@ -104,82 +107,87 @@ def test_the_times_of_a_script():
     assert f["speedup_without_prefill"] == pytest.approx(55 * 1.02 / (7.5 + 20 + 3.75 + 0.4))
 
 
-def test_chens_prediction_is_the_measured_speedup_where_the_loop_takes_no_time():
-    plain, speculative = scripted(Clock(), [4, 2, 0, 1], N=55)
-    f = figures(plain, speculative)
-    assert f["predicted_chen"] == pytest.approx(55 / (7.5 + 20 + 3.75), rel=1e-3)
-    assert f["predicted_chen"] == pytest.approx(f["speedup_without_prefill"], rel=0.02)
+def test_the_blogs_prediction_is_the_measured_speedup_where_the_loop_takes_no_time():
+    autoregressive, speculative = scripted(Clock(), [4, 2, 0, 1], N=55)
+    f = figures(autoregressive, speculative)
+    assert f["predicted_blog"] == pytest.approx(55 / (7.5 + 20 + 3.75), rel=1e-3)
+    assert f["predicted_blog"] == pytest.approx(f["speedup_without_prefill"], rel=0.02)
 
 
 def test_the_figures_where_k_changes():
-    plain, _ = scripted(Clock(), [9])
+    autoregressive, _ = scripted(Clock(), [9])
     clock, choices = Clock(), itertools.cycle([0, 2, 5])
     _, speculative = scripted(clock, [9], K=lambda: next(choices))
-    f = figures(plain, speculative)
+    f = figures(autoregressive, speculative)
     iterations = f["iterations"]
     assert f["r"] == 1.0 == f["tokens"] / (f["drafted"] + iterations)
     assert f["mean_beta"] == pytest.approx(1 + 0.05 * f["drafted"] / iterations)
-    assert f["predicted_chen"] == pytest.approx(f["tokens"] / (iterations + 0.15 * f["drafted"]))
+    assert f["predicted_blog"] == pytest.approx(f["tokens"] / (iterations + 0.15 * f["drafted"]))
 
 
-def block(*args, **kwargs):
-    text = report.summary(*scripted(Clock(), *args, **kwargs), weight_bytes=6e9, bandwidth=60e9)
-    assert max(map(len, text.splitlines())) <= report.COLUMNS
-    return text
+def lines(*args, **kwargs):
+    return report.summary(figures(*scripted(Clock(), *args, **kwargs)))
 
 
-def test_the_block():
-    text = block([4, 2, 0, 1], N=55)
-    for line in (
-        "r = 0.579  (tokens / Σ over iterations of drafted + 1)",
-        "Tokens per iteration = 2.75  (1:25%  2:25%  3:25%  5:25%)",
-        "Acceptance by position = 0.75 0.71 0.50 1.00  (accepted / met, first to last of the window)",
-        "α = 0.714  (mean Σ min(p, q) = 1 - TVD(p, q); naive matching, Σ p q, would accept 0.714)",
-        "c = 0.100  (t_draft / t_target = 100.0 ms / 1000.0 ms a token)",
-        "Predicted speedup = 1.76x Chen, r(K + 1) / (Kc + β)",
-        "Ceiling of plain decoding = 10.0 tokens/s  (60.0 GB/s read / 6 GB of weights)",
-    ):
-        assert line in text
-    assert "plain decoding reached 9% of it, speculation 12%" in " ".join(text.split())
-
-
-def test_the_words_where_all_is_well():
-    text = block([99], N=300, K=16)
-    assert "No other K would be much faster here. The most would be gained if drafting were free" in " ".join(
-        text.split()
+def test_the_six_lines():
+    *rest, predicted, advice = lines([4, 2, 0, 1], N=55)
+    assert rest == [
+        "Speedup = 1.38x  (autoregressive time / speculative time, per token)",
+        "Tokens per second = 0.9 autoregressive, 1.2 speculative",
+        "Acceptance rate r = 0.579  (2.75 tokens per iteration)",
+        "Time = 32% drafting, 67% scoring, 1% rest",
+    ]
+    assert predicted == (
+        "Predicted = 1.76x  (r(K + 1) / (Kc + β), c = 0.100, β = 1.19; measured 1.77x without the prefill)"
     )
+    assert advice == "K = 3 would be faster: 1.84x is predicted for it."
 
 
-def test_the_words_do_not_advise_the_k_that_was_used():
-    """The last windows are cut short, so the run as a whole did worse than its K does."""
-    assert "No other K would be much faster here." in block([99], N=25, K=16)
+def test_every_figure_has_its_formula():
+    f = figures(*scripted(Clock(), [4, 2, 0, 1], N=55))
+    rows = {name: (value, formula) for name, value, formula in report.details(f, 1.0, 6e9, 60e9)}
+    assert rows["r"] == ("0.579", "tokens / Σ over iterations of (drafted + 1)")
+    assert rows["tokens per iteration"] == ("2.75", "1: 25%  2: 25%  3: 25%  5: 25%")
+    assert rows["by position"][0] == "15/20 10/14 5/10 5/5"
+    assert rows["α"] == ("0.714", "mean of Σ min(p, q) = 1 - TVD(p, q)")
+    assert rows["naive matching"][0] == "0.714"
+    assert rows["c"] == ("0.100", "t_draft / t_target = 100.0 ms / 1000.0 ms")
+    assert rows["predicted, blog"] == ("1.76x", "r(K + 1) / (Kc + β)")
+    assert rows["ceiling"][0] == "10.0 tokens/s" and rows["of the ceiling"][0] == "9% autoregressive, 12% speculative"
+    lenient = {name: formula for name, _, formula in report.details(f, 0.5)}
+    assert lenient["α"] == "mean of Σ min(p, q / 0.5)" and "ceiling" not in lenient
 
 
-def test_the_words_where_another_k_is_better():
-    assert "K = 16 would be faster" in block([99], N=300, K=2)
+@pytest.mark.parametrize(
+    ("expected", "hits", "how"),
+    [
+        ("No other K would be much faster; the most would be gained if drafting were free", [99], {"N": 300, "K": 16}),
+        # The last windows are cut short, so the run as a whole did worse than its K does.
+        ("No other K would be much faster", [99], {"N": 25, "K": 16}),
+        ("K = 16 would be faster", [99], {"N": 300, "K": 2}),
+        ("Speculation cannot pay here: 1.00 tokens take the time of 3.", [0], {"t_draft": 0.5}),
+        ("Nothing was drafted, so this was autoregressive decoding.", [9], {"K": lambda: 0}),
+        ("The run is too short to tell more", [9], {"N": 5, "K": 4}),
+    ],
+)
+def test_the_advice(expected, hits, how):
+    assert lines(hits, **how)[-1].startswith(expected)
 
 
-def test_the_words_where_something_else_took_the_time():
-    plain, speculative = scripted(Clock(), [4, 2, 0, 1])
-    assert "run it again" not in report.summary(plain, speculative)
+def test_the_advice_where_something_else_took_the_time():
+    autoregressive, speculative = scripted(Clock(), [4, 2, 0, 1])
+    assert "run it again" not in report.advice(figures(autoregressive, speculative))
     for iteration in speculative.iterations[-4:]:
         for run, name in [(iteration, "scoring"), (iteration, "seconds"), (speculative, "seconds")]:
             setattr(run, name, getattr(run, name) + 20)
-    assert "probably took time, so run it again" in " ".join(report.summary(plain, speculative).split())
+    assert "something else took time, so run it again" in report.advice(figures(autoregressive, speculative))
+    speculative.seconds += 1000
+    assert "outside of both models" in report.advice(figures(autoregressive, speculative))
 
 
-def test_the_words_where_speculation_cannot_pay():
-    text = " ".join(block([0], t_draft=0.5).split())
-    assert "Speculation cannot pay here: an iteration gives 1.00 tokens" in text
-    assert "The most would be gained if every draft were accepted" in text
-    text = " ".join(block([0], t_draft=2.0, t_more_rows=1.0).split())
-    assert "Nor would a perfect draft, a free one or a window at the price of a row do." in text
-
-
-def test_the_words_where_nothing_was_drafted_or_nothing_is_known():
-    assert "Nothing was drafted, so this was plain decoding." in block([9], K=lambda: 0)
-    assert "Too short a run" in block([9], N=5, K=4)
-    assert "No token was decoded." in report.summary(Recorder(), Recorder())
+def test_nothing_to_report():
+    assert report.summary(figures(Recorder(), Recorder())) == ["No token was decoded."]
+    assert report.details(figures(Recorder(), Recorder())) == []
 
 
 def test_figures_hold_after_a_stop():
@@ -224,60 +232,75 @@ def encoder():
 
 
 def test_origins():
-    assert report.origins(Step([1, 2, 3], 4, 2)) == ["accepted draft", "accepted draft", "resampled"]
-    assert report.origins(Step([1, 2], 1, 1)) == ["accepted draft", "bonus"]
-    assert report.origins(Step([1], 0, 0)) == ["plain"]
-    assert report.origins(Step([1, 2], 2, 2)) == ["accepted draft", "accepted draft"]  # cut by a stop text
+    assert origins(Step([1, 2, 3], 4, 2)) == ["accepted", "accepted", "resampled"]
+    assert origins(Step([1, 2], 1, 1)) == ["accepted", "bonus"]
+    assert origins(Step([1], 0, 0)) == ["autoregressive"]
+    assert origins(Step([1, 2], 2, 2)) == ["accepted", "accepted"]  # cut by a stop text
 
 
-def test_a_character_in_several_tokens_is_shown_once_it_is_whole(encoder):
-    first, second = encoder.encode("é")
-    writer = report.TextWriter(encoder, color=True)
-    assert writer.push(Step([first], 1, 0)) == ""
-    assert writer.push(Step([second], 0, 0)) == f"{report.STYLES['plain']}é{report.RESET}"
-    assert writer.push(Step([first], 0, 0)) + writer.end() == "\N{REPLACEMENT CHARACTER}"
+def shown(encoder, *steps, color=False, stream=False):
+    """Shows a text of these steps, and closes it."""
+    o = parse(color=color, stream=stream)
+    with display.Display("Title", o, encoder, 1) as d:
+        d.begin("")
+        for step in steps:
+            d.push(step)
+        d.end()
+    d.print_time(1.5)
 
 
-def test_colored_text_without_color_is_the_text(encoder):
-    steps = [Step(encoder.encode("a – b"), 9, 6), Step(encoder.encode("\N{WHITE HEART SUIT}!"), 0, 3)]
-    assert report.colored_text(encoder, steps[:1], color=False) == "a – b"
-    colored = report.colored_text(encoder, steps[:1])
-    for code in (*report.STYLES.values(), report.RESET):
-        colored = colored.replace(code, "")
-    assert colored == "a – b"
-
-
-def test_the_models_own_escape_sequences_are_not_obeyed(encoder):
-    assert report.colored_text(encoder, [Step(encoder.encode("\033[2J"), 4, 3)], color=False) == "␛[2J"
-
-
-def test_color_only_on_a_terminal_and_without_no_color(monkeypatch):
-    terminal, pipe = SimpleNamespace(isatty=lambda: True), io.StringIO()
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_character_in_several_tokens_has_the_colour_of_the_last(encoder, capsys, monkeypatch, stream):
+    monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert report.use_color(True, terminal) and not report.use_color(False, terminal)
-    assert not report.use_color(True, pipe)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    first, second = encoder.encode("é")
+    shown(encoder, Step([first], 1, 0), Step([second], 0, 0), color=True, stream=stream)
+    assert "\033[33mé\033[0m" in capsys.readouterr().out  # yellow, that of autoregressive
+    shown(encoder, Step([first], 0, 0), color=True, stream=stream)
+    assert "\033[33m\N{REPLACEMENT CHARACTER}\033[0m" in capsys.readouterr().out
+
+
+def test_without_color_it_is_the_text(encoder, capsys):
+    tokens = encoder.encode("a – b")
+    shown(encoder, Step(tokens, 9, len(tokens) - 1))
+    assert capsys.readouterr().out == "\nTitle\n-----\nTime = 1.50s\nText = a – b\n"
+
+
+@pytest.mark.parametrize("color", [False, True])
+@pytest.mark.parametrize("text", ["\033[2J", "\r\a\b\x7f", "\x9b2J", "\u202e\u2066"])
+def test_the_models_own_control_characters_are_not_obeyed(encoder, capsys, color, text):
+    tokens = encoder.encode(f"a{text}\tb")
+    shown(encoder, Step(tokens, 99, len(tokens) - 1), color=color)
+    out = capsys.readouterr().out
+    assert not set(text) & set(out) - set("[2J") and re.search(r"Text = a\S+\tb\n", out)
+
+
+def test_color_only_on_a_terminal_and_without_no_color(encoder, capsys, monkeypatch):
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    step = Step(encoder.encode("ab"), 9, 1)
+    shown(encoder, step, color=True)  # into a pipe
+    assert "\033" not in capsys.readouterr().out
+    monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("NO_COLOR", "1")
-    assert not report.use_color(True, terminal)
-
-
-def test_the_legend_names_every_origin():
-    assert all(origin in report.legend() for origin in report.STYLES)
+    shown(encoder, step, color=True)
+    assert "\033" not in capsys.readouterr().out
 
 
 # JSON
 
 
 def test_the_document_is_whole_and_valid(encoder, tmp_path):
-    plain, speculative = scripted(Clock(), [4, 2, 0, 1], N=55)
+    autoregressive, speculative = scripted(Clock(), [4, 2, 0, 1], N=55)
     path = str(tmp_path / "run.json")
-    files.write_json(path, report.document({"K": 4}, encoder, ["abc"], [PROMPT], plain, speculative))
+    files.write_json(path, document({"K": 4}, encoder, ["abc"], [PROMPT], autoregressive, speculative))
     with open(path, encoding="utf-8") as f:
         content = json.load(f)
     assert os.listdir(tmp_path) == ["run.json"]
-    assert content["schema"] == 1 and content["prompt"] == {"text": "abc", "tokens": PROMPT}
+    assert content["schema"] == 2 and content["prompt"] == {"text": "abc", "tokens": PROMPT}
     [sample] = content["speculative"]["samples"]
     assert sample["tokens"] == [(3 + i) % N_VOCAB for i in range(55)]
-    assert len(sample["origins"]) == 55 and sample["origins"].count("accepted draft") == 35
+    assert len(sample["origins"]) == 55 and sample["origins"].count("accepted") == 35
     assert sum(i["accepted"] for i in sample["iterations"]) == content["figures"]["accepted"] == 35
     assert sum(i["seconds"] for i in sample["iterations"]) == pytest.approx(content["speculative"]["seconds"])
     documented = Path(__file__).parents[1].joinpath("docs", "json.md").read_text(encoding="utf-8")
@@ -287,7 +310,7 @@ def test_the_document_is_whole_and_valid(encoder, tmp_path):
 
 
 def test_the_document_of_a_run_too_short_to_measure(encoder):
-    json.dumps(report.document({}, encoder, [""], [PROMPT], *scripted(Clock(), [9], N=1)), allow_nan=False)
+    json.dumps(document({}, encoder, [""], [PROMPT], *scripted(Clock(), [9], N=1)), allow_nan=False)
 
 
 @pytest.mark.parametrize("path", ["missing/run.json", "."])
@@ -316,7 +339,7 @@ def test_a_device_is_written_to_and_not_replaced():
     assert not os.path.isfile(os.devnull) and os.path.exists(os.devnull)
 
 
-def test_the_line_of_an_iteration(encoder):
+def test_the_row_of_an_iteration(encoder):
     _, speculative = scripted(Clock(), [2])
-    line = report.iteration_line(3, speculative.iterations[3], encoder)
-    assert line.startswith("   3  2 of 4 accepted  draft 400.0 ms, score 1200.0 ms, all 1620.0 ms  α 1.00 1.00 0.00")
+    row = display.iteration_row(speculative.iterations[3], encoder)
+    assert row[:4] == ("2 of 4", "400.0 ms", "1200.0 ms", "1.00 1.00 0.00")

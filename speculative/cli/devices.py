@@ -3,35 +3,38 @@
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
+import numpy as np
+
+from speculative.cli.display import Display
+from speculative.cli.flags import Options
 from speculative.errors import UserError
 from speculative.lookahead import AutoK
+from speculative.measure.recorder import Recorder
 
 
-def choose_engine(o) -> str:
-    """ "numpy" or "jax": auto is jax where it is installed and sees an accelerator. Raises UserError."""
-    if o.engine == "numpy":
-        return "numpy"
-    try:
-        from speculative.engines import jax_engine  # noqa: F401
-    except UserError:
-        if o.engine == "auto":
-            return "numpy"
-        raise
-    join_processes(o)
-    return "jax" if o.engine == "jax" or has_accelerator() else "numpy"
+def choose_engine(o: Options) -> Options:
+    """The options with "numpy" or "jax" as the engine: auto is jax where it is installed and sees an accelerator.
 
-
-def join_processes(o) -> None:
-    """Joins the other processes that compute the same, if there are any: all but the first print and write nothing.
-
-    To be called before JAX is asked for its devices. Raises UserError.
+    Joins the other processes that compute the same, if there are any, before JAX is asked for its devices: all but the
+    first print and write nothing. Raises UserError, also where other flags do not go with the engine.
     """
-    from speculative.engines.sharding import start_processes
+    engine = "numpy"
+    if o.engine != "numpy":
+        try:
+            from speculative.engines.sharding import start_processes
 
-    if not start_processes():
-        sys.stdout, o.json = open(os.devnull, "w"), None  # noqa: SIM115
+            if not start_processes():
+                sys.stdout, o = open(os.devnull, "w"), replace(o, json=None)  # noqa: SIM115
+            engine = "jax" if o.engine == "jax" or has_accelerator() else "numpy"
+        except UserError:  # JAX cannot be imported
+            if o.engine == "jax":
+                raise
+    o = replace(o, engine=engine)
+    check(o)
+    return o
 
 
 def has_accelerator() -> bool:
@@ -44,7 +47,7 @@ def has_accelerator() -> bool:
         return False
 
 
-def check(o) -> None:
+def check(o: Options) -> None:
     """Raises UserError where other flags do not go with this engine."""
     if o.engine == "jax":
         if "int8" in (o.dtype, o.draft_dtype):
@@ -63,12 +66,12 @@ def check(o) -> None:
         raise UserError("--batch needs the loop on the device: --engine jax, --drafter model and a number for --K")
 
 
-def runs_as_one_loop(o) -> bool:
+def runs_as_one_loop(o: Options) -> bool:
     """Whether the whole decode is compiled, or a loop of Python calls the models."""
     return o.engine == "jax" and o.drafter == "model" and o.K != "auto"
 
 
-def create_loader(o, n_prompt: int) -> Callable:
+def create_loader(o: Options, n_prompt: int) -> Callable:
     """-> setup.load_on_numpy's twin, which places models on o.mesh devices. Raises UserError where there are fewer."""
     from speculative.engines.jax_engine import JaxModel, keep_compiled
     from speculative.engines.sharding import make_mesh, place, place_draft
@@ -95,7 +98,7 @@ def create_loader(o, n_prompt: int) -> Callable:
     return load_on_jax
 
 
-def decode_on_device(o, prompts, target_model, draft_model) -> tuple[Callable, Callable]:
+def decode_fns(o: Options, prompts, target_model, draft_model) -> tuple[Callable, Callable]:
     """Both decoders as one compiled loop each, whose tokens reach the host every few iterations.
 
     prompts: [o.batch] lists of ids. A decoder is a function of (rng, recorder) that yields a Step for each call of the
@@ -118,16 +121,42 @@ def decode_on_device(o, prompts, target_model, draft_model) -> tuple[Callable, C
     return partial(decode, 0), partial(decode, K)
 
 
-def greedy_differences(prompts, target_model, plain, speculative) -> list[str]:
+def run_batch_fn(title: str, decode_fn: Callable, o: Options, encoder, prompts: list[str]) -> Recorder:
+    """main.run_sampling_fn for prompts that are decoded together. decode_fn yields, for each call of the target, a list
+    with a Step for each prompt, None where it is finished."""
+    recorder = Recorder(o.lenience)
+    with Display(title, o, encoder, len(prompts)) as display:
+        for prompt in prompts:
+            display.begin(prompt)
+        for steps in recorder.watch_batch(decode_fn(np.random.default_rng(o.seed), recorder), len(prompts)):
+            for i, step in enumerate(steps):
+                if step:
+                    display.push(step, i)
+        for i in range(len(prompts)):
+            display.end(i)
+    display.print_time(recorder.seconds)
+    return recorder
+
+
+def differences(o: Options, input_ids: list, target_model, runs: list[Recorder]) -> list[str]:
+    """greedy_differences, where this engine decoded greedily and something is to be shown."""
+    if o.engine == "numpy" or o.temperature > 0 or o.quiet:
+        return []
+    return greedy_differences(input_ids * o.n_samples, target_model, *runs)
+
+
+def greedy_differences(prompts: list, target_model, autoregressive: Recorder, speculative: Recorder) -> list[str]:
     """Where the two greedy texts of a prompt part, which rounding can bring about here: a line for each prompt.
 
-    plain and speculative are the Recorders of both runs, with a sample for each prompt.
+    autoregressive and speculative are the Recorders of both runs, with a sample for each prompt.
     """
     from speculative.engines.jax_engine import JaxModel
     from speculative.engines.jax_loop import first_difference
 
     model, lines = JaxModel(target_model.network, to_probs=lambda logits: logits), []
-    for number, (x, *samples) in enumerate(zip(prompts, plain.samples, speculative.samples, strict=True), start=1):
+    for number, (x, *samples) in enumerate(
+        zip(prompts, autoregressive.samples, speculative.samples, strict=True), start=1
+    ):
         texts = [[token for iteration in sample for token in iteration.step.tokens] for sample in samples]
         if difference := first_difference(x, *texts, model):
             where = f"for prompt {number}, " if len(prompts) > 1 else ""

@@ -6,14 +6,19 @@ import signal
 import sys
 from collections.abc import Callable
 
-import fire
-
-from speculative.cli.flags import usage, with_values
 from speculative.errors import UserError, first_line
+
+
+def interruptible() -> None:
+    """Ctrl-C ends the program at once, with a line; for the time of its imports, until run() sees to it."""
+    signal.signal(signal.SIGINT, lambda *_: (os.write(2, b"interrupted\n"), os._exit(130)))
 
 
 def run(main: Callable, doc: str) -> None:
     """Calls main with the flags that were typed. Ends with status 0, 2 after an error or 130 after Ctrl-C."""
+    import fire
+
+    from .flags import usage, with_values
 
     def typed():
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -22,7 +27,7 @@ def run(main: Callable, doc: str) -> None:
         for stream in (sys.stdout, sys.stderr):
             stream.reconfigure(errors="backslashreplace")  # an α that the terminal does not know is shown as \u03b1
         if {"-h", "--help"} & set(sys.argv[1:]):
-            print(f"{doc}\n{usage()}")
+            print(f"{doc}\n{usage(main)}")
         else:
             fire.Fire(fire.decorators.SetParseFn(str)(main), command=with_values(sys.argv[1:]))
         sys.stdout.flush()

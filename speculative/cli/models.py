@@ -1,9 +1,12 @@
-"""From the flags to what decodes: the texts, the models and the drafter, built before the clock starts."""
+"""From the flags to what decodes: the models and the drafter, built before the clock starts."""
 
 from collections.abc import Callable
 from functools import partial
 
-from speculative.cli import devices as on_device
+import numpy as np
+
+from speculative.cli import devices
+from speculative.cli.flags import Options
 from speculative.drafters import Parts, make_drafter, needs_model, ngram_model
 from speculative.engines import memory, packed
 from speculative.engines.cached import CachedModel
@@ -13,14 +16,14 @@ from speculative.measure import verify
 from utils import load_encoder_and_hparams, load_params, model_folder
 
 
-def create_probs_fns(o, temperature: float) -> tuple[Callable, Callable]:
+def create_probs_fns(o: Options, temperature: float) -> tuple[Callable, Callable]:
     """(the target's function from logits to distributions, the draft's), with the filters of the options."""
     to_probs = partial(to_distribution, top_k=o.top_k, top_p=o.top_p)
     draft_temperature = temperature if o.draft_temperature is None else o.draft_temperature
     return partial(to_probs, temperature=temperature), partial(to_probs, temperature=draft_temperature)
 
 
-def create_draft_fn(o, encoder, draft_model, temperature: float, ngram_text: str) -> Callable:
+def create_draft_fn(o: Options, encoder, draft_model, temperature: float, ngram_text: str) -> Callable:
     """-> rng -> the drafter of the options, which draws from that generator."""
     _, draft_to_probs = create_probs_fns(o, temperature)
     ngram = ngram_model(encoder.n_vocab, draft_to_probs, encoder.encode(ngram_text, allowed_special=True))
@@ -32,7 +35,7 @@ def create_model_fn(params: dict, hparams: dict, to_probs: Callable) -> CachedMo
     return CachedModel(params, hparams, to_probs, packed.cache_class())
 
 
-def load_models(o, prompts: list[str]):
+def load_models(o: Options, prompts: list[str]):
     """(encoder, each prompt's ids, target model, draft model or None) of the options. Raises UserError.
 
     The small files are read first: whether the models fit each other, the prompts their context and their weights the
@@ -51,7 +54,9 @@ def load_models(o, prompts: list[str]):
     longest = max(map(len, input_ids))
     check_fit(o, [(hparams, dtype) for (_, hparams), (_, dtype) in zip(small, sizes, strict=True)], longest)
 
-    load = on_device.create_loader(o, longest) if o.engine == "jax" else load_on_numpy
+    if o.engine == "numpy":
+        packed.set_threads(o.threads)
+    load = devices.create_loader(o, longest) if o.engine == "jax" else load_on_numpy
     to_probs, models = create_probs_fns(o, o.temperature), {"target": None, "draft": None}
     # Where nothing needs the draft, sizes has one entry.
     for role, (size, dtype), (_, hparams), to_probs_fn in zip(models, sizes, small, to_probs, strict=False):
@@ -60,7 +65,7 @@ def load_models(o, prompts: list[str]):
     return encoder, input_ids, models["target"], models["draft"]
 
 
-def check_fit(o, models: list[tuple[dict, str]], longest: int) -> None:
+def check_fit(o: Options, models: list[tuple[dict, str]], longest: int) -> None:
     """Raises UserError where the longest prompt does not fit into the context, or the models into memory.
 
     models: (hparams, dtype) of the target, and of the draft where there is one.
@@ -71,11 +76,15 @@ def check_fit(o, models: list[tuple[dict, str]], longest: int) -> None:
         raise UserError(f"{needed} exceed the context of {n_ctx} tokens: shorten the one or ask for fewer of the other")
     if o.verify and n_ctx < (n_new := verify.most_new(o.K)) + 2:
         raise UserError(f"--verify with --K {o.K} decodes {n_new} tokens, too many for a context of {n_ctx}")
-    if o.engine == "numpy" or not on_device.has_accelerator():  # whose memory is another one
+    if o.engine == "numpy" or not devices.has_accelerator():  # whose memory is another one
         memory.check(models, n_cached=o.batch * (longest + o.n_tokens_to_generate) if o.batch > 1 else None)
 
 
 def load_on_numpy(read: Callable, hparams: dict, dtype: str, to_probs: Callable, role: str) -> CachedModel:
     """read(convert) gives the parameters, as utils.load_params does."""
     packed.warm_up(dtype)
-    return create_model_fn(read(packed.packer(dtype)), hparams, to_probs)
+    model = create_model_fn(read(packed.packer(dtype)), hparams, to_probs)
+    # The first call of each kind pays for memory and threads that the later ones find ready: it is not timed.
+    for n_last in (1, 5):  # a row; a window of rows, which other code multiplies
+        model(np.zeros(min(8, model.n_ctx), int), min(n_last, model.n_ctx))
+    return model

@@ -2,6 +2,7 @@
 
 import json
 
+from speculative.cli.flags import Options
 from speculative.errors import UserError
 
 MAX_TEXT_BYTES = 2**28  # so that no endless file, such as /dev/zero, fills the memory
@@ -39,7 +40,7 @@ def is_jsonl(path: str) -> bool:
     return str(path).lower().endswith(".jsonl")
 
 
-def choose_prompts(o) -> list[str]:
+def choose_prompts(o: Options) -> list[str]:
     """The prompts of the options, o.batch of them: one, as often as that, or as many lines of a file."""
     if o.prompt_file and (o.batch > 1 or is_jsonl(o.prompt_file)):
         prompts = read_prompts(o.prompt_file, o.batch)
@@ -48,3 +49,8 @@ def choose_prompts(o) -> list[str]:
         return prompts
     prompt = "" if o.unconditional else read_text(o.prompt_file, "prompt") if o.prompt_file else o.prompt
     return [prompt] * o.batch
+
+
+def read_ngram_text(o: Options) -> str:
+    """What --ngram_text names, else "". Raises UserError."""
+    return read_text(o.ngram_text, "text for n-grams") if o.ngram_text else ""

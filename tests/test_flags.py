@@ -1,35 +1,44 @@
 """What may be typed: every flag's values, and what becomes of a command line's words."""
 
+import inspect
 import re
+from dataclasses import FrozenInstanceError
 
 import fire
 import pytest
 
-from speculative.cli.flags import EXCLUSIVE, OPTIONS, parse_flags, usage, with_values
+import main
+from speculative.cli.flags import DEMO, EXCLUSIVE, HEADINGS, OPTIONS, Options, parse_options, usage, with_values
 from speculative.errors import UserError
 
-DEMO = {"prompt": "Once", "models_dir": "here", "K": 7}
+BLOGS = {name: parameter.default for name, parameter in inspect.signature(main.main).parameters.items()}
+BLOGS.pop("more_flags")
 SWITCHES = [flag for flag, option in OPTIONS.items() if option.default is False]
 
 
-def refusal(call, *args):
+def parse(**flags) -> Options:
+    """As main() does, with its defaults."""
+    return parse_options(**BLOGS | flags)
+
+
+def refusal(call, *args, **flags):
     """The line that bad input gets."""
     with pytest.raises(UserError) as caught:
-        call(*args)
+        call(*args, **flags)
     line = str(caught.value)
     assert line and len(line) < 500 and line.isprintable()
     return line
 
 
 def refused(**flags):
-    return refusal(parse_flags, flags, DEMO)
+    return refusal(parse, **flags)
 
 
 # What a value may be
 
 
 def test_the_defaults_are_the_blogs_run():
-    o = parse_flags({}, DEMO)
+    o = parse()
     assert (o.prompt, o.n_tokens_to_generate) == ("Alan Turing theorized that computers would one day become", 40)
     assert (o.draft_model_size, o.target_model_size, o.models_dir) == ("124M", "1558M", "models")
     assert (o.K, o.temperature, o.seed) == (4, 0.0, 123)
@@ -40,9 +49,21 @@ def test_the_defaults_are_the_blogs_run():
 
 
 def test_demo_only_changes_defaults():
-    o = parse_flags({"demo": "True", "K": "2", "prompt": "Alan Turing"}, DEMO)
-    assert (o.prompt, o.models_dir, o.K, o.seed) == ("Alan Turing", "here", 2, 123)
-    assert parse_flags({"demo": "False"}, DEMO).models_dir == "models"
+    assert with_values(["--demo"]) == [*(f"--{flag}={value}" for flag, value in DEMO.items()), "--demo=True"]
+    words = with_values(["--demo", "--models_dir", "here", "--K", "2"])
+    assert "--models_dir=here" in words and "--K=2" in words and f"--prompt={DEMO['prompt']}" in words
+    assert len(words) == len(DEMO) + 2  # K, and demo itself
+    for other in ("--unconditional", "--prompt_file=a"):
+        assert not any(word.startswith("--prompt=") for word in with_values(["--demo", other]))
+
+
+def test_options_cannot_be_changed():
+    with pytest.raises(FrozenInstanceError):
+        parse().K = 5
+
+
+def test_values_need_not_be_strings():
+    assert parse(K=7, temperature=0.5, top_k=None, quiet=True) == parse(K="7", temperature="0.5", quiet="True")
 
 
 @pytest.mark.parametrize("value", ["3.10", "a,b", "[1,2]", "True", "None", "1e3", "'quoted'", '"', " ", "é\n\t", "# a"])
@@ -50,7 +71,7 @@ def test_a_text_stays_as_it_was_typed(value):
     """fire would turn most of these into something else."""
     for words in (["--prompt", value], [f"--prompt={value}"]):
         flags = fire.Fire(fire.decorators.SetParseFn(str)(lambda **flags: Kept(flags)), command=with_values(words))
-        assert parse_flags(flags.value, DEMO).prompt == value
+        assert parse(**flags.value).prompt == value
 
 
 class Kept:
@@ -82,7 +103,7 @@ class Kept:
 )
 def test_what_is_right(flag, good):
     for value, parsed in good.items():
-        assert getattr(parse_flags({flag: value}, DEMO), flag) == (value if parsed is ... else parsed)
+        assert getattr(parse(**{flag: value}), flag) == (value if parsed is ... else parsed)
 
 
 WRONG_NUMBERS = ["", " ", "4.5", "four", "nan", "inf", "-inf", "-1", "1e999", "0x4", "1_000", "٤", "4 ", "4\n", "True"]
@@ -126,7 +147,7 @@ def test_a_long_value_does_not_make_a_long_line():
     for flag in OPTIONS:
         for value in ("/" * 10**6, "\udcff" * 10**6):
             try:
-                parse_flags({flag: value}, DEMO)
+                parse(**{flag: value})
             except UserError as error:
                 assert len(str(error)) < 500
 
@@ -142,15 +163,20 @@ def test_a_near_miss_of_a_value():
 
 @pytest.mark.parametrize("group", EXCLUSIVE)
 def test_what_excludes_each_other(group):
-    flags = {flag: "True" if flag in SWITCHES else "2" for flag in group[:2]}
-    assert refused(**flags) == f"--{group[0]} and --{group[1]} exclude each other: give one of them"
-    for flag, value in flags.items():
-        assert getattr(parse_flags({flag: value}, DEMO), flag)
+    words = [f"--{flag}" if flag in SWITCHES else f"--{flag}=2" for flag in group[:2]]
+    assert refusal(with_values, words) == f"--{group[0]} and --{group[1]} exclude each other: give one of them"
+    for word in words:
+        assert len(with_values([word])) == 1
 
 
-def test_the_usage_names_every_flag():
-    for flag in OPTIONS:
-        assert f"--{flag} " in usage()
+def test_the_usage_has_every_flag_with_its_default_in_groups():
+    lines = usage(main.main).splitlines()
+    for flag, option in OPTIONS.items():
+        [line] = [line for line in lines if line.startswith(f"  --{flag} ")]
+        default = BLOGS.get(flag, option.default)
+        assert line.endswith(f" [{default}]") or default is None or default is False
+    assert max(map(len, lines)) <= 120
+    assert [line for line in lines if line and line[0] != " "][1:] == [*HEADINGS.values()]
 
 
 # A command line's words
@@ -161,11 +187,11 @@ def test_the_usage_names_every_flag():
     [
         ("--K 4 --seed=5", ["--K=4", "--seed=5"]),
         ("--n-samples 3", ["--n_samples=3"]),
-        ("--demo --K 4", ["--demo=True", "--K=4"]),
-        ("--K 4 --demo", ["--K=4", "--demo=True"]),
+        ("--quiet --K 4", ["--quiet=True", "--K=4"]),
+        ("--K 4 --quiet", ["--K=4", "--quiet=True"]),
         ("--seed -1", ["--seed=-1"]),
-        ("--prompt -hello --demo", ["--prompt=-hello", "--demo=True"]),
-        ("--prompt_file - --demo", ["--prompt_file=-", "--demo=True"]),
+        ("--prompt -hello --quiet", ["--prompt=-hello", "--quiet=True"]),
+        ("--prompt_file - --quiet", ["--prompt_file=-", "--quiet=True"]),
         ("--prompt=--a=b--", ["--prompt=--a=b--"]),
         ("--prompt=", ["--prompt="]),
         ("--bogus", ["--bogus=True"]),

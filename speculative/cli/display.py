@@ -1,0 +1,169 @@
+"""What a run prints: the blog's lines and, after them, ours."""
+
+import os
+import sys
+import textwrap
+
+from tqdm import tqdm
+
+from encoder import Encoder, StreamDecoder
+from speculative.cli.flags import Options
+from speculative.engines import memory
+from speculative.measure import report
+from speculative.measure.document import document
+from speculative.measure.figures import figures
+from speculative.measure.files import write_json
+from speculative.measure.machine import read_bandwidth
+from speculative.measure.recorder import Iteration, Recorder, origins
+from speculative.sampling import Step
+
+COLUMNS = 110
+
+# A colour, and for those who do not tell colours apart something else: bold, underlined, or neither.
+STYLES = {"accepted": "green", "resampled": "red underline", "bonus": "cyan bold", "autoregressive": "yellow"}
+
+# Control characters that a model may write, and those that turn the direction of text, are shown and not obeyed.
+SHOWN = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"} | {127: "\u2421"}
+SHOWN |= {code: f"\\x{code:02x}" for code in range(0x80, 0xA0)}
+SHOWN |= {code: f"\\u{code:04x}" for code in (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))}
+
+
+class Display:
+    """The blog's lines of one decoder, and meanwhile a progress bar or the stream. Ctrl-C prints the texts so far.
+
+    with Display(...) as display:
+        display.begin(prompt); display.push(step) for each step; display.end(); and again for each further sample
+    display.print_time(seconds)
+
+    Prompts that are decoded together are begun at once, and pushed to by their number, the first being 0.
+    """
+
+    def __init__(self, title: str, o: Options, encoder: Encoder, n_texts: int):
+        self.title, self.o, self.encoder = title, o, encoder
+        self.bar = tqdm(total=n_texts * o.n_tokens_to_generate, unit="token", leave=False, disable=o.stream or None)
+        self.texts = []  # for each text, the pieces that it consists of: (text, origin)
+        self.decoders = []
+
+    def __enter__(self) -> "Display":
+        print(f"\n{self.title}\n{'-' * len(self.title)}", flush=True)
+        return self
+
+    def __exit__(self, kind, *_) -> None:
+        self.bar.close()
+        if kind is KeyboardInterrupt:
+            self.print_texts()
+
+    def begin(self, prompt: str) -> None:
+        self.texts.append([])
+        self.decoders.append(StreamDecoder(self.encoder, self.o.stop))
+        self.write("Text = ", None)
+        self.write(prompt, None)
+
+    def push(self, step: Step, i: int = -1) -> None:
+        for token, origin in zip(step.tokens, origins(step), strict=True):
+            self.write(self.decoders[i].push([token]), origin, i)
+        self.bar.update(len(step.tokens))
+
+    def end(self, i: int = -1) -> None:
+        self.write(self.decoders[i].flush(), "autoregressive", i)
+        self.write("\n", None, i)
+
+    def write(self, text: str, origin: str | None, i: int = -1) -> None:
+        self.texts[i].append((text, origin))
+        if self.o.stream:
+            show([(text, origin)], self.o.color)
+
+    def print_time(self, seconds: float) -> None:
+        print(f"Time = {seconds:.2f}s")
+        self.print_texts()
+
+    def print_texts(self) -> None:
+        for pieces in self.texts:
+            if not self.o.stream:
+                show(pieces, self.o.color)
+            if pieces[-1][0] != "\n":  # it was interrupted
+                print()
+        sys.stdout.flush()
+
+
+def show(pieces: list[tuple[str, str | None]], color: bool) -> None:
+    """Prints (text, origin) pieces; in colour on a terminal, unless NO_COLOR (no-color.org) is set."""
+    pieces = [(text.translate(SHOWN), origin) for text, origin in pieces]
+    if color and not os.environ.get("NO_COLOR"):
+        from rich.console import Console
+        from rich.text import Text
+
+        console = Console(highlight=False, soft_wrap=True)
+        if console.is_terminal:
+            painted = Text.assemble(*((text, STYLES.get(origin, "")) for text, origin in pieces))
+            return console.print(painted, end="")
+    print("".join(text for text, _ in pieces), end="", flush=True)
+
+
+def show_report(
+    o: Options,
+    encoder: Encoder,
+    prompts: list[str],
+    input_ids: list,
+    runs: tuple[Recorder, Recorder],
+    models: list,
+    differences: list[str] = (),
+) -> None:
+    """What stands after the blog's lines, and the JSON file.
+
+    prompts and input_ids: one prompt, or with --batch several, and their ids. runs: the autoregressive and the
+    speculative one. models: the target, and the draft where there is one. differences: lines of the engine's own.
+    """
+    if o.json:
+        write_json(o.json, document(vars(o), encoder, prompts, input_ids, *runs))
+    if o.quiet:
+        return
+    if o.color:
+        show([("\n", None), *((f"{origin}  ", origin) for origin in STYLES), ("\n", None)], o.color)
+    f = figures(*runs)
+    print()
+    for line in [*report.summary(f), *notes(o), *differences]:
+        print(textwrap.fill(line, COLUMNS))
+    if o.verbose:
+        show_details(o, encoder, f, runs[1], models)
+
+
+def notes(o: Options) -> list[str]:
+    """What a reader has to know of runs with such flags."""
+    found = []
+    if o.lenience < 1:
+        found.append(f"Note: with lenience {o.lenience:g} the speculative text is not distributed as the target's.")
+    if o.K == "auto" and o.temperature > 0:
+        found.append("Note: --K auto goes by measured times, so the same seed may give another text next time.")
+    return found
+
+
+def show_details(o: Options, encoder: Encoder, f: dict, speculative: Recorder, models: list) -> None:
+    """--verbose: a table of every iteration, and one of every figure."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    on_numpy = o.engine == "numpy"  # on JAX, weights lie and are read elsewhere
+    bandwidth = read_bandwidth(n_bytes=2**28, repeats=30) if on_numpy else None
+    rows = report.details(f, speculative.lenience, models[0].weight_bytes, bandwidth)
+    if on_numpy and (peak := memory.peak()):
+        weights = sum(model.weight_bytes for model in models)
+        rows.append(("peak memory", f"{peak / 1e9:.2f} GB", f"of which {weights / 1e9:.2f} GB are weights"))
+    iterations = Table("#", "accepted", "draft", "score", "α", "tokens", box=None, header_style="bold")
+    for number, iteration in enumerate(speculative.iterations, start=1):
+        iterations.add_row(str(number), *map(Text, iteration_row(iteration, encoder)))
+    table = Table("figure", "value", "formula", box=None, header_style="bold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+    for part in (iterations, table):
+        print(flush=True)
+        console.print(part)
+
+
+def iteration_row(iteration: Iteration, encoder: Encoder) -> tuple[str, ...]:
+    """One iteration: what was accepted, seconds of the draft and of the target, each chance, the tokens."""
+    step, chances = iteration.step, " ".join(f"{a:.2f}" for a in iteration.alpha)
+    times = report.ms(iteration.drafting), report.ms(iteration.scoring)
+    return f"{step.accepted} of {step.drafted}", *times, chances, repr(encoder.decode(step.tokens)).translate(SHOWN)

@@ -1,0 +1,39 @@
+"""What a window brings and what it takes: the one formula by which a lookahead is judged.
+
+With a_i the chance that draft i is accepted once those before it were, a window of K drafts is expected to give
+
+    1 + a_1 + a_1 a_2 + ... + a_1 a_2 ... a_K    tokens
+
+and takes the time of K drafts and K + 1 rows of the target.
+
+Source: Leviathan et al. 2023, sections 3.1 to 3.5, with a chance for each position in place of one α for all.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import accumulate, chain
+from operator import mul
+
+
+def best_k(acceptance: Sequence[float], c: float, beta: Callable[[int], float]) -> tuple[int, float]:
+    """(K, speedup) of the best K from 0 (speedup 1) to len(acceptance), which is a_1, a_2, ...; the lowest on a tie.
+
+    Over the seconds of one row, c are those of a drafted token and beta(rows) those of a window.
+    """
+    tokens = accumulate(chain([1.0], accumulate(acceptance, mul)))  # expected, for K = 0, 1, ...
+    speedups = [n_tokens / (K * c + beta(K + 1)) for K, n_tokens in enumerate(tokens)]
+    return speedups.index(max(speedups)), max(speedups)
+
+
+class Cost:
+    """The seconds that one of something takes: the mean of the last 20 times, without the longest, an interruption."""
+
+    def __init__(self):
+        self.timed = deque(maxlen=20)  # (seconds of one, how many)
+
+    def add(self, seconds: float, n: int = 1) -> None:
+        self.timed.append((max(0.0, seconds) / n, n))
+
+    def __call__(self) -> float:  # 0 where nothing was timed
+        kept = sorted(self.timed)[: max(1, len(self.timed) - 1)]
+        return sum(one * n for one, n in kept) / max(1, sum(n for _, n in kept))
