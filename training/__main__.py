@@ -15,7 +15,8 @@ def main() -> None:
         print(f"{__doc__}\n\ncommands: {', '.join(COMMANDS)}")
         return
     if command not in COMMANDS:
-        raise UserError(f"python -m training needs a command: {', '.join(COMMANDS)}, not {command!r:.80}")
+        got = f", not {command!r:.80}" if command else ""
+        raise UserError(f"python -m training needs a command, {' or '.join(COMMANDS)}{got}")
     module = __import__(f"training.{command}", fromlist=["main"])
     module.main(arguments)
 

@@ -1,4 +1,4 @@
-"""train.py on a text of its own making: a few steps give a pair that loads and has learned something."""
+"""python -m training pair on a text of its own making: a few steps give a pair that loads and has learned something."""
 
 import json
 import math
@@ -12,7 +12,7 @@ from encoder import get_encoder
 from speculative.engines.cached import CachedModel
 from speculative.engines.jax_engine import load_gpt2
 from speculative.errors import UserError
-from training import pair as train
+from training import fit, network, pair, texts
 from utils import load_encoder_hparams_and_params
 
 TARGET = {"n_vocab": 300, "n_ctx": 32, "n_embd": 16, "n_head": 2, "n_layer": 2}
@@ -34,7 +34,7 @@ def works():
 @pytest.fixture(scope="module")
 def trained(works, tmp_path_factory):
     out = tmp_path_factory.mktemp("models")
-    histories = train.train_pair(works, out, TARGET, DRAFT, steps=60, draft_steps=60, n_rows=128)
+    histories = pair.train_pair(works, out, TARGET, DRAFT, steps=60, draft_steps=60, n_rows=128)
     return out, histories
 
 
@@ -46,7 +46,7 @@ def test_losses_fall(trained):
 
 def test_pair_loads_and_gives_the_loss_that_was_reported(trained, works):
     out, (history, _) = trained
-    _, held_out = train.split_works(works)
+    _, held_out = texts.split_works(works)
     encoder, hparams, params = load_encoder_hparams_and_params("tiny-target", str(out))
     assert hparams == TARGET
     model = CachedModel(params, hparams, lambda logits: logits)
@@ -75,14 +75,14 @@ def test_files_are_in_the_official_formats(trained):
 def test_encoder_reads_the_vocabulary_as_it_was_meant(trained, works):
     out, _ = trained
     encoder = get_encoder("tiny-target", str(out))
-    vocab, merges = train.learn_vocabulary(train.split_works(works)[0], 300)
+    vocab, merges = texts.learn_vocabulary(texts.split_works(works)[0], 300)
     text = works[0][:2000] + " unseen: ŁódźΩ, 😀!\n\n\n  "
-    assert encoder.encode(text) == train.encode([text], vocab, merges).tolist()
+    assert encoder.encode(text) == texts.encode([text], vocab, merges).tolist()
     assert encoder.decode(encoder.encode(text)) == text
 
 
 def test_nothing_held_out_is_trained_on(works):
-    train_texts, held_out = train.split_works(works)
+    train_texts, held_out = texts.split_works(works)
     assert len(held_out) == 3
     assert not any(paragraph in text for chunk in held_out for paragraph in chunk.split("\n\n") for text in train_texts)
     n_paragraphs = sum(text.count("\n\n") + 1 for text in train_texts + held_out if len(text) > 20)
@@ -95,7 +95,7 @@ def test_continuations_at_temperature_0_are_greedy(trained):
     x = np.array([encoder.encode("the cat sat on the old green house and then it saw a river under")[:8]] * 2)
     x = np.pad(x, ((0, 0), (0, 24)))
     gpt2, weights, temperature = load_gpt2(), jax.tree.map(jax.numpy.asarray, params), np.float32([0, 1])
-    own = train.continuations(gpt2, hparams, weights, x, 8, temperature, jax.random.key(0))
+    own = network.continuations(gpt2, hparams, weights, x, 8, temperature, jax.random.key(0))
     model = CachedModel(params, hparams, lambda logits: logits)
     assert own.shape == (2, 32)
     np.testing.assert_array_equal(own[0, 8:], [model(own[0, :n])[0].argmax() for n in range(8, 32)])
@@ -103,23 +103,23 @@ def test_continuations_at_temperature_0_are_greedy(trained):
 
 
 def test_windows_attend_to_themselves_alone():
-    gpt2, params = load_gpt2(), train.init_params(TARGET, np.random.default_rng(0))
+    gpt2, params = load_gpt2(), network.init_params(TARGET, np.random.default_rng(0))
     x = np.random.default_rng(1).integers(300, size=(3, 32))
-    together = train.log_probs(gpt2, params, 2, x).reshape(3, 32, 300)
+    together = network.log_probs(gpt2, params, 2, x).reshape(3, 32, 300)
     for window, rows in zip(x, together, strict=True):
-        np.testing.assert_allclose(train.log_probs(gpt2, params, 2, window[None]), rows, atol=1e-5)
+        np.testing.assert_allclose(network.log_probs(gpt2, params, 2, window[None]), rows, atol=1e-5)
     assert -together.mean() == pytest.approx(math.log(300), abs=0.1)
 
 
 def test_a_run_goes_on_from_its_checkpoint(works, tmp_path):
     gpt2, rng = load_gpt2(), np.random.default_rng(0)
-    params, x = train.init_params(DRAFT, rng), rng.integers(300, size=(2, 33))
+    params, x = network.init_params(DRAFT, rng), rng.integers(300, size=(2, 33))
 
     def loss(params, x):
-        return train.cross_entropy(gpt2, 1, params, x)
+        return network.cross_entropy(gpt2, 1, params, x)
 
     def run(name, steps):
-        return train.fit(name, params, loss, lambda step: x + step % 2, [x], steps, 1e-3, tmp_path / name)[0]
+        return fit.fit(name, params, loss, lambda step: x + step % 2, [x], steps, 1e-3, tmp_path / name)[0]
 
     whole = run("whole.npz", 12)
     (tmp_path / "whole.npz").unlink()
@@ -133,26 +133,26 @@ def test_a_run_goes_on_from_its_checkpoint(works, tmp_path):
         return x + step % 2
 
     with pytest.raises(Interrupted):
-        train.fit("part", params, loss, batch, [x], 12, 1e-3, tmp_path / "part.npz")
-    again = train.fit("part", params, loss, lambda step: x + step % 2, [x], 12, 1e-3, tmp_path / "part.npz")[0]
+        fit.fit("part", params, loss, batch, [x], 12, 1e-3, tmp_path / "part.npz")
+    again = fit.fit("part", params, loss, lambda step: x + step % 2, [x], 12, 1e-3, tmp_path / "part.npz")[0]
     np.testing.assert_allclose(again["wte"], whole["wte"], rtol=1e-6)
 
 
 def test_a_short_text_is_an_error():
     with pytest.raises(UserError, match="too short"):
-        train.split_works(["A paragraph.\n\nAnother one."])
+        texts.split_works(["A paragraph.\n\nAnother one."])
     with pytest.raises(UserError, match="too short"):
-        train.learn_vocabulary(["abc"], 1024)
+        texts.learn_vocabulary(["abc"], 1024)
 
 
 def test_a_checkpoint_of_another_size_is_an_error(tmp_path):
     path = tmp_path / "other.npz"
-    train.save_checkpoint(path, [np.zeros(3)], 1)
+    fit.save_checkpoint(path, [np.zeros(3)], 1)
     with pytest.raises(UserError, match="another size"):
-        train.load_checkpoint(path, [np.zeros(4)])
+        fit.load_checkpoint(path, [np.zeros(4)])
 
 
 def test_unreadable_text_is_an_error(tmp_path):
     (tmp_path / "latin-1.txt").write_bytes(b"caf\xe9")
     with pytest.raises(UserError, match="UTF-8"):
-        train.read_works([tmp_path / "latin-1.txt"])
+        texts.read_works([tmp_path / "latin-1.txt"])

@@ -1,0 +1,68 @@
+"""From plain text to tokens: works, a vocabulary, windows to train on."""
+
+import json
+
+import numpy as np
+
+from encoder import END_OF_TEXT
+from speculative.errors import UserError
+
+
+def read_works(files):  # -> [text of a work]
+    try:
+        texts = [path.read_text(encoding="utf-8") for path in files]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the text: {error}; FILES are UTF-8 text files") from error
+    return [work for text in texts for work in text.split(END_OF_TEXT)]
+
+
+def split_works(works, n_paragraphs=10, every=50):
+    """Cuts the works into chunks of n_paragraphs and holds out every 50th. -> (texts to train on, texts held out)"""
+    train, held_out, n_chunks = [], [], 0
+    for work in works:
+        paragraphs = [p.strip() for p in work.split("\n\n") if p.strip()]
+        for i in range(0, len(paragraphs), n_paragraphs):
+            chunk = "\n\n".join(paragraphs[i : i + n_paragraphs])
+            n_chunks += 1
+            if n_chunks % every == 0:
+                held_out.append(chunk)
+            else:
+                train += [chunk, "\n\n"]
+        train.append(END_OF_TEXT)
+    if not held_out:
+        raise UserError(f"the text is too short: {n_chunks} chunks of {n_paragraphs} paragraphs, not {every} or more")
+    return train, held_out
+
+
+def learn_vocabulary(texts, n_vocab):
+    """Byte-level byte-pair encoding (Sennrich et al. 2016). -> ({token: id}, [(left, right)] in order of merging)
+
+    Ids are ranked as in the official vocabulary: the 256 bytes, what each merge makes, and <|endoftext|> last.
+    """
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(vocab_size=n_vocab - 1, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    merges = [tuple(merge) for merge in json.loads(tokenizer.to_str())["model"]["merges"]]
+    tokens = dict.fromkeys([*alphabet, *(left + right for left, right in merges), END_OF_TEXT])
+    if len(tokens) != n_vocab:
+        raise UserError(f"the text is too short: it gives {len(tokens)} tokens, not a vocabulary of {n_vocab}")
+    return {token: i for i, token in enumerate(tokens)}, merges
+
+
+def encode(texts, vocab, merges):  # -> [n_tokens] uint16
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    tokenizer = Tokenizer(models.BPE(vocab, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    ids = [[vocab[END_OF_TEXT]] if text == END_OF_TEXT else tokenizer.encode(text).ids for text in texts]
+    return np.concatenate([np.array(i, np.uint16) for i in ids])
+
+
+def windows(tokens, n_ctx, n_batch, rng):  # -> [n_batch, n_ctx + 1]
+    """Stretches from anywhere in the text, so that no position is the start of anything; one more token as target."""
+    starts = rng.integers(len(tokens) - n_ctx, size=n_batch)
+    return np.stack([tokens[i : i + n_ctx + 1] for i in starts]).astype(np.int32)
