@@ -69,11 +69,12 @@ def speculative_sampling(
     """Algorithm 2, "Speculative Sampling (SpS)": one call of the target, up to K + 1 tokens; exactly N tokens in all.
 
     Whatever the draft proposes, the tokens are distributed as the target's own (the paper's Theorem 1). K may also be
-    a function that chooses the lookahead of the next iteration.
+    a function that chooses the lookahead of the next iteration. u is the paper's r. (The blog's x_draft, p and q begin
+    with the prompt; here they are the window alone, so i counts from 0.)
 
-    The theorem does not hold for a lenience below 1: u is then drawn from [0, lenience), more drafts pass, and the
-    tokens are neither distributed as the target's nor as the draft's. (At temperature 0 it changes nothing: q is 0
-    or 1.)
+    The theorem does not hold for a lenience below 1: u is then drawn from [0, lenience), more drafts are accepted, and
+    the tokens are distributed neither as the target's nor as the draft's. (At temperature 0 it changes nothing.)
+    Source of the lenience: Leviathan et al. 2023, appendix "Lenience"; u from [0, b) is toyllm's way to write it.
     """
     next_K = K if callable(K) else lambda: K
     x = np.asarray(x)  # [n]
@@ -81,26 +82,22 @@ def speculative_sampling(
     T = n + N
 
     while n < T:
-        # Step 1: the draft proposes up to K tokens. The target always adds one of its own, so leave room for it.
-        # (The blog's x_draft, p and q begin with the prompt; here they are the window alone, so i counts from 0.)
+        # Step 1: the draft proposes up to K tokens. The target adds one of its own, so leave room for it.
         x_draft, p = draft(x, min(next_K(), T - n - 1))  # [m], [m, n_vocab]
         m = len(x_draft)
 
-        # Step 2: the target scores all of them in one call. q[i] is its distribution where x_draft[i] stands, q[m]
-        # the one after the last of them.
-        x_window = np.append(x, x_draft).astype(int)  # [n + m]; an empty list of drafts would make it float64
-        q = target_model(x_window, n_last=m + 1)  # [m + 1, n_vocab]
+        # Step 2: the target scores them all in one call; q[i] is its distribution where x_draft[i] stands.
+        q = target_model(np.append(x, x_draft).astype(int), n_last=m + 1)  # [m + 1, n_vocab]
 
-        # Step 3: accept the drafts from left to right, each with probability min(1, q / p). At the first rejection,
-        # resample from what q has and p lacks, and forget the rest of the window.
+        # Step 3: accept drafts from left to right; after a rejection, resample from what q has and p lacks.
         tokens = []
         for i in range(m):
             j = int(x_draft[i])
-            u = rng.random() * lenience  # the paper's r
-            if u * float(p[i][j]) < float(q[i][j]):  # u < q / p without dividing; strict, so that q = 0 never passes
+            u = rng.random() * lenience
+            if u * float(p[i][j]) < float(q[i][j]):  # u < q / p; strict, so that q = 0 is never accepted
                 tokens.append(j)
             else:
-                residual = max_fn(q[i] - p[i])  # [n_vocab], empty only where p and q differ by no more than rounding
+                residual = max_fn(q[i] - p[i])  # [n_vocab]; empty only where p and q differ by rounding
                 tokens.append(sample(residual if residual.any() else q[i], rng))
                 break
 
