@@ -119,7 +119,8 @@ def show_report(
     if o.quiet:
         return
     if o.color:
-        show([("\n", None), *((f"{origin}  ", origin) for origin in STYLES), ("\n", None)], o.color)
+        legend = [piece for origin in STYLES for piece in ((origin, origin), ("  ", None))]
+        show([("\n", None), *legend, ("\n", None)], o.color)
     f = figures(*runs)
     print()
     for line in [*report.summary(f), *notes(o), *differences]:
