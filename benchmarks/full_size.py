@@ -4,8 +4,8 @@
     python main.py --models_dir OUT_DIR --draft_model_size 124M --target_model_size 1558M
 
 A token costs what it costs with the official weights; text and acceptance rate are those of models/tiny-draft and
-models/tiny-target. 6.7 GB of disk. safetensors takes about 40 seconds and 0.5 GB of memory; tensorflow, the format of
-the official download, 70 seconds and 4.5 GB. How a model grows:
+models/tiny-target. 6.7 GB of disk. safetensors takes 10 to 40 seconds and 0.5 GB of memory; tensorflow, the format of
+the official download, 30 to 70 seconds and 4.5 GB. How a model grows:
 
 - Width. Each channel of the residual stream is repeated, as often as leaves at least two channels over. Those get the
   mean of the others. So layer norm finds the mean that it found, and a standard deviation that is smaller by a factor,
