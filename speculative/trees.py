@@ -15,6 +15,7 @@ section 3.2 (siblings without replacement, each tested against what is left of q
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +23,17 @@ import numpy as np
 from .drafters import earlier_ends
 from .sampling import max_fn, sample
 
-Shape = Sequence[int]  # how many children a node may have at depth 0 (the root), 1, 2, ...
+Shape = tuple["Shape", ...]  # of a node: those of its children; () is a leaf
+
+
+def regular(widths: Sequence[int]) -> Shape:
+    """The shape whose nodes have widths[0] children at the root, widths[1] below it, and so on."""
+    return (regular(widths[1:]),) * widths[0] if widths else ()
+
+
+def pruned(shape: Shape, depth: int) -> Shape:
+    """What is left of a shape where no path may be longer than depth."""
+    return tuple(pruned(child, depth - 1) for child in shape) if depth > 0 else ()
 
 
 @dataclass
@@ -80,7 +91,7 @@ def tree_speculative_sampling(
 
     while n < T:
         # Step 1: the draft proposes a tree. The target adds one token of its own, so leave room for it.
-        tree = draft(x, next_shape()[: T - n - 1])
+        tree = draft(x, pruned(next_shape(), T - n - 1))
 
         # Step 2: the target scores all nodes in one call; q[i] is the distribution of what follows node i.
         q = target_model(x, tree)  # [n_nodes, n_vocab]
@@ -118,17 +129,21 @@ def tree_speculative_sampling(
 def model_tree(model: Callable, rng: np.random.Generator, greedy: bool = False) -> Callable:
     """A draft model, level by level: one call scores all nodes of a level.
 
-    model(x, tree, n_last) -> [n_last, n_vocab], what follows the last n_last nodes. Siblings are drawn without
-    replacement; if greedy, they are the likeliest tokens instead, the lowest id first on a tie, and nothing is drawn.
+    model(x, tree, nodes) -> [len(nodes), n_vocab], what follows these nodes. Siblings are drawn without replacement; if
+    greedy, they are the likeliest tokens instead, the lowest id first on a tie, and nothing is drawn.
     """
 
     def draft(x, shape):
         tree = Tree([int(x[-1])])
-        level = [0]
-        for width in shape:
-            rows = model(x, tree, len(level))  # [len(level), n_vocab]
-            siblings = (likeliest(row, width) if greedy else drawn(row, width, rng) for row in rows)
-            level = [tree.add(node, *child) for node, row in zip(level, siblings, strict=True) for child in row]
+        level = [(0, shape)]  # nodes, and the shapes below them
+        while level := [(node, below) for node, below in level if below]:
+            rows = model(x, tree, [node for node, _ in level])  # [len(level), n_vocab]
+            below_level = []
+            for (node, below), row in zip(level, rows, strict=True):
+                siblings = likeliest(row, len(below)) if greedy else drawn(row, len(below), rng)
+                for (token, p), shape_below in zip(siblings, below, strict=False):
+                    below_level.append((tree.add(node, token, p), shape_below))
+            level = below_level
         return tree
 
     return draft
@@ -157,12 +172,14 @@ def lookup_tree(n_vocab: int, n_max: int = 3) -> Callable:
         tree = Tree([int(x[-1])])
         for ends in [*earlier_ends(x, n_max)][::-1]:
             for end in ends[::-1]:
-                node = 0
-                for token, width in zip(np.resize(x[end + 1 :], len(shape)), shape, strict=True):
-                    same = [child for child in tree.children[node] if tree.tokens[child] == token]
-                    if not same and len(tree.children[node]) == width:
+                node, below = 0, shape
+                for token in cycle(x[end + 1 :]):
+                    same = [i for i, child in enumerate(tree.children[node]) if tree.tokens[child] == token]
+                    if not same and len(tree.children[node]) == len(below):
                         break
-                    node = same[0] if same else tree.add(node, token, one_hot(token, n_vocab))
+                    i = same[0] if same else len(tree.children[node])
+                    child = tree.children[node][i] if same else tree.add(node, token, one_hot(token, n_vocab))
+                    node, below = child, below[i]
         return tree
 
     return draft
@@ -179,12 +196,12 @@ def first_tree_of(*drafters: Callable) -> Callable:
 
 
 def by_paths(model: Callable) -> Callable:
-    """model(x, n_last) as model(x, tree, n_last): each node's path is a text of its own. The oracle of the engines."""
+    """model(x, n_last) as model(x, tree, nodes): each node's path is a text of its own. The oracle of the engines."""
 
-    def scored(x, tree, n_last=None):
-        nodes = range(len(tree.tokens))[-n_last if n_last else 0 :]
+    def scored(x, tree, nodes=None):
+        nodes = range(len(tree.tokens)) if nodes is None else nodes
         texts = [np.append(x, [tree.tokens[i] for i in tree.path(node)]).astype(int) for node in nodes]
-        return np.concatenate([model(text, 1) for text in texts])  # [n_last or n_nodes, n_vocab]
+        return np.concatenate([model(text, 1) for text in texts])  # [len(nodes), n_vocab]
 
     return scored
 
