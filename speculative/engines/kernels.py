@@ -24,9 +24,11 @@ packed.py has both products in plain NumPy, and how weights become tiles. docs/k
 
 import numpy as np
 from llvmlite import binding, ir
-from numba import njit, types
+from numba import cfunc, types
 from numba.core.cgutils import get_or_insert_function
 from numba.extending import intrinsic
+
+from speculative.engines.packed import BLOCK
 
 # What this CPU's vector registers hold, and how many there are. LLVM would translate any choice to any CPU; this one
 # fits. Two registers of weights and one of x are left beside the accumulators, of which there are two for each row.
@@ -51,7 +53,6 @@ else:
     DOT, DOT_NAME = 2, f"llvm.x86.{names[VECTOR]}" if _has(needs[VECTOR]) else None
 UNSIGNED = "vpdpbusd" in (DOT_NAME or "")  # x86's takes weights as 0 to 255, so 128 is added, and 128 Σx subtracted
 
-BLOCK = 32  # inputs of an int8 product that share one scale of the row
 ROUNDED = np.int8 if DOT == 4 else np.int16  # how a rounded input lies beside a weight; its value fits into int8
 
 # By weight format, float32, bfloat16 and int8: how many inputs lie side by side for each channel; and of one step of
@@ -187,6 +188,8 @@ def _dot_weights(builder, pointer):
 def _dot(builder, sum_, weights, x):
     """sum_ + the products of DOT inputs, for each of VECTOR channels; x is the same DOT inputs VECTOR times."""
     x = builder.bitcast(x, weights.type)
+    if UNSIGNED:
+        return _call(builder, DOT_NAME, _INTEGERS, sum_, *(builder.bitcast(v, _INTEGERS) for v in (weights, x)))
     if DOT == 4:
         return _call(builder, DOT_NAME, _INTEGERS, sum_, weights, x)
     if DOT_NAME:
@@ -298,8 +301,8 @@ def round_row(typing, x, out, n_blocks):
     return types.void(types.int64, types.int64, types.int64), codegen
 
 
-@njit(error_model="numpy")
-def multiply_tile(dtype, n_rows, x, x_stride, tile, out, out_stride, n_steps):
+@cfunc(types.void(*[types.int64] * 8), cache=True, error_model="numpy")
+def tile_product(dtype, n_rows, x, x_stride, tile, out, out_stride, n_steps):
     """accumulate, for any number of rows. Addresses, strides and sums as there."""
     together = K_BLOCK // STEP[dtype]  # steps
     for step in range(0, n_steps, together):
@@ -314,3 +317,16 @@ def multiply_tile(dtype, n_rows, x, x_stride, tile, out, out_stride, n_steps):
                 out_stride,
                 min(together, n_steps - step),
             )
+
+
+@intrinsic
+def multiply_tile(typing, function, dtype, n_rows, x, x_stride, tile, out, out_stride, n_steps):
+    """Calls tile_product at the address `function`. So it is compiled once, and not into each function that calls it."""
+    signature = types.void(*[types.int64] * 9)
+
+    def codegen(context, builder, signature, arguments):
+        function = ir.FunctionType(ir.VoidType(), [_I64] * 8)
+        builder.call(builder.inttoptr(arguments[0], function.as_pointer()), arguments[1:])
+        return context.get_dummy_value()
+
+    return signature, codegen
