@@ -28,9 +28,9 @@ class KVCache:
 class PlainPass:
     """gpt2.py and a KVCache: tokens that come after the first `length` -> logits of the last n_last."""
 
-    def __init__(self, params: dict, hparams: dict):
+    def __init__(self, params: dict, hparams: dict, cache: type = KVCache):
         n_head = hparams["n_head"]
-        self.cache = KVCache(hparams["n_layer"], n_head, hparams["n_ctx"], hparams["n_embd"] // n_head)
+        self.cache = cache(hparams["n_layer"], n_head, hparams["n_ctx"], hparams["n_embd"] // n_head)
         self.gpt2 = partial(gpt2, **params, n_head=n_head, cache=self.cache)
 
     @property

@@ -55,9 +55,7 @@ def struct(**fields):
 WEIGHT = struct(tiles=int, scale=int, dtype=int, n_in=int, n_out=int)
 LINEAR = struct(w=WEIGHT, b=int)
 NORM = struct(g=int, b=int)
-LAYER = struct(
-    ln_1=NORM, attn=struct(c_attn=LINEAR, c_proj=LINEAR), ln_2=NORM, mlp=struct(c_fc=LINEAR, c_proj=LINEAR)
-)
+LAYER = struct(ln_1=NORM, attn=struct(c_attn=LINEAR, c_proj=LINEAR), ln_2=NORM, mlp=struct(c_fc=LINEAR, c_proj=LINEAR))
 JOB = struct(
     **dict.fromkeys(("n_threads", "n_layer", "n_head", "n_embd", "n_ctx"), int),
     **dict.fromkeys(("tokens", "n_rows", "n_past", "n_last"), int),
@@ -313,7 +311,9 @@ def attention(job, private, layer, head):
         for tile in range(d_room // LANES):
             sums[:n_rows] = 0
             where = values + tile * 4 * LANES * job.n_ctx
-            multiply_tile(job.multiply, FLOAT32, n_rows, private.scores, 4 * n_room, where, private.sums, 4 * LANES, n_seen)
+            multiply_tile(
+                job.multiply, FLOAT32, n_rows, private.scores, 4 * n_room, where, private.sums, 4 * LANES, n_seen
+            )
             for row in range(n_rows):
                 for d in range(tile * LANES, min(d_head, (tile + 1) * LANES)):
                     a[first + row, from_head + d] = sums[row, d - tile * LANES] / totals[row]
@@ -381,7 +381,9 @@ def compile_work(version: int):
     return work
 
 
-work = compile_work(crc32(b"".join(Path(module).read_bytes() for module in (__file__, kernels.__file__, team.__file__))))
+work = compile_work(
+    crc32(b"".join(Path(module).read_bytes() for module in (__file__, kernels.__file__, team.__file__)))
+)
 
 
 @functools.cache

@@ -144,7 +144,9 @@ class Team:
                 self.awake.notify_all()
             self.work(0, self.state, self.job, self.posted - 1)
             if self.error:
-                raise UserError(f"a thread of the NumPy engine has died ({first_line(self.error)}); --threads 1 may help")
+                raise UserError(
+                    f"a thread of the NumPy engine has died ({first_line(self.error)}); --threads 1 may help"
+                )
 
     def start(self) -> None:
         try:
