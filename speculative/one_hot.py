@@ -9,8 +9,8 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 
 class OneHot(NDArrayOperatorsMixin):
-    """What np.eye(n_vocab)[ids] is: [*ids.shape, n_vocab]. A single number or row is cheap; in arithmetic, and wherever
-    NumPy wants an array, it becomes that array."""
+    """What np.eye(n_vocab)[ids] is: [*ids.shape, n_vocab]. A single number or row is cheap; for all else it becomes that
+    array."""
 
     def __init__(self, ids, n_vocab: int, dtype=np.float32):  # [...]
         self.ids, self.n_vocab, self.dtype = np.asarray(ids), n_vocab, np.dtype(dtype)
@@ -36,6 +36,11 @@ class OneHot(NDArrayOperatorsMixin):
     def __array_ufunc__(self, ufunc, method, *inputs, **options):
         arrays = (np.asarray(value) if isinstance(value, OneHot) else value for value in inputs)
         return getattr(ufunc, method)(*arrays, **options)
+
+    def __getattr__(self, name: str):
+        if name.startswith("__"):  # by which NumPy asks what this is
+            raise AttributeError(name)
+        return getattr(np.asarray(self), name)
 
     # np.cumsum and np.searchsorted ask their argument for a method of that name. So sampling.sample works as it stands.
 

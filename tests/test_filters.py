@@ -1,6 +1,7 @@
 """The filters: what each keeps, against plain definitions, and that the loop's output is still the target's exactly."""
 
 import itertools
+import pickle
 import types
 import warnings
 
@@ -158,6 +159,7 @@ def test_one_hot_rows_are_what_the_arrays_are():
     rows, arrays = OneHot(ids, n_vocab), np.eye(n_vocab, dtype=np.float32)[ids]
     p = np.random.default_rng(0).dirichlet(np.ones(n_vocab)).astype(np.float32)
     assert np.array_equal(rows, arrays) and np.asarray(rows).dtype == np.float32 and rows.shape == arrays.shape
+    assert rows.sum() == 3 and rows[1].argmax() == 0 and pickle.loads(pickle.dumps(rows)).shape == rows.shape
     assert np.array_equal(np.stack([*rows]), arrays) and np.array_equal(np.array([*rows[:2]]), arrays[:2])
     for row, array in zip(rows, arrays, strict=True):
         assert len(row) == n_vocab and [float(row[j]) for j in range(n_vocab)] == array.tolist() == [*row]
