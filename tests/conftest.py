@@ -1,15 +1,45 @@
-"""What several test files share: where the fixtures lie, a tiny model in every form, and the count of faults."""
+"""What several test files share: where the fixtures lie, the bundled pair, and a tiny model in every form."""
 
 import json
 import os
-from collections import Counter
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from encoder import BYTE_TO_CHAR, END_OF_TEXT
-from utils import checkpoint_shapes, import_tensorflow
+from speculative.engines import packed
+from utils import checkpoint_shapes, import_tensorflow, load_encoder_hparams_and_params
+
+MODELS = Path(__file__).parents[1] / "models"
+
+
+def pytest_configure(config):
+    """Compiling takes most of the time of JAX's tests: what one has compiled is kept for the next, in any process.
+
+    And but for the slow ones, XLA leaves optimisation out, which changes nothing of what they look at.
+    """
+    config.compiled = tempfile.TemporaryDirectory()
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = config.compiled.name
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
+    if config.option.markexpr == "not slow":
+        os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+
+
+def pytest_unconfigure(config):
+    config.compiled.cleanup()
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Models as small as the tests' own gain nothing by a second thread, and lose much where it has to wait for a core.
+
+    A test that is about threads asks for more.
+    """
+    kernels = packed.kernels()
+    if not kernels or kernels.numba.get_num_threads() > 1:
+        packed.set_threads(1)
 
 
 @pytest.fixture(scope="session")
@@ -20,6 +50,12 @@ def shared():
     folder = Path(os.environ["SHARED_DIR"])
     assert folder.is_dir(), f"SHARED_DIR is {folder}, which is no folder"
     return folder
+
+
+@pytest.fixture(scope="session")
+def bundled():
+    """{"tiny-target" or "tiny-draft": (encoder, hparams, params)}"""
+    return {name: load_encoder_hparams_and_params(name, str(MODELS)) for name in ("tiny-target", "tiny-draft")}
 
 
 @pytest.fixture(scope="session")
@@ -98,28 +134,3 @@ def hugging_face_name(name):
         return f"{last}.weight"
     path = [*("h", path[0][1:]), *path[1:]] if path[0] != "ln_f" else path
     return ".".join([*path, "bias" if last == "b" else "weight"])
-
-
-INJECTED, SURVIVED = Counter(), Counter()
-
-
-@pytest.fixture
-def faults():
-    """Counts a fault when it is injected, and once more when the test has seen that it did no harm."""
-
-    class Faults:
-        def injected(self, kind, n=1):
-            INJECTED[kind] += n
-
-        def survived(self, kind, n=1):
-            SURVIVED[kind] += n
-
-    return Faults()
-
-
-def pytest_terminal_summary(terminalreporter):
-    if INJECTED:
-        terminalreporter.section("faults injected / survived")
-        for kind in INJECTED:
-            terminalreporter.line(f"{kind:<60}{INJECTED[kind]:>6} /{SURVIVED[kind]:>6}")
-        terminalreporter.line(f"{'in all':<60}{INJECTED.total():>6} /{SURVIVED.total():>6}")

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from test_gpt2 import HPARAMS, random_params
+from tiny import HPARAMS, random_params
 
 from gpt2 import gpt2
 

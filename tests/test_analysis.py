@@ -1,9 +1,12 @@
 """The formulas against the figures that their papers print."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from speculative.costs import Cost, best_k
+from speculative.measure import machine
 from speculative.measure.analysis import (
     acceptance_chance,
     blog_speedup,
@@ -14,7 +17,6 @@ from speculative.measure.analysis import (
     line_through,
     matching_chance,
 )
-from speculative.measure.machine import read_bandwidth
 
 
 @pytest.mark.parametrize(("r", "speedup"), [(0.80, 2.65), (0.62, 2.05)])
@@ -68,9 +70,11 @@ def test_acceptance_and_matching():
     assert matching_chance(p, q).tolist() == [0.25, 1.0]
 
 
-def test_ceiling_and_bandwidth():
+def test_ceiling_and_bandwidth(monkeypatch):
     assert ceiling(6.23e9, 58e9) == pytest.approx(9.31, abs=0.005)
-    assert read_bandwidth(n_bytes=2**20, repeats=2) > 1e6
+    ticks = iter([0.0, 4.0, 5.0, 5.5, 6.0, 9.0])  # three readings of 4, 0.5 and 3 seconds
+    monkeypatch.setattr(machine, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    assert machine.read_bandwidth(n_bytes=2**20, repeats=3) == 2**20 / 0.5
 
 
 def test_lines():

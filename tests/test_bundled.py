@@ -2,35 +2,33 @@
 
 import json
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import MODELS
+from tiny import convert
 
 from gpt2 import gpt2
-from main import DEMO
+from speculative.cli.flags import DEMO
 from speculative.drafters import model_drafter
 from speculative.engines.cached import CachedModel
-from speculative.engines.packed import packer
+from speculative.engines.packed import cache_class, packer
 from speculative.filters import to_distribution
 from speculative.sampling import autoregressive_sampling, speculative_sampling
-from utils import load_encoder_hparams_and_params, load_params
+from utils import load_params
 
-MODELS = Path(__file__).parent.parent / "models"
 PAIR = ["tiny-draft", "tiny-target"]
 
 
 @pytest.fixture(scope="module")
-def pair():
-    """{name: (encoder, hparams, params)}"""
-    return {name: load_encoder_hparams_and_params(name, str(MODELS)) for name in PAIR}
-
-
-@pytest.fixture(scope="module")
-def greedy(pair):
-    """The draft and the target as greedy models."""
+def greedy(bundled):
+    """The draft and the target as greedy models, as --demo has them."""
     to_probs = partial(to_distribution, temperature=0.0)
-    return [CachedModel(pair[name][2], pair[name][1], to_probs) for name in PAIR]
+    models = []
+    for name in PAIR:
+        _, hparams, params = bundled[name]
+        models.append(CachedModel(convert(params, packer("float32")), hparams, to_probs, cache_class()))
+    return models
 
 
 def decode_speculatively(greedy, x, N, K=4):
@@ -52,15 +50,15 @@ def test_one_vocabulary():
         assert (MODELS / "tiny-draft" / name).read_bytes() == (MODELS / "tiny-target" / name).read_bytes()
 
 
-def test_target_is_deep_and_draft_is_not(pair):
-    assert pair["tiny-target"][1]["n_layer"] >= 12
-    assert pair["tiny-draft"][1]["n_layer"] <= 2
+def test_target_is_deep_and_draft_is_not(bundled):
+    assert bundled["tiny-target"][1]["n_layer"] >= 12
+    assert bundled["tiny-draft"][1]["n_layer"] <= 2
 
 
 @pytest.fixture(scope="module")
-def held_out(pair):
+def held_out(bundled):
     """A passage that was held out of training, in windows of n_ctx + 1 tokens."""
-    encoder, hparams, _ = pair["tiny-target"]
+    encoder, hparams, _ = bundled["tiny-target"]
     tokens = np.array(encoder.encode((MODELS / "tiny-target/held_out.txt").read_text(encoding="utf-8")))
     n_ctx = hparams["n_ctx"]
     windows = [tokens[i : i + n_ctx + 1] for i in range(0, len(tokens) - n_ctx, n_ctx)]
@@ -78,8 +76,8 @@ def loss(params, n_head, windows):  # nats per token
 
 
 @pytest.mark.parametrize("name", PAIR)
-def test_every_layer_lowers_the_held_out_loss(pair, held_out, name):
-    _, hparams, params = pair[name]
+def test_every_layer_lowers_the_held_out_loss(bundled, held_out, name):
+    _, hparams, params = bundled[name]
     blocks, n_head = params["blocks"], hparams["n_head"]
     whole = loss(params, n_head, held_out)
     assert whole < 4.5
@@ -88,15 +86,15 @@ def test_every_layer_lowers_the_held_out_loss(pair, held_out, name):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
-def test_weights_of_fewer_bytes_predict_as_well(pair, held_out, dtype):
-    _, hparams, params = pair["tiny-target"]
+def test_weights_of_fewer_bytes_predict_as_well(bundled, held_out, dtype):
+    _, hparams, params = bundled["tiny-target"]
     exact = loss(params, hparams["n_head"], held_out)
     stored = load_params(MODELS / "tiny-target", hparams, packer(dtype))
     assert abs(loss(stored, hparams["n_head"], held_out) / exact - 1) < 0.005
 
 
-def test_demo_repeats_no_4_gram(pair, greedy):
-    encoder, N = pair["tiny-target"][0], DEMO.get("n_tokens_to_generate", 40)
+def test_demo_repeats_no_4_gram(bundled, greedy):
+    encoder, N = bundled["tiny-target"][0], int(DEMO["n_tokens_to_generate"])
     x = encoder.encode(DEMO["prompt"])
     rng = np.random.default_rng(0)
     tokens = [*x, *(token for step in autoregressive_sampling(x, greedy[1], N, rng) for token in step.tokens)]
@@ -110,8 +108,8 @@ def test_demo_repeats_no_4_gram(pair, greedy):
     assert N / sum(step.drafted + 1 for step in steps) >= 0.6
 
 
-def test_r_over_held_out_prompts(pair, greedy):
-    encoder, prompts = pair["tiny-target"][0], held_out_prompts()
+def test_r_over_held_out_prompts(bundled, greedy):
+    encoder, prompts = bundled["tiny-target"][0], held_out_prompts()
     assert len(set(prompts)) == 20
     r = [40 / sum(step.drafted + 1 for step in decode_speculatively(greedy, encoder.encode(p), 40)) for p in prompts]
     assert np.median(r) >= 0.6

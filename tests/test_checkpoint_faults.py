@@ -13,8 +13,6 @@ import utils
 from speculative.errors import UserError
 from utils import TF_DATA, TF_INDEX
 
-TF_NAMES = ("checkpoint", TF_INDEX, TF_DATA)
-
 
 @pytest.fixture
 def folder(tiny_files, tmp_path):
@@ -27,8 +25,7 @@ def folder(tiny_files, tmp_path):
 
 
 def load_tf(folder, hparams):
-    name = utils.read_checkpoint_name(folder / "checkpoint")
-    return utils.load_gpt2_params_from_tf_ckpt(str(folder / name), hparams)
+    return utils.load_gpt2_params_from_tf_ckpt(str(folder / "model.ckpt"), hparams)
 
 
 def load_safetensors(folder, hparams):
@@ -41,7 +38,7 @@ def outcome(load, folder, hparams, arrays):
         params = load(folder, hparams)
     except UserError as error:
         line = str(error)
-        assert "\n" not in line and str(folder) in line and "delete " in line and "and run again" in line
+        assert line.isprintable() and str(folder) in line and "delete " in line and "and run again" in line
         assert len(line.encode("utf-8", "replace")) < 1000
         return line
     blocks = [(f"h{i}", block) for i, block in enumerate(params["blocks"])]
@@ -64,7 +61,7 @@ def flip(path, content, position, bit):
 
 
 @pytest.mark.parametrize("name", [TF_INDEX, TF_DATA])
-def test_flipped_bits_of_a_tensorflow_checkpoint(name, folder, tiny_hparams, tiny_arrays, faults):
+def test_flipped_bits_of_a_tensorflow_checkpoint(name, folder, tiny_hparams, tiny_arrays):
     """Everything has a checksum over it but the index's last bytes, of which most mean nothing."""
     content, rng = (folder / name).read_bytes(), np.random.default_rng(0)
     positions = (
@@ -73,10 +70,8 @@ def test_flipped_bits_of_a_tensorflow_checkpoint(name, folder, tiny_hparams, tin
     positions |= set(rng.integers(0, len(content), 250).tolist())
     for position in sorted(positions):
         flip(folder / name, content, position, int(rng.integers(8)))
-        faults.injected(f"bit flipped in {name}")
         result = outcome(load_tf, folder, tiny_hparams, tiny_arrays)
         assert name in result or (result == "intact" and name == TF_INDEX and position >= len(content) - 100)
-        faults.survived(f"bit flipped in {name}")
 
 
 def test_the_damaged_tensor_is_named(folder, tiny_hparams, tiny_arrays):
@@ -84,112 +79,109 @@ def test_the_damaged_tensor_is_named(folder, tiny_hparams, tiny_arrays):
     position = content.index(tiny_arrays["h1/mlp/c_proj/w"].tobytes()) + 77
     flip(folder / TF_DATA, content, position, 3)
     line = outcome(load_tf, folder, tiny_hparams, tiny_arrays)
-    assert f"{folder / TF_DATA}: tensor h1/mlp/c_proj/w is damaged" in line
+    assert f"{folder / TF_DATA}: tensor h1/mlp/c_proj/w cannot be used" in line
     assert line.endswith(f"delete {folder / TF_DATA} and run again")
 
 
-def test_flipped_bits_of_a_safetensors_header(folder, tiny_hparams, tiny_arrays, faults):
+def test_flipped_bits_of_a_safetensors_header(folder, tiny_hparams, tiny_arrays):
     path = folder / "model.safetensors"
     content, rng = path.read_bytes(), np.random.default_rng(0)
     length = 8 + struct.unpack("<Q", content[:8])[0]
     for position in [*range(8), *rng.integers(8, length, 500).tolist()]:
         flip(path, content, position, int(rng.integers(8)))
-        faults.injected("bit flipped in a safetensors header")
         result = outcome(load_safetensors, folder, tiny_hparams, tiny_arrays)
         assert result != "altered", position
-        faults.survived("bit flipped in a safetensors header")
 
 
 @pytest.mark.parametrize("name", [TF_INDEX, TF_DATA, "model.safetensors"])
-def test_files_cut_short(name, folder, tiny_hparams, tiny_arrays, faults):
+def test_files_cut_short(name, folder, tiny_hparams, tiny_arrays):
     content, rng = (folder / name).read_bytes(), np.random.default_rng(0)
     for length in [0, 1, 7, 8, 9, len(content) - 1, *rng.integers(0, len(content), 40).tolist()]:
         (folder / name).write_bytes(content[:length])
-        faults.injected("file cut short")
         load = load_safetensors if name == "model.safetensors" else load_tf
         assert name in outcome(load, folder, tiny_hparams, tiny_arrays)
-        faults.survived("file cut short")
 
 
-@pytest.mark.parametrize("name", ["hparams.json", "encoder.json", "vocab.bpe", "checkpoint", TF_INDEX])
-def test_files_of_rubbish(name, folder, faults, monkeypatch):
+@pytest.mark.parametrize("name", ["hparams.json", "encoder.json", "vocab.bpe", TF_INDEX])
+def test_files_of_rubbish(name, folder, monkeypatch):
     (folder / "model.safetensors").unlink()
     for rubbish in (b"", b"\0" * 1000, b"<html>", b"\xff\xfe\xfd", b"{}", b"null", bytes(range(256)) * 100):
         (folder / name).write_bytes(rubbish)
-        faults.injected("file of rubbish")
         with pytest.raises(UserError, match="and run again") as caught:
             utils.load_encoder_hparams_and_params("124M", folder.parent)
         assert "\n" not in str(caught.value) and name in str(caught.value)
-        faults.survived("file of rubbish")
 
 
 def entry(dtype="F32", shape=(2,), offsets=(0, 8)):
     return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
 
 
-# By what is wrong with each: its form, or only (the last of them) that it is not this model.
+# By what they are refused for.
 HOSTILE = {
-    "outside of the file": {"wte.weight": entry(shape=[10**9], offsets=[0, 4 * 10**9])},
-    "more than its bytes": {"wte.weight": entry(shape=[10**18])},
-    "product that wraps to 2": {"wte.weight": entry(shape=[2**32, 2**32, 2])},
-    "negative offset": {"wte.weight": entry(offsets=[-8, 0])},
-    "offsets backwards": {"wte.weight": entry(offsets=[8, 0])},
-    "negative shape": {"wte.weight": entry(shape=[-1, -2])},
-    "shape that is no number": {"wte.weight": entry(shape=["2"])},
-    "shape that is a fraction": {"wte.weight": entry(shape=[2.0])},
-    "shape that is true": {"wte.weight": entry(shape=[True, 2])},
-    "shape that is text": {"wte.weight": entry(shape="22")},
-    "three offsets": {"wte.weight": entry(offsets=[0, 4, 8])},
-    "dtype that is a list": {"wte.weight": entry(dtype=["F32"])},
-    "no dtype": {"wte.weight": {"shape": [2], "data_offsets": [0, 8]}},
-    "entry that is a number": {"wte.weight": 5},
-    "overlap": {"wte.weight": entry(), "wpe.weight": entry(offsets=[4, 12])},
-    "same bytes twice": {"wte.weight": entry(), "wpe.weight": entry()},
-    "same tensor twice": {"wte.weight": entry(), "transformer.wte.weight": entry(offsets=[8, 16])},
-    "a name of a million letters": {"w" * 10**6: entry(shape=[3])},
-    "line breaks in other places": {"\n" * 500: entry(dtype="\n", shape="\n", offsets="\n")},
-    "a name with a line break twice": {"a\nb": entry(), "transformer.a\nb": entry(offsets=[8, 16])},
-    "overlap of long names": {"\x1b[2J" * 500: entry(), "w" * 10**6: entry()},
-    "numbers of 4000 digits": {"wte.weight": entry(offsets=[0, 10**4000])},
-    "no tensors": {},
-    "layer of a million digits": {f"h.{'9' * 10**6}.ln_1.weight": entry()},
-    "a name with a line break": {"a\nb": entry()},
-    "dtype unknown": {"wte.weight": entry(dtype="F31")},
-    "huge shape, no bytes": {"wte.weight": entry(shape=[2**40, 0], offsets=[0, 0])},
-}  # fmt: skip
+    "not a safetensors file": {
+        "outside of the file": {"wte.weight": entry(shape=[10**9], offsets=[0, 4 * 10**9])},
+        "more than its bytes": {"wte.weight": entry(shape=[10**18])},
+        "product that wraps to 2": {"wte.weight": entry(shape=[2**32, 2**32, 2])},
+        "negative offset": {"wte.weight": entry(offsets=[-8, 0])},
+        "offsets backwards": {"wte.weight": entry(offsets=[8, 0])},
+        "a gap in front": {"wte.weight": entry(offsets=[8, 16])},
+        "a gap between": {"wte.weight": entry(), "wpe.weight": entry(offsets=[12, 20])},
+        "negative shape": {"wte.weight": entry(shape=[-1, -2])},
+        "shape that is no number": {"wte.weight": entry(shape=["2"])},
+        "shape that is a fraction": {"wte.weight": entry(shape=[2.0])},
+        "shape that is true": {"wte.weight": entry(shape=[True, 2])},
+        "shape that is text": {"wte.weight": entry(shape="22")},
+        "three offsets": {"wte.weight": entry(offsets=[0, 4, 8])},
+        "dtype that is a list": {"wte.weight": entry(dtype=["F32"])},
+        "dtype unknown": {"wte.weight": entry(dtype="F31")},
+        "no dtype": {"wte.weight": {"shape": [2], "data_offsets": [0, 8]}},
+        "entry that is a number": {"wte.weight": 5},
+        "overlap": {"wte.weight": entry(), "wpe.weight": entry(offsets=[4, 12])},
+        "same bytes twice": {"wte.weight": entry(), "wpe.weight": entry()},
+        "a name of a million letters": {"w" * 10**6: entry(shape=[3])},
+        "line breaks in other places": {"\n" * 500: entry(dtype="\n", shape="\n", offsets="\n")},
+        "overlap of long names": {"\x1b[2J" * 500: entry(), "w" * 10**6: entry()},
+        "numbers of 4000 digits": {"wte.weight": entry(offsets=[0, 10**4000])},
+    },
+    "twice": {
+        "same tensor twice": {"wte.weight": entry(), "transformer.wte.weight": entry(offsets=[8, 16])},
+        "a name with a line break twice": {"a\nb": entry(), "transformer.a\nb": entry(offsets=[8, 16])},
+    },
+    "contrary to hparams.json": {
+        "no tensors": {},
+        "layer of a million digits": {f"h.{'9' * 10**6}.ln_1.weight": entry()},
+        "a name with a line break": {"a\nb": entry()},
+        "a name that clears the screen": {"\x1b[2J": entry()},
+        "huge shape, no bytes": {"wte.weight": entry(shape=[2**40, 0], offsets=[0, 0])},
+    },
+}
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_hostile_safetensors_headers(kind, folder, tiny_hparams, tiny_arrays, faults):
-    faults.injected("hostile safetensors header")
-    header = json.dumps(HOSTILE[kind]).encode()
-    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(100))
-    line = outcome(load_safetensors, folder, tiny_hparams, tiny_arrays)
-    assert ("contradicts hparams.json" in line) == (list(HOSTILE).index(kind) >= list(HOSTILE).index("no tensors"))
-    assert ("overlap" in line) == (kind in ("overlap", "same bytes twice", "overlap of long names"))
-    faults.survived("hostile safetensors header")
+@pytest.mark.parametrize(("why", "kind"), [(why, kind) for why, kinds in HOSTILE.items() for kind in kinds])
+def test_hostile_safetensors_headers(why, kind, folder, tiny_hparams, tiny_arrays):
+    header = json.dumps(HOSTILE[why][kind]).encode()
+    data = {"no tensors": 0, "huge shape, no bytes": 0, "overlap": 12, "a gap in front": 16, "a gap between": 20}
+    n_bytes = data.get(kind, 16 if why == "twice" else 8)
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(n_bytes))
+    assert why in outcome(load_safetensors, folder, tiny_hparams, tiny_arrays)
 
 
-@pytest.mark.parametrize("dtype", ["\n" * 10**6, None, 5, "BOOL"])
+@pytest.mark.parametrize("dtype", ["\n" * 10**6, None, 5, "BOOL", "I32", "F8_E4M3"])
 @pytest.mark.parametrize("shape", [(260, 32), [1] * 10**5])
-def test_hostile_entries_of_tensors_that_are_read(dtype, shape, folder, tiny_hparams, tiny_arrays, faults):
+def test_hostile_entries_of_tensors_that_are_read(dtype, shape, folder, tiny_hparams, tiny_arrays):
     path = folder / "model.safetensors"
     content = path.read_bytes()
     length = struct.unpack("<Q", content[:8])[0]
     header = json.loads(content[8 : 8 + length])
-    faults.injected("hostile safetensors header")
     header["wte.weight"] |= {"dtype": dtype, "shape": shape}
     header = json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(header)) + header + content[8 + length :])
-    assert "tensor wte" in outcome(load_safetensors, folder, tiny_hparams, tiny_arrays)
-    faults.survived("hostile safetensors header")
+    assert str(path) in outcome(load_safetensors, folder, tiny_hparams, tiny_arrays)
 
 
 @pytest.mark.parametrize("length", [0, 1, 2**31, 2**63, 2**64 - 1, 10**9])
 @pytest.mark.parametrize("header", [b"{}", b"[" * 10**6, b'{"a":' * 10**5, b"\xff" * 50, b'{"a": 1, "a": 1}', b"1e999"])
-def test_headers_that_are_none(length, header, folder, tiny_hparams, tiny_arrays, faults):
-    faults.injected("hostile safetensors header", 2)
+def test_headers_that_are_none(length, header, folder, tiny_hparams, tiny_arrays):
     for declared in (length, len(header)):
         (folder / "model.safetensors").write_bytes(struct.pack("<Q", declared) + header + bytes(100))
         assert "model.safetensors" in outcome(load_safetensors, folder, tiny_hparams, tiny_arrays)
-    faults.survived("hostile safetensors header", 2)

@@ -52,18 +52,23 @@ def command(monkeypatch, capsys):
 
     def command(*words):
         monkeypatch.setattr(sys, "argv", ["main.py", *words])
-        before, hook = signal.getsignal(signal.SIGINT), sys.unraisablehook
         try:
             exits.run(main.main, main.__doc__)
             status = 0
         except SystemExit as end:
             status = end.code
-        finally:
-            signal.signal(signal.SIGINT, before)
-            sys.unraisablehook = hook
         return status, *capsys.readouterr()
 
     return command
+
+
+@pytest.fixture(autouse=True)
+def as_before():
+    """What a command sets for its process is undone."""
+    handler, hook = signal.getsignal(signal.SIGINT), sys.unraisablehook
+    yield
+    signal.signal(signal.SIGINT, handler)
+    sys.unraisablehook = hook
 
 
 def is_one_line(line):
@@ -118,18 +123,16 @@ BAD = {
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_bad_input_is_one_line(kind, command, flags, folder, faults, monkeypatch):
+def test_bad_input_is_one_line(kind, command, flags, folder, monkeypatch):
     monkeypatch.setattr(texts, "MAX_TEXT_BYTES", 2**20)
     weights, before = [], sorted(os.listdir(folder))
     monkeypatch.setattr(models, "load_params", lambda *args: weights.append(args) or utils.load_params(*args))
     for words in BAD[kind]:
         words = words.split(" ")
         names = {re.match(r"--(\w+)|", word)[1] for word in words}
-        faults.injected(f"bad input: {kind}")
         status, out, err = command(*words, *(word for word in flags if word[2:].partition("=")[0] not in names))
         assert (status, out) == (2, "") and is_one_line(err), (words, status, out, err)
         assert not weights or "--verify" in words
-        faults.survived(f"bad input: {kind}")
     assert sorted(os.listdir(folder)) == before
 
 
@@ -140,7 +143,7 @@ def test_bytes_that_are_not_utf8(flags):
         assert (done.returncode, done.stdout) == (2, b"") and is_one_line(done.stderr.decode())
 
 
-def test_no_network(command, folder, monkeypatch, faults):
+def test_no_network(command, folder, monkeypatch):
     """The line says that --demo works without one."""
 
     def refuse(*args, **kwargs):
@@ -149,14 +152,12 @@ def test_no_network(command, folder, monkeypatch, faults):
     monkeypatch.setattr("socket.socket.connect", refuse)
     monkeypatch.setattr("socket.getaddrinfo", refuse)
     monkeypatch.setattr("time.sleep", lambda seconds: None)
-    faults.injected("no network")
     status, out, err = command()
     assert (status, out) == (2, "") and is_one_line(err.splitlines(keepends=True)[-1])
     assert "--demo works without" in err and "Traceback" not in err
-    faults.survived("no network")
 
 
-# ---- Thousands of command lines --------------------------------------------------------------------------------------
+# ---- Wild command lines ---------------------------------------------------------------------------------------------
 
 WILD = [
     "",
@@ -255,20 +256,20 @@ def wild_words(rng):
     return [word for word in words if word not in ("-h", "--help")]
 
 
-def test_wild_command_lines(command, flags, folder, faults, monkeypatch):
-    """Success, or one line and status 2: for thousands of command lines, hundreds of which are decoded."""
-    rng = random.Random(0)
+@pytest.mark.parametrize(("seed", "n"), [(0, 300), pytest.param(1, 3000, marks=pytest.mark.slow)])
+def test_wild_command_lines(seed, n, command, flags, folder, monkeypatch):
+    """Success, or one line and status 2: for many command lines, of which a good part is decoded."""
+    rng = random.Random(seed)
     monkeypatch.setattr(display, "read_bandwidth", lambda **_: 1e10)
     monkeypatch.setattr(verifying.verify, "verify", lambda *args, **_: [verify.Check("none", True, "")])
     monkeypatch.setattr(utils, "download_gpt2_files", offline)
     monkeypatch.setattr(memory, "available", lambda: rng.choice([10**5, 10**9, 10**9, 10**9, None]))
     statuses = {0: 0, 2: 0}
-    for _ in range(2000):
+    for _ in range(n):
         words = wild_words(rng)
         typed = {word.lstrip("-").partition("=")[0].replace("-", "_") for word in words}
         words += [word for word in [*flags, "--n_tokens_to_generate=4"] if word[2:].partition("=")[0] not in typed]
         Path("wild.txt").write_bytes(rng.choice([wild_text(rng).encode("utf-8", "replace"), rng.randbytes(20)]))
-        faults.injected("wild command lines")
         try:
             status, out, err = command(*words)
         except BaseException as error:
@@ -279,46 +280,51 @@ def test_wild_command_lines(command, flags, folder, faults, monkeypatch):
         else:
             assert (status, out) == (2, "") and is_one_line(last), (words, out, err)
         statuses[status] += 1
-        faults.survived("wild command lines")
         if Path("out.json").exists():
             json.loads(Path("out.json").read_text(encoding="utf-8"))
             Path("out.json").unlink()
-    assert statuses[0] > 300 and statuses[2] > 300, statuses
+    assert statuses[0] > n / 7 and statuses[2] > n / 7, statuses
 
 
 def offline(model_size, *args):
     raise UserError(f"cannot download {model_size} in a test")
 
 
-def test_wild_prompts(command, flags, folder, faults):
+def test_wild_prompts(command, flags, folder):
     """Any Unicode, control characters, and 1 MB of it: from the command line and from files."""
     rng = random.Random(1)
-    prompts = [wild_text(rng, 12) for _ in range(150)] + ["\n" * 10**6, "\ud7ff" * 350_000, "x" * 10**6, "\0" * 10**6]
+    prompts = [wild_text(rng, 12) for _ in range(60)] + ["\n" * 10**6, "\ud7ff" * 350_000, "x" * 10**6, "\0" * 10**6]
     decoded = 0
     for prompt in prompts:
         Path("wild.txt").write_bytes(data := prompt.encode("utf-8", "surrogatepass"))
         for words in ([f"--prompt={prompt}"], ["--prompt_file", "wild.txt"]):
-            faults.injected("wild prompts")
             status, out, err = command(*words, *flags, "--quiet", "--n_tokens_to_generate=2")
             if status == 0:
                 decoded += 1
                 assert out.count(f"Text = {data.decode().translate(display.SHOWN)}") == 2
             else:
                 assert out == "" and is_one_line(err), (prompt[:80], out, err)
-            faults.survived("wild prompts")
-    assert decoded > 100
+    assert decoded > 40
 
 
 # ---- Ctrl-C ----------------------------------------------------------------------------------------------------------
 
 
 def started(flags, *words):
-    return subprocess.Popen(
-        [*COMMAND, *flags, *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=os.environ | {"PYTHONUNBUFFERED": "1"},
-    )
+    """A process that ignores Ctrl-C until main.py says what to do with it: before, it would be Python that answers.
+
+    So it does not matter either whether these tests run in the foreground of a shell or in its background.
+    """
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited
+    try:
+        return subprocess.Popen(
+            [*COMMAND, *flags, *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        )
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def interrupt(process, times=1):
@@ -335,49 +341,76 @@ def interrupt(process, times=1):
     return out, err
 
 
-def test_ctrl_c_at_any_moment(flags, folder, faults):
-    """From the first import to the report, in the run and in --verify."""
+@pytest.mark.parametrize("n", [6, pytest.param(40, marks=pytest.mark.slow)])
+def test_ctrl_c_at_any_moment(n, flags, folder):
+    """From the first import to the report."""
     process = started(flags, "--json", "run.json", "--quiet")
     start = time.perf_counter()
     assert process.wait() == 0
     whole = time.perf_counter() - start
-    rng, interrupted = random.Random(0), 0
-    for i in range(14):
+    rng, interrupted = random.Random(n), 0
+    for i in range(n):
         Path("run.json").unlink(missing_ok=True)
         process = started(flags, "--json", "run.json", *(["--n_samples=2"] if i % 2 else []))
-        time.sleep(max(0.1, rng.random() * whole))
-        faults.injected("Ctrl-C")
+        time.sleep((i + rng.random()) / n * whole)
         interrupt(process, times=rng.choice([1, 1, 3]))
         interrupted += process.returncode == 130
         assert [name for name in os.listdir(folder) if name.startswith("run.json")] in ([], ["run.json"])
         if Path("run.json").exists():
             json.loads(Path("run.json").read_text(encoding="utf-8"))
-        faults.survived("Ctrl-C")
     assert interrupted > 0
 
 
-def test_ctrl_c_while_decoding_shows_the_text_so_far(flags, faults):
+def test_ctrl_c_while_decoding_shows_the_text_so_far(flags):
     """Thousands of samples would follow; those that are there are shown, and so is what there is of the next."""
     for words in (["--n_samples=100000"], ["--n_samples=100000", "--stream"]):
         process = started(flags, "--prompt=the", "--quiet", *words)
         first = process.stdout.readline() + process.stdout.readline() + process.stdout.readline()
         assert first == b"\nAutoregressive Decode\n---------------------\n"
-        time.sleep(0.7)
-        faults.injected("Ctrl-C while decoding")
+        time.sleep(0.3)
         out, _ = interrupt(process)
         assert process.returncode == 130 and out.endswith("\n")
         whole = re.findall(r"^Text = the(.*)$", out, re.MULTILINE)
         assert whole and len(set(whole[:-1])) <= 1 and whole[0].startswith(whole[-1])
-        faults.survived("Ctrl-C while decoding")
 
 
-def test_ctrl_c_in_verify(flags, faults):
+def test_ctrl_c_in_verify(flags):
     process = started(flags, "--verify", "--n_tokens_to_generate=10")
     assert process.stdout.readline() == b"Verify\n"
-    faults.injected("Ctrl-C in --verify")
     interrupt(process)
     assert process.returncode == 130
-    faults.survived("Ctrl-C in --verify")
+
+
+@pytest.mark.parametrize("behind", [SystemError("fspath returned a result with an exception set"), UserError("cannot")])
+@pytest.mark.parametrize("named", [True, False])
+def test_ctrl_c_that_became_another_error(behind, named, monkeypatch, capsys):
+    """As in code in C, or where what was interrupted is told as what failed."""
+
+    def action():
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as error:
+            try:
+                raise behind from (error if named else None)
+            except Exception as error:
+                raise ImportError("no such module") from error
+
+    monkeypatch.delitem(sys.modules, "jax", raising=False)  # with it, a process ends without a word to its caller
+    with pytest.raises(SystemExit) as caught:
+        exits.guarded(action)
+    assert (caught.value.code, capsys.readouterr().err) == (130, "interrupted\n")
+
+
+def test_an_error_of_its_own_is_no_ctrl_c(capsys):
+    def action():
+        try:
+            raise UserError("cannot")
+        except UserError as error:
+            raise SystemError from error
+
+    with pytest.raises(SystemError):
+        exits.guarded(action)
+    assert capsys.readouterr().err == ""
 
 
 def test_ctrl_c_while_json_is_written(folder, monkeypatch):
@@ -407,9 +440,8 @@ def test_ctrl_c_while_modules_are_imported():
 
 
 @pytest.mark.parametrize("words", [["--verbose"], ["--stream"], ["--help"], ["--verify"]])
-def test_a_reader_that_has_gone(flags, words, faults):
+def test_a_reader_that_has_gone(flags, words):
     """As `| head -1` does: no traceback."""
-    faults.injected("standard output closed early")
     reader, writer = os.pipe()
     os.close(reader)
     env = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
@@ -417,42 +449,39 @@ def test_a_reader_that_has_gone(flags, words, faults):
     os.close(writer)
     err = done.stderr.decode()
     assert done.returncode == 2 and "Error" not in err and "Exception" not in err, err
-    faults.survived("standard output closed early")
 
 
-def test_a_full_disk_behind_standard_output(flags, faults):
+def test_a_full_disk_behind_standard_output(flags):
     if not os.path.exists("/dev/full"):
         pytest.skip("/dev/full is Linux's")
-    faults.injected("standard output to a full disk")
     with open("/dev/full", "wb") as full:
         done = subprocess.run([*COMMAND, *flags, "--quiet"], stdout=full, stderr=subprocess.PIPE)
     assert done.returncode == 2
     assert (
         done.stderr.decode().rpartition("\r")[2].lstrip() == "error: cannot write the output: No space left on device\n"
     )
-    faults.survived("standard output to a full disk")
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
-def test_streams_that_are_closed_from_the_start(flags, closed, faults):
-    faults.injected("streams closed from the start")
+def test_streams_that_are_closed_from_the_start(flags, closed):
     command = ["sh", "-c", f'"$@" {closed}', "sh", *COMMAND, *flags, "--n_tokens_to_generate=3"]
     done = subprocess.run(command, capture_output=True)
     assert done.returncode == 0 and b"Error" not in done.stderr, done.stderr
     assert b"Text = " in done.stdout or ">&-" in closed.split()
     bad = subprocess.run([*command, "--bogus"], capture_output=True)
     assert bad.returncode == 2 and bad.stdout == b""
-    faults.survived("streams closed from the start")
 
 
-def test_a_terminal_that_knows_ascii_alone(flags, faults):
-    for env in ({"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}):
-        faults.injected("standard output in ASCII")
-        command = [*COMMAND, *flags, "--prompt", "thé", "--verbose", "--n_tokens_to_generate=9"]
-        done = subprocess.run(command, capture_output=True, env=os.environ | env)
-        assert done.returncode == 0, done.stderr
-        assert b"Text = th\\xe9" in done.stdout and b"\\u03b1 " in done.stdout
-        faults.survived("standard output in ASCII")
+ASCII = {"PYTHONIOENCODING": "ascii"}
+C_LOCALE = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+
+
+@pytest.mark.parametrize("env", [ASCII, pytest.param(C_LOCALE, marks=pytest.mark.slow)])
+def test_a_terminal_that_knows_ascii_alone(env, flags):
+    command = [*COMMAND, *flags, "--prompt", "thé", "--verbose", "--n_tokens_to_generate=9"]
+    done = subprocess.run(command, capture_output=True, env=os.environ | env)
+    assert done.returncode == 0, done.stderr
+    assert b"Text = th\\xe9" in done.stdout and b"\\u03b1 " in done.stdout
 
 
 def test_color_on_a_real_terminal(flags):

@@ -5,45 +5,11 @@ import inspect
 
 import numpy as np
 import pytest
+from tiny import HPARAMS, logits_themselves, random_params
 
 import gpt2 as gpt2_module
 from gpt2 import attention, gelu, gpt2, layer_norm, softmax
 from speculative.engines.cached import CachedModel, KVCache
-
-HPARAMS = {"n_vocab": 50, "n_ctx": 24, "n_embd": 12, "n_head": 3, "n_layer": 3}
-
-
-def random_params(hparams=HPARAMS, seed=0):
-    rng = np.random.default_rng(seed)
-    n_embd = hparams["n_embd"]
-
-    def array(*shape, scale=0.3, mean=0.0):
-        return (mean + scale * rng.standard_normal(shape)).astype(np.float32)
-
-    def norm():
-        return {"g": array(n_embd, mean=1.0), "b": array(n_embd)}
-
-    def weights(n_in, n_out):
-        return {"w": array(n_in, n_out), "b": array(n_out)}
-
-    def block():
-        return {
-            "ln_1": norm(),
-            "attn": {"c_attn": weights(n_embd, 3 * n_embd), "c_proj": weights(n_embd, n_embd)},
-            "ln_2": norm(),
-            "mlp": {"c_fc": weights(n_embd, 4 * n_embd), "c_proj": weights(4 * n_embd, n_embd)},
-        }
-
-    return {
-        "wte": array(hparams["n_vocab"], n_embd),
-        "wpe": array(hparams["n_ctx"], n_embd),
-        "blocks": [block() for _ in range(hparams["n_layer"])],
-        "ln_f": norm(),
-    }
-
-
-def identity(logits):
-    return logits
 
 
 @pytest.fixture
@@ -103,7 +69,7 @@ def test_n_last_is_the_last_rows(params):
 def test_the_cached_model_equals_the_uncached_whatever_was_asked_before(params):
     """A random walk over sequences that grow, are cut back, are replaced and repeat: the cache never goes stale."""
     rng = np.random.default_rng(1)
-    model = CachedModel(params, HPARAMS, identity)
+    model = CachedModel(params, HPARAMS, logits_themselves)
     x, kept = np.array([7]), []
     for _ in range(200):
         x = x[: rng.integers(1, len(x) + 1)]
@@ -120,7 +86,7 @@ def test_the_cached_model_equals_the_uncached_whatever_was_asked_before(params):
 
 def test_the_cached_model_feeds_only_what_is_new(params):
     fed = []
-    model = CachedModel(params, HPARAMS, identity)
+    model = CachedModel(params, HPARAMS, logits_themselves)
     forward = model.forward
     model.forward = lambda inputs, n_last: (fed.append(list(inputs)), forward(inputs, n_last=n_last))[1]
     for x, n_last in [([1, 2, 3], 1), ([1, 2, 3, 4, 5, 6], 4), ([1, 2, 3, 4, 9], 1), ([1, 2, 3, 4, 9], 1), ([8], 1)]:
@@ -129,7 +95,7 @@ def test_the_cached_model_feeds_only_what_is_new(params):
 
 
 def test_an_interrupted_pass_leaves_an_empty_cache(params):
-    model = CachedModel(params, HPARAMS, identity)
+    model = CachedModel(params, HPARAMS, logits_themselves)
     model([1, 2, 3])
     forward, model.forward = model.forward, lambda *args, **kwargs: 1 / 0
     with pytest.raises(ZeroDivisionError):
@@ -139,7 +105,7 @@ def test_an_interrupted_pass_leaves_an_empty_cache(params):
 
 
 def test_the_context_ends_where_it_ends(params):
-    model = CachedModel(params, HPARAMS, identity)
+    model = CachedModel(params, HPARAMS, logits_themselves)
     assert model(np.zeros(24, int)).shape == (1, 50)
     with pytest.raises(ValueError, match="context"):
         model(np.zeros(25, int))

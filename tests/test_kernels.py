@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from tiny import convert, random_params
 
 pytest.importorskip("numba")
 
@@ -19,12 +20,16 @@ from speculative.engines.packed import (
     reference_matmul_int8,
     store,
 )
-from tests.test_gpt2 import random_params
 
 # n_in, n_out: one input, less than a tile, whole tiles, an odd number of tiles, more than one block of inputs, and the
 # widths of a small model.
 SHAPES = [(1, 1), (1, 37), (70, 5), (64, 64), (33, 3 * 32), (1100, 130), (192, 576), (768, 192)]
 MOST_ROWS = 40
+
+
+@pytest.fixture(autouse=True)
+def all_threads(one_thread):
+    packed.set_threads()
 
 
 def rows_are_independent(weight, n_in, rng):
@@ -178,15 +183,6 @@ def test_the_logits_of_a_token_have_the_same_bits_in_every_split(dtype):
     assert alone.dtype == np.float32
     for splits in ([48], [5] * 9 + [3], [2] * 24, [10, 9, 17, 12], [31, 1, 16]):
         assert np.array_equal(logits(splits), alone)
-
-
-def convert(params, convert_one, name=""):
-    """What the loader does: convert_one(name, array) for every array of params."""
-    if isinstance(params, dict):
-        return {key: convert(value, convert_one, f"{name}/{key}" if name else key) for key, value in params.items()}
-    if isinstance(params, list):
-        return [convert(value, convert_one, name) for value in params]
-    return convert_one(name, params)
 
 
 def test_threads_share_the_tiles_evenly_and_change_no_bit():

@@ -4,19 +4,15 @@ import os
 import subprocess
 import sys
 import tracemalloc
-from pathlib import Path
 
 import numpy as np
 import pytest
+from tiny import HPARAMS, ROOT, convert, random_params
 
 from gpt2 import gpt2
 from speculative.engines import packed
 from speculative.engines.packed import DTYPES, PackedEmbedding, PackedKVCache, PackedWeight, packer, store, widen
 from speculative.errors import UserError
-from tests.test_gpt2 import HPARAMS, random_params
-from tests.test_kernels import convert
-
-ROOT = Path(__file__).parent.parent
 
 
 def random_weight(n_in, n_out, seed=0):
@@ -130,9 +126,9 @@ def test_without_numba_numpy_multiplies_and_one_line_says_so(monkeypatch, capsys
     finally:
         monkeypatch.undo()
         packed.kernels.cache_clear()
-        packed.set_threads()
 
 
+@pytest.mark.slow  # all that the int8 kernels consist of is compiled
 def test_compiling_is_announced_once_and_the_next_process_finds_it_done(tmp_path):
     script = "from speculative.engines.packed import warm_up; warm_up('int8')"
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
@@ -148,11 +144,9 @@ def test_compiling_is_announced_once_and_the_next_process_finds_it_done(tmp_path
 
 def test_threads_agree():
     threadpoolctl = pytest.importorskip("threadpoolctl")
-    try:
-        packed.set_threads(1)
-        assert packed.kernels().numba.get_num_threads() == 1
-        assert {pool["num_threads"] for pool in threadpoolctl.threadpool_info()} == {1}
-        with pytest.raises(UserError, match="threads"):
-            packed.set_threads(100_000)
-    finally:
-        packed.set_threads()
+    for n in (packed.most_threads(), 1):
+        packed.set_threads(n)
+        assert packed.kernels().numba.get_num_threads() == n
+        assert {pool["num_threads"] for pool in threadpoolctl.threadpool_info()} == {n}
+    with pytest.raises(UserError, match="threads"):
+        packed.set_threads(100_000)

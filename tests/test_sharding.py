@@ -13,20 +13,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_gpt2 import random_params
+from tiny import first_layer, logits_themselves, random_params
 
 from speculative.engines.cached import CachedModel
 
-# Five heads, which none of 2, 4 and 8 divides; the prefix of the layers is the draft.
+# Five heads, which none of 2, 4 and 8 divides.
 HPARAMS = {"n_vocab": 50, "n_ctx": 32, "n_embd": 40, "n_head": 5, "n_layer": 2}
-DRAFT = {**HPARAMS, "n_layer": 1}
 PROMPT = [3, 1, 4, 1, 5]
-DEVICES = [1, 2, 4, 8]
+N_HEAD = {1: 5, 2: 6, 4: 8, 8: 8}  # by the number of devices, the heads that each of them has a share of
 
 
 def models():
+    """(target, draft), each as (params, hparams)."""
     params = random_params(HPARAMS, seed=1)
-    return params, {**params, "blocks": params["blocks"][:1]}
+    return (params, HPARAMS), first_layer(params, HPARAMS)
 
 
 def decode(network, draft, temperature):
@@ -36,7 +36,7 @@ def decode(network, draft, temperature):
     return [token for step in decoder.speculative(PROMPT, 16, 3, seed=1) for token in step.tokens]
 
 
-def on_eight_devices():
+def on_devices(devices):
     """What the tests below look at, for each number of devices."""
     import jax
 
@@ -44,12 +44,10 @@ def on_eight_devices():
     from speculative.engines.jax_engine import JaxModel
 
     found = {}
-    for n in DEVICES:
+    for n in devices:
         mesh = sharding.make_mesh(n)
-        target, draft = (
-            sharding.place(*pair, "float32", mesh) for pair in zip(models(), (HPARAMS, DRAFT), strict=True)
-        )
-        model = JaxModel(target, to_probs=lambda logits: logits)
+        target, draft = (sharding.place(*model, "float32", mesh) for model in models())
+        model = JaxModel(target, to_probs=logits_themselves)
         arguments = target.params, np.zeros(4, np.int32), np.int32(0), model.new_cache()
         program = model.step.lower(*arguments).compile().as_text()
         found[n] = {
@@ -62,10 +60,10 @@ def on_eight_devices():
             ],
         }
         if n == 4:
-            whole = sharding.place(models()[1], DRAFT, "float32", mesh, split=False)
+            whole = sharding.place(*models()[1], "float32", mesh, split=False)
             found["greedy, with a whole draft"] = decode(target, whole, 0.0)
     for kind, temperature in [("sampled", 0.9), ("greedy", 0.0)]:
-        networks = [sharding.place(*pair) for pair in zip(models(), (HPARAMS, DRAFT), strict=True)]
+        networks = [sharding.place(*model) for model in models()]
         found[kind] = decode(*networks, temperature)
     return found
 
@@ -82,17 +80,17 @@ def in_two_processes():
     import jax
 
     mesh = sharding.make_mesh(4)
-    target = sharding.place(models()[0], HPARAMS, "float32", mesh)
-    draft, seconds = sharding.place_draft(models()[1], DRAFT, "float32", mesh, repeats=1)
+    target = sharding.place(*models()[0], "float32", mesh)
+    draft, seconds = sharding.place_draft(*models()[1], "float32", mesh, repeats=1)
     return {"tokens": decode(target, draft, 0.9), "local": jax.local_device_count(), "first": first, "seconds": seconds}
 
 
-def start(function, n_devices, **environment):
+def start(call, n_devices, **environment):
     # Optimisation would take most of the time, and change nothing of what is looked at.
     flags = f"--xla_force_host_platform_device_count={n_devices} --xla_backend_optimization_level=0"
     here = Path(__file__).parent
     return subprocess.Popen(
-        [sys.executable, "-c", f"import json, test_sharding as t; print('\\n' + json.dumps(t.{function.__name__}()))"],
+        [sys.executable, "-c", f"import json, test_sharding as t; print('\\n' + json.dumps(t.{call}))"],
         env={
             **os.environ,
             "XLA_FLAGS": flags,
@@ -112,14 +110,19 @@ def result(process):
     return json.loads(out.strip().split("\n")[-1])
 
 
+@pytest.fixture(scope="module", params=[[1, 4], pytest.param([1, 2, 4, 8], marks=pytest.mark.slow)], ids=str)
+def devices(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def found():
-    return result(start(on_eight_devices, 8))
+def found(devices):
+    return result(start(f"on_devices({devices})", 8))
 
 
-def test_the_tokens_are_the_same_on_any_number_of_devices(found):
+def test_the_tokens_are_the_same_on_any_number_of_devices(found, devices):
     assert len(found["sampled"]) == 16
-    for n in DEVICES:
+    for n in devices:
         assert found[str(n)]["sampled"] == found["sampled"]
 
 
@@ -127,38 +130,40 @@ def test_the_draft_may_lie_whole_on_every_device(found):
     assert found["greedy, with a whole draft"] == found["greedy"] != found["sampled"]
 
 
-def test_the_logits_are_those_of_numpy(found):
-    expected = CachedModel(models()[0], HPARAMS, lambda logits: logits)(PROMPT, 2)
-    for n in DEVICES:
+def test_the_logits_are_those_of_numpy(found, devices):
+    expected = CachedModel(*models()[0], logits_themselves)(PROMPT, 2)
+    for n in devices:
         np.testing.assert_allclose(found[str(n)]["logits"], expected, atol=5e-5)
 
 
-def test_heads_are_added_until_they_divide(found):
-    assert [found[str(n)]["n_head"] for n in DEVICES] == [5, 6, 8, 8]
+def test_heads_are_added_until_they_divide(found, devices):
+    assert [found[str(n)]["n_head"] for n in devices] == [N_HEAD[n] for n in devices]
 
 
-def test_two_all_reduces_a_layer_one_for_the_logits_and_the_embeddings_gathered(found):
+def test_two_all_reduces_a_layer_one_for_the_logits_and_the_embeddings_gathered(found, devices):
     assert found["1"]["collectives"] == []
-    for n in (2, 4, 8):
+    for n in devices[1:]:
         assert sorted(found[str(n)]["collectives"]) == ["all-gather"] + ["all-reduce"] * (2 * 2 + 1)
 
 
-def test_every_device_has_its_share(found):
+def test_every_device_has_its_share(found, devices):
     """All but wpe, the norms and the biases that every device adds; the added heads are what is above that."""
     n_embd, n_layer = 40, 2
     everywhere = 4 * (HPARAMS["n_ctx"] * n_embd + (6 * n_layer + 2) * n_embd)
     of_heads = 4 * n_layer * (4 * n_embd * n_embd + 3 * n_embd)
     rest = found["1"]["bytes"] - everywhere - of_heads
-    for n, n_head in zip(DEVICES, [5, 6, 8, 8], strict=True):
-        assert found[str(n)]["bytes"] == everywhere + (rest + of_heads * n_head // 5) // n
+    for n in devices:
+        assert found[str(n)]["bytes"] == everywhere + (rest + of_heads * N_HEAD[n] // 5) // n
 
 
+@pytest.mark.slow  # two more processes, which both compile everything
+@pytest.mark.parametrize("devices", [[1, 2, 4, 8]], indirect=True, ids=str)
 def test_two_processes_decode_the_same_tokens(found):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     processes = [
-        start(in_two_processes, 2, JAX_COORDINATOR_ADDRESS=address, JAX_NUM_PROCESSES="2", JAX_PROCESS_ID=str(i))
+        start("in_two_processes()", 2, JAX_COORDINATOR_ADDRESS=address, JAX_NUM_PROCESSES="2", JAX_PROCESS_ID=str(i))
         for i in range(2)
     ]
     results = [result(process) for process in processes]

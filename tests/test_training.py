@@ -7,6 +7,7 @@ import re
 import jax
 import numpy as np
 import pytest
+from tiny import logits_themselves
 
 from encoder import get_encoder
 from speculative.engines.cached import CachedModel
@@ -49,7 +50,7 @@ def test_pair_loads_and_gives_the_loss_that_was_reported(trained, works):
     _, held_out = texts.split_works(works)
     encoder, hparams, params = load_encoder_hparams_and_params("tiny-target", str(out))
     assert hparams == TARGET
-    model = CachedModel(params, hparams, lambda logits: logits)
+    model = CachedModel(params, hparams, logits_themselves)
     tokens = np.array(encoder.encode(held_out[0]))
     losses = []
     for i in range(0, len(tokens) - 33, 32):
@@ -96,7 +97,7 @@ def test_continuations_at_temperature_0_are_greedy(trained):
     x = np.pad(x, ((0, 0), (0, 24)))
     gpt2, weights, temperature = load_gpt2(), jax.tree.map(jax.numpy.asarray, params), np.float32([0, 1])
     own = network.continuations(gpt2, hparams, weights, x, 8, temperature, jax.random.key(0))
-    model = CachedModel(params, hparams, lambda logits: logits)
+    model = CachedModel(params, hparams, logits_themselves)
     assert own.shape == (2, 32)
     np.testing.assert_array_equal(own[0, 8:], [model(own[0, :n])[0].argmax() for n in range(8, 32)])
     assert own[0].tolist() != own[1].tolist()
@@ -105,9 +106,10 @@ def test_continuations_at_temperature_0_are_greedy(trained):
 def test_windows_attend_to_themselves_alone():
     gpt2, params = load_gpt2(), network.init_params(TARGET, np.random.default_rng(0))
     x = np.random.default_rng(1).integers(300, size=(3, 32))
-    together = network.log_probs(gpt2, params, 2, x).reshape(3, 32, 300)
+    log_probs = jax.jit(lambda params, x: network.log_probs(gpt2, params, 2, x))
+    together = log_probs(params, x).reshape(3, 32, 300)
     for window, rows in zip(x, together, strict=True):
-        np.testing.assert_allclose(network.log_probs(gpt2, params, 2, window[None]), rows, atol=1e-5)
+        np.testing.assert_allclose(log_probs(params, window[None]), rows, atol=1e-5)
     assert -together.mean() == pytest.approx(math.log(300), abs=0.1)
 
 

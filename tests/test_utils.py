@@ -1,7 +1,7 @@
 """Loading: both forms of a checkpoint give the same arrays, and whatever does not fit is refused in one line."""
 
 import json
-import shutil
+import os
 import weakref
 
 import ml_dtypes
@@ -13,7 +13,7 @@ import utils
 from speculative.errors import UserError
 from utils import checkpoint_shapes, load_encoder_hparams_and_params, load_hparams
 
-FORMS = {"tf": ["checkpoint", utils.TF_INDEX, utils.TF_DATA], "safetensors": ["model.safetensors"]}
+FORMS = {"tf": [utils.TF_INDEX, utils.TF_DATA], "safetensors": ["model.safetensors"]}
 COMMON = ["hparams.json", "encoder.json", "vocab.bpe"]
 
 
@@ -126,7 +126,7 @@ def test_official_data_cut_short_is_refused(shared):
     folder = shared / "official-124M"
     hparams = load_hparams(folder / "hparams.json")
     line = refusal(utils.load_gpt2_params_from_tf_ckpt, str(folder / "model.ckpt"), hparams)
-    assert "model.ckpt.data-00000-of-00001 is cut short: 16,384 bytes" in line and "497,759,232" in line
+    assert f"{folder / utils.TF_DATA}: tensor wte cannot be used" in line
 
 
 @pytest.mark.parametrize(
@@ -146,17 +146,17 @@ def test_a_model_size_is_a_plain_folder_name(size, tiny_files, tmp_path):
     assert "not a plain folder name" in refusal(load_encoder_hparams_and_params, size, tmp_path)
 
 
-def test_unknown_size_names_what_there_is(model):
-    line = refusal(load_encoder_hparams_and_params, "tinny", model.parent)
-    assert all(name in line for name in (*utils.MODEL_SIZES, "holds tiny"))
-    assert "nothing" in refusal(load_encoder_hparams_and_params, "tinny", model / "nowhere")
+def test_an_unknown_model_is_told_from_the_official_ones(model):
+    for models_dir in (model.parent, model / "nowhere"):
+        line = refusal(load_encoder_hparams_and_params, "tinny", models_dir)
+        assert "tinny lacks hparams.json" in line and all(name in line for name in utils.MODEL_SIZES)
 
 
 def test_each_missing_file_is_named(model):
     for path in sorted(model.iterdir()):
         content = path.read_bytes()
         path.unlink()
-        assert f"has no {path.name}" in refusal(load_encoder_hparams_and_params, "tiny", model.parent)
+        assert f"lacks {path.name};" in refusal(load_encoder_hparams_and_params, "tiny", model.parent)
         path.write_bytes(content)
     load_encoder_hparams_and_params("tiny", model.parent)
 
@@ -177,71 +177,81 @@ def test_hparams_are_sane_numbers(change, tiny_hparams, tmp_path):
     assert str(path) in line and next(iter(change)) in line
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", "null", '{"n_embd": 1, "n_embd": 2}', "[" * 10**5, "\ud800", "NaN"])
+@pytest.mark.parametrize("text", ["", "[]", "{", "null", "5", '"ab"', "[[1]]", "[" * 10**5, "\ud800", "NaN"])
 def test_hparams_are_json(text, tmp_path):
     path = tmp_path / "hparams.json"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
-    assert f"{path} is not the JSON it should be" in refusal(load_hparams, path)
+    assert refusal(load_hparams, path).startswith(f"{path}: ")
 
 
 @pytest.mark.parametrize("change", [{"n_layer": 1}, {"n_layer": 3}, {"n_ctx": 8}, {"n_ctx": 17}, {"n_embd": 16}])
 def test_hparams_that_contradict_the_checkpoint(change, model, tiny_hparams):
     (model / "hparams.json").write_text(json.dumps(tiny_hparams | change))
     line = refusal(load_encoder_hparams_and_params, "tiny", model.parent)
-    assert "hparams.json" in line and ("tensor" in line or "cut short" in line)
+    assert "hparams.json" in line and "tensor" in line
 
 
 def test_hparams_that_contradict_the_vocabulary(model, tiny_hparams):
     (model / "hparams.json").write_text(json.dumps(tiny_hparams | {"n_vocab": 259}))
     line = refusal(load_encoder_hparams_and_params, "tiny", model.parent)
-    assert "260 tokens" in line and "n_vocab 259" in line
+    assert "260 tokens" in line and "n_vocab is 259" in line
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_weights_that_are_no_numbers(bad, model, tiny_arrays):
     arrays = {name: array.copy() for name, array in tiny_arrays.items()}
     arrays["h1/mlp/c_fc/w"][3, 5] = bad
-    if (model / "checkpoint").exists():
+    if (model / utils.TF_DATA).exists():
         write_tf(model, arrays)
     else:
         write_safetensors(model / "model.safetensors", arrays)
     assert "h1/mlp/c_fc/w holds NaN or infinity" in refusal(load_encoder_hparams_and_params, "tiny", model.parent)
 
 
-def test_weights_of_another_dtype(model, tiny_arrays):
-    wide = {name: array.astype(np.float64) for name, array in tiny_arrays.items()}
-    if (model / "checkpoint").exists():
-        write_tf(model, wide)
+@pytest.mark.parametrize("dtype", [np.float64, np.int32, ml_dtypes.float8_e4m3fn])
+def test_weights_of_another_dtype(dtype, model, tiny_arrays):
+    others = {name: array.astype(dtype) for name, array in tiny_arrays.items()}
+    if (model / utils.TF_DATA).exists():
+        write_tf(model, others)
     else:
-        write_safetensors(model / "model.safetensors", wide)
+        write_safetensors(model / "model.safetensors", others)
     line = refusal(load_encoder_hparams_and_params, "tiny", model.parent)
-    assert "float64" in line or "F64" in line
+    assert "tensor wte " in line and dtype.__name__ in line
 
 
-@pytest.mark.parametrize(
-    "name", ["../other/model.ckpt", "/etc/passwd", "..", "", "sub/model.ckpt", "..\\other\\model.ckpt", "a\\042b"]
-)
-def test_the_checkpoint_file_leads_nowhere_else(name, tiny_files, tmp_path):
-    for folder in ("other", "tiny"):
-        write_files(tmp_path / folder, tiny_files, COMMON + FORMS["tf"])
-    (tmp_path / "tiny" / "sub").mkdir()
-    for file in FORMS["tf"]:
-        shutil.copy(tmp_path / "tiny" / file, tmp_path / "tiny" / "sub")
-    (tmp_path / "tiny" / "checkpoint").write_text(f'model_checkpoint_path: "{name}"\n')
-    assert "checkpoint does not name" in refusal(load_encoder_hparams_and_params, "tiny", tmp_path)
+@pytest.mark.parametrize("name", ["../other/model.ckpt", "/etc/passwd", "..", "", "sub/model.ckpt"])
+def test_a_checkpoint_file_leads_nowhere_else(name, tiny_files, tiny_arrays, tmp_path):
+    """OpenAI's folders hold one, but nothing in it is needed."""
+    folder = write_files(tmp_path / "tiny", tiny_files, COMMON + FORMS["tf"])
+    (folder / "checkpoint").write_text(f'model_checkpoint_path: "{name}"\n')
+    assert_same(load_encoder_hparams_and_params("tiny", tmp_path)[2], tiny_arrays)
 
 
 def test_the_remedy_depends_on_where_a_file_came_from(tmp_path):
-    assert utils.remedy(tmp_path / "124M" / "vocab.bpe").startswith("delete ")
-    assert utils.remedy(tmp_path / "mine" / "vocab.bpe").startswith("replace ")
+    assert "; delete " in str(utils.bad_file(tmp_path / "124M" / "vocab.bpe", "damaged"))
+    assert "; replace " in str(utils.bad_file(tmp_path / "mine" / "vocab.bpe", "damaged"))
 
 
 def test_files_that_cannot_be_read(model, monkeypatch):
-    def refuse(*args, **kwargs):
-        raise PermissionError(13, "Permission denied", "weights")
-
-    monkeypatch.setattr(utils, "build_params", refuse)
-    assert refusal(load_encoder_hparams_and_params, "tiny", model.parent) == "cannot read weights: Permission denied"
     (model / "hparams.json").unlink()
     (model / "hparams.json").symlink_to(model)
-    assert "has no hparams.json" in refusal(load_encoder_hparams_and_params, "tiny", model.parent)
+    assert "lacks hparams.json" in refusal(load_encoder_hparams_and_params, "tiny", model.parent)
+
+
+def test_a_disk_that_fails_while_tensors_are_read(tiny_files, tiny_hparams, tmp_path):
+    folder = write_files(tmp_path / "tiny", tiny_files, tiny_files)
+    path = folder / "model.safetensors"
+
+    def cut_off(name, array):
+        os.truncate(path, 1000)
+
+    line = refusal(utils.load_gpt2_params_from_safetensors, path, tiny_hparams, cut_off)
+    assert f"{path}: tensor " in line and "cannot be used" in line
+
+
+def test_a_full_memory_is_not_the_files_fault(tiny_hparams):
+    def read(name):
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        utils.build_params("model.safetensors", checkpoint_shapes(tiny_hparams), read, tiny_hparams)

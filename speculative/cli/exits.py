@@ -50,9 +50,11 @@ def guarded(action: Callable, interrupted: str = "interrupted") -> None:
     """Calls action, of any command. A UserError ends it with its line and status 2, Ctrl-C with the other and 130."""
     try:
         action()
-    except UserError as error:
-        fail(f"error: {error}", 2)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Exception) as error:
+        if not is_interruption(error):
+            if isinstance(error, UserError):
+                fail(f"error: {error}", 2)
+            raise
         if "jax" in sys.modules:  # it may be compiling in threads of its own, over which Python's way out crashes
             with contextlib.suppress(OSError):
                 sys.stdout.flush()
@@ -61,9 +63,16 @@ def guarded(action: Callable, interrupted: str = "interrupted") -> None:
         fail(interrupted, 130)
 
 
+def is_interruption(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is behind it: code in C may turn a KeyboardInterrupt into a SystemError, and be its cause."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
 def unraisable(error):
     """An exception where none can be raised: a KeyboardInterrupt in numba's callbacks, say, must not be passed over."""
-    if isinstance(error.exc_value, KeyboardInterrupt):
+    if is_interruption(error.exc_value):
         os.write(2, b"interrupted\n")
         os._exit(130)
     sys.__unraisablehook__(error)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from speculative.drafters import drafter_names
-from speculative.fetch import FetchError, check_url
+from speculative.errors import UserError
 
 
 def text(value: str) -> str:
@@ -80,9 +80,11 @@ def lookahead(value: str) -> int | str:
 
 
 def source(value: str) -> str:
+    from speculative.fetch import check_url
+
     try:
         return value if value in ("openai", "huggingface") else check_url(value)
-    except FetchError:
+    except UserError:
         raise ValueError("openai, huggingface or an https address") from None
 
 

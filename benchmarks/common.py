@@ -1,0 +1,254 @@
+"""What the benchmarks share: flags, the pair of models, the grid of settings that is measured, turns, and tables.
+
+A grid is every drafter with every K, each setting and each prompt. It is measured --repeats times, each time in another
+random order, so that a machine that slows down for a while does so to all alike. The first decoding of each kind is not
+counted. Times are of decoding alone: the first step, which holds the prefill, is left out.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import time
+from collections import defaultdict
+from dataclasses import astuple
+from functools import partial
+from itertools import product
+from operator import ne
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+from zlib import crc32
+
+import numpy as np
+from tqdm import tqdm
+
+from speculative import drafters, sampling
+from speculative.cli import flags, models, texts, values
+from speculative.engines import packed
+from speculative.errors import UserError
+from speculative.filters import to_distribution
+from speculative.lookahead import AutoK
+from speculative.measure import files
+from speculative.measure.figures import figures
+from speculative.measure.machine import machine
+from speculative.measure.recorder import Iteration, Recorder
+
+MODELS = Path(__file__).parents[1] / "models"
+PROMPTS = {"prose": MODELS / "tiny-target" / "prompts.jsonl", "code": Path(__file__).parent / "prompts" / "code.jsonl"}
+BASELINE = "autoregressive"  # where the name of a drafter stands; its K is 0
+
+count = values.argument(values.integer(1))
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as main.py does."""
+
+    def __init__(self, doc):
+        super().__init__(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+    def error(self, message):
+        raise UserError(message)
+
+    def add_models(self, dtypes=packed.DTYPES):
+        self.add_argument("--draft_model_size", default="tiny-draft")
+        self.add_argument("--target_model_size", default="tiny-target")
+        self.add_argument("--models_dir", default=str(MODELS))
+        self.add_argument("--dtype", default="float32", choices=dtypes, help="weight format of the target model")
+        self.add_argument("--draft_dtype", default="float32", choices=dtypes, help="weight format of the draft model")
+
+    def add_json(self):
+        self.add_argument("--json", type=lambda path: files.check_writable(path) or path, help="a file for the results")
+
+
+def setting(text):
+    """ "0.5" -> (0.5, None); "1:0.9" -> (1.0, 0.9), the temperature and top-p."""
+    temperature, colon, top_p = text.partition(":")
+    return values.temperature(temperature), values.share(top_p) if colon else None
+
+
+def grid_options(doc, **defaults):
+    """The options of a command that measures a grid, checked; prompts is {domain: texts}. Raises UserError."""
+    parser = Parser(doc)
+    parser.add_models()
+    add = parser.add_argument
+    add("--prompts", nargs="+", help="files, .txt (a prompt a line) or .jsonl (objects with prompt) [prose and code]")
+    add("--n_prompts", type=count, default=4, help="at most so many of each file")
+    add("--n_tokens", type=count, default=64, help="how many to decode from each prompt")
+    add("--settings", nargs="+", type=values.argument(setting), help="temperature or temperature:top_p")
+    add("--drafters", nargs="+", type=values.drafter, default=["model"])
+    add("--K", nargs="+", type=values.argument(values.lookahead), help="lookaheads: whole numbers, or auto")
+    add("--repeats", type=count, default=3)
+    add("--out", help="a folder for the results and each measurement: what was interrupted goes on there")
+    parser.set_defaults(**defaults)
+    o = parser.parse_args()
+    paths = {Path(path).stem: path for path in o.prompts} if o.prompts else PROMPTS
+    o.prompts = {domain: texts.read_prompts(path, o.n_prompts) for domain, path in paths.items()}
+    fewest = 2 + max(1 if K == "auto" else K for K in o.K)  # auto begins with 1
+    if o.n_tokens < fewest:
+        raise UserError(f"--n_tokens must be at least {fewest}: only what follows the first window is timed")
+    return o
+
+
+class Setting(NamedTuple):
+    """What one measurement is of: the key under which it is kept. All but the first three fields are its kind."""
+
+    on: str  # models, number of tokens, machine
+    repeat: int
+    prompt: str
+    drafter: str
+    temperature: float
+    top_p: float | None
+    domain: str
+    K: int | str
+
+
+def load(o, prompts, **flags_of_main):
+    """(encoder, each prompt's ids, target model, draft model or None), as main.py loads them. Raises UserError."""
+    names = ("draft_model_size", "target_model_size", "models_dir", "dtype", "draft_dtype")
+    blogs = {"prompt": "-", "n_tokens_to_generate": o.n_tokens, "K": 1, "temperature": 0, "seed": 0}
+    options = flags.parse_options(**blogs, **{name: getattr(o, name) for name in names}, **flags_of_main)
+    return models.load_models(options, prompts)
+
+
+class Pair:
+    """A target, a draft where a drafter needs one, and how they decode the prompts of the options."""
+
+    def __init__(self, o):
+        prompts = [prompt for prompts in o.prompts.values() for prompt in prompts]
+        self.encoder, ids, self.target, self.draft = load(o, prompts, drafter="+".join(o.drafters))
+        self.ids, self.models = dict(zip(prompts, ids, strict=True)), [*filter(None, (self.target, self.draft))]
+        # sample_with replaces to_probs, so it is looked up at each call.
+        self.ngram = drafters.ngram_model(self.encoder.n_vocab, lambda log_p: self.target.to_probs(log_p))
+
+    def sample_with(self, **filters):
+        """Sets temperature and top_p of both models."""
+        for model in self.models:
+            model.to_probs = partial(to_distribution, **filters)
+
+    def decode(self, s, N):
+        """N tokens of a Setting, from empty caches -> [Iteration, ...]"""
+        self.sample_with(temperature=s.temperature, top_p=s.top_p)
+        for model in self.models:
+            model.forget()
+        recorder, rng = Recorder(), np.random.default_rng([s.repeat, crc32(s.prompt.encode())])
+        x, target = self.ids[s.prompt], recorder.target(self.target)
+        if s.K == 0:
+            steps = sampling.autoregressive_sampling(x, target, N, rng)
+        else:
+            parts = drafters.Parts(self.encoder.n_vocab, rng, self.ngram, self.draft)
+            draft = recorder.draft(drafters.make_drafter(s.drafter, parts))
+            decode = AutoK().decode if s.K == "auto" else partial(sampling.speculative_sampling, K=s.K)
+            steps = decode(x, draft, target, N, rng=rng)
+        list(recorder.watch(steps))
+        return recorder.iterations
+
+
+def all_settings(o):
+    """In the order in which they are measured: each repeat in a random order of its own."""
+    names = ("models_dir", "target_model_size", "dtype", "draft_model_size", "draft_dtype", "n_tokens")
+    on = " ".join([*(str(getattr(o, name)) for name in names), *map(str, machine().values())])
+    prompts = [(prompt, domain) for domain, prompts in o.prompts.items() for prompt in prompts]
+    once = [*product([(BASELINE, 0), *product(o.drafters, o.K)], o.settings, prompts)]
+    for repeat in range(o.repeats):
+        for i in np.random.default_rng(repeat).permutation(len(once)):
+            (drafter, K), setting, (prompt, domain) = once[i]
+            yield Setting(on, repeat, prompt, drafter, *setting, domain, K)
+
+
+def measure(o, pair=None):
+    """{Setting: [Iteration, ...]} of the whole grid. What the folder o.out keeps already is not measured again."""
+    path = Path(o.out, "measurements.jsonl") if o.out else Path(os.devnull)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "ab") as f:
+            done, settings = read_measurements(path), [*all_settings(o)]
+            todo = [s for s in settings if s not in done]
+            pair = pair or (Pair(o) if todo else None)
+            for s in {(s.drafter, s.K): s for s in todo}.values():
+                pair.decode(s, min(o.n_tokens, 24))  # not counted
+            for s in tqdm(todo, unit="run", disable=None):
+                done[s] = pair.decode(s, o.n_tokens)
+                f.write(b"\n" + json.dumps([s, [*map(astuple, done[s])]]).encode())
+                f.flush()
+    except OSError as error:
+        raise UserError(f"cannot write to {path}: {error.strerror}") from None
+    return {s: done[s] for s in settings}
+
+
+def read_measurements(path):
+    """{Setting: [Iteration, ...]} of a file. A line that cannot be read, as one that was cut off, is passed over."""
+    done = {}
+    for line in path.read_bytes().splitlines():
+        with contextlib.suppress(ValueError, TypeError):
+            s, run = json.loads(line)
+            done[Setting(*s)] = [Iteration(sampling.Step(*step), *rest) for step, *rest in run]
+    return done
+
+
+def write_results(path, o, **results):
+    if path:
+        files.write_json(path, {"options": vars(o), "machine": machine()} | results)
+
+
+def summarise(measured):
+    """A row for each kind of run. The speedup is the median over the prompts, each of medians over the repeats."""
+    groups = defaultdict(lambda: defaultdict(list))  # {kind: {prompt: [[Iteration, ...] of each repeat]}}
+    for s, iterations in measured.items():
+        groups[s[3:]][s.prompt].append(iterations)
+    rows = []
+    for kind in sorted(groups, key=lambda kind: (*kind[:2], kind[2] or 1, kind[3], str(kind[4]).zfill(4))):
+        baseline = groups[(BASELINE, *kind[1:4], 0)]
+        runs, plain = ([run for prompt in baseline for run in of[prompt]] for of in (groups[kind], baseline))
+        ms, plain_ms = (
+            np.reshape([*map(ms_per_token, x)], (len(baseline), -1)) for x in (runs, plain)
+        )  # [prompts, repeats]
+        later = [i for run in runs for i in run[1:]]
+        n_tokens = [len(i.step.tokens) for i in later]
+        by_token = np.repeat([1e3 * i.seconds / n for i, n in zip(later, n_tokens, strict=True)], n_tokens)
+        row = dict(zip(Setting._fields[3:], kind, strict=True)) | figures(recorder_of(plain), recorder_of(runs))
+        row |= {"runs": len(runs), "unlike": sum(map(ne, map(tokens, runs), map(tokens, plain)))}
+        row |= {"ms_per_token": ms.mean(), "sd": ms.std(), "loop_ms": 1e3 * np.mean([i.seconds for i in later])}
+        row |= zip(("p50", "p90", "p99"), np.percentile(by_token, [50, 90, 99]), strict=True)
+        row["speedup"] = np.median(np.median(plain_ms, 1) / np.median(ms, 1))
+        row["speedup_sd"] = np.median(plain_ms / ms, 0).std()
+        rows.append({name: float(value) if isinstance(value, np.floating) else value for name, value in row.items()})
+    return rows
+
+
+def ms_per_token(run):
+    return 1e3 * sum(i.seconds for i in run[1:]) / len(tokens(run[1:]))
+
+
+def tokens(run):
+    return [token for i in run for token in i.step.tokens]
+
+
+def recorder_of(runs):
+    recorder = Recorder()
+    recorder.samples = runs
+    recorder.seconds = sum(i.seconds for i in recorder.iterations)
+    return recorder
+
+
+def seconds(task):
+    start = time.perf_counter()
+    task()
+    return time.perf_counter() - start
+
+
+def take_turns(tasks, rounds):
+    """{name: function} -> {name: median seconds} of rounds in which each is called once; the first is not counted."""
+    measured = [{name: seconds(task) for name, task in tasks.items()} for _ in range(rounds + 1)]
+    return {name: median(one[name] for one in measured[1:]) for name in tasks}
+
+
+def table(rows, columns):
+    """Lines of text. columns: words such as "K", "r:.2f" or "β=mean_beta:.2f", that is heading=key:format; _ in the
+    heading is a space. What is None, or not in a row, is left empty."""
+    words = [re.fullmatch("(?:(.+)=)?(.+?)(?::(.+))?", word).groups("") for word in columns.split()]
+    cells = [[(heading or key).replace("_", " ") for heading, key, _ in words]]
+    cells += [["" if row.get(key) is None else format(row[key], form) for _, key, form in words] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join("  ".join(cell.rjust(n) for cell, n in zip(line, widths, strict=True)) for line in cells)

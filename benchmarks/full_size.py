@@ -1,0 +1,152 @@
+"""Writes checkpoints of the official shapes, 124M and 1558M, that compute what the bundled pair computes.
+
+    python -m benchmarks.full_size OUT_DIR
+    python main.py --models_dir OUT_DIR --draft_model_size 124M --target_model_size 1558M
+
+A token costs what it costs with the official weights; text and acceptance rate are those of models/tiny-draft and
+models/tiny-target. 6.7 GB of disk. safetensors takes 10 to 40 seconds and 0.5 GB of memory; tensorflow, the format of
+the official download, 30 to 70 seconds and 4.5 GB. How a model grows:
+
+- Width. Each channel of the residual stream is repeated, as often as leaves at least two channels over. Those get the
+  mean of the others. So layer norm finds the mean that it found, and a standard deviation that is smaller by a factor,
+  by which all that is written into the stream is larger. What reads the stream is divided by the repetitions.
+- Heads, hidden units and layers that the small model lacks have weights of 0.
+- Vocabulary. The new tokens are strings of bytes that UTF-8 never uses, so no text has them. Nor does a model choose
+  them: the last layer norm turns two of the channels left over into 1 and -1. Each token of the small model has the
+  same weight for both, which cancels; the new ones have weights that make every logit -200.
+- Positions beyond the small context repeat its last one.
+"""
+
+import json
+import math
+import re
+import shutil
+import struct
+import tempfile
+from functools import partial
+from itertools import count, islice, product
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.common import MODELS, Parser, seconds
+from encoder import BYTE_TO_CHAR
+from speculative.cli.exits import guarded
+from speculative.engines.memory import OFFICIAL
+from speculative.errors import UserError, first_line
+from utils import checkpoint_shapes, import_tensorflow, load_hparams, load_params, parameter_count
+
+GROWN = {"124M": MODELS / "tiny-draft", "1558M": MODELS / "tiny-target"}
+UNLIKELY = -200.0  # the logit of a new token: at temperature 1 its probability is 0 in float32
+NEVER_IN_UTF8 = [BYTE_TO_CHAR[byte] for byte in (0xC0, 0xC1, *range(0xF5, 0x100))]
+
+
+def grow(tensors, old, new):
+    """The tensors {name: array} of a model with hparams old -> (name, array) of one with hparams new, one at a time."""
+    times = (new["n_embd"] - 2) // old["n_embd"]
+    n_left = new["n_embd"] - times * old["n_embd"]
+    scale = math.sqrt(new["n_embd"] / (new["n_embd"] - n_left))
+
+    def widen(a, left_over):  # [old n_embd, ...], [1, ...] -> [new n_embd, ...]
+        return np.concatenate([a] * times + [left_over] * n_left)
+
+    for name, shape in checkpoint_shapes(new).items():
+        grown = np.zeros(shape, np.float32)
+        if name in tensors:
+            a = tensors[name]
+            if re.search(r"wte|wpe|c_proj", name):  # writes: its last axis is the stream
+                a = scale * widen(a.T, np.mean(a.T, axis=0, keepdims=True, dtype=np.float64).astype(np.float32)).T
+            elif re.search(r"(c_attn|c_fc)/w", name):  # reads: its first axis is the stream
+                a = widen(a / times, np.zeros_like(a[:1]))
+            elif "ln_" in name:
+                a = widen(a / scale if name.endswith("g") else a, np.zeros_like(a[:1]))
+            if "c_attn" in name:  # queries, keys and values, each with its heads first
+                a, grown = (array.reshape(*array.shape[:-1], 3, -1) for array in (a, grown))
+            grown[tuple(map(slice, a.shape))] = a
+        if name == "wpe":
+            grown[old["n_ctx"] :] = grown[old["n_ctx"] - 1]
+        elif name == "wte":
+            grown[old["n_vocab"] :, -2:] = UNLIKELY / 2, -UNLIKELY / 2
+        elif name.startswith("ln_f"):
+            grown /= scale * times  # wte reads the stream too, at the scale at which it writes
+            grown[-2:] = (1, -1) if name.endswith("b") else 0
+        yield name, grown.reshape(shape)
+
+
+def write_safetensors(folder, hparams, tensors):
+    """A header, then one tensor after the other, in Hugging Face's names: none has to wait in memory."""
+    header, end = {"__metadata__": {"format": "pt"}}, 0
+    for name, shape in checkpoint_shapes(hparams).items():
+        begin, end = end, end + 4 * math.prod(shape)
+        layer, _, last = re.sub(r"^h(\d+)", r"h.\1", name.replace("/", ".")).rpartition(".")
+        theirs = f"{layer}.bias" if last == "b" else f"{layer or last}.weight"
+        header[theirs] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # so that the numbers begin at a multiple of 8 bytes
+    with open(folder / "model.safetensors", "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text)
+        for _, array in tensors:
+            f.write(np.ascontiguousarray(array, "<f4"))
+
+
+def write_tensorflow(folder, hparams, tensors):
+    """OpenAI's form: SaveV2 is the operation that a tf.train.Saver runs. It wants all tensors at once."""
+    tf, held, zeros = import_tensorflow(), {}, {}
+    for name, array in tensors:
+        # OpenAI's kernels are those of a convolution of width 1: they have one more axis, in front.
+        array = array[None] if name.endswith("/w") else array
+        # Most of 1558M are zeros, of which one tensor of each shape is enough.
+        share = {} if array.any() else zeros
+        held[f"model/{name}"] = share.setdefault(array.shape, tf.constant(array))
+    prefix, all_of_each = str(folder / "model.ckpt"), [""] * len(held)
+    try:
+        tf.raw_ops.SaveV2(prefix=prefix, tensor_names=[*held], shape_and_slices=all_of_each, tensors=[*held.values()])
+    except tf.errors.OpError as error:
+        raise UserError(f"cannot write the checkpoint: {first_line(error)}") from error
+    (folder / "checkpoint").write_text('model_checkpoint_path: "model.ckpt"\n')
+
+
+def grow_model(small, folder, new, write):
+    """The model in the folder small, grown to hparams new, in a new folder. Its tokens keep their ids."""
+    vocab = json.loads((small / "encoder.json").read_text(encoding="utf-8"))
+    merges = (small / "vocab.bpe").read_text(encoding="utf-8")
+    never = ("".join(chars) for n in count(2) for chars in product(NEVER_IN_UTF8, repeat=n))
+    for token in islice(never, new["n_vocab"] - len(vocab)):
+        vocab[token] = len(vocab)
+        merges += f"{token[:-1]} {token[-1]}\n"
+    folder.mkdir()
+    (folder / "encoder.json").write_text(json.dumps(vocab), encoding="utf-8")
+    (folder / "vocab.bpe").write_text(merges, encoding="utf-8", newline="\n")
+    (folder / "hparams.json").write_text(json.dumps(new), encoding="utf-8")
+    old, tensors = load_hparams(small / "hparams.json"), {}
+    load_params(small, old, tensors.setdefault)
+    write(folder, new, grow(tensors, old, new))
+
+
+def main():
+    parser, writers = Parser(__doc__), {"safetensors": write_safetensors, "tensorflow": write_tensorflow}
+    parser.add_argument("out_dir", type=Path, metavar="OUT_DIR")
+    parser.add_argument("--format", choices=writers, default="safetensors")
+    o = parser.parse_args()
+    out, hparams = o.out_dir, {}
+    for size, (n_layer, n_embd) in ((size, OFFICIAL[size]) for size in GROWN):
+        hparams[size] = {"n_vocab": 50257, "n_ctx": 1024, "n_embd": n_embd, "n_head": n_embd // 64, "n_layer": n_layer}
+    needed = 2**23 + 4 * sum(map(parameter_count, hparams.values()))
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if there := [size for size in GROWN if (out / size).exists()]:
+            raise UserError(f"{out / there[0]} is there already: delete it, or name another folder")
+        if needed > (free := shutil.disk_usage(out).free):
+            raise UserError(f"{out} has {free / 1e9:.1f} GB of disk left, and {needed / 1e9:.1f} are needed")
+        with tempfile.TemporaryDirectory(dir=out) as unfinished:
+            for size, small in GROWN.items():
+                took = seconds(partial(grow_model, small, Path(unfinished, size), hparams[size], writers[o.format]))
+                print(f"{size}: {parameter_count(hparams[size]):,} parameters in {took:.0f} s", flush=True)
+            for size in GROWN:
+                Path(unfinished, size).rename(out / size)
+    except OSError as error:
+        raise UserError(f"cannot write to {out}: {error.strerror}") from error
+
+
+if __name__ == "__main__":
+    guarded(main)

@@ -1,0 +1,337 @@
+"""The benchmarks: what is measured is kept and never made twice, what is printed and drawn is what was measured, and
+bad flags are said before anything is measured."""
+
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from benchmarks import common, drafters, kernels, sweep, table1
+from speculative.cli.texts import read_prompts
+from speculative.engines.packed import kernels as compiled_kernels
+from speculative.errors import UserError
+from speculative.measure.recorder import Iteration, Recorder
+from speculative.sampling import Step, autoregressive_sampling, speculative_sampling
+
+
+class Interrupted(BaseException):
+    pass
+
+
+@pytest.fixture
+def options(tmp_path):
+    names = ("models_dir", "draft_model_size", "target_model_size", "dtype", "draft_dtype")
+    return SimpleNamespace(
+        **dict.fromkeys(names, "x"),
+        n_tokens=12,
+        prompts={"prose": ["a", "b"], "code": ["c"]},
+        repeats=2,
+        K=[1, 3],
+        drafters=["model"],
+        settings=[(0.0, None)],
+        out=str(tmp_path / "out"),
+    )
+
+
+@pytest.fixture
+def pair(monkeypatch):
+    """Stands in for the models: counts what is measured, and is interrupted when told so."""
+
+    class Pair:
+        measured, interrupt_at = 0, None
+
+        def __init__(self, options):
+            pass
+
+        def decode(self, s, N):
+            if self.measured == self.interrupt_at:
+                raise Interrupted
+            Pair.measured += 1
+            recorder, rng = Recorder(), np.random.default_rng(0)
+            target = recorder.target(lambda x, n_last=1: np.full((n_last, 5), 0.2, np.float32))
+            draft = recorder.draft(lambda x, k: ([1] * k, np.eye(5, dtype=np.float32)[[1] * k]))
+            if s.K == 0:
+                list(recorder.watch(autoregressive_sampling([0], target, N, rng)))
+            else:
+                list(recorder.watch(speculative_sampling([0], draft, target, N, s.K, rng)))
+            return recorder.iterations
+
+    monkeypatch.setattr(common, "Pair", Pair)
+    return Pair
+
+
+def test_what_was_interrupted_goes_on_where_it_stopped(options, pair, tmp_path):
+    n_warm_up, n_all = 3, 3 * 3 * 2
+    pair.interrupt_at = n_warm_up + 7
+    with pytest.raises(Interrupted):
+        common.measure(options)
+    path = tmp_path / "out" / "measurements.jsonl"
+    kept = path.read_bytes()
+    path.write_bytes(kept + b'\n["x", 0, "mod')  # killed while it wrote a line
+    pair.measured, pair.interrupt_at = 0, None
+    measured = common.measure(options)
+    assert pair.measured == n_warm_up + n_all - 7
+    assert path.read_bytes().startswith(kept) and len(measured) == n_all
+    assert common.read_measurements(path) == measured
+
+    pair.interrupt_at = pair.measured
+    assert common.measure(options) == measured  # all is there: nothing is decoded
+
+
+def test_measurements_with_other_options_are_not_mixed(options, pair):
+    first = common.measure(options)
+    options.n_tokens = 13
+    second = common.measure(options)
+    assert not first.keys() & second.keys()
+    assert {len(common.tokens(run)) for run in second.values()} == {13}
+
+
+def test_nothing_is_kept_without_a_folder(options, pair, tmp_path):
+    options.out = None
+    assert len(common.measure(options)) == 18
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_written_to_is_said_before_anything_is_measured(options, pair, tmp_path):
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(UserError, match="cannot write to"):
+        common.measure(options)
+    assert pair.measured == 0
+
+
+def test_each_repeat_is_measured_in_another_order(options):
+    settings = [*common.all_settings(options)]
+    first, second = ([s[2:] for s in settings if s.repeat == repeat] for repeat in (0, 1))
+    assert sorted(map(str, first)) == sorted(map(str, second)) and first != second
+
+
+def test_rows(options, pair):
+    rows = common.summarise(common.measure(options))
+    assert [(r["drafter"], r["domain"], r["K"]) for r in rows[:3]] == [
+        ("autoregressive", "code", 0),
+        ("autoregressive", "prose", 0),
+        ("model", "code", 1),
+    ]
+    assert all(row["p50"] <= row["p90"] <= row["p99"] for row in rows) and rows[0]["speedup"] == 1
+    assert rows[3]["alpha"] == pytest.approx(0.2)
+    assert [row["runs"] for row in rows] == [2, 4, 2, 2, 4, 4]
+    json.dumps(rows, allow_nan=False)
+
+
+def iterations(*seconds):
+    """A run of one token an iteration, after a first that took 9 seconds."""
+    return [Iteration(Step([0], 0, 0), seconds=s) for s in (9.0, *seconds)]
+
+
+def test_the_speedup_is_the_median_over_prompts_of_medians_over_repeats():
+    milliseconds = {  # {prompt: those of each repeat}
+        "autoregressive": {"a": [8, 8, 800], "b": [6, 6, 6], "c": [9, 9, 9]},
+        "model": {"a": [4, 4, 4], "b": [2, 200, 2], "c": [9, 9, 9]},
+    }
+    measured = {
+        common.Setting("", repeat, prompt, drafter, 0.0, None, "prose", K): iterations(ms / 1e3, ms / 1e3)
+        for (drafter, by_prompt), K in zip(milliseconds.items(), (0, 4), strict=True)
+        for prompt, repeats in by_prompt.items()
+        for repeat, ms in enumerate(repeats)
+    }
+    plain, row = common.summarise(measured)
+    assert row["speedup"] == pytest.approx(2.0)  # of 2, 3 and 1
+    assert row["ms_per_token"] == pytest.approx((4 * 3 + 2 + 200 + 2 + 27) / 9)
+    assert plain["speedup"] == 1
+
+
+def test_table():
+    lines = common.table(
+        [{"K": 4, "mean_beta": 1.254}, {"K": "auto", "mean_beta": None}, {}], "K β_of_all=mean_beta:.2f"
+    )
+    assert lines.split("\n") == ["   K  β of all", "   4      1.25", "auto          ", "              "]
+
+
+def test_tasks_take_turns(monkeypatch):
+    calls, clock = [], iter([9, 9, 1, 5, 3, 7, 2, 6])  # the first round is not counted
+    monkeypatch.setattr(common, "seconds", lambda task: (task(), next(clock))[1])
+    tasks = {name: lambda name=name: calls.append(name) for name in "ab"}
+    assert common.take_turns(tasks, 3) == {"a": 2, "b": 6}
+    assert "".join(calls) == "abababab"
+
+
+@pytest.mark.parametrize(("k", "n", "interval"), [(8, 10, (0.4902, 0.9433)), (0, 5, (0, 0.4345)), (5, 5, (0.5655, 1))])
+def test_wilson(k, n, interval):
+    assert sweep.wilson(k, n) == pytest.approx(interval, abs=1e-4)
+
+
+def test_pictures_show_what_was_measured(options, pair):
+    rows = common.summarise(common.measure(options))
+    lines = {domain: [r for r in rows if r["K"] and r["domain"] == domain] for domain in ("prose", "code")}
+
+    axes = Figure().subplots(1, 2)
+    sweep.plot_positions(lines, axes)
+    shares, counts = axes
+    largest = [of_domain[-1] for of_domain in lines.values()]
+    assert [line.get_ydata().tolist() for line in counts.lines] == [row["met_by_position"] for row in largest]
+    for bars, row in zip(shares.containers, largest, strict=True):
+        known = zip(row["accepted_by_position"], row["met_by_position"], strict=True)
+        assert bars.lines[0].get_ydata() == pytest.approx([a / n for a, n in known])
+        assert all(low < high for (_, low), (_, high) in bars.lines[2][0].get_segments())
+
+    axes = Figure().subplots(1, 3)
+    sweep.plot_figure1(lines, axes)
+    for panel, key in zip(axes[1:], ("r", "loop_ms"), strict=True):
+        assert [[*line.get_ydata()] for line in panel.lines] == [[r[key] for r in of_one] for of_one in lines.values()]
+
+    panel = Figure().subplots()
+    sweep.plot_predicted(lines, [panel])
+    first = panel.collections[0].get_offsets().tolist()
+    assert first == [[r["predicted_blog"], r["speedup_without_prefill"]] for r in lines["prose"]]
+
+    paths = sweep.pictures(rows, options.out, "measured on nothing")
+    assert [path.split("/")[-1] for path in paths] == [f"{x}_model.png" for x in ("figure1", "predicted", "positions")]
+    for path in paths:
+        with open(path, "rb") as f:
+            assert f.read(8) == b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.jsonl", '{"text": 1}'),
+        ("a.jsonl", "[" * 10**5),
+        ("a.jsonl", "not json"),
+        ("a.txt", ""),
+        ("a.jsonl", '{"prompt": ""}'),
+    ],
+)
+def test_bad_prompt_files(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match="should"):
+        read_prompts(tmp_path / name, 4)
+    with pytest.raises(UserError, match="cannot read"):
+        read_prompts(tmp_path / "missing.txt", 4)
+
+
+def test_default_prompts_fit_the_bundled_pair():
+    from encoder import get_encoder
+
+    encoder = get_encoder("tiny-target", common.MODELS)
+    for path in common.PROMPTS.values():
+        prompts = read_prompts(path, 100)
+        assert len(set(prompts)) == 20
+        assert max(len(encoder.encode(prompt)) for prompt in prompts) + 128 <= 256
+
+
+def test_even_costs_leave_out_what_was_interrupted():
+    """All runs but one take 10 ms an iteration and 1 ms a draft; auto's one run for prompt 0 took twice as long."""
+
+    def run(n_tokens, n_iterations, drafted, interrupted=1.0):
+        total = interrupted * (0.01 * n_iterations + 0.001 * drafted)
+        first = Iteration(Step([0], 0, 0), seconds=7.0)
+        step = Step([0] * (n_tokens - n_iterations + 1), drafted, 0)
+        rest = [Iteration(Step([0], 0, 0)) for _ in range(n_iterations - 1)]
+        return [first, Iteration(step, seconds=total), *rest]
+
+    runs = {K: [run(100, 60 - 5 * K, K * (60 - 5 * K))] * 2 for K in (1, 2, 4, 8)}
+    runs["auto"] = [run(100, 30, 90, interrupted=2.0), run(100, 30, 90)]
+    even = drafters.even_seconds(runs)
+    assert even["auto"] == pytest.approx(0.0039, rel=1e-3)
+    assert even[4] == pytest.approx((0.01 * 40 + 0.001 * 160) / 100, rel=1e-3)
+
+
+# ---- The commands ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def command(monkeypatch, tiny_pair, tmp_path):
+    """Runs a benchmark's main on the tiny pair."""
+    (tmp_path / "prose.txt").write_text("the thin tin\nin the inn\n")
+    pair = ["--models_dir", str(tiny_pair), "--draft_model_size", "draft", "--target_model_size", "target"]
+
+    def run(module, *words):
+        monkeypatch.setattr(sys, "argv", [module.__name__, *pair, "--prompts", str(tmp_path / "prose.txt"), *words])
+        module.main()
+
+    return run
+
+
+def test_sweep_and_drafters(command, capsys, tmp_path):
+    words = ["--n_tokens", "10", "--K", "1", "3", "auto", "--settings", "0", "1:0.9", "--repeats", "1"]
+    command(sweep, *words, "--out", str(tmp_path / "sweep"))
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 + 2 * 4 + 3 and lines[1].split()[:4] == ["autoregressive", "0", "prose", "0"]
+    rows = json.loads((tmp_path / "sweep" / "sweep.json").read_text())["rows"]
+    assert [row["unlike"] for row in rows if row["temperature"] == 0] == [0] * 4
+
+    command(drafters, *words, "--drafters", "model", "prompt_lookup")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("prose, temperature 0: autoregressive decoding takes")
+    assert lines[2].split()[:5] == ["drafter", "1", "3", "auto", "best"]
+    assert [lines[i].split()[0] for i in (3, 4, 8, 9)] == ["model", "prompt_lookup"] * 2
+    assert lines[-1] == "At temperature 0, texts that differ from autoregressive decoding's: 0"
+
+
+def test_table1(command, capsys):
+    command(table1, "--n_tokens", "8", "--K", "2", "--repeats", "2")
+    _, *lines, last = capsys.readouterr().out.splitlines()
+    assert [line.split()[:3] for line in lines[:2]] == [["prose", "0", "ArS"], ["prose", "0", "SpS"]]
+    greedy = [line.split()[-3:] for line in lines[:2]]  # the same texts, so the same figures; each counts once
+    assert greedy[0] == greedy[1] and greedy[0][2] == "2"
+    assert last == "Greedy texts that are the same, token for token: 4 of 4"
+
+
+@pytest.mark.skipif(not compiled_kernels(), reason="numba is not installed")
+@pytest.mark.parametrize("weights", ["NumPy", "int8"])
+def test_kernels(tiny_pair, weights):
+    row = kernels.measure("target", tiny_pair, weights, np.ones(2**20, np.int64), rounds=2)
+    line = common.table([row], kernels.COLUMNS).splitlines()[1].split()
+    assert line[:2] == ["target", weights] and row["prefilled"] == 128
+    assert all(value > 0 for key, value in row.items() if key not in ("model", "weights"))
+    assert ("no_cache_ms" in row) == (weights == "NumPy")
+
+
+def test_accelerator(monkeypatch, tiny_pair, capsys, tmp_path):
+    accelerator = pytest.importorskip("benchmarks.accelerator")
+    monkeypatch.setattr(accelerator, "device_bandwidth", lambda: 1e9)
+    monkeypatch.setattr("speculative.engines.jax_engine.keep_compiled", lambda: None)
+    pair = ["--models_dir", str(tiny_pair), "--draft_model_size", "draft", "--target_model_size", "target"]
+    words = ["--K", "1", "--B", "2", "--n_tokens", "6", "--rounds", "1"]
+    monkeypatch.setattr(sys, "argv", ["accelerator", *pair, *words, "--json", str(tmp_path / "results.json")])
+    accelerator.main()
+    rows = json.loads((tmp_path / "results.json").read_text())["rows"]
+    assert [(row["B"], row["K"]) for row in rows] == [(2, 0), (2, 1)]
+    assert rows[0]["speedup"] == rows[0]["r"] == 1 and 0.5 <= rows[1]["r"] <= 1 and 0 <= rows[1]["alpha"] <= 1
+    assert len(capsys.readouterr().out.splitlines()) == 1 + 1 + 2
+
+
+BAD = [
+    ("sweep", "--K 0", "--K: must be a whole number of at least 1, or auto"),
+    ("sweep", "--n_tokens 9", "--n_tokens must be at least 10"),
+    ("sweep", "--settings 1:2", "--settings: must be a number above 0 and at most 1"),
+    ("drafters", "--drafters modl", "unknown drafter 'modl'"),
+    ("table1", "--prompts nowhere.txt", "cannot read the file of prompts from nowhere.txt"),
+    ("kernels", "--dtypes int4", "--dtypes: invalid choice"),
+    ("kernels", "--json no/such/folder.json", "cannot write to no/such/folder.json"),
+    ("kernels", "nowhere --peers", "there is no"),
+    ("accelerator", "--n_tokens 1", "--n_tokens: must be a whole number of at least 2"),
+]
+
+
+@pytest.mark.parametrize(("name", "words", "message"), BAD)
+def test_bad_flags_are_said_before_anything_is_measured(monkeypatch, tmp_path, name, words, message):
+    monkeypatch.chdir(tmp_path)
+    module = pytest.importorskip(f"benchmarks.{name}")
+    for measuring in ("measure", "Pair", "load"):
+        monkeypatch.setattr(module, measuring, None, raising=False)
+    monkeypatch.setattr(sys, "argv", [name, *words.split()])
+    with pytest.raises(UserError) as error:
+        module.main()
+    assert message in str(error.value) and "\n" not in str(error.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_command_line_ends_with_one_line_and_status_2():
+    run = subprocess.run([sys.executable, "-m", "benchmarks.sweep", "--K", "x"], capture_output=True, text=True)
+    assert run.returncode == 2 and not run.stdout
+    assert run.stderr == "error: argument --K: must be a whole number of at least 1, or auto, not 'x'\n"

@@ -1,0 +1,193 @@
+"""Grown models compute what the small ones do, in files that any reader of these formats takes."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import hugging_face_name, write_safetensors, write_small_files
+from safetensors import safe_open
+
+from benchmarks import full_size
+from encoder import END_OF_TEXT, get_encoder
+from gpt2 import gpt2
+from speculative.errors import UserError
+from speculative.filters import to_distribution
+from utils import WEIGHT_BYTES, checkpoint_shapes, load_encoder_hparams_and_params, load_params, parameter_count
+
+MODELS = Path(__file__).parents[1] / "models"
+
+
+def nested(hparams, tensors):
+    params = {"blocks": [{} for _ in range(hparams["n_layer"])]}
+    for name, array in tensors:
+        *path, last = name.split("/")
+        node = params["blocks"][int(path.pop(0)[1:])] if name.startswith("h") else params
+        for key in path:
+            node = node.setdefault(key, {})
+        node[last] = array
+    return params
+
+
+@pytest.mark.parametrize("n_embd", [40, 64, 72, 104])  # repeated once and 8 or 32 left over, twice and 8, thrice and 8
+def test_a_grown_model_gives_the_same_logits(tiny_hparams, tiny_arrays, n_embd):
+    new = {"n_vocab": 300, "n_ctx": 24, "n_embd": n_embd, "n_head": n_embd // 8, "n_layer": 4}
+    tensors = [*full_size.grow(tiny_arrays, tiny_hparams, new)]
+    assert {name: array.shape for name, array in tensors} == checkpoint_shapes(new)
+    assert {array.dtype for _, array in tensors} == {np.dtype(np.float32)}
+
+    x = np.random.default_rng(0).integers(0, 260, 16)
+    small = gpt2(x, **nested(tiny_hparams, tiny_arrays.items()), n_head=4)
+    grown = gpt2(x, **nested(new, tensors), n_head=new["n_head"])
+    np.testing.assert_allclose(grown[:, :260], small, rtol=0, atol=1e-5 * np.abs(small).max())
+    np.testing.assert_allclose(grown[:, 260:], -200, rtol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def grown_pair(tmp_path_factory):
+    """The bundled pair, twice as wide and more, as full_size writes it: the draft for TensorFlow."""
+    models_dir = tmp_path_factory.mktemp("grown")
+    shape = {"n_vocab": 2500, "n_ctx": 300, "n_embd": 448, "n_head": 7}
+    draft, target = shape | {"n_layer": 2}, shape | {"n_layer": 13}
+    full_size.grow_model(MODELS / "tiny-draft", models_dir / "draft", draft, full_size.write_tensorflow)
+    full_size.grow_model(MODELS / "tiny-target", models_dir / "target", target, full_size.write_safetensors)
+    return models_dir
+
+
+def held_out_prompts():
+    lines = (MODELS / "tiny-target" / "prompts.jsonl").read_text().splitlines()
+    return [json.loads(line)["prompt"] for line in lines]
+
+
+@pytest.mark.parametrize("role", ["draft", "target"])
+def test_the_grown_bundled_pair_gives_the_same_logits(grown_pair, role):
+    encoder, hparams, params = load_encoder_hparams_and_params(f"tiny-{role}", str(MODELS))
+    _, new, grown = load_encoder_hparams_and_params(role, str(grown_pair))
+    for prompt in held_out_prompts()[:3]:
+        x = encoder.encode(prompt)
+        small, large = gpt2(x, **params, n_head=hparams["n_head"]), gpt2(x, **grown, n_head=new["n_head"])
+        np.testing.assert_allclose(large[:, :2048], small, rtol=0, atol=2e-4)
+        assert (large.argmax(-1) == small.argmax(-1)).all()
+        assert not to_distribution(large, temperature=1.0)[:, 2048:].any()
+
+
+def test_positions_beyond_the_small_context_give_finite_logits(grown_pair):
+    _, hparams, params = load_encoder_hparams_and_params("target", str(grown_pair))
+    x = np.random.default_rng(0).integers(0, 2048, 300)
+    assert np.isfinite(gpt2(x, **params, n_head=hparams["n_head"])).all()
+
+
+def test_the_vocabulary_keeps_its_ids_and_its_way_with_any_text(grown_pair):
+    small, grown = get_encoder("tiny-target", MODELS), get_encoder("target", grown_pair)
+    assert (grown.n_vocab, grown.eot) == (2500, small.eot)
+    every = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x3000 * 9, 7), 0x1F600, 0x10FFFF]))
+    for text in [*held_out_prompts(), every, " naïve café — “quoted” 中文 🙂\n\n\tdef f(x):", "ÀÁõöÿ" * 3]:
+        assert grown.encode(text) == small.encode(text)
+        assert grown.decode(grown.encode(text)) == text
+    assert grown.encode(END_OF_TEXT, allowed_special=True) == [small.eot]
+    for i in range(2048, 2500):
+        with pytest.raises(UnicodeDecodeError):
+            grown.id_to_bytes[i].decode("utf-8")
+
+
+def test_both_formats_hold_the_same(tmp_path, tiny_hparams, tiny_arrays):
+    small = tmp_path / "small"
+    small.mkdir()
+    write_small_files(small, tiny_hparams)
+    write_safetensors(small / "model.safetensors", tiny_arrays)
+    new = {"n_vocab": 265, "n_ctx": 20, "n_embd": 48, "n_head": 6, "n_layer": 3}
+    kept = {}
+    for name, write in (("a", full_size.write_safetensors), ("b", full_size.write_tensorflow)):
+        full_size.grow_model(small, tmp_path / name, new, write)
+        kept[name] = {}
+        load_params(str(tmp_path / name), new, kept[name].setdefault)
+    assert kept["a"].keys() == kept["b"].keys() == checkpoint_shapes(new).keys()
+    assert all(np.array_equal(kept["a"][name], kept["b"][name]) for name in kept["a"])
+    assert (tmp_path / "b" / "model.ckpt.data-00000-of-00001").stat().st_size == 4 * parameter_count(new)
+
+    with safe_open(tmp_path / "a" / "model.safetensors", "np") as f:  # whose library checks the file as it opens it
+        assert {*f.keys()} == {*map(hugging_face_name, kept["a"])}
+        assert np.array_equal(f.get_tensor("h.2.mlp.c_fc.weight"), kept["a"]["h2/mlp/c_fc/w"])
+
+
+# ---- The command -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def command(monkeypatch):
+    """main, growing nothing but noting what it was to grow."""
+    noted = {}
+
+    def note(small, folder, new, write):
+        noted[folder.name] = (small.name, new, write)
+        folder.mkdir()
+        (folder / "model.safetensors").write_text("half a model")
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["full_size", *map(str, words)])
+        full_size.main()
+        return noted
+
+    monkeypatch.setattr(full_size, "grow_model", note)
+    return run
+
+
+def test_shapes_are_the_official_ones(command, tmp_path, capsys):
+    noted = command(tmp_path / "out", "--format", "tensorflow")
+    assert {size: 4 * parameter_count(new) for size, (_, new, _) in noted.items()} == {
+        size: WEIGHT_BYTES[size] for size in ("124M", "1558M")
+    }
+    assert [small for small, _, _ in noted.values()] == ["tiny-draft", "tiny-target"]
+    assert {write for *_, write in noted.values()} == {full_size.write_tensorflow}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"124M", "1558M"}
+    assert capsys.readouterr().out.startswith("124M: 124,439,808 parameters in 0 s\n1558M: ")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device"), UserError("no")])
+def test_both_models_or_none(command, monkeypatch, tmp_path, error):
+    whole = full_size.grow_model
+
+    def grow_model(small, folder, new, write):
+        whole(small, folder, new, write)
+        if folder.name == "1558M":
+            raise error
+
+    monkeypatch.setattr(full_size, "grow_model", grow_model)
+    with pytest.raises(KeyboardInterrupt if error is KeyboardInterrupt else UserError):
+        command(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_is_said_beforehand(command, monkeypatch, tmp_path):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(9e9, 3e9, 6e9))
+    with pytest.raises(UserError, match=r"has 6\.0 GB of disk left, and 6\.7 are needed"):
+        command(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_there_already_is_left_alone(command, tmp_path):
+    (tmp_path / "1558M").mkdir()
+    with pytest.raises(UserError, match="1558M is there already: delete it, or name another folder"):
+        command(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["1558M"]
+
+
+def test_a_folder_that_cannot_be(command, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"cannot write to .*file: "):
+        command(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ([], "error: the following arguments are required: OUT_DIR\n"),
+        (["out", "--format", "pickle"], "error: argument --format: invalid choice: 'pickle'"),
+    ],
+)
+def test_bad_flags(words, line):
+    run = subprocess.run([sys.executable, "-m", "benchmarks.full_size", *words], capture_output=True, text=True)
+    assert run.returncode == 2 and run.stderr.startswith(line) and run.stderr.count("\n") == 1

@@ -1,0 +1,83 @@
+"""What many tests decode with: random networks of a few thousand parameters, a model that counts, a broken loop."""
+
+import inspect
+import types
+from pathlib import Path
+
+import numpy as np
+
+from speculative import sampling
+
+ROOT = Path(__file__).parents[1]
+
+HPARAMS = {"n_vocab": 50, "n_ctx": 24, "n_embd": 12, "n_head": 3, "n_layer": 3}
+
+
+def random_params(hparams=HPARAMS, seed=0):
+    """The nested dict that gpt2.gpt2 takes."""
+    rng = np.random.default_rng(seed)
+    n_embd = hparams["n_embd"]
+
+    def array(*shape, scale=0.3, mean=0.0):
+        return (mean + scale * rng.standard_normal(shape)).astype(np.float32)
+
+    def norm():
+        return {"g": array(n_embd, mean=1.0), "b": array(n_embd)}
+
+    def weights(n_in, n_out):
+        return {"w": array(n_in, n_out), "b": array(n_out)}
+
+    def block():
+        return {
+            "ln_1": norm(),
+            "attn": {"c_attn": weights(n_embd, 3 * n_embd), "c_proj": weights(n_embd, n_embd)},
+            "ln_2": norm(),
+            "mlp": {"c_fc": weights(n_embd, 4 * n_embd), "c_proj": weights(4 * n_embd, n_embd)},
+        }
+
+    return {
+        "wte": array(hparams["n_vocab"], n_embd),
+        "wpe": array(hparams["n_ctx"], n_embd),
+        "blocks": [block() for _ in range(hparams["n_layer"])],
+        "ln_f": norm(),
+    }
+
+
+def first_layer(params, hparams):
+    """A draft model for this target: its embeddings and its first layer, so that some drafts pass and some do not."""
+    return {**params, "blocks": params["blocks"][:1]}, {**hparams, "n_layer": 1}
+
+
+def convert(params, convert_one, name=""):
+    """What the loader does: convert_one(name, array) for every array of params."""
+    if isinstance(params, dict):
+        return {key: convert(value, convert_one, f"{name}/{key}" if name else key) for key, value in params.items()}
+    if isinstance(params, list):
+        return [convert(value, convert_one, name) for value in params]
+    return convert_one(name, params)
+
+
+def logits_themselves(logits):
+    """A to_probs for the tests that compare logits."""
+    return logits
+
+
+N_VOCAB = 7  # of the model that counts
+
+
+def one_hot(*ids, n_vocab=N_VOCAB):  # -> [len(ids), n_vocab]
+    return np.eye(n_vocab, dtype=np.float32)[list(ids)]
+
+
+def counting_target(x, n_last=1):
+    """A greedy model that counts: after id t comes (t + 1) % N_VOCAB."""
+    return one_hot(*[(int(t) + 1) % N_VOCAB for t in x[len(x) - n_last :]])
+
+
+def broken_sampling(right, wrong):
+    """The module speculative.sampling, with one piece of its source replaced."""
+    source = inspect.getsource(sampling)
+    assert source.count(right) == 1
+    module = types.ModuleType("broken")
+    exec(source.replace(right, wrong), module.__dict__)
+    return module
