@@ -115,8 +115,7 @@ function card(i, { u, p, q, top }, j, isChosen) {
     make(
       "p.formula",
       `u · p = ${exactly(u)} · ${exactly(p)} = ${exactly(u * p)} `,
-      make("b", sign),
-      ` ${exactly(q)} = q`,
+      make("span.whole", make("b", sign), ` ${exactly(q)} = q`),
     ),
     make("p", verdict),
     table("The likeliest tokens here", ["token", "p", "q", ""], rows, [top.tokens.indexOf(id)]),

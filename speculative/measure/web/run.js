@@ -52,7 +52,8 @@ function table(caption, columns, rows, marked = []) {
       ...cells.map((c) => make("td", c)),
     ),
   );
-  const head = make("tr", ...columns.map((name) => (name ? make("th", { scope: "col" }, name) : make("td"))));
+  const heading = (name) => make("th", { scope: "col" }, name === "p" || name === "q" ? make(`b.${name}`, name) : name);
+  const head = make("tr", ...columns.map((name) => (name ? heading(name) : make("td"))));
   return make("table.bars", make("caption", caption), make("thead", head), make("tbody", ...body));
 }
 

@@ -81,10 +81,16 @@ function showWhatIf() {
       `Of this run ${missing.map(([symbol]) => symbol).join(", ")} could not be measured: what stands `,
       "here is an example.",
     );
-  byId("curve-key").append(
-    "● the chosen K; ◇ the best; + this run as measured, which a short run's luck may carry far from " +
-      "the curve; dashed: autoregressive decoding.",
+  const [accepted, tested] = [figures.accepted_by_position, figures.met_by_position].map((counts) =>
+    counts.reduce((a, b) => a + b, 0),
   );
+  if (figures.alpha != null && tested)
+    byId("if-note").append(
+      `α is a mean over the drafts that were tested, here ${figures.alpha.toFixed(3)}. Of these ${tested} drafts ` +
+        `${accepted} were accepted (${share(accepted, tested)}): such luck, and shorter windows at the end, carry a ` +
+        "short run off the curve.",
+    );
+  byId("curve-key").append("● the chosen K; ◇ the best; + this run as measured; dashed: autoregressive decoding.");
   setSliders(ofThisRun);
 }
 
