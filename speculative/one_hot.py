@@ -9,7 +9,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 
 class OneHot(NDArrayOperatorsMixin):
-    """What np.eye(n_vocab)[ids] is: [*ids.shape, n_vocab]. A single number or row is cheap; for all else it becomes that
+    """np.eye(n_vocab)[ids], of the shape [*ids.shape, n_vocab]: numbers and rows are cheap; for all else it becomes that
     array."""
 
     def __init__(self, ids, n_vocab: int, dtype=np.float32):  # [...]
