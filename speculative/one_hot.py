@@ -9,8 +9,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 
 class OneHot(NDArrayOperatorsMixin):
-    """np.eye(n_vocab)[ids], of the shape [*ids.shape, n_vocab]: numbers and rows are cheap; for all else it becomes that
-    array."""
+    """np.eye(n_vocab)[ids], [*ids.shape, n_vocab]. Its numbers and rows are cheap; for all else it becomes an array."""
 
     def __init__(self, ids, n_vocab: int, dtype=np.float32):  # [...]
         self.ids, self.n_vocab, self.dtype = np.asarray(ids), n_vocab, np.dtype(dtype)
