@@ -13,7 +13,7 @@ from tiny import convert, logits_themselves, random_params
 pytest.importorskip("numba")
 
 import gpt2 as plain
-from speculative.engines import compiled, packed
+from speculative.engines import compiled, compiled_pass, elementwise, packed
 from speculative.engines.cached import CachedModel
 from speculative.engines.packed import DTYPES, packer
 from speculative.engines.team import Team
@@ -25,7 +25,7 @@ TOKENS = np.random.default_rng(5).integers(0, HPARAMS["n_vocab"], HPARAMS["n_ctx
 
 def new_pass(dtype="float32", n_threads=1, hparams=HPARAMS):
     params = convert(random_params(hparams), packer(dtype))
-    return compiled.CompiledPass(params, hparams, partial(compiled.make_team, n_threads)), params
+    return compiled_pass.CompiledPass(params, hparams, partial(compiled_pass.make_team, n_threads)), params
 
 
 def logits(run, splits):
@@ -112,15 +112,15 @@ def test_what_was_forgotten_leaves_no_trace():
 
 def test_exp():
     xs = np.linspace(-86.9, 0, 10_001).astype(np.float32)
-    ours = np.array([compiled.exp(x) for x in xs], np.float64)
+    ours = np.array([elementwise.exp(x) for x in xs], np.float64)
     assert np.max(np.abs(ours / np.exp(xs.astype(np.float64)) - 1)) < 3e-7
-    assert compiled.exp(np.float32(0)) == 1
-    assert compiled.exp(np.float32(-88)) == compiled.exp(np.float32(-math.inf)) == 0
+    assert elementwise.exp(np.float32(0)) == 1
+    assert elementwise.exp(np.float32(-88)) == elementwise.exp(np.float32(-math.inf)) == 0
 
 
 def test_gelu():
     xs = np.concatenate([np.linspace(-12, 12, 4001), [0, -1e-20, 1e4, -1e4]]).astype(np.float32)
-    ours = np.array([compiled.gelu(x) for x in xs])
+    ours = np.array([elementwise.gelu(x) for x in xs])
     np.testing.assert_allclose(ours, plain.gelu(xs.astype(np.float64)), rtol=2e-6, atol=2e-6)
 
 
