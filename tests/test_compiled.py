@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from tiny import HPARAMS as TINY
 from tiny import convert, logits_themselves, random_params
 
 pytest.importorskip("numba")
@@ -169,3 +170,28 @@ def test_a_forked_process_has_threads_of_its_own():
         run.length = 0
         os._exit(not np.array_equal(run(TOKENS[:9], 9), expected))
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_threads_are_as_many_as_there_is_to_read_for(monkeypatch):
+    packed.set_threads(most := packed.most_threads())
+    params = convert(random_params(), packer("float32"))
+    assert packed.new_pass(params, TINY).team().n_threads == 1
+    monkeypatch.setattr(packed, "THREAD_BYTES", 1)
+    assert packed.new_pass(params, TINY).team().n_threads == most
+
+
+def test_an_interrupted_prefill_leaves_nothing_behind(monkeypatch):
+    params = convert(random_params(HPARAMS), packer("float32"))
+    model, fresh = (CachedModel(params, HPARAMS, logits_themselves, packed.new_pass) for _ in range(2))
+    run, calls = Team.run, []
+
+    def interrupted(team, job):
+        run(team, job)
+        calls.append(job)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Team, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model(TOKENS)
+    assert np.array_equal(model(TOKENS[:20], 3), fresh(TOKENS[:20], 3))

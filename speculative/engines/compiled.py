@@ -39,7 +39,7 @@ from speculative.engines.kernels import (
 )
 from speculative.engines.team import DEAD, PATIENCE, POSTED, add, meet, read, wait_for_change
 
-CHUNK = 40  # rows in one call at most, a few times ROWS: Python hears Ctrl-C between two parts of a prefill
+CHUNK = 30  # rows in one call at most, a few times ROWS: Python hears Ctrl-C between two parts of a prefill
 SMALL = 8192  # numbers: to prepare so many takes a thread about as long as a barrier would
 STORE, GELU, ADD = range(3)
 
