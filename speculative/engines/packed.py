@@ -47,7 +47,7 @@ def widen(stored):  # [...] as in DTYPES -> [...] float32, before any scale
 
 
 class PackedWeight:
-    """A weight [n_in, n_out], cut into tiles of LANES output channels; zeros fill up the last tile and the last step."""
+    """A weight [n_in, n_out], cut into tiles of LANES output channels; zeros fill up the last tile and step."""
 
     __array_ufunc__ = None  # makes NumPy leave x @ self to __rmatmul__
 
@@ -100,7 +100,12 @@ class PackedEmbedding:
 
 
 def packer(dtype):
-    """convert(name, array) for the loader: matrices that are multiplied come out packed, all else as it is."""
+    """convert(name, array) for the loader: matrices that are multiplied come out packed, all else as it is.
+
+    So does everything where no kernels are and nothing is to be rounded: NumPy multiplies by arrays.
+    """
+    if dtype == "float32" and not kernels():
+        return lambda name, array: array
 
     def convert(name, array):
         if name == "wte":
