@@ -116,6 +116,15 @@ def packer(dtype):
     return convert
 
 
+def pack(params, convert, name=""):
+    """A nested dict of arrays, as the loader would have given it with this packer's convert."""
+    if isinstance(params, dict):
+        return {key: pack(value, convert, f"{name}/{key}" if name else key) for key, value in params.items()}
+    if isinstance(params, list):
+        return [pack(value, convert, name) for value in params]
+    return convert(name, params) if isinstance(params, np.ndarray) else params
+
+
 def reference_matmul(x, w):  # [n_rows, n_in], [n_in, n_out] -> [n_rows, n_out]
     """What the kernels compute, plainly: each output is summed over the inputs in order, whatever rows stand beside it.
 
