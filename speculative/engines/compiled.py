@@ -41,7 +41,8 @@ from speculative.engines.team import DEAD, PATIENCE, POSTED, add, meet, read, wa
 
 CHUNK = 30  # rows in one call at most, a few times ROWS: Python hears Ctrl-C between two parts of a prefill
 SMALL = 8192  # numbers: to prepare so many takes a thread about as long as a barrier would
-STORE, GELU, ADD = range(3)
+STORE, GELU, ADD = map(np.int64, range(3))  # numba would compile once more for each literal number
+NO_BIAS = np.int64(0)
 
 # ---- What a pass is given: addresses, under the names that gpt2.py has for the arrays --------------------------------
 
@@ -282,7 +283,7 @@ def gpt2(state, job, thread):
         meet(state, n)
     if job.n_last:
         x, w = job.x + (rows - job.n_last) * 4 * width, job.wte
-        linear(state, job, thread, private, x, job.n_last, job.ln_f, w, 0, job.logits, w.n_out, STORE)
+        linear(state, job, thread, private, x, job.n_last, job.ln_f, w, NO_BIAS, job.logits, w.n_out, STORE)
     meet(state, n)
 
 
