@@ -18,6 +18,12 @@ def make_team(n_threads: int) -> Team:
     return Team(n_threads, work, JOB)
 
 
+def choose_team(n_threads: int) -> Team:
+    """n threads; or one alone, while the machine is too busy for more. No bit of what they compute depends on that."""
+    team = make_team(n_threads)
+    return team if team.has_cores() else make_team(1)
+
+
 def compile_all() -> None:
     work.compile((types.int64, types.int64, typeof(np.zeros(1, JOB)), types.int64))
 

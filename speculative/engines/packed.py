@@ -185,7 +185,9 @@ def new_pass(params: dict, hparams: dict) -> Callable:
     if not kernels():
         return PlainPass(params, hparams)
     compiled, useful = kernels(), 1 + n_bytes(params) // THREAD_BYTES
-    return compiled.CompiledPass(params, hparams, lambda: compiled.make_team(min(n_threads or most_threads(), useful)))
+    return compiled.CompiledPass(
+        params, hparams, lambda: compiled.choose_team(min(n_threads or most_threads(), useful))
+    )
 
 
 def warm_up():
