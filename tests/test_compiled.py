@@ -181,21 +181,18 @@ def test_threads_are_as_many_as_there_is_to_read_for(monkeypatch):
     assert packed.new_pass(params, TINY).team().n_threads == most
 
 
-def test_on_a_busy_machine_one_thread_works_alone_for_a_while():
-    team = compiled_pass.make_team(2)
-    try:
-        team.reset()
-        for _ in range(10):
-            team.judge(0.01, 0.009)
-        assert compiled_pass.choose_team(2) is team
-        team.judge(0.01, 0)  # once is little
-        assert compiled_pass.choose_team(2) is team
-        team.judge(0.03, 0.01)
-        assert compiled_pass.choose_team(2).n_threads == 1
-        team.alone_until = 0
-        assert compiled_pass.choose_team(2) is team
-    finally:
-        team.reset()
+def test_on_a_busy_machine_one_thread_works_alone_for_a_while(monkeypatch):
+    teams = {n: Team(n, compiled.work, compiled.JOB) for n in (1, 2)}
+    monkeypatch.setattr(compiled_pass, "make_team", teams.get)
+    for _ in range(10):
+        teams[2].judge(0.01, 0.009)
+    assert compiled_pass.choose_team(2) is teams[2]
+    teams[2].judge(0.01, 0)  # once is little
+    assert compiled_pass.choose_team(2) is teams[2]
+    teams[2].judge(0.03, 0.01)
+    assert compiled_pass.choose_team(2) is teams[1]
+    teams[2].alone_until = 0
+    assert compiled_pass.choose_team(2) is teams[2]
 
 
 def test_an_interrupted_prefill_leaves_nothing_behind(monkeypatch):
