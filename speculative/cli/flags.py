@@ -52,7 +52,9 @@ class Options:
     ngram_text: str | None = flag(values.path, "a text file for the n-gram drafter to count in", None)
 
     dtype: str = flag(values.dtype, "weight format of the target model: float32, bfloat16 or int8", "float32")
-    draft_dtype: str = flag(values.dtype, "weight format of the draft model", "float32")
+    draft_dtype: str = flag(
+        values.draft_dtype, "of the draft model, which loses nothing; auto: int8, with jax the target's", "auto"
+    )
     engine: str = flag(values.engine, "numpy, jax, or auto: jax where it sees an accelerator", "numpy")
     threads: int | None = flag(values.integer(1), "threads of the NumPy engine [one for each core]", None)
     mesh: int = flag(values.integer(1), "with jax: split the models over this many devices", 1)
