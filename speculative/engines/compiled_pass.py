@@ -105,12 +105,18 @@ class CompiledPass:
         self.n_threads = n_threads
 
     def __call__(self, tokens, n_last: int) -> np.ndarray:  # [n] -> [n_last, n_vocab]
-        """The tokens come after the first `length`, whose keys and values are known. Raises UserError where a thread
-        dies. Then hidden [n_last, n_embd] is what the last block gave for the last n_last tokens."""
+        """The tokens come after the first `length`, whose keys and values are known. Then hidden [n_last,
+        n_embd] is what the last block gave for the last n_last of them. Raises UserError where a thread dies, and
+        ValueError for what is no token or does not fit, as compiled code looks up whatever it is given."""
         team = self.team()
         if self.n_threads != team.n_threads:
             self.share(team.n_threads)
         tokens = np.ascontiguousarray(tokens, np.int64)  # [n]
+        if self.length + len(tokens) > self.fields["n_ctx"] or np.any((tokens < 0) | (tokens >= self.n_vocab)):
+            n_ctx = self.fields["n_ctx"]
+            raise ValueError(
+                f"there are {n_ctx} positions and {self.n_vocab} tokens: one was asked for that is not there"
+            )
         logits = np.empty((n_last, self.n_vocab), np.float32)  # [n_last, n_vocab]
         self.hidden = np.empty((n_last, self.n_embd), np.float32)  # [n_last, n_embd]
         n_before = len(tokens) - n_last  # tokens whose logits are not wanted
