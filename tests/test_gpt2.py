@@ -88,7 +88,7 @@ def test_the_cached_model_feeds_only_what_is_new(params):
     fed = []
     model = CachedModel(params, HPARAMS, logits_themselves)
     forward = model.forward
-    model.forward = lambda inputs, n_last: (fed.append(list(inputs)), forward(inputs, n_last=n_last))[1]
+    model.forward = lambda inputs, **rest: fed.append(list(inputs)) or forward(inputs, **rest)
     for x, n_last in [([1, 2, 3], 1), ([1, 2, 3, 4, 5, 6], 4), ([1, 2, 3, 4, 9], 1), ([1, 2, 3, 4, 9], 1), ([8], 1)]:
         model(x, n_last)
     assert fed == [[1, 2, 3], [3, 4, 5, 6], [9], [9], [8]]
