@@ -48,13 +48,15 @@ def attention(q, k, v, sees=None):  # [n_head, n_q, d_head], [n_head, n_k, d_hea
     """Causal attention (Vaswani et al. 2017, section 3.2.1), all heads in one batched product.
 
     The queries belong to the last n_q of the n_k tokens; each sees the keys up to its own and none after it. Where the
-    tokens are no sequence but a tree, sees [n_q, n_k] is 1 for the keys that a query sees, and else 0.
+    tokens are no sequence but a tree, sees [n_q, n_k] is true for the keys that a query sees.
     """
     n_q, d_head, n_k = *q.shape[-2:], k.shape[-2]
     if sees is None:
-        sees = np.tri(n_q, n_k, k=n_k - n_q, dtype=q.dtype)  # [n_q, n_k], 0 where the key comes after the query
-    scores = q @ np.swapaxes(k, -1, -2) / math.sqrt(d_head) - 1e10 * (1 - sees)  # [n_head, n_q, n_k]
-    return softmax(scores) @ v  # [n_head, n_q, n_k], [n_head, n_k, d_head] -> [n_head, n_q, d_head]
+        sees = np.tri(n_q, n_k, k=n_k - n_q, dtype=bool)  # [n_q, n_k], false where the key comes after the query
+    scores = q @ np.swapaxes(k, -1, -2) / math.sqrt(d_head)  # [n_head, n_q, n_k]
+    return (
+        softmax(np.where(sees, scores, np.float32(-1e10))) @ v
+    )  # [n_head, n_q, n_k], [n_head, n_k, d_head] -> [n_head, n_q, d_head]
 
 
 def mha(x, c_attn, c_proj, n_head, attend=attention):  # [n_seq, n_embd] -> [n_seq, n_embd]

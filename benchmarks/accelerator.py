@@ -70,7 +70,7 @@ def measure(decoder, prompts, N, Ks, B, rounds, bandwidth):
 
 def main():
     parser = Parser(__doc__)
-    parser.add_models(dtypes=("float32", "bfloat16"))
+    parser.add_models(("float32", "bfloat16"), "float32")
     parser.add_argument("--n_tokens", type=values.argument(values.integer(2)), default=40)
     parser.add_argument("--K", type=count, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--B", type=count, nargs="+", default=[1, 2, 4, 8, 16, 32])

@@ -10,6 +10,7 @@ import numpy as np
 
 from speculative.cli.display import Display
 from speculative.cli.flags import Options
+from speculative.engines import packed
 from speculative.errors import UserError
 from speculative.lookahead import AutoK
 from speculative.measure.recorder import Recorder
@@ -27,14 +28,23 @@ def choose_engine(o: Options) -> Options:
             from speculative.engines.sharding import start_processes
 
             if not start_processes():
-                sys.stdout, o = open(os.devnull, "w"), replace(o, json=None)  # noqa: SIM115
+                sys.stdout, o = open(os.devnull, "w"), replace(o, json=None, html=None)  # noqa: SIM115
             engine = "jax" if o.engine == "jax" or has_accelerator() else "numpy"
         except UserError:  # JAX cannot be imported
             if o.engine == "jax":
                 raise
-    o = replace(o, engine=engine)
+    o = replace(o, engine=engine, draft_dtype=choose_draft_dtype(o.draft_dtype, o.dtype, engine))
     check(o)
     return o
+
+
+def choose_draft_dtype(draft_dtype: str, dtype: str, engine: str) -> str:
+    """What auto stands for: the fewest bytes that this engine is fast with. No draft's precision changes the output."""
+    if draft_dtype != "auto":
+        return draft_dtype
+    if engine == "jax":
+        return dtype
+    return "int8" if packed.kernels() else "float32"
 
 
 def has_accelerator() -> bool:

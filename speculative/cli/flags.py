@@ -51,7 +51,9 @@ class Options:
     ngram_text: str | None = flag(values.path, "a text file for the n-gram drafter to count in", None)
 
     dtype: str = flag(values.dtype, "weight format of the target model: float32, bfloat16 or int8", "float32")
-    draft_dtype: str = flag(values.dtype, "weight format of the draft model", "float32")
+    draft_dtype: str = flag(
+        values.draft_dtype, "of the draft model, which loses nothing; auto: int8, with jax the target's", "auto"
+    )
     engine: str = flag(values.engine, "numpy, jax, or auto: jax where it sees an accelerator", "numpy")
     threads: int | None = flag(values.integer(1), "threads of the NumPy engine [one for each core]", None)
     mesh: int = flag(values.integer(1), "with jax: split the models over this many devices", 1)
@@ -63,6 +65,8 @@ class Options:
     stream: bool = flag(values.switch, "the text as it is decoded", False)
     color: bool = flag(values.switch, "tokens by origin: accepted, resampled, bonus, autoregressive", False)
     json: str | None = flag(values.path, "write everything to this file", None)
+    details: bool = flag(values.switch, "to --json also p, q and u of every draft, as --html has them", False)
+    html: str | None = flag(values.path, "write a page to this file that replays the run, for any browser", None)
     verify: bool = flag(values.switch, "instead of decoding, check that nothing is lost with these models", False)
 
 
@@ -79,7 +83,8 @@ OPTIONS = {option.name: option for option in fields(Options)}
 
 # Of each group at most one may be given.
 EXCLUSIVE = [("prompt", "prompt_file", "unconditional"), ("quiet", "verbose"), ("quiet", "color"), ("verify", "json")]
-EXCLUSIVE += [("batch", other) for other in ("n_samples", "stop", "stream", "color", "verbose", "verify")]
+EXCLUSIVE += [("verify", "html"), ("n_samples", "html")]
+EXCLUSIVE += [("batch", x) for x in ("n_samples", "stop", "stream", "color", "verbose", "verify", "details", "html")]
 
 # What --demo stands for: the bundled pair, and a prompt of the kind that it was trained on, to the end of a sentence.
 DEMO = {
@@ -100,6 +105,10 @@ def parse_options(**given) -> Options:
             raise UserError(f"unknown flag --{name:.80}" + (f": did you mean --{near[0]}?" if near else ": see --help"))
     o = Options(**{name: parse_one(name, value) for name, value in given.items() if value is not None})
     check_exclusive({name for name, option in OPTIONS.items() if getattr(o, name) != option.default} - {"prompt"})
+    if o.details and not (o.json or o.html):
+        raise UserError("--details is about what --json writes: add --json FILE")
+    if o.json and o.json == o.html:
+        raise UserError("--json and --html would write to the same file: give each its own")
     return o
 
 

@@ -31,6 +31,29 @@ class KVCache:
             held[:, :, to : to + len(slots)] = held[:, :, slots]
 
 
+class PlainPass:
+    """gpt2.py and a KVCache: tokens that come after the first `length` -> logits of the last n_last."""
+
+    def __init__(self, params: dict, hparams: dict, cache: type = KVCache):
+        n_head = hparams["n_head"]
+        self.cache = cache(hparams["n_layer"], n_head, hparams["n_ctx"], hparams["n_embd"] // n_head)
+        self.gpt2 = partial(gpt2, **params, n_head=n_head, cache=self.cache)
+        self.move = self.cache.move
+
+    @property
+    def length(self) -> int:
+        return self.cache.length
+
+    @length.setter
+    def length(self, length: int) -> None:
+        self.cache.length = length
+
+    def __call__(self, tokens, n_last: int, positions=None, sees=None) -> np.ndarray:  # [n] -> [n_last, n_vocab]
+        """In a tree, positions [n] and sees [n, length + n] say where the tokens stand and which others they see."""
+        self.cache.sees = sees
+        return self.gpt2(tokens, n_last=n_last, positions=positions)
+
+
 class CachedModel:
     """model(x, n_last) -> [n_last, n_vocab], computing only what the previous call did not.
 
@@ -38,19 +61,18 @@ class CachedModel:
     the rest. So a rejected draft, another prompt, a draft that is one token behind: all are just another x.
     """
 
-    def __init__(self, params: dict, hparams: dict, to_probs: Callable, cache: type = KVCache):
-        """to_probs: logits [n, n_vocab] -> distributions [n, n_vocab]. cache: KVCache, or a class like it."""
-        self.params, self.hparams = params, hparams
-        self.n_ctx, n_head = hparams["n_ctx"], hparams["n_head"]
+    def __init__(self, params: dict, hparams: dict, to_probs: Callable, new_pass: Callable = PlainPass):
+        """to_probs: logits [n, n_vocab] -> distributions [n, n_vocab]. new_pass: PlainPass, or what does the same."""
+        self.params, self.hparams, self.new_pass = params, hparams, new_pass
+        self.n_ctx = hparams["n_ctx"]
         self.weight_bytes = n_bytes(params)  # what a token has to read, but for the cache (and most of wpe)
         self.to_probs = to_probs
-        self.cache = cache(hparams["n_layer"], n_head, self.n_ctx, hparams["n_embd"] // n_head)
-        self.forward = partial(gpt2, **params, n_head=n_head, cache=self.cache)
+        self.forward = new_pass(params, hparams)
         self.forget()
 
     def with_probs(self, to_probs: Callable) -> "CachedModel":
         """The same weights, with another way from logits to distributions and a cache of its own."""
-        return CachedModel(self.params, self.hparams, to_probs, type(self.cache))
+        return CachedModel(self.params, self.hparams, to_probs, self.new_pass)
 
     def forget(self) -> None:
         """Forgets which tokens the cache holds: the next x shares no prefix with it and is computed whole."""
@@ -64,7 +86,7 @@ class CachedModel:
     def tree(self, x, tree, nodes=None) -> np.ndarray:  # [n], trees.Tree, [m] -> [m, n_vocab]
         """What follows each of these nodes (default: all) of a tree of guesses whose root is the last token of x.
 
-        Each node sees the text and the path to itself, and nothing else of the tree.
+        Each node sees the text and the path to itself, and nothing else of the tree. Raises ValueError as above.
         """
         x, nodes = np.asarray(x), range(len(tree.tokens)) if nodes is None else nodes
         tokens = np.append(x, tree.tokens[1:]).astype(int)  # [n + n_nodes - 1]; node i stands at n - 1 + i
@@ -79,13 +101,12 @@ class CachedModel:
             raise ValueError(f"{len(tokens)} tokens: the context holds {self.n_ctx}, and {n_last} rows were asked for")
         held = self.tokens, self.parents
         self.forget()  # so that an interrupted pass leaves an empty cache behind and not a wrong one
-        n = min(self.reuse(*held, tokens, parents), len(tokens) - n_last)
-        self.cache.length = n
-        positions = self.cache.sees = None
+        n = self.forward.length = min(self.reuse(*held, tokens, parents), len(tokens) - n_last)
+        positions = sees = None
         if (parents[n:] != np.arange(n - 1, len(tokens) - 1)).any():  # not only one after the other
             sees = lineage(parents)  # [n, n]
-            positions, self.cache.sees = sees.sum(axis=1)[n:] - 1, sees[n:].astype(np.float32)
-        logits = self.forward(tokens[n:], n_last=n_last, positions=positions)  # [n_last, n_vocab]
+            positions, sees = sees.sum(axis=1)[n:] - 1, sees[n:]
+        logits = self.forward(tokens[n:], n_last, positions, sees)  # [n_last, n_vocab]
         self.tokens, self.parents = tokens, parents
         return logits
 
@@ -100,7 +121,7 @@ class CachedModel:
                 break
             place.append(int(same.argmax()))
         if place[n:]:
-            self.cache.move(np.array(place[n:]), n)
+            self.forward.move(np.array(place[n:]), n)
         return len(place)
 
 
