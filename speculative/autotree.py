@@ -17,7 +17,7 @@ from .costs import Cost
 from .lookahead import DISCOUNT, LEAN, AutoK
 from .trees import Shape, Tree, TreeStep, tree_speculative_sampling
 
-DEPTH, RANKS, NODES = 10, 4, 24  # the largest that is considered
+DEPTH, RANKS, NODES = 10, 4, 24  # the largest tree that is considered
 SETTLED = 8  # windows for which a shape is kept, as choosing one takes half a millisecond
 
 
