@@ -2,6 +2,7 @@
 
 import difflib
 import inspect
+import os
 import re
 from collections.abc import Callable, Collection
 from dataclasses import MISSING, dataclass, field, fields
@@ -116,7 +117,7 @@ def parse_options(**given) -> Options:
     check_exclusive({name for name, option in OPTIONS.items() if getattr(o, name) != option.default} - {"prompt", "K"})
     if o.details and not (o.json or o.html):
         raise UserError("--details is about what --json writes: add --json FILE")
-    if o.json and o.json == o.html:
+    if o.json and o.html and os.path.realpath(o.json) == os.path.realpath(o.html):
         raise UserError("--json and --html would write to the same file: give each its own")
     return o
 
