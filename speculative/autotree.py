@@ -3,7 +3,8 @@
 With a chance for each depth and rank that a child is the one walked to, a node is reached with the product of the
 chances along its path. The expected tokens of a tree are 1 and the sum of these over its nodes. So the best tree of n
 nodes and a depth holds the n likeliest, and as a child is never likelier than its parent, they are found one by one,
-from the root outwards. Of the best trees of every depth and size, the one with the most expected tokens per second is
+from the root outwards. (What the draft takes for a further node of a level is counted, but not searched over: it is
+small.) Of the best trees of every depth and size, the one with the most expected tokens per second is
 taken. The chain is among them, and the tree without nodes, which is autoregressive decoding.
 
 Source: Chen et al. 2024, "Sequoia", section 3.1, whose dynamic program finds the same trees, and section 3.3, which

@@ -69,11 +69,13 @@ def details(
     if f["met_by_position"]:
         counted = zip(f["accepted_by_position"], f["met_by_position"], strict=True)
         chance = "Σ min(p, q) = 1 - TVD(p, q)" if lenience == 1 else f"Σ min(p, q / {lenience:g})"
+        chance = "the chance that one of the siblings is accepted" if f["tree"] else chance
         rows += [
             ("by position", " ".join(f"{a}/{n}" for a, n in counted), "accepted / tested, first to last of the window"),
             ("α", f"{f['alpha']:.3f}", f"mean of {chance}"),
-            ("naive matching", f"{f['matching']:.3f}", "mean of Σ p q: what it would accept in place of α"),
         ]
+    if f["matching"] is not None:
+        rows.append(("naive matching", f"{f['matching']:.3f}", "mean of Σ p q: what it would accept in place of α"))
     if f["c"] is not None:
         rows.append(("c", f"{f['c']:.3f}", f"t_draft / t_target = {ms(f['t_draft'])} / {ms(f['t_target'])}"))
     if f["mean_beta"] is not None and f["drafted"]:
