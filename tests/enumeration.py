@@ -50,7 +50,7 @@ class Uniform:
         return self
 
     def __lt__(self, bound):
-        share = min(1.0, bound / self.factor)
+        share = min(1.0, bound / self.factor) if self.factor else float(bound > 0)
         return bool(self.rng.branch([1 - share, share]))
 
 
