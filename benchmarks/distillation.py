@@ -21,7 +21,7 @@ from benchmarks.sweep import COLORS, INK, draw
 from speculative.cli.exits import guarded
 from speculative.cli.models import create_model_fn
 from speculative.cli.texts import read_prompts
-from speculative.engines.jax_engine import keep_compiled, load_gpt2, map_params
+from speculative.engines.jax_engine import keep_compiled, map_params
 from speculative.engines.packed import packer
 from speculative.errors import UserError
 from speculative.filters import to_distribution
@@ -30,6 +30,7 @@ from speculative.measure.machine import machine
 from training.distil import RATE, load_on_device, read_beginnings
 from training.divergences import DIVERGENCES
 from training.files import as_float16
+from training.network import load_gpt2
 from training.recipe import TEXTS, Model, Recipe, distil, held_out_lessons, mean_acceptance
 from utils import load_encoder_and_hparams
 

@@ -16,6 +16,7 @@ import optax
 from speculative.errors import UserError
 
 PATIENCE = 120  # seconds after which a checkpoint is due, also where nothing is evaluated yet
+SILENCE = 10  # seconds after which a step is shown
 
 
 def make_optimizer(steps, peak):
@@ -67,9 +68,12 @@ def fit(name, params, loss, batch, evaluate, steps, peak, checkpoint, every=500,
     state, start, history = (params, optimizer.init(params)), 0, []
     if checkpoint.exists():
         state, start, history = load_checkpoint(checkpoint, state, recipe)
-    train_step, mean, began, saved = make_train_step(optimizer, loss), None, time.time(), time.time()
+    train_step, mean, began = make_train_step(optimizer, loss), None, time.time()
+    saved = noted = began
 
     def note(step, loss="", figures=None):
+        nonlocal noted
+        noted = time.time()
         shown = "".join(f", {what} {figure:.4f}" for what, figure in (figures or {}).items())
         print(f"{name} step {step}/{steps}, {time.time() - began:.0f} s{loss}{shown}", flush=True)
         history.extend([(step, figures)] if figures else [])
@@ -82,7 +86,7 @@ def fit(name, params, loss, batch, evaluate, steps, peak, checkpoint, every=500,
             raise diverged(step, peak, checkpoint)
         mean = float(value) if mean is None else 0.98 * mean + 0.02 * float(value)
         due = step % every == 0 or step == steps
-        if due or step % max(1, every // 5) == 0:
+        if due or time.time() - noted > SILENCE:
             note(step, f": loss {mean:.4f}", evaluate(state[0]) if due else None)
         if due or (step % unit == 0 and time.time() - saved > PATIENCE):
             if not all(jnp.isfinite(a).all() for a in jax.tree.leaves(state[0])):

@@ -1,10 +1,15 @@
 """gpt2.py as JAX trains it: its parameters at the start, and what it gives for many windows of text at once."""
 
+import functools
 import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from speculative.engines import jax_engine
+
+load_gpt2 = functools.cache(jax_engine.load_gpt2)  # one for all, so that what is compiled for it is compiled once
 
 
 def init_params(hparams, rng):

@@ -4,8 +4,8 @@ Every row of text begins with a prompt. The corpus goes on as it was written; or
 draft as it is by then, or either, in a mixture. The draft learns from the rows of the target's distributions after the
 prompt, each at the temperature that its row of text was written at, at 0 the target's own greedy choice.
 
-Sources: Zhou et al. 2023, "DistillSpec: Improving Speculative Decoding via Knowledge Distillation"; Agarwal et al. 2023,
-"On-Policy Distillation of Language Models: Learning from Self-Generated Mistakes" (GKD).
+Sources: Zhou et al. 2023, "DistillSpec: Improving Speculative Decoding via Knowledge Distillation"; Agarwal et al.
+2023, "On-Policy Distillation of Language Models: Learning from Self-Generated Mistakes" (GKD).
 """
 
 from collections.abc import Callable
@@ -17,10 +17,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from speculative.engines.jax_engine import load_gpt2
 from training.divergences import DIVERGENCES
 from training.fit import fit
-from training.network import log_probs
+from training.network import load_gpt2, log_probs
 from training.writing import continuations
 
 TEXTS = ("corpus", "target", "draft", "mixed")

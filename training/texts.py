@@ -61,7 +61,7 @@ def windows(tokens, n_ctx, n_batch, rng):  # -> [n_batch, n_ctx + 1]
     return np.stack([tokens[i : i + n_ctx + 1] for i in starts])
 
 
-# ---- Where rows of text begin: begin(n_rows, n_seq, rng) -> x [n_rows, n_seq], n_prompt [n_rows] ------------------------
+# ---- Where rows of text begin: begin(n_rows, n_seq, rng) -> x [n_rows, n_seq], n_prompt [n_rows] ---------------------
 
 
 def from_corpus(tokens):

@@ -26,7 +26,7 @@ class OneEach:
 
 @partial(jax.jit, static_argnums=(0, 1), static_argnames=("top_k", "top_p"))
 def continuations(gpt2, n_head, params, x, n_prompt, temperature, key, top_k=None, top_p=None):
-    """x [n_batch, n_seq], of which all but the first n_prompt [n_batch] tokens of a row are replaced by the model's own.
+    """x [n_batch, n_seq], with all but the first n_prompt [n_batch] tokens of each row replaced by the model's own.
 
     Each row is written at its temperature [n_batch], with the filters of speculative/filters.py.
     """
