@@ -1,6 +1,6 @@
 """What helps a draft to learn: four divergences on text from four sources, for equally many steps from the same start.
 
-    python -m benchmarks.distillation FILES... [--steps 300 --seeds 3 --out distillation]
+    python -m benchmarks.distillation FILES... [--steps 100 --seeds 3 --out distillation]
 
 FILES are the corpus, as of python -m training pair. Every run begins with the target's first layer. α, the chance that
 a draft is accepted, is measured on text that the target wrote from held-out prompts; tokens per iteration and speedup
@@ -8,11 +8,13 @@ come from decoding --prompts with K = 4, each autoregressively and speculatively
 as soon as it is made, and a run goes on from its checkpoint, so the same command goes on where it was interrupted.
 """
 
+import contextlib
 import json
 from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import mean, median, stdev
+from zlib import crc32
 
 import numpy as np
 
@@ -36,11 +38,24 @@ from utils import load_encoder_and_hparams
 
 K = 4
 TEMPERATURES = (1.0, 0.0)
-N_TEST = 24  # batches of fresh text, at each temperature
+N_TEST = 16  # batches of fresh text, at each temperature
 COLUMNS = """divergence text α_at_1=alpha1:.3f ±=alpha1_sd:.3f α_at_0=alpha0:.3f ±=alpha0_sd:.3f
     tokens/iteration_at_1=tokens1:.2f ±=tokens1_sd:.2f at_0=tokens0:.2f ±=tokens0_sd:.2f
     speedup_at_1=speedup1:.2f ±=speedup1_sd:.2f at_0=speedup0:.2f ±=speedup0_sd:.2f"""
 FIGURES = [f"{name}{t:g}" for name in ("alpha", "tokens", "speedup") for t in TEMPERATURES]
+
+
+def settings_of(o):
+    """What figures are kept under: those of other models, texts or machines are not the same."""
+    names = ("models_dir", "target_model_size", "draft_model_size", "dtype", "first_layers", "files", "steps")
+    decoding = (o.prompts["prompts"], o.n_tokens)
+    return " ".join(
+        map(str, [*(getattr(o, name) for name in names), crc32(repr(decoding).encode()), *machine().values()])
+    )
+
+
+def checkpoint_of(folder, divergence, text, seed):
+    return Path(folder, f"{divergence}-{text}-{seed}.npz")
 
 
 def decoded(pair, hparams, params, temperature, prompts, n_tokens, repeat):
@@ -72,16 +87,16 @@ class Experiment:
         first = {"blocks": self.target.params["blocks"][: o.first_layers]}
         self.start = Model(self.target.params | first, self.target.n_head)
         self.hparams = self.target_hparams | {"n_layer": o.first_layers}
-        self.gpt2, self.written, self.lessons, self.pair = load_gpt2(), {}, None, None
+        self.gpt2, self.shared, self.lessons, self.pair = load_gpt2(), {}, None, None
 
     def train(self, divergence, text, seed):
         rate = RATE / self.hparams["n_embd"]
         o, recipe = self.o, Recipe(divergence, text, seed=seed, steps=self.o.steps, rate=rate)
-        checkpoint = Path(o.out, f"{divergence}-{text}-{seed}.npz")
-        written = self.written.setdefault((text, seed), {})
+        checkpoint = checkpoint_of(o.out, divergence, text, seed)
+        if (text, seed) not in self.shared:
+            self.shared = {(text, seed): {}}  # what was kept of the text before takes memory
         args = (recipe, self.target, self.start, self.begin, self.begin_held_out, checkpoint)
-        params, _ = distil(*args, every=o.steps, about=f"{o.files} {o.first_layers}", written=written)
-        checkpoint.unlink(missing_ok=True)
+        params, _ = distil(*args, every=o.steps, about=settings_of(o), shared=self.shared[text, seed])
         return as_float16(params)
 
     def evaluate(self, params, hparams, seed):
@@ -158,23 +173,22 @@ def plot(done, references, axes):
 # ---- The command -----------------------------------------------------------------------------------------------------
 
 
-def read_done(path):
-    """{(divergence, text, seed): figures} of a file; a line that was cut off is passed over."""
+def read_done(path, on):
+    """{(divergence, text, seed): figures} of a file, of the same settings; a line that was cut off is passed over."""
     done = {}
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-        try:
-            *key, figures = json.loads(line)
-            done[tuple(key)] = figures
-        except ValueError:
-            continue
+        with contextlib.suppress(ValueError):
+            its_settings, *run, figures = json.loads(line)
+            if its_settings == on:
+                done[tuple(run)] = figures
     return done
 
 
 def measure(o):
     """{(divergence, text, seed): figures} of all runs, and {reference: figures}. What is kept is not run again."""
     Path(o.out).mkdir(parents=True, exist_ok=True)
-    path = Path(o.out, f"{o.target_model_size}-{o.steps}-steps.jsonl")
-    done = read_done(path)
+    path, on = Path(o.out, "runs.jsonl"), settings_of(o)
+    done = read_done(path, on)
     runs = [(d, text, seed) for seed in range(o.seeds) for text in TEXTS for d in DIVERGENCES]
     references = [("", "the start", 0), ("", o.draft_model_size, 0)]
     experiment = None
@@ -189,7 +203,8 @@ def measure(o):
             params = experiment.train(*run)
         done[run] = experiment.evaluate(params, hparams, run[2])
         with open(path, "a", encoding="utf-8") as f:
-            f.write(f"\n{json.dumps([*run, done[run]])}")
+            f.write(f"\n{json.dumps([on, *run, done[run]])}")
+        checkpoint_of(o.out, *run).unlink(missing_ok=True)
     return {run: done[run] for run in runs}, {run[1]: done[run] for run in references}
 
 
@@ -198,14 +213,15 @@ def main():
     parser.add_argument("files", nargs="+", metavar="FILES")
     parser.add_models()
     parser.add_argument("--first_layers", type=count, default=1, help="of the target, to begin with")
-    parser.add_argument("--steps", type=count, default=300)
+    parser.add_argument("--steps", type=count, default=100)
     parser.add_argument("--seeds", type=count, default=3)
-    parser.add_argument("--n_tokens", type=count, default=40, help="to decode from each prompt")
     parser.add_argument("--prompts", default=PROMPTS["prose"], help="a file of prompts to decode")
+    parser.add_argument("--n_prompts", type=count, default=8, help="at most so many of it")
+    parser.add_argument("--n_tokens", type=count, default=40, help="to decode from each prompt")
     parser.add_argument("--out", default="distillation", help="a folder for what is kept, and the picture")
     parser.set_defaults(drafters=["model"])
     o = parser.parse_args()
-    o.prompts = {"prompts": read_prompts(o.prompts, 20)}
+    o.prompts = {"prompts": read_prompts(o.prompts, o.n_prompts)}
     try:
         done, references = measure(o)
         rows = [{"text": name} | figures for name, figures in references.items()] + summarise(done)

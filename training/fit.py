@@ -5,7 +5,7 @@ import math
 import os
 import time
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from zipfile import BadZipFile
 
 import jax
@@ -39,11 +39,13 @@ def adamw(rate):
     return optax.chain(optax.clip_by_global_norm(1.0), rule)
 
 
-def make_train_step(optimizer, loss):
-    """-> step((params, moments), batch) -> ((params, moments) after it, loss before it)
+@cache
+def make_train_step(loss, steps, peak):
+    """-> optimizer, and step((params, moments), batch) -> ((params, moments) after it, loss before it)
 
     The state that goes in is given away: its memory is that of the state that comes out.
     """
+    optimizer = make_optimizer(steps, peak)
 
     @partial(jax.jit, donate_argnums=0)
     def train_step(state, batch):
@@ -52,7 +54,7 @@ def make_train_step(optimizer, loss):
         update, moments = optimizer.update(gradient, moments, params)
         return (optax.apply_updates(params, update), moments), value
 
-    return train_step
+    return optimizer, train_step
 
 
 def fit(name, params, loss, batch, evaluate, steps, peak, checkpoint, every=500, unit=1, recipe=""):
@@ -63,12 +65,12 @@ def fit(name, params, loss, batch, evaluate, steps, peak, checkpoint, every=500,
     `unit` steps. recipe is a text that tells this run from others: a checkpoint of another is refused.
     Raises UserError where the loss is no longer a number; the last checkpoint stays.
     """
-    optimizer = make_optimizer(steps, peak)
+    optimizer, train_step = make_train_step(loss, steps, peak)
     params = jax.tree.map(jnp.array, params)  # a copy, as each step gives its state away
     state, start, history = (params, optimizer.init(params)), 0, []
     if checkpoint.exists():
         state, start, history = load_checkpoint(checkpoint, state, recipe)
-    train_step, mean, began = make_train_step(optimizer, loss), None, time.time()
+    mean, began = None, time.time()
     saved = noted = began
 
     def note(step, loss="", figures=None):

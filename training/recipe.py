@@ -10,7 +10,7 @@ Sources: Zhou et al. 2023, "DistillSpec: Improving Speculative Decoding via Know
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -77,6 +77,7 @@ def teach(gpt2, n_head, params, x, temperature, counts) -> Lesson:
     return Lesson(x, distributions(log_probs(gpt2, params, n_head, x), t), temperature, counts)
 
 
+@cache
 def make_loss(gpt2, n_head: int, divergence: str) -> Callable:
     """-> loss(params, lesson), the mean divergence of the rows that count. At temperature 0 the draft is compared at 1:
     kl is then the cross-entropy of the target's greedy choice."""
@@ -165,21 +166,26 @@ def mean_acceptance(gpt2, draft: Model, lessons) -> dict[str, float]:
 
 
 def distil(
-    recipe: Recipe, target: Model, draft: Model, begin, begin_held_out, checkpoint, every=None, about="", written=None
+    recipe: Recipe, target: Model, draft: Model, begin, begin_held_out, checkpoint, every=None, about="", shared=None
 ):
     """Teaches the draft. -> (params, history) as of fit, with α on held-out text of the target for each temperature
 
     begin, begin_held_out: begin(n_rows, n_seq, rng), as in texts.py. about: what else tells this run from others.
-    written: a dict that runs may share if their recipes differ in no more than divergence, rate and steps; so what the
-    target writes for one need not be written again.
+    shared: a dict that runs may share if their recipes differ in no more than divergence, rate and steps; then what the
+    target writes and says for one is kept for the next.
     """
-    gpt2 = load_gpt2()
-    texts = Texts(recipe, begin, target, draft.n_head, gpt2, {} if written is None else written)
+    gpt2, lessons = load_gpt2(), {} if shared is None else shared.setdefault("lessons", {})  # {step: Lesson}
+    texts = Texts(recipe, begin, target, draft.n_head, gpt2, {} if shared is None else shared.setdefault("written", {}))
     held_out = held_out_lessons(recipe, begin_held_out, target, gpt2)
 
     def batch(step, params):
+        if step in lessons:
+            return lessons[step]
         x, n_prompt, temperature = texts.batch(step, params)
-        return teach(gpt2, target.n_head, target.params, x, temperature, after_prompt(x, n_prompt))
+        lesson = teach(gpt2, target.n_head, target.params, x, temperature, after_prompt(x, n_prompt))
+        if shared is not None and recipe.text in ("corpus", "target"):
+            lessons[step] = lesson
+        return lesson
 
     def evaluate(params):
         return mean_acceptance(gpt2, Model(params, draft.n_head), held_out)
