@@ -194,7 +194,7 @@ BAD = {
     "--draft_model_size draft --files text.txt --steps 0": "must be a whole number of at least 1",
     "--draft_model_size draft --files text.txt --mixture 2": "must be a number above 0 and at most 1",
     "--draft_model_size draft --files text.txt --rate -1": "must be a number above 0",
-    "--draft_model_size draft --files text.txt --n_seq 200": "exceeds the context of 128 tokens",
+    "--draft_model_size draft --files text.txt --n_seq 200": "--n_seq 200 tokens, and the context has 128",
     "--draft_model_size draft --files empty.txt": "empty.txt is empty",
     "--draft_model_size draft --files latin.txt": "not UTF-8",
     "--draft_model_size draft --files none.txt": "cannot read the text from .*none.txt: No such file",

@@ -20,7 +20,10 @@ SILENCE = 10  # seconds after which a step is shown
 
 
 def make_optimizer(steps, peak):
-    """AdamW. The rate rises, stays, and falls over the last third, so that a run can be made longer while it stays."""
+    """AdamW. The rate rises, stays, and falls over the last third, so that a run can be made longer while it stays; it
+    stays from the beginning where steps is None."""
+    if steps is None:
+        return adamw(peak)
     warmup, decay = min(300, steps // 10), int(0.35 * steps)
     rate = optax.join_schedules(
         [
@@ -117,7 +120,7 @@ def save_checkpoint(path, state, step, history=(), recipe=""):
             part.unlink()
 
 
-def load_checkpoint(path, state, recipe=""):
+def load_checkpoint(path, state, recipe="", say=print):
     """-> (state, step, history). Raises UserError where path holds that of another run, or none."""
     try:
         step, texts, *leaves = np.load(path).values()
@@ -127,6 +130,6 @@ def load_checkpoint(path, state, recipe=""):
         raise UserError(f"{path} is no checkpoint that can be read: delete it to begin anew") from error
     if not same:
         raise UserError(f"{path} is of another run, with other flags or models: delete it to begin anew")
-    print(f"going on from {path}, step {step}")
+    say(f"going on from {path}, step {step}")
     state = jax.tree.unflatten(jax.tree.structure(state), [jnp.asarray(a) for a in leaves])
     return state, int(step), [tuple(entry) for entry in history]
