@@ -28,9 +28,9 @@ from speculative.engines.packed import packer
 from speculative.errors import UserError
 from speculative.filters import to_distribution
 from speculative.measure.machine import machine
-from training.distil import RATE, load_on_device
+from training.distil import load_on_device
 from training.divergences import DIVERGENCES
-from training.online import Learner, acceptance_rate, add_online, numpy_model, serve
+from training.online import RATE, Learner, acceptance_rate, add_online, numpy_model, serve
 from training.recipe import Recipe
 from utils import load_encoder_and_hparams, load_params, model_folder
 

@@ -41,7 +41,7 @@ def add_models(parser: Parser, out: str) -> None:
     parser.add_argument("--out", type=name, required=True, help=f"the name of the new folder in models_dir: {out}")
 
 
-def add_recipe(parser: Parser, n_seq: bool = True) -> None:
+def add_recipe(parser: Parser, n_seq: bool = True, rate: float = RATE) -> None:
     """The arguments that say how it learns."""
     count, integer = values.argument(values.integer(1)), values.argument(values.integer(0))
     add, default = parser.add_argument, Recipe()
@@ -50,7 +50,7 @@ def add_recipe(parser: Parser, n_seq: bool = True) -> None:
     if n_seq:
         add("--n_seq", type=values.argument(values.integer(8)), default=default.n_seq, help="tokens in a row of text")
     positive = values.number("a number above 0", lambda value: value > 0)
-    add("--rate", type=values.argument(positive), help=f"the highest learning rate [{RATE} / n_embd of the draft]")
+    add("--rate", type=values.argument(positive), help=f"the highest learning rate [{rate} / n_embd of the draft]")
     add("--seed", type=integer, default=default.seed)
 
 
@@ -84,7 +84,7 @@ def arguments_of_distil(arguments: list[str]):
     return o
 
 
-def read_models(o, first_layers: int | None = None, flags: str = "--n_seq"):
+def read_models(o, first_layers: int | None = None, flags: str = "--n_seq", rate: float = RATE):
     """-> (encoder, hparams of target and draft). Raises UserError where one cannot draft for the other."""
     check_new(Path(model_folder(o.out, o.models_dir)))
     encoder, target = load_encoder_and_hparams(o.target_model_size, o.models_dir)
@@ -104,7 +104,7 @@ def read_models(o, first_layers: int | None = None, flags: str = "--n_seq"):
     n_ctx = min(target["n_ctx"], draft["n_ctx"])
     if o.n_seq > n_ctx:
         raise UserError(f"{flags} {o.n_seq} tokens, and the context has {n_ctx}")
-    o.rate = o.rate or RATE / draft["n_embd"]
+    o.rate = o.rate or rate / draft["n_embd"]
     return encoder, target, draft
 
 

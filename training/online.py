@@ -44,6 +44,8 @@ from training.network import load_gpt2
 from training.recipe import Lesson, Model, make_loss
 from utils import load_params, model_folder, parameter_count
 
+RATE = 0.05  # over the width: it stays, and the draft has learned before, so it is a quarter of distillation's
+
 
 class Text(NamedTuple):
     """A text of the target, and what its tokens were drawn from."""
@@ -87,7 +89,7 @@ class Learner:
             chosen = rng.integers(len(self.buffer), size=self.o.n_batch)
             self.state, loss = self.step(self.state, self.lesson([self.buffer[i] for i in chosen]))
             losses.append(float(loss))
-        if not math.isfinite(sum(losses)) or not all(jnp.isfinite(a).all() for a in jax.tree.leaves(self.params)):
+        if not math.isfinite(sum(losses)) or not all(jnp.isfinite(a).all() for a in jax.tree.leaves(self.state[0])):
             kept = f"the last checkpoint stays, and a --rate below {self.o.rate:g} may go on from it"
             raise UserError(f"the loss is not a number after {len(losses)} steps: {kept}")
         return float(np.mean(losses))
@@ -184,7 +186,7 @@ def arguments_of_online(arguments: list[str]):
     add_models(parser, "the draft as it is in the end")
     parser.add_argument("--prompts", required=True, help="a file of prompts; - is the standard input")
     add_online(parser)
-    add_recipe(parser, n_seq=False)
+    add_recipe(parser, n_seq=False, rate=RATE)
     o = parser.parse_args(arguments)
     if o.draft_model_size is None:
         raise UserError("--draft_model_size is missing: the draft to begin with")
@@ -200,7 +202,7 @@ def say(line: str) -> None:
 
 def main(arguments: list[str]) -> None:
     o = arguments_of_online(arguments)
-    encoder, target_hparams, draft_hparams = read_models(o, flags="--n_prompt and --n_tokens make")
+    encoder, target_hparams, draft_hparams = read_models(o, flags="--n_prompt and --n_tokens make", rate=RATE)
     texts = read_prompts(o.prompts, sys.maxsize)
     if len(texts) < o.every:
         raise UserError(f"{o.prompts} has {len(texts)} prompts, and the draft learns after every {o.every}: give more")
