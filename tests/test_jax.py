@@ -16,10 +16,11 @@ from tiny import first_layer, logits_themselves, random_params
 
 from speculative import filters
 from speculative.drafters import model_drafter
-from speculative.engines import jax_engine, jax_loop
+from speculative.engines import jax_engine, jax_sampling
 from speculative.engines.cached import CachedModel
 from speculative.engines.jax_engine import JaxModel, counting_compilations, map_params
-from speculative.engines.jax_loop import DeviceDecoder, Difference, accept, first_difference
+from speculative.engines.jax_loop import DeviceDecoder, Difference, first_difference
+from speculative.engines.jax_sampling import accept
 from speculative.engines.sharding import place
 from speculative.errors import UserError
 from speculative.sampling import autoregressive_sampling, speculative_sampling
@@ -151,7 +152,7 @@ def test_the_filters_are_those_of_numpy(temperature, top_k):
     logits[3] = np.round(logits[3])  # some tied
     for top_p in (None, 0.0, 0.1, 0.5, 0.95, 1.0):
         expected = filters.to_distribution(logits, temperature, top_k, top_p)
-        actual = np.asarray(jax_loop.to_distribution(jnp.asarray(logits), temperature, top_k, top_p))
+        actual = np.asarray(jax_sampling.to_distribution(jnp.asarray(logits), temperature, top_k, top_p))
         np.testing.assert_array_equal(actual > 0, expected > 0)
         np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=1e-30)
 
@@ -198,15 +199,28 @@ def test_no_more_than_k_drafts_are_accepted(p_and_q, k):
     assert np.abs(np.bincount(token, minlength=5) / 4000 - q[k]).max() < 0.04
 
 
-def test_u_of_zero_does_not_accept_what_the_target_excludes(monkeypatch):
-    monkeypatch.setattr(jax.random, "uniform", lambda key, shape: jnp.zeros(shape))
+@pytest.fixture
+def always_u(monkeypatch):
+    """u -> nothing; from then on each single random number is u, as that of the one draft below is."""
+    uniform = jax_sampling.uniform
+
+    def always(u):
+        monkeypatch.setattr(
+            jax_sampling, "uniform", lambda key, shape: jnp.full(shape, u) if shape == (1,) else uniform(key, shape)
+        )
+
+    return always
+
+
+def test_u_of_zero_does_not_accept_what_the_target_excludes(always_u):
+    always_u(0.0)
     p, q = jnp.array([[0.5, 0.5, 0]]), jnp.array([[0, 0, 1.0], [1, 0, 0]])
     accepted, token = jax.jit(partial(accept, jnp.array([0]), p, q, 1))(jax.random.key(0))
     assert (int(accepted), int(token)) == (0, 2)
 
 
-def test_an_empty_residual_falls_back_to_the_target(monkeypatch):
-    monkeypatch.setattr(jax.random, "uniform", lambda key, shape: jnp.ones(shape))
+def test_an_empty_residual_falls_back_to_the_target(always_u):
+    always_u(1.0)
     q = np.array([[0.5, 0, 0.5], [0, 1, 0]], np.float32)
     p = np.nextafter(q[:1], np.float32(1))
     one = jax.jit(partial(accept, jnp.array([0]), jnp.asarray(p), jnp.asarray(q), 1))

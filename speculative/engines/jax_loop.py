@@ -23,62 +23,9 @@ import numpy as np
 from jax import lax
 
 from speculative.engines.jax_engine import SMALL, Network, power_of_two
+from speculative.engines.jax_sampling import accept, greedy_sample, sample, to_distribution
 from speculative.errors import UserError
 from speculative.sampling import Step
-
-# ---- Distributions ---------------------------------------------------------------------------------------------------
-
-
-def to_distribution(logits, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None):
-    """filters.to_distribution, in jax.numpy: [n, n_vocab] -> [n, n_vocab]. The last two steps cannot be shared, since
-    arrays cannot be changed in place here, and how many candidates there are must not change a shape.
-
-    Cumulative probabilities are in float32, in NumPy in float64: a token on the very edge of the nucleus may differ.
-    """
-    if temperature == 0:
-        return jax.nn.one_hot(jnp.argmax(logits, axis=-1), logits.shape[-1], dtype=logits.dtype)
-    if top_k is not None and top_k < logits.shape[-1]:
-        kth = lax.top_k(logits, top_k)[0][:, -1:]  # [n, 1]
-        logits = jnp.where(logits >= kth, logits, -jnp.inf)
-    temperature = min(max(temperature, 2.0**-126), 2.0**126)
-    p = jax.nn.softmax((logits - jnp.max(logits, axis=-1, keepdims=True)) / temperature)  # [n, n_vocab]
-    if top_p is not None and top_p < 1:
-        ordered = -jnp.sort(-p, axis=-1)  # [n, n_vocab], most probable first
-        before = jnp.cumsum(ordered, axis=-1) - ordered  # [n, n_vocab], what the more probable ones have together
-        inside = before < top_p * jnp.sum(p, axis=-1, keepdims=True)  # [n, n_vocab]
-        inside = inside.at[:, 0].set(True)  # also where top_p is 0
-        edge = jnp.min(jnp.where(inside, ordered, jnp.inf), axis=-1, keepdims=True)  # [n, 1]
-        p = jnp.where(p >= edge, p, 0)
-        p /= jnp.sum(p, axis=-1, keepdims=True)
-    return p
-
-
-def sample(p, key):  # [n_vocab], need not sum to 1 -> id
-    """One id from the distribution p; one of probability 0 has the logarithm -inf and is never drawn."""
-    return jax.random.categorical(key, jnp.log(p)).astype(jnp.int32)
-
-
-def greedy_sample(p, key):  # [n_vocab] -> id
-    """The same for temperature 0, where p is one-hot, without a random number for each id of the vocabulary."""
-    return jnp.argmax(p).astype(jnp.int32)
-
-
-def accept(x_draft, p, q, k, key, lenience=1.0, sample=sample):  # [K], [K, n_vocab], [K + 1, n_vocab]
-    """Steps 3 and 4 of the loop: how many of the first k drafts are accepted, and the token that follows them.
-
-    Sampling max(0, q - p) after a rejection and q after none are one thing, if p is 0 where nothing was drafted.
-    """
-    u_key, sample_key = jax.random.split(key)
-    i = jnp.arange(len(x_draft))  # [K]
-    u = jax.random.uniform(u_key, x_draft.shape)  # [K]
-    passes = (u * lenience * p[i, x_draft] < q[i, x_draft]) & (i < k)  # [K], strict: at u = 0, q = 0 must not pass
-    accepted = jnp.sum(jnp.cumprod(passes.astype(jnp.int32)))  # those before the first that does not pass
-    q = q[accepted]  # [n_vocab]
-    p = jnp.pad(p, ((0, 1), (0, 0)))[accepted]  # [n_vocab]
-    residual = jnp.maximum(q - jnp.where(accepted < k, p, 0), 0)  # [n_vocab]
-    token = sample(jnp.where(jnp.any(residual > 0), residual, q), sample_key)
-    return accepted, token
-
 
 # ---- The loop --------------------------------------------------------------------------------------------------------
 
