@@ -3,6 +3,7 @@
 import importlib.util
 import itertools
 import os
+import re
 import subprocess
 import sys
 from functools import partial
@@ -23,6 +24,7 @@ from speculative.engines.jax_loop import DeviceDecoder, Difference, first_differ
 from speculative.engines.jax_sampling import accept
 from speculative.engines.sharding import place
 from speculative.errors import UserError
+from speculative.measure.analysis import acceptance_chance, matching_chance
 from speculative.sampling import autoregressive_sampling, speculative_sampling
 
 HPARAMS = {"n_vocab": 40, "n_ctx": 24, "n_embd": 12, "n_head": 3, "n_layer": 2}
@@ -244,7 +246,7 @@ def python_steps(pair, x, N, K):
 def test_greedy_steps_are_those_of_the_python_loop(pair, greedy, K):
     """To the end of the context too, from a single token, for a single token, and with nothing compiled on the way."""
     accepted = set()
-    greedy.warm_up(8, 16, K)
+    greedy.warm_up([8], 16, K)
     with counting_compilations() as compiled:
         for n, N in [(1, 16), (2, 16), (8, 16), (8, 1), (3, 2), (7, 12)]:
             x = random_prompt(n)
@@ -255,12 +257,110 @@ def test_greedy_steps_are_those_of_the_python_loop(pair, greedy, K):
     assert len(accepted) > 1 or K == 0
 
 
-def test_a_batch_is_its_rows(pair, greedy):
-    prompts = [random_prompt(n) for n in (1, 3, 5, 8)]
-    calls = list(greedy.batch(prompts, 13, 3, seed=0))
-    rows = [[step for step in row if step] for row in zip(*calls, strict=True)]
-    assert rows == [python_steps(pair, x, 13, 3) for x in prompts]
-    assert len({len(row) for row in rows}) > 1  # ragged, or nothing was tested
+def by_prompt(calls, n):
+    """What batch yields -> the Rows of each prompt."""
+    rows = [[] for _ in range(n)]
+    for row in itertools.chain(*calls):
+        rows[row.number].append(row)
+    return rows
+
+
+def steps(rows):
+    return [row.step for row in rows]
+
+
+@pytest.mark.parametrize("n_batch", [None, 1, 2, 3])
+def test_a_batch_is_its_rows(pair, greedy, n_batch):
+    """However many are decoded at a time; and there are never more, and never fewer while prompts are waiting."""
+    prompts = [random_prompt(n) for n in (1, 3, 9, 5, 8, 2)]
+    calls = list(greedy.batch(prompts, 13, 3, seed=0, n_batch=n_batch))
+    rows = by_prompt(calls, len(prompts))
+    assert [steps(of_one) for of_one in rows] == [python_steps(pair, x, 13, 3) for x in prompts]
+    assert len({len(of_one) for of_one in rows}) > 1  # ragged, or nothing was tested
+    last_begins = next(i for i, call in enumerate(calls) if any(row.number == len(prompts) - 1 for row in call))
+    assert {len(call) for call in calls[:last_begins]} <= {n_batch}
+
+
+@pytest.mark.parametrize("n_batch", [1, 2])
+def test_a_stop_ends_a_row_and_the_next_prompt_takes_its_place(pair, networks, n_batch):
+    """By a token that the device knows, and by what the host says of a step."""
+    prompts = [random_prompt(n) for n in (5, 8, 3, 6)]
+    whole = [python_steps(pair, x, 13, 3) for x in prompts]
+    end = whole[0][1].tokens[0]
+
+    def stop(number, step):
+        return step._replace(tokens=step.tokens[:1]) if number == 1 else None
+
+    calls = list(DeviceDecoder(*networks, end=end).batch(prompts, 13, 3, seed=0, n_batch=n_batch, stop=stop))
+    expected = [[step for i, step in enumerate(x) if not any(end in s.tokens for s in x[:i])] for x in whole]
+    expected[1] = [whole[1][0]._replace(tokens=whole[1][0].tokens[:1])]
+    assert [steps(rows) for rows in by_prompt(calls, 4)] == expected and len(expected[0]) < len(whole[0])
+    assert len(calls) < sum(map(len, whole))
+
+
+@pytest.mark.parametrize("lenience", [1.0, 0.5])
+def test_the_chances_of_acceptance_are_those_that_the_recorder_finds(pair, networks, lenience):
+    x, filtering = random_prompt(6), {"temperature": 0.9, "top_p": 0.95}
+    target, draft = (CachedModel(*model, partial(filters.to_distribution, **filtering)) for model in pair)
+    decoder = DeviceDecoder(*networks, **filtering, lenience=lenience)
+    text, n_tested = list(x), set()
+    for [row] in decoder.batch([x], 16, 3, seed=3):
+        step = row.step
+        tested = min(len(step.tokens), step.drafted)
+        q = target(np.array([*text, *step.tokens[:-1]]), len(step.tokens))[:tested]  # [tested, n_vocab]
+        p = draft(np.array([*text, *step.tokens[:-1]]), len(step.tokens))[:tested]  # [tested, n_vocab]
+        np.testing.assert_allclose(row.alpha, acceptance_chance(p, q / lenience), rtol=1e-4)
+        np.testing.assert_allclose(row.matching, matching_chance(p, q), rtol=1e-4)
+        text += step.tokens
+        n_tested.add(tested)
+    assert len(n_tested) > 1
+
+
+def test_the_prefill_is_shared_by_decodes_of_the_same_prompt(networks, monkeypatch):
+    decoder, prefills = DeviceDecoder(*networks, temperature=1.0), []
+    prefill = decoder.prefill
+    monkeypatch.setattr(decoder, "prefill", lambda *args, **kwargs: prefills.append(1) or prefill(*args, **kwargs))
+    x = random_prompt(7)
+
+    def tokens(seed, x=x):
+        return [step.tokens for step in decoder.speculative(x, 12, 3, seed)]
+
+    alone = []
+    for seed in range(3):
+        decoder.forget()
+        alone.append(tokens(seed))
+    assert len(prefills) == 3 and alone[0] != alone[1] != alone[2]
+    decoder.forget()
+    next(decoder.speculative(x, 12, 3, 5))  # one that is not read to its end
+    assert [tokens(seed) for seed in range(3)] == alone and len(prefills) == 4
+    tokens(0, x[:6])
+    assert len(prefills) == 5
+
+
+def computations(program):
+    """A compiled program's text -> {name: its lines}."""
+    found = re.findall(r"^(?:ENTRY )?%?([\w.-]+) [^\n]*\{\n(.*?)^\}", program, re.MULTILINE | re.DOTALL)
+    return {name: body.splitlines() for name, body in found}
+
+
+@pytest.mark.parametrize("K", [0, 4])
+def test_the_loop_does_not_copy_the_cache(greedy, K):
+    """In no computation that the loop's body comes to. What may be of a cache's size is a write in place, or a fusion
+    of one."""
+    state = greedy.start([random_prompt(6)], 12, K, 0)
+    program = greedy.run.lower(greedy.params, state, np.bool_(False), np.int32(-1), K=K).compile().as_text()
+    bodies = computations(program)
+    todo, reached = re.findall(r"body=%?([\w.-]+)", program), set()
+    assert todo
+    while todo:
+        name = todo.pop()
+        reached.add(name)
+        called = re.findall(r"(?:calls|body|condition|to_apply)=%?([\w.-]+)", "\n".join(bodies[name]))
+        todo += set(called) - reached
+    shape = ",".join(map(str, state.target_cache[0][0].shape[1:]))
+    lines = [line for name in reached for line in bodies[name] if re.search(rf"= f32\[(1,)?{shape}\]", line)]
+    assert any("dynamic-update-slice" in line for line in lines)
+    assert [line for line in lines if re.search(r"\b(copy|transpose|scatter)[\w-]*\(|copy[\w.-]* = ", line)] == []
 
 
 @pytest.mark.parametrize(
@@ -282,9 +382,8 @@ def test_the_texts_are_distributed_as_the_targets_own(K, lenience, draft_tempera
         place(params, hparams), place(draft_params, hparams), **settings, lenience=lenience, block=3
     )
     texts = [[] for _ in range(n)]
-    for call in decoder.batch([[1]] * n, 3, K, seed=7):
-        for text, step in zip(texts, call, strict=True):
-            text += step.tokens if step else []
+    for row in itertools.chain(*decoder.batch([[1]] * n, 3, K, seed=7)):
+        texts[row.number] += row.step.tokens
     counts = dict.fromkeys(expected, 0)
     for text in texts:
         counts[tuple(text)] += 1

@@ -13,8 +13,11 @@ loop for a few calls of the target at a time and gets their tokens together, for
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from statistics import median
 from typing import Any, NamedTuple
 
 import jax
@@ -27,13 +30,15 @@ from speculative.engines.jax_sampling import accept, greedy_sample, sample, to_d
 from speculative.errors import UserError
 from speculative.sampling import Step
 
+PROBED = 4  # calls at a time, where their costs are measured
+
 # ---- The loop --------------------------------------------------------------------------------------------------------
 
 
 class State(NamedTuple):
-    """Where a prompt's decoding stands. For a batch, every array has one more axis, in front."""
+    """Where the decoding stands. Every array has one more axis in front, of the prompts that are decoded together."""
 
-    x: Any  # [capacity], the tokens; beyond n there is nothing of meaning
+    x: Any  # [capacity + 1], the tokens; beyond n there is nothing of meaning
     n: Any
     T: Any
     key: Any
@@ -47,10 +52,21 @@ class Output(NamedTuple):
     tokens: Any  # [K + 1]
     count: Any  # how many of them are new: 0 where the row was done before
     drafted: Any
+    alpha: Any  # [K]
+    matching: Any  # [K]
+
+
+class Row(NamedTuple):
+    """The same for one prompt, on the host."""
+
+    number: int  # of the prompt, the first being 0
+    step: Step
+    alpha: list[float]  # for each draft that was tested, in order: Σ min(p, q / lenience)
+    matching: list[float]  # likewise Σ p q
 
 
 class DeviceDecoder:
-    """Both algorithms for a pair of Networks, each a generator of Steps.
+    """Both algorithms for a pair of Networks, each a generator.
 
     block is how many calls of the target the device makes before the host sees their tokens.
     """
@@ -65,10 +81,11 @@ class DeviceDecoder:
         draft_temperature: float | None = None,
         lenience: float = 1.0,
         block: int = 8,
+        end: int = -1,
     ):
         """temperature, top_k and top_p as in filters.py, lenience as in sampling.py; all are those of both models, but
-        for a draft_temperature that is not None."""
-        self.target, self.draft, self.lenience, self.block = target, draft, lenience, block
+        for a draft_temperature that is not None. A prompt's decoding also ends with a call that gave the token end."""
+        self.target, self.draft, self.lenience, self.block, self.end = target, draft, lenience, block, end
         draft_temperature = temperature if draft_temperature is None else draft_temperature
         self.to_probs = partial(to_distribution, temperature=temperature, top_k=top_k, top_p=top_p)
         self.draft_to_probs = partial(self.to_probs, temperature=draft_temperature)
@@ -79,105 +96,227 @@ class DeviceDecoder:
         # Said of what comes out, so that it lies the same way each time and nothing is compiled twice.
         draft_cache = draft.cache_sharding(1) if draft else None
         where = State(*[target.everywhere] * 4, draft_cache, target.cache_sharding(1))
-        self.prefill = jax.jit(self._prefill, static_argnames=("K", "capacity"), out_shardings=where)
+        compiled = partial(jax.jit, out_shardings=where)
+        self.prefill = compiled(self._prefill, static_argnames=("K", "capacity"))
+        self.refill = compiled(self._refill, static_argnames="K", donate_argnames="state")
+        self.restart = compiled(self._restart, donate_argnames="state")
         self.run = jax.jit(
             self._run,
             static_argnames="K",
             donate_argnames="state",
             out_shardings=(where, target.everywhere, target.everywhere),
         )
+        self.repeat = jax.jit(self._repeat, static_argnames="role", donate_argnames="cache")
+        self.forget()
+
+    def forget(self) -> None:
+        """Drops the prompts whose prefill the next decode could have shared."""
+        self.kept = None, None  # what was prefilled, and the State after its decoding
+        self.prefill_seconds = 0.0  # what the last decode's prefill took
 
     def autoregressive(self, x, N: int, seed: int) -> Iterator[Step]:
         """Algorithm 1."""
-        return (step for [step] in self.batch([x], N, 0, seed))
+        return self.speculative(x, N, 0, seed)
 
     def speculative(self, x, N: int, K: int, seed: int) -> Iterator[Step]:
         """Algorithm 2; with K = 0, Algorithm 1."""
-        return (step for [step] in self.batch([x], N, K, seed))
+        return (row.step for [row] in self.batch([x], N, K, seed))
 
-    def batch(self, prompts, N: int, K: int, seed: int) -> Iterator[list[Step | None]]:
-        """N tokens for each of the prompts: for each call of the target, the Step of each row, None once it is done.
+    def batch(
+        self,
+        prompts,
+        N: int,
+        K: int,
+        seed: int,
+        n_batch: int | None = None,
+        stop: Callable | None = None,
+        capacity: int | None = None,
+    ) -> Iterator[list[Row]]:
+        """N tokens for each of the prompts -> for each call of the target, the Rows of the prompts that it served.
 
-        Raises UserError where a prompt is empty or does not fit into the context.
+        n_batch of them (default: all) are decoded at a time; where one is done, the next takes its place (continuous
+        batching: Yu et al. 2022, "Orca"). What a prompt is given depends on its number and not on its neighbours.
+        stop(number, step) gives the step as far as it should go where a prompt's decoding should end with it, else
+        None. Raises UserError where a prompt is empty or does not fit into the context.
         """
-        state = self.start(prompts, N, K, seed)
-        calls, n_missing = None, N * len(prompts)
-        while n_missing:
-            state, calls, outputs = self.run(self.params, state, K=K)
-            tokens, counts, drafted = (np.asarray(a) for a in outputs)  # [block, n_batch, ...]
+        n_batch = min(n_batch or len(prompts), len(prompts))
+        capacity = capacity or self.capacity(prompts, N, K)
+        state = self.start(prompts[:n_batch], N, K, seed, capacity)
+        kept, self.kept = self.kept[0], (None, None)
+        serves, waiting = list(range(n_batch)), deque(range(n_batch, len(prompts)))
+        while any(number is not None for number in serves):
+            state, calls, output = self.run(self.params, state, np.bool_(len(waiting) > 0), np.int32(self.end), K=K)
+            self.kept = kept, state
+            output, done = jax.tree.map(np.asarray, (output, state.n >= state.T))  # [block, n_batch, ...], [n_batch]
+            done = done.copy()
             for i in range(int(calls)):
-                yield [
-                    Step(t[:c].tolist(), drafted=int(d), accepted=int(c) - 1) if c else None
-                    for t, c, d in zip(tokens[i], counts[i], drafted[i], strict=True)
-                ]
-            n_missing -= int(counts[: int(calls)].sum())
+                rows = []
+                for slot, number in enumerate(serves):
+                    if number is None or not output.count[i, slot]:
+                        continue
+                    row = row_of(number, Output(*(a[i, slot] for a in output)))
+                    if cut := stop and stop(number, row.step):
+                        row, serves[slot], done[slot] = row._replace(step=cut), None, True
+                    rows.append(row)
+                yield rows
+            for slot in np.flatnonzero(done):
+                serves[slot] = waiting.popleft() if waiting else None
+                if serves[slot] is not None:
+                    kept, self.kept = None, (None, None)
+                    with self.timing_prefill():
+                        chosen = self.arguments([prompts[serves[slot]]], N, seed, capacity, serves[slot])
+                        state = jax.block_until_ready(self.refill(self.params, state, np.int32(slot), *chosen, K=K))
 
-    def start(self, prompts, N: int, K: int, seed: int) -> State:
-        """Feeds the prompts, padded to one length, to both models."""
-        lengths = np.array([len(x) for x in prompts], np.int32)  # [n_batch]
-        if not lengths.all() or lengths.max() + N > self.n_ctx:
+    def start(self, prompts, N: int, K: int, seed: int, capacity: int | None = None) -> State:
+        """Feeds the prompts to both models; or takes up the State of the last decode, if it was that of the same
+        prompts: its caches still hold them."""
+        capacity = capacity or self.capacity(prompts, N, K)
+        arguments = self.arguments(prompts, N, seed, capacity)
+        same, (kept, state) = (K, capacity, [list(x) for x in prompts]), self.kept
+        self.kept, self.prefill_seconds = (same, None), 0.0
+        with self.timing_prefill():
+            if same == kept:
+                state = self.restart(state, *arguments)
+            else:
+                del state  # before room is made for another
+                state = self.prefill(self.params, *arguments, K=K, capacity=capacity)
+            return jax.block_until_ready(state)
+
+    def capacity(self, prompts, N: int, K: int) -> int:
+        """How many tokens a cache is to hold. Raises UserError where the prompts do not allow decoding."""
+        shortest, longest = min(map(len, prompts)), max(map(len, prompts))
+        if not shortest or longest + N > self.n_ctx:
             raise UserError(
-                f"prompts of {lengths.min()} to {lengths.max()} tokens and {N} more: "
+                f"prompts of {shortest} to {longest} tokens and {N} more: "
                 f"they must have a token at least, and the context holds {self.n_ctx}"
             )
         # Windows may begin at T - 1 and so end at T + K. Multiples of 64 spare a compilation for each length.
-        capacity = -(-(int(lengths.max()) + N + K) // 64) * 64
+        return -(-(longest + N + K) // 64) * 64
+
+    def arguments(self, prompts, N: int, seed: int, capacity: int, first: int = 0) -> tuple:
+        """What the prompts from number `first` on are to the compiled functions, padded to one length:
+        tokens [n_batch, n_padded], lengths [n_batch], numbers [n_batch], N, seed."""
+        lengths = np.array([len(x) for x in prompts], np.int32)  # [n_batch]
         n_padded = min(max(SMALL, power_of_two(int(lengths.max()))), capacity)
         tokens = np.zeros((len(prompts), n_padded), np.int32)  # [n_batch, n_padded]
         for row, x in zip(tokens, prompts, strict=True):
             row[: len(x)] = x
-        return self.prefill(self.params, tokens, lengths, np.int32(N), np.uint32(seed % 2**32), K=K, capacity=capacity)
+        numbers = np.arange(first, first + len(prompts), dtype=np.int32)  # [n_batch]
+        return tokens, lengths, numbers, np.int32(N), np.uint32(seed % 2**32)
 
-    def warm_up(self, n_prompt: int, N: int, K: int, n_batch: int = 1) -> float:
-        """Compiles what decoding n_batch prompts, the longest of n_prompt tokens, takes -> seconds."""
+    @contextmanager
+    def timing_prefill(self) -> Iterator[None]:
         start = time.perf_counter()
-        state = self.start([np.zeros(n_prompt, int)] * n_batch, N, K, 0)
-        state = state._replace(T=jnp.copy(state.n))  # nothing is left to be done
-        jax.block_until_ready(self.run(self.params, state, K=K))
+        yield
+        self.prefill_seconds += time.perf_counter() - start
+
+    def warm_up(self, lengths: list[int], N: int, K: int, n_batch: int | None = None) -> float:
+        """Compiles and runs once what decoding prompts of these lengths takes, n_batch at a time -> seconds."""
+        start = time.perf_counter()
+        first, later = (
+            lengths[:n_batch],
+            {min(power_of_two(n), max(lengths)) for n in lengths[len(lengths[:n_batch]) :]},
+        )
+        prompts = [np.zeros(n, int) for n in [*first, *later]]
+        capacity = self.capacity([range(max(lengths))], N, K)
+        for _ in range(2):  # the second time, their prefill is shared
+            list(self.batch(prompts, min(N, 2 * (K + 1)), K, 0, n_batch, capacity=capacity))
+        self.forget()
         return time.perf_counter() - start
+
+    def probe(self, n: int, N: int, K: int, n_batch: int = 1) -> tuple[float, dict[int, float]]:
+        """What a decode's parts take, in its middle, where n of its tokens are known -> the seconds of a drafted token,
+        {rows: seconds} of one row of the target and of a window; each for n_batch prompts together.
+
+        The medians of three times, after one that compiles, of PROBED calls each.
+        """
+        seconds, capacity = {}, self.capacity([range(n)], N, K)
+        for role, n_rows in [("draft", 1), ("target", 1), ("target", K + 1)]:
+            batch = (n_batch,) if n_batch > 1 else ()
+            cache, times = getattr(self, role).new_cache(capacity, *batch), []
+            tokens = np.zeros((*batch, n_rows), np.int32)  # [n_batch, n_rows], or without the first
+            for _ in range(4):
+                start = time.perf_counter()
+                cache = jax.block_until_ready(self.repeat(self.params, tokens, np.int32(n), cache, role=role))
+                times.append((time.perf_counter() - start) / PROBED)
+            seconds[role, n_rows] = median(times[1:])
+        return seconds.pop(("draft", 1)), {n_rows: took for (_, n_rows), took in seconds.items()}
 
     # What follows is compiled.
 
-    def _prefill(self, params, tokens, lengths, N, seed, K, capacity):
-        """tokens [n_batch, n_padded], lengths [n_batch] -> State, all but each last token fed to the target."""
-        n_batch, n_padded = tokens.shape
+    def _prefill(self, params, tokens, lengths, numbers, N, seed, K, capacity):
+        """tokens [n_batch, n_padded], lengths [n_batch], numbers [n_batch] -> State of new caches."""
 
         def feed(network, params):
             def row(tokens, cache):
                 return network.forward(params, tokens, 0, cache, n_last=0)[1]
 
-            return for_each_row(row, tokens, network.new_cache(capacity, n_batch))
+            return for_each_row(row, tokens, network.new_cache(capacity, len(tokens)))
 
-        return State(
-            x=jnp.pad(tokens, ((0, 0), (0, capacity + 1 - n_padded))),
-            n=lengths,
-            T=lengths + N,
-            key=jax.random.split(jax.random.key(seed), n_batch),
-            draft_cache=feed(self.draft, params["draft"]) if K else [],
-            target_cache=feed(self.target, params["target"]),
-        )
+        caches = feed(self.draft, params["draft"]) if K else [], feed(self.target, params["target"])
+        state = State(jnp.zeros((len(tokens), capacity + 1), jnp.int32), None, None, None, *caches)
+        return self._restart(state, tokens, lengths, numbers, N, seed)
 
-    def _run(self, params, state, K):
-        """Up to `block` calls of the target -> State, how many calls, Output [block, n_batch, ...]."""
-        n_batch = len(state.n)
-        outputs = Output(
-            jnp.zeros((self.block, n_batch, K + 1), jnp.int32),
-            jnp.zeros((self.block, n_batch), jnp.int32),
-            jnp.zeros((self.block, n_batch), jnp.int32),
-        )
+    def _restart(self, state, tokens, lengths, numbers, N, seed):
+        """The State before the first call, with the caches of one whose prompts were the same."""
+        keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(numbers)  # [n_batch]
+        x = lax.dynamic_update_slice(state.x, tokens, (0, 0))  # [n_batch, capacity + 1]
+        return state._replace(x=x, n=lengths, T=lengths + N, key=keys)
+
+    def _refill(self, params, state, slot, tokens, lengths, numbers, N, seed, K):
+        """tokens [1, n_padded], lengths [1], numbers [1] -> State with this prompt at a slot, ready to be decoded."""
+        new = self._prefill(params, tokens, lengths, numbers, N, seed, K, state.x.shape[1] - 1)
+
+        def put(a, new):
+            return lax.dynamic_update_slice_in_dim(a, new, slot, axis=0)
+
+        keys = jax.random.wrap_key_data(put(*map(jax.random.key_data, (state.key, new.key))))  # [n_batch]
+        rest = jax.tree.map(put, state._replace(key=None), new._replace(key=None))
+        return rest._replace(key=keys)
+
+    def _run(self, params, state, eager, end, K):
+        """Up to `block` calls of the target -> State, how many calls, Output [block, n_batch, ...].
+
+        eager: stops as soon as any row is done, else when all are.
+        """
+        step, n_batch = partial(self.step, params, end, K), len(state.n)
+        if n_batch == 1:  # without the axis, all along the loop: with it, each call would copy the caches
+            state = jax.tree.map(lambda a: a[0], state)
+        else:
+            step = jax.vmap(step)
+        outputs = jax.tree.map(lambda a: jnp.zeros((self.block, *a.shape), a.dtype), jax.eval_shape(step, state)[1])
 
         def unfinished(carry):
             state, i, _ = carry
-            return (i < self.block) & jnp.any(state.n < state.T)
+            active = state.n < state.T
+            return (i < self.block) & jnp.where(eager, jnp.all(active), jnp.any(active))
 
         def call(carry):
             state, i, outputs = carry
-            state, output = for_each_row(partial(self.step, params, K), state)
+            state, output = step(state)
             return state, i + 1, jax.tree.map(lambda all, new: all.at[i].set(new), outputs, output)
 
-        return lax.while_loop(unfinished, call, (state, jnp.int32(0), outputs))
+        state, calls, outputs = lax.while_loop(unfinished, call, (state, jnp.int32(0), outputs))
+        if n_batch == 1:
+            state = jax.tree.map(lambda a: a[None], state)
+            outputs = jax.tree.map(lambda a: a[:, None], outputs)
+        return state, calls, outputs
 
-    def step(self, params, K, state):
+    def _repeat(self, params, tokens, n, cache, role):
+        """PROBED calls of a model -> the cache. Each is given what the one before made probable."""
+        network, to_probs = {
+            "target": (self.target, self.to_probs),
+            "draft": (self.draft, self.draft_to_probs),
+        }[role]
+
+        def call(tokens, cache):
+            logits, cache = network.forward(params[role], tokens, n, cache)
+            return jnp.argmax(to_probs(logits), axis=-1).astype(jnp.int32), cache
+
+        call = call if tokens.ndim == 1 else jax.vmap(call)
+        return lax.fori_loop(0, PROBED, lambda _, carry: call(*carry), (tokens, cache))[1]
+
+    def step(self, params, end, K, state):
         """One iteration of the loop, for one row -> State, Output."""
         x, n, T, row_key, draft_cache, target_cache = state
         draft_key, key = jax.random.split(jax.random.fold_in(row_key, n))
@@ -193,13 +332,17 @@ class DeviceDecoder:
         window = jnp.append(x[n - 1], x_draft)  # [K + 1]
         logits, target_cache = self.target.forward(params["target"], window, n - 1, target_cache)
         q = self.to_probs(logits)  # [K + 1, n_vocab]
+        alpha = jnp.sum(jnp.minimum(p, q[:K] / self.lenience), axis=-1)  # [K]
+        matching = jnp.sum(p * q[:K], axis=-1)  # [K]
 
         # Steps 3 and 4: accept the drafts from left to right, then resample or add the bonus token.
         accepted, token = accept(x_draft, p, q, k, key, self.lenience, self.sample)
         tokens = jnp.where(jnp.arange(K + 1) < accepted, jnp.append(x_draft, 0), token)  # [K + 1]
         x = lax.dynamic_update_slice(x, tokens, (n,))  # beyond the new n, the next step overwrites it
         count = jnp.where(n < T, accepted + 1, 0)
-        return State(x, n + count, T, row_key, draft_cache, target_cache), Output(tokens, count, k)
+        n += count
+        T = jnp.where(jnp.any((tokens == end) & (jnp.arange(K + 1) < count)), n, T)
+        return State(x, n, T, row_key, draft_cache, target_cache), Output(tokens, count, k, alpha, matching)
 
     def propose(self, params, x, n, cache, key, K):  # -> [K], [K, n_vocab], the cache after
         """model_drafter, on the device. It first feeds the last two tokens, as it may not know the one before."""
@@ -220,6 +363,14 @@ class DeviceDecoder:
         (logits, cache), (tokens, p) = lax.scan(draw_and_feed, (logits[n - 1 - start], cache), jnp.arange(K - 1))
         token, p_i = draw(logits, K - 1)
         return jnp.append(tokens, token), jnp.append(p, p_i[None], axis=0), cache
+
+
+def row_of(number: int, output: Output) -> Row:
+    """An Output on the host, where its arrays are of a whole call for one prompt."""
+    accepted, drafted = int(output.count) - 1, int(output.drafted)
+    tested = min(accepted + 1, drafted)
+    step = Step(output.tokens[: accepted + 1].tolist(), drafted, accepted)
+    return Row(number, step, output.alpha[:tested].tolist(), output.matching[:tested].tolist())
 
 
 def for_each_row(function: Callable, *batch):
