@@ -2,17 +2,20 @@
 
 import os
 import sys
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
+from encoder import END_OF_TEXT, StreamDecoder
 from speculative.cli.display import Display
 from speculative.cli.flags import Options
 from speculative.errors import UserError
 from speculative.lookahead import AutoK
 from speculative.measure.recorder import Recorder
+from speculative.stop import completes
 
 
 def choose_engine(o: Options) -> Options:
@@ -52,8 +55,6 @@ def check(o: Options) -> None:
     if o.engine == "jax":
         if "int8" in (o.dtype, o.draft_dtype):
             raise UserError("--engine jax has float32 and bfloat16: choose one of them, or --engine numpy for int8")
-        if o.verify:
-            raise UserError("--verify compares to the bit, which only --engine numpy promises")
         if o.threads:
             raise UserError("--threads is for --engine numpy: JAX takes all the cores that the process may use")
         if o.K == "auto" and os.environ.get("JAX_COORDINATOR_ADDRESS"):
@@ -98,40 +99,58 @@ def create_loader(o: Options, n_prompt: int) -> Callable:
     return load_on_jax
 
 
-def decode_fns(o: Options, prompts, target_model, draft_model) -> tuple[Callable, Callable]:
-    """Both decoders as one compiled loop each, whose tokens reach the host every few iterations.
-
-    prompts: [o.batch] lists of ids. A decoder is a function of (rng, recorder) that yields a Step for each call of the
-    target, or with --batch a list of them, one for each prompt. It has nothing for the recorder: the device does not
-    tell how long its parts took.
-    """
+def create_decoder(o: Options, target_model, draft_model, temperature: float):
+    """The DeviceDecoder of the options."""
     from speculative.engines.jax_loop import DeviceDecoder
 
-    filters = {"temperature": o.temperature, "top_k": o.top_k, "top_p": o.top_p, "lenience": o.lenience}
-    networks = target_model.network, draft_model.network
-    decoder = DeviceDecoder(*networks, **filters, draft_temperature=o.draft_temperature)
-    n, N = max(map(len, prompts)), o.n_tokens_to_generate
+    filters = {"top_k": o.top_k, "top_p": o.top_p, "draft_temperature": o.draft_temperature, "lenience": o.lenience}
+    return DeviceDecoder(target_model.network, draft_model.network, temperature, **filters)
+
+
+def decode_fns(o: Options, encoder, prompts, target_model, draft_model) -> tuple[Callable, Callable]:
+    """Both decoders as one compiled loop each, whose tokens reach the host every few iterations.
+
+    prompts: lists of ids. A decoder is a function of (rng, recorder) that yields a Step for each call of the target, or
+    with --batch the Rows of the prompts that it served. The recorder is told what the parts of a decode cost, measured
+    before it: the device does not tell how long they took.
+    """
+    decoder = create_decoder(o, target_model, draft_model, o.temperature)
+    if o.stop == END_OF_TEXT:  # other texts are looked for on the host, and end a row a few calls later
+        decoder.end = encoder.eot
+    lengths, N = [*map(len, prompts)], o.n_tokens_to_generate
     K = min(o.K, max(1, N - 1))  # more are never accepted, and here K drafts are made in any case
-    say(f"compiled both loops in {sum(decoder.warm_up(n, N, k, o.batch) for k in (0, K)):.1f} s")
+    say(f"compiled both loops in {sum(decoder.warm_up(lengths, N, k, o.batch) for k in (0, K)):.1f} s")
+    t_draft, t_target = None, {}
+    if o.json or not o.quiet:
+        t_draft, t_target = decoder.probe(max(lengths), N, K, min(o.batch, len(prompts)))
 
     def decode(k, rng, recorder):
-        seed = int(rng.integers(2**32))
-        return decoder.batch(prompts, N, k, seed) if o.batch > 1 else decoder.speculative(*prompts, N, k, seed)
+        texts = defaultdict(lambda: StreamDecoder(encoder, o.stop))
+        stop = (lambda number, step: completes(texts[number], step)) if o.stop and o.batch > 1 else None
+        recorder.t_draft, before = t_draft if k else None, recorder.prefill or 0.0
+        recorder.t_target = {rows: seconds for rows, seconds in t_target.items() if rows in (1, k + 1)}
+        for rows in decoder.batch(prompts, N, k, int(rng.integers(2**32)), o.batch, stop):
+            recorder.prefill = before + decoder.prefill_seconds
+            if o.batch > 1:
+                yield rows
+            else:
+                recorder.note(rows[0].alpha, rows[0].matching)
+                yield rows[0].step
 
     return partial(decode, 0), partial(decode, K)
 
 
 def run_batch_fn(title: str, decode_fn: Callable, o: Options, encoder, prompts: list[str]) -> Recorder:
-    """main.run_sampling_fn for prompts that are decoded together. decode_fn yields, for each call of the target, a list
-    with a Step for each prompt, None where it is finished."""
+    """main.run_sampling_fn for prompts that are decoded together. decode_fn yields, for each call of the target, the
+    Rows of the prompts that it served."""
     recorder = Recorder(o.lenience)
     with Display(title, o, encoder, len(prompts)) as display:
         for prompt in prompts:
             display.begin(prompt)
-        for steps in recorder.watch_batch(decode_fn(np.random.default_rng(o.seed), recorder), len(prompts)):
-            for i, step in enumerate(steps):
-                if step:
-                    display.push(step, i)
+        steps = decode_fn(np.random.default_rng(o.seed), recorder)
+        for rows in recorder.watch_batch(steps, len(prompts), min(o.batch, len(prompts))):
+            for row in rows:
+                display.push(row.step, row.number)
         for i in range(len(prompts)):
             display.end(i)
     display.print_time(recorder.seconds)

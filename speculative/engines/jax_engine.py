@@ -17,6 +17,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -211,6 +212,13 @@ class JaxModel:
         )
         self.cache = None
         self.forget()
+
+    def with_probs(self, to_probs: Callable) -> "JaxModel":
+        """The same weights and programs, with another way from logits to distributions and a cache of its own."""
+        twin = copy(self)
+        twin.to_probs, twin.cache = to_probs, None
+        twin.forget()
+        return twin
 
     def forget(self) -> None:
         """Empties the cache."""

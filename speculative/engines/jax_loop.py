@@ -225,7 +225,7 @@ class DeviceDecoder:
         return time.perf_counter() - start
 
     def probe(self, n: int, N: int, K: int, n_batch: int = 1) -> tuple[float, dict[int, float]]:
-        """What a decode's parts take, in its middle, where n of its tokens are known -> the seconds of a drafted token,
+        """What the parts of a decode take in its middle, if n is the prompt's length -> the seconds of a drafted token,
         {rows: seconds} of one row of the target and of a window; each for n_batch prompts together.
 
         The medians of three times, after one that compiles, of PROBED calls each.
@@ -237,7 +237,7 @@ class DeviceDecoder:
             tokens = np.zeros((*batch, n_rows), np.int32)  # [n_batch, n_rows], or without the first
             for _ in range(4):
                 start = time.perf_counter()
-                cache = jax.block_until_ready(self.repeat(self.params, tokens, np.int32(n), cache, role=role))
+                cache = jax.block_until_ready(self.repeat(self.params, tokens, np.int32(n + N // 2), cache, role=role))
                 times.append((time.perf_counter() - start) / PROBED)
             seconds[role, n_rows] = median(times[1:])
         return seconds.pop(("draft", 1)), {n_rows: took for (_, n_rows), took in seconds.items()}

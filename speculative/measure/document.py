@@ -27,7 +27,7 @@ def document(
     return {
         "schema": SCHEMA,
         "options": options,
-        "machine": machine(),
+        "machine": machine(options.get("engine", "numpy")),
         "prompt": read[0],
         "prompts": read,
         **{
