@@ -20,7 +20,9 @@ from speculative.measure import verify
 from speculative.measure.recorder import Iteration, Recorder
 from speculative.sampling import Step
 
-jax = pytest.importorskip("jax")
+pytest.importorskip("jax")
+import jax
+
 from speculative.engines import sharding
 
 PROMPTS = ["the thing in", "a", "she was not in the house"]
@@ -77,7 +79,7 @@ def test_a_stop_text_ends_a_prompt_of_a_batch_as_it_does_one_alone(run_json, tmp
     path.write_text("\n".join([*PROMPTS, "one more"]))
     whole = run_json(prompt=None, prompt_file=path, batch=2)[1]
     stop = whole["speculative"]["samples"][1]["text"][2:4]
-    out, document = run_json(prompt=None, prompt_file=path, batch=2, stop=stop)
+    _, document = run_json(prompt=None, prompt_file=path, batch=2, stop=stop)
     assert len(tokens_of(document)[1]) < 9 and tokens_of(document) == tokens_of(document, "autoregressive")
     for prompt, sample in zip([*PROMPTS, "one more"], document["speculative"]["samples"], strict=True):
         [alone] = run_json(prompt=prompt, stop=stop)[1]["speculative"]["samples"]

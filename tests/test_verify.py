@@ -149,7 +149,7 @@ def test_greedy_texts_may_part_where_rounding_can_bring_it_about_and_nowhere_els
         assert [check.name for check in checks][:2] == ["greedy", "speculative against the target"]
         return checks[0]
 
-    assert greedy(1e-4, 1e-3).passed and "4 texts part, where" in greedy(1e-4, 1e-3).detail
+    assert greedy(1e-4, 1e-3).passed and "5 texts part, where" in greedy(1e-4, 1e-3).detail
     found = greedy(0.1, 1e-3)
     assert not found.passed and "at new token 1, where the two best logits are 0.1 apart" in found.detail
 

@@ -237,7 +237,9 @@ class DeviceDecoder:
             tokens = np.zeros((*batch, n_rows), np.int32)  # [n_batch, n_rows], or without the first
             for _ in range(4):
                 start = time.perf_counter()
-                cache = jax.block_until_ready(self.repeat(self.params, tokens, np.int32(n + N // 2), cache, role=role))
+                cache = jax.block_until_ready(
+                    self.repeat(self.params, tokens, np.int32(n + N // 2), cache, np.int32(PROBED), role=role)
+                )
                 times.append((time.perf_counter() - start) / PROBED)
             seconds[role, n_rows] = median(times[1:])
         return seconds.pop(("draft", 1)), {n_rows: took for (_, n_rows), took in seconds.items()}
@@ -302,8 +304,8 @@ class DeviceDecoder:
             outputs = jax.tree.map(lambda a: a[:, None], outputs)
         return state, calls, outputs
 
-    def _repeat(self, params, tokens, n, cache, role):
-        """PROBED calls of a model -> the cache. Each is given what the one before made probable."""
+    def _repeat(self, params, tokens, n, cache, calls, role):
+        """So many calls of a model -> the cache. Each is given what the one before made probable."""
         network, to_probs = {
             "target": (self.target, self.to_probs),
             "draft": (self.draft, self.draft_to_probs),
@@ -314,7 +316,7 @@ class DeviceDecoder:
             return jnp.argmax(to_probs(logits), axis=-1).astype(jnp.int32), cache
 
         call = call if tokens.ndim == 1 else jax.vmap(call)
-        return lax.fori_loop(0, PROBED, lambda _, carry: call(*carry), (tokens, cache))[1]
+        return lax.fori_loop(0, calls, lambda _, carry: call(*carry), (tokens, cache))[1]
 
     def step(self, params, end, K, state):
         """One iteration of the loop, for one row -> State, Output."""
