@@ -32,12 +32,12 @@ def run_sampling_fn(title, decode_fn, o, encoder, prompt):
 
     decode_fn(rng, recorder) -> Steps. Each sample has a generator of its own, the same ones for both decoders.
     """
-    recorder = Recorder(o.lenience)
+    recorder = Recorder(o.lenience, details=o.details or bool(o.html))
     with Display(title, o, encoder, o.n_samples) as display:
         for number in range(o.n_samples):
             rng = np.random.default_rng([o.seed, number] if number else o.seed)
             display.begin(prompt)
-            for step in recorder.watch(until_stop(decode_fn(rng, recorder), encoder, o.stop)):
+            for step in recorder.watch(until_stop(decode_fn(recorder.rng(rng), recorder), encoder, o.stop)):
                 display.push(step)
             display.end()
     display.print_time(recorder.seconds)
@@ -67,8 +67,8 @@ def main(
         seed=seed,
         **more_flags,
     )
-    if o.json:
-        check_writable(o.json)
+    for path in filter(None, (o.json, o.html)):
+        check_writable(path)
     o = devices.choose_engine(o)
     prompts, ngram_text = choose_prompts(o), read_ngram_text(o)  # one prompt, but for --batch
     encoder, input_ids, target_model, draft_model = load_models(o, prompts)

@@ -21,6 +21,7 @@ from gpt2 import gpt2
 from speculative.cli.exits import guarded
 from speculative.engines import cached, packed
 from speculative.errors import UserError
+from speculative.measure.machine import read
 from utils import load_encoder_hparams_and_params, model_folder
 
 COLUMNS = f"""model weights 1_row_(ms)=ms:.1f {" ".join(f"{n}_rows=rows{n}:.2f" for n in peers.ROWS[1:])}
@@ -37,19 +38,17 @@ def row_of(model, weights, times):
 def measure(model, models_dir, weights, memory, rounds):
     """A row for COLUMNS. weights: a dtype, or NumPy."""
     convert = packed.packer(weights) if weights != "NumPy" else None
-    new_cache = packed.PackedKVCache if convert else cached.KVCache
     _, hparams, params = load_encoder_hparams_and_params(model, models_dir, convert)
-    n_layer, n_head, n_ctx, n_embd = (hparams[name] for name in ("n_layer", "n_head", "n_ctx", "n_embd"))
-    cache, n_prefill = new_cache(n_layer, n_head, n_ctx, n_embd // n_head), min(512, n_ctx)
+    run, n_prefill = (packed.new_pass if convert else cached.PlainPass)(params, hparams), min(512, hparams["n_ctx"])
 
     def forward(n_rows, n_past=peers.CONTEXT, n_last=None):
-        cache.length = n_past
-        gpt2(np.arange(n_rows), **params, n_head=n_head, cache=cache, n_last=n_last)
+        run.length = n_past
+        run(np.arange(n_rows), n_last or n_rows)
 
-    tasks = {n: partial(forward, n) for n in peers.ROWS} | {"read": partial(packed.kernels().read, memory)}
+    tasks = {n: partial(forward, n) for n in peers.ROWS} | {"read": partial(read, memory, packed.most_threads())}
     slow = {"prefill": partial(forward, n_prefill, 0, 1)}
     if weights == "NumPy":
-        slow["no_cache"] = partial(gpt2, np.arange(30), **params, n_head=n_head)
+        slow["no_cache"] = partial(gpt2, np.arange(30), **params, n_head=hparams["n_head"])
     times = take_turns(tasks, rounds) | take_turns(slow, 3)
     speed, limit = cached.n_bytes(params) / times[1], memory.nbytes / times["read"]
     row = row_of(model, weights, times) | {"gb_per_s": speed / 1e9, "of_limit": speed / limit, "prefilled": n_prefill}
@@ -71,7 +70,7 @@ def main():
     folders = {model: model_folder(model, o.models_dir) for model in o.models}
     others = peers.check(folders.values()) if o.peers else []
     packed.set_threads(o.threads)
-    threads, memory, rows = packed.kernels().numba.get_num_threads(), np.ones(2**28, np.int64), []  # 2 GiB
+    threads, memory, rows = packed.n_threads, np.ones(2**28, np.int64), []  # 2 GiB
     for model, weights in tqdm([*product(o.models, ("NumPy", *o.dtypes, *others))], disable=None):
         if weights in others:
             rows.append(row_of(model, weights, peers.measure(weights, folders[model], threads, o.rounds)))

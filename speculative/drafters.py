@@ -3,6 +3,8 @@
 That is all that losslessness asks of it: p[i] is what tokens[i] was drawn from, given x and the tokens before, one-hot
 where nothing was drawn; and a token once drawn is proposed, whatever it is. A bad drafter costs time and changes
 nothing else.
+
+One that is made of others notes in draft.proposers who proposed each token of its last call.
 """
 
 from collections.abc import Callable
@@ -140,7 +142,7 @@ def staged(model: Callable, inner_draft: Callable, K: int, rng: np.random.Genera
     """
 
     def draft(x, k):  # [n], k -> [k], [k, n_vocab]
-        tokens, p, rows = [], [], None
+        tokens, p, rows, draft.proposers = [], [], None, []
 
         def recorded(x, n_last):
             nonlocal rows
@@ -150,6 +152,7 @@ def staged(model: Callable, inner_draft: Callable, K: int, rng: np.random.Genera
         for step in speculative_sampling(x, inner_draft, recorded, k, K, rng):
             tokens += step.tokens
             p += [*rows[: len(step.tokens)]]
+            draft.proposers += [*proposers(inner_draft, step.drafted)[: step.accepted], "model"]
         return tokens, p
 
     return draft
@@ -163,9 +166,15 @@ def first_of(*drafters: Callable) -> Callable:
             tokens, p = drafter(x, k)
             if len(tokens):
                 break
+        draft.proposers = proposers(drafter, len(tokens))
         return tokens, p
 
     return draft
+
+
+def proposers(drafter: Callable, m: int) -> list[str]:
+    """Who proposed each of the m tokens of a drafter's last call: whom it noted, or else itself, by its name."""
+    return getattr(drafter, "proposers", None) or [getattr(drafter, "name", "")] * m
 
 
 # ---- By name ---------------------------------------------------------------------------------------------------------
@@ -211,4 +220,8 @@ def needs_model(name: str) -> bool:
 
 def make_drafter(name: str, parts: Parts) -> Callable:
     """The drafter of that name; of "a+b", the first of a and b that proposes something."""
-    return first_of(*(DRAFTERS[part][1](parts) for part in drafter_names(name)))
+    drafters = []
+    for part in drafter_names(name):
+        drafters.append(DRAFTERS[part][1](parts))
+        drafters[-1].name = part
+    return first_of(*drafters)

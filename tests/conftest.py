@@ -37,8 +37,7 @@ def one_thread():
 
     A test that is about threads asks for more.
     """
-    kernels = packed.kernels()
-    if not kernels or kernels.numba.get_num_threads() > 1:
+    if packed.n_threads != 1:
         packed.set_threads(1)
 
 

@@ -12,7 +12,7 @@ from gpt2 import gpt2
 from speculative.cli.flags import DEMO
 from speculative.drafters import model_drafter
 from speculative.engines.cached import CachedModel
-from speculative.engines.packed import cache_class, packer
+from speculative.engines.packed import new_pass, packer
 from speculative.filters import to_distribution
 from speculative.sampling import autoregressive_sampling, speculative_sampling
 from utils import load_params
@@ -27,7 +27,7 @@ def greedy(bundled):
     models = []
     for name in PAIR:
         _, hparams, params = bundled[name]
-        models.append(CachedModel(convert(params, packer("float32")), hparams, to_probs, cache_class()))
+        models.append(CachedModel(convert(params, packer("float32")), hparams, to_probs, new_pass))
     return models
 
 

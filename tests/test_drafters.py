@@ -23,7 +23,7 @@ from speculative.drafters import (
     staged,
 )
 from speculative.engines.cached import CachedModel
-from speculative.engines.packed import cache_class, packer
+from speculative.engines.packed import new_pass, packer
 from speculative.errors import UserError
 from speculative.filters import to_distribution
 from speculative.lookahead import AutoK
@@ -287,7 +287,7 @@ def chi_square(name, target, draft_model, n_vocab, to_probs, prompt, runs, rng):
 def test_chi_square_on_the_bundled_pair(bundled, name):
     to_probs = partial(to_distribution, temperature=1, top_k=3)
     target, draft_model = (
-        CachedModel(convert(params, packer("float32")), hparams, to_probs, cache_class())
+        CachedModel(convert(params, packer("float32")), hparams, to_probs, new_pass)
         for _, hparams, params in bundled.values()
     )
     encoder = bundled["tiny-target"][0]

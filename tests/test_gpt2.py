@@ -77,10 +77,10 @@ def test_the_cached_model_equals_the_uncached_whatever_was_asked_before(params):
         if rng.random() < 0.05:
             x = rng.integers(0, 4, rng.integers(1, HPARAMS["n_ctx"] + 1))
         n_last = int(rng.integers(1, min(len(x), 5) + 1))
-        kept.append(model.cache.length)
+        kept.append(model.forward.length)
         expected = gpt2(x, **params, n_head=3)[len(x) - n_last :]
         np.testing.assert_allclose(model(x, n_last), expected, rtol=1e-4, atol=1e-4)
-        assert model.cache.length == len(x)
+        assert model.forward.length == len(x)
     assert max(kept) > 20
 
 

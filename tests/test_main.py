@@ -284,10 +284,9 @@ def test_stored_in_fewer_bytes(run, monkeypatch, dtype):
 
 
 def test_threads(run, monkeypatch):
-    numba = pytest.importorskip("numba")
     for n in (packed.most_threads(), 1):
         run(threads=n, quiet=True)
-        assert numba.get_num_threads() == n
+        assert packed.n_threads == n
     with pytest.raises(UserError, match=r"1000000000 threads: this machine has cores for 1 to \d+"):
         run(threads=10**9)
 

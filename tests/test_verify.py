@@ -8,7 +8,7 @@ import pytest
 from tiny import broken_sampling, random_params
 
 from speculative.drafters import model_drafter
-from speculative.engines.cached import CachedModel, KVCache
+from speculative.engines.cached import CachedModel, KVCache, PlainPass
 from speculative.filters import to_distribution
 from speculative.lookahead import AutoK
 from speculative.measure.verify import BINS, Decoders, alike, detectable, flat, place, show, verify
@@ -50,7 +50,7 @@ def decoders(temperature, model=OneRowAtATime, cache=KVCache):
     draft_params["wte"] = draft_params["wte"] + 0.6 * noise.standard_normal(draft_params["wte"].shape, np.float32)
     to_probs = partial(to_distribution, temperature=temperature)
     draft_model = OneRowAtATime(draft_params, HPARAMS, to_probs)
-    target_model = model(target_params, HPARAMS, to_probs, cache)
+    target_model = model(target_params, HPARAMS, to_probs, partial(PlainPass, cache=cache))
     return Decoders(target_model, partial(model_drafter, draft_model))
 
 

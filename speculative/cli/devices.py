@@ -30,7 +30,7 @@ def choose_engine(o: Options) -> Options:
             from speculative.engines.sharding import start_processes
 
             if not start_processes():
-                sys.stdout, o = open(os.devnull, "w"), replace(o, json=None)  # noqa: SIM115
+                sys.stdout, o = open(os.devnull, "w"), replace(o, json=None, html=None)  # noqa: SIM115
             engine = "jax" if o.engine == "jax" or has_accelerator() else "numpy"
         except UserError:  # JAX cannot be imported
             if o.engine == "jax":

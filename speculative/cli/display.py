@@ -12,8 +12,9 @@ from speculative.engines import memory
 from speculative.measure import report
 from speculative.measure.document import document
 from speculative.measure.figures import figures
-from speculative.measure.files import write_json
+from speculative.measure.files import write_json, write_text
 from speculative.measure.machine import read_bandwidth
+from speculative.measure.page import page
 from speculative.measure.recorder import Iteration, Recorder, origins
 from speculative.sampling import Step
 
@@ -109,13 +110,17 @@ def show_report(
     models: list,
     differences: list[str] = (),
 ) -> None:
-    """What stands after the blog's lines, and the JSON file.
+    """What stands after the blog's lines, the JSON file and the page.
 
     prompts and input_ids: one prompt, or with --batch several, and their ids. runs: the autoregressive and the
     speculative one. models: the target, and the draft where there is one. differences: lines of the engine's own.
     """
+    if o.json or o.html:
+        run = document(vars(o), encoder, prompts, input_ids, *runs)
     if o.json:
-        write_json(o.json, document(vars(o), encoder, prompts, input_ids, *runs))
+        write_json(o.json, run)
+    if o.html:
+        write_text(o.html, page(run))
     if o.quiet:
         return
     if o.color:

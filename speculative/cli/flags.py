@@ -63,6 +63,8 @@ class Options:
     stream: bool = flag(values.switch, "the text as it is decoded", False)
     color: bool = flag(values.switch, "tokens by origin: accepted, resampled, bonus, autoregressive", False)
     json: str | None = flag(values.path, "write everything to this file", None)
+    details: bool = flag(values.switch, "to --json also p, q and u of every draft, as --html has them", False)
+    html: str | None = flag(values.path, "write a page to this file that replays the run, for any browser", None)
     verify: bool = flag(values.switch, "instead of decoding, check that nothing is lost with these models", False)
 
 
@@ -79,7 +81,8 @@ OPTIONS = {option.name: option for option in fields(Options)}
 
 # Of each group at most one may be given.
 EXCLUSIVE = [("prompt", "prompt_file", "unconditional"), ("quiet", "verbose"), ("quiet", "color"), ("verify", "json")]
-EXCLUSIVE += [("batch", other) for other in ("n_samples", "stream", "color", "verbose", "verify")]
+EXCLUSIVE += [("verify", "html"), ("n_samples", "html")]
+EXCLUSIVE += [("batch", x) for x in ("n_samples", "stream", "color", "verbose", "verify", "details", "html")]
 
 # What --demo stands for: the bundled pair, and a prompt of the kind that it was trained on, to the end of a sentence.
 DEMO = {
@@ -100,6 +103,10 @@ def parse_options(**given) -> Options:
             raise UserError(f"unknown flag --{name:.80}" + (f": did you mean --{near[0]}?" if near else ": see --help"))
     o = Options(**{name: parse_one(name, value) for name, value in given.items() if value is not None})
     check_exclusive({name for name, option in OPTIONS.items() if getattr(o, name) != option.default} - {"prompt"})
+    if o.details and not (o.json or o.html):
+        raise UserError("--details is about what --json writes: add --json FILE")
+    if o.json and o.json == o.html:
+        raise UserError("--json and --html would write to the same file: give each its own")
     return o
 
 

@@ -25,6 +25,26 @@ class KVCache:
         return attention(q, keys[:, :n], values[:, :n])
 
 
+class PlainPass:
+    """gpt2.py and a KVCache: tokens that come after the first `length` -> logits of the last n_last."""
+
+    def __init__(self, params: dict, hparams: dict, cache: type = KVCache):
+        n_head = hparams["n_head"]
+        self.cache = cache(hparams["n_layer"], n_head, hparams["n_ctx"], hparams["n_embd"] // n_head)
+        self.gpt2 = partial(gpt2, **params, n_head=n_head, cache=self.cache)
+
+    @property
+    def length(self) -> int:
+        return self.cache.length
+
+    @length.setter
+    def length(self, length: int) -> None:
+        self.cache.length = length
+
+    def __call__(self, tokens, n_last: int) -> np.ndarray:  # [n] -> [n_last, n_vocab]
+        return self.gpt2(tokens, n_last=n_last)
+
+
 class CachedModel:
     """model(x, n_last) -> [n_last, n_vocab], computing only what the previous call did not.
 
@@ -32,19 +52,18 @@ class CachedModel:
     the rest. So a rejected draft, another prompt, a draft that is one token behind: all are just another x.
     """
 
-    def __init__(self, params: dict, hparams: dict, to_probs: Callable, cache: type = KVCache):
-        """to_probs: logits [n, n_vocab] -> distributions [n, n_vocab]. cache: KVCache, or a class like it."""
-        self.params, self.hparams = params, hparams
-        self.n_ctx, n_head = hparams["n_ctx"], hparams["n_head"]
+    def __init__(self, params: dict, hparams: dict, to_probs: Callable, new_pass: Callable = PlainPass):
+        """to_probs: logits [n, n_vocab] -> distributions [n, n_vocab]. new_pass: PlainPass, or what does the same."""
+        self.params, self.hparams, self.new_pass = params, hparams, new_pass
+        self.n_ctx = hparams["n_ctx"]
         self.weight_bytes = n_bytes(params)  # what a token has to read, but for the cache (and most of wpe)
         self.to_probs = to_probs
-        self.cache = cache(hparams["n_layer"], n_head, self.n_ctx, hparams["n_embd"] // n_head)
-        self.forward = partial(gpt2, **params, n_head=n_head, cache=self.cache)
+        self.forward = new_pass(params, hparams)
         self.forget()
 
     def with_probs(self, to_probs: Callable) -> "CachedModel":
         """The same weights, with another way from logits to distributions and a cache of its own."""
-        return CachedModel(self.params, self.hparams, to_probs, type(self.cache))
+        return CachedModel(self.params, self.hparams, to_probs, self.new_pass)
 
     def forget(self) -> None:
         """Forgets which tokens the cache holds: the next x shares no prefix with it and is computed whole."""
@@ -55,8 +74,8 @@ class CachedModel:
         x = np.asarray(x)  # [n]
         n_keep = n_reusable(self.tokens, x, n_last, self.n_ctx)
         self.forget()  # so that an interrupted pass leaves an empty cache behind and not a wrong one
-        self.cache.length = n_keep
-        logits = self.forward(x[n_keep:], n_last=n_last)  # [n_last, n_vocab]
+        self.forward.length = n_keep
+        logits = self.forward(x[n_keep:], n_last)  # [n_last, n_vocab]
         self.tokens = x
         return self.to_probs(logits)  # [n_last, n_vocab]
 

@@ -1,35 +1,34 @@
-"""The kernels: a few rows times a packed weight, and attention over the cache, at the speed of the memory.
+"""The product that decoding consists of: a few rows times a packed weight, at the speed of the memory.
 
 A decoding step multiplies 1 row (or the K+1 rows of a window) by every weight of the model. The weights come from
-memory, a few bytes to a CPU cycle; in that cycle each core can do 32 multiply-adds. So a weight
-should be read once, in the order in which it lies in memory, and used for all rows while it is in a register:
+memory, a few bytes to a CPU cycle; in that cycle each core can do 16 or 32 multiply-adds. So a weight should be read
+once, in the order in which it lies in memory, and used for all rows while it is in a register:
 
-    tile    The weight is stored as [n_tiles, n_in, LANES]: LANES neighbouring output channels, all their inputs in
-            order. A tile is read from front to back, LANES weights (two vector registers) at a time.
+    tile    The weight is stored as tiles of LANES neighbouring output channels, with all their inputs in order. A tile
+            is read from front to back, LANES weights (two vector registers) at a time.
     sums    Each pair (row, channel) has one accumulator, and they all stay in registers from the first input to the
             last: ROWS rows x LANES channels fill the register file. Left to itself a compiler keeps them there for
-            some row counts and spills them to memory for others; so `accumulate` is written in LLVM's own language,
-            as vectors, with one loop for each row count.
+            some row counts and spills them to memory for others; so the loops are written in LLVM's own language,
+            as vectors, one for each row count and weight format.
     order   out[row, channel] = (((x[0] * w[0]) + x[1] * w[1]) + x[2] * w[2]) ..., each step one fused multiply-add, is
-            what every such loop computes. How many rows there are decides which loop runs, but not what it computes,
-            so the rows of a window equal the rows of single steps to the bit, and so do those of a prefill. The loops
-            may stop after any input, store the sums and continue from there: that changes no bit either. (int8 weights
-            meet rows rounded to int16; integers add up exactly in any order, and blocks of them in this one.)
+            what every loop computes. How many rows there are decides which loop runs, but not what it computes, so
+            the rows of a window equal the rows of single steps to the bit, and so do those of a prefill. The loops may
+            stop after any input, store the sums and continue from there: that changes no bit either.
 
-Attention is the same product twice: scores = q times the keys, kept as tiles of LANES tokens, and output =
-probabilities times the values, kept as tiles of LANES dimensions. Appending to these tiles is all the cache does.
+int8 weights meet rows that are rounded to 8 bits as well, each BLOCK of inputs with a scale of its own. The sum over a
+block is then one of whole numbers, exact in any order, and CPUs have an instruction for it that does four inputs at a
+time. The sums of the blocks are added in order, in float32.
 
-packed.py has the products in plain NumPy, and gpt2.py the attention: the tests compare with them.
+packed.py has both products in plain NumPy, and how weights become tiles. docs/kernels.md leads up to this step by step.
 """
 
-import math
-
-import numba
 import numpy as np
 from llvmlite import binding, ir
-from numba import njit, prange, types
+from numba import cfunc, types
 from numba.core.cgutils import get_or_insert_function
 from numba.extending import intrinsic
+
+from speculative.engines.packed import BLOCK
 
 # What this CPU's vector registers hold, and how many there are. LLVM would translate any choice to any CPU; this one
 # fits. Two registers of weights and one of x are left beside the accumulators, of which there are two for each row.
@@ -38,47 +37,73 @@ _arm = binding.get_process_triple().startswith(("aarch64", "arm64"))
 VECTOR = 16 if _has("avx512f") else 8 if _has("avx") else 4  # float32s in a register
 LANES = 2 * VECTOR  # output channels in a tile
 ROWS = 10 if _has("avx512f") or _arm else 5  # rows in one pass over a tile: 32 registers, or 16
-FEW_ROWS = ROWS // 2  # up to here two tiles are read side by side: an FMA takes 4 cycles, and 2 start in each
-K_BLOCK = 512  # inputs in one pass: few enough for a core's cache to hold a tile's share while many rows go by, and for
-# their products of int8 and int16, at most 127 * 32767 each, to add up in an int32
+K_BLOCK = 512  # inputs in one pass: few enough for a core's cache to hold a tile's share while many rows go by
 PREFETCH = 8192  # bytes ahead of the loop that memory is asked for: the CPU by itself stops at each 4 KB page
 HAS_FMA = _arm or _has("fma", False)
-# x86's instruction for two products of int16 and their sum. Elsewhere LLVM finds the instructions itself.
-PAIR_PRODUCT = (
-    "llvm.x86.avx512.pmaddw.d.512"
-    if VECTOR == 16 and _has("avx512bw")
-    else "llvm.x86.avx2.pmadd.wd"
-    if VECTOR == 8 and _has("avx2")
-    else None
-)
 
-_I16, _I32, _I64, _F32 = ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
+# The CPU's instruction for sums of products of int8, and how many inputs it takes at once: four where bytes can be
+# multiplied (x86 calls it VNNI, ARM dotprod), else two that are widened to int16. All give the same whole numbers.
+if _has("avx512vnni") and VECTOR == 16 or _has("avxvnni") and VECTOR == 8:
+    DOT, DOT_NAME = 4, f"llvm.x86.avx512.vpdpbusd.{32 * VECTOR}"
+elif _arm and _has("dotprod"):
+    DOT, DOT_NAME = 4, "llvm.aarch64.neon.sdot.v4i32.v16i8"
+else:
+    names = {16: "avx512.pmaddw.d.512", 8: "avx2.pmadd.wd", 4: "sse2.pmadd.wd"}
+    needs = {16: "avx512bw", 8: "avx2", 4: "sse2"}
+    DOT, DOT_NAME = 2, f"llvm.x86.{names[VECTOR]}" if _has(needs[VECTOR]) else None
+UNSIGNED = "vpdpbusd" in (DOT_NAME or "")  # x86's takes weights as 0 to 255, so 128 is added, and 128 Σx subtracted
+
+ROUNDED = np.int8 if DOT == 4 else np.int16  # how a rounded input lies beside a weight; its value fits into int8
+
+# By weight format, float32, bfloat16 and int8: how many inputs lie side by side for each channel; and of one step of
+# the loop its inputs, its bytes of a tile, and its bytes of x. A block of rounded inputs ends with its scale and offset.
+PER_K = (1, 2, DOT)
+STEP = (1, 2, BLOCK)
+TILE_BYTES = (4 * LANES, 4 * LANES, BLOCK * LANES)
+X_BYTES = (4, 8, BLOCK * np.dtype(ROUNDED).itemsize + 8)
+FLOAT32, BFLOAT16, INT8 = range(3)
+X_SCALE, X_OFFSET = X_BYTES[INT8] - 8, X_BYTES[INT8] - 4
+
+_I8, _I16, _I32, _I64, _F32 = *map(ir.IntType, (8, 16, 32, 64)), ir.FloatType()
 _FLOATS, _INTEGERS = ir.VectorType(_F32, VECTOR), ir.VectorType(_I32, VECTOR)
-_PAIRS = ir.VectorType(_I16, 2 * VECTOR)  # two inputs for each output channel
-_POINTER = ir.IntType(8).as_pointer()
+_BYTES, _SHORTS = ir.VectorType(_I8, DOT * VECTOR), ir.VectorType(_I16, 2 * VECTOR)
+_ROUNDED = ir.IntType(8 * np.dtype(ROUNDED).itemsize)
+_POINTER = _I8.as_pointer()
 
 
-# ---- The inner loop, in LLVM's language ------------------------------------------------------------------------------
+# ---- Words of LLVM's language ----------------------------------------------------------------------------------------
 
 
-def _load_weights(builder, pointer, dtype):
-    """pointer[:VECTOR].astype(float32), of int8 pointer[:2 * VECTOR].astype(int16). bfloat16 is half a float32."""
-    if dtype == types.float32:
-        return builder.load(builder.bitcast(pointer, _FLOATS.as_pointer()), align=4 * VECTOR)
-    stored = ir.VectorType(ir.IntType(dtype.bitwidth), 2 * VECTOR if dtype == types.int8 else VECTOR)
-    vector = builder.load(builder.bitcast(pointer, stored.as_pointer()), align=2 * VECTOR)
-    if dtype == types.int8:
-        return builder.sext(vector, _PAIRS)
-    return builder.bitcast(builder.shl(builder.zext(vector, _INTEGERS), ir.Constant(_INTEGERS, [16] * VECTOR)), _FLOATS)
+def _at(builder, pointer, n_bytes):
+    return builder.gep(pointer, [n_bytes if isinstance(n_bytes, ir.Value) else _I64(n_bytes)])
 
 
-def _broadcast(builder, pointer, dtype):
-    """np.full(VECTOR, pointer[0]); beside int8, pointer[0] is two int16 in one int32, and so is each place."""
-    vector = _INTEGERS if dtype == types.int8 else _FLOATS
-    undefined = ir.Constant(vector, ir.Undefined)
-    one = builder.insert_element(undefined, builder.load(pointer), _I32(0))
-    full = builder.shuffle_vector(one, undefined, ir.Constant(_INTEGERS, [0] * VECTOR))
-    return builder.bitcast(full, _PAIRS) if dtype == types.int8 else full
+def _times(builder, value, n):
+    return builder.mul(value, _I64(n))
+
+
+def _load(builder, pointer, what, align=4):
+    return builder.load(builder.bitcast(pointer, what.as_pointer()), align=align)
+
+
+def _full(vector, value):
+    return ir.Constant(vector, [value] * vector.count)
+
+
+def _store(builder, value, pointer, align=4):
+    builder.store(value, builder.bitcast(pointer, value.type.as_pointer()), align=align)
+
+
+def _broadcast(builder, value):
+    """np.full(VECTOR, value)"""
+    undefined = ir.Constant(ir.VectorType(value.type, VECTOR), ir.Undefined)
+    one = builder.insert_element(undefined, value, _I32(0))
+    return builder.shuffle_vector(one, undefined, _full(_INTEGERS, 0))
+
+
+def _load_broadcast(builder, pointer, what):
+    """np.full(VECTOR, pointer[0])"""
+    return _broadcast(builder, _load(builder, pointer, what))
 
 
 def _call(builder, name, result, *operands):
@@ -94,97 +119,142 @@ def _multiply_add(builder, a, b, c):
     return _call(builder, f"llvm.fma.v{VECTOR}f32", _FLOATS, a, b, c)
 
 
-def _multiply_add_pairs(builder, a, b, c):
-    """a[::2] * b[::2] + a[1::2] * b[1::2] + c for int16 a and b, in int32: exact, so any instruction gives the same."""
-    if PAIR_PRODUCT:
-        return builder.add(_call(builder, PAIR_PRODUCT, _INTEGERS, a, b), c)
+def _prefetch(builder, pointer, n_bytes):
+    """Asks for memory that will be read soon; changes nothing else."""
+    for byte in range(0, n_bytes, 64):
+        line = _at(builder, pointer, PREFETCH + byte)
+        _call(builder, "llvm.prefetch.p0", ir.VoidType(), line, _I32(0), _I32(3), _I32(1))
+
+
+class _Loop:
+    """for i in range(n), n >= 1, around what is built between its making and end(); `values` are carried along."""
+
+    def __init__(self, builder, n, values):
+        self.builder, self.n = builder, n
+        before, self.body, self.after = builder.block, *(builder.append_basic_block() for _ in range(2))
+        builder.branch(self.body)
+        builder.position_at_end(self.body)
+        self.phis = [builder.phi(value.type) for value in (_I64(0), *values)]
+        for phi, value in zip(self.phis, (_I64(0), *values), strict=True):
+            phi.add_incoming(value, before)
+        self.i, *self.values = self.phis
+
+    def end(self, values):
+        next_i = self.builder.add(self.i, _I64(1))
+        for phi, value in zip(self.phis, (next_i, *values), strict=True):
+            phi.add_incoming(value, self.builder.block)
+        self.builder.cbranch(self.builder.icmp_signed("<", next_i, self.n), self.body, self.after)
+        self.builder.position_at_end(self.after)
+
+
+# ---- The loops -------------------------------------------------------------------------------------------------------
+
+
+def _float_weights(builder, pointer, dtype):
+    """The weights of one step, [STEP][2 halves of the tile], as float32; a bfloat16 is the upper half of one."""
+    halves = [_load(builder, _at(builder, pointer, half * 4 * VECTOR), _INTEGERS, 4 * VECTOR) for half in (0, 1)]
+    if dtype == BFLOAT16:  # two inputs in each 32 bits, the first in the lower 16
+        first = [builder.shl(half, _full(_INTEGERS, 16)) for half in halves]
+        second = [builder.and_(half, _full(_INTEGERS, 0xFFFF0000)) for half in halves]
+        steps = [first, second]
+    else:
+        steps = [halves]
+    return [[builder.bitcast(half, _FLOATS) for half in step] for step in steps]
+
+
+def _float_steps(builder, dtype, x_rows, tile, sums, n_steps):
+    """The loop for float32 and bfloat16: for each input, each row's x times the tile's LANES weights."""
+    loop = _Loop(builder, n_steps, sums)
+    here = _at(builder, tile, _times(builder, loop.i, TILE_BYTES[dtype]))
+    _prefetch(builder, here, TILE_BYTES[dtype])
+    sums = loop.values
+    for number, halves in enumerate(_float_weights(builder, here, dtype)):
+        place = builder.add(_times(builder, loop.i, X_BYTES[dtype]), _I64(4 * number))
+        xs = [_load_broadcast(builder, _at(builder, x_row, place), _F32) for x_row in x_rows]
+        pairs = [(x, half) for x in xs for half in halves]
+        sums = [_multiply_add(builder, x, half, sum_) for (x, half), sum_ in zip(pairs, sums, strict=True)]
+    loop.end(sums)
+    return sums
+
+
+def _dot_weights(builder, pointer):
+    """DOT * VECTOR weights, as the instruction wants them."""
+    weights = _load(builder, pointer, _BYTES, DOT * VECTOR)
+    if UNSIGNED:
+        return builder.xor(weights, _full(_BYTES, 0x80))  # + 128
+    return weights if DOT == 4 else builder.sext(weights, _SHORTS)
+
+
+def _dot(builder, sum_, weights, x):
+    """sum_ + the products of DOT inputs, for each of VECTOR channels; x is the same DOT inputs VECTOR times."""
+    x = builder.bitcast(x, weights.type)
+    if UNSIGNED:
+        return _call(builder, DOT_NAME, _INTEGERS, sum_, *(builder.bitcast(v, _INTEGERS) for v in (weights, x)))
+    if DOT == 4:
+        return _call(builder, DOT_NAME, _INTEGERS, sum_, weights, x)
+    if DOT_NAME:
+        return builder.add(_call(builder, DOT_NAME, _INTEGERS, weights, x), sum_)
     for start in (0, 1):
         places = ir.Constant(_INTEGERS, list(range(start, 2 * VECTOR, 2)))
-        parts = [builder.sext(builder.shuffle_vector(v, v, places), _INTEGERS) for v in (a, b)]
-        c = builder.add(builder.mul(*parts), c)
-    return c
+        parts = [builder.sext(builder.shuffle_vector(v, v, places), _INTEGERS) for v in (weights, x)]
+        sum_ = builder.add(builder.mul(*parts), sum_)
+    return sum_
 
 
-def _prefetch(builder, pointer):
-    """Asks for a cache line that will be read soon; changes nothing else."""
-    _call(builder, "llvm.prefetch.p0", ir.VoidType(), builder.bitcast(pointer, _POINTER), _I32(0), _I32(3), _I32(1))
+def _int8_steps(builder, x_rows, tile, sums, n_steps):
+    """The loop for int8: for each block of inputs, an inner loop sums whole numbers; then they are scaled and added."""
+    loop = _Loop(builder, n_steps, sums)
+    block = _at(builder, tile, _times(builder, loop.i, TILE_BYTES[INT8]))
+    x_blocks = [_at(builder, x_row, _times(builder, loop.i, X_BYTES[INT8])) for x_row in x_rows]
+    if UNSIGNED:
+        begin = [_load_broadcast(builder, _at(builder, x, X_OFFSET), _I32) for x in x_blocks for _ in (0, 1)]
+    else:
+        begin = [_full(_INTEGERS, 0)] * len(sums)
 
+    inner = _Loop(builder, _I64(BLOCK // DOT), begin)
+    here = _at(builder, block, _times(builder, inner.i, DOT * LANES))
+    _prefetch(builder, here, DOT * LANES)
+    halves = [_dot_weights(builder, _at(builder, here, half * DOT * VECTOR)) for half in (0, 1)]
+    xs = [_load_broadcast(builder, _at(builder, x, _times(builder, inner.i, 4)), _I32) for x in x_blocks]
+    pairs = [(x, half) for x in xs for half in halves]
+    exact = [_dot(builder, sum_, half, x) for (x, half), sum_ in zip(pairs, inner.values, strict=True)]
+    inner.end(exact)
 
-def _loop(builder, rows, tiles, x, x_stride, w, tile_stride, out, out_stride, n_k, dtype):
-    """The loop for one number of rows and tiles: out[rows, tiles * LANES] += x[rows, n_k] @ w."""
-    exact = dtype == types.int8  # sums in int32, which are added to out at the end; else the sums continue out's
-    per_k = 2 if exact else 1  # weights for each output channel in one step
-    halves = [(tile, half) for tile in range(tiles) for half in (0, VECTOR)]
-    x_rows = [builder.gep(x, [builder.mul(_I64(row), x_stride)]) for row in range(rows)]
-    starts = [
-        builder.gep(w, [builder.add(builder.mul(_I64(tile), tile_stride), _I64(half * per_k))]) for tile, half in halves
-    ]
-    cells = [
-        builder.bitcast(
-            builder.gep(out, [builder.add(builder.mul(_I64(row), out_stride), _I64(tile * LANES + half))]),
-            _FLOATS.as_pointer(),
-        )
-        for row in range(rows)
-        for tile, half in halves
-    ]
-    before, body, after = builder.block, *(builder.append_basic_block() for _ in range(2))
-    stored = [builder.load(cell, align=4) for cell in cells]
-    begin = [ir.Constant(_INTEGERS, [0] * VECTOR)] * len(cells) if exact else stored
-    builder.branch(body)
-
-    builder.position_at_end(body)
-    k = builder.phi(_I64)
-    sums = [builder.phi(value.type) for value in begin]
-    at_k = builder.mul(k, _I64(LANES * per_k))
-    weights = [_load_weights(builder, builder.gep(start, [at_k]), dtype) for start in starts]
-    for start in starts[::2]:
-        for byte in range(0, LANES * per_k * dtype.bitwidth // 8, 64):
-            ahead = builder.add(at_k, _I64((PREFETCH + byte) * 8 // dtype.bitwidth))
-            _prefetch(builder, builder.gep(start, [ahead]))
-    xs = [_broadcast(builder, builder.gep(x_row, [k]), dtype) for x_row in x_rows]
-    step = _multiply_add_pairs if exact else _multiply_add
-    products = [(x, weight) for x in xs for weight in weights]
-    new = [step(builder, x, weight, sum_) for (x, weight), sum_ in zip(products, sums, strict=True)]
-    next_k = builder.add(k, _I64(1))
-    for phi, first, later in zip([k, *sums], [_I64(0), *begin], [next_k, *new], strict=True):
-        phi.add_incoming(first, before)
-        phi.add_incoming(later, body)
-    builder.cbranch(builder.icmp_signed("<", next_k, n_k), body, after)
-
-    builder.position_at_end(after)
-    if exact:
-        new = [builder.fadd(old, builder.sitofp(value, _FLOATS)) for old, value in zip(stored, new, strict=True)]
-    for cell, value in zip(cells, new, strict=True):
-        builder.store(value, cell, align=4)
+    scales = [_load_broadcast(builder, _at(builder, x, X_SCALE), _F32) for x in x_blocks for _ in (0, 1)]
+    exact = [builder.sitofp(sum_, _FLOATS) for sum_ in exact]
+    sums = [_multiply_add(builder, *terms) for terms in zip(scales, exact, loop.values, strict=True)]
+    loop.end(sums)
+    return sums
 
 
 @intrinsic
-def accumulate(typing, rows, tiles, x, x_at, x_stride, w, w_at, tile_stride, out, out_at, out_stride, n_k):
-    """out[:rows, :tiles * LANES] += x[:rows, :n_k] @ w[:n_k], with the sum over k in order; n_k >= 1.
+def accumulate(typing, dtype, n_rows, x, x_stride, tile, out, out_stride, n_steps):
+    """out[:n_rows, :LANES] += x[:n_rows] @ tile, summed over the inputs in order.
 
-    Where w is int8, each k stands for two inputs: x holds pairs of int16 as int32, and n_k is at most K_BLOCK / 2.
-    rows is 1 to ROWS, tiles 1 or (up to FEW_ROWS rows) 2. x, w and out are the memory of arrays of any shape; *_at is
-    the element where the part in question begins, *_stride how many elements lie between its rows or tiles.
+    n_rows is 1 to ROWS, n_steps at least 1. x, tile and out are addresses; strides are bytes from row to row.
     """
-    signature = types.void(rows, tiles, x, x_at, x_stride, w, w_at, tile_stride, out, out_at, out_stride, n_k)
+    signature = types.void(*[types.int64] * 8)
 
     def codegen(context, builder, signature, arguments):
-        rows, tiles, _, x_at, x_stride, _, w_at, tile_stride, _, out_at, out_stride, n_k = arguments
-
-        def begin(i, at):
-            array = context.make_array(signature.args[i])(context, builder, arguments[i])
-            return builder.gep(array.data, [at])
-
-        x, w, out = begin(2, x_at), begin(5, w_at), begin(8, out_at)
+        dtype, n_rows, x, x_stride, tile, out, out_stride, n_steps = arguments
+        x, tile, out = (builder.inttoptr(address, _POINTER) for address in (x, tile, out))
         end = builder.append_basic_block()
-        switch = builder.switch(builder.add(builder.mul(tiles, _I64(ROWS + 1)), rows), end)
-        for n_tiles in (1, 2):
-            for n_rows in range(1, (ROWS if n_tiles == 1 else FEW_ROWS) + 1):
+        switch = builder.switch(builder.add(_times(builder, dtype, ROWS), n_rows), end)
+        for dtype in (FLOAT32, BFLOAT16, INT8):
+            for n in range(1, ROWS + 1):
                 block = builder.append_basic_block()
-                switch.add_case(_I64(n_tiles * (ROWS + 1) + n_rows), block)
+                switch.add_case(_I64(dtype * ROWS + n), block)
                 builder.position_at_end(block)
-                dtype = signature.args[5].dtype
-                _loop(builder, n_rows, n_tiles, x, x_stride, w, tile_stride, out, out_stride, n_k, dtype)
+                x_rows = [_at(builder, x, _times(builder, x_stride, row)) for row in range(n)]
+                out_rows = [_at(builder, out, _times(builder, out_stride, row)) for row in range(n)]
+                cells = [_at(builder, out_row, half * 4 * VECTOR) for out_row in out_rows for half in (0, 1)]
+                sums = [_load(builder, cell, _FLOATS) for cell in cells]
+                if dtype == INT8:
+                    sums = _int8_steps(builder, x_rows, tile, sums, n_steps)
+                else:
+                    sums = _float_steps(builder, dtype, x_rows, tile, sums, n_steps)
+                for cell, sum_ in zip(cells, sums, strict=True):
+                    _store(builder, sum_, cell)
                 builder.branch(end)
         builder.position_at_end(end)
         return context.get_dummy_value()
@@ -192,229 +262,71 @@ def accumulate(typing, rows, tiles, x, x_at, x_stride, w, w_at, tile_stride, out
     return signature, codegen
 
 
-# ---- A matrix product ------------------------------------------------------------------------------------------------
+@intrinsic
+def round_row(typing, x, out, n_blocks):
+    """Rounds a row for int8 products, one BLOCK after the other: whole numbers up to 127, then what to multiply them by
+    and, where the weights have 128 added, what to add to the sum of products.
+
+    x and out are addresses, of n_blocks * BLOCK float32s and of n_blocks * X_BYTES[INT8] bytes.
+    """
+
+    def codegen(context, builder, signature, arguments):
+        x, out, n_blocks = arguments
+        loop = _Loop(builder, n_blocks, [])
+        x = _at(builder, builder.inttoptr(x, _POINTER), _times(builder, loop.i, 4 * BLOCK))
+        out = _at(builder, builder.inttoptr(out, _POINTER), _times(builder, loop.i, X_BYTES[INT8]))
+        parts = [_load(builder, _at(builder, x, 4 * i), _FLOATS) for i in range(0, BLOCK, VECTOR)]
+
+        most = _full(_INTEGERS, 0)
+        for part in parts:  # without their sign, floats are in the order of their bits
+            part = builder.and_(builder.bitcast(part, _INTEGERS), _full(_INTEGERS, 0x7FFFFFFF))
+            most = builder.select(builder.icmp_signed(">", part, most), part, most)
+        most = builder.bitcast(_call(builder, f"llvm.vector.reduce.smax.v{VECTOR}i32", _I32, most), _F32)
+        inverse = builder.fdiv(_F32(127), most)
+        inverse = builder.select(builder.fcmp_ordered(">", most, _F32(1e-30)), inverse, _F32(0))  # else it overflows
+
+        sum_ = _full(_INTEGERS, 0)
+        for i, part in enumerate(parts):
+            part = builder.fmul(part, _broadcast(builder, inverse))
+            part = builder.fptosi(_call(builder, f"llvm.rint.v{VECTOR}f32", _FLOATS, part), _INTEGERS)
+            sum_ = builder.add(sum_, part)
+            part = builder.trunc(part, ir.VectorType(_ROUNDED, VECTOR))
+            _store(builder, part, _at(builder, out, i * VECTOR * _ROUNDED.width // 8))
+        sum_ = _call(builder, f"llvm.vector.reduce.add.v{VECTOR}i32", _I32, sum_)
+        _store(builder, builder.fdiv(most, _F32(127)), _at(builder, out, X_SCALE))
+        _store(builder, builder.mul(sum_, _I32(-128)), _at(builder, out, X_OFFSET))
+        loop.end([])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), codegen
 
 
-@njit(error_model="numpy")
-def rows_times_tiles(n_rows, n_tiles, x, x_at, x_stride, w, w_at, tile_stride, out, out_at, out_stride, n_k):
-    """accumulate, for any number of rows and tiles."""
-    for row in range(0, n_rows, ROWS):
-        rows = min(ROWS, n_rows - row)
-        tile = 0
-        while tile < n_tiles:
-            tiles = 2 if rows <= FEW_ROWS and tile + 1 < n_tiles else 1
+@cfunc(types.void(*[types.int64] * 8), cache=True, error_model="numpy")
+def tile_product(dtype, n_rows, x, x_stride, tile, out, out_stride, n_steps):
+    """accumulate, for any number of rows. Addresses, strides and sums as there."""
+    together = K_BLOCK // STEP[dtype]  # steps
+    for step in range(0, n_steps, together):
+        for row in range(0, n_rows, ROWS):
             accumulate(
-                rows,
-                tiles,
-                x,
-                x_at + row * x_stride,
+                dtype,
+                min(ROWS, n_rows - row),
+                x + row * x_stride + step * X_BYTES[dtype],
                 x_stride,
-                w,
-                w_at + tile * tile_stride,
-                tile_stride,
-                out,
-                out_at + row * out_stride + tile * LANES,
+                tile + step * TILE_BYTES[dtype],
+                out + row * out_stride,
                 out_stride,
-                n_k,
-            )
-            tile += tiles
-
-
-@njit(error_model="numpy")
-def multiply_tiles(x, w, out, first, last):
-    """The output channels of tiles first to last."""
-    n_rows, n_k = x.shape
-    per_k = w.shape[3]
-    together = 2 if n_rows <= FEW_ROWS else 1
-    block = K_BLOCK // per_k
-    for tile in range(first, last, together):
-        for k in range(0, n_k, block):
-            rows_times_tiles(
-                n_rows,
-                min(together, last - tile),
-                x,
-                k,
-                n_k,
-                w,
-                (tile * n_k + k) * LANES * per_k,
-                n_k * LANES * per_k,
-                out,
-                tile * LANES,
-                out.shape[1],
-                min(block, n_k - k),
+                min(together, n_steps - step),
             )
 
 
-@njit(parallel=True, cache=True, error_model="numpy")
-def multiply(x, w, out, n_threads):
-    """out += x @ w; each thread takes a run of tiles.
+@intrinsic
+def multiply_tile(typing, function, dtype, n_rows, x, x_stride, tile, out, out_stride, n_steps):
+    """Calls tile_product at the address `function`. So it is compiled once, and not into each function that calls it."""
+    signature = types.void(*[types.int64] * 9)
 
-    x [n_rows, n_in] float32, w [n_tiles, n_in, LANES, 1] float32 or uint16 (bfloat16), out [n_rows, n_tiles * LANES]
-    float32, which holds zeros.
-    """
-    for thread in prange(n_threads):
-        multiply_tiles(x, w, out, thread * len(w) // n_threads, (thread + 1) * len(w) // n_threads)
+    def codegen(context, builder, signature, arguments):
+        function = ir.FunctionType(ir.VoidType(), [_I64] * 8)
+        builder.call(builder.inttoptr(arguments[0], function.as_pointer()), arguments[1:])
+        return context.get_dummy_value()
 
-
-@njit(error_model="numpy")
-def round_row(x, rounded):
-    """A row as int16 and a scale, x = scale * rounded, as far as 16 bits reach. The zero behind an odd row stays."""
-    largest = np.int32(0)
-    bits = x.view(np.int32)
-    for i in range(len(x)):  # without their sign, floats are in the order of their bits
-        largest = max(largest, np.int32(bits[i] & 0x7FFFFFFF))
-    scale = np.int32(largest).view(np.float32) / _F(32767)
-    if scale == 0:
-        scale = _F(1)
-    for i in range(len(x)):
-        rounded[i] = np.int16(np.rint(x[i] / scale))
-    return scale
-
-
-@njit(parallel=True, cache=True, error_model="numpy")
-def multiply_int8(x, w, scale, out, n_threads):
-    """multiply for int8: w [n_tiles, n_in / 2 rounded up, LANES, 2], scale [n_tiles * LANES].
-
-    Each row of x is first rounded to 16 bits, 250 times finer than the weights are; the products of K_BLOCK inputs at a
-    time are added up in int32, exactly, and these sums in float32. One instruction so does two inputs, and a window of
-    rows is done in the time in which int8 weights come from memory; for float32 multiply-adds that time is too short.
-    """
-    n_rows = len(x)
-    rounded = np.zeros((n_rows, 2 * w.shape[1]), np.int16)
-    row_scale = np.empty(n_rows, np.float32)
-    for row in range(n_rows):
-        row_scale[row] = round_row(x[row], rounded[row])
-    pairs = rounded.view(np.int32)
-    for thread in prange(n_threads):
-        first, last = thread * len(w) // n_threads, (thread + 1) * len(w) // n_threads
-        multiply_tiles(pairs, w, out, first, last)
-        for row in range(n_rows):
-            for channel in range(first * LANES, last * LANES):
-                out[row, channel] *= row_scale[row] * scale[channel]
-
-
-# ---- Attention over the cache ----------------------------------------------------------------------------------------
-
-_F = np.float32
-_LOG2_E = _F(1 / math.log(2))
-_LN_2_HIGH = _F(355 / 512)  # ln 2 in two parts: a whole number up to 2**15 times this one is exact,
-_LN_2_LOW = _F(math.log(2) - 355 / 512)  # and this one is small
-
-
-@njit(error_model="numpy")
-def exp(x):
-    """e**x for float32 x <= 0, to 3 in 10 million; 0 below -87. The same steps for every x, so loops vectorise.
-
-    x = n ln 2 + r with a whole n and |r| <= ln 2 / 2: e**r by its series, 2**n by writing n into the exponent's bits.
-    """
-    n = np.floor(x * _LOG2_E + _F(0.5))
-    r = x - n * _LN_2_HIGH - n * _LN_2_LOW
-    series = _F(1 / 720) + r * _F(1 / 5040)
-    series = _F(1 / 120) + r * series
-    series = _F(1 / 24) + r * series
-    series = _F(1 / 6) + r * series
-    series = _F(0.5) + r * series
-    series = _F(1) + r * series
-    series = _F(1) + r * series
-    power = np.int32((np.int32(n) + 127) << 23).view(np.float32)
-    return _F(0) if x < _F(-87) else series * power
-
-
-@njit(error_model="numpy")
-def exp_row(row, n_seen, lanes):
-    """row[:n_seen] -> e**(row - max), 0 beyond; returns the sum. lanes [LANES] is scratch.
-
-    Maximum and sum go over the row in LANES interleaved strands, so n_seen alone decides the order of the sum.
-    """
-    for j in range(n_seen, len(row)):
-        row[j] = -np.inf
-    for lane in range(LANES):
-        lanes[lane] = row[lane]
-    for j in range(LANES, len(row), LANES):
-        strand = row[j : j + LANES]
-        for lane in range(LANES):
-            lanes[lane] = strand[lane] if strand[lane] > lanes[lane] else lanes[lane]
-    largest = lanes.max()
-    lanes[:] = 0
-    for j in range(0, len(row), LANES):
-        strand = row[j : j + LANES]
-        for lane in range(LANES):
-            strand[lane] = exp(strand[lane] - largest)
-            lanes[lane] += strand[lane]
-    total = _F(0)
-    for lane in range(LANES):
-        total += lanes[lane]
-    return total
-
-
-@njit(error_model="numpy")
-def attend_head(q, k, v, keys, values, n_past, out):
-    """One head of attend."""
-    n_new, d_head = q.shape
-    n_dims = values.shape[0] * LANES  # d_head, filled up to whole tiles
-    n_room = keys.shape[0] * LANES
-    for i in range(n_new):
-        n = n_past + i
-        for d in range(d_head):
-            keys[n // LANES, d, n % LANES] = k[i, d]
-            values[d // LANES, n, d % LANES] = v[i, d]
-    queries = np.empty((ROWS, d_head), np.float32)
-    scores = np.empty((ROWS, n_room), np.float32)
-    sums = np.empty((ROWS, n_dims), np.float32)
-    totals = np.empty(ROWS, np.float32)
-    lanes = np.empty(LANES, np.float32)
-    shrink = _F(1 / math.sqrt(d_head))
-    for first in range(0, n_new, ROWS):
-        n_rows = min(ROWS, n_new - first)
-        n_seen = n_past + first + n_rows  # by the last of these rows
-        n_tiles = (n_seen + LANES - 1) // LANES
-        for row in range(n_rows):
-            scores[row, : n_tiles * LANES] = 0
-            sums[row] = 0
-            for d in range(d_head):
-                queries[row, d] = q[first + row, d] * shrink
-        rows_times_tiles(n_rows, n_tiles, queries, 0, d_head, keys, 0, d_head * LANES, scores, 0, n_room, d_head)
-        for row in range(n_rows):
-            totals[row] = exp_row(scores[row, : n_tiles * LANES], n_past + first + row + 1, lanes)
-        rows_times_tiles(
-            n_rows, values.shape[0], scores, 0, n_room, values, 0, values.shape[1] * LANES, sums, 0, n_dims, n_seen
-        )
-        for row in range(n_rows):
-            for d in range(d_head):
-                out[first + row, d] = sums[row, d] / totals[row]
-
-
-@njit(parallel=True, cache=True, error_model="numpy")
-def attend(q, k, v, keys, values, n_past, out):
-    """Appends k and v to the n_past tokens of the cache; out = causal attention of q to them all; heads in parallel.
-
-    q, k, v [n_head, n_new, d_head] float32, out [n_new, n_head, d_head]; the cache's keys [n_head, n_ctx / LANES,
-    d_head, LANES] and values [n_head, d_head / LANES, n_ctx, LANES], both rounded up to whole tiles. Tokens beyond
-    those that a row sees have probability 0 and change none of its bits; but what the cache holds there must be finite.
-    """
-    for head in prange(len(q)):
-        attend_head(q[head], k[head], v[head], keys[head], values[head], n_past, out[:, head])
-
-
-# ---- How fast memory can be read -------------------------------------------------------------------------------------
-
-
-@njit(error_model="numpy")
-def read_part(memory):
-    total = 0
-    for i in range(len(memory)):
-        total += memory[i]
-    return total
-
-
-@njit(parallel=True, cache=True, error_model="numpy")
-def read_parts(memory, n_threads):
-    total = 0
-    for thread in prange(n_threads):
-        total += read_part(memory[thread * len(memory) // n_threads : (thread + 1) * len(memory) // n_threads])
-    return total
-
-
-def read(memory):  # [n] int64 -> their sum
-    """Reads memory once, with all threads and nothing else to do: the limit that the other kernels are held against."""
-    return read_parts(memory, numba.get_num_threads())
+    return signature, codegen

@@ -1,25 +1,23 @@
-"""Packed weights: what stands in a matrix's place in gpt2.py so that a few rows cost what one row costs.
+"""Packed weights: each matrix cut into the tiles that the kernels read, in 4, 2 or 1 bytes a weight.
 
-A weight is cut into tiles and stored as float32, as bfloat16 (the upper 16 bits of a float32) or as int8 (whole numbers
-from -127 to 127 and one scale per output channel). gpt2.py goes on saying x @ w; the product is computed by kernels.py
-where numba is installed, as the two reference functions below show, and by NumPy where it is not.
+A weight is stored as float32, as bfloat16 (the upper 16 bits of a float32) or as int8 (whole numbers from -127 to 127
+and one scale per output channel). compiled.py multiplies with the tiles. gpt2.py may go on saying x @ w: that is the
+plain product with the matrix that the tiles stand for, what runs where numba is not installed, and the tests' oracle.
 """
 
 import functools
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 
 import numpy as np
 
-from speculative.engines.cached import KVCache
+from speculative.engines.cached import PlainPass
 from speculative.errors import UserError
 
-# Else a thread whose partner has no core to run on spins for half a second at the end of each product. The OpenMP that
-# numba may use reads this when it is loaded.
-os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-
 DTYPES = {"float32": np.float32, "bfloat16": np.uint16, "int8": np.int8}  # how a weight is stored
+BLOCK = 32  # inputs of an int8 product that share one scale of the row
 
 
 def aligned(shape, dtype):  # -> zeros [*shape], beginning at a multiple of 64 bytes, as vector loads like it
@@ -49,21 +47,19 @@ def widen(stored):  # [...] as in DTYPES -> [...] float32, before any scale
 
 
 class PackedWeight:
-    """A weight [n_in, n_out], cut into tiles of LANES output channels; the last tile is filled up with zeros."""
+    """A weight [n_in, n_out], cut into tiles of LANES output channels; zeros fill up the last tile and the last step."""
 
     __array_ufunc__ = None  # makes NumPy leave x @ self to __rmatmul__
 
     def __init__(self, w, dtype="float32"):  # [n_in, n_out] float32
         n_in, n_out = self.shape = w.shape
         self.dtype = dtype
-        self.lanes = lanes = kernels().LANES if kernels() else 32
-        n_tiles = -(-n_out // lanes)
-        per_k = 2 if dtype == "int8" else 1  # int8 kernels take two inputs in one step
-        n_k = -(-n_in // per_k)
-        self.tiles = aligned((n_tiles, n_k, lanes, per_k), DTYPES[dtype])  # [n_tiles, n_k, lanes, per_k]
-        self.scale = np.ones(n_tiles * lanes, np.float32) if dtype == "int8" else None  # [n_tiles * lanes]
+        self.lanes, per_k, step = kernels().layout(dtype) if kernels() else (32, 1, 1)
+        n_tiles, n_k = -(-n_out // self.lanes), -(-n_in // step) * step // per_k
+        self.tiles = aligned((n_tiles, n_k, self.lanes, per_k), DTYPES[dtype])  # [n_tiles, n_k, lanes, per_k]
+        self.scale = np.ones(n_tiles * self.lanes, np.float32) if dtype == "int8" else None  # [n_tiles * lanes]
         for i in range(n_tiles):  # one after another, so that packing needs no second copy of w
-            channels = slice(i * lanes, min(n_out, (i + 1) * lanes))
+            channels = slice(i * self.lanes, min(n_out, (i + 1) * self.lanes))
             stored, scale = store(w[:, channels], dtype)  # [n_in, <= lanes]
             for j in range(per_k):
                 part = stored[j::per_k]
@@ -77,15 +73,7 @@ class PackedWeight:
         return self.tiles.nbytes + (0 if self.scale is None else self.scale.nbytes)
 
     def __rmatmul__(self, x):  # [n_rows, n_in] float32 -> [n_rows, n_out] float32
-        if not kernels():
-            return x @ self.dequantize()
-        out = np.zeros((len(x), len(self.tiles) * self.lanes), np.float32)  # [n_rows, n_tiles * lanes]
-        x, n_threads = np.ascontiguousarray(x), kernels().numba.get_num_threads()
-        if self.scale is None:
-            kernels().multiply(x, self.tiles, out, n_threads)
-        else:
-            kernels().multiply_int8(x, self.tiles, self.scale, out, n_threads)
-        return out[:, : self.shape[1]]
+        return x @ self.dequantize()
 
     def columns(self, ids):  # [n] -> [n, n_in] float32
         """The weights of some output channels."""
@@ -122,29 +110,6 @@ def packer(dtype):
     return convert
 
 
-class PackedKVCache:
-    """KVCache's twin for the kernels: keys and values in tiles, so that attention is two packed products."""
-
-    def __init__(self, n_layer, n_head, n_ctx, d_head):
-        lanes = kernels().LANES
-        n_tiles, d_tiles = -(-n_ctx // lanes), -(-d_head // lanes)
-        self.length = 0
-        self.keys = [aligned((n_head, n_tiles, d_head, lanes), np.float32) for _ in range(n_layer)]
-        self.values = [aligned((n_head, d_tiles, n_ctx, lanes), np.float32) for _ in range(n_layer)]
-        self.layers = [functools.partial(self.attend, *layer) for layer in zip(self.keys, self.values, strict=True)]
-
-    def attend(self, keys, values, q, k, v):  # [n_head, n_new, d_head] thrice -> [n_head, n_new, d_head]
-        """As KVCache.attend; keys [n_head, n_tiles, d_head, lanes], values [n_head, d_tiles, n_ctx, lanes]."""
-        out = np.empty((q.shape[1], q.shape[0], q.shape[2]), np.float32)  # [n_new, n_head, d_head]
-        kernels().attend(q, k, v, keys, values, self.length, out)
-        return out.transpose(1, 0, 2)
-
-
-def cache_class():
-    """PackedKVCache, or KVCache where numba is not installed."""
-    return PackedKVCache if kernels() else KVCache
-
-
 def reference_matmul(x, w):  # [n_rows, n_in], [n_in, n_out] -> [n_rows, n_out]
     """What the kernels compute, plainly: each output is summed over the inputs in order, whatever rows stand beside it.
 
@@ -156,20 +121,33 @@ def reference_matmul(x, w):  # [n_rows, n_in], [n_in, n_out] -> [n_rows, n_out]
     return out
 
 
-def reference_matmul_int8(x, w, scale, block):  # [n_rows, n_in], [n_in, n_out] int8, [n_out] -> [n_rows, n_out]
-    """The same for int8, to the bit: rows rounded to 16 bits, exact sums of a block of inputs, added up in float32."""
-    row_scale = np.max(np.abs(x), axis=1, keepdims=True) / 32767  # [n_rows, 1]
-    row_scale[row_scale == 0] = 1
-    rounded = np.rint(x / row_scale).astype(int)  # [n_rows, n_in]
-    out = np.zeros((x.shape[0], w.shape[1]), np.float32)
-    for k in range(0, x.shape[1], block):
-        out += (rounded[:, k : k + block] @ w[k : k + block].astype(int)).astype(np.float32)
-    return out * (row_scale * scale)
+def round_rows(x):  # [n_rows, n_in] float32, n_in a multiple of BLOCK -> the same shape int, [n_rows, n_in / BLOCK]
+    """Rows as int8 products take them: whole numbers up to 127, and for each block of inputs what they count."""
+    blocks = x.reshape(len(x), -1, BLOCK)  # [n_rows, n_blocks, BLOCK]
+    most = np.max(np.abs(blocks), axis=-1)  # [n_rows, n_blocks]
+    inverse = np.divide(np.float32(127), most, out=np.zeros_like(most), where=most > 1e-30)  # [n_rows, n_blocks]
+    return np.rint(blocks * inverse[..., None]).astype(int).reshape(x.shape), most / np.float32(127)
+
+
+def reference_matmul_int8(x, w, scale):  # [n_rows, n_in], [n_in, n_out] int8, [n_out] -> [n_rows, n_out]
+    """The same for int8: exact sums over each block of inputs, which are scaled and added up in order.
+
+    In float64, where a product of float32s is exact, and so rounded once, as by one fused multiply-add.
+    """
+    n_more = -len(w) % BLOCK
+    x, w = np.pad(x, ((0, 0), (0, n_more))), np.pad(w, ((0, n_more), (0, 0)))
+    rounded, row_scale = round_rows(x)  # [n_rows, n_in], [n_rows, n_blocks]
+    out = np.zeros((len(x), w.shape[1]), np.float32)
+    for block, part_scale in enumerate(row_scale.T):  # [n_rows]
+        part = slice(block * BLOCK, (block + 1) * BLOCK)
+        exact = rounded[:, part] @ w[part].astype(int)  # [n_rows, n_out]
+        out = (part_scale[:, None].astype(np.float64) * exact + out).astype(np.float32)
+    return out * scale
 
 
 @functools.cache
 def kernels():
-    """The module kernels, or None where numba is not installed, which is said once."""
+    """The module compiled, or None where numba is not installed, which is said once."""
     try:
         import numba
     except ImportError:
@@ -180,15 +158,20 @@ def kernels():
         )
         return None
     try:
-        from speculative.engines import kernels
+        from speculative.engines import compiled
     except RuntimeError:  # neither the source's folder nor the user's cache can be written: compile for this run only
         numba.config.CACHE_DIR = tempfile.mkdtemp()
-        from speculative.engines import kernels
-    return kernels
+        from speculative.engines import compiled
+    return compiled
 
 
-def warm_up(dtype):
-    """Compiles the kernels for one dtype, or loads them from the disk, so that no timed part has to.
+def new_pass(params: dict, hparams: dict) -> Callable:
+    """A forward pass with a cache of its own: compiled, or gpt2.py where numba is not installed."""
+    return kernels().CompiledPass(params, hparams, team) if kernels() else PlainPass(params, hparams)
+
+
+def warm_up():
+    """Compiles the forward pass, or loads it from the disk, so that no timed part has to.
 
     Compiling happens once on a machine, and says so; numba keeps the result beside the source or in the user's cache.
     """
@@ -201,29 +184,36 @@ def warm_up(dtype):
 
         def on_start(self, event):
             if not self.said:
-                print(f"compiling the {dtype} kernels, once on this machine ...", file=sys.stderr, flush=True)
+                print("compiling the forward pass, once on this machine ...", file=sys.stderr, flush=True)
             self.said = True
 
         def on_end(self, event):
             pass
 
     with event.install_listener("numba:compile", Announcer()):
-        np.zeros((1, 1), np.float32) @ PackedWeight(np.zeros((1, 1), np.float32), dtype)
-        PackedKVCache(1, 1, 1, 1).layers[0](*np.zeros((3, 1, 1, 1), np.float32))
+        kernels().compile_all()
 
 
-def most_threads():
-    """How many threads can be asked for: numba's limit, by default the number of cores."""
-    return kernels().numba.config.NUMBA_NUM_THREADS if kernels() else os.cpu_count()
+n_threads = None  # of the next forward pass; None: one for each core
 
 
-def set_threads(n=None):
-    """Makes the kernels and NumPy's BLAS use n threads each, or as many as there are cores. Raises UserError."""
+def most_threads() -> int:
+    """How many threads can be asked for: one for each core that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def set_threads(n: int | None = None) -> None:
+    """Makes the forward pass and NumPy's BLAS use n threads each, or one for each core. Raises UserError."""
     import threadpoolctl
 
+    global n_threads
     n = n or most_threads()
     if not 1 <= n <= most_threads():
         raise UserError(f"{n} threads: this machine has cores for 1 to {most_threads()}")
-    if kernels():
-        kernels().numba.set_num_threads(n)
+    n_threads = n
     threadpoolctl.threadpool_limits(n)
+
+
+def team():
+    """The threads of the next forward pass, which all models share."""
+    return kernels().make_team(n_threads or most_threads())

@@ -19,11 +19,13 @@ def document(
     """options: every flag and its value. prompts and input_ids: one prompt, or with --batch several, and their ids.
 
     -> {schema, options, machine, prompts [{text, tokens}], prompt (the first of them), autoregressive {seconds,
-    samples}, speculative (likewise), figures}; a sample is {text, tokens, origins, iterations}. Seconds throughout;
-    None where a run was too short to measure something.
+    samples}, speculative (likewise), figures}; a sample is {text, pieces, tokens, origins, iterations}. Seconds
+    throughout; None where a run was too short to measure something. Where the recorders kept details, the iterations
+    have them and vocabulary has the text of each token in them.
     """
     read = [{"text": p, "tokens": [int(token) for token in ids]} for p, ids in zip(prompts, input_ids, strict=True)]
     runs = {"autoregressive": autoregressive, "speculative": speculative}
+    shown = {token for run in runs.values() for i in run.iterations if i.details for token in token_ids(i.details)}
     return {
         "schema": SCHEMA,
         "options": options,
@@ -38,21 +40,35 @@ def document(
             for name, run in runs.items()
         },
         "figures": figures(autoregressive, speculative),
+        **({"vocabulary": {str(token): token_text(token, encoder) for token in sorted(shown)}} if shown else {}),
     }
 
 
 def sample_document(sample: list[Iteration], encoder: Encoder, stop: str | None) -> dict:
     tokens = [int(token) for i in sample for token in i.step.tokens]
     text = StreamDecoder(encoder, stop)
+    pieces = [text.push([token]) for token in tokens]
+    pieces[-1:] = [piece + text.flush() for piece in pieces[-1:]]
     return {
-        "text": text.push(tokens) + text.flush(),
+        "text": "".join(pieces),
+        "pieces": pieces,
         "tokens": tokens,
         "origins": [origin for i in sample for origin in origins(i.step)],
         "iterations": [
             {
                 **{"tokens": len(i.step.tokens), "drafted": i.step.drafted, "accepted": i.step.accepted},
-                **{key: value for key, value in vars(i).items() if key != "step"},
+                **{key: value for key, value in vars(i).items() if key != "step" and value is not None},
             }
             for i in sample
         ],
     }
+
+
+def token_ids(details: dict) -> set[int]:
+    parts = [*details["tested"], *filter(None, [details["own"]])]
+    return {*details["drafts"], *(token for part in parts for token in part["top"]["tokens"])}
+
+
+def token_text(token: int, encoder: Encoder) -> str:
+    """The token's bytes as text; those that are a part of a character as \\xNN."""
+    return encoder.to_bytes([token]).decode("utf-8", "backslashreplace")

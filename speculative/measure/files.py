@@ -7,9 +7,12 @@ import tempfile
 
 from speculative.errors import UserError
 
+ROOM = 2**20  # bytes, more than most runs need
+
 
 def check_writable(path: str) -> None:
-    """Raises UserError where write_json could not write to path; to be asked before hours of work, not after."""
+    """Raises UserError where write_text could not write to path, or the disk has no ROOM; to be asked before hours of
+    work, not after."""
     try:
         if os.path.isdir(path):
             raise IsADirectoryError(21, "it is a folder")
@@ -17,8 +20,9 @@ def check_writable(path: str) -> None:
             with open(path, "ab"):
                 pass
         if is_plain_file(path):
-            with tempfile.NamedTemporaryFile(dir=os.path.dirname(path) or "."):
-                pass
+            with tempfile.NamedTemporaryFile(dir=os.path.dirname(path) or ".") as f:
+                f.write(bytes(ROOM))
+                f.flush()
             with contextlib.suppress(FileNotFoundError):
                 os.stat(f"{path}.part")  # an error of another kind where the name is too long
     except OSError as error:
@@ -26,8 +30,11 @@ def check_writable(path: str) -> None:
 
 
 def write_json(path: str, content: dict) -> None:
-    """Writes all of it or nothing: the file appears under its name when it is complete."""
-    text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    write_text(path, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def write_text(path: str, text: str) -> None:
+    """Writes all of it or nothing: the file appears under its name when it is complete. Raises UserError."""
     part = f"{path}.part" if is_plain_file(path) else path  # a pipe or /dev/stdout is written to as it is
     try:
         # A prompt may hold half a surrogate pair, which UTF-8 cannot say but JSON can: as an escape, \\udXXX.

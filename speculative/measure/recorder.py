@@ -8,8 +8,10 @@ import numpy as np
 
 from speculative.engines.cached import common_prefix
 from speculative.measure.analysis import acceptance_chance, matching_chance
+from speculative.measure.details import details
 from speculative.sampling import Step
 
+HELD = 2**24  # probabilities, 64 MB, that wait for the end of the run before their details are taken
 IN_STEP = 2  # tokens: after a window that was accepted whole, the draft is this far behind; reading them is no prefill
 
 
@@ -25,6 +27,22 @@ class Iteration:
     prefill: bool = False  # likewise the target, and t_target
     alpha: list[float] = field(default_factory=list)  # the chance of acceptance where a draft was tested, in order
     matching: list[float] = field(default_factory=list)  # Σ p q, likewise
+    proposers: list[str] = field(default_factory=list)  # who proposed each draft, where the drafter tells
+    details: dict | None = None  # what decided this step (details.py), if that is kept
+
+
+class Noted:
+    """A generator whose random() adds what it gives to draws; in all else the generator itself."""
+
+    def __init__(self, rng: np.random.Generator, draws: list[float]):
+        self.rng, self.draws = rng, draws
+
+    def random(self) -> float:
+        self.draws.append(self.rng.random())
+        return self.draws[-1]
+
+    def __getattr__(self, name):
+        return getattr(self.rng, name)
 
 
 class Recorder:
@@ -35,30 +53,40 @@ class Recorder:
         for step in recorder.watch(decoder):
             ...
 
-    Only the decoder's own time is counted, neither what is done with a step nor the recorder's bookkeeping; and p and q
-    are held for no longer than that step.
+    Only the decoder's own time is counted, neither what is done with a step nor the recorder's bookkeeping. p and q are
+    held for no longer than that step; where details are kept, up to HELD of them, as a pause between two steps would
+    send the threads of a small model to sleep and make the next step slower.
 
     A decoder that runs elsewhere, where its parts cannot be timed, calls note() before each step. What is known of its
     times is written into prefill, t_draft and t_target.
     """
 
-    def __init__(self, lenience: float = 1.0, clock: Callable[[], float] = time.perf_counter):
-        """lenience: as the decoder's. α is Σ min(p, q / lenience), the chance that a draft is accepted with it."""
-        self.lenience, self.clock = lenience, clock
+    def __init__(self, lenience: float = 1.0, clock: Callable[[], float] = time.perf_counter, details: bool = False):
+        """lenience: as the decoder's. α is Σ min(p, q / lenience), the chance that a draft is accepted with it.
+
+        details: whether to keep what decided each step. The decoder's generator is then to be self.rng(rng).
+        """
+        self.lenience, self.clock, self.details = lenience, clock, details
         self.samples = []  # a list of Iterations for each decoder that was watched
         self.seconds = 0.0
         self.prefill = None  # seconds of it, where they are measured and not reckoned from the iterations
         self.t_draft, self.t_target = None, {}  # likewise those of a drafted token, and {rows: seconds}
         self.row_calls = 0  # of prompts decoded together: how many rows all calls of the target had, idle ones included
         self.now = Iteration()
-        self.p, self.q = [], []
+        self.x_draft, self.p, self.q = [], [], []
+        self.draws = []  # the random numbers since the target's last call
+        self.held = []  # (iteration, x_draft, p, q, draws), of which the details are still to be taken
         self.seen = self.drafted = np.empty(0, int)  # the text of the target's last call, and what the draft has read
+
+    def rng(self, rng: np.random.Generator) -> np.random.Generator:
+        return Noted(rng, self.draws) if self.details else rng
 
     def draft(self, draft: Callable) -> Callable:
         def recorded(x, k):
             start = self.clock()
-            tokens, self.p = draft(x, k)
+            self.x_draft, self.p = tokens, _ = draft(x, k)
             self.now.drafting = self.clock() - start
+            self.now.proposers = getattr(draft, "proposers", [])
             self.now.draft_prefill = len(x) - common_prefix(self.drafted, x) > IN_STEP
             self.drafted = np.append(x, tokens).astype(int)
             return tokens, self.p
@@ -72,6 +100,7 @@ class Recorder:
             self.now.scoring = self.clock() - start
             self.now.prefill = len(x) - common_prefix(self.seen, x) > n_last
             self.seen = np.asarray(x)
+            self.draws.clear()
             return self.q
 
         return recorded
@@ -83,23 +112,33 @@ class Recorder:
     def watch(self, decoder: Iterator[Step]) -> Iterator[Step]:
         self.samples.append([])
         while True:
-            self.now, self.p, self.q = Iteration(), [], []
+            self.now, self.x_draft, self.p, self.q = Iteration(), [], [], []
             start = self.clock()
             step = next(decoder, None)
             seconds = self.clock() - start
             self.seconds += seconds
             if step is None:
-                return
+                return self.take_details()
             self.now.step = step
             if self.now.seconds is not None:
                 self.now.seconds = seconds
+            self.now.proposers = self.now.proposers[: step.drafted]  # which a stop text may have cut
             n_met = min(len(step.tokens), step.drafted)  # none after the first that is rejected, or after a stop
             del self.now.alpha[n_met:], self.now.matching[n_met:]
             for p, q in list(zip(self.p, self.q, strict=False))[:n_met]:  # [n_vocab] each
                 self.now.alpha.append(float(acceptance_chance(p, q / self.lenience)))
                 self.now.matching.append(float(matching_chance(p, q)))
+            if self.details and len(self.q):  # a loop on the device shows none
+                self.held.append((self.now, self.x_draft, self.p, self.q, [*self.draws]))
+                if sum(len(p) + len(q) for _, _, p, q, _ in self.held) * len(self.q[0]) > HELD:
+                    self.take_details()
             self.samples[-1].append(self.now)
             yield step
+
+    def take_details(self) -> None:
+        for iteration, x_draft, p, q, draws in self.held:
+            iteration.details = details(iteration.step, x_draft, p, q, draws, self.lenience)
+        self.held.clear()
 
     def watch_batch(self, decoder: Iterator[list], n_prompts: int, n_batch: int) -> Iterator[list]:
         """The same for prompts that are decoded together, n_batch at a time: a sample for each.

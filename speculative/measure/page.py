@@ -1,0 +1,77 @@
+"""A run as one page that replays it: python -m speculative.measure.page run.json -o run.html
+
+The page is web/page.html with the style, the scripts and the run's document put in. It asks nobody for anything: its
+own policy forbids that, and any script but these.
+"""
+
+import argparse
+import base64
+import hashlib
+import json
+import re
+from pathlib import Path
+
+from speculative.errors import UserError
+from speculative.measure import report
+from speculative.measure.document import SCHEMA
+from speculative.measure.files import check_writable, write_text
+
+SCRIPTS = ("run.js", "text.js", "race.js", "glass.js", "why.js", "whatif.js")  # in web/; run.js is for all
+
+
+def page(run: dict) -> str:
+    """run: the document of a run, which should hold details -> HTML. Raises UserError where it has several texts."""
+    samples = run["speculative"]["samples"]
+    if len(samples) != 1:
+        raise UserError(f"a page shows one text, and this run has {len(samples)}")
+    if "pieces" not in samples[0]:
+        raise UserError("this run was written before there were pages: decode again")
+    figures = run["figures"] | {"beta": with_numbers(run["figures"]["beta"] or {})}
+    words = {"summary": report.summary(figures), "details": report.details(figures, run["options"].get("lenience", 1))}
+    data = json.dumps(run | {"report": words}, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    template, style, script = read("page.html"), read("page.css"), "\n".join(map(read, SCRIPTS))
+    parts = {"style": style, "script": script, "style hash": sha256(style), "script hash": sha256(script)}
+    parts["data"] = data.replace("<", r"\u003c")  # so that no text can end the element that it stands in
+    return re.sub(r"\{\{([a-z ]+)\}\}", lambda match: parts[match[1]], template)
+
+
+def read(name: str) -> str:
+    return Path(__file__).parent.joinpath("web", name).read_text("utf-8")
+
+
+def with_numbers(by_rows: dict) -> dict[int, float]:
+    """JSON has no numbers for keys."""
+    return {int(rows): value for rows, value in by_rows.items()}
+
+
+def sha256(text: str) -> str:
+    """As a Content-Security-Policy names what it allows."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m speculative.measure.page", description="A run as one page.")
+    parser.add_argument("run", help="what main.py --json FILE --details wrote")
+    parser.add_argument("-o", "--output", required=True, help="the page, an HTML file")
+    arguments = parser.parse_args()
+    check_writable(arguments.output)
+    write_text(arguments.output, read_page(arguments.run))
+
+
+def read_page(path: str) -> str:
+    """The page of a file that --json wrote. Raises UserError."""
+    try:
+        run = json.loads(Path(path).read_bytes())
+        if run["schema"] != SCHEMA:
+            raise UserError(f"{path} has schema {run['schema']!r:.20}, and this version reads {SCHEMA}: decode again")
+        return page(run)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
+        raise UserError(f"{path} is not a run: it should be what main.py --json writes") from None
+
+
+if __name__ == "__main__":
+    from speculative.cli.exits import guarded
+
+    guarded(main)

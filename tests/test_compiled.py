@@ -1,0 +1,169 @@
+"""The compiled pass against gpt2.py, and to the bit against itself: other row counts, other threads, other pasts."""
+
+import math
+import os
+import threading
+import time
+from functools import partial
+
+import numpy as np
+import pytest
+from tiny import convert, logits_themselves, random_params
+
+pytest.importorskip("numba")
+
+import gpt2 as plain
+from speculative.engines import compiled, packed
+from speculative.engines.cached import CachedModel
+from speculative.engines.packed import DTYPES, packer
+from speculative.engines.team import Team
+from speculative.errors import UserError
+
+HPARAMS = {"n_vocab": 261, "n_ctx": 96, "n_embd": 96, "n_head": 3, "n_layer": 3}
+TOKENS = np.random.default_rng(5).integers(0, HPARAMS["n_vocab"], HPARAMS["n_ctx"])
+
+
+def new_pass(dtype="float32", n_threads=1, hparams=HPARAMS):
+    params = convert(random_params(hparams), packer(dtype))
+    return compiled.CompiledPass(params, hparams, partial(compiled.make_team, n_threads)), params
+
+
+def logits(run, splits):
+    """Of all tokens, after calls of so many tokens each."""
+    run.length = 0
+    return np.concatenate([run(part, len(part)) for part in np.split(TOKENS, np.cumsum(splits)[:-1])])
+
+
+def close(a, b, relative=1e-5):
+    """Relative to the largest number of all, as what is rounded may be a difference of large ones."""
+    return np.max(np.abs(a - b)) <= relative * np.max(np.abs(b))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("n_layer", [0, 1, 2, 3])
+def test_each_block_gives_what_gpt2_gives(dtype, n_layer):
+    run, params = new_pass(dtype, hparams=HPARAMS | {"n_layer": n_layer})
+    n_head = HPARAMS["n_head"]
+    x = params["wte"][TOKENS] + params["wpe"][: len(TOKENS)]
+    for block in params["blocks"]:
+        x = plain.transformer_block(x, **block, n_head=n_head)
+    assert close(run(TOKENS, len(TOKENS)), plain.gpt2(TOKENS, **params, n_head=n_head))
+    assert close(run.hidden, x)
+
+
+@pytest.mark.parametrize(("n_embd", "n_head"), [(3, 3), (8, 1), (33, 3), (64, 1), (80, 1), (70, 2)])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_odd_widths(n_embd, n_head, dtype):
+    """Heads of 1 to 80 numbers, rows that fill no block and no tile."""
+    run, params = new_pass(dtype, 2, HPARAMS | {"n_embd": n_embd, "n_head": n_head, "n_layer": 1})
+    expected = plain.gpt2(TOKENS, **params, n_head=n_head)
+    assert close(run(TOKENS, len(TOKENS)), expected, 0.1 if dtype == "int8" else 1e-5)
+
+
+def test_int8_is_gpt2_with_rows_rounded_before_each_product(monkeypatch):
+    """The one difference from gpt2.py with the same weights; NumPy does the rounding here."""
+
+    def rounds(x, w, b):
+        n_more = -x.shape[1] % packed.BLOCK
+        whole, scale = packed.round_rows(np.pad(x, ((0, 0), (0, n_more))))
+        x = (whole.reshape(*scale.shape, -1) * scale[..., None]).reshape(len(x), -1)[:, : x.shape[1]]
+        return x.astype(np.float32) @ w.dequantize() + b
+
+    run, params = new_pass("int8", hparams=HPARAMS | {"n_layer": 1})
+    monkeypatch.setattr(plain, "linear", rounds)
+    x = params["wte"][TOKENS] + params["wpe"][: len(TOKENS)]
+    x = plain.transformer_block(x, **params["blocks"][0], n_head=HPARAMS["n_head"])
+    run(TOKENS, len(TOKENS))
+    # Most are equal but for the last bits; where one of them decides how an input is rounded, a whole step lies between.
+    error = np.abs(run.hidden - x) / np.max(np.abs(x))
+    assert np.median(error) < 1e-5 and np.max(error) < 1e-2
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n_threads", [1, 2, 3, 8])
+def test_the_logits_of_a_token_have_the_same_bits_in_every_split_and_with_any_threads(dtype, n_threads):
+    n = len(TOKENS)
+    alone = logits(new_pass(dtype)[0], [1] * n)
+    assert alone.dtype == np.float32
+    run, _ = new_pass(dtype, n_threads)
+    windows = [[rows] * (n // rows) + [n % rows] * (n % rows > 0) for rows in range(1, 18, 1 if n_threads == 1 else 4)]
+    for splits in ([n], *windows, [31, 1, 16, 48]):
+        assert np.array_equal(logits(run, splits), alone)
+
+
+def test_the_last_rows_of_a_long_prefill():
+    run, _ = new_pass()
+    whole = run(TOKENS, len(TOKENS))
+    hidden = run.hidden
+    for n_last in (1, 2, compiled.CHUNK - 1, compiled.CHUNK + 1, 90):
+        run.length = 0
+        assert np.array_equal(run(TOKENS, n_last), whole[-n_last:])
+        assert np.array_equal(run.hidden, hidden[-n_last:])
+        assert run.length == len(TOKENS)
+
+
+def test_what_was_forgotten_leaves_no_trace():
+    """A cache whose length is moved back gives what a cache gives that never saw the rest."""
+    used, fresh = (CachedModel(new_pass()[1], HPARAMS, logits_themselves, packed.new_pass) for _ in range(2))
+    used(TOKENS, 1)
+    x = np.append(TOKENS[:20], TOKENS[60:75])
+    assert np.array_equal(used(x, 5), fresh(x, 5))
+
+
+def test_exp():
+    xs = np.linspace(-86.9, 0, 10_001).astype(np.float32)
+    ours = np.array([compiled.exp(x) for x in xs], np.float64)
+    assert np.max(np.abs(ours / np.exp(xs.astype(np.float64)) - 1)) < 3e-7
+    assert compiled.exp(np.float32(0)) == 1
+    assert compiled.exp(np.float32(-88)) == compiled.exp(np.float32(-math.inf)) == 0
+
+
+def test_gelu():
+    xs = np.concatenate([np.linspace(-12, 12, 4001), [0, -1e-20, 1e4, -1e4]]).astype(np.float32)
+    ours = np.array([compiled.gelu(x) for x in xs])
+    np.testing.assert_allclose(ours, plain.gelu(xs.astype(np.float64)), rtol=2e-6, atol=2e-6)
+
+
+# The threads
+
+
+def test_a_thread_that_dies_ends_all_with_one_line():
+    def work(thread, state, job, done):
+        if thread == 1:
+            raise MemoryError("no memory for this thread")
+        while not team.error:
+            time.sleep(0.001)
+        return done + 1
+
+    team = Team(3, work, compiled.JOB)
+    with pytest.raises(UserError, match="a thread of the NumPy engine has died .no memory for this thread.") as error:
+        team.run(np.zeros(1, compiled.JOB))
+    assert "\n" not in str(error.value)
+    team.close()
+
+
+def test_a_dead_partner_is_not_waited_for():
+    run, _ = new_pass(n_threads=2)
+    team = Team(2, compiled.work, compiled.JOB)
+    run.team = lambda: team
+    run(TOKENS[:3], 1)
+    team.counters[compiled.DEAD * 8] = 1
+    team.error = RuntimeError("dead")
+    with pytest.raises(UserError, match="has died"):
+        run(TOKENS[:3], 1)
+    team.close()
+
+
+def test_threads_that_the_system_does_not_have(monkeypatch):
+    monkeypatch.setattr(threading.Thread, "start", lambda self: (_ for _ in ()).throw(RuntimeError("can't start")))
+    with pytest.raises(UserError, match="cannot start 4 threads"):
+        Team(4, compiled.work, compiled.JOB).run(np.zeros(1, compiled.JOB))
+
+
+def test_a_forked_process_has_threads_of_its_own():
+    run, _ = new_pass(n_threads=2)
+    expected = run(TOKENS[:9], 9)
+    if not (child := os.fork()):
+        run.length = 0
+        os._exit(not np.array_equal(run(TOKENS[:9], 9), expected))
+    assert os.waitpid(child, 0)[1] == 0

@@ -1,0 +1,52 @@
+"""What the README quotes is what the code says."""
+
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from speculative.sampling import autoregressive_sampling
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+def test_the_loop_is_the_one_that_runs():
+    source = (ROOT / "speculative" / "sampling.py").read_text(encoding="utf-8")
+    _, loop = source.split("    T = n + N\n\n    while n < T:\n        # Step 1", 1)
+    assert PYTHON[0] == textwrap.dedent("    while n < T:\n        # Step 1" + loop)
+
+
+def test_the_snippet_decodes_what_the_target_alone_decodes(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    names = {}
+    exec(PYTHON[1], names)  # noqa: S102
+    steps = autoregressive_sampling(names["x"], names["target_model"], 20, names["rng"])
+    assert capsys.readouterr().out == names["encoder"].decode([token for step in steps for token in step.tokens])
+
+
+@pytest.mark.parametrize("number", range(len(re.findall(r"^\| .*\]\([\w/.]+\) \| \d", README, re.MULTILINE))))
+def test_files_are_as_long_as_the_table_says(number):
+    row = re.findall(r"^\| .*\]\([\w/.]+\) \| \d.*$", README, re.MULTILINE)[number]
+    paths, lengths = re.findall(r"\]\(([\w/.]+)\)", row), re.findall(r"\d+", row.split("|")[2])
+    assert len(paths) == len(lengths) > 0
+    for path, length in zip(paths, lengths, strict=True):
+        assert abs(int(length) - len((ROOT / path).read_text(encoding="utf-8").splitlines())) <= 10, path
+
+
+def test_every_link_leads_somewhere():
+    for folder in (ROOT, ROOT / "docs"):
+        for page in folder.glob("*.md"):
+            for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
+                assert target.startswith("http") or (folder / target).exists(), f"{page.name}: {target}"
+
+
+def test_it_is_a_front_page():
+    lines = README.splitlines()
+    assert len(lines) <= 170
+    prose = re.sub(r"```.*?```", "", README, flags=re.DOTALL)
+    for paragraph in prose.split("\n\n"):
+        if not re.match(r"\s*[|\-]", paragraph):
+            assert len(paragraph.strip().splitlines()) <= 4, paragraph
