@@ -34,7 +34,9 @@ def device_bandwidth():
 def forward(network, B, n_rows):
     """A function that passes n_rows tokens of each of B prompts."""
     rows = np.zeros((B, n_rows), np.int32), network.new_cache(64, B)
-    step = jax.jit(lambda params, t, c: jax_loop.for_each_row(lambda t, c: network.forward(params, t, 32, c)[0], t, c))
+    step = jax.jit(
+        lambda params, t, c: jax_loop.for_each_row(jax.vmap, lambda t, c: network.forward(params, t, 32, c)[0], t, c)
+    )
     return lambda: jax.block_until_ready(step(network.params, *rows))
 
 

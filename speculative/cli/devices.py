@@ -64,7 +64,15 @@ def check(o: Options) -> None:
     elif o.mesh > 1:
         raise UserError("--mesh splits the models over the devices of --engine jax: add it, or leave --mesh out")
     if o.batch > 1 and not runs_as_one_loop(o):
-        raise UserError("--batch needs the loop on the device: --engine jax, --drafter model and a number for --K")
+        needs = "--engine jax, --drafter model and a number for --K"
+        raise UserError(
+            f"--batch needs the loop on the device, which is compiled for one draft model and one K: {needs}"
+        )
+    if o.batch % o.data_parallel:
+        raise UserError(
+            f"--data_parallel {o.data_parallel} gives each copy of the models as many prompts: "
+            f"--batch must be a multiple of it, not {o.batch}"
+        )
 
 
 def runs_as_one_loop(o: Options) -> bool:
@@ -73,12 +81,15 @@ def runs_as_one_loop(o: Options) -> bool:
 
 
 def create_loader(o: Options, n_prompt: int) -> Callable:
-    """-> setup.load_on_numpy's twin, which places models on o.mesh devices. Raises UserError where there are fewer."""
+    """-> setup.load_on_numpy's twin, which places models on the devices that o.mesh and o.data_parallel ask for.
+
+    Raises UserError where there are fewer.
+    """
     from speculative.engines.jax_engine import JaxModel, keep_compiled
     from speculative.engines.sharding import make_mesh, place, place_draft
 
     keep_compiled()
-    mesh = make_mesh(o.mesh)
+    mesh = make_mesh(o.mesh, o.data_parallel)
 
     def load_on_jax(read, hparams, dtype, to_probs, role):
         seconds = {}

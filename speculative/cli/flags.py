@@ -55,6 +55,7 @@ class Options:
     engine: str = flag(values.engine, "numpy, jax, or auto: jax where it sees an accelerator", "numpy")
     threads: int | None = flag(values.integer(1), "threads of the NumPy engine [one for each core]", None)
     mesh: int = flag(values.integer(1), "with jax: split the models over this many devices", 1)
+    data_parallel: int = flag(values.integer(1), "with jax: copies of the models, each with a share of --batch", 1)
     batch: int = flag(values.integer(1, 4096), "with jax: decode this many prompts of --prompt_file at a time", 1)
     source: str = flag(values.source, "of missing models: openai, huggingface or the URL of a mirror", "openai")
 

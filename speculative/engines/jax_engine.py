@@ -116,7 +116,7 @@ class Network:
 
     def cache_sharding(self, n_batch_axes: int = 0):
         """Where the caches lie."""
-        return NamedSharding(self.mesh, PartitionSpec(*[None] * n_batch_axes, "model" if self.split else None))
+        return NamedSharding(self.mesh, PartitionSpec(*["data"] * n_batch_axes, "model" if self.split else None))
 
     def forward(self, params, tokens, start, cache, n_last=None):
         """gpt2() on tokens [n] that stand at start, start + 1, ... -> logits [n or n_last, n_vocab], the cache after.
@@ -173,8 +173,8 @@ def is_matrix(name: str) -> bool:
     return name == "wte" or name.endswith("/w")
 
 
-def devices(n: int) -> list:
-    """The first n devices. Raises UserError where there are not so many, or none can be used."""
+def devices(n: int, flags: str = "JAX") -> list:
+    """The first n devices. Raises UserError where there are fewer than flags ask for, or none can be used."""
     try:
         found = jax.devices()
     except (RuntimeError, AssertionError) as error:  # the latter, without a word, where a platform is not installed
@@ -182,7 +182,7 @@ def devices(n: int) -> list:
         raise UserError(f"jax finds no device of JAX_PLATFORMS={platforms} ({first_line(error)}): unset it") from error
     if len(found) < n:
         raise UserError(
-            f"--mesh {n} needs {n} devices and there {'is 1' if len(found) == 1 else f'are {len(found)}'} "
+            f"{flags} needs {n} devices and there {'is 1' if len(found) == 1 else f'are {len(found)}'} "
             f"({found[0].platform}); XLA_FLAGS=--xla_force_host_platform_device_count={n} makes {n} of a CPU"
         )
     return found[:n]

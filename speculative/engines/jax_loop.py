@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
 
 from speculative.engines.jax_engine import SMALL, Network, power_of_two
 from speculative.engines.jax_sampling import accept, greedy_sample, sample, to_distribution
@@ -95,7 +96,9 @@ class DeviceDecoder:
         self.params = {"target": target.params, "draft": draft.params if draft else None}
         # Said of what comes out, so that it lies the same way each time and nothing is compiled twice.
         draft_cache = draft.cache_sharding(1) if draft else None
-        where = State(*[target.everywhere] * 4, draft_cache, target.cache_sharding(1))
+        self.by_row = NamedSharding(target.mesh, PartitionSpec("data"))
+        where = State(*[self.by_row] * 4, draft_cache, target.cache_sharding(1))
+        self.vmap = partial(jax.vmap, spmd_axis_name="data")
         compiled = partial(jax.jit, out_shardings=where)
         self.prefill = compiled(self._prefill, static_argnames=("K", "capacity"))
         self.refill = compiled(self._refill, static_argnames="K", donate_argnames="state")
@@ -104,7 +107,7 @@ class DeviceDecoder:
             self._run,
             static_argnames="K",
             donate_argnames="state",
-            out_shardings=(where, target.everywhere, target.everywhere),
+            out_shardings=(where, *[target.everywhere] * 3),
         )
         self.repeat = jax.jit(self._repeat, static_argnames="role", donate_argnames="cache")
         self.forget()
@@ -140,15 +143,18 @@ class DeviceDecoder:
         None. Raises UserError where a prompt is empty or does not fit into the context.
         """
         n_batch = min(n_batch or len(prompts), len(prompts))
+        if n_batch % (copies := self.target.mesh.shape["data"]):
+            raise ValueError(f"{n_batch} prompts at a time cannot be shared out to {copies} copies of the models")
         capacity = capacity or self.capacity(prompts, N, K)
         state = self.start(prompts[:n_batch], N, K, seed, capacity)
         kept, self.kept = self.kept[0], (None, None)
         serves, waiting = list(range(n_batch)), deque(range(n_batch, len(prompts)))
         while any(number is not None for number in serves):
-            state, calls, output = self.run(self.params, state, np.bool_(len(waiting) > 0), np.int32(self.end), K=K)
+            state, calls, output, done = self.run(
+                self.params, state, np.bool_(len(waiting) > 0), np.int32(self.end), K=K
+            )
             self.kept = kept, state
-            output, done = jax.tree.map(np.asarray, (output, state.n >= state.T))  # [block, n_batch, ...], [n_batch]
-            done = done.copy()
+            output, done = jax.tree.map(np.array, (output, done))  # [block, n_batch, ...], [n_batch]
             for i in range(int(calls)):
                 rows = []
                 for slot, number in enumerate(serves):
@@ -233,7 +239,9 @@ class DeviceDecoder:
         seconds, capacity = {}, self.capacity([range(n)], N, K)
         for role, n_rows in [("draft", 1), ("target", 1), ("target", K + 1)]:
             batch = (n_batch,) if n_batch > 1 else ()
-            cache, times = getattr(self, role).new_cache(capacity, *batch), []
+            network, times = getattr(self, role), []
+            where = network.cache_sharding(len(batch))
+            cache = jax.jit(partial(network.new_cache, capacity, *batch), out_shardings=where)()
             tokens = np.zeros((*batch, n_rows), np.int32)  # [n_batch, n_rows], or without the first
             for _ in range(4):
                 start = time.perf_counter()
@@ -253,8 +261,10 @@ class DeviceDecoder:
             def row(tokens, cache):
                 return network.forward(params, tokens, 0, cache, n_last=0)[1]
 
-            return for_each_row(row, tokens, network.new_cache(capacity, len(tokens)))
+            return for_each_row(self.vmap, row, tokens, network.new_cache(capacity, len(tokens)))
 
+        if len(tokens) % self.target.mesh.shape["data"] == 0:  # not where a single row is refilled
+            tokens = lax.with_sharding_constraint(tokens, self.by_row)
         caches = feed(self.draft, params["draft"]) if K else [], feed(self.target, params["target"])
         state = State(jnp.zeros((len(tokens), capacity + 1), jnp.int32), None, None, None, *caches)
         return self._restart(state, tokens, lengths, numbers, N, seed)
@@ -277,7 +287,7 @@ class DeviceDecoder:
         return rest._replace(key=keys)
 
     def _run(self, params, state, eager, end, K):
-        """Up to `block` calls of the target -> State, how many calls, Output [block, n_batch, ...].
+        """Up to `block` calls of the target -> State, how many calls, Output [block, n_batch, ...], done [n_batch].
 
         eager: stops as soon as any row is done, else when all are.
         """
@@ -285,7 +295,7 @@ class DeviceDecoder:
         if n_batch == 1:  # without the axis, all along the loop: with it, each call would copy the caches
             state = jax.tree.map(lambda a: a[0], state)
         else:
-            step = jax.vmap(step)
+            step = self.vmap(step)
         outputs = jax.tree.map(lambda a: jnp.zeros((self.block, *a.shape), a.dtype), jax.eval_shape(step, state)[1])
 
         def unfinished(carry):
@@ -302,7 +312,7 @@ class DeviceDecoder:
         if n_batch == 1:
             state = jax.tree.map(lambda a: a[None], state)
             outputs = jax.tree.map(lambda a: a[:, None], outputs)
-        return state, calls, outputs
+        return state, calls, outputs, state.n >= state.T
 
     def _repeat(self, params, tokens, n, cache, calls, role):
         """So many calls of a model -> the cache. Each is given what the one before made probable."""
@@ -315,7 +325,7 @@ class DeviceDecoder:
             logits, cache = network.forward(params[role], tokens, n, cache)
             return jnp.argmax(to_probs(logits), axis=-1).astype(jnp.int32), cache
 
-        call = call if tokens.ndim == 1 else jax.vmap(call)
+        call = call if tokens.ndim == 1 else self.vmap(call)
         return lax.fori_loop(0, calls, lambda _, carry: call(*carry), (tokens, cache))[1]
 
     def step(self, params, end, K, state):
@@ -375,10 +385,10 @@ def row_of(number: int, output: Output) -> Row:
     return Row(number, step, output.alpha[:tested].tolist(), output.matching[:tested].tolist())
 
 
-def for_each_row(function: Callable, *batch):
-    """jax.vmap; but a single row stays without the axis, as vmap makes of each write to the cache a slower scatter."""
+def for_each_row(vmap: Callable, function: Callable, *batch):
+    """vmap; but a single row stays without the axis, as vmap makes of each write to the cache a slower scatter."""
     if len(jax.tree.leaves(batch)[0]) > 1:
-        return jax.vmap(function)(*batch)
+        return vmap(function)(*batch)
     row = jax.tree.map(lambda a: a[0], batch)
     return jax.tree.map(lambda a: a[None], function(*row))
 

@@ -46,12 +46,16 @@ SPLIT_AXIS = {
 }
 
 
-def make_mesh(n: int) -> Mesh:
-    """The first n devices in a row. Raises UserError where there are not so many, or not one of each process."""
-    mesh = Mesh(np.array(devices(n)), ["model"])
-    if len({device.process_index for device in mesh.devices}) < jax.process_count():
+def make_mesh(n_model: int, n_data: int = 1) -> Mesh:
+    """n_data copies of the models, each split over n_model devices that stand together.
+
+    Raises UserError where there are not so many devices, or not one of each process.
+    """
+    flags = f"--mesh {n_model}" + (f" --data_parallel {n_data}" if n_data > 1 else "")
+    mesh = Mesh(np.array(devices(n_model * n_data, flags)).reshape(n_data, n_model), ["data", "model"])
+    if len({device.process_index for device in mesh.devices.flat}) < jax.process_count():
         everything = jax.device_count()
-        raise UserError(f"--mesh {n} leaves some processes without a device: --mesh {everything} takes all there are")
+        raise UserError(f"{flags} leaves some processes without a device: --mesh {everything} takes all there are")
     return mesh
 
 
@@ -89,11 +93,12 @@ def place(
     params is the nested dict that gpt2() takes; or a function of convert(name, array) that gives it, as
     partial(utils.load_params, folder, hparams) is: then a tensor is placed as soon as it is read, and at no time does
     the host hold the model. dtype is that of the matrices and of the cache; biases, norms and wpe stay in float32. Not
-    split (default: where there are several devices), all of it lies on each. Raises UserError where it cannot be split.
+    split (default: where the mesh has several for a model), all of it lies on each. Raises UserError where it cannot be
+    split.
     """
     mesh = mesh or make_mesh(1)
-    split = mesh.size > 1 if split is None else split
-    n_embd, n_head, n_devices = hparams["n_embd"], hparams["n_head"], mesh.size
+    n_embd, n_head, n_devices = hparams["n_embd"], hparams["n_head"], mesh.shape["model"]
+    split = n_devices > 1 if split is None else split
     if split and n_embd % n_devices:
         raise UserError(f"--mesh {n_devices} cannot split a width of {n_embd}: take a divisor of it")
     n_padded = -(-n_head // n_devices) * n_devices if split else n_head
@@ -145,7 +150,7 @@ def place_draft(
     params: dict | Callable, hparams: dict, dtype: str, mesh: Mesh, repeats: int = 5
 ) -> tuple[Network, dict]:
     """The draft as it is faster on this mesh -> Network, {"split": seconds for a token, "whole": seconds}."""
-    if mesh.size == 1 or hparams["n_embd"] % mesh.size:
+    if mesh.shape["model"] == 1 or hparams["n_embd"] % mesh.shape["model"]:
         return place(params, hparams, dtype, mesh, split=False), {}
     seconds, networks = {}, {}
     for name, split in [("split", True), ("whole", False)]:
