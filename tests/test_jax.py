@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -13,13 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny import first_layer, logits_themselves, random_params
+from tiny import convert, first_layer, logits_themselves, random_params
 
 from speculative import filters
 from speculative.drafters import model_drafter
-from speculative.engines import jax_engine, jax_sampling
+from speculative.engines import jax_engine, jax_sampling, packed
 from speculative.engines.cached import CachedModel
-from speculative.engines.jax_engine import JaxModel, counting_compilations, map_params
+from speculative.engines.jax_engine import JaxModel, map_params
 from speculative.engines.jax_loop import DeviceDecoder, Difference, first_difference
 from speculative.engines.jax_sampling import accept
 from speculative.engines.sharding import place
@@ -49,6 +50,22 @@ def networks(pair):
 @pytest.fixture(scope="module")
 def greedy(networks):
     return DeviceDecoder(*networks, block=3)
+
+
+@contextmanager
+def counting_compilations():
+    """A list that grows by one for each program that XLA is asked to compile within the block."""
+    compiled, active = [], True
+
+    def listen(event, seconds, **details):
+        if active and event.endswith("backend_compile_duration"):
+            compiled.append(str(details.get("fun_name", event)))
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield compiled
+    finally:
+        active = False  # listeners cannot be removed
 
 
 def random_prompt(n, seed=0):
@@ -125,6 +142,20 @@ def test_bfloat16_is_half_the_bytes_and_near(params, networks, models):
     assert logits.dtype == np.float32
     error = np.abs(logits - expected).max()
     assert 1e-4 < error < 0.03 * np.abs(expected).max()
+
+
+def test_int8_is_a_quarter_of_the_bytes_and_as_near_as_on_numpy(params, networks, models):
+    network = place(params, HPARAMS, "int8")
+    n_scales = HPARAMS["n_vocab"] + HPARAMS["n_layer"] * 9 * HPARAMS["n_embd"]
+    n_vectors = sum(a.nbytes for a in jax.tree.leaves(params) if a.ndim == 1)
+    assert 4 * (network.weight_bytes - n_vectors - 4 * n_scales) == networks[0].weight_bytes - n_vectors
+    x = random_prompt(20)
+    expected = models[0](x, 4)
+    on_numpy = CachedModel(convert(params, packed.packer("int8")), HPARAMS, logits_themselves, packed.cache_class())
+    error, of_numpy = (
+        np.abs(logits - expected).max() for logits in (JaxModel(network, logits_themselves)(x, 4), on_numpy(x, 4))
+    )
+    assert 1e-4 < error < 1.5 * of_numpy < 0.1 * np.abs(expected).max()
 
 
 def test_a_model_can_be_placed_as_it_is_read(params, networks):
@@ -281,6 +312,24 @@ def test_a_batch_is_its_rows(pair, greedy, n_batch):
     assert {len(call) for call in calls[:last_begins]} <= {n_batch}
 
 
+def test_a_cache_that_is_full_doubles(monkeypatch):
+    """For one prompt and for those that take its place; and nothing is compiled on the way."""
+    hparams = HPARAMS | {"n_ctx": 200}
+    params = random_params(hparams, seed=3)
+    pair = (params, hparams), first_layer(params, hparams)
+    decoder, grown = DeviceDecoder(*[place(*model) for model in pair], block=3), []
+    prompts = [random_prompt(n) for n in (5, 60)]
+    decoder.warm_up([5, 60], 120, 3, n_batch=1)
+    grow = decoder.grow
+    monkeypatch.setattr(
+        decoder, "grow", lambda state, capacity: grown.append(capacity) or grow(state, capacity=capacity)
+    )
+    with counting_compilations() as compiled:
+        rows = by_prompt(decoder.batch(prompts, 120, 3, seed=0, n_batch=1), 2)
+    assert [steps(of_one) for of_one in rows] == [python_steps(pair, x, 120, 3) for x in prompts]
+    assert (grown, compiled) == ([128, 256], [])
+
+
 @pytest.mark.parametrize("n_batch", [1, 2])
 def test_a_stop_ends_a_row_and_the_next_prompt_takes_its_place(pair, networks, n_batch):
     """By a token that the device knows, and by what the host says of a step."""
@@ -347,7 +396,7 @@ def computations(program):
 def test_the_loop_does_not_copy_the_cache(greedy, K):
     """In no computation that the loop's body comes to. What may be of a cache's size is a write in place, or a fusion
     of one."""
-    state = greedy.start([random_prompt(6)], 12, K, 0)
+    state = greedy.start([random_prompt(6)], 12, K, seed=0)
     program = greedy.run.lower(greedy.params, state, np.bool_(False), np.int32(-1), K=K).compile().as_text()
     bodies = computations(program)
     todo, reached = re.findall(r"body=%?([\w.-]+)", program), set()
@@ -468,7 +517,7 @@ def test_a_jax_that_cannot_be_imported_is_one_line(monkeypatch, error):
 
 def test_too_few_devices_are_one_line():
     with pytest.raises(UserError, match="--mesh 999 needs 999 devices"):
-        jax_engine.devices(999)
+        jax_engine.devices(999, "--mesh 999")
 
 
 def test_a_platform_that_is_not_there_is_one_line():

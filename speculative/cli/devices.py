@@ -53,8 +53,6 @@ def has_accelerator() -> bool:
 def check(o: Options) -> None:
     """Raises UserError where other flags do not go with this engine."""
     if o.engine == "jax":
-        if "int8" in (o.dtype, o.draft_dtype):
-            raise UserError("--engine jax has float32 and bfloat16: choose one of them, or --engine numpy for int8")
         if o.threads:
             raise UserError("--threads is for --engine numpy: JAX takes all the cores that the process may use")
         if o.K == "auto" and os.environ.get("JAX_COORDINATOR_ADDRESS"):

@@ -26,7 +26,7 @@ def verify_models(o: Options, encoder, target_model, draft_model, input_ids: lis
         if o.engine == "jax":
             found = found._replace(logits=target_model.with_probs(lambda logits: logits), rounding=ROUNDING[o.dtype])
         if runs_as_one_loop(o):
-            found = found._replace(**on_device(o, target_model, draft_model, temperature, max(map(len, prompts))))
+            found = found._replace(**on_device(o, target_model, draft_model, temperature))
         return found
 
     checks = verify.verify(decoders, o.temperature, prompts, AutoK if o.K == "auto" else o.K, seed=o.seed)
@@ -34,15 +34,13 @@ def verify_models(o: Options, encoder, target_model, draft_model, input_ids: lis
         fail("", 1)
 
 
-def on_device(o: Options, target_model, draft_model, temperature: float, n_prompt: int) -> dict:
+def on_device(o: Options, target_model, draft_model, temperature: float) -> dict:
     """Both decoders as the device runs them, behind the signatures of sampling.py. What they are compared to is
     computed by the models alone, and filtered by NumPy."""
     decoder = create_decoder(o, target_model, draft_model, temperature)
-    capacity = decoder.capacity([range(n_prompt)], *[verify.most_new(o.K)] * 2)  # one for all, compiled once
 
     def decode(x, N, K, rng):
-        calls = decoder.batch([x], N, K, int(rng.integers(2**32)), capacity=capacity)
-        return (row.step for [row] in calls)
+        return decoder.speculative(x, N, K, int(rng.integers(2**32)))
 
     return {
         "autoregressive": lambda x, model, N, rng: decode(x, N, 0, rng),

@@ -39,7 +39,7 @@ PROBED = 4  # calls at a time, where their costs are measured
 class State(NamedTuple):
     """Where the decoding stands. Every array has one more axis in front, of the prompts that are decoded together."""
 
-    x: Any  # [capacity + 1], the tokens; beyond n there is nothing of meaning
+    x: Any  # [capacity], the tokens; beyond n there is nothing of meaning
     n: Any
     T: Any
     key: Any
@@ -102,6 +102,7 @@ class DeviceDecoder:
         compiled = partial(jax.jit, out_shardings=where)
         self.prefill = compiled(self._prefill, static_argnames=("K", "capacity"))
         self.refill = compiled(self._refill, static_argnames="K", donate_argnames="state")
+        self.grow = compiled(self._grow, static_argnames="capacity")
         self.restart = compiled(self._restart, donate_argnames="state")
         self.run = jax.jit(
             self._run,
@@ -126,14 +127,7 @@ class DeviceDecoder:
         return (row.step for [row] in self.batch([x], N, K, seed))
 
     def batch(
-        self,
-        prompts,
-        N: int,
-        K: int,
-        seed: int,
-        n_batch: int | None = None,
-        stop: Callable | None = None,
-        capacity: int | None = None,
+        self, prompts, N: int, K: int, seed: int, n_batch: int | None = None, stop: Callable | None = None
     ) -> Iterator[list[Row]]:
         """N tokens for each of the prompts -> for each call of the target, the Rows of the prompts that it served.
 
@@ -145,16 +139,21 @@ class DeviceDecoder:
         n_batch = min(n_batch or len(prompts), len(prompts))
         if n_batch % (copies := self.target.mesh.shape["data"]):
             raise ValueError(f"{n_batch} prompts at a time cannot be shared out to {copies} copies of the models")
-        capacity = capacity or self.capacity(prompts, N, K)
-        state = self.start(prompts[:n_batch], N, K, seed, capacity)
+        self.check(prompts, N)
+        state = self.start(prompts[:n_batch], N, K, seed)
         kept, self.kept = self.kept[0], (None, None)
         serves, waiting = list(range(n_batch)), deque(range(n_batch, len(prompts)))
+        lengths = np.array([len(x) for x in prompts[:n_batch]])  # [n_batch]
+        ends = lengths + N  # [n_batch]
         while any(number is not None for number in serves):
+            # A cache that is full doubles, so that attention never reads much more than is in use.
+            state = self.grown(state, self.capacity(lengths, ends, K))
             state, calls, output, done = self.run(
                 self.params, state, np.bool_(len(waiting) > 0), np.int32(self.end), K=K
             )
             self.kept = kept, state
             output, done = jax.tree.map(np.array, (output, done))  # [block, n_batch, ...], [n_batch]
+            lengths += output.count.sum(axis=0)
             for i in range(int(calls)):
                 rows = []
                 for slot, number in enumerate(serves):
@@ -169,16 +168,19 @@ class DeviceDecoder:
                 serves[slot] = waiting.popleft() if waiting else None
                 if serves[slot] is not None:
                     kept, self.kept = None, (None, None)
+                    x = prompts[serves[slot]]
+                    lengths[slot], ends[slot] = len(x), len(x) + N
+                    state = self.grown(state, self.capacity(lengths, ends, K))
                     with self.timing_prefill():
-                        chosen = self.arguments([prompts[serves[slot]]], N, seed, capacity, serves[slot])
+                        chosen = self.arguments([x], N, seed, serves[slot])
                         state = jax.block_until_ready(self.refill(self.params, state, np.int32(slot), *chosen, K=K))
 
-    def start(self, prompts, N: int, K: int, seed: int, capacity: int | None = None) -> State:
+    def start(self, prompts, N: int, K: int, seed: int) -> State:
         """Feeds the prompts to both models; or takes up the State of the last decode, if it was that of the same
         prompts: its caches still hold them."""
-        capacity = capacity or self.capacity(prompts, N, K)
-        arguments = self.arguments(prompts, N, seed, capacity)
-        same, (kept, state) = (K, capacity, [list(x) for x in prompts]), self.kept
+        arguments, lengths = self.arguments(prompts, N, seed), np.array([len(x) for x in prompts])
+        capacity = self.capacity(lengths, lengths + N, K)
+        same, (kept, state) = (K, N, [list(x) for x in prompts]), self.kept
         self.kept, self.prefill_seconds = (same, None), 0.0
         with self.timing_prefill():
             if same == kept:
@@ -188,22 +190,37 @@ class DeviceDecoder:
                 state = self.prefill(self.params, *arguments, K=K, capacity=capacity)
             return jax.block_until_ready(state)
 
-    def capacity(self, prompts, N: int, K: int) -> int:
-        """How many tokens a cache is to hold. Raises UserError where the prompts do not allow decoding."""
+    def check(self, prompts, N: int) -> None:
+        """Raises UserError where a prompt is empty or does not fit into the context."""
         shortest, longest = min(map(len, prompts)), max(map(len, prompts))
         if not shortest or longest + N > self.n_ctx:
             raise UserError(
                 f"prompts of {shortest} to {longest} tokens and {N} more: "
                 f"they must have a token at least, and the context holds {self.n_ctx}"
             )
-        # Windows may begin at T - 1 and so end at T + K. Multiples of 64 spare a compilation for each length.
-        return -(-(longest + N + K) // 64) * 64
 
-    def arguments(self, prompts, N: int, seed: int, capacity: int, first: int = 0) -> tuple:
+    def capacity(self, lengths, ends, K: int) -> int:  # [n_batch] twice
+        """How many tokens a cache is to hold for a block of calls on texts that are so long, and will be at the end.
+
+        64, doubled until it is enough: more sizes would be more to compile. Windows may begin at the last token but one
+        and so end K after the last.
+        """
+        most = int(np.max(np.minimum(ends, lengths + self.block * (K + 1)))) + K
+        return min(64 * power_of_two(-(-most // 64)), self.largest(K))
+
+    def largest(self, K: int) -> int:
+        """The capacity that is enough for the whole context."""
+        return -(-(self.n_ctx + K) // 64) * 64
+
+    def grown(self, state: State, capacity: int) -> State:
+        """The State with room for so many tokens, or itself if it has that."""
+        return self.grow(state, capacity=capacity) if state.x.shape[1] <= capacity else state
+
+    def arguments(self, prompts, N: int, seed: int, first: int = 0) -> tuple:
         """What the prompts from number `first` on are to the compiled functions, padded to one length:
         tokens [n_batch, n_padded], lengths [n_batch], numbers [n_batch], N, seed."""
         lengths = np.array([len(x) for x in prompts], np.int32)  # [n_batch]
-        n_padded = min(max(SMALL, power_of_two(int(lengths.max()))), capacity)
+        n_padded = min(max(SMALL, power_of_two(int(lengths.max()))), -(-self.n_ctx // 64) * 64)
         tokens = np.zeros((len(prompts), n_padded), np.int32)  # [n_batch, n_padded]
         for row, x in zip(tokens, prompts, strict=True):
             row[: len(x)] = x
@@ -217,18 +234,25 @@ class DeviceDecoder:
         self.prefill_seconds += time.perf_counter() - start
 
     def warm_up(self, lengths: list[int], N: int, K: int, n_batch: int | None = None) -> float:
-        """Compiles and runs once what decoding prompts of these lengths takes, n_batch at a time -> seconds."""
-        start = time.perf_counter()
-        first, later = (
-            lengths[:n_batch],
-            {min(power_of_two(n), max(lengths)) for n in lengths[len(lengths[:n_batch]) :]},
-        )
-        prompts = [np.zeros(n, int) for n in [*first, *later]]
-        capacity = self.capacity([range(max(lengths))], N, K)
-        for _ in range(2):  # the second time, their prefill is shared
-            list(self.batch(prompts, min(N, 2 * (K + 1)), K, 0, n_batch, capacity=capacity))
+        """Compiles what decoding prompts of these lengths takes, n_batch at a time, and runs it for a few tokens ->
+        seconds."""
+        begin, last = time.perf_counter(), np.array([max(lengths) + N])
+        prompts = [np.zeros(n, int) for n in lengths]
+        first, later = prompts[:n_batch], {power_of_two(len(x)): x for x in prompts[n_batch or len(prompts) :]}
+        state = self.start(first, N, K, 0)
+        while True:
+            state = self.restart(state, *self.arguments(first, min(N, K + 2), 0))
+            state, *_ = self.run(self.params, state, np.bool_(False), np.int32(-1), K=K)
+            capacity = state.x.shape[1]
+            for n_padded, x in later.items():
+                if n_padded <= capacity:
+                    state = self.refill(self.params, state, np.int32(0), *self.arguments([x], 1, 0), K=K)
+            if capacity >= self.capacity(last, last, K):
+                break
+            state = self.grown(state, min(2 * capacity, self.largest(K)))
+        jax.block_until_ready(state)
         self.forget()
-        return time.perf_counter() - start
+        return time.perf_counter() - begin
 
     def probe(self, n: int, N: int, K: int, n_batch: int = 1) -> tuple[float, dict[int, float]]:
         """What the parts of a decode take in its middle, if n is the prompt's length -> the seconds of a drafted token,
@@ -236,7 +260,7 @@ class DeviceDecoder:
 
         The medians of three times, after one that compiles, of PROBED calls each.
         """
-        seconds, capacity = {}, self.capacity([range(n)], N, K)
+        seconds, capacity = {}, self.capacity(np.array([n + N // 2]), np.array([n + N]), K)
         for role, n_rows in [("draft", 1), ("target", 1), ("target", K + 1)]:
             batch = (n_batch,) if n_batch > 1 else ()
             network, times = getattr(self, role), []
@@ -266,18 +290,27 @@ class DeviceDecoder:
         if len(tokens) % self.target.mesh.shape["data"] == 0:  # not where a single row is refilled
             tokens = lax.with_sharding_constraint(tokens, self.by_row)
         caches = feed(self.draft, params["draft"]) if K else [], feed(self.target, params["target"])
-        state = State(jnp.zeros((len(tokens), capacity + 1), jnp.int32), None, None, None, *caches)
+        state = State(jnp.zeros((len(tokens), capacity), jnp.int32), None, None, None, *caches)
         return self._restart(state, tokens, lengths, numbers, N, seed)
 
     def _restart(self, state, tokens, lengths, numbers, N, seed):
         """The State before the first call, with the caches of one whose prompts were the same."""
         keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(numbers)  # [n_batch]
-        x = lax.dynamic_update_slice(state.x, tokens, (0, 0))  # [n_batch, capacity + 1]
+        x = lax.dynamic_update_slice(state.x, tokens, (0, 0))  # [n_batch, capacity]
         return state._replace(x=x, n=lengths, T=lengths + N, key=keys)
+
+    def _grow(self, state, capacity):
+        """The State with room for so many tokens."""
+        more = capacity - state.x.shape[1]
+        longer = [
+            jax.tree.map(lambda a: jnp.pad(a, ((0, 0), (0, 0), (0, more), (0, 0))), cache)
+            for cache in (state.draft_cache, state.target_cache)
+        ]
+        return State(jnp.pad(state.x, ((0, 0), (0, more))), state.n, state.T, state.key, *longer)
 
     def _refill(self, params, state, slot, tokens, lengths, numbers, N, seed, K):
         """tokens [1, n_padded], lengths [1], numbers [1] -> State with this prompt at a slot, ready to be decoded."""
-        new = self._prefill(params, tokens, lengths, numbers, N, seed, K, state.x.shape[1] - 1)
+        new = self._prefill(params, tokens, lengths, numbers, N, seed, K, state.x.shape[1])
 
         def put(a, new):
             return lax.dynamic_update_slice_in_dim(a, new, slot, axis=0)
