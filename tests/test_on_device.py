@@ -7,6 +7,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from test_flags import parse
 
 import main
 from speculative.cli import devices as on_device
+from speculative.cli import models
 from speculative.engines import memory
 from speculative.errors import UserError
 from speculative.measure import verify
@@ -23,7 +25,7 @@ from speculative.sampling import Step
 pytest.importorskip("jax")
 import jax
 
-from speculative.engines import sharding
+from speculative.engines import jax_engine, sharding
 
 PROMPTS = ["the thing in", "a", "she was not in the house"]
 
@@ -163,6 +165,32 @@ def test_a_batch_that_does_not_fit_into_memory(run_json, monkeypatch):
     run_json(batch=3)
     with pytest.raises(UserError, match=r"of memory, and .* are free: take smaller models or a smaller --batch"):
         run_json(batch=4096)
+
+
+@pytest.mark.parametrize(("free", "fits"), [(10**5, False), (10**9, True), (None, True)])
+def test_a_model_that_does_not_fit_onto_the_device(run_json, monkeypatch, free, fits):
+    """Whatever memory the machine itself has."""
+    stats = None if free is None else {"bytes_limit": free + 500, "bytes_in_use": 500}
+    device = SimpleNamespace(platform="gpu", memory_stats=lambda: stats)
+    monkeypatch.setattr(jax_engine, "devices", lambda n, flags="": [device])
+    monkeypatch.setattr(memory, "available", lambda: 0)
+    o = parse(engine="jax", data_parallel=2, batch=4)
+    hparams = {"n_vocab": 260, "n_ctx": 128, "n_embd": 12, "n_head": 3, "n_layer": 2}
+    if fits:
+        models.check_fit(o, [(hparams, "float32")], 9)
+    else:
+        with pytest.raises(UserError, match=r"the models need .* GB of memory, and 0.0 GB are free"):
+            models.check_fit(o, [(hparams, "float32")], 9)
+
+
+@pytest.mark.parametrize(("device", "extra"), [("/dev/nvidia0", "cuda12"), ("/dev/accel0", "tpu"), (None, None)])
+def test_an_accelerator_that_jax_does_not_see_is_named(monkeypatch, capsys, device, extra):
+    exists = os.path.exists
+    monkeypatch.setattr(os.path, "exists", lambda path: path == device or (exists(path) and "/dev/" not in str(path)))
+    monkeypatch.setattr(on_device, "has_accelerator", lambda: False)
+    assert on_device.choose_engine(parse(engine="auto")).engine == "numpy"
+    err = capsys.readouterr().err
+    assert err.count("\n") == bool(device) and (not device or f'pip install "jax[{extra}]=={jax.__version__}"' in err)
 
 
 def test_a_window_wider_than_the_text_costs_no_more(run_json):

@@ -32,6 +32,8 @@ def choose_engine(o: Options) -> Options:
             if not start_processes():
                 sys.stdout, o = open(os.devnull, "w"), replace(o, json=None, html=None)  # noqa: SIM115
             engine = "jax" if o.engine == "jax" or has_accelerator() else "numpy"
+            if engine == "numpy" and (found := unused_accelerator()):
+                say(found)
         except UserError:  # JAX cannot be imported
             if o.engine == "jax":
                 raise
@@ -48,6 +50,25 @@ def has_accelerator() -> bool:
         return devices(1)[0].platform != "cpu"
     except UserError:
         return False
+
+
+def unused_accelerator() -> str | None:
+    """What to install where this machine has an accelerator that JAX does not see; None where it has none."""
+    import jax
+
+    for device, name, extra in (("/dev/nvidia0", "an NVIDIA GPU", "cuda12"), ("/dev/accel0", "a TPU", "tpu")):
+        if os.path.exists(device):
+            install = f'pip install "jax[{extra}]=={jax.__version__}"'
+            return f"this machine has {name}, and the JAX that is installed computes on the CPU alone: {install}"
+    return None
+
+
+def free_memory(o: Options) -> int | None:
+    """Bytes that a copy of the models may take on its devices; None where they do not tell."""
+    from speculative.engines.jax_engine import devices
+
+    stats = devices(1)[0].memory_stats() or {}
+    return o.mesh * (stats["bytes_limit"] - stats.get("bytes_in_use", 0)) if "bytes_limit" in stats else None
 
 
 def check(o: Options) -> None:
