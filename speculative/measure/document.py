@@ -57,7 +57,8 @@ def sample_document(sample: list[Iteration], encoder: Encoder, stop: str | None)
         "iterations": [
             {
                 **{"tokens": len(i.step.tokens), "drafted": i.step.drafted, "accepted": i.step.accepted},
-                **{key: value for key, value in vars(i).items() if key != "step" and value is not None},
+                **{key: value for key, value in vars(i).items() if key not in ("step", "details")},
+                **({"details": i.details} if i.details else {}),
             }
             for i in sample
         ],
