@@ -66,7 +66,7 @@ def measure(decoder, prompts, N, Ks, B, rounds, bandwidth):
 
 def main():
     parser = Parser(__doc__)
-    parser.add_models()
+    parser.add_models(draft_dtype="float32")
     parser.add_argument("--mesh", type=count, default=1, help="devices over which the models are split")
     parser.add_argument("--data_parallel", type=count, default=1, help="copies of the models")
     parser.add_argument("--n_prompts", type=count, default=4)

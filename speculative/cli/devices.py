@@ -12,6 +12,7 @@ import numpy as np
 from encoder import END_OF_TEXT, StreamDecoder
 from speculative.cli.display import Display
 from speculative.cli.flags import Options
+from speculative.engines import packed
 from speculative.errors import UserError
 from speculative.lookahead import AutoK
 from speculative.measure.recorder import Recorder
@@ -37,9 +38,18 @@ def choose_engine(o: Options) -> Options:
         except UserError:  # JAX cannot be imported
             if o.engine == "jax":
                 raise
-    o = replace(o, engine=engine)
+    o = replace(o, engine=engine, draft_dtype=choose_draft_dtype(o.draft_dtype, o.dtype, engine))
     check(o)
     return o
+
+
+def choose_draft_dtype(draft_dtype: str, dtype: str, engine: str) -> str:
+    """What auto stands for: the fewest bytes that this engine is fast with. No draft's precision changes the output."""
+    if draft_dtype != "auto":
+        return draft_dtype
+    if engine == "jax":
+        return dtype
+    return "int8" if packed.kernels() else "float32"
 
 
 def has_accelerator() -> bool:

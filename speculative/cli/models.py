@@ -31,8 +31,9 @@ def create_draft_fn(o: Options, encoder, draft_model, temperature: float, ngram_
 
 
 def create_model_fn(params: dict, hparams: dict, to_probs: Callable) -> CachedModel:
-    """A network -> a function from tokens to distributions, with a cache of its own."""
-    return CachedModel(params, hparams, to_probs, packed.new_pass)
+    """A network -> a function from tokens to distributions, with a cache of its own. Packs what is not packed yet."""
+    packed.warm_up()
+    return CachedModel(packed.pack(params, packed.packer("float32")), hparams, to_probs, packed.new_pass)
 
 
 def load_models(o: Options, prompts: list[str]):
@@ -85,7 +86,6 @@ def check_fit(o: Options, models: list[tuple[dict, str]], longest: int) -> None:
 
 def load_on_numpy(read: Callable, hparams: dict, dtype: str, to_probs: Callable, role: str) -> CachedModel:
     """read(convert) gives the parameters, as utils.load_params does."""
-    packed.warm_up()
     model = create_model_fn(read(packed.packer(dtype)), hparams, to_probs)
     # The first call of each kind pays for memory and threads that the later ones find ready: it is not timed.
     for n_last in (1, 5):  # a row; a window of rows, which other code multiplies

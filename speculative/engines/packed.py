@@ -47,7 +47,7 @@ def widen(stored):  # [...] as in DTYPES -> [...] float32, before any scale
 
 
 class PackedWeight:
-    """A weight [n_in, n_out], cut into tiles of LANES output channels; zeros fill up the last tile and the last step."""
+    """A weight [n_in, n_out], cut into tiles of LANES output channels; zeros fill up the last tile and step."""
 
     __array_ufunc__ = None  # makes NumPy leave x @ self to __rmatmul__
 
@@ -100,7 +100,12 @@ class PackedEmbedding:
 
 
 def packer(dtype):
-    """convert(name, array) for the loader: matrices that are multiplied come out packed, all else as it is."""
+    """convert(name, array) for the loader: matrices that are multiplied come out packed, all else as it is.
+
+    So does everything where no kernels are and nothing is to be rounded: NumPy multiplies by arrays.
+    """
+    if dtype == "float32" and not kernels():
+        return lambda name, array: array
 
     def convert(name, array):
         if name == "wte":
@@ -108,6 +113,15 @@ def packer(dtype):
         return PackedWeight(array, dtype) if name.endswith("/w") else array
 
     return convert
+
+
+def pack(params, convert, name=""):
+    """A nested dict of arrays, as the loader would have given it with this packer's convert."""
+    if isinstance(params, dict):
+        return {key: pack(value, convert, f"{name}/{key}" if name else key) for key, value in params.items()}
+    if isinstance(params, list):
+        return [pack(value, convert, name) for value in params]
+    return convert(name, params) if isinstance(params, np.ndarray) else params
 
 
 def reference_matmul(x, w):  # [n_rows, n_in], [n_in, n_out] -> [n_rows, n_out]
