@@ -82,8 +82,11 @@ def check_fit(o: Options, models: list[tuple[dict, str]], longest: int) -> None:
         raise UserError(f"{needed} exceed the context of {n_ctx} tokens: shorten the one or ask for fewer of the other")
     if o.verify and n_ctx < (n_new := verify.most_new(o.K)) + 2:
         raise UserError(f"--verify with --K {o.K} decodes {n_new} tokens, too many for a context of {n_ctx}")
-    if o.engine == "numpy" or not devices.has_accelerator():  # whose memory is another one
-        memory.check(models, n_cached=o.batch * (longest + o.n_tokens_to_generate) if o.batch > 1 else None)
+    n_cached = o.batch // o.data_parallel * (longest + o.n_tokens_to_generate) if o.batch > 1 else None
+    if o.engine == "numpy" or not devices.has_accelerator():
+        memory.check(models, n_cached=n_cached)
+    elif (free := devices.free_memory(o)) is not None:
+        memory.check(models, free, n_cached)
 
 
 def load_on_numpy(read: Callable, hparams: dict, dtype: str, to_probs: Callable, role: str) -> CachedModel:
