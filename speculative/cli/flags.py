@@ -61,7 +61,8 @@ class Options:
     engine: str = flag(values.engine, "numpy, jax, or auto: jax where it sees an accelerator", "numpy")
     threads: int | None = flag(values.integer(1), "threads of the NumPy engine [one for each core]", None)
     mesh: int = flag(values.integer(1), "with jax: split the models over this many devices", 1)
-    batch: int = flag(values.integer(1, 4096), "with jax: decode this many prompts of --prompt_file together", 1)
+    data_parallel: int = flag(values.integer(1), "with jax: copies of the models, each with a share of --batch", 1)
+    batch: int = flag(values.integer(1, 4096), "with jax: decode this many prompts of --prompt_file at a time", 1)
     source: str = flag(values.source, "of missing models: openai, huggingface or the URL of a mirror", "openai")
 
     quiet: bool = flag(values.switch, "the blog's lines alone", False)
@@ -86,15 +87,9 @@ HEADINGS = {  # --help has one before each of these
 OPTIONS = {option.name: option for option in fields(Options)}
 
 # Of each group at most one may be given.
-EXCLUSIVE = [
-    ("prompt", "prompt_file", "unconditional"),
-    ("quiet", "verbose"),
-    ("quiet", "color"),
-    ("verify", "json"),
-    ("tree", "K"),
-]
+EXCLUSIVE = [("prompt", "prompt_file", "unconditional"), ("quiet", "verbose"), ("quiet", "color"), ("verify", "json")]
 EXCLUSIVE += [("tree", "K"), ("verify", "html"), ("n_samples", "html")]
-EXCLUSIVE += [("batch", x) for x in ("n_samples", "stop", "stream", "color", "verbose", "verify", "details", "html")]
+EXCLUSIVE += [("batch", x) for x in ("n_samples", "stream", "color", "verbose", "verify", "details", "html")]
 
 # What --demo stands for: the bundled pair, and a prompt of the kind that it was trained on, to the end of a sentence.
 DEMO = {

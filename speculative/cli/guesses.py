@@ -1,8 +1,9 @@
 """--tree: from the flags to a decoder that drafts trees."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
-from speculative.autotree import NODES
+from speculative.autotree import NODES, AutoTree
 from speculative.cli.flags import Options
 from speculative.drafters import Parts, drafter_names
 from speculative.errors import UserError
@@ -12,6 +13,8 @@ from speculative.trees import (
     lookup_tree,
     model_tree,
     n_nodes,
+    regular,
+    tree_speculative_sampling,
 )
 
 
@@ -48,3 +51,28 @@ def create_tree_draft(o: Options, parts: Parts, temperature: float) -> Callable:
         "prompt_lookup": lambda: lookup_tree(parts.n_vocab),
     }
     return first_tree_of(*(drafters[name]() for name in drafter_names(o.drafter)))
+
+
+def with_trees(create_draft: Callable, create_tree_draft: Callable) -> Callable:
+    """A drafter of chains, which the law is tested by, that has one of trees as its attribute tree."""
+
+    def create(rng):
+        draft = create_draft(rng)
+        both = lambda x, k: draft(x, k)  # noqa: E731
+        both.tree = create_tree_draft(rng)
+        return both
+
+    return create
+
+
+def tree_decoder(tree) -> Callable:
+    """What stands for K in verify: makes what decodes with such trees."""
+
+    def decode(x, draft, target_model, N, rng, **options):
+        if tree == "auto":
+            return AutoTree().decode(x, draft.tree, target_model.tree, N, rng, **options)
+        return tree_speculative_sampling(x, draft.tree, target_model.tree, N, regular(tree), rng, **options)
+
+    create = lambda: SimpleNamespace(decode=decode)  # noqa: E731
+    create.name = f"tree {tree if tree == 'auto' else ','.join(map(str, tree))}"
+    return create

@@ -54,11 +54,9 @@ def load_models(o: Options, prompts: list[str]):
     if needs_model(o.drafter):
         sizes.append((o.draft_model_size, o.draft_dtype))
     small = [load_encoder_and_hparams(model_size, o.models_dir, o.source) for model_size, _ in sizes]
-    vocabularies = [(encoder.id_to_bytes, encoder.merges) for encoder, _ in small]
-    if vocabularies[0] != vocabularies[-1]:
-        pair = f"{o.draft_model_size} and {o.target_model_size}"
-        raise UserError(f"{pair} have different vocabularies, so one cannot draft for the other")
     encoder, _ = small[0]
+    if len(small) > 1:
+        check_vocabularies({o.draft_model_size: small[1][0], o.target_model_size: encoder})
     input_ids = [encoder.encode(prompt) or [encoder.eot] for prompt in prompts]
     longest = max(map(len, input_ids))
     check_fit(o, [(hparams, dtype) for (_, hparams), (_, dtype) in zip(small, sizes, strict=True)], longest)
@@ -74,6 +72,13 @@ def load_models(o: Options, prompts: list[str]):
     return encoder, input_ids, models["target"], models["draft"]
 
 
+def check_vocabularies(encoders: dict) -> None:
+    """encoders: {name of the draft: its Encoder, name of the target: its own}. Raises UserError where they differ."""
+    vocabularies = [(encoder.id_to_bytes, encoder.merges) for encoder in encoders.values()]
+    if vocabularies[0] != vocabularies[-1]:
+        raise UserError(f"{' and '.join(encoders)} have different vocabularies, so one cannot draft for the other")
+
+
 def check_fit(o: Options, models: list[tuple[dict, str]], longest: int) -> None:
     """Raises UserError where the longest prompt does not fit into the context, or the models into memory.
 
@@ -86,8 +91,11 @@ def check_fit(o: Options, models: list[tuple[dict, str]], longest: int) -> None:
     check_tree(o, longest, n_ctx)
     if o.verify and n_ctx < (n_new := verify.most_new(o.K)) + 2:
         raise UserError(f"--verify with --K {o.K} decodes {n_new} tokens, too many for a context of {n_ctx}")
-    if o.engine == "numpy" or not devices.has_accelerator():  # whose memory is another one
-        memory.check(models, n_cached=o.batch * (longest + o.n_tokens_to_generate) if o.batch > 1 else None)
+    n_cached = o.batch // o.data_parallel * (longest + o.n_tokens_to_generate) if o.batch > 1 else None
+    if o.engine == "numpy" or not devices.has_accelerator():
+        memory.check(models, n_cached=n_cached)
+    elif (free := devices.free_memory(o)) is not None:
+        memory.check(models, free, n_cached)
 
 
 def load_on_numpy(read: Callable, hparams: dict, dtype: str, to_probs: Callable, role: str) -> CachedModel:
