@@ -168,7 +168,7 @@ def test_a_near_miss_of_a_value():
 @pytest.mark.parametrize("group", EXCLUSIVE)
 def test_what_excludes_each_other(group):
     words = [f"--{flag}" if flag in SWITCHES else f"--{flag}=2" for flag in group[:2]]
-    assert refusal(with_values, words) == f"--{group[0]} and --{group[1]} exclude each other: give one of them"
+    assert refusal(with_values, words) == f"--{group[0]} and --{group[1]} cannot be combined: give one of them"
     for word in words:
         assert len(with_values([word])) == 1
 
