@@ -76,7 +76,7 @@ def main(
         return verify_models(o, encoder, target_model, draft_model, *input_ids, ngram_text)
 
     if devices.runs_as_one_loop(o):
-        autoregressive_decode, speculative_decode = devices.decode_fns(o, input_ids, target_model, draft_model)
+        autoregressive_decode, speculative_decode = devices.decode_fns(o, encoder, input_ids, target_model, draft_model)
     else:
         [x], N, auto_K = input_ids, o.n_tokens_to_generate, AutoK()
         create_draft = create_draft_fn(o, encoder, draft_model, o.temperature, ngram_text)

@@ -44,12 +44,12 @@ count = values.argument(values.integer(1))
 class Parser(parser.Parser):
     """With the arguments that several benchmarks have."""
 
-    def add_models(self, dtypes=packed.DTYPES):
+    def add_models(self, dtypes=packed.DTYPES, draft_dtype="int8"):
         self.add_argument("--draft_model_size", default="tiny-draft")
         self.add_argument("--target_model_size", default="tiny-target")
         self.add_argument("--models_dir", default=str(MODELS))
         self.add_argument("--dtype", default="float32", choices=dtypes, help="weight format of the target model")
-        self.add_argument("--draft_dtype", default="float32", choices=dtypes, help="weight format of the draft model")
+        self.add_argument("--draft_dtype", default=draft_dtype, choices=dtypes, help="weight format of the draft model")
 
     def add_json(self):
         self.add_argument("--json", type=lambda path: files.check_writable(path) or path, help="a file for the results")

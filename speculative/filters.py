@@ -12,6 +12,7 @@ Neural Text Degeneration" (top-p, or nucleus).
 import numpy as np
 
 from gpt2 import softmax
+from speculative.one_hot import OneHot
 
 
 def to_distribution(
@@ -26,9 +27,7 @@ def to_distribution(
         those that are tied with the last of them; so at least one token, however small top_p is. None, or 1: all.
     """
     if temperature == 0:
-        one_hot = np.zeros_like(logits)  # [n, n_vocab]
-        one_hot[np.arange(len(logits)), np.argmax(logits, axis=-1)] = 1
-        return one_hot
+        return OneHot(np.argmax(logits, axis=-1), logits.shape[-1], logits.dtype)  # [n, n_vocab]
     if top_k is not None and top_k < logits.shape[-1]:  # before the division, which may round two logits to one
         kth = np.partition(logits, -top_k, axis=-1)[:, -top_k, None]  # [n, 1]
         logits = np.where(logits >= kth, logits, -np.inf)  # [n, n_vocab]

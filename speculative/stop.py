@@ -18,12 +18,19 @@ def until_stop(steps: Iterable[Step], encoder: Encoder, stop: str | None) -> Ite
     """The steps up to the first token that completes the stop text; all of them where none does, or stop is None."""
     text = StreamDecoder(encoder, stop)
     for step in steps:
-        for i, token in enumerate(step.tokens):
-            text.push([token])
-            if text.stopped:
-                yield cut(step, i + 1)
-                return
-        yield step
+        last = completes(text, step)
+        yield last or step
+        if last:
+            return
+
+
+def completes(text: StreamDecoder, step: Step) -> Step | None:
+    """The step up to the token with which the text is stopped; None where none of its tokens does that."""
+    for i, token in enumerate(step.tokens):
+        text.push([token])
+        if text.stopped:
+            return cut(step, i + 1)
+    return None
 
 
 def cut(step: Step, n: int) -> Step:

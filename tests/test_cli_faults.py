@@ -216,7 +216,7 @@ LIKELY = {
     "lenience": ["1e-6", "0.5", "1"],
     "drafter": ["model", "prompt_lookup", "ngram", "staged", "staged_lookup", "prompt_lookup+ngram", "ngram+model"],
     "dtype": ["float32", "bfloat16", "int8"],
-    "draft_dtype": ["float32", "bfloat16", "int8"],
+    "draft_dtype": ["float32", "bfloat16", "int8", "auto"],
     "threads": ["1"],
     "engine": ["numpy"],
     "mesh": ["1"],

@@ -1,6 +1,8 @@
 """The filters: what each keeps, against plain definitions, and that the loop's output is still the target's exactly."""
 
 import itertools
+import pickle
+import types
 import warnings
 
 import numpy as np
@@ -11,7 +13,8 @@ from hypothesis import strategies as st
 
 from speculative.drafters import model_drafter
 from speculative.filters import to_distribution
-from speculative.sampling import speculative_sampling
+from speculative.one_hot import OneHot
+from speculative.sampling import max_fn, sample, speculative_sampling
 
 
 @st.composite
@@ -34,7 +37,7 @@ top_ps = st.one_of(st.none(), st.floats(0, 1), st.sampled_from([0.5, 0.25, 1]))
 def test_every_row_is_a_distribution_of_its_own(x, temperature, top_k, top_p):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        p = to_distribution(x, temperature, top_k, top_p)
+        p = np.asarray(to_distribution(x, temperature, top_k, top_p))
     assert p.dtype == np.float32 and p.shape == x.shape
     assert (p >= 0).all() and np.allclose(p.sum(axis=-1), 1, atol=1e-6)
     assert (p[x == -np.inf] == 0).all()
@@ -148,3 +151,33 @@ def test_lenience():
     assert first_token(1.0) == pytest.approx(0.25)
     assert first_token(0.5) == pytest.approx(0.5)  # 0.75 * min(1, 0.25 / (0.5 * 0.75))
     assert first_token(0.25) == pytest.approx(0.75)
+
+
+def test_one_hot_rows_are_what_the_arrays_are():
+    """In all that the samplers and the measuring do with rows, down to the random numbers they take."""
+    ids, n_vocab = [3, 0, 9], 10
+    rows, arrays = OneHot(ids, n_vocab), np.eye(n_vocab, dtype=np.float32)[ids]
+    p = np.random.default_rng(0).dirichlet(np.ones(n_vocab)).astype(np.float32)
+    assert np.array_equal(rows, arrays) and np.asarray(rows).dtype == np.float32 and rows.shape == arrays.shape
+    assert rows.sum() == 3 and rows[1].argmax() == 0 and pickle.loads(pickle.dumps(rows)).shape == rows.shape
+    assert np.array_equal(np.stack([*rows]), arrays) and np.array_equal(np.array([*rows[:2]]), arrays[:2])
+    for row, array in zip(rows, arrays, strict=True):
+        assert len(row) == n_vocab and [float(row[j]) for j in range(n_vocab)] == array.tolist() == [*row]
+        pairs = [
+            (row - p, array - p),
+            (p - row, p - array),
+            (row / 0.5, array / 0.5),
+            (row - rows[0], array - arrays[0]),
+        ]
+        for a, b in pairs:
+            assert type(a) is np.ndarray and a.dtype == np.float32 and np.array_equal(a, b)
+        assert np.array_equal(max_fn(row - p), max_fn(array - p)) and np.array_equal(max_fn(row), array)
+        for u in (0.0, 0.3, 1 - 2**-53):
+            drawn = [sample(q, types.SimpleNamespace(random=lambda u=u: u)) for q in (row, array)]
+            assert drawn[0] == drawn[1] and type(drawn[0]) is int
+        for side in ("left", "right"):
+            for u in (-0.5, 0.0, 0.5, 1.0, 2.0):
+                assert np.searchsorted(np.cumsum(row), u, side=side) == np.searchsorted(np.cumsum(array), u, side=side)
+    for wrong in (n_vocab, -n_vocab - 1):
+        with pytest.raises(IndexError):
+            rows[0][wrong]

@@ -5,7 +5,9 @@ import ctypes
 import numpy as np
 import pytest
 
-numba = pytest.importorskip("numba")
+pytest.importorskip("numba")
+
+from numba import njit
 
 from speculative.engines import kernels
 from speculative.engines.packed import (
@@ -25,7 +27,7 @@ SHAPES = [(1, 1), (1, 37), (70, 5), (64, 64), (33, 3 * 32), (1100, 130), (192, 5
 MOST_ROWS = 40
 
 
-@numba.njit
+@njit
 def round_all(x, n_rows, x_stride, out, out_stride, n_blocks):
     for row in range(n_rows):
         kernels.round_row(x + row * x_stride, out + row * out_stride, n_blocks)

@@ -271,7 +271,7 @@ BAD_RUNS = {
     "deep": b"[" * 100_000,
     "infinite": b'{"schema": Infinity}',
     "of another time": b'{"schema": 1}',
-    "before there were pages": b'{"schema": 2, "speculative": {"samples": [{}]}, "figures": {}}',
+    "before there were pages": b'{"schema": 2, "speculative": {"samples": [{}]}, "autoregressive": {"samples": [{}]}}',
 }
 
 
@@ -284,6 +284,40 @@ def test_a_file_that_is_no_run(kind, tmp_path):
     assert expected in line
 
 
+WRONG = {
+    "a key that is missing": lambda run, sample: sample.pop("origins"),
+    "a type": lambda run, sample: sample["iterations"][0].update(seconds="1"),
+    "a truth for a number": lambda run, sample: run["figures"].update(speedup=True),
+    "a number that cannot be drawn": lambda run, sample: run["figures"].update(speedup=1e308),
+    "one token less": lambda run, sample: sample["tokens"].pop(),
+    "more accepted than drafted": lambda run, sample: sample["iterations"][0].update(accepted=9),
+    "an origin of no meaning": lambda run, sample: sample["origins"].__setitem__(0, "</p>"),
+    "a token without its text": lambda run, sample: run.update(vocabulary={}),
+    "details of another shape": lambda run, sample: sample["iterations"][0]["details"].update(own=3),
+    "one test too few": lambda run, sample: sample["iterations"][0]["details"]["tested"].pop(),
+    "p for more tokens": lambda run, sample: sample["iterations"][0]["details"]["tested"][0]["top"]["p"].append(0),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_a_file_that_was_a_run(kind, tmp_path):
+    path = tmp_path / "run.json"
+    run = json.loads(json.dumps(scripted_document("abc", [1])))
+    path.write_text(json.dumps(run))
+    read_page(str(path))
+    WRONG[kind](run, run["speculative"]["samples"][0])
+    path.write_text(json.dumps(run))
+    assert refusal(read_page, str(path)).endswith("is not a run: it should be what main.py --json writes")
+
+
+def test_the_page_in_docs_is_one_of_today():
+    html = (ROOT / "docs" / "demo.html").read_text(encoding="utf-8")
+    run = json.loads(html.partition('id="data">')[2].partition("</script>")[0])
+    del run["report"]
+    assert page(run) == html, "write it again, as docs/page.md says"
+    assert len(html.encode()) < 400_000 and not re.search(r"/(home|root|tmp|work)/", html)
+
+
 def test_the_page_of_a_file(tmp_path, monkeypatch):
     written = scripted_document("abc", [1])
     files.write_json(str(tmp_path / "run.json"), written)
@@ -291,6 +325,9 @@ def test_the_page_of_a_file(tmp_path, monkeypatch):
     env = os.environ | {"PYTHONPATH": str(ROOT)}
     subprocess.run(command, cwd=tmp_path, env=env, check=True)
     assert (tmp_path / "run.html").read_text(encoding="utf-8") == page(json.loads(json.dumps(written)))
+    over = subprocess.run([*command[:4], "-o", command[3]], env=env, capture_output=True, text=True)
+    assert (over.returncode, over.stdout) == (2, "") and "over the run" in over.stderr
+    assert json.loads((tmp_path / "run.json").read_text()) == json.loads(json.dumps(written))
     command[3:] = [str(tmp_path / "missing.json"), "-o", "other.html"]
     failed = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert (failed.returncode, failed.stdout) == (2, "") and not (tmp_path / "other.html").exists()
@@ -307,7 +344,7 @@ def test_flags_that_do_not_go_together():
     for other in ("--batch=2", "--n_samples=2", "--verify"):
         assert "exclude each other" in refusal(with_values, ["--html=a.html", other])
     assert refused(details=True) == "--details is about what --json writes: add --json FILE"
-    assert "same file" in refused(html="a", json="a")
+    assert "same file" in refused(html="a", json="./a")
     assert parse(details=True, json="a").details and parse(html="a").html == "a"
 
 
@@ -328,6 +365,25 @@ def test_no_room_is_one_line_before_the_models_are_read(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, preexec_fn=limit, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "") and os.listdir(tmp_path) == []
     assert done.stderr == "error: cannot write to run.html: File too large\n"
+
+
+def test_what_the_run_prints_to_is_not_replaced(tmp_path):
+    """/dev/stdout, redirected into a file, is a link to a plain file: the page would take its place."""
+    (tmp_path / "link").symlink_to("/proc/self/fd/1")
+    command = [sys.executable, str(ROOT / "main.py"), "--html", "link", "--models_dir", str(tmp_path)]
+    with open(tmp_path / "out", "w") as out:
+        done = subprocess.run(command, cwd=tmp_path, stdout=out, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (2, "error: cannot write to link: this run prints to it\n")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "out").read_text() == ""
+
+
+def test_a_pipe_is_not_opened_before_there_is_something_to_say(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    files.check_writable(str(tmp_path / "pipe"))  # would wait for a reader for ever
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    files.write_text(str(tmp_path / "pipe"), "page")
+    assert os.read(reader, 9) == b"page"
+    os.close(reader)
 
 
 def test_no_half_page(tmp_path, monkeypatch):
@@ -459,6 +515,7 @@ def run_main(tmp_path, capsys, **flags):
     """-> (what main.py prints, its page's path, its document)."""
     path, json_path = tmp_path / "run.html", tmp_path / "run.json"
     main.main(**{k: str(v) for k, v in (DEMO | {"quiet": True} | flags).items()}, html=path, json=json_path)
+    assert read_page(str(json_path)) == path.read_text(encoding="utf-8")
     return capsys.readouterr().out, path, json.loads(json_path.read_text(encoding="utf-8"))
 
 
@@ -504,26 +561,27 @@ CASES = {
 def test_the_page_of_each_kind_of_run(case, show, tmp_path, capsys):
     _, path, run = run_main(tmp_path, capsys, **CASES[case])
     driver = show(path)
-    check_page(driver, run)
+    n_iterations = len(check_page(driver, run))
     if case == "jax":
         assert "one compiled loop on the device" in text_of(driver, "glass")
         assert "not how long a call took" in text_of(driver, "race-note")
     else:
-        check_glass(driver, run, 2)
+        for number in {1, n_iterations}:
+            check_glass(driver, run, number)
     tokens = [i for i in run["speculative"]["samples"][0]["iterations"] for _ in range(i["accepted"])]
     named = {by for i in tokens for by in i["proposers"][: i["accepted"]]}
     marks = driver.execute_script("return [...document.querySelectorAll('#legend [data-by]')].map((e) => e.dataset.by)")
     assert sorted(marks) == (sorted(named) if len(named) > 1 else [])
 
 
-@pytest.mark.parametrize("right", range(5))
-def test_a_rejection_at_each_position(show, right):
-    run = scripted_document("The cat sat on the mat.", [right], prompt="Once: ")
+def test_a_rejection_at_each_position(show):
+    run = scripted_document("The cat sat on the mat.", range(5), prompt="Once: ")
     driver = show(page(run))
     check_page(driver, run)
-    check_glass(driver, run, 1)
-    step_4 = driver.execute_script("return [...document.querySelectorAll('.step')].at(-1).textContent")
-    assert (f"draft {right + 1} was rejected" in step_4) == (right < 4) != ("Bonus: " in step_4)
+    for right in range(5):
+        check_glass(driver, run, right + 1)
+        step_4 = driver.execute_script("return [...document.querySelectorAll('.step')].at(-1).textContent")
+        assert (f"draft {right + 1} was rejected" in step_4) == (right < 4) != ("Bonus: " in step_4)
 
 
 def test_text_is_data(show):

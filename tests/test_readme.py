@@ -22,7 +22,7 @@ def test_the_loop_is_the_one_that_runs():
 def test_the_snippet_decodes_what_the_target_alone_decodes(monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     names = {}
-    exec(PYTHON[1], names)  # noqa: S102
+    exec(PYTHON[1], names)
     steps = autoregressive_sampling(names["x"], names["target_model"], 20, names["rng"])
     assert capsys.readouterr().out == names["encoder"].decode([token for step in steps for token in step.tokens])
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from speculative import sampling
+from speculative.engines.packed import pack as convert  # noqa: F401
 
 ROOT = Path(__file__).parents[1]
 
@@ -46,15 +47,6 @@ def random_params(hparams=HPARAMS, seed=0):
 def first_layer(params, hparams):
     """A draft model for this target: its embeddings and its first layer, so that some drafts pass and some do not."""
     return {**params, "blocks": params["blocks"][:1]}, {**hparams, "n_layer": 1}
-
-
-def convert(params, convert_one, name=""):
-    """What the loader does: convert_one(name, array) for every array of params."""
-    if isinstance(params, dict):
-        return {key: convert(value, convert_one, f"{name}/{key}" if name else key) for key, value in params.items()}
-    if isinstance(params, list):
-        return [convert(value, convert_one, name) for value in params]
-    return convert_one(name, params)
 
 
 def logits_themselves(logits):

@@ -171,5 +171,5 @@ def show_details(o: Options, encoder: Encoder, f: dict, speculative: Recorder, m
 def iteration_row(iteration: Iteration, encoder: Encoder) -> tuple[str, ...]:
     """One iteration: what was accepted, seconds of the draft and of the target, each chance, the tokens."""
     step, chances = iteration.step, " ".join(f"{a:.2f}" for a in iteration.alpha)
-    times = report.ms(iteration.drafting), report.ms(iteration.scoring)
+    times = ("" if s is None else report.ms(s) for s in (iteration.drafting, iteration.scoring))
     return f"{step.accepted} of {step.drafted}", *times, chances, repr(encoder.decode(step.tokens)).translate(SHOWN)

@@ -2,6 +2,7 @@
 
 import difflib
 import inspect
+import os
 import re
 from collections.abc import Callable, Collection
 from dataclasses import MISSING, dataclass, field, fields
@@ -51,11 +52,14 @@ class Options:
     ngram_text: str | None = flag(values.path, "a text file for the n-gram drafter to count in", None)
 
     dtype: str = flag(values.dtype, "weight format of the target model: float32, bfloat16 or int8", "float32")
-    draft_dtype: str = flag(values.dtype, "weight format of the draft model", "float32")
+    draft_dtype: str = flag(
+        values.draft_dtype, "of the draft model, which loses nothing; auto: int8, with jax the target's", "auto"
+    )
     engine: str = flag(values.engine, "numpy, jax, or auto: jax where it sees an accelerator", "numpy")
     threads: int | None = flag(values.integer(1), "threads of the NumPy engine [one for each core]", None)
     mesh: int = flag(values.integer(1), "with jax: split the models over this many devices", 1)
-    batch: int = flag(values.integer(1, 4096), "with jax: decode this many prompts of --prompt_file together", 1)
+    data_parallel: int = flag(values.integer(1), "with jax: copies of the models, each with a share of --batch", 1)
+    batch: int = flag(values.integer(1, 4096), "with jax: decode this many prompts of --prompt_file at a time", 1)
     source: str = flag(values.source, "of missing models: openai, huggingface or the URL of a mirror", "openai")
 
     quiet: bool = flag(values.switch, "the blog's lines alone", False)
@@ -82,7 +86,7 @@ OPTIONS = {option.name: option for option in fields(Options)}
 # Of each group at most one may be given.
 EXCLUSIVE = [("prompt", "prompt_file", "unconditional"), ("quiet", "verbose"), ("quiet", "color"), ("verify", "json")]
 EXCLUSIVE += [("verify", "html"), ("n_samples", "html")]
-EXCLUSIVE += [("batch", x) for x in ("n_samples", "stop", "stream", "color", "verbose", "verify", "details", "html")]
+EXCLUSIVE += [("batch", x) for x in ("n_samples", "stream", "color", "verbose", "verify", "details", "html")]
 
 # What --demo stands for: the bundled pair, and a prompt of the kind that it was trained on, to the end of a sentence.
 DEMO = {
@@ -105,7 +109,7 @@ def parse_options(**given) -> Options:
     check_exclusive({name for name, option in OPTIONS.items() if getattr(o, name) != option.default} - {"prompt"})
     if o.details and not (o.json or o.html):
         raise UserError("--details is about what --json writes: add --json FILE")
-    if o.json and o.json == o.html:
+    if o.json and o.html and os.path.realpath(o.json) == os.path.realpath(o.html):
         raise UserError("--json and --html would write to the same file: give each its own")
     return o
 

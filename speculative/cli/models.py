@@ -31,8 +31,9 @@ def create_draft_fn(o: Options, encoder, draft_model, temperature: float, ngram_
 
 
 def create_model_fn(params: dict, hparams: dict, to_probs: Callable) -> CachedModel:
-    """A network -> a function from tokens to distributions, with a cache of its own."""
-    return CachedModel(params, hparams, to_probs, packed.new_pass)
+    """A network -> a function from tokens to distributions, with a cache of its own. Packs what is not packed yet."""
+    packed.warm_up()
+    return CachedModel(packed.pack(params, packed.packer("float32")), hparams, to_probs, packed.new_pass)
 
 
 def load_models(o: Options, prompts: list[str]):
@@ -81,13 +82,15 @@ def check_fit(o: Options, models: list[tuple[dict, str]], longest: int) -> None:
         raise UserError(f"{needed} exceed the context of {n_ctx} tokens: shorten the one or ask for fewer of the other")
     if o.verify and n_ctx < (n_new := verify.most_new(o.K)) + 2:
         raise UserError(f"--verify with --K {o.K} decodes {n_new} tokens, too many for a context of {n_ctx}")
-    if o.engine == "numpy" or not devices.has_accelerator():  # whose memory is another one
-        memory.check(models, n_cached=o.batch * (longest + o.n_tokens_to_generate) if o.batch > 1 else None)
+    n_cached = o.batch // o.data_parallel * (longest + o.n_tokens_to_generate) if o.batch > 1 else None
+    if o.engine == "numpy" or not devices.has_accelerator():
+        memory.check(models, n_cached=n_cached)
+    elif (free := devices.free_memory(o)) is not None:
+        memory.check(models, free, n_cached)
 
 
 def load_on_numpy(read: Callable, hparams: dict, dtype: str, to_probs: Callable, role: str) -> CachedModel:
     """read(convert) gives the parameters, as utils.load_params does."""
-    packed.warm_up()
     model = create_model_fn(read(packed.packer(dtype)), hparams, to_probs)
     # The first call of each kind pays for memory and threads that the later ones find ready: it is not timed.
     for n_last in (1, 5):  # a row; a window of rows, which other code multiplies

@@ -22,6 +22,7 @@ time. The sums of the blocks are added in order, in float32.
 packed.py has both products in plain NumPy, and how weights become tiles. docs/kernels.md leads up to this step by step.
 """
 
+import numba
 import numpy as np
 from llvmlite import binding, ir
 from numba import cfunc, types
@@ -32,18 +33,26 @@ from speculative.engines.packed import BLOCK
 
 # What this CPU's vector registers hold, and how many there are. LLVM would translate any choice to any CPU; this one
 # fits. Two registers of weights and one of x are left beside the accumulators, of which there are two for each row.
-_has = binding.get_host_cpu_features().get
+# NUMBA_CPU_NAME and NUMBA_CPU_FEATURES, if set, make this CPU stand in for a lesser one.
+_given = numba.config.CPU_FEATURES
+_features = (binding.get_host_cpu_features().flatten() if _given is None else _given).split(",")
+
+
+def _has(feature):
+    return f"+{feature}" in _features
+
+
 _arm = binding.get_process_triple().startswith(("aarch64", "arm64"))
 VECTOR = 16 if _has("avx512f") else 8 if _has("avx") else 4  # float32s in a register
 LANES = 2 * VECTOR  # output channels in a tile
 ROWS = 10 if _has("avx512f") or _arm else 5  # rows in one pass over a tile: 32 registers, or 16
 K_BLOCK = 512  # inputs in one pass: few enough for a core's cache to hold a tile's share while many rows go by
 PREFETCH = 8192  # bytes ahead of the loop that memory is asked for: the CPU by itself stops at each 4 KB page
-HAS_FMA = _arm or _has("fma", False)
+HAS_FMA = _arm or _has("fma")
 
 # The CPU's instruction for sums of products of int8, and how many inputs it takes at once: four where bytes can be
 # multiplied (x86 calls it VNNI, ARM dotprod), else two that are widened to int16. All give the same whole numbers.
-if _has("avx512vnni") and VECTOR == 16 or _has("avxvnni") and VECTOR == 8:
+if _has({16: "avx512vnni", 8: "avxvnni", 4: ""}[VECTOR]):
     DOT, DOT_NAME = 4, f"llvm.x86.avx512.vpdpbusd.{32 * VECTOR}"
 elif _arm and _has("dotprod"):
     DOT, DOT_NAME = 4, "llvm.aarch64.neon.sdot.v4i32.v16i8"
@@ -56,7 +65,7 @@ UNSIGNED = "vpdpbusd" in (DOT_NAME or "")  # x86's takes weights as 0 to 255, so
 ROUNDED = np.int8 if DOT == 4 else np.int16  # how a rounded input lies beside a weight; its value fits into int8
 
 # By weight format, float32, bfloat16 and int8: how many inputs lie side by side for each channel; and of one step of
-# the loop its inputs, its bytes of a tile, and its bytes of x. A block of rounded inputs ends with its scale and offset.
+# the loop its inputs, its bytes of a tile, and its bytes of x. A rounded block ends with its scale and offset.
 PER_K = (1, 2, DOT)
 STEP = (1, 2, BLOCK)
 TILE_BYTES = (4 * LANES, 4 * LANES, BLOCK * LANES)
@@ -321,7 +330,7 @@ def tile_product(dtype, n_rows, x, x_stride, tile, out, out_stride, n_steps):
 
 @intrinsic
 def multiply_tile(typing, function, dtype, n_rows, x, x_stride, tile, out, out_stride, n_steps):
-    """Calls tile_product at the address `function`. So it is compiled once, and not into each function that calls it."""
+    """Calls tile_product at the address `function`: it is compiled once, and not into each function that calls it."""
     signature = types.void(*[types.int64] * 9)
 
     def codegen(context, builder, signature, arguments):

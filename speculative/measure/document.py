@@ -29,7 +29,7 @@ def document(
     return {
         "schema": SCHEMA,
         "options": options,
-        "machine": machine(),
+        "machine": machine(options.get("engine", "numpy")),
         "prompt": read[0],
         "prompts": read,
         **{
@@ -57,7 +57,8 @@ def sample_document(sample: list[Iteration], encoder: Encoder, stop: str | None)
         "iterations": [
             {
                 **{"tokens": len(i.step.tokens), "drafted": i.step.drafted, "accepted": i.step.accepted},
-                **{key: value for key, value in vars(i).items() if key != "step" and value is not None},
+                **{key: value for key, value in vars(i).items() if key not in ("step", "details")},
+                **({"details": i.details} if i.details else {}),
             }
             for i in sample
         ],

@@ -16,10 +16,15 @@ def check_writable(path: str) -> None:
     try:
         if os.path.isdir(path):
             raise IsADirectoryError(21, "it is a folder")
-        if os.path.exists(path):
-            with open(path, "ab"):
-                pass
-        if is_plain_file(path):
+        if is_printed_to(path):  # /dev/stdout, redirected: its link would be replaced, or what is printed lost
+            raise OSError(22, "this run prints to it")
+        if not is_plain_file(path):  # opening a pipe would end it for who reads
+            if not os.access(path, os.W_OK):
+                raise PermissionError(13, "Permission denied")
+        else:
+            if os.path.exists(path):
+                with open(path, "ab"):
+                    pass
             with tempfile.NamedTemporaryFile(dir=os.path.dirname(path) or ".") as f:
                 f.write(bytes(ROOM))
                 f.flush()
@@ -35,7 +40,7 @@ def write_json(path: str, content: dict) -> None:
 
 def write_text(path: str, text: str) -> None:
     """Writes all of it or nothing: the file appears under its name when it is complete. Raises UserError."""
-    part = f"{path}.part" if is_plain_file(path) else path  # a pipe or /dev/stdout is written to as it is
+    part = f"{path}.part" if is_plain_file(path) else path  # a pipe or a device is written to as it is
     try:
         # A prompt may hold half a surrogate pair, which UTF-8 cannot say but JSON can: as an escape, \\udXXX.
         with open(part, "w", encoding="utf-8", errors="backslashreplace") as f:
@@ -52,3 +57,12 @@ def write_text(path: str, text: str) -> None:
 
 def is_plain_file(path: str) -> bool:
     return os.path.isfile(path) or not os.path.exists(path)
+
+
+def is_printed_to(path: str) -> bool:
+    """Whether path is the file that standard output or standard error goes to."""
+    printed_to = []
+    for descriptor in (1, 2):
+        with contextlib.suppress(OSError):  # closed
+            printed_to.append(os.fstat(descriptor))
+    return os.path.isfile(path) and any(os.path.samestat(os.stat(path), to) for to in printed_to)

@@ -8,6 +8,7 @@ import argparse
 import base64
 import hashlib
 import json
+import os
 import re
 from pathlib import Path
 
@@ -15,16 +16,17 @@ from speculative.errors import UserError
 from speculative.measure import report
 from speculative.measure.document import SCHEMA
 from speculative.measure.files import check_writable, write_text
+from speculative.measure.shape import is_run
 
 SCRIPTS = ("run.js", "text.js", "race.js", "glass.js", "why.js", "whatif.js")  # in web/; run.js is for all
 
 
 def page(run: dict) -> str:
     """run: the document of a run, which should hold details -> HTML. Raises UserError where it has several texts."""
-    samples = run["speculative"]["samples"]
-    if len(samples) != 1:
-        raise UserError(f"a page shows one text, and this run has {len(samples)}")
-    if "pieces" not in samples[0]:
+    samples = run["autoregressive"]["samples"] + run["speculative"]["samples"]
+    if len(samples) != 2:
+        raise UserError(f"a page shows one text, and this run has {len(run['speculative']['samples'])}")
+    if "pieces" not in samples[1]:
         raise UserError("this run was written before there were pages: decode again")
     figures = run["figures"] | {"beta": with_numbers(run["figures"]["beta"] or {})}
     words = {"summary": report.summary(figures), "details": report.details(figures, run["options"].get("lenience", 1))}
@@ -49,11 +51,18 @@ def sha256(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:
+        raise UserError(f"{message}: see --help")
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m speculative.measure.page", description="A run as one page.")
+    parser = Parser(prog="python -m speculative.measure.page", description="A run as one page.")
     parser.add_argument("run", help="what main.py --json FILE --details wrote")
     parser.add_argument("-o", "--output", required=True, help="the page, an HTML file")
     arguments = parser.parse_args()
+    if os.path.realpath(arguments.run) == os.path.realpath(arguments.output):
+        raise UserError("the page would be written over the run: give it a name of its own")
     check_writable(arguments.output)
     write_text(arguments.output, read_page(arguments.run))
 
@@ -64,7 +73,10 @@ def read_page(path: str) -> str:
         run = json.loads(Path(path).read_bytes())
         if run["schema"] != SCHEMA:
             raise UserError(f"{path} has schema {run['schema']!r:.20}, and this version reads {SCHEMA}: decode again")
-        return page(run)
+        html = page(run)
+        if not is_run(run):
+            raise ValueError
+        return html
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):

@@ -33,7 +33,7 @@ def advice(f: dict) -> str:
         return "Nothing was drafted, so this was autoregressive decoding."
     if f["predicted_leviathan"] is None:
         return "The run is too short to tell more: every call was also a prefill." if f["seconds"]["scoring"] else ""
-    if f["seconds"]["rest"] > 0.25 * f["seconds"]["speculative"]:
+    if f["seconds"]["rest"] is not None and f["seconds"]["rest"] > 0.25 * f["seconds"]["speculative"]:
         return "Much of the time passes outside of both models; with larger ones it would matter less."
     if f["iterations"] > 4 and not 2 / 3 < f["speedup_without_prefill"] / f["predicted_blog"] < 1.5:
         return "Measured and predicted speedup are far apart: something else took time, so run it again."

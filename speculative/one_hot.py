@@ -1,0 +1,64 @@
+"""One-hot rows without their zeros: what a distribution is at temperature 0.
+
+Over the 50,257 tokens of GPT-2 it takes longer to write down the zeros, to add them up and to search the sum than it
+takes a small draft model to compute a token.
+"""
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+
+class OneHot(NDArrayOperatorsMixin):
+    """np.eye(n_vocab)[ids], [*ids.shape, n_vocab]. Its numbers and rows are cheap; for all else it becomes an array."""
+
+    def __init__(self, ids, n_vocab: int, dtype=np.float32):  # [...]
+        self.ids, self.n_vocab, self.dtype = np.asarray(ids), n_vocab, np.dtype(dtype)
+        self.shape = (*self.ids.shape, n_vocab)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, key):
+        if not isinstance(key, int | np.integer | slice) or (self.ids.ndim == 0 and isinstance(key, slice)):
+            return np.asarray(self)[key]
+        if self.ids.ndim:
+            return OneHot(self.ids[key], self.n_vocab, self.dtype)
+        if not -self.n_vocab <= key < self.n_vocab:
+            raise IndexError(f"{key} is no token: there are {self.n_vocab}")
+        return self.dtype.type(key % self.n_vocab == self.ids)
+
+    def __array__(self, dtype=None, copy=None):  # -> [..., n_vocab]
+        array = np.zeros(self.shape, dtype or self.dtype)
+        np.put_along_axis(array, self.ids[..., None], 1, axis=-1)
+        return array
+
+    def __array_ufunc__(self, ufunc, method, *inputs, **options):
+        arrays = (np.asarray(value) if isinstance(value, OneHot) else value for value in inputs)
+        return getattr(ufunc, method)(*arrays, **options)
+
+    def __getattr__(self, name: str):
+        if name.startswith("__"):  # by which NumPy asks what this is
+            raise AttributeError(name)
+        return getattr(np.asarray(self), name)
+
+    # np.cumsum and np.searchsorted ask their argument for a method of that name. So sampling.sample works as it stands.
+
+    def cumsum(self, **options) -> "Staircase":
+        """Of one row."""
+        return Staircase(int(self.ids), self.n_vocab)
+
+
+class Staircase:
+    """The cumulative probabilities of a one-hot row: 0 before the token, 1 from there on."""
+
+    def __init__(self, token: int, n_vocab: int):
+        self.token, self.n_vocab = token, n_vocab
+
+    def __getitem__(self, i: int) -> float:
+        return float(i % self.n_vocab >= self.token)
+
+    def searchsorted(self, u: float, side: str = "left", sorter=None) -> int:
+        """How many lie below u, or with side="right" at or below."""
+        if u < 0 or (u == 0 and side == "left"):
+            return 0
+        return self.token if u < 1 or (u == 1 and side == "left") else self.n_vocab
