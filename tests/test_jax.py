@@ -156,6 +156,14 @@ def test_int8_is_a_quarter_of_the_bytes_and_as_near_as_on_numpy(params, networks
         np.abs(logits - expected).max() for logits in (JaxModel(network, logits_themselves)(x, 4), on_numpy(x, 4))
     )
     assert 1e-4 < error < 1.5 * of_numpy < 0.1 * np.abs(expected).max()
+    model = JaxModel(network, partial(filters.to_distribution, temperature=0.0))
+    prompts = [x[:5], x[:9]]
+    together = by_prompt(DeviceDecoder(network, network).batch(prompts, 4, 2, seed=0), 2)
+    for x, rows in zip(prompts, together, strict=True):
+        alone = [
+            token for step in autoregressive_sampling(x, model, 4, np.random.default_rng(0)) for token in step.tokens
+        ]
+        assert [token for row in rows for token in row.step.tokens] == alone
 
 
 def test_a_model_can_be_placed_as_it_is_read(params, networks):

@@ -5,11 +5,11 @@ loop for a few calls of the target at a time and gets their tokens together, for
 
 - Every shape is fixed. Always K tokens are drafted and K + 1 rows scored; where the end is nearer, only the first k
   drafts can be accepted, so that the tokens are exactly N.
-- The random numbers are JAX's, made of the seed, the row and the position: another stream than NumPy's, from the same
-  distribution. At temperature 0 none is looked at, and the tokens are those of the Python loop but for rounding: where
-  two logits are as good as tied, the one or the other may win (see first_difference).
+- The random numbers are JAX's, made of the seed, the prompt's number and the position: another stream than NumPy's,
+  from the same distribution. At temperature 0 none is looked at, and the tokens are those of the Python loop but for
+  rounding: where two logits are as good as tied, the one or the other may win (see first_difference).
 - Algorithm 1 is Algorithm 2 with K = 0: nothing is drafted, and the token is sampled from q.
-- Several prompts can be decoded together, each at its own pace.
+- Several prompts can be decoded together, each at its own pace; the next takes the place of one that is done.
 """
 
 import time
@@ -141,11 +141,12 @@ class DeviceDecoder:
             raise ValueError(f"{n_batch} prompts at a time cannot be shared out to {copies} copies of the models")
         self.check(prompts, N)
         state = self.start(prompts[:n_batch], N, K, seed)
-        kept, self.kept = self.kept[0], (None, None)
+        kept, _ = self.kept
         serves, waiting = list(range(n_batch)), deque(range(n_batch, len(prompts)))
         lengths = np.array([len(x) for x in prompts[:n_batch]])  # [n_batch]
         ends = lengths + N  # [n_batch]
         while any(number is not None for number in serves):
+            self.kept = None, None  # whose arrays are given away
             # A cache that is full doubles, so that attention never reads much more than is in use.
             state = self.grown(state, self.capacity(lengths, ends, K))
             state, calls, output, done = self.run(
