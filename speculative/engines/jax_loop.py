@@ -215,7 +215,7 @@ class DeviceDecoder:
 
     def grown(self, state: State, capacity: int) -> State:
         """The State with room for so many tokens, or itself if it has that."""
-        return self.grow(state, capacity=capacity) if state.x.shape[1] <= capacity else state
+        return self.grow(state, capacity=capacity) if state.x.shape[1] < capacity else state
 
     def arguments(self, prompts, N: int, seed: int, first: int = 0) -> tuple:
         """What the prompts from number `first` on are to the compiled functions, padded to one length:
