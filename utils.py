@@ -6,7 +6,6 @@ A model is a folder with hparams.json, encoder.json, vocab.bpe and the weights, 
 or as Hugging Face's model.safetensors. No file is trusted: one that does not fit is refused in a line that names it.
 """
 
-import argparse
 import json
 import math
 import os
@@ -265,20 +264,21 @@ def check_file(name, model_size, path):
 
 def main(argv: list[str] | None = None) -> None:
     """Runs one command. Ends with status 2 after an error, and with 130 after Ctrl-C."""
-    parser = argparse.ArgumentParser(usage=argparse.SUPPRESS, description="Downloads an official GPT-2.")
-    parser.add_argument("command", choices=["download"])
-    parser.add_argument("model_size", choices=MODEL_SIZES)
-    parser.add_argument("--models_dir", default="models", help="the folder in which each model has a folder")
-    parser.add_argument("--source", default="openai", help="openai, huggingface, or the URL of a mirror of OpenAI's")
-    args = parser.parse_args(argv)
-    folder = model_folder(args.model_size, args.models_dir)
-    try:
+    from speculative.cli.exits import guarded
+    from speculative.cli.parser import Parser
+
+    def run():
+        parser = Parser("Downloads an official GPT-2: python utils.py download MODEL_SIZE")
+        parser.add_argument("command", choices=["download"])
+        parser.add_argument("model_size", choices=MODEL_SIZES)
+        parser.add_argument("--models_dir", default="models", help="the folder in which each model has a folder")
+        parser.add_argument("--source", default="openai", help="openai, huggingface, or a mirror's URL")
+        args = parser.parse_args(argv)
+        folder = model_folder(args.model_size, args.models_dir)
         download_gpt2_files(args.model_size, folder, args.source)
-    except UserError as error:
-        parser.exit(2, f"error: {error}\n")
-    except KeyboardInterrupt:
-        parser.exit(130, "interrupted; run again to go on from here\n")
-    print(f"{args.model_size} is in {folder}")
+        print(f"{args.model_size} is in {folder}")
+
+    guarded(run, "interrupted; run again to go on from here")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ random order, so that a machine that slows down for a while does so to all alike
 counted. Times are of decoding alone: the first step, which holds the prefill, is left out.
 """
 
-import argparse
 import contextlib
 import json
 import os
@@ -25,7 +24,7 @@ import numpy as np
 from tqdm import tqdm
 
 from speculative import drafters, sampling
-from speculative.cli import flags, models, texts, values
+from speculative.cli import flags, models, parser, texts, values
 from speculative.engines import packed
 from speculative.errors import UserError
 from speculative.filters import to_distribution
@@ -42,14 +41,8 @@ BASELINE = "autoregressive"  # where the name of a drafter stands; its K is 0
 count = values.argument(values.integer(1))
 
 
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, as main.py does."""
-
-    def __init__(self, doc):
-        super().__init__(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-
-    def error(self, message):
-        raise UserError(message)
+class Parser(parser.Parser):
+    """With the arguments that several benchmarks have."""
 
     def add_models(self, dtypes=packed.DTYPES, draft_dtype="int8"):
         self.add_argument("--draft_model_size", default="tiny-draft")
@@ -70,9 +63,9 @@ def setting(text):
 
 def grid_options(doc, **defaults):
     """The options of a command that measures a grid, checked; prompts is {domain: texts}. Raises UserError."""
-    parser = Parser(doc)
-    parser.add_models()
-    add = parser.add_argument
+    arguments = Parser(doc)
+    arguments.add_models()
+    add = arguments.add_argument
     add("--prompts", nargs="+", help="files, .txt (a prompt a line) or .jsonl (objects with prompt) [prose and code]")
     add("--n_prompts", type=count, default=4, help="at most so many of each file")
     add("--n_tokens", type=count, default=64, help="how many to decode from each prompt")
@@ -81,8 +74,8 @@ def grid_options(doc, **defaults):
     add("--K", nargs="+", type=values.argument(values.lookahead), help="lookaheads: whole numbers, or auto")
     add("--repeats", type=count, default=3)
     add("--out", help="a folder for the results and each measurement: what was interrupted goes on there")
-    parser.set_defaults(**defaults)
-    o = parser.parse_args()
+    arguments.set_defaults(**defaults)
+    o = arguments.parse_args()
     paths = {Path(path).stem: path for path in o.prompts} if o.prompts else PROMPTS
     o.prompts = {domain: texts.read_prompts(path, o.n_prompts) for domain, path in paths.items()}
     fewest = 2 + max(1 if K == "auto" else K for K in o.K)  # auto begins with 1

@@ -749,7 +749,9 @@ def test_the_command_downloads(server, folder, capsys):
     assert str(folder) in capsys.readouterr().out
 
 
-def test_ctrl_c_is_one_line_and_status_130(server, folder, capsys):
+def test_ctrl_c_is_one_line_and_status_130(server, folder, capsys, monkeypatch):
+    monkeypatch.delitem(sys.modules, "jax", raising=False)  # where another test has imported it, the process would end
+
     def interrupt(path):
         if path.endswith(TF_DATA):
             signal.raise_signal(signal.SIGINT)

@@ -46,11 +46,9 @@ def load_models(o: Options, prompts: list[str]):
     if needs_model(o.drafter):
         sizes.append((o.draft_model_size, o.draft_dtype))
     small = [load_encoder_and_hparams(model_size, o.models_dir, o.source) for model_size, _ in sizes]
-    vocabularies = [(encoder.id_to_bytes, encoder.merges) for encoder, _ in small]
-    if vocabularies[0] != vocabularies[-1]:
-        pair = f"{o.draft_model_size} and {o.target_model_size}"
-        raise UserError(f"{pair} have different vocabularies, so one cannot draft for the other")
     encoder, _ = small[0]
+    if len(small) > 1:
+        check_vocabularies({o.draft_model_size: small[1][0], o.target_model_size: encoder})
     input_ids = [encoder.encode(prompt) or [encoder.eot] for prompt in prompts]
     longest = max(map(len, input_ids))
     check_fit(o, [(hparams, dtype) for (_, hparams), (_, dtype) in zip(small, sizes, strict=True)], longest)
@@ -64,6 +62,13 @@ def load_models(o: Options, prompts: list[str]):
         read = partial(load_params, model_folder(size, o.models_dir), hparams)
         models[role] = load(read, hparams, dtype, to_probs_fn, role)
     return encoder, input_ids, models["target"], models["draft"]
+
+
+def check_vocabularies(encoders: dict) -> None:
+    """encoders: {name of the draft: its Encoder, name of the target: its own}. Raises UserError where they differ."""
+    vocabularies = [(encoder.id_to_bytes, encoder.merges) for encoder in encoders.values()]
+    if vocabularies[0] != vocabularies[-1]:
+        raise UserError(f"{' and '.join(encoders)} have different vocabularies, so one cannot draft for the other")
 
 
 def check_fit(o: Options, models: list[tuple[dict, str]], longest: int) -> None:
