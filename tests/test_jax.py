@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from tiny import convert, first_layer, logits_themselves, random_params
 
+from benchmarks.ahead_of_time import computations
 from speculative import filters
 from speculative.drafters import model_drafter
 from speculative.engines import jax_engine, jax_sampling, packed
@@ -392,12 +393,6 @@ def test_the_prefill_is_shared_by_decodes_of_the_same_prompt(networks, monkeypat
     assert [tokens(seed) for seed in range(3)] == alone and len(prefills) == 4
     tokens(0, x[:6])
     assert len(prefills) == 5
-
-
-def computations(program):
-    """A compiled program's text -> {name: its lines}."""
-    found = re.findall(r"^(?:ENTRY )?%?([\w.-]+) [^\n]*\{\n(.*?)^\}", program, re.MULTILINE | re.DOTALL)
-    return {name: body.splitlines() for name, body in found}
 
 
 @pytest.mark.parametrize("K", [0, 4])
