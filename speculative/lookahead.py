@@ -43,14 +43,17 @@ class AutoK:
             return int(not self.first_draft)  # a window while both models prefill, which is not timed; then a row
         if len(self.draft.timed) < 2:
             return int(self.prefilled)  # a window of 1, and another, as the first may have been interrupted
+        at_stake = self.draft() + self.further() + self.behind * self.feed()
+        again = self.prefilled and (self.paid or at_stake <= STAKE * self.since)
+        return self.best() or int(again)
+
+    def best(self) -> int:
+        """The K with the most expected tokens per second."""
         row, share = self.row() or 1.0, self.proposed / self.asked
         first, *later = self.acceptance()
         c, further = self.draft() / row, share * self.further() / row
         K, _ = best_k([share * first, *later], c, lambda rows: 1 + (rows - 1) * further)
-        K = K if self.further.timed else min(K, 1)
-        at_stake = self.draft() + self.further() + self.behind * self.feed()
-        again = self.prefilled and (self.paid or at_stake <= STAKE * self.since)
-        return int(again) if K == 0 else K
+        return K if self.further.timed else min(K, 1)
 
     def acceptance(self) -> Iterator[float]:
         """a_1, a_2, ...: later positions are tried less often, and lean on the one before."""

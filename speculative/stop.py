@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from encoder import Encoder, StreamDecoder
 
 from .sampling import Step
+from .trees import TreeStep
 
 
 def until_stop(steps: Iterable[Step], encoder: Encoder, stop: str | None) -> Iterator[Step]:
@@ -38,4 +39,8 @@ def cut(step: Step, n: int) -> Step:
 
     If any are cut, the n that stay are all accepted drafts: the target's own token is the last of a step.
     """
-    return step if n == len(step.tokens) else Step(step.tokens[:n], drafted=n, accepted=n)
+    if n == len(step.tokens):
+        return step
+    if isinstance(step, TreeStep):
+        return step._replace(tokens=step.tokens[:n], accepted=n, path=step.path[:n])
+    return Step(step.tokens[:n], drafted=n, accepted=n)

@@ -15,13 +15,17 @@ section 3.2 (siblings without replacement, each tested against what is left of q
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import cycle
+from itertools import accumulate, cycle
+from operator import mul
 from typing import NamedTuple
 
 import numpy as np
 
 from .drafters import earlier_ends
+from .one_hot import OneHot
 from .sampling import max_fn, sample
+
+MOST_NODES = 64
 
 Shape = tuple["Shape", ...]  # of a node: those of its children; () is a leaf
 
@@ -29,6 +33,11 @@ Shape = tuple["Shape", ...]  # of a node: those of its children; () is a leaf
 def regular(widths: Sequence[int]) -> Shape:
     """The shape whose nodes have widths[0] children at the root, widths[1] below it, and so on."""
     return (regular(widths[1:]),) * widths[0] if widths else ()
+
+
+def n_nodes(widths: Sequence[int]) -> int:
+    """Of a regular tree, without the root."""
+    return sum(accumulate(widths, mul))
 
 
 def pruned(shape: Shape, depth: int) -> Shape:
@@ -54,6 +63,10 @@ class Tree:
         self.children.append([])
         self.children[parent].append(node)
         return node
+
+    def __iter__(self):
+        """A drafter's (tokens, p), without the root."""
+        return iter((self.tokens[1:], self.p[1:]))
 
     def path(self, node: int) -> list[int]:
         """The nodes from below the root to this one."""
@@ -123,6 +136,21 @@ def tree_speculative_sampling(
         yield TreeStep(tokens, len(tree.tokens) - 1, len(tokens) - 1, tree.path(node), not tree.children[node])
 
 
+def chances(tree: Tree, q, path: Sequence[int], lenience: float = 1.0) -> list[float]:  # q [n_nodes, n_vocab]
+    """At each node of a walk that has children: the chance that one of them is accepted."""
+    found = []
+    for node in [0, *path]:
+        left, rejected = q[node], 1.0  # [n_vocab], and the chance that all children so far are
+        for child in tree.children[node]:
+            p = tree.p[child]
+            rejected *= 1 - float(np.sum(np.minimum(p, left / lenience)))
+            residual = max_fn(left - p)
+            left = residual if residual.any() else left
+        if tree.children[node]:
+            found.append(1 - rejected)
+    return found
+
+
 # ---- Who proposes ----------------------------------------------------------------------------------------------------
 
 
@@ -160,7 +188,10 @@ def drawn(p, width: int, rng: np.random.Generator):  # [n_vocab] -> up to width 
 
 
 def likeliest(p, width: int):  # [n_vocab] -> up to width of (token, one-hot)
-    order = np.argsort(-np.asarray(p), kind="stable")[:width]  # [width]
+    p = np.asarray(p)  # [n_vocab]
+    width = min(width, len(p))
+    ids = np.flatnonzero(p >= np.partition(p, len(p) - width)[len(p) - width])  # more than width where some are equal
+    order = ids[np.argsort(-p[ids], kind="stable")][:width]  # [width]
     return [(token, one_hot(token, len(p))) for token in order if p[token] > 0]
 
 
@@ -206,7 +237,5 @@ def by_paths(model: Callable) -> Callable:
     return scored
 
 
-def one_hot(token: int, n_vocab: int) -> np.ndarray:  # -> [n_vocab]
-    row = np.zeros(n_vocab, np.float32)
-    row[token] = 1
-    return row
+def one_hot(token: int, n_vocab: int) -> OneHot:  # -> [n_vocab]
+    return OneHot(int(token), n_vocab)

@@ -98,6 +98,7 @@ class Kept:
         "drafter": {"model": "model", "prompt_lookup+ngram": "prompt_lookup+ngram"},
         "source": {"openai": "openai", "huggingface": "huggingface", "https://a.example/gpt-2": ...},
         "dtype": {"bfloat16": "bfloat16"},
+        "tree": {"2,2,1": (2, 2, 1), "64": (64,), "auto": "auto", "1": (1,)},
         "target_model_size": {"1558M": "1558M", "my.model-2_b": "my.model-2_b"},
     }.items(),
 )
@@ -134,6 +135,7 @@ def test_numbers_are_numbers(flag):
         "dtype": ["", "float16", "Int8", "float32 "],
         "drafter": ["", "modle", "model+", "+", "model+modle", "model,ngram"],
         "source": ["", "ftp://a.example", "http://a.example", "a.example", "https://", "file:///etc/passwd", "OpenAI"],
+        "tree": ["", "0", "2,0", "2,,1", "2 2", "-1", "65", "8,8", "4,4,4", "two", "2,2,", "auto,1", "1e1", "٢"],
         "demo": ["false", "1", "", "yes"],
     }.items(),
 )

@@ -49,6 +49,9 @@ class Options:
     )
 
     drafter: str = flag(values.drafter, f"{', '.join(DRAFTERS)}; a+b: b where a proposes nothing", "model")
+    tree: tuple[int, ...] | str | None = flag(
+        values.tree, "draft a tree: its children by depth, as 2,2,1,1, or auto; in place of --K", None
+    )
     ngram_text: str | None = flag(values.path, "a text file for the n-gram drafter to count in", None)
 
     dtype: str = flag(values.dtype, "weight format of the target model: float32, bfloat16 or int8", "float32")
@@ -85,7 +88,7 @@ OPTIONS = {option.name: option for option in fields(Options)}
 
 # Of each group at most one may be given.
 EXCLUSIVE = [("prompt", "prompt_file", "unconditional"), ("quiet", "verbose"), ("quiet", "color"), ("verify", "json")]
-EXCLUSIVE += [("verify", "html"), ("n_samples", "html")]
+EXCLUSIVE += [("tree", "K"), ("verify", "html"), ("n_samples", "html")]
 EXCLUSIVE += [("batch", x) for x in ("n_samples", "stream", "color", "verbose", "verify", "details", "html")]
 
 # What --demo stands for: the bundled pair, and a prompt of the kind that it was trained on, to the end of a sentence.
@@ -106,7 +109,7 @@ def parse_options(**given) -> Options:
             near = same or difflib.get_close_matches(name, OPTIONS, n=1)
             raise UserError(f"unknown flag --{name:.80}" + (f": did you mean --{near[0]}?" if near else ": see --help"))
     o = Options(**{name: parse_one(name, value) for name, value in given.items() if value is not None})
-    check_exclusive({name for name, option in OPTIONS.items() if getattr(o, name) != option.default} - {"prompt"})
+    check_exclusive({name for name, option in OPTIONS.items() if getattr(o, name) != option.default} - {"prompt", "K"})
     if o.details and not (o.json or o.html):
         raise UserError("--details is about what --json writes: add --json FILE")
     if o.json and o.html and os.path.realpath(o.json) == os.path.realpath(o.html):

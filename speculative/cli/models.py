@@ -7,6 +7,7 @@ import numpy as np
 
 from speculative.cli import devices
 from speculative.cli.flags import Options
+from speculative.cli.guesses import check_tree, create_tree_draft
 from speculative.drafters import Parts, make_drafter, needs_model, ngram_model
 from speculative.engines import memory, packed
 from speculative.engines.cached import CachedModel
@@ -20,14 +21,21 @@ def create_probs_fns(o: Options, temperature: float) -> tuple[Callable, Callable
     """(the target's function from logits to distributions, the draft's), with the filters of the options."""
     to_probs = partial(to_distribution, top_k=o.top_k, top_p=o.top_p)
     draft_temperature = temperature if o.draft_temperature is None else o.draft_temperature
+    if o.tree and temperature == 0:  # the draft ranks several tokens, so it needs the chances of more than one
+        draft_temperature = draft_temperature or 1.0
     return partial(to_probs, temperature=temperature), partial(to_probs, temperature=draft_temperature)
 
 
 def create_draft_fn(o: Options, encoder, draft_model, temperature: float, ngram_text: str) -> Callable:
-    """-> rng -> the drafter of the options, which draws from that generator."""
+    """-> rng -> the drafter of the options, which draws from that generator; with --tree one that gives trees."""
     _, draft_to_probs = create_probs_fns(o, temperature)
     ngram = ngram_model(encoder.n_vocab, draft_to_probs, encoder.encode(ngram_text, allowed_special=True))
-    return lambda rng: make_drafter(o.drafter, Parts(encoder.n_vocab, rng, ngram, draft_model))
+
+    def create_draft(rng):
+        parts = Parts(encoder.n_vocab, rng, ngram, draft_model)
+        return create_tree_draft(o, parts, temperature) if o.tree else make_drafter(o.drafter, parts)
+
+    return create_draft
 
 
 def create_model_fn(params: dict, hparams: dict, to_probs: Callable) -> CachedModel:
@@ -80,6 +88,7 @@ def check_fit(o: Options, models: list[tuple[dict, str]], longest: int) -> None:
     if longest + o.n_tokens_to_generate > n_ctx:
         needed = f"the prompt's {longest} tokens and {o.n_tokens_to_generate} more"
         raise UserError(f"{needed} exceed the context of {n_ctx} tokens: shorten the one or ask for fewer of the other")
+    check_tree(o, longest, n_ctx)
     if o.verify and n_ctx < (n_new := verify.most_new(o.K)) + 2:
         raise UserError(f"--verify with --K {o.K} decodes {n_new} tokens, too many for a context of {n_ctx}")
     n_cached = o.batch // o.data_parallel * (longest + o.n_tokens_to_generate) if o.batch > 1 else None

@@ -57,11 +57,13 @@ NORM = struct(g=int, b=int)
 LAYER = struct(ln_1=NORM, attn=struct(c_attn=LINEAR, c_proj=LINEAR), ln_2=NORM, mlp=struct(c_fc=LINEAR, c_proj=LINEAR))
 JOB = struct(
     **dict.fromkeys(("n_threads", "n_layer", "n_head", "n_embd", "n_ctx"), int),
-    **dict.fromkeys(("tokens", "n_rows", "n_past", "n_last"), int),
+    **dict.fromkeys(("tokens", "positions", "sees", "n_seen", "n_rows", "n_past", "n_last"), int),
     **{"blocks": int, "wte": WEIGHT, "wpe": int, "ln_f": NORM, "no_norm": NORM, "keys": int, "values": int},
     **dict.fromkeys(("x", "qkv", "a", "hidden", "prepared", "privates", "logits", "multiply"), int),
 )
-PRIVATE = struct(**dict.fromkeys(("sums", "row", "prepared", "queries", "scores", "totals"), int))  # of one thread
+PRIVATE = struct(
+    **dict.fromkeys(("sums", "row", "prepared", "queries", "scores", "path", "totals"), int)
+)  # of a thread
 
 
 @intrinsic
@@ -99,10 +101,11 @@ def tile_bytes(w):
 
 @njit(error_model="numpy")
 def embed(job, thread):
-    """x = wte[tokens] + wpe[n_past :], of each thread a part of the columns."""
+    """x = wte[tokens] + wpe[positions], of each thread a part of the columns."""
     wte, tokens = job.wte, carray(pointer(job.tokens), job.n_rows, np.int64)
     x = floats(job.x, (job.n_rows, padded(job.n_embd)))
-    wpe = floats(job.wpe, (job.n_past + job.n_rows, job.n_embd))
+    positions = carray(pointer(job.positions), job.n_rows, np.int64)
+    wpe = floats(job.wpe, (job.n_ctx, job.n_embd))
     per_k = PER_K[wte.dtype]
     n = tile_bytes(wte)
     first, last = share(thread, job.n_threads, job.n_embd)
@@ -118,7 +121,7 @@ def embed(job, thread):
             else:
                 scale = floats(wte.scale, token + 1)[token]
                 value = F(carray(pointer(tile), n, np.int8)[at]) * scale
-            x[row, k] = value + wpe[job.n_past + row, k]
+            x[row, k] = value + wpe[positions[row], k]
 
 
 @njit(error_model="numpy")
@@ -197,12 +200,29 @@ def softmax_without_division(scores, n_seen):
 
 
 @njit(error_model="numpy")
+def softmax_on_path(scores, sees, path):
+    """The same for a row of a tree, which sees [n] some slots. What they add up to is taken in the order of the path,
+    without gaps, so that its bits are those of the same text as a chain."""
+    for j in range(len(scores)):
+        if j >= len(sees) or not sees[j]:
+            scores[j] = -np.inf
+    most, n = largest(scores), 0
+    for j in range(len(scores)):
+        scores[j] = exp(scores[j] - most)
+    for j in range(len(sees)):
+        if sees[j]:
+            path[n] = scores[j]
+            n += 1
+    return total(path[:n])
+
+
+@njit(error_model="numpy")
 def attention(job, private, layer, head):
     """One head: appends its keys and values to the cache; then each row attends to all tokens up to its own.
 
     keys lie as [n_ctx / LANES, d_head, LANES] and values as [d_head / LANES, n_ctx, LANES], rounded up to whole tiles,
-    so both products are those of a packed weight. The slots of the cache beyond n_seen get the probability 0 and
-    change no bit; they hold finite numbers.
+    so both products are those of a packed weight. The slots of the cache that a row does not see get the probability 0
+    and change no bit; they hold finite numbers.
     """
     d_head = job.n_embd // job.n_head
     n_room, d_room = padded_to_tiles(job.n_ctx), padded_to_tiles(d_head)
@@ -236,7 +256,11 @@ def attention(job, private, layer, head):
             multiply_tile(job.multiply, FLOAT32, n_rows, private.queries, 4 * d_head, where, into, 4 * n_room, d_head)
         totals = floats(private.totals, ROWS)
         for row in range(n_rows):
-            totals[row] = softmax_without_division(scores[row, :n_slots], job.n_past + first + row + 1)
+            if job.sees:
+                sees = carray(pointer(job.sees + (first + row) * job.n_seen), job.n_seen, np.uint8)
+                totals[row] = softmax_on_path(scores[row, :n_slots], sees, floats(private.path, n_room))
+            else:
+                totals[row] = softmax_without_division(scores[row, :n_slots], job.n_past + first + row + 1)
         for tile in range(d_room // LANES):
             sums[:n_rows] = 0
             where = values + tile * 4 * LANES * job.n_ctx

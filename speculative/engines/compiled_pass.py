@@ -94,23 +94,39 @@ class CompiledPass:
             "prepared": (CHUNK, width),
             "queries": (ROWS, self.n_embd),
             "scores": (ROWS, n_room),
+            "path": (n_room,),
             "totals": (ROWS,),
         }
         privates, self.kept_private = np.zeros(n_threads, PRIVATE), []
         for private in privates:
             fill(private, {name: aligned(shape, np.float32) for name, shape in shapes.items()}, self.kept_private)
-        call = dict.fromkeys(("tokens", "n_rows", "n_past", "n_last", "logits"), 0)
+        call = dict.fromkeys(("tokens", "positions", "sees", "n_seen", "n_rows", "n_past", "n_last", "logits"), 0)
         fields = {**self.fields, "privates": privates, "n_threads": n_threads, **call}
         fill(self.job[0], fields, self.kept_private)
         self.n_threads = n_threads
 
-    def __call__(self, tokens, n_last: int) -> np.ndarray:  # [n] -> [n_last, n_vocab]
-        """The tokens come after the first `length`, whose keys and values are known. Raises UserError where a thread
-        dies. Then hidden [n_last, n_embd] is what the last block gave for the last n_last tokens."""
+    def move(self, slots: np.ndarray, to: int) -> None:  # [n]
+        """As KVCache.move."""
+        keys, values = self.buffers["keys"], self.buffers["values"]
+        keys = keys.reshape(*keys.shape[:2], -1, keys.shape[3], LANES)  # [n_layer, n_head, n_tiles, d_head, LANES]
+        values = values.reshape(
+            *values.shape[:2], -1, values.shape[2], LANES
+        )  # [n_layer, n_head, d_tiles, n_ctx, LANES]
+        there = np.arange(to, to + len(slots))
+        keys[:, :, there // LANES, :, there % LANES] = keys[:, :, slots // LANES, :, slots % LANES]
+        values[:, :, :, there] = values[:, :, :, slots]
+
+    def __call__(self, tokens, n_last: int, positions=None, sees=None) -> np.ndarray:  # [n] -> [n_last, n_vocab]
+        """The tokens come after the first `length`, whose keys and values are known. In a tree, positions [n] and sees
+        [n, length + n] say where they stand and which others they see. Raises UserError where a thread dies. Then
+        hidden [n_last, n_embd] is what the last block gave for the last n_last tokens."""
         team = self.team()
         if self.n_threads != team.n_threads:
             self.share(team.n_threads)
         tokens = np.ascontiguousarray(tokens, np.int64)  # [n]
+        positions = np.arange(self.length, self.length + len(tokens)) if positions is None else positions  # [n]
+        positions = np.ascontiguousarray(positions, np.int64)  # [n]
+        sees = None if sees is None else np.ascontiguousarray(sees, np.uint8)  # [n, length + n]
         logits = np.empty((n_last, self.n_vocab), np.float32)  # [n_last, n_vocab]
         self.hidden = np.empty((n_last, self.n_embd), np.float32)  # [n_last, n_embd]
         n_before = len(tokens) - n_last  # tokens whose logits are not wanted
@@ -118,7 +134,9 @@ class CompiledPass:
         for chunk in range(n_chunks):
             first, end = (len(tokens) * i // n_chunks for i in (chunk, chunk + 1))
             wanted = slice(max(0, first - n_before), max(0, end - n_before))
-            job["tokens"], job["n_rows"], job["n_past"] = tokens[first:].ctypes.data, end - first, self.length
+            job["tokens"], job["positions"] = tokens[first:].ctypes.data, positions[first:].ctypes.data
+            job["sees"], job["n_seen"] = (0, 0) if sees is None else (sees[first:].ctypes.data, sees.shape[1])
+            job["n_rows"], job["n_past"] = end - first, self.length
             job["n_last"], job["logits"] = wanted.stop - wanted.start, logits[wanted].ctypes.data
             team.run(self.job)
             self.hidden[wanted] = self.x[end - first - job["n_last"] : end - first, : self.n_embd]

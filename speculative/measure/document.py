@@ -26,6 +26,7 @@ def document(
     read = [{"text": p, "tokens": [int(token) for token in ids]} for p, ids in zip(prompts, input_ids, strict=True)]
     runs = {"autoregressive": autoregressive, "speculative": speculative}
     shown = {token for run in runs.values() for i in run.iterations if i.details for token in token_ids(i.details)}
+    shown |= {token for i in speculative.iterations if i.tree for token in i.tree["tokens"]}
     return {
         "schema": SCHEMA,
         "options": options,

@@ -36,6 +36,7 @@ def counts(speculative: Recorder) -> dict:
         "iterations": len(steps),
         "drafted": drafted,
         "accepted": sum(step.accepted for step in steps),
+        "tree": any(i.tree for i in speculative.iterations),
         "usual_K": Counter(step.drafted for step in steps).most_common(1)[0][0] if steps else None,
         "r": share(n_tokens, drafted + len(steps)),
         "tokens_per_iteration": share(n_tokens, len(steps)),
@@ -92,7 +93,7 @@ def predictions(autoregressive: Recorder, speculative: Recorder, counted: dict) 
         "mean_beta": mean_beta,
         "predicted_blog": blog_speedup(counted["r"], K, c, mean_beta),
     }
-    if (alpha := counted["alpha"]) is not None:
+    if (alpha := counted["alpha"]) is not None and not counted["tree"]:  # theirs are formulas for a chain
         best, best_speedup = best_k(acceptance(counted), c, beta)
         found |= {
             "predicted_leviathan": mean(leviathan_tokens(alpha, m) for m in windows) / (K * c + mean_beta),

@@ -10,8 +10,10 @@ from speculative.engines.cached import common_prefix
 from speculative.measure.analysis import acceptance_chance, matching_chance
 from speculative.measure.details import details
 from speculative.sampling import Step
+from speculative.trees import Tree, TreeStep, chances
 
 HELD = 2**24  # probabilities, 64 MB, that wait for the end of the run before their details are taken
+IN_TREE = 32  # tokens: no path down a tree is longer
 IN_STEP = 2  # tokens: after a window that was accepted whole, the draft is this far behind; reading them is no prefill
 
 
@@ -28,6 +30,7 @@ class Iteration:
     alpha: list[float] = field(default_factory=list)  # the chance of acceptance where a draft was tested, in order
     matching: list[float] = field(default_factory=list)  # Σ p q, likewise
     proposers: list[str] = field(default_factory=list)  # who proposed each draft, where the drafter tells
+    tree: dict | None = None  # {tokens, parents, path}, where the draft was one; node 0 is the last token of the text
     details: dict | None = None  # what decided this step (details.py), if that is kept
 
 
@@ -84,21 +87,23 @@ class Recorder:
     def draft(self, draft: Callable) -> Callable:
         def recorded(x, k):
             start = self.clock()
-            self.x_draft, self.p = tokens, _ = draft(x, k)
+            self.proposal = self.x_draft, self.p = draft(x, k)
             self.now.drafting = self.clock() - start
             self.now.proposers = getattr(draft, "proposers", [])
-            self.now.draft_prefill = len(x) - common_prefix(self.drafted, x) > IN_STEP
-            self.drafted = np.append(x, tokens).astype(int)
-            return tokens, self.p
+            is_tree = isinstance(self.proposal, Tree)
+            self.now.draft_prefill = len(x) - common_prefix(self.drafted, x) > (IN_TREE if is_tree else IN_STEP)
+            self.drafted = np.append(x, [] if is_tree else self.x_draft).astype(int)
+            return self.proposal
 
         return recorded
 
     def target(self, target_model: Callable) -> Callable:
-        def recorded(x, n_last=1):
+        def recorded(x, n_last=1):  # or a tree
             start = self.clock()
             self.q = target_model(x, n_last)  # [n_last, n_vocab]
             self.now.scoring = self.clock() - start
-            self.now.prefill = len(x) - common_prefix(self.seen, x) > n_last
+            most = IN_TREE if isinstance(n_last, Tree) else n_last
+            self.now.prefill = len(x) - common_prefix(self.seen, x) > most
             self.seen = np.asarray(x)
             self.draws.clear()
             return self.q
@@ -123,6 +128,11 @@ class Recorder:
             if self.now.seconds is not None:
                 self.now.seconds = seconds
             self.now.proposers = self.now.proposers[: step.drafted]  # which a stop text may have cut
+            if isinstance(step, TreeStep):
+                self.note_tree(step)
+                self.samples[-1].append(self.now)
+                yield step
+                continue
             n_met = min(len(step.tokens), step.drafted)  # none after the first that is rejected, or after a stop
             del self.now.alpha[n_met:], self.now.matching[n_met:]
             for p, q in list(zip(self.p, self.q, strict=False))[:n_met]:  # [n_vocab] each
@@ -134,6 +144,11 @@ class Recorder:
                     self.take_details()
             self.samples[-1].append(self.now)
             yield step
+
+    def note_tree(self, step: TreeStep) -> None:
+        tree = self.proposal
+        self.now.alpha = chances(tree, self.q, step.path, self.lenience)
+        self.now.tree = {"tokens": tree.tokens[1:], "parents": tree.parents[1:], "path": step.path}
 
     def take_details(self) -> None:
         for iteration, x_draft, p, q, draws in self.held:
@@ -172,5 +187,6 @@ class Recorder:
 
 def origins(step: Step) -> list[str]:
     """Where each of a step's tokens came from. The drafts come first; the last token is the target's own."""
-    own = "autoregressive" if step.drafted == 0 else "bonus" if step.accepted == step.drafted else "resampled"
+    at_end = getattr(step, "bonus", step.accepted == step.drafted)  # of the window, or of a path down a tree
+    own = "autoregressive" if step.drafted == 0 else "bonus" if at_end else "resampled"
     return [*["accepted"] * step.accepted, own][: len(step.tokens)]

@@ -19,7 +19,7 @@ def summary(f: dict) -> list[str]:
     if seconds["scoring"]:
         parts = [f"{seconds[part] / seconds['speculative']:.0%} {part}" for part in ("drafting", "scoring", "rest")]
         lines.append(f"Time = {', '.join(parts)}")
-    if f["predicted_leviathan"] is not None:
+    if f["predicted_blog"] is not None and f["drafted"]:
         costs = f"c = {f['c']:.3f}, β = {f['mean_beta']:.2f}"
         measured = f"{f['speedup_without_prefill']:.2f}x"
         formula = f"r(K + 1) / (Kc + β), {costs}; measured {measured} without the prefill"
@@ -31,13 +31,18 @@ def advice(f: dict) -> str:
     """One sentence: what would make it faster, or why speculation cannot pay here."""
     if not f["drafted"]:
         return "Nothing was drafted, so this was autoregressive decoding."
-    if f["predicted_leviathan"] is None:
+    if f["predicted_blog"] is None:
         return "The run is too short to tell more: every call was also a prefill." if f["seconds"]["scoring"] else ""
     if f["seconds"]["rest"] is not None and f["seconds"]["rest"] > 0.25 * f["seconds"]["speculative"]:
         return "Much of the time passes outside of both models; with larger ones it would matter less."
     if f["iterations"] > 4 and not 2 / 3 < f["speedup_without_prefill"] / f["predicted_blog"] < 1.5:
         return "Measured and predicted speedup are far apart: something else took time, so run it again."
     K = f["drafted"] / f["iterations"]
+    if f["tree"]:
+        return (
+            f"An iteration scores {K:.1f} guesses and walks along {f['accepted'] / f['iterations']:.1f} of them; "
+            "--tree auto weighs what guesses bring against what they take."
+        )
     if f["best_K"] == 0:
         takes = f["mean_beta"] + K * f["c"]
         return (
@@ -64,11 +69,13 @@ def details(
     if f["met_by_position"]:
         counted = zip(f["accepted_by_position"], f["met_by_position"], strict=True)
         chance = "Σ min(p, q) = 1 - TVD(p, q)" if lenience == 1 else f"Σ min(p, q / {lenience:g})"
+        chance = "the chance that one of the siblings is accepted" if f["tree"] else chance
         rows += [
             ("by position", " ".join(f"{a}/{n}" for a, n in counted), "accepted / tested, first to last of the window"),
             ("α", f"{f['alpha']:.3f}", f"mean of {chance}"),
-            ("naive matching", f"{f['matching']:.3f}", "mean of Σ p q: what it would accept in place of α"),
         ]
+    if f["matching"] is not None:
+        rows.append(("naive matching", f"{f['matching']:.3f}", "mean of Σ p q: what it would accept in place of α"))
     if f["c"] is not None:
         rows.append(("c", f"{f['c']:.3f}", f"t_draft / t_target = {ms(f['t_draft'])} / {ms(f['t_target'])}"))
     if f["mean_beta"] is not None and f["drafted"]:

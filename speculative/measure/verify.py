@@ -127,7 +127,7 @@ def check_greedy(decoders: Decoders, prompts, lookaheads: Iterable, N: int) -> C
 
 
 def lookahead_name(K) -> str:
-    return "auto" if callable(K) else str(K)
+    return getattr(K, "name", "auto") if callable(K) else str(K)
 
 
 def check_rows(decoders: Decoders, prompts, most: int) -> Check:
@@ -154,6 +154,22 @@ def check_rows(decoders: Decoders, prompts, most: int) -> Check:
                     found = f"prompt {number}, {n_rows} rows, {case}: they differ from single rows, by up to {gap:.2g}"
                     return Check("rows", False, found)
     return Check("rows", True, f"{compared} rows, in windows of 1 to {most}, equal to the bit those computed alone")
+
+
+def check_nodes(decoders: Decoders, prompts, shape) -> Check:
+    """For each prompt: the rows of a tree of guesses that are scored in one call, against each path as a text."""
+    model, compared = decoders.target_model, 0
+    for number, x in enumerate(prompts, start=1):
+        tree = decoders.make_draft(np.random.default_rng(0)).tree(x, shape)
+        rows = np.asarray(model.tree(x, tree))  # [n_nodes, n_vocab]
+        for node, row in enumerate(rows):
+            path = [tree.tokens[i] for i in tree.path(node)]
+            compared += 1
+            if not np.array_equal(row, decoders.direct([*x, *path], 1)[0]):
+                return Check(
+                    "nodes", False, f"prompt {number}, node {node}: its row differs from that of its path alone"
+                )
+    return Check("nodes", True, f"{compared} rows of trees equal to the bit those of their paths")
 
 
 def check_sampled(decoders: Decoders, prompts, K, seed, draws, seconds, clock) -> list[Check]:
