@@ -155,12 +155,14 @@ class DeviceDecoder:
             self.kept = kept, state
             output, done = jax.tree.map(np.array, (output, done))  # [block, n_batch, ...], [n_batch]
             lengths += output.count.sum(axis=0)
+            output = [a.tolist() for a in output]
             for i in range(int(calls)):
                 rows = []
                 for slot, number in enumerate(serves):
-                    if number is None or not output.count[i, slot]:
+                    given = Output(*(a[i][slot] for a in output))
+                    if number is None or not given.count:
                         continue
-                    row = row_of(number, Output(*(a[i, slot] for a in output)))
+                    row = row_of(number, given)
                     if cut := stop and stop(number, row.step):
                         row, serves[slot], done[slot] = row._replace(step=cut), None, True
                     rows.append(row)
@@ -412,11 +414,10 @@ class DeviceDecoder:
 
 
 def row_of(number: int, output: Output) -> Row:
-    """An Output on the host, where its arrays are of a whole call for one prompt."""
-    accepted, drafted = int(output.count) - 1, int(output.drafted)
-    tested = min(accepted + 1, drafted)
-    step = Step(output.tokens[: accepted + 1].tolist(), drafted, accepted)
-    return Row(number, step, output.alpha[:tested].tolist(), output.matching[:tested].tolist())
+    """An Output of a call for one prompt, on the host, in plain numbers and lists."""
+    tested = min(output.count, output.drafted)
+    step = Step(output.tokens[: output.count], output.drafted, accepted=output.count - 1)
+    return Row(number, step, output.alpha[:tested], output.matching[:tested])
 
 
 def for_each_row(vmap: Callable, function: Callable, *batch):
