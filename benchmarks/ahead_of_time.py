@@ -1,9 +1,10 @@
 """What the loop becomes on a device that is not at hand: python -m benchmarks.ahead_of_time [--topology v5e:2x2]
 
-XLA compiles the loop of the two sizes for the device, from shapes alone, and this counts for one iteration the kernels
-that it starts and the bytes that they read and write, beside those that no program can do without: the weights, once
-for a call of the target and once for each draft. The plugin of the device must be installed (for a TPU: pip install
-libtpu), the device not; without a topology it compiles for the devices that there are.
+XLA compiles the loop of the two sizes for the device, from shapes alone. This counts the kernels that one iteration
+starts, and the bytes that XLA expects a program of one iteration to read and write, what it does before and after the
+loop included; beside them those that nothing can do without: the weights, once for a call of the target and once for
+each draft. The plugin of the device must be installed (for a TPU: pip install libtpu), the device not; without a
+topology it compiles for the devices that there are.
 """
 
 import re
