@@ -1,7 +1,7 @@
 """GPT-2's forward pass, from scratch, in NumPy: token ids in, logits out.
 
 Read it from the bottom up (gpt2 is the whole network) or from the top down (each function uses only those above it).
-Every array has one row for each token; the comments give the shapes. What is not named here is not in the network.
+Activations have one row for each token; the comments give the shapes. This file is the whole network.
 
 Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners"; the names are picoGPT's.
 """
@@ -48,15 +48,14 @@ def attention(q, k, v, sees=None):  # [n_head, n_q, d_head], [n_head, n_k, d_hea
     """Causal attention (Vaswani et al. 2017, section 3.2.1), all heads in one batched product.
 
     The queries belong to the last n_q of the n_k tokens; each sees the keys up to its own and none after it. Where the
-    tokens are no sequence but a tree, sees [n_q, n_k] is true for the keys that a query sees.
+    tokens form a tree, sees [n_q, n_k] says which keys each query attends to.
     """
     n_q, d_head, n_k = *q.shape[-2:], k.shape[-2]
     if sees is None:
         sees = np.tri(n_q, n_k, k=n_k - n_q, dtype=bool)  # [n_q, n_k], false where the key comes after the query
     scores = q @ np.swapaxes(k, -1, -2) / math.sqrt(d_head)  # [n_head, n_q, n_k]
-    return (
-        softmax(np.where(sees, scores, np.float32(-1e10))) @ v
-    )  # [n_head, n_q, n_k], [n_head, n_k, d_head] -> [n_head, n_q, d_head]
+    weights = softmax(np.where(sees, scores, -1e10))  # [n_head, n_q, n_k]
+    return weights @ v  # -> [n_head, n_q, d_head]
 
 
 def mha(x, c_attn, c_proj, n_head, attend=attention):  # [n_seq, n_embd] -> [n_seq, n_embd]
@@ -71,7 +70,7 @@ def mha(x, c_attn, c_proj, n_head, attend=attention):  # [n_seq, n_embd] -> [n_s
 
 
 def transformer_block(x, mlp, attn, ln_1, ln_2, n_head, attend=attention):  # [n_seq, n_embd] -> [n_seq, n_embd]
-    """Communicate (attention), then compute (feed-forward), each added to the stream that it reads."""
+    """Communicate (attention), then compute (feed-forward), each added to the residual stream that it reads."""
     x = x + mha(layer_norm(x, **ln_1), **attn, n_head=n_head, attend=attend)
     return x + ffn(layer_norm(x, **ln_2), **mlp)
 

@@ -37,7 +37,7 @@ def run_sampling_fn(title, decode_fn, o, encoder, prompt):
     recorder = Recorder(o.lenience, details=o.details or bool(o.html))
     with Display(title, o, encoder, o.n_samples) as display:
         for number in range(o.n_samples):
-            rng = np.random.default_rng([o.seed, number] if number else o.seed)
+            rng = np.random.default_rng([o.seed, number] if number else o.seed)  # the first is the blog's
             display.begin(prompt)
             for step in recorder.watch(until_stop(decode_fn(recorder.rng(rng), recorder), encoder, o.stop)):
                 display.push(step)
@@ -93,7 +93,7 @@ def main(
         ("Speculative Decode", speculative_decode),
     ):
         for model in models:
-            model.forget()
+            model.forget()  # both decoders start with an empty cache
         if o.batch > 1:
             runs.append(devices.run_batch_fn(title, decode_fn, o, encoder, prompts))
         else:

@@ -25,7 +25,8 @@ from tqdm import tqdm
 
 from speculative import drafters, sampling, trees
 from speculative.autotree import AutoTree
-from speculative.cli import flags, guesses, models, parser, texts, values
+from speculative.cli import flags, models, parser, texts, values
+from speculative.cli.trees import create_tree_draft
 from speculative.engines import packed
 from speculative.errors import UserError
 from speculative.filters import to_distribution
@@ -141,7 +142,7 @@ class Pair:
         elif s.K == "tree" or "," in str(s.K):
             if self.draft:  # which at temperature 0 has to rank more than one token
                 self.draft.to_probs = partial(to_distribution, temperature=s.temperature or 1.0, top_p=s.top_p)
-            create = guesses.create_tree_draft(s, self.parts(rng), s.temperature)
+            create = create_tree_draft(s, self.parts(rng), s.temperature)
             draft, target = recorder.draft(create), recorder.target(self.target.tree)
             shape = None if s.K == "tree" else trees.regular(values.tree(s.K))
             decode = AutoTree().decode if s.K == "tree" else partial(trees.tree_speculative_sampling, shape=shape)

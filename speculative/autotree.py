@@ -1,9 +1,9 @@
 """A tree that chooses its shape, again and again, from what the run has measured so far.
 
-With a chance for each depth and rank that a child is the one walked to, a node is reached with the product of the
+With a chance for each depth and rank that the child is accepted, a node is reached with the product of the
 chances along its path. The expected tokens of a tree are 1 and the sum of these over its nodes. So the best tree of n
 nodes and a depth holds the n likeliest, and as a child is never likelier than its parent, they are found one by one,
-from the root outwards. (What the draft takes for a further node of a level is counted, but not searched over: it is
+from the root outwards. (The draft's cost of a further node in a level is included, but not optimised for: it is
 small.) Of the best trees of every depth and size, the one with the most expected tokens per second is
 taken. The chain is among them, and the tree without nodes, which is autoregressive decoding.
 
@@ -25,13 +25,13 @@ SETTLED = 8  # windows for which a shape is kept, as choosing one takes half a m
 def best_shape(
     chances: Sequence[Sequence[float]],  # [depth][rank]: that this child is the one walked to
     level: float,
-    row: float,
+    node: float,
     beta: Callable[[int], float],
     most: int = NODES,
 ) -> tuple[Shape, float]:
     """(shape, speedup) of the most expected tokens per second; of equal ones, the shallowest and smallest.
 
-    Over the seconds of one row of the target: a level of the tree takes the drafter `level`, and `row` for each node
+    Over the seconds of one row of the target: a level of the tree takes the drafter `level`, and `node` for each one
     but the first that it expands there; the target takes beta(1 + nodes).
     """
     best, best_speedup = (), 1.0
@@ -43,17 +43,18 @@ def best_shape(
                 break
             chance, path = heapq.heappop(likeliest)
             parent, d = path[:-1], len(path)
-            takes += 0 if tree[parent] else row if d <= levels else level
+            if not tree[parent]:  # the draft has to expand the parent: the first of a new level, or a further one
+                takes += level if d > levels else node
             levels = max(levels, d)
             tree[parent] += 1
             tree[path] = 0
             tokens -= chance
             if (speedup := tokens / (takes + beta(n + 1))) > best_speedup:
                 best, best_speedup = to_shape(tree, ()), speedup
-            if path[-1] + 1 < len(chances[d - 1]):
+            if path[-1] + 1 < len(chances[d - 1]):  # its next sibling
                 sibling = chance * chances[d - 1][path[-1] + 1] / max(chances[d - 1][path[-1]], 1e-9)
                 heapq.heappush(likeliest, (sibling, (*parent, path[-1] + 1)))
-            if d < depth:
+            if d < depth:  # its first child
                 heapq.heappush(likeliest, (chance * chances[d][0], (*path, 0)))
     return best, best_speedup
 
@@ -75,7 +76,7 @@ class AutoTree(AutoK):
 
     def __call__(self) -> Shape:
         shape = super().__call__()
-        return ((),) * shape if isinstance(shape, int) else shape
+        return ((),) * shape if isinstance(shape, int) else shape  # AutoK's 0 or 1 is a tree of as many nodes
 
     def best(self) -> Shape:
         self.settled -= 1

@@ -111,6 +111,12 @@ def test_what_was_forgotten_leaves_no_trace():
     assert np.array_equal(used(x, 5), fresh(x, 5))
 
 
+@pytest.mark.parametrize("tokens", [[-1], [HPARAMS["n_vocab"]], [0] * (HPARAMS["n_ctx"] + 1)])
+def test_what_is_not_there_is_not_looked_up(tokens):
+    with pytest.raises(ValueError, match="one was asked for that is not there"):
+        new_pass()[0](tokens, 1)
+
+
 def test_exp():
     xs = np.linspace(-86.9, 0, 10_001).astype(np.float32)
     ours = np.array([elementwise.exp(x) for x in xs], np.float64)

@@ -144,7 +144,7 @@ def test_one_prompt_several_times_is_sampled_anew_for_each(run_json):
         ({"batch": 2, "engine": "numpy"}, "--batch needs the loop on the device"),
         ({"batch": 2, "K": "auto"}, "--batch needs the loop on the device"),
         ({"batch": 2, "drafter": "prompt_lookup"}, "--batch needs the loop on the device"),
-        ({"batch": 2, "stream": True}, "--batch and --stream exclude each other"),
+        ({"batch": 2, "stream": True}, "--batch and --stream cannot be combined"),
         ({"batch": 4097}, "--batch must be a whole number from 1 to 4096"),
         ({"threads": 2}, "--threads is for --engine numpy"),
         ({"batch": 4, "data_parallel": 3}, "--data_parallel 3 gives each copy of the models as many prompts"),

@@ -145,7 +145,7 @@ def test_greedy_texts_are_equal(run, drafter, tree):  # noqa: F811
 
 def test_it_is_reported(run_json):  # noqa: F811
     out, document = run_json(tree="2,2,1")
-    assert re.search(r"An iteration scores \d+\.\d guesses and walks along \d\.\d of\nthem|of them; --tree auto", out)
+    assert re.search(r"Of \d+\.\d draft tokens an iteration, \d\.\d were accepted", out)
     sample = document["speculative"]["samples"][0]
     assert sum(i["tokens"] for i in sample["iterations"]) == 12 == len(sample["origins"])
     for i in sample["iterations"]:

@@ -139,8 +139,9 @@ def notes(o: Options) -> list[str]:
     found = []
     if o.lenience < 1:
         found.append(f"Note: with lenience {o.lenience:g} the speculative text is not distributed as the target's.")
-    if o.K == "auto" and o.temperature > 0:
-        found.append("Note: --K auto goes by measured times, so the same seed may give another text next time.")
+    if "auto" in (o.K, o.tree) and o.temperature > 0:
+        flag = "--tree" if o.tree else "--K"
+        found.append(f"Note: {flag} auto depends on measured times, so the same seed may give another text next time.")
     return found
 
 

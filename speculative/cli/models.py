@@ -7,7 +7,7 @@ import numpy as np
 
 from speculative.cli import devices
 from speculative.cli.flags import Options
-from speculative.cli.guesses import check_tree, create_tree_draft
+from speculative.cli.trees import check_tree, create_tree_draft
 from speculative.drafters import Parts, make_drafter, needs_model, ngram_model
 from speculative.engines import memory, packed
 from speculative.engines.cached import CachedModel
@@ -47,8 +47,8 @@ def create_model_fn(params: dict, hparams: dict, to_probs: Callable) -> CachedMo
 def load_models(o: Options, prompts: list[str]):
     """(encoder, each prompt's ids, target model, draft model or None) of the options. Raises UserError.
 
-    The small files are read first: whether the models fit each other, the prompts their context and their weights the
-    memory is known before gigabytes are read.
+    The small files are read first, so that vocabularies that differ, too long a prompt or too little memory are
+    reported before gigabytes are read.
     """
     sizes = [(o.target_model_size, o.dtype)]
     if needs_model(o.drafter):
@@ -87,7 +87,9 @@ def check_fit(o: Options, models: list[tuple[dict, str]], longest: int) -> None:
     n_ctx = min(hparams["n_ctx"] for hparams, _ in models)
     if longest + o.n_tokens_to_generate > n_ctx:
         needed = f"the prompt's {longest} tokens and {o.n_tokens_to_generate} more"
-        raise UserError(f"{needed} exceed the context of {n_ctx} tokens: shorten the one or ask for fewer of the other")
+        raise UserError(
+            f"{needed} exceed the context of {n_ctx} tokens: shorten the prompt or lower --n_tokens_to_generate"
+        )
     check_tree(o, longest, n_ctx)
     if o.verify and n_ctx < (n_new := verify.most_new(o.K)) + 2:
         raise UserError(f"--verify with --K {o.K} decodes {n_new} tokens, too many for a context of {n_ctx}")
@@ -102,6 +104,6 @@ def load_on_numpy(read: Callable, hparams: dict, dtype: str, to_probs: Callable,
     """read(convert) gives the parameters, as utils.load_params does."""
     model = create_model_fn(read(packed.packer(dtype)), hparams, to_probs)
     # The first call of each kind pays for memory and threads that the later ones find ready: it is not timed.
-    for n_last in (1, 5):  # a row; a window of rows, which other code multiplies
+    for n_last in (1, 5):  # a row; a window of rows
         model(np.zeros(min(8, model.n_ctx), int), min(n_last, model.n_ctx))
     return model

@@ -7,8 +7,8 @@ from functools import partial
 from speculative.cli.devices import create_decoder, runs_as_one_loop
 from speculative.cli.exits import fail
 from speculative.cli.flags import Options
-from speculative.cli.guesses import tree_decoder, with_trees
 from speculative.cli.models import create_draft_fn, create_probs_fns
+from speculative.cli.trees import tree_decoder, with_trees
 from speculative.lookahead import AutoK
 from speculative.measure import verify
 from speculative.trees import regular

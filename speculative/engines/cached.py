@@ -84,7 +84,7 @@ class CachedModel:
         return self.to_probs(self.logits(x, np.arange(-1, len(x) - 1), n_last))  # [n_last, n_vocab]
 
     def tree(self, x, tree, nodes=None) -> np.ndarray:  # [n], trees.Tree, [m] -> [m, n_vocab]
-        """What follows each of these nodes (default: all) of a tree of guesses whose root is the last token of x.
+        """What follows each of these nodes (default: all) of a tree of drafts whose root is the last token of x.
 
         Each node sees the text and the path to itself, and nothing else of the tree. Raises ValueError as above.
         """

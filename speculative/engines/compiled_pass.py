@@ -118,12 +118,18 @@ class CompiledPass:
 
     def __call__(self, tokens, n_last: int, positions=None, sees=None) -> np.ndarray:  # [n] -> [n_last, n_vocab]
         """The tokens come after the first `length`, whose keys and values are known. In a tree, positions [n] and sees
-        [n, length + n] say where they stand and which others they see. Raises UserError where a thread dies. Then
-        hidden [n_last, n_embd] is what the last block gave for the last n_last tokens."""
+        [n, length + n] say where they stand and which others they see. Then hidden [n_last,
+        n_embd] is what the last block gave for the last n_last of them. Raises UserError where a thread dies, and
+        ValueError for what is no token or does not fit, as compiled code looks up whatever it is given."""
         team = self.team()
         if self.n_threads != team.n_threads:
             self.share(team.n_threads)
         tokens = np.ascontiguousarray(tokens, np.int64)  # [n]
+        if self.length + len(tokens) > self.fields["n_ctx"] or np.any((tokens < 0) | (tokens >= self.n_vocab)):
+            n_ctx = self.fields["n_ctx"]
+            raise ValueError(
+                f"there are {n_ctx} positions and {self.n_vocab} tokens: one was asked for that is not there"
+            )
         positions = np.arange(self.length, self.length + len(tokens)) if positions is None else positions  # [n]
         positions = np.ascontiguousarray(positions, np.int64)  # [n]
         sees = None if sees is None else np.ascontiguousarray(sees, np.uint8)  # [n, length + n]

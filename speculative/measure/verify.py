@@ -157,7 +157,7 @@ def check_rows(decoders: Decoders, prompts, most: int) -> Check:
 
 
 def check_nodes(decoders: Decoders, prompts, shape) -> Check:
-    """For each prompt: the rows of a tree of guesses that are scored in one call, against each path as a text."""
+    """For each prompt: the rows of a tree that are scored in one call, against each path as a text."""
     model, compared = decoders.target_model, 0
     for number, x in enumerate(prompts, start=1):
         tree = decoders.make_draft(np.random.default_rng(0)).tree(x, shape)

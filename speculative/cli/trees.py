@@ -23,9 +23,11 @@ def check_tree(o: Options, n_prompt: int, n_ctx: int) -> None:
     if o.tree is None:
         return
     if o.engine != "numpy":
-        raise UserError("--tree is for --engine numpy: JAX's loop drafts chains")
+        raise UserError("--tree needs --engine numpy: JAX's loop drafts chains")
     if bad := [name for name in drafter_names(o.drafter) if name.startswith("staged")]:
-        raise UserError(f"--tree has model, prompt_lookup, ngram, and any of them joined by +: {bad[0]} drafts a chain")
+        raise UserError(
+            f"--tree works with --drafter model, prompt_lookup, ngram, or any joined by +: {bad[0]} drafts a chain"
+        )
     depth, nodes = (0, NODES) if o.tree == "auto" else (len(o.tree), n_nodes(o.tree))
     if depth >= o.n_tokens_to_generate:
         raise UserError(
@@ -54,7 +56,7 @@ def create_tree_draft(o: Options, parts: Parts, temperature: float) -> Callable:
 
 
 def with_trees(create_draft: Callable, create_tree_draft: Callable) -> Callable:
-    """A drafter of chains, which the law is tested by, that has one of trees as its attribute tree."""
+    """A drafter of chains, by which --verify orders its histograms, with one of trees as its attribute tree."""
 
     def create(rng):
         draft = create_draft(rng)
@@ -66,7 +68,7 @@ def with_trees(create_draft: Callable, create_tree_draft: Callable) -> Callable:
 
 
 def tree_decoder(tree) -> Callable:
-    """What stands for K in verify: makes what decodes with such trees."""
+    """Stands for K in --verify: a factory of decoders with such trees."""
 
     def decode(x, draft, target_model, N, rng, **options):
         if tree == "auto":
