@@ -104,23 +104,22 @@ class AutoTree(AutoK):
 
     def decode(self, x, draft: Callable, target_model: Callable, N: int, rng, **options) -> Iterator[TreeStep]:
         """tree_speculative_sampling(x, draft, target_model, N, shape=self, rng, **options), watched."""
-        took = {}
+        shape, tree, drafting = (), None, 0.0  # what was asked for, what came, and the seconds that it took
 
-        def timed_draft(x, shape):
+        def timed(x, asked):
+            nonlocal shape, tree, drafting
             start = self.clock()
-            tree = draft(x, shape) if shape else Tree([int(x[-1])])
-            took["draft"] = shape, tree, self.clock() - start
+            tree = draft(x, asked) if asked else Tree([int(x[-1])])
+            shape, drafting = asked, self.clock() - start
             return tree
 
-        def timed_target(x, tree):
+        steps, self.prefilled = tree_speculative_sampling(x, timed, target_model, N, self, rng, **options), False
+        while True:
             start = self.clock()
-            rows = target_model(x, tree)
-            took["target"] = self.clock() - start
-            return rows
-
-        self.prefilled = False
-        for step in tree_speculative_sampling(x, timed_draft, timed_target, N, self, rng, **options):
-            (shape, tree, drafting), scoring = took["draft"], took["target"]
+            step = next(steps, None)
+            if step is None:
+                return
+            scoring = self.clock() - start - drafting
             if self.prefilled:
                 self.time_tree(shape, tree, step, drafting, scoring)
             elif shape and not self.first_draft:

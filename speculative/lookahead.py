@@ -64,20 +64,22 @@ class AutoK:
 
     def decode(self, x, draft: Callable, target_model: Callable, N: int, rng, **options) -> Iterator[Step]:
         """speculative_sampling(x, draft, target_model, N, K=self, rng, **options), watched."""
-        took = {}
+        k, drafting = 0, 0.0  # how many drafts were asked for, and the seconds that they took
 
-        def timed(function):
-            def call(x, n_last):  # or k, for a drafter
-                start = self.clock()
-                result = function(x, n_last) if n_last else ([], [])
-                took[function] = n_last, self.clock() - start
-                return result
+        def timed(x, k_asked):
+            nonlocal k, drafting
+            start = self.clock()
+            proposal = draft(x, k_asked) if k_asked else ([], [])
+            k, drafting = k_asked, self.clock() - start
+            return proposal
 
-            return call
-
-        self.prefilled = False
-        for step in speculative_sampling(x, timed(draft), timed(target_model), N, self, rng, **options):
-            (k, drafting), (_, scoring) = took[draft], took[target_model]
+        steps, self.prefilled = speculative_sampling(x, timed, target_model, N, self, rng, **options), False
+        while True:
+            start = self.clock()
+            step = next(steps, None)
+            if step is None:
+                return
+            scoring = self.clock() - start - drafting  # with what the loop does beside, more of it for a window
             if self.prefilled:
                 self.time(k, step, drafting, scoring)
             elif k and not self.first_draft:
