@@ -1,0 +1,116 @@
+"""Heads on the target: guesses of the tokens to come from what the target has computed already, without a draft model.
+
+What the target's last block gave for a token, h [n_embd], becomes through its final layer norm and output matrix the
+distribution of the next token. Head i turns it into that of the token i after the next one:
+
+    p_i = to_probs(layer_norm(h + SiLU(h W_i + b_i)) wteᵀ)
+
+A window ends with a token of the target's own, drawn after its last accepted token. So from what the last block gave
+for that, head 1 guesses the first draft, head 2 the second, and so on. No head knows what the others have guessed, nor
+the token before: guesses are cheap and get worse with each place. They are drawn from p, so nothing is lost.
+
+Source: Cai et al. 2024, "Medusa: Simple LLM Inference Acceleration Framework with Multiple Decoding Heads", section
+2.1 (Medusa-1: the target stays as it is). Theirs begin after the final layer norm, and have output matrices of their
+own.
+"""
+
+import os
+from collections.abc import Callable
+from hashlib import sha256
+from typing import NamedTuple
+
+import numpy as np
+
+from speculative.errors import UserError
+from speculative.sampling import sample
+from speculative.trees import Tree, model_tree, pruned
+from utils import bad_file, open_safetensors
+
+FILE = "heads.safetensors"  # in the target's folder
+MOST_HEADS = 16
+
+
+class Heads(NamedTuple):
+    w: np.ndarray  # [n_heads, n_embd, n_embd]
+    b: np.ndarray  # [n_heads, n_embd]
+    target: str  # whose they are: its fingerprint
+    path: str
+
+    def __call__(self, h):  # [n_embd] -> [n_heads, n_embd]
+        x = h @ self.w + self.b  # [n_heads, n_embd]
+        return h + x / (1 + np.exp(-np.maximum(x, -80)))  # SiLU, without overflow
+
+
+def fingerprint(hparams: dict, ln_f: dict) -> str:
+    """Of a target: its shape and its last layer norm, which training changes as it does everything else."""
+    numbers = [np.array([*hparams.values()], np.int64), *(np.asarray(ln_f[name], np.float32) for name in ("g", "b"))]
+    return sha256(b"".join(a.astype(a.dtype.newbyteorder("<")).tobytes() for a in numbers)).hexdigest()
+
+
+def load_heads(folder: str, hparams: dict) -> Heads:
+    """The heads of a target from its folder. Raises UserError where there are none, or none that can be used."""
+    path, n_embd = os.path.join(folder, FILE), hparams["n_embd"]
+    if not os.path.isfile(path):
+        name = os.path.basename(folder)
+        raise UserError(
+            f"{path} is not there: python -m training heads --target_model_size {name} makes it, or choose another "
+            "--drafter"
+        )
+    with open_safetensors(path) as f:
+        if sorted(f.keys()) != ["b", "w"]:
+            raise bad_file(path, "it has to hold the tensors w and b, and no other")
+        w, b, target = f.get_tensor("w"), f.get_tensor("b"), (f.metadata() or {}).get("target", "")
+    if w.dtype not in (np.float16, np.float32) or b.dtype != w.dtype:
+        raise bad_file(path, f"w and b are {w.dtype} and {b.dtype}, not both float16 or float32")
+    n_heads = len(w) if w.ndim == 3 else 0
+    if not 1 <= n_heads <= MOST_HEADS or w.shape != (n_heads, n_embd, n_embd) or b.shape != (n_heads, n_embd):
+        wanted = f"[n, {n_embd}, {n_embd}] and [n, {n_embd}], n from 1 to {MOST_HEADS}"
+        raise bad_file(path, f"w and b are {[*w.shape]} and {[*b.shape]}, and for this target they have to be {wanted}")
+    if not (np.isfinite(w).all() and np.isfinite(b).all()):
+        raise bad_file(path, "it holds NaN or infinity")
+    return Heads(w.astype(np.float32), b.astype(np.float32), target, path)
+
+
+def check_heads(heads: Heads, hparams: dict, ln_f: dict) -> Heads:
+    """The same heads. Raises UserError where they are those of another target."""
+    if heads.target != fingerprint(hparams, ln_f):
+        raise UserError(
+            f"{heads.path} was trained for another target, of the same shape: delete it, and make one for this model "
+            "with python -m training heads"
+        )
+    return heads
+
+
+def head_model(target, to_probs: Callable) -> Callable:
+    """-> model(x) -> [n_heads, n_vocab], what the heads of a CachedModel give for the tokens after x.
+
+    There are no rows where the target has not been called on this text yet.
+    """
+
+    def model(x):  # [n]
+        h = target.hidden(x[:-1])  # [n_embd]; the last token of x is the target's own, which it has not been fed yet
+        rows = target.heads(h) if h is not None else np.empty((0, target.hparams["n_embd"]), np.float32)
+        return to_probs(target.forward.output(rows)) if len(rows) else rows  # [n_heads or 0, n_vocab]
+
+    return model
+
+
+def head_drafter(model: Callable, rng: np.random.Generator) -> Callable:
+    """A chain: a token from each head in turn."""
+
+    def draft(x, k):  # [n], k -> [m], [m, n_vocab], m <= n_heads
+        p = model(x)[:k]  # [m, n_vocab]
+        return [sample(p_i, rng) for p_i in p], p
+
+    return draft
+
+
+def head_tree(model: Callable, rng: np.random.Generator, greedy: bool = False) -> Callable:
+    """A tree: all nodes of level i have children from head i."""
+
+    def draft(x, shape) -> Tree:
+        p = model(x)  # [n_heads or 0, n_vocab]
+        levels = lambda x, tree, nodes: p[[len(tree.path(node)) for node in nodes]]  # noqa: E731
+        return model_tree(levels, rng, greedy)(x, pruned(shape, len(p)))
+
+    return draft
