@@ -85,8 +85,8 @@ def gpt2(inputs, wte, wpe, blocks, ln_f, n_head, cache=None, n_last=None, positi
 
     With a cache, inputs are the tokens that come after the cache.length tokens it holds: cache.layers has an attend
     for each block, which appends the new keys and values to those of the earlier tokens and attends over them all.
-    cache.hidden is then what the last block gave for the tokens whose logits are returned. positions [n_seq] are those of
-    the inputs where they do not just follow each other.
+    cache.hidden is then what the last block gave for the tokens whose logits are returned. positions [n_seq] are those
+    of the inputs where they do not just follow each other.
     """
     n_past = 0 if cache is None else cache.length
     if positions is None:

@@ -22,8 +22,6 @@ from typing import NamedTuple
 import numpy as np
 
 from speculative.errors import UserError
-from speculative.sampling import sample
-from speculative.trees import Tree, model_tree, pruned
 from utils import bad_file, open_safetensors
 
 FILE = "heads.safetensors"  # in the target's folder
@@ -93,24 +91,3 @@ def head_model(target, to_probs: Callable) -> Callable:
         return to_probs(target.forward.output(rows)) if len(rows) else rows  # [n_heads or 0, n_vocab]
 
     return model
-
-
-def head_drafter(model: Callable, rng: np.random.Generator) -> Callable:
-    """A chain: a token from each head in turn."""
-
-    def draft(x, k):  # [n], k -> [m], [m, n_vocab], m <= n_heads
-        p = model(x)[:k]  # [m, n_vocab]
-        return [sample(p_i, rng) for p_i in p], p
-
-    return draft
-
-
-def head_tree(model: Callable, rng: np.random.Generator, greedy: bool = False) -> Callable:
-    """A tree: all nodes of level i have children from head i."""
-
-    def draft(x, shape) -> Tree:
-        p = model(x)  # [n_heads or 0, n_vocab]
-        levels = lambda x, tree, nodes: p[[len(tree.path(node)) for node in nodes]]  # noqa: E731
-        return model_tree(levels, rng, greedy)(x, pruned(shape, len(p)))
-
-    return draft

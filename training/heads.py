@@ -63,7 +63,7 @@ def arguments_of_heads(arguments: list[str]):
 
 
 def written(gpt2, target, o, begin, n_rows, seed):
-    """What the target wrote: h [n_rows, n_seq, n_embd], temperature [n_rows], and the rows that count [n_rows, n_seq]."""
+    """What the target wrote: h [n_rows, n_seq, n_embd], temperature [n_rows], which tokens count [n_rows, n_seq]."""
 
     @jax.jit
     def last_block(params, x):  # [N, n_seq] -> [N, n_seq, n_embd]
@@ -136,7 +136,9 @@ def train_heads(o, target, begin, begin_held_out, checkpoint):
         figures = {}
         for t in dict.fromkeys(o.temperatures):
             lesson = [a[held_out[1] == np.float32(t)].astype(np.float32) for a in held_out]
-            figures |= {f"α of head {i} at temperature {t:g}": float(a) for i, a in enumerate(alphas(params, lesson), 1)}
+            figures |= {
+                f"α of head {i} at temperature {t:g}": float(a) for i, a in enumerate(alphas(params, lesson), 1)
+            }
         return figures
 
     start = {"w": jnp.zeros((o.heads, n_embd, n_embd)), "b": jnp.zeros((o.heads, n_embd))}  # the next token, again
