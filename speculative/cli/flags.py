@@ -52,7 +52,7 @@ class Options:
         values.typical, "Medusa's typical acceptance with this ε; the output is not the target's", None
     )
 
-    drafter: str = flag(values.drafter, f"{', '.join(DRAFTERS)}; a+b: b where a proposes nothing", "model")
+    drafter: str = flag(values.drafter, f"{', '.join(DRAFTERS)}; a+b: b where a has none", "model")
     tree: tuple[int, ...] | str | None = flag(
         values.tree, "draft a tree: its children by depth, as 2,2,1,1, or auto; in place of --K", None
     )
