@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import main
 from speculative import autotree
 from speculative.autotree import AutoTree, best_shape, depth
 from speculative.costs import best_k
+from speculative.measure import verify
 from speculative.sampling import autoregressive_sampling
 from speculative.trees import Tree, by_paths, lookup_tree, one_hot, regular, tree_speculative_sampling
 
@@ -179,7 +181,7 @@ def test_a_tree_that_cannot_be_drafted(tiny_pair, flags, line):
 
 
 def test_verify_with_a_tree(run, monkeypatch):  # noqa: F811
-    monkeypatch.setattr("speculative.measure.verify.FEWEST", 5)
+    monkeypatch.setattr(verify, "verify", partial(verify.verify, draws=30))
     for tree in ("2,1", "auto"):
         out = run(tree=tree, verify=True)
         assert "passed  nodes" in out and f"tree {tree}" in out and out.endswith("nothing is lost.\n")
