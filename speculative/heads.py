@@ -57,13 +57,17 @@ def load_heads(folder: str, hparams: dict) -> Heads:
     with open_safetensors(path) as f:
         if sorted(f.keys()) != ["b", "w"]:
             raise bad_file(path, "it has to hold the tensors w and b, and no other")
+        shape, of_b = (list(f.get_slice(name).get_shape()) for name in ("w", "b"))
+        dtypes = {f.get_slice(name).get_dtype() for name in ("w", "b")}
+        n_heads = shape[0] if shape else 0
+        if not 1 <= n_heads <= MOST_HEADS or (shape, of_b) != ([n_heads, n_embd, n_embd], [n_heads, n_embd]):
+            wanted = f"[n, {n_embd}, {n_embd}] and [n, {n_embd}], n from 1 to {MOST_HEADS}"
+            raise bad_file(
+                path, f"w and b are {shape!s:.50} and {of_b!s:.50}; for this target they have to be {wanted}"
+            )
+        if not dtypes <= {"F16", "F32"}:
+            raise bad_file(path, f"w and b are {' and '.join(sorted(dtypes))}, not F16 or F32")
         w, b, target = f.get_tensor("w"), f.get_tensor("b"), (f.metadata() or {}).get("target", "")
-    if w.dtype not in (np.float16, np.float32) or b.dtype != w.dtype:
-        raise bad_file(path, f"w and b are {w.dtype} and {b.dtype}, not both float16 or float32")
-    n_heads = len(w) if w.ndim == 3 else 0
-    if not 1 <= n_heads <= MOST_HEADS or w.shape != (n_heads, n_embd, n_embd) or b.shape != (n_heads, n_embd):
-        wanted = f"[n, {n_embd}, {n_embd}] and [n, {n_embd}], n from 1 to {MOST_HEADS}"
-        raise bad_file(path, f"w and b are {[*w.shape]} and {[*b.shape]}, and for this target they have to be {wanted}")
     if not (np.isfinite(w).all() and np.isfinite(b).all()):
         raise bad_file(path, "it holds NaN or infinity")
     return Heads(w.astype(np.float32), b.astype(np.float32), target, path)

@@ -136,9 +136,8 @@ def train_heads(o, target, begin, begin_held_out, checkpoint):
         figures = {}
         for t in dict.fromkeys(o.temperatures):
             lesson = [a[held_out[1] == np.float32(t)].astype(np.float32) for a in held_out]
-            figures |= {
-                f"α of head {i} at temperature {t:g}": float(a) for i, a in enumerate(alphas(params, lesson), 1)
-            }
+            for i, alpha in enumerate(alphas(params, lesson) if len(lesson[0]) else [], start=1):
+                figures[f"α of head {i} at temperature {t:g}"] = float(alpha)
         return figures
 
     start = {"w": jnp.zeros((o.heads, n_embd, n_embd)), "b": jnp.zeros((o.heads, n_embd))}  # the next token, again
