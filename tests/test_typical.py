@@ -82,6 +82,6 @@ def test_at_temperature_0_it_changes_nothing(run):  # noqa: F811
 def test_verify_sees_it(run, capsys, monkeypatch, flags):  # noqa: F811
     monkeypatch.setattr(verify, "verify", partial(verify.verify, draws=40))
     with pytest.raises(SystemExit) as exit:
-        run(verify=True, typical=0.5, temperature=1, **flags)
+        run(verify=True, typical=0.9, temperature=9, **flags)
     out = capsys.readouterr().out
     assert exit.value.code == 1 and "FAILED  speculative against the target" in out and "NOT lossless" in out
