@@ -179,6 +179,7 @@ def test_no_draft_model_is_needed(run_json, with_heads):  # noqa: F811
 def test_verify(run, with_heads, monkeypatch, flags, temperature):  # noqa: F811
     monkeypatch.setattr(verify, "verify", partial(verify.verify, draws=30))
     out = run(verify=True, drafter="heads", temperature=temperature, **flags)
+    assert "tree" not in flags or int(re.search(r"nodes: (\d+) rows", out)[1]) > 7 * 4
     assert out.endswith("nothing is lost.\n")
 
 
