@@ -84,7 +84,8 @@ def gpt2(inputs, wte, wpe, blocks, ln_f, n_head, cache=None, n_last=None, positi
 
     With a cache, inputs are the tokens that come after the cache.length tokens it holds: cache.layers has an attend
     for each block, which appends the new keys and values to those of the earlier tokens and attends over them all.
-    positions [n_seq] are those of the inputs where they do not just follow each other.
+    cache.hidden is then what the last block gave for the tokens whose logits are returned. positions [n_seq] are those
+    of the inputs where they do not just follow each other.
     """
     n_past = 0 if cache is None else cache.length
     if positions is None:
@@ -93,8 +94,8 @@ def gpt2(inputs, wte, wpe, blocks, ln_f, n_head, cache=None, n_last=None, positi
     x = wte[inputs] + wpe[positions]  # [n_seq] -> [n_seq, n_embd]
     for block, attend in zip(blocks, attends, strict=True):
         x = transformer_block(x, **block, n_head=n_head, attend=attend)  # [n_seq, n_embd] -> [n_seq, n_embd]
-    if cache is not None:
-        cache.length += len(inputs)
     if n_last is not None:
         x = x[len(x) - n_last :]  # [n_seq, n_embd] -> [n_last, n_embd]
+    if cache is not None:
+        cache.length, cache.hidden = cache.length + len(inputs), x
     return layer_norm(x, **ln_f) @ wte.T  # [n_last, n_embd] -> [n_last, n_vocab]

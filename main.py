@@ -15,7 +15,7 @@ from speculative.autotree import AutoTree
 from speculative.cli import devices
 from speculative.cli.display import Display, show_report
 from speculative.cli.flags import parse_options
-from speculative.cli.models import create_draft_fn, load_models
+from speculative.cli.models import create_draft_fn, create_scoring_fn, load_models
 from speculative.cli.texts import choose_prompts, read_ngram_text
 from speculative.cli.verifying import verify_models
 from speculative.lookahead import AutoK
@@ -72,14 +72,15 @@ def main(
         autoregressive_decode, speculative_decode = devices.decode_fns(o, encoder, input_ids, target_model, draft_model)
     else:
         [x], N, auto = input_ids, o.n_tokens_to_generate, AutoTree() if o.tree else AutoK()
-        create_draft = create_draft_fn(o, encoder, draft_model, o.temperature, ngram_text)
+        create_draft = create_draft_fn(o, encoder, (target_model, draft_model), o.temperature, ngram_text)
 
         def autoregressive_decode(rng, recorder):
             return autoregressive_sampling(x, recorder.target(target_model), N, rng)
 
         def speculative_decode(rng, recorder):
             draft = recorder.draft(create_draft(rng))
-            target = recorder.target(target_model.tree if o.tree else target_model)
+            scoring = create_scoring_fn(o, target_model)
+            target = recorder.target(scoring.tree if o.tree else scoring)
             if "auto" in (o.K, o.tree):
                 return auto.decode(x, draft, target, N, rng, lenience=o.lenience)
             if o.tree:

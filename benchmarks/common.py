@@ -23,7 +23,7 @@ from zlib import crc32
 import numpy as np
 from tqdm import tqdm
 
-from speculative import drafters, sampling, trees
+from speculative import drafters, heads, sampling, trees
 from speculative.autotree import AutoTree
 from speculative.cli import flags, models, parser, texts, values
 from speculative.cli.trees import create_tree_draft
@@ -121,14 +121,16 @@ class Pair:
         self.ids, self.models = dict(zip(prompts, ids, strict=True)), [*filter(None, (self.target, self.draft))]
         # sample_with replaces to_probs, so it is looked up at each call.
         self.ngram = drafters.ngram_model(self.encoder.n_vocab, lambda log_p: self.target.to_probs(log_p))
+        self.heads = heads.head_model(self.target, lambda logits: self.draft_probs(logits))
 
     def sample_with(self, **filters):
         """Sets temperature and top_p of both models."""
         for model in self.models:
             model.to_probs = partial(to_distribution, **filters)
+        self.draft_probs = partial(to_distribution, **filters)
 
     def parts(self, rng):
-        return drafters.Parts(self.encoder.n_vocab, rng, self.ngram, self.draft)
+        return drafters.Parts(self.encoder.n_vocab, rng, self.ngram, self.draft, self.heads)
 
     def decode(self, s, N):
         """N tokens of a Setting, from empty caches -> [Iteration, ...]"""
@@ -140,8 +142,10 @@ class Pair:
         if s.K == 0:
             steps = sampling.autoregressive_sampling(x, target, N, rng)
         elif s.K == "tree" or "," in str(s.K):
-            if self.draft:  # which at temperature 0 has to rank more than one token
-                self.draft.to_probs = partial(to_distribution, temperature=s.temperature or 1.0, top_p=s.top_p)
+            # At temperature 0, what drafts has to rank more than one token.
+            self.draft_probs = partial(to_distribution, temperature=s.temperature or 1.0, top_p=s.top_p)
+            if self.draft:
+                self.draft.to_probs = self.draft_probs
             create = create_tree_draft(s, self.parts(rng), s.temperature)
             draft, target = recorder.draft(create), recorder.target(self.target.tree)
             shape = None if s.K == "tree" else trees.regular(values.tree(s.K))

@@ -2,11 +2,12 @@
 
     python -m benchmarks.trees
     python -m benchmarks.trees --models_dir MODELS_DIR --draft_model_size 124M --target_model_size 1558M
-                               --n_prompts 2 --repeats 1 --out trees
+                               --drafters model prompt_lookup --n_prompts 2 --repeats 1 --out trees
 
 A tree is named by its children at each depth; "tree" chooses its shape, as "auto" chooses K. Of the trees, 2,1 and 2,2
 have the draft calls of the chain K = 2, and 2,2,1,1 those of K = 4; 2,1 has its rows too, but for one. "Of best" is the
-speedup over that of the best line of its table, chain or tree. Speedups are medians over prompts.
+speedup over that of the best line of its table, chain or tree. Speedups are medians over prompts. Heads need a target
+that has some (python -m training heads); they propose no more levels than there are heads.
 """
 
 from collections import defaultdict
@@ -20,7 +21,11 @@ COLUMNS = """drafter shape=K runs tokens/iteration=tokens_per_iteration:.2f rows
 
 
 def main():
-    defaults = {"K": [1, 2, 4, 6, 8, 10, "auto", *TREES], "drafters": ["model", "prompt_lookup"], "n_tokens": 96}
+    defaults = {
+        "K": [1, 2, 4, 6, 8, 10, "auto", *TREES],
+        "drafters": ["model", "prompt_lookup", "heads"],
+        "n_tokens": 96,
+    }
     o = grid_options(__doc__, settings=[(0.0, None), (1.0, None)], **defaults)
     rows = summarise(measure(o))
     write_results(o.out and f"{o.out}/trees.json", o, rows=rows)

@@ -30,6 +30,16 @@ def model_drafter(model: Callable, rng: np.random.Generator) -> Callable:
     return draft
 
 
+def head_drafter(heads: Callable, rng: np.random.Generator) -> Callable:
+    """A token from each head of the target in turn: heads(x) -> [n_heads, n_vocab], or no rows (heads.head_model)."""
+
+    def draft(x, k):  # [n], k -> [m], [m, n_vocab], m <= n_heads
+        p = heads(x)[:k]  # [m, n_vocab]
+        return [sample(p_i, rng) for p_i in p], p
+
+    return draft
+
+
 def earlier_ends(x: np.ndarray, n_max: int):  # [n] -> [n_1], [n_2], ..., at most n_max arrays
     """Where the last token of x stood before, then where the last two did, and so on, while there are such places.
 
@@ -187,6 +197,7 @@ class Parts(NamedTuple):
     rng: np.random.Generator  # the decoder's own
     ngram: Callable  # ngram_model(...)
     model: Callable | None = None  # the draft model, where one is needed
+    heads: Callable | None = None  # heads.head_model(...), where the target has heads
     K_inner: int = 4  # the lookahead within a staged draft
 
 
@@ -195,6 +206,7 @@ DRAFTERS = {
     "model": (True, lambda parts: model_drafter(parts.model, parts.rng)),
     "prompt_lookup": (False, lambda parts: prompt_lookup(parts.n_vocab)),
     "ngram": (False, lambda parts: model_drafter(parts.ngram, parts.rng)),
+    "heads": (False, lambda parts: head_drafter(parts.heads, parts.rng)),
     "staged": (True, lambda parts: staged(parts.model, make_drafter("ngram", parts), parts.K_inner, parts.rng)),
     "staged_lookup": (
         True,

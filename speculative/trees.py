@@ -175,6 +175,17 @@ def model_tree(model: Callable, rng: np.random.Generator, greedy: bool = False) 
     return draft
 
 
+def head_tree(heads: Callable, rng: np.random.Generator, greedy: bool = False) -> Callable:
+    """drafters.head_drafter with several guesses for each token: all nodes of a level have children from one head."""
+
+    def draft(x, shape):
+        p = heads(x)  # [n_heads or 0, n_vocab]
+        level = lambda x, tree, nodes: p[[len(tree.path(node)) for node in nodes]]  # noqa: E731
+        return model_tree(level, rng, greedy)(x, pruned(shape, len(p)))
+
+    return draft
+
+
 def drawn(p, width: int, rng: np.random.Generator):  # [n_vocab] -> up to width of (token, what it was drawn from)
     """Without replacement: each comes from what the ones before it left, if anything."""
     for _ in range(width):

@@ -5,7 +5,7 @@ import sys
 from speculative.cli.exits import guarded
 from speculative.errors import UserError
 
-COMMANDS = ("pair", "distil", "online")
+COMMANDS = ("pair", "distil", "online", "heads")
 
 
 def main() -> None:

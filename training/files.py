@@ -1,8 +1,10 @@
 """A trained model as a folder that main.py takes."""
 
 import json
+import os
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import jax
@@ -47,6 +49,23 @@ def save_model(folder: Path, hparams: dict, params: dict, vocabulary: dict[str, 
             shutil.move(whole, folder)
     except (OSError, SafetensorError) as error:
         raise UserError(f"cannot write {folder}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def save_tensors(path: Path, tensors: dict, metadata: dict[str, str]) -> None:
+    """Writes one file of tensors, in float16, or nothing. Raises UserError."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import save_file
+
+    part = path.with_suffix(".part")
+    try:
+        save_file({name: np.ascontiguousarray(a, np.float16) for name, a in tensors.items()}, part, metadata=metadata)
+        check_new(path)
+        os.replace(part, path)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
+    finally:
+        with suppress(OSError):
+            part.unlink()
 
 
 def check_new(folder: Path) -> None:

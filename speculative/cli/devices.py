@@ -12,6 +12,7 @@ import numpy as np
 from encoder import END_OF_TEXT, StreamDecoder
 from speculative.cli.display import Display
 from speculative.cli.flags import Options
+from speculative.drafters import drafter_names
 from speculative.engines import packed
 from speculative.errors import UserError
 from speculative.lookahead import AutoK
@@ -84,6 +85,10 @@ def free_memory(o: Options) -> int | None:
 def check(o: Options) -> None:
     """Raises UserError where other flags do not go with this engine."""
     if o.engine == "jax":
+        if "heads" in drafter_names(o.drafter):
+            raise UserError("--drafter heads is for --engine numpy: JAX's models keep no output of the last block")
+        if o.typical:
+            raise UserError("--typical is for --engine numpy: JAX's loop has --lenience")
         if o.threads:
             raise UserError("--threads is for --engine numpy: JAX takes all the cores that the process may use")
         if o.K == "auto" and os.environ.get("JAX_COORDINATOR_ADDRESS"):

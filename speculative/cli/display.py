@@ -138,7 +138,8 @@ def notes(o: Options) -> list[str]:
     """What a reader has to know of runs with such flags."""
     found = []
     if o.lenience < 1:
-        found.append(f"Note: with lenience {o.lenience:g} the speculative text is not distributed as the target's.")
+        how = f"typical acceptance, ε = {o.typical:g}," if o.typical else f"lenience {o.lenience:g}"
+        found.append(f"Note: with {how} the speculative text is not distributed as the target's.")
     if "auto" in (o.K, o.tree) and o.temperature > 0:
         flag = "--tree" if o.tree else "--K"
         found.append(f"Note: {flag} auto depends on measured times, so the same seed may give another text next time.")

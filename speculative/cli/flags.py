@@ -5,13 +5,14 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Collection
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from speculative.cli import values
 from speculative.drafters import DRAFTERS
 from speculative.errors import UserError
+from speculative.typical import ALL
 
 
 def flag(parse: Callable[[str], Any], help: str, default: Any = MISSING) -> Any:
@@ -53,8 +54,11 @@ class Options:
     lenience: float = flag(
         values.lenience, "below 1, more drafts are accepted, and the output is not the target's", 1.0
     )
+    typical: float | None = flag(
+        values.typical, "Medusa's typical acceptance with this ε; the output is not the target's", None
+    )
 
-    drafter: str = flag(values.drafter, f"{', '.join(DRAFTERS)}; a+b: b where a proposes nothing", "model")
+    drafter: str = flag(values.drafter, f"{', '.join(DRAFTERS)}; a+b: b where a has none", "model")
     tree: tuple[int, ...] | str | None = flag(
         values.tree, "draft a tree: children per node at each depth, as 2,2,1,1, or auto; in place of --K", None
     )
@@ -98,7 +102,7 @@ OPTIONS = {option.name: option for option in fields(Options)}
 
 # Of each group at most one may be given.
 EXCLUSIVE = [("prompt", "prompt_file", "unconditional"), ("quiet", "verbose"), ("quiet", "color"), ("verify", "json")]
-EXCLUSIVE += [("tree", "K"), ("verify", "html"), ("n_samples", "html")]
+EXCLUSIVE += [("tree", "K"), ("verify", "html"), ("n_samples", "html"), ("typical", "lenience")]
 EXCLUSIVE += [("batch", x) for x in ("n_samples", "stream", "color", "verbose", "verify", "details", "html")]
 
 # What --demo stands for: the bundled pair, and a prompt of the kind that it was trained on, to the end of a sentence.
@@ -124,7 +128,7 @@ def parse_options(**given) -> Options:
         raise UserError("--details is about what --json writes: add --json FILE")
     if o.json and o.html and os.path.realpath(o.json) == os.path.realpath(o.html):
         raise UserError("--json and --html would write to the same file: give each its own")
-    return o
+    return replace(o, lenience=ALL) if o.typical else o
 
 
 def parse_one(name: str, value: Any) -> Any:

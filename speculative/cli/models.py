@@ -8,12 +8,14 @@ import numpy as np
 from speculative.cli import devices
 from speculative.cli.flags import Options
 from speculative.cli.trees import check_tree, create_tree_draft
-from speculative.drafters import Parts, make_drafter, needs_model, ngram_model
+from speculative.drafters import Parts, drafter_names, make_drafter, needs_model, ngram_model
 from speculative.engines import memory, packed
 from speculative.engines.cached import CachedModel
 from speculative.errors import UserError
 from speculative.filters import to_distribution
+from speculative.heads import check_heads, head_model, load_heads
 from speculative.measure import verify
+from speculative.typical import certain, typical_target
 from utils import load_encoder_and_hparams, load_params, model_folder
 
 
@@ -26,16 +28,26 @@ def create_probs_fns(o: Options, temperature: float) -> tuple[Callable, Callable
     return partial(to_probs, temperature=temperature), partial(to_probs, temperature=draft_temperature)
 
 
-def create_draft_fn(o: Options, encoder, draft_model, temperature: float, ngram_text: str) -> Callable:
-    """-> rng -> the drafter of the options, which draws from that generator; with --tree one that gives trees."""
+def create_draft_fn(o: Options, encoder, models, temperature: float, ngram_text: str) -> Callable:
+    """-> rng -> the drafter of the options, which draws from that generator; with --tree one that gives trees.
+
+    models: the target, whose heads may draft, and the draft model or None.
+    """
+    target_model, draft_model = models
     _, draft_to_probs = create_probs_fns(o, temperature)
     ngram = ngram_model(encoder.n_vocab, draft_to_probs, encoder.encode(ngram_text, allowed_special=True))
 
     def create_draft(rng):
-        parts = Parts(encoder.n_vocab, rng, ngram, draft_model)
-        return create_tree_draft(o, parts, temperature) if o.tree else make_drafter(o.drafter, parts)
+        parts = Parts(encoder.n_vocab, rng, ngram, draft_model, head_model(target_model, draft_to_probs))
+        draft = create_tree_draft(o, parts, temperature) if o.tree else make_drafter(o.drafter, parts)
+        return certain(draft, encoder.n_vocab) if o.typical else draft
 
     return create_draft
+
+
+def create_scoring_fn(o: Options, target_model) -> Callable:
+    """The target as the speculative decoder is to take it."""
+    return typical_target(target_model, o.typical) if o.typical else target_model
 
 
 def create_model_fn(params: dict, hparams: dict, to_probs: Callable) -> CachedModel:
@@ -61,6 +73,9 @@ def load_models(o: Options, prompts: list[str]):
     longest = max(map(len, input_ids))
     check_fit(o, [(hparams, dtype) for (_, hparams), (_, dtype) in zip(small, sizes, strict=True)], longest)
 
+    heads = None
+    if "heads" in drafter_names(o.drafter):
+        heads = load_heads(model_folder(o.target_model_size, o.models_dir), small[0][1])
     if o.engine == "numpy":
         packed.set_threads(o.threads)
     load = devices.create_loader(o, longest) if o.engine == "jax" else load_on_numpy
@@ -69,6 +84,8 @@ def load_models(o: Options, prompts: list[str]):
     for role, (size, dtype), (_, hparams), to_probs_fn in zip(models, sizes, small, to_probs, strict=False):
         read = partial(load_params, model_folder(size, o.models_dir), hparams)
         models[role] = load(read, hparams, dtype, to_probs_fn, role)
+    if heads:
+        models["target"].heads = check_heads(heads, small[0][1], models["target"].params["ln_f"])
     return encoder, input_ids, models["target"], models["draft"]
 
 

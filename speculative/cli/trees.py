@@ -10,6 +10,7 @@ from speculative.errors import UserError
 from speculative.trees import (
     by_paths,
     first_tree_of,
+    head_tree,
     lookup_tree,
     model_tree,
     n_nodes,
@@ -26,7 +27,7 @@ def check_tree(o: Options, n_prompt: int, n_ctx: int) -> None:
         raise UserError("--tree needs --engine numpy: JAX's loop drafts chains")
     if bad := [name for name in drafter_names(o.drafter) if name.startswith("staged")]:
         raise UserError(
-            f"--tree works with --drafter model, prompt_lookup, ngram, or any joined by +: {bad[0]} drafts a chain"
+            f"--tree works with --drafter model, prompt_lookup, ngram, heads, or any joined by +: {bad[0]} drafts a chain"
         )
     depth, nodes = (0, NODES) if o.tree == "auto" else (len(o.tree), n_nodes(o.tree))
     if depth >= o.n_tokens_to_generate:
@@ -50,6 +51,7 @@ def create_tree_draft(o: Options, parts: Parts, temperature: float) -> Callable:
     drafters = {
         "model": lambda: model_tree(parts.model.tree, parts.rng, greedy),
         "ngram": lambda: model_tree(by_paths(parts.ngram), parts.rng, greedy),
+        "heads": lambda: head_tree(parts.heads, parts.rng, greedy),
         "prompt_lookup": lambda: lookup_tree(parts.n_vocab),
     }
     return first_tree_of(*(drafters[name]() for name in drafter_names(o.drafter)))

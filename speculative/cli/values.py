@@ -119,6 +119,7 @@ def argument(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 temperature = number("a number of at least 0", lambda value: value >= 0)
 share = number("a number above 0 and at most 1", lambda value: 0 < value <= 1)
 lenience = number("a number from 0.000001 to 1", lambda value: 1e-6 <= value <= 1)
+typical = number("a number from 0.000001 to 0.999999", lambda value: 1e-6 <= value <= 0.999999)
 dtype = one_of("float32", "bfloat16", "int8")
 draft_dtype = one_of("float32", "bfloat16", "int8", "auto")
 engine = one_of("numpy", "jax", "auto")

@@ -7,7 +7,7 @@ from functools import partial
 from speculative.cli.devices import create_decoder, runs_as_one_loop
 from speculative.cli.exits import fail
 from speculative.cli.flags import Options
-from speculative.cli.models import create_draft_fn, create_probs_fns
+from speculative.cli.models import create_draft_fn, create_probs_fns, create_scoring_fn
 from speculative.cli.trees import tree_decoder, with_trees
 from speculative.lookahead import AutoK
 from speculative.measure import verify
@@ -24,11 +24,12 @@ def verify_models(o: Options, encoder, target_model, draft_model, input_ids: lis
 
     def decoders(temperature):
         to_probs, draft_to_probs = create_probs_fns(o, temperature)
-        draft = draft_model and draft_model.with_probs(draft_to_probs)
-        create_draft = create_draft_fn(replace(o, tree=None), encoder, draft, temperature, ngram_text)
+        models = target_model.with_probs(to_probs), draft_model and draft_model.with_probs(draft_to_probs)
+        create_draft = create_draft_fn(replace(o, tree=None), encoder, models, temperature, ngram_text)
         if o.tree:
-            create_draft = with_trees(create_draft, create_draft_fn(o, encoder, draft, temperature, ngram_text))
-        found = verify.Decoders(target_model.with_probs(to_probs), create_draft, options={"lenience": o.lenience})
+            create_draft = with_trees(create_draft, create_draft_fn(o, encoder, models, temperature, ngram_text))
+        found = verify.Decoders(models[0], create_draft, options={"lenience": o.lenience})
+        found = found._replace(scoring=create_scoring_fn(o, models[0]))
         if o.engine == "jax":
             found = found._replace(logits=target_model.with_probs(lambda logits: logits), rounding=ROUNDING[o.dtype])
         if runs_as_one_loop(o):

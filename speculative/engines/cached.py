@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from gpt2 import attention, gpt2
+from gpt2 import attention, gpt2, layer_norm
 
 
 class KVCache:
@@ -38,7 +38,7 @@ class PlainPass:
         n_head = hparams["n_head"]
         self.cache = cache(hparams["n_layer"], n_head, hparams["n_ctx"], hparams["n_embd"] // n_head)
         self.gpt2 = partial(gpt2, **params, n_head=n_head, cache=self.cache)
-        self.move = self.cache.move
+        self.move, self.ln_f, self.wte = self.cache.move, params["ln_f"], params["wte"]
 
     @property
     def length(self) -> int:
@@ -52,6 +52,15 @@ class PlainPass:
         """In a tree, positions [n] and sees [n, length + n] say where the tokens stand and which others they see."""
         self.cache.sees = sees
         return self.gpt2(tokens, n_last=n_last, positions=positions)
+
+    @property
+    def hidden(self) -> np.ndarray:  # [n_last, n_embd]
+        """What the last block gave in the last call."""
+        return self.cache.hidden
+
+    def output(self, x) -> np.ndarray:  # [n, n_embd] -> [n, n_vocab]
+        """What comes after the last block: the logits of what it might have given."""
+        return layer_norm(x, **self.ln_f) @ self.wte.T
 
 
 class CachedModel:
@@ -68,11 +77,14 @@ class CachedModel:
         self.weight_bytes = n_bytes(params)  # what a token has to read, but for the cache (and most of wpe)
         self.to_probs = to_probs
         self.forward = new_pass(params, hparams)
+        self.heads = None  # of speculative/heads.py, where a drafter needs them
         self.forget()
 
     def with_probs(self, to_probs: Callable) -> "CachedModel":
         """The same weights, with another way from logits to distributions and a cache of its own."""
-        return CachedModel(self.params, self.hparams, to_probs, self.new_pass)
+        model = CachedModel(self.params, self.hparams, to_probs, self.new_pass)
+        model.heads = self.heads
+        return model
 
     def forget(self) -> None:
         """Forgets which tokens the cache holds: the next x shares no prefix with it and is computed whole."""
@@ -113,16 +125,29 @@ class CachedModel:
     def reuse(self, held_tokens, held_parents, tokens, parents) -> int:  # [n_held] twice, [n] twice
         """How many of the tokens, from the first on, need not be computed. Those that the cache holds elsewhere, as the
         path that was walked down a tree, are moved to their places."""
-        n = min(common_prefix(held_tokens, tokens), common_prefix(held_parents, parents))
-        place = [*range(n)]  # of each token in the cache
-        for token, parent in zip(tokens[n:], parents[n:], strict=True):
-            same = (held_tokens == token) & (held_parents == (place[parent] if parent >= 0 else -1))  # [n_held]
-            if not same.any():
-                break
-            place.append(int(same.argmax()))
+        place = places(held_tokens, held_parents, tokens, parents)
+        n = next((n for n, at in enumerate(place) if n != at), len(place))
         if place[n:]:
             self.forward.move(np.array(place[n:]), n)
         return len(place)
+
+    def hidden(self, x) -> np.ndarray | None:  # [n] -> [n_embd]
+        """What the last block gave for the last token of x, if that was among those whose rows the last call gave."""
+        place = places(self.tokens, self.parents, np.asarray(x), np.arange(-1, len(x) - 1))
+        first = len(self.tokens) - len(getattr(self.forward, "hidden", ()))  # of the tokens of the last call's rows
+        return self.forward.hidden[place[-1] - first] if len(place) == len(x) > 0 and place[-1] >= first else None
+
+
+def places(held_tokens, held_parents, tokens, parents) -> list[int]:  # [n_held] twice, [n] twice
+    """Where the tokens are held, up to the first that is not."""
+    n = min(common_prefix(held_tokens, tokens), common_prefix(held_parents, parents))
+    place = [*range(n)]
+    for token, parent in zip(tokens[n:], parents[n:], strict=True):
+        same = (held_tokens == token) & (held_parents == (place[parent] if parent >= 0 else -1))  # [n_held]
+        if not same.any():
+            break
+        place.append(int(same.argmax()))
+    return place
 
 
 def lineage(parents: np.ndarray) -> np.ndarray:  # [n] -> [n, n] bool

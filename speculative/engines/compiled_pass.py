@@ -105,6 +105,12 @@ class CompiledPass:
         fill(self.job[0], fields, self.kept_private)
         self.n_threads = n_threads
 
+    def ready_team(self) -> Team:
+        team = self.team()
+        if self.n_threads != team.n_threads:
+            self.share(team.n_threads)
+        return team
+
     def move(self, slots: np.ndarray, to: int) -> None:  # [n]
         """As KVCache.move."""
         keys, values = self.buffers["keys"], self.buffers["values"]
@@ -116,14 +122,24 @@ class CompiledPass:
         keys[:, :, there // LANES, :, there % LANES] = keys[:, :, slots // LANES, :, slots % LANES]
         values[:, :, :, there] = values[:, :, :, slots]
 
+    def output(self, x) -> np.ndarray:  # [n, n_embd] -> [n, n_vocab]
+        """As PlainPass.output: a pass of no tokens and no blocks, whose last n rows are at hand."""
+        team, n, job = self.ready_team(), len(x), self.job[0]
+        self.x[:n, : self.n_embd] = x
+        logits = np.empty((n, self.n_vocab), np.float32)  # [n, n_vocab]
+        n_layer, address = int(job["n_layer"]), int(job["x"])
+        job["n_rows"], job["n_layer"], job["n_last"], job["logits"] = 0, 0, n, logits.ctypes.data
+        job["x"] = self.x[n:].ctypes.data  # where such a pass ends
+        team.run(self.job)
+        job["n_layer"], job["x"] = n_layer, address
+        return logits
+
     def __call__(self, tokens, n_last: int, positions=None, sees=None) -> np.ndarray:  # [n] -> [n_last, n_vocab]
         """The tokens come after the first `length`, whose keys and values are known. In a tree, positions [n] and sees
         [n, length + n] say where they stand and which others they see. Then hidden [n_last,
         n_embd] is what the last block gave for the last n_last of them. Raises UserError where a thread dies, and
         ValueError for what is no token or does not fit, as compiled code looks up whatever it is given."""
-        team = self.team()
-        if self.n_threads != team.n_threads:
-            self.share(team.n_threads)
+        team = self.ready_team()
         tokens = np.ascontiguousarray(tokens, np.int64)  # [n]
         if self.length + len(tokens) > self.fields["n_ctx"] or np.any((tokens < 0) | (tokens >= self.n_vocab)):
             n_ctx = self.fields["n_ctx"]

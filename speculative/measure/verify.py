@@ -17,6 +17,7 @@ by falling p / q, where it would show if the draft's favourites were taken too o
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -51,16 +52,17 @@ class Decoders(NamedTuple):
     options: dict = {}  # further arguments of the speculative decoder, such as lenience  # noqa: RUF012
     autoregressive: Callable = autoregressive_sampling
     logits: Callable | None = None  # the target's logits, where its rows are not promised to be the same to the bit
+    scoring: Callable | None = None  # the target as the speculative decoder takes it, where that is not as it is
     rounding: float = 0.0  # then greedy texts may part where the two best logits are no further apart
 
     def decode(self, x, N: int, K, rng) -> list[int]:
         """K None is the autoregressive decoder; a function is one that makes a K, such as an AutoK."""
         if K is None:
             steps = self.autoregressive(x, self.target_model, N, rng)
-        elif callable(K):
-            steps = K().decode(x, self.make_draft(rng), self.target_model, N, rng, **self.options)
         else:
-            steps = self.speculative(x, self.make_draft(rng), self.target_model, N, K, rng, **self.options)
+            draft, target = self.make_draft(rng), self.scoring or self.target_model
+            decode = K().decode if callable(K) else partial(self.speculative, K=K)
+            steps = decode(x, draft, target, N, rng=rng, **self.options)
         return [int(token) for step in steps for token in step.tokens]
 
     def direct(self, x, n_last: int) -> np.ndarray:  # -> [n_last, n_vocab]
@@ -160,6 +162,7 @@ def check_nodes(decoders: Decoders, prompts, shape) -> Check:
     """For each prompt: the rows of a tree that are scored in one call, against each path as a text."""
     model, compared = decoders.target_model, 0
     for number, x in enumerate(prompts, start=1):
+        decoders.direct(x[:-1], 1)  # heads go by what the target gave for the text
         tree = decoders.make_draft(np.random.default_rng(0)).tree(x, shape)
         rows = np.asarray(model.tree(x, tree))  # [n_nodes, n_vocab]
         for node, row in enumerate(rows):

@@ -107,7 +107,7 @@ function roundStep(x) {
   return unit * [1, 2, 5, 10].find((factor) => factor * unit >= x);
 }
 
-const PROPOSERS = { ngram: "n-gram", prompt_lookup: "prompt lookup", model: "draft model" };
+const PROPOSERS = { ngram: "n-gram", prompt_lookup: "prompt lookup", heads: "heads", model: "draft model" };
 
 // ---- Every iteration, with its place in time and in the text --------------------------------------------------------
 

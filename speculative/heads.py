@@ -1,0 +1,97 @@
+"""Heads on the target: guesses of the tokens to come from what the target has computed already, without a draft model.
+
+What the target's last block gave for a token, h [n_embd], becomes through its final layer norm and output matrix the
+distribution of the next token. Head i turns it into that of the token i after the next one:
+
+    p_i = to_probs(layer_norm(h + SiLU(h W_i + b_i)) wteᵀ)
+
+A window ends with a token of the target's own, drawn after its last accepted token. So from what the last block gave
+for that, head 1 guesses the first draft, head 2 the second, and so on. No head knows what the others have guessed, nor
+the token before: guesses are cheap and get worse with each place. They are drawn from p, so nothing is lost.
+
+Source: Cai et al. 2024, "Medusa: Simple LLM Inference Acceleration Framework with Multiple Decoding Heads", section
+2.1 (Medusa-1: the target stays as it is). Theirs begin after the final layer norm, and have output matrices of their
+own.
+"""
+
+import os
+from collections.abc import Callable
+from hashlib import sha256
+from typing import NamedTuple
+
+import numpy as np
+
+from speculative.errors import UserError
+from utils import bad_file, open_safetensors
+
+FILE = "heads.safetensors"  # in the target's folder
+MOST_HEADS = 16
+
+
+class Heads(NamedTuple):
+    w: np.ndarray  # [n_heads, n_embd, n_embd]
+    b: np.ndarray  # [n_heads, n_embd]
+    target: str  # whose they are: its fingerprint
+    path: str
+
+    def __call__(self, h):  # [n_embd] -> [n_heads, n_embd]
+        x = h @ self.w + self.b  # [n_heads, n_embd]
+        return h + x / (1 + np.exp(-np.maximum(x, -80)))  # SiLU, without overflow
+
+
+def fingerprint(hparams: dict, ln_f: dict) -> str:
+    """Of a target: its shape and its last layer norm, which training changes as it does everything else."""
+    numbers = [np.array([*hparams.values()], np.int64), *(np.asarray(ln_f[name], np.float32) for name in ("g", "b"))]
+    return sha256(b"".join(a.astype(a.dtype.newbyteorder("<")).tobytes() for a in numbers)).hexdigest()
+
+
+def load_heads(folder: str, hparams: dict) -> Heads:
+    """The heads of a target from its folder. Raises UserError where there are none, or none that can be used."""
+    path, n_embd = os.path.join(folder, FILE), hparams["n_embd"]
+    if not os.path.isfile(path):
+        name = os.path.basename(folder)
+        raise UserError(
+            f"{path} is not there: python -m training heads --target_model_size {name} makes it, or choose another "
+            "--drafter"
+        )
+    with open_safetensors(path) as f:
+        if sorted(f.keys()) != ["b", "w"]:
+            raise bad_file(path, "it has to hold the tensors w and b, and no other")
+        shape, of_b = (list(f.get_slice(name).get_shape()) for name in ("w", "b"))
+        dtypes = {f.get_slice(name).get_dtype() for name in ("w", "b")}
+        n_heads = shape[0] if shape else 0
+        if not 1 <= n_heads <= MOST_HEADS or (shape, of_b) != ([n_heads, n_embd, n_embd], [n_heads, n_embd]):
+            wanted = f"[n, {n_embd}, {n_embd}] and [n, {n_embd}], n from 1 to {MOST_HEADS}"
+            raise bad_file(
+                path, f"w and b are {shape!s:.50} and {of_b!s:.50}; for this target they have to be {wanted}"
+            )
+        if not dtypes <= {"F16", "F32"}:
+            raise bad_file(path, f"w and b are {' and '.join(sorted(dtypes))}, not F16 or F32")
+        w, b, target = f.get_tensor("w"), f.get_tensor("b"), (f.metadata() or {}).get("target", "")
+    if not (np.isfinite(w).all() and np.isfinite(b).all()):
+        raise bad_file(path, "it holds NaN or infinity")
+    return Heads(w.astype(np.float32), b.astype(np.float32), target, path)
+
+
+def check_heads(heads: Heads, hparams: dict, ln_f: dict) -> Heads:
+    """The same heads. Raises UserError where they are those of another target."""
+    if heads.target != fingerprint(hparams, ln_f):
+        raise UserError(
+            f"{heads.path} was trained for another target, of the same shape: delete it, and make one for this model "
+            "with python -m training heads"
+        )
+    return heads
+
+
+def head_model(target, to_probs: Callable) -> Callable:
+    """-> model(x) -> [n_heads, n_vocab], what the heads of a CachedModel give for the tokens after x.
+
+    There are no rows where the target has not been called on this text yet.
+    """
+
+    def model(x):  # [n]
+        h = target.hidden(x[:-1])  # [n_embd]; the last token of x is the target's own, which it has not been fed yet
+        rows = target.heads(h) if h is not None else np.empty((0, target.hparams["n_embd"]), np.float32)
+        return to_probs(target.forward.output(rows)) if len(rows) else rows  # [n_heads or 0, n_vocab]
+
+    return model

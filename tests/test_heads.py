@@ -1,0 +1,289 @@
+"""Heads on the target, from what the engine keeps to the command line."""
+
+import re
+import shutil
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from enumeration import distance_from_target, random_model
+from test_flags import refusal
+from test_main import run, run_json, texts  # noqa: F401
+from tiny import HPARAMS, convert, logits_themselves, one_hot, random_params
+
+import main
+from speculative.drafters import head_drafter
+from speculative.engines import packed
+from speculative.engines.cached import CachedModel, PlainPass
+from speculative.filters import to_distribution
+from speculative.heads import FILE, Heads, fingerprint, head_model
+from speculative.measure import verify
+from speculative.sampling import autoregressive_sampling, speculative_sampling
+from speculative.trees import Tree, by_paths, head_tree, regular, tree_speculative_sampling
+from utils import load_encoder_hparams_and_params
+
+
+def random_heads(hparams, n_heads=3, scale=0.02, seed=0):
+    n_embd = hparams["n_embd"]
+    w = np.random.default_rng(seed).normal(scale=scale, size=(n_heads, n_embd, n_embd)).astype(np.float32)
+    return Heads(w, np.zeros((n_heads, n_embd), np.float32), "", "")
+
+
+# ---- What the engine keeps -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("new_pass", [PlainPass, packed.new_pass])
+def test_the_last_blocks_output_is_kept(new_pass):
+    """Over a series of chains and trees: that of the token that the text goes on from, and of no other text."""
+    rng, params = np.random.default_rng(0), random_params()
+    if new_pass is not PlainPass:
+        params = convert(params, packed.packer("float32"))
+    model, alone = (CachedModel(params, HPARAMS, logits_themselves, new_pass) for _ in range(2))
+    x = rng.integers(4, size=3)
+    assert model.hidden(x) is None
+    for _ in range(40):
+        tree = Tree([int(x[-1])])
+        for node, token in enumerate(rng.permutation(6)[: rng.integers(7)]):  # siblings differ, as all drafters' do
+            tree.add(int(rng.integers(node + 1)), int(token), None)
+        if rng.random() < 0.5:
+            model.tree(x, tree)
+            walked = [tree.tokens[i] for i in tree.path(int(rng.integers(len(tree.tokens))))]
+        else:
+            drafts = rng.integers(4, size=int(rng.integers(4)))
+            model(np.append(x, drafts), n_last=len(drafts) + 1)
+            walked = [*drafts[: int(rng.integers(len(drafts) + 1))]]
+        assert model.hidden(x[:-1]) is None and model.hidden([*x, *walked, 9]) is None and model.hidden(x[:0]) is None
+        x = np.append(x, walked).astype(int)
+        alone.forget()
+        logits = alone(x)
+        np.testing.assert_allclose(model.hidden(x), alone.forward.hidden[0], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(model.forward.output(model.hidden(x)[None]), logits, rtol=1e-4, atol=1e-5)
+        x = np.append(x, rng.integers(4))
+        x = rng.integers(4, size=3) if len(x) > 15 else x
+    model.forget()
+    assert model.hidden(x[:-1]) is None
+
+
+@pytest.mark.parametrize("dtype", packed.DTYPES)
+def test_the_compiled_output_layer_is_that_of_the_pass(dtype):
+    params = convert(random_params(), packed.packer(dtype))
+    model = CachedModel(params, HPARAMS, logits_themselves, packed.new_pass)
+    for n in (1, 4, 9):
+        logits = model(np.arange(12), n)
+        np.testing.assert_array_equal(model.forward.output(model.forward.hidden), logits)
+        np.testing.assert_array_equal(model(np.arange(12), n), logits)
+
+
+# ---- Who drafts ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("widths", [None, (1, 1, 1, 1, 1), (2, 2, 1), (3,)])
+def test_decoding(temperature, widths):
+    to_probs = partial(to_distribution, temperature=temperature)
+    ranks = partial(to_distribution, temperature=temperature or 1.0)
+    target = CachedModel(random_params(), HPARAMS, to_probs)
+    target.heads, rng = random_heads(HPARAMS), np.random.default_rng(1)
+    if widths:
+        draft = head_tree(head_model(target, ranks), rng, greedy=temperature == 0)
+        steps = [*tree_speculative_sampling([1, 2], draft, target.tree, 14, regular(widths), rng)]
+    else:
+        steps = [*speculative_sampling([1, 2], head_drafter(head_model(target, to_probs), rng), target, 14, 5, rng)]
+    tokens = [token for step in steps for token in step.tokens]
+    assert len(tokens) == 14 and any(step.accepted for step in steps)
+    assert steps[0].drafted == 0, "the target has not been called yet"
+    most = {None: 3, (1, 1, 1, 1, 1): 3, (2, 2, 1): 10, (3,): 3}[widths]
+    assert steps[1].drafted == most, "no more levels than heads"
+    if temperature == 0:
+        target.forget()
+        alone = autoregressive_sampling([1, 2], target, 14, np.random.default_rng(1))
+        assert tokens == [token for step in alone for token in step.tokens]
+
+
+def of_places(seed, n_vocab, n_heads=2):
+    """heads(x): rows that depend on all of x but its last token, as those of heads do."""
+    models = [random_model(seed + i, n_vocab, powers_of_two=True) for i in range(n_heads)]
+    return lambda x: np.stack([model(np.append(x[:-1], 0))[0] for model in models]) if len(x) > 1 else one_hot()
+
+
+def of_the_next_head(draft):
+    """A mutant: p are the rows of another head."""
+
+    def wrong(x, k):
+        tokens, p = draft(x, k)
+        return tokens, np.roll(p, 1, axis=0)
+
+    return wrong
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_law_is_the_targets_exactly(seed):
+    target, heads = random_model(seed, 3), of_places(seed + 50, 3)
+    chain = lambda rng: speculative_sampling([1], head_drafter(heads, rng), target, 4, 2, rng)  # noqa: E731
+    tree = lambda rng: tree_speculative_sampling(  # noqa: E731
+        [1], head_tree(heads, rng), by_paths(target), 3, regular([2, 1]), rng
+    )
+    assert distance_from_target(chain, target, [1], 4) < 1e-6
+    assert distance_from_target(tree, target, [1], 3) < 1e-6
+
+
+def test_p_of_another_head_is_seen():
+    distances = []
+    for seed in range(3):
+        target, heads = random_model(seed, 3), of_places(seed + 50, 3)
+
+        def broken(rng, target=target, heads=heads):
+            return speculative_sampling([1], of_the_next_head(head_drafter(heads, rng)), target, 4, 2, rng)
+
+        distances.append(distance_from_target(broken, target, [1], 4))
+    assert max(distances) > 1e-3
+
+
+# ---- From the command line -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def with_heads(tiny_pair):
+    """save(heads, target=...) writes the tiny target's heads.safetensors; a good one lies there already."""
+    from safetensors.numpy import save_file
+
+    folder = tiny_pair / "target"
+    _, hparams, params = load_encoder_hparams_and_params("target", str(tiny_pair))
+
+    def save(heads=None, target=None, **tensors):
+        heads = heads or random_heads(hparams)
+        tensors = tensors or {"w": heads.w.astype(np.float16), "b": heads.b.astype(np.float16)}
+        save_file(tensors, folder / FILE, metadata={"target": target or fingerprint(hparams, params["ln_f"])})
+
+    save()
+    yield save
+    (folder / FILE).unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("drafter", ["heads", "heads+model", "prompt_lookup+heads"])
+@pytest.mark.parametrize("flags", [{"K": 3}, {"K": "auto"}, {"tree": "2,2,1"}, {"tree": "auto"}])
+def test_greedy_texts_are_equal(run, with_heads, drafter, flags):  # noqa: F811
+    plain, speculative = texts(run(quiet=True, drafter=drafter, **flags))
+    assert plain == speculative
+
+
+def test_no_draft_model_is_needed(run_json, with_heads):  # noqa: F811
+    _, document = run_json(drafter="heads", draft_model_size="nowhere", temperature=1, dtype="int8")
+    first, *later = document["speculative"]["samples"][0]["iterations"]
+    assert first["drafted"] == 0 and any(i["drafted"] == 3 for i in later)
+
+
+@pytest.mark.parametrize("flags", [{"K": 3}, {"tree": "2,2"}, {"K": "auto"}])
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_verify(run, with_heads, monkeypatch, flags, temperature):  # noqa: F811
+    monkeypatch.setattr(verify, "verify", partial(verify.verify, draws=30))
+    out = run(verify=True, drafter="heads", temperature=temperature, **flags)
+    assert "tree" not in flags or int(re.search(r"nodes: (\d+) rows", out)[1]) > 7 * 4
+    assert out.endswith("nothing is lost.\n")
+
+
+def test_heads_that_cannot_be_used(tiny_pair, with_heads):
+    usual = {"target_model_size": "target", "models_dir": tiny_pair, "prompt": "the thing", "drafter": "heads"}
+    path, start = tiny_pair / "target" / FILE, partial(refusal, main.main, **usual)
+
+    def says(line, **flags):
+        found = start(**flags)
+        assert re.search(line, found) and (flags or str(path) in found), found
+
+    says("--drafter heads is for --engine numpy", engine="jax")
+    with_heads(target="0" * 64)
+    says("was trained for another target")
+    with_heads(random_heads(HPARAMS))
+    says(r"w and b are \[3, 12, 12\] and \[3, 12\]; for this target they have to be \[n, 32, 32\]")
+    with_heads(random_heads({"n_embd": 32}, n_heads=17))
+    says("n from 1 to 16")
+    with_heads(w=np.zeros((2, 32, 32), np.int8), b=np.zeros((2, 32), np.int8))
+    says("w and b are I8, not F16 or F32")
+    with_heads(w=np.full((2, 32, 32), np.nan, np.float16), b=np.zeros((2, 32), np.float16))
+    says("NaN")
+    with_heads(w=np.zeros((2, 32, 32), np.float16))
+    says("tensors w and b")
+    with_heads()
+    path.write_bytes(path.read_bytes()[:-9])
+    says("damaged")
+    path.write_bytes(b"")
+    says("damaged")
+    path.unlink()
+    says("is not there: python -m training heads --target_model_size target makes it")
+
+
+def test_the_bundled_heads(bundled):
+    """They are the target's, and their guesses are worth something: of their first, a good part is accepted."""
+    from conftest import MODELS
+
+    from speculative.heads import check_heads, load_heads
+
+    encoder, hparams, params = bundled["tiny-target"]
+    heads = check_heads(load_heads(str(MODELS / "tiny-target"), hparams), hparams, params["ln_f"])
+    params = convert(params, packed.packer("float32"))
+    target = CachedModel(params, hparams, partial(to_distribution, temperature=0), packed.new_pass)
+    target.heads, rng = heads, np.random.default_rng(0)
+    x = encoder.encode('"From the first, two facts were very obvious to me,')
+    draft = head_drafter(head_model(target, target.to_probs), rng)
+    steps = [*speculative_sampling(x, draft, target, 100, len(heads.b), rng)]
+    assert len(heads.b) == 4 and sum(step.drafted for step in steps) > 3 * len(steps)
+    assert 100 / len(steps) > 1.4
+    target.forget()
+    alone = [*autoregressive_sampling(x, target, 100, rng)]
+    assert [t for step in steps for t in step.tokens] == [t for step in alone for t in step.tokens]
+
+
+# ---- Training --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_training(tmp_path, tiny_pair, capsys, run):  # noqa: F811
+    from training import heads as command
+
+    shutil.copytree(tiny_pair / "target", tmp_path / "target")
+    text = "the thing in the inn thinks that the tin is thin\n\n" * 600
+    (tmp_path / "text.txt").write_text(text)
+    arguments = f"--target_model_size target --models_dir {tmp_path} --files {tmp_path / 'text.txt'} --n_rows 64"
+    command.main([*arguments.split(), "--n_seq", "32", "--steps", "150", "--heads", "2"])
+    out = capsys.readouterr().out
+    [*_, first, second] = [
+        tuple(map(float, re.findall(rf"α of head {i} at temperature 1 (0\.\d+)", out))) for i in (1, 2)
+    ]
+    assert first[-1] > first[0] and second[-1] > second[0]
+    assert [path.name for path in tmp_path.joinpath("target").glob("heads*")] == [FILE]
+    plain, speculative = texts(run(models_dir=tmp_path, drafter="heads", quiet=True))
+    assert plain == speculative
+    assert "is there already" in refusal(command.main, arguments.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("--heads 17", "--heads: must be a whole number from 1 to 16"),
+        ("--n_rows 2", "--n_rows 2 must be at least --n_batch"),
+        ("--heads 8 --n_seq 8", "8 heads look further than rows of 8 tokens"),
+        ("--prompts p", "either --files or --prompts"),
+    ],
+)
+def test_what_training_refuses(words, line):
+    from training.heads import arguments_of_heads
+
+    assert line in refusal(arguments_of_heads, ["--target_model_size", "t", "--files", "f", *words.split()])
+
+
+def test_the_benchmarks_measure_heads():
+    from benchmarks import common
+
+    names = {"models_dir": str(common.MODELS), "draft_model_size": "tiny-draft", "target_model_size": "tiny-target"}
+    o = SimpleNamespace(**names, dtype="float32", draft_dtype="int8", n_tokens=24, prompts={"a": ["The man"]})
+    o.drafters = ["heads"]
+    pair = common.Pair(o)
+    assert pair.draft is None
+    decoded = {}
+    for K in (0, 2, "2,1", "tree", "auto"):
+        s = common.Setting("", 0, "The man", "heads", 0.0, None, "a", K)
+        decoded[K] = common.tokens(pair.decode(s, 24))
+    assert all(tokens == decoded[0] and len(tokens) == 24 for tokens in decoded.values())
+    warm = common.Setting("", 0, "The man", "heads", 1.0, 0.9, "a", "2,1")
+    assert any(i.step.drafted == 4 for i in pair.decode(warm, 24)) and pair.draft_probs.keywords["top_p"] == 0.9

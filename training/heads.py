@@ -1,0 +1,178 @@
+"""Trains heads on a target, which guess its next tokens without a draft model: this made tiny-target's.
+
+    python -m training heads --target_model_size tiny-target --heads 4 --files doyle.txt wells.txt
+    python main.py --target_model_size tiny-target --drafter heads
+
+With --files, rows of text begin with stretches of them, and with --prompts with those, as in python -m training distil;
+the target writes on. What its last block gave for each token is computed once and kept. From that, head i learns the
+distribution that the target had i tokens later, on the text that it wrote (speculative/heads.py). The target stays as
+it is. α is the chance that a head's guess is accepted where those before it were. Interrupted, the same command goes
+on. The heads lie beside the model, as heads.safetensors.
+"""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from speculative.cli import values
+from speculative.cli.parser import Parser
+from speculative.engines import memory
+from speculative.engines.jax_engine import keep_compiled
+from speculative.errors import UserError
+from speculative.heads import FILE, MOST_HEADS, fingerprint
+from training.distil import load_on_device, read_beginnings
+from training.divergences import kl
+from training.files import as_float16, check_new, save_tensors
+from training.fit import fit
+from training.network import EndToEnd, load_gpt2
+from training.recipe import after_prompt, distributions, tempered
+from training.writing import continuations
+from utils import load_encoder_and_hparams, model_folder, parameter_count
+
+RATE = 0.4  # over the width
+N_WRITTEN = 64  # rows that the target writes at a time
+
+
+def arguments_of_heads(arguments: list[str]):
+    parser = Parser(__doc__, prog="python -m training heads")
+    add, count = parser.add_argument, values.argument(values.integer(1))
+    add("--target_model_size", type=values.argument(values.folder_name), required=True, help="a folder of models_dir")
+    add("--models_dir", type=values.argument(values.path), default="models")
+    add("--heads", type=values.argument(values.integer(1, MOST_HEADS)), default=4, help="how many")
+    add("--files", nargs="+", help="text files, the corpus")
+    add("--prompts", nargs="+", help="files of prompts")
+    temperature = values.argument(values.temperature)
+    add("--temperature", nargs="+", type=temperature, default=[0.0, 1.0], dest="temperatures", help="of the writing")
+    add("--n_rows", type=count, default=2048, help="how many rows the target writes")
+    add("--n_seq", type=values.argument(values.integer(8)), default=64, help="tokens in a row of text")
+    add("--n_batch", type=count, default=8, help="rows in a step")
+    add("--steps", type=count, default=2000)
+    positive = values.number("a number above 0", lambda value: value > 0)
+    add("--rate", type=values.argument(positive), help=f"the highest learning rate [{RATE} / n_embd]")
+    add("--seed", type=values.argument(values.integer(0)), default=0)
+    o = parser.parse_args(arguments)
+    if (o.files is None) == (o.prompts is None):
+        raise UserError("give either --files or --prompts: what rows of text begin with")
+    if o.n_rows < o.n_batch:
+        raise UserError(f"--n_rows {o.n_rows} must be at least --n_batch, {o.n_batch}")
+    if o.heads > o.n_seq // 2:
+        raise UserError(f"{o.heads} heads look further than rows of {o.n_seq} tokens reach: give a larger --n_seq")
+    return o
+
+
+def written(gpt2, target, o, begin, n_rows, seed):
+    """What the target wrote: h [n_rows, n_seq, n_embd], temperature [n_rows], which tokens count [n_rows, n_seq]."""
+
+    @jax.jit
+    def last_block(params, x):  # [N, n_seq] -> [N, n_seq, n_embd]
+        cache = EndToEnd(gpt2, len(params["blocks"]), len(x))
+        wpe = jnp.tile(params["wpe"][: x.shape[1]], (len(x), 1))  # [N*n_seq, n_embd]
+        gpt2.gpt2(x.ravel(), **params | {"wpe": wpe}, n_head=target.n_head, cache=cache)
+        return cache.hidden.reshape(*x.shape, -1)
+
+    rng, parts = np.random.default_rng([o.seed, seed]), []
+    for first in range(0, n_rows, N_WRITTEN):
+        n = N_WRITTEN if n_rows > N_WRITTEN else n_rows
+        x, n_prompt = begin(n, o.n_seq, rng)
+        temperature = rng.choice(np.array(o.temperatures, np.float32), n)
+        key = jax.random.key(rng.integers(2**31))
+        x = continuations(gpt2, target.n_head, target.params, x, n_prompt, temperature, key)
+        h = np.asarray(last_block(target.params, x), np.float16)
+        parts.append((h, temperature, after_prompt(x, n_prompt)))
+        print(f"\rthe target has written {min(first + n, n_rows)} of {n_rows} rows", end="", flush=True)
+    print()
+    return [np.concatenate(arrays)[:n_rows] for arrays in zip(*parts, strict=True)]
+
+
+def each_head(gpt2, target_params, params, lesson, of):
+    """-> [n_heads], the means of of(log_p, q, temperature) -> [n] over the tokens that count.
+
+    log_p is what a head says of a token, before the temperature, and q what the target says of it, after.
+    """
+
+    def log_probs(h):  # [..., n_embd] -> [n, n_vocab]
+        h = h.reshape(-1, h.shape[-1])  # [n, n_embd]
+        return jax.nn.log_softmax(gpt2.layer_norm(h, **target_params["ln_f"]) @ target_params["wte"].T)
+
+    h, temperature, counts = lesson  # [n_batch, n_seq, n_embd], [n_batch], [n_batch, n_seq]
+    means = []
+    for i, (w, b) in enumerate(zip(params["w"], params["b"], strict=True), start=1):
+        before, later = h[:, :-i], h[:, i:]  # [n_batch, n_seq - i, n_embd]
+        log_p = log_probs(before + jax.nn.silu(before @ w + b))  # [n_batch*(n_seq - i), n_vocab]
+        t = jnp.repeat(temperature, before.shape[1])  # [n_batch*(n_seq - i)]
+        counted = counts[:, :-i].ravel()
+        means.append((counted * of(log_p, distributions(log_probs(later), t), t)).sum() / counted.sum())
+    return jnp.stack(means)
+
+
+def divergence(log_p, q, t):  # [n, n_vocab] twice, [n] -> [n]
+    return kl(tempered(log_p, jnp.where(t > 0, t, 1)), q)
+
+
+def acceptance(log_p, q, t):  # [n, n_vocab] twice, [n] -> [n]
+    return jnp.minimum(distributions(log_p, t), q).sum(-1)
+
+
+def train_heads(o, target, begin, begin_held_out, checkpoint):
+    """-> ({w [n_heads, n_embd, n_embd], b [n_heads, n_embd]}, history as of fit, with each head's α)"""
+    gpt2, n_embd = load_gpt2(), target.params["wte"].shape[1]
+    h, temperature, counts = written(gpt2, target, o, begin, o.n_rows, seed=0)
+    held_out = written(gpt2, target, o, begin_held_out, 4 * o.n_batch, seed=1)
+
+    def batch(step, params):
+        rows = np.random.default_rng([o.seed, step]).integers(len(h), size=o.n_batch)
+        return h[rows].astype(np.float32), temperature[rows], counts[rows]
+
+    def loss(params, lesson):
+        return each_head(gpt2, target.params, params, lesson, divergence).sum()
+
+    @jax.jit
+    def alphas(params, lesson):
+        return each_head(gpt2, target.params, params, lesson, acceptance)
+
+    def evaluate(params):
+        figures = {}
+        for t in dict.fromkeys(o.temperatures):
+            lesson = [a[held_out[1] == np.float32(t)].astype(np.float32) for a in held_out]
+            for i, alpha in enumerate(alphas(params, lesson) if len(lesson[0]) else [], start=1):
+                figures[f"α of head {i} at temperature {t:g}"] = float(alpha)
+        return figures
+
+    start = {"w": jnp.zeros((o.heads, n_embd, n_embd)), "b": jnp.zeros((o.heads, n_embd))}  # the next token, again
+    recipe = " ".join(f"{name}={value}" for name, value in vars(o).items())
+    return fit("heads", start, loss, batch, evaluate, o.steps, o.rate, checkpoint, max(1, o.steps // 5), recipe=recipe)
+
+
+def check_memory(o, hparams: dict) -> None:
+    """Raises UserError where the target, what it wrote and a step would not fit."""
+    kept = 2 * (o.n_rows + 4 * o.n_batch) * o.n_seq * hparams["n_embd"]
+    rows = 4 * 8 * o.heads * o.n_batch * o.n_seq * hparams["n_vocab"]
+    needed, free = 4 * parameter_count(hparams) + kept + rows, memory.available()
+    if free is not None and needed > free:
+        remedy = "a smaller --n_rows, --n_batch or --n_seq"
+        raise UserError(f"this needs {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free: take {remedy}")
+
+
+def main(arguments: list[str]) -> None:
+    o = arguments_of_heads(arguments)
+    folder = Path(model_folder(o.target_model_size, o.models_dir))
+    path = folder / FILE
+    check_new(path)
+    encoder, hparams = load_encoder_and_hparams(o.target_model_size, o.models_dir)
+    if o.n_seq > hparams["n_ctx"]:
+        raise UserError(f"--n_seq {o.n_seq} tokens, and the context has {hparams['n_ctx']}")
+    o.rate = o.rate or RATE / hparams["n_embd"]
+    begin, begin_held_out = read_beginnings(o.files, o.prompts, encoder, o.n_batch, o.n_seq)
+    check_memory(o, hparams)
+    keep_compiled()
+    target = load_on_device(o.target_model_size, o.models_dir, hparams)
+    checkpoint = path.with_suffix(".npz")
+    params, history = train_heads(o, target, begin, begin_held_out, checkpoint)
+    save_tensors(path, as_float16(params), {"target": fingerprint(hparams, target.params["ln_f"])})
+    checkpoint.unlink(missing_ok=True)
+    _, after = history[-1]
+    for what, figure in after.items():
+        print(f"{what} on held-out text of the target: {figure:.3f}")
+    print(f"{path} holds the heads: --drafter heads")
