@@ -41,8 +41,8 @@ below q / p. The chance of that is q / p, or 1 where the target gives the token 
 {rejects}"""
 
 AGREES = """{steps}
-**Step 4.** All {K} were accepted. The window's last row of q, which came with the same call, says what follows them. The
-bonus token is drawn from it: {own}, whose probability there is {q}. One call of the target has given {n} tokens:
+**Step 4.** All {K} were accepted. The window's last row of q, which came with the same call, says what follows them.
+The bonus token is drawn from it: {own}, whose probability there is {q}. One call of the target has given {n} tokens:
 
 > {text}
 
