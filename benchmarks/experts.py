@@ -3,9 +3,9 @@
     python -m benchmarks.experts
 
 A feed-forward of E experts, of which each row is sent to k, reads the weights of only those that some row is sent to.
-One row touches k. A window of more rows touches more, so it reads more: that scoring a window costs what scoring a token
-does, as speculative decoding assumes, is no longer so. The routing here is synthetic: each row draws k different
-experts, all equally likely and independent of the other rows. A trained router's rows are neither. Takes seconds.
+One row touches k. A window of more rows touches more, so it reads more, and it is no longer so that scoring a window
+costs what scoring a token does. The routing here is synthetic: each row draws k different experts, all equally likely
+and independent of the other rows. A trained router's rows are neither. Takes seconds.
 """
 
 import numpy as np
