@@ -40,7 +40,7 @@ def run_sampling_fn(title, decode_fn, o, encoder, prompt):
             rng = np.random.default_rng([o.seed, number] if number else o.seed)  # the first is the blog's
             display.begin(prompt)
             for step in recorder.watch(until_stop(decode_fn(recorder.rng(rng), recorder), encoder, o.stop)):
-                display.push(step)
+                display.push(step, proposers=recorder.now.proposers)
             display.end()
     display.print_time(recorder.seconds)
     return recorder

@@ -4,7 +4,8 @@ Losslessness asks no more than this: tokens[i] was drawn from p[i], given x and 
 where nothing was drawn; and a drawn token must be proposed, even an improbable one. A bad drafter costs time and
 changes nothing else.
 
-A composite drafter records in draft.proposers who proposed each token of its last call.
+A composite drafter records in draft.proposers who proposed each token of its last call, and a staged one in draft.inner
+how many tokens its inner drafter proposed there and how many of those the draft model accepted.
 """
 
 from collections.abc import Callable
@@ -152,7 +153,7 @@ def staged(model: Callable, inner_draft: Callable, K: int, rng: np.random.Genera
     """
 
     def draft(x, k):  # [n], k -> [k], [k, n_vocab]
-        tokens, p, rows, draft.proposers = [], [], None, []
+        tokens, p, rows, draft.proposers, draft.inner = [], [], None, [], (0, 0)
 
         def recorded(x, n_last):
             nonlocal rows
@@ -163,6 +164,7 @@ def staged(model: Callable, inner_draft: Callable, K: int, rng: np.random.Genera
             tokens += step.tokens
             p += [*rows[: len(step.tokens)]]
             draft.proposers += [*proposers(inner_draft, step.drafted)[: step.accepted], "model"]
+            draft.inner = (draft.inner[0] + step.drafted, draft.inner[1] + step.accepted)
         return tokens, p
 
     return draft
@@ -176,7 +178,7 @@ def first_of(*drafters: Callable) -> Callable:
             tokens, p = drafter(x, k)
             if len(tokens):
                 break
-        draft.proposers = proposers(drafter, len(tokens))
+        draft.proposers, draft.inner = proposers(drafter, len(tokens)), getattr(drafter, "inner", None)
         return tokens, p
 
     return draft

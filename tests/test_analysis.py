@@ -12,6 +12,7 @@ from speculative.measure.analysis import (
     blog_speedup,
     ceiling,
     largest_beta,
+    leviathan_operations,
     leviathan_speedup,
     leviathan_tokens,
     line_through,
@@ -31,10 +32,14 @@ def test_the_blogs_formula_on_gpt2_xl():
 
 
 @pytest.mark.parametrize(
-    ("alpha", "K", "speedup"),
-    [(0.6, 2, 1.96), (0.7, 3, 2.53), (0.8, 2, 2.44), (0.8, 5, 3.69), (0.9, 2, 2.71), (0.9, 10, 6.86)],
+    ("alpha", "K", "operations", "speedup"),
+    [
+        *((0.6, 2, 1.53, 1.96), (0.7, 3, 1.58, 2.53), (0.8, 2, 1.23, 2.44)),
+        *((0.8, 5, 1.63, 3.69), (0.9, 2, 1.11, 2.71), (0.9, 10, 1.60, 6.86)),
+    ],
 )
-def test_leviathans_table_1(alpha, K, speedup):
+def test_leviathans_table_1(alpha, K, operations, speedup):
+    assert leviathan_operations(alpha, K) == pytest.approx(operations, abs=0.006)
     assert leviathan_speedup(alpha, K, c=0) == pytest.approx(speedup, abs=0.005)
     assert leviathan_tokens(alpha, K) == pytest.approx((1 - alpha ** (K + 1)) / (1 - alpha))
 

@@ -135,10 +135,10 @@ def test_staged_gives_the_draft_models_own_rows_and_exactly_k():
     x, inner_accepted = [1, 2, 1, 2], 0
     for k in [*range(6)] * 20:
         calls = []
-        tokens, p = staged(
-            lambda x, n_last, calls=calls: calls.append(0) or model(x, n_last), prompt_lookup(4), 2, rng
-        )(x, k)
-        assert len(tokens) == len(p) == k
+        draft = staged(lambda x, n_last, calls=calls: calls.append(0) or model(x, n_last), prompt_lookup(4), 2, rng)
+        tokens, p = draft(x, k)
+        assert len(tokens) == len(p) == k == len(draft.proposers)
+        assert draft.inner[0] >= draft.inner[1] == k - len(calls) == k - draft.proposers.count("model")
         inner_accepted += k - len(calls)
         if k:
             assert np.array(p).tolist() == model([*x, *tokens[:-1]], n_last=k).tolist()

@@ -236,6 +236,43 @@ def test_origins():
     assert origins(Step([1, 2], 1, 1)) == ["accepted", "bonus"]
     assert origins(Step([1], 0, 0)) == ["autoregressive"]
     assert origins(Step([1, 2], 2, 2)) == ["accepted", "accepted"]  # cut by a stop text
+    by = ["ngram", "model", "prompt_lookup"]
+    assert origins(Step([1, 2, 3], 3, 2), by) == ["accepted: ngram", "accepted", "resampled"]
+    assert origins(Step([1, 2, 3], 3, 3), by) == ["accepted: ngram", "accepted", "accepted: prompt_lookup"]
+
+
+def test_who_proposed_what_passed():
+    """The target accepts 2 of the 3 drafts, whose proposers differ; the third is tested, the fourth never."""
+    recorder, p = Recorder(), one_hot(3, 4, 5, 6)
+
+    def draft(x, k):
+        draft.proposers, draft.inner = ["ngram", "model", "model", "ngram"], (5, 2)
+        return [3, 4, 5, 6], p
+
+    target = recorder.target(lambda x, n_last: one_hot(3, 4, 1, 1, 1)[:n_last])
+    steps = speculative_sampling(PROMPT, recorder.draft(draft), target, 5, 4, np.random.default_rng(0))
+    next(recorder.watch(steps))
+    f = figures(Recorder(), recorder)
+    assert f["by_proposer"] == {"model": [1, 2], "ngram": [1, 1]}
+    assert (f["inner_drafted"], f["inner_accepted"]) == (5, 2)
+    rows = {name: value for name, value, _ in report.details(f | {"tokens": 0})}
+    assert rows["by proposer"] == "draft model 1/2, n-gram 1/1" and rows["inner drafts"] == "2/5"
+    one_alone = figures(*scripted(Clock(), [4, 2, 0, 1]))
+    assert not {"by proposer", "inner drafts"} & {name for name, *_ in report.details(one_alone)}
+
+
+@pytest.mark.parametrize("prefix", ["model", "ngram"])
+def test_the_colour_says_who_wrote_a_token(prefix, encoder, monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    o = parse(color=True)
+    with display.Display("Title", o, encoder, 1) as d:
+        d.begin("a")
+        d.push(Step([65, 66], 2, 1), proposers=[prefix, "model"])
+        d.end()
+    d.print_time(1.0)
+    first = {"model": "\033[32m", "ngram": "\033[3;35m"}[prefix] + encoder.decode([65])
+    assert first in capsys.readouterr().out
 
 
 def shown(encoder, *steps, color=False, stream=False):

@@ -3,6 +3,7 @@
 import os
 import sys
 import textwrap
+from collections.abc import Sequence
 
 from tqdm import tqdm
 
@@ -21,7 +22,8 @@ from speculative.sampling import Step
 COLUMNS = 110
 
 # A colour, and for those who do not tell colours apart something else: bold, underlined, or neither.
-STYLES = {"accepted": "green", "resampled": "red underline", "bonus": "cyan bold", "autoregressive": "yellow"}
+STYLES = {"accepted": "green", "accepted: ngram": "magenta italic", "accepted: prompt_lookup": "blue italic"}
+STYLES |= {"resampled": "red underline", "bonus": "cyan bold", "autoregressive": "yellow"}
 
 # Control characters that a model may write, and those that turn the direction of text, are shown and not obeyed.
 SHOWN = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"} | {127: "\u2421"}
@@ -60,8 +62,8 @@ class Display:
         self.write("Text = ", None)
         self.write(prompt, None)
 
-    def push(self, step: Step, i: int = -1) -> None:
-        for token, origin in zip(step.tokens, origins(step), strict=True):
+    def push(self, step: Step, i: int = -1, proposers: Sequence[str] = ()) -> None:
+        for token, origin in zip(step.tokens, origins(step, proposers), strict=True):
             self.write(self.decoders[i].push([token]), origin, i)
         self.bar.update(len(step.tokens))
 
@@ -124,7 +126,9 @@ def show_report(
     if o.quiet:
         return
     if o.color:
-        legend = [piece for origin in STYLES for piece in ((origin, origin), ("  ", None))]
+        written = {origin for i in runs[1].iterations for origin in origins(i.step, i.proposers)}
+        shown = [origin for origin in STYLES if ":" not in origin or origin in written]
+        legend = [piece for origin in shown for piece in ((origin.replace("_", " "), origin), ("  ", None))]
         show([("\n", None), *legend, ("\n", None)], o.color)
     f = figures(*runs)
     print()

@@ -82,7 +82,7 @@ class Options:
     quiet: bool = flag(values.switch, "only the blog's lines", False)
     verbose: bool = flag(values.switch, "every iteration, and every figure with its formula", False)
     stream: bool = flag(values.switch, "the text as it is decoded", False)
-    color: bool = flag(values.switch, "tokens by origin: accepted, resampled, bonus, autoregressive", False)
+    color: bool = flag(values.switch, "tokens by origin: accepted (and whose), resampled, bonus, autoregressive", False)
     json: str | None = flag(values.path, "write the run to this file, as JSON", None)
     details: bool = flag(values.switch, "to --json also p, q and u of every draft, as --html has them", False)
     html: str | None = flag(values.path, "write a page to this file that replays the run, for any browser", None)

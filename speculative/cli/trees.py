@@ -27,7 +27,7 @@ def check_tree(o: Options, n_prompt: int, n_ctx: int) -> None:
         raise UserError("--tree needs --engine numpy: JAX's loop drafts chains")
     if bad := [name for name in drafter_names(o.drafter) if name.startswith("staged")]:
         raise UserError(
-            f"--tree works with --drafter model, prompt_lookup, ngram, heads, or any joined by +: {bad[0]} drafts a chain"
+            f"--tree works with model, prompt_lookup, ngram, heads, or any of them joined by +: {bad[0]} drafts a chain"
         )
     depth, nodes = (0, NODES) if o.tree == "auto" else (len(o.tree), n_nodes(o.tree))
     if depth >= o.n_tokens_to_generate:

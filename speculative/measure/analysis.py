@@ -40,6 +40,14 @@ def leviathan_speedup(alpha: float, K: int, c: float, beta: float = 1.0) -> floa
     return leviathan_tokens(alpha, K) / (K * c + beta)
 
 
+def leviathan_operations(alpha: float, K: int, c_operations: float = 0.0) -> float:
+    """By what factor the arithmetic operations grow; c_operations is the draft's per token, over the target's.
+
+    Source: Leviathan et al. 2023, theorem 3.11.
+    """
+    return (K * c_operations + K + 1) / leviathan_tokens(alpha, K)
+
+
 def largest_beta(alpha: float, K: int, c: float) -> float:
     """The largest β at which speculation still pays: where leviathan_speedup is 1."""
     return leviathan_tokens(alpha, K) - K * c

@@ -30,6 +30,9 @@ def counts(speculative: Recorder) -> dict:
     n_tokens, drafted = speculative.n_tokens, sum(step.drafted for step in steps)
     met = Counter(j for i in speculative.iterations for j in range(len(i.alpha)))
     accepted = Counter(j for step in steps for j in range(step.accepted))
+    by_proposer = Counter(name for i in speculative.iterations for name in i.proposers[: len(i.alpha)])
+    passed = Counter(name for i in speculative.iterations for name in i.proposers[: i.step.accepted])
+    inner = [i.inner for i in speculative.iterations if i.inner]
     by_position = [[i.alpha[j] for i in speculative.iterations if j < len(i.alpha)] for j in range(len(met))]
     return {
         "tokens": n_tokens,
@@ -43,6 +46,9 @@ def counts(speculative: Recorder) -> dict:
         "tokens_per_iteration_histogram": dict(sorted(Counter(len(step.tokens) for step in steps).items())),
         "met_by_position": [met[j] for j in range(len(met))],
         "accepted_by_position": [accepted[j] for j in range(len(met))],
+        "by_proposer": {name: [passed[name], met] for name, met in by_proposer.most_common()},
+        "inner_drafted": sum(drafted for drafted, _ in inner),
+        "inner_accepted": sum(accepted for _, accepted in inner),
         "alpha": average(a for i in speculative.iterations for a in i.alpha),
         "alpha_by_position": [*map(average, by_position)],
         "matching": average(a for i in speculative.iterations for a in i.matching),

@@ -1,7 +1,7 @@
 """Notes what happens in a run: a recorder that stands around a decoder and its models."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -30,6 +30,7 @@ class Iteration:
     alpha: list[float] = field(default_factory=list)  # the chance of acceptance where a draft was tested, in order
     matching: list[float] = field(default_factory=list)  # Σ p q, likewise
     proposers: list[str] = field(default_factory=list)  # who proposed each draft, where the drafter tells
+    inner: tuple[int, int] | None = None  # how many tokens a staged drafter's inner one proposed, and got accepted
     tree: dict | None = None  # {tokens, parents, path}, where the draft was one; node 0 is the last token of the text
     details: dict | None = None  # what decided this step (details.py), if that is kept
 
@@ -89,7 +90,7 @@ class Recorder:
             start = self.clock()
             self.proposal = self.x_draft, self.p = draft(x, k)
             self.now.drafting = self.clock() - start
-            self.now.proposers = getattr(draft, "proposers", [])
+            self.now.proposers, self.now.inner = getattr(draft, "proposers", []), getattr(draft, "inner", None)
             is_tree = isinstance(self.proposal, Tree)
             self.now.draft_prefill = len(x) - common_prefix(self.drafted, x) > (IN_TREE if is_tree else IN_STEP)
             self.drafted = np.append(x, [] if is_tree else self.x_draft).astype(int)
@@ -185,8 +186,12 @@ class Recorder:
         return sum(len(i.step.tokens) for i in self.iterations)
 
 
-def origins(step: Step) -> list[str]:
-    """Where each of a step's tokens came from. The drafts come first; the last token is the target's own."""
+def origins(step: Step, proposers: Sequence[str] = ()) -> list[str]:
+    """Where each of a step's tokens came from. The drafts come first; the last token is the target's own.
+
+    proposers: who proposed each draft; then a draft that is not the draft model's own is "accepted: " and its name.
+    """
     at_end = getattr(step, "bonus", step.accepted == step.drafted)  # of the window, or of a path down a tree
     own = "autoregressive" if step.drafted == 0 else "bonus" if at_end else "resampled"
-    return [*["accepted"] * step.accepted, own][: len(step.tokens)]
+    by = [*proposers, *["model"] * step.accepted][: step.accepted]
+    return [*("accepted" if name == "model" else f"accepted: {name}" for name in by), own][: len(step.tokens)]

@@ -2,6 +2,7 @@
 
 from speculative.measure.analysis import ceiling
 
+NAMES = {"model": "draft model", "ngram": "n-gram", "prompt_lookup": "prompt lookup"}  # of who proposes
 Row = tuple[str, str, str]  # a figure's name, its value, its formula
 
 
@@ -77,6 +78,12 @@ def details(
             ),
             ("α", f"{f['alpha']:.3f}", f"mean of {chance}"),
         ]
+    if len(f.get("by_proposer", {})) > 1:
+        shares = ", ".join(f"{NAMES.get(name, name)} {a}/{n}" for name, (a, n) in f["by_proposer"].items())
+        rows.append(("by proposer", shares, "accepted / tested, by who proposed the token"))
+    if f.get("inner_drafted"):
+        passed = f"{f['inner_accepted']}/{f['inner_drafted']}"
+        rows.append(("inner drafts", passed, "accepted by the draft model / proposed to it, in the staged drafter"))
     if f["matching"] is not None:
         rows.append(("naive matching", f"{f['matching']:.3f}", "mean of Σ p q: what sample-and-compare would accept"))
     if f["c"] is not None:

@@ -1,0 +1,169 @@
+"""Two iterations by the numbers: the blog's walk-throughs with those of the bundled pair, as docs/walkthrough.md.
+
+python -m benchmarks.walkthrough [--out docs/walkthrough.md]
+
+It takes a second: the models run through gpt2.py as it is. Without --out the page is printed.
+"""
+
+from functools import partial
+
+import numpy as np
+
+from benchmarks.common import MODELS, Parser
+from speculative.cli.exits import guarded
+from speculative.drafters import model_drafter
+from speculative.engines.cached import CachedModel
+from speculative.filters import to_distribution
+from speculative.measure import files
+from speculative.measure.recorder import Recorder
+from speculative.sampling import speculative_sampling
+from utils import load_encoder_hparams_and_params
+
+PROMPT, K, N, TEMPERATURE, SEED = '"From the first, two facts were very obvious to me,', 4, 24, 1.0, 0
+N_SHOWN = 6  # tokens of a residual, the likeliest
+
+PAGE = """# Two iterations, by the numbers
+
+The blog explains the loop with two cases: the target agrees with the draft, and the target rejects it. Here are both,
+from a run of the bundled pair at temperature {temperature:g} with K = {K} and seed {seed}, which begins with
+
+> {prompt}
+
+Every number is one that the loop computed; `python -m benchmarks.walkthrough` prints this page. p is the draft's
+probability of the token that it proposed, q the target's, u a random number from [0, 1). A draft is accepted if u is
+below q / p. The chance of that is q / p, or 1 where the target gives the token more than the draft does.
+
+## The target agrees
+
+{agrees}
+## The target rejects
+
+{rejects}"""
+
+AGREES = """{steps}
+**Step 4.** All {K} were accepted. The window's last row of q, which came with the same call, says what follows them.
+The bonus token is drawn from it: {own}, whose probability there is {q}. One call of the target has given {n} tokens:
+
+> {text}
+
+"""
+
+REJECTS = """{steps}
+Here the window ends: what was drafted behind {draft} was drafted for a text that is not to be, and is dropped untested.
+In its place the target draws from the residual max(0, q - p), divided by its sum. That leaves out what the draft
+proposes too often, {draft} among it, and keeps what it proposes too rarely. The sum is {total}. That is also
+1 - Σ min(p, q): the chance, before anything was drafted here, that the draft would be rejected.
+
+{table}
+
+The draw gives {own}. The text grows by {n}:
+
+> {text}
+
+[theorem.md](theorem.md) shows why a token that came about in this way is distributed as the target's own.
+"""
+
+
+def run():
+    """-> (encoder, [(text before it, Iteration with its details), ...]) of a speculative run."""
+    to_probs, rng, recorder = partial(to_distribution, temperature=TEMPERATURE), np.random.default_rng(SEED), Recorder()
+    recorder.details = True
+    encoder, hparams, params = load_encoder_hparams_and_params("tiny-target", str(MODELS))
+    target = recorder.target(CachedModel(params, hparams, to_probs))
+    _, hparams, params = load_encoder_hparams_and_params("tiny-draft", str(MODELS))
+    rng = recorder.rng(rng)
+    draft = recorder.draft(model_drafter(CachedModel(params, hparams, to_probs), rng))
+    steps, before, tokens = speculative_sampling(encoder.encode(PROMPT), draft, target, N, K, rng), [], []
+    for step in recorder.watch(steps):
+        before.append(PROMPT + encoder.decode(tokens))
+        tokens += step.tokens
+    return encoder, [*zip(before, recorder.iterations, strict=True)]
+
+
+def quoted(encoder, token):
+    """A token as it is read: ` which` with the blank that belongs to it."""
+    return f"`{encoder.decode([token])}`".replace("\n", "\\n")
+
+
+def rows(header, cells):
+    """A table in Markdown."""
+    return "\n".join("| " + " | ".join(row) + " |" for row in [header, ["---"] * len(header), *cells])
+
+
+def steps_1_to_3(encoder, before, details):
+    drafts = [quoted(encoder, token) for token in details["drafts"]]
+    cells = []
+    for token, test in zip(drafts, details["tested"], strict=False):
+        u, p, q = test["u"], test["p"], test["q"]
+        verdict = "accepted" if u * p < q else "rejected"
+        cells.append([token, f"{p:.3f}", f"{q:.3f}", f"{min(1, q / p):.2f}", f"{u:.2f}", verdict])
+    cells += [[token, "", "", "", "", "not tested"] for token in drafts[len(cells) :]]
+    table = rows(["draft", "p", "q", "min(1, q / p)", "u", ""], cells)
+    return (
+        f"The text so far ends with `{before[-24:]}`.\n\n"
+        f"**Step 1.** The draft model proposes {len(drafts)} tokens, one after the other: {', '.join(drafts)}.\n\n"
+        f"**Step 2.** One call of the target gives q for all of them, and for what would follow the last.\n\n"
+        f"**Step 3.** From left to right:\n\n{table}\n"
+    )
+
+
+def agrees(encoder, before, iteration):
+    step, own = iteration.step, iteration.details["own"]
+    q = own["top"]["probability"][own["top"]["tokens"].index(step.tokens[-1])]
+    return (
+        AGREES.format(
+            steps=steps_1_to_3(encoder, before, iteration.details),
+            **{"K": step.drafted, "own": quoted(encoder, step.tokens[-1]), "q": f"{q:.3f}", "n": len(step.tokens)},
+            text=before + encoder.decode(step.tokens),
+        ).strip("\n")
+        + "\n"
+    )
+
+
+def rejects(encoder, before, iteration):
+    step, details = iteration.step, iteration.details
+    top, total = details["tested"][-1]["top"], 1 - iteration.alpha[-1]
+    likeliest = {token: (p, q) for token, p, q in zip(top["tokens"], top["p"], top["q"], strict=True)}
+    residual = dict(zip(details["own"]["top"]["tokens"], details["own"]["top"]["probability"], strict=True))
+    shown = [*likeliest][:N_SHOWN]
+    cells = []
+    for token in shown:
+        p, q = likeliest[token]
+        cells.append([quoted(encoder, token), f"{p:.3f}", f"{q:.3f}", f"{max(0, q - p):.3f}"])
+        cells[-1].append(f"{max(0, q - p) / total:.3f}")
+    drawn = step.tokens[-1]
+    return REJECTS.format(
+        steps=steps_1_to_3(encoder, before, details),
+        draft=quoted(encoder, details["drafts"][step.accepted]),
+        total=f"{total:.3f}",
+        table=rows(["token", "p", "q", "max(0, q - p)", "of the sum"], cells),
+        own=f"{quoted(encoder, drawn)}, whose share was {residual[drawn]:.3f}",
+        n=f"{len(step.tokens)} tokens" if step.accepted else "one token",
+        text=before + encoder.decode(step.tokens),
+    )
+
+
+def page():
+    encoder, iterations = run()
+    whole = next(one for one in iterations if one[1].step.accepted == K)
+    rejected = next(one for one in iterations if 0 < one[1].step.accepted < one[1].step.drafted)
+    return PAGE.format(
+        **{"temperature": TEMPERATURE, "K": K, "seed": SEED, "prompt": PROMPT},
+        agrees=agrees(encoder, *whole),
+        rejects=rejects(encoder, *rejected),
+    )
+
+
+def main():
+    parser = Parser(__doc__)
+    parser.add_argument("--out", help="write the page to this file")
+    o = parser.parse_args()
+    if o.out:
+        files.check_writable(o.out)
+        files.write_text(o.out, page())
+    else:
+        print(page(), end="")
+
+
+if __name__ == "__main__":
+    guarded(main)

@@ -1,0 +1,73 @@
+"""The two worked examples and the proof in docs/: what they say is what the code computes."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import walkthrough
+from gpt2 import gpt2
+from speculative.filters import to_distribution
+from speculative.sampling import max_fn
+
+DOCS = Path(__file__).parents[1] / "docs"
+NUMBER = r"\d+\.\d+"
+
+
+@pytest.fixture(scope="module")
+def page():
+    return walkthrough.page()
+
+
+def test_the_page_is_what_the_command_prints(page):
+    """But for the last digit of a number, as another processor may round it."""
+    kept = (DOCS / "walkthrough.md").read_text(encoding="utf-8")
+    assert re.split(NUMBER, kept) == re.split(NUMBER, page)
+    numbers = [[float(number) for number in re.findall(NUMBER, text)] for text in (kept, page)]
+    assert len(numbers[0]) > 40 and numbers[0] == pytest.approx(numbers[1], abs=0.0101)
+
+
+def test_the_numbers_are_those_of_the_models(page, bundled):
+    """The rejected place again, from gpt2.py without a cache, and the residual from Algorithm 2's own function."""
+    text, draft, drawn = walkthrough.PROMPT + " which", " I", " seemed"
+    rows = {}
+    for name, (encoder, hparams, params) in bundled.items():
+        logits = gpt2(encoder.encode(text), **params, n_head=hparams["n_head"])  # [n_seq, n_vocab]
+        rows[name] = to_distribution(logits[-1:], walkthrough.TEMPERATURE)[0]  # [n_vocab]
+    p, q = rows["tiny-draft"], rows["tiny-target"]
+    [j], [own] = encoder.encode(draft), encoder.encode(drawn)
+    _, rejection = page.split("## The target rejects")
+    row = re.search(rf"\| `{draft}` \| ({NUMBER}) \| ({NUMBER}) \| ({NUMBER}) \| ({NUMBER}) \| rejected", rejection)
+    said_p, said_q, ratio, u = map(float, row.groups())
+    assert (said_p, said_q, ratio) == pytest.approx((p[j], q[j], q[j] / p[j]), abs=0.006) and u > ratio
+    said = [
+        float(x) for x in re.findall(rf"The sum is ({NUMBER})|whose share was ({NUMBER})", rejection) for x in x if x
+    ]
+    assert said == pytest.approx([1 - np.minimum(p, q).sum(), max_fn(q - p)[own]], abs=0.001)
+
+
+def test_the_command_writes_the_page_or_prints_it(page, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(walkthrough, "page", lambda: page)
+    for words in ([], ["--out", str(tmp_path / "page.md")]):
+        monkeypatch.setattr("sys.argv", ["walkthrough", *words])
+        walkthrough.main()
+    assert capsys.readouterr().out == page == (tmp_path / "page.md").read_text(encoding="utf-8")
+
+
+CHECK = re.search("```python\n(.*?)```", (DOCS / "theorem.md").read_text(encoding="utf-8"), re.DOTALL).group(1)
+
+
+def test_the_check_of_the_theorem_passes(capsys):
+    exec(CHECK, {})
+    assert "1000 times of 1000" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("line", "changed"),
+    [("max(0, b - a)", "b"), ("min(1, b / a)", "b"), ("max(0, b - a)", "max(0, a - b)"), ("rejected * r", "r")],
+)
+def test_the_check_of_the_theorem_can_fail(line, changed):
+    assert line in CHECK
+    with pytest.raises(AssertionError):
+        exec(CHECK.replace(line, changed), {})
