@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from speculative import checksums
+
 HUGGING_FACE = {"wte": "wte.weight", "wpe": "wpe.weight", "blocks": "h", "g": "weight", "w": "weight", "b": "bias"}
 
 
@@ -33,6 +35,8 @@ def save_model(folder, hparams, params, vocab, merges):
     write(folder / "hparams.json", json.dumps(hparams))
     write(folder / "encoder.json", json.dumps(vocab))
     write(folder / "vocab.bpe", "#version: 0.2\n" + "".join(f"{left} {right}\n" for left, right in merges))
+    names = ("hparams.json", "encoder.json", "vocab.bpe", "model.safetensors")
+    checksums.note(folder, {name: checksums.describe(folder / name) for name in names})
 
 
 def write(path, text):

@@ -1,6 +1,6 @@
 """From the flags to what decodes: the models and the drafter, built before the clock starts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
 import numpy as np
@@ -13,7 +13,8 @@ from speculative.engines.cached import CachedModel
 from speculative.errors import UserError
 from speculative.filters import to_distribution
 from speculative.measure import verify
-from utils import load_encoder_and_hparams, load_params, model_folder
+from speculative.official import WEIGHT_BYTES
+from utils import complete_folder, load_encoder_and_hparams, load_params, missing_files, model_folder
 
 
 def create_probs_fns(o: Options, temperature: float) -> tuple[Callable, Callable]:
@@ -39,8 +40,8 @@ def create_model_fn(params: dict, hparams: dict, to_probs: Callable) -> CachedMo
 def load_models(o: Options, prompts: list[str]):
     """(encoder, each prompt's ids, target model, draft model or None) of the options. Raises UserError.
 
-    The small files are read first: whether the models fit each other, the prompts their context and their weights the
-    memory is known before gigabytes are read.
+    The small files come first: whether the models fit each other, the prompts their context and their weights the
+    memory and the disk is known before gigabytes are downloaded and read.
     """
     sizes = [(o.target_model_size, o.dtype)]
     if needs_model(o.drafter):
@@ -54,14 +55,18 @@ def load_models(o: Options, prompts: list[str]):
     input_ids = [encoder.encode(prompt) or [encoder.eot] for prompt in prompts]
     longest = max(map(len, input_ids))
     check_fit(o, [(hparams, dtype) for (_, hparams), (_, dtype) in zip(small, sizes, strict=True)], longest)
+    check_disk(o, {size for size, _ in sizes})
+    folders = [complete_folder(size, o.models_dir, o.source) for size, _ in sizes]
 
     if o.engine == "numpy":
         packed.set_threads(o.threads)
     load = devices.create_loader(o, longest) if o.engine == "jax" else load_on_numpy
     to_probs, models = create_probs_fns(o, o.temperature), {"target": None, "draft": None}
     # Where nothing needs the draft, sizes has one entry.
-    for role, (size, dtype), (_, hparams), to_probs_fn in zip(models, sizes, small, to_probs, strict=False):
-        read = partial(load_params, model_folder(size, o.models_dir), hparams)
+    for role, folder, (_, dtype), (_, hparams), to_probs_fn in zip(
+        models, folders, sizes, small, to_probs, strict=False
+    ):
+        read = partial(load_params, folder, hparams)
         models[role] = load(read, hparams, dtype, to_probs_fn, role)
     return encoder, input_ids, models["target"], models["draft"]
 
@@ -79,6 +84,15 @@ def check_fit(o: Options, models: list[tuple[dict, str]], longest: int) -> None:
         raise UserError(f"--verify with --K {o.K} decodes {n_new} tokens, too many for a context of {n_ctx}")
     if o.engine == "numpy" or not devices.has_accelerator():  # whose memory is another one
         memory.check(models, n_cached=o.batch * (longest + o.n_tokens_to_generate) if o.batch > 1 else None)
+
+
+def check_disk(o: Options, sizes: Collection[str]) -> None:
+    """Raises UserError where the weights that are to be downloaded do not fit on the disk together."""
+    missing = [size for size in sizes if missing_files(model_folder(size, o.models_dir))]
+    if missing:
+        from speculative.fetch import check_disk_space
+
+        check_disk_space(o.models_dir, sum(WEIGHT_BYTES.get(size, 0) for size in missing))
 
 
 def load_on_numpy(read: Callable, hparams: dict, dtype: str, to_probs: Callable, role: str) -> CachedModel:
