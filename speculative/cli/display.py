@@ -7,6 +7,7 @@ import textwrap
 from tqdm import tqdm
 
 from encoder import Encoder, StreamDecoder
+from speculative.cli import exits
 from speculative.cli.flags import Options
 from speculative.engines import memory
 from speculative.measure import report
@@ -47,11 +48,13 @@ class Display:
 
     def __enter__(self) -> "Display":
         print(f"\n{self.title}\n{'-' * len(self.title)}", flush=True)
+        exits.LAST_WORDS.append(self.print_texts)
         return self
 
     def __exit__(self, kind, *_) -> None:
         self.bar.close()
-        if kind is KeyboardInterrupt:
+        exits.LAST_WORDS.remove(self.print_texts)
+        if kind and issubclass(kind, KeyboardInterrupt):
             self.print_texts()
 
     def begin(self, prompt: str) -> None:
