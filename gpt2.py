@@ -1,7 +1,7 @@
 """GPT-2's forward pass, from scratch, in NumPy: token ids in, logits out.
 
 Read it from the bottom up (gpt2 is the whole network) or from the top down (each function uses only those above it).
-Every array has one row for each token; the comments give the shapes. What is not named here is not in the network.
+Activations have one row for each token; the comments give the shapes. This file is the whole network.
 
 Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners"; the names are picoGPT's.
 """
@@ -44,15 +44,18 @@ def ffn(x, c_fc, c_proj):  # [n_seq, n_embd] -> [n_seq, n_embd]
     return linear(a, **c_proj)  # [n_seq, 4*n_embd] -> [n_seq, n_embd]
 
 
-def attention(q, k, v):  # [n_head, n_q, d_head], [n_head, n_k, d_head] twice -> [n_head, n_q, d_head]
+def attention(q, k, v, sees=None):  # [n_head, n_q, d_head], [n_head, n_k, d_head] twice -> [n_head, n_q, d_head]
     """Causal attention (Vaswani et al. 2017, section 3.2.1), all heads in one batched product.
 
-    The queries belong to the last n_q of the n_k tokens; each sees the keys up to its own and none after it.
+    The queries belong to the last n_q of the n_k tokens; each sees the keys up to its own and none after it. Where the
+    tokens form a tree, sees [n_q, n_k] says which keys each query attends to.
     """
     n_q, d_head, n_k = *q.shape[-2:], k.shape[-2]
-    future = 1 - np.tri(n_q, n_k, k=n_k - n_q, dtype=q.dtype)  # [n_q, n_k], 1 where the key comes after the query
-    scores = q @ np.swapaxes(k, -1, -2) / math.sqrt(d_head) - 1e10 * future  # [n_head, n_q, n_k]
-    return softmax(scores) @ v  # [n_head, n_q, n_k], [n_head, n_k, d_head] -> [n_head, n_q, d_head]
+    if sees is None:
+        sees = np.tri(n_q, n_k, k=n_k - n_q, dtype=bool)  # [n_q, n_k], false where the key comes after the query
+    scores = q @ np.swapaxes(k, -1, -2) / math.sqrt(d_head)  # [n_head, n_q, n_k]
+    weights = softmax(np.where(sees, scores, -1e10))  # [n_head, n_q, n_k]
+    return weights @ v  # -> [n_head, n_q, d_head]
 
 
 def mha(x, c_attn, c_proj, n_head, attend=attention):  # [n_seq, n_embd] -> [n_seq, n_embd]
@@ -67,12 +70,13 @@ def mha(x, c_attn, c_proj, n_head, attend=attention):  # [n_seq, n_embd] -> [n_s
 
 
 def transformer_block(x, mlp, attn, ln_1, ln_2, n_head, attend=attention):  # [n_seq, n_embd] -> [n_seq, n_embd]
-    """Communicate (attention), then compute (feed-forward), each added to the stream that it reads."""
+    """Communicate (attention), then compute (feed-forward), each added to the residual stream that it reads."""
     x = x + mha(layer_norm(x, **ln_1), **attn, n_head=n_head, attend=attend)
     return x + ffn(layer_norm(x, **ln_2), **mlp)
 
 
-def gpt2(inputs, wte, wpe, blocks, ln_f, n_head, cache=None, n_last=None):  # [n_seq] -> [n_last, n_vocab]
+def gpt2(inputs, wte, wpe, blocks, ln_f, n_head, cache=None, n_last=None, positions=None):
+    # [n_seq] -> [n_last, n_vocab]
     """The logits of the token that follows each input token, or each of the last n_last (default: all) of them.
 
     wte [n_vocab, n_embd] and wpe [n_ctx, n_embd] embed tokens and positions; blocks is the list of layers; the keys
@@ -80,10 +84,13 @@ def gpt2(inputs, wte, wpe, blocks, ln_f, n_head, cache=None, n_last=None):  # [n
 
     With a cache, inputs are the tokens that come after the cache.length tokens it holds: cache.layers has an attend
     for each block, which appends the new keys and values to those of the earlier tokens and attends over them all.
+    positions [n_seq] are those of the inputs where they do not just follow each other.
     """
     n_past = 0 if cache is None else cache.length
+    if positions is None:
+        positions = np.arange(n_past, n_past + len(inputs))  # [n_seq]
     attends = [attention] * len(blocks) if cache is None else cache.layers
-    x = wte[inputs] + wpe[n_past : n_past + len(inputs)]  # [n_seq] -> [n_seq, n_embd]
+    x = wte[inputs] + wpe[positions]  # [n_seq] -> [n_seq, n_embd]
     for block, attend in zip(blocks, attends, strict=True):
         x = transformer_block(x, **block, n_head=n_head, attend=attend)  # [n_seq, n_embd] -> [n_seq, n_embd]
     if cache is not None:

@@ -11,6 +11,7 @@ if __name__ == "__main__":
 
 import numpy as np
 
+from speculative.autotree import AutoTree
 from speculative.cli import devices
 from speculative.cli.display import Display, show_report
 from speculative.cli.flags import parse_options
@@ -22,6 +23,7 @@ from speculative.measure.files import check_writable
 from speculative.measure.recorder import Recorder
 from speculative.sampling import autoregressive_sampling, max_fn, sample, speculative_sampling
 from speculative.stop import until_stop
+from speculative.trees import regular, tree_speculative_sampling
 
 # The blog's names, from where the blog has them.
 __all__ = ["autoregressive_sampling", "main", "max_fn", "sample", "speculative_sampling"]
@@ -35,7 +37,7 @@ def run_sampling_fn(title, decode_fn, o, encoder, prompt):
     recorder = Recorder(o.lenience, details=o.details or bool(o.html))
     with Display(title, o, encoder, o.n_samples) as display:
         for number in range(o.n_samples):
-            rng = np.random.default_rng([o.seed, number] if number else o.seed)
+            rng = np.random.default_rng([o.seed, number] if number else o.seed)  # the first is the blog's
             display.begin(prompt)
             for step in recorder.watch(until_stop(decode_fn(recorder.rng(rng), recorder), encoder, o.stop)):
                 display.push(step)
@@ -56,17 +58,8 @@ def main(
     **more_flags,
 ) -> None:
     """The blog's parameters and defaults; speculative/cli/flags.py has the others."""
-    o = parse_options(
-        prompt=prompt,
-        n_tokens_to_generate=n_tokens_to_generate,
-        draft_model_size=draft_model_size,
-        target_model_size=target_model_size,
-        models_dir=models_dir,
-        K=K,
-        temperature=temperature,
-        seed=seed,
-        **more_flags,
-    )
+    flags = {name: value for name, value in locals().items() if name != "more_flags"}
+    o = parse_options(**flags, **more_flags)
     for path in filter(None, (o.json, o.html)):
         check_writable(path)
     o = devices.choose_engine(o)
@@ -76,18 +69,21 @@ def main(
         return verify_models(o, encoder, target_model, draft_model, *input_ids, ngram_text)
 
     if devices.runs_as_one_loop(o):
-        autoregressive_decode, speculative_decode = devices.decode_fns(o, input_ids, target_model, draft_model)
+        autoregressive_decode, speculative_decode = devices.decode_fns(o, encoder, input_ids, target_model, draft_model)
     else:
-        [x], N, auto_K = input_ids, o.n_tokens_to_generate, AutoK()
+        [x], N, auto = input_ids, o.n_tokens_to_generate, AutoTree() if o.tree else AutoK()
         create_draft = create_draft_fn(o, encoder, draft_model, o.temperature, ngram_text)
 
         def autoregressive_decode(rng, recorder):
             return autoregressive_sampling(x, recorder.target(target_model), N, rng)
 
         def speculative_decode(rng, recorder):
-            draft, target = recorder.draft(create_draft(rng)), recorder.target(target_model)
-            if o.K == "auto":
-                return auto_K.decode(x, draft, target, N, rng, lenience=o.lenience)
+            draft = recorder.draft(create_draft(rng))
+            target = recorder.target(target_model.tree if o.tree else target_model)
+            if "auto" in (o.K, o.tree):
+                return auto.decode(x, draft, target, N, rng, lenience=o.lenience)
+            if o.tree:
+                return tree_speculative_sampling(x, draft, target, N, regular(o.tree), rng, lenience=o.lenience)
             return speculative_sampling(x, draft, target, N, o.K, rng, lenience=o.lenience)
 
     models = [model for model in (target_model, draft_model) if model]
@@ -97,7 +93,7 @@ def main(
         ("Speculative Decode", speculative_decode),
     ):
         for model in models:
-            model.forget()
+            model.forget()  # both decoders start with an empty cache
         if o.batch > 1:
             runs.append(devices.run_batch_fn(title, decode_fn, o, encoder, prompts))
         else:

@@ -8,7 +8,6 @@ or as Hugging Face's model.safetensors. No file is trusted: one that does not fi
 checksums.json, where there is one, says what the files were when they came.
 """
 
-import argparse
 import json
 import math
 import os
@@ -23,7 +22,7 @@ from speculative import checksums, official
 from speculative.errors import UserError, first_line
 from speculative.official import MODEL_SIZES, SAFETENSORS, SMALL_FILES, TF_DATA, TF_INDEX, WEIGHT_BYTES
 
-MOST_SMALL, MOST_HEADER = 2**24, 2**23  # bytes of a small file and of a safetensors header: ten times the official ones
+MOST_HEADER = 2**23  # bytes of a safetensors header, which is a hundred times the official ones'
 
 
 def bad_file(path, fault):
@@ -48,11 +47,7 @@ def load_encoder_hparams_and_params(
 def load_encoder_and_hparams(model_size: str, models_dir: str, source: str = "openai") -> tuple[Encoder, dict]:
     """The same without the weights: enough to tell whether a model fits before gigabytes are downloaded and read."""
     folder = complete_folder(model_size, models_dir, source, SMALL_FILES)
-    for path in (os.path.join(folder, name) for name in SMALL_FILES):
-        if os.path.getsize(path) > MOST_SMALL:
-            raise bad_file(path, f"has {os.path.getsize(path):,} bytes, more than {MOST_SMALL:,}")
-        if fault := checksums.find_fault(path):
-            raise bad_file(path, fault)
+    checksums.check(folder, SMALL_FILES, bad_file)
     hparams = load_hparams(os.path.join(folder, "hparams.json"))
     try:
         encoder = get_encoder(model_size, models_dir)
@@ -66,10 +61,7 @@ def load_encoder_and_hparams(model_size: str, models_dir: str, source: str = "op
 
 def load_params(folder: str, hparams: dict, convert: Callable | None = None) -> dict:
     """The parameters of a model, in whichever form the folder holds them. Raises UserError."""
-    for name in (SAFETENSORS, TF_INDEX, TF_DATA):
-        path = os.path.join(folder, name)
-        if os.path.isfile(path) and (fault := checksums.find_fault(path, os.path.getsize(path) <= MOST_SMALL)):
-            raise bad_file(path, fault)
+    checksums.check(folder, [SAFETENSORS, TF_INDEX, TF_DATA], bad_file)
     if os.path.exists(path := os.path.join(folder, SAFETENSORS)):  # the quicker of the two, should both be there
         return load_gpt2_params_from_safetensors(path, hparams, convert)
     return load_gpt2_params_from_tf_ckpt(os.path.join(folder, "model.ckpt"), hparams, convert)
@@ -277,22 +269,22 @@ def check_model(model_size: str, models_dir: str) -> None:
 def main(argv: list[str] | None = None) -> None:
     """Runs one command. Ends with status 2 after an error, and with 130 after Ctrl-C."""
     from speculative.cli.exits import guarded
+    from speculative.cli.parser import Parser
 
-    parser = argparse.ArgumentParser(usage=argparse.SUPPRESS, description="Downloads or checks a GPT-2.")
-    parser.add_argument("command", choices=["download", "check"])
-    parser.add_argument("model_size", help=f"{', '.join(MODEL_SIZES)}; check also takes any other folder of models_dir")
-    parser.add_argument("--models_dir", default="models", help="the folder in which each model has a folder")
-    parser.add_argument("--source", default="openai", help="openai, huggingface, or the URL of a mirror of OpenAI's")
-    args = parser.parse_args(argv)
-
-    def command():
+    def run():
+        parser = Parser("Downloads or checks a GPT-2: python utils.py download|check MODEL_SIZE")
+        parser.add_argument("command", choices=["download", "check"])
+        parser.add_argument("model_size", help=f"{', '.join(MODEL_SIZES)}; to be checked, any folder of models_dir")
+        parser.add_argument("--models_dir", default="models", help="the folder in which each model has a folder")
+        parser.add_argument("--source", default="openai", help="openai, huggingface, or a mirror's URL")
+        args = parser.parse_args(argv)
         if args.command == "check":
             return check_model(args.model_size, args.models_dir)
         folder = model_folder(args.model_size, args.models_dir)
         download_gpt2_files(args.model_size, folder, args.source)
         print(f"{args.model_size} is in {folder}")
 
-    guarded(command, "interrupted; run again to go on from here")
+    guarded(run, "interrupted; run again to go on from here")
 
 
 if __name__ == "__main__":

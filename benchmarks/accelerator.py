@@ -1,26 +1,28 @@
 """What the JAX engine reaches on this machine's device: python -m benchmarks.accelerator [--K 2 4] [--B 1 8 32]
 
-B prompts are decoded together, all of it on the device; K = 0 is autoregressive. "of limit" is the share of
-the measured bandwidth at which weights are read. β is the cost of a window of K + 1 rows over that of one; speculation
-pays up to the largest β, (1 - α^(K+1)) / (1 - α) - K c; both change with B. Times are medians of rounds in which all
-take turns, without the prefill; compiling is shown apart.
+B prompts are decoded at a time, all of it on the device; K = 0 is autoregressive. "of limit" is the share of the
+measured bandwidth at which weights are read, "useful" the share of all rows of all calls that served a prompt. β is the
+cost of a window of K + 1 rows over that of one; speculation pays up to the largest β, (1 - α^(K+1)) / (1 - α) - K c;
+both change with B. Times are medians of rounds in which all take turns, without the prefill; compiling is shown apart.
 """
 
+from collections import defaultdict
 from functools import partial
+from statistics import median
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from benchmarks.common import PROMPTS, Parser, count, load, seconds, table, take_turns, write_results
 from speculative.cli import texts, values
 from speculative.cli.exits import guarded
 from speculative.engines import jax_loop
+from speculative.errors import UserError
 from speculative.measure.analysis import largest_beta
 from speculative.measure.machine import read_bandwidth
 
-COLUMNS = """B K ms/token=ms_per_token:.2f tokens/s=tokens_per_second:.0f speedup:.2f r:.2f of_limit:.2f α=alpha:.2f
-    c:.2f β=beta:.2f largest_β_that_pays=largest_beta:.2f compiling_(s)=compiling:.1f"""
+COLUMNS = """B K ms/token=ms_per_token:.2f tokens/s=tokens_per_second:.0f speedup:.2f r:.2f of_limit:.2f
+    useful:.2f α=alpha:.2f c:.2f β=beta:.2f largest_β_that_pays=largest_beta:.2f compiling_(s)=compiling:.1f"""
 
 
 def device_bandwidth():
@@ -31,53 +33,57 @@ def device_bandwidth():
     return a.nbytes / min(seconds(lambda: jax.block_until_ready(total(a))) for _ in range(10))
 
 
-def forward(network, B, n_rows):
-    """A function that passes n_rows tokens of each of B prompts."""
-    rows = np.zeros((B, n_rows), np.int32), network.new_cache(64, B)
-    step = jax.jit(lambda params, t, c: jax_loop.for_each_row(lambda t, c: network.forward(params, t, 32, c)[0], t, c))
-    return lambda: jax.block_until_ready(step(network.params, *rows))
-
-
 def measure(decoder, prompts, N, Ks, B, rounds, bandwidth):
-    """Rows for COLUMNS: each K. The prompts are taken B at a time; where B is more, they are repeated."""
-    xs = [prompts[i % len(prompts)] for i in range(max(B, len(prompts) // B * B))]
-    batches, calls = [xs[i : i + B] for i in range(0, len(xs), B)], {}
-
-    def prefill(K):
-        for batch in batches:
-            jax.block_until_ready(decoder.start(batch, N, K, 0))
+    """Rows for COLUMNS: each K. The prompts are decoded B at a time; where B is more, they are repeated."""
+    xs, calls = [prompts[i % len(prompts)] for i in range(max(B, len(prompts)))], {}
+    longest, seconds_of = max(map(len, xs)), defaultdict(list)
 
     def decode(K):
-        calls[K] = [steps for batch in batches for steps in decoder.batch(batch, N, K, 0)]  # of the target
+        decoder.forget()
+        took = seconds(lambda: calls.update({K: [*decoder.batch(xs, N, K, 0, B)]}))
+        seconds_of[K].append(took - decoder.prefill_seconds)
 
-    compiling = {K: seconds(lambda K=K: (prefill(K), decode(K))) for K in (0, *Ks)}
-    tasks = {K: forward(decoder.target, B, K + 1) for K in (0, *Ks)} | {"draft": forward(decoder.draft, B, 1)}
-    tasks |= {(task, K): partial(task, K) for K in (0, *Ks) for task in (prefill, decode)}
-    t, rows = take_turns(tasks, rounds), []
+    compiling = {K: decoder.warm_up([*map(len, xs)], N, K, B) for K in (0, *Ks)}
+    costs = {K: decoder.probe(longest, N, K, B) for K in Ks}
+    take_turns({K: partial(decode, K) for K in (0, *Ks)}, rounds)
+    t, rows = {K: median(took[1:]) for K, took in seconds_of.items()}, []
     for K in (0, *Ks):
-        took, steps = t[decode, K] - t[prefill, K], [step for row in calls[K] for step in row if step]
+        steps = [row.step for rows_of_call in calls[K] for row in rows_of_call]
+        n_tokens = sum(len(step.tokens) for step in steps)
         drafted, accepted = sum(step.drafted for step in steps), sum(step.accepted for step in steps)
         read = len(calls[K]) * (decoder.target.weight_bytes + K * decoder.draft.weight_bytes)
-        row = {"B": B, "K": K, "ms_per_token": 1e3 * took * B / (len(xs) * N), "tokens_per_second": len(xs) * N / took}
-        row |= {"r": (accepted + len(steps)) / (drafted + len(steps)), "of_limit": read / took / bandwidth}
-        row |= {"speedup": (t[decode, 0] - t[prefill, 0]) / took, "compiling": compiling[K]}
+        row = {"B": B, "K": K, "ms_per_token": 1e3 * t[K] * B / n_tokens, "tokens_per_second": n_tokens / t[K]}
+        row |= {"r": (accepted + len(steps)) / (drafted + len(steps)), "of_limit": read / t[K] / bandwidth}
+        row |= {"speedup": t[0] / t[K], "compiling": compiling[K], "useful": len(steps) / (B * len(calls[K]))}
         if K:
-            alpha, c = accepted / (accepted + sum(s.accepted < s.drafted for s in steps)), t["draft"] / t[0]
-            row |= {"alpha": alpha, "c": c, "beta": t[K] / t[0], "largest_beta": largest_beta(alpha, K, c)}
+            t_draft, t_target = costs[K]
+            alpha, c = accepted / (accepted + sum(s.accepted < s.drafted for s in steps)), t_draft / t_target[1]
+            row |= {"alpha": alpha, "c": c, "beta": t_target[K + 1] / t_target[1]}
+            row |= {"largest_beta": largest_beta(alpha, K, c)}
         rows.append(row)
     return rows
 
 
 def main():
     parser = Parser(__doc__)
-    parser.add_models(("float32", "bfloat16"), "float32")
+    parser.add_models(draft_dtype="float32")
+    parser.add_argument("--mesh", type=count, default=1, help="devices over which the models are split")
+    parser.add_argument("--data_parallel", type=count, default=1, help="copies of the models")
+    parser.add_argument("--n_prompts", type=count, default=4)
+    parser.add_argument("--context", type=count, help="tokens of each prompt: it is repeated, or cut [as it is]")
     parser.add_argument("--n_tokens", type=values.argument(values.integer(2)), default=40)
     parser.add_argument("--K", type=count, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--B", type=count, nargs="+", default=[1, 2, 4, 8, 16, 32])
     parser.add_argument("--rounds", type=count, default=3)
     parser.add_json()
     o = parser.parse_args()
-    _, prompts, target, draft = load(o, texts.read_prompts(PROMPTS["prose"], 4), engine="jax")
+    if any(B % o.data_parallel for B in o.B):
+        raise UserError(f"--B: each must be a multiple of --data_parallel, {o.data_parallel}")
+    prompts = texts.read_prompts(PROMPTS["prose"], o.n_prompts)
+    flags = {"engine": "jax", "mesh": o.mesh, "data_parallel": o.data_parallel}
+    _, prompts, target, draft = load(o, prompts, **flags)
+    if o.context:
+        prompts = [(x * -(-o.context // len(x)))[: o.context] for x in prompts]
     decoder = jax_loop.DeviceDecoder(target.network, draft.network, temperature=0.0)
     device, bandwidth = jax.devices()[0].device_kind, device_bandwidth()
     print(f"{device}: {bandwidth / 1e9:.1f} GB/s")

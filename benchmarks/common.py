@@ -5,7 +5,6 @@ random order, so that a machine that slows down for a while does so to all alike
 counted. Times are of decoding alone: the first step, which holds the prefill, is left out.
 """
 
-import argparse
 import contextlib
 import json
 import os
@@ -24,8 +23,10 @@ from zlib import crc32
 import numpy as np
 from tqdm import tqdm
 
-from speculative import drafters, sampling
-from speculative.cli import flags, models, texts, values
+from speculative import drafters, sampling, trees
+from speculative.autotree import AutoTree
+from speculative.cli import flags, models, parser, texts, values
+from speculative.cli.trees import create_tree_draft
 from speculative.engines import packed
 from speculative.errors import UserError
 from speculative.filters import to_distribution
@@ -42,14 +43,8 @@ BASELINE = "autoregressive"  # where the name of a drafter stands; its K is 0
 count = values.argument(values.integer(1))
 
 
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, as main.py does."""
-
-    def __init__(self, doc):
-        super().__init__(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-
-    def error(self, message):
-        raise UserError(message)
+class Parser(parser.Parser):
+    """With the arguments that several benchmarks have."""
 
     def add_models(self, dtypes=packed.DTYPES, draft_dtype="int8"):
         self.add_argument("--draft_model_size", default="tiny-draft")
@@ -68,24 +63,29 @@ def setting(text):
     return values.temperature(temperature), values.share(top_p) if colon else None
 
 
+def lookahead(text):
+    """ "4" -> 4; "auto", "tree" for a tree that chooses its shape, or "2,2,1" for one of that shape, as they are."""
+    return text if text == "tree" or ("," in text and values.tree(text)) else values.lookahead(text)
+
+
 def grid_options(doc, **defaults):
     """The options of a command that measures a grid, checked; prompts is {domain: texts}. Raises UserError."""
-    parser = Parser(doc)
-    parser.add_models()
-    add = parser.add_argument
+    arguments = Parser(doc)
+    arguments.add_models()
+    add = arguments.add_argument
     add("--prompts", nargs="+", help="files, .txt (a prompt a line) or .jsonl (objects with prompt) [prose and code]")
     add("--n_prompts", type=count, default=4, help="at most so many of each file")
     add("--n_tokens", type=count, default=64, help="how many to decode from each prompt")
     add("--settings", nargs="+", type=values.argument(setting), help="temperature or temperature:top_p")
     add("--drafters", nargs="+", type=values.drafter, default=["model"])
-    add("--K", nargs="+", type=values.argument(values.lookahead), help="lookaheads: whole numbers, or auto")
+    add("--K", nargs="+", type=values.argument(lookahead), help="lookaheads: whole numbers, auto, or trees: 2,2,1")
     add("--repeats", type=count, default=3)
     add("--out", help="a folder for the results and each measurement: what was interrupted goes on there")
-    parser.set_defaults(**defaults)
-    o = parser.parse_args()
+    arguments.set_defaults(**defaults)
+    o = arguments.parse_args()
     paths = {Path(path).stem: path for path in o.prompts} if o.prompts else PROMPTS
     o.prompts = {domain: texts.read_prompts(path, o.n_prompts) for domain, path in paths.items()}
-    fewest = 2 + max(1 if K == "auto" else K for K in o.K)  # auto begins with 1
+    fewest = 2 + max(K if isinstance(K, int) else 1 + K.count(",") for K in o.K)  # auto begins with 1
     if o.n_tokens < fewest:
         raise UserError(f"--n_tokens must be at least {fewest}: only what follows the first window is timed")
     return o
@@ -127,6 +127,9 @@ class Pair:
         for model in self.models:
             model.to_probs = partial(to_distribution, **filters)
 
+    def parts(self, rng):
+        return drafters.Parts(self.encoder.n_vocab, rng, self.ngram, self.draft)
+
     def decode(self, s, N):
         """N tokens of a Setting, from empty caches -> [Iteration, ...]"""
         self.sample_with(temperature=s.temperature, top_p=s.top_p)
@@ -136,9 +139,16 @@ class Pair:
         x, target = self.ids[s.prompt], recorder.target(self.target)
         if s.K == 0:
             steps = sampling.autoregressive_sampling(x, target, N, rng)
+        elif s.K == "tree" or "," in str(s.K):
+            if self.draft:  # which at temperature 0 has to rank more than one token
+                self.draft.to_probs = partial(to_distribution, temperature=s.temperature or 1.0, top_p=s.top_p)
+            create = create_tree_draft(s, self.parts(rng), s.temperature)
+            draft, target = recorder.draft(create), recorder.target(self.target.tree)
+            shape = None if s.K == "tree" else trees.regular(values.tree(s.K))
+            decode = AutoTree().decode if s.K == "tree" else partial(trees.tree_speculative_sampling, shape=shape)
+            steps = decode(x, draft, target, N, rng=rng)
         else:
-            parts = drafters.Parts(self.encoder.n_vocab, rng, self.ngram, self.draft)
-            draft = recorder.draft(drafters.make_drafter(s.drafter, parts))
+            draft = recorder.draft(drafters.make_drafter(s.drafter, self.parts(rng)))
             decode = AutoK().decode if s.K == "auto" else partial(sampling.speculative_sampling, K=s.K)
             steps = decode(x, draft, target, N, rng=rng)
         list(recorder.watch(steps))
@@ -183,8 +193,12 @@ def read_measurements(path):
     for line in path.read_bytes().splitlines():
         with contextlib.suppress(ValueError, TypeError):
             s, run = json.loads(line)
-            done[Setting(*s)] = [Iteration(sampling.Step(*step), *rest) for step, *rest in run]
+            done[Setting(*s)] = [Iteration(step_of(step), *rest) for step, *rest in run]
     return done
+
+
+def step_of(fields):
+    return (sampling.Step if len(fields) == 3 else trees.TreeStep)(*fields)
 
 
 def write_results(path, o, **results):

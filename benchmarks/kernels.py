@@ -1,12 +1,14 @@
 """What the kernels reach on this machine, beside NumPy and others: a pass over 1 to 17 rows, and a prefill.
 
     python -m benchmarks.kernels
-    python -m benchmarks.kernels 124M 1558M --models_dir MODELS_DIR --rounds 7 --peers
+    python -m benchmarks.kernels 124M 1558M --models_dir MODELS_DIR --dtypes float32 int8 --rounds 7 --peers
 
-Rows come after a context of 64 tokens; the time of several is over that of 1. GB/s are the bytes of the weights over
-the time of 1 row; "of limit" is their share of what this machine reads from memory in the same rounds. An iteration is
-4 rows of the first model, one by one, and 5 of the last at once. NumPy without a cache computes all tokens for each new
-one, as the blog's code does: here 30, the mean of its run. All are medians of rounds in which row counts take turns.
+Rows come after a context of 64 tokens; the time of several is over that of 1. The limit of a row is the time in which
+this machine reads the bytes of the weights, at the bandwidth of the same rounds. An iteration is 4 rows of the first
+model, one by one, and 5 of the last at once; its limit is that of 4 + 1 rows. "Attention" is what a row takes longer
+after 1,000 tokens (or as many as there may be) than after 64, over the time of reading their keys and values. NumPy
+without a cache computes all tokens for each new one, as the blog's code does: here 30, the mean of its run. All are
+medians of rounds in which row counts take turns.
 """
 
 from functools import partial
@@ -24,8 +26,10 @@ from speculative.errors import UserError
 from speculative.measure.machine import read
 from utils import load_encoder_hparams_and_params, model_folder
 
+WEIGHTS = ["NumPy", *packed.DTYPES]  # NumPy: gpt2.py itself, in float32
 COLUMNS = f"""model weights 1_row_(ms)=ms:.1f {" ".join(f"{n}_rows=rows{n}:.2f" for n in peers.ROWS[1:])}
-    GB/s=gb_per_s:.1f of_limit:.2f iteration_(ms)=iteration:.1f prefill=prefilled (ms)=prefill_ms:.0f
+    over_limit:.2f iteration_(ms)=iteration:.1f over_limit=iteration_over_limit:.2f attention_over_limit=attention:.2f
+    GB/s=gb_per_s:.1f prefill=prefilled (ms)=prefill_ms:.0f
     over_NumPy's=prefill_over_numpy:.2f no_cache_(ms)=no_cache_ms:.1f"""
 
 
@@ -46,12 +50,22 @@ def measure(model, models_dir, weights, memory, rounds):
         run(np.arange(n_rows), n_last or n_rows)
 
     tasks = {n: partial(forward, n) for n in peers.ROWS} | {"read": partial(read, memory, packed.most_threads())}
+    n_long = min(1000, hparams["n_ctx"] - 1)
+    tasks["long"] = partial(forward, 1, n_long)
     slow = {"prefill": partial(forward, n_prefill, 0, 1)}
     if weights == "NumPy":
         slow["no_cache"] = partial(gpt2, np.arange(30), **params, n_head=hparams["n_head"])
     times = take_turns(tasks, rounds) | take_turns(slow, 3)
-    speed, limit = cached.n_bytes(params) / times[1], memory.nbytes / times["read"]
-    row = row_of(model, weights, times) | {"gb_per_s": speed / 1e9, "of_limit": speed / limit, "prefilled": n_prefill}
+    n_bytes, bandwidth = cached.n_bytes(params), memory.nbytes / times["read"]
+    more = 2 * 4 * hparams["n_layer"] * hparams["n_embd"] * (n_long - peers.CONTEXT)  # bytes of keys and values
+    limits = {
+        "limit_ms": 1e3 * n_bytes / bandwidth,
+        "over_limit": times[1] * bandwidth / n_bytes,
+        "attention": (times["long"] - times[1]) * bandwidth / more if more > 0 else None,
+        "gb_per_s": n_bytes / times[1] / 1e9,
+        "bandwidth": bandwidth / 1e9,
+    }
+    row = row_of(model, weights, times) | limits | {"prefilled": n_prefill}
     return row | {f"{name}_ms": 1e3 * times[name] for name in slow}
 
 
@@ -59,7 +73,7 @@ def main():
     parser = Parser(__doc__)
     parser.add_argument("models", nargs="*", metavar="MODEL", default=["tiny-draft", "tiny-target"])
     parser.add_argument("--models_dir", default=str(MODELS))
-    parser.add_argument("--dtypes", nargs="+", choices=packed.DTYPES, default=[*packed.DTYPES])
+    parser.add_argument("--dtypes", nargs="+", choices=WEIGHTS, default=WEIGHTS)
     parser.add_argument("--rounds", type=count, default=9)
     parser.add_argument("--threads", type=count)
     parser.add_argument("--peers", action="store_true", help="also what benchmarks/peers.py measures")
@@ -71,17 +85,20 @@ def main():
     others = peers.check(folders.values()) if o.peers else []
     packed.set_threads(o.threads)
     threads, memory, rows = packed.n_threads, np.ones(2**28, np.int64), []  # 2 GiB
-    for model, weights in tqdm([*product(o.models, ("NumPy", *o.dtypes, *others))], disable=None):
+    for model, weights in tqdm([*product(o.models, (*o.dtypes, *others))], disable=None):
         if weights in others:
             rows.append(row_of(model, weights, peers.measure(weights, folders[model], threads, o.rounds)))
         else:
             rows.append(measure(model, o.models_dir, weights, memory, o.rounds))
     found = {(row["model"], row["weights"]): row for row in rows}
     for row in rows:
-        if "prefill_ms" in row:
+        if "prefill_ms" in row and (row["model"], "NumPy") in found:
             row["prefill_over_numpy"] = row["prefill_ms"] / found[row["model"], "NumPy"]["prefill_ms"]
         if row["model"] == o.models[-1]:
-            row["iteration"] = 4 * found[o.models[0], row["weights"]]["ms"] + row["rows5"] * row["ms"]
+            draft = found[o.models[0], row["weights"]]
+            row["iteration"] = 4 * draft["ms"] + row["rows5"] * row["ms"]
+            if "limit_ms" in row:
+                row["iteration_over_limit"] = row["iteration"] / (4 * draft["limit_ms"] + row["limit_ms"])
     print(table(rows, COLUMNS))
     write_results(o.json, o, rows=rows)
 

@@ -7,12 +7,14 @@ it gives it its name, training notes what it saves; a folder without the note is
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from speculative.errors import UserError, first_line
 
 NAME = "checksums.json"
 MOST_BYTES = 2**20  # of the note itself
+MOST_SMALL = 2**24  # bytes of a file that is read whole to be checked, and of any that does not hold weights
 
 
 def describe(path: str | Path) -> dict:
@@ -49,17 +51,27 @@ def noted(folder: str | Path) -> dict[str, dict]:
         raise UserError(f"{path}: {fault}; delete it, and the files of this model are read unchecked") from error
 
 
-def find_fault(path: str, contents: bool = True) -> str | None:
-    """What is wrong with a file that was noted: its size, and unless contents is False, its sha256. None: nothing."""
+def find_fault(path: str, thorough: bool = False) -> str | None:
+    """What is wrong with a file, None where nothing is: too large for what it is, or not what was noted.
+
+    Of large weights, whose sha256 takes as long as loading them, the size alone is compared, unless thorough.
+    """
     folder, name = os.path.split(path)
-    about = noted(folder).get(name)
-    if about is None:
-        return None
-    if (n_bytes := os.path.getsize(path)) != about["bytes"]:
+    n_bytes, about = os.path.getsize(path), noted(folder).get(name)
+    if n_bytes > MOST_SMALL and not name.startswith("model."):
+        return f"has {n_bytes:,} bytes, more than {MOST_SMALL:,}"
+    if about and n_bytes != about["bytes"]:
         return f"has {n_bytes:,} bytes, {NAME} says {about['bytes']:,}"
-    if contents and describe(path) != about:
+    if about and (thorough or n_bytes <= MOST_SMALL) and describe(path) != about:
         return f"damaged: its sha256 is not the one in {NAME}"
     return None
+
+
+def check(folder: str, names: list[str], bad_file: Callable[[str, str], UserError]) -> None:
+    """Raises bad_file(path, fault) for the first of these files that is there and has a fault."""
+    for path in (os.path.join(folder, name) for name in names):
+        if os.path.isfile(path) and (fault := find_fault(path)):
+            raise bad_file(path, fault)
 
 
 def show(folder: str, names: list[str], known: dict[str, str]) -> list[str]:
@@ -71,7 +83,7 @@ def show(folder: str, names: list[str], known: dict[str, str]) -> list[str]:
     for path in (os.path.join(folder, name) for name in names if os.path.isfile(os.path.join(folder, name))):
         name = os.path.basename(path)
         unknown = name not in noted(folder) and name not in known
-        fault = find_fault(path)
+        fault = find_fault(path, thorough=True)
         if not fault and name in known and describe(path)["sha256"] != known[name]:
             fault = "not the official file"
         print(f"{'DAMAGED' if fault else 'unknown' if unknown else 'ok':8} {path}{f': {fault}' if fault else ''}")

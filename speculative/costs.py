@@ -1,4 +1,4 @@
-"""What a window brings and what it takes: the one formula by which a lookahead is judged.
+"""Expected tokens and cost of a window: the one formula by which a lookahead is judged.
 
 With a_i the chance that draft i is accepted once those before it were, a window of K drafts is expected to give
 
@@ -18,7 +18,7 @@ from operator import mul
 def best_k(acceptance: Sequence[float], c: float, beta: Callable[[int], float]) -> tuple[int, float]:
     """(K, speedup) of the best K from 0 (speedup 1) to len(acceptance), which is a_1, a_2, ...; the lowest on a tie.
 
-    Over the seconds of one row, c are those of a drafted token and beta(rows) those of a window.
+    c and beta(rows) are the costs of a draft token and of a window, in units of one row of the target.
     """
     tokens = accumulate(chain([1.0], accumulate(acceptance, mul)))  # expected, for K = 0, 1, ...
     speedups = [n_tokens / (K * c + beta(K + 1)) for K, n_tokens in enumerate(tokens)]
@@ -26,7 +26,7 @@ def best_k(acceptance: Sequence[float], c: float, beta: Callable[[int], float]) 
 
 
 class Cost:
-    """The seconds that one of something takes: the mean of the last 20 times, without the longest, an interruption."""
+    """Mean seconds of one item over the last 20 timings, without the longest, which may be an interruption."""
 
     def __init__(self):
         self.timed = deque(maxlen=20)  # (seconds of one, how many)

@@ -1,10 +1,10 @@
-"""Who proposes. A drafter is draft(x, k) -> (tokens [m], p [m, n_vocab]), m <= k; tokens[i] was drawn from p[i].
+"""Drafters: what proposes the tokens. A drafter is draft(x, k) -> (tokens [m], p [m, n_vocab]) with m <= k.
 
-That is all that losslessness asks of it: p[i] is what tokens[i] was drawn from, given x and the tokens before, one-hot
-where nothing was drawn; and a token once drawn is proposed, whatever it is. A bad drafter costs time and changes
-nothing else.
+Losslessness asks no more than this: tokens[i] was drawn from p[i], given x and the tokens before it; p[i] is one-hot
+where nothing was drawn; and a drawn token must be proposed, even an improbable one. A bad drafter costs time and
+changes nothing else.
 
-One that is made of others notes in draft.proposers who proposed each token of its last call.
+A composite drafter records in draft.proposers who proposed each token of its last call.
 """
 
 from collections.abc import Callable
@@ -181,7 +181,7 @@ def proposers(drafter: Callable, m: int) -> list[str]:
 
 
 class Parts(NamedTuple):
-    """What drafters are made of."""
+    """What the functions below make drafters of."""
 
     n_vocab: int
     rng: np.random.Generator  # the decoder's own

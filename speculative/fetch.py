@@ -13,7 +13,6 @@ import os
 import re
 import shutil
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -27,11 +26,10 @@ from tqdm import tqdm
 
 from speculative import checksums
 from speculative.errors import UserError, first_line
-from speculative.patience import patience
+from speculative.patience import VERIFYING, patience
 
 TIMEOUT = (10, 30)  # seconds: until a server answers, and until the next bytes of a file arrive
 RETRIES, RETRIES_AT_START = 7, 2  # in a row that bring nothing new; the latter while there is no part of the file yet
-VERIFYING = "verifying"
 PAUSES = {"backoff_factor": 0.5, "backoff_jitter": 0.5, "backoff_max": 60, "retry_after_max": 120}  # seconds
 
 
@@ -60,7 +58,7 @@ def fetch_files(files: list[File], folder: str) -> None:
             for file, part in parts.items():
                 bar = tqdm(desc=f"{folder.name}/{file.name}", unit="B", unit_scale=True, disable=None)
                 bar.postfix = None  # what one that is not shown lacks
-                with bar, patience(partial(progress, part, bar), urlsplit(file.url).hostname, bar):
+                with bar, patience(partial(size, part), urlsplit(file.url).hostname, bar):
                     fetch(session, file, part, bar)
             for file in files:
                 discard(folder / f"{file.name}.part")  # of which a rename leaves the note
@@ -213,11 +211,6 @@ def find_fault(part, note, file, sha256):
         file.check(part)
     except UserError as error:
         return str(error).partition("; ")[0]  # after which it says what to do
-
-
-def progress(part, bar):
-    """What is the same only as long as nothing happens."""
-    return time.monotonic() if bar.postfix == VERIFYING else size(part)
 
 
 def discard(part):

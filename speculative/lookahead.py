@@ -1,7 +1,7 @@
-"""A lookahead K that chooses itself, again and again, from what the run has measured so far.
+"""A lookahead K that is chosen, window by window, from measured acceptance and costs.
 
-AutoK measures how often drafts are accepted, position by position, and what drafts and rows take. It chooses the K with
-the most tokens per second (costs.best_k); one of the choices is K = 0, autoregressive decoding.
+AutoK measures how often drafts are accepted, position by position, and the time of a draft token and of a row. It
+chooses the K with the most tokens per second (costs.best_k); one of the choices is K = 0, autoregressive decoding.
 
 K may depend on all that was known before its window was drafted, but not on what was drafted. A drafter that takes back
 an improbable token no longer draws from p; the test u < q / p then passes too many of the probable ones, and the output
@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator
 from .costs import Cost, best_k
 from .sampling import Step, speculative_sampling
 
-DISCOUNT = 0.95  # of what is older, with each window: acceptance is that of the last 20 or so
-LEAN = 8  # windows' worth of belief that a position is accepted as often as the one before it
-STAKE = 0.03  # of the time of autoregressive decoding, to find out whether drafting pays by now
+DISCOUNT = 0.95  # of older counts, with each window: acceptance is an average over about 20
+LEAN = 8  # weight, in windows, of the prior that a position is accepted as often as the one before it
+STAKE = 0.03  # share of the time of autoregressive decoding that is spent on trying whether drafting pays by now
 
 
 class AutoK:
-    """Chooses K. decode() is speculative_sampling with this object as its K, timed and counted.
+    """Chooses K. decode() is speculative_sampling with this object as its K, timed and counted; without it, K stays 1.
 
     While K is 0, nothing is learned about the drafter. So a window of 1 is tried again: at once if the last window paid
     for itself, else when it puts at stake no more than STAKE of the time since then. So a drafter that never helps
@@ -29,7 +29,7 @@ class AutoK:
 
     def __init__(self, K_max: int = 10, clock: Callable[[], float] = time.perf_counter):
         self.K_max, self.clock = K_max, clock  # clock gives seconds
-        # A drafted token; a token that the drafter has to catch up on; a row; a further row of a window.
+        # A draft token; a token that the drafter has to catch up on; a row of the target; each additional row.
         self.draft, self.feed, self.row, self.further = Cost(), Cost(), Cost(), Cost()
         # Discounted counts by position, begun as if 2.5 of 3 first drafts had passed.
         self.tried, self.accepted = [3.0] + [0.0] * (K_max - 1), [2.5] + [0.0] * (K_max - 1)
@@ -43,14 +43,17 @@ class AutoK:
             return int(not self.first_draft)  # a window while both models prefill, which is not timed; then a row
         if len(self.draft.timed) < 2:
             return int(self.prefilled)  # a window of 1, and another, as the first may have been interrupted
+        at_stake = self.draft() + self.further() + self.behind * self.feed()
+        again = self.prefilled and (self.paid or at_stake <= STAKE * self.since)
+        return self.best() or int(again)
+
+    def best(self) -> int:
+        """The K with the most expected tokens per second."""
         row, share = self.row() or 1.0, self.proposed / self.asked
         first, *later = self.acceptance()
         c, further = self.draft() / row, share * self.further() / row
         K, _ = best_k([share * first, *later], c, lambda rows: 1 + (rows - 1) * further)
-        K = K if self.further.timed else min(K, 1)
-        at_stake = self.draft() + self.further() + self.behind * self.feed()
-        again = self.prefilled and (self.paid or at_stake <= STAKE * self.since)
-        return int(again) if K == 0 else K
+        return K if self.further.timed else min(K, 1)
 
     def acceptance(self) -> Iterator[float]:
         """a_1, a_2, ...: later positions are tried less often, and lean on the one before."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from tqdm import tqdm
 
 SECONDS = 10
+VERIFYING = "verifying"  # at the bar's end as long as nothing is waited for
 
 
 @contextlib.contextmanager
@@ -20,8 +21,8 @@ def patience(progress: Callable[[], object], host: str, bar: tqdm) -> Iterator[N
     def watch():
         seen, since, said = progress(), time.monotonic(), False
         while not over.wait(min(1, SECONDS)):
-            if (now := progress()) != seen:
-                seen, since = now, time.monotonic()
+            if bar.postfix == VERIFYING or progress() != seen:
+                seen, since = progress(), time.monotonic()
             elif (seconds := time.monotonic() - since) >= SECONDS:
                 reason = (bar.postfix or "no answer").partition(";")[0]
                 line = f"{reason}; waiting for {host} for {seconds:.0f} s, Ctrl-C ends it"

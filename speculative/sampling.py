@@ -1,13 +1,13 @@
 """The paper's two algorithms, under the blog's names and in its order.
 
-x is the sequence of token ids, n its length, N the number of tokens to generate, T the final length (the paper's
-Algorithm 2 makes it a minimum) and K the lookahead. **p is the draft's distribution and q the target's**, as in the
-paper and the blog (Leviathan et al. 2023 swap the two and write γ for K).
+x is the sequence of token ids, n its length, N the number of tokens to generate, T the final length (in the paper's
+Algorithm 2 a minimum, as its last window may overshoot) and K the lookahead. **p is the draft's distribution and q the
+target's**, as in the paper and the blog (Leviathan et al. 2023 swap the two and write γ for K).
 
-A model is a function from tokens to distributions: model(x, n_last=1) -> [n_last, n_vocab], those of the tokens that
-follow each of the last n_last tokens of x. Weights, temperature and caches are its business alone. A drafter is
-draft(x, k) -> (tokens [m], p [m, n_vocab]) with m <= k, where p[i] is the distribution that tokens[i] was drawn from;
-a token that was drawn is never withdrawn.
+A model is a function from tokens to distributions: model(x, n_last=1) -> [n_last, n_vocab], a row for each of the last
+n_last tokens of x, the distribution of what follows it. Weights, temperature and caches are its business alone. A
+drafter is draft(x, k) -> (tokens [m], p [m, n_vocab]) with m <= k, where p[i] is the distribution that tokens[i] was
+drawn from; a token that was drawn is never withdrawn.
 
 Source: Chen et al. 2023, "Accelerating Large Language Model Decoding with Speculative Sampling", Algorithms 1 and 2;
 the blog post "Speculative Sampling".
@@ -20,7 +20,7 @@ import numpy as np
 
 
 class Step(NamedTuple):
-    """One call of the target model."""
+    """What one iteration yields, that is one call of the target model."""
 
     tokens: list[int]  # the ids that are new in this step: the accepted drafts, then one of the target's own
     drafted: int  # how many tokens the draft proposed
@@ -82,14 +82,14 @@ def speculative_sampling(
     T = n + N
 
     while n < T:
-        # Step 1: the draft proposes up to K tokens. The target adds one of its own, so leave room for it.
+        # Step 1: the draft proposes up to K tokens. The target adds one more of its own, so leave room.
         x_draft, p = draft(x, min(next_K(), T - n - 1))  # [m], [m, n_vocab]
         m = len(x_draft)
 
-        # Step 2: the target scores them all in one call; q[i] is its distribution where x_draft[i] stands.
+        # Step 2: the target scores them all in one call; q[i] is its distribution at the position of x_draft[i].
         q = target_model(np.append(x, x_draft).astype(int), n_last=m + 1)  # [m + 1, n_vocab]
 
-        # Step 3: accept drafts from left to right; after a rejection, resample from what q has and p lacks.
+        # Step 3: accept drafts from left to right; after a rejection, resample from max(0, q - p).
         tokens = []
         for i in range(m):
             j = int(x_draft[i])

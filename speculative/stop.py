@@ -12,18 +12,26 @@ from collections.abc import Iterable, Iterator
 from encoder import Encoder, StreamDecoder
 
 from .sampling import Step
+from .trees import TreeStep
 
 
 def until_stop(steps: Iterable[Step], encoder: Encoder, stop: str | None) -> Iterator[Step]:
     """The steps up to the first token that completes the stop text; all of them where none does, or stop is None."""
     text = StreamDecoder(encoder, stop)
     for step in steps:
-        for i, token in enumerate(step.tokens):
-            text.push([token])
-            if text.stopped:
-                yield cut(step, i + 1)
-                return
-        yield step
+        last = completes(text, step)
+        yield last or step
+        if last:
+            return
+
+
+def completes(text: StreamDecoder, step: Step) -> Step | None:
+    """The step up to the token with which the text is stopped; None where none of its tokens does that."""
+    for i, token in enumerate(step.tokens):
+        text.push([token])
+        if text.stopped:
+            return cut(step, i + 1)
+    return None
 
 
 def cut(step: Step, n: int) -> Step:
@@ -31,4 +39,8 @@ def cut(step: Step, n: int) -> Step:
 
     If any are cut, the n that stay are all accepted drafts: the target's own token is the last of a step.
     """
-    return step if n == len(step.tokens) else Step(step.tokens[:n], drafted=n, accepted=n)
+    if n == len(step.tokens):
+        return step
+    if isinstance(step, TreeStep):
+        return step._replace(tokens=step.tokens[:n], accepted=n, path=step.path[:n])
+    return Step(step.tokens[:n], drafted=n, accepted=n)

@@ -1,7 +1,7 @@
-"""Speculative sampling with a tree: several guesses for each token, all scored in one call of the target.
+"""Speculative sampling with a tree: several draft tokens for each position, all scored in one call of the target.
 
-A window of K drafts is a chain: if its first draft is rejected, the others are lost. A tree has other guesses at hand.
-Its nodes are drafts, its root is the last token of the text; each path from the root is a continuation. The target
+A window of K drafts is a chain: if its first draft is rejected, the rest is discarded. A tree has alternatives. Its
+nodes are drafts, its root is the last token of the text; each path from the root is a continuation. The target
 scores all nodes at once. Then the walk goes down from the root: at each node its children are tested in order, and the
 first that is accepted is the next node. A chain is the tree in which every node has one child.
 
@@ -15,20 +15,29 @@ section 3.2 (siblings without replacement, each tested against what is left of q
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import cycle
+from itertools import accumulate, cycle
+from operator import mul
 from typing import NamedTuple
 
 import numpy as np
 
 from .drafters import earlier_ends
+from .one_hot import OneHot
 from .sampling import max_fn, sample
 
-Shape = tuple["Shape", ...]  # of a node: those of its children; () is a leaf
+MOST_NODES = 64
+
+Shape = tuple["Shape", ...]  # a node's shape is the tuple of its children's shapes; () is a leaf
 
 
 def regular(widths: Sequence[int]) -> Shape:
-    """The shape whose nodes have widths[0] children at the root, widths[1] below it, and so on."""
+    """The root has widths[0] children, each of those widths[1], and so on."""
     return (regular(widths[1:]),) * widths[0] if widths else ()
+
+
+def n_nodes(widths: Sequence[int]) -> int:
+    """Of a regular tree, without the root."""
+    return sum(accumulate(widths, mul))
 
 
 def pruned(shape: Shape, depth: int) -> Shape:
@@ -54,6 +63,10 @@ class Tree:
         self.children.append([])
         self.children[parent].append(node)
         return node
+
+    def __iter__(self):
+        """tokens, p = tree, as of a drafter that proposes a chain; without the root."""
+        return iter((self.tokens[1:], self.p[1:]))
 
     def path(self, node: int) -> list[int]:
         """The nodes from below the root to this one."""
@@ -81,7 +94,7 @@ def tree_speculative_sampling(
 ) -> Iterator[TreeStep]:
     """Exactly N tokens, distributed as the target's own, whatever the tree.
 
-    draft(x, shape) -> Tree; target_model(x, tree) -> [n_nodes, n_vocab], the distributions of what follows each node.
+    draft(x, shape) -> Tree; target_model(x, tree) -> [1 + n_nodes, n_vocab], what follows the root and each node.
     shape may be a function that chooses that of the next tree; lenience is that of speculative_sampling.
     """
     next_shape = shape if callable(shape) else lambda: shape
@@ -94,7 +107,7 @@ def tree_speculative_sampling(
         tree = draft(x, pruned(next_shape(), T - n - 1))
 
         # Step 2: the target scores all nodes in one call; q[i] is the distribution of what follows node i.
-        q = target_model(x, tree)  # [n_nodes, n_vocab]
+        q = target_model(x, tree)  # [1 + n_nodes, n_vocab]
 
         # Step 3: walk down from the root. A rejected child leaves less of q for its siblings; after the last of them,
         # resample from what is left.
@@ -121,6 +134,21 @@ def tree_speculative_sampling(
         x = np.append(x, tokens)  # [n + len(tokens)]
         n += len(tokens)
         yield TreeStep(tokens, len(tree.tokens) - 1, len(tokens) - 1, tree.path(node), not tree.children[node])
+
+
+def chances(tree: Tree, q, path: Sequence[int], lenience: float = 1.0) -> list[float]:  # q [1 + n_nodes, n_vocab]
+    """At each node of a walk that has children: the chance that one of them is accepted."""
+    found = []
+    for node in [0, *path]:
+        left, rejected = q[node], 1.0  # [n_vocab], and the chance that all children so far are
+        for child in tree.children[node]:
+            p = tree.p[child]
+            rejected *= 1 - float(np.sum(np.minimum(p, left / lenience)))
+            residual = max_fn(left - p)
+            left = residual if residual.any() else left
+        if tree.children[node]:
+            found.append(1 - rejected)
+    return found
 
 
 # ---- Who proposes ----------------------------------------------------------------------------------------------------
@@ -160,7 +188,10 @@ def drawn(p, width: int, rng: np.random.Generator):  # [n_vocab] -> up to width 
 
 
 def likeliest(p, width: int):  # [n_vocab] -> up to width of (token, one-hot)
-    order = np.argsort(-np.asarray(p), kind="stable")[:width]  # [width]
+    p = np.asarray(p)  # [n_vocab]
+    width = min(width, len(p))
+    ids = np.flatnonzero(p >= np.partition(p, len(p) - width)[len(p) - width])  # more than width where some are equal
+    order = ids[np.argsort(-p[ids], kind="stable")][:width]  # [width]
     return [(token, one_hot(token, len(p))) for token in order if p[token] > 0]
 
 
@@ -196,7 +227,7 @@ def first_tree_of(*drafters: Callable) -> Callable:
 
 
 def by_paths(model: Callable) -> Callable:
-    """model(x, n_last) as model(x, tree, nodes): each node's path is a text of its own. The oracle of the engines."""
+    """model(x, n_last) as model(x, tree, nodes): each node's path is a text of its own. The engines' reference."""
 
     def scored(x, tree, nodes=None):
         nodes = range(len(tree.tokens)) if nodes is None else nodes
@@ -206,7 +237,5 @@ def by_paths(model: Callable) -> Callable:
     return scored
 
 
-def one_hot(token: int, n_vocab: int) -> np.ndarray:  # -> [n_vocab]
-    row = np.zeros(n_vocab, np.float32)
-    row[token] = 1
-    return row
+def one_hot(token: int, n_vocab: int) -> OneHot:  # -> [n_vocab]
+    return OneHot(int(token), n_vocab)

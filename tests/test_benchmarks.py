@@ -296,12 +296,13 @@ def test_accelerator(monkeypatch, tiny_pair, capsys, tmp_path):
     monkeypatch.setattr(accelerator, "device_bandwidth", lambda: 1e9)
     monkeypatch.setattr("speculative.engines.jax_engine.keep_compiled", lambda: None)
     pair = ["--models_dir", str(tiny_pair), "--draft_model_size", "draft", "--target_model_size", "target"]
-    words = ["--K", "1", "--B", "2", "--n_tokens", "6", "--rounds", "1"]
+    words = ["--K", "1", "--B", "2", "--n_tokens", "6", "--rounds", "1", "--n_prompts", "3", "--context", "9"]
     monkeypatch.setattr(sys, "argv", ["accelerator", *pair, *words, "--json", str(tmp_path / "results.json")])
     accelerator.main()
     rows = json.loads((tmp_path / "results.json").read_text())["rows"]
     assert [(row["B"], row["K"]) for row in rows] == [(2, 0), (2, 1)]
     assert rows[0]["speedup"] == rows[0]["r"] == 1 and 0.5 <= rows[1]["r"] <= 1 and 0 <= rows[1]["alpha"] <= 1
+    assert rows[0]["useful"] == 9 / 12  # three prompts, two at a time: the third is alone
     assert len(capsys.readouterr().out.splitlines()) == 1 + 1 + 2
 
 
@@ -314,6 +315,7 @@ BAD = [
     ("kernels", "--dtypes int4", "--dtypes: invalid choice"),
     ("kernels", "--json no/such/folder.json", "cannot write to no/such/folder.json"),
     ("kernels", "nowhere --peers", "there is no"),
+    ("accelerator", "--B 3 --data_parallel 2", "--B: each must be a multiple of --data_parallel, 2"),
     ("accelerator", "--n_tokens 1", "--n_tokens: must be a whole number of at least 2"),
 ]
 

@@ -66,10 +66,10 @@ def held_out(bundled):
     return windows
 
 
-def loss(params, n_head, windows):  # nats per token
+def loss(network, windows):  # tokens [n] -> logits [n, n_vocab]; nats per token
     losses = []
     for x in windows:
-        logits = gpt2(x[:-1], **params, n_head=n_head)  # [n_ctx, n_vocab]
+        logits = network(x[:-1])  # [n_ctx, n_vocab]
         log_q = logits - np.log(np.exp(logits).sum(-1, keepdims=True))  # [n_ctx, n_vocab]
         losses.append(-log_q[np.arange(len(log_q)), x[1:]].mean())
     return float(np.mean(losses))
@@ -79,18 +79,39 @@ def loss(params, n_head, windows):  # nats per token
 def test_every_layer_lowers_the_held_out_loss(bundled, held_out, name):
     _, hparams, params = bundled[name]
     blocks, n_head = params["blocks"], hparams["n_head"]
-    whole = loss(params, n_head, held_out)
+    whole = loss(partial(gpt2, **params, n_head=n_head), held_out)
     assert whole < 4.5
-    without = [loss(params | {"blocks": blocks[:i] + blocks[i + 1 :]}, n_head, held_out) for i in range(len(blocks))]
+    fewer = [params | {"blocks": blocks[:i] + blocks[i + 1 :]} for i in range(len(blocks))]
+    without = [loss(partial(gpt2, **fewer_params, n_head=n_head), held_out) for fewer_params in fewer]
     assert min(without) > whole
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 def test_weights_of_fewer_bytes_predict_as_well(bundled, held_out, dtype):
     _, hparams, params = bundled["tiny-target"]
-    exact = loss(params, hparams["n_head"], held_out)
-    stored = load_params(MODELS / "tiny-target", hparams, packer(dtype))
-    assert abs(loss(stored, hparams["n_head"], held_out) / exact - 1) < 0.005
+    exact = loss(partial(gpt2, **params, n_head=hparams["n_head"]), held_out)
+    run = new_pass(load_params(MODELS / "tiny-target", hparams, packer(dtype)), hparams)
+
+    def from_the_start(tokens):
+        run.length = 0
+        return run(tokens, len(tokens))
+
+    assert abs(loss(from_the_start, held_out) / exact - 1) < 0.005
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", PAIR)
+def test_the_engine_has_the_argmax_of_gpt2(bundled, name, dtype):
+    encoder, hparams, params = bundled[name]
+    stored = convert(params, packer(dtype))
+    run = new_pass(stored, hparams)
+    for prompt in held_out_prompts():
+        x = np.array(encoder.encode(prompt))
+        run.length = 0
+        expected = gpt2(x, **stored, n_head=hparams["n_head"])
+        logits = run(x, len(x))
+        assert np.array_equal(np.argmax(logits, axis=-1), np.argmax(expected, axis=-1))
+        assert np.max(np.abs(logits - expected)) < 1e-5 * np.max(np.abs(expected))
 
 
 def test_demo_repeats_no_4_gram(bundled, greedy):

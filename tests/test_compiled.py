@@ -8,12 +8,13 @@ from functools import partial
 
 import numpy as np
 import pytest
+from tiny import HPARAMS as TINY
 from tiny import convert, logits_themselves, random_params
 
 pytest.importorskip("numba")
 
 import gpt2 as plain
-from speculative.engines import compiled, packed
+from speculative.engines import compiled, compiled_pass, elementwise, packed
 from speculative.engines.cached import CachedModel
 from speculative.engines.packed import DTYPES, packer
 from speculative.engines.team import Team
@@ -25,7 +26,7 @@ TOKENS = np.random.default_rng(5).integers(0, HPARAMS["n_vocab"], HPARAMS["n_ctx
 
 def new_pass(dtype="float32", n_threads=1, hparams=HPARAMS):
     params = convert(random_params(hparams), packer(dtype))
-    return compiled.CompiledPass(params, hparams, partial(compiled.make_team, n_threads)), params
+    return compiled_pass.CompiledPass(params, hparams, partial(compiled_pass.make_team, n_threads)), params
 
 
 def logits(run, splits):
@@ -110,17 +111,23 @@ def test_what_was_forgotten_leaves_no_trace():
     assert np.array_equal(used(x, 5), fresh(x, 5))
 
 
+@pytest.mark.parametrize("tokens", [[-1], [HPARAMS["n_vocab"]], [0] * (HPARAMS["n_ctx"] + 1)])
+def test_what_is_not_there_is_not_looked_up(tokens):
+    with pytest.raises(ValueError, match="one was asked for that is not there"):
+        new_pass()[0](tokens, 1)
+
+
 def test_exp():
     xs = np.linspace(-86.9, 0, 10_001).astype(np.float32)
-    ours = np.array([compiled.exp(x) for x in xs], np.float64)
+    ours = np.array([elementwise.exp(x) for x in xs], np.float64)
     assert np.max(np.abs(ours / np.exp(xs.astype(np.float64)) - 1)) < 3e-7
-    assert compiled.exp(np.float32(0)) == 1
-    assert compiled.exp(np.float32(-88)) == compiled.exp(np.float32(-math.inf)) == 0
+    assert elementwise.exp(np.float32(0)) == 1
+    assert elementwise.exp(np.float32(-88)) == elementwise.exp(np.float32(-math.inf)) == 0
 
 
 def test_gelu():
     xs = np.concatenate([np.linspace(-12, 12, 4001), [0, -1e-20, 1e4, -1e4]]).astype(np.float32)
-    ours = np.array([compiled.gelu(x) for x in xs])
+    ours = np.array([elementwise.gelu(x) for x in xs])
     np.testing.assert_allclose(ours, plain.gelu(xs.astype(np.float64)), rtol=2e-6, atol=2e-6)
 
 
@@ -169,3 +176,43 @@ def test_a_forked_process_has_threads_of_its_own():
         run.length = 0
         os._exit(not np.array_equal(run(TOKENS[:9], 9), expected))
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_threads_are_as_many_as_there_is_to_read_for(monkeypatch):
+    packed.set_threads(most := packed.most_threads())
+    params = convert(random_params(), packer("float32"))
+    assert packed.new_pass(params, TINY).team().n_threads == 1
+    monkeypatch.setattr(packed, "THREAD_BYTES", 1)
+    monkeypatch.setattr(Team, "has_cores", lambda self: True)
+    assert packed.new_pass(params, TINY).team().n_threads == most
+
+
+def test_on_a_busy_machine_one_thread_works_alone_for_a_while(monkeypatch):
+    teams = {n: Team(n, compiled.work, compiled.JOB) for n in (1, 2)}
+    monkeypatch.setattr(compiled_pass, "make_team", teams.get)
+    for _ in range(10):
+        teams[2].judge(0.01, 0.009)
+    assert compiled_pass.choose_team(2) is teams[2]
+    teams[2].judge(0.01, 0)  # once is little
+    assert compiled_pass.choose_team(2) is teams[2]
+    teams[2].judge(0.03, 0.01)
+    assert compiled_pass.choose_team(2) is teams[1]
+    teams[2].alone_until = 0
+    assert compiled_pass.choose_team(2) is teams[2]
+
+
+def test_an_interrupted_prefill_leaves_nothing_behind(monkeypatch):
+    params = convert(random_params(HPARAMS), packer("float32"))
+    model, fresh = (CachedModel(params, HPARAMS, logits_themselves, packed.new_pass) for _ in range(2))
+    run, calls = Team.run, []
+
+    def interrupted(team, job):
+        run(team, job)
+        calls.append(job)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Team, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model(TOKENS)
+    assert np.array_equal(model(TOKENS[:20], 3), fresh(TOKENS[:20], 3))

@@ -661,7 +661,7 @@ def test_a_bit_that_flips_later_is_noticed(server, folder):
 
 
 def test_large_weights_are_read_whole_on_request_alone(server, folder, monkeypatch, capsys):
-    monkeypatch.setattr(utils, "MOST_SMALL", 2**15)
+    monkeypatch.setattr(checksums, "MOST_SMALL", 2**15)
     download_gpt2_files("124M", folder, "huggingface")
     path = folder / "model.safetensors"
     content = path.read_bytes()
@@ -843,7 +843,7 @@ def test_the_command_downloads(server, folder, capsys):
 
 
 def test_ctrl_c_is_one_line_and_status_130(server, folder, capsys, monkeypatch):
-    monkeypatch.delitem(sys.modules, "jax", raising=False)  # with it, a process ends without a word to its caller
+    monkeypatch.delitem(sys.modules, "jax", raising=False)  # where another test has imported it, the process would end
 
     def interrupt(path):
         if path.endswith(TF_DATA):

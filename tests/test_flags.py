@@ -8,7 +8,9 @@ import fire
 import pytest
 
 import main
+from speculative.cli.devices import choose_draft_dtype
 from speculative.cli.flags import DEMO, EXCLUSIVE, HEADINGS, OPTIONS, Options, parse_options, usage, with_values
+from speculative.engines import packed
 from speculative.errors import UserError
 
 BLOGS = {name: parameter.default for name, parameter in inspect.signature(main.main).parameters.items()}
@@ -98,6 +100,7 @@ class Kept:
         "drafter": {"model": "model", "prompt_lookup+ngram": "prompt_lookup+ngram"},
         "source": {"openai": "openai", "huggingface": "huggingface", "https://a.example/gpt-2": ...},
         "dtype": {"bfloat16": "bfloat16"},
+        "tree": {"2,2,1": (2, 2, 1), "64": (64,), "auto": "auto", "1": (1,)},
         "target_model_size": {"1558M": "1558M", "my.model-2_b": "my.model-2_b"},
     }.items(),
 )
@@ -134,6 +137,7 @@ def test_numbers_are_numbers(flag):
         "dtype": ["", "float16", "Int8", "float32 "],
         "drafter": ["", "modle", "model+", "+", "model+modle", "model,ngram"],
         "source": ["", "ftp://a.example", "http://a.example", "a.example", "https://", "file:///etc/passwd", "OpenAI"],
+        "tree": ["", "0", "2,0", "2,,1", "2 2", "-1", "65", "8,8", "4,4,4", "two", "2,2,", "auto,1", "1e1", "٢"],
         "demo": ["false", "1", "", "yes"],
     }.items(),
 )
@@ -164,7 +168,7 @@ def test_a_near_miss_of_a_value():
 @pytest.mark.parametrize("group", EXCLUSIVE)
 def test_what_excludes_each_other(group):
     words = [f"--{flag}" if flag in SWITCHES else f"--{flag}=2" for flag in group[:2]]
-    assert refusal(with_values, words) == f"--{group[0]} and --{group[1]} exclude each other: give one of them"
+    assert refusal(with_values, words) == f"--{group[0]} and --{group[1]} cannot be combined: give one of them"
     for word in words:
         assert len(with_values([word])) == 1
 
@@ -223,3 +227,18 @@ def test_a_flag_without_its_value(words):
 
 def test_a_flag_that_is_given_twice():
     assert refusal(with_values, ["--n-samples=1", "--K=4", "--n_samples", "2"]) == "--n_samples is given twice"
+
+
+@pytest.mark.parametrize(
+    ("given", "engine", "numba", "chosen"),
+    [
+        ("auto", "numpy", True, "int8"),
+        ("auto", "numpy", False, "float32"),
+        ("auto", "jax", True, "bfloat16"),
+        ("float32", "numpy", True, "float32"),
+        ("int8", "jax", True, "int8"),
+    ],
+)
+def test_the_draft_is_stored_as_small_as_its_engine_likes(monkeypatch, given, engine, numba, chosen):
+    monkeypatch.setattr(packed, "kernels", lambda: numba)
+    assert choose_draft_dtype(given, "bfloat16", engine) == chosen

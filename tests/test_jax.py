@@ -3,8 +3,10 @@
 import importlib.util
 import itertools
 import os
+import re
 import subprocess
 import sys
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -12,16 +14,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny import first_layer, logits_themselves, random_params
+from tiny import convert, first_layer, logits_themselves, random_params
 
 from speculative import filters
 from speculative.drafters import model_drafter
-from speculative.engines import jax_engine, jax_loop
+from speculative.engines import jax_engine, jax_sampling, packed
 from speculative.engines.cached import CachedModel
-from speculative.engines.jax_engine import JaxModel, counting_compilations, map_params
-from speculative.engines.jax_loop import DeviceDecoder, Difference, accept, first_difference
+from speculative.engines.jax_engine import JaxModel, map_params
+from speculative.engines.jax_loop import DeviceDecoder, Difference, first_difference
+from speculative.engines.jax_sampling import accept
 from speculative.engines.sharding import place
 from speculative.errors import UserError
+from speculative.measure.analysis import acceptance_chance, matching_chance
 from speculative.sampling import autoregressive_sampling, speculative_sampling
 
 HPARAMS = {"n_vocab": 40, "n_ctx": 24, "n_embd": 12, "n_head": 3, "n_layer": 2}
@@ -46,6 +50,22 @@ def networks(pair):
 @pytest.fixture(scope="module")
 def greedy(networks):
     return DeviceDecoder(*networks, block=3)
+
+
+@contextmanager
+def counting_compilations():
+    """A list that grows by one for each program that XLA is asked to compile within the block."""
+    compiled, active = [], True
+
+    def listen(event, seconds, **details):
+        if active and event.endswith("backend_compile_duration"):
+            compiled.append(str(details.get("fun_name", event)))
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield compiled
+    finally:
+        active = False  # listeners cannot be removed
 
 
 def random_prompt(n, seed=0):
@@ -124,6 +144,20 @@ def test_bfloat16_is_half_the_bytes_and_near(params, networks, models):
     assert 1e-4 < error < 0.03 * np.abs(expected).max()
 
 
+def test_int8_is_a_quarter_of_the_bytes_and_as_near_as_on_numpy(params, networks, models):
+    network = place(params, HPARAMS, "int8")
+    n_scales = HPARAMS["n_vocab"] + HPARAMS["n_layer"] * 9 * HPARAMS["n_embd"]
+    n_vectors = sum(a.nbytes for a in jax.tree.leaves(params) if a.ndim == 1)
+    assert 4 * (network.weight_bytes - n_vectors - 4 * n_scales) == networks[0].weight_bytes - n_vectors
+    x = random_prompt(20)
+    expected = models[0](x, 4)
+    on_numpy = CachedModel(convert(params, packed.packer("int8")), HPARAMS, logits_themselves, packed.new_pass)
+    error, of_numpy = (
+        np.abs(logits - expected).max() for logits in (JaxModel(network, logits_themselves)(x, 4), on_numpy(x, 4))
+    )
+    assert 1e-4 < error < 1.5 * of_numpy < 0.1 * np.abs(expected).max()
+
+
 def test_a_model_can_be_placed_as_it_is_read(params, networks):
     """By a loader that gives each tensor to convert, under OpenAI's name."""
 
@@ -151,7 +185,7 @@ def test_the_filters_are_those_of_numpy(temperature, top_k):
     logits[3] = np.round(logits[3])  # some tied
     for top_p in (None, 0.0, 0.1, 0.5, 0.95, 1.0):
         expected = filters.to_distribution(logits, temperature, top_k, top_p)
-        actual = np.asarray(jax_loop.to_distribution(jnp.asarray(logits), temperature, top_k, top_p))
+        actual = np.asarray(jax_sampling.to_distribution(jnp.asarray(logits), temperature, top_k, top_p))
         np.testing.assert_array_equal(actual > 0, expected > 0)
         np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=1e-30)
 
@@ -198,15 +232,28 @@ def test_no_more_than_k_drafts_are_accepted(p_and_q, k):
     assert np.abs(np.bincount(token, minlength=5) / 4000 - q[k]).max() < 0.04
 
 
-def test_u_of_zero_does_not_accept_what_the_target_excludes(monkeypatch):
-    monkeypatch.setattr(jax.random, "uniform", lambda key, shape: jnp.zeros(shape))
+@pytest.fixture
+def always_u(monkeypatch):
+    """u -> nothing; from then on each single random number is u, as that of the one draft below is."""
+    uniform = jax_sampling.uniform
+
+    def always(u):
+        monkeypatch.setattr(
+            jax_sampling, "uniform", lambda key, shape: jnp.full(shape, u) if shape == (1,) else uniform(key, shape)
+        )
+
+    return always
+
+
+def test_u_of_zero_does_not_accept_what_the_target_excludes(always_u):
+    always_u(0.0)
     p, q = jnp.array([[0.5, 0.5, 0]]), jnp.array([[0, 0, 1.0], [1, 0, 0]])
     accepted, token = jax.jit(partial(accept, jnp.array([0]), p, q, 1))(jax.random.key(0))
     assert (int(accepted), int(token)) == (0, 2)
 
 
-def test_an_empty_residual_falls_back_to_the_target(monkeypatch):
-    monkeypatch.setattr(jax.random, "uniform", lambda key, shape: jnp.ones(shape))
+def test_an_empty_residual_falls_back_to_the_target(always_u):
+    always_u(1.0)
     q = np.array([[0.5, 0, 0.5], [0, 1, 0]], np.float32)
     p = np.nextafter(q[:1], np.float32(1))
     one = jax.jit(partial(accept, jnp.array([0]), jnp.asarray(p), jnp.asarray(q), 1))
@@ -230,7 +277,7 @@ def python_steps(pair, x, N, K):
 def test_greedy_steps_are_those_of_the_python_loop(pair, greedy, K):
     """To the end of the context too, from a single token, for a single token, and with nothing compiled on the way."""
     accepted = set()
-    greedy.warm_up(8, 16, K)
+    greedy.warm_up([8], 16, K)
     with counting_compilations() as compiled:
         for n, N in [(1, 16), (2, 16), (8, 16), (8, 1), (3, 2), (7, 12)]:
             x = random_prompt(n)
@@ -241,12 +288,128 @@ def test_greedy_steps_are_those_of_the_python_loop(pair, greedy, K):
     assert len(accepted) > 1 or K == 0
 
 
-def test_a_batch_is_its_rows(pair, greedy):
-    prompts = [random_prompt(n) for n in (1, 3, 5, 8)]
-    calls = list(greedy.batch(prompts, 13, 3, seed=0))
-    rows = [[step for step in row if step] for row in zip(*calls, strict=True)]
-    assert rows == [python_steps(pair, x, 13, 3) for x in prompts]
-    assert len({len(row) for row in rows}) > 1  # ragged, or nothing was tested
+def by_prompt(calls, n):
+    """What batch yields -> the Rows of each prompt."""
+    rows = [[] for _ in range(n)]
+    for row in itertools.chain(*calls):
+        rows[row.number].append(row)
+    return rows
+
+
+def steps(rows):
+    return [row.step for row in rows]
+
+
+@pytest.mark.parametrize("n_batch", [None, 1, 2, 3])
+def test_a_batch_is_its_rows(pair, greedy, n_batch):
+    """However many are decoded at a time; and there are never more, and never fewer while prompts are waiting."""
+    prompts = [random_prompt(n) for n in (1, 3, 9, 5, 8, 2)]
+    calls = list(greedy.batch(prompts, 13, 3, seed=0, n_batch=n_batch))
+    rows = by_prompt(calls, len(prompts))
+    assert [steps(of_one) for of_one in rows] == [python_steps(pair, x, 13, 3) for x in prompts]
+    assert len({len(of_one) for of_one in rows}) > 1  # ragged, or nothing was tested
+    last_begins = next(i for i, call in enumerate(calls) if any(row.number == len(prompts) - 1 for row in call))
+    assert {len(call) for call in calls[:last_begins]} <= {n_batch}
+
+
+def test_a_cache_that_is_full_doubles(monkeypatch):
+    """For one prompt and for those that take its place; and nothing is compiled on the way."""
+    hparams = HPARAMS | {"n_ctx": 100}
+    params = random_params(hparams, seed=3)
+    pair = (params, hparams), first_layer(params, hparams)
+    decoder, grown = DeviceDecoder(*[place(*model) for model in pair], block=3), []
+    prompts = [random_prompt(n) for n in (5, 20)]
+    decoder.warm_up([5, 20], 80, 3, n_batch=1)
+    grow = decoder.grow
+    monkeypatch.setattr(
+        decoder, "grow", lambda state, capacity: grown.append(capacity) or grow(state, capacity=capacity)
+    )
+    with counting_compilations() as compiled:
+        rows = by_prompt(decoder.batch(prompts, 80, 3, seed=0, n_batch=1), 2)
+    assert [steps(of_one) for of_one in rows] == [python_steps(pair, x, 80, 3) for x in prompts]
+    assert (grown, compiled) == ([128], [])
+
+
+@pytest.mark.parametrize("n_batch", [1, 2])
+def test_a_stop_ends_a_row_and_the_next_prompt_takes_its_place(pair, networks, n_batch):
+    """By a token that the device knows, and by what the host says of a step."""
+    prompts = [random_prompt(n) for n in (5, 8, 3, 6)]
+    whole = [python_steps(pair, x, 13, 3) for x in prompts]
+    end = whole[0][1].tokens[0]
+
+    def stop(number, step):
+        return step._replace(tokens=step.tokens[:1]) if number == 1 else None
+
+    calls = list(DeviceDecoder(*networks, end=end).batch(prompts, 13, 3, seed=0, n_batch=n_batch, stop=stop))
+    expected = [[step for i, step in enumerate(x) if not any(end in s.tokens for s in x[:i])] for x in whole]
+    expected[1] = [whole[1][0]._replace(tokens=whole[1][0].tokens[:1])]
+    assert [steps(rows) for rows in by_prompt(calls, 4)] == expected and len(expected[0]) < len(whole[0])
+    assert len(calls) < sum(map(len, whole))
+
+
+@pytest.mark.parametrize("lenience", [1.0, 0.5])
+def test_the_chances_of_acceptance_are_those_that_the_recorder_finds(pair, networks, lenience):
+    x, filtering = random_prompt(6), {"temperature": 0.9, "top_p": 0.95}
+    target, draft = (CachedModel(*model, partial(filters.to_distribution, **filtering)) for model in pair)
+    decoder = DeviceDecoder(*networks, **filtering, lenience=lenience)
+    text, n_tested = list(x), set()
+    for [row] in decoder.batch([x], 16, 3, seed=3):
+        step = row.step
+        tested = min(len(step.tokens), step.drafted)
+        q = target(np.array([*text, *step.tokens[:-1]]), len(step.tokens))[:tested]  # [tested, n_vocab]
+        p = draft(np.array([*text, *step.tokens[:-1]]), len(step.tokens))[:tested]  # [tested, n_vocab]
+        np.testing.assert_allclose(row.alpha, acceptance_chance(p, q / lenience), rtol=1e-4)
+        np.testing.assert_allclose(row.matching, matching_chance(p, q), rtol=1e-4)
+        text += step.tokens
+        n_tested.add(tested)
+    assert len(n_tested) > 1
+
+
+def test_the_prefill_is_shared_by_decodes_of_the_same_prompt(networks, monkeypatch):
+    decoder, prefills = DeviceDecoder(*networks, temperature=1.0), []
+    prefill = decoder.prefill
+    monkeypatch.setattr(decoder, "prefill", lambda *args, **kwargs: prefills.append(1) or prefill(*args, **kwargs))
+    x = random_prompt(7)
+
+    def tokens(seed, x=x):
+        return [step.tokens for step in decoder.speculative(x, 12, 3, seed)]
+
+    alone = []
+    for seed in range(3):
+        decoder.forget()
+        alone.append(tokens(seed))
+    assert len(prefills) == 3 and alone[0] != alone[1] != alone[2]
+    decoder.forget()
+    next(decoder.speculative(x, 12, 3, 5))  # one that is not read to its end
+    assert [tokens(seed) for seed in range(3)] == alone and len(prefills) == 4
+    tokens(0, x[:6])
+    assert len(prefills) == 5
+
+
+def computations(program):
+    """A compiled program's text -> {name: its lines}."""
+    found = re.findall(r"^(?:ENTRY )?%?([\w.-]+) [^\n]*\{\n(.*?)^\}", program, re.MULTILINE | re.DOTALL)
+    return {name: body.splitlines() for name, body in found}
+
+
+@pytest.mark.parametrize("K", [0, 4])
+def test_the_loop_does_not_copy_the_cache(greedy, K):
+    """In no computation that the loop's body comes to. What may be of a cache's size is a write in place, or a fusion
+    of one."""
+    state = greedy.start([random_prompt(6)], 12, K, seed=0)
+    program = greedy.run.lower(greedy.params, state, np.bool_(False), np.int32(-1), K=K).compile().as_text()
+    bodies = computations(program)
+    todo, reached = re.findall(r"body=%?([\w.-]+)", program), set()
+    assert todo
+    while todo:
+        name = todo.pop()
+        reached.add(name)
+        called = re.findall(r"(?:calls|body|condition|to_apply)=%?([\w.-]+)", "\n".join(bodies[name]))
+        todo += set(called) - reached
+    shape = ",".join(map(str, state.target_cache[0][0].shape[1:]))
+    lines = [line for name in reached for line in bodies[name] if re.search(rf"= f32\[(1,)?{shape}\]", line)]
+    assert any("dynamic-update-slice" in line for line in lines)
+    assert [line for line in lines if re.search(r"\b(copy|transpose|scatter)[\w-]*\(|copy[\w.-]* = ", line)] == []
 
 
 @pytest.mark.parametrize(
@@ -268,9 +431,8 @@ def test_the_texts_are_distributed_as_the_targets_own(K, lenience, draft_tempera
         place(params, hparams), place(draft_params, hparams), **settings, lenience=lenience, block=3
     )
     texts = [[] for _ in range(n)]
-    for call in decoder.batch([[1]] * n, 3, K, seed=7):
-        for text, step in zip(texts, call, strict=True):
-            text += step.tokens if step else []
+    for row in itertools.chain(*decoder.batch([[1]] * n, 3, K, seed=7)):
+        texts[row.number] += row.step.tokens
     counts = dict.fromkeys(expected, 0)
     for text in texts:
         counts[tuple(text)] += 1
@@ -355,7 +517,7 @@ def test_a_jax_that_cannot_be_imported_is_one_line(monkeypatch, error):
 
 def test_too_few_devices_are_one_line():
     with pytest.raises(UserError, match="--mesh 999 needs 999 devices"):
-        jax_engine.devices(999)
+        jax_engine.devices(999, "--mesh 999")
 
 
 def test_a_platform_that_is_not_there_is_one_line():

@@ -5,7 +5,9 @@ import os
 import socket
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,13 +15,17 @@ from test_flags import parse
 
 import main
 from speculative.cli import devices as on_device
+from speculative.cli import models
 from speculative.engines import memory
 from speculative.errors import UserError
+from speculative.measure import verify
 from speculative.measure.recorder import Iteration, Recorder
 from speculative.sampling import Step
 
 pytest.importorskip("jax")
-from speculative.engines import sharding
+import jax
+
+from speculative.engines import jax_engine, sharding
 
 PROMPTS = ["the thing in", "a", "she was not in the house"]
 
@@ -58,15 +64,73 @@ def test_what_the_loop_on_the_device_does_not_know_goes_by_the_python_loop(run_j
 
 def test_a_batch_is_its_prompts(run_json, tmp_path):
     path = tmp_path / "prompts.jsonl"
-    path.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in [*PROMPTS, "one more"]))
+    prompts = [*PROMPTS, "one more"]
+    path.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
     out, document = run_json(prompt=None, prompt_file=path, batch=3)
-    assert [prompt["text"] for prompt in document["prompts"]] == PROMPTS and document["prompt"]["text"] == PROMPTS[0]
+    assert [prompt["text"] for prompt in document["prompts"]] == prompts and document["prompt"]["text"] == PROMPTS[0]
     assert tokens_of(document) == tokens_of(document, "autoregressive")
-    for prompt, tokens, sample in zip(PROMPTS, tokens_of(document), document["speculative"]["samples"], strict=True):
+    for prompt, tokens, sample in zip(prompts, tokens_of(document), document["speculative"]["samples"], strict=True):
         [alone] = tokens_of(run_json(prompt=prompt)[1])
         assert tokens == alone and out.count(f"Text = {prompt}{sample['text']}\n") == 2
-    assert document["figures"]["tokens"] == 27
+    assert document["figures"]["tokens"] == 36 and 0.5 < document["figures"]["useful_row_calls"] <= 1
     assert out.index("Speculative Decode") < out.index("Speedup = ")
+
+
+def test_a_stop_text_ends_a_prompt_of_a_batch_as_it_does_one_alone(run_json, tmp_path):
+    path = tmp_path / "prompts.txt"
+    path.write_text("\n".join([*PROMPTS, "one more"]))
+    whole = run_json(prompt=None, prompt_file=path, batch=2)[1]
+    stop = whole["speculative"]["samples"][1]["text"][2:4]
+    _, document = run_json(prompt=None, prompt_file=path, batch=2, stop=stop)
+    assert len(tokens_of(document)[1]) < 9 and tokens_of(document) == tokens_of(document, "autoregressive")
+    for prompt, sample in zip([*PROMPTS, "one more"], document["speculative"]["samples"], strict=True):
+        [alone] = run_json(prompt=prompt, stop=stop)[1]["speculative"]["samples"]
+        assert sample == alone and stop not in sample["text"]
+    assert "<|endoftext|>" not in run_json(prompt=None, prompt_file=path, batch=2, stop="<|endoftext|>")[0]
+
+
+def test_what_is_not_known_is_null_and_not_printed(run_json):
+    out, document = run_json(n_tokens_to_generate=24)
+    f, iterations = document["figures"], document["speculative"]["samples"][0]["iterations"]
+    assert [f["seconds"][part] for part in ("drafting", "scoring", "rest")] == [None] * 3
+    assert {i[key] for i in iterations for key in ("drafting", "scoring", "seconds")} == {None}
+    assert "drafting" not in out and "Predicted = " in out
+    assert 0 < f["seconds"]["prefill"] < f["seconds"]["speculative"]
+    assert f["c"] == f["t_draft"] / f["t_target"] > 0 and f["beta"]["4"] > 0 and f["predicted_leviathan"] > 0
+    assert [len(i["alpha"]) for i in iterations] == [min(i["accepted"] + 1, i["drafted"]) for i in iterations]
+    expected = run_json(engine="numpy", threads=1, n_tokens_to_generate=24)[1]["figures"]
+    for key in ("r", "alpha", "alpha_by_position", "matching", "met_by_position", "tokens_per_iteration_histogram"):
+        assert f[key] == pytest.approx(expected[key]), key
+
+
+def test_the_machine_names_the_device(run_json):
+    found = run_json()[1]["machine"]
+    names = ("engine", "device_platform", "device_kind", "devices", "jax")
+    assert [found[name] for name in names] == ["jax", "cpu", "cpu", jax.device_count(), jax.__version__]
+    numpy_machine = run_json(engine="numpy", threads=1)[1]["machine"]
+    assert numpy_machine["engine"] == "numpy" and "jax" not in numpy_machine
+
+
+@pytest.mark.slow  # compiles a loop for each of four lookaheads, twice
+def test_verify_has_a_form_for_this_engine(tiny_pair, monkeypatch, capsys):
+    from speculative.engines import jax_loop
+
+    monkeypatch.setattr(verify, "verify", partial(verify.verify, draws=25))
+    monkeypatch.setattr(verify, "PROMPTS", verify.PROMPTS[:1])
+    flags = {"verify": True, "engine": "jax", "target_model_size": "target", "draft_model_size": "draft", "K": 2}
+    main.main(**flags, models_dir=tiny_pair)
+    out = capsys.readouterr().out
+    assert "passed  greedy" in out and "rows" not in out and "would have shown" in out
+    accept = jax_loop.accept
+
+    def wrong(x_draft, p, q, k, *args):
+        accepted, token = accept(x_draft, p, q, k, *args)
+        return accepted, (token + (accepted < k)) % q.shape[1]  # another token than was resampled
+
+    monkeypatch.setattr(jax_loop, "accept", wrong)
+    with pytest.raises(SystemExit):
+        main.main(**flags, models_dir=tiny_pair)
+    assert "FAILED  greedy" in capsys.readouterr().out
 
 
 def test_one_prompt_several_times_is_sampled_anew_for_each(run_json):
@@ -81,11 +145,12 @@ def test_one_prompt_several_times_is_sampled_anew_for_each(run_json):
         ({"batch": 2, "engine": "numpy"}, "--batch needs the loop on the device"),
         ({"batch": 2, "K": "auto"}, "--batch needs the loop on the device"),
         ({"batch": 2, "drafter": "prompt_lookup"}, "--batch needs the loop on the device"),
-        ({"batch": 2, "stream": True}, "--batch and --stream exclude each other"),
+        ({"batch": 2, "stream": True}, "--batch and --stream cannot be combined"),
         ({"batch": 4097}, "--batch must be a whole number from 1 to 4096"),
         ({"threads": 2}, "--threads is for --engine numpy"),
-        ({"dtype": "int8"}, "choose one of them, or --engine numpy for int8"),
-        ({"verify": True, "json": None}, "--verify compares to the bit"),
+        ({"batch": 4, "data_parallel": 3}, "--data_parallel 3 gives each copy of the models as many prompts"),
+        ({"batch": 512, "data_parallel": 512}, "--mesh 1 --data_parallel 512 needs 512 devices"),
+        ({"data_parallel": 2, "engine": "numpy"}, "--data_parallel 2 gives each copy"),
         ({"mesh": 2, "engine": "numpy"}, "--mesh splits the models over the devices of --engine jax"),
         ({"mesh": 512}, "--mesh 512 needs 512 devices"),
     ],
@@ -100,6 +165,32 @@ def test_a_batch_that_does_not_fit_into_memory(run_json, monkeypatch):
     run_json(batch=3)
     with pytest.raises(UserError, match=r"of memory, and .* are free: take smaller models or a smaller --batch"):
         run_json(batch=4096)
+
+
+@pytest.mark.parametrize(("free", "fits"), [(10**5, False), (10**9, True), (None, True)])
+def test_a_model_that_does_not_fit_onto_the_device(run_json, monkeypatch, free, fits):
+    """Whatever memory the machine itself has."""
+    stats = None if free is None else {"bytes_limit": free + 500, "bytes_in_use": 500}
+    device = SimpleNamespace(platform="gpu", memory_stats=lambda: stats)
+    monkeypatch.setattr(jax_engine, "devices", lambda n, flags="": [device])
+    monkeypatch.setattr(memory, "available", lambda: 0)
+    o = parse(engine="jax", data_parallel=2, batch=4)
+    hparams = {"n_vocab": 260, "n_ctx": 128, "n_embd": 12, "n_head": 3, "n_layer": 2}
+    if fits:
+        models.check_fit(o, [(hparams, "float32")], 9)
+    else:
+        with pytest.raises(UserError, match=r"the models need .* GB of memory, and 0.0 GB are free"):
+            models.check_fit(o, [(hparams, "float32")], 9)
+
+
+@pytest.mark.parametrize(("device", "extra"), [("/dev/nvidia0", "cuda12"), ("/dev/accel0", "tpu"), (None, None)])
+def test_an_accelerator_that_jax_does_not_see_is_named(monkeypatch, capsys, device, extra):
+    exists = os.path.exists
+    monkeypatch.setattr(os.path, "exists", lambda path: path == device or (exists(path) and "/dev/" not in str(path)))
+    monkeypatch.setattr(on_device, "has_accelerator", lambda: False)
+    assert on_device.choose_engine(parse(engine="auto")).engine == "numpy"
+    err = capsys.readouterr().err
+    assert err.count("\n") == bool(device) and (not device or f'pip install "jax[{extra}]=={jax.__version__}"' in err)
 
 
 def test_a_window_wider_than_the_text_costs_no_more(run_json):

@@ -342,7 +342,7 @@ def test_the_page_of_a_file(tmp_path, monkeypatch):
 
 def test_flags_that_do_not_go_together():
     for other in ("--batch=2", "--n_samples=2", "--verify"):
-        assert "exclude each other" in refusal(with_values, ["--html=a.html", other])
+        assert "cannot be combined" in refusal(with_values, ["--html=a.html", other])
     assert refused(details=True) == "--details is about what --json writes: add --json FILE"
     assert "same file" in refused(html="a", json="./a")
     assert parse(details=True, json="a").details and parse(html="a").html == "a"

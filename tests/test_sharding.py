@@ -23,6 +23,9 @@ PROMPT = [3, 1, 4, 1, 5]
 N_HEAD = {1: 5, 2: 6, 4: 8, 8: 8}  # by the number of devices, the heads that each of them has a share of
 
 
+ALL_COPIES = [(1, 1), (1, 2), (1, 4), (1, 8), (2, 1), (4, 1), (2, 2), (4, 2), (2, 4)]
+
+
 def models():
     """(target, draft), each as (params, hparams)."""
     params = random_params(HPARAMS, seed=1)
@@ -55,9 +58,7 @@ def on_devices(devices):
             "sampled": decode(target, draft, 0.9),
             "n_head": target.n_head,
             "bytes": sum(a.addressable_shards[0].data.nbytes for a in jax.tree.leaves(target.params)),
-            "collectives": [
-                name for name in re.findall(r" = \S+ ([a-z-]+?)(?:-start)?\(", program) if is_collective(name)
-            ],
+            "collectives": collectives(program),
         }
         if n == 4:
             whole = sharding.place(*models()[1], "float32", mesh, split=False)
@@ -72,6 +73,43 @@ def is_collective(name):
     return name in ("all-reduce", "all-gather", "all-to-all", "reduce-scatter", "collective-permute")
 
 
+PROMPTS = [PROMPT, [2, 7], [1, 8, 2, 8, 1, 8, 2, 8], [4], [5, 9], [0, 4, 5]]  # four at a time
+
+
+def decode_batch(network, draft):
+    from speculative.engines.jax_loop import DeviceDecoder
+
+    decoder, texts = DeviceDecoder(network, draft, temperature=0.9, block=4), [[] for _ in PROMPTS]
+    for rows in decoder.batch(PROMPTS, 12, 3, seed=1, n_batch=4):
+        for row in rows:
+            texts[row.number] += row.step.tokens
+    return decoder, texts
+
+
+def on_copies(shapes):
+    """What the tests below look at, for each (copies of the models, devices of each copy)."""
+    from speculative.engines import sharding
+
+    found = {}
+    for n_data, n_model in shapes:
+        mesh = sharding.make_mesh(n_model, n_data)
+        decoder, texts = decode_batch(*(sharding.place(*model, "float32", mesh) for model in models()))
+        state = decoder.start(PROMPTS[:4], 12, 3, 1)
+        program = decoder.run.lower(decoder.params, state, np.bool_(False), np.int32(-1), K=3).compile()
+        found[f"{n_data} x {n_model}"] = {
+            "texts": texts,
+            "flops": program.cost_analysis()["flops"],
+            "cache": state.target_cache[0][0].addressable_shards[0].data.shape[:2],
+            "collectives": collectives(program.as_text()),
+        }
+    return found
+
+
+def collectives(program):
+    names = re.findall(r" = \(?\S+ ([a-z-]+?)(?:-start)?\(", program)
+    return [name for name in names if is_collective(name)]
+
+
 def in_two_processes():
     """Two devices in each of two processes."""
     from speculative.engines import sharding
@@ -82,7 +120,10 @@ def in_two_processes():
     mesh = sharding.make_mesh(4)
     target = sharding.place(*models()[0], "float32", mesh)
     draft, seconds = sharding.place_draft(*models()[1], "float32", mesh, repeats=1)
-    return {"tokens": decode(target, draft, 0.9), "local": jax.local_device_count(), "first": first, "seconds": seconds}
+    found = {"tokens": decode(target, draft, 0.9), "local": jax.local_device_count(), "first": first}
+    mesh = sharding.make_mesh(2, 2)
+    _, texts = decode_batch(*(sharding.place(*model, "float32", mesh) for model in models()))
+    return found | {"seconds": seconds, "texts": texts}
 
 
 def start(call, n_devices, **environment):
@@ -156,9 +197,32 @@ def test_every_device_has_its_share(found, devices):
         assert found[str(n)]["bytes"] == everywhere + (rest + of_heads * N_HEAD[n] // 5) // n
 
 
+@pytest.fixture(scope="module", params=[[(1, 1), (2, 1)], pytest.param(ALL_COPIES, marks=pytest.mark.slow)], ids=str)
+def copies(request):
+    return result(start(f"on_copies({request.param})", 8))
+
+
+def test_the_texts_are_the_same_on_any_number_of_copies(copies):
+    """Where prompts take the places of others too; and no two texts are the same."""
+    expected = copies["1 x 1"]["texts"]
+    assert [len(text) for text in expected] == [12] * 6 and len({*map(tuple, expected)}) == 6
+    for found in copies.values():
+        assert found["texts"] == expected
+
+
+def test_each_copy_has_its_share_of_the_rows_and_of_the_work(copies):
+    whole = copies["1 x 1"]["flops"]
+    for shape, found in copies.items():
+        n_data, n_model = map(int, shape.split(" x "))
+        assert found["cache"] == [4 // n_data, N_HEAD[n_model] // n_model]
+        if n_model == 1:
+            assert found["flops"] < 1.1 * whole / n_data
+            assert found["collectives"].count("all-reduce") <= 4  # whether all are done; and nothing of the models
+
+
 @pytest.mark.slow  # two more processes, which both compile everything
 @pytest.mark.parametrize("devices", [[1, 2, 4, 8]], indirect=True, ids=str)
-def test_two_processes_decode_the_same_tokens(found):
+def test_two_processes_decode_the_same_tokens(found, copies):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -170,4 +234,5 @@ def test_two_processes_decode_the_same_tokens(found):
     for i, one in enumerate(results):
         assert one["tokens"] == found["sampled"]
         assert (one["local"], one["first"]) == (2, i == 0)
+        assert one["texts"] == copies["1 x 1"]["texts"]
     assert results[0]["seconds"] == results[1]["seconds"]

@@ -1,19 +1,21 @@
 """python -m training pair on a text of its own making: a few steps give a pair that loads and has learned something."""
 
+import errno
 import json
 import math
 import re
+from functools import partial
 
 import jax
 import numpy as np
 import pytest
 from tiny import logits_themselves
 
-from encoder import get_encoder
+from encoder import Encoder, get_encoder
 from speculative.engines.cached import CachedModel
-from speculative.engines.jax_engine import load_gpt2
 from speculative.errors import UserError
-from training import fit, network, pair, texts
+from training import fit, network, pair, texts, writing
+from training.network import load_gpt2
 from utils import load_encoder_hparams_and_params
 
 TARGET = {"n_vocab": 300, "n_ctx": 32, "n_embd": 16, "n_head": 2, "n_layer": 2}
@@ -41,8 +43,8 @@ def trained(works, tmp_path_factory):
 
 def test_losses_fall(trained):
     _, (target, draft) = trained
-    assert target[-1][1] < target[0][1] - 0.5
-    assert draft[-1][1] < draft[0][1]
+    assert target[-1][1]["held out"] < target[0][1]["held out"] - 0.5
+    assert draft[-1][1]["held out"] < draft[0][1]["held out"]
 
 
 def test_pair_loads_and_gives_the_loss_that_was_reported(trained, works):
@@ -57,7 +59,7 @@ def test_pair_loads_and_gives_the_loss_that_was_reported(trained, works):
         logits = model(tokens[i : i + 32], n_last=32)
         log_q = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
         losses.append(-log_q[np.arange(32), tokens[i + 1 : i + 33]].mean())
-    assert np.mean(losses) == pytest.approx(history[-1][1], abs=0.1)
+    assert np.mean(losses) == pytest.approx(history[-1][1]["held out"], abs=0.1)
     assert load_encoder_hparams_and_params("tiny-draft", str(out))[1] == DRAFT
 
 
@@ -78,7 +80,7 @@ def test_encoder_reads_the_vocabulary_as_it_was_meant(trained, works):
     encoder = get_encoder("tiny-target", str(out))
     vocab, merges = texts.learn_vocabulary(texts.split_works(works)[0], 300)
     text = works[0][:2000] + " unseen: ŁódźΩ, 😀!\n\n\n  "
-    assert encoder.encode(text) == texts.encode([text], vocab, merges).tolist()
+    assert encoder.encode(text) == texts.encode([text], Encoder(vocab, merges)).tolist()
     assert encoder.decode(encoder.encode(text)) == text
 
 
@@ -96,7 +98,8 @@ def test_continuations_at_temperature_0_are_greedy(trained):
     x = np.array([encoder.encode("the cat sat on the old green house and then it saw a river under")[:8]] * 2)
     x = np.pad(x, ((0, 0), (0, 24)))
     gpt2, weights, temperature = load_gpt2(), jax.tree.map(jax.numpy.asarray, params), np.float32([0, 1])
-    own = network.continuations(gpt2, hparams, weights, x, 8, temperature, jax.random.key(0))
+    n_prompt, key = np.array([8, 8]), jax.random.key(0)
+    own = writing.continuations(gpt2, hparams["n_head"], weights, x, n_prompt, temperature, key)
     model = CachedModel(params, hparams, logits_themselves)
     assert own.shape == (2, 32)
     np.testing.assert_array_equal(own[0, 8:], [model(own[0, :n])[0].argmax() for n in range(8, 32)])
@@ -113,31 +116,68 @@ def test_windows_attend_to_themselves_alone():
     assert -together.mean() == pytest.approx(math.log(300), abs=0.1)
 
 
-def test_a_run_goes_on_from_its_checkpoint(works, tmp_path):
+@pytest.fixture
+def small_fit(tmp_path):
+    """run(name, factor, evaluate, **options): 12 steps of a small network, with a checkpoint in tmp_path / name."""
     gpt2, rng = load_gpt2(), np.random.default_rng(0)
     params, x = network.init_params(DRAFT, rng), rng.integers(300, size=(2, 33))
+    mean_loss = pair.mean_loss(partial(network.cross_entropy, gpt2, 1), [x])
 
-    def loss(params, x):
-        return network.cross_entropy(gpt2, 1, params, x)
+    def loss(params, batch):
+        x, factor = batch
+        return factor * network.cross_entropy(gpt2, 1, params, x)
 
-    def run(name, steps):
-        return fit.fit(name, params, loss, lambda step: x + step % 2, [x], steps, 1e-3, tmp_path / name)[0]
+    def run(name, factor=lambda step: 1.0, evaluate=mean_loss, **options):
+        settings = {"steps": 12, "peak": 1e-3, "every": 4, "checkpoint": tmp_path / f"{name}.npz"} | options
+        return fit.fit(name, params, loss, lambda step, _: (x + step % 2, factor(step)), evaluate, **settings)
 
-    whole = run("whole.npz", 12)
-    (tmp_path / "whole.npz").unlink()
+    return run
 
-    class Interrupted(Exception):
-        pass
 
-    def batch(step):
-        if step == 6:
+class Interrupted(Exception):
+    pass
+
+
+def test_a_run_goes_on_from_its_checkpoint(small_fit):
+    whole, history = small_fit("whole")
+    figures = [figures["held out"] for _, figures in history]
+
+    def evaluate(params):
+        evaluated.append(params)
+        if len(evaluated) == 3:
             raise Interrupted
-        return x + step % 2
+        return {"held out": figures[len(evaluated) - 1]}
 
+    evaluated = []
     with pytest.raises(Interrupted):
-        fit.fit("part", params, loss, batch, [x], 12, 1e-3, tmp_path / "part.npz")
-    again = fit.fit("part", params, loss, lambda step: x + step % 2, [x], 12, 1e-3, tmp_path / "part.npz")[0]
+        small_fit("part", evaluate=evaluate)
+    again, history_again = small_fit("part")
     np.testing.assert_allclose(again["wte"], whole["wte"], rtol=1e-6)
+    assert [step for step, _ in history_again] == [0, 4, 8, 12]
+    np.testing.assert_allclose([entry["held out"] for _, entry in history_again], figures, rtol=1e-6)
+
+
+def test_a_loss_that_is_no_number_ends_the_run_and_keeps_the_last_checkpoint(small_fit, tmp_path):
+    with pytest.raises(UserError, match=r"not a number after step 6: .*part.npz keeps the last good step.*rate below"):
+        small_fit("part", lambda step: math.nan if step == 5 else 1.0)
+    assert int(np.load(tmp_path / "part.npz")["arr_0"]) == 4
+
+
+def test_a_full_disk_leaves_the_checkpoint_before(small_fit, tmp_path, monkeypatch):
+    def savez(path, *arrays):
+        path.write_bytes(b"half of it")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(UserError, match=r"No space left on device$"):
+        monkeypatch.setattr(np, "savez", savez)
+        small_fit("part")
+    assert not list(tmp_path.iterdir())
+    monkeypatch.undo()
+    small_fit("part")
+    monkeypatch.setattr(np, "savez", savez)
+    with pytest.raises(UserError, match="No space left on device; the checkpoint before it is whole"):
+        small_fit("part", steps=16)
+    assert int(np.load(tmp_path / "part.npz")["arr_0"]) == 12 and len(list(tmp_path.iterdir())) == 1
 
 
 def test_a_short_text_is_an_error():
@@ -147,11 +187,15 @@ def test_a_short_text_is_an_error():
         texts.learn_vocabulary(["abc"], 1024)
 
 
-def test_a_checkpoint_of_another_size_is_an_error(tmp_path):
+def test_a_checkpoint_of_another_run_is_an_error(tmp_path):
     path = tmp_path / "other.npz"
     fit.save_checkpoint(path, [np.zeros(3)], 1)
-    with pytest.raises(UserError, match="another size"):
-        fit.load_checkpoint(path, [np.zeros(4)])
+    for state, recipe in (([np.zeros(4)], ""), ([np.zeros(3)], "another")):
+        with pytest.raises(UserError, match="another run"):
+            fit.load_checkpoint(path, state, recipe)
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(UserError, match="no checkpoint that can be read"):
+        fit.load_checkpoint(path, [np.zeros(3)])
 
 
 def test_unreadable_text_is_an_error(tmp_path):

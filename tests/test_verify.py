@@ -123,6 +123,37 @@ def test_it_sees_rows_that_depend_on_their_number():
     assert "prompt 1, 2 rows, cached" in checks["rows"].detail
 
 
+def test_greedy_texts_may_part_where_rounding_can_bring_it_about_and_nowhere_else():
+    """An engine whose rows depend on their number: the two logits that are closest are 1e-4 apart, or 0.1."""
+    rng = np.random.default_rng(3)
+    logits = 3 * rng.standard_normal((HPARAMS["n_vocab"], HPARAMS["n_vocab"])).astype(np.float32)
+    last = PROMPTS[0][-1]
+
+    def decoders_where(margin, rounding, temperature):
+        first, second = np.argsort(-logits[last])[:2]
+        table = logits.copy()
+        table[last, second] = table[last, first] - margin
+        rounded = table.copy()
+        rounded[last, second] += 2 * margin  # what a window of several rows makes of it
+        alone, in_window = (to_distribution(t, temperature) for t in (table, rounded))
+
+        def target(x, n_last=1):
+            return look_up(alone if n_last == 1 else in_window, x, n_last)
+
+        return Decoders(
+            target, partial(model_drafter, partial(look_up, alone)), logits=partial(look_up, table), rounding=rounding
+        )
+
+    def greedy(margin, rounding):
+        checks = list(verify(partial(decoders_where, margin, rounding), 1.0, PROMPTS, 3, 20, draws=25))
+        assert [check.name for check in checks][:2] == ["greedy", "speculative against the target"]
+        return checks[0]
+
+    assert greedy(1e-4, 1e-3).passed and "5 texts part, where" in greedy(1e-4, 1e-3).detail
+    found = greedy(0.1, 1e-3)
+    assert not found.passed and "at new token 1, where the two best logits are 0.1 apart" in found.detail
+
+
 def test_it_stops_when_the_time_is_up():
     ticks = iter(range(10**6))
     checks = list(verify(table_decoders, 1.0, PROMPTS, 1, 4, draws=10**6, seconds=40, clock=lambda: float(next(ticks))))

@@ -49,6 +49,17 @@ def first_layer(params, hparams):
     return {**params, "blocks": params["blocks"][:1]}, {**hparams, "n_layer": 1}
 
 
+def watched(new_pass, fed):
+    """The same forward pass, which appends to fed what tokens it is given."""
+
+    class Watched(new_pass):
+        def __call__(self, tokens, *rest):
+            fed.append([int(token) for token in tokens])
+            return super().__call__(tokens, *rest)
+
+    return Watched
+
+
 def logits_themselves(logits):
     """A to_probs for the tests that compare logits."""
     return logits

@@ -5,7 +5,7 @@ import sys
 from speculative.cli.exits import guarded
 from speculative.errors import UserError
 
-COMMANDS = ("pair",)
+COMMANDS = ("pair", "distil", "online")
 
 
 def main() -> None:

@@ -1,12 +1,16 @@
 """A trained model as a folder that main.py takes."""
 
 import json
+import shutil
+import tempfile
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from speculative import checksums
+from speculative.errors import UserError
 
 HUGGING_FACE = {"wte": "wte.weight", "wpe": "wpe.weight", "blocks": "h", "g": "weight", "w": "weight", "b": "bias"}
 
@@ -26,17 +30,42 @@ def as_float16(params):
     return jax.tree.map(lambda a: jnp.asarray(a, np.float16).astype(np.float32), params)
 
 
-def save_model(folder, hparams, params, vocab, merges):
+def save_model(folder: Path, hparams: dict, params: dict, vocabulary: dict[str, str]) -> None:
+    """Writes the whole folder or nothing, weights in float16. vocabulary: {name of file: text}. Raises UserError."""
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
-    folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: np.ascontiguousarray(a, np.float16) for name, a in named_tensors(params)}
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    write(folder / "hparams.json", json.dumps(hparams))
-    write(folder / "encoder.json", json.dumps(vocab))
-    write(folder / "vocab.bpe", "#version: 0.2\n" + "".join(f"{left} {right}\n" for left, right in merges))
-    names = ("hparams.json", "encoder.json", "vocab.bpe", "model.safetensors")
-    checksums.note(folder, {name: checksums.describe(folder / name) for name in names})
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, suffix=".part") as unfinished:
+            whole = Path(unfinished, folder.name)
+            whole.mkdir()
+            save_file(tensors, whole / "model.safetensors", metadata={"format": "pt"})
+            for name, text in {"hparams.json": json.dumps(hparams), **vocabulary}.items():
+                write(whole / name, text)
+            checksums.note(whole, {path.name: checksums.describe(path) for path in whole.iterdir()})
+            check_new(folder)
+            shutil.move(whole, folder)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"cannot write {folder}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def check_new(folder: Path) -> None:
+    """Raises UserError where there is something already."""
+    if folder.exists():
+        raise UserError(f"{folder} is there already: delete it, or choose another name")
+
+
+def vocabulary_files(vocab: dict, merges: list) -> dict[str, str]:
+    """A vocabulary in the official formats."""
+    lines = "".join(f"{left} {right}\n" for left, right in merges)
+    return {"encoder.json": json.dumps(vocab), "vocab.bpe": f"#version: 0.2\n{lines}"}
+
+
+def read_vocabulary(folder: Path) -> dict[str, str]:
+    """The same of a model that is there."""
+    return {name: (Path(folder) / name).read_text(encoding="utf-8") for name in ("encoder.json", "vocab.bpe")}
 
 
 def write(path, text):

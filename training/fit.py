@@ -1,8 +1,12 @@
 """Minimises a loss, with checkpoints from which an interrupted run goes on."""
 
+import json
+import math
 import os
 import time
-from functools import partial
+from contextlib import suppress
+from functools import cache, partial
+from zipfile import BadZipFile
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +15,15 @@ import optax
 
 from speculative.errors import UserError
 
+PATIENCE = 120  # seconds after which a checkpoint is due, also where nothing is evaluated yet
+SILENCE = 10  # seconds after which a step is shown
+
 
 def make_optimizer(steps, peak):
-    """AdamW. The rate rises, stays, and falls over the last third, so that a run can be made longer while it stays."""
+    """AdamW. The rate rises, stays, and falls over the last third, so that a run can be made longer while it stays; it
+    stays from the beginning where steps is None."""
+    if steps is None:
+        return adamw(peak)
     warmup, decay = min(300, steps // 10), int(0.35 * steps)
     rate = optax.join_schedules(
         [
@@ -23,51 +33,103 @@ def make_optimizer(steps, peak):
         ],
         [warmup, steps - decay],
     )
-    adamw = optax.adamw(rate, b2=0.99, weight_decay=0.1, mask=partial(jax.tree.map, lambda a: a.ndim == 2))
-    return optax.chain(optax.clip_by_global_norm(1.0), adamw)
+    return adamw(rate)
 
 
-def fit(name, params, loss, batch, held_out, steps, peak, checkpoint):
-    """Minimises loss(params, x) over x = batch(step). -> (params, [(step, held-out loss)])
+def adamw(rate):
+    """rate: a number, or a function of the step."""
+    rule = optax.adamw(rate, b2=0.99, weight_decay=0.1, mask=partial(jax.tree.map, lambda a: a.ndim == 2))
+    return optax.chain(optax.clip_by_global_norm(1.0), rule)
 
-    Prints the running mean of the loss every 100 steps, and that of the held-out batches every 500.
+
+@cache
+def make_train_step(loss, steps, peak):
+    """-> optimizer, and step((params, moments), batch) -> ((params, moments) after it, loss before it)
+
+    The state that goes in is given away: its memory is that of the state that comes out.
     """
     optimizer = make_optimizer(steps, peak)
-    params = jax.tree.map(jnp.array, params)  # a copy, as each step gives its state away
-    state, start = (params, optimizer.init(params)), 0
-    if checkpoint.exists():
-        state, start = load_checkpoint(checkpoint, state)
 
     @partial(jax.jit, donate_argnums=0)
-    def train_step(state, x):
+    def train_step(state, batch):
         params, moments = state
-        value, gradient = jax.value_and_grad(loss)(params, x)
+        value, gradient = jax.value_and_grad(loss)(params, batch)
         update, moments = optimizer.update(gradient, moments, params)
         return (optax.apply_updates(params, update), moments), value
 
-    evaluate = jax.jit(loss)
-    history, mean, began = [], None, time.time()
-    for step in range(start, steps):
-        state, value = train_step(state, batch(step))
+    return optimizer, train_step
+
+
+def fit(name, params, loss, batch, evaluate, steps, peak, checkpoint, every=500, unit=1, recipe=""):
+    """Minimises loss(params, batch(step, params)). -> (params, [(step, evaluate(params))])
+
+    evaluate gives {what: figure}; the figures are printed before the first step, after every `every` steps and after
+    the last. Then a checkpoint is written, and also where the last one is PATIENCE old, but always after a multiple of
+    `unit` steps. recipe is a text that tells this run from others: a checkpoint of another is refused.
+    Raises UserError where the loss is no longer a number; the last checkpoint stays.
+    """
+    optimizer, train_step = make_train_step(loss, steps, peak)
+    params = jax.tree.map(jnp.array, params)  # a copy, as each step gives its state away
+    state, start, history = (params, optimizer.init(params)), 0, []
+    if checkpoint.exists():
+        state, start, history = load_checkpoint(checkpoint, state, recipe)
+    mean, began = None, time.time()
+    saved = noted = began
+
+    def note(step, loss="", figures=None):
+        nonlocal noted
+        noted = time.time()
+        shown = "".join(f", {what} {figure:.4f}" for what, figure in (figures or {}).items())
+        print(f"{name} step {step}/{steps}, {time.time() - began:.0f} s{loss}{shown}", flush=True)
+        history.extend([(step, figures)] if figures else [])
+
+    if not history:
+        note(0, "", evaluate(state[0]))
+    for step in range(start + 1, steps + 1):
+        state, value = train_step(state, batch(step - 1, state[0]))
+        if not math.isfinite(value):
+            raise diverged(step, peak, checkpoint)
         mean = float(value) if mean is None else 0.98 * mean + 0.02 * float(value)
-        if step % 100 == 0:
-            print(f"{name} step {step}/{steps}, {time.time() - began:.0f} s: loss {mean:.4f}", flush=True)
-        if step == start or (step + 1) % 500 == 0 or step + 1 == steps:
-            history.append((step + 1, float(np.mean([evaluate(state[0], x) for x in held_out]))))
-            print(f"{name} step {step + 1}/{steps}: held-out loss {history[-1][1]:.4f}", flush=True)
-            save_checkpoint(checkpoint, state, step + 1)
+        due = step % every == 0 or step == steps
+        if due or time.time() - noted > SILENCE:
+            note(step, f": loss {mean:.4f}", evaluate(state[0]) if due else None)
+        if due or (step % unit == 0 and time.time() - saved > PATIENCE):
+            if not all(jnp.isfinite(a).all() for a in jax.tree.leaves(state[0])):
+                raise diverged(step, peak, checkpoint)
+            save_checkpoint(checkpoint, state, step, history, recipe)
+            saved = time.time()
     return state[0], history
 
 
-def save_checkpoint(path, state, step):
+def diverged(step, peak, checkpoint):
+    kept = f"{checkpoint} keeps the last good step: " if checkpoint.exists() else ""
+    return UserError(f"the loss is not a number after step {step}: {kept}a rate below {peak:g} may go on from it")
+
+
+def save_checkpoint(path, state, step, history=(), recipe=""):
+    """Raises UserError where it cannot be written; what path held before is then still there."""
     part = path.with_suffix(".part.npz")
-    np.savez(part, step, *jax.tree.leaves(state))
-    os.replace(part, path)  # so that an interruption leaves the old one whole
+    try:
+        np.savez(part, step, json.dumps([recipe, list(history)]), *jax.tree.leaves(state))
+        os.replace(part, path)  # so that an interruption leaves the old one whole
+    except OSError as error:
+        kept = "; the checkpoint before it is whole, and the same command goes on from there" if path.exists() else ""
+        raise UserError(f"cannot write {path}: {error.strerror}{kept}") from error
+    finally:
+        with suppress(OSError):
+            part.unlink()
 
 
-def load_checkpoint(path, state):
-    step, *leaves = np.load(path).values()
-    if [a.shape for a in leaves] != [a.shape for a in jax.tree.leaves(state)]:
-        raise UserError(f"{path} is of a model of another size: delete it to begin anew")
-    print(f"going on from {path}, step {step}")
-    return jax.tree.unflatten(jax.tree.structure(state), [jnp.asarray(a) for a in leaves]), int(step)
+def load_checkpoint(path, state, recipe="", say=print):
+    """-> (state, step, history). Raises UserError where path holds that of another run, or none."""
+    try:
+        step, texts, *leaves = np.load(path).values()
+        other, history = json.loads(str(texts))
+        same = [a.shape for a in leaves] == [a.shape for a in jax.tree.leaves(state)] and other == recipe
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
+        raise UserError(f"{path} is no checkpoint that can be read: delete it to begin anew") from error
+    if not same:
+        raise UserError(f"{path} is of another run, with other flags or models: delete it to begin anew")
+    say(f"going on from {path}, step {step}")
+    state = jax.tree.unflatten(jax.tree.structure(state), [jnp.asarray(a) for a in leaves])
+    return state, int(step), [tuple(entry) for entry in history]

@@ -5,15 +5,12 @@ import json
 import numpy as np
 
 from encoder import END_OF_TEXT
+from speculative.cli.texts import read_text
 from speculative.errors import UserError
 
 
 def read_works(files):  # -> [text of a work]
-    try:
-        texts = [path.read_text(encoding="utf-8") for path in files]
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the text: {error}; FILES are UTF-8 text files") from error
-    return [work for text in texts for work in text.split(END_OF_TEXT)]
+    return [work for path in files for work in read_text(str(path), "text").split(END_OF_TEXT)]
 
 
 def split_works(works, n_paragraphs=10, every=50):
@@ -53,16 +50,37 @@ def learn_vocabulary(texts, n_vocab):
     return {token: i for i, token in enumerate(tokens)}, merges
 
 
-def encode(texts, vocab, merges):  # -> [n_tokens] uint16
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    tokenizer = Tokenizer(models.BPE(vocab, merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    ids = [[vocab[END_OF_TEXT]] if text == END_OF_TEXT else tokenizer.encode(text).ids for text in texts]
-    return np.concatenate([np.array(i, np.uint16) for i in ids])
+def encode(texts, encoder):  # -> [n_tokens] int32
+    ids = [[encoder.eot] if text == END_OF_TEXT else encoder.encode(text) for text in texts]
+    return np.concatenate([np.array(i, np.int32) for i in ids])
 
 
 def windows(tokens, n_ctx, n_batch, rng):  # -> [n_batch, n_ctx + 1]
     """Stretches from anywhere in the text, so that no position is the start of anything; one more token as target."""
     starts = rng.integers(len(tokens) - n_ctx, size=n_batch)
-    return np.stack([tokens[i : i + n_ctx + 1] for i in starts]).astype(np.int32)
+    return np.stack([tokens[i : i + n_ctx + 1] for i in starts])
+
+
+# ---- Where rows of text begin: begin(n_rows, n_seq, rng) -> x [n_rows, n_seq], n_prompt [n_rows] ---------------------
+
+
+def from_corpus(tokens):
+    """Rows are stretches of a text [n_tokens], of which the first 1/16 to 1/4 are the prompt."""
+
+    def begin(n_rows, n_seq, rng):
+        return windows(tokens, n_seq - 1, n_rows, rng), rng.integers(max(1, n_seq // 16), n_seq // 4 + 1, n_rows)
+
+    return begin
+
+
+def from_prompts(prompts):
+    """Rows begin with one of the prompts [n][n_ids], cut where it takes more than half of the row; 0 from there on."""
+
+    def begin(n_rows, n_seq, rng):
+        x, n_prompt = np.zeros((n_rows, n_seq), np.int32), np.zeros(n_rows, int)
+        for row, i in enumerate(rng.integers(len(prompts), size=n_rows)):
+            ids = prompts[i][: n_seq // 2]
+            x[row, : len(ids)], n_prompt[row] = ids, len(ids)
+        return x, n_prompt
+
+    return begin

@@ -2,18 +2,21 @@
 
 import os
 import sys
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
+from encoder import END_OF_TEXT, StreamDecoder
 from speculative.cli.display import Display
 from speculative.cli.flags import Options
 from speculative.engines import packed
 from speculative.errors import UserError
 from speculative.lookahead import AutoK
 from speculative.measure.recorder import Recorder
+from speculative.stop import completes
 
 
 def choose_engine(o: Options) -> Options:
@@ -30,6 +33,8 @@ def choose_engine(o: Options) -> Options:
             if not start_processes():
                 sys.stdout, o = open(os.devnull, "w"), replace(o, json=None, html=None)  # noqa: SIM115
             engine = "jax" if o.engine == "jax" or has_accelerator() else "numpy"
+            if engine == "numpy" and (found := unused_accelerator()):
+                say(found)
         except UserError:  # JAX cannot be imported
             if o.engine == "jax":
                 raise
@@ -57,13 +62,28 @@ def has_accelerator() -> bool:
         return False
 
 
+def unused_accelerator() -> str | None:
+    """What to install where this machine has an accelerator that JAX does not see; None where it has none."""
+    import jax
+
+    for device, name, extra in (("/dev/nvidia0", "an NVIDIA GPU", "cuda12"), ("/dev/accel0", "a TPU", "tpu")):
+        if os.path.exists(device):
+            install = f'pip install "jax[{extra}]=={jax.__version__}"'
+            return f"this machine has {name}, and the JAX that is installed computes on the CPU alone: {install}"
+    return None
+
+
+def free_memory(o: Options) -> int | None:
+    """Bytes that a copy of the models may take on its devices; None where they do not tell."""
+    from speculative.engines.jax_engine import devices
+
+    stats = devices(1)[0].memory_stats() or {}
+    return o.mesh * (stats["bytes_limit"] - stats.get("bytes_in_use", 0)) if "bytes_limit" in stats else None
+
+
 def check(o: Options) -> None:
     """Raises UserError where other flags do not go with this engine."""
     if o.engine == "jax":
-        if "int8" in (o.dtype, o.draft_dtype):
-            raise UserError("--engine jax has float32 and bfloat16: choose one of them, or --engine numpy for int8")
-        if o.verify:
-            raise UserError("--verify compares to the bit, which only --engine numpy promises")
         if o.threads:
             raise UserError("--threads is for --engine numpy: JAX takes all the cores that the process may use")
         if o.K == "auto" and os.environ.get("JAX_COORDINATOR_ADDRESS"):
@@ -73,7 +93,15 @@ def check(o: Options) -> None:
     elif o.mesh > 1:
         raise UserError("--mesh splits the models over the devices of --engine jax: add it, or leave --mesh out")
     if o.batch > 1 and not runs_as_one_loop(o):
-        raise UserError("--batch needs the loop on the device: --engine jax, --drafter model and a number for --K")
+        needs = "--engine jax, --drafter model and a number for --K"
+        raise UserError(
+            f"--batch needs the loop on the device, which is compiled for one draft model and one K: {needs}"
+        )
+    if o.batch % o.data_parallel:
+        raise UserError(
+            f"--data_parallel {o.data_parallel} gives each copy of the models as many prompts: "
+            f"--batch must be a multiple of it, not {o.batch}"
+        )
 
 
 def runs_as_one_loop(o: Options) -> bool:
@@ -82,12 +110,15 @@ def runs_as_one_loop(o: Options) -> bool:
 
 
 def create_loader(o: Options, n_prompt: int) -> Callable:
-    """-> setup.load_on_numpy's twin, which places models on o.mesh devices. Raises UserError where there are fewer."""
+    """-> setup.load_on_numpy's twin, which places models on the devices that o.mesh and o.data_parallel ask for.
+
+    Raises UserError where there are fewer.
+    """
     from speculative.engines.jax_engine import JaxModel, keep_compiled
     from speculative.engines.sharding import make_mesh, place, place_draft
 
     keep_compiled()
-    mesh = make_mesh(o.mesh)
+    mesh = make_mesh(o.mesh, o.data_parallel)
 
     def load_on_jax(read, hparams, dtype, to_probs, role):
         seconds = {}
@@ -108,40 +139,58 @@ def create_loader(o: Options, n_prompt: int) -> Callable:
     return load_on_jax
 
 
-def decode_fns(o: Options, prompts, target_model, draft_model) -> tuple[Callable, Callable]:
-    """Both decoders as one compiled loop each, whose tokens reach the host every few iterations.
-
-    prompts: [o.batch] lists of ids. A decoder is a function of (rng, recorder) that yields a Step for each call of the
-    target, or with --batch a list of them, one for each prompt. It has nothing for the recorder: the device does not
-    tell how long its parts took.
-    """
+def create_decoder(o: Options, target_model, draft_model, temperature: float):
+    """The DeviceDecoder of the options."""
     from speculative.engines.jax_loop import DeviceDecoder
 
-    filters = {"temperature": o.temperature, "top_k": o.top_k, "top_p": o.top_p, "lenience": o.lenience}
-    networks = target_model.network, draft_model.network
-    decoder = DeviceDecoder(*networks, **filters, draft_temperature=o.draft_temperature)
-    n, N = max(map(len, prompts)), o.n_tokens_to_generate
+    filters = {"top_k": o.top_k, "top_p": o.top_p, "draft_temperature": o.draft_temperature, "lenience": o.lenience}
+    return DeviceDecoder(target_model.network, draft_model.network, temperature, **filters)
+
+
+def decode_fns(o: Options, encoder, prompts, target_model, draft_model) -> tuple[Callable, Callable]:
+    """Both decoders as one compiled loop each, whose tokens reach the host every few iterations.
+
+    prompts: lists of ids. A decoder is a function of (rng, recorder) that yields a Step for each call of the target, or
+    with --batch the Rows of the prompts that it served. The recorder is told what the parts of a decode cost, measured
+    before it: the device does not tell how long they took.
+    """
+    decoder = create_decoder(o, target_model, draft_model, o.temperature)
+    if o.stop == END_OF_TEXT:  # other texts are looked for on the host, and end a row a few calls later
+        decoder.end = encoder.eot
+    lengths, N = [*map(len, prompts)], o.n_tokens_to_generate
     K = min(o.K, max(1, N - 1))  # more are never accepted, and here K drafts are made in any case
-    say(f"compiled both loops in {sum(decoder.warm_up(n, N, k, o.batch) for k in (0, K)):.1f} s")
+    say(f"compiled both loops in {sum(decoder.warm_up(lengths, N, k, o.batch) for k in (0, K)):.1f} s")
+    t_draft, t_target = None, {}
+    if o.json or not o.quiet:
+        t_draft, t_target = decoder.probe(max(lengths), N, K, min(o.batch, len(prompts)))
 
     def decode(k, rng, recorder):
-        seed = int(rng.integers(2**32))
-        return decoder.batch(prompts, N, k, seed) if o.batch > 1 else decoder.speculative(*prompts, N, k, seed)
+        texts = defaultdict(lambda: StreamDecoder(encoder, o.stop))
+        stop = (lambda number, step: completes(texts[number], step)) if o.stop and o.batch > 1 else None
+        recorder.t_draft, before = t_draft if k else None, recorder.prefill or 0.0
+        recorder.t_target = {rows: seconds for rows, seconds in t_target.items() if rows in (1, k + 1)}
+        for rows in decoder.batch(prompts, N, k, int(rng.integers(2**32)), o.batch, stop):
+            recorder.prefill = before + decoder.prefill_seconds
+            if o.batch > 1:
+                yield rows
+            else:
+                recorder.note(rows[0].alpha, rows[0].matching)
+                yield rows[0].step
 
     return partial(decode, 0), partial(decode, K)
 
 
 def run_batch_fn(title: str, decode_fn: Callable, o: Options, encoder, prompts: list[str]) -> Recorder:
-    """main.run_sampling_fn for prompts that are decoded together. decode_fn yields, for each call of the target, a list
-    with a Step for each prompt, None where it is finished."""
+    """main.run_sampling_fn for prompts that are decoded together. decode_fn yields, for each call of the target, the
+    Rows of the prompts that it served."""
     recorder = Recorder(o.lenience)
     with Display(title, o, encoder, len(prompts)) as display:
         for prompt in prompts:
             display.begin(prompt)
-        for steps in recorder.watch_batch(decode_fn(np.random.default_rng(o.seed), recorder), len(prompts)):
-            for i, step in enumerate(steps):
-                if step:
-                    display.push(step, i)
+        steps = decode_fn(np.random.default_rng(o.seed), recorder)
+        for rows in recorder.watch_batch(steps, len(prompts), min(o.batch, len(prompts))):
+            for row in rows:
+                display.push(row.step, row.number)
         for i in range(len(prompts)):
             display.end(i)
     display.print_time(recorder.seconds)

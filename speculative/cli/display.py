@@ -142,8 +142,9 @@ def notes(o: Options) -> list[str]:
     found = []
     if o.lenience < 1:
         found.append(f"Note: with lenience {o.lenience:g} the speculative text is not distributed as the target's.")
-    if o.K == "auto" and o.temperature > 0:
-        found.append("Note: --K auto goes by measured times, so the same seed may give another text next time.")
+    if "auto" in (o.K, o.tree) and o.temperature > 0:
+        flag = "--tree" if o.tree else "--K"
+        found.append(f"Note: {flag} auto depends on measured times, so the same seed may give another text next time.")
     return found
 
 
@@ -174,5 +175,5 @@ def show_details(o: Options, encoder: Encoder, f: dict, speculative: Recorder, m
 def iteration_row(iteration: Iteration, encoder: Encoder) -> tuple[str, ...]:
     """One iteration: what was accepted, seconds of the draft and of the target, each chance, the tokens."""
     step, chances = iteration.step, " ".join(f"{a:.2f}" for a in iteration.alpha)
-    times = report.ms(iteration.drafting), report.ms(iteration.scoring)
+    times = ("" if s is None else report.ms(s) for s in (iteration.drafting, iteration.scoring))
     return f"{step.accepted} of {step.drafted}", *times, chances, repr(encoder.decode(step.tokens)).translate(SHOWN)

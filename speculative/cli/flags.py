@@ -31,41 +31,55 @@ class Options:
     draft_model_size: str = flag(values.folder_name, "draft model: 124M, 355M, 774M, 1558M or a folder of models_dir")
     target_model_size: str = flag(values.folder_name, "target model, likewise")
     models_dir: str = flag(values.path, "where the models are; official ones that are missing are downloaded")
-    K: int | str = flag(values.lookahead, "lookahead: how many tokens are drafted at a time; auto: K chooses itself")
+    K: int | str = flag(
+        values.lookahead, "lookahead: how many tokens are drafted at a time; auto: by measured acceptance and cost"
+    )
     temperature: float = flag(values.temperature, "0 is greedy; 1 is the target's own distribution")
-    seed: int = flag(values.integer(0), "of the random numbers; both decoders start from it")
+    seed: int = flag(values.integer(0), "random seed, the same for both decoders")
 
     demo: bool = flag(values.switch, "the bundled pair of tiny models, offline, with a prompt that suits them", False)
     prompt_file: str | None = flag(values.path, "read the prompt from a file; --prompt_file=- is standard input", None)
     unconditional: bool = flag(values.switch, "no prompt: start from <|endoftext|>", False)
-    stop: str | None = flag(values.text, "end before this text; <|endoftext|> is understood", None)
+    stop: str | None = flag(values.text, "end before this text, which may be <|endoftext|>", None)
     n_samples: int = flag(values.integer(1), "decode this many times, each time with a seed of its own", 1)
 
     top_k: int | None = flag(values.integer(1), "keep the k likeliest tokens", None)
-    top_p: float | None = flag(values.share, "keep the fewest tokens with this much probability (nucleus)", None)
-    draft_temperature: float | None = flag(values.temperature, "for the draft model alone; nothing is lost", None)
+    top_p: float | None = flag(
+        values.share, "nucleus: keep the fewest tokens whose probabilities sum to at least this", None
+    )
+    draft_temperature: float | None = flag(
+        values.temperature, "temperature of the draft model alone; the output stays lossless", None
+    )
     lenience: float = flag(
         values.lenience, "below 1, more drafts are accepted, and the output is not the target's", 1.0
     )
 
     drafter: str = flag(values.drafter, f"{', '.join(DRAFTERS)}; a+b: b where a proposes nothing", "model")
-    ngram_text: str | None = flag(values.path, "a text file for the n-gram drafter to count in", None)
+    tree: tuple[int, ...] | str | None = flag(
+        values.tree, "draft a tree: children per node at each depth, as 2,2,1,1, or auto; in place of --K", None
+    )
+    ngram_text: str | None = flag(values.path, "a text file that the n-gram drafter is trained on", None)
 
     dtype: str = flag(values.dtype, "weight format of the target model: float32, bfloat16 or int8", "float32")
     draft_dtype: str = flag(
-        values.draft_dtype, "of the draft model, which loses nothing; auto: int8, with jax the target's", "auto"
+        values.draft_dtype,
+        "weight format of the draft model; the output stays lossless; auto: int8, with jax the target's",
+        "auto",
     )
     engine: str = flag(values.engine, "numpy, jax, or auto: jax where it sees an accelerator", "numpy")
     threads: int | None = flag(values.integer(1), "threads of the NumPy engine [one for each core]", None)
     mesh: int = flag(values.integer(1), "with jax: split the models over this many devices", 1)
-    batch: int = flag(values.integer(1, 4096), "with jax: decode this many prompts of --prompt_file together", 1)
-    source: str = flag(values.source, "of missing models: openai, huggingface or the URL of a mirror", "openai")
+    data_parallel: int = flag(values.integer(1), "with jax: copies of the models, each with a share of --batch", 1)
+    batch: int = flag(values.integer(1, 4096), "with jax: decode this many prompts of --prompt_file at a time", 1)
+    source: str = flag(
+        values.source, "where to download missing models: openai, huggingface or the URL of a mirror", "openai"
+    )
 
-    quiet: bool = flag(values.switch, "the blog's lines alone", False)
+    quiet: bool = flag(values.switch, "only the blog's lines", False)
     verbose: bool = flag(values.switch, "every iteration, and every figure with its formula", False)
     stream: bool = flag(values.switch, "the text as it is decoded", False)
     color: bool = flag(values.switch, "tokens by origin: accepted, resampled, bonus, autoregressive", False)
-    json: str | None = flag(values.path, "write everything to this file", None)
+    json: str | None = flag(values.path, "write the run to this file, as JSON", None)
     details: bool = flag(values.switch, "to --json also p, q and u of every draft, as --html has them", False)
     html: str | None = flag(values.path, "write a page to this file that replays the run, for any browser", None)
     verify: bool = flag(values.switch, "instead of decoding, check that nothing is lost with these models", False)
@@ -84,8 +98,8 @@ OPTIONS = {option.name: option for option in fields(Options)}
 
 # Of each group at most one may be given.
 EXCLUSIVE = [("prompt", "prompt_file", "unconditional"), ("quiet", "verbose"), ("quiet", "color"), ("verify", "json")]
-EXCLUSIVE += [("verify", "html"), ("n_samples", "html")]
-EXCLUSIVE += [("batch", x) for x in ("n_samples", "stop", "stream", "color", "verbose", "verify", "details", "html")]
+EXCLUSIVE += [("tree", "K"), ("verify", "html"), ("n_samples", "html")]
+EXCLUSIVE += [("batch", x) for x in ("n_samples", "stream", "color", "verbose", "verify", "details", "html")]
 
 # What --demo stands for: the bundled pair, and a prompt of the kind that it was trained on, to the end of a sentence.
 DEMO = {
@@ -105,7 +119,7 @@ def parse_options(**given) -> Options:
             near = same or difflib.get_close_matches(name, OPTIONS, n=1)
             raise UserError(f"unknown flag --{name:.80}" + (f": did you mean --{near[0]}?" if near else ": see --help"))
     o = Options(**{name: parse_one(name, value) for name, value in given.items() if value is not None})
-    check_exclusive({name for name, option in OPTIONS.items() if getattr(o, name) != option.default} - {"prompt"})
+    check_exclusive({name for name, option in OPTIONS.items() if getattr(o, name) != option.default} - {"prompt", "K"})
     if o.details and not (o.json or o.html):
         raise UserError("--details is about what --json writes: add --json FILE")
     if o.json and o.html and os.path.realpath(o.json) == os.path.realpath(o.html):
@@ -123,7 +137,7 @@ def parse_one(name: str, value: Any) -> Any:
 def check_exclusive(given: Collection[str]) -> None:
     for group in EXCLUSIVE:
         if len(both := [f"--{name}" for name in group if name in given]) > 1:
-            raise UserError(f"{both[0]} and {both[1]} exclude each other: give one of them")
+            raise UserError(f"{both[0]} and {both[1]} cannot be combined: give one of them")
 
 
 def with_values(words: list[str]) -> list[str]:

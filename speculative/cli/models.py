@@ -7,6 +7,7 @@ import numpy as np
 
 from speculative.cli import devices
 from speculative.cli.flags import Options
+from speculative.cli.trees import check_tree, create_tree_draft
 from speculative.drafters import Parts, make_drafter, needs_model, ngram_model
 from speculative.engines import memory, packed
 from speculative.engines.cached import CachedModel
@@ -21,14 +22,21 @@ def create_probs_fns(o: Options, temperature: float) -> tuple[Callable, Callable
     """(the target's function from logits to distributions, the draft's), with the filters of the options."""
     to_probs = partial(to_distribution, top_k=o.top_k, top_p=o.top_p)
     draft_temperature = temperature if o.draft_temperature is None else o.draft_temperature
+    if o.tree and temperature == 0:  # the draft ranks several tokens, so it needs the chances of more than one
+        draft_temperature = draft_temperature or 1.0
     return partial(to_probs, temperature=temperature), partial(to_probs, temperature=draft_temperature)
 
 
 def create_draft_fn(o: Options, encoder, draft_model, temperature: float, ngram_text: str) -> Callable:
-    """-> rng -> the drafter of the options, which draws from that generator."""
+    """-> rng -> the drafter of the options, which draws from that generator; with --tree one that gives trees."""
     _, draft_to_probs = create_probs_fns(o, temperature)
     ngram = ngram_model(encoder.n_vocab, draft_to_probs, encoder.encode(ngram_text, allowed_special=True))
-    return lambda rng: make_drafter(o.drafter, Parts(encoder.n_vocab, rng, ngram, draft_model))
+
+    def create_draft(rng):
+        parts = Parts(encoder.n_vocab, rng, ngram, draft_model)
+        return create_tree_draft(o, parts, temperature) if o.tree else make_drafter(o.drafter, parts)
+
+    return create_draft
 
 
 def create_model_fn(params: dict, hparams: dict, to_probs: Callable) -> CachedModel:
@@ -40,18 +48,16 @@ def create_model_fn(params: dict, hparams: dict, to_probs: Callable) -> CachedMo
 def load_models(o: Options, prompts: list[str]):
     """(encoder, each prompt's ids, target model, draft model or None) of the options. Raises UserError.
 
-    The small files come first: whether the models fit each other, the prompts their context and their weights the
-    memory and the disk is known before gigabytes are downloaded and read.
+    The small files come first, so that vocabularies that differ, too long a prompt, too little memory or too full a
+    disk are reported before gigabytes are downloaded and read.
     """
     sizes = [(o.target_model_size, o.dtype)]
     if needs_model(o.drafter):
         sizes.append((o.draft_model_size, o.draft_dtype))
     small = [load_encoder_and_hparams(model_size, o.models_dir, o.source) for model_size, _ in sizes]
-    vocabularies = [(encoder.id_to_bytes, encoder.merges) for encoder, _ in small]
-    if vocabularies[0] != vocabularies[-1]:
-        pair = f"{o.draft_model_size} and {o.target_model_size}"
-        raise UserError(f"{pair} have different vocabularies, so one cannot draft for the other")
     encoder, _ = small[0]
+    if len(small) > 1:
+        check_vocabularies({o.draft_model_size: small[1][0], o.target_model_size: encoder})
     input_ids = [encoder.encode(prompt) or [encoder.eot] for prompt in prompts]
     longest = max(map(len, input_ids))
     check_fit(o, [(hparams, dtype) for (_, hparams), (_, dtype) in zip(small, sizes, strict=True)], longest)
@@ -71,6 +77,13 @@ def load_models(o: Options, prompts: list[str]):
     return encoder, input_ids, models["target"], models["draft"]
 
 
+def check_vocabularies(encoders: dict) -> None:
+    """encoders: {name of the draft: its Encoder, name of the target: its own}. Raises UserError where they differ."""
+    vocabularies = [(encoder.id_to_bytes, encoder.merges) for encoder in encoders.values()]
+    if vocabularies[0] != vocabularies[-1]:
+        raise UserError(f"{' and '.join(encoders)} have different vocabularies, so one cannot draft for the other")
+
+
 def check_fit(o: Options, models: list[tuple[dict, str]], longest: int) -> None:
     """Raises UserError where the longest prompt does not fit into the context, or the models into memory.
 
@@ -79,11 +92,17 @@ def check_fit(o: Options, models: list[tuple[dict, str]], longest: int) -> None:
     n_ctx = min(hparams["n_ctx"] for hparams, _ in models)
     if longest + o.n_tokens_to_generate > n_ctx:
         needed = f"the prompt's {longest} tokens and {o.n_tokens_to_generate} more"
-        raise UserError(f"{needed} exceed the context of {n_ctx} tokens: shorten the one or ask for fewer of the other")
+        raise UserError(
+            f"{needed} exceed the context of {n_ctx} tokens: shorten the prompt or lower --n_tokens_to_generate"
+        )
+    check_tree(o, longest, n_ctx)
     if o.verify and n_ctx < (n_new := verify.most_new(o.K)) + 2:
         raise UserError(f"--verify with --K {o.K} decodes {n_new} tokens, too many for a context of {n_ctx}")
-    if o.engine == "numpy" or not devices.has_accelerator():  # whose memory is another one
-        memory.check(models, n_cached=o.batch * (longest + o.n_tokens_to_generate) if o.batch > 1 else None)
+    n_cached = o.batch // o.data_parallel * (longest + o.n_tokens_to_generate) if o.batch > 1 else None
+    if o.engine == "numpy" or not devices.has_accelerator():
+        memory.check(models, n_cached=n_cached)
+    elif (free := devices.free_memory(o)) is not None:
+        memory.check(models, free, n_cached)
 
 
 def check_disk(o: Options, sizes: Collection[str]) -> None:
@@ -99,6 +118,6 @@ def load_on_numpy(read: Callable, hparams: dict, dtype: str, to_probs: Callable,
     """read(convert) gives the parameters, as utils.load_params does."""
     model = create_model_fn(read(packed.packer(dtype)), hparams, to_probs)
     # The first call of each kind pays for memory and threads that the later ones find ready: it is not timed.
-    for n_last in (1, 5):  # a row; a window of rows, which other code multiplies
+    for n_last in (1, 5):  # a row; a window of rows
         model(np.zeros(min(8, model.n_ctx), int), min(n_last, model.n_ctx))
     return model

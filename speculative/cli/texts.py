@@ -24,8 +24,9 @@ def read_text(path: str, what: str) -> str:
     return text
 
 
-def read_prompts(path: str, n: int) -> list[str]:
-    """The first n prompts of a file: .jsonl, objects with "prompt", or any other, one a line. Raises UserError."""
+def read_prompts(path: str, n: int | None = None) -> list[str]:
+    """The first n prompts of a file (default: all): .jsonl, objects with "prompt"; any other, one a line. Raises
+    UserError."""
     lines = [line.rstrip("\r") for line in read_text(path, "file of prompts").split("\n") if line.strip()][:n]
     try:
         prompts = [json.loads(line)["prompt"] for line in lines] if is_jsonl(path) else lines
@@ -41,9 +42,9 @@ def is_jsonl(path: str) -> bool:
 
 
 def choose_prompts(o: Options) -> list[str]:
-    """The prompts of the options, o.batch of them: one, as often as that, or as many lines of a file."""
+    """The prompts of the options: one; with --batch, that one so many times, or all of a file, which has that many."""
     if o.prompt_file and (o.batch > 1 or is_jsonl(o.prompt_file)):
-        prompts = read_prompts(o.prompt_file, o.batch)
+        prompts = read_prompts(o.prompt_file, None if o.batch > 1 else 1)
         if len(prompts) < o.batch:
             raise UserError(f"--batch {o.batch} needs as many prompts, and {o.prompt_file} has {len(prompts)}")
         return prompts

@@ -10,6 +10,7 @@ from typing import Any
 
 from speculative.drafters import drafter_names
 from speculative.errors import UserError
+from speculative.trees import MOST_NODES, n_nodes
 
 
 def text(value: str) -> str:
@@ -77,6 +78,16 @@ def lookahead(value: str) -> int | str:
         return value if value == "auto" else integer(1)(value)
     except ValueError as must_be:
         raise ValueError(f"{must_be}, or auto") from None
+
+
+def tree(value: str) -> tuple[int, ...] | str:
+    """ "2,2,1" -> (2, 2, 1), children by depth."""
+    if value == "auto":
+        return value
+    widths = value.split(",")
+    if not all(re.fullmatch("[1-9][0-9]?", width) for width in widths) or n_nodes(list(map(int, widths))) > MOST_NODES:
+        raise ValueError(f"children by depth, as 2,2,1, of at most {MOST_NODES} nodes in all, or auto")
+    return tuple(map(int, widths))
 
 
 def source(value: str) -> str:

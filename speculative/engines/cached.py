@@ -13,6 +13,7 @@ class KVCache:
 
     def __init__(self, n_layer: int, n_head: int, n_ctx: int, d_head: int):
         self.length = 0
+        self.sees = None  # [n_new, n] in a tree: 1 where a new token sees another one
         self.keys = np.empty((n_layer, n_head, n_ctx, d_head), np.float32)
         self.values = np.empty((n_layer, n_head, n_ctx, d_head), np.float32)
         self.layers = [partial(self.attend, keys, values) for keys, values in zip(self.keys, self.values, strict=True)]
@@ -22,7 +23,12 @@ class KVCache:
         n = self.length + k.shape[1]
         keys[:, self.length : n] = k
         values[:, self.length : n] = v
-        return attention(q, keys[:, :n], values[:, :n])
+        return attention(q, keys[:, :n], values[:, :n], self.sees)
+
+    def move(self, slots: np.ndarray, to: int) -> None:  # [n]
+        """Moves what is held for these tokens to the places from `to` on."""
+        for held in (self.keys, self.values):
+            held[:, :, to : to + len(slots)] = held[:, :, slots]
 
 
 class PlainPass:
@@ -32,6 +38,7 @@ class PlainPass:
         n_head = hparams["n_head"]
         self.cache = cache(hparams["n_layer"], n_head, hparams["n_ctx"], hparams["n_embd"] // n_head)
         self.gpt2 = partial(gpt2, **params, n_head=n_head, cache=self.cache)
+        self.move = self.cache.move
 
     @property
     def length(self) -> int:
@@ -41,8 +48,10 @@ class PlainPass:
     def length(self, length: int) -> None:
         self.cache.length = length
 
-    def __call__(self, tokens, n_last: int) -> np.ndarray:  # [n] -> [n_last, n_vocab]
-        return self.gpt2(tokens, n_last=n_last)
+    def __call__(self, tokens, n_last: int, positions=None, sees=None) -> np.ndarray:  # [n] -> [n_last, n_vocab]
+        """In a tree, positions [n] and sees [n, length + n] say where the tokens stand and which others they see."""
+        self.cache.sees = sees
+        return self.gpt2(tokens, n_last=n_last, positions=positions)
 
 
 class CachedModel:
@@ -67,17 +76,62 @@ class CachedModel:
 
     def forget(self) -> None:
         """Forgets which tokens the cache holds: the next x shares no prefix with it and is computed whole."""
-        self.tokens = np.empty(0, int)  # the tokens whose keys and values are known
+        self.tokens = self.parents = np.empty(0, int)  # those whose keys and values are held, and each one's parent
 
     def __call__(self, x, n_last: int = 1) -> np.ndarray:  # [n] -> [n_last, n_vocab]
         """Raises ValueError where x does not fit into the context or has fewer than n_last tokens."""
         x = np.asarray(x)  # [n]
-        n_keep = n_reusable(self.tokens, x, n_last, self.n_ctx)
+        return self.to_probs(self.logits(x, np.arange(-1, len(x) - 1), n_last))  # [n_last, n_vocab]
+
+    def tree(self, x, tree, nodes=None) -> np.ndarray:  # [n], trees.Tree, [m] -> [m, n_vocab]
+        """What follows each of these nodes (default: all) of a tree of drafts whose root is the last token of x.
+
+        Each node sees the text and the path to itself, and nothing else of the tree. Raises ValueError as above.
+        """
+        x, nodes = np.asarray(x), range(len(tree.tokens)) if nodes is None else nodes
+        tokens = np.append(x, tree.tokens[1:]).astype(int)  # [n + n_nodes - 1]; node i stands at n - 1 + i
+        parents = np.append(np.arange(-1, len(x) - 1), np.add(tree.parents[1:], len(x) - 1).astype(int))
+        first = min(nodes)
+        logits = self.logits(tokens, parents, len(tree.tokens) - first)
+        return self.to_probs(logits[np.subtract(nodes, first)])  # [m, n_vocab]
+
+    def logits(self, tokens, parents, n_last):  # [n], [n] -> [n_last, n_vocab]
+        """Of tokens each of which follows its parent; a parent stands before its children."""
+        if not n_last <= len(tokens) <= self.n_ctx:
+            raise ValueError(f"{len(tokens)} tokens: the context holds {self.n_ctx}, and {n_last} rows were asked for")
+        held = self.tokens, self.parents
         self.forget()  # so that an interrupted pass leaves an empty cache behind and not a wrong one
-        self.forward.length = n_keep
-        logits = self.forward(x[n_keep:], n_last)  # [n_last, n_vocab]
-        self.tokens = x
-        return self.to_probs(logits)  # [n_last, n_vocab]
+        n = self.forward.length = min(self.reuse(*held, tokens, parents), len(tokens) - n_last)
+        positions = sees = None
+        if (parents[n:] != np.arange(n - 1, len(tokens) - 1)).any():  # not only one after the other
+            sees = lineage(parents)  # [n, n]
+            positions, sees = sees.sum(axis=1)[n:] - 1, sees[n:]
+        logits = self.forward(tokens[n:], n_last, positions, sees)  # [n_last, n_vocab]
+        self.tokens, self.parents = tokens, parents
+        return logits
+
+    def reuse(self, held_tokens, held_parents, tokens, parents) -> int:  # [n_held] twice, [n] twice
+        """How many of the tokens, from the first on, need not be computed. Those that the cache holds elsewhere, as the
+        path that was walked down a tree, are moved to their places."""
+        n = min(common_prefix(held_tokens, tokens), common_prefix(held_parents, parents))
+        place = [*range(n)]  # of each token in the cache
+        for token, parent in zip(tokens[n:], parents[n:], strict=True):
+            same = (held_tokens == token) & (held_parents == (place[parent] if parent >= 0 else -1))  # [n_held]
+            if not same.any():
+                break
+            place.append(int(same.argmax()))
+        if place[n:]:
+            self.forward.move(np.array(place[n:]), n)
+        return len(place)
+
+
+def lineage(parents: np.ndarray) -> np.ndarray:  # [n] -> [n, n] bool
+    """Row i is true at i and at all that it descends from."""
+    sees = np.eye(len(parents), dtype=bool)  # [n, n]
+    for i, parent in enumerate(parents):
+        if parent >= 0:
+            sees[i] |= sees[parent]
+    return sees
 
 
 def n_reusable(tokens: np.ndarray, x: np.ndarray, n_last: int, n_ctx: int) -> int:  # [n_tokens], [n]

@@ -2,7 +2,7 @@
 
 Called from NumPy, the kernels wait: between two products layer norm, GELU and additions take 20 to 60 µs, in which the
 second thread goes to sleep; waking it takes as long again. That is five times a layer: more than the products of a
-small model take. Here each thread executes forward_pass from the first layer to the last, with its share of the tiles,
+small model take. Here each thread executes gpt2 from the first layer to the last, with its share of the tiles,
 heads and rows, and they meet at five barriers a layer, of about a microsecond each (team.py):
 
     c_attn | attention | c_proj, + x | c_fc, gelu | c_proj, + x |
@@ -12,18 +12,17 @@ dicts: so the weights that gpt2.py would read are read here, and gpt2.py is what
 computed in one order, whatever rows, threads and calls there are: its bits do not depend on them.
 """
 
-import functools
 import math
-from collections.abc import Callable
 from pathlib import Path
 from zlib import crc32
 
 import numpy as np
 from llvmlite import ir
-from numba import carray, njit, typeof, types
+from numba import carray, njit, types
 from numba.extending import intrinsic
 
-from speculative.engines import kernels, team
+from speculative.engines import elementwise, kernels, team
+from speculative.engines.elementwise import F, exp, gelu, largest, layer_norm, total
 from speculative.engines.kernels import (
     BFLOAT16,
     BLOCK,
@@ -38,12 +37,12 @@ from speculative.engines.kernels import (
     multiply_tile,
     round_row,
 )
-from speculative.engines.packed import DTYPES, PackedWeight, aligned
-from speculative.engines.team import DEAD, PATIENCE, POSTED, Team, add, meet, read, wait_for_change
+from speculative.engines.team import DEAD, PATIENCE, POSTED, add, meet, read, wait_for_change
 
-CHUNK = 40  # rows in one call at most, a few times ROWS: Python hears Ctrl-C between two parts of a prefill
+CHUNK = 30  # rows in one call at most, a few times ROWS: Python hears Ctrl-C between two parts of a prefill
 SMALL = 8192  # numbers: to prepare so many takes a thread about as long as a barrier would
-STORE, GELU, ADD = range(3)
+STORE, GELU, ADD = map(np.int64, range(3))  # numba would compile once more for each literal number
+NO_BIAS = np.int64(0)
 
 # ---- What a pass is given: addresses, under the names that gpt2.py has for the arrays --------------------------------
 
@@ -58,11 +57,13 @@ NORM = struct(g=int, b=int)
 LAYER = struct(ln_1=NORM, attn=struct(c_attn=LINEAR, c_proj=LINEAR), ln_2=NORM, mlp=struct(c_fc=LINEAR, c_proj=LINEAR))
 JOB = struct(
     **dict.fromkeys(("n_threads", "n_layer", "n_head", "n_embd", "n_ctx"), int),
-    **dict.fromkeys(("tokens", "n_rows", "n_past", "n_last"), int),
+    **dict.fromkeys(("tokens", "positions", "sees", "n_seen", "n_rows", "n_past", "n_last"), int),
     **{"blocks": int, "wte": WEIGHT, "wpe": int, "ln_f": NORM, "no_norm": NORM, "keys": int, "values": int},
     **dict.fromkeys(("x", "qkv", "a", "hidden", "prepared", "privates", "logits", "multiply"), int),
 )
-PRIVATE = struct(**dict.fromkeys(("sums", "row", "prepared", "queries", "scores", "totals"), int))  # of one thread
+PRIVATE = struct(
+    **dict.fromkeys(("sums", "row", "prepared", "queries", "scores", "path", "totals"), int)
+)  # of a thread
 
 
 @intrinsic
@@ -79,76 +80,6 @@ def floats(address, shape):
 
 
 # ---- The functions of gpt2.py ----------------------------------------------------------------------------------------
-
-F = np.float32
-LOG2_E = F(1 / math.log(2))
-LN_2_HIGH = F(355 / 512)  # ln 2 in two parts: a whole number up to 2**15 times this one is exact,
-LN_2_LOW = F(math.log(2) - 355 / 512)  # and this one is small
-SQRT_2_OVER_PI = F(math.sqrt(2 / math.pi))
-
-
-@njit(error_model="numpy")
-def exp(x):
-    """e**x for float32 x <= 0, to 3 in 10 million; 0 below -87. The same steps for every x, so loops vectorise.
-
-    x = n ln 2 + r with a whole n and |r| <= ln 2 / 2: e**r by its series, 2**n by writing n into the exponent's bits.
-    """
-    n = np.floor(x * LOG2_E + F(0.5))
-    r = x - n * LN_2_HIGH - n * LN_2_LOW
-    series = F(1 / 720) + r * F(1 / 5040)
-    series = F(1 / 120) + r * series
-    series = F(1 / 24) + r * series
-    series = F(1 / 6) + r * series
-    series = F(0.5) + r * series
-    series = F(1) + r * series
-    series = F(1) + r * series
-    power = np.int32((np.int32(n) + 127) << 23).view(np.float32)
-    return F(0) if x < F(-87) else series * power
-
-
-@njit(error_model="numpy")
-def gelu(x):
-    """0.5 (1 + tanh(z)) is 1 / (1 + e**(-2z)), or e**(2z) / (1 + e**(2z)): of these, that with the exponent below 0."""
-    z = SQRT_2_OVER_PI * (x + F(0.044715) * x * x * x)
-    e = exp(F(-2) * abs(z))
-    return x * (F(1) if z > 0 else e) / (F(1) + e)
-
-
-@njit(error_model="numpy", fastmath={"reassoc", "nsz"})
-def total(x):
-    """The sum, in an order that the length alone decides."""
-    result = F(0)
-    for i in range(len(x)):
-        result += x[i]
-    return result
-
-
-@njit(error_model="numpy", fastmath={"reassoc", "nsz"})
-def total_of_squares(x):
-    result = F(0)
-    for i in range(len(x)):
-        result += x[i] * x[i]
-    return result
-
-
-@njit(error_model="numpy", fastmath={"nnan", "nsz"})
-def largest(x):
-    result = F(-np.inf)
-    for i in range(len(x)):
-        result = max(result, x[i])
-    return result
-
-
-@njit(error_model="numpy")
-def layer_norm(x, g, b, out):
-    """One row."""
-    n = len(x)
-    mean = total(x) / F(n)
-    for i in range(n):
-        out[i] = x[i] - mean
-    deviation = F(math.sqrt(total_of_squares(out) / F(n) + F(1e-5)))
-    for i in range(n):
-        out[i] = g[i] * (out[i] / deviation) + b[i]
 
 
 @njit(error_model="numpy")
@@ -170,10 +101,11 @@ def tile_bytes(w):
 
 @njit(error_model="numpy")
 def embed(job, thread):
-    """x = wte[tokens] + wpe[n_past :], of each thread a part of the columns."""
+    """x = wte[tokens] + wpe[positions], of each thread a part of the columns."""
     wte, tokens = job.wte, carray(pointer(job.tokens), job.n_rows, np.int64)
     x = floats(job.x, (job.n_rows, padded(job.n_embd)))
-    wpe = floats(job.wpe, (job.n_past + job.n_rows, job.n_embd))
+    positions = carray(pointer(job.positions), job.n_rows, np.int64)
+    wpe = floats(job.wpe, (job.n_ctx, job.n_embd))
     per_k = PER_K[wte.dtype]
     n = tile_bytes(wte)
     first, last = share(thread, job.n_threads, job.n_embd)
@@ -189,7 +121,7 @@ def embed(job, thread):
             else:
                 scale = floats(wte.scale, token + 1)[token]
                 value = F(carray(pointer(tile), n, np.int8)[at]) * scale
-            x[row, k] = value + wpe[job.n_past + row, k]
+            x[row, k] = value + wpe[positions[row], k]
 
 
 @njit(error_model="numpy")
@@ -268,12 +200,29 @@ def softmax_without_division(scores, n_seen):
 
 
 @njit(error_model="numpy")
+def softmax_on_path(scores, sees, path):
+    """The same for a row of a tree, which sees [n] some slots. What they add up to is taken in the order of the path,
+    without gaps, so that its bits are those of the same text as a chain."""
+    for j in range(len(scores)):
+        if j >= len(sees) or not sees[j]:
+            scores[j] = -np.inf
+    most, n = largest(scores), 0
+    for j in range(len(scores)):
+        scores[j] = exp(scores[j] - most)
+    for j in range(len(sees)):
+        if sees[j]:
+            path[n] = scores[j]
+            n += 1
+    return total(path[:n])
+
+
+@njit(error_model="numpy")
 def attention(job, private, layer, head):
     """One head: appends its keys and values to the cache; then each row attends to all tokens up to its own.
 
     keys lie as [n_ctx / LANES, d_head, LANES] and values as [d_head / LANES, n_ctx, LANES], rounded up to whole tiles,
-    so both products are those of a packed weight. The slots of the cache beyond n_seen get the probability 0 and
-    change no bit; they hold finite numbers.
+    so both products are those of a packed weight. The slots of the cache that a row does not see get the probability 0
+    and change no bit; they hold finite numbers.
     """
     d_head = job.n_embd // job.n_head
     n_room, d_room = padded_to_tiles(job.n_ctx), padded_to_tiles(d_head)
@@ -307,7 +256,11 @@ def attention(job, private, layer, head):
             multiply_tile(job.multiply, FLOAT32, n_rows, private.queries, 4 * d_head, where, into, 4 * n_room, d_head)
         totals = floats(private.totals, ROWS)
         for row in range(n_rows):
-            totals[row] = softmax_without_division(scores[row, :n_slots], job.n_past + first + row + 1)
+            if job.sees:
+                sees = carray(pointer(job.sees + (first + row) * job.n_seen), job.n_seen, np.uint8)
+                totals[row] = softmax_on_path(scores[row, :n_slots], sees, floats(private.path, n_room))
+            else:
+                totals[row] = softmax_without_division(scores[row, :n_slots], job.n_past + first + row + 1)
         for tile in range(d_room // LANES):
             sums[:n_rows] = 0
             where = values + tile * 4 * LANES * job.n_ctx
@@ -354,7 +307,7 @@ def gpt2(state, job, thread):
         meet(state, n)
     if job.n_last:
         x, w = job.x + (rows - job.n_last) * 4 * width, job.wte
-        linear(state, job, thread, private, x, job.n_last, job.ln_f, w, 0, job.logits, w.n_out, STORE)
+        linear(state, job, thread, private, x, job.n_last, job.ln_f, w, NO_BIAS, job.logits, w.n_out, STORE)
     meet(state, n)
 
 
@@ -381,113 +334,5 @@ def compile_work(version: int):
     return work
 
 
-work = compile_work(
-    crc32(b"".join(Path(module).read_bytes() for module in (__file__, kernels.__file__, team.__file__)))
-)
-
-
-@functools.cache
-def make_team(n_threads: int) -> Team:
-    return Team(n_threads, work, JOB)
-
-
-def compile_all() -> None:
-    work.compile((types.int64, types.int64, typeof(np.zeros(1, JOB)), types.int64))
-
-
-def layout(dtype: str) -> tuple[int, int, int]:
-    """Of tiles of a dtype: output channels; inputs that lie side by side for each; and those that fill up a step."""
-    which = list(DTYPES).index(dtype)
-    return LANES, PER_K[which], STEP[which]
-
-
-def fill(struct, values, keep):
-    """Fills a struct's fields from a dict with the same names; of arrays it takes the addresses, and keeps them alive.
-
-    struct: a record of NumPy; keep: a list that lives as long as the struct.
-    """
-    for name in struct.dtype.names:
-        value = values[name]
-        if isinstance(value, dict):
-            fill(struct[name], value, keep)
-        elif isinstance(value, PackedWeight):
-            n_in, n_out = value.shape
-            numbers = {"dtype": list(DTYPES).index(value.dtype), "n_in": n_in, "n_out": n_out}
-            scale = 0 if value.scale is None else value.scale
-            fill(struct[name], {"tiles": value.tiles, "scale": scale, **numbers}, keep)
-        elif isinstance(value, np.ndarray):
-            keep.append(np.ascontiguousarray(value))
-            struct[name] = keep[-1].ctypes.data
-        else:
-            struct[name] = value
-
-
-class CompiledPass:
-    """cached.PlainPass's twin: gpt2 with packed weights, and a cache of its own."""
-
-    def __init__(self, params: dict, hparams: dict, team: Callable[[], Team]):
-        """team() gives the threads of the next call."""
-        n_embd, n_layer, n_head = (hparams[name] for name in ("n_embd", "n_layer", "n_head"))
-        n_room, d_head = padded_to_tiles(hparams["n_ctx"]), n_embd // n_head
-        self.n_vocab, self.n_embd, self.length, self.team, self.kept = hparams["n_vocab"], n_embd, 0, team, []
-        blocks = np.zeros(n_layer, LAYER)
-        for struct, block in zip(blocks, params["blocks"], strict=True):
-            fill(struct, block, self.kept)
-        no_norm = {"g": 0, "b": 0}
-        self.x = aligned((CHUNK, padded(n_embd)), np.float32)
-        self.buffers = {
-            "x": self.x,
-            "qkv": aligned((CHUNK, padded(3 * n_embd)), np.float32),
-            "a": aligned((CHUNK, padded(n_embd)), np.float32),
-            "hidden": aligned((CHUNK, padded(4 * n_embd)), np.float32),
-            "prepared": aligned((CHUNK, padded(4 * n_embd)), np.float32),
-            "keys": aligned((n_layer, n_head, n_room, d_head), np.float32),
-            "values": aligned((n_layer, n_head, hparams["n_ctx"], padded_to_tiles(d_head)), np.float32),
-        }
-        self.job = np.zeros(1, JOB)
-        self.fields = {
-            **{name: hparams[name] for name in ("n_layer", "n_head", "n_embd", "n_ctx")},
-            **{"blocks": blocks, "wte": params["wte"].T, "wpe": params["wpe"], "ln_f": params["ln_f"]},
-            **{"no_norm": no_norm, "multiply": kernels.tile_product.address, **self.buffers},
-        }
-        self.n_threads = 0
-
-    def share(self, n_threads: int) -> None:
-        """Gives each thread memory of its own."""
-        n_room, width = padded_to_tiles(self.fields["n_ctx"]), padded(4 * self.n_embd)
-        shapes = {
-            "sums": (CHUNK, LANES),
-            "row": (width,),
-            "prepared": (CHUNK, width),
-            "queries": (ROWS, self.n_embd),
-            "scores": (ROWS, n_room),
-            "totals": (ROWS,),
-        }
-        privates, self.kept_private = np.zeros(n_threads, PRIVATE), []
-        for private in privates:
-            fill(private, {name: aligned(shape, np.float32) for name, shape in shapes.items()}, self.kept_private)
-        call = dict.fromkeys(("tokens", "n_rows", "n_past", "n_last", "logits"), 0)
-        fields = {**self.fields, "privates": privates, "n_threads": n_threads, **call}
-        fill(self.job[0], fields, self.kept_private)
-        self.n_threads = n_threads
-
-    def __call__(self, tokens, n_last: int) -> np.ndarray:  # [n] -> [n_last, n_vocab]
-        """The tokens come after the first `length`, whose keys and values are known. Raises UserError where a thread
-        dies. Then hidden [n_last, n_embd] is what the last block gave for the last n_last tokens."""
-        team = self.team()
-        if self.n_threads != team.n_threads:
-            self.share(team.n_threads)
-        tokens = np.ascontiguousarray(tokens, np.int64)  # [n]
-        logits = np.empty((n_last, self.n_vocab), np.float32)  # [n_last, n_vocab]
-        self.hidden = np.empty((n_last, self.n_embd), np.float32)  # [n_last, n_embd]
-        n_before = len(tokens) - n_last  # tokens whose logits are not wanted
-        n_chunks, job = -(-len(tokens) // CHUNK), self.job[0]
-        for chunk in range(n_chunks):
-            first, end = (len(tokens) * i // n_chunks for i in (chunk, chunk + 1))
-            wanted = slice(max(0, first - n_before), max(0, end - n_before))
-            job["tokens"], job["n_rows"], job["n_past"] = tokens[first:].ctypes.data, end - first, self.length
-            job["n_last"], job["logits"] = wanted.stop - wanted.start, logits[wanted].ctypes.data
-            team.run(self.job)
-            self.hidden[wanted] = self.x[end - first - job["n_last"] : end - first, : self.n_embd]
-            self.length += end - first
-        return logits
+SOURCES = (__file__, elementwise.__file__, kernels.__file__, team.__file__)
+work = compile_work(crc32(b"".join(Path(source).read_bytes() for source in SOURCES)))

@@ -15,9 +15,9 @@ import importlib.util
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ except (ImportError, RuntimeError, AttributeError) as error:  # the latter two w
     remedy = 'pip install -U jax (on an NVIDIA GPU: "jax[cuda12]")'
     raise UserError(f"--engine jax cannot import jax ({first_line(error)}): {remedy}") from error
 
-DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
+DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "int8": jnp.int8}  # how a weight is stored
 SMALL = 8  # tokens: up to this many are fed in one call that computes the logits of them all
 
 # ---- The network on the device ---------------------------------------------------------------------------------------
@@ -51,28 +51,41 @@ def load_gpt2():
     return module
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["w"], meta_fields=["of_input", "of_output"])
+@partial(jax.tree_util.register_dataclass, data_fields=["w", "scale"], meta_fields=["dtype", "of_input", "of_output"])
 @dataclass
 class Matrix:
-    """A weight that may be stored in bfloat16: multiplied as stored, summed in float32. What comes out is float32.
+    """A weight in any of DTYPES: multiplied in dtype, summed in float32. What comes out is float32.
 
     of_input and of_output say how the factor and the product are to lie on the devices; None leaves it to the compiler.
     """
 
     w: Any  # [n_in, ...]
+    scale: Any  # [...], of an int8 weight's output channels, else None; wte's [n_vocab] are those of its transpose
+    dtype: Any
     of_input: Any = None
     of_output: Any = None
 
     def __rmatmul__(self, x):  # [n_rows, n_in] -> [n_rows, ...]
-        x = constrain(x, self.of_input).astype(self.w.dtype)
-        return constrain(jnp.tensordot(x, self.w, axes=1, preferred_element_type=jnp.float32), self.of_output)
+        x, w = constrain(x, self.of_input).astype(self.dtype), self.w
+        if self.scale is not None:
+            x, w = lax.optimization_barrier((x, w))  # else w is widened before the loop, and read at its full width
+        product = jnp.tensordot(x, w.astype(self.dtype), axes=1, preferred_element_type=jnp.float32)  # [n_rows, ...]
+        return constrain(product if self.scale is None else product * self.scale, self.of_output)
 
-    def __getitem__(self, ids):  # [n_rows] -> [n_rows, ...]
-        return constrain(self.w[ids].astype(jnp.float32), self.of_output)
+    def __getitem__(self, ids):  # [n_rows] -> [n_rows, n_embd], of wte
+        rows = self.w[ids].astype(jnp.float32)
+        return constrain(rows if self.scale is None else rows * self.scale[ids, None], self.of_output)
 
     @property
     def T(self):
-        return Matrix(self.w.T, self.of_input, self.of_output)
+        return replace(self, w=self.w.T)
+
+
+def quantise(w: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
+    """float32 [...] -> int8 [...], the float32 scales [...], without the axis, that they are to be multiplied by."""
+    scale = np.max(np.abs(w), axis=axis, keepdims=True) / 127
+    scale[scale == 0] = 1
+    return np.rint(w / scale).astype(np.int8), np.squeeze(scale, axis)
 
 
 def constrain(x, sharding):
@@ -86,7 +99,7 @@ class Network:
     params: dict  # those of gpt2(), with a Matrix for wte and for each w
     hparams: dict
     n_head: int  # as computed: on several devices there may be a few that always give 0
-    dtype: Any  # of the weights, and of the cache
+    dtype: Any  # of what is multiplied by the weights, and of the cache
     gpt2: Any  # the module
     mesh: Any  # the devices
     split: bool  # whether it is split over them, or lies on each as a whole
@@ -115,7 +128,7 @@ class Network:
 
     def cache_sharding(self, n_batch_axes: int = 0):
         """Where the caches lie."""
-        return NamedSharding(self.mesh, PartitionSpec(*[None] * n_batch_axes, "model" if self.split else None))
+        return NamedSharding(self.mesh, PartitionSpec(*["data"] * n_batch_axes, "model" if self.split else None))
 
     def forward(self, params, tokens, start, cache, n_last=None):
         """gpt2() on tokens [n] that stand at start, start + 1, ... -> logits [n or n_last, n_vocab], the cache after.
@@ -172,8 +185,8 @@ def is_matrix(name: str) -> bool:
     return name == "wte" or name.endswith("/w")
 
 
-def devices(n: int) -> list:
-    """The first n devices. Raises UserError where there are not so many, or none can be used."""
+def devices(n: int, flags: str = "JAX") -> list:
+    """The first n devices. Raises UserError where there are fewer than flags ask for, or none can be used."""
     try:
         found = jax.devices()
     except (RuntimeError, AssertionError) as error:  # the latter, without a word, where a platform is not installed
@@ -181,7 +194,7 @@ def devices(n: int) -> list:
         raise UserError(f"jax finds no device of JAX_PLATFORMS={platforms} ({first_line(error)}): unset it") from error
     if len(found) < n:
         raise UserError(
-            f"--mesh {n} needs {n} devices and there {'is 1' if len(found) == 1 else f'are {len(found)}'} "
+            f"{flags} needs {n} devices and there {'is 1' if len(found) == 1 else f'are {len(found)}'} "
             f"({found[0].platform}); XLA_FLAGS=--xla_force_host_platform_device_count={n} makes {n} of a CPU"
         )
     return found[:n]
@@ -211,6 +224,13 @@ class JaxModel:
         )
         self.cache = None
         self.forget()
+
+    def with_probs(self, to_probs: Callable) -> "JaxModel":
+        """The same weights and programs, with another way from logits to distributions and a cache of its own."""
+        twin = copy(self)
+        twin.to_probs, twin.cache = to_probs, None
+        twin.forget()
+        return twin
 
     def forget(self) -> None:
         """Empties the cache."""
@@ -267,19 +287,3 @@ def keep_compiled(folder: str | Path | None = None) -> Path:
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     return folder
-
-
-@contextmanager
-def counting_compilations() -> Iterator[list[str]]:
-    """A list that grows by one for each program that XLA is asked to compile within the block."""
-    compiled, active = [], True
-
-    def listen(event, seconds, **details):
-        if active and event.endswith("backend_compile_duration"):
-            compiled.append(str(details.get("fun_name", event)))
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        yield compiled
-    finally:
-        active = False  # listeners cannot be removed

@@ -13,78 +13,31 @@ loop for a few calls of the target at a time and gets their tokens together, for
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from statistics import median
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
 
 from speculative.engines.jax_engine import SMALL, Network, power_of_two
+from speculative.engines.jax_sampling import accept, greedy_sample, sample, to_distribution
 from speculative.errors import UserError
 from speculative.sampling import Step
 
-# ---- Distributions ---------------------------------------------------------------------------------------------------
-
-
-def to_distribution(logits, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None):
-    """filters.to_distribution, in jax.numpy: [n, n_vocab] -> [n, n_vocab]. The last two steps cannot be shared, since
-    arrays cannot be changed in place here, and how many candidates there are must not change a shape.
-
-    Cumulative probabilities are in float32, in NumPy in float64: a token on the very edge of the nucleus may differ.
-    """
-    if temperature == 0:
-        return jax.nn.one_hot(jnp.argmax(logits, axis=-1), logits.shape[-1], dtype=logits.dtype)
-    if top_k is not None and top_k < logits.shape[-1]:
-        kth = lax.top_k(logits, top_k)[0][:, -1:]  # [n, 1]
-        logits = jnp.where(logits >= kth, logits, -jnp.inf)
-    temperature = min(max(temperature, 2.0**-126), 2.0**126)
-    p = jax.nn.softmax((logits - jnp.max(logits, axis=-1, keepdims=True)) / temperature)  # [n, n_vocab]
-    if top_p is not None and top_p < 1:
-        ordered = -jnp.sort(-p, axis=-1)  # [n, n_vocab], most probable first
-        before = jnp.cumsum(ordered, axis=-1) - ordered  # [n, n_vocab], what the more probable ones have together
-        inside = before < top_p * jnp.sum(p, axis=-1, keepdims=True)  # [n, n_vocab]
-        inside = inside.at[:, 0].set(True)  # also where top_p is 0
-        edge = jnp.min(jnp.where(inside, ordered, jnp.inf), axis=-1, keepdims=True)  # [n, 1]
-        p = jnp.where(p >= edge, p, 0)
-        p /= jnp.sum(p, axis=-1, keepdims=True)
-    return p
-
-
-def sample(p, key):  # [n_vocab], need not sum to 1 -> id
-    """One id from the distribution p; one of probability 0 has the logarithm -inf and is never drawn."""
-    return jax.random.categorical(key, jnp.log(p)).astype(jnp.int32)
-
-
-def greedy_sample(p, key):  # [n_vocab] -> id
-    """The same for temperature 0, where p is one-hot, without a random number for each id of the vocabulary."""
-    return jnp.argmax(p).astype(jnp.int32)
-
-
-def accept(x_draft, p, q, k, key, lenience=1.0, sample=sample):  # [K], [K, n_vocab], [K + 1, n_vocab]
-    """Steps 3 and 4 of the loop: how many of the first k drafts are accepted, and the token that follows them.
-
-    Sampling max(0, q - p) after a rejection and q after none are one thing, if p is 0 where nothing was drafted.
-    """
-    u_key, sample_key = jax.random.split(key)
-    i = jnp.arange(len(x_draft))  # [K]
-    u = jax.random.uniform(u_key, x_draft.shape)  # [K]
-    passes = (u * lenience * p[i, x_draft] < q[i, x_draft]) & (i < k)  # [K], strict: at u = 0, q = 0 must not pass
-    accepted = jnp.sum(jnp.cumprod(passes.astype(jnp.int32)))  # those before the first that does not pass
-    q = q[accepted]  # [n_vocab]
-    p = jnp.pad(p, ((0, 1), (0, 0)))[accepted]  # [n_vocab]
-    residual = jnp.maximum(q - jnp.where(accepted < k, p, 0), 0)  # [n_vocab]
-    token = sample(jnp.where(jnp.any(residual > 0), residual, q), sample_key)
-    return accepted, token
-
+PROBED = 4  # calls at a time, where their costs are measured
 
 # ---- The loop --------------------------------------------------------------------------------------------------------
 
 
 class State(NamedTuple):
-    """Where a prompt's decoding stands. For a batch, every array has one more axis, in front."""
+    """Where the decoding stands. Every array has one more axis in front, of the prompts that are decoded together."""
 
     x: Any  # [capacity], the tokens; beyond n there is nothing of meaning
     n: Any
@@ -100,10 +53,21 @@ class Output(NamedTuple):
     tokens: Any  # [K + 1]
     count: Any  # how many of them are new: 0 where the row was done before
     drafted: Any
+    alpha: Any  # [K]
+    matching: Any  # [K]
+
+
+class Row(NamedTuple):
+    """The same for one prompt, on the host."""
+
+    number: int  # of the prompt, the first being 0
+    step: Step
+    alpha: list[float]  # for each draft that was tested, in order: Σ min(p, q / lenience)
+    matching: list[float]  # likewise Σ p q
 
 
 class DeviceDecoder:
-    """Both algorithms for a pair of Networks, each a generator of Steps.
+    """Both algorithms for a pair of Networks, each a generator.
 
     block is how many calls of the target the device makes before the host sees their tokens.
     """
@@ -118,10 +82,11 @@ class DeviceDecoder:
         draft_temperature: float | None = None,
         lenience: float = 1.0,
         block: int = 8,
+        end: int = -1,
     ):
         """temperature, top_k and top_p as in filters.py, lenience as in sampling.py; all are those of both models, but
-        for a draft_temperature that is not None."""
-        self.target, self.draft, self.lenience, self.block = target, draft, lenience, block
+        for a draft_temperature that is not None. A prompt's decoding also ends with a call that gave the token end."""
+        self.target, self.draft, self.lenience, self.block, self.end = target, draft, lenience, block, end
         draft_temperature = temperature if draft_temperature is None else draft_temperature
         self.to_probs = partial(to_distribution, temperature=temperature, top_k=top_k, top_p=top_p)
         self.draft_to_probs = partial(self.to_probs, temperature=draft_temperature)
@@ -131,106 +96,272 @@ class DeviceDecoder:
         self.params = {"target": target.params, "draft": draft.params if draft else None}
         # Said of what comes out, so that it lies the same way each time and nothing is compiled twice.
         draft_cache = draft.cache_sharding(1) if draft else None
-        where = State(*[target.everywhere] * 4, draft_cache, target.cache_sharding(1))
-        self.prefill = jax.jit(self._prefill, static_argnames=("K", "capacity"), out_shardings=where)
+        self.by_row = NamedSharding(target.mesh, PartitionSpec("data"))
+        where = State(*[self.by_row] * 4, draft_cache, target.cache_sharding(1))
+        self.vmap = partial(jax.vmap, spmd_axis_name="data")
+        compiled = partial(jax.jit, out_shardings=where)
+        self.prefill = compiled(self._prefill, static_argnames=("K", "capacity"))
+        self.refill = compiled(self._refill, static_argnames="K", donate_argnames="state")
+        self.grow = compiled(self._grow, static_argnames="capacity")
+        self.restart = compiled(self._restart, donate_argnames="state")
         self.run = jax.jit(
             self._run,
             static_argnames="K",
             donate_argnames="state",
-            out_shardings=(where, target.everywhere, target.everywhere),
+            out_shardings=(where, *[target.everywhere] * 3),
         )
+        self.repeat = jax.jit(self._repeat, static_argnames="role", donate_argnames="cache")
+        self.forget()
+
+    def forget(self) -> None:
+        """Drops the prompts whose prefill the next decode could have shared."""
+        self.kept = None, None  # what was prefilled, and the State after its decoding
+        self.prefill_seconds = 0.0  # what the last decode's prefill took
 
     def autoregressive(self, x, N: int, seed: int) -> Iterator[Step]:
         """Algorithm 1."""
-        return (step for [step] in self.batch([x], N, 0, seed))
+        return self.speculative(x, N, 0, seed)
 
     def speculative(self, x, N: int, K: int, seed: int) -> Iterator[Step]:
         """Algorithm 2; with K = 0, Algorithm 1."""
-        return (step for [step] in self.batch([x], N, K, seed))
+        return (row.step for [row] in self.batch([x], N, K, seed))
 
-    def batch(self, prompts, N: int, K: int, seed: int) -> Iterator[list[Step | None]]:
-        """N tokens for each of the prompts: for each call of the target, the Step of each row, None once it is done.
+    def batch(
+        self, prompts, N: int, K: int, seed: int, n_batch: int | None = None, stop: Callable | None = None
+    ) -> Iterator[list[Row]]:
+        """N tokens for each of the prompts -> for each call of the target, the Rows of the prompts that it served.
 
-        Raises UserError where a prompt is empty or does not fit into the context.
+        n_batch of them (default: all) are decoded at a time; where one is done, the next takes its place (continuous
+        batching: Yu et al. 2022, "Orca"). What a prompt is given depends on its number and not on its neighbours.
+        stop(number, step) gives the step as far as it should go where a prompt's decoding should end with it, else
+        None. Raises UserError where a prompt is empty or does not fit into the context.
         """
-        state = self.start(prompts, N, K, seed)
-        calls, n_missing = None, N * len(prompts)
-        while n_missing:
-            state, calls, outputs = self.run(self.params, state, K=K)
-            tokens, counts, drafted = (np.asarray(a) for a in outputs)  # [block, n_batch, ...]
+        n_batch = min(n_batch or len(prompts), len(prompts))
+        if n_batch % (copies := self.target.mesh.shape["data"]):
+            raise ValueError(f"{n_batch} prompts at a time cannot be shared out to {copies} copies of the models")
+        self.check(prompts, N)
+        state = self.start(prompts[:n_batch], N, K, seed)
+        kept, self.kept = self.kept[0], (None, None)
+        serves, waiting = list(range(n_batch)), deque(range(n_batch, len(prompts)))
+        lengths = np.array([len(x) for x in prompts[:n_batch]])  # [n_batch]
+        ends = lengths + N  # [n_batch]
+        while any(number is not None for number in serves):
+            # A cache that is full doubles, so that attention never reads much more than is in use.
+            state = self.grown(state, self.capacity(lengths, ends, K))
+            state, calls, output, done = self.run(
+                self.params, state, np.bool_(len(waiting) > 0), np.int32(self.end), K=K
+            )
+            self.kept = kept, state
+            output, done = jax.tree.map(np.array, (output, done))  # [block, n_batch, ...], [n_batch]
+            lengths += output.count.sum(axis=0)
             for i in range(int(calls)):
-                yield [
-                    Step(t[:c].tolist(), drafted=int(d), accepted=int(c) - 1) if c else None
-                    for t, c, d in zip(tokens[i], counts[i], drafted[i], strict=True)
-                ]
-            n_missing -= int(counts[: int(calls)].sum())
+                rows = []
+                for slot, number in enumerate(serves):
+                    if number is None or not output.count[i, slot]:
+                        continue
+                    row = row_of(number, Output(*(a[i, slot] for a in output)))
+                    if cut := stop and stop(number, row.step):
+                        row, serves[slot], done[slot] = row._replace(step=cut), None, True
+                    rows.append(row)
+                yield rows
+            for slot in np.flatnonzero(done):
+                serves[slot] = waiting.popleft() if waiting else None
+                if serves[slot] is not None:
+                    kept, self.kept = None, (None, None)
+                    x = prompts[serves[slot]]
+                    lengths[slot], ends[slot] = len(x), len(x) + N
+                    state = self.grown(state, self.capacity(lengths, ends, K))
+                    with self.timing_prefill():
+                        chosen = self.arguments([x], N, seed, serves[slot])
+                        state = jax.block_until_ready(self.refill(self.params, state, np.int32(slot), *chosen, K=K))
 
     def start(self, prompts, N: int, K: int, seed: int) -> State:
-        """Feeds the prompts, padded to one length, to both models."""
-        lengths = np.array([len(x) for x in prompts], np.int32)  # [n_batch]
-        if not lengths.all() or lengths.max() + N > self.n_ctx:
+        """Feeds the prompts to both models; or takes up the State of the last decode, if it was that of the same
+        prompts: its caches still hold them."""
+        arguments, lengths = self.arguments(prompts, N, seed), np.array([len(x) for x in prompts])
+        capacity = self.capacity(lengths, lengths + N, K)
+        same, (kept, state) = (K, N, [list(x) for x in prompts]), self.kept
+        self.kept, self.prefill_seconds = (same, None), 0.0
+        with self.timing_prefill():
+            if same == kept:
+                state = self.restart(state, *arguments)
+            else:
+                del state  # before room is made for another
+                state = self.prefill(self.params, *arguments, K=K, capacity=capacity)
+            return jax.block_until_ready(state)
+
+    def check(self, prompts, N: int) -> None:
+        """Raises UserError where a prompt is empty or does not fit into the context."""
+        shortest, longest = min(map(len, prompts)), max(map(len, prompts))
+        if not shortest or longest + N > self.n_ctx:
             raise UserError(
-                f"prompts of {lengths.min()} to {lengths.max()} tokens and {N} more: "
+                f"prompts of {shortest} to {longest} tokens and {N} more: "
                 f"they must have a token at least, and the context holds {self.n_ctx}"
             )
-        # Windows may begin at T - 1 and so end at T + K. Multiples of 64 spare a compilation for each length.
-        capacity = -(-(int(lengths.max()) + N + K) // 64) * 64
-        n_padded = min(max(SMALL, power_of_two(int(lengths.max()))), capacity)
+
+    def capacity(self, lengths, ends, K: int) -> int:  # [n_batch] twice
+        """How many tokens a cache is to hold for a block of calls on texts that are so long, and will be at the end.
+
+        64, doubled until it is enough: more sizes would be more to compile. Windows may begin at the last token but one
+        and so end K after the last.
+        """
+        most = int(np.max(np.minimum(ends, lengths + self.block * (K + 1)))) + K
+        return min(64 * power_of_two(-(-most // 64)), self.largest(K))
+
+    def largest(self, K: int) -> int:
+        """The capacity that is enough for the whole context."""
+        return -(-(self.n_ctx + K) // 64) * 64
+
+    def grown(self, state: State, capacity: int) -> State:
+        """The State with room for so many tokens, or itself if it has that."""
+        return self.grow(state, capacity=capacity) if state.x.shape[1] <= capacity else state
+
+    def arguments(self, prompts, N: int, seed: int, first: int = 0) -> tuple:
+        """What the prompts from number `first` on are to the compiled functions, padded to one length:
+        tokens [n_batch, n_padded], lengths [n_batch], numbers [n_batch], N, seed."""
+        lengths = np.array([len(x) for x in prompts], np.int32)  # [n_batch]
+        n_padded = min(max(SMALL, power_of_two(int(lengths.max()))), -(-self.n_ctx // 64) * 64)
         tokens = np.zeros((len(prompts), n_padded), np.int32)  # [n_batch, n_padded]
         for row, x in zip(tokens, prompts, strict=True):
             row[: len(x)] = x
-        return self.prefill(self.params, tokens, lengths, np.int32(N), np.uint32(seed % 2**32), K=K, capacity=capacity)
+        numbers = np.arange(first, first + len(prompts), dtype=np.int32)  # [n_batch]
+        return tokens, lengths, numbers, np.int32(N), np.uint32(seed % 2**32)
 
-    def warm_up(self, n_prompt: int, N: int, K: int, n_batch: int = 1) -> float:
-        """Compiles what decoding n_batch prompts, the longest of n_prompt tokens, takes -> seconds."""
+    @contextmanager
+    def timing_prefill(self) -> Iterator[None]:
         start = time.perf_counter()
-        state = self.start([np.zeros(n_prompt, int)] * n_batch, N, K, 0)
-        state = state._replace(T=jnp.copy(state.n))  # nothing is left to be done
-        jax.block_until_ready(self.run(self.params, state, K=K))
-        return time.perf_counter() - start
+        yield
+        self.prefill_seconds += time.perf_counter() - start
+
+    def warm_up(self, lengths: list[int], N: int, K: int, n_batch: int | None = None) -> float:
+        """Compiles what decoding prompts of these lengths takes, n_batch at a time, and runs it for a few tokens ->
+        seconds."""
+        begin, last = time.perf_counter(), np.array([max(lengths) + N])
+        prompts = [np.zeros(n, int) for n in lengths]
+        first, later = prompts[:n_batch], {power_of_two(len(x)): x for x in prompts[n_batch or len(prompts) :]}
+        state = self.start(first, N, K, 0)
+        while True:
+            state = self.restart(state, *self.arguments(first, min(N, K + 2), 0))
+            state, *_ = self.run(self.params, state, np.bool_(False), np.int32(-1), K=K)
+            capacity = state.x.shape[1]
+            for n_padded, x in later.items():
+                if n_padded <= capacity:
+                    state = self.refill(self.params, state, np.int32(0), *self.arguments([x], 1, 0), K=K)
+            if capacity >= self.capacity(last, last, K):
+                break
+            state = self.grown(state, min(2 * capacity, self.largest(K)))
+        jax.block_until_ready(state)
+        self.forget()
+        return time.perf_counter() - begin
+
+    def probe(self, n: int, N: int, K: int, n_batch: int = 1) -> tuple[float, dict[int, float]]:
+        """What the parts of a decode take in its middle, if n is the prompt's length -> the seconds of a drafted token,
+        {rows: seconds} of one row of the target and of a window; each for n_batch prompts together.
+
+        The medians of three times, after one that compiles, of PROBED calls each.
+        """
+        seconds, capacity = {}, self.capacity(np.array([n + N // 2]), np.array([n + N]), K)
+        for role, n_rows in [("draft", 1), ("target", 1), ("target", K + 1)]:
+            batch = (n_batch,) if n_batch > 1 else ()
+            network, times = getattr(self, role), []
+            where = network.cache_sharding(len(batch))
+            cache = jax.jit(partial(network.new_cache, capacity, *batch), out_shardings=where)()
+            tokens = np.zeros((*batch, n_rows), np.int32)  # [n_batch, n_rows], or without the first
+            for _ in range(4):
+                start = time.perf_counter()
+                cache = jax.block_until_ready(
+                    self.repeat(self.params, tokens, np.int32(n + N // 2), cache, np.int32(PROBED), role=role)
+                )
+                times.append((time.perf_counter() - start) / PROBED)
+            seconds[role, n_rows] = median(times[1:])
+        return seconds.pop(("draft", 1)), {n_rows: took for (_, n_rows), took in seconds.items()}
 
     # What follows is compiled.
 
-    def _prefill(self, params, tokens, lengths, N, seed, K, capacity):
-        """tokens [n_batch, n_padded], lengths [n_batch] -> State, all but each last token fed to the target."""
-        n_batch, n_padded = tokens.shape
+    def _prefill(self, params, tokens, lengths, numbers, N, seed, K, capacity):
+        """tokens [n_batch, n_padded], lengths [n_batch], numbers [n_batch] -> State of new caches."""
 
         def feed(network, params):
             def row(tokens, cache):
                 return network.forward(params, tokens, 0, cache, n_last=0)[1]
 
-            return for_each_row(row, tokens, network.new_cache(capacity, n_batch))
+            return for_each_row(self.vmap, row, tokens, network.new_cache(capacity, len(tokens)))
 
-        return State(
-            x=jnp.pad(tokens, ((0, 0), (0, capacity + 1 - n_padded))),
-            n=lengths,
-            T=lengths + N,
-            key=jax.random.split(jax.random.key(seed), n_batch),
-            draft_cache=feed(self.draft, params["draft"]) if K else [],
-            target_cache=feed(self.target, params["target"]),
-        )
+        if len(tokens) % self.target.mesh.shape["data"] == 0:  # not where a single row is refilled
+            tokens = lax.with_sharding_constraint(tokens, self.by_row)
+        caches = feed(self.draft, params["draft"]) if K else [], feed(self.target, params["target"])
+        state = State(jnp.zeros((len(tokens), capacity), jnp.int32), None, None, None, *caches)
+        return self._restart(state, tokens, lengths, numbers, N, seed)
 
-    def _run(self, params, state, K):
-        """Up to `block` calls of the target -> State, how many calls, Output [block, n_batch, ...]."""
-        n_batch = len(state.n)
-        outputs = Output(
-            jnp.zeros((self.block, n_batch, K + 1), jnp.int32),
-            jnp.zeros((self.block, n_batch), jnp.int32),
-            jnp.zeros((self.block, n_batch), jnp.int32),
-        )
+    def _restart(self, state, tokens, lengths, numbers, N, seed):
+        """The State before the first call, with the caches of one whose prompts were the same."""
+        keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(numbers)  # [n_batch]
+        x = lax.dynamic_update_slice(state.x, tokens, (0, 0))  # [n_batch, capacity]
+        return state._replace(x=x, n=lengths, T=lengths + N, key=keys)
+
+    def _grow(self, state, capacity):
+        """The State with room for so many tokens."""
+        more = capacity - state.x.shape[1]
+        longer = [
+            jax.tree.map(lambda a: jnp.pad(a, ((0, 0), (0, 0), (0, more), (0, 0))), cache)
+            for cache in (state.draft_cache, state.target_cache)
+        ]
+        return State(jnp.pad(state.x, ((0, 0), (0, more))), state.n, state.T, state.key, *longer)
+
+    def _refill(self, params, state, slot, tokens, lengths, numbers, N, seed, K):
+        """tokens [1, n_padded], lengths [1], numbers [1] -> State with this prompt at a slot, ready to be decoded."""
+        new = self._prefill(params, tokens, lengths, numbers, N, seed, K, state.x.shape[1])
+
+        def put(a, new):
+            return lax.dynamic_update_slice_in_dim(a, new, slot, axis=0)
+
+        keys = jax.random.wrap_key_data(put(*map(jax.random.key_data, (state.key, new.key))))  # [n_batch]
+        rest = jax.tree.map(put, state._replace(key=None), new._replace(key=None))
+        return rest._replace(key=keys)
+
+    def _run(self, params, state, eager, end, K):
+        """Up to `block` calls of the target -> State, how many calls, Output [block, n_batch, ...], done [n_batch].
+
+        eager: stops as soon as any row is done, else when all are.
+        """
+        step, n_batch = partial(self.step, params, end, K), len(state.n)
+        if n_batch == 1:  # without the axis, all along the loop: with it, each call would copy the caches
+            state = jax.tree.map(lambda a: a[0], state)
+        else:
+            step = self.vmap(step)
+        outputs = jax.tree.map(lambda a: jnp.zeros((self.block, *a.shape), a.dtype), jax.eval_shape(step, state)[1])
 
         def unfinished(carry):
             state, i, _ = carry
-            return (i < self.block) & jnp.any(state.n < state.T)
+            active = state.n < state.T
+            return (i < self.block) & jnp.where(eager, jnp.all(active), jnp.any(active))
 
         def call(carry):
             state, i, outputs = carry
-            state, output = for_each_row(partial(self.step, params, K), state)
+            state, output = step(state)
             return state, i + 1, jax.tree.map(lambda all, new: all.at[i].set(new), outputs, output)
 
-        return lax.while_loop(unfinished, call, (state, jnp.int32(0), outputs))
+        state, calls, outputs = lax.while_loop(unfinished, call, (state, jnp.int32(0), outputs))
+        if n_batch == 1:
+            state = jax.tree.map(lambda a: a[None], state)
+            outputs = jax.tree.map(lambda a: a[:, None], outputs)
+        return state, calls, outputs, state.n >= state.T
 
-    def step(self, params, K, state):
+    def _repeat(self, params, tokens, n, cache, calls, role):
+        """So many calls of a model -> the cache. Each is given what the one before made probable."""
+        network, to_probs = {
+            "target": (self.target, self.to_probs),
+            "draft": (self.draft, self.draft_to_probs),
+        }[role]
+
+        def call(tokens, cache):
+            logits, cache = network.forward(params[role], tokens, n, cache)
+            return jnp.argmax(to_probs(logits), axis=-1).astype(jnp.int32), cache
+
+        call = call if tokens.ndim == 1 else self.vmap(call)
+        return lax.fori_loop(0, calls, lambda _, carry: call(*carry), (tokens, cache))[1]
+
+    def step(self, params, end, K, state):
         """One iteration of the loop, for one row -> State, Output."""
         x, n, T, row_key, draft_cache, target_cache = state
         draft_key, key = jax.random.split(jax.random.fold_in(row_key, n))
@@ -246,13 +377,17 @@ class DeviceDecoder:
         window = jnp.append(x[n - 1], x_draft)  # [K + 1]
         logits, target_cache = self.target.forward(params["target"], window, n - 1, target_cache)
         q = self.to_probs(logits)  # [K + 1, n_vocab]
+        alpha = jnp.sum(jnp.minimum(p, q[:K] / self.lenience), axis=-1)  # [K]
+        matching = jnp.sum(p * q[:K], axis=-1)  # [K]
 
         # Steps 3 and 4: accept the drafts from left to right, then resample or add the bonus token.
         accepted, token = accept(x_draft, p, q, k, key, self.lenience, self.sample)
         tokens = jnp.where(jnp.arange(K + 1) < accepted, jnp.append(x_draft, 0), token)  # [K + 1]
         x = lax.dynamic_update_slice(x, tokens, (n,))  # beyond the new n, the next step overwrites it
         count = jnp.where(n < T, accepted + 1, 0)
-        return State(x, n + count, T, row_key, draft_cache, target_cache), Output(tokens, count, k)
+        n += count
+        T = jnp.where(jnp.any((tokens == end) & (jnp.arange(K + 1) < count)), n, T)
+        return State(x, n, T, row_key, draft_cache, target_cache), Output(tokens, count, k, alpha, matching)
 
     def propose(self, params, x, n, cache, key, K):  # -> [K], [K, n_vocab], the cache after
         """model_drafter, on the device. It first feeds the last two tokens, as it may not know the one before."""
@@ -275,10 +410,18 @@ class DeviceDecoder:
         return jnp.append(tokens, token), jnp.append(p, p_i[None], axis=0), cache
 
 
-def for_each_row(function: Callable, *batch):
-    """jax.vmap; but a single row stays without the axis, as vmap makes of each write to the cache a slower scatter."""
+def row_of(number: int, output: Output) -> Row:
+    """An Output on the host, where its arrays are of a whole call for one prompt."""
+    accepted, drafted = int(output.count) - 1, int(output.drafted)
+    tested = min(accepted + 1, drafted)
+    step = Step(output.tokens[: accepted + 1].tolist(), drafted, accepted)
+    return Row(number, step, output.alpha[:tested].tolist(), output.matching[:tested].tolist())
+
+
+def for_each_row(vmap: Callable, function: Callable, *batch):
+    """vmap; but a single row stays without the axis, as vmap makes of each write to the cache a slower scatter."""
     if len(jax.tree.leaves(batch)[0]) > 1:
-        return jax.vmap(function)(*batch)
+        return vmap(function)(*batch)
     row = jax.tree.map(lambda a: a[0], batch)
     return jax.tree.map(lambda a: a[None], function(*row))
 

@@ -22,6 +22,7 @@ time. The sums of the blocks are added in order, in float32.
 packed.py has both products in plain NumPy, and how weights become tiles. docs/kernels.md leads up to this step by step.
 """
 
+import numba
 import numpy as np
 from llvmlite import binding, ir
 from numba import cfunc, types
@@ -32,14 +33,22 @@ from speculative.engines.packed import BLOCK
 
 # What this CPU's vector registers hold, and how many there are. LLVM would translate any choice to any CPU; this one
 # fits. Two registers of weights and one of x are left beside the accumulators, of which there are two for each row.
-_has = binding.get_host_cpu_features().get
+# NUMBA_CPU_NAME and NUMBA_CPU_FEATURES, if set, make this CPU stand in for a lesser one.
+_given = numba.config.CPU_FEATURES
+_features = (binding.get_host_cpu_features().flatten() if _given is None else _given).split(",")
+
+
+def _has(feature):
+    return f"+{feature}" in _features
+
+
 _arm = binding.get_process_triple().startswith(("aarch64", "arm64"))
 VECTOR = 16 if _has("avx512f") else 8 if _has("avx") else 4  # float32s in a register
 LANES = 2 * VECTOR  # output channels in a tile
 ROWS = 10 if _has("avx512f") or _arm else 5  # rows in one pass over a tile: 32 registers, or 16
 K_BLOCK = 512  # inputs in one pass: few enough for a core's cache to hold a tile's share while many rows go by
 PREFETCH = 8192  # bytes ahead of the loop that memory is asked for: the CPU by itself stops at each 4 KB page
-HAS_FMA = _arm or _has("fma", False)
+HAS_FMA = _arm or _has("fma")
 
 # The CPU's instruction for sums of products of int8, and how many inputs it takes at once: four where bytes can be
 # multiplied (x86 calls it VNNI, ARM dotprod), else two that are widened to int16. All give the same whole numbers.

@@ -13,10 +13,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from speculative.engines.cached import PlainPass
+from speculative.engines.cached import PlainPass, n_bytes
 from speculative.errors import UserError
 
 DTYPES = {"float32": np.float32, "bfloat16": np.uint16, "int8": np.int8}  # how a weight is stored
+THREAD_BYTES = 2**23  # of weights for each thread at least: one that reads fewer costs more than it saves
 BLOCK = 32  # inputs of an int8 product that share one scale of the row
 
 
@@ -161,7 +162,7 @@ def reference_matmul_int8(x, w, scale):  # [n_rows, n_in], [n_in, n_out] int8, [
 
 @functools.cache
 def kernels():
-    """The module compiled, or None where numba is not installed, which is said once."""
+    """The module compiled_pass, or None where numba is not installed, which is said once."""
     try:
         import numba
     except ImportError:
@@ -172,16 +173,21 @@ def kernels():
         )
         return None
     try:
-        from speculative.engines import compiled
+        from speculative.engines import compiled_pass
     except RuntimeError:  # neither the source's folder nor the user's cache can be written: compile for this run only
         numba.config.CACHE_DIR = tempfile.mkdtemp()
-        from speculative.engines import compiled
-    return compiled
+        from speculative.engines import compiled_pass
+    return compiled_pass
 
 
 def new_pass(params: dict, hparams: dict) -> Callable:
     """A forward pass with a cache of its own: compiled, or gpt2.py where numba is not installed."""
-    return kernels().CompiledPass(params, hparams, team) if kernels() else PlainPass(params, hparams)
+    if not kernels():
+        return PlainPass(params, hparams)
+    compiled, useful = kernels(), 1 + n_bytes(params) // THREAD_BYTES
+    return compiled.CompiledPass(
+        params, hparams, lambda: compiled.choose_team(min(n_threads or most_threads(), useful))
+    )
 
 
 def warm_up():
@@ -226,8 +232,3 @@ def set_threads(n: int | None = None) -> None:
         raise UserError(f"{n} threads: this machine has cores for 1 to {most_threads()}")
     n_threads = n
     threadpoolctl.threadpool_limits(n)
-
-
-def team():
-    """The threads of the next forward pass, which all models share."""
-    return kernels().make_team(n_threads or most_threads())

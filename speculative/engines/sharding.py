@@ -30,7 +30,17 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from speculative.engines.jax_engine import DTYPES, JaxModel, Matrix, Network, devices, is_matrix, load_gpt2, map_params
+from speculative.engines.jax_engine import (
+    DTYPES,
+    JaxModel,
+    Matrix,
+    Network,
+    devices,
+    is_matrix,
+    load_gpt2,
+    map_params,
+    quantise,
+)
 from speculative.errors import UserError, first_line
 
 # Which axis of which tensor is split. c_attn is kept as [n_embd, 3, n_head, d_head] (its bias without the first), as a
@@ -46,12 +56,16 @@ SPLIT_AXIS = {
 }
 
 
-def make_mesh(n: int) -> Mesh:
-    """The first n devices in a row. Raises UserError where there are not so many, or not one of each process."""
-    mesh = Mesh(np.array(devices(n)), ["model"])
-    if len({device.process_index for device in mesh.devices}) < jax.process_count():
+def make_mesh(n_model: int, n_data: int = 1) -> Mesh:
+    """n_data copies of the models, each split over n_model devices that stand together.
+
+    Raises UserError where there are not so many devices, or not one of each process.
+    """
+    flags = f"--mesh {n_model}" + (f" --data_parallel {n_data}" if n_data > 1 else "")
+    mesh = Mesh(np.array(devices(n_model * n_data, flags)).reshape(n_data, n_model), ["data", "model"])
+    if len({device.process_index for device in mesh.devices.flat}) < jax.process_count():
         everything = jax.device_count()
-        raise UserError(f"--mesh {n} leaves some processes without a device: --mesh {everything} takes all there are")
+        raise UserError(f"{flags} leaves some processes without a device: --mesh {everything} takes all there are")
     return mesh
 
 
@@ -88,30 +102,41 @@ def place(
 
     params is the nested dict that gpt2() takes; or a function of convert(name, array) that gives it, as
     partial(utils.load_params, folder, hparams) is: then a tensor is placed as soon as it is read, and at no time does
-    the host hold the model. dtype is that of the matrices and of the cache; biases, norms and wpe stay in float32. Not
-    split (default: where there are several devices), all of it lies on each. Raises UserError where it cannot be split.
+    the host hold the model. dtype is that of the matrices and of the cache, but for int8, whose cache and activations
+    are bfloat16, or float32 where there is no accelerator; biases, norms and wpe stay in float32. Not
+    split (default: where the mesh has several for a model), all of it lies on each. Raises UserError where it cannot be
+    split.
     """
     mesh = mesh or make_mesh(1)
-    split = mesh.size > 1 if split is None else split
-    n_embd, n_head, n_devices = hparams["n_embd"], hparams["n_head"], mesh.size
+    n_embd, n_head, n_devices = hparams["n_embd"], hparams["n_head"], mesh.shape["model"]
+    split = n_devices > 1 if split is None else split
     if split and n_embd % n_devices:
         raise UserError(f"--mesh {n_devices} cannot split a width of {n_embd}: take a divisor of it")
     n_padded = -(-n_head // n_devices) * n_devices if split else n_head
     everywhere = NamedSharding(mesh, PartitionSpec())
+    computed = DTYPES[dtype]
+    if dtype == "int8":
+        computed = jnp.float32 if mesh.devices.flat[0].platform == "cpu" else jnp.bfloat16
 
     def convert(name, a):
         name = re.sub(r"^h\d+/", "", name)
         if split:
             a = pad_heads(name, a, n_head, n_padded)
         if not is_matrix(name):
-            return put(name, a)
+            return put(a, split_axis(name))
         # How the factor and the product lie: the two c_proj read what is split already, c_attn and c_fc leave it split.
         of_input = None if name.endswith("c_proj/w") else everywhere
         of_output = None if name.endswith(("c_attn/w", "c_fc/w")) else everywhere
-        return Matrix(put(name, a.astype(DTYPES[dtype])), of_input, of_output)
+        axis, n_in, scale = split_axis(name), int(name == "wte"), None  # of wte.T, which is n_in's axis 1
+        if dtype == "int8":
+            a, scale = quantise(a, n_in)
+            scale = put(scale, None if axis in (None, n_in) else axis - 1)
+        return Matrix(put(a.astype(DTYPES[dtype]), axis), scale, computed, of_input, of_output)
 
-    def put(name, a):
-        axis = SPLIT_AXIS.get(name) if split else None
+    def split_axis(name):
+        return SPLIT_AXIS.get(name) if split else None
+
+    def put(a, axis):
         where = everywhere if axis is None else NamedSharding(mesh, PartitionSpec(*[None] * axis, "model"))
         return jax.make_array_from_callback(a.shape, where, lambda index: a[index])  # the parts that lie here, alone
 
@@ -119,7 +144,7 @@ def place(
     if split:
         gpt2.mha = partial(mha, gpt2)
     params = params(convert) if callable(params) else map_params(convert, params)
-    return Network(params, hparams, n_padded, DTYPES[dtype], gpt2, mesh, split)
+    return Network(params, hparams, n_padded, computed, gpt2, mesh, split)
 
 
 def pad_heads(name, a, n_head, n_padded):
@@ -145,7 +170,7 @@ def place_draft(
     params: dict | Callable, hparams: dict, dtype: str, mesh: Mesh, repeats: int = 5
 ) -> tuple[Network, dict]:
     """The draft as it is faster on this mesh -> Network, {"split": seconds for a token, "whole": seconds}."""
-    if mesh.size == 1 or hparams["n_embd"] % mesh.size:
+    if mesh.shape["model"] == 1 or hparams["n_embd"] % mesh.shape["model"]:
         return place(params, hparams, dtype, mesh, split=False), {}
     seconds, networks = {}, {}
     for name, split in [("split", True), ("whole", False)]:

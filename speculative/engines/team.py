@@ -11,6 +11,7 @@ The threads are Python's own. What they run is compiled and has released the GIL
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -26,6 +27,10 @@ POSTED, ARRIVED, MET, DEAD = range(4)
 LINE = 64  # bytes from one counter to the next: a cache line, so that a change of one disturbs no reader of another
 
 LOOKS = 200  # that a waiting thread takes, in a few microseconds, before it also offers its core
+# Where others want the cores too, threads that wait for each other get little done: each barrier may cost a time slice.
+JUDGED = 0.02  # seconds of work after which it is judged whether there are cores for all
+ENOUGH = 0.75  # of that time the first thread should have had its core
+ALONE = 1.0  # seconds without the others where it had not; then they are tried again
 PATIENCE = 4000  # looks with such an offer, of 0.3 µs or more each, before a thread without work goes to sleep
 
 
@@ -129,6 +134,7 @@ class Team:
         self.state = self.counters.ctypes.data
         self.running, self.awake = threading.Lock(), threading.Condition()
         self.posted, self.closed, self.error = 0, False, None
+        self.alone_until = self.seconds = self.seconds_with_core = 0.0
         self.threads, self.process = [], os.getpid()
 
     def run(self, job: np.ndarray) -> None:  # [1]
@@ -142,11 +148,26 @@ class Team:
             with self.awake:
                 self.posted = int(self.counters[POSTED * LINE // 8]) + 1
                 self.awake.notify_all()
+            start, start_with_core = time.perf_counter(), time.thread_time()
             self.work(0, self.state, self.job, self.posted - 1)
+            self.judge(time.perf_counter() - start, time.thread_time() - start_with_core)
             if self.error:
                 raise UserError(
                     f"a thread of the NumPy engine has died ({first_line(self.error)}); --threads 1 may help"
                 )
+
+    def judge(self, seconds: float, with_core: float) -> None:
+        """Notes how long a job took, and for how much of that the first thread had a core."""
+        self.seconds += seconds
+        self.seconds_with_core += with_core
+        if self.seconds > JUDGED:
+            if self.seconds_with_core < ENOUGH * self.seconds:
+                self.alone_until = time.perf_counter() + ALONE
+            self.seconds = self.seconds_with_core = 0.0
+
+    def has_cores(self) -> bool:
+        """Whether it is worth while to run on all threads: not for a second after the machine was seen to be busy."""
+        return time.perf_counter() >= self.alone_until
 
     def start(self) -> None:
         try:

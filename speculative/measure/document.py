@@ -26,10 +26,11 @@ def document(
     read = [{"text": p, "tokens": [int(token) for token in ids]} for p, ids in zip(prompts, input_ids, strict=True)]
     runs = {"autoregressive": autoregressive, "speculative": speculative}
     shown = {token for run in runs.values() for i in run.iterations if i.details for token in token_ids(i.details)}
+    shown |= {token for i in speculative.iterations if i.tree for token in i.tree["tokens"]}
     return {
         "schema": SCHEMA,
         "options": options,
-        "machine": machine(),
+        "machine": machine(options.get("engine", "numpy")),
         "prompt": read[0],
         "prompts": read,
         **{
@@ -57,7 +58,8 @@ def sample_document(sample: list[Iteration], encoder: Encoder, stop: str | None)
         "iterations": [
             {
                 **{"tokens": len(i.step.tokens), "drafted": i.step.drafted, "accepted": i.step.accepted},
-                **{key: value for key, value in vars(i).items() if key != "step" and value is not None},
+                **{key: value for key, value in vars(i).items() if key not in ("step", "details")},
+                **({"details": i.details} if i.details else {}),
             }
             for i in sample
         ],

@@ -36,6 +36,7 @@ def counts(speculative: Recorder) -> dict:
         "iterations": len(steps),
         "drafted": drafted,
         "accepted": sum(step.accepted for step in steps),
+        "tree": any(i.tree for i in speculative.iterations),
         "usual_K": Counter(step.drafted for step in steps).most_common(1)[0][0] if steps else None,
         "r": share(n_tokens, drafted + len(steps)),
         "tokens_per_iteration": share(n_tokens, len(steps)),
@@ -45,13 +46,14 @@ def counts(speculative: Recorder) -> dict:
         "alpha": average(a for i in speculative.iterations for a in i.alpha),
         "alpha_by_position": [*map(average, by_position)],
         "matching": average(a for i in speculative.iterations for a in i.matching),
+        "useful_row_calls": share(len(steps), speculative.row_calls),
     }
 
 
 def times(autoregressive: Recorder, speculative: Recorder) -> dict:
     """Where the seconds went, and the speedup that was measured, with the prefill and without."""
-    drafting = sum(i.drafting for i in speculative.iterations)
-    scoring = sum(i.scoring for i in speculative.iterations)
+    drafting = total(i.drafting for i in speculative.iterations)
+    scoring = total(i.scoring for i in speculative.iterations)
     runs = (autoregressive, speculative)
     prefills = [prefill_seconds(run) for run in runs]
     seconds = [run.seconds / run.n_tokens if run.n_tokens else 0.0 for run in runs]  # per token: --stop may cut a text
@@ -62,7 +64,7 @@ def times(autoregressive: Recorder, speculative: Recorder) -> dict:
             "speculative": speculative.seconds,
             "drafting": drafting,
             "scoring": scoring,
-            "rest": speculative.seconds - drafting - scoring,
+            "rest": None if drafting is None else speculative.seconds - drafting - scoring,
             "prefill": prefills[1],
         },
         "speedup": share(*seconds),
@@ -91,7 +93,7 @@ def predictions(autoregressive: Recorder, speculative: Recorder, counted: dict) 
         "mean_beta": mean_beta,
         "predicted_blog": blog_speedup(counted["r"], K, c, mean_beta),
     }
-    if (alpha := counted["alpha"]) is not None:
+    if (alpha := counted["alpha"]) is not None and not counted["tree"]:  # theirs are formulas for a chain
         best, best_speedup = best_k(acceptance(counted), c, beta)
         found |= {
             "predicted_leviathan": mean(leviathan_tokens(alpha, m) for m in windows) / (K * c + mean_beta),
@@ -119,18 +121,24 @@ def acceptance(counted: dict) -> list[float]:  # -> [K_MAX]
 
 def window_seconds(run: Recorder, at_least: int = 1) -> dict[int, float]:
     """t_target, {rows: median seconds}, where at_least this many calls read nothing but these rows."""
+    if run.t_target:
+        return run.t_target
     typical = [(i.step.drafted + 1, i.scoring) for i in run.iterations if not i.prefill and i.scoring]
     return {rows: s for rows, (n, s) in medians(typical).items() if n >= at_least}
 
 
 def seconds_per_draft(run: Recorder) -> float | None:
     """t_draft. Calls that propose nothing are a part of what those cost that do."""
-    typical = [(i.step.drafted, i.drafting) for i in run.iterations if not i.draft_prefill]
+    if run.t_draft is not None:
+        return run.t_draft
+    typical = [(i.step.drafted, i.drafting) for i in run.iterations if not i.draft_prefill and i.drafting is not None]
     return share(sum(n * s for n, s in medians(typical).values()), sum(drafted for drafted, _ in typical))
 
 
 def prefill_seconds(run: Recorder) -> float:
     """What the prefill took, beyond what the same calls take otherwise."""
+    if run.prefill is not None:
+        return run.prefill
     t_target, t_draft = window_seconds(run), seconds_per_draft(run) or 0.0
     scoring = [i.scoring - t_target.get(i.step.drafted + 1, 0.0) for i in run.iterations if i.prefill]
     drafting = [i.drafting - i.step.drafted * t_draft for i in run.iterations if i.draft_prefill]
@@ -147,6 +155,12 @@ def medians(pairs: list[tuple[int, float]]) -> dict[int, tuple[int, float]]:
 
 def share(part: float, whole: float) -> float | None:
     return part / whole if whole else None
+
+
+def total(seconds) -> float | None:
+    """Their sum, None where any of them is not known."""
+    seconds = list(seconds)
+    return None if None in seconds else sum(seconds)
 
 
 def average(values) -> float | None:

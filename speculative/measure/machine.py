@@ -9,14 +9,25 @@ from pathlib import Path
 import numpy as np
 
 
-def machine() -> dict:
+def machine(engine: str = "numpy") -> dict:
+    """What the run ran on; with engine "jax", its devices too."""
     return {
+        "engine": engine,
         "platform": platform.platform(),
         "processor": processor(),
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "python": platform.python_version(),
         "numpy": np.__version__,
+        **(accelerator() if engine == "jax" else {}),
     }
+
+
+def accelerator() -> dict:
+    import jax
+
+    devices = jax.devices()
+    names = {"device_platform": devices[0].platform, "device_kind": devices[0].device_kind, "devices": len(devices)}
+    return names | {"jax": jax.__version__}
 
 
 def processor() -> str:

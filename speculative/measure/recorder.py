@@ -10,24 +10,27 @@ from speculative.engines.cached import common_prefix
 from speculative.measure.analysis import acceptance_chance, matching_chance
 from speculative.measure.details import details
 from speculative.sampling import Step
+from speculative.trees import Tree, TreeStep, chances
 
 HELD = 2**24  # probabilities, 64 MB, that wait for the end of the run before their details are taken
+IN_TREE = 32  # tokens: no path down a tree is longer
 IN_STEP = 2  # tokens: after a window that was accepted whole, the draft is this far behind; reading them is no prefill
 
 
 @dataclass
 class Iteration:
-    """One step of a decoder, and what it took. Times in seconds."""
+    """One step of a decoder, and what it took. Times in seconds, None where they are not known."""
 
     step: Step | None = None
-    drafting: float = 0.0  # in the draft
-    scoring: float = 0.0  # in the target
-    seconds: float = 0.0  # in all
+    drafting: float | None = 0.0  # in the draft
+    scoring: float | None = 0.0  # in the target
+    seconds: float | None = 0.0  # in all
     draft_prefill: bool = False  # whether the draft also read text that was new to it: kept out of t_draft then
     prefill: bool = False  # likewise the target, and t_target
     alpha: list[float] = field(default_factory=list)  # the chance of acceptance where a draft was tested, in order
     matching: list[float] = field(default_factory=list)  # Σ p q, likewise
     proposers: list[str] = field(default_factory=list)  # who proposed each draft, where the drafter tells
+    tree: dict | None = None  # {tokens, parents, path}, where the draft was one; node 0 is the last token of the text
     details: dict | None = None  # what decided this step (details.py), if that is kept
 
 
@@ -56,6 +59,9 @@ class Recorder:
     Only the decoder's own time is counted, neither what is done with a step nor the recorder's bookkeeping. p and q are
     held for no longer than that step; where details are kept, up to HELD of them, as a pause between two steps would
     send the threads of a small model to sleep and make the next step slower.
+
+    A decoder that runs elsewhere, where its parts cannot be timed, calls note() before each step. What is known of its
+    times is written into prefill, t_draft and t_target.
     """
 
     def __init__(self, lenience: float = 1.0, clock: Callable[[], float] = time.perf_counter, details: bool = False):
@@ -66,6 +72,9 @@ class Recorder:
         self.lenience, self.clock, self.details = lenience, clock, details
         self.samples = []  # a list of Iterations for each decoder that was watched
         self.seconds = 0.0
+        self.prefill = None  # seconds of it, where they are measured and not reckoned from the iterations
+        self.t_draft, self.t_target = None, {}  # likewise those of a drafted token, and {rows: seconds}
+        self.row_calls = 0  # of prompts decoded together: how many rows all calls of the target had, idle ones included
         self.now = Iteration()
         self.x_draft, self.p, self.q = [], [], []
         self.draws = []  # the random numbers since the target's last call
@@ -78,26 +87,32 @@ class Recorder:
     def draft(self, draft: Callable) -> Callable:
         def recorded(x, k):
             start = self.clock()
-            self.x_draft, self.p = tokens, _ = draft(x, k)
+            self.proposal = self.x_draft, self.p = draft(x, k)
             self.now.drafting = self.clock() - start
             self.now.proposers = getattr(draft, "proposers", [])
-            self.now.draft_prefill = len(x) - common_prefix(self.drafted, x) > IN_STEP
-            self.drafted = np.append(x, tokens).astype(int)
-            return tokens, self.p
+            is_tree = isinstance(self.proposal, Tree)
+            self.now.draft_prefill = len(x) - common_prefix(self.drafted, x) > (IN_TREE if is_tree else IN_STEP)
+            self.drafted = np.append(x, [] if is_tree else self.x_draft).astype(int)
+            return self.proposal
 
         return recorded
 
     def target(self, target_model: Callable) -> Callable:
-        def recorded(x, n_last=1):
+        def recorded(x, n_last=1):  # or a tree
             start = self.clock()
             self.q = target_model(x, n_last)  # [n_last, n_vocab]
             self.now.scoring = self.clock() - start
-            self.now.prefill = len(x) - common_prefix(self.seen, x) > n_last
+            most = IN_TREE if isinstance(n_last, Tree) else n_last
+            self.now.prefill = len(x) - common_prefix(self.seen, x) > most
             self.seen = np.asarray(x)
             self.draws.clear()
             return self.q
 
         return recorded
+
+    def note(self, alpha: list[float], matching: list[float]) -> None:
+        """Notes of the step that comes next what is known of it."""
+        self.now = Iteration(None, None, None, None, alpha=alpha, matching=matching)
 
     def watch(self, decoder: Iterator[Step]) -> Iterator[Step]:
         self.samples.append([])
@@ -105,13 +120,21 @@ class Recorder:
             self.now, self.x_draft, self.p, self.q = Iteration(), [], [], []
             start = self.clock()
             step = next(decoder, None)
-            self.now.seconds = self.clock() - start
-            self.seconds += self.now.seconds
+            seconds = self.clock() - start
+            self.seconds += seconds
             if step is None:
                 return self.take_details()
             self.now.step = step
+            if self.now.seconds is not None:
+                self.now.seconds = seconds
             self.now.proposers = self.now.proposers[: step.drafted]  # which a stop text may have cut
+            if isinstance(step, TreeStep):
+                self.note_tree(step)
+                self.samples[-1].append(self.now)
+                yield step
+                continue
             n_met = min(len(step.tokens), step.drafted)  # none after the first that is rejected, or after a stop
+            del self.now.alpha[n_met:], self.now.matching[n_met:]
             for p, q in list(zip(self.p, self.q, strict=False))[:n_met]:  # [n_vocab] each
                 self.now.alpha.append(float(acceptance_chance(p, q / self.lenience)))
                 self.now.matching.append(float(matching_chance(p, q)))
@@ -122,29 +145,36 @@ class Recorder:
             self.samples[-1].append(self.now)
             yield step
 
+    def note_tree(self, step: TreeStep) -> None:
+        tree = self.proposal
+        self.now.alpha = chances(tree, self.q, step.path, self.lenience)
+        self.now.tree = {"tokens": tree.tokens[1:], "parents": tree.parents[1:], "path": step.path}
+
     def take_details(self) -> None:
         for iteration, x_draft, p, q, draws in self.held:
             iteration.details = details(iteration.step, x_draft, p, q, draws, self.lenience)
         self.held.clear()
 
-    def watch_batch(self, decoder: Iterator[list[Step | None]], n_batch: int) -> Iterator[list[Step | None]]:
-        """The same for prompts that are decoded together: a sample for each.
+    def watch_batch(self, decoder: Iterator[list], n_prompts: int, n_batch: int) -> Iterator[list]:
+        """The same for prompts that are decoded together, n_batch at a time: a sample for each.
 
-        Each prompt's iteration has the time of the whole call, so these seconds do not add up to the run's.
+        The decoder yields, for each call of the target, (number of the prompt, Step, alpha, matching) of those that it
+        served.
         """
-        samples = [[] for _ in range(n_batch)]
+        samples = [[] for _ in range(n_prompts)]
         self.samples += samples
         while True:
             start = self.clock()
-            steps = next(decoder, None)
-            seconds = self.clock() - start
-            self.seconds += seconds
-            if steps is None:
+            rows = next(decoder, None)
+            self.seconds += self.clock() - start
+            if rows is None:
                 return
-            for sample, step in zip(samples, steps, strict=True):
-                if step:
-                    sample.append(Iteration(step, seconds=seconds))
-            yield steps
+            self.row_calls += n_batch
+            for number, step, alpha, matching in rows:
+                self.note(alpha, matching)
+                self.now.step = step
+                samples[number].append(self.now)
+            yield rows
 
     @property
     def iterations(self) -> list[Iteration]:
@@ -157,5 +187,6 @@ class Recorder:
 
 def origins(step: Step) -> list[str]:
     """Where each of a step's tokens came from. The drafts come first; the last token is the target's own."""
-    own = "autoregressive" if step.drafted == 0 else "bonus" if step.accepted == step.drafted else "resampled"
+    at_end = getattr(step, "bonus", step.accepted == step.drafted)  # of the window, or of a path down a tree
+    own = "autoregressive" if step.drafted == 0 else "bonus" if at_end else "resampled"
     return [*["accepted"] * step.accepted, own][: len(step.tokens)]

@@ -19,10 +19,11 @@ def summary(f: dict) -> list[str]:
     if seconds["scoring"]:
         parts = [f"{seconds[part] / seconds['speculative']:.0%} {part}" for part in ("drafting", "scoring", "rest")]
         lines.append(f"Time = {', '.join(parts)}")
-    if f["predicted_leviathan"] is not None:
+    if f["predicted_blog"] is not None and f["drafted"]:
         costs = f"c = {f['c']:.3f}, β = {f['mean_beta']:.2f}"
         measured = f"{f['speedup_without_prefill']:.2f}x"
-        formula = f"r(K + 1) / (Kc + β), {costs}; measured {measured} without the prefill"
+        n = "n" if f["tree"] else "K"  # the nodes of a tree, or the drafts of a window
+        formula = f"r({n} + 1) / ({n}c + β), {costs}; measured {measured} without the prefill"
         lines.append(f"Predicted = {f['predicted_blog']:.2f}x  ({formula})")
     return [*lines, advice(f)]
 
@@ -31,23 +32,26 @@ def advice(f: dict) -> str:
     """One sentence: what would make it faster, or why speculation cannot pay here."""
     if not f["drafted"]:
         return "Nothing was drafted, so this was autoregressive decoding."
-    if f["predicted_leviathan"] is None:
-        return "The run is too short to tell more: every call was also a prefill." if f["seconds"]["scoring"] else ""
-    if f["seconds"]["rest"] > 0.25 * f["seconds"]["speculative"]:
+    if f["predicted_blog"] is None:
+        return "The run is too short to tell more: every call included a prefill." if f["seconds"]["scoring"] else ""
+    if f["seconds"]["rest"] is not None and f["seconds"]["rest"] > 0.25 * f["seconds"]["speculative"]:
         return "Much of the time passes outside of both models; with larger ones it would matter less."
     if f["iterations"] > 4 and not 2 / 3 < f["speedup_without_prefill"] / f["predicted_blog"] < 1.5:
-        return "Measured and predicted speedup are far apart: something else took time, so run it again."
+        return "Measured and predicted speedup disagree: is something else running? Try again."
     K = f["drafted"] / f["iterations"]
+    if f["tree"]:
+        walked = f"Of {K:.1f} draft tokens an iteration, {f['accepted'] / f['iterations']:.1f} were accepted"
+        return walked + (": more than pays for them." if f["speedup"] > 1 else "; speculative decoding did not pay.")
     if f["best_K"] == 0:
         takes = f["mean_beta"] + K * f["c"]
         return (
-            f"Speculation cannot pay here: {f['tokens_per_iteration']:.2f} tokens take the time of {takes:.2f}, and no "
-            "other K does better."
+            f"Speculative decoding did not pay: {f['tokens_per_iteration']:.2f} tokens per iteration, for the time of "
+            f"{takes:.2f} autoregressive ones, and no K is predicted to do better."
         )
     if f["best_K"] != f["usual_K"] and f["predicted_best"] > 1.03 * f["predicted_blog"]:
         return f"K = {f['best_K']} would be faster: {f['predicted_best']:.2f}x is predicted for it."
     obstacle, without = max(f["predicted_if"].items(), key=lambda item: item[1])
-    return f"No other K would be much faster; the most would be gained if {obstacle}: {without:.2f}x."
+    return f"No other K would be much faster; the largest gain would come if {obstacle}: {without:.2f}x."
 
 
 def details(
@@ -64,11 +68,17 @@ def details(
     if f["met_by_position"]:
         counted = zip(f["accepted_by_position"], f["met_by_position"], strict=True)
         chance = "Σ min(p, q) = 1 - TVD(p, q)" if lenience == 1 else f"Σ min(p, q / {lenience:g})"
+        chance = "the chance that one of the siblings is accepted" if f["tree"] else chance
         rows += [
-            ("by position", " ".join(f"{a}/{n}" for a, n in counted), "accepted / tested, first to last of the window"),
+            (
+                "by position",
+                " ".join(f"{a}/{n}" for a, n in counted),
+                "accepted / tested, " + ("by depth" if f["tree"] else "first to last of the window"),
+            ),
             ("α", f"{f['alpha']:.3f}", f"mean of {chance}"),
-            ("naive matching", f"{f['matching']:.3f}", "mean of Σ p q: what it would accept in place of α"),
         ]
+    if f["matching"] is not None:
+        rows.append(("naive matching", f"{f['matching']:.3f}", "mean of Σ p q: what sample-and-compare would accept"))
     if f["c"] is not None:
         rows.append(("c", f"{f['c']:.3f}", f"t_draft / t_target = {ms(f['t_draft'])} / {ms(f['t_target'])}"))
     if f["mean_beta"] is not None and f["drafted"]:

@@ -13,12 +13,13 @@ ITERATION = {
 }
 DETAILS = {"drafts": [int], "tested": [{"u": NUMBER, "p": NUMBER, "q": NUMBER, "top": TOP}]}
 OWN = {"from": TEXT, "u": NUMBER, "top": {"tokens": [int], "probability": [NUMBER]}}
+TREE = {"tokens": [int], "parents": [int], "path": [int]}
 SAMPLE = {"pieces": [TEXT], "tokens": [int], "origins": [TEXT], "iterations": [ITERATION]}
 COUNTS = dict.fromkeys(("tokens", "iterations", "drafted", "accepted"), int)
 FIGURES = COUNTS | {
     **{"met_by_position": [int], "accepted_by_position": [int], "tokens_per_iteration_histogram": {"*": int}},
     **{"seconds": {"*": NUMBER}, "beta": (dict, NoneType), "predicted_if": (dict, NoneType)},
-    **{"alpha_by_position": list, "*": MAYBE},
+    **{"alpha_by_position": list, "tree": FLAG, "*": MAYBE},
 }
 RUN = {
     "options": {"temperature": NUMBER, "lenience": NUMBER, "drafter": TEXT, "engine": TEXT},
@@ -59,6 +60,14 @@ def agrees_in_itself(iteration: dict, vocabulary: dict) -> bool:
     accepted, n_tokens, details = iteration["accepted"], iteration["tokens"], iteration.get("details")
     if not 0 <= accepted <= n_tokens <= accepted + 1 <= iteration["drafted"] + 1:
         return False
+    if tree := iteration.get("tree"):
+        n_nodes = len(tree["tokens"])
+        return (
+            fits(tree, TREE)
+            and n_nodes == len(tree["parents"]) == iteration["drafted"]
+            and all(0 <= parent <= node for node, parent in enumerate(tree["parents"]))
+            and all(isinstance(vocabulary[str(token)], str) for token in tree["tokens"])
+        )
     if details is None:
         return True
     own, tested = details["own"], details["tested"]

@@ -4,6 +4,7 @@ Three checks, each of which sees a kind of mistake that the others may miss:
 
 - greedy: at temperature 0 the speculative tokens are the autoregressive ones, for every prompt and K;
 - rows: a row of the target is the same to the bit, whatever rows are computed with it and whatever the cache held;
+  an engine that does not promise this says by how much the best logits may differ where greedy texts part, instead;
 - sampled: the tokens of both decoders are distributed as the target's, which is computed directly.
 
 For the third, each token drawn gets a place between 0 and 1: lay the target's probabilities, given the very tokens
@@ -48,11 +49,14 @@ class Decoders(NamedTuple):
     make_draft: Callable  # rng -> drafter
     speculative: Callable = speculative_sampling
     options: dict = {}  # further arguments of the speculative decoder, such as lenience  # noqa: RUF012
+    autoregressive: Callable = autoregressive_sampling
+    logits: Callable | None = None  # the target's logits, where its rows are not promised to be the same to the bit
+    rounding: float = 0.0  # then greedy texts may part where the two best logits are no further apart
 
     def decode(self, x, N: int, K, rng) -> list[int]:
         """K None is the autoregressive decoder; a function is one that makes a K, such as an AutoK."""
         if K is None:
-            steps = autoregressive_sampling(x, self.target_model, N, rng)
+            steps = self.autoregressive(x, self.target_model, N, rng)
         elif callable(K):
             steps = K().decode(x, self.make_draft(rng), self.target_model, N, rng, **self.options)
         else:
@@ -86,7 +90,8 @@ def verify(
     lookaheads = list(dict.fromkeys([1, 2, 4, 8, K]))
     yield check_greedy(decoders(0.0), prompts, lookaheads, N)
     sampled = decoders(temperature or 1.0)
-    yield check_rows(sampled, prompts, max(k for k in lookaheads if isinstance(k, int)) + 1)
+    if not sampled.logits:
+        yield check_rows(sampled, prompts, max(k for k in lookaheads if isinstance(k, int)) + 1)
     yield from check_sampled(sampled, prompts, K, seed, draws, seconds, clock)
 
 
@@ -97,24 +102,32 @@ def most_new(K) -> int:
 
 def check_greedy(decoders: Decoders, prompts, lookaheads: Iterable, N: int) -> Check:
     """Token for token, at temperature 0, where the random numbers decide nothing."""
-    lookaheads, n_tokens = list(lookaheads), 0
+    lookaheads, n_tokens, margins = list(lookaheads), 0, []
     rng = np.random.default_rng(0)
     for number, x in enumerate(prompts, start=1):
         expected = decoders.decode(x, N, None, rng)
         for K in lookaheads:
             actual = decoders.decode(x, N, K, rng)
-            n_tokens += len(actual)
-            if actual != expected:
-                at = next((i for i, (a, b) in enumerate(zip(actual, expected, strict=False)) if a != b), N)
-                found = f"prompt {number}, K = {lookahead_name(K)}: the first difference is at new token {at + 1}"
+            at = next((i for i, (a, b) in enumerate(zip(actual, expected, strict=False)) if a != b), len(actual))
+            n_tokens += at
+            if actual == expected:
+                continue
+            found = f"prompt {number}, K = {lookahead_name(K)}: the first difference is at new token {at + 1}"
+            if not decoders.logits or at == min(len(actual), len(expected)):
                 return Check("greedy", False, found)
+            second, best = np.partition(decoders.logits([*x, *expected[:at]])[0], -2)[-2:]
+            margins.append(float(best - second))
+            if margins[-1] > decoders.rounding:
+                return Check("greedy", False, f"{found}, where the two best logits are {margins[-1]:.2g} apart")
     names = ", ".join(map(lookahead_name, lookaheads))
     detail = f"{n_tokens} speculative tokens equal the autoregressive ones ({len(prompts)} prompts, K = {names})"
+    if margins:
+        detail += f"; {len(margins)} texts part, where the two best logits are {max(margins):.2g} apart at most"
     return Check("greedy", True, detail)
 
 
 def lookahead_name(K) -> str:
-    return "auto" if callable(K) else str(K)
+    return getattr(K, "name", "auto") if callable(K) else str(K)
 
 
 def check_rows(decoders: Decoders, prompts, most: int) -> Check:
@@ -141,6 +154,22 @@ def check_rows(decoders: Decoders, prompts, most: int) -> Check:
                     found = f"prompt {number}, {n_rows} rows, {case}: they differ from single rows, by up to {gap:.2g}"
                     return Check("rows", False, found)
     return Check("rows", True, f"{compared} rows, in windows of 1 to {most}, equal to the bit those computed alone")
+
+
+def check_nodes(decoders: Decoders, prompts, shape) -> Check:
+    """For each prompt: the rows of a tree that are scored in one call, against each path as a text."""
+    model, compared = decoders.target_model, 0
+    for number, x in enumerate(prompts, start=1):
+        tree = decoders.make_draft(np.random.default_rng(0)).tree(x, shape)
+        rows = np.asarray(model.tree(x, tree))  # [n_nodes, n_vocab]
+        for node, row in enumerate(rows):
+            path = [tree.tokens[i] for i in tree.path(node)]
+            compared += 1
+            if not np.array_equal(row, decoders.direct([*x, *path], 1)[0]):
+                return Check(
+                    "nodes", False, f"prompt {number}, node {node}: its row differs from that of its path alone"
+                )
+    return Check("nodes", True, f"{compared} rows of trees equal to the bit those of their paths")
 
 
 def check_sampled(decoders: Decoders, prompts, K, seed, draws, seconds, clock) -> list[Check]:

@@ -21,7 +21,12 @@ function showIteration(position) {
   byId("previous").disabled = chosen === 1;
   byId("next").disabled = chosen === iterations.length;
   byId("outcome").textContent = outcome(i);
-  byId("glass").replaceChildren(context(i), ...(i.details ? steps(i, position) : [whyNoDetails()]));
+  byId("glass").replaceChildren(context(i), ...whatHappened(i, position));
+}
+
+function whatHappened(i, position) {
+  if (i.tree) return treeSteps(i);
+  return i.details ? steps(i, position) : [whyNoDetails()];
 }
 
 function outcome(i) {
@@ -90,6 +95,32 @@ function steps(i, position) {
               : make("p", "Not reached: the text ended."),
         ),
       ];
+}
+
+/** An iteration whose drafts were a tree: which guesses there were, and which were walked along. */
+function treeSteps(i) {
+  const { tokens, parents, path } = i.tree;
+  const below = (node) => {
+    const children = parents.flatMap((parent, n) => (parent === node ? [n + 1] : []));
+    const items = children.map((n) =>
+      make("li", chip(tokens[n - 1], path.includes(n) ? "accepted" : "untested"), path.includes(n) ? " ✓" : "", below(n)),
+    );
+    return items.length ? make("ul", ...items) : "";
+  };
+  return [
+    make("section.step", make("h3", `Step 1. The draft proposes a tree of guesses: ${tokens.length}`), below(0)),
+    make(
+      "section.step",
+      make("h3", "Step 2. The target scores all of them in one call"),
+      make("p", `${tokens.length + 1} rows in ${seconds(i.scoring)}.`),
+    ),
+    make(
+      "section.step",
+      make("h3", "Steps 3 and 4. Walk down, then add the target's own token"),
+      make("p", `${path.length} of the guesses were accepted, those with a ✓. Children are tested in turn, the later ones `
+        + "against what the ones before them left of q."),
+    ),
+  ];
 }
 
 function by(i, j) {

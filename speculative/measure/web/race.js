@@ -34,7 +34,7 @@ function showRace() {
     "Both decoders on one time axis, to scale. ",
     iterations.some((i) => i.scoring)
       ? "The first calls also read the prompt (prefill)."
-      : "The device tells when tokens arrive, some iterations at a time, not how long a call took: grey is waiting.",
+      : "The device does not tell how long a call took: all are drawn equally long.",
   );
   byId("time").max = total;
   byId("time").addEventListener("input", (event) => {
@@ -46,7 +46,7 @@ function showRace() {
 }
 
 function calls({ list }) {
-  return list.flatMap(({ begin, drafting, scoring, seconds: whole }, i) => {
+  return list.flatMap(({ begin, end, drafting, scoring }, i) => {
     const rect = (kind, from, time, y) => {
       const node = svg("rect", { class: kind, x: percent(from), width: percent(time), y, height: 16 });
       if (list === iterations) node.addEventListener("click", () => choose(i + 1));
@@ -55,7 +55,7 @@ function calls({ list }) {
     };
     return [
       ...(drafting ? [rect("draft", begin, drafting, 2)] : []),
-      ...(drafting || scoring ? [] : [rect("device", begin, whole, 2)]),
+      ...(drafting || scoring ? [] : [rect("device", begin, end - begin, 2)]),
       ...(scoring ? [rect("target", begin + drafting, scoring, list === iterations ? 20 : 2)] : []),
     ];
   });

@@ -111,21 +111,22 @@ const PROPOSERS = { ngram: "n-gram", prompt_lookup: "prompt lookup", model: "dra
 
 // ---- Every iteration, with its place in time and in the text --------------------------------------------------------
 
-function timeline(sample) {
+function timeline({ samples: [sample], seconds: total }) {
   let [end, first] = [0, 0];
+  const each = total / sample.iterations.length; // for those of which no time is known
   return sample.iterations.map((iteration) => {
     const tokens = sample.pieces.slice(first, first + iteration.tokens).map((text, j) => ({
       text,
       origin: sample.origins[first + j],
       proposer: j < iteration.accepted ? iteration.proposers[j] : undefined,
     }));
-    const placed = { ...iteration, tokens, first, begin: end, end: end + iteration.seconds };
+    const placed = { ...iteration, tokens, first, begin: end, end: end + (iteration.seconds ?? each) };
     [end, first] = [placed.end, first + tokens.length];
     return placed;
   });
 }
 
-const lanes = { plain: timeline(plain), speculative: timeline(speculative) };
+const lanes = { plain: timeline(run.autoregressive), speculative: timeline(run.speculative) };
 const iterations = lanes.speculative;
 const proposers = [...new Set(iterations.flatMap((i) => i.tokens.map((t) => t.proposer)).filter(Boolean))];
 

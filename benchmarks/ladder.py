@@ -1,0 +1,119 @@
+"""From three plain loops to the speed of the memory: each rung of docs/kernels.md, timed.
+
+    python -m benchmarks.ladder
+
+The first rungs multiply 1 row, or a window of 5, by one matrix that fits into no cache, in one thread. GB/s are the
+bytes of the matrix as stored over the time: what counts, as one row uses each weight once. The last are whole forward
+passes of the bundled target. All are medians of rounds in which the rungs take turns.
+"""
+
+from functools import partial
+
+import numpy as np
+from numba import njit
+
+from benchmarks.common import MODELS, Parser, count, table, take_turns
+from speculative.cli.exits import guarded
+from speculative.engines import cached, kernels, packed
+from speculative.measure.machine import read
+from utils import load_encoder_hparams_and_params
+
+N_IN, N_OUT, WINDOW = 1600, 32 * 1600, 5  # about the output matrix of 1558M: 328 MB of float32
+
+
+@njit(error_model="numpy")
+def naive(x, w, out):  # [n_rows, n_in], [n_in, n_out], [n_rows, n_out]
+    """The definition: each output is a sum over the inputs, whose weights lie n_out apart."""
+    for row in range(x.shape[0]):
+        for channel in range(w.shape[1]):
+            total = np.float32(0)
+            for k in range(w.shape[0]):
+                total += x[row, k] * w[k, channel]
+            out[row, channel] = total
+
+
+@njit(error_model="numpy")
+def tiled(x, tiles, out):  # [n_rows, n_in], [n_tiles, n_in, LANES, 1], [n_rows, n_tiles, LANES]
+    """The same sums, LANES channels at a time: weights are read in the order in which they lie."""
+    out[:] = 0
+    for tile in range(tiles.shape[0]):
+        for k in range(tiles.shape[1]):
+            for row in range(x.shape[0]):
+                for lane in range(tiles.shape[2]):
+                    out[row, tile, lane] += x[row, k] * tiles[tile, k, lane, 0]
+
+
+@njit(error_model="numpy", nogil=True)
+def in_registers(function, dtype, n_rows, x, x_stride, tiles, n_tiles, tile_bytes, out, n_steps):
+    """kernels.py's loop: the sums stay in registers. Addresses, and bytes from one to the next."""
+    for tile in range(n_tiles):
+        where, into = tiles + tile * tile_bytes, out + tile * n_rows * 4 * kernels.LANES
+        kernels.multiply_tile(function, dtype, n_rows, x, x_stride, where, into, 4 * kernels.LANES, n_steps)
+
+
+def multiply(weight, n_rows):
+    """-> a function without arguments that multiplies n_rows rows by a packed weight."""
+    dtype = list(packed.DTYPES).index(weight.dtype)
+    n_steps = N_IN // kernels.STEP[dtype]
+    x = packed.aligned((n_rows, n_steps * kernels.X_BYTES[dtype]), np.uint8)
+    out = packed.aligned((len(weight.tiles), n_rows, kernels.LANES), np.float32)
+    tiles, into = (weight.tiles.ctypes.data, len(weight.tiles), weight.tiles[0].nbytes), out.ctypes.data
+    here = (kernels.tile_product.address, dtype, n_rows, x.ctypes.data, x.strides[0], *tiles, into, n_steps)
+    return lambda kept=(x, out, weight): in_registers(*here)
+
+
+def rungs():
+    """{name: (function, bytes of weights)}"""
+    rng = np.random.default_rng(0)
+    w, x = rng.standard_normal((N_IN, N_OUT), np.float32), rng.standard_normal((WINDOW, N_IN), np.float32)
+    weights = {dtype: packed.PackedWeight(w, dtype) for dtype in packed.DTYPES}
+    float32 = weights["float32"]
+    out = np.empty((WINDOW, N_OUT), np.float32)
+    tiled_out = np.empty((WINDOW, *float32.tiles.shape[::2]), np.float32)
+    found = {}
+    for n in (1, WINDOW):
+        rows = f"{n} row" + "s" * (n > 1)
+        if n == 1:
+            found["naive, 1 row"] = partial(naive, x[:1], w, out[:1]), w.nbytes
+        found[f"NumPy, {rows}"] = partial(np.matmul, x[:n], w), w.nbytes
+        found[f"tiled, {rows}"] = partial(tiled, x[:n], float32.tiles, tiled_out[:n]), w.nbytes
+        for dtype, weight in weights.items():
+            found[f"in registers, {dtype}, {rows}"] = multiply(weight, n), weight.nbytes
+    memory = np.ones(w.nbytes // 8, np.int64)
+    return found | {"reading alone": (partial(read, memory, 1), memory.nbytes)}
+
+
+def passes():
+    """{name: (function, bytes of weights)}"""
+    found = {}
+    for name in ("gpt2.py", *packed.DTYPES):
+        convert = packed.packer(name) if name in packed.DTYPES else None
+        _, hparams, params = load_encoder_hparams_and_params("tiny-target", str(MODELS), convert)
+        run = (packed.new_pass if convert else cached.PlainPass)(params, hparams)
+
+        def forward(n, run=run):
+            run.length = 64
+            run(np.arange(n), n)
+
+        for n in (1, WINDOW):
+            found[f"bundled target, {name}, {n} row" + "s" * (n > 1)] = partial(forward, n), cached.n_bytes(params)
+    return found
+
+
+def main():
+    parser = Parser(__doc__)
+    parser.add_argument("--rounds", type=count, default=9)
+    o = parser.parse_args()
+    for threads, make in ((1, rungs), (None, passes)):
+        packed.set_threads(threads)
+        found = make()
+        times = take_turns({name: task for name, (task, _) in found.items()}, o.rounds)
+        rows = [
+            {"rung": name, "ms": 1e3 * times[name], "gb_per_s": n_bytes / times[name] / 1e9}
+            for name, (_, n_bytes) in found.items()
+        ]
+        print(table(rows, "rung ms:.2f GB/s=gb_per_s:.1f"), flush=True)
+
+
+if __name__ == "__main__":
+    guarded(main)

@@ -1,0 +1,184 @@
+"""What a draft gains by learning while it serves, on a stream of prompts that changes its domain in the middle.
+
+    python -m benchmarks.online FIRST SECOND [--n_texts 320 --out online]
+
+FIRST and SECOND are files of prompts, .jsonl (objects with "prompt") or any other (a prompt a line): the first half of
+the stream is drawn from one, the second half from the other. It is served by the same draft in five forms: frozen;
+online, as by python -m training online; and distilled beforehand on 10, 50 and 100 % of the stream's prompts, drawn at
+random from both halves, in as many steps as the online one takes in all. What a form has learned from is text that the
+target wrote with other random numbers. Then the first domain comes again, frozen: what was forgotten of it?
+"""
+
+import time
+from argparse import Namespace
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from benchmarks.common import PROMPTS, Parser, count, table
+from benchmarks.sweep import INK, draw
+from speculative.cli import values
+from speculative.cli.exits import guarded
+from speculative.cli.models import create_model_fn
+from speculative.cli.texts import read_prompts
+from speculative.engines.jax_engine import keep_compiled
+from speculative.engines.packed import packer
+from speculative.errors import UserError
+from speculative.filters import to_distribution
+from speculative.measure.machine import machine
+from training.distil import load_on_device
+from training.divergences import DIVERGENCES
+from training.online import RATE, Learner, acceptance_rate, add_online, numpy_model, serve
+from training.recipe import Recipe
+from utils import load_encoder_and_hparams, load_params, model_folder
+
+SHARES = (0.1, 0.5, 1.0)
+COLUMNS = """draft r_first_domain=first:.3f second=second:.3f its_second_half=end:.3f the_first_again=again:.3f
+    ms/token_in_the_end=ms:.2f seconds_decoding=decoding:.1f learning=learning:.1f"""
+
+
+def draw_prompts(path, n, n_prompt, encoder, rng):  # -> [n][n_ids]
+    """n of the prompts of a file, each cut to its first n_prompt tokens; all of them before one comes twice."""
+    ids = [(encoder.encode(prompt) or [encoder.eot])[:n_prompt] for prompt in read_prompts(path, 2**31)]
+    order = np.concatenate([rng.permutation(len(ids)) for _ in range(-(-n // len(ids)))])
+    return [ids[i] for i in order[:n]]
+
+
+def but(o, **changes):
+    """The same options, some of them changed."""
+    return Namespace(**vars(o) | changes)
+
+
+class Experiment:
+    """The models, the stream, and how they serve it."""
+
+    def __init__(self, o):
+        keep_compiled()
+        encoder, hparams = load_encoder_and_hparams(o.target_model_size, o.models_dir)
+        _, draft_hparams = load_encoder_and_hparams(o.draft_model_size, o.models_dir)
+        self.o = o = but(o, rate=o.rate or RATE / draft_hparams["n_embd"])
+        params = load_params(model_folder(o.target_model_size, o.models_dir), hparams, packer(o.dtype))
+        self.target = create_model_fn(params, hparams, partial(to_distribution, temperature=o.temperature))
+        self.draft = load_on_device(o.draft_model_size, o.models_dir, draft_hparams)
+        self.to_model = partial(numpy_model, hparams=draft_hparams, temperature=o.temperature, dtype=o.draft_dtype)
+        rng, half = np.random.default_rng(o.seed), o.n_texts // 2
+        first, second = (draw_prompts(path, half + o.n_again, o.n_prompt, encoder, rng) for path in (o.first, o.second))
+        self.stream, self.again = first[:half] + second[:half], first[half:]
+        warm_up = self.learner(1)
+        self.serve(self.again[:1], self.draft.params, 0, but(o, every=1, n_steps=1), warm_up)
+
+    def learner(self, n_buffer):
+        return Learner(self.draft, self.o.n_prompt + self.o.n_tokens, but(self.o, n_buffer=n_buffer))
+
+    def serve(self, prompts, params, number, o=None, learner=None):
+        """number: tells the random numbers of this time from those of others."""
+        rngs = (np.random.default_rng([self.o.seed, number, i]) for i in range(len(prompts)))
+        draft = self.to_model(params)
+        return list(serve(prompts, rngs, draft, self.target, o or self.o, learner, self.to_model))
+
+    def distilled(self, share):
+        """-> parameters of a draft that learned beforehand from a share of the stream, and the seconds that took."""
+        n = max(1, round(share * len(self.stream)))
+        chosen = np.random.default_rng([self.o.seed, 1]).permutation(len(self.stream))[:n]
+        learner = self.learner(n)
+        self.serve([self.stream[i] for i in chosen], self.draft.params, 2, but(self.o, every=n + 1), learner)
+        start, n_updates = time.perf_counter(), len(self.stream) // self.o.every
+        learner.learn(np.random.default_rng([self.o.seed, 3]), n_updates * self.o.n_steps)
+        return learner.params, time.perf_counter() - start
+
+    def forms(self):
+        """-> {form: (Served of each text of the stream, Served of the first domain again, seconds of learning)}"""
+        forms, online = {}, self.learner(self.o.n_buffer)
+        streams = {"frozen": (self.draft.params, 0.0)}
+        streams |= {f"distilled on {share:.0%}": self.distilled(share) for share in SHARES}
+        for name, (params, seconds) in streams.items():
+            served = self.serve(self.stream, params, 4)
+            forms[name] = served, self.serve(self.again, params, 5), seconds
+            print(f"{name}: r {acceptance_rate(served):.3f}", flush=True)
+        served = self.serve(self.stream, self.draft.params, 4, None, online)
+        again = self.serve(self.again, online.params, 5)
+        return {"frozen": forms.pop("frozen"), "online": (served, again, sum(one.learning for one in served))} | forms
+
+
+def ms_per_token(served, n_tokens):
+    """The median over the texts, their prefill included."""
+    return 1e3 * median(one.seconds for one in served) / n_tokens
+
+
+def summarise(forms, n_tokens):
+    rows = []
+    for name, (served, again, learning) in forms.items():
+        half = len(served) // 2
+        parts = {"first": served[:half], "second": served[half:], "end": served[-half // 2 :], "again": again}
+        row = {"draft": name, "learning": learning, "decoding": sum(one.seconds for one in served)}
+        row |= {part: acceptance_rate(texts) for part, texts in parts.items()}
+        rows.append(row | {"ms": ms_per_token(served[-half // 2 :], n_tokens)})
+    return rows
+
+
+def verdict(rows, o):
+    """Whether it pays: what learning costs for each text, and what a text takes less in the end than frozen."""
+    frozen, online = rows[0], rows[1]
+    cost, gain = online["learning"] / o.n_texts, (frozen["ms"] - online["ms"]) * o.n_tokens / 1e3
+    line = (
+        f"learning costs {cost:.3f} s for each text; in the last quarter a text takes {gain:+.3f} s less than frozen: "
+    )
+    if gain <= 0:
+        return line + "it never pays"
+    if gain > cost:
+        return line + "it pays while it goes on"
+    texts = online["learning"] / gain
+    return line + f"while it goes on it never pays; stopped there, it has paid after {texts:.0f} more texts like these"
+
+
+def plot(forms, o, axes):
+    """r over the stream: each point is of the texts of one window."""
+    [panel] = axes
+    width = max(1, o.n_texts // 20)
+    for name, (served, _, _) in forms.items():
+        starts = range(0, len(served) - width + 1, width)
+        r = [acceptance_rate(served[i : i + width]) for i in starts]
+        panel.plot([i + width / 2 for i in starts], r, label=name)
+    panel.axvline(o.n_texts / 2, color=INK, linewidth=1, linestyle="--")
+    panel.set(title="Acceptance rate over the stream", xlabel="texts served", ylabel="r = tokens / Σ (drafted + 1)")
+    panel.legend(fontsize=9)
+
+
+def main():
+    parser = Parser(__doc__)
+    add, default = parser.add_argument, Recipe()
+    add("first", nargs="?", default=PROMPTS["prose"], metavar="FIRST", help="[the bundled prompts, prose]")
+    add("second", nargs="?", default=PROMPTS["code"], metavar="SECOND", help="[the bundled prompts, code]")
+    parser.add_models()
+    add_online(parser)
+    add("--divergence", choices=DIVERGENCES, default=default.divergence)
+    add("--n_batch", type=count, default=default.n_batch, help="texts in a step")
+    add("--rate", type=values.argument(values.number("a number above 0", lambda rate: rate > 0)))
+    add("--n_texts", type=count, default=320, help="of the stream")
+    add("--n_again", type=count, default=48, help="of the first domain, which comes again in the end")
+    add("--seed", type=count, default=1)
+    add("--out", default="online", help="a folder for the picture")
+    o = parser.parse_args()
+    if o.n_texts < 4 * o.every:
+        raise UserError(f"--n_texts must be at least {4 * o.every}: the draft learns after every {o.every} texts")
+    try:
+        Path(o.out).mkdir(parents=True, exist_ok=True)
+        forms = Experiment(o).forms()
+        rows = summarise(forms, o.n_tokens)
+        print(table(rows, COLUMNS))
+        print(verdict(rows, o))
+        caption = (
+            f"target {o.target_model_size}, draft {o.draft_model_size}, K = {o.K}, temperature {o.temperature:g}; "
+        )
+        caption += f"{Path(o.first).name}, then {Path(o.second).name}; {machine()['processor']}"
+        picture = Path(o.out, "online.png")
+        draw(picture, "A draft that learns while it serves", caption, 1, partial(plot, forms, o))
+        print(picture)
+    except OSError as error:
+        raise UserError(f"cannot write to {o.out}: {error.strerror}") from None
+
+
+if __name__ == "__main__":
+    guarded(main)

@@ -1,0 +1,41 @@
+"""What trees bring beside chains: tokens per iteration, rows and speedup of each, and of those that choose themselves.
+
+    python -m benchmarks.trees
+    python -m benchmarks.trees --models_dir MODELS_DIR --draft_model_size 124M --target_model_size 1558M
+                               --n_prompts 2 --repeats 1 --out trees
+
+A tree is named by its children at each depth; "tree" chooses its shape, as "auto" chooses K. Of the trees, 2,1 and 2,2
+have the draft calls of the chain K = 2, and 2,2,1,1 those of K = 4; 2,1 has its rows too, but for one. "Of best" is the
+speedup over that of the best line of its table, chain or tree. Speedups are medians over prompts.
+"""
+
+from collections import defaultdict
+
+from benchmarks.common import grid_options, measure, summarise, table, write_results
+from speculative.cli.exits import guarded
+
+TREES = ["2,1", "2,2", "3,1,1", "2,2,1,1", "2,1,1,1,1,1", "4,2,1,1", "tree"]
+COLUMNS = """drafter shape=K runs tokens/iteration=tokens_per_iteration:.2f rows:.1f ms/token=ms_per_token:.2f
+    speedup:.2f of_best:.2f"""
+
+
+def main():
+    defaults = {"K": [1, 2, 4, 6, 8, 10, "auto", *TREES], "drafters": ["model", "prompt_lookup"], "n_tokens": 96}
+    o = grid_options(__doc__, settings=[(0.0, None), (1.0, None)], **defaults)
+    rows = summarise(measure(o))
+    write_results(o.out and f"{o.out}/trees.json", o, rows=rows)
+    tables = defaultdict(list)
+    for row in rows:
+        row["rows"] = row["tokens_per_iteration"] / row["r"]
+        tables[row["domain"], row["temperature"], row["top_p"]].append(row)
+    for (domain, temperature, top_p), (alone, *lines) in tables.items():
+        best = max(row["speedup"] for row in lines)
+        setting = f"{domain}, temperature {temperature:g}" + (f", top-p {top_p:g}" if top_p else "")
+        print(f"\n{setting}: autoregressive decoding takes {alone['ms_per_token']:.2f} ms a token")
+        print(table([row | {"of_best": row["speedup"] / best} for row in lines], COLUMNS))
+    unlike = sum(row["unlike"] for row in rows if row["temperature"] == 0)
+    print(f"\nAt temperature 0, texts that differ from autoregressive decoding's: {unlike}")
+
+
+if __name__ == "__main__":
+    guarded(main, "interrupted; with --out, run again to go on from there")

@@ -1,0 +1,156 @@
+"""A tree that chooses its shape, again and again, from what the run has measured so far.
+
+With a chance for each depth and rank that the child is accepted, a node is reached with the product of the
+chances along its path. The expected tokens of a tree are 1 and the sum of these over its nodes. So the best tree of n
+nodes and a depth holds the n likeliest, and as a child is never likelier than its parent, they are found one by one,
+from the root outwards. (The draft's cost of a further node in a level is included, but not optimised for: it is
+small.) Of the best trees of every depth and size, the one with the most expected tokens per second is
+taken. The chain is among them, and the tree without nodes, which is autoregressive decoding.
+
+Source: Chen et al. 2024, "Sequoia", section 3.1, whose dynamic program finds the same trees, and section 3.3, which
+chooses among depths and sizes by measured times. Theirs depends on the rank alone; depth matters where text repeats.
+"""
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+
+from .costs import Cost
+from .lookahead import DISCOUNT, LEAN, AutoK
+from .trees import Shape, Tree, TreeStep, tree_speculative_sampling
+
+DEPTH, RANKS, NODES = 10, 4, 24  # the largest tree that is considered
+SETTLED = 8  # windows for which a shape is kept, as choosing one takes half a millisecond
+
+
+def best_shape(
+    chances: Sequence[Sequence[float]],  # [depth][rank]: that this child is the one walked to
+    level: float,
+    node: float,
+    beta: Callable[[int], float],
+    most: int = NODES,
+) -> tuple[Shape, float]:
+    """(shape, speedup) of the most expected tokens per second; of equal ones, the shallowest and smallest.
+
+    Over the seconds of one row of the target: a level of the tree takes the drafter `level`, and `node` for each one
+    but the first that it expands there; the target takes beta(1 + nodes).
+    """
+    best, best_speedup = (), 1.0
+    for depth in range(1, len(chances) + 1):
+        tree, tokens, takes, levels = {(): 0}, 1.0, 0.0, 0  # tree: {path of ranks: children}
+        likeliest = [(-chances[0][0], (0,))]  # (minus the chance that the node is reached, its path of ranks)
+        for n in range(1, most + 1):
+            if not likeliest:
+                break
+            chance, path = heapq.heappop(likeliest)
+            parent, d = path[:-1], len(path)
+            if not tree[parent]:  # the draft has to expand the parent: the first of a new level, or a further one
+                takes += level if d > levels else node
+            levels = max(levels, d)
+            tree[parent] += 1
+            tree[path] = 0
+            tokens -= chance
+            if (speedup := tokens / (takes + beta(n + 1))) > best_speedup:
+                best, best_speedup = to_shape(tree, ()), speedup
+            if path[-1] + 1 < len(chances[d - 1]):  # its next sibling
+                sibling = chance * chances[d - 1][path[-1] + 1] / max(chances[d - 1][path[-1]], 1e-9)
+                heapq.heappush(likeliest, (sibling, (*parent, path[-1] + 1)))
+            if d < depth:  # its first child
+                heapq.heappush(likeliest, (chance * chances[d][0], (*path, 0)))
+    return best, best_speedup
+
+
+def to_shape(tree: dict, path: tuple) -> Shape:
+    return tuple(to_shape(tree, (*path, rank)) for rank in range(tree[path]))
+
+
+class AutoTree(AutoK):
+    """Chooses the shape of a tree. decode() is tree_speculative_sampling with this object as its shape."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(DEPTH, *args, **kwargs)
+        self.node = Cost()  # a further node of a level; draft is a level of one node
+        # Discounted counts by depth and rank, begun as if 2.5 of 3 first children had passed, and half of the others.
+        self.tested = [[3.0] * RANKS] + [[0.0] * RANKS for _ in range(DEPTH - 1)]
+        self.passed = [[2.5] + [1.5] * (RANKS - 1)] + [[0.0] * RANKS for _ in range(DEPTH - 1)]
+        self.shape, self.settled = (), 0
+
+    def __call__(self) -> Shape:
+        shape = super().__call__()
+        return ((),) * shape if isinstance(shape, int) else shape  # AutoK's 0 or 1 is a tree of as many nodes
+
+    def best(self) -> Shape:
+        self.settled -= 1
+        if not self.further.timed:
+            return ((),)
+        if self.settled < 0:
+            row, share = self.row() or 1.0, self.proposed / self.asked
+            further = share * self.further() / row
+            costs = self.draft() / row, self.node() / row, lambda rows: 1 + (rows - 1) * further
+            self.shape, _ = best_shape([*self.chances(share)], *costs)
+            self.settled = SETTLED
+        return self.shape
+
+    def chances(self, share: float) -> Iterator[list[float]]:
+        """For each depth, the chance of each rank that it is the child walked to. Later depths lean on those before."""
+        a, lean = [0.0] * RANKS, 0
+        for passed, tested in zip(self.passed, self.tested, strict=True):
+            a = [(p + lean * above) / (n + lean) for p, n, above in zip(passed, tested, a, strict=True)]
+            chances, left = [], share
+            for chance in a:
+                chances.append(left * chance)
+                left -= chances[-1]
+            yield chances
+            lean, share = LEAN, 1.0
+
+    def decode(self, x, draft: Callable, target_model: Callable, N: int, rng, **options) -> Iterator[TreeStep]:
+        """tree_speculative_sampling(x, draft, target_model, N, shape=self, rng, **options), watched."""
+        took = {}
+
+        def timed_draft(x, shape):
+            start = self.clock()
+            tree = draft(x, shape) if shape else Tree([int(x[-1])])
+            took["draft"] = shape, tree, self.clock() - start
+            return tree
+
+        def timed_target(x, tree):
+            start = self.clock()
+            rows = target_model(x, tree)
+            took["target"] = self.clock() - start
+            return rows
+
+        self.prefilled = False
+        for step in tree_speculative_sampling(x, timed_draft, timed_target, N, self, rng, **options):
+            (shape, tree, drafting), scoring = took["draft"], took["target"]
+            if self.prefilled:
+                self.time_tree(shape, tree, step, drafting, scoring)
+            elif shape and not self.first_draft:
+                self.first_draft = drafting, len(x)
+            if shape:
+                self.count_tree(tree, step)
+            self.prefilled = True
+            yield step
+
+    def time_tree(self, shape: Shape, tree: Tree, step: TreeStep, drafting: float, scoring: float) -> None:
+        levels, branching = depth(shape), sum(map(bool, tree.children))
+        further = max(0, branching - levels)  # nodes that were expanded beside another
+        if further and not self.node.timed:
+            self.node.add(drafting - levels * self.draft(), further)
+        self.time(levels, step, max(0.0, drafting - further * self.node()), scoring)
+
+    def count_tree(self, tree: Tree, step: TreeStep) -> None:
+        """Counts which children were met and which were accepted."""
+        self.asked, self.proposed = DISCOUNT * self.asked + 1, DISCOUNT * self.proposed + (step.drafted > 0)
+        for counts in self.tested + self.passed if step.drafted else ():
+            counts[:] = [DISCOUNT * count for count in counts]
+        node = 0
+        for d, child in enumerate([*step.path, None]):
+            for rank, met in enumerate(tree.children[node][:RANKS] if d < DEPTH else ()):
+                self.tested[d][rank] += 1
+                self.passed[d][rank] += met == child
+                if met == child:
+                    break
+            node = child or 0
+
+
+def depth(shape: Shape) -> int:
+    return 1 + max(map(depth, shape)) if shape else 0

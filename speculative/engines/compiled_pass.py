@@ -1,0 +1,150 @@
+"""The compiled pass from Python: the memory it works on, the call, and the threads that all models share."""
+
+import functools
+from collections.abc import Callable
+
+import numpy as np
+from numba import typeof, types
+
+from speculative.engines import kernels
+from speculative.engines.compiled import CHUNK, JOB, LAYER, PRIVATE, padded, padded_to_tiles, work
+from speculative.engines.kernels import LANES, PER_K, ROWS, STEP
+from speculative.engines.packed import DTYPES, PackedWeight, aligned
+from speculative.engines.team import Team
+
+
+@functools.cache
+def make_team(n_threads: int) -> Team:
+    return Team(n_threads, work, JOB)
+
+
+def choose_team(n_threads: int) -> Team:
+    """n threads; or one alone, while the machine is too busy for more. No bit of what they compute depends on that."""
+    team = make_team(n_threads)
+    return team if team.has_cores() else make_team(1)
+
+
+def compile_all() -> None:
+    work.compile((types.int64, types.int64, typeof(np.zeros(1, JOB)), types.int64))
+
+
+def layout(dtype: str) -> tuple[int, int, int]:
+    """Of tiles of a dtype: output channels; inputs that lie side by side for each; and those that fill up a step."""
+    which = list(DTYPES).index(dtype)
+    return LANES, PER_K[which], STEP[which]
+
+
+def fill(struct, values, keep):
+    """Fills a struct's fields from a dict with the same names; of arrays it takes the addresses, and keeps them alive.
+
+    struct: a record of NumPy; keep: a list that lives as long as the struct.
+    """
+    for name in struct.dtype.names:
+        value = values[name]
+        if isinstance(value, dict):
+            fill(struct[name], value, keep)
+        elif isinstance(value, PackedWeight):
+            n_in, n_out = value.shape
+            numbers = {"dtype": list(DTYPES).index(value.dtype), "n_in": n_in, "n_out": n_out}
+            scale = 0 if value.scale is None else value.scale
+            fill(struct[name], {"tiles": value.tiles, "scale": scale, **numbers}, keep)
+        elif isinstance(value, np.ndarray):
+            keep.append(np.ascontiguousarray(value))
+            struct[name] = keep[-1].ctypes.data
+        else:
+            struct[name] = value
+
+
+class CompiledPass:
+    """cached.PlainPass's twin: gpt2 with packed weights, and a cache of its own."""
+
+    def __init__(self, params: dict, hparams: dict, team: Callable[[], Team]):
+        """team() gives the threads of the next call."""
+        n_embd, n_layer, n_head = (hparams[name] for name in ("n_embd", "n_layer", "n_head"))
+        n_room, d_head = padded_to_tiles(hparams["n_ctx"]), n_embd // n_head
+        self.n_vocab, self.n_embd, self.length, self.team, self.kept = hparams["n_vocab"], n_embd, 0, team, []
+        blocks = np.zeros(n_layer, LAYER)
+        for struct, block in zip(blocks, params["blocks"], strict=True):
+            fill(struct, block, self.kept)
+        no_norm = {"g": 0, "b": 0}
+        self.x = aligned((CHUNK, padded(n_embd)), np.float32)
+        self.buffers = {
+            "x": self.x,
+            "qkv": aligned((CHUNK, padded(3 * n_embd)), np.float32),
+            "a": aligned((CHUNK, padded(n_embd)), np.float32),
+            "hidden": aligned((CHUNK, padded(4 * n_embd)), np.float32),
+            "prepared": aligned((CHUNK, padded(4 * n_embd)), np.float32),
+            "keys": aligned((n_layer, n_head, n_room, d_head), np.float32),
+            "values": aligned((n_layer, n_head, hparams["n_ctx"], padded_to_tiles(d_head)), np.float32),
+        }
+        self.job = np.zeros(1, JOB)
+        self.fields = {
+            **{name: hparams[name] for name in ("n_layer", "n_head", "n_embd", "n_ctx")},
+            **{"blocks": blocks, "wte": params["wte"].T, "wpe": params["wpe"], "ln_f": params["ln_f"]},
+            **{"no_norm": no_norm, "multiply": kernels.tile_product.address, **self.buffers},
+        }
+        self.n_threads = 0
+
+    def share(self, n_threads: int) -> None:
+        """Gives each thread memory of its own."""
+        n_room, width = padded_to_tiles(self.fields["n_ctx"]), padded(4 * self.n_embd)
+        shapes = {
+            "sums": (CHUNK, LANES),
+            "row": (width,),
+            "prepared": (CHUNK, width),
+            "queries": (ROWS, self.n_embd),
+            "scores": (ROWS, n_room),
+            "path": (n_room,),
+            "totals": (ROWS,),
+        }
+        privates, self.kept_private = np.zeros(n_threads, PRIVATE), []
+        for private in privates:
+            fill(private, {name: aligned(shape, np.float32) for name, shape in shapes.items()}, self.kept_private)
+        call = dict.fromkeys(("tokens", "positions", "sees", "n_seen", "n_rows", "n_past", "n_last", "logits"), 0)
+        fields = {**self.fields, "privates": privates, "n_threads": n_threads, **call}
+        fill(self.job[0], fields, self.kept_private)
+        self.n_threads = n_threads
+
+    def move(self, slots: np.ndarray, to: int) -> None:  # [n]
+        """As KVCache.move."""
+        keys, values = self.buffers["keys"], self.buffers["values"]
+        keys = keys.reshape(*keys.shape[:2], -1, keys.shape[3], LANES)  # [n_layer, n_head, n_tiles, d_head, LANES]
+        values = values.reshape(
+            *values.shape[:2], -1, values.shape[2], LANES
+        )  # [n_layer, n_head, d_tiles, n_ctx, LANES]
+        there = np.arange(to, to + len(slots))
+        keys[:, :, there // LANES, :, there % LANES] = keys[:, :, slots // LANES, :, slots % LANES]
+        values[:, :, :, there] = values[:, :, :, slots]
+
+    def __call__(self, tokens, n_last: int, positions=None, sees=None) -> np.ndarray:  # [n] -> [n_last, n_vocab]
+        """The tokens come after the first `length`, whose keys and values are known. In a tree, positions [n] and sees
+        [n, length + n] say where they stand and which others they see. Then hidden [n_last,
+        n_embd] is what the last block gave for the last n_last of them. Raises UserError where a thread dies, and
+        ValueError for what is no token or does not fit, as compiled code looks up whatever it is given."""
+        team = self.team()
+        if self.n_threads != team.n_threads:
+            self.share(team.n_threads)
+        tokens = np.ascontiguousarray(tokens, np.int64)  # [n]
+        if self.length + len(tokens) > self.fields["n_ctx"] or np.any((tokens < 0) | (tokens >= self.n_vocab)):
+            n_ctx = self.fields["n_ctx"]
+            raise ValueError(
+                f"there are {n_ctx} positions and {self.n_vocab} tokens: one was asked for that is not there"
+            )
+        positions = np.arange(self.length, self.length + len(tokens)) if positions is None else positions  # [n]
+        positions = np.ascontiguousarray(positions, np.int64)  # [n]
+        sees = None if sees is None else np.ascontiguousarray(sees, np.uint8)  # [n, length + n]
+        logits = np.empty((n_last, self.n_vocab), np.float32)  # [n_last, n_vocab]
+        self.hidden = np.empty((n_last, self.n_embd), np.float32)  # [n_last, n_embd]
+        n_before = len(tokens) - n_last  # tokens whose logits are not wanted
+        n_chunks, job = -(-len(tokens) // CHUNK), self.job[0]
+        for chunk in range(n_chunks):
+            first, end = (len(tokens) * i // n_chunks for i in (chunk, chunk + 1))
+            wanted = slice(max(0, first - n_before), max(0, end - n_before))
+            job["tokens"], job["positions"] = tokens[first:].ctypes.data, positions[first:].ctypes.data
+            job["sees"], job["n_seen"] = (0, 0) if sees is None else (sees[first:].ctypes.data, sees.shape[1])
+            job["n_rows"], job["n_past"] = end - first, self.length
+            job["n_last"], job["logits"] = wanted.stop - wanted.start, logits[wanted].ctypes.data
+            team.run(self.job)
+            self.hidden[wanted] = self.x[end - first - job["n_last"] : end - first, : self.n_embd]
+            self.length += end - first
+        return logits

@@ -1,0 +1,108 @@
+"""filters.py and the steps of sampling.py in jax.numpy: from logits to a distribution, from that to a token.
+
+They are exact to float32: whatever a token's probability is, 2e-7 or 1e-30, it is drawn that often, but for a relative
+error of some 1e-6. A vocabulary of 50,257 needs that. In a tail of such tokens each counts for little and all of them
+for much, and a random number of 23 bits, as jax.random.uniform gives, does not know of anything below 1e-7.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+# ---- From logits to a distribution -----------------------------------------------------------------------------------
+
+
+def to_distribution(logits, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None):
+    """filters.to_distribution, in jax.numpy: [n, n_vocab] -> [n, n_vocab]. The last two steps cannot be shared, since
+    arrays cannot be changed in place here, and how many candidates there are must not change a shape.
+
+    Probabilities are summed in float32, in NumPy in float64: a token on the very edge of the nucleus may differ.
+    """
+    if temperature == 0:
+        return jax.nn.one_hot(jnp.argmax(logits, axis=-1), logits.shape[-1], dtype=logits.dtype)
+    if top_k is not None and top_k < logits.shape[-1]:
+        kth = lax.top_k(logits, top_k)[0][:, -1:]  # [n, 1]
+        logits = jnp.where(logits >= kth, logits, -jnp.inf)
+    temperature = min(max(temperature, 2.0**-126), 2.0**126)
+    p = jax.nn.softmax((logits - jnp.max(logits, axis=-1, keepdims=True)) / temperature)  # [n, n_vocab]
+    if top_p is not None and top_p < 1:
+        p = jnp.where(p >= nucleus_edge(p, top_p), p, 0)
+        p /= jnp.sum(p, axis=-1, keepdims=True)
+    return p
+
+
+def nucleus_edge(p, top_p):  # [n, n_vocab] -> [n, 1]
+    """The smallest probability in each row's nucleus: the largest that has top_p above it and at it.
+
+    Floats that are not negative are ordered as the integers that their bits spell. So the edge's bits are found by
+    bisection, the highest first: 31 sums over the row, where sorting it takes several times as long.
+    """
+    enough = top_p * jnp.sum(p, axis=-1, keepdims=True)  # [n, 1]
+
+    def set_bit(i, edge):  # [n, 1]
+        higher = edge | (1 << (30 - i))
+        above = jnp.where(p >= lax.bitcast_convert_type(higher, jnp.float32), p, 0)  # [n, n_vocab]
+        return jnp.where(jnp.sum(above, axis=-1, keepdims=True) >= enough, higher, edge)
+
+    edge = lax.bitcast_convert_type(lax.fori_loop(0, 31, set_bit, jnp.zeros((len(p), 1), jnp.int32)), jnp.float32)
+    return jnp.fmin(edge, jnp.max(p, axis=-1, keepdims=True))  # where top_p is 0, nothing at all would be enough
+
+
+# ---- From a distribution to a token ----------------------------------------------------------------------------------
+
+
+def uniform(key, shape: tuple):  # -> [*shape]
+    """Random numbers between 0 and 1, which are as fine near 0 as a float32 is, down to 2^-40."""
+    high, low = jax.random.bits(key, (2, *shape), jnp.uint32).astype(jnp.float32)  # [*shape] each
+    return high * 2.0**-32 + (low + 0.5) * 2.0**-64
+
+
+def exponential(key, shape: tuple):  # -> [*shape]
+    """Waiting times of mean 1. Half of them are below the median: those are made of u near 1, the others of u near 0,
+    so that both the shortest and the longest are exact."""
+    coin, key = jax.random.split(key)
+    u = uniform(key, shape) / 2
+    return jnp.where(jax.random.bernoulli(coin, shape=shape), -jnp.log1p(-u), -jnp.log(u))
+
+
+def race(p, key):  # [n] -> index
+    """One index, drawn with probability p / Σ p: that of the shortest waiting time, if p are the rates."""
+    return jnp.argmin(jnp.where(p > 0, exponential(key, p.shape) / (p / jnp.max(p)), jnp.inf))
+
+
+def sample(p, key):  # [n_vocab], need not sum to 1 -> id
+    """One id from the distribution p; never one of probability 0.
+
+    The vocabulary is cut into √n_vocab stretches of equal length: a first race draws one of them by its sum, a second
+    an id within it. So a few hundred random numbers do for a vocabulary. A stretch's sum is off by at most log2 of its
+    length roundings, and nothing is ever added up to 1, where a float32 is no finer than 6e-8.
+    """
+    first, second = jax.random.split(key)
+    width = math.isqrt(len(p) - 1) + 1
+    stretches = jnp.pad(p, (0, width * width - len(p))).reshape(width, width)
+    i = race(jnp.sum(stretches, axis=-1), first)
+    return (i * width + race(stretches[i], second)).astype(jnp.int32)
+
+
+def greedy_sample(p, key):  # [n_vocab] -> id
+    """The same for temperature 0, where p is one-hot, without a random number."""
+    return jnp.argmax(p).astype(jnp.int32)
+
+
+def accept(x_draft, p, q, k, key, lenience=1.0, sample=sample):  # [K], [K, n_vocab], [K + 1, n_vocab]
+    """Steps 3 and 4 of the loop: how many of the first k drafts are accepted, and the token that follows them.
+
+    Sampling max(0, q - p) after a rejection and q after none are one thing, if p is 0 where nothing was drafted.
+    """
+    u_key, sample_key = jax.random.split(key)
+    i = jnp.arange(len(x_draft))  # [K]
+    u = uniform(u_key, x_draft.shape)  # [K]
+    passes = (u * lenience * p[i, x_draft] < q[i, x_draft]) & (i < k)  # [K], strict: at u = 0, q = 0 must not pass
+    accepted = jnp.sum(jnp.cumprod(passes.astype(jnp.int32)))  # those before the first that does not pass
+    q = q[accepted]  # [n_vocab]
+    p = jnp.pad(p, ((0, 1), (0, 0)))[accepted]  # [n_vocab]
+    residual = jnp.maximum(q - jnp.where(accepted < k, p, 0), 0)  # [n_vocab]
+    token = sample(jnp.where(jnp.any(residual > 0), residual, q), sample_key)
+    return accepted, token

@@ -1,0 +1,109 @@
+"""The law of the JAX engine's sampler at the size where it is used: GPT-2's vocabulary of 50,257."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from speculative import filters
+from speculative.engines import jax_sampling
+from speculative.engines.jax_sampling import accept, sample, to_distribution
+
+N_VOCAB = 50257
+TAIL = 50000  # tokens, of 2e-7 each: 1% together
+
+
+def with_a_tail(seed=0):  # -> [n_vocab]
+    """A few hundred tokens that have 99%, and a tail, in random places."""
+    rng = np.random.default_rng(seed)
+    p = np.full(N_VOCAB, 2e-7)
+    p[rng.permutation(N_VOCAB)[: N_VOCAB - TAIL]] = 0.99 * rng.dirichlet(np.ones(N_VOCAB - TAIL))
+    return p.astype(np.float32)
+
+
+def draw(p, n, seed, sample=sample):  # -> [n]
+    """n ids, some thousand of them at a time."""
+    keys = jax.random.split(jax.random.key(seed), n)
+    return np.asarray(jax.jit(lambda keys: jax.lax.map(partial(sample, p), keys, batch_size=1000))(keys))
+
+
+def deviation(count, n, chance):
+    """How many standard deviations a count is from its mean."""
+    return (count - n * chance) / np.sqrt(n * chance * (1 - chance))
+
+
+def chi_square(ids, p, n_bins=50):
+    """Of ids that were drawn from p, in bins of about equal probability, less its mean and over its deviation."""
+    p = np.asarray(p, np.float64) / np.sum(p, dtype=np.float64)
+    bins = np.minimum(((np.cumsum(p) - p / 2) * n_bins).astype(int), n_bins - 1)  # [n_vocab]
+    expected = len(ids) * np.bincount(bins, p, n_bins)
+    found = np.bincount(bins[ids], minlength=n_bins)
+    full = expected > 5
+    return (np.sum((found - expected)[full] ** 2 / expected[full]) - full.sum() + 1) / np.sqrt(2 * (full.sum() - 1))
+
+
+def test_the_shortest_waiting_times_are_as_frequent_as_they_should_be():
+    """Of 16 million of them 1.6 are below 1e-7, and 16, 160, ... below 1e-6, 1e-5, ...; the longest likewise."""
+    n = 2**24
+    waiting = np.sort(np.asarray(jax.jit(partial(jax_sampling.exponential, shape=(n,)))(jax.random.key(0))))
+    assert waiting[0] > 0 and np.isfinite(waiting[-1]) and len(np.unique(waiting[:1000])) == 1000
+    for chance in (1e-6, 1e-5, 1e-4, 0.1):
+        assert abs(deviation(np.searchsorted(waiting, -np.log1p(-chance)), n, chance)) < 4
+        assert abs(deviation(n - np.searchsorted(waiting, -np.log(chance)), n, chance)) < 4
+
+
+@pytest.mark.slow
+def test_a_tail_of_improbable_tokens_is_drawn_as_often_as_it_should_be():
+    p, n = with_a_tail(), 200_000
+    ids = draw(jnp.asarray(p), n, seed=1)
+    in_tail = p[ids] == np.float32(2e-7)
+    chance = float(p[p == np.float32(2e-7)].sum(dtype=np.float64) / p.sum(dtype=np.float64))
+    assert abs(deviation(in_tail.sum(), n, chance)) < 4
+    assert chi_square(ids, p) < 4
+    [places] = np.nonzero(p == np.float32(2e-7))
+    assert abs(chi_square(np.searchsorted(places, ids[in_tail]), np.ones(TAIL))) < 4  # spread evenly over the tail
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("alike", [True, False], ids=["q = p but for the tail", "another q"])
+def test_a_resampled_token_is_the_targets_over_the_whole_vocabulary(alike):
+    """What follows one draft, accepted or resampled. In the first case, the residual is the tail and nothing else."""
+    q, p = with_a_tail(), with_a_tail(seed=5)
+    if alike:
+        p = np.where(q == np.float32(2e-7), 0, q)
+        p /= p.sum()
+    n = 40_000
+
+    def first(q, key):
+        draft_key, key = jax.random.split(key)
+        x_draft = sample(jnp.asarray(p), draft_key)[None]  # [1]
+        accepted, token = accept(x_draft, jnp.asarray(p)[None], jnp.stack([q, q]), 1, key)
+        return jnp.where(accepted, x_draft[0], token)
+
+    keys = jax.random.split(jax.random.key(2), n)
+    ids = np.asarray(jax.jit(lambda keys: jax.lax.map(partial(first, jnp.asarray(q)), keys, batch_size=50))(keys))
+    chance = float(q[q == np.float32(2e-7)].sum(dtype=np.float64) / q.sum(dtype=np.float64))
+    assert abs(deviation((q[ids] == np.float32(2e-7)).sum(), n, chance)) < 4
+    assert chi_square(ids, q) < 4
+
+
+@pytest.mark.slow
+def test_the_edge_of_the_nucleus_over_the_whole_vocabulary():
+    """The edge lies within the tail's neighbours; what is left is distributed as NumPy's filter says."""
+    rng = np.random.default_rng(3)
+    logits = (2.5 * rng.standard_normal((1, N_VOCAB))).astype(np.float32)
+    p = np.asarray(to_distribution(jnp.asarray(logits), 0.9, top_p=0.95))
+    expected = filters.to_distribution(logits, 0.9, top_p=0.95)
+    unlike = np.flatnonzero((p > 0) != (expected > 0))
+    edge = expected[expected > 0].min()
+    full = filters.to_distribution(logits, 0.9)[0]
+    assert len(unlike) <= 2 and np.allclose(full[unlike], edge * 0.95, rtol=1e-3)
+    n = 100_000
+    ids = draw(jnp.asarray(p[0]), n, seed=4)
+    assert np.all(p[0, ids] > 0)
+    assert chi_square(ids, expected[0]) < 4
+    least = (expected[0] > 0) & (expected[0] < 4 * edge)  # the tokens next to the edge, each rarer than 1e-4
+    chance = float(expected[0, least].sum(dtype=np.float64))
+    assert expected[0, least].max() < 1e-4 and abs(deviation(least[ids].sum(), n, chance)) < 4

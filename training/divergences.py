@@ -1,0 +1,49 @@
+"""How far the draft's distribution p is from the target's q: four divergences that a draft can learn to make small.
+
+    kl           KL(q ‖ p) = Σ q log(q / p)        from the target to the draft ("forward")
+    reverse_kl   KL(p ‖ q) = Σ p log(p / q)        from the draft to the target
+    jsd          (KL(q ‖ m) + KL(p ‖ m)) / 2       from both to their middle, m = (p + q) / 2
+    tvd          Σ |p - q| / 2 = 1 - α             the same in both directions
+
+kl is dear where the target has a token that the draft lacks: a draft that cannot be the target covers all of it, and
+is too broad. reverse_kl is dear where the draft has a token that the target lacks: such a draft keeps to what it can
+match, and is too narrow. jsd lies between them and is at most log 2. tvd is what speculative decoding pays: the chance
+that a drafted token is rejected (Leviathan et al. 2023, section 3.2). Its gradient knows only on which side of q each
+p lies, and fades where p is nearly 0.
+
+The gradients are those of the divergence at the tokens of a given text. Where the draft wrote the text, that is not the
+gradient of the expected divergence: a change of the draft also changes what it writes, and
+
+    d/dθ E[D(x)] = E[dD(x)/dθ] + E[D(x) d log p(x)/dθ],   x drawn from p
+
+of which the second term is left out. It would need many samples, for it is noisy. So the draft is taught to do better
+on the text that it writes, never to write text on which it does better. (Agarwal et al. 2023, section 3, leave it out
+too; Zhou et al. 2023 name these four, tvd in a form with less noise.)
+"""
+
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import xlogy
+
+TINY = float(np.finfo(np.float32).tiny)  # stands for a probability that float32 rounds to 0
+
+
+def kl(log_p, q):  # [n, n_vocab] twice -> [n], nats
+    return (xlogy(q, q) - q * log_p).sum(-1)
+
+
+def reverse_kl(log_p, q):  # [n, n_vocab] twice -> [n], nats
+    return (jnp.exp(log_p) * (log_p - jnp.log(jnp.maximum(q, TINY)))).sum(-1)
+
+
+def jsd(log_p, q):  # [n, n_vocab] twice -> [n], nats
+    p = jnp.exp(log_p)  # [n, n_vocab]
+    log_m = jnp.log(jnp.maximum((p + q) / 2, TINY))  # [n, n_vocab]
+    return (xlogy(q, q) - q * log_m + p * (log_p - log_m)).sum(-1) / 2
+
+
+def tvd(log_p, q):  # [n, n_vocab] twice -> [n], from 0 to 1
+    return abs(jnp.exp(log_p) - q).sum(-1) / 2
+
+
+DIVERGENCES = {"kl": kl, "reverse_kl": reverse_kl, "jsd": jsd, "tvd": tvd}
