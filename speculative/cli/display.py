@@ -13,7 +13,7 @@ from speculative.engines import memory
 from speculative.measure import report
 from speculative.measure.document import document
 from speculative.measure.figures import figures
-from speculative.measure.files import write_json, write_text
+from speculative.measure.files import ESCAPED, write_json, write_text
 from speculative.measure.machine import read_bandwidth
 from speculative.measure.page import page
 from speculative.measure.recorder import Iteration, Recorder, origins
@@ -27,7 +27,7 @@ STYLES = {"accepted": "green", "resampled": "red underline", "bonus": "cyan bold
 # Control characters that a model may write, and those that turn the direction of text, are shown and not obeyed.
 SHOWN = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"} | {127: "\u2421"}
 SHOWN |= {code: f"\\x{code:02x}" for code in range(0x80, 0xA0)}
-SHOWN |= {code: f"\\u{code:04x}" for code in (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))}
+SHOWN = ESCAPED | SHOWN
 
 
 class Display:
