@@ -46,7 +46,7 @@ def noted(folder: str | Path) -> dict[str, dict]:
         with open(path, encoding="utf-8") as f:
             files = json.load(f)
         return {name: {"bytes": int(about["bytes"]), "sha256": str(about["sha256"])} for name, about in files.items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, OverflowError, TypeError, KeyError, AttributeError, RecursionError) as error:
         fault = f"damaged ({first_line(error)})"
         raise UserError(f"{path}: {fault}; delete it, and the files of this model are read unchecked") from error
 
