@@ -21,18 +21,16 @@ import numpy as np
 from benchmarks.common import PROMPTS, Pair, Parser, Setting, count, ms_per_token, recorder_of, table
 from benchmarks.sweep import COLORS, INK, draw
 from speculative.cli.exits import guarded
-from speculative.cli.models import create_model_fn
 from speculative.cli.texts import read_prompts
-from speculative.engines.jax_engine import keep_compiled, map_params
-from speculative.engines.packed import packer
+from speculative.engines.jax_engine import keep_compiled
 from speculative.errors import UserError
-from speculative.filters import to_distribution
 from speculative.measure.figures import counts
 from speculative.measure.machine import machine
 from training.distil import RATE, load_on_device, read_beginnings
 from training.divergences import DIVERGENCES
 from training.files import as_float16
 from training.network import load_gpt2
+from training.online import numpy_model
 from training.recipe import TEXTS, Model, Recipe, distil, held_out_lessons, mean_acceptance
 from utils import load_encoder_and_hparams
 
@@ -60,9 +58,7 @@ def checkpoint_of(folder, divergence, text, seed):
 
 def decoded(pair, hparams, params, temperature, prompts, n_tokens, repeat):
     """-> (tokens per iteration, speedup) of a draft with these parameters, the median over the prompts."""
-    to_probs = partial(to_distribution, temperature=temperature)
-    params = map_params(lambda name, array: packer("float32")(name, np.asarray(array)), params)
-    pair.draft = create_model_fn(params, hparams, to_probs)
+    pair.draft = numpy_model(params, hparams, temperature)
     pair.models = [pair.target, pair.draft]
     runs, speedups = [], []
     for i, prompt in enumerate([prompts[0], *prompts]):

@@ -32,7 +32,7 @@ class AutoK:
         # A draft token; a token that the drafter has to catch up on; a row of the target; each additional row.
         self.draft, self.feed, self.row, self.further = Cost(), Cost(), Cost(), Cost()
         # Discounted counts by position, begun as if 2.5 of 3 first drafts had passed.
-        self.tried, self.accepted = [3.0] + [0.0] * (K_max - 1), [2.5] + [0.0] * (K_max - 1)
+        self.tested, self.accepted = [3.0] + [0.0] * (K_max - 1), [2.5] + [0.0] * (K_max - 1)
         self.asked = self.proposed = 1.0  # discounted counts of windows: a drafter may have nothing to propose
         self.first_draft = None  # (seconds, tokens of the prompt) of the first window
         self.since, self.behind = 0.0, 0  # seconds of autoregressive decoding since the last window, and its tokens
@@ -56,10 +56,10 @@ class AutoK:
         return K if self.further.timed else min(K, 1)
 
     def acceptance(self) -> Iterator[float]:
-        """a_1, a_2, ...: later positions are tried less often, and lean on the one before."""
+        """a_1, a_2, ...: later positions are tested less often, and lean on the one before."""
         a, lean = 0.0, 0
-        for accepted, tried in zip(self.accepted, self.tried, strict=True):
-            a, lean = (accepted + lean * a) / (tried + lean), LEAN
+        for accepted, tested in zip(self.accepted, self.tested, strict=True):
+            a, lean = (accepted + lean * a) / (tested + lean), LEAN
             yield a
 
     def decode(self, x, draft: Callable, target_model: Callable, N: int, rng, **options) -> Iterator[Step]:
@@ -112,5 +112,5 @@ class AutoK:
         n, met = step.accepted, min(step.drafted, step.accepted + 1)
         self.asked, self.proposed = DISCOUNT * self.asked + 1, DISCOUNT * self.proposed + (met > 0)
         if met > 0:
-            self.tried = [DISCOUNT * count + (i < met) for i, count in enumerate(self.tried)]
+            self.tested = [DISCOUNT * count + (i < met) for i, count in enumerate(self.tested)]
             self.accepted = [DISCOUNT * count + (i < n) for i, count in enumerate(self.accepted)]

@@ -139,15 +139,13 @@ def tree_speculative_sampling(
 def chances(tree: Tree, q, path: Sequence[int], lenience: float = 1.0) -> list[float]:  # q [1 + n_nodes, n_vocab]
     """At each node of a walk that has children: the chance that one of them is accepted."""
     found = []
-    for node in [0, *path]:
-        left, rejected = q[node], 1.0  # [n_vocab], and the chance that all children so far are
-        for child in tree.children[node]:
-            p = tree.p[child]
-            rejected *= 1 - float(np.sum(np.minimum(p, left / lenience)))
-            residual = max_fn(left - p)
-            left = residual if residual.any() else left
-        if tree.children[node]:
-            found.append(1 - rejected)
+    for walked in [0, *path]:
+        rest, all_rejected = q[walked], 1.0  # [n_vocab]; what is left of q, and the chance of being there
+        for p in (tree.p[child] for child in tree.children[walked]):
+            all_rejected *= 1 - float(np.sum(np.minimum(p, rest / lenience)))
+            rest = less if (less := max_fn(rest - p)).any() else rest
+        if tree.children[walked]:
+            found.append(1 - all_rejected)
     return found
 
 

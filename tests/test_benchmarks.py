@@ -306,6 +306,36 @@ def test_accelerator(monkeypatch, tiny_pair, capsys, tmp_path):
     assert len(capsys.readouterr().out.splitlines()) == 1 + 1 + 2
 
 
+PROGRAM = """HloModule two_loops
+
+%draft (p: f32[2]) -> f32[2] {
+  %p = f32[2]{0} parameter(0)
+  ROOT %fusion.1 = f32[2]{0} fusion(%p), kind=kLoop, calls=%fused
+}
+
+%iteration (p.1: (f32[2], s32[])) -> (f32[2], s32[]) {
+  %p.1 = (f32[2]{0}, s32[]) parameter(0)
+  %x = f32[2]{0} get-tuple-element(%p.1), index=0
+  %drafts = f32[2]{0} while(%x), condition=%c, body=%draft, backend_config={"known_trip_count":{"n":"3"}}
+  %sum = (f32[2]{0}, f32[2]{0}) all-reduce-start(%drafts), to_apply=%add
+  %sum.1 = f32[2]{0} all-reduce-done(%sum)
+  ROOT %t = (f32[2]{0}, s32[]) tuple(%sum.1, %i)
+}
+
+ENTRY %main.7 (x: f32[2]) -> f32[2] {
+  ROOT %run = (f32[2]{0}, s32[]) while(%init), condition=%c, body=%iteration
+}
+"""
+
+
+def test_kernels_of_a_compiled_loop_are_counted():
+    """Three drafts of one kernel each, and an all-reduce, which is one."""
+    ahead_of_time = pytest.importorskip("benchmarks.ahead_of_time")
+    bodies = ahead_of_time.computations(PROGRAM)
+    assert list(bodies) == ["draft", "iteration", "main.7"]
+    assert [ahead_of_time.kernels(bodies, name) for name in bodies] == [1, 4, 4]
+
+
 BAD = [
     ("sweep", "--K 0", "--K: must be a whole number of at least 1, or auto"),
     ("sweep", "--n_tokens 9", "--n_tokens must be at least 10"),
@@ -316,6 +346,8 @@ BAD = [
     ("kernels", "--json no/such/folder.json", "cannot write to no/such/folder.json"),
     ("kernels", "nowhere --peers", "there is no"),
     ("accelerator", "--B 3 --data_parallel 2", "--B: each must be a multiple of --data_parallel, 2"),
+    ("ahead_of_time", "--mesh 999", "--mesh 999 needs 999 devices, and there"),
+    ("ahead_of_time", "--topology v0:2x2", "jax cannot compile for v0:2x2"),
     ("accelerator", "--n_tokens 1", "--n_tokens: must be a whole number of at least 2"),
 ]
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from tiny import convert, first_layer, logits_themselves, random_params
 
+from benchmarks.ahead_of_time import computations
 from speculative import filters
 from speculative.drafters import model_drafter
 from speculative.engines import jax_engine, jax_sampling, packed
@@ -156,6 +157,14 @@ def test_int8_is_a_quarter_of_the_bytes_and_as_near_as_on_numpy(params, networks
         np.abs(logits - expected).max() for logits in (JaxModel(network, logits_themselves)(x, 4), on_numpy(x, 4))
     )
     assert 1e-4 < error < 1.5 * of_numpy < 0.1 * np.abs(expected).max()
+    model = JaxModel(network, partial(filters.to_distribution, temperature=0.0))
+    prompts = [x[:5], x[:9]]
+    together = by_prompt(DeviceDecoder(network, network).batch(prompts, 4, 2, seed=0), 2)
+    for x, rows in zip(prompts, together, strict=True):
+        alone = [
+            token for step in autoregressive_sampling(x, model, 4, np.random.default_rng(0)) for token in step.tokens
+        ]
+        assert [token for row in rows for token in row.step.tokens] == alone
 
 
 def test_a_model_can_be_placed_as_it_is_read(params, networks):
@@ -384,12 +393,6 @@ def test_the_prefill_is_shared_by_decodes_of_the_same_prompt(networks, monkeypat
     assert [tokens(seed) for seed in range(3)] == alone and len(prefills) == 4
     tokens(0, x[:6])
     assert len(prefills) == 5
-
-
-def computations(program):
-    """A compiled program's text -> {name: its lines}."""
-    found = re.findall(r"^(?:ENTRY )?%?([\w.-]+) [^\n]*\{\n(.*?)^\}", program, re.MULTILINE | re.DOTALL)
-    return {name: body.splitlines() for name, body in found}
 
 
 @pytest.mark.parametrize("K", [0, 4])

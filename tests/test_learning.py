@@ -27,6 +27,7 @@ def command(tiny_pair, tmp_path, monkeypatch):
     return run
 
 
+@pytest.mark.slow
 def test_the_grid_goes_on_where_it_was_interrupted(command, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(distillation, "DIVERGENCES", {"jsd": None})
     monkeypatch.setattr(distillation, "TEXTS", ("target", "draft"))

@@ -70,7 +70,7 @@ def test_a_batch_is_its_prompts(run_json, tmp_path):
     assert [prompt["text"] for prompt in document["prompts"]] == prompts and document["prompt"]["text"] == PROMPTS[0]
     assert tokens_of(document) == tokens_of(document, "autoregressive")
     for prompt, tokens, sample in zip(prompts, tokens_of(document), document["speculative"]["samples"], strict=True):
-        [alone] = tokens_of(run_json(prompt=prompt)[1])
+        [alone] = tokens_of(run_json(prompt=prompt, engine="numpy", threads=1)[1])
         assert tokens == alone and out.count(f"Text = {prompt}{sample['text']}\n") == 2
     assert document["figures"]["tokens"] == 36 and 0.5 < document["figures"]["useful_row_calls"] <= 1
     assert out.index("Speculative Decode") < out.index("Speedup = ")
@@ -79,14 +79,13 @@ def test_a_batch_is_its_prompts(run_json, tmp_path):
 def test_a_stop_text_ends_a_prompt_of_a_batch_as_it_does_one_alone(run_json, tmp_path):
     path = tmp_path / "prompts.txt"
     path.write_text("\n".join([*PROMPTS, "one more"]))
-    whole = run_json(prompt=None, prompt_file=path, batch=2)[1]
-    stop = whole["speculative"]["samples"][1]["text"][2:4]
+    whole = run_json(prompt=PROMPTS[1], engine="numpy", threads=1)[1]
+    stop = whole["speculative"]["samples"][0]["text"][2:4]
     _, document = run_json(prompt=None, prompt_file=path, batch=2, stop=stop)
     assert len(tokens_of(document)[1]) < 9 and tokens_of(document) == tokens_of(document, "autoregressive")
     for prompt, sample in zip([*PROMPTS, "one more"], document["speculative"]["samples"], strict=True):
-        [alone] = run_json(prompt=prompt, stop=stop)[1]["speculative"]["samples"]
-        assert sample == alone and stop not in sample["text"]
-    assert "<|endoftext|>" not in run_json(prompt=None, prompt_file=path, batch=2, stop="<|endoftext|>")[0]
+        [alone] = run_json(prompt=prompt, stop=stop, engine="numpy", threads=1)[1]["speculative"]["samples"]
+        assert (sample["text"], sample["tokens"]) == (alone["text"], alone["tokens"]) and stop not in sample["text"]
 
 
 def test_what_is_not_known_is_null_and_not_printed(run_json):
@@ -167,7 +166,7 @@ def test_a_batch_that_does_not_fit_into_memory(run_json, monkeypatch):
         run_json(batch=4096)
 
 
-@pytest.mark.parametrize(("free", "fits"), [(10**5, False), (10**9, True), (None, True)])
+@pytest.mark.parametrize(("free", "fits"), [(10**4, False), (10**9, True), (None, True)])
 def test_a_model_that_does_not_fit_onto_the_device(run_json, monkeypatch, free, fits):
     """Whatever memory the machine itself has."""
     stats = None if free is None else {"bytes_limit": free + 500, "bytes_in_use": 500}

@@ -192,6 +192,7 @@ def test_too_little_memory_is_said_before_anything_is_loaded(arguments, monkeypa
 # ---- The benchmark ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_benchmark_serves_every_form_the_same_stream(arguments, tmp_path, monkeypatch, capsys):
     (tmp_path / "code.txt").write_text("in the\nat thing in\n")
     flags = ["--n_texts", "8", "--n_again", "2", "--every", "2", "--n_steps", "1", "--n_tokens", "6", "--n_batch", "2"]

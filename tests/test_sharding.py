@@ -55,6 +55,7 @@ def on_devices(devices):
         program = model.step.lower(*arguments).compile().as_text()
         found[n] = {
             "logits": model(PROMPT, 2).tolist(),
+            "int8": JaxModel(sharding.place(*models()[0], "int8", mesh), logits_themselves)(PROMPT, 2).tolist(),
             "sampled": decode(target, draft, 0.9),
             "n_head": target.n_head,
             "bytes": sum(a.addressable_shards[0].data.nbytes for a in jax.tree.leaves(target.params)),
@@ -175,6 +176,13 @@ def test_the_logits_are_those_of_numpy(found, devices):
     expected = CachedModel(*models()[0], logits_themselves)(PROMPT, 2)
     for n in devices:
         np.testing.assert_allclose(found[str(n)]["logits"], expected, atol=5e-5)
+
+
+def test_the_scales_of_int8_lie_with_their_weights(found, devices):
+    expected = np.array(found["1"]["int8"])
+    assert 1e-4 < np.abs(expected - found["1"]["logits"]).max() < 0.1 * np.abs(expected).max()
+    for n in devices:
+        np.testing.assert_allclose(found[str(n)]["int8"], expected, atol=5e-5)
 
 
 def test_heads_are_added_until_they_divide(found, devices):

@@ -32,8 +32,8 @@ from speculative.cli.parser import Parser
 from speculative.cli.texts import read_prompts
 from speculative.drafters import model_drafter
 from speculative.engines import memory
-from speculative.engines.jax_engine import keep_compiled, map_params
-from speculative.engines.packed import packer
+from speculative.engines.jax_engine import keep_compiled
+from speculative.engines.packed import pack, packer
 from speculative.errors import UserError
 from speculative.filters import to_distribution
 from speculative.sampling import Step, speculative_sampling
@@ -143,8 +143,7 @@ def serve(prompts: Iterable, rngs: Iterable, draft_model, target_model, o, learn
 
 def numpy_model(params, hparams: dict, temperature: float, dtype: str = "float32") -> Callable:
     """Parameters of JAX -> a model that decodes. What they hold is copied: a step of training gives them away."""
-    pack = packer(dtype)
-    params = map_params(lambda name, array: pack(name, np.array(array)), params)
+    params = pack(jax.tree.map(np.array, params), packer(dtype))
     return create_model_fn(params, hparams, partial(to_distribution, temperature=temperature))
 
 

@@ -31,7 +31,7 @@ N_HELD_OUT = 4  # batches on which α is measured
 class Recipe:
     """What is learned, from what, and for how long."""
 
-    divergence: str = "kl"
+    divergence: str = "jsd"
     text: str = "target"
     mixture: float = 0.5  # the draft's share of the rows, where the text is mixed
     temperatures: tuple[float, ...] = (1.0,)  # each row of text has one of them

@@ -107,8 +107,8 @@ class Network:
     @property
     def weight_bytes(self) -> int:
         """What one token reads: all but wpe, of which it reads a single row."""
-        everything = sum(a.nbytes for a in jax.tree.leaves(self.params))
-        return everything - self.params["wpe"].nbytes
+        read = jax.tree.leaves({**self.params, "wpe": None})
+        return sum(a.size * a.dtype.itemsize for a in read)
 
     def cache_bytes(self, capacity: int) -> int:
         """What one row's keys and values take, and each token reads."""

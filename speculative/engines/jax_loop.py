@@ -5,11 +5,11 @@ loop for a few calls of the target at a time and gets their tokens together, for
 
 - Every shape is fixed. Always K tokens are drafted and K + 1 rows scored; where the end is nearer, only the first k
   drafts can be accepted, so that the tokens are exactly N.
-- The random numbers are JAX's, made of the seed, the row and the position: another stream than NumPy's, from the same
-  distribution. At temperature 0 none is looked at, and the tokens are those of the Python loop but for rounding: where
-  two logits are as good as tied, the one or the other may win (see first_difference).
+- The random numbers are JAX's, made of the seed, the prompt's number and the position: another stream than NumPy's,
+  from the same distribution. At temperature 0 none is looked at, and the tokens are those of the Python loop but for
+  rounding: where two logits are as good as tied, the one or the other may win (see first_difference).
 - Algorithm 1 is Algorithm 2 with K = 0: nothing is drafted, and the token is sampled from q.
-- Several prompts can be decoded together, each at its own pace.
+- Several prompts can be decoded together, each at its own pace; the next takes the place of one that is done.
 """
 
 import time
@@ -141,11 +141,12 @@ class DeviceDecoder:
             raise ValueError(f"{n_batch} prompts at a time cannot be shared out to {copies} copies of the models")
         self.check(prompts, N)
         state = self.start(prompts[:n_batch], N, K, seed)
-        kept, self.kept = self.kept[0], (None, None)
+        kept, _ = self.kept
         serves, waiting = list(range(n_batch)), deque(range(n_batch, len(prompts)))
         lengths = np.array([len(x) for x in prompts[:n_batch]])  # [n_batch]
         ends = lengths + N  # [n_batch]
         while any(number is not None for number in serves):
+            self.kept = None, None  # whose arrays are given away
             # A cache that is full doubles, so that attention never reads much more than is in use.
             state = self.grown(state, self.capacity(lengths, ends, K))
             state, calls, output, done = self.run(
@@ -154,12 +155,14 @@ class DeviceDecoder:
             self.kept = kept, state
             output, done = jax.tree.map(np.array, (output, done))  # [block, n_batch, ...], [n_batch]
             lengths += output.count.sum(axis=0)
+            output = [a.tolist() for a in output]
             for i in range(int(calls)):
                 rows = []
                 for slot, number in enumerate(serves):
-                    if number is None or not output.count[i, slot]:
+                    given = Output(*(a[i][slot] for a in output))
+                    if number is None or not given.count:
                         continue
-                    row = row_of(number, Output(*(a[i, slot] for a in output)))
+                    row = row_of(number, given)
                     if cut := stop and stop(number, row.step):
                         row, serves[slot], done[slot] = row._replace(step=cut), None, True
                     rows.append(row)
@@ -214,7 +217,7 @@ class DeviceDecoder:
 
     def grown(self, state: State, capacity: int) -> State:
         """The State with room for so many tokens, or itself if it has that."""
-        return self.grow(state, capacity=capacity) if state.x.shape[1] <= capacity else state
+        return self.grow(state, capacity=capacity) if state.x.shape[1] < capacity else state
 
     def arguments(self, prompts, N: int, seed: int, first: int = 0) -> tuple:
         """What the prompts from number `first` on are to the compiled functions, padded to one length:
@@ -411,11 +414,10 @@ class DeviceDecoder:
 
 
 def row_of(number: int, output: Output) -> Row:
-    """An Output on the host, where its arrays are of a whole call for one prompt."""
-    accepted, drafted = int(output.count) - 1, int(output.drafted)
-    tested = min(accepted + 1, drafted)
-    step = Step(output.tokens[: accepted + 1].tolist(), drafted, accepted)
-    return Row(number, step, output.alpha[:tested].tolist(), output.matching[:tested].tolist())
+    """An Output of a call for one prompt, on the host, in plain numbers and lists."""
+    tested = min(output.count, output.drafted)
+    step = Step(output.tokens[: output.count], output.drafted, accepted=output.count - 1)
+    return Row(number, step, output.alpha[:tested], output.matching[:tested])
 
 
 def for_each_row(vmap: Callable, function: Callable, *batch):

@@ -96,7 +96,12 @@ def start_processes() -> bool:
 
 
 def place(
-    params: dict | Callable, hparams: dict, dtype: str = "float32", mesh: Mesh | None = None, split: bool | None = None
+    params: dict | Callable,
+    hparams: dict,
+    dtype: str = "float32",
+    mesh: Mesh | None = None,
+    split: bool | None = None,
+    make_array: Callable = jax.make_array_from_callback,
 ) -> Network:
     """A Network over the devices of the mesh (default: the first device).
 
@@ -138,7 +143,7 @@ def place(
 
     def put(a, axis):
         where = everywhere if axis is None else NamedSharding(mesh, PartitionSpec(*[None] * axis, "model"))
-        return jax.make_array_from_callback(a.shape, where, lambda index: a[index])  # the parts that lie here, alone
+        return make_array(a.shape, where, lambda index: a[index])  # the parts that lie here, alone
 
     gpt2 = load_gpt2()
     if split:
