@@ -53,7 +53,13 @@ heard = []
 @functools.cache
 def watch_over():
     """Ends the process where Python does not hear a signal in time, for its main thread is in code in C."""
-    reader, writer = os.pipe()
+    import fcntl
+
+    ends = os.pipe()
+    # Where a standard stream is closed, the pipe would take its number, and be read or written in its place.
+    reader, writer = (fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, 3) for one in ends)
+    for one in ends:
+        os.close(one)
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
 
