@@ -186,9 +186,10 @@ def get_encoder(model_size, models_dir):
 
 def read_vocab(path):
     """encoder.json: {token: id}, the ids 0 to n_vocab - 1 in any order."""
+    text = read_text(path)
     try:
-        vocab = json.loads(read_text(path))
-    except (json.JSONDecodeError, RecursionError) as error:
+        vocab = json.loads(text)
+    except (ValueError, RecursionError) as error:  # also numbers of more digits than Python takes
         raise ValueError(f"{path}: should be JSON: {error}") from None
     ids = list(vocab.values()) if isinstance(vocab, dict) else [None]
     if any(type(i) is not int for i in ids) or sorted(ids) != list(range(len(ids))):

@@ -1,36 +1,34 @@
 """Downloads and loads GPT-2: models_dir/model_size -> encoder, hparams, params.
 
 python utils.py download 1558M [--models_dir models] [--source openai|huggingface|URL]
+python utils.py check 1558M [--models_dir models]
 
 A model is a folder with hparams.json, encoder.json, vocab.bpe and the weights, either as OpenAI's TensorFlow checkpoint
 or as Hugging Face's model.safetensors. No file is trusted: one that does not fit is refused in a line that names it.
+checksums.json, where there is one, says what the files were when they came.
 """
 
 import json
 import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
 import numpy as np
 
 from encoder import Encoder, get_encoder
+from speculative import checksums, official
 from speculative.errors import UserError, first_line
+from speculative.official import MODEL_SIZES, SAFETENSORS, SMALL_FILES, TF_DATA, TF_INDEX, WEIGHT_BYTES
 
-# The bytes of each official model's weights, 4 for each parameter.
-WEIGHT_BYTES = {"124M": 497_759_232, "355M": 1_419_292_672, "774M": 3_096_120_320, "1558M": 6_230_444_800}
-MODEL_SIZES = tuple(WEIGHT_BYTES)
-SMALL_FILES = ["hparams.json", "encoder.json", "vocab.bpe"]
-# OpenAI also publishes `checkpoint`, which names these two, and model.ckpt.meta, the graph: nothing here needs them.
-TF_INDEX, TF_DATA = "model.ckpt.index", "model.ckpt.data-00000-of-00001"
-SAFETENSORS = "model.safetensors"
+MOST_HEADER = 2**23  # bytes of a safetensors header, which is a hundred times the official ones'
 
 
 def bad_file(path, fault):
     """The UserError for a file that is not what it should be."""
-    official = os.path.basename(os.path.dirname(os.path.abspath(path))) in MODEL_SIZES
-    remedy = f"delete {path} and run again" if official else f"replace {path} by a good copy"
+    downloaded = os.path.basename(os.path.dirname(os.path.abspath(path))) in MODEL_SIZES
+    remedy = f"delete {path} and run again" if downloaded else f"replace {path} by a good copy"
     return UserError(f"{path}: {fault}; {remedy}")
 
 
@@ -43,14 +41,13 @@ def load_encoder_hparams_and_params(
     called with names such as "h0/attn/c_attn/w" as each is read: two whole copies never exist. Raises UserError.
     """
     encoder, hparams = load_encoder_and_hparams(model_size, models_dir, source)
-    return encoder, hparams, load_params(model_folder(model_size, models_dir), hparams, convert)
+    return encoder, hparams, load_params(complete_folder(model_size, models_dir, source), hparams, convert)
 
 
 def load_encoder_and_hparams(model_size: str, models_dir: str, source: str = "openai") -> tuple[Encoder, dict]:
-    """The same without the weights: enough to tell whether a model fits before gigabytes are read."""
-    folder = model_folder(model_size, models_dir)
-    if missing_files(folder):
-        download_gpt2_files(model_size, folder, source)
+    """The same without the weights: enough to tell whether a model fits before gigabytes are downloaded and read."""
+    folder = complete_folder(model_size, models_dir, source, SMALL_FILES)
+    checksums.check(folder, SMALL_FILES, bad_file)
     hparams = load_hparams(os.path.join(folder, "hparams.json"))
     try:
         encoder = get_encoder(model_size, models_dir)
@@ -64,6 +61,7 @@ def load_encoder_and_hparams(model_size: str, models_dir: str, source: str = "op
 
 def load_params(folder: str, hparams: dict, convert: Callable | None = None) -> dict:
     """The parameters of a model, in whichever form the folder holds them. Raises UserError."""
+    checksums.check(folder, [SAFETENSORS, TF_INDEX, TF_DATA], bad_file)
     if os.path.exists(path := os.path.join(folder, SAFETENSORS)):  # the quicker of the two, should both be there
         return load_gpt2_params_from_safetensors(path, hparams, convert)
     return load_gpt2_params_from_tf_ckpt(os.path.join(folder, "model.ckpt"), hparams, convert)
@@ -74,6 +72,14 @@ def model_folder(model_size: str, models_dir: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", model_size):
         raise UserError(f"model size {model_size!r} is not a plain folder name such as {', '.join(MODEL_SIZES)}")
     return os.path.join(models_dir, model_size)
+
+
+def complete_folder(model_size: str, models_dir: str, source: str = "openai", names: Collection = ()) -> str:
+    """The model's folder, where what it lacks is downloaded; or of that only `names`. Raises UserError."""
+    folder = model_folder(model_size, models_dir)
+    if missing_files(folder):
+        download_gpt2_files(model_size, folder, source, names)
+    return folder
 
 
 def missing_files(folder: str) -> list[str]:
@@ -203,6 +209,9 @@ def open_safetensors(path):
     from safetensors import SafetensorError, safe_open
 
     try:
+        with open(path, "rb") as f:
+            if (n_bytes := int.from_bytes(f.read(8), "little")) > MOST_HEADER:  # whose parsing would take a gigabyte
+                raise SafetensorError(f"its header has {n_bytes:,} bytes, more than {MOST_HEADER:,}")
         return safe_open(path, "numpy", backend="pread")  # mmap would keep all that was read in memory
     except (OSError, SafetensorError) as error:
         raise bad_file(path, f"damaged, or not a safetensors file ({first_line(error)!r})") from error
@@ -215,20 +224,8 @@ def openai_name(name):
     return re.sub(r"weight$", "w", re.sub(r"bias$", "b", name)).replace(".", "/")
 
 
-OPENAI = "https://openaipublic.blob.core.windows.net/gpt-2/models"
-HUGGING_FACE = "https://huggingface.co/openai-community"
-HUGGING_FACE_NAMES = {"124M": "gpt2", "355M": "gpt2-medium", "774M": "gpt2-large", "1558M": "gpt2-xl"}
-# No hash of the other files is published. They are held against what the server announces, and checked on loading.
-SHA256 = {
-    "encoder.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
-    "vocab.bpe": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
-    "124M/model.ckpt.index": "71916f763f9746f9b2a06b12d91996cf1084ae008d0424543d39391c5f2dc687",
-    "124M/model.ckpt.data-00000-of-00001": "2060c885360cc0cf41d7a6dbc4d24b5127aae20260c8b5ae521b5a6578407118",
-}
-
-
-def download_gpt2_files(model_size: str, model_dir: str, source: str = "openai") -> None:
-    """Downloads what model_dir lacks of an official model. After an interruption, the next run goes on from there.
+def download_gpt2_files(model_size: str, model_dir: str, source: str = "openai", names: Collection = ()) -> None:
+    """Downloads what model_dir lacks of an official model, or of its files `names`; after an interruption, the rest.
 
     source is "openai", "huggingface", or the URL of a mirror with OpenAI's files at URL/model_size. Raises UserError.
     """
@@ -237,19 +234,13 @@ def download_gpt2_files(model_size: str, model_dir: str, source: str = "openai")
     if model_size not in MODEL_SIZES:
         lacks = f"{model_dir} lacks {', '.join(missing_files(model_dir))}"
         raise UserError(f"unknown model size {model_size!r}: {lacks}; official are {', '.join(MODEL_SIZES)}")
-    if source == "huggingface":
-        model, gpt2 = (f"{HUGGING_FACE}/{name}/resolve/main" for name in (HUGGING_FACE_NAMES[model_size], "gpt2"))
-        # The vocabulary is the same for every size, and byte for byte OpenAI's.
-        urls = [f"{model}/config.json", f"{gpt2}/vocab.json", f"{gpt2}/merges.txt", f"{model}/model.safetensors"]
-        urls = dict(zip([*SMALL_FILES, SAFETENSORS], urls, strict=True))
-    else:
-        base = check_url(OPENAI if source == "openai" else source.rstrip("/"))
-        urls = {name: f"{base}/{model_size}/{name}" for name in [*SMALL_FILES, TF_INDEX, TF_DATA]}
-    sizes = {TF_DATA: WEIGHT_BYTES[model_size]}
-    hashes = {name.removeprefix(f"{model_size}/"): sha256 for name, sha256 in SHA256.items()}
+    if source != "huggingface":
+        check_url(official.OPENAI if source == "openai" else source)
+    sizes, hashes = {TF_DATA: WEIGHT_BYTES[model_size]}, official.hashes(model_size)
     files = [
         File(name, url, sizes.get(name, 0), hashes.get(name, ""), partial(check_file, name, model_size))
-        for name, url in urls.items()
+        for name, url in official.addresses(model_size, source).items()
+        if name in (names or [name])
     ]
     fetch_files(files, model_dir)
 
@@ -262,18 +253,33 @@ def check_file(name, model_size, path):
         raise UserError(f"these are not the hparams of {model_size}")
 
 
+def check_model(model_size: str, models_dir: str) -> None:
+    """Reads all of a model, and prints for each file whether it is what was noted. Raises UserError if one is not."""
+    folder = model_folder(model_size, models_dir)
+    if missing := missing_files(folder):
+        raise UserError(f"{folder} lacks {', '.join(missing)}")
+    names = [*SMALL_FILES, SAFETENSORS, TF_INDEX, TF_DATA]
+    if damaged := checksums.show(folder, names, official.hashes(model_size)):
+        raise bad_file(os.path.join(folder, damaged[0]), "damaged")
+    _, hparams = load_encoder_and_hparams(model_size, models_dir)
+    load_params(folder, hparams, lambda name, array: None)
+    print(f"every tensor of {folder} has its shape, and finite numbers")
+
+
 def main(argv: list[str] | None = None) -> None:
     """Runs one command. Ends with status 2 after an error, and with 130 after Ctrl-C."""
     from speculative.cli.exits import guarded
     from speculative.cli.parser import Parser
 
     def run():
-        parser = Parser("Downloads an official GPT-2: python utils.py download MODEL_SIZE")
-        parser.add_argument("command", choices=["download"])
-        parser.add_argument("model_size", choices=MODEL_SIZES)
+        parser = Parser("Downloads or checks a GPT-2: python utils.py download|check MODEL_SIZE")
+        parser.add_argument("command", choices=["download", "check"])
+        parser.add_argument("model_size", help=f"{', '.join(MODEL_SIZES)}; to be checked, any folder of models_dir")
         parser.add_argument("--models_dir", default="models", help="the folder in which each model has a folder")
         parser.add_argument("--source", default="openai", help="openai, huggingface, or a mirror's URL")
         args = parser.parse_args(argv)
+        if args.command == "check":
+            return check_model(args.model_size, args.models_dir)
         folder = model_folder(args.model_size, args.models_dir)
         download_gpt2_files(args.model_size, folder, args.source)
         print(f"{args.model_size} is in {folder}")

@@ -1,7 +1,8 @@
 """Resumable downloads; a file gets its name only once it is verified.
 
 What has arrived of NAME is kept in NAME.part, and NAME.part.json notes which version of the file that is. Both survive
-an interruption, so the next run asks for the rest only. A .part that is complete and verified is renamed to NAME.
+an interruption, so the next run asks for the rest only. Of a .part that is complete and verified, checksums.json notes
+the sha256; then it is renamed to NAME. Where nothing arrives, nothing is left behind.
 """
 
 import base64
@@ -13,16 +14,19 @@ import re
 import shutil
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import urljoin
+from urllib.parse import urljoin, urlsplit
 
 import requests
 import urllib3
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
+from speculative import checksums
 from speculative.errors import UserError, first_line
+from speculative.patience import VERIFYING, patience
 
 TIMEOUT = (10, 30)  # seconds: until a server answers, and until the next bytes of a file arrive
 RETRIES, RETRIES_AT_START = 7, 2  # in a row that bring nothing new; the latter while there is no part of the file yet
@@ -44,30 +48,49 @@ class File(NamedTuple):
 def fetch_files(files: list[File], folder: str) -> None:
     """Downloads those of the files, all of one server, that the folder lacks, in this order. Raises UserError."""
     folder = Path(folder)
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with lock(folder), requests.Session() as session:
+        with lock(folder), requests.Session() as session, leaving_nothing(folder, made):
             del session.adapters["http://"]  # so that no redirect leads to http, except on the files' own server
             session.mount(urljoin(check_url(files[0].url), "/"), requests.adapters.HTTPAdapter())
-            parts = {file: folder / f"{file.name}.part" for file in files if not (folder / file.name).exists()}
+            parts = {file: folder / f"{file.name}.part" for file in files if not (folder / file.name).is_file()}
             check_disk_space(folder, sum(max(0, file.size - size(part)) for file, part in parts.items()))
             for file, part in parts.items():
-                with tqdm(desc=f"{folder.name}/{file.name}", unit="B", unit_scale=True, disable=None) as bar:
+                bar = tqdm(desc=f"{folder.name}/{file.name}", unit="B", unit_scale=True, disable=None)
+                bar.postfix = None  # what one that is not shown lacks
+                with bar, patience(partial(size, part), urlsplit(file.url).hostname, bar):
                     fetch(session, file, part, bar)
             for file in files:
                 discard(folder / f"{file.name}.part")  # of which a rename leaves the note
+                if file.name not in checksums.noted(folder):  # it was there before, from elsewhere maybe
+                    checksums.note(folder, {file.name: checksums.describe(folder / file.name)})
     except OSError as error:
         raise UserError(f"cannot write to {folder}: {error.strerror or error}; run again to go on from here") from error
 
 
 def lock(folder):
     """Waits until no other process downloads to this folder. A lock ends with its process, even if that is killed."""
-    file_lock = FileLock(folder / ".lock")
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # who had the lock has left nothing behind, the folder neither
+            try:
+                return FileLock(folder / ".lock").acquire(blocking=False)
+            except Timeout:
+                print(f"another process is downloading to {folder}: waiting for it", file=sys.stderr)
+                return FileLock(folder / ".lock").acquire()
+
+
+@contextlib.contextmanager
+def leaving_nothing(folder, made):
+    """Takes a folder back, with those above it that were made for it, if the lock is all that came into it."""
     try:
-        return file_lock.acquire(blocking=False)
-    except Timeout:
-        print(f"another process is downloading to {folder}: waiting for it", file=sys.stderr)
-        return file_lock.acquire()
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # there is something in it
+            if [path.name for path in folder.iterdir()] == [".lock"]:
+                (folder / ".lock").unlink()
+            for path in made:
+                path.rmdir()
 
 
 def check_url(url: str) -> str:
@@ -88,9 +111,12 @@ def fetch(session, file, part, bar):
     while True:
         try:
             note = receive(session, file, part, bar)
-            if fault := find_fault(part, note, file):
+            bar.set_postfix_str(VERIFYING)
+            about = checksums.describe(part)
+            if fault := find_fault(part, note, file, about["sha256"]):
                 discard(part)
                 raise TryAgain(f"what came is not right: {fault}")
+            checksums.note(part.parent, {file.name: about})
             return part.replace(part.with_suffix(""))
         except (requests.RequestException, urllib3.exceptions.HTTPError, ValueError) as error:
             answer = error.response if isinstance(error, TryAgain) else None
@@ -162,23 +188,24 @@ def write_note(part, file, response):
 def read_note(part, url):
     """The note of a .part that came from this URL; or that nothing is known."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
+        if not 0 < size(Path(f"{part}.json")) < checksums.MOST_BYTES:
+            raise ValueError("no note")
         note = json.loads(Path(f"{part}.json").read_text(encoding="utf-8"))
         if note["url"] == url and note.keys() >= {"length", "etag", "md5", "sha256"}:
             return note
     return {"length": -1, "etag": ""}
 
 
-def find_fault(part, note, file):
+def find_fault(part, note, file, sha256):
     """What is wrong with a complete .part, or None."""
-    md5, sha256 = hashlib.md5(usedforsecurity=False), hashlib.sha256()
+    md5 = hashlib.md5(usedforsecurity=False)
     with open(part, "rb") as f:
         if re.match(rb"\s*<(!doctype )?html", f.read(100), re.IGNORECASE):
             return "it is a web page"
         f.seek(0)
-        while chunk := f.read(2**20):
+        while note["md5"] and (chunk := f.read(2**20)):
             md5.update(chunk)
-            sha256.update(chunk)
-    if {note["md5"], note["sha256"], file.sha256} - {"", base64.b64encode(md5.digest()).decode(), sha256.hexdigest()}:
+    if {note["md5"], note["sha256"], file.sha256} - {"", base64.b64encode(md5.digest()).decode(), sha256}:
         return "its md5 or sha256 is not that of the file"
     try:
         file.check(part)
@@ -192,4 +219,6 @@ def discard(part):
 
 
 def size(path):
-    return path.stat().st_size if path.is_file() else 0
+    with contextlib.suppress(FileNotFoundError):
+        return path.stat().st_size if path.is_file() else 0
+    return 0

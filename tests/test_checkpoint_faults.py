@@ -4,7 +4,10 @@ A safetensors file has no checksum: there a flipped bit of a weight goes unseen,
 """
 
 import json
+import os
+import shutil
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -185,3 +188,110 @@ def test_headers_that_are_none(length, header, folder, tiny_hparams, tiny_arrays
     for declared in (length, len(header)):
         (folder / "model.safetensors").write_bytes(struct.pack("<Q", declared) + header + bytes(100))
         assert "model.safetensors" in outcome(load_safetensors, folder, tiny_hparams, tiny_arrays)
+
+
+# ---- A folder from a stranger ----------------------------------------------------------------------------------------
+
+
+def refusal(folder):
+    with pytest.raises(UserError) as caught:
+        utils.load_encoder_hparams_and_params(folder.name, folder.parent)
+    line = str(caught.value)
+    assert line.isprintable() and len(line) < 1000
+    return line
+
+
+@pytest.fixture
+def strange(folder):
+    """The tiny model as somebody's own, with safetensors alone: nothing is downloaded."""
+    for name in (TF_INDEX, TF_DATA):
+        (folder / name).unlink()
+    return folder.rename(folder.with_name("strange"))
+
+
+FILES = ["hparams.json", "encoder.json", "vocab.bpe", "model.safetensors"]
+
+
+@pytest.mark.parametrize("name", [*FILES, "checksums.json"])
+@pytest.mark.parametrize("kind", ["pipe", "device", "endless", "folder", "loop", "nowhere", "sparse"])
+def test_what_is_no_plain_file_of_sane_size(name, kind, strange):
+    path = strange / name
+    path.unlink(missing_ok=True)
+    if kind == "pipe":
+        if not hasattr(os, "mkfifo"):
+            pytest.skip("this system has no named pipes")
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "sparse":
+        path.touch()
+        os.truncate(path, 2**36)
+    else:
+        path.symlink_to({"device": "/dev/null", "endless": "/dev/zero", "loop": path, "nowhere": "/no/such"}[kind])
+    line = refusal(strange)
+    assert name in line
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_link_out_of_the_folder_shows_one_line_at_most_of_what_it_leads_to(name, strange, tmp_path):
+    """Links themselves are followed: Hugging Face's own cache consists of them."""
+    secret = tmp_path / "secret"
+    secret.write_text("a first line\n" + "password: swordfish\n" * 20)
+    (strange / name).unlink()
+    (strange / name).symlink_to(secret)
+    line = refusal(strange)
+    assert name in line and "swordfish" not in line
+
+
+@pytest.mark.parametrize("name", ["hparams.json", "encoder.json", "checksums.json"])
+@pytest.mark.parametrize("text", ["[" * 10**5, '{"a":' * 10**5, "[" * 10**5 + "]" * 10**5, "1" * 10**6, '{"a": NaN}'])
+def test_json_that_is_deep_or_long(name, text, strange):
+    (strange / name).write_text(text)
+    assert name in refusal(strange)
+
+
+@pytest.mark.parametrize("n_layer", [10**9, 10**100, 1024])
+def test_layers_without_end(n_layer, strange, tiny_hparams):
+    (strange / "hparams.json").write_text(json.dumps(tiny_hparams | {"n_layer": n_layer}))
+    refusal(strange)
+
+
+@pytest.mark.parametrize("n_bytes", [9 * 10**6, 70 * 10**6])
+def test_a_header_too_long_is_not_parsed(n_bytes, strange, monkeypatch):
+    """Parsing 70 MB of it takes seconds and a gigabyte."""
+    header = json.dumps({f"{i:09}": entry(offsets=[0, 8]) for i in range(1000)}).encode()
+    path = strange / "model.safetensors"
+    path.write_bytes(struct.pack("<Q", n_bytes) + header + b" " * (n_bytes - len(header)) + bytes(8))
+    monkeypatch.setattr("safetensors.safe_open", None)
+    assert f"its header has {n_bytes:,} bytes, more than 8,388,608" in refusal(strange)
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        "", "[]", "5", '{"hparams.json": 5}', '{"hparams.json": {"bytes": "x", "sha256": ""}}',
+        '{"hparams.json": {"bytes": 1e999, "sha256": ""}}', '{"hparams.json": {"bytes": 73}}', "\\0" * 100,
+    ],
+)  # fmt: skip
+def test_a_damaged_note(note, strange):
+    (strange / "checksums.json").write_text(note)
+    assert "checksums.json: damaged" in refusal(strange)
+    (strange / "checksums.json").unlink()
+    utils.load_encoder_hparams_and_params("strange", strange.parent)
+
+
+def test_flipped_bits_of_the_bundled_model(tmp_path):
+    """In any file, the note included: none is passed over."""
+    bundled, rng = Path(utils.__file__).parent / "models" / "tiny-draft", np.random.default_rng(0)
+    shutil.copytree(bundled, tmp_path / "tiny")
+    for name in [*FILES, "checksums.json"]:
+        content = (bundled / name).read_bytes()
+        for position in rng.integers(0, len(content), 40).tolist():
+            flip(tmp_path / "tiny" / name, content, position, int(rng.integers(8)))
+            try:
+                utils.load_encoder_hparams_and_params("tiny", tmp_path)
+                assert name == "checksums.json"  # a bit of a name, say: then that file is not noted
+            except UserError as error:
+                assert name in str(error) or "checksums.json" in str(error)
+        (tmp_path / "tiny" / name).write_bytes(content)
+    utils.load_encoder_hparams_and_params("tiny", tmp_path)

@@ -65,9 +65,10 @@ def command(monkeypatch, capsys):
 @pytest.fixture(autouse=True)
 def as_before():
     """What a command sets for its process is undone."""
-    handler, hook = signal.getsignal(signal.SIGINT), sys.unraisablehook
+    handlers, hook = {number: signal.getsignal(number) for number in exits.ENDINGS}, sys.unraisablehook
     yield
-    signal.signal(signal.SIGINT, handler)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
     sys.unraisablehook = hook
 
 

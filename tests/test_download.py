@@ -24,7 +24,8 @@ import numpy as np
 import pytest
 
 import utils
-from speculative import fetch
+from speculative import checksums, fetch, patience
+from speculative import official as official_files
 from speculative.errors import UserError
 from speculative.fetch import check_url
 from utils import TF_DATA, TF_INDEX, download_gpt2_files
@@ -119,7 +120,9 @@ def official(tiny_files, monkeypatch):
     """Makes the tiny model the official 124M, and returns its files under OpenAI's and Hugging Face's addresses."""
     monkeypatch.setattr(utils, "WEIGHT_BYTES", {"124M": len(tiny_files[TF_DATA])})
     monkeypatch.setattr(utils, "MODEL_SIZES", ("124M",))
-    monkeypatch.setattr(utils, "SHA256", {name: sha256(tiny_files[name]) for name in ("encoder.json", "vocab.bpe")})
+    monkeypatch.setattr(
+        official_files, "SHA256", {name: sha256(tiny_files[name]) for name in ("encoder.json", "vocab.bpe")}
+    )
     monkeypatch.setattr(fetch, "TIMEOUT", (5, 5))
     monkeypatch.setattr(fetch, "PAUSES", PAUSES)
     monkeypatch.setattr(os, "fsync", lambda fd: None)  # what it does shows only when the power fails
@@ -140,8 +143,8 @@ PAUSES = {"backoff_factor": 0.001, "backoff_jitter": 0, "backoff_max": 0.01, "re
 def server(official, monkeypatch):
     with Server(official) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        monkeypatch.setattr(utils, "OPENAI", f"{server.url}/models")
-        monkeypatch.setattr(utils, "HUGGING_FACE", f"{server.url}/openai-community")
+        monkeypatch.setattr(official_files, "OPENAI", f"{server.url}/models")
+        monkeypatch.setattr(official_files, "HUGGING_FACE", f"{server.url}/openai-community")
         yield server
         server.shutdown()
 
@@ -167,7 +170,8 @@ def is_whole(folder, name, server):
 
 
 def is_complete(folder, server):
-    assert sorted(path.name for path in folder.iterdir() if path.name != ".lock") == sorted(NAMES)
+    assert sorted(path.name for path in folder.iterdir() if path.name != ".lock") == sorted([*NAMES, checksums.NAME])
+    assert checksums.noted(folder) == {name: checksums.describe(folder / name) for name in NAMES}
     return all(is_whole(folder, name, server) for name in NAMES)
 
 
@@ -636,6 +640,95 @@ def test_a_crash_at_every_step_on_disk(when, server, folder, tmp_path, monkeypat
         download_gpt2_files("124M", folder)
         assert is_complete(folder, server)
     assert n_crashes > 25
+
+
+# ---- What is noted, and what is left ---------------------------------------------------------------------------------
+
+
+def test_a_bit_that_flips_later_is_noticed(server, folder):
+    """On loading in the small files, in the weights where they are small; and whichever it is by the command."""
+    download_gpt2_files("124M", folder)
+    for name in NAMES:
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        with pytest.raises(UserError, match=f"{name}: damaged: its sha256 .* delete .*{name} and run again"):
+            utils.load_encoder_hparams_and_params("124M", folder.parent)
+        (folder / name).write_bytes(content + b" ")
+        with pytest.raises(UserError, match=f"{name}: has [0-9,]+ bytes, checksums.json says"):
+            utils.load_encoder_hparams_and_params("124M", folder.parent)
+        (folder / name).write_bytes(content)
+    utils.load_encoder_hparams_and_params("124M", folder.parent)
+
+
+def test_large_weights_are_read_whole_on_request_alone(server, folder, monkeypatch, capsys):
+    monkeypatch.setattr(checksums, "MOST_SMALL", 2**15)
+    download_gpt2_files("124M", folder, "huggingface")
+    path = folder / "model.safetensors"
+    content = path.read_bytes()
+    path.write_bytes(content[:-8] + bytes([content[-8] ^ 1]) + content[-7:])
+    utils.load_encoder_hparams_and_params("124M", folder.parent)
+    with pytest.raises(SystemExit) as end:
+        utils.main(["check", "124M", "--models_dir", str(folder.parent)])
+    out, err = capsys.readouterr()
+    assert end.value.code == 2 and err == f"error: {path}: damaged; delete {path} and run again\n"
+    assert f"DAMAGED  {path}: damaged: its sha256" in out and out.count("ok  ") == 3
+    path.unlink()
+    utils.main(["download", "124M", "--models_dir", str(folder.parent), "--source", "huggingface"])
+    utils.main(["check", "124M", "--models_dir", str(folder.parent)])
+    assert "finite numbers" in capsys.readouterr().out
+
+
+def test_a_model_that_was_there_before_is_noted_when_it_is_asked_for(server, folder):
+    download_gpt2_files("124M", folder)
+    (folder / checksums.NAME).unlink()
+    utils.load_encoder_hparams_and_params("124M", folder.parent)
+    download_gpt2_files("124M", folder)
+    assert is_complete(folder, server)
+
+
+def test_the_small_files_alone(server, folder):
+    utils.load_encoder_and_hparams("124M", folder.parent)
+    assert [path.rpartition("/")[2] for path, _ in server.requests] == list(NAMES[:3])
+
+
+def test_nothing_is_left_where_nothing_came(server, folder, monkeypatch):
+    models_dir = folder.parent / "a" / "b"
+    server.faults["/models/124M/hparams.json"] = [("status", (503, {}))] * 50
+    for source in ("openai", "http://127.0.0.1:1", f"{server.url}/nowhere"):
+        failure(models_dir / "124M", source)
+        assert not models_dir.parent.exists()
+    monkeypatch.setattr(fetch, "receive", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        download_gpt2_files("124M", models_dir / "124M")
+    assert not models_dir.parent.exists()
+
+
+def interrupt(*args):
+    raise KeyboardInterrupt
+
+
+def test_a_process_that_waited_for_one_that_left_nothing(server, folder):
+    server.faults["/models/124M/hparams.json"] = [("stall", 0)]
+    first = start_process(server, folder)
+    while not server.requests:
+        time.sleep(0.01)
+    second = start_process(server, folder)
+    assert "waiting for it" in second.stderr.readline()
+    first.send_signal(signal.SIGINT)
+    first.communicate()
+    server.faults.clear()
+    assert (second.communicate()[1], second.returncode) == ("", 0)
+    assert is_complete(folder, server)
+
+
+@pytest.mark.parametrize("fault", [("stall", 0), ("status", (503, {"Retry-After": "1"}))])
+def test_what_is_waited_for_is_said(fault, server, folder, monkeypatch, capsys):
+    monkeypatch.setattr(patience, "SECONDS", 0.2)
+    monkeypatch.setattr(fetch, "TIMEOUT", (5, 1))
+    server.faults["/models/124M/vocab.bpe"] = [fault]
+    download_gpt2_files("124M", folder)
+    why = "no answer" if fault[0] == "stall" else "retrying: status 503"
+    assert capsys.readouterr().err == f"{why}; waiting for 127.0.0.1 for 0 s, Ctrl-C ends it\n"
 
 
 # ---- Several processes -----------------------------------------------------------------------------------------------

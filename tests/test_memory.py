@@ -101,6 +101,38 @@ def test_what_is_available(tmp_path):
     assert available() == 200_000
     (tmp_path / "memory.max").write_text("50000\n")
     assert available() == 0
+    for folder, controllers, names in (
+        ("a", "0:", ("memory.max", "anon")),
+        ("memory/b", "4:memory", ("memory.limit_in_bytes", "total_rss")),
+    ):  # a group's own limit, and one above it: of version 2, of version 1
+        inner = tmp_path / folder / "c"
+        inner.mkdir(parents=True)
+        own = tmp_path / "own"
+        own.write_text(f"9:name=systemd:/\n{controllers}:/{folder.removeprefix('memory/')}/c\n")
+        for path, limit in ((inner, 90_000), (inner.parent, 40_000)):
+            (path / names[0]).write_text(f"{limit}\n")
+            (path / "memory.stat").write_text(f"{names[1]} 10000\n")
+        (tmp_path / "memory.max").unlink(missing_ok=True)
+        assert memory.available(str(meminfo), str(tmp_path), str(own)) == 30_000
+        (inner.parent / names[0]).unlink()
+        assert memory.available(str(meminfo), str(tmp_path), str(own)) == 80_000
+    (tmp_path / "memory.max").write_text("max")
     meminfo.write_text("nothing of the kind")
     (tmp_path / "memory.max").unlink()
     assert available() is None
+
+
+def test_a_limit_on_the_address_space():
+    """As `ulimit -v` sets it."""
+    resource = pytest.importorskip("resource")
+    if memory.read_number("/proc/self/status", "VmSize:") is None:
+        pytest.skip("this system does not tell")
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    taken = memory.read_number("/proc/self/status", "VmSize:") * 1024
+    try:
+        resource.setrlimit(resource.RLIMIT_AS, (taken + 10**8, before[1]))
+        assert 0.5e8 < memory.available() <= 1.1e8
+        with pytest.raises(UserError, match=r"the models need .* and 0\.1 GB are free"):
+            memory.check(PAIR)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from speculative import checksums
 from speculative.errors import UserError
 
 HUGGING_FACE = {"wte": "wte.weight", "wpe": "wpe.weight", "blocks": "h", "g": "weight", "w": "weight", "b": "bias"}
@@ -45,6 +46,7 @@ def save_model(folder: Path, hparams: dict, params: dict, vocabulary: dict[str, 
             save_file(tensors, whole / "model.safetensors", metadata={"format": "pt"})
             for name, text in {"hparams.json": json.dumps(hparams), **vocabulary}.items():
                 write(whole / name, text)
+            checksums.note(whole, {path.name: checksums.describe(path) for path in whole.iterdir()})
             check_new(folder)
             shutil.move(whole, folder)
     except (OSError, SafetensorError) as error:

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from tqdm import tqdm
 
 from encoder import Encoder, StreamDecoder
+from speculative.cli import exits
 from speculative.cli.flags import Options
 from speculative.engines import memory
 from speculative.measure import report
 from speculative.measure.document import document
 from speculative.measure.figures import figures
-from speculative.measure.files import write_json, write_text
+from speculative.measure.files import ESCAPED, write_json, write_text
 from speculative.measure.machine import read_bandwidth
 from speculative.measure.page import page
 from speculative.measure.recorder import Iteration, Recorder, origins
@@ -28,7 +29,7 @@ STYLES |= {"resampled": "red underline", "bonus": "cyan bold", "autoregressive":
 # Control characters that a model may write, and those that turn the direction of text, are shown and not obeyed.
 SHOWN = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"} | {127: "\u2421"}
 SHOWN |= {code: f"\\x{code:02x}" for code in range(0x80, 0xA0)}
-SHOWN |= {code: f"\\u{code:04x}" for code in (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))}
+SHOWN = ESCAPED | SHOWN
 
 
 class Display:
@@ -49,11 +50,13 @@ class Display:
 
     def __enter__(self) -> "Display":
         print(f"\n{self.title}\n{'-' * len(self.title)}", flush=True)
+        exits.LAST_WORDS.append(self.print_texts)
         return self
 
     def __exit__(self, kind, *_) -> None:
         self.bar.close()
-        if kind is KeyboardInterrupt:
+        exits.LAST_WORDS.remove(self.print_texts)
+        if kind and issubclass(kind, KeyboardInterrupt):
             self.print_texts()
 
     def begin(self, prompt: str) -> None:

@@ -1,27 +1,88 @@
 """What a command line owes its user, whatever happens: a result, or one line that says why there is none."""
 
 import contextlib
+import functools
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
 
 from speculative.errors import UserError, first_line
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends a program as Ctrl-C does."""
+
+
+ENDINGS = {signal.SIGINT: ("interrupted", 130), signal.SIGTERM: ("terminated", 143)}
+GRACE = 0.7  # seconds in which Python has to hear a signal: code in C keeps it from that, a compiler's for example
+LAST_WORDS: list[Callable] = []  # what is called when it did not
+
+
 def interruptible() -> None:
-    """Ctrl-C ends the program at once, with a line; for the time of its imports, until run() sees to it."""
-    signal.signal(signal.SIGINT, lambda *_: (os.write(2, b"interrupted\n"), os._exit(130)))
+    """Ctrl-C and SIGTERM end the program at once, with a line; during its imports, until run() sees to them."""
+    for number in ENDINGS:
+        signal.signal(number, lambda number, _: end(number))
+
+
+def end(number: int) -> None:
+    """The process is over, with a line. Python's own way out may wait for threads that do not end."""
+    word, status = ENDINGS[number]
+    os.write(2, f"{word}\n".encode())
+    os._exit(status)
+
+
+def listen() -> None:
+    """From now on Ctrl-C raises KeyboardInterrupt, and SIGTERM Terminated."""
+    for number in ENDINGS:
+        signal.signal(number, hear)
+    if os.name == "posix":
+        watch_over()
+
+
+def hear(number, frame):
+    heard.append(number)
+    raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+
+
+heard = []
+
+
+@functools.cache
+def watch_over():
+    """Ends the process where Python does not hear a signal in time, for its main thread is in code in C."""
+    import fcntl
+
+    ends = os.pipe()
+    # Where a standard stream is closed, the pipe would take its number, and be read or written in its place.
+    reader, writer = (fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, 3) for one in ends)
+    for one in ends:
+        os.close(one)
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+
+    def watch():
+        while number := os.read(reader, 1)[0]:
+            time.sleep(GRACE)
+            if number in ENDINGS and not heard and signal.getsignal(number) is hear:
+                with contextlib.suppress(Exception):
+                    for say in LAST_WORDS:
+                        say()
+                    sys.stdout.flush()
+                end(number)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def run(main: Callable, doc: str) -> None:
-    """Calls main with the flags that were typed. Ends with status 0, 2 after an error or 130 after Ctrl-C."""
+    """Calls main with the flags that were typed. Ends with status 0, or as guarded() does."""
     import fire
 
     from .flags import usage, with_values
 
     def typed():
-        signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.unraisablehook = unraisable
         sys.stdout, sys.stderr = sys.stdout or open(os.devnull, "w"), sys.stderr or open(os.devnull, "w")  # noqa: SIM115
         for stream in (sys.stdout, sys.stderr):
@@ -31,7 +92,7 @@ def run(main: Callable, doc: str) -> None:
         else:
             fire.Fire(fire.decorators.SetParseFn(str)(main), command=with_values(sys.argv[1:]))
         sys.stdout.flush()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # nothing is left to be interrupted
+        ignore_signals()  # nothing is left to be interrupted
 
     try:
         guarded(typed)
@@ -42,45 +103,56 @@ def run(main: Callable, doc: str) -> None:
             raise
         fail(f"error: JAX gave up: {first_line(error)}; it may need more memory, or a smaller model or --batch", 2)
     except OSError as error:  # of the standard output: every other file's is a UserError
+        if error.strerror is None:  # a library's that cannot be loaded
+            fail(f"error: {first_line(error)}: it is damaged, or `ulimit` leaves too little memory", 2)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # as Python would try again on its way out
         fail("" if isinstance(error, BrokenPipeError) else f"error: cannot write the output: {error.strerror}", 2)
 
 
 def guarded(action: Callable, interrupted: str = "interrupted") -> None:
-    """Calls action, of any command. A UserError ends it with its line and status 2, Ctrl-C with the other and 130."""
+    """Calls action, of any command. A UserError ends it with its line and status 2, Ctrl-C with the other and 130, and
+    SIGTERM with 143."""
+    listen()
     try:
         action()
     except (KeyboardInterrupt, Exception) as error:
-        if not is_interruption(error):
+        if not (number := interruption(error)):
             if isinstance(error, UserError):
                 fail(f"error: {error}", 2)
             raise
+        word, status = ENDINGS[number]
+        line = interrupted.replace("interrupted", word)
         if "jax" in sys.modules:  # it may be compiling in threads of its own, over which Python's way out crashes
             with contextlib.suppress(OSError):
                 sys.stdout.flush()
-            os.write(2, f"{interrupted}\n".encode())
-            os._exit(130)
-        fail(interrupted, 130)
+            os.write(2, f"{line}\n".encode())
+            os._exit(status)
+        fail(line, status)
 
 
-def is_interruption(error: BaseException | None) -> bool:
-    """Whether Ctrl-C is behind it: code in C may turn a KeyboardInterrupt into a SystemError, and be its cause."""
+def interruption(error: BaseException | None) -> int | None:
+    """The signal that is behind an exception: code in C may turn a KeyboardInterrupt into a SystemError, and be its
+    cause. None where there is none."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
-    return error is not None
+    return error and (signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT)
 
 
 def unraisable(error):
     """An exception where none can be raised: a KeyboardInterrupt in numba's callbacks, say, must not be passed over."""
-    if is_interruption(error.exc_value):
-        os.write(2, b"interrupted\n")
-        os._exit(130)
+    if number := interruption(error.exc_value):
+        end(number)
     sys.__unraisablehook__(error)
+
+
+def ignore_signals():
+    for number in ENDINGS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def fail(message, status):
     """Ends with a message of one line, whatever is in the names that it quotes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ignore_signals()
     line = "".join(char if char.isprintable() else repr(char)[1:-1] for char in message)
     print(line, end="\n" if line else "", file=sys.stderr)
     sys.exit(status)

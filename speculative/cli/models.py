@@ -1,6 +1,6 @@
 """From the flags to what decodes: the models and the drafter, built before the clock starts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
 import numpy as np
@@ -15,8 +15,9 @@ from speculative.errors import UserError
 from speculative.filters import to_distribution
 from speculative.heads import check_heads, head_model, load_heads
 from speculative.measure import verify
+from speculative.official import WEIGHT_BYTES
 from speculative.typical import certain, typical_target
-from utils import load_encoder_and_hparams, load_params, model_folder
+from utils import complete_folder, load_encoder_and_hparams, load_params, missing_files, model_folder
 
 
 def create_probs_fns(o: Options, temperature: float) -> tuple[Callable, Callable]:
@@ -59,8 +60,8 @@ def create_model_fn(params: dict, hparams: dict, to_probs: Callable) -> CachedMo
 def load_models(o: Options, prompts: list[str]):
     """(encoder, each prompt's ids, target model, draft model or None) of the options. Raises UserError.
 
-    The small files are read first, so that vocabularies that differ, too long a prompt or too little memory are
-    reported before gigabytes are read.
+    The small files come first, so that vocabularies that differ, too long a prompt, too little memory or too full a
+    disk are reported before gigabytes are downloaded and read.
     """
     sizes = [(o.target_model_size, o.dtype)]
     if needs_model(o.drafter):
@@ -72,6 +73,8 @@ def load_models(o: Options, prompts: list[str]):
     input_ids = [encoder.encode(prompt) or [encoder.eot] for prompt in prompts]
     longest = max(map(len, input_ids))
     check_fit(o, [(hparams, dtype) for (_, hparams), (_, dtype) in zip(small, sizes, strict=True)], longest)
+    check_disk(o, {size for size, _ in sizes})
+    folders = [complete_folder(size, o.models_dir, o.source) for size, _ in sizes]
 
     heads = None
     if "heads" in drafter_names(o.drafter):
@@ -81,8 +84,10 @@ def load_models(o: Options, prompts: list[str]):
     load = devices.create_loader(o, longest) if o.engine == "jax" else load_on_numpy
     to_probs, models = create_probs_fns(o, o.temperature), {"target": None, "draft": None}
     # Where nothing needs the draft, sizes has one entry.
-    for role, (size, dtype), (_, hparams), to_probs_fn in zip(models, sizes, small, to_probs, strict=False):
-        read = partial(load_params, model_folder(size, o.models_dir), hparams)
+    for role, folder, (_, dtype), (_, hparams), to_probs_fn in zip(
+        models, folders, sizes, small, to_probs, strict=False
+    ):
+        read = partial(load_params, folder, hparams)
         models[role] = load(read, hparams, dtype, to_probs_fn, role)
     if heads:
         models["target"].heads = check_heads(heads, small[0][1], models["target"].params["ln_f"])
@@ -115,6 +120,15 @@ def check_fit(o: Options, models: list[tuple[dict, str]], longest: int) -> None:
         memory.check(models, n_cached=n_cached)
     elif (free := devices.free_memory(o)) is not None:
         memory.check(models, free, n_cached)
+
+
+def check_disk(o: Options, sizes: Collection[str]) -> None:
+    """Raises UserError where the weights that are to be downloaded do not fit on the disk together."""
+    missing = [size for size in sizes if missing_files(model_folder(size, o.models_dir))]
+    if missing:
+        from speculative.fetch import check_disk_space
+
+        check_disk_space(o.models_dir, sum(WEIGHT_BYTES.get(size, 0) for size in missing))
 
 
 def load_on_numpy(read: Callable, hparams: dict, dtype: str, to_probs: Callable, role: str) -> CachedModel:

@@ -9,6 +9,7 @@ from speculative.cli.exits import fail
 from speculative.cli.flags import Options
 from speculative.cli.models import create_draft_fn, create_probs_fns, create_scoring_fn
 from speculative.cli.trees import tree_decoder, with_trees
+from speculative.engines import packed
 from speculative.lookahead import AutoK
 from speculative.measure import verify
 from speculative.trees import regular
@@ -42,8 +43,16 @@ def verify_models(o: Options, encoder, target_model, draft_model, input_ids: lis
         shape = regular((2, 2, 1) if o.tree == "auto" else o.tree)
         nodes = (verify.check_nodes(decoders(t), prompts, shape) for t in [o.temperature or 1.0])  # when its turn comes
         checks = itertools.chain(checks, nodes)
-    if not verify.show(checks, print=partial(print, flush=True)):
+    if not verify.show(map(partial(explained, o), checks), print=partial(print, flush=True)):
         fail("", 1)
+
+
+def explained(o: Options, check: verify.Check) -> verify.Check:
+    """With the cause of a failure that is to be expected: without numba, rows are not equal to the bit."""
+    if check.passed or check.name not in ("greedy", "rows", "nodes") or o.engine != "numpy" or packed.kernels():
+        return check
+    cause = "numba is missing, and NumPy adds up several rows in another order than one: pip install numba"
+    return check._replace(detail=f"{check.detail} ({cause})")
 
 
 def on_device(o: Options, target_model, draft_model, temperature: float) -> dict:

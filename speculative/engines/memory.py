@@ -1,5 +1,6 @@
 """Whether the models fit into memory, asked before they are loaded; and how much was taken in the end."""
 
+import contextlib
 from pathlib import Path
 
 from speculative.errors import UserError
@@ -18,13 +19,40 @@ def needed(hparams: dict, dtype: str, n_cached: int | None = None) -> int:
     return weights + cache + 2 * largest
 
 
-def available(meminfo: str = "/proc/meminfo", cgroup: str = "/sys/fs/cgroup") -> int | None:
-    """Bytes that programs can still take without swapping; None where the system does not tell (other than Linux)."""
+def available(
+    meminfo: str = "/proc/meminfo", cgroup: str = "/sys/fs/cgroup", own_cgroup: str = "/proc/self/cgroup"
+) -> int | None:
+    """Bytes that this program can still take without swapping, or more than `ulimit -v` or a container gives it; None
+    where the system does not tell (other than Linux)."""
     free = read_number(meminfo, "MemAvailable:")
-    limit, taken = read_number(f"{cgroup}/memory.max"), read_number(f"{cgroup}/memory.stat", "anon ")  # a container's
     found = [free * 1024] if free is not None else []
-    found += [max(0, limit - taken)] if limit is not None and taken is not None else []
-    return min(found, default=None)
+    for folder in {Path(cgroup), *cgroup_folders(Path(cgroup), own_cgroup)}:
+        for name, label in (("memory.max", "anon "), ("memory.limit_in_bytes", "total_rss ")):  # of version 2; of 1
+            limit, taken = read_number(folder / name), read_number(folder / "memory.stat", label)
+            found += [max(0, limit - taken)] if limit is not None and taken is not None else []
+    return min([*found, *address_space()], default=None)
+
+
+def cgroup_folders(root: Path, own_cgroup: str) -> list[Path]:
+    """Where the limits of this process's control group stand, and of those that it lies in."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path(own_cgroup).read_text().splitlines():
+            _, controllers, name = line.split(":", 2)
+            if controllers in ("", "memory"):  # where both are, that of version 1 comes first
+                folder = root / controllers / name.lstrip("/")
+                return [folder, *folder.parents]
+    return []
+
+
+def address_space() -> list[int]:
+    """[what `ulimit -v` leaves], or [] where it sets no limit."""
+    with contextlib.suppress(ImportError):  # Windows
+        import resource
+
+        limit, kilobytes = resource.getrlimit(resource.RLIMIT_AS)[0], read_number("/proc/self/status", "VmSize:")
+        if limit != resource.RLIM_INFINITY and kilobytes is not None:
+            return [max(0, limit - kilobytes * 1024)]
+    return []
 
 
 def peak(status: str = "/proc/self/status") -> int | None:
@@ -33,7 +61,7 @@ def peak(status: str = "/proc/self/status") -> int | None:
     return None if kilobytes is None else kilobytes * 1024
 
 
-def read_number(path: str, label: str = "") -> int | None:
+def read_number(path: str | Path, label: str = "") -> int | None:
     """The number after a label at the beginning of a line; None where there is none."""
     try:
         lines = Path(path).read_text().splitlines()

@@ -172,12 +172,38 @@ def kernels():
             file=sys.stderr,
         )
         return None
+    go_on_where_nothing_can_be_kept()
     try:
         from speculative.engines import compiled_pass
-    except RuntimeError:  # neither the source's folder nor the user's cache can be written: compile for this run only
-        numba.config.CACHE_DIR = tempfile.mkdtemp()
+    except RuntimeError:  # neither the source's folder nor the user's cache can be written
+        say_nothing_is_kept("no folder for it can be written to")
+        try:
+            kernels.folder = tempfile.TemporaryDirectory()  # until the program ends
+        except OSError as error:
+            raise UserError("numba needs a folder to write to: NUMBA_CACHE_DIR or TMPDIR names one") from error
+        numba.config.CACHE_DIR = kernels.folder.name
         from speculative.engines import compiled_pass
     return compiled_pass
+
+
+def go_on_where_nothing_can_be_kept():
+    """numba ends with an OSError where it cannot write what it has compiled; now it does without."""
+    from numba.core.caching import Cache
+
+    save = Cache.save_overload
+
+    def save_overload(self, sig, data):
+        try:
+            save(self, sig, data)
+        except OSError as error:
+            say_nothing_is_kept(error.strerror)
+
+    Cache.save_overload = save_overload
+
+
+@functools.cache
+def say_nothing_is_kept(why):
+    print(f"numba cannot keep what it compiles ({why}), so every run compiles; NUMBA_CACHE_DIR helps", file=sys.stderr)
 
 
 def new_pass(params: dict, hparams: dict) -> Callable:

@@ -9,6 +9,10 @@ from speculative.errors import UserError
 
 ROOM = 2**20  # bytes, more than most runs need
 
+# json itself escapes those below 32; the others are control characters and what turns the direction of text.
+OBEYED = (*range(0x7F, 0xA0), 0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+ESCAPED = {code: f"\\u{code:04x}" for code in OBEYED}
+
 
 def check_writable(path: str) -> None:
     """Raises UserError where write_text could not write to path, or the disk has no ROOM; to be asked before hours of
@@ -35,7 +39,9 @@ def check_writable(path: str) -> None:
 
 
 def write_json(path: str, content: dict) -> None:
-    write_text(path, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    """In UTF-8, and what a terminal that shows it would obey as an escape, \\u009b for example."""
+    text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
+    write_text(path, text.translate(ESCAPED) + "\n")
 
 
 def write_text(path: str, text: str) -> None:

@@ -1,0 +1,41 @@
+"""Says what a download is waiting for, once nothing has come for a while."""
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from tqdm import tqdm
+
+SECONDS = 10
+VERIFYING = "verifying"  # at the bar's end as long as nothing is waited for
+
+
+@contextlib.contextmanager
+def patience(progress: Callable[[], object], host: str, bar: tqdm) -> Iterator[None]:
+    """progress() changes as long as something comes. The bar ends with what is waited for and how long already; where
+    no bar is shown, a line on standard error says it once."""
+    over = threading.Event()
+
+    def watch():
+        seen, since, said = progress(), time.monotonic(), False
+        while not over.wait(min(1, SECONDS)):
+            if bar.postfix == VERIFYING or progress() != seen:
+                seen, since = progress(), time.monotonic()
+            elif (seconds := time.monotonic() - since) >= SECONDS:
+                reason = (bar.postfix or "no answer").partition(";")[0]
+                line = f"{reason}; waiting for {host} for {seconds:.0f} s, Ctrl-C ends it"
+                if not bar.disable:
+                    bar.set_postfix_str(line)
+                elif not said:
+                    print(line, file=sys.stderr, flush=True)
+                said = True
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()

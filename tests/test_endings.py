@@ -1,0 +1,161 @@
+"""How runs end when they are told to, when the disk is full and when models write what a terminal would obey."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+import unicodedata
+from pathlib import Path
+
+import pytest
+
+import main
+from speculative.cli import display, exits, verifying
+from speculative.engines import packed
+from speculative.measure.verify import Check
+
+ROOT = Path(main.__file__).parent
+
+
+# ---- Signals ---------------------------------------------------------------------------------------------------------
+
+ENDINGS = [(signal.SIGINT, "interrupted", 130), (signal.SIGTERM, "terminated", 143)]
+
+
+def run_and_signal(code, number):
+    """Runs code until it prints "ready" -> (exit status, standard output after that, standard error)."""
+    code = "from speculative.cli import exits\n" + code
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(0.3)  # until it has begun what comes after that
+    process.send_signal(number)
+    return (process.wait(), *process.communicate())
+
+
+@pytest.mark.parametrize(("number", "word", "status"), ENDINGS)
+def test_a_signal_ends_a_command_in_one_line(number, word, status, tmp_path):
+    """And what is being written meanwhile is taken back."""
+    code = f"""
+import time
+from speculative.measure import files
+
+def slowly(*args):
+    print("ready", flush=True)
+    time.sleep(600)
+
+files.os.replace = slowly
+exits.guarded(lambda: files.write_text({str(tmp_path / "file")!r}, "text"), "interrupted: and how to go on")
+"""
+    assert run_and_signal(code, number) == (status, "", f"{word}: and how to go on\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("number", "word", "status"), ENDINGS)
+def test_a_signal_ends_code_in_c(number, word, status):
+    """Which would go on for hours before Python hears of it; what is to be said is said all the same."""
+    code = """
+import hashlib
+exits.LAST_WORDS.append(lambda: print("so far"))
+exits.guarded(lambda: print("ready", flush=True) or hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1))
+"""
+    assert run_and_signal(code, number) == (status, "so far\n", f"{word}\n")
+
+
+def test_sigterm_while_decoding_shows_the_text_so_far(tiny_pair):
+    words = f"--models_dir={tiny_pair} --target_model_size=target --draft_model_size=draft --threads=1 --quiet".split()
+    words += ["--prompt=the", "--n_samples=100000", "--stream"]
+    process = subprocess.Popen(
+        [sys.executable, "main.py", *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    while "Text = the" not in (line := process.stdout.readline()):
+        pass
+    process.terminate()
+    out, err = process.communicate()
+    assert process.returncode == 143 and err.endswith("terminated\n") and "Traceback" not in err
+    assert (line + out).endswith("\n")
+
+
+# ---- The compiler's cache --------------------------------------------------------------------------------------------
+
+
+def test_a_disk_that_takes_no_cache(monkeypatch, capsys):
+    """What was compiled is used, and one line says that it is not kept."""
+    caching = pytest.importorskip("numba.core.caching")
+
+    def save_overload(self, sig, data):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(caching.Cache, "save_overload", save_overload)
+    packed.say_nothing_is_kept.cache_clear()
+    packed.go_on_where_nothing_can_be_kept()
+    for _ in range(3):
+        caching.Cache.save_overload(None, None, None)
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and "No space left on device" in err and "NUMBA_CACHE_DIR" in err
+
+
+def test_verify_names_the_cause_without_numba(monkeypatch):
+    failed = Check("rows", False, "2 rows differ")
+    options = type("Options", (), {"engine": "numpy"})()
+    monkeypatch.setattr(packed, "kernels", lambda: None)
+    assert "numba is missing" in verifying.explained(options, failed).detail
+    assert verifying.explained(options, passed := Check("rows", True, "")) is passed
+    monkeypatch.setattr(packed, "kernels", lambda: packed)
+    assert verifying.explained(options, failed) is failed
+
+
+# ---- Control characters ----------------------------------------------------------------------------------------------
+
+OBEYED = [chr(code) for code in display.SHOWN]
+
+
+@pytest.mark.parametrize("words", ["", "--quiet", "--stream", "--color", "--verbose", "--color --stream", "--verify"])
+def test_no_control_character_is_printed_raw(words, tiny_pair, tmp_path, monkeypatch, capsys):
+    """Random models over all bytes write many; the prompt and the names of files hold the others."""
+    path = tmp_path / "prompt.txt"
+    path.write_text("".join(OBEYED[::2]), encoding="utf-8")
+    monkeypatch.setattr(display, "read_bandwidth", lambda **_: 1e10)
+    monkeypatch.setattr(verifying.verify, "verify", lambda *args, **_: [Check("none", True, "")])
+    flags = f"--models_dir={tiny_pair} --target_model_size=target --draft_model_size=draft --threads=1".split()
+    flags += ["--prompt_file", str(path), "--n_tokens_to_generate=20", "--temperature=2"]
+    monkeypatch.setattr(sys, "argv", ["main.py", *flags, *words.split()])
+    exits.run(main.main, "")
+    assert_none_is_obeyed(*capsys.readouterr())
+
+
+def assert_none_is_obeyed(out, err):
+    err = "\n".join(line.rpartition("\r")[2] for line in err.split("\n"))  # the bar's own
+    for text in (out, err):
+        bad = {c for c in text if c not in "\n\t" and (unicodedata.category(c) == "Cc" or c in OBEYED)}
+        assert not bad, sorted(map(hex, map(ord, bad)))
+
+
+@pytest.mark.parametrize("char", OBEYED[1:])
+def test_no_message_quotes_a_control_character(char, monkeypatch, capsys):
+    name = f"a{char}b"
+    for words in (
+        [f"--prompt_file={name}"], [f"--{name}"], [name], [f"--drafter={name}"], [f"--models_dir={name}"],
+        [f"--json={name}/x"], [f"--source={name}"], [f"--target_model_size={name}"], [f"--K={name}"],
+    ):  # fmt: skip
+        monkeypatch.setattr(sys, "argv", ["main.py", *words, "--target_model_size=x" if "size" not in words[0] else ""])
+        if not sys.argv[-1]:
+            sys.argv.pop()
+        with pytest.raises(SystemExit) as end:
+            exits.run(main.main, "")
+        out, err = capsys.readouterr()
+        assert (end.value.code, out) == (2, "") and err.count("\n") == 1
+        assert_none_is_obeyed(out, err)
+
+
+def test_json_holds_no_control_character(tmp_path):
+    """A file that may be looked at in a terminal."""
+    from speculative.measure.files import write_json
+
+    text = {"text": "".join(OBEYED) + "é東\n\t"}
+    write_json(str(tmp_path / "run.json"), text)
+    written = (tmp_path / "run.json").read_text(encoding="utf-8")
+    assert json.loads(written) == text and "é東" in written
+    assert_none_is_obeyed(written, "")

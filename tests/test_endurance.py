@@ -1,0 +1,145 @@
+"""Runs at the edges of the context, many in one process, many at the same time: the texts are those of a single run."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import main
+from speculative.cli.flags import parse_options
+from speculative.cli.models import create_draft_fn, load_models
+from speculative.drafters import DRAFTERS
+from speculative.engines import memory
+from speculative.errors import UserError
+from speculative.sampling import autoregressive_sampling, speculative_sampling
+
+ROOT = Path(main.__file__).parent
+N_CTX = 128  # of the tiny pair
+
+
+@pytest.fixture
+def decode(tiny_pair, tmp_path, capsys, monkeypatch):
+    """(flags) -> the JSON of a run of main."""
+
+    def decode(**flags):
+        path = str(tmp_path / "run.json")
+        flags = {"models_dir": str(tiny_pair), "target_model_size": "target", "draft_model_size": "draft"} | flags
+        main.main(json=path, quiet=True, **flags)
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+
+    return decode
+
+
+def tokens(run, decoder):
+    return run[decoder]["samples"][0]["tokens"]
+
+
+EDGES = {
+    "one token to the end": {"prompt": "x" * (N_CTX - 1), "n_tokens_to_generate": 1},
+    "to the end": {"prompt": "xyz", "n_tokens_to_generate": N_CTX - 3},
+    "K far above N": {"prompt": "the", "n_tokens_to_generate": 5, "K": 10**6},
+    "K far above the context": {"prompt": "xyz", "n_tokens_to_generate": N_CTX - 3, "K": 10**17},
+}
+HOW = [{"drafter": name} for name in [*DRAFTERS, "prompt_lookup+ngram"]] + [{"K": "auto"}]
+TREES = {"2,2,1": 10, "auto": 24}  # nodes: so many places of the context are a tree's
+
+
+@pytest.mark.parametrize("engine", ["numpy", pytest.param("jax", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", HOW, ids=str)
+@pytest.mark.parametrize("edge", EDGES)
+def test_the_edges_of_the_context(edge, how, engine, decode, tmp_path):
+    """At temperature 0 the two texts are the same, of N tokens, whatever drafts."""
+    if "K" in EDGES[edge] and "K" in how:
+        pytest.skip("it chooses K itself")
+    (tmp_path / "text").write_text("the thing in the thing")
+    if "ngram" in how.get("drafter", ""):
+        how = how | {"ngram_text": str(tmp_path / "text")}
+    run = decode(**EDGES[edge], **how, engine=engine)
+    new = tokens(run, "speculative")
+    assert len(new) == EDGES[edge]["n_tokens_to_generate"] and new == tokens(run, "autoregressive")
+
+
+@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize("n_prompt", [3, N_CTX - 40])
+def test_the_edges_of_the_context_with_a_tree(tree, n_prompt, decode):
+    """A token more than fits is refused in one line; all that fits is decoded."""
+    flags = {"prompt": "xyz" + "x" * (n_prompt - 3), "tree": tree}
+    N = N_CTX - n_prompt - TREES[tree]
+    with pytest.raises(UserError, match="of a context of 128"):
+        decode(**flags, n_tokens_to_generate=N + 4)
+    run = decode(**flags, n_tokens_to_generate=N)
+    new = tokens(run, "speculative")
+    assert len(new) == N and new == tokens(run, "autoregressive")
+
+
+@pytest.mark.parametrize("n", [60, pytest.param(1000, marks=pytest.mark.slow)])
+def test_many_decodes_in_one_process(n, tiny_pair):
+    """Memory, open files and threads do not grow, and the last text is the first."""
+    names = {"target_model_size": "target", "draft_model_size": "draft"}
+    o = parse_options(
+        prompt="the",
+        n_tokens_to_generate=12,
+        models_dir=str(tiny_pair),
+        K=4,
+        temperature=1.0,
+        seed=0,
+        draft_dtype="int8",
+        **names,
+    )
+    encoder, [x], target, draft = load_models(o, [o.prompt])
+    create_draft = create_draft_fn(o, encoder, draft, 1.0, "")
+
+    def decode():
+        found = []
+        for decoder in ("autoregressive", "speculative"):
+            rng = np.random.default_rng(3)
+            if decoder == "autoregressive":
+                steps = autoregressive_sampling(x, target, 12, rng)
+            else:
+                steps = speculative_sampling(x, create_draft(rng), target, 12, 4, rng)
+            found.append([int(token) for step in steps for token in step.tokens])
+        return found
+
+    def taken():
+        kilobytes = memory.read_number("/proc/self/status", "VmRSS:") or 0
+        return kilobytes, len(os.listdir("/proc/self/fd")) if kilobytes else 0, threading.active_count()
+
+    first = decode()
+    for _ in range(20):
+        decode()
+    before = taken()
+    assert all(decode() == first for _ in range(n))
+    after = taken()
+    assert after[1:] == before[1:] and after[0] - before[0] < 4096, (before, after)  # 4 MB: the allocator's own
+
+
+@pytest.mark.parametrize("n", [3, pytest.param(8, marks=pytest.mark.slow)])
+def test_runs_at_the_same_time(n):
+    """Each decodes the text that a run alone does."""
+    command = [sys.executable, "main.py", "--demo", "--quiet", "--n_tokens_to_generate=20"]
+    runs = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(n)]
+    texts = [[line for line in run.communicate()[0].splitlines() if not line.startswith("Time")] for run in runs]
+    assert all(run.returncode == 0 for run in runs) and all(text == texts[0] for text in texts)
+    assert len([line for line in texts[0] if line.startswith("Text = ")]) == 2
+
+
+@pytest.mark.slow
+def test_first_runs_at_the_same_time(tmp_path):
+    """All compile at once, into one cache; the next run finds it whole, and does not compile."""
+    pytest.importorskip("numba")
+    command = [sys.executable, "main.py", "--demo", "--quiet", "--n_tokens_to_generate=5"]
+    env = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    start = {"cwd": ROOT, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": env}
+    runs = [subprocess.Popen(command, **start) for _ in range(2)]
+    for run in runs:
+        _, err = run.communicate()
+        assert run.returncode == 0 and "compiling" in err
+    done = subprocess.run(
+        command, **{key: value for key, value in start.items() if "std" not in key}, capture_output=True
+    )
+    assert done.returncode == 0 and "compiling" not in done.stderr
