@@ -242,7 +242,7 @@ def test_lenience_is_noted(run):
 def test_k_that_chooses_itself(run):
     out = run(K="auto", n_tokens_to_generate=60)
     assert texts(out)[0] == texts(out)[1] == texts(run(quiet=True, n_tokens_to_generate=60))[0]
-    assert "Note: --K auto goes by measured times" in run(K="auto", temperature=1)
+    assert "Note: --K auto depends on measured times" in run(K="auto", temperature=1)
 
 
 @pytest.mark.parametrize("drafter", ["prompt_lookup", "ngram", "prompt_lookup+ngram"])
@@ -378,7 +378,7 @@ def no_weights(monkeypatch):
     "flags", [{"n_tokens_to_generate": 117}, {"prompt": "x" * 117}, {"n_tokens_to_generate": 10**17}]
 )
 def test_more_than_the_context(run, no_weights, flags):
-    with pytest.raises(UserError, match="exceed the context of 128 tokens: shorten the one or ask for fewer"):
+    with pytest.raises(UserError, match="exceed the context of 128 tokens: shorten the prompt or lower --n_tokens"):
         run(**{"prompt": "x" * 12} | flags)
 
 

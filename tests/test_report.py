@@ -161,11 +161,11 @@ def test_every_figure_has_its_formula():
 @pytest.mark.parametrize(
     ("expected", "hits", "how"),
     [
-        ("No other K would be much faster; the most would be gained if drafting were free", [99], {"N": 300, "K": 16}),
+        ("No other K would be much faster; the largest gain would come if drafting were free", [99], {"N": 300, "K": 16}),
         # The last windows are cut short, so the run as a whole did worse than its K does.
         ("No other K would be much faster", [99], {"N": 25, "K": 16}),
         ("K = 16 would be faster", [99], {"N": 300, "K": 2}),
-        ("Speculation cannot pay here: 1.00 tokens take the time of 3.", [0], {"t_draft": 0.5}),
+        ("Speculative decoding did not pay: 1.00 tokens per iteration, for the time of 3.", [0], {"t_draft": 0.5}),
         ("Nothing was drafted, so this was autoregressive decoding.", [9], {"K": lambda: 0}),
         ("The run is too short to tell more", [9], {"N": 5, "K": 4}),
     ],
@@ -176,11 +176,11 @@ def test_the_advice(expected, hits, how):
 
 def test_the_advice_where_something_else_took_the_time():
     autoregressive, speculative = scripted(Clock(), [4, 2, 0, 1])
-    assert "run it again" not in report.advice(figures(autoregressive, speculative))
+    assert "Try again" not in report.advice(figures(autoregressive, speculative))
     for iteration in speculative.iterations[-4:]:
         for run, name in [(iteration, "scoring"), (iteration, "seconds"), (speculative, "seconds")]:
             setattr(run, name, getattr(run, name) + 20)
-    assert "something else took time, so run it again" in report.advice(figures(autoregressive, speculative))
+    assert "is something else running? Try again" in report.advice(figures(autoregressive, speculative))
     speculative.seconds += 1000
     assert "outside of both models" in report.advice(figures(autoregressive, speculative))
 
