@@ -20,6 +20,9 @@ def pytest_configure(config):
 
     And but for the slow ones, XLA leaves optimisation out, which changes nothing of what they look at.
     """
+    config.compiled = None
+    if os.environ.get("PYTEST_XDIST_WORKER"):  # a worker has its environment from the process that started it
+        return
     config.compiled = tempfile.TemporaryDirectory()
     os.environ["JAX_COMPILATION_CACHE_DIR"] = config.compiled.name
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
@@ -28,7 +31,8 @@ def pytest_configure(config):
 
 
 def pytest_unconfigure(config):
-    config.compiled.cleanup()
+    if config.compiled:
+        config.compiled.cleanup()
 
 
 @pytest.fixture(autouse=True)

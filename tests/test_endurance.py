@@ -45,7 +45,7 @@ EDGES = {
     "K far above N": {"prompt": "the", "n_tokens_to_generate": 5, "K": 10**6},
     "K far above the context": {"prompt": "xyz", "n_tokens_to_generate": N_CTX - 3, "K": 10**17},
 }
-HOW = [{"drafter": name} for name in [*DRAFTERS, "prompt_lookup+ngram"]] + [{"K": "auto"}]
+HOW = [{"drafter": name} for name in [*DRAFTERS, "prompt_lookup+ngram"] if name != "heads"] + [{"K": "auto"}]
 TREES = {"2,2,1": 10, "auto": 24}  # nodes: so many places of the context are a tree's
 
 
@@ -92,7 +92,7 @@ def test_many_decodes_in_one_process(n, tiny_pair):
         **names,
     )
     encoder, [x], target, draft = load_models(o, [o.prompt])
-    create_draft = create_draft_fn(o, encoder, draft, 1.0, "")
+    create_draft = create_draft_fn(o, encoder, (target, draft), 1.0, "")
 
     def decode():
         found = []

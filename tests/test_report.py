@@ -161,7 +161,11 @@ def test_every_figure_has_its_formula():
 @pytest.mark.parametrize(
     ("expected", "hits", "how"),
     [
-        ("No other K would be much faster; the largest gain would come if drafting were free", [99], {"N": 300, "K": 16}),
+        (
+            "No other K would be much faster; the largest gain would come if drafting were free",
+            [99],
+            {"N": 300, "K": 16},
+        ),
         # The last windows are cut short, so the run as a whole did worse than its K does.
         ("No other K would be much faster", [99], {"N": 25, "K": 16}),
         ("K = 16 would be faster", [99], {"N": 300, "K": 2}),

@@ -67,7 +67,7 @@ class Options:
     dtype: str = flag(values.dtype, "weight format of the target model: float32, bfloat16 or int8", "float32")
     draft_dtype: str = flag(
         values.draft_dtype,
-        "weight format of the draft model; the output stays lossless; auto: int8, with jax the target's",
+        "of the draft model; the output stays lossless; auto: int8, with jax the target's",
         "auto",
     )
     engine: str = flag(values.engine, "numpy, jax, or auto: jax where it sees an accelerator", "numpy")
