@@ -115,7 +115,7 @@ def fetch(session, file, part, bar):
             about = checksums.describe(part)
             if fault := find_fault(part, note, file, about["sha256"]):
                 discard(part)
-                raise TryAgain(f"what came is not right: {fault}")
+                raise TryAgain(f"what came is not right: {fault.replace(str(part), file.name)}")
             checksums.note(part.parent, {file.name: about})
             return part.replace(part.with_suffix(""))
         except (requests.RequestException, urllib3.exceptions.HTTPError, ValueError) as error:
