@@ -564,7 +564,7 @@ def test_the_page_of_each_kind_of_run(case, show, tmp_path, capsys):
     n_iterations = len(check_page(driver, run))
     if case == "jax":
         assert "one compiled loop on the device" in text_of(driver, "glass")
-        assert "not how long a call took" in text_of(driver, "race-note")
+        assert "does not tell how long a call took" in text_of(driver, "race-note")
     else:
         for number in {1, n_iterations}:
             check_glass(driver, run, number)

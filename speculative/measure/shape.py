@@ -9,7 +9,7 @@ LARGEST = 1e15  # what can still be drawn
 TOP = {"tokens": [int], "p": [NUMBER], "q": [NUMBER]}
 ITERATION = {
     **{"tokens": int, "drafted": int, "accepted": int, "draft_prefill": FLAG, "prefill": FLAG, "proposers": [TEXT]},
-    **{"drafting": NUMBER, "scoring": NUMBER, "seconds": NUMBER},
+    **{"drafting": MAYBE, "scoring": MAYBE, "seconds": MAYBE},
 }
 DETAILS = {"drafts": [int], "tested": [{"u": NUMBER, "p": NUMBER, "q": NUMBER, "top": TOP}]}
 OWN = {"from": TEXT, "u": NUMBER, "top": {"tokens": [int], "probability": [NUMBER]}}
@@ -18,7 +18,7 @@ SAMPLE = {"pieces": [TEXT], "tokens": [int], "origins": [TEXT], "iterations": [I
 COUNTS = dict.fromkeys(("tokens", "iterations", "drafted", "accepted"), int)
 FIGURES = COUNTS | {
     **{"met_by_position": [int], "accepted_by_position": [int], "tokens_per_iteration_histogram": {"*": int}},
-    **{"seconds": {"*": NUMBER}, "beta": (dict, NoneType), "predicted_if": (dict, NoneType)},
+    **{"seconds": {"*": MAYBE}, "beta": (dict, NoneType), "predicted_if": (dict, NoneType)},
     **{"alpha_by_position": list, "tree": FLAG, "*": (*MAYBE, dict)},  # a dict that came later: by_proposer
 }
 RUN = {
