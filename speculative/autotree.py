@@ -19,7 +19,7 @@ from .lookahead import DISCOUNT, LEAN, AutoK
 from .trees import Shape, Tree, TreeStep, tree_speculative_sampling
 
 DEPTH, RANKS, NODES = 10, 4, 24  # the largest tree that is considered
-SETTLED = 8  # windows for which a shape is kept, as choosing one takes half a millisecond
+SETTLED = 8  # windows at most for which a shape is kept, as choosing one takes half a millisecond
 
 
 def best_shape(
@@ -87,7 +87,7 @@ class AutoTree(AutoK):
             further = share * self.further() / row
             costs = self.draft() / row, self.node() / row, lambda rows: 1 + (rows - 1) * further
             self.shape, _ = best_shape([*self.chances(share)], *costs)
-            self.settled = SETTLED
+            self.settled = min(SETTLED, len(self.further.timed) // 2)  # the first costs are of few windows
         return self.shape
 
     def chances(self, share: float) -> Iterator[list[float]]:
