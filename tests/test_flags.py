@@ -243,3 +243,10 @@ def test_a_flag_that_is_given_twice():
 def test_the_draft_is_stored_as_small_as_its_engine_likes(monkeypatch, given, engine, numba, chosen):
     monkeypatch.setattr(packed, "kernels", lambda: numba)
     assert choose_draft_dtype(given, "bfloat16", engine) == chosen
+
+
+@pytest.mark.parametrize("read", ["prompt_file", "ngram_text"])
+@pytest.mark.parametrize("written", ["json", "html"])
+def test_what_is_read_is_not_overwritten(read, written):
+    assert "would be overwritten" in refused(**{read: "a/../text", written: "text"})
+    assert "would be overwritten" not in str(parse(**{read: "text", written: "other"}))

@@ -144,7 +144,7 @@ def show_report(
 def notes(o: Options) -> list[str]:
     """What a reader has to know of runs with such flags."""
     found = []
-    if o.lenience < 1:
+    if o.lenience < 1 and o.temperature > 0:
         how = f"typical acceptance, ε = {o.typical:g}," if o.typical else f"lenience {o.lenience:g}"
         found.append(f"Note: with {how} the speculative text is not distributed as the target's.")
     if "auto" in (o.K, o.tree) and o.temperature > 0:

@@ -128,6 +128,9 @@ def parse_options(**given) -> Options:
         raise UserError("--details is about what --json writes: add --json FILE")
     if o.json and o.html and os.path.realpath(o.json) == os.path.realpath(o.html):
         raise UserError("--json and --html would write to the same file: give each its own")
+    read = {os.path.realpath(path) for path in (o.prompt_file, o.ngram_text) if path}
+    if overwritten := [path for path in (o.json, o.html) if path and os.path.realpath(path) in read]:
+        raise UserError(f"{overwritten[0]!r:.80} is read in this run, and would be overwritten: write to another file")
     return replace(o, lenience=ALL) if o.typical else o
 
 

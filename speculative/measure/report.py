@@ -42,7 +42,10 @@ def advice(f: dict) -> str:
     K = f["drafted"] / f["iterations"]
     if f["tree"]:
         walked = f"Of {K:.1f} draft tokens an iteration, {f['accepted'] / f['iterations']:.1f} were accepted"
-        return walked + (": more than pays for them." if f["speedup"] > 1 else "; speculative decoding did not pay.")
+        paid = f["speedup_without_prefill"] > 1
+        return walked + (": more than pays for them." if paid else "; speculative decoding did not pay.")
+    if f["best_K"] == 0 and f["speedup_without_prefill"] > 1:
+        return "It paid, though no gain was predicted: costs this close to 1 need a longer run to tell."
     if f["best_K"] == 0:
         takes = f["mean_beta"] + K * f["c"]
         return (
