@@ -66,6 +66,9 @@ def to_shape(tree: dict, path: tuple) -> Shape:
 class AutoTree(AutoK):
     """Chooses the shape of a tree. decode() is tree_speculative_sampling with this object as its shape."""
 
+    sampling = staticmethod(tree_speculative_sampling)
+    nothing = staticmethod(lambda x: Tree([int(x[-1])]))
+
     def __init__(self, *args, **kwargs):
         super().__init__(DEPTH, *args, **kwargs)
         self.node = Cost()  # a further node of a level; draft is a level of one node
@@ -102,41 +105,14 @@ class AutoTree(AutoK):
             yield chances
             lean, share = LEAN, 1.0
 
-    def decode(self, x, draft: Callable, target_model: Callable, N: int, rng, **options) -> Iterator[TreeStep]:
-        """tree_speculative_sampling(x, draft, target_model, N, shape=self, rng, **options), watched."""
-        shape, tree, drafting = (), None, 0.0  # what was asked for, what came, and the seconds that it took
-
-        def timed(x, asked):
-            nonlocal shape, tree, drafting
-            start = self.clock()
-            tree = draft(x, asked) if asked else Tree([int(x[-1])])
-            shape, drafting = asked, self.clock() - start
-            return tree
-
-        steps, self.prefilled = tree_speculative_sampling(x, timed, target_model, N, self, rng, **options), False
-        while True:
-            start = self.clock()
-            step = next(steps, None)
-            if step is None:
-                return
-            scoring = self.clock() - start - drafting
-            if self.prefilled:
-                self.time_tree(shape, tree, step, drafting, scoring)
-            elif shape and not self.first_draft:
-                self.first_draft = drafting, len(x)
-            if shape:
-                self.count_tree(tree, step)
-            self.prefilled = True
-            yield step
-
-    def time_tree(self, shape: Shape, tree: Tree, step: TreeStep, drafting: float, scoring: float) -> None:
+    def time(self, shape: Shape, tree: Tree, step: TreeStep, drafting: float, scoring: float) -> None:
         levels, branching = depth(shape), sum(map(bool, tree.children))
         further = max(0, branching - levels)  # nodes that were expanded beside another
         if further and not self.node.timed:
             self.node.add(drafting - levels * self.draft(), further)
-        self.time(levels, step, max(0.0, drafting - further * self.node()), scoring)
+        super().time(levels, tree, step, max(0.0, drafting - further * self.node()), scoring)
 
-    def count_tree(self, tree: Tree, step: TreeStep) -> None:
+    def count(self, tree: Tree, step: TreeStep) -> None:
         """Counts which children were met and which were accepted."""
         self.asked, self.proposed = DISCOUNT * self.asked + 1, DISCOUNT * self.proposed + (step.drafted > 0)
         for counts in self.tested + self.passed if step.drafted else ():

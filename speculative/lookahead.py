@@ -27,6 +27,11 @@ class AutoK:
     costs about STAKE. What was learned stays for the next decode with the same models and drafter.
     """
 
+    sampling = staticmethod(
+        speculative_sampling
+    )  # what decode watches, and the proposal of a drafter that is not asked
+    nothing = staticmethod(lambda x: ([], []))
+
     def __init__(self, K_max: int = 10, clock: Callable[[], float] = time.perf_counter):
         self.K_max, self.clock = K_max, clock  # clock gives seconds
         # A draft token; a token that the drafter has to catch up on; a row of the target; each additional row.
@@ -63,17 +68,17 @@ class AutoK:
             yield a
 
     def decode(self, x, draft: Callable, target_model: Callable, N: int, rng, **options) -> Iterator[Step]:
-        """speculative_sampling(x, draft, target_model, N, K=self, rng, **options), watched."""
-        k, drafting = 0, 0.0  # how many drafts were asked for, and the seconds that they took
+        """sampling(x, draft, target_model, N, K=self, rng, **options), watched."""
+        asked, proposal, drafting = 0, None, 0.0  # how many drafts, what came, and the seconds that it took
 
-        def timed(x, k_asked):
-            nonlocal k, drafting
+        def timed(x, k):
+            nonlocal asked, proposal, drafting
             start = self.clock()
-            proposal = draft(x, k_asked) if k_asked else ([], [])
-            k, drafting = k_asked, self.clock() - start
+            proposal = draft(x, k) if k else self.nothing(x)
+            asked, drafting = k, self.clock() - start
             return proposal
 
-        steps, self.prefilled = speculative_sampling(x, timed, target_model, N, self, rng, **options), False
+        steps, self.prefilled = self.sampling(x, timed, target_model, N, self, rng, **options), False
         while True:
             start = self.clock()
             step = next(steps, None)
@@ -81,15 +86,15 @@ class AutoK:
                 return
             scoring = self.clock() - start - drafting  # with what the loop does beside, more of it for a window
             if self.prefilled:
-                self.time(k, step, drafting, scoring)
-            elif k and not self.first_draft:
+                self.time(asked, proposal, step, drafting, scoring)
+            elif asked and not self.first_draft:
                 self.first_draft = drafting, len(x)
-            if k:
-                self.count(step)
+            if asked:
+                self.count(proposal, step)
             self.prefilled = True
             yield step
 
-    def time(self, k: int, step: Step, drafting: float, scoring: float) -> None:
+    def time(self, k: int, proposal, step: Step, drafting: float, scoring: float) -> None:
         """Files the seconds of a step for which k drafts were asked."""
         m = step.drafted
         if m == 0 or scoring < self.row():  # a row takes no longer than a window
@@ -109,7 +114,7 @@ class AutoK:
         self.paid = k * self.draft() + m * self.further() <= step.accepted * self.row()
         self.since, self.behind = 0.0, 0
 
-    def count(self, step: Step) -> None:
+    def count(self, proposal, step: Step) -> None:
         """Counts which positions were met and which were accepted."""
         n, met = step.accepted, min(step.drafted, step.accepted + 1)
         self.asked, self.proposed = DISCOUNT * self.asked + 1, DISCOUNT * self.proposed + (met > 0)
