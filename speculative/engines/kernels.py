@@ -130,8 +130,8 @@ def _multiply_add(builder, a, b, c):
 
 
 def _prefetch(builder, pointer, n_bytes, n_products):
-    """Asks for memory that will be read soon; changes nothing else. n_products is how many multiply-adds follow for each
-    register of weights: with few of them the CPU is so far ahead that its own loads ask early enough."""
+    """Asks for memory that will be read soon; changes nothing else. n_products is how many multiply-adds there are for
+    each register of weights: with few of them the CPU is so far ahead that its own loads ask early enough."""
     if n_products < PREFETCH_FROM:
         return
     for byte in range(0, n_bytes, 64):
