@@ -6,9 +6,8 @@ kernels and copies read from memory and write to it; beside them those that noth
 for a call of the target and once for each draft. flops is XLA's own count of the whole program, in which the drafts
 that a loop makes count once. --mesh and --data_parallel may be several numbers, and each pair of them is compiled.
 
-The plugin of the device must be installed, the device not: pip install libtpu for a TPU, and for --topology sm_90, which
-is a GPU with the figures of an H200, pip install "jax[cuda12]". Without a topology it compiles for the devices that
-there are.
+The plugin of the device must be installed, the device not: pip install libtpu for a TPU, and "jax[cuda12]" for
+--topology sm_90, which is a GPU with the figures of an H200. Without a topology it compiles for the devices there are.
 """
 
 import math
