@@ -218,9 +218,11 @@ def main():
     parser.add_json()
     o = parser.parse_args()
     found, rows = devices(o.topology), []
-    for M, D in product(o.mesh, o.data_parallel):
-        if len(found) < M * D:
-            raise UserError(f"--mesh {M} needs {M * D} devices, and there are {len(found)}")
+    pairs = [(M, D) for M, D in product(o.mesh, o.data_parallel) if M * D <= len(found)]  # others are left out
+    if not pairs:
+        fewest = min(o.mesh) * min(o.data_parallel)
+        raise UserError(f"--mesh {min(o.mesh)} needs {fewest} devices, and there are {len(found)}")
+    for M, D in pairs:
         mesh = Mesh(np.array(found[: M * D]).reshape(D, M), ["data", "model"])
         target = network(o.target_model_size, o.dtype, mesh)
         decoder = DeviceDecoder(target, network(o.draft_model_size, o.dtype, mesh, split=o.split_draft and M > 1))
