@@ -218,7 +218,7 @@ def main():
     parser.add_json()
     o = parser.parse_args()
     found, rows = devices(o.topology), []
-    pairs = [(M, D) for M, D in product(o.mesh, o.data_parallel) if M * D <= len(found)]  # others are left out
+    pairs = [(M, D) for M, D in product(o.mesh, o.data_parallel) if len(found) >= M * D]  # others are left out
     if not pairs:
         fewest = min(o.mesh) * min(o.data_parallel)
         raise UserError(f"--mesh {min(o.mesh)} needs {fewest} devices, and there are {len(found)}")
