@@ -1,4 +1,4 @@
-"""What others need for the same work on this machine: transformers and llama.cpp, on the same checkpoints.
+"""What others need for the same work on this machine: the JAX engine, transformers and llama.cpp, from the same files.
 
     pip install -r benchmarks/requirements.txt
     python -m benchmarks.kernels 124M 1558M --models_dir MODELS_DIR --peers
@@ -51,6 +51,28 @@ def time_transformers(folder, dtype, threads, rounds):
         return take_turns({n: partial(feed, n) for n in ROWS}, rounds)
 
 
+def time_jax(folder, dtype, threads, rounds):
+    """The JAX engine's forward pass, with exactly as many rows, and a cache twice as long as the context."""
+    import jax
+
+    from speculative.engines.sharding import place
+    from utils import load_encoder_and_hparams, load_params
+
+    folder = Path(folder)
+    _, hparams = load_encoder_and_hparams(folder.name, str(folder.parent))
+    network = place(partial(load_params, str(folder), hparams), hparams, dtype)
+    step = jax.jit(network.forward, donate_argnames="cache")
+    tokens, cache = np.array(TOKENS, np.int32), network.new_cache(2 * CONTEXT)
+    _, cache = step(network.params, tokens, np.int32(0), cache)
+
+    def feed(n):
+        nonlocal cache
+        logits, cache = step(network.params, tokens[:n], np.int32(CONTEXT), cache)
+        jax.block_until_ready(logits)
+
+    return take_turns({n: partial(feed, n) for n in ROWS}, rounds)
+
+
 def time_llama_cpp(folder, dtype, threads, rounds):
     from llama_cpp import Llama
 
@@ -96,7 +118,8 @@ def write_gguf(folder, dtype, path):
     writer.close()
 
 
-PEERS = {f"transformers {dtype}": (time_transformers, dtype, "torch") for dtype in ("float32", "bfloat16")}
+PEERS = {f"JAX {dtype}": (time_jax, dtype, "jax") for dtype in ("float32", "bfloat16", "int8")}
+PEERS |= {f"transformers {dtype}": (time_transformers, dtype, "torch") for dtype in ("float32", "bfloat16")}
 PEERS |= {f"llama.cpp {dtype}": (time_llama_cpp, dtype, "llama_cpp") for dtype in ("F32", "Q8_0", "Q4_0")}
 
 
