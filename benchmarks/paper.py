@@ -212,7 +212,7 @@ def plot_lenience(rows, o, axes):
 # ---- The command -----------------------------------------------------------------------------------------------------
 
 FIGURE1 = """domain T=temperature:g top-p=top_p:g K sequences ms:.1f sd=ms_sd:.2f P50=ms_p50:.1f P90=ms_p90:.1f
-    P99=ms_p99:.1f loop=loop_ms:.2f iterations:.1f sd=sd:.2f × loop=by_count:.2f r:.3f ±=standard_error:.3f"""
+    P99=ms_p99:.1f loop=loop_ms:.2f iterations:.1f sd=sd:.2f sd_×_loop=by_count:.2f r:.3f ±=standard_error:.3f"""
 LENIENCE = """K b sequences r:.3f ±=standard_error:.3f tokens/iteration=per_iteration:.2f speedup:.2f TVD_of_1=one:.3f
     TVD_of_2=two:.3f log-likelihood_a_token=log_likelihood:.3f ±=se:.3f"""
 DRAWN = {  # figure: (what measures it, columns, what draws it, title)
