@@ -86,10 +86,8 @@ def main():
     prompts = read_prompts(PROMPTS["prose"], 20)
     o.prompts, o.drafters = {"prompts": prompts[12:]}, ["model"]
     encoder, hparams = load_encoder_and_hparams(o.target_model_size, o.models_dir)
-    ids, target = (
-        [encoder.encode(prompt) for prompt in prompts],
-        load_on_device(o.target_model_size, o.models_dir, hparams),
-    )
+    ids = [encoder.encode(prompt) for prompt in prompts]
+    target = load_on_device(o.target_model_size, o.models_dir, hparams)
     recipe, gpt2 = Recipe(divergence="kl"), load_gpt2()
     [lessons] = held_out_lessons(recipe, from_prompts(ids[:12]), target, gpt2, o.lessons, seed=0).values()
     lessons = [Lesson(x, np.asarray(q, np.float16), temperature, counts) for x, q, temperature, counts in lessons]

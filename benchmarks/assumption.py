@@ -166,7 +166,7 @@ PARTS = {  # name: (what measures it, what draws it, how many panels, title)
 
 def main():
     parser = Parser(__doc__)
-    parser.add_argument("parts", nargs="*", choices=[[], *PARTS], default=[], metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("parts", nargs="*", type=values.argument(values.one_of(*PARTS)), metavar="PART", help="[all]")
     parser.add_argument("--alpha", type=values.argument(values.share), default=0.8, help="the chance of acceptance")
     parser.add_argument("--K", type=values.argument(values.integer(1, 10)), default=4)
     parser.add_argument("--B", nargs="+", type=values.argument(values.integer(1, 32)), default=[1, 2, 4, 8, 16, 32])

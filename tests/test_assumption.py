@@ -134,7 +134,7 @@ def test_the_command(no_size, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("nowhere", "PART: invalid choice"),
+        ("batches", "PART: must be one of experts, router, batch, context, operations, parts (did you mean batch?)"),
         ("batch --B 64", "--B: must be a whole number from 1 to 32"),
         ("batch --alpha 0", "--alpha: must be a number above 0"),
         ("parts --K 0", "--K: must be"),
