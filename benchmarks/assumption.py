@@ -9,14 +9,14 @@ context     the KV cache's share of what a step reads, from 64 to 1,000 tokens
 operations  Leviathan et al.'s growth of the arithmetic, beside the speedup
 parts       what 1 and 5 rows cost in linear layers, attention, logits and the rest
 
-Without names, all of them: about six minutes on two idle cores, of which router takes three, and 3 GB of memory. Times
-are medians of rounds in which all take turns. All but router have random weights, in the shapes of 1558M (the target)
-and 124M (the draft), both cut to a twelfth of their layers and vocabulary, which costs a twelfth and reads far more
-than a cache holds. As such models agree on nothing, --alpha says how often a draft is accepted. --out is for pictures.
+Without names, all of them: about five minutes on two idle cores, of which router takes two. Times are medians of rounds
+in which all take turns. All but router have random weights, in the shapes of 1558M (the target) and 124M (the draft),
+both cut to a twelfth of their layers and vocabulary, which costs a twelfth and reads far more than a cache holds. As
+such models agree on nothing, --alpha says how often a draft is accepted. --out is for pictures.
 """
 
 from functools import partial
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
@@ -53,9 +53,7 @@ def forward_of(size, dtype):
 
 def where_it_crosses(Bs, speedups, level=1.0):
     """The B at which a speedup falls to a level, on a straight line between two points; None where it never does."""
-    for (a, high), (b, low) in zip(
-        zip(Bs, speedups, strict=True), zip(Bs[1:], speedups[1:], strict=True), strict=False
-    ):
+    for (a, high), (b, low) in pairwise(zip(Bs, speedups, strict=True)):
         if high >= level > low:
             return a + (b - a) * (high - level) / (high - low)
     return None
