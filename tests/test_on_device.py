@@ -275,6 +275,7 @@ def test_two_processes_share_the_work_and_one_prints(tiny_pair, run_json):
     flags = ["--engine=jax", "--mesh=2", "--target_model_size=target", "--draft_model_size=draft", "--quiet", "--K=3"]
     flags += [f"--models_dir={tiny_pair}", "--n_tokens_to_generate=9", f"--prompt={PROMPTS[0]}"]
     environment = os.environ | {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2", "JAX_PLATFORMS": "cpu"}
+    environment["JOIN_SECONDS"] = "60"  # another program may take the port meanwhile
     processes = [
         subprocess.Popen(
             [sys.executable, "main.py", *flags],
@@ -291,3 +292,24 @@ def test_two_processes_share_the_work_and_one_prints(tiny_pair, run_json):
     [sample] = run_json()[1]["speculative"]["samples"]
     assert outputs[0][0].count(f"Text = {PROMPTS[0]}{sample['text']}\n") == 2
     assert "Decode" not in outputs[1][0] and "the draft lies" in outputs[0][1]
+    assert "Gloo" not in outputs[0][0] + outputs[1][0]
+
+
+@pytest.mark.slow  # a process, which imports JAX
+@pytest.mark.parametrize("process_id", ["0", "1"])
+def test_a_process_that_nobody_joins_ends_with_a_line(process_id):
+    """The first, which the others are to find, or another, which finds nobody."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    environment = os.environ | {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2", "JAX_PLATFORMS": "cpu"}
+    process = subprocess.run(
+        [sys.executable, "main.py", "--demo", "--engine=jax"],
+        cwd=Path(main.__file__).parent,
+        env=environment | {"JAX_PROCESS_ID": process_id, "JOIN_SECONDS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert (process.returncode, process.stdout) == (2, "")
+    last = process.stderr.splitlines()[-1]
+    assert last.startswith("error: the other processes have not joined within JOIN_SECONDS=1: check JAX_COORDINATOR")

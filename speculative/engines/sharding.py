@@ -20,8 +20,11 @@ Here the compiler (GSPMD) places the operations and the all-reduces, given where
 
 import os
 import re
+import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import jax
@@ -76,23 +79,62 @@ def start_processes() -> bool:
 
     It does so by JAX_COORDINATOR_ADDRESS (host:port of the first process). How many there are and which this one is say
     JAX_NUM_PROCESSES and JAX_PROCESS_ID, or what Slurm, Open MPI or Kubernetes set. All have to run the same command.
+    Where they have not met after JOIN_SECONDS (300), this process ends with a line and status 2. Raises UserError where
+    the environment says what cannot be.
     """
     if not os.environ.get("JAX_COORDINATOR_ADDRESS"):
         return True
     host, _, port = os.environ["JAX_COORDINATOR_ADDRESS"].rpartition(":")
     if not host or not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 2**16:  # jaxlib crashes over some
         raise UserError("JAX_COORDINATOR_ADDRESS must be host:port of the first process, as in 10.0.0.1:1234")
-    counts = {name: os.environ.get(name) for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID")}
+    counts = {name: os.environ.get(name) for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JOIN_SECONDS")}
     for name, value in counts.items():
         if not re.fullmatch(r"[0-9]{1,6}", value or "0"):
             raise UserError(f"{name} must be a whole number below a million, not {value!r:.80}")
+    n_processes, process_id, seconds = (None if value is None else int(value) for value in counts.values())
+    seconds = 300 if seconds is None else seconds
+    check = "check JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID"
+    late = f"error: the other processes have not joined within JOIN_SECONDS={seconds}: {check}\n"
     try:
-        n_processes, process_id = (None if value is None else int(value) for value in counts.values())
-        jax.distributed.initialize(num_processes=n_processes, process_id=process_id)
-        return jax.process_index() == 0
+        with ending_after(seconds, late):
+            # JAX's own time limit ends a process with a stack trace of C++: it comes later.
+            jax.distributed.initialize(
+                num_processes=n_processes, process_id=process_id, initialization_timeout=seconds + 60
+            )
+            keep_stdout()
+            return jax.process_index() == 0
     except (RuntimeError, ValueError) as error:
-        names = f"JAX_COORDINATOR_ADDRESS, {' and '.join(counts)}"
-        raise UserError(f"cannot join the other processes ({first_line(error)}): check {names}") from error
+        raise UserError(f"cannot join the other processes ({first_line(error)}): {check}") from error
+
+
+@contextmanager
+def ending_after(seconds: float, line: str) -> Iterator[None]:
+    """Ends the process with the line and status 2 where what is done within takes longer: it may be in C++, where no
+    exception reaches it."""
+
+    def end():
+        os.write(2, line.encode())
+        os._exit(2)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def keep_stdout() -> None:
+    """From now on only Python writes to standard output. Gloo, which links the processes on CPUs, prints there, from
+    C++: that goes to standard error."""
+    if sys.stdout is not sys.__stdout__ or sys.stdout.fileno() != 1:
+        return
+    sys.stdout.flush()
+    ours = os.dup(1)
+    os.dup2(2, 1)
+    kept = {"encoding": sys.stdout.encoding, "errors": sys.stdout.errors}
+    sys.stdout = open(ours, "w", buffering=1 if sys.stdout.line_buffering else -1, **kept)  # noqa: SIM115
 
 
 def place(
