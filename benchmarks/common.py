@@ -132,12 +132,12 @@ class Pair:
     def parts(self, rng):
         return drafters.Parts(self.encoder.n_vocab, rng, self.ngram, self.draft, self.heads)
 
-    def decode(self, s, N):
-        """N tokens of a Setting, from empty caches -> [Iteration, ...]"""
+    def decode(self, s, N, lenience=1.0):
+        """N tokens of a Setting, from empty caches -> [Iteration, ...]. lenience: of a chain."""
         self.sample_with(temperature=s.temperature, top_p=s.top_p)
         for model in self.models:
             model.forget()
-        recorder, rng = Recorder(), np.random.default_rng([s.repeat, crc32(s.prompt.encode())])
+        recorder, rng = Recorder(lenience), np.random.default_rng([s.repeat, crc32(s.prompt.encode())])
         x, target = self.ids[s.prompt], recorder.target(self.target)
         if s.K == 0:
             steps = sampling.autoregressive_sampling(x, target, N, rng)
@@ -153,7 +153,8 @@ class Pair:
             steps = decode(x, draft, target, N, rng=rng)
         else:
             draft = recorder.draft(drafters.make_drafter(s.drafter, self.parts(rng)))
-            decode = AutoK().decode if s.K == "auto" else partial(sampling.speculative_sampling, K=s.K)
+            chain = partial(sampling.speculative_sampling, K=s.K, lenience=lenience)
+            decode = AutoK().decode if s.K == "auto" else chain
             steps = decode(x, draft, target, N, rng=rng)
         list(recorder.watch(steps))
         return recorder.iterations

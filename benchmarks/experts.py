@@ -1,19 +1,36 @@
-"""How many experts of a mixture a window touches: the formula beside a count, with random routing.
+"""A mixture of experts, whose windows read more weights than a row does; and a router that learns, for real routing.
 
-    python -m benchmarks.experts
+What python -m benchmarks.assumption experts and router measure. A feed-forward of E experts, of which each row is sent
+to k, reads the weights of only those that some row is sent to. One row touches k, a window of several rows more: so it
+is no longer so that scoring a window costs what scoring a token does.
 
-A feed-forward of E experts, of which each row is sent to k, reads the weights of only those that some row is sent to.
-One row touches k. A window of more rows touches more, so it reads more, and it is no longer so that scoring a window
-costs what scoring a token does. The routing here is synthetic: each row draws k different experts, all equally likely
-and independent of the other rows. A trained router's rows are neither. Takes seconds.
+Source: Shazeer et al. 2017, "Outrageously Large Neural Networks: The Sparsely-Gated Mixture-of-Experts Layer"; the loss
+that keeps the experts' shares even is that of Fedus et al. 2021, "Switch Transformers", equation 4.
 """
+
+from collections import defaultdict
+from functools import partial
+from itertools import product
+from statistics import median
 
 import numpy as np
 
-from benchmarks.common import Parser, count, table
-from speculative.cli import values
-from speculative.cli.exits import guarded
-from speculative.errors import UserError
+from benchmarks.common import MODELS, PROMPTS, seconds
+from benchmarks.ladder import in_registers
+from benchmarks.sweep import INK
+from gpt2 import ffn, layer_norm, mha, softmax
+from speculative.cli import texts
+from speculative.engines import cached, kernels, packed
+from speculative.filters import to_distribution
+from speculative.measure.analysis import largest_beta
+from speculative.sampling import autoregressive_sampling
+from utils import load_encoder_hparams_and_params
+
+N_EMBD, N_HIDDEN = 768, 3072  # of 124M: 18.9 MB an expert in float32, so 8 are 151 MB
+N_TEXT = 200  # tokens of a text that the router learns on
+ROUTED, K_ROUTED, STEPS = [8, 16], 2, 600  # experts, how many of them a row is sent to, steps in which a router learns
+BATCHES = (4, 16, 32)
+EVEN = 0.01  # the weight of the loss that keeps the shares even, as in Switch Transformers
 
 
 def expected_experts(E, k, n_rows):
@@ -22,33 +39,185 @@ def expected_experts(E, k, n_rows):
     return E * (1 - (1 - k / E) ** n_rows)
 
 
-def count_experts(E, k, n_rows, n_windows, rng):  # -> [n_windows], how many different experts each window touches
-    touched = np.zeros((n_windows, E), bool)  # [n_windows, E]
-    for _ in range(n_rows):
-        chosen = np.argsort(rng.random((n_windows, E)), axis=-1)[:, :k]  # [n_windows, k]
-        np.put_along_axis(touched, chosen, True, axis=-1)
-    return touched.sum(-1)
+def route(x, router, k):  # [n_seq, n_embd], [n_embd, E] -> [n_seq, k] ids of experts, [n_seq, k] their weights
+    """Each row goes to the k experts with its largest logits; their shares add up to 1."""
+    logits = x @ router  # [n_seq, E]
+    chosen = np.argsort(-logits, axis=-1)[:, :k]  # [n_seq, k]
+    return chosen, softmax(np.take_along_axis(logits, chosen, -1))
 
 
-def main():
-    parser = Parser(__doc__)
-    parser.add_argument(
-        "--experts", nargs="+", type=values.argument(values.integer(1, 1000)), default=[8, 16], help="E"
-    )
-    parser.add_argument("--k", type=count, default=2, help="experts for each row")
-    parser.add_argument("--rows", nargs="+", type=values.argument(values.integer(1, 1000)), default=[*range(1, 10)])
-    parser.add_argument("--windows", type=values.argument(values.integer(2, 10**5)), default=20_000)
-    o = parser.parse_args()
-    if o.k > min(o.experts):
-        raise UserError(f"--k must be at most the number of experts, here {min(o.experts)}")
-    rng, rows = np.random.default_rng(0), []
-    for E in o.experts:
-        for n in o.rows:
-            counted = count_experts(E, o.k, n, o.windows, rng)
-            row = {"E": E, "rows": n, "formula": expected_experts(E, o.k, n), "counted": counted.mean()}
-            rows.append(row | {"sd": counted.std(), "ratio": counted.mean() / o.k})
-    print(table(rows, "E rows formula:.3f counted:.3f sd:.2f over_one_row=ratio:.2f"))
+def mixture(x, router, experts, k):  # [n_seq, n_embd] -> [n_seq, n_embd]
+    """In the place of gpt2.ffn: the experts, each with an ffn's parameters, of which it reads those that are chosen."""
+    chosen, shares = route(x, router, k)
+    out = np.zeros_like(x)  # [n_seq, n_embd]
+    for e in np.unique(chosen):
+        rows, places = np.nonzero(chosen == e)  # [n] twice
+        out[rows] += shares[rows, places, None] * ffn(x[rows], **experts[e])
+    return out
 
 
-if __name__ == "__main__":
-    guarded(main)
+def n_distinct(chosen, n_rows):  # [n_seq, k] -> [n_windows], how many experts each n_rows rows in a row touch
+    windows = np.stack([chosen[i : i + n_rows].ravel() for i in range(len(chosen) - n_rows + 1)])  # [n_windows, ...]
+    windows = np.sort(windows, axis=-1)
+    return 1 + np.count_nonzero(np.diff(windows, axis=-1), axis=-1)
+
+
+class OneThread(packed.PackedWeight):
+    """A weight whose x @ w reads it once, at the speed of the memory, whatever the rows; NumPy's takes several times as
+    long for several rows. In float32."""
+
+    def __rmatmul__(self, x):  # [n_rows, n_in] -> [n_rows, n_out]
+        x, (n_in, n_out) = np.ascontiguousarray(x, np.float32), self.shape
+        out = packed.aligned((len(self.tiles), len(x), self.lanes), np.float32)  # [n_tiles, n_rows, lanes]
+        tiles = self.tiles.ctypes.data, len(self.tiles), self.tiles[0].nbytes
+        here = (x.ctypes.data, x.strides[0], *tiles, out.ctypes.data, n_in)
+        in_registers(kernels.tile_product.address, kernels.FLOAT32, len(x), *here)
+        return out.transpose(1, 0, 2).reshape(len(x), -1)[:, :n_out]
+
+
+def random_experts(E, rng, n_embd, n_hidden, weight=OneThread):
+    """-> (router [n_embd, E], experts). The router's columns are at right angles and of one length, so that it sends
+    random rows to all experts alike, and each row whatever the others are sent to."""
+
+    def linear(n_in, n_out):
+        w = rng.standard_normal((n_in, n_out), np.float32) / np.float32(n_in**0.5)
+        return {"w": weight(w), "b": np.zeros(n_out, np.float32)}
+
+    router, _ = np.linalg.qr(rng.standard_normal((n_embd, E)))
+    experts = [{"c_fc": linear(n_embd, n_hidden), "c_proj": linear(n_hidden, n_embd)} for _ in range(E)]
+    return router.astype(np.float32), experts
+
+
+# ---- A router that learns --------------------------------------------------------------------------------------------
+
+
+def texts_of(model, prompts, n_texts, rng):  # -> [[n_tokens] ids, ...], which a model writes after its prompts
+    xs = [prompts[i % len(prompts)] for i in range(n_texts)]
+    return [
+        np.append(x, [step.tokens[0] for step in autoregressive_sampling(x, model, N_TEXT - len(x), rng)]).astype(int)
+        for x in xs
+    ]
+
+
+def into_ffn(params, n_head, layer, x):  # [n_seq] -> [n_seq, n_embd], what the feed-forward of a layer is given
+    blocks = params["blocks"]
+    x = params["wte"][x] + params["wpe"][: len(x)]  # [n_seq, n_embd]
+    for block in blocks[:layer]:
+        x = x + mha(layer_norm(x, **block["ln_1"]), **block["attn"], n_head=n_head)
+        x = x + ffn(layer_norm(x, **block["ln_2"]), **block["mlp"])
+    block = blocks[layer]
+    x = x + mha(layer_norm(x, **block["ln_1"]), **block["attn"], n_head=n_head)
+    return layer_norm(x, **block["ln_2"])
+
+
+def learn(
+    x, y, E, k, steps, seed=0, n_batch=256
+):  # [n, n_embd] twice -> (router [n_embd, E], what y keeps unexplained)
+    """Teaches a mixture of experts, each with an E-th of 4 n_embd hidden units times k, to give y for x."""
+    import jax
+    import jax.numpy as jnp
+
+    from training.fit import make_train_step
+
+    rng, n_embd = np.random.default_rng(seed), x.shape[1]
+    n_hidden = 4 * n_embd // k
+
+    def random(*shape):
+        return (rng.standard_normal(shape) / shape[-2] ** 0.5).astype(np.float32)
+
+    params = {"router": random(n_embd, E), "c_fc": random(E, n_embd, n_hidden), "c_proj": random(E, n_hidden, n_embd)}
+    params |= {"b_fc": np.zeros((E, 1, n_hidden), np.float32), "b": np.zeros(n_embd, np.float32)}
+    variance = float(np.var(y, axis=0).sum())
+
+    def loss(params, batch):
+        x, y = batch
+        logits = x @ params["router"]  # [n, E]
+        least = jax.lax.top_k(logits, k)[0][:, -1:]  # [n, 1]
+        chosen = logits >= least  # [n, E]
+        shares = jax.nn.softmax(jnp.where(chosen, logits, -jnp.inf))  # [n, E]
+        a = jax.nn.gelu(jnp.einsum("ni,eih->enh", x, params["c_fc"]) + params["b_fc"])  # [E, n, n_hidden]
+        out = jnp.einsum("enh,eho,ne->no", a, params["c_proj"], shares) + params["b"]  # [n, n_embd]
+        even = E * (chosen.mean(0) / k * jax.nn.softmax(logits).mean(0)).sum()  # 1 where all shares are the same
+        return ((out - y) ** 2).sum(-1).mean() / variance + EVEN * even
+
+    optimizer, train_step = make_train_step(loss, steps, 2e-3)
+    state, value = (jax.tree.map(jnp.array, params), optimizer.init(params)), None
+    for _ in range(steps):
+        rows = rng.integers(len(x), size=n_batch)
+        state, value = train_step(state, (x[rows], y[rows]))
+    return np.asarray(state[0]["router"]), float(value)
+
+
+# ---- What is measured ------------------------------------------------------------------------------------------------
+
+
+def measure_experts(o):
+    rng, found = np.random.default_rng(0), []
+    rows = [*range(1, 10)]
+    windows = [(1, n) for n in rows] + [(B, n) for B in BATCHES for n in (1, o.K + 1)]
+    for E in ROUTED:
+        router, weights = random_experts(E, rng, N_EMBD, N_HIDDEN)
+        times, same, touched = (defaultdict(list) for _ in range(3))
+        for _, (B, n) in product(range(4 * o.rounds), windows):
+            x = rng.standard_normal((B * n, N_EMBD), np.float32)  # [B*n, n_embd]
+            alike = np.tile(x[:1], (B * n, 1))  # all to the same experts, as in a feed-forward without routing
+            times[B, n].append(seconds(partial(mixture, x, router, weights, K_ROUTED)))
+            same[B, n].append(seconds(partial(mixture, alike, router, weights, K_ROUTED)))
+            touched[B, n].append(len(np.unique(route(x, router, K_ROUTED)[0])))
+        for B, n in windows:
+            if B > 1 and n == 1:
+                continue
+            expected = expected_experts(E, K_ROUTED, B * n)
+            row = {"E": E, "B": B, "rows": n, "formula": expected, "counted": float(np.mean(touched[B, n]))}
+            row["predicted"] = expected / expected_experts(E, K_ROUTED, B)
+            row["beta"], row["same"] = (median(np.divide(t[B, n], t[B, 1])) for t in (times, same))
+            found.append(row)
+    return found, "E B rows experts=formula:.2f counted:.2f β=predicted:.2f measured=beta:.2f same_experts=same:.2f"
+
+
+def plot_experts(rows, o, axes):
+    [panel] = axes
+    for color, E in zip(("C0", "C1"), ROUTED, strict=True):
+        of = [row for row in rows if row["E"] == E and row["B"] == 1]
+        n_rows = [row["rows"] for row in of]
+        panel.plot(n_rows, [row["beta"] for row in of], color=color, label=f"{E} experts, measured")
+        panel.plot(n_rows, [row["predicted"] for row in of], color=color, marker="", linestyle=":")
+    panel.plot([], [], color=INK, marker="", linestyle=":", label="how many more a window touches, by formula")
+    panel.plot(n_rows, [row["same"] for row in of], color="C2", label="all rows to the same two")
+    most = largest_beta(2 / 3, 5, 0.01)
+    panel.axhline(most, color=INK, linewidth=1, linestyle="--", label=f"largest β that pays, {most:.2f}")
+    panel.set(xlabel="rows of a window", ylabel="β", xticks=n_rows, ylim=(0, None), title="Top-2 of random experts")
+    panel.legend(fontsize=8)
+
+
+def measure_router(o):
+    encoder, hparams, params = load_encoder_hparams_and_params("tiny-target", str(MODELS))
+    model = cached.CachedModel(packed.pack(params, packed.packer("float32")), hparams, to_distribution, packed.new_pass)
+    prompts = [encoder.encode(prompt) for prompt in texts.read_prompts(PROMPTS["prose"], 20)]
+    rng, layer = np.random.default_rng(0), hparams["n_layer"] // 2
+    into = partial(into_ffn, params, hparams["n_head"], layer)
+    learned_on = np.concatenate([into(x) for x in texts_of(model, prompts[:10], 60, rng)])  # [n, n_embd]
+    tested_on = [into(x) for x in texts_of(model, prompts[10:], 20, rng)]
+    y, found = ffn(learned_on, **params["blocks"][layer]["mlp"]), []
+    for E in ROUTED:
+        router, _ = learn(learned_on, y, E, K_ROUTED, STEPS)
+        chosen = [route(x, router, K_ROUTED)[0] for x in tested_on]  # [n_seq, k] of each text
+        shuffled = rng.permutation(np.concatenate(chosen))
+        shares = np.bincount(shuffled.ravel(), minlength=E) / shuffled.size
+        for n in range(1, 10):
+            row = {"E": E, "rows": n, "formula": expected_experts(E, K_ROUTED, n), "largest": E * shares.max()}
+            row["shuffled"] = np.mean(n_distinct(shuffled, n))
+            row["text"] = np.mean(np.concatenate([n_distinct(of, n) for of in chosen]))
+            found.append(row | {"beta": row["text"] / K_ROUTED, "off": row["text"] / row["formula"] - 1})
+    columns = "E rows formula:.2f rows_shuffled=shuffled:.2f text:.2f β=beta:.2f off:+.0% largest_share_×_E=largest:.2f"
+    return found, columns
+
+
+def plot_router(rows, o, axes):
+    for E, panel in zip(ROUTED, axes, strict=True):
+        of = [row for row in rows if row["E"] == E]
+        labels = {"formula": "formula: even and independent", "shuffled": "learned, rows of the text shuffled"}
+        for name, label in (labels | {"text": "learned, the text as it is"}).items():
+            panel.plot([row["rows"] for row in of], [row[name] for row in of], label=label)
+        panel.set(xlabel="rows of a window", ylabel="distinct experts", title=f"{E} experts", ylim=(0, None))
+        panel.legend(fontsize=8)

@@ -34,7 +34,7 @@ from encoder import BYTE_TO_CHAR
 from speculative.cli.exits import guarded
 from speculative.engines.memory import OFFICIAL
 from speculative.errors import UserError, first_line
-from utils import checkpoint_shapes, import_tensorflow, load_hparams, load_params, parameter_count
+from utils import build_params, checkpoint_shapes, import_tensorflow, load_hparams, load_params, parameter_count
 
 GROWN = {"124M": MODELS / "tiny-draft", "1558M": MODELS / "tiny-target"}
 UNLIKELY = -200.0  # the logit of a new token: at temperature 1 its probability is 0 in float32
@@ -121,6 +121,19 @@ def grow_model(small, folder, new, write):
     old, tensors = load_hparams(small / "hparams.json"), {}
     load_params(small, old, tensors.setdefault)
     write(folder, new, grow(tensors, old, new))
+
+
+def cut_model(size, times, convert, seed=0):
+    """-> (params, hparams) of an official shape with 1 / times of its layers and vocabulary, and random weights."""
+    n_layer, n_embd = OFFICIAL[size]
+    hparams = {"n_vocab": 50257 // times, "n_ctx": 1024, "n_embd": n_embd, "n_head": n_embd // 64}
+    hparams["n_layer"] = n_layer // times
+    rng, shapes = np.random.default_rng(seed), checkpoint_shapes(hparams)
+
+    def read(name):
+        return rng.random(shapes[name], np.float32) * np.float32(0.04) - np.float32(0.02)
+
+    return build_params("random weights", shapes, read, hparams, convert), hparams
 
 
 def main():

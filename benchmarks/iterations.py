@@ -21,11 +21,16 @@ COLUMNS = """T=temperature:g top-p=top_p:g K sequences r:.3f ±=standard_error:.
 
 
 def summarise(runs):
-    """[[Iteration, ...] of each sequence] -> a row. ± is the standard error of r over the sequences."""
+    """[[Iteration, ...] of each sequence] -> a row. ± is the standard error of r over the sequences. ms are those of
+    a whole sequence with its prefill, loop_ms those of an iteration without it."""
     n = [len(run) for run in runs]
     share = [len(tokens(run)) / sum(i.step.drafted + 1 for i in run) for run in runs]
     found = {"sequences": len(runs), "r": np.mean(share), "iterations": np.mean(n), "sd": np.std(n, ddof=1)}
     found |= zip(("p50", "p90", "p99"), np.percentile(n, [50, 90, 99]), strict=True)
+    ms = [1e3 * sum(i.seconds for i in run) for run in runs]
+    found |= {"ms": np.mean(ms), "ms_sd": np.std(ms, ddof=1)}
+    found |= zip(("ms_p50", "ms_p90", "ms_p99"), np.percentile(ms, [50, 90, 99]), strict=True)
+    found["loop_ms"] = 1e3 * np.mean([i.seconds for run in runs for i in run[1:]])
     found["standard_error"] = np.std(share, ddof=1) / len(runs) ** 0.5
     return {name: value if name == "sequences" else float(value) for name, value in found.items()}
 

@@ -1,0 +1,118 @@
+"""A draft's aspect: one wide layer, or several narrow ones, that learn for the same time.
+
+    python -m benchmarks.aspect [--seconds 60]
+
+The drafts have about the same number of parameters in their layers, start from random weights, and learn the bundled
+target's distributions on what it writes after some prompts, at temperature 1. How many steps a draft has follows from
+what a step takes, measured with all in turn. α is that on text after other prompts; c, tokens per iteration and speedup
+come from decoding those with K = 4. Takes --seconds for each draft and two minutes more.
+
+Source: Chen et al. 2023, who chose a wide and shallow draft because drafting is a chain of layers.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks.common import PROMPTS, Pair, Parser, count, seconds, table, take_turns, write_results
+from benchmarks.distillation import decoded
+from speculative.cli import values
+from speculative.cli.exits import guarded
+from speculative.cli.texts import read_prompts
+from speculative.engines.jax_engine import keep_compiled
+from training.distil import RATE, load_on_device
+from training.files import as_float16
+from training.fit import make_train_step
+from training.network import init_params, load_gpt2
+from training.online import numpy_model
+from training.recipe import Lesson, Model, Recipe, held_out_lessons, make_loss, mean_acceptance
+from training.texts import from_prompts
+from utils import load_encoder_and_hparams
+
+SHAPES = {1: 256, 2: 192, 4: 128}  # layers: width, with heads of 64; 0.8 to 0.9 million parameters in the layers
+COLUMNS = """layers width parameters steps ms_a_step=step_ms:.0f α=alpha:.3f c:.2f tokens/iteration=per_iteration:.2f
+    speedup:.2f"""
+
+
+def new_draft(n_layer, hparams, seed=0):
+    """-> (hparams, Model) of a draft with random weights, for a target of these hparams."""
+    n_embd = SHAPES[n_layer]
+    hparams = hparams | {"n_layer": n_layer, "n_embd": n_embd, "n_head": n_embd // 64}
+    return hparams, Model(init_params(hparams, np.random.default_rng(seed)), hparams["n_head"])
+
+
+def lesson_at(lessons, step):
+    """The lesson of a step; the target's distributions are kept in half precision, as they take most of the memory."""
+    lesson = lessons[step % len(lessons)]
+    return lesson._replace(q=jnp.asarray(lesson.q, jnp.float32))
+
+
+def learner(draft, steps, rate, loss, lessons):
+    """-> a function without arguments that makes the next step, and gives the parameters after it."""
+    optimizer, train_step = make_train_step(loss, steps, rate)
+    params = jax.tree.map(jnp.array, draft.params)
+    state, step = (params, optimizer.init(params)), 0
+
+    def learn():
+        nonlocal state, step
+        state, value = train_step(state, lesson_at(lessons, step))
+        step += 1
+        value.block_until_ready()
+        return state[0]
+
+    return learn
+
+
+def row_seconds(model):
+    """What one row takes after 64 tokens."""
+    run = model.forward
+
+    def forward():
+        run.length = 64
+        run(np.zeros(1, int), 1)
+
+    return forward
+
+
+def main():
+    parser = Parser(__doc__)
+    parser.add_models()
+    parser.add_json()
+    parser.add_argument("--seconds", type=count, default=60, help="for each draft to learn")
+    parser.add_argument("--lessons", type=count, default=256, help="batches of 8 rows of 64 tokens, which come again")
+    parser.add_argument("--n_tokens", type=values.argument(values.integer(6)), default=60, help="from each prompt")
+    o = parser.parse_args()
+    keep_compiled()
+    prompts = read_prompts(PROMPTS["prose"], 20)
+    o.prompts, o.drafters = {"prompts": prompts[12:]}, ["model"]
+    encoder, hparams = load_encoder_and_hparams(o.target_model_size, o.models_dir)
+    ids = [encoder.encode(prompt) for prompt in prompts]
+    target = load_on_device(o.target_model_size, o.models_dir, hparams)
+    recipe, gpt2 = Recipe(divergence="kl"), load_gpt2()
+    [lessons] = held_out_lessons(recipe, from_prompts(ids[:12]), target, gpt2, o.lessons, seed=0).values()
+    lessons = [Lesson(x, np.asarray(q, np.float16), temperature, counts) for x, q, temperature, counts in lessons]
+    tests = held_out_lessons(recipe, from_prompts(ids[12:]), target, gpt2, 16)
+    drafts = {n_layer: new_draft(n_layer, hparams) for n_layer in SHAPES}
+    losses = {n_layer: make_loss(gpt2, draft.n_head, recipe.divergence) for n_layer, (_, draft) in drafts.items()}
+    tries = {n: learner(drafts[n][1], 100, 1e-3, losses[n], lessons) for n in drafts}
+    step_seconds, rows = take_turns(tries, 15), []
+    pair = Pair(o)
+    for n_layer, (of, draft) in drafts.items():
+        steps = max(1, round(o.seconds / step_seconds[n_layer]))
+        learn = learner(draft, steps, RATE / of["n_embd"], losses[n_layer], lessons)
+        print(f"{n_layer} layers, {of['n_embd']} wide: {steps} steps", flush=True)
+        took = seconds(lambda n=steps, learn=learn: [learn() for _ in range(n - 1)])
+        params = as_float16(learn())
+        [alpha] = mean_acceptance(gpt2, Model(params, draft.n_head), tests).values()
+        model = numpy_model(params, of, 1.0)
+        t = take_turns({"draft": row_seconds(model), "target": row_seconds(pair.target)}, 200)
+        tokens, speedup = decoded(pair, of, params, 1.0, o.prompts["prompts"], o.n_tokens, 0)
+        row = {"layers": n_layer, "width": of["n_embd"], "steps": steps, "step_ms": 1e3 * step_seconds[n_layer]}
+        row |= {"parameters": 12 * n_layer * of["n_embd"] ** 2, "alpha": alpha, "c": t["draft"] / t["target"]}
+        rows.append(row | {"per_iteration": tokens, "speedup": speedup, "seconds": took})
+    write_results(o.json, o, rows=rows)
+    print(table(rows, COLUMNS))
+
+
+if __name__ == "__main__":
+    guarded(main)
