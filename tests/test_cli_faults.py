@@ -97,7 +97,7 @@ BAD = {
             "--dtype float16",
         ),
         *("--draft_dtype int4", "--drafter modle", "--source ftp://a.example", "--demo false", "--quiet=1"),
-        *("--threads 0", "--threads 1000000000", f"--seed {'9' * 40}"),
+        *("--threads 0", "--threads 1000000000", f"--seed {'9' * 19}"),
     ],
     "words out of place": [
         "x",
@@ -127,7 +127,10 @@ BAD = {
         ),
         *(f"--models_dir {name} --target_model_size x" for name in ("missing", "prompt.txt", "loop", LONG, "\udcff")),
     ],
-    "JSON": [f"--json {name}" for name in ("dir", "missing/a", "prompt.txt/a", "loop/a", LONG, "a" * 252, "/proc/a")],
+    "JSON": [
+        f"--json {name}"
+        for name in ("dir", "missing/a", "prompt.txt/a", "loop", "loop/a", LONG, "a" * 252, "/proc/a", "-")
+    ],
     "more than the context": ["--n_tokens_to_generate 117", f"--n_tokens_to_generate {10**17}", "--verify --K 99"],
 }
 
@@ -144,6 +147,23 @@ def test_bad_input_is_one_line(kind, command, flags, folder, monkeypatch):
         assert (status, out) == (2, "") and is_one_line(err), (words, status, out, err)
         assert not weights or "--verify" in words
     assert sorted(os.listdir(folder)) == before
+
+
+def test_lines_say_what_would_be_right(command):
+    for words, right in (
+        ("--seed 1234567890123456789", "must be a whole number of at least 0 and at most 18 digits, not"),
+        ("--json -", "cannot write to -: standard output has the texts, and a file of that name is written ./-"),
+    ):
+        status, out, err = command(*words.split())
+        assert (status, out) == (2, "") and is_one_line(err) and right in err
+
+
+@pytest.mark.parametrize("words", [["--prompt_file", "prompt.txt"], ["--unconditional"], ["--prompt=the"]])
+def test_json_has_the_prompt_option_where_it_was_continued(words, command, flags, folder):
+    status, *_ = command(*flags, *words, "--n_tokens_to_generate=2", "--quiet", "--json=run.json")
+    run = json.loads(Path("run.json").read_text(encoding="utf-8"))
+    assert status == 0 and run["options"]["prompt"] == ("the" if words == ["--prompt=the"] else None)
+    assert run["prompt"]["text"] == {"--prompt_file": "the thing in", "--unconditional": ""}.get(words[0], "the")
 
 
 def test_bytes_that_are_not_utf8(flags):
@@ -480,6 +500,15 @@ def test_a_full_disk_behind_standard_output(flags):
     assert (
         done.stderr.decode().rpartition("\r")[2].lstrip() == "error: cannot write the output: No space left on device\n"
     )
+
+
+def test_a_full_disk_behind_standard_error(flags):
+    if not os.path.exists("/dev/full"):
+        pytest.skip("/dev/full is Linux's")
+    with open("/dev/full", "wb") as full:
+        for words in (["--K=0"], ["--models_dir=missing", "--target_model_size=x"]):
+            done = subprocess.run([*COMMAND, *words], stdout=subprocess.PIPE, stderr=full)
+            assert (done.returncode, done.stdout) == (2, b"")
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])

@@ -154,5 +154,8 @@ def fail(message, status):
     """Ends with a message of one line, whatever is in the names that it quotes."""
     ignore_signals()
     line = "".join(char if char.isprintable() else repr(char)[1:-1] for char in message)
-    print(line, end="\n" if line else "", file=sys.stderr)
+    try:
+        print(line, end="\n" if line else "", file=sys.stderr)
+    except OSError:  # where the line was to go, the disk is full
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     sys.exit(status)
