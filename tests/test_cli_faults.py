@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 
 import main
 import utils
+from speculative import patience
 from speculative.cli import display, exits, models, texts, verifying
 from speculative.cli.flags import OPTIONS
 from speculative.engines import memory
@@ -171,6 +173,22 @@ def test_bytes_that_are_not_utf8(flags):
     for words in ([b"--prompt", b"caf\xe9"], [b"--prompt_file", b"no\xff\nsuch file"], [b"\xff"]):
         done = subprocess.run([*COMMAND, *flags, *words], capture_output=True)
         assert (done.returncode, done.stdout) == (2, b"") and is_one_line(done.stderr.decode())
+
+
+def test_a_pipe_that_nobody_writes_to_is_said_to_be_waited_for(tmp_path, monkeypatch, capsys):
+    if not hasattr(os, "mkfifo"):
+        pytest.skip("this system has no named pipes")
+    os.mkfifo(pipe := tmp_path / "pipe")
+    said = threading.Event()
+    monkeypatch.setattr(
+        patience, "print", lambda *args, **options: said.set() or print(*args, **options), raising=False
+    )
+    monkeypatch.setattr(patience, "SECONDS", 0.05)
+    writer = threading.Thread(target=lambda: said.wait() and pipe.write_text("the end"))
+    writer.start()
+    assert texts.read_text(str(pipe), "prompt") == "the end"
+    writer.join()
+    assert f"waiting for the end of the prompt, which comes from {pipe}\n" == capsys.readouterr().err
 
 
 def test_no_network(command, folder, monkeypatch):

@@ -289,5 +289,22 @@ def test_two_processes_share_the_work_and_one_prints(tiny_pair, run_json):
     outputs = [process.communicate() for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
     [sample] = run_json()[1]["speculative"]["samples"]
+    assert outputs[0][0].startswith("\nAutoregressive Decode\n")  # and not with what Gloo says
     assert outputs[0][0].count(f"Text = {PROMPTS[0]}{sample['text']}\n") == 2
     assert "Decode" not in outputs[1][0] and "the draft lies" in outputs[0][1]
+
+
+@pytest.mark.slow  # each process waits for 3 seconds
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_process_whose_partner_does_not_come_ends_with_a_line(number, tiny_pair):
+    environment = {"JAX_COORDINATOR_ADDRESS": "127.0.0.1:29517", "JAX_NUM_PROCESSES": "2", "JAX_JOIN_SECONDS": "3"}
+    done = subprocess.run(
+        [sys.executable, "main.py", "--engine=jax", "--mesh=2", f"--models_dir={tiny_pair}"],
+        cwd=Path(main.__file__).parent,
+        env=os.environ | environment | {"JAX_PROCESS_ID": str(number), "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: the other processes have not all joined within 3 s")
+    assert done.stderr.count("\n") == 1

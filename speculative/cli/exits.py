@@ -105,7 +105,7 @@ def run(main: Callable, doc: str) -> None:
     except OSError as error:  # of the standard output: every other file's is a UserError
         if error.strerror is None:  # a library's that cannot be loaded
             fail(f"error: {first_line(error)}: it is damaged, or `ulimit` leaves too little memory", 2)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # as Python would try again on its way out
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # as Python would try again on its way out
         fail("" if isinstance(error, BrokenPipeError) else f"error: cannot write the output: {error.strerror}", 2)
 
 

@@ -20,6 +20,7 @@ Here the compiler (GSPMD) places the operations and the all-reduces, given where
 
 import os
 import re
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -42,6 +43,9 @@ from speculative.engines.jax_engine import (
     quantise,
 )
 from speculative.errors import UserError, first_line
+from speculative.patience import deadline, notice
+
+JOIN_SECONDS = 300
 
 # Which axis of which tensor is split. c_attn is kept as [n_embd, 3, n_head, d_head] (its bias without the first), as a
 # device's share of its columns is not contiguous.
@@ -76,23 +80,40 @@ def start_processes() -> bool:
 
     It does so by JAX_COORDINATOR_ADDRESS (host:port of the first process). How many there are and which this one is say
     JAX_NUM_PROCESSES and JAX_PROCESS_ID, or what Slurm, Open MPI or Kubernetes set. All have to run the same command.
+    Where one does not come within JAX_JOIN_SECONDS (default: JOIN_SECONDS), the process ends with a line and status 2.
     """
     if not os.environ.get("JAX_COORDINATOR_ADDRESS"):
         return True
     host, _, port = os.environ["JAX_COORDINATOR_ADDRESS"].rpartition(":")
     if not host or not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 2**16:  # jaxlib crashes over some
         raise UserError("JAX_COORDINATOR_ADDRESS must be host:port of the first process, as in 10.0.0.1:1234")
-    counts = {name: os.environ.get(name) for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID")}
-    for name, value in counts.items():
+    names = "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_JOIN_SECONDS"
+    numbers = [os.environ.get(name) for name in names]
+    for name, value in zip(names, numbers, strict=True):
         if not re.fullmatch(r"[0-9]{1,6}", value or "0"):
             raise UserError(f"{name} must be a whole number below a million, not {value!r:.80}")
+    n_processes, process_id, seconds = (int(value) if value else None for value in numbers)
+    seconds = seconds or JOIN_SECONDS
+    check = f"check JAX_COORDINATOR_ADDRESS, {' and '.join(names[:2])}"
+    late = f"error: the other processes have not all joined within {seconds} s: start them, or {check}"
     try:
-        n_processes, process_id = (None if value is None else int(value) for value in counts.values())
-        jax.distributed.initialize(num_processes=n_processes, process_id=process_id)
-        return jax.process_index() == 0
+        # JAX itself ends the process where one is late, with a stack trace.
+        with deadline(seconds, late), notice("waiting for the other processes"):
+            jax.distributed.initialize(
+                num_processes=n_processes, process_id=process_id, initialization_timeout=2 * seconds + 60
+            )
+            is_first = jax.process_index() == 0
     except (RuntimeError, ValueError) as error:
-        names = f"JAX_COORDINATOR_ADDRESS, {' and '.join(counts)}"
-        raise UserError(f"cannot join the other processes ({first_line(error)}): check {names}") from error
+        raise UserError(f"cannot join the other processes ({first_line(error)}): {check}") from error
+    leave_stdout_to_python()
+    return is_first
+
+
+def leave_stdout_to_python() -> None:
+    """What C++ prints to standard output from now on, as Gloo does when it has connected, goes to standard error."""
+    sys.stdout.flush()
+    sys.stdout = open(os.dup(1), "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)  # noqa: SIM115
+    os.dup2(2, 1)
 
 
 def place(

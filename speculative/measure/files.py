@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import sys
 import tempfile
 
 from speculative.errors import UserError
@@ -78,7 +79,7 @@ def is_plain_file(path: str) -> bool:
 def is_printed_to(path: str) -> bool:
     """Whether path is the file that standard output or standard error goes to."""
     printed_to = []
-    for descriptor in (1, 2):
-        with contextlib.suppress(OSError):  # closed
-            printed_to.append(os.fstat(descriptor))
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or no file
+            printed_to.append(os.fstat(stream.fileno()))
     return os.path.isfile(path) and any(os.path.samestat(os.stat(path), to) for to in printed_to)
