@@ -4,7 +4,7 @@ python tests/platforms.py FOLDER [--rows NAME ...] [--files NAME ...]
 
 FOLDER keeps the environments that it makes (2 GB for each Python), copies of the checkout and what came out, so that
 the table has the last result of every file in every row. The Pythons must be on the PATH. Without --files the tests are
-those of QUICK, which leave out training, the benchmarks, JAX and the browser; --files all runs all that are not slow.
+those of QUICK, which take half a minute; --files all runs all that are not slow.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 C_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
-QUICK = "bundled cli_faults drafters encoder endings flags gpt2 main memory packed sampling stop utils verify".split()  # noqa: SIM905
+QUICK = "bundled drafters encoder endings flags gpt2 memory packed sampling stop utils verify".split()  # noqa: SIM905
 
 
 class Row(NamedTuple):
