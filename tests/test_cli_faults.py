@@ -546,7 +546,7 @@ C_LOCALE = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
 
 @pytest.mark.parametrize("env", [ASCII, pytest.param(C_LOCALE, marks=pytest.mark.slow)])
 def test_a_terminal_that_knows_ascii_alone(env, flags):
-    command = [*COMMAND, *flags, "--prompt", "thé", "--verbose", "--n_tokens_to_generate=9"]
+    command = [*COMMAND, *flags, "--prompt", "thé".encode(), "--verbose", "--n_tokens_to_generate=9"]
     done = subprocess.run(command, capture_output=True, env=os.environ | env)
     assert done.returncode == 0, done.stderr
     assert b"Text = th\\xe9" in done.stdout and b"\\u03b1 " in done.stdout
