@@ -117,7 +117,7 @@ def run(row: Row, folder: Path, files: list[str]) -> dict:
 
 def table(results: dict) -> str:
     lines = [
-        "| | Python | NumPy | files | passed | failed | skipped, for want of |",
+        "| | Python | NumPy | files | passed | failed | skipped |",
         "|---|---|---|---:|---:|---:|---|",
     ]
     for name, result in results.items():
