@@ -1,15 +1,22 @@
 """What the loop becomes on a device that is not at hand: python -m benchmarks.ahead_of_time [--topology v5e:2x2]
 
-XLA compiles the loop of the two sizes for the device, from shapes alone. This counts the kernels that one iteration
-starts, and the bytes that XLA expects a program of one iteration to read and write, what it does before and after the
-loop included; beside them those that nothing can do without: the weights, once for a call of the target and once for
-each draft. The plugin of the device must be installed (for a TPU: pip install libtpu), the device not; without a
-topology it compiles for the devices that there are.
+XLA compiles the loop of the two sizes for the device, from shapes alone. This counts, for one iteration on each device,
+the kernels that are started, the copies to faster memory that run beside them, the all-reduces, and the bytes that the
+kernels and copies read from memory and write to it; beside them those that nothing can do without: the weights, once
+for a call of the target and once for each draft. flops is XLA's own count of the whole program, in which the drafts
+that a loop makes count once. --mesh and --data_parallel may be several numbers, and each pair of them is compiled.
+
+The plugin of the device must be installed, the device not: pip install libtpu for a TPU, and "jax[cuda12]" for
+--topology sm_90, which is a GPU with the figures of an H200. Without a topology it compiles for the devices there are.
 """
 
+import math
+import os
 import re
 import time
 from functools import partial
+from itertools import product
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -26,39 +33,141 @@ from speculative.engines.sharding import place
 from speculative.errors import UserError, first_line
 from utils import build_params, checkpoint_shapes
 
-COLUMNS = "B K kernels GB_moved=moved:.2f GB_of_weights=weights:.2f flops=flops:.2e compiling_(s)=seconds:.1f"
+COLUMNS = """mesh copies B K kernels transfers all-reduces=all_reduces GB_moved=moved:.3f GB_of_weights=weights:.3f
+    flops=flops:.2e compiling_(s)=seconds:.1f"""
 # What a compiled program names but does not start.
 FREE = {"parameter", "get-tuple-element", "tuple", "bitcast", "constant", "while", "call", "conditional", "after-all"}
+TRANSFERS = {"copy-start", "slice-start"}
+BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "f32": 4, "s32": 4, "u32": 4, "s64": 8, "u64": 8}
+H200 = {
+    "threads_per_block_limit": 1024,
+    "threads_per_warp": 32,
+    "shared_memory_per_block": 48 * 2**10,
+    "shared_memory_per_block_optin": 227 * 2**10,
+    "shared_memory_per_core": 228 * 2**10,
+    "threads_per_core_limit": 2048,
+    "core_count": 132,
+    "fpus_per_core": 128,
+    "block_dim_limit_x": 2**31 - 1,
+    "block_dim_limit_y": 2**16 - 1,
+    "block_dim_limit_z": 2**16 - 1,
+    "registers_per_core_limit": 2**16,
+    "registers_per_block_limit": 2**16,
+    "memory_bandwidth": 4_800_000_000_000,
+    "l2_cache_size": 50 * 2**20,
+    "clock_rate_ghz": 1.98,
+    "device_memory_size": 141 * 2**30,
+    "cuda_compute_capability": "{major: 9}",
+}
+
+
+def devices(topology):
+    """Of a topology, as v5e:2x2 or sm_90; without one, those that there are. Raises UserError where its plugin is
+    missing."""
+    if not topology:
+        return jax.devices()
+    try:
+        if topology != "sm_90":
+            return topologies.get_topology_desc(topology, "tpu").devices
+        os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"  # which looks for a driver
+        jax.config.update("jax_platforms", "cpu")
+        facts = " ".join(f"{name}: {value}" for name, value in H200.items())
+        target = f'gpu_device_info {{{facts}}} platform_name: "CUDA" dnn_version_info {{major: 9 minor: 10}}'
+        names = {"platform": "cuda", "topology_name": "H200", "topology": "1x8x1"}
+        return topologies.get_topology_desc(**names, target_config=f'{target} device_description_str: "H200"').devices
+    except Exception as error:  # of many kinds, by what is missing
+        plugin = "'jax[cuda12]'" if topology == "sm_90" else "libtpu"
+        raise UserError(f"jax cannot compile for {topology} ({first_line(error)}): pip install {plugin}") from error
 
 
 def computations(program):
     """A compiled program's text -> {name of a computation: its lines}"""
+    program = re.sub(r"/\*.*?\*/", "", program)
     found = re.findall(r"^(?:ENTRY )?%?([\w.-]+) [^\n]*\{\n(.*?)^\}", program, re.MULTILINE | re.DOTALL)
     return {name: body.splitlines() for name, body in found}
 
 
+class Instruction(NamedTuple):
+    name: str
+    shape: str
+    opcode: str
+    operands: list
+    line: str
+
+
+def instructions(lines):
+    for line in lines:
+        if found := re.match(r"\s*(?:ROOT )?%?([\w.-]+) = (\([^=]*?\)|\S+) ([\w-]+)\(([^)]*)", line):
+            yield Instruction(*found.groups()[:3], re.findall(r"%([\w.-]+)", found[4]), line)
+
+
+def started(bodies, name):
+    """(how often, Instruction) for all that a computation starts, its loops included. What is fused is one."""
+    for one in instructions(bodies[name]):
+        if inner := one.opcode == "while" and re.search(r"body=%?([\w.-]+)", one.line):
+            rounds = re.search(r'"?known_trip_count"?:\{"?n"?:"?(\d+)', one.line)
+            for n, of_loop in started(bodies, inner[1]):
+                yield n * int(rounds[1] if rounds else 1), of_loop
+        elif one.opcode not in FREE and not one.opcode.endswith("-done"):
+            yield 1, one
+
+
 def kernels(bodies, name):
-    """How many a computation starts, those of its loops as often as they go round; what is fused counts as one."""
-    n = 0
-    for line in bodies[name]:
-        opcode = re.search(r" = (?:\([^=]*\)|\S+) ([\w-]+)\(", line)
-        if not opcode or opcode[1] in FREE or opcode[1].endswith("-done"):
-            if inner := re.search(r" while\(.*body=%?([\w.-]+)", line):
-                rounds = re.search(r'"?known_trip_count"?:\{"?n"?:"?(\d+)', line)
-                n += int(rounds[1] if rounds else 1) * kernels(bodies, inner[1])
+    """How many a computation starts."""
+    return sum(n for n, one in started(bodies, name) if one.opcode not in TRANSFERS)
+
+
+def size(shape):
+    """Bytes of an array or a tuple of them, without those that lie in a faster memory: S(1)."""
+    arrays = re.findall(r"(\w+)\[([\d,]*)\](\{[^}]*\})?", shape)
+    slow = [(BYTES.get(kind, 0), n.split(",")) for kind, n, where in arrays if "S(" not in where]
+    return sum(n_bytes * math.prod(map(int, filter(None, n))) for n_bytes, n in slow)
+
+
+def moved(bodies, name):
+    """Bytes that a computation reads from memory and writes to it.
+
+    Where a fusion takes a slice of an operand, the slice counts, and where it writes one in place, what is written.
+    """
+    shapes = {one.name: one.shape for lines in bodies.values() for one in instructions(lines)}
+    total = 0
+    for n, one in started(bodies, name):
+        if one.opcode in TRANSFERS:  # (from, to, ...), of which the second has the size of what is copied
+            total += n * size(re.sub(r"S\(\d+\)", "", re.split(r", (?=\w+\[)", one.shape)[1]))
             continue
-        n += 1
-    return n
+        inside = [*instructions(bodies[called[1]])] if (called := re.search(r"calls=%?([\w.-]+)", one.line)) else [one]
+        written = [size(shapes.get(i.operands[1], "")) for i in inside if i.opcode == "dynamic-update-slice"]
+        total += n * (sum(written) if written else size(one.shape))
+        for number, operand in enumerate(one.operands):
+            whole = size(shapes.get(operand, ""))
+            if not called:
+                total += n * (0 if written and number == 0 else whole)
+                continue
+            total += n * min(whole, read_of(inside, number, whole))
+    return total
 
 
-def network(size, dtype, mesh, n_ctx=1024):
+def read_of(inside, number, whole):
+    """Bytes that the instructions of a fusion read of its operand of that number."""
+    name = next(i.name for i in inside if i.opcode == "parameter" and f"parameter({number})" in i.line)
+    total = 0
+    for i in inside:
+        if name not in i.operands:
+            continue
+        if i.opcode == "dynamic-update-slice" and i.operands[0] == name:
+            continue
+        total += size(i.shape) if i.opcode in ("slice", "dynamic-slice", "gather") else whole
+    return total
+
+
+def network(size, dtype, mesh, n_ctx=1024, split=None):
     """An official size without its weights: shapes, and where on the mesh they would lie."""
     n_layer, n_embd = OFFICIAL[size]
     hparams = {"n_vocab": 50257, "n_ctx": n_ctx, "n_embd": n_embd, "n_head": n_embd // 64, "n_layer": n_layer}
     shapes = checkpoint_shapes(hparams)
     zeros = {name: np.broadcast_to(np.float32(0), shape) for name, shape in shapes.items()}  # which take no memory
     read = partial(build_params, "", shapes, zeros.get, hparams)
-    return place(read, hparams, dtype, mesh, make_array=shape_of)
+    return place(read, hparams, dtype, mesh, split, make_array=shape_of)
 
 
 def shape_of(shape, where, part):
@@ -66,8 +175,14 @@ def shape_of(shape, where, part):
     return jax.ShapeDtypeStruct(shape, dtype, sharding=where)
 
 
+def share(network):
+    """Bytes of the weights that a device reads for a token."""
+    parts = jax.tree.leaves({**network.params, "wpe": None})
+    return sum(math.prod(a.sharding.shard_shape(a.shape)) * a.dtype.itemsize for a in parts)
+
+
 def measure(decoder, B, K):
-    """A row for COLUMNS: the loop in the middle of a text, compiled."""
+    """Fields of a row for COLUMNS: the loop in the middle of a text, compiled."""
     chosen = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in decoder.arguments([[0]] * B, 1, 0)]
     state = jax.eval_shape(partial(decoder._prefill, K=K, capacity=256), decoder.params, *chosen)
     start = time.perf_counter()
@@ -75,38 +190,43 @@ def measure(decoder, B, K):
     took, text = time.perf_counter() - start, program.as_text()
     bodies, entry = computations(text), re.search(r"^ENTRY %?([\w.-]+)", text, re.MULTILINE)[1]
     loops = re.findall(r" while\(.*body=%?([\w.-]+)", "\n".join(bodies[entry]))
-    cost = program.cost_analysis()
+    counted = [one for name in loops for one in started(bodies, name)]
     return {
         "B": B,
         "K": K,
         "kernels": sum(kernels(bodies, name) for name in loops),
-        "moved": cost.get("bytes accessed", 0) / 1e9,
-        "flops": cost.get("flops", 0),
-        "weights": (decoder.target.weight_bytes + K * decoder.draft.weight_bytes) / 1e9,
+        "transfers": sum(n for n, one in counted if one.opcode in TRANSFERS),
+        "all_reduces": sum(n for n, one in counted if one.opcode.startswith("all-reduce")),
+        "moved": sum(moved(bodies, name) for name in loops) / 1e9,
+        "flops": (program.cost_analysis() or {}).get("flops"),
+        "weights": (share(decoder.target) + K * share(decoder.draft)) / 1e9,
         "seconds": took,
     }
 
 
 def main():
     parser = Parser(__doc__)
-    parser.add_argument("--topology", help="as v5e:2x2, of TPUs [the devices that there are]")
+    parser.add_argument("--topology", help="as v5e:2x2, of TPUs, or sm_90 [the devices that there are]")
     parser.add_argument("--draft_model_size", default="124M", choices=OFFICIAL)
     parser.add_argument("--target_model_size", default="1558M", choices=OFFICIAL)
     parser.add_argument("--dtype", default="bfloat16", choices=DTYPES)
-    parser.add_argument("--mesh", type=count, default=1, help="devices over which the models are split")
+    parser.add_argument("--mesh", type=count, nargs="+", default=[1], help="devices over which the models are split")
+    parser.add_argument("--data_parallel", type=count, nargs="+", default=[1], help="copies of the models")
+    parser.add_argument("--split_draft", action="store_true", help="instead of all of it on each device")
     parser.add_argument("--K", type=values.argument(values.integer(0)), nargs="+", default=[0, 4])
     parser.add_argument("--B", type=count, nargs="+", default=[1])
     parser.add_json()
     o = parser.parse_args()
-    try:
-        found = topologies.get_topology_desc(o.topology, "tpu").devices if o.topology else jax.devices()
-    except Exception as error:  # of many kinds, by what is missing
-        raise UserError(f"jax cannot compile for {o.topology} ({first_line(error)}): pip install libtpu") from error
-    if len(found) < o.mesh:
-        raise UserError(f"--mesh {o.mesh} needs {o.mesh} devices, and there are {len(found)}")
-    mesh = Mesh(np.array(found[: o.mesh]).reshape(1, -1), ["data", "model"])
-    decoder = DeviceDecoder(*(network(size, o.dtype, mesh) for size in (o.target_model_size, o.draft_model_size)))
-    rows = [measure(decoder, B, K) for B in o.B for K in o.K]
+    found, rows = devices(o.topology), []
+    pairs = [(M, D) for M, D in product(o.mesh, o.data_parallel) if len(found) >= M * D]  # others are left out
+    if not pairs:
+        fewest = min(o.mesh) * min(o.data_parallel)
+        raise UserError(f"--mesh {min(o.mesh)} needs {fewest} devices, and there are {len(found)}")
+    for M, D in pairs:
+        mesh = Mesh(np.array(found[: M * D]).reshape(D, M), ["data", "model"])
+        target = network(o.target_model_size, o.dtype, mesh)
+        decoder = DeviceDecoder(target, network(o.draft_model_size, o.dtype, mesh, split=o.split_draft and M > 1))
+        rows += [{"mesh": M, "copies": D} | measure(decoder, B, K) for B in o.B for K in o.K if B % D == 0]
     print(f"{o.target_model_size} and {o.draft_model_size}, {o.dtype}, one iteration on {found[0].device_kind}")
     print(table(rows, COLUMNS))
     write_results(o.json, o, device=found[0].device_kind, jax=jax.__version__, rows=rows)

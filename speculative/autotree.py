@@ -3,9 +3,9 @@
 With a chance for each depth and rank that the child is accepted, a node is reached with the product of the
 chances along its path. The expected tokens of a tree are 1 and the sum of these over its nodes. So the best tree of n
 nodes and a depth holds the n likeliest, and as a child is never likelier than its parent, they are found one by one,
-from the root outwards. (The draft's cost of a further node in a level is included, but not optimised for: it is
-small.) Of the best trees of every depth and size, the one with the most expected tokens per second is
-taken. The chain is among them, and the tree without nodes, which is autoregressive decoding.
+from the root outwards, until one costs more than it brings. (The draft's cost of a further node in a level is
+included, but not optimised for: it is small.) Of the best trees of every depth and size, the one with the most expected
+tokens per second is taken. The chain is among them, and the tree without nodes, which is autoregressive decoding.
 
 Source: Chen et al. 2024, "Sequoia", section 3.1, whose dynamic program finds the same trees, and section 3.3, which
 chooses among depths and sizes by measured times. Theirs depends on the rank alone; depth matters where text repeats.
@@ -13,13 +13,13 @@ chooses among depths and sizes by measured times. Theirs depends on the rank alo
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 
 from .costs import Cost
-from .lookahead import DISCOUNT, LEAN, AutoK
+from .lookahead import DISCOUNT, LEAN, STAKE, AutoK
 from .trees import Shape, Tree, TreeStep, tree_speculative_sampling
 
 DEPTH, RANKS, NODES = 10, 4, 24  # the largest tree that is considered
-SETTLED = 8  # windows at most for which a shape is kept, as choosing one takes half a millisecond
 
 
 def best_shape(
@@ -32,31 +32,37 @@ def best_shape(
     """(shape, speedup) of the most expected tokens per second; of equal ones, the shallowest and smallest.
 
     Over the seconds of one row of the target: a level of the tree takes the drafter `level`, and `node` for each one
-    but the first that it expands there; the target takes beta(1 + nodes).
+    but the first that it expands there; the target takes beta(1 + nodes), where no row is cheaper than the one before.
     """
-    best, best_speedup = (), 1.0
+    # A child that is rarely right may stand before one that often is; so nodes go by the best chance from them on.
+    promise = [[*accumulate(reversed(ranks), max)][::-1] for ranks in chances]  # [depth][rank]
+    best, best_speedup = {(): 0}, 1.0  # a tree is {path of ranks: children}
     for depth in range(1, len(chances) + 1):
-        tree, tokens, takes, levels = {(): 0}, 1.0, 0.0, 0  # tree: {path of ranks: children}
-        likeliest = [(-chances[0][0], (0,))]  # (minus the chance that the node is reached, its path of ranks)
+        tree, tokens, takes, levels = {(): 0}, 1.0, 0.0, 0
+        nodes = [(-promise[0][0], (0,), 1.0)]  # (minus what it promises, its path, the chance to get to its parent)
         for n in range(1, most + 1):
-            if not likeliest:
+            if not nodes:
                 break
-            chance, path = heapq.heappop(likeliest)
-            parent, d = path[:-1], len(path)
+            promised, path, reached = heapq.heappop(nodes)
+            if -promised <= best_speedup * (beta(n + 1) - beta(n)):
+                break  # it brings less than it costs, and so do all that promise less
+            parent, d, rank = path[:-1], len(path), path[-1]
             if not tree[parent]:  # the draft has to expand the parent: the first of a new level, or a further one
                 takes += level if d > levels else node
             levels = max(levels, d)
             tree[parent] += 1
             tree[path] = 0
-            tokens -= chance
+            chance = reached * chances[d - 1][rank]
+            tokens += chance
             if (speedup := tokens / (takes + beta(n + 1))) > best_speedup:
-                best, best_speedup = to_shape(tree, ()), speedup
-            if path[-1] + 1 < len(chances[d - 1]):  # its next sibling
-                sibling = chance * chances[d - 1][path[-1] + 1] / max(chances[d - 1][path[-1]], 1e-9)
-                heapq.heappush(likeliest, (sibling, (*parent, path[-1] + 1)))
+                best, best_speedup = tree.copy(), speedup
+            if rank + 1 < len(chances[d - 1]):  # its next sibling
+                heapq.heappush(nodes, (-reached * promise[d - 1][rank + 1], (*parent, rank + 1), reached))
             if d < depth:  # its first child
-                heapq.heappush(likeliest, (chance * chances[d][0], (*path, 0)))
-    return best, best_speedup
+                heapq.heappush(nodes, (-chance * promise[d][0], (*path, 0), chance))
+        if levels < depth:
+            break  # a deeper tree would be this one again
+    return to_shape(best, ()), best_speedup
 
 
 def to_shape(tree: dict, path: tuple) -> Shape:
@@ -75,22 +81,23 @@ class AutoTree(AutoK):
         # Discounted counts by depth and rank, begun as if 2.5 of 3 first children had passed, and half of the others.
         self.tested = [[3.0] * RANKS] + [[0.0] * RANKS for _ in range(DEPTH - 1)]
         self.passed = [[2.5] + [1.5] * (RANKS - 1)] + [[0.0] * RANKS for _ in range(DEPTH - 1)]
-        self.shape, self.settled = (), 0
+        self.shape, self.keep_until = (), 0.0  # until when the shape is kept
 
     def __call__(self) -> Shape:
         shape = super().__call__()
         return ((),) * shape if isinstance(shape, int) else shape  # AutoK's 0 or 1 is a tree of as many nodes
 
     def best(self) -> Shape:
-        self.settled -= 1
+        """Chosen anew when that takes no more than STAKE of the time since."""
         if not self.further.timed:
             return ((),)
-        if self.settled < 0:
+        if (start := self.clock()) >= self.keep_until:
             row, share = self.row() or 1.0, self.proposed / self.asked
             further = share * self.further() / row
             costs = self.draft() / row, self.node() / row, lambda rows: 1 + (rows - 1) * further
             self.shape, _ = best_shape([*self.chances(share)], *costs)
-            self.settled = min(SETTLED, len(self.further.timed) // 2)  # the first costs are of few windows
+            end = self.clock()
+            self.keep_until = end + (end - start) / STAKE
         return self.shape
 
     def chances(self, share: float) -> Iterator[list[float]]:

@@ -1,7 +1,6 @@
 """Says what a download, or the reading of a pipe, is waiting for, once nothing has come for a while."""
 
 import contextlib
-import os
 import sys
 import threading
 import time
@@ -17,24 +16,6 @@ VERIFYING = "verifying"  # at the bar's end as long as nothing is waited for
 def notice(line: str) -> Iterator[None]:
     """Prints the line on standard error if what is done here takes long."""
     timer = threading.Timer(SECONDS, print, [line], {"file": sys.stderr, "flush": True})
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
-@contextlib.contextmanager
-def deadline(seconds: float, line: str) -> Iterator[None]:
-    """Ends the process, with the line and status 2, if what is done here takes longer: code in C that nothing else
-    interrupts, and which may end it with no line that helps."""
-
-    def end():
-        os.write(2, f"{line}\n".encode())
-        os._exit(2)
-
-    timer = threading.Timer(seconds, end)
     timer.daemon = True
     timer.start()
     try:

@@ -336,6 +336,41 @@ def test_kernels_of_a_compiled_loop_are_counted():
     assert [ahead_of_time.kernels(bodies, name) for name in bodies] == [1, 4, 4]
 
 
+FUSED = """
+%in_place (p: f32[8,4], p.1: f32[1,4], p.2: s32[]) -> f32[8,4] {
+  %p = f32[8,4]{1,0} parameter(0)
+  %p.1 = f32[1,4]{1,0} parameter(1)
+  %p.2 = s32[] parameter(2)
+  ROOT %w = f32[8,4]{1,0} dynamic-update-slice(%p, %p.1, %p.2, %p.2)
+}
+
+%part (q: bf16[9,4]) -> bf16[2,4] {
+  %q = bf16[9,4]{1,0} parameter(0)
+  ROOT %s = bf16[2,4]{1,0} slice(%q), slice={[0:2], [0:4]}
+}
+
+%body (x: f32[8,4]) -> f32[8,4] {
+  %x = f32[8,4]{1,0} parameter(0)
+  %row = f32[1,4]{1,0} constant({...})
+  %i = s32[] constant(0)
+  %y = f32[8,4]{1,0} fusion(%x, %row, %i), kind=kLoop, calls=%in_place
+  %w = bf16[9,4]{1,0} constant({...})
+  %z = bf16[2,4]{1,0:S(1)} fusion(%w), kind=kLoop, calls=%part
+  %near = (bf16[9,4]{1,0}, bf16[9,4]{1,0:S(1)}, u32[]{:S(2)}) copy-start(%w)
+  ROOT %near.1 = bf16[9,4]{1,0:S(1)} copy-done(%near)
+}
+"""
+
+
+def test_bytes_that_kernels_move_are_counted():
+    """A row that is written in place: 16 read, 16 written, and its index; a slice of 16; a copy of 72 to faster memory,
+    where nothing counts."""
+    ahead_of_time = pytest.importorskip("benchmarks.ahead_of_time")
+    bodies = ahead_of_time.computations(FUSED)
+    assert ahead_of_time.moved(bodies, "body") == (16 + 16 + 4) + 16 + 72
+    assert ahead_of_time.kernels(bodies, "body") == 2
+
+
 BAD = [
     ("sweep", "--K 0", "--K: must be a whole number of at least 1, or auto"),
     ("sweep", "--n_tokens 9", "--n_tokens must be at least 10"),

@@ -31,6 +31,18 @@ def test_lineage():
     ]
 
 
+def test_lineage_of_the_last_tokens_is_the_end_of_that_of_all():
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        parents = np.array([i - 1 if rng.random() < 0.6 else rng.integers(-1, i) for i in range(rng.integers(1, 12))])
+        whole = np.eye(len(parents), dtype=bool)
+        for i, parent in enumerate(parents):
+            if parent >= 0:
+                whole[i] |= whole[parent]
+        for n in range(len(parents) + 1):
+            assert np.array_equal(lineage(parents, n), whole[n:])
+
+
 def test_rows_are_those_of_the_paths():
     """Over a series of calls, most of which follow a path of the tree before, as a decoder does."""
     rng, params = np.random.default_rng(0), random_params()

@@ -15,7 +15,9 @@ from speculative.measure import verify
 from speculative.trees import regular
 
 # How far apart two logits may be that rounding alone brings into another order, by the format of what is multiplied.
-ROUNDING = {"float32": 1e-3, "bfloat16": 0.5, "int8": 1e-3}
+# Over the bundled prompts, the distance of two logits of the bundled target changes by up to 5e-5 (float32) and 0.26
+# (bfloat16) from NumPy in float32 to JAX.
+ROUNDING = {"float32": 1e-3, "bfloat16": 0.3, "int8": 1e-3}
 
 
 def verify_models(o: Options, encoder, target_model, draft_model, input_ids: list[int], ngram_text: str) -> None:

@@ -116,8 +116,8 @@ class CachedModel:
         n = self.forward.length = min(self.reuse(*held, tokens, parents), len(tokens) - n_last)
         positions = sees = None
         if (parents[n:] != np.arange(n - 1, len(tokens) - 1)).any():  # not only one after the other
-            sees = lineage(parents)  # [n, n]
-            positions, sees = sees.sum(axis=1)[n:] - 1, sees[n:]
+            sees = lineage(parents, n)  # [len(tokens) - n, len(tokens)]
+            positions = sees.sum(axis=1) - 1  # [len(tokens) - n]
         logits = self.forward(tokens[n:], n_last, positions, sees)  # [n_last, n_vocab]
         self.tokens, self.parents = tokens, parents
         return logits
@@ -150,13 +150,17 @@ def places(held_tokens, held_parents, tokens, parents) -> list[int]:  # [n_held]
     return place
 
 
-def lineage(parents: np.ndarray) -> np.ndarray:  # [n] -> [n, n] bool
-    """Row i is true at i and at all that it descends from."""
-    sees = np.eye(len(parents), dtype=bool)  # [n, n]
-    for i, parent in enumerate(parents):
-        if parent >= 0:
-            sees[i] |= sees[parent]
-    return sees
+def lineage(parents: np.ndarray, n: int = 0) -> np.ndarray:  # [m] -> [m - n, m] bool
+    """Row i is true at token n + i and at all that it descends from."""
+    m = len(parents)
+    straight = common_prefix(parents, np.arange(-1, m - 1))  # tokens that each follow the one before
+    first = min(n, straight)
+    sees = np.tri(m - first, m, first, dtype=bool)  # [m - first, m]
+    for i in range(straight, m):
+        parent = parents[i]
+        sees[i - first] = np.arange(m) <= parent if parent < straight else sees[parent - first]
+        sees[i - first, i] = True
+    return sees[n - first :]
 
 
 def n_reusable(tokens: np.ndarray, x: np.ndarray, n_last: int, n_ctx: int) -> int:  # [n_tokens], [n]

@@ -110,11 +110,6 @@ class Network:
         read = jax.tree.leaves({**self.params, "wpe": None})
         return sum(a.size * a.dtype.itemsize for a in read)
 
-    def cache_bytes(self, capacity: int) -> int:
-        """What one row's keys and values take, and each token reads."""
-        n_embd = self.n_head * self.hparams["n_embd"] // self.hparams["n_head"]
-        return 2 * self.hparams["n_layer"] * n_embd * capacity * jnp.dtype(self.dtype).itemsize
-
     def new_cache(self, capacity: int, *batch: int) -> list:
         """[(keys, values)] of each layer, both [*batch, n_head, capacity, d_head]."""
         d_head = self.hparams["n_embd"] // self.hparams["n_head"]

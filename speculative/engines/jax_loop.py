@@ -94,6 +94,9 @@ class DeviceDecoder:
         self.draft_sample = sample if draft_temperature else greedy_sample
         self.n_ctx = min(network.hparams["n_ctx"] for network in (target, draft) if network)
         self.params = {"target": target.params, "draft": draft.params if draft else None}
+        # Of a single row, XLA makes products of vectors on an accelerator: more kernels, and some write out all that
+        # they are to add up, which is more than the weights. A CPU does nothing so fast.
+        self.fewest_rows = 1 if target.mesh.devices.flat[0].platform == "cpu" else 2
         # Said of what comes out, so that it lies the same way each time and nothing is compiled twice.
         draft_cache = draft.cache_sharding(1) if draft else None
         self.by_row = NamedSharding(target.mesh, PartitionSpec("data"))
@@ -327,7 +330,8 @@ class DeviceDecoder:
 
         eager: stops as soon as any row is done, else when all are.
         """
-        step, n_batch = partial(self.step, params, end, K), len(state.n)
+        n_batch = len(state.n)
+        step = partial(self.step, params, end, K, self.fewest_rows if n_batch == 1 else 1)
         if n_batch == 1:  # without the axis, all along the loop: with it, each call would copy the caches
             state = jax.tree.map(lambda a: a[0], state)
         else:
@@ -357,28 +361,30 @@ class DeviceDecoder:
             "draft": (self.draft, self.draft_to_probs),
         }[role]
 
+        fewest = self.fewest_rows if tokens.ndim == 1 else 1
+
         def call(tokens, cache):
-            logits, cache = network.forward(params[role], tokens, n, cache)
+            logits, cache = forward(network, params[role], tokens, n, cache, fewest)
             return jnp.argmax(to_probs(logits), axis=-1).astype(jnp.int32), cache
 
         call = call if tokens.ndim == 1 else self.vmap(call)
         return lax.fori_loop(0, calls, lambda _, carry: call(*carry), (tokens, cache))[1]
 
-    def step(self, params, end, K, state):
-        """One iteration of the loop, for one row -> State, Output."""
+    def step(self, params, end, K, fewest, state):
+        """One iteration of the loop, for one row -> State, Output. fewest: rows, as forward's."""
         x, n, T, row_key, draft_cache, target_cache = state
         draft_key, key = jax.random.split(jax.random.fold_in(row_key, n))
 
         # Step 1: the draft proposes K tokens, of which k may be accepted.
         k = jnp.clip(T - n - 1, 0, K)
         if K:
-            x_draft, p, draft_cache = self.propose(params["draft"], x, n, draft_cache, draft_key, K)
+            x_draft, p, draft_cache = self.propose(params["draft"], x, n, draft_cache, draft_key, K, fewest)
         else:
             x_draft, p = jnp.zeros(0, jnp.int32), jnp.zeros((0, self.target.hparams["n_vocab"]))
 
         # Step 2: the target scores all of them in one call, after the token that it has not been fed yet.
         window = jnp.append(x[n - 1], x_draft)  # [K + 1]
-        logits, target_cache = self.target.forward(params["target"], window, n - 1, target_cache)
+        logits, target_cache = forward(self.target, params["target"], window, n - 1, target_cache, fewest)
         q = self.to_probs(logits)  # [K + 1, n_vocab]
         alpha = jnp.sum(jnp.minimum(p, q[:K] / self.lenience), axis=-1)  # [K]
         matching = jnp.sum(p * q[:K], axis=-1)  # [K]
@@ -392,7 +398,7 @@ class DeviceDecoder:
         T = jnp.where(jnp.any((tokens == end) & (jnp.arange(K + 1) < count)), n, T)
         return State(x, n, T, row_key, draft_cache, target_cache), Output(tokens, count, k, alpha, matching)
 
-    def propose(self, params, x, n, cache, key, K):  # -> [K], [K, n_vocab], the cache after
+    def propose(self, params, x, n, cache, key, K, fewest):  # -> [K], [K, n_vocab], the cache after
         """model_drafter, on the device. It first feeds the last two tokens, as it may not know the one before."""
         start = jnp.maximum(n - 2, 0)
         logits, cache = self.draft.forward(params, lax.dynamic_slice(x, (start,), (2,)), start, cache)  # [2, n_vocab]
@@ -404,13 +410,20 @@ class DeviceDecoder:
         def draw_and_feed(carry, i):
             logits, cache = carry
             token, p_i = draw(logits, i)
-            [logits], cache = self.draft.forward(params, token[None], n + i, cache)
+            [logits], cache = forward(self.draft, params, token[None], n + i, cache, fewest)
             return (logits, cache), (token, p_i)
 
         # The last one is only drawn: nothing is asked of the draft after it.
         (logits, cache), (tokens, p) = lax.scan(draw_and_feed, (logits[n - 1 - start], cache), jnp.arange(K - 1))
         token, p_i = draw(logits, K - 1)
         return jnp.append(tokens, token), jnp.append(p, p_i[None], axis=0), cache
+
+
+def forward(network: Network, params, tokens, start, cache, fewest: int):  # [n] -> [n, n_vocab], the cache after
+    """network.forward, which is fed at least `fewest` rows: what is added is padding."""
+    padded = jnp.pad(tokens, (0, max(fewest - len(tokens), 0)))  # [n or fewest]
+    logits, cache = network.forward(params, padded, start, cache)
+    return logits[: len(tokens)], cache
 
 
 def row_of(number: int, output: Output) -> Row:

@@ -21,8 +21,10 @@ Here the compiler (GSPMD) places the operations and the all-reduces, given where
 import os
 import re
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import jax
@@ -43,9 +45,6 @@ from speculative.engines.jax_engine import (
     quantise,
 )
 from speculative.errors import UserError, first_line
-from speculative.patience import deadline, notice
-
-JOIN_SECONDS = 300
 
 # Which axis of which tensor is split. c_attn is kept as [n_embd, 3, n_head, d_head] (its bias without the first), as a
 # device's share of its columns is not contiguous.
@@ -80,40 +79,62 @@ def start_processes() -> bool:
 
     It does so by JAX_COORDINATOR_ADDRESS (host:port of the first process). How many there are and which this one is say
     JAX_NUM_PROCESSES and JAX_PROCESS_ID, or what Slurm, Open MPI or Kubernetes set. All have to run the same command.
-    Where one does not come within JAX_JOIN_SECONDS (default: JOIN_SECONDS), the process ends with a line and status 2.
+    Where they have not met after JOIN_SECONDS (300), this process ends with a line and status 2. Raises UserError where
+    the environment says what cannot be.
     """
     if not os.environ.get("JAX_COORDINATOR_ADDRESS"):
         return True
     host, _, port = os.environ["JAX_COORDINATOR_ADDRESS"].rpartition(":")
     if not host or not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 2**16:  # jaxlib crashes over some
         raise UserError("JAX_COORDINATOR_ADDRESS must be host:port of the first process, as in 10.0.0.1:1234")
-    names = "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_JOIN_SECONDS"
-    numbers = [os.environ.get(name) for name in names]
-    for name, value in zip(names, numbers, strict=True):
+    counts = {name: os.environ.get(name) for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JOIN_SECONDS")}
+    for name, value in counts.items():
         if not re.fullmatch(r"[0-9]{1,6}", value or "0"):
             raise UserError(f"{name} must be a whole number below a million, not {value!r:.80}")
-    n_processes, process_id, seconds = (int(value) if value else None for value in numbers)
-    seconds = seconds or JOIN_SECONDS
-    check = f"check JAX_COORDINATOR_ADDRESS, {' and '.join(names[:2])}"
-    late = f"error: the other processes have not all joined within {seconds} s: start them, or {check}"
+    n_processes, process_id, seconds = (None if value is None else int(value) for value in counts.values())
+    seconds = 300 if seconds is None else seconds
+    check = "check JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID"
+    late = f"error: the other processes have not joined within JOIN_SECONDS={seconds}: {check}\n"
     try:
-        # JAX itself ends the process where one is late, with a stack trace.
-        with deadline(seconds, late), notice("waiting for the other processes"):
+        with ending_after(seconds, late):
+            # JAX's own time limit ends a process with a stack trace of C++: it comes later.
             jax.distributed.initialize(
-                num_processes=n_processes, process_id=process_id, initialization_timeout=2 * seconds + 60
+                num_processes=n_processes, process_id=process_id, initialization_timeout=seconds + 60
             )
-            is_first = jax.process_index() == 0
+            keep_stdout()
+            return jax.process_index() == 0
     except (RuntimeError, ValueError) as error:
         raise UserError(f"cannot join the other processes ({first_line(error)}): {check}") from error
-    leave_stdout_to_python()
-    return is_first
 
 
-def leave_stdout_to_python() -> None:
-    """What C++ prints to standard output from now on, as Gloo does when it has connected, goes to standard error."""
+@contextmanager
+def ending_after(seconds: float, line: str) -> Iterator[None]:
+    """Ends the process with the line and status 2 where what is done within takes longer: it may be in C++, where no
+    exception reaches it."""
+
+    def end():
+        os.write(2, line.encode())
+        os._exit(2)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def keep_stdout() -> None:
+    """From now on only Python writes to standard output. Gloo, which links the processes on CPUs, prints there, from
+    C++: that goes to standard error."""
+    if sys.stdout is not sys.__stdout__ or sys.stdout.fileno() != 1:
+        return
     sys.stdout.flush()
-    sys.stdout = open(os.dup(1), "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)  # noqa: SIM115
+    ours = os.dup(1)
     os.dup2(2, 1)
+    kept = {"encoding": sys.stdout.encoding, "errors": sys.stdout.errors}
+    sys.stdout = open(ours, "w", buffering=1 if sys.stdout.line_buffering else -1, **kept)  # noqa: SIM115
 
 
 def place(

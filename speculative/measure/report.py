@@ -1,5 +1,6 @@
 """What a run came to, in words: six lines after the blog's, and with --verbose every figure with its formula."""
 
+from speculative import typical
 from speculative.measure.analysis import ceiling
 
 NAMES = {"model": "draft model", "ngram": "n-gram", "prompt_lookup": "prompt lookup"}  # of who proposes
@@ -71,7 +72,8 @@ def details(
         rows.append(("tokens per iteration", f"{f['tokens_per_iteration']:.2f}", shares))
     if f["met_by_position"]:
         counted = zip(f["accepted_by_position"], f["met_by_position"], strict=True)
-        chance = "Σ min(p, q) = 1 - TVD(p, q)" if lenience == 1 else f"Σ min(p, q / {lenience:g})"
+        chances = {1: "Σ min(p, q) = 1 - TVD(p, q)", typical.ALL: "1 where the draft is typical, else 0"}
+        chance = chances.get(lenience, f"Σ min(p, q / {lenience:g})")
         chance = "the chance that one of the siblings is accepted" if f["tree"] else chance
         rows += [
             (
