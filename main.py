@@ -7,6 +7,7 @@ python main.py --demo
 from speculative.cli import exits
 
 if __name__ == "__main__":
+    exits.check_limit()
     exits.interruptible()  # during the imports below; from then on exits.run sees to Ctrl-C
 
 import numpy as np

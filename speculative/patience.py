@@ -1,4 +1,4 @@
-"""Says what a download is waiting for, once nothing has come for a while."""
+"""Says what a download, or the reading of a pipe, is waiting for, once nothing has come for a while."""
 
 import contextlib
 import sys
@@ -10,6 +10,18 @@ from tqdm import tqdm
 
 SECONDS = 10
 VERIFYING = "verifying"  # at the bar's end as long as nothing is waited for
+
+
+@contextlib.contextmanager
+def notice(line: str) -> Iterator[None]:
+    """Prints the line on standard error if what is done here takes long."""
+    timer = threading.Timer(SECONDS, print, [line], {"file": sys.stderr, "flush": True})
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @contextlib.contextmanager

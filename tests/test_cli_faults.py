@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 
 import main
 import utils
+from speculative import patience
 from speculative.cli import display, exits, models, texts, verifying
 from speculative.cli.flags import OPTIONS
 from speculative.engines import memory
@@ -72,6 +74,9 @@ def as_before():
     sys.unraisablehook = hook
 
 
+NOTICES = ("compiling the forward pass", "numba is not installed")
+
+
 def is_one_line(line):
     return line.startswith("error: ") and line.endswith("\n") and line[:-1].isprintable()
 
@@ -97,7 +102,7 @@ BAD = {
             "--dtype float16",
         ),
         *("--draft_dtype int4", "--drafter modle", "--source ftp://a.example", "--demo false", "--quiet=1"),
-        *("--threads 0", "--threads 1000000000", f"--seed {'9' * 40}"),
+        *("--threads 0", "--threads 1000000000", f"--seed {'9' * 19}"),
     ],
     "words out of place": [
         "x",
@@ -127,7 +132,10 @@ BAD = {
         ),
         *(f"--models_dir {name} --target_model_size x" for name in ("missing", "prompt.txt", "loop", LONG, "\udcff")),
     ],
-    "JSON": [f"--json {name}" for name in ("dir", "missing/a", "prompt.txt/a", "loop/a", LONG, "a" * 252, "/proc/a")],
+    "JSON": [
+        f"--json {name}"
+        for name in ("dir", "missing/a", "prompt.txt/a", "loop", "loop/a", LONG, "a" * 252, "/proc/a", "-")
+    ],
     "more than the context": ["--n_tokens_to_generate 117", f"--n_tokens_to_generate {10**17}", "--verify --K 99"],
 }
 
@@ -146,11 +154,44 @@ def test_bad_input_is_one_line(kind, command, flags, folder, monkeypatch):
     assert sorted(os.listdir(folder)) == before
 
 
+def test_lines_say_what_would_be_right(command):
+    for words, right in (
+        ("--seed 1234567890123456789", "must be a whole number of at least 0 and at most 18 digits, not"),
+        ("--json -", "cannot write to -: standard output has the texts, and a file of that name is written ./-"),
+    ):
+        status, out, err = command(*words.split())
+        assert (status, out) == (2, "") and is_one_line(err) and right in err
+
+
+@pytest.mark.parametrize("words", [["--prompt_file", "prompt.txt"], ["--unconditional"], ["--prompt=the"]])
+def test_json_has_the_prompt_option_where_it_was_continued(words, command, flags, folder):
+    status, *_ = command(*flags, *words, "--n_tokens_to_generate=2", "--quiet", "--json=run.json")
+    run = json.loads(Path("run.json").read_text(encoding="utf-8"))
+    assert status == 0 and run["options"]["prompt"] == ("the" if words == ["--prompt=the"] else None)
+    assert run["prompt"]["text"] == {"--prompt_file": "the thing in", "--unconditional": ""}.get(words[0], "the")
+
+
 def test_bytes_that_are_not_utf8(flags):
     """As they come from a shell."""
     for words in ([b"--prompt", b"caf\xe9"], [b"--prompt_file", b"no\xff\nsuch file"], [b"\xff"]):
         done = subprocess.run([*COMMAND, *flags, *words], capture_output=True)
         assert (done.returncode, done.stdout) == (2, b"") and is_one_line(done.stderr.decode())
+
+
+def test_a_pipe_that_nobody_writes_to_is_said_to_be_waited_for(tmp_path, monkeypatch, capsys):
+    if not hasattr(os, "mkfifo"):
+        pytest.skip("this system has no named pipes")
+    os.mkfifo(pipe := tmp_path / "pipe")
+    said = threading.Event()
+    monkeypatch.setattr(
+        patience, "print", lambda *args, **options: said.set() or print(*args, **options), raising=False
+    )
+    monkeypatch.setattr(patience, "SECONDS", 0.05)
+    writer = threading.Thread(target=lambda: said.wait() and pipe.write_text("the end"))
+    writer.start()
+    assert texts.read_text(str(pipe), "prompt") == "the end"
+    writer.join()
+    assert f"waiting for the end of the prompt, which comes from {pipe}\n" == capsys.readouterr().err
 
 
 def test_no_network(command, folder, monkeypatch):
@@ -353,7 +394,7 @@ def interrupt(process, times=1):
         process.send_signal(signal.SIGINT)
     out, err = (stream.decode() for stream in process.communicate())
     lines = [line for line in err.replace("\r", "\n").split("\n") if line.strip() and "token/s" not in line]
-    lines = [line for line in lines if not line.startswith("compiling the ") and "/100" not in line]
+    lines = [line for line in lines if not line.startswith(NOTICES) and "/100" not in line]
     if process.returncode == 0:
         assert lines == []
     else:
@@ -477,9 +518,16 @@ def test_a_full_disk_behind_standard_output(flags):
     with open("/dev/full", "wb") as full:
         done = subprocess.run([*COMMAND, *flags, "--quiet"], stdout=full, stderr=subprocess.PIPE)
     assert done.returncode == 2
-    assert (
-        done.stderr.decode().rpartition("\r")[2].lstrip() == "error: cannot write the output: No space left on device\n"
-    )
+    assert done.stderr.decode().splitlines()[-1] == "error: cannot write the output: No space left on device"
+
+
+def test_a_full_disk_behind_standard_error(flags):
+    if not os.path.exists("/dev/full"):
+        pytest.skip("/dev/full is Linux's")
+    with open("/dev/full", "wb") as full:
+        for words in (["--K=0"], ["--models_dir=missing", "--target_model_size=x"]):
+            done = subprocess.run([*COMMAND, *words], stdout=subprocess.PIPE, stderr=full)
+            assert (done.returncode, done.stdout) == (2, b"")
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
@@ -498,7 +546,7 @@ C_LOCALE = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
 
 @pytest.mark.parametrize("env", [ASCII, pytest.param(C_LOCALE, marks=pytest.mark.slow)])
 def test_a_terminal_that_knows_ascii_alone(env, flags):
-    command = [*COMMAND, *flags, "--prompt", "thé", "--verbose", "--n_tokens_to_generate=9"]
+    command = [*COMMAND, *flags, "--prompt", "thé".encode(), "--verbose", "--n_tokens_to_generate=9"]
     done = subprocess.run(command, capture_output=True, env=os.environ | env)
     assert done.returncode == 0, done.stderr
     assert b"Text = th\\xe9" in done.stdout and b"\\u03b1 " in done.stdout

@@ -78,6 +78,17 @@ def test_sigterm_while_decoding_shows_the_text_so_far(tiny_pair):
     assert (line + out).endswith("\n")
 
 
+@pytest.mark.parametrize("megabytes", [40, 100, 150, 300, 450, 590])
+def test_too_few_addresses_to_start_with_are_one_line(megabytes):
+    """With 40 MB, hardly more than Python itself takes; with 450, SciPy's BLAS would try again for ever."""
+    resource = pytest.importorskip("resource")
+    limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (megabytes * 2**20,) * 2)  # noqa: E731
+    command = [sys.executable, "main.py", "--demo"]
+    done = subprocess.run(command, cwd=ROOT, preexec_fn=limit, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "") and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("error: `ulimit -v` gives")
+
+
 # ---- The compiler's cache --------------------------------------------------------------------------------------------
 
 

@@ -108,6 +108,7 @@ def unpack(w):
 def test_without_numba_numpy_multiplies_and_one_line_says_so(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "numba", None)
     packed.kernels.cache_clear()
+    packed.say_numpy_multiplies.cache_clear()
     try:
         w, x = random_weight(40, 70), random_weight(3, 40)
         for dtype in DTYPES:

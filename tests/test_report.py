@@ -374,6 +374,17 @@ def test_checking_leaves_the_old_file_as_it_was(tmp_path):
     assert json.loads(path.read_text(encoding="utf-8")) == {"prompt": "é \udc80"}
 
 
+@pytest.mark.parametrize("old", ["old", None])
+def test_what_a_link_leads_to_is_written_and_the_link_stays(tmp_path, old):
+    (tmp_path / "link").symlink_to("run.json")
+    if old:
+        (tmp_path / "run.json").write_text(old)
+    files.check_writable(str(tmp_path / "link"))
+    files.write_json(str(tmp_path / "link"), {"new": 1})
+    assert (tmp_path / "link").is_symlink() and json.loads((tmp_path / "run.json").read_text()) == {"new": 1}
+    assert sorted(os.listdir(tmp_path)) == ["link", "run.json"]
+
+
 def test_a_device_is_written_to_and_not_replaced():
     files.check_writable(os.devnull)
     files.write_json(os.devnull, {})

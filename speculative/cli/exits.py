@@ -18,7 +18,22 @@ class Terminated(KeyboardInterrupt):
 
 ENDINGS = {signal.SIGINT: ("interrupted", 130), signal.SIGTERM: ("terminated", 143)}
 GRACE = 0.7  # seconds in which Python has to hear a signal: code in C keeps it from that, a compiler's for example
+LEAST = 600 * 2**20  # bytes of addresses that a run of the smallest models needs, on two cores
 LAST_WORDS: list[Callable] = []  # what is called when it did not
+
+
+def check_limit() -> None:
+    """Ends the program in a line where `ulimit -v` leaves less than its imports take: with less, one of the libraries
+    that they load ends it with a stack trace, or tries again for ever and hears no signal."""
+    with contextlib.suppress(ImportError):  # Windows
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if limit != resource.RLIM_INFINITY and limit < LEAST:
+            found = (
+                f"`ulimit -v` gives {limit / 1e9:.2f} GB of addresses, and NumPy and numba take {LEAST / 1e9:.2f} GB"
+            )
+            fail(f"error: {found} to start with: set it higher", 2)
 
 
 def interruptible() -> None:
@@ -154,5 +169,8 @@ def fail(message, status):
     """Ends with a message of one line, whatever is in the names that it quotes."""
     ignore_signals()
     line = "".join(char if char.isprintable() else repr(char)[1:-1] for char in message)
-    print(line, end="\n" if line else "", file=sys.stderr)
+    try:
+        print(line, end="\n" if line else "", file=sys.stderr)
+    except OSError:  # where the line was to go, the disk is full
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     sys.exit(status)

@@ -27,7 +27,7 @@ def flag(parse: Callable[[str], Any], help: str, default: Any = MISSING) -> Any:
 class Options:
     """The value of every flag; the first eight are the blog's."""
 
-    prompt: str = flag(values.text, "the text to continue")
+    prompt: str | None = flag(values.text, "the text to continue")
     n_tokens_to_generate: int = flag(values.integer(1), "how many tokens to add to it (N)")
     draft_model_size: str = flag(values.folder_name, "draft model: 124M, 355M, 774M, 1558M or a folder of models_dir")
     target_model_size: str = flag(values.folder_name, "target model, likewise")
@@ -131,6 +131,8 @@ def parse_options(**given) -> Options:
     read = {os.path.realpath(path) for path in (o.prompt_file, o.ngram_text) if path}
     if overwritten := [path for path in (o.json, o.html) if path and os.path.realpath(path) in read]:
         raise UserError(f"{overwritten[0]!r:.80} is read in this run, and would be overwritten: write to another file")
+    if o.prompt_file or o.unconditional:
+        o = replace(o, prompt=None)  # main's default, which is not what is continued
     return replace(o, lenience=ALL) if o.typical else o
 
 

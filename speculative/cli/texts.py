@@ -4,6 +4,7 @@ import json
 
 from speculative.cli.flags import Options
 from speculative.errors import UserError
+from speculative.patience import notice
 
 MAX_TEXT_BYTES = 2**28  # so that no endless file, such as /dev/zero, fills the memory
 
@@ -11,7 +12,10 @@ MAX_TEXT_BYTES = 2**28  # so that no endless file, such as /dev/zero, fills the 
 def read_text(path: str, what: str) -> str:
     """A text file, UTF-8; "-" is the standard input. Raises UserError."""
     try:
-        with open(0 if path == "-" else path, "rb", closefd=path != "-") as f:
+        with (
+            notice(f"waiting for the end of the {what}, which comes from {path}"),
+            open(0 if path == "-" else path, "rb", closefd=path != "-") as f,
+        ):
             data = f.read(MAX_TEXT_BYTES + 1)
         text = data.decode("utf-8-sig")  # some editors begin a file with a mark
     except (OSError, UnicodeDecodeError) as error:

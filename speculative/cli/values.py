@@ -46,6 +46,7 @@ def switch(value: str) -> bool:
 def integer(at_least: int, at_most: int | None = None) -> Callable[[str], int]:
     def parse(value):
         limits = f"of at least {at_least}" if at_most is None else f"from {at_least} to {at_most}"
+        limits += " and at most 18 digits" if at_most is None and len(value) > 18 else ""
         if not re.fullmatch(r"[+-]?[0-9]{1,18}", value) or not at_least <= int(value) <= (at_most or math.inf):
             raise ValueError(f"a whole number {limits}")
         return int(value)

@@ -162,15 +162,10 @@ def reference_matmul_int8(x, w, scale):  # [n_rows, n_in], [n_in, n_out] int8, [
 
 @functools.cache
 def kernels():
-    """The module compiled_pass, or None where numba is not installed, which is said once."""
+    """The module compiled_pass, or None where numba is not installed."""
     try:
         import numba
     except ImportError:
-        print(
-            "numba is not installed, so NumPy multiplies: K+1 rows cost several times what one costs, and greedy texts "
-            "may differ by rounding. pip install numba helps",
-            file=sys.stderr,
-        )
         return None
     go_on_where_nothing_can_be_kept()
     try:
@@ -202,6 +197,15 @@ def go_on_where_nothing_can_be_kept():
 
 
 @functools.cache
+def say_numpy_multiplies():
+    print(
+        "numba is not installed, so NumPy multiplies: K+1 rows cost several times what one costs, and greedy texts "
+        "may differ by rounding. pip install numba helps",
+        file=sys.stderr,
+    )
+
+
+@functools.cache
 def say_nothing_is_kept(why):
     print(f"numba cannot keep what it compiles ({why}), so every run compiles; NUMBA_CACHE_DIR helps", file=sys.stderr)
 
@@ -222,7 +226,7 @@ def warm_up():
     Compiling happens once on a machine, and says so; numba keeps the result beside the source or in the user's cache.
     """
     if not kernels():
-        return
+        return say_numpy_multiplies()
     from numba.core import event
 
     class Announcer(event.Listener):

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import sys
 import tempfile
 
 from speculative.errors import UserError
@@ -18,6 +19,8 @@ def check_writable(path: str) -> None:
     """Raises UserError where write_text could not write to path, or the disk has no ROOM; to be asked before hours of
     work, not after."""
     try:
+        if path == "-":
+            raise OSError(22, "standard output has the texts, and a file of that name is written ./-")
         if os.path.isdir(path):
             raise IsADirectoryError(21, "it is a folder")
         if is_printed_to(path):  # /dev/stdout, redirected: its link would be replaced, or what is printed lost
@@ -26,14 +29,16 @@ def check_writable(path: str) -> None:
             if not os.access(path, os.W_OK):
                 raise PermissionError(13, "Permission denied")
         else:
-            if os.path.exists(path):
-                with open(path, "ab"):
+            target = behind_links(path)
+            if os.path.exists(target):
+                with open(target, "ab"):
                     pass
-            with tempfile.NamedTemporaryFile(dir=os.path.dirname(path) or ".") as f:
+            with tempfile.NamedTemporaryFile(dir=os.path.dirname(target) or ".") as f:
                 f.write(bytes(ROOM))
                 f.flush()
-            with contextlib.suppress(FileNotFoundError):
-                os.stat(f"{path}.part")  # an error of another kind where the name is too long
+            for name in (target, f"{target}.part"):
+                with contextlib.suppress(FileNotFoundError):
+                    os.stat(name)  # an error of another kind where the name is too long, or a link leads to itself
     except OSError as error:
         raise UserError(f"cannot write to {path}: {error.strerror}") from None
 
@@ -46,19 +51,25 @@ def write_json(path: str, content: dict) -> None:
 
 def write_text(path: str, text: str) -> None:
     """Writes all of it or nothing: the file appears under its name when it is complete. Raises UserError."""
-    part = f"{path}.part" if is_plain_file(path) else path  # a pipe or a device is written to as it is
+    target = behind_links(path) if is_plain_file(path) else path
+    part = f"{target}.part" if is_plain_file(path) else path  # a pipe or a device is written to as it is
     try:
         # A prompt may hold half a surrogate pair, which UTF-8 cannot say but JSON can: as an escape, \\udXXX.
         with open(part, "w", encoding="utf-8", errors="backslashreplace") as f:
             f.write(text)
         if part != path:
-            os.replace(part, path)
+            os.replace(part, target)
     except OSError as error:
         raise UserError(f"cannot write to {path}: {error.strerror}") from None
     finally:
         if part != path:
             with contextlib.suppress(OSError):
                 os.remove(part)  # it is still there only where something went wrong, or was interrupted
+
+
+def behind_links(path: str) -> str:
+    """The plain file that a link leads to, which is what is written: the link stays."""
+    return os.path.realpath(path) if os.path.islink(path) else path
 
 
 def is_plain_file(path: str) -> bool:
@@ -68,7 +79,7 @@ def is_plain_file(path: str) -> bool:
 def is_printed_to(path: str) -> bool:
     """Whether path is the file that standard output or standard error goes to."""
     printed_to = []
-    for descriptor in (1, 2):
-        with contextlib.suppress(OSError):  # closed
-            printed_to.append(os.fstat(descriptor))
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or no file
+            printed_to.append(os.fstat(stream.fileno()))
     return os.path.isfile(path) and any(os.path.samestat(os.stat(path), to) for to in printed_to)

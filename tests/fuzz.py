@@ -1,0 +1,165 @@
+"""Feeds damaged input to what reads files, under atheris, which looks for inputs that reach new code.
+
+pip install atheris
+python tests/fuzz.py encoder|safetensors|hparams|note|prompts|page CORPUS -max_total_time=600
+
+CORPUS is a folder in which libFuzzer keeps what it found worth keeping; what follows are its options. Nothing but a
+UserError of one line may come of any input; another exception ends the run, and the input is left as crash-*.
+"""
+
+import json
+import os
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+import atheris
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+with atheris.instrument_imports(include=["encoder", "utils", "speculative"]):
+    import utils
+    from encoder import BYTE_TO_CHAR, END_OF_TEXT, get_encoder
+    from speculative import checksums
+    from speculative.cli import texts
+    from speculative.errors import UserError
+    from speculative.measure.page import read_page
+
+HPARAMS = {"n_vocab": 260, "n_ctx": 4, "n_embd": 2, "n_head": 1, "n_layer": 1}
+CUT = b"\0\0\0\0"  # between the two files of a vocabulary
+
+folder = Path(tempfile.mkdtemp(dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
+path = folder / "file"
+
+
+def vocabulary():
+    tokens = [*BYTE_TO_CHAR.values(), "th", "the", "in", END_OF_TEXT]
+    merges = "#version: 0.2\nt h\nth e\ni n\n"
+    return json.dumps({token: i for i, token in enumerate(tokens)}).encode() + CUT + merges.encode()
+
+
+def read_encoder(data):
+    vocab, _, merges = data.partition(CUT)
+    (folder / "encoder.json").write_bytes(vocab)
+    (folder / "vocab.bpe").write_bytes(merges)
+    try:
+        encoder = get_encoder(".", folder)
+    except ValueError as error:  # which utils makes a UserError of
+        raise UserError(str(error)) from None
+    text = data.decode("utf-8", "replace")[:2000]
+    assert encoder.decode(encoder.encode(text)) == text
+
+
+def tensors():
+    from safetensors.numpy import save
+
+    from tests.conftest import hugging_face_name
+
+    arrays = {hugging_face_name(n): utils.np.zeros(s, "f4") for n, s in utils.checkpoint_shapes(HPARAMS).items()}
+    return save(arrays)
+
+
+def read_tensors(data):
+    path.write_bytes(data)
+    utils.load_gpt2_params_from_safetensors(path, HPARAMS)
+
+
+def read_hparams(data):
+    path.write_bytes(data)
+    hparams = utils.load_hparams(path)
+    assert hparams["n_layer"] > 64 or utils.parameter_count(hparams) > 0
+
+
+def read_note(data):
+    (folder / checksums.NAME).write_bytes(data)
+    checksums.noted(folder)
+
+
+def read_prompts(data):
+    for name in ("prompts.jsonl", "prompts.txt"):
+        (folder / name).write_bytes(data)
+        try:
+            texts.read_prompts(str(folder / name))
+        except UserError as error:
+            is_one_line(error)
+    texts.read_text(str(folder / "prompts.txt"), "prompt")
+
+
+def run():
+    """The document of a short run of the bundled pair."""
+    import main
+
+    main.main(
+        prompt="In the",
+        n_tokens_to_generate=3,
+        K=2,
+        models_dir=str(Path(main.__file__).parent / "models"),
+        draft_model_size="tiny-draft",
+        target_model_size="tiny-target",
+        json=str(path),
+        details=True,
+        quiet=True,
+        threads=1,
+    )
+    return json.dumps(json.loads(path.read_text())).encode()
+
+
+def read_run(data):
+    path.write_bytes(data)
+    read_page(str(path))
+
+
+ODD = [None, True, -1, 0, 1, 1e308, 10**30, 0.5, "", "x", "\ud800", [], [[]], {}, {"a": 1}]
+
+
+def mutate(data, most, seed):
+    """Half of the time one value of a JSON document is replaced, for flipped bytes rarely leave it JSON."""
+    rng = random.Random(seed)
+    try:
+        document = [json.loads(data)]
+    except (ValueError, RecursionError):
+        document = None
+    if document is None or rng.random() < 0.5:
+        return atheris.Mutate(data, most)
+    node = document
+    while True:
+        key = rng.choice(list(node) if isinstance(node, dict) else range(len(node)))
+        if not isinstance(node[key], (dict, list)) or not node[key] or rng.random() < 0.1:
+            node[key] = rng.choice(ODD)
+            return json.dumps(document[0]).encode()[:most]
+        node = node[key]
+
+
+def is_one_line(error):
+    assert "\n" not in str(error) and len(str(error)) < 2000
+
+
+TARGETS = {  # what reads, and an input that it accepts
+    "encoder": (read_encoder, vocabulary),
+    "safetensors": (read_tensors, tensors),
+    "hparams": (read_hparams, lambda: json.dumps(HPARAMS).encode()),
+    "note": (read_note, lambda: json.dumps({"a.json": {"bytes": 3, "sha256": "00"}}).encode()),
+    "prompts": (read_prompts, lambda: b'{"prompt": "In the"}\n{"prompt": "caf\\u00e9"}\n'),
+    "page": (read_run, run),
+}
+
+
+def main():
+    name, corpus, *options = sys.argv[1:]
+    read, seed = TARGETS[name]
+    Path(corpus).mkdir(parents=True, exist_ok=True)
+    (Path(corpus) / "seed").write_bytes(seed())
+    read(seed())  # which has to be right
+
+    def one(data):
+        try:
+            read(data)
+        except UserError as error:
+            is_one_line(error)
+
+    atheris.Setup([sys.argv[0], corpus, "-max_len=100000", *options], one, custom_mutator=mutate)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()
