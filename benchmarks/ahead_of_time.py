@@ -221,7 +221,9 @@ def main():
     pairs = [(M, D) for M, D in product(o.mesh, o.data_parallel) if len(found) >= M * D]  # others are left out
     if not pairs:
         fewest = min(o.mesh) * min(o.data_parallel)
-        raise UserError(f"--mesh {min(o.mesh)} needs {fewest} devices, and there are {len(found)}")
+        raise UserError(
+            f"--mesh {min(o.mesh)} --data_parallel {min(o.data_parallel)} needs {fewest} devices, not {len(found)}"
+        )
     for M, D in pairs:
         mesh = Mesh(np.array(found[: M * D]).reshape(D, M), ["data", "model"])
         target = network(o.target_model_size, o.dtype, mesh)

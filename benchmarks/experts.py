@@ -76,8 +76,8 @@ class OneThread(packed.PackedWeight):
 
 
 def random_experts(E, rng, n_embd, n_hidden, weight=OneThread):
-    """-> (router [n_embd, E], experts). The router's columns are at right angles and of one length, so that it sends
-    random rows to all experts alike, and each row whatever the others are sent to."""
+    """-> (router [n_embd, E], experts). The router's columns are orthogonal and of one length, so random rows go to all
+    experts equally often."""
 
     def linear(n_in, n_out):
         w = rng.standard_normal((n_in, n_out), np.float32) / np.float32(n_in**0.5)
@@ -110,10 +110,9 @@ def into_ffn(params, n_head, layer, x):  # [n_seq] -> [n_seq, n_embd], what the 
     return layer_norm(x, **block["ln_2"])
 
 
-def learn(
-    x, y, E, k, steps, seed=0, n_batch=256
-):  # [n, n_embd] twice -> (router [n_embd, E], what y keeps unexplained)
-    """Teaches a mixture of experts, each with an E-th of 4 n_embd hidden units times k, to give y for x."""
+def learn(x, y, E, k, steps, seed=0, n_batch=256):  # [n, n_embd] twice -> router [n_embd, E], the last step's loss
+    """Teaches a mixture of E experts to give y for x. Each has 4 n_embd / k hidden units, so that the k of a row have
+    together as many as the feed-forward whose place they take."""
     import jax
     import jax.numpy as jnp
 
@@ -184,8 +183,8 @@ def plot_experts(rows, o, axes):
         panel.plot(n_rows, [row["predicted"] for row in of], color=color, marker="", linestyle=":")
     panel.plot([], [], color=INK, marker="", linestyle=":", label="how many more a window touches, by formula")
     panel.plot(n_rows, [row["same"] for row in of], color="C2", label="all rows to the same two")
-    most = largest_beta(2 / 3, 5, 0.01)
-    panel.axhline(most, color=INK, linewidth=1, linestyle="--", label=f"largest β that pays, {most:.2f}")
+    most = [largest_beta(2 / 3, n - 1, 0.01) for n in n_rows]
+    panel.plot(n_rows, most, color=INK, marker="", linestyle="--", label="largest β that pays: α = 2/3, c = 0.01")
     panel.set(xlabel="rows of a window", ylabel="β", xticks=n_rows, ylim=(0, None), title="Top-2 of random experts")
     panel.legend(fontsize=8)
 

@@ -115,7 +115,7 @@ class AutoTree(AutoK):
     def time(self, shape: Shape, tree: Tree, step: TreeStep, drafting: float, scoring: float) -> None:
         levels, branching = depth(shape), sum(map(bool, tree.children))
         further = max(0, branching - levels)  # nodes that were expanded beside another
-        if further and not self.node.timed:
+        if further and not self.node.timed:  # once: later, a slow level could not be told from slow further nodes
             self.node.add(drafting - levels * self.draft(), further)
         super().time(levels, tree, step, max(0.0, drafting - further * self.node()), scoring)
 

@@ -381,7 +381,7 @@ BAD = [
     ("kernels", "--json no/such/folder.json", "cannot write to no/such/folder.json"),
     ("kernels", "nowhere --peers", "there is no"),
     ("accelerator", "--B 3 --data_parallel 2", "--B: each must be a multiple of --data_parallel, 2"),
-    ("ahead_of_time", "--mesh 999", "--mesh 999 needs 999 devices, and there"),
+    ("ahead_of_time", "--mesh 999", "--mesh 999 --data_parallel 1 needs 999 devices, not"),
     ("ahead_of_time", "--topology v0:2x2", "jax cannot compile for v0:2x2"),
     ("accelerator", "--n_tokens 1", "--n_tokens: must be a whole number of at least 2"),
 ]

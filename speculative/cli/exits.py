@@ -17,9 +17,9 @@ class Terminated(KeyboardInterrupt):
 
 
 ENDINGS = {signal.SIGINT: ("interrupted", 130), signal.SIGTERM: ("terminated", 143)}
-GRACE = 0.7  # seconds in which Python has to hear a signal: code in C keeps it from that, a compiler's for example
 LEAST = 600 * 2**20  # bytes of addresses that a run of the smallest models needs, on two cores
-LAST_WORDS: list[Callable] = []  # what is called when it did not
+GRACE = 0.7  # seconds in which Python has to hear a signal; code in C, a compiler's for example, keeps it from that
+LAST_WORDS: list[Callable] = []  # called before the program ends where Python did not hear the signal in time
 
 
 def check_limit() -> None:
@@ -43,7 +43,7 @@ def interruptible() -> None:
 
 
 def end(number: int) -> None:
-    """The process is over, with a line. Python's own way out may wait for threads that do not end."""
+    """Ends the process at once, with a line. Python's own way out may wait for threads that do not end."""
     word, status = ENDINGS[number]
     os.write(2, f"{word}\n".encode())
     os._exit(status)
@@ -67,7 +67,7 @@ heard = []
 
 @functools.cache
 def watch_over():
-    """Ends the process where Python does not hear a signal in time, for its main thread is in code in C."""
+    """Ends the process where Python does not hear a signal in time, because its main thread is in code in C."""
     import fcntl
 
     ends = os.pipe()
@@ -146,8 +146,8 @@ def guarded(action: Callable, interrupted: str = "interrupted") -> None:
 
 
 def interruption(error: BaseException | None) -> int | None:
-    """The signal that is behind an exception: code in C may turn a KeyboardInterrupt into a SystemError, and be its
-    cause. None where there is none."""
+    """The signal behind an exception, or None. Code in C may turn a KeyboardInterrupt into a SystemError, whose cause
+    it then is."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error and (signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT)
@@ -171,6 +171,6 @@ def fail(message, status):
     line = "".join(char if char.isprintable() else repr(char)[1:-1] for char in message)
     try:
         print(line, end="\n" if line else "", file=sys.stderr)
-    except OSError:  # where the line was to go, the disk is full
+    except OSError:  # standard error cannot be written to: its disk is full, say
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     sys.exit(status)

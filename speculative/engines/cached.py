@@ -102,13 +102,15 @@ class CachedModel:
         """
         x, nodes = np.asarray(x), range(len(tree.tokens)) if nodes is None else nodes
         tokens = np.append(x, tree.tokens[1:]).astype(int)  # [n + n_nodes - 1]; node i stands at n - 1 + i
-        parents = np.append(np.arange(-1, len(x) - 1), np.add(tree.parents[1:], len(x) - 1).astype(int))
+        parents = np.append(
+            np.arange(-1, len(x) - 1), np.add(tree.parents[1:], len(x) - 1).astype(int)
+        )  # [n + n_nodes - 1]
         first = min(nodes)
         logits = self.logits(tokens, parents, len(tree.tokens) - first)
         return self.to_probs(logits[np.subtract(nodes, first)])  # [m, n_vocab]
 
     def logits(self, tokens, parents, n_last):  # [n], [n] -> [n_last, n_vocab]
-        """Of tokens each of which follows its parent; a parent stands before its children."""
+        """Of the last n_last tokens. Each token follows its parent, which stands before it."""
         if not n_last <= len(tokens) <= self.n_ctx:
             raise ValueError(f"{len(tokens)} tokens: the context holds {self.n_ctx}, and {n_last} rows were asked for")
         held = self.tokens, self.parents

@@ -94,10 +94,10 @@ class DeviceDecoder:
         self.draft_sample = sample if draft_temperature else greedy_sample
         self.n_ctx = min(network.hparams["n_ctx"] for network in (target, draft) if network)
         self.params = {"target": target.params, "draft": draft.params if draft else None}
-        # Of a single row, XLA makes products of vectors on an accelerator: more kernels, and some write out all that
-        # they are to add up, which is more than the weights. A CPU does nothing so fast.
+        # With a single row, XLA on an accelerator multiplies vectors: more kernels, and some write every product to
+        # memory before they add them up. So a row of padding goes with it. A CPU gains nothing by that.
         self.fewest_rows = 1 if target.mesh.devices.flat[0].platform == "cpu" else 2
-        # Said of what comes out, so that it lies the same way each time and nothing is compiled twice.
+        # Where what comes out lies is given, so that it is the same each time and nothing is compiled twice.
         draft_cache = draft.cache_sharding(1) if draft else None
         self.by_row = NamedSharding(target.mesh, PartitionSpec("data"))
         where = State(*[self.by_row] * 4, draft_cache, target.cache_sharding(1))

@@ -77,8 +77,8 @@ def start_processes() -> bool:
 
     -> whether this process is the first, the one that prints.
 
-    It does so by JAX_COORDINATOR_ADDRESS (host:port of the first process). How many there are and which this one is say
-    JAX_NUM_PROCESSES and JAX_PROCESS_ID, or what Slurm, Open MPI or Kubernetes set. All have to run the same command.
+    JAX_COORDINATOR_ADDRESS is host:port of the first process. JAX_NUM_PROCESSES and JAX_PROCESS_ID, or what Slurm, Open
+    MPI or Kubernetes set, say how many there are and which this one is. All have to run the same command.
     Where they have not met after JOIN_SECONDS (300), this process ends with a line and status 2. Raises UserError where
     the environment says what cannot be.
     """
@@ -97,7 +97,7 @@ def start_processes() -> bool:
     late = f"error: the other processes have not joined within JOIN_SECONDS={seconds}: {check}\n"
     try:
         with ending_after(seconds, late):
-            # JAX's own time limit ends a process with a stack trace of C++: it comes later.
+            # JAX's own limit ends the process with a C++ stack trace, so it is set to come later.
             jax.distributed.initialize(
                 num_processes=n_processes, process_id=process_id, initialization_timeout=seconds + 60
             )
