@@ -85,6 +85,10 @@ def main():
     if o.context:
         prompts = [(x * -(-o.context // len(x)))[: o.context] for x in prompts]
     decoder = jax_loop.DeviceDecoder(target.network, draft.network, temperature=0.0)
+    if o.context and o.context + o.n_tokens > decoder.n_ctx:
+        raise UserError(
+            f"--context {o.context} and --n_tokens {o.n_tokens} exceed the context of {decoder.n_ctx} tokens"
+        )
     device, bandwidth = jax.devices()[0].device_kind, device_bandwidth()
     print(f"{device}: {bandwidth / 1e9:.1f} GB/s")
     rows = [row for B in o.B for row in measure(decoder, prompts, o.n_tokens, o.K, B, o.rounds, bandwidth)]

@@ -224,6 +224,8 @@ def main():
         raise UserError(
             f"--mesh {min(o.mesh)} --data_parallel {min(o.data_parallel)} needs {fewest} devices, not {len(found)}"
         )
+    if all(B % D for B, (_, D) in product(o.B, pairs)):
+        raise UserError(f"--B: none is a multiple of --data_parallel {min(D for _, D in pairs)}")
     for M, D in pairs:
         mesh = Mesh(np.array(found[: M * D]).reshape(D, M), ["data", "model"])
         target = network(o.target_model_size, o.dtype, mesh)

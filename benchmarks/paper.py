@@ -6,13 +6,14 @@
     python -m benchmarks.paper lenience
 
 theory takes seconds: nothing is decoded. The formulas are those of Leviathan et al. 2023, whose γ is our K, and take a
-window to cost what a row does (β = 1). figure1 decodes --sequences texts with each K; the K take
-turns. 100 texts of 40 tokens take about 4 seconds for each K of each line. lenience computes how far the law of a
-window's first one and two tokens is from the target's, by enumeration of all that may come, which takes 3 seconds for
-each of --n_exact texts, and then decodes: in all less than two minutes on two idle cores.
+window to cost what a row does (β = 1). figure1 decodes --sequences texts with each K; the K take turns. 100 texts of 40
+tokens take about 4 seconds for each K of each line. lenience computes how far the distribution of a window's first one
+and two tokens is from the target's, by enumeration of all that may come, which takes 3 seconds for each of --n_exact
+texts, and then decodes: in all less than two minutes on two idle cores.
 """
 
 import json
+import os
 from functools import partial
 from itertools import product
 
@@ -259,6 +260,10 @@ def main():
     if (o.figure == "theory") != bool(o.run):
         raise UserError("theory needs --run FILE, a run of main.py --json; the other figures measure by themselves")
     files.check_writable(o.out)
+    if any(path and os.path.realpath(path) == os.path.realpath(o.out) for path in (o.run, o.json)):
+        raise UserError(f"--out {o.out} is a file of --run or --json: name another for the picture")
+    if not o.out.endswith((".png", ".svg", ".pdf")):
+        raise UserError(f"--out must be a .png, .svg or .pdf, not {o.out}")
     o.prompts = {domain: read_prompts(PROMPTS[domain], o.n_prompts) for domain in o.domains}
     if o.figure == "theory":
         point = theory(o)
