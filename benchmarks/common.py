@@ -85,10 +85,15 @@ def grid_options(doc, **defaults):
     o = arguments.parse_args()
     paths = {Path(path).stem: path for path in o.prompts} if o.prompts else PROMPTS
     o.prompts = {domain: texts.read_prompts(path, o.n_prompts) for domain, path in paths.items()}
+    check_n_tokens(o)
+    return o
+
+
+def check_n_tokens(o):
+    """Raises UserError where a first window may be all of a run."""
     fewest = 2 + max(K if isinstance(K, int) else 1 + K.count(",") for K in o.K)  # auto begins with 1
     if o.n_tokens < fewest:
         raise UserError(f"--n_tokens must be at least {fewest}: only what follows the first window is timed")
-    return o
 
 
 class Setting(NamedTuple):

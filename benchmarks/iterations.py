@@ -11,11 +11,21 @@ prompt. 200 sequences of 40 tokens take about 25 seconds a line on two idle core
 
 import numpy as np
 
-from benchmarks.common import PROMPTS, Pair, Parser, Setting, count, setting, table, tokens, write_results
+from benchmarks.common import (
+    PROMPTS,
+    Pair,
+    Parser,
+    Setting,
+    check_n_tokens,
+    count,
+    setting,
+    table,
+    tokens,
+    write_results,
+)
 from speculative.cli import values
 from speculative.cli.exits import guarded
 from speculative.cli.texts import read_prompts
-from speculative.errors import UserError
 
 COLUMNS = """T=temperature:g top-p=top_p:g K sequences r:.3f ±=standard_error:.3f iterations:.1f sd:.2f P50=p50:.0f
     P90=p90:.0f P99=p99:.0f"""
@@ -45,8 +55,7 @@ def main():
     parser.add_argument("--K", nargs="+", type=count, default=[1, 2, 4, 8])
     parser.add_argument("--settings", nargs="+", type=values.argument(setting), default=[(1.0, 0.9)])
     o = parser.parse_args()
-    if o.n_tokens < 2 + max(o.K):
-        raise UserError(f"--n_tokens must be at least {2 + max(o.K)}: only what follows the first window is timed")
+    check_n_tokens(o)
     o.prompts, o.drafters = {"prose": read_prompts(PROMPTS["prose"], 20)}, ["model"]
     pair, prompts, rows = Pair(o), o.prompts["prose"], []
     for temperature, top_p in o.settings:

@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from tqdm import tqdm
 
@@ -13,15 +14,20 @@ VERIFYING = "verifying"  # at the bar's end as long as nothing is waited for
 
 
 @contextlib.contextmanager
-def notice(line: str) -> Iterator[None]:
-    """Prints the line on standard error if what is done here takes long."""
-    timer = threading.Timer(SECONDS, print, [line], {"file": sys.stderr, "flush": True})
+def after(seconds: float, action: Callable[[], object]) -> Iterator[None]:
+    """Calls action, in a thread of its own, if what is done here takes longer."""
+    timer = threading.Timer(seconds, action)
     timer.daemon = True
     timer.start()
     try:
         yield
     finally:
         timer.cancel()
+
+
+def notice(line: str) -> contextlib.AbstractContextManager[None]:
+    """Prints the line on standard error if what is done here takes long."""
+    return after(SECONDS, partial(print, line, file=sys.stderr, flush=True))
 
 
 @contextlib.contextmanager

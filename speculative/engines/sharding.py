@@ -21,10 +21,8 @@ Here the compiler (GSPMD) places the operations and the all-reduces, given where
 import os
 import re
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -45,6 +43,7 @@ from speculative.engines.jax_engine import (
     quantise,
 )
 from speculative.errors import UserError, first_line
+from speculative.patience import after
 
 # Which axis of which tensor is split. c_attn is kept as [n_embd, 3, n_head, d_head] (its bias without the first), as a
 # device's share of its columns is not contiguous.
@@ -96,7 +95,7 @@ def start_processes() -> bool:
     check = "check JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID"
     late = f"error: the other processes have not joined within JOIN_SECONDS={seconds}: {check}\n"
     try:
-        with ending_after(seconds, late):
+        with after(seconds, partial(end, late)):
             # JAX's own limit ends the process with a C++ stack trace, so it is set to come later.
             jax.distributed.initialize(
                 num_processes=n_processes, process_id=process_id, initialization_timeout=seconds + 60
@@ -107,22 +106,10 @@ def start_processes() -> bool:
         raise UserError(f"cannot join the other processes ({first_line(error)}): {check}") from error
 
 
-@contextmanager
-def ending_after(seconds: float, line: str) -> Iterator[None]:
-    """Ends the process with the line and status 2 where what is done within takes longer: it may be in C++, where no
-    exception reaches it."""
-
-    def end():
-        os.write(2, line.encode())
-        os._exit(2)
-
-    timer = threading.Timer(seconds, end)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+def end(line: str) -> None:
+    """Ends the process with the line and status 2, also while the main thread is in C++, where no exception reaches."""
+    os.write(2, line.encode())
+    os._exit(2)
 
 
 def keep_stdout() -> None:
