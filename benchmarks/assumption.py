@@ -152,7 +152,7 @@ def plot_operations(rows, o, axes):
 
 # ---- The command -----------------------------------------------------------------------------------------------------
 
-PARTS = {  # name: (what measures it, what draws it, how many panels, title)
+EXPERIMENTS = {  # name: (what measures it, what draws it, how many panels, title)
     "experts": (experts.measure_experts, experts.plot_experts, 1, "Experts: what a window reads"),
     "router": (experts.measure_router, experts.plot_router, 2, "Experts: where a router has learned"),
     "batch": (measure_batch, plot_batch, 2, "Batch: where speculation stops paying"),
@@ -164,7 +164,8 @@ PARTS = {  # name: (what measures it, what draws it, how many panels, title)
 
 def main():
     parser = Parser(__doc__)
-    parser.add_argument("parts", nargs="*", type=values.argument(values.one_of(*PARTS)), metavar="PART", help="[all]")
+    one = values.argument(values.one_of(*EXPERIMENTS))
+    parser.add_argument("experiments", nargs="*", type=one, metavar="NAME", help="[all]")
     parser.add_argument("--alpha", type=values.argument(values.share), default=0.8, help="the chance of acceptance")
     parser.add_argument("--K", type=values.argument(values.integer(1, 10)), default=4)
     parser.add_argument("--B", nargs="+", type=values.argument(values.integer(1, 32)), default=[1, 2, 4, 8, 16, 32])
@@ -181,8 +182,8 @@ def main():
             raise UserError(f"cannot write to {o.out}: {error.strerror}") from None
     packed.set_threads()
     results = {}
-    for name in o.parts or PARTS:
-        measure, plot, n_panels, title = PARTS[name]
+    for name in o.experiments or EXPERIMENTS:
+        measure, plot, n_panels, title = EXPERIMENTS[name]
         results[name], columns = measure(o)
         print(f"{title}\n\n{table(results[name], columns)}\n", flush=True)
         if o.out:

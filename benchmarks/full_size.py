@@ -15,6 +15,8 @@ the official download, 30 to 70 seconds and 4.5 GB. How a model grows:
   them: the last layer norm turns two of the channels left over into 1 and -1. Each token of the small model has the
   same weight for both, which cancels; the new ones have weights that make every logit -200.
 - Positions beyond the small context repeat its last one.
+- The target's heads read a stream that is larger by that factor, and SiLU(factor x) is only nearly factor SiLU(x): so
+  they guess nearly what the small ones guess.
 """
 
 import json
@@ -31,9 +33,11 @@ import numpy as np
 
 from benchmarks.common import MODELS, Parser, seconds
 from encoder import BYTE_TO_CHAR
+from speculative import heads
 from speculative.cli.exits import guarded
 from speculative.engines.memory import OFFICIAL
 from speculative.errors import UserError, first_line
+from training.files import save_tensors
 from utils import build_params, checkpoint_shapes, import_tensorflow, load_hparams, load_params, parameter_count
 
 GROWN = {"124M": MODELS / "tiny-draft", "1558M": MODELS / "tiny-target"}
@@ -41,11 +45,16 @@ UNLIKELY = -200.0  # the logit of a new token: at temperature 1 its probability 
 NEVER_IN_UTF8 = [BYTE_TO_CHAR[byte] for byte in (0xC0, 0xC1, *range(0xF5, 0x100))]
 
 
-def grow(tensors, old, new):
-    """The tensors {name: array} of a model with hparams old -> (name, array) of one with hparams new, one at a time."""
+def growth(old, new):
+    """How often a channel is repeated, how many are left over, and by what the stream is larger."""
     times = (new["n_embd"] - 2) // old["n_embd"]
     n_left = new["n_embd"] - times * old["n_embd"]
-    scale = math.sqrt(new["n_embd"] / (new["n_embd"] - n_left))
+    return times, n_left, math.sqrt(new["n_embd"] / (new["n_embd"] - n_left))
+
+
+def grow(tensors, old, new):
+    """The tensors {name: array} of a model with hparams old -> (name, array) of one with hparams new, one at a time."""
+    times, n_left, scale = growth(old, new)
 
     def widen(a, left_over):  # [old n_embd, ...], [1, ...] -> [new n_embd, ...]
         return np.concatenate([a] * times + [left_over] * n_left)
@@ -71,6 +80,13 @@ def grow(tensors, old, new):
             grown /= scale * times  # wte reads the stream too, at the scale at which it writes
             grown[-2:] = (1, -1) if name.endswith("b") else 0
         yield name, grown.reshape(shape)
+
+
+def grow_heads(heads, old, new):
+    """The heads of a target with hparams old -> {w [n_heads, n_embd, n_embd], b [n_heads, n_embd]} for new."""
+    times, n_left, scale = growth(old, new)
+    w, b = np.tile(heads.w, (1, times, times)) / times, np.tile(scale * heads.b, times)
+    return {"w": np.pad(w, ((0, 0), (0, n_left), (0, n_left))), "b": np.pad(b, ((0, 0), (0, n_left)))}
 
 
 def write_safetensors(folder, hparams, tensors):
@@ -119,8 +135,13 @@ def grow_model(small, folder, new, write):
     (folder / "vocab.bpe").write_text(merges, encoding="utf-8", newline="\n")
     (folder / "hparams.json").write_text(json.dumps(new), encoding="utf-8")
     old, tensors = load_hparams(small / "hparams.json"), {}
-    load_params(small, old, tensors.setdefault)
+    params = load_params(small, old, tensors.setdefault)
     write(folder, new, grow(tensors, old, new))
+    if (small / heads.FILE).exists():
+        its_heads = heads.check_heads(heads.load_heads(str(small), old), old, params["ln_f"])
+        ln_f = {name[-1]: array for name, array in grow(tensors, old, new) if name.startswith("ln_f")}
+        target = {"target": heads.fingerprint(new, ln_f)}
+        save_tensors(folder / heads.FILE, grow_heads(its_heads, old, new), target)
 
 
 def cut_model(size, times, convert, seed=0):

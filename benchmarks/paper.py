@@ -144,7 +144,7 @@ def plot_figure1(rows, o, axes):
 # ---- Lenience --------------------------------------------------------------------------------------------------------
 
 
-def lenient_law(p, q, b):  # [..., n_vocab] twice -> [..., n_vocab]
+def lenient_distribution(p, q, b):  # [..., n_vocab] twice -> [..., n_vocab]
     """The distribution of a token that was drafted from p and accepted with chance min(1, q / (b p)), else resampled
     from max(0, q - p): at b = 1 it is q. It holds for each of a window's first K tokens, given those before it."""
     accepted, residual = np.minimum(p, q / b), np.maximum(q - p, 0)  # [..., n_vocab]
@@ -157,16 +157,16 @@ def total_variation(a, b):  # [...] twice -> a number
 
 
 def exact_distances(pair, x, leniences):
-    """{b: (total variation of the first token's law from the target's, that of the first two tokens')} after x, for any
-    K of 2 or more: by enumeration of all that may come."""
+    """{b: (total variation from the target of the first token's distribution, of the first two tokens')} after x, for
+    any K of 2 or more: by enumeration of all that may come."""
     p, q = pair.draft(x)[0], pair.target(x)[0]  # [n_vocab]
     after = [(pair.draft([*x, token])[0], pair.target([*x, token])[0]) for token in range(len(q))]
     p_after, q_after = np.swapaxes(after, 0, 1)  # [n_vocab, n_vocab]
     found = {}
     for b in leniences:
-        law = lenient_law(p, q, b)  # [n_vocab]
-        both = law[:, None] * lenient_law(p_after, q_after, b)  # [n_vocab, n_vocab]
-        found[b] = total_variation(law, q), total_variation(both, q[:, None] * q_after)
+        one = lenient_distribution(p, q, b)  # [n_vocab]
+        both = one[:, None] * lenient_distribution(p_after, q_after, b)  # [n_vocab, n_vocab]
+        found[b] = total_variation(one, q), total_variation(both, q[:, None] * q_after)
     return found
 
 
@@ -203,7 +203,7 @@ def plot_lenience(rows, o, axes):
     away.plot(o.lenience, [row["one"] for row in of], label="first token")
     away.plot(o.lenience, [row["two"] for row in of], label="first two tokens")
     speed.set(ylabel="speedup (×)", title="What lenience brings")
-    away.set(ylabel="total variation", title="How far the law is from the target's", ylim=(0, None))
+    away.set(ylabel="total variation", title="How far the distribution is from the target's", ylim=(0, None))
     likelihood.set(ylabel="log-likelihood a token, under the target", title="What the text becomes")
     for panel in axes:
         panel.set(xlabel="lenience b")

@@ -38,9 +38,9 @@ class Timed:
 
     def __rmatmul__(self, x):
         start = time.perf_counter()
-        product = x @ self.weight
+        out = x @ self.weight
         self.spent[self.part] += time.perf_counter() - start
-        return product
+        return out
 
 
 def timed_model(weights, spent):

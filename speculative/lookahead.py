@@ -27,10 +27,8 @@ class AutoK:
     costs about STAKE. What was learned stays for the next decode with the same models and drafter.
     """
 
-    sampling = staticmethod(
-        speculative_sampling
-    )  # what decode watches, and the proposal of a drafter that is not asked
-    nothing = staticmethod(lambda x: ([], []))
+    sampling = staticmethod(speculative_sampling)  # what decode watches
+    nothing = staticmethod(lambda x: ([], []))  # the proposal of a drafter that is not asked
 
     def __init__(self, K_max: int = 10, clock: Callable[[], float] = time.perf_counter):
         self.K_max, self.clock = K_max, clock  # clock gives seconds

@@ -119,7 +119,7 @@ def test_the_command(no_size, capsys, tmp_path):
     found = json.loads(path.read_text(encoding="utf-8"))
     shown = capsys.readouterr().out
     for name in names:
-        assert assumption.PARTS[name][3] in shown and len(found[name]) > 2
+        assert assumption.EXPERIMENTS[name][3] in shown and len(found[name]) > 2
         assert (tmp_path / "pictures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     [row] = [row for row in found["experts"] if (row["E"], row["B"], row["rows"]) == (8, 1, 5)]
     assert row["formula"] == pytest.approx(6.1016, abs=1e-4) and 2 <= row["counted"] <= 8
@@ -134,7 +134,7 @@ def test_the_command(no_size, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("batches", "PART: must be one of experts, router, batch, context, operations, parts (did you mean batch?)"),
+        ("batches", "NAME: must be one of experts, router, batch, context, operations, parts (did you mean batch?)"),
         ("batch --B 64", "--B: must be a whole number from 1 to 32"),
         ("batch --alpha 0", "--alpha: must be a number above 0"),
         ("parts --K 0", "--K: must be"),
@@ -145,7 +145,7 @@ def test_the_command(no_size, capsys, tmp_path):
 def test_bad_flags_are_said_before_anything_is_measured(monkeypatch, tmp_path, words, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(assumption, "PARTS", dict.fromkeys(assumption.PARTS))
+    monkeypatch.setattr(assumption, "EXPERIMENTS", dict.fromkeys(assumption.EXPERIMENTS))
     monkeypatch.setattr("sys.argv", ["assumption", *words.split()])
     with pytest.raises(UserError) as error:
         assumption.main()

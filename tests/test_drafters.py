@@ -282,7 +282,7 @@ def chi_square(name, target, draft_model, n_vocab, to_probs, prompt, runs, rng):
     return sum((n - w * runs) ** 2 / (w * runs) for n, w in cells), len(cells) - 1
 
 
-# For the others the law is computed above; here it is seen that it holds for a real vocabulary and its caches.
+# For the others the distribution is computed above; here it is seen with a real vocabulary and its caches.
 @pytest.mark.parametrize("name", [n if n in ("model", "staged") else pytest.param(n, marks=slow) for n in NAMES])
 def test_chi_square_on_the_bundled_pair(bundled, name):
     to_probs = partial(to_distribution, temperature=1, top_k=3)

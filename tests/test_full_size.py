@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,10 @@ from safetensors import safe_open
 from benchmarks import full_size
 from encoder import END_OF_TEXT, get_encoder
 from gpt2 import gpt2
+from speculative.cli.models import create_model_fn
 from speculative.errors import UserError
 from speculative.filters import to_distribution
+from speculative.heads import check_heads, head_model, load_heads
 from utils import WEIGHT_BYTES, checkpoint_shapes, load_encoder_hparams_and_params, load_params, parameter_count
 
 MODELS = Path(__file__).parents[1] / "models"
@@ -72,6 +75,22 @@ def test_the_grown_bundled_pair_gives_the_same_logits(grown_pair, role):
         np.testing.assert_allclose(large[:, :2048], small, rtol=0, atol=2e-4)
         assert (large.argmax(-1) == small.argmax(-1)).all()
         assert not to_distribution(large, temperature=1.0)[:, 2048:].any()
+
+
+def test_the_grown_heads_guess_nearly_the_same(grown_pair):
+    """The same first guess nine times in ten."""
+    guesses = []
+    for name, models_dir in (("tiny-target", MODELS), ("target", grown_pair)):
+        encoder, hparams, params = load_encoder_hparams_and_params(name, str(models_dir))
+        model = create_model_fn(params, hparams, partial(to_distribution, temperature=0.0))
+        model.heads = check_heads(load_heads(str(models_dir / name), hparams), hparams, params["ln_f"])
+        guess = head_model(model, model.to_probs)
+        for prompt in held_out_prompts():
+            x = encoder.encode(prompt)
+            model(x)
+            guesses.append(guess(np.append(x, model(x)[0].argmax())).argmax(-1))
+    small, grown = np.reshape(guesses, (2, -1))
+    assert np.mean(small == grown) > 0.9
 
 
 def test_positions_beyond_the_small_context_give_finite_logits(grown_pair):

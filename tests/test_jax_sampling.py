@@ -1,4 +1,4 @@
-"""The law of the JAX engine's sampler at the size where it is used: GPT-2's vocabulary of 50,257."""
+"""The distribution of what the JAX engine samples, at the size where it is used: GPT-2's vocabulary of 50,257."""
 
 from functools import partial
 

@@ -62,7 +62,7 @@ def test_a_run_that_is_not_there(monkeypatch, tmp_path):
         paper.main()
 
 
-def test_a_law_with_lenience_is_that_of_the_loop():
+def test_the_distribution_with_lenience_is_that_of_the_loop():
     """The first token of a window, over every path that the sampler can take."""
     model, draft = random_model(1, 5), random_model(2, 5)
     x = np.array([1, 3])
@@ -74,8 +74,8 @@ def test_a_law_with_lenience_is_that_of_the_loop():
             return tuple(token for step in steps for token in step.tokens)[:1]
 
         exact = output_distribution(decode)
-        law = paper.lenient_law(draft(x)[0].astype(float), model(x)[0].astype(float), b)  # [5]
-        assert law == pytest.approx([exact.get((token,), 0) for token in range(5)])
+        found = paper.lenient_distribution(draft(x)[0].astype(float), model(x)[0].astype(float), b)  # [5]
+        assert found == pytest.approx([exact.get((token,), 0) for token in range(5)])
 
 
 def test_exact_distances():
@@ -92,9 +92,9 @@ def test_exact_distances():
 
     found = paper.exact_distances(Pair(), [2], [1.0, 0.4])
     assert found[1.0] == pytest.approx((0, 0))
-    law = [[paper.lenient_law(rows["p"][n, t], rows["q"][n, t], 0.4) for t in range(3)] for n in range(3)]
-    one = sum(abs(law[1][2][t] - rows["q"][1, 2, t]) for t in range(3)) / 2
-    both = [law[1][2][s] * law[2][s][t] - rows["q"][1, 2, s] * rows["q"][2, s, t] for s in range(3) for t in range(3)]
+    q = [[paper.lenient_distribution(rows["p"][n, t], rows["q"][n, t], 0.4) for t in range(3)] for n in range(3)]
+    one = sum(abs(q[1][2][t] - rows["q"][1, 2, t]) for t in range(3)) / 2
+    both = [q[1][2][s] * q[2][s][t] - rows["q"][1, 2, s] * rows["q"][2, s, t] for s in range(3) for t in range(3)]
     assert found[0.4] == pytest.approx((one, sum(map(abs, both)) / 2)) and found[0.4][1] > found[0.4][0] > 0
 
 

@@ -1,4 +1,4 @@
-"""Trees: the walk by script, the joint law computed exactly, and the chain as the tree with one child each."""
+"""Trees: the walk by script, the joint distribution computed exactly, and the chain as the tree with one child each."""
 
 import inspect
 import sys
