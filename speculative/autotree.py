@@ -24,42 +24,45 @@ DEPTH, RANKS, NODES = 10, 4, 24  # the largest tree that is considered
 
 def best_shape(
     chances: Sequence[Sequence[float]],  # [depth][rank]: that this child is the one walked to
-    level: float,
-    node: float,
+    level_cost: float,
+    expansion_cost: float,
     beta: Callable[[int], float],
-    most: int = NODES,
+    most_nodes: int = NODES,
 ) -> tuple[Shape, float]:
     """(shape, speedup) of the most expected tokens per second; of equal ones, the shallowest and smallest.
 
-    Over the seconds of one row of the target: a level of the tree takes the drafter `level`, and `node` for each one
-    but the first that it expands there; the target takes beta(1 + nodes), where no row is cheaper than the one before.
+    Over the seconds of one row of the target: a level of the tree takes the drafter level_cost, and expansion_cost for
+    each node but the first that it expands there; the target takes beta(1 + nodes), where no row is cheaper than the
+    one before.
     """
     # A child that is rarely right may stand before one that often is; so nodes go by the best chance from them on.
     promise = [[*accumulate(reversed(ranks), max)][::-1] for ranks in chances]  # [depth][rank]
     best, best_speedup = {(): 0}, 1.0  # a tree is {path of ranks: children}
     for depth in range(1, len(chances) + 1):
-        tree, tokens, takes, levels = {(): 0}, 1.0, 0.0, 0
-        nodes = [(-promise[0][0], (0,), 1.0)]  # (minus what it promises, its path, the chance to get to its parent)
-        for n in range(1, most + 1):
-            if not nodes:
+        tree, tokens, drafting, levels = {(): 0}, 1.0, 0.0, 0
+        candidates = [
+            (-promise[0][0], (0,), 1.0)
+        ]  # (minus what it promises, its path, the chance to get to its parent)
+        for n in range(1, most_nodes + 1):
+            if not candidates:
                 break
-            promised, path, reached = heapq.heappop(nodes)
+            promised, path, reached = heapq.heappop(candidates)
             if -promised <= best_speedup * (beta(n + 1) - beta(n)):
                 break  # it brings less than it costs, and so do all that promise less
             parent, d, rank = path[:-1], len(path), path[-1]
             if not tree[parent]:  # the draft has to expand the parent: the first of a new level, or a further one
-                takes += level if d > levels else node
+                drafting += level_cost if d > levels else expansion_cost
             levels = max(levels, d)
             tree[parent] += 1
             tree[path] = 0
             chance = reached * chances[d - 1][rank]
             tokens += chance
-            if (speedup := tokens / (takes + beta(n + 1))) > best_speedup:
+            if (speedup := tokens / (drafting + beta(n + 1))) > best_speedup:
                 best, best_speedup = tree.copy(), speedup
             if rank + 1 < len(chances[d - 1]):  # its next sibling
-                heapq.heappush(nodes, (-reached * promise[d - 1][rank + 1], (*parent, rank + 1), reached))
+                heapq.heappush(candidates, (-reached * promise[d - 1][rank + 1], (*parent, rank + 1), reached))
             if d < depth:  # its first child
-                heapq.heappush(nodes, (-chance * promise[d][0], (*path, 0), chance))
+                heapq.heappush(candidates, (-chance * promise[d][0], (*path, 0), chance))
         if levels < depth:
             break  # a deeper tree would be this one again
     return to_shape(best, ()), best_speedup
@@ -77,7 +80,7 @@ class AutoTree(AutoK):
 
     def __init__(self, *args, **kwargs):
         super().__init__(DEPTH, *args, **kwargs)
-        self.node = Cost()  # a further node of a level; draft is a level of one node
+        self.expansion = Cost()  # of a further node of a level; draft is a level of one node
         # Discounted counts by depth and rank, begun as if 2.5 of 3 first children had passed, and half of the others.
         self.tested = [[3.0] * RANKS] + [[0.0] * RANKS for _ in range(DEPTH - 1)]
         self.passed = [[2.5] + [1.5] * (RANKS - 1)] + [[0.0] * RANKS for _ in range(DEPTH - 1)]
@@ -94,7 +97,7 @@ class AutoTree(AutoK):
         if (start := self.clock()) >= self.keep_until:
             row, share = self.row() or 1.0, self.proposed / self.asked
             further = share * self.further() / row
-            costs = self.draft() / row, self.node() / row, lambda rows: 1 + (rows - 1) * further
+            costs = self.draft() / row, self.expansion() / row, lambda rows: 1 + (rows - 1) * further
             self.shape, _ = best_shape([*self.chances(share)], *costs)
             end = self.clock()
             self.keep_until = end + (end - start) / STAKE
@@ -115,9 +118,9 @@ class AutoTree(AutoK):
     def time(self, shape: Shape, tree: Tree, step: TreeStep, drafting: float, scoring: float) -> None:
         levels, branching = depth(shape), sum(map(bool, tree.children))
         further = max(0, branching - levels)  # nodes that were expanded beside another
-        if further and not self.node.timed:  # once: later, a slow level could not be told from slow further nodes
-            self.node.add(drafting - levels * self.draft(), further)
-        super().time(levels, tree, step, max(0.0, drafting - further * self.node()), scoring)
+        if further and not self.expansion.timed:  # once: later, a slow level could not be told from slow further nodes
+            self.expansion.add(drafting - levels * self.draft(), further)
+        super().time(levels, tree, step, max(0.0, drafting - further * self.expansion()), scoring)
 
     def count(self, tree: Tree, step: TreeStep) -> None:
         """Counts which children were met and which were accepted."""
