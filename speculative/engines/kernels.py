@@ -22,6 +22,9 @@ time. The sums of the blocks are added in order, in float32.
 packed.py has both products in plain NumPy, and how weights become tiles. docs/kernels.md leads up to this step by step.
 """
 
+import ctypes
+import sys
+
 import numba
 import numpy as np
 from llvmlite import binding, ir
@@ -36,13 +39,15 @@ from speculative.engines.packed import BLOCK
 # NUMBA_CPU_NAME and NUMBA_CPU_FEATURES, if set, make this CPU stand in for a lesser one.
 _given = numba.config.CPU_FEATURES
 _features = (binding.get_host_cpu_features().flatten() if _given is None else _given).split(",")
+_arm = binding.get_process_triple().startswith(("aarch64", "arm64"))
+if _arm and sys.platform == "linux" and _given is None:  # where LLVM does not look for it: AT_HWCAP, HWCAP_ASIMDDP
+    _features += ["+dotprod"] * (ctypes.CDLL(None).getauxval(16) >> 20 & 1)
 
 
 def _has(feature):
     return f"+{feature}" in _features
 
 
-_arm = binding.get_process_triple().startswith(("aarch64", "arm64"))
 VECTOR = 16 if _has("avx512f") else 8 if _has("avx") else 4  # float32s in a register
 LANES = 2 * VECTOR  # output channels in a tile
 ROWS = 10 if _has("avx512f") or _arm else 5  # rows in one pass over a tile: 32 registers, or 16
@@ -52,10 +57,11 @@ HAS_FMA = _arm or _has("fma")
 
 # The CPU's instruction for sums of products of int8, and how many inputs it takes at once: four where bytes can be
 # multiplied (x86 calls it VNNI, ARM dotprod), else two that are widened to int16. All give the same whole numbers.
+SDOT = "llvm.aarch64.neon.sdot.v4i32.v16i8"
 if _has({16: "avx512vnni", 8: "avxvnni", 4: ""}[VECTOR]):
     DOT, DOT_NAME = 4, f"llvm.x86.avx512.vpdpbusd.{32 * VECTOR}"
 elif _arm and _has("dotprod"):
-    DOT, DOT_NAME = 4, "llvm.aarch64.neon.sdot.v4i32.v16i8"
+    DOT, DOT_NAME = 4, SDOT
 else:
     names = {16: "avx512.pmaddw.d.512", 8: "avx2.pmadd.wd", 4: "sse2.pmadd.wd"}
     needs = {16: "avx512bw", 8: "avx2", 4: "sse2"}
@@ -251,6 +257,8 @@ def accumulate(typing, dtype, n_rows, x, x_stride, tile, out, out_stride, n_step
 
     def codegen(context, builder, signature, arguments):
         dtype, n_rows, x, x_stride, tile, out, out_stride, n_steps = arguments
+        if DOT_NAME == SDOT:  # numba has asked for code for the CPU that LLVM knows
+            set.add(builder.function.attributes, '"target-features"="+dotprod"')
         x, tile, out = (builder.inttoptr(address, _POINTER) for address in (x, tile, out))
         end = builder.append_basic_block()
         switch = builder.switch(builder.add(_times(builder, dtype, ROWS), n_rows), end)
