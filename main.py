@@ -7,8 +7,7 @@ python main.py --demo
 from speculative.cli import exits
 
 if __name__ == "__main__":
-    exits.check_limit()
-    exits.interruptible()  # during the imports below; from then on exits.run sees to Ctrl-C
+    exits.begin()  # and what follows is slow
 
 import numpy as np
 

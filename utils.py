@@ -8,6 +8,11 @@ or as Hugging Face's model.safetensors. No file is trusted: one that does not fi
 checksums.json, where there is one, says what the files were when they came.
 """
 
+if __name__ == "__main__":
+    from speculative.cli import exits
+
+    exits.begin()  # and what follows is slow
+
 import json
 import math
 import os

@@ -10,6 +10,7 @@ The plugin of the device must be installed, the device not: pip install libtpu f
 --topology sm_90, which is a GPU with the figures of an H200. Without a topology it compiles for the devices there are.
 """
 
+import importlib.util
 import math
 import os
 import re
@@ -61,9 +62,14 @@ H200 = {
 }
 
 
+def topology(text):
+    if not re.fullmatch(r"sm_90|\w+:[0-9]+(x[0-9]+){1,2}", text):
+        raise ValueError("a kind of TPU and how many there are, as v5e:2x2, or sm_90")
+    return text
+
+
 def devices(topology):
-    """Of a topology, as v5e:2x2 or sm_90; without one, those that there are. Raises UserError where its plugin is
-    missing."""
+    """Of a topology; without one, those that there are. Raises UserError where JAX or its plugin does not know it."""
     if not topology:
         return jax.devices()
     try:
@@ -77,7 +83,8 @@ def devices(topology):
         return topologies.get_topology_desc(**names, target_config=f'{target} device_description_str: "H200"').devices
     except Exception as error:  # of many kinds, by what is missing
         plugin = "'jax[cuda12]'" if topology == "sm_90" else "libtpu"
-        raise UserError(f"jax cannot compile for {topology} ({first_line(error)}): pip install {plugin}") from error
+        remedy = "" if importlib.util.find_spec("libtpu") and plugin == "libtpu" else f": pip install {plugin}"
+        raise UserError(f"jax cannot compile for {topology} ({first_line(error)}){remedy}") from error
 
 
 def computations(program):
@@ -206,7 +213,8 @@ def measure(decoder, B, K):
 
 def main():
     parser = Parser(__doc__)
-    parser.add_argument("--topology", help="as v5e:2x2, of TPUs, or sm_90 [the devices that there are]")
+    help = "as v5e:2x2, of TPUs, or sm_90 [the devices that there are]"
+    parser.add_argument("--topology", type=values.argument(topology), help=help)
     parser.add_argument("--draft_model_size", default="124M", choices=OFFICIAL)
     parser.add_argument("--target_model_size", default="1558M", choices=OFFICIAL)
     parser.add_argument("--dtype", default="bfloat16", choices=DTYPES)

@@ -85,6 +85,7 @@ def main():
     keep_compiled()
     prompts = read_prompts(PROMPTS["prose"], 20)
     o.prompts, o.drafters = {"prompts": prompts[12:]}, ["model"]
+    pair = Pair(o)  # which refuses more tokens than the context has
     encoder, hparams = load_encoder_and_hparams(o.target_model_size, o.models_dir)
     ids = [encoder.encode(prompt) for prompt in prompts]
     target = load_on_device(o.target_model_size, o.models_dir, hparams)
@@ -96,7 +97,6 @@ def main():
     losses = {n_layer: make_loss(gpt2, draft.n_head, recipe.divergence) for n_layer, (_, draft) in drafts.items()}
     tries = {n: learner(drafts[n][1], 100, 1e-3, losses[n], lessons) for n in drafts}
     step_seconds, rows = take_turns(tries, 15), []
-    pair = Pair(o)
     for n_layer, (of, draft) in drafts.items():
         steps = max(1, round(o.seconds / step_seconds[n_layer]))
         learn = learner(draft, steps, RATE / of["n_embd"], losses[n_layer], lessons)

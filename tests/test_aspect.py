@@ -10,7 +10,12 @@ aspect = pytest.importorskip("benchmarks.aspect")
 
 
 @pytest.mark.parametrize(
-    ("words", "message"), [("--seconds 0", "--seconds: must"), ("--json no/such/a", "cannot write")]
+    ("words", "message"),
+    [
+        ("--seconds 0", "--seconds: must"),
+        ("--json no/such/a", "cannot write"),
+        ("--n_tokens 5000", "exceed the context of"),
+    ],
 )
 def test_bad_flags(monkeypatch, tmp_path, words, message):
     monkeypatch.chdir(tmp_path)

@@ -383,6 +383,11 @@ BAD = [
     ("accelerator", "--B 3 --data_parallel 2", "--B: each must be a multiple of --data_parallel, 2"),
     ("ahead_of_time", "--mesh 999", "--mesh 999 --data_parallel 1 needs 999 devices, not"),
     ("ahead_of_time", "--topology v0:2x2", "jax cannot compile for v0:2x2"),
+    (
+        "ahead_of_time",
+        "--topology bogus",
+        "--topology: must be a kind of TPU and how many there are, as v5e:2x2, or sm_90",
+    ),
     ("accelerator", "--n_tokens 1", "--n_tokens: must be a whole number of at least 2"),
 ]
 

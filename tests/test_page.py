@@ -8,7 +8,6 @@ import itertools
 import json
 import os
 import re
-import resource
 import shutil
 import subprocess
 import sys
@@ -361,6 +360,7 @@ def test_a_path_that_cannot_be_written_is_one_line_before_the_models_are_read(pa
 def test_no_room_is_one_line_before_the_models_are_read(tmp_path):
     """A limit on the size of files stands for a full disk: to the program the two are the same, an OSError."""
     command = [sys.executable, str(ROOT / "main.py"), "--html", "run.html", "--models_dir", str(tmp_path)]
+    resource = pytest.importorskip("resource")
     limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, 2**16))  # noqa: E731
     done = subprocess.run(command, cwd=tmp_path, preexec_fn=limit, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "") and os.listdir(tmp_path) == []
@@ -390,6 +390,7 @@ def test_no_half_page(tmp_path, monkeypatch):
     """Where the disk fills up during the run."""
     path = tmp_path / "run.html"
     path.write_text("old")
+    resource = pytest.importorskip("resource")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**10, limits[1]))
     try:

@@ -107,6 +107,7 @@ def test_prefix_masks_and_tied_head_are_hugging_faces_business(tiny_hparams, tin
 
 
 def test_official_index_holds_what_hparams_say(shared):
+    pytest.importorskip("tensorflow")
     folder = shared / "official-124M"
     hparams = load_hparams(folder / "hparams.json")
     reader = utils.import_tensorflow().train.load_checkpoint(str(folder / "model.ckpt"))
@@ -123,6 +124,7 @@ def test_official_index_holds_what_hparams_say(shared):
 
 
 def test_official_data_cut_short_is_refused(shared):
+    pytest.importorskip("tensorflow")
     folder = shared / "official-124M"
     hparams = load_hparams(folder / "hparams.json")
     line = refusal(utils.load_gpt2_params_from_tf_ckpt, str(folder / "model.ckpt"), hparams)

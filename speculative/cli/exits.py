@@ -36,10 +36,24 @@ def check_limit() -> None:
             fail(f"error: {found} to start with: set it higher", 2)
 
 
-def interruptible() -> None:
-    """Ctrl-C and SIGTERM end the program at once, with a line; during its imports, until run() sees to them."""
+def begin() -> None:
+    """To be called before a command's slow imports; after them, guarded() sees to how it ends.
+
+    Until then Ctrl-C and SIGTERM end the program at once, with a line, and what an import raises is a line as well.
+    """
+    check_limit()
     for number in ENDINGS:
         signal.signal(number, lambda number, _: end(number))
+    sys.excepthook = uncaught
+
+
+def uncaught(kind, error, trace):
+    """An exception that ends the program. Where it says what to do, it is shown as a line."""
+    if isinstance(error, UserError):
+        fail(f"error: {error}", 2)
+    if isinstance(error, ModuleNotFoundError):
+        fail(f"error: {first_line(error)}: pip install -r requirements.txt", 2)
+    sys.__excepthook__(kind, error, trace)
 
 
 def end(number: int) -> None:
@@ -92,49 +106,39 @@ def watch_over():
 
 
 def run(main: Callable, doc: str) -> None:
-    """Calls main with the flags that were typed. Ends with status 0, or as guarded() does."""
+    """Calls main with the flags that were typed. Ends as guarded() does."""
     import fire
 
     from .flags import usage, with_values
 
     def typed():
-        sys.unraisablehook = unraisable
-        sys.stdout, sys.stderr = sys.stdout or open(os.devnull, "w"), sys.stderr or open(os.devnull, "w")  # noqa: SIM115
-        for stream in (sys.stdout, sys.stderr):
-            stream.reconfigure(errors="backslashreplace")  # an α that the terminal does not know is shown as \u03b1
         if {"-h", "--help"} & set(sys.argv[1:]):
             print(f"{doc}\n{usage(main)}")
         else:
             fire.Fire(fire.decorators.SetParseFn(str)(main), command=with_values(sys.argv[1:]))
-        sys.stdout.flush()
-        ignore_signals()  # nothing is left to be interrupted
 
-    try:
-        guarded(typed)
-    except MemoryError:
-        fail("error: the memory is full: a smaller model needs less, and so does --dtype int8", 2)
-    except RuntimeError as error:
-        if type(error).__name__ != "JaxRuntimeError":  # whose class is known only where JAX was imported
-            raise
-        fail(f"error: JAX gave up: {first_line(error)}; it may need more memory, or a smaller model or --batch", 2)
-    except OSError as error:  # of the standard output: every other file's is a UserError
-        if error.strerror is None:  # a library's that cannot be loaded
-            fail(f"error: {first_line(error)}: it is damaged, or `ulimit` leaves too little memory", 2)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # as Python would try again on its way out
-        fail("" if isinstance(error, BrokenPipeError) else f"error: cannot write the output: {error.strerror}", 2)
+    guarded(typed)
 
 
 def guarded(action: Callable, interrupted: str = "interrupted") -> None:
-    """Calls action, of any command. A UserError ends it with its line and status 2, Ctrl-C with the other and 130, and
-    SIGTERM with 143."""
+    """Calls action, of any command. An error that explained() knows ends it with a line and status 2, Ctrl-C with the
+    other line and 130, and SIGTERM with 143."""
     listen()
+    sys.unraisablehook = unraisable
+    sys.stdout, sys.stderr = sys.stdout or open(os.devnull, "w"), sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # an α that the terminal does not know is shown as \u03b1
     try:
-        action()
+        try:
+            action()
+        finally:
+            sys.stdout.flush()
+        ignore_signals()  # nothing is left to be interrupted
     except (KeyboardInterrupt, Exception) as error:
         if not (number := interruption(error)):
-            if isinstance(error, UserError):
-                fail(f"error: {error}", 2)
-            raise
+            if (line := explained(error)) is None:
+                raise
+            fail(line, 2)
         word, status = ENDINGS[number]
         line = interrupted.replace("interrupted", word)
         if "jax" in sys.modules:  # it may be compiling in threads of its own, over which Python's way out crashes
@@ -143,6 +147,25 @@ def guarded(action: Callable, interrupted: str = "interrupted") -> None:
             os.write(2, f"{line}\n".encode())
             os._exit(status)
         fail(line, status)
+
+
+def explained(error: Exception) -> str | None:
+    """The line that says what was wrong; "" where nobody is left to read it, None where no line would help."""
+    if isinstance(error, UserError):
+        return f"error: {error}"
+    if isinstance(error, MemoryError):
+        return "error: the memory is full: a smaller model needs less, and so does --dtype int8"
+    if type(error).__name__ == "JaxRuntimeError":  # whose class is known only where JAX was imported
+        return f"error: JAX gave up: {first_line(error)}; it may need more memory, or a smaller model or --batch"
+    if not isinstance(error, OSError):
+        return None
+    if error.strerror is None:  # a library's that cannot be loaded
+        return f"error: {first_line(error)}: it is damaged, or `ulimit` leaves too little memory"
+    if error.filename is not None:
+        return f"error: {error.filename}: {error.strerror}"
+    # Else it is the standard output's, to which Python would try to write again on its way out.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return "" if isinstance(error, BrokenPipeError) else f"error: cannot write the output: {error.strerror}"
 
 
 def interruption(error: BaseException | None) -> int | None:

@@ -14,6 +14,9 @@ This module imports JAX when it is imported, and nothing that runs on NumPy impo
 import importlib.util
 import math
 import os
+import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from copy import copy
@@ -35,6 +38,18 @@ try:
 except (ImportError, RuntimeError, AttributeError) as error:  # the latter two where jax and jaxlib do not fit together
     remedy = 'pip install -U jax (on an NVIDIA GPU: "jax[cuda12]")'
     raise UserError(f"--engine jax cannot import jax ({first_line(error)}): {remedy}") from error
+
+
+def check_xla_flags():
+    """Raises UserError over flags that XLA cannot read, for XLA itself would end this process: another one tries."""
+    if os.environ.get("XLA_FLAGS"):
+        command = [sys.executable, "-c", "from jaxlib import xla_client; xla_client.CompileOptions()"]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+        if done.returncode and (why := re.search(r"\.cc:[0-9]+\] (.*[Ff]lag.*)", done.stderr)):
+            raise UserError(f"XLA_FLAGS={os.environ['XLA_FLAGS']:.150} cannot be used: {why[1]:.150}")
+
+
+check_xla_flags()
 
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "int8": jnp.int8}  # how a weight is stored
 SMALL = 8  # tokens: up to this many are fed in one call that computes the logits of them all

@@ -4,6 +4,11 @@ The page is web/page.html with the style, the scripts and the run's document put
 own policy forbids that, and any script but these.
 """
 
+if __name__ == "__main__":
+    from speculative.cli import exits
+
+    exits.begin()  # and what follows is slow
+
 import argparse
 import base64
 import hashlib
@@ -84,6 +89,4 @@ def read_page(path: str) -> str:
 
 
 if __name__ == "__main__":
-    from speculative.cli.exits import guarded
-
-    guarded(main)
+    exits.guarded(main)
