@@ -7,6 +7,8 @@ import json
 import os
 import shutil
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -255,6 +257,64 @@ def test_json_that_is_deep_or_long(name, text, strange):
 def test_layers_without_end(n_layer, strange, tiny_hparams):
     (strange / "hparams.json").write_text(json.dumps(tiny_hparams | {"n_layer": n_layer}))
     refusal(strange)
+
+
+def pipe(path):
+    if not hasattr(os, "mkfifo"):
+        pytest.skip("this system has no named pipes")
+    os.mkfifo(path)
+
+
+def header(entries, n_bytes=0):
+    """-> what writes a safetensors file of these entries, its header filled up with spaces to n_bytes."""
+    text = json.dumps(entries).encode()
+    text += b" " * (n_bytes - len(text))
+    return lambda path: path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(16))
+
+
+def of_layers(n_layer):
+    hparams = {"n_vocab": 260, "n_ctx": 16, "n_embd": 32, "n_head": 4, "n_layer": n_layer}
+    return lambda path: path.write_text(json.dumps(hparams))
+
+
+OF_A_STRANGER = {  # what is written in a file's place
+    "a pipe": ("hparams.json", pipe),
+    "a pipe for weights": ("model.safetensors", pipe),
+    "a link out": ("encoder.json", lambda path: path.symlink_to(__file__)),
+    "a link to a device": ("vocab.bpe", lambda path: path.symlink_to("/dev/zero")),
+    "a link to a device for weights": ("model.safetensors", lambda path: path.symlink_to("/dev/zero")),
+    "a header of 100 MB": ("model.safetensors", header({"wte.weight": entry()}, 10**8)),
+    "deep JSON": ("hparams.json", lambda path: path.write_text("[" * 10**5 + "]" * 10**5)),
+    "a deep vocabulary": ("encoder.json", lambda path: path.write_text('{"a":' * 10**5 + "1" + "}" * 10**5)),
+    "a deep header": ("model.safetensors", lambda path: path.write_bytes(struct.pack("<Q", 10**5) + b"[" * 10**5)),
+    "a billion layers": ("hparams.json", of_layers(10**9)),
+    "1,024 layers": ("hparams.json", of_layers(1024)),
+    "duplicate tensors": (
+        "model.safetensors",
+        header({"wte.weight": entry(), "transformer.wte.weight": entry(offsets=[8, 16])}),
+    ),
+    "overlapping tensors": ("model.safetensors", header({"wte.weight": entry(), "wpe.weight": entry(offsets=[4, 12])})),
+}
+
+
+@pytest.mark.parametrize("kind", OF_A_STRANGER)
+def test_a_folder_from_a_stranger(kind, strange):
+    """One line, status 2 and less than 1 GB of memory, of which what is imported takes a fifth.
+
+    The process tells its memory itself: what its parent is told of it begins with the parent's own.
+    """
+    name, write = OF_A_STRANGER[kind]
+    (strange / name).unlink()
+    write(strange / name)
+    code = "import atexit, runpy, sys; from speculative.engines import memory\n"
+    code += "atexit.register(lambda: print(memory.peak())); sys.argv[0] = 'main.py'\n"
+    code += "runpy.run_path('main.py', run_name='__main__')"
+    words = f"--models_dir={strange.parent} --target_model_size=strange --draft_model_size=strange".split()
+    command = [sys.executable, "-c", code, *words, "--prompt=the", "--n_tokens_to_generate=4"]
+    done = subprocess.run(command, cwd=Path(utils.__file__).parent, capture_output=True, text=True)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and done.stderr[:-1].isprintable(), done.stderr
+    assert done.stderr.startswith("error: ") and name in done.stderr
+    assert done.stdout == "None\n" or int(done.stdout) < 2**30
 
 
 @pytest.mark.parametrize("n_bytes", [9 * 10**6, 70 * 10**6])

@@ -23,6 +23,7 @@ from speculative.engines import memory
 from speculative.errors import UserError
 from speculative.measure import files, verify
 
+ROOT = Path(main.__file__).parent
 COMMAND = [sys.executable, str(Path(main.__file__))]
 
 
@@ -487,14 +488,43 @@ def interrupted(*args):
     raise KeyboardInterrupt
 
 
-def test_ctrl_c_while_modules_are_imported():
-    """As early as Python lets us: the slow imports of main.py have only begun."""
-    code = f"import runpy, sys; sys.argv = {COMMAND[1:]!r}; runpy.run_path({COMMAND[1]!r}, run_name='__main__')"
+COMMANDS = ["main.py --demo", "utils.py check x", "-m benchmarks.sweep", "-m training pair"]
+PAGE = "-m speculative.measure.page run.json -o run.html"
+
+
+@pytest.mark.parametrize(
+    ("words", "module"),
+    [*((words, "numpy") for words in COMMANDS), (PAGE, "base64"), ("-m benchmarks.aspect", "jax")],
+)
+def test_ctrl_c_while_modules_are_imported(words, module, tmp_path):
+    """As early as Python lets us: the slow imports of a command have only begun."""
     slow = "import os, sys, signal\nclass Slow:\n def find_spec(self, name, *args):\n"
-    slow += "  if name == 'numpy': os.kill(os.getpid(), signal.SIGINT)\nsys.meta_path.insert(0, Slow())\n"
-    slow += f"sys.path.insert(0, {str(Path(main.__file__).parent)!r})\n"
-    done = subprocess.run([sys.executable, "-c", slow + code], capture_output=True)
-    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"interrupted\n")
+    slow += f"  if name == {module!r}: os.kill(os.getpid(), signal.SIGINT)\nsys.meta_path.insert(0, Slow())\n"
+    (tmp_path / "sitecustomize.py").write_text(slow)
+    env = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, *words.split()], cwd=ROOT, env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+def test_a_package_that_is_missing_is_one_line(tmp_path):
+    """Where a command cannot even be imported without it."""
+    (tmp_path / "jax.py").write_text("raise ModuleNotFoundError(\"No module named 'jax'\", name='jax')")
+    command = [sys.executable, "-m", "benchmarks.ahead_of_time"]
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: No module named 'jax': pip install -r requirements.txt\n"
+
+
+def test_flags_that_xla_does_not_know():
+    """XLA would end the process itself, with status 1."""
+    pytest.importorskip("jax")
+    done = subprocess.run(
+        [*COMMAND, "--demo", "--engine=jax"], env=os.environ | {"XLA_FLAGS": "--bogus"}, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (2, "") and is_one_line(done.stderr)
+    assert "XLA_FLAGS=--bogus cannot be used" in done.stderr
 
 
 # ---- Streams ---------------------------------------------------------------------------------------------------------
@@ -512,11 +542,13 @@ def test_a_reader_that_has_gone(flags, words):
     assert done.returncode == 2 and "Error" not in err and "Exception" not in err, err
 
 
-def test_a_full_disk_behind_standard_output(flags):
+@pytest.mark.parametrize("words", ["", *(f"{words} --help" for words in [*COMMANDS, PAGE])])
+def test_a_full_disk_behind_standard_output(words, flags):
     if not os.path.exists("/dev/full"):
         pytest.skip("/dev/full is Linux's")
+    command = [sys.executable, *words.split()] if words else [*COMMAND, *flags, "--quiet"]
     with open("/dev/full", "wb") as full:
-        done = subprocess.run([*COMMAND, *flags, "--quiet"], stdout=full, stderr=subprocess.PIPE)
+        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE)
     assert done.returncode == 2
     assert done.stderr.decode().splitlines()[-1] == "error: cannot write the output: No space left on device"
 

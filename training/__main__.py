@@ -1,6 +1,8 @@
 """python -m training COMMAND [--help]: makes and improves the models that decode."""
 
 import sys
+from collections.abc import Callable
+from functools import partial
 
 from speculative.cli.exits import guarded
 from speculative.errors import UserError
@@ -8,17 +10,16 @@ from speculative.errors import UserError
 COMMANDS = ("pair", "distil", "online", "heads")
 
 
-def main() -> None:
-    """Runs the command that was named, whose module is imported only then."""
+def chosen() -> Callable:
+    """The command that was named, whose module is imported only then: slowly, so before guarded()."""
     command, *arguments = sys.argv[1:] or [None]
     if command in ("-h", "--help"):
-        print(f"{__doc__}\n\ncommands: {', '.join(COMMANDS)}")
-        return
+        return partial(print, f"{__doc__}\n\ncommands: {', '.join(COMMANDS)}")
     if command not in COMMANDS:
         got = f", not {command!r:.80}" if command else ""
         raise UserError(f"python -m training needs a command, {' or '.join(COMMANDS)}{got}")
     module = __import__(f"training.{command}", fromlist=["main"])
-    module.main(arguments)
+    return partial(module.main, arguments)
 
 
-guarded(main, "interrupted: the same command goes on from the last checkpoint")
+guarded(chosen(), "interrupted: the same command goes on from the last checkpoint")

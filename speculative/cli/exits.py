@@ -135,7 +135,8 @@ def guarded(action: Callable, interrupted: str = "interrupted") -> None:
             sys.stdout.flush()
         ignore_signals()  # nothing is left to be interrupted
     except (KeyboardInterrupt, Exception) as error:
-        if not (number := interruption(error)):
+        # Code in C may pass over the KeyboardInterrupt, and fail over what it did not do then.
+        if not (number := interruption(error) or (heard and heard[-1])):
             if (line := explained(error)) is None:
                 raise
             fail(line, 2)

@@ -12,5 +12,8 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, doc: str, **options):
         super().__init__(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
 
+    def print_help(self, file=None) -> None:
+        print(self.format_help(), end="", file=file)  # argparse would pass over a disk that is full
+
     def error(self, message: str) -> NoReturn:
         raise UserError(message)

@@ -9,7 +9,6 @@ if __name__ == "__main__":
 
     exits.begin()  # and what follows is slow
 
-import argparse
 import base64
 import hashlib
 import json
@@ -56,13 +55,10 @@ def sha256(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-class Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> None:
-        raise UserError(f"{message}: see --help")
-
-
 def main() -> None:
-    parser = Parser(prog="python -m speculative.measure.page", description="A run as one page.")
+    from speculative.cli.parser import Parser
+
+    parser = Parser("A run as one page.", prog="python -m speculative.measure.page")
     parser.add_argument("run", help="what main.py --json FILE --details wrote")
     parser.add_argument("-o", "--output", required=True, help="the page, an HTML file")
     arguments = parser.parse_args()
