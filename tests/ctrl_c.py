@@ -131,7 +131,6 @@ def main():
     parser.add_argument("n", nargs="?", type=int, default=200)
     parser.add_argument("--phases", nargs="+", choices=PHASES, default=PHASES)
     o = parser.parse_args()
-    random.seed(0)
     print("| interrupted in | runs | 130 | ended before | faults | longest, s | median, s |")
     print("|---|---:|---:|---:|---:|---:|---:|")
     for phase in o.phases:
