@@ -7,12 +7,15 @@ import signal
 import subprocess
 import sys
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.special import rel_entr
 from tiny import ROOT
+
+pytest.importorskip("jax")
+
+import jax
+import jax.numpy as jnp
 
 from speculative.engines.cached import CachedModel
 from speculative.errors import UserError

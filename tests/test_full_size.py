@@ -12,6 +12,8 @@ import pytest
 from conftest import hugging_face_name, write_safetensors, write_small_files
 from safetensors import safe_open
 
+pytest.importorskip("jax")
+
 from benchmarks import full_size
 from encoder import END_OF_TEXT, get_encoder
 from gpt2 import gpt2

@@ -10,11 +10,14 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from tiny import convert, first_layer, logits_themselves, random_params
+
+pytest.importorskip("jax")
+
+import jax
+import jax.numpy as jnp
 
 from benchmarks.ahead_of_time import computations
 from speculative import filters

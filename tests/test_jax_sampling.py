@@ -2,10 +2,13 @@
 
 from functools import partial
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+
+pytest.importorskip("jax")
+
+import jax
+import jax.numpy as jnp
 
 from speculative import filters
 from speculative.engines import jax_sampling

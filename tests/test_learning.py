@@ -6,6 +6,8 @@ import sys
 import numpy as np
 import pytest
 
+pytest.importorskip("jax")
+
 from benchmarks import distillation
 from speculative.errors import UserError
 from training import recipe

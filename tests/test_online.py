@@ -4,11 +4,14 @@ import json
 from argparse import Namespace
 from functools import partial
 
-import jax
 import numpy as np
 import pytest
 from enumeration import output_distribution, random_model, remembered, total_variation
 from tiny import random_params
+
+pytest.importorskip("jax")
+
+import jax
 
 from benchmarks import online as benchmark
 from speculative.drafters import model_drafter

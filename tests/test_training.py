@@ -6,10 +6,13 @@ import math
 import re
 from functools import partial
 
-import jax
 import numpy as np
 import pytest
 from tiny import logits_themselves
+
+pytest.importorskip("jax")
+
+import jax
 
 from encoder import Encoder, get_encoder
 from speculative.engines.cached import CachedModel
