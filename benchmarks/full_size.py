@@ -15,8 +15,8 @@ the official download, 30 to 70 seconds and 4.5 GB. How a model grows:
   them: the last layer norm turns two of the channels left over into 1 and -1. Each token of the small model has the
   same weight for both, which cancels; the new ones have weights that make every logit -200.
 - Positions beyond the small context repeat its last one.
-- The target's heads read a stream that is larger by that factor, and SiLU(factor x) is only nearly factor SiLU(x): so
-  they guess nearly what the small ones guess.
+- The target's heads read the stream, which is larger by the factor of Width, and SiLU(factor x) is only nearly factor
+  SiLU(x). So they guess nearly what the small ones guess.
 """
 
 import json
@@ -82,10 +82,10 @@ def grow(tensors, old, new):
         yield name, grown.reshape(shape)
 
 
-def grow_heads(heads, old, new):
+def grow_heads(small, old, new):
     """The heads of a target with hparams old -> {w [n_heads, n_embd, n_embd], b [n_heads, n_embd]} for new."""
     times, n_left, scale = growth(old, new)
-    w, b = np.tile(heads.w, (1, times, times)) / times, np.tile(scale * heads.b, times)
+    w, b = np.tile(small.w, (1, times, times)) / times, np.tile(scale * small.b, times)
     return {"w": np.pad(w, ((0, 0), (0, n_left), (0, n_left))), "b": np.pad(b, ((0, 0), (0, n_left)))}
 
 
@@ -139,8 +139,9 @@ def grow_model(small, folder, new, write):
     write(folder, new, grow(tensors, old, new))
     if (small / heads.FILE).exists():
         its_heads = heads.check_heads(heads.load_heads(str(small), old), old, params["ln_f"])
-        ln_f = {name[-1]: array for name, array in grow(tensors, old, new) if name.startswith("ln_f")}
-        target = {"target": heads.fingerprint(new, ln_f)}
+        norm = {name: tensors[name] for name in ("ln_f/g", "ln_f/b")}
+        grown = {name: array for name, array in grow(norm, old, new) if name in norm}
+        target = {"target": heads.fingerprint(new, {"g": grown["ln_f/g"], "b": grown["ln_f/b"]})}
         save_tensors(folder / heads.FILE, grow_heads(its_heads, old, new), target)
 
 

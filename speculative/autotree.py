@@ -31,18 +31,17 @@ def best_shape(
 ) -> tuple[Shape, float]:
     """(shape, speedup) of the most expected tokens per second; of equal ones, the shallowest and smallest.
 
-    Over the seconds of one row of the target: a level of the tree takes the drafter level_cost, and expansion_cost for
-    each node but the first that it expands there; the target takes beta(1 + nodes), where no row is cheaper than the
-    one before.
+    Costs are multiples of one row of the target. A level of the tree costs level_cost, and expansion_cost for each node
+    but the first that is expanded there; the target's pass costs beta(1 + nodes), where no row is cheaper than the one
+    before.
     """
     # A child that is rarely right may stand before one that often is; so nodes go by the best chance from them on.
     promise = [[*accumulate(reversed(ranks), max)][::-1] for ranks in chances]  # [depth][rank]
     best, best_speedup = {(): 0}, 1.0  # a tree is {path of ranks: children}
     for depth in range(1, len(chances) + 1):
         tree, tokens, drafting, levels = {(): 0}, 1.0, 0.0, 0
-        candidates = [
-            (-promise[0][0], (0,), 1.0)
-        ]  # (minus what it promises, its path, the chance to get to its parent)
+        # (minus what it promises, its path, the chance to get to its parent)
+        candidates = [(-promise[0][0], (0,), 1.0)]
         for n in range(1, most_nodes + 1):
             if not candidates:
                 break
@@ -117,10 +116,10 @@ class AutoTree(AutoK):
 
     def time(self, shape: Shape, tree: Tree, step: TreeStep, drafting: float, scoring: float) -> None:
         levels, branching = depth(shape), sum(map(bool, tree.children))
-        further = max(0, branching - levels)  # nodes that were expanded beside another
-        if further and not self.expansion.timed:  # once: later, a slow level could not be told from slow further nodes
-            self.expansion.add(drafting - levels * self.draft(), further)
-        super().time(levels, tree, step, max(0.0, drafting - further * self.expansion()), scoring)
+        beside = max(0, branching - levels)  # nodes that were expanded beside another
+        if beside and not self.expansion.timed:  # once: later, a slow level could not be told from slow further nodes
+            self.expansion.add(drafting - levels * self.draft(), beside)
+        super().time(levels, tree, step, max(0.0, drafting - beside * self.expansion()), scoring)
 
     def count(self, tree: Tree, step: TreeStep) -> None:
         """Counts which children were met and which were accepted."""

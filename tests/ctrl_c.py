@@ -2,7 +2,7 @@
 
 python tests/ctrl_c.py [N] [--phases NAME ...]
 
-Of N runs (200) for each phase each is interrupted once. It should end with 130 and one line, within a second, have
+Each of N runs (200) of a phase is interrupted once. It should end with 130 and one line, within a second, have
 printed what was decoded until then, and leave nothing half-written; or it had ended before. Compiling starts with an
 empty cache every time, and takes minutes where the others take seconds: N / 5 runs.
 """
@@ -108,6 +108,7 @@ def interrupted(phase, seconds, folder):
 def fault(phase, status, took, folder, texts):
     """What is not as it should be, or ""."""
     out, err = ((folder / name).read_text(encoding="utf-8") for name in ("out", "err"))
+    # "token/s" and "/200", 2 samples of 100 tokens, are of progress bars
     lines = [line for line in re.split("[\r\n]", err) if line.strip() and "token/s" not in line and "/200" not in line]
     lines = [line for line in lines if not line.startswith("compiling the forward pass")]
     left = {path.name for path in folder.glob("run.*")} - {"run.json", "run.html"}

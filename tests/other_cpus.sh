@@ -19,18 +19,18 @@ for cpu in Haswell SandyBridge Nehalem; do # AVX2, AVX, SSE4.2; OpenBLAS, left t
     NUMBA_CACHE_DIR=$folder/$cpu OPENBLAS_CORETYPE=$cpu qemu-x86_64 -cpu $cpu "$python" $tests
 done
 
-of=3.11 # Debian 12's
-packages="python$of-minimal libpython$of-minimal libpython$of-stdlib libc6 libgcc-s1 libstdc++6 zlib1g libssl3 libffi8
+version=3.11 # Debian 12's
+packages="python$version-minimal libpython$version-minimal libpython$version-stdlib libc6 libgcc-s1 libstdc++6 zlib1g libssl3 libffi8
     libexpat1 liblzma5 libbz2-1.0 libuuid1"
 (
     cd "$folder"
     apt-get download $(printf "%s:arm64 " $packages)
     for package in *.deb; do dpkg -x "$package" arm; done
 )
-"$python" -m pip install -q --target "$folder/site" -c requirements.txt --only-binary=:all: --python-version $of \
+"$python" -m pip install -q --target "$folder/site" -c requirements.txt --only-binary=:all: --python-version $version \
     --platform=manylinux_2_{17,27,28}_aarch64 numpy numba pytest regex threadpoolctl
 for cpu in cortex-a72 neoverse-n1; do # without and with sdot
     echo "$cpu"
     NUMBA_CACHE_DIR=$folder/$cpu PYTHONPATH=$folder/site \
-        qemu-aarch64 -cpu $cpu -L "$folder/arm" "$folder/arm/usr/bin/python$of" $tests
+        qemu-aarch64 -cpu $cpu -L "$folder/arm" "$folder/arm/usr/bin/python$version" $tests
 done

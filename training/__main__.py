@@ -11,7 +11,8 @@ COMMANDS = ("pair", "distil", "online", "heads")
 
 
 def chosen() -> Callable:
-    """The command that was named, whose module is imported only then: slowly, so before guarded()."""
+    """The main of the command that was named. Imported here and not in guarded(): imports are slow, and until then
+    begin() sees to Ctrl-C."""
     command, *arguments = sys.argv[1:] or [None]
     if command in ("-h", "--help"):
         return partial(print, f"{__doc__}\n\ncommands: {', '.join(COMMANDS)}")

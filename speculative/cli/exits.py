@@ -39,7 +39,7 @@ def check_limit() -> None:
 def begin() -> None:
     """To be called before a command's slow imports; after them, guarded() sees to how it ends.
 
-    Until then Ctrl-C and SIGTERM end the program at once, with a line, and what an import raises is a line as well.
+    Until then Ctrl-C and SIGTERM end the program at once, with a line; a package that is missing is a line as well.
     """
     check_limit()
     for number in ENDINGS:
@@ -122,7 +122,7 @@ def run(main: Callable, doc: str) -> None:
 
 def guarded(action: Callable, interrupted: str = "interrupted") -> None:
     """Calls action, of any command. An error that explained() knows ends it with a line and status 2, Ctrl-C with the
-    other line and 130, and SIGTERM with 143."""
+    line `interrupted` and 130, and SIGTERM with 143."""
     listen()
     sys.unraisablehook = unraisable
     sys.stdout, sys.stderr = sys.stdout or open(os.devnull, "w"), sys.stderr or open(os.devnull, "w")  # noqa: SIM115
@@ -132,7 +132,7 @@ def guarded(action: Callable, interrupted: str = "interrupted") -> None:
         try:
             action()
         finally:
-            sys.stdout.flush()
+            sys.stdout.flush()  # here, so that a full disk is explained below
         ignore_signals()  # nothing is left to be interrupted
     except (KeyboardInterrupt, Exception) as error:
         # Code in C may pass over the KeyboardInterrupt, and fail over what it did not do then.
@@ -151,11 +151,12 @@ def guarded(action: Callable, interrupted: str = "interrupted") -> None:
 
 
 def explained(error: Exception) -> str | None:
-    """The line that says what was wrong; "" where nobody is left to read it, None where no line would help."""
+    """The line that says what was wrong; "" where nobody is left to read it, None where no line would help. Silences a
+    standard output that cannot be written to."""
     if isinstance(error, UserError):
         return f"error: {error}"
     if isinstance(error, MemoryError):
-        return "error: the memory is full: a smaller model needs less, and so does --dtype int8"
+        return "error: the memory is full: a smaller model needs less, and so does --dtype int8 where there is one"
     if type(error).__name__ == "JaxRuntimeError":  # whose class is known only where JAX was imported
         return f"error: JAX gave up: {first_line(error)}; it may need more memory, or a smaller model or --batch"
     if not isinstance(error, OSError):

@@ -22,7 +22,7 @@ from numba import carray, njit, types
 from numba.extending import intrinsic
 
 from speculative.engines import elementwise, kernels, team
-from speculative.engines.elementwise import F, exp, gelu, inner, largest, layer_norm, total
+from speculative.engines.elementwise import F, compiled_only, exp, gelu, largest, layer_norm, total
 from speculative.engines.kernels import (
     BFLOAT16,
     BLOCK,
@@ -74,7 +74,7 @@ def pointer(typing, address):
     return types.voidptr(types.int64), codegen
 
 
-@inner
+@compiled_only
 def floats(address, shape):
     return carray(pointer(address), shape, np.float32)
 
@@ -82,7 +82,7 @@ def floats(address, shape):
 # ---- The functions of gpt2.py ----------------------------------------------------------------------------------------
 
 
-@inner
+@compiled_only
 def share(thread, n_threads, n):
     """What a thread does of n tiles, heads or numbers: from, to."""
     return thread * n // n_threads, (thread + 1) * n // n_threads
@@ -94,12 +94,12 @@ def padded(n):
     return (n + BLOCK - 1) // BLOCK * BLOCK
 
 
-@inner
+@compiled_only
 def tile_bytes(w):
     return (w.n_in + STEP[w.dtype] - 1) // STEP[w.dtype] * TILE_BYTES[w.dtype]
 
 
-@inner
+@compiled_only
 def embed(job, thread):
     """x = wte[tokens] + wpe[positions], of each thread a part of the columns."""
     wte, tokens = job.wte, carray(pointer(job.tokens), job.n_rows, np.int64)
@@ -124,7 +124,7 @@ def embed(job, thread):
             x[row, k] = value + wpe[positions[row], k]
 
 
-@inner
+@compiled_only
 def prepare(state, job, thread, private, x, n_rows, w, norm):
     """What a product reads: rows of x after layer norm (where norm has an address), and rounded for int8 weights.
 
@@ -153,7 +153,7 @@ def prepare(state, job, thread, private, x, n_rows, w, norm):
     return ready, ready_stride
 
 
-@inner
+@compiled_only
 def linear(state, job, thread, private, x, n_rows, norm, w, b, out, out_stride, then):
     """x @ w + b for this thread's tiles; then it is written to out, or through gelu, or added to what is there."""
     ready, stride = prepare(state, job, thread, private, x, n_rows, w, norm)
@@ -188,7 +188,7 @@ def linear(state, job, thread, private, x, n_rows, norm, w, b, out, out_stride, 
                     out_row[lane] = sums_row[lane]
 
 
-@inner
+@compiled_only
 def softmax_without_division(scores, n_seen):
     """scores[:n_seen] -> e**(score - max), 0 beyond; returns the sum."""
     for j in range(n_seen, len(scores)):
@@ -199,7 +199,7 @@ def softmax_without_division(scores, n_seen):
     return total(scores[:n_seen])
 
 
-@inner
+@compiled_only
 def softmax_on_path(scores, sees, path):
     """The same for a row of a tree, which sees [n] some slots. What they add up to is taken in the order of the path,
     without gaps, so that its bits are those of the same text as a chain."""
@@ -216,7 +216,7 @@ def softmax_on_path(scores, sees, path):
     return total(path[:n])
 
 
-@inner
+@compiled_only
 def attention(job, private, layer, head):
     """One head: appends its keys and values to the cache; then each row attends to all tokens up to its own.
 
@@ -277,7 +277,7 @@ def padded_to_tiles(n):
     return (n + LANES - 1) // LANES * LANES
 
 
-@inner
+@compiled_only
 def gpt2(state, job, thread):
     """This thread's share of a forward pass, with barriers where it needs what others have computed."""
     n, rows, n_embd = job.n_threads, job.n_rows, job.n_embd

@@ -6,8 +6,9 @@ from functools import partial
 import numpy as np
 from numba import njit
 
-# For functions that only compiled code calls: to compile what Python would call them by takes as long again by a third.
-inner = partial(njit, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+# For functions that only compiled code calls. The wrappers by which Python could call them make compiling take a third
+# longer.
+compiled_only = partial(njit, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 F = np.float32
 LOG2_E = F(1 / math.log(2))
@@ -16,7 +17,7 @@ LN_2_LOW = F(math.log(2) - 355 / 512)  # and this one is small
 SQRT_2_OVER_PI = F(math.sqrt(2 / math.pi))
 
 
-@inner
+@compiled_only
 def exp(x):
     """e**x for float32 x <= 0, to 3 in 10 million; 0 below -87. The same steps for every x, so loops vectorise.
 
@@ -35,7 +36,7 @@ def exp(x):
     return F(0) if x < F(-87) else series * power
 
 
-@inner
+@compiled_only
 def gelu(x):
     """0.5 (1 + tanh(z)) is 1 / (1 + e**(-2z)), or e**(2z) / (1 + e**(2z)): of these, that with the exponent below 0."""
     z = SQRT_2_OVER_PI * (x + F(0.044715) * x * x * x)
@@ -43,7 +44,7 @@ def gelu(x):
     return x * (F(1) if z > 0 else e) / (F(1) + e)
 
 
-@inner(fastmath={"reassoc", "nsz"})
+@compiled_only(fastmath={"reassoc", "nsz"})
 def total(x):
     """The sum, in an order that the length alone decides."""
     result = F(0)
@@ -52,7 +53,7 @@ def total(x):
     return result
 
 
-@inner(fastmath={"reassoc", "nsz"})
+@compiled_only(fastmath={"reassoc", "nsz"})
 def total_of_squares(x):
     result = F(0)
     for i in range(len(x)):
@@ -60,7 +61,7 @@ def total_of_squares(x):
     return result
 
 
-@inner(fastmath={"nnan", "nsz"})
+@compiled_only(fastmath={"nnan", "nsz"})
 def largest(x):
     result = F(-np.inf)
     for i in range(len(x)):
@@ -68,7 +69,7 @@ def largest(x):
     return result
 
 
-@inner
+@compiled_only
 def layer_norm(x, g, b, out):
     """One row."""
     n = len(x)

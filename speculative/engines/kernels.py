@@ -40,8 +40,10 @@ from speculative.engines.packed import BLOCK
 _given = numba.config.CPU_FEATURES
 _features = (binding.get_host_cpu_features().flatten() if _given is None else _given).split(",")
 _arm = binding.get_process_triple().startswith(("aarch64", "arm64"))
-if _arm and sys.platform == "linux" and _given is None:  # where LLVM does not look for it: AT_HWCAP, HWCAP_ASIMDDP
-    _features += ["+dotprod"] * (ctypes.CDLL(None).getauxval(16) >> 20 & 1)
+if _arm and sys.platform == "linux" and _given is None:  # LLVM does not look for dotprod there; the system knows
+    AT_HWCAP, HWCAP_ASIMDDP = 16, 1 << 20
+    if ctypes.CDLL(None).getauxval(AT_HWCAP) & HWCAP_ASIMDDP:
+        _features.append("+dotprod")
 
 
 def _has(feature):
@@ -257,7 +259,7 @@ def accumulate(typing, dtype, n_rows, x, x_stride, tile, out, out_stride, n_step
 
     def codegen(context, builder, signature, arguments):
         dtype, n_rows, x, x_stride, tile, out, out_stride, n_steps = arguments
-        if DOT_NAME == SDOT:  # numba has asked for code for the CPU that LLVM knows
+        if DOT_NAME == SDOT:  # which LLVM would refuse; llvmlite's own add() knows no such attribute
             set.add(builder.function.attributes, '"target-features"="+dotprod"')
         x, tile, out = (builder.inttoptr(address, _POINTER) for address in (x, tile, out))
         end = builder.append_basic_block()
