@@ -27,6 +27,7 @@ from jax.sharding import Mesh
 from benchmarks.common import Parser, count, table, write_results
 from speculative.cli import values
 from speculative.cli.exits import guarded
+from speculative.engines import jax_engine
 from speculative.engines.jax_engine import DTYPES
 from speculative.engines.jax_loop import DeviceDecoder
 from speculative.engines.memory import OFFICIAL
@@ -63,7 +64,7 @@ H200 = {
 
 
 def topology(text):
-    if not re.fullmatch(r"sm_90|\w+:[0-9]+(x[0-9]+){1,2}", text):
+    if not re.fullmatch(r"sm_90|[a-z0-9]+:[1-9][0-9]{0,2}(x[1-9][0-9]{0,2}){1,2}", text):
         raise ValueError("a kind of TPU and how many there are, as v5e:2x2, or sm_90")
     return text
 
@@ -71,6 +72,7 @@ def topology(text):
 def devices(topology):
     """Of a topology; without one, those that there are. Raises UserError where JAX or its plugin does not know it."""
     if not topology:
+        jax_engine.devices(1)  # which says so where JAX finds none
         return jax.devices()
     try:
         if topology != "sm_90":

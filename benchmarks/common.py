@@ -80,7 +80,8 @@ def grid_options(doc, **defaults):
     add("--drafters", nargs="+", type=values.drafter, default=["model"])
     add("--K", nargs="+", type=values.argument(lookahead), help="lookaheads: whole numbers, auto, or trees: 2,2,1")
     add("--repeats", type=count, default=3)
-    add("--out", help="a folder for the results and each measurement: what was interrupted goes on there")
+    results = "a folder for the results and each measurement: what was interrupted goes on there"
+    add("--out", type=values.argument(values.path), help=results)
     arguments.set_defaults(**defaults)
     o = arguments.parse_args()
     paths = {Path(path).stem: path for path in o.prompts} if o.prompts else PROMPTS

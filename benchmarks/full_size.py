@@ -34,6 +34,7 @@ import numpy as np
 from benchmarks.common import MODELS, Parser, seconds
 from encoder import BYTE_TO_CHAR
 from speculative import heads
+from speculative.cli import values
 from speculative.cli.exits import guarded
 from speculative.engines.memory import OFFICIAL
 from speculative.errors import UserError, first_line
@@ -130,15 +131,17 @@ def grow_model(small, folder, new, write):
     for token in islice(never, new["n_vocab"] - len(vocab)):
         vocab[token] = len(vocab)
         merges += f"{token[:-1]} {token[-1]}\n"
+    old, tensors = load_hparams(small / "hparams.json"), {}
+    params = load_params(small, old, tensors.setdefault)
+    its_heads = None
+    if (small / heads.FILE).exists():
+        its_heads = heads.check_heads(heads.load_heads(str(small), old), old, params["ln_f"])
     folder.mkdir()
     (folder / "encoder.json").write_text(json.dumps(vocab), encoding="utf-8")
     (folder / "vocab.bpe").write_text(merges, encoding="utf-8", newline="\n")
     (folder / "hparams.json").write_text(json.dumps(new), encoding="utf-8")
-    old, tensors = load_hparams(small / "hparams.json"), {}
-    params = load_params(small, old, tensors.setdefault)
     write(folder, new, grow(tensors, old, new))
-    if (small / heads.FILE).exists():
-        its_heads = heads.check_heads(heads.load_heads(str(small), old), old, params["ln_f"])
+    if its_heads:
         norm = {name: tensors[name] for name in ("ln_f/g", "ln_f/b")}
         grown = {name: array for name, array in grow(norm, old, new) if name in norm}
         target = {"target": heads.fingerprint(new, {"g": grown["ln_f/g"], "b": grown["ln_f/b"]})}
@@ -160,10 +163,10 @@ def cut_model(size, times, convert, seed=0):
 
 def main():
     parser, writers = Parser(__doc__), {"safetensors": write_safetensors, "tensorflow": write_tensorflow}
-    parser.add_argument("out_dir", type=Path, metavar="OUT_DIR")
+    parser.add_argument("out_dir", type=values.argument(values.path), metavar="OUT_DIR")
     parser.add_argument("--format", choices=writers, default="safetensors")
     o = parser.parse_args()
-    out, hparams = o.out_dir, {}
+    out, hparams = Path(o.out_dir), {}
     for size, (n_layer, n_embd) in ((size, OFFICIAL[size]) for size in GROWN):
         hparams[size] = {"n_vocab": 50257, "n_ctx": 1024, "n_embd": n_embd, "n_head": n_embd // 64, "n_layer": n_layer}
     needed = 2**23 + 4 * sum(map(parameter_count, hparams.values()))

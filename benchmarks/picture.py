@@ -20,6 +20,10 @@ ROOT = Path(__file__).parents[1]
 
 def main() -> None:
     path, *flags = sys.argv[1:] or ["docs/demo.svg"]
+    if path in ("-h", "--help"):
+        return print(__doc__)
+    if path.startswith("-"):
+        raise UserError(f"the picture's file comes first, and then main.py's flags: {path:.80} is none")
     flags = flags or ["--demo", "--color"]
     check_writable(path)
     command = [sys.executable, str(ROOT / "main.py"), *flags]

@@ -1,7 +1,9 @@
 """The benchmarks: what is measured is kept and never made twice, what is printed and drawn is what was measured, and
 bad flags are said before anything is measured."""
 
+import importlib
 import json
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -409,3 +411,26 @@ def test_a_command_line_ends_with_one_line_and_status_2():
     run = subprocess.run([sys.executable, "-m", "benchmarks.sweep", "--K", "x"], capture_output=True, text=True)
     assert run.returncode == 2 and not run.stdout
     assert run.stderr == "error: argument --K: must be a whole number of at least 1, or auto, not 'x'\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["picture", "--color"], "the picture's file comes first, and then main.py's flags: --color is none"),
+        (["full_size", ""], "must be the name of a file or folder, not ''"),
+        (["trees", "--out", ""], "must be the name of a file or folder, not ''"),
+    ],
+)
+def test_names_that_are_none_are_refused(words, message, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", words)
+    with pytest.raises(UserError, match=re.escape(message)):
+        importlib.import_module(f"benchmarks.{words[0]}").main()
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_help_of_picture_draws_nothing(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["picture", "--help"])
+    importlib.import_module("benchmarks.picture").main()
+    assert "python -m benchmarks.picture" in capsys.readouterr().out and not list(tmp_path.iterdir())

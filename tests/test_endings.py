@@ -54,6 +54,25 @@ exits.guarded(lambda: files.write_text({str(tmp_path / "file")!r}, "text"), "int
 
 
 @pytest.mark.parametrize(("number", "word", "status"), ENDINGS)
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_signal_during_imports_where_nobody_can_be_told(number, word, status, closed):
+    """Standard error is closed, or its disk is full."""
+    close = "os.close(2)" if closed else 'os.dup2(os.open("/dev/full", os.O_WRONLY), 2)'
+    code = f"""
+import os, time
+{close}
+exits.begin()
+print("ready", flush=True)
+while True:
+    try:
+        time.sleep(600)
+    except OSError:  # as an import that tries something else
+        pass
+"""
+    assert run_and_signal(code, number) == (status, "", "")
+
+
+@pytest.mark.parametrize(("number", "word", "status"), ENDINGS)
 def test_a_signal_ends_code_in_c(number, word, status):
     """Which would go on for hours before Python hears of it; what is to be said is said all the same."""
     code = """

@@ -17,7 +17,7 @@ import jax
 from encoder import Encoder, get_encoder
 from speculative.engines.cached import CachedModel
 from speculative.errors import UserError
-from training import fit, network, pair, texts, writing
+from training import files, fit, network, pair, texts, writing
 from training.network import load_gpt2
 from utils import load_encoder_hparams_and_params
 
@@ -205,3 +205,10 @@ def test_unreadable_text_is_an_error(tmp_path):
     (tmp_path / "latin-1.txt").write_bytes(b"caf\xe9")
     with pytest.raises(UserError, match="UTF-8"):
         texts.read_works([tmp_path / "latin-1.txt"])
+
+
+def test_new_tensors_are_for_whom_other_new_files_are(tmp_path):
+    """safetensors makes them for their owner alone."""
+    (tmp_path / "other").touch()
+    files.save_tensors(tmp_path / "tensors.safetensors", {"w": np.ones(3)}, {})
+    assert (tmp_path / "tensors.safetensors").stat().st_mode == (tmp_path / "other").stat().st_mode

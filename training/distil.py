@@ -21,7 +21,7 @@ from speculative.cli.models import check_vocabularies
 from speculative.cli.parser import Parser
 from speculative.cli.texts import read_prompts
 from speculative.engines import memory
-from speculative.engines.jax_engine import keep_compiled
+from speculative.engines.jax_engine import devices, keep_compiled
 from speculative.errors import UserError
 from training.divergences import DIVERGENCES
 from training.files import as_float16, check_new, read_vocabulary, save_model
@@ -142,6 +142,7 @@ def check_memory(o, target: dict, draft: dict, free: int | None = None) -> None:
 def load_on_device(model_size: str, models_dir: str, hparams: dict) -> Model:
     import jax.numpy as jnp
 
+    devices(1)  # which says so where JAX finds none
     params = load_params(model_folder(model_size, models_dir), hparams, lambda name, array: jnp.asarray(array))
     return Model(params, hparams["n_head"])
 

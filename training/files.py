@@ -35,7 +35,6 @@ def as_float16(params):
 def save_model(folder: Path, hparams: dict, params: dict, vocabulary: dict[str, str]) -> None:
     """Writes the whole folder or nothing, weights in float16. vocabulary: {name of file: text}. Raises UserError."""
     from safetensors import SafetensorError
-    from safetensors.numpy import save_file
 
     tensors = {name: np.ascontiguousarray(a, np.float16) for name, a in named_tensors(params)}
     try:
@@ -43,7 +42,7 @@ def save_model(folder: Path, hparams: dict, params: dict, vocabulary: dict[str, 
         with tempfile.TemporaryDirectory(dir=folder.parent, suffix=".part") as unfinished:
             whole = Path(unfinished, folder.name)
             whole.mkdir()
-            save_file(tensors, whole / "model.safetensors", metadata={"format": "pt"})
+            save_readable(tensors, whole / "model.safetensors", {"format": "pt"})
             for name, text in {"hparams.json": json.dumps(hparams), **vocabulary}.items():
                 write(whole / name, text)
             checksums.note(whole, {path.name: checksums.describe(path) for path in whole.iterdir()})
@@ -53,14 +52,23 @@ def save_model(folder: Path, hparams: dict, params: dict, vocabulary: dict[str, 
         raise UserError(f"cannot write {folder}: {getattr(error, 'strerror', None) or error}") from error
 
 
+def save_readable(tensors: dict, path: Path, metadata: dict[str, str]) -> None:
+    """save_file of safetensors, which makes a file for its owner alone; this one is for whom other new files are."""
+    from safetensors.numpy import save_file
+
+    path.touch()
+    mode = path.stat().st_mode
+    save_file(tensors, path, metadata=metadata)
+    path.chmod(mode)
+
+
 def save_tensors(path: Path, tensors: dict, metadata: dict[str, str]) -> None:
     """Writes one file of tensors, in float16, or nothing. Raises UserError."""
     from safetensors import SafetensorError
-    from safetensors.numpy import save_file
 
     part = path.with_suffix(".part")
     try:
-        save_file({name: np.ascontiguousarray(a, np.float16) for name, a in tensors.items()}, part, metadata=metadata)
+        save_readable({name: np.ascontiguousarray(a, np.float16) for name, a in tensors.items()}, part, metadata)
         check_new(path)
         os.replace(part, path)
     except (OSError, SafetensorError) as error:

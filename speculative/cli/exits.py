@@ -59,7 +59,12 @@ def uncaught(kind, error, trace):
 def end(number: int) -> None:
     """Ends the process at once, with a line. Python's own way out may wait for threads that do not end."""
     word, status = ENDINGS[number]
-    os.write(2, f"{word}\n".encode())
+    leave(word, status)
+
+
+def leave(line: str, status: int) -> None:
+    with contextlib.suppress(OSError):  # standard error is closed, or its disk is full
+        os.write(2, f"{line}\n".encode())
     os._exit(status)
 
 
@@ -145,8 +150,7 @@ def guarded(action: Callable, interrupted: str = "interrupted") -> None:
         if "jax" in sys.modules:  # it may be compiling in threads of its own, over which Python's way out crashes
             with contextlib.suppress(OSError):
                 sys.stdout.flush()
-            os.write(2, f"{line}\n".encode())
-            os._exit(status)
+            leave(line, status)
         fail(line, status)
 
 
@@ -195,7 +199,8 @@ def fail(message, status):
     ignore_signals()
     line = "".join(char if char.isprintable() else repr(char)[1:-1] for char in message)
     try:
-        print(line, end="\n" if line else "", file=sys.stderr)
+        if sys.stderr:  # else it is closed
+            print(line, end="\n" if line else "", file=sys.stderr)
     except OSError:  # standard error cannot be written to: its disk is full, say
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     sys.exit(status)
