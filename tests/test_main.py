@@ -419,7 +419,8 @@ def test_memory_that_runs_out(monkeypatch, capsys):
         exits.run(lambda: np.empty(2**60, np.int8), "")
     assert caught.value.code == 2
     assert (
-        capsys.readouterr().err == "error: the memory is full: a smaller model needs less, and so does --dtype int8\n"
+        capsys.readouterr().err
+        == "error: the memory is full: a smaller model needs less, and so does --dtype int8 where there is one\n"
     )
 
 

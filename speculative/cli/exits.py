@@ -70,6 +70,7 @@ def leave(line: str, status: int) -> None:
 
 def listen() -> None:
     """From now on Ctrl-C raises KeyboardInterrupt, and SIGTERM Terminated."""
+    heard.clear()
     for number in ENDINGS:
         signal.signal(number, hear)
     if os.name == "posix":
