@@ -47,6 +47,12 @@ def begin() -> None:
     sys.excepthook = uncaught
 
 
+def begin_package() -> None:
+    """begin(), in a package of which Python runs a module by its name: python -m PACKAGE.MODULE."""
+    if sys.argv[:1] == ["-m"]:  # as Python leaves it until it has found that module
+        begin()
+
+
 def uncaught(kind, error, trace):
     """An exception that ends the program. Where it says what to do, it is shown as a line."""
     if isinstance(error, UserError):
