@@ -4,22 +4,22 @@ python main.py --prompt "Alan Turing theorized that computers would one day beco
 python main.py --demo
 """
 
-from speculative.cli import exits
+from plumbing import exits
 
 if __name__ == "__main__":
     exits.begin()  # and what follows is slow
 
 import numpy as np
 
+from plumbing.files import check_writable
 from speculative.autotree import AutoTree
 from speculative.cli import devices
 from speculative.cli.display import Display, show_report
-from speculative.cli.flags import parse_options
+from speculative.cli.flags import parse_options, run
 from speculative.cli.models import create_draft_fn, create_scoring_fn, load_models
 from speculative.cli.texts import choose_prompts, read_ngram_text
 from speculative.cli.verifying import verify_models
 from speculative.lookahead import AutoK
-from speculative.measure.files import check_writable
 from speculative.measure.recorder import Recorder
 from speculative.sampling import autoregressive_sampling, max_fn, sample, speculative_sampling
 from speculative.stop import until_stop
@@ -103,4 +103,4 @@ def main(
 
 
 if __name__ == "__main__":
-    exits.run(main, __doc__)
+    run(main, __doc__)

@@ -9,7 +9,7 @@ checksums.json, where there is one, says what the files were when they came.
 """
 
 if __name__ == "__main__":
-    from speculative.cli import exits
+    from plumbing import exits
 
     exits.begin()  # and what follows is slow
 
@@ -23,9 +23,9 @@ from functools import partial
 import numpy as np
 
 from encoder import Encoder, get_encoder
-from speculative import checksums, official
-from speculative.errors import UserError, first_line
-from speculative.official import MODEL_SIZES, SAFETENSORS, SMALL_FILES, TF_DATA, TF_INDEX, WEIGHT_BYTES
+from plumbing import checksums, official
+from plumbing.errors import UserError, first_line
+from plumbing.official import MODEL_SIZES, SAFETENSORS, SMALL_FILES, TF_DATA, TF_INDEX, WEIGHT_BYTES
 
 MOST_HEADER = 2**23  # bytes of a safetensors header, which is a hundred times the official ones'
 
@@ -234,7 +234,7 @@ def download_gpt2_files(model_size: str, model_dir: str, source: str = "openai",
 
     source is "openai", "huggingface", or the URL of a mirror with OpenAI's files at URL/model_size. Raises UserError.
     """
-    from speculative.fetch import File, check_url, fetch_files
+    from plumbing.fetch import File, check_url, fetch_files
 
     if model_size not in MODEL_SIZES:
         lacks = f"{model_dir} lacks {', '.join(missing_files(model_dir))}"
@@ -273,8 +273,8 @@ def check_model(model_size: str, models_dir: str) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Runs one command. Ends with status 2 after an error, and with 130 after Ctrl-C."""
-    from speculative.cli.exits import guarded
-    from speculative.cli.parser import Parser
+    from plumbing.arguments import Parser
+    from plumbing.exits import guarded
 
     def run():
         parser = Parser("Downloads or checks a GPT-2: python utils.py download|check MODEL_SIZE")

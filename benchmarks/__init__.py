@@ -1,5 +1,5 @@
 """What is measured, and against whom: python -m benchmarks.NAME."""
 
-from speculative.cli import exits
+from plumbing import exits
 
 exits.begin_package()

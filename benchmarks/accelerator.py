@@ -14,10 +14,11 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks.common import PROMPTS, Parser, count, load, seconds, table, take_turns, write_results
-from speculative.cli import texts, values
-from speculative.cli.exits import guarded
+from plumbing import arguments as values
+from plumbing.errors import UserError
+from plumbing.exits import guarded
+from speculative.cli import texts
 from speculative.engines import jax_loop
-from speculative.errors import UserError
 from speculative.measure.analysis import largest_beta
 from speculative.measure.machine import read_bandwidth
 

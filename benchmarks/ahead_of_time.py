@@ -25,14 +25,14 @@ from jax.experimental import topologies
 from jax.sharding import Mesh
 
 from benchmarks.common import Parser, count, table, write_results
-from speculative.cli import values
-from speculative.cli.exits import guarded
+from plumbing import arguments as values
+from plumbing.errors import UserError, first_line
+from plumbing.exits import guarded
 from speculative.engines import jax_engine
 from speculative.engines.jax_engine import DTYPES
 from speculative.engines.jax_loop import DeviceDecoder
 from speculative.engines.memory import OFFICIAL
 from speculative.engines.sharding import place
-from speculative.errors import UserError, first_line
 from utils import build_params, checkpoint_shapes
 
 COLUMNS = """mesh copies B K kernels transfers all-reduces=all_reduces GB_moved=moved:.3f GB_of_weights=weights:.3f

@@ -16,8 +16,8 @@ import numpy as np
 
 from benchmarks.common import PROMPTS, Pair, Parser, count, seconds, table, take_turns, write_results
 from benchmarks.distillation import decoded
-from speculative.cli import values
-from speculative.cli.exits import guarded
+from plumbing import arguments as values
+from plumbing.exits import guarded
 from speculative.cli.texts import read_prompts
 from speculative.engines.jax_engine import keep_compiled
 from training.distil import RATE, load_on_device

@@ -25,10 +25,10 @@ from benchmarks import experts, parts
 from benchmarks.common import Parser, count, table, take_turns, write_results
 from benchmarks.full_size import cut_model
 from benchmarks.sweep import INK, draw
-from speculative.cli import values
-from speculative.cli.exits import guarded
+from plumbing import arguments as values
+from plumbing.errors import UserError
+from plumbing.exits import guarded
 from speculative.engines import cached, packed
-from speculative.errors import UserError
 from speculative.measure.analysis import largest_beta, leviathan_operations, leviathan_speedup, leviathan_tokens
 from speculative.measure.machine import machine
 

@@ -23,15 +23,15 @@ from zlib import crc32
 import numpy as np
 from tqdm import tqdm
 
+from plumbing import files
+from plumbing.errors import UserError
 from speculative import drafters, heads, sampling, trees
 from speculative.autotree import AutoTree
-from speculative.cli import flags, models, parser, texts, values
+from speculative.cli import flags, models, texts, values
 from speculative.cli.trees import create_tree_draft
 from speculative.engines import packed
-from speculative.errors import UserError
 from speculative.filters import to_distribution
 from speculative.lookahead import AutoK
-from speculative.measure import files
 from speculative.measure.figures import figures
 from speculative.measure.machine import machine
 from speculative.measure.recorder import Iteration, Recorder
@@ -43,7 +43,7 @@ BASELINE = "autoregressive"  # where the name of a drafter stands; its K is 0
 count = values.argument(values.integer(1))
 
 
-class Parser(parser.Parser):
+class Parser(values.Parser):
     """With the arguments that several benchmarks have."""
 
     def add_models(self, dtypes=packed.DTYPES, draft_dtype="int8"):

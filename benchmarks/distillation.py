@@ -20,10 +20,10 @@ import numpy as np
 
 from benchmarks.common import PROMPTS, Pair, Parser, Setting, count, ms_per_token, recorder_of, table
 from benchmarks.sweep import COLORS, INK, draw
-from speculative.cli.exits import guarded
+from plumbing.errors import UserError
+from plumbing.exits import guarded
 from speculative.cli.texts import read_prompts
 from speculative.engines.jax_engine import keep_compiled
-from speculative.errors import UserError
 from speculative.measure.figures import counts
 from speculative.measure.machine import machine
 from training.distil import RATE, load_on_device, read_beginnings

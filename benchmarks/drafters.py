@@ -14,7 +14,7 @@ from collections import defaultdict
 import numpy as np
 
 from benchmarks.common import grid_options, measure, summarise, table, tokens, write_results
-from speculative.cli.exits import guarded
+from plumbing.exits import guarded
 from speculative.drafters import DRAFTERS
 
 

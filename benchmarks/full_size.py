@@ -33,11 +33,11 @@ import numpy as np
 
 from benchmarks.common import MODELS, Parser, seconds
 from encoder import BYTE_TO_CHAR
+from plumbing import arguments as values
+from plumbing.errors import UserError, first_line
+from plumbing.exits import guarded
 from speculative import heads
-from speculative.cli import values
-from speculative.cli.exits import guarded
 from speculative.engines.memory import OFFICIAL
-from speculative.errors import UserError, first_line
 from training.files import save_tensors
 from utils import build_params, checkpoint_shapes, import_tensorflow, load_hparams, load_params, parameter_count
 

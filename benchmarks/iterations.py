@@ -23,8 +23,8 @@ from benchmarks.common import (
     tokens,
     write_results,
 )
-from speculative.cli import values
-from speculative.cli.exits import guarded
+from plumbing import arguments as values
+from plumbing.exits import guarded
 from speculative.cli.texts import read_prompts
 
 COLUMNS = """T=temperature:g top-p=top_p:g K sequences r:.3f ±=standard_error:.3f iterations:.1f sd:.2f P50=p50:.0f

@@ -20,9 +20,9 @@ from tqdm import tqdm
 from benchmarks import peers
 from benchmarks.common import MODELS, Parser, count, table, take_turns, write_results
 from gpt2 import gpt2
-from speculative.cli.exits import guarded
+from plumbing.errors import UserError
+from plumbing.exits import guarded
 from speculative.engines import cached, packed
-from speculative.errors import UserError
 from speculative.measure.machine import read
 from utils import load_encoder_hparams_and_params, model_folder
 

@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 
 from benchmarks.common import MODELS, Parser, count, table, take_turns
-from speculative.cli.exits import guarded
+from plumbing.exits import guarded
 from speculative.engines import cached, kernels, packed
 from speculative.measure.machine import read
 from utils import load_encoder_hparams_and_params

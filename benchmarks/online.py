@@ -19,13 +19,13 @@ import numpy as np
 
 from benchmarks.common import PROMPTS, Parser, count, table
 from benchmarks.sweep import INK, draw
-from speculative.cli import values
-from speculative.cli.exits import guarded
+from plumbing import arguments as values
+from plumbing.errors import UserError
+from plumbing.exits import guarded
 from speculative.cli.models import create_model_fn
 from speculative.cli.texts import read_prompts
 from speculative.engines.jax_engine import keep_compiled
 from speculative.engines.packed import packer
-from speculative.errors import UserError
 from speculative.filters import to_distribution
 from speculative.measure.machine import machine
 from training.distil import load_on_device

@@ -34,11 +34,11 @@ from benchmarks.common import (
 from benchmarks.iterations import summarise
 from benchmarks.sweep import INK, draw
 from benchmarks.table1 import log_likelihood
-from speculative.cli import values
-from speculative.cli.exits import guarded
+from plumbing import arguments as values
+from plumbing import files
+from plumbing.errors import UserError
+from plumbing.exits import guarded
 from speculative.cli.texts import read_prompts
-from speculative.errors import UserError
-from speculative.measure import files
 from speculative.measure.analysis import leviathan_operations, leviathan_speedup, leviathan_tokens
 from speculative.measure.machine import machine
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.common import take_turns
-from speculative.errors import UserError
+from plumbing.errors import UserError
 
 ROWS = (1, 2, 3, 5, 9, 17)
 CONTEXT = 64  # tokens in the cache when a pass is timed

@@ -11,9 +11,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from speculative.cli.exits import guarded
-from speculative.errors import UserError
-from speculative.measure.files import check_writable
+from plumbing.errors import UserError
+from plumbing.exits import guarded
+from plumbing.files import check_writable
 
 ROOT = Path(__file__).parents[1]
 

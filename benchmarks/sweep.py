@@ -12,8 +12,8 @@ from functools import partial
 import numpy as np
 
 from benchmarks.common import grid_options, measure, summarise, table, write_results
-from speculative.cli.exits import guarded
-from speculative.errors import UserError
+from plumbing.errors import UserError
+from plumbing.exits import guarded
 from speculative.measure.machine import machine
 
 COLUMNS = """drafter T=temperature:g top-p=top_p:g domain K ms/token=ms_per_token:.2f sd:.2f P50=p50:.2f P90=p90:.2f

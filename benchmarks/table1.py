@@ -13,7 +13,7 @@ Source: Chen et al. 2023, table 1. Its quality figures are ROUGE-2 for XSum and,
 import numpy as np
 
 from benchmarks.common import Pair, Setting, grid_options, measure, summarise, table, tokens, write_results
-from speculative.cli.exits import guarded
+from plumbing.exits import guarded
 
 COLUMNS = """domain T=temperature:g top-p=top_p:g decoder ms/token=ms_per_token:.2f sd:.2f speedup:.2f r:.2f
     log-likelihood_a_token=log_likelihood:.3f ±=standard_error:.3f texts"""

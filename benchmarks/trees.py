@@ -13,7 +13,7 @@ that has some (python -m training heads); they propose no more levels than there
 from collections import defaultdict
 
 from benchmarks.common import grid_options, measure, summarise, table, write_results
-from speculative.cli.exits import guarded
+from plumbing.exits import guarded
 
 TREES = ["2,1", "2,2", "3,1,1", "2,2,1,1", "2,1,1,1,1,1", "4,2,1,1", "tree"]
 COLUMNS = """drafter shape=K runs tokens/iteration=tokens_per_iteration:.2f rows:.1f ms/token=ms_per_token:.2f

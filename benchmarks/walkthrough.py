@@ -10,11 +10,11 @@ from functools import partial
 import numpy as np
 
 from benchmarks.common import MODELS, Parser
-from speculative.cli.exits import guarded
+from plumbing import files
+from plumbing.exits import guarded
 from speculative.drafters import model_drafter
 from speculative.engines.cached import CachedModel
 from speculative.filters import to_distribution
-from speculative.measure import files
 from speculative.measure.recorder import Recorder
 from speculative.sampling import speculative_sampling
 from utils import load_encoder_hparams_and_params

@@ -15,9 +15,9 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 
-from .costs import Cost
-from .lookahead import DISCOUNT, LEAN, STAKE, AutoK
-from .trees import Shape, Tree, TreeStep, tree_speculative_sampling
+from speculative.costs import Cost
+from speculative.lookahead import DISCOUNT, LEAN, STAKE, AutoK
+from speculative.trees import Shape, Tree, TreeStep, tree_speculative_sampling
 
 DEPTH, RANKS, NODES = 10, 4, 24  # the largest tree that is considered
 

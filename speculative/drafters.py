@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from speculative.errors import UserError
+from plumbing.errors import UserError
 from speculative.sampling import sample, speculative_sampling
 
 

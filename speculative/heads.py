@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from speculative.errors import UserError
+from plumbing.errors import UserError
 from utils import bad_file, open_safetensors
 
 FILE = "heads.safetensors"  # in the target's folder

@@ -11,8 +11,8 @@ is not the target's any more. So K is settled before the drafter is called.
 import time
 from collections.abc import Callable, Iterator
 
-from .costs import Cost, best_k
-from .sampling import Step, speculative_sampling
+from speculative.costs import Cost, best_k
+from speculative.sampling import Step, speculative_sampling
 
 DISCOUNT = 0.95  # of older counts, with each window: acceptance is an average over about 20
 LEAN = 8  # weight, in windows, of the prior that a position is accepted as often as the one before it

@@ -10,9 +10,8 @@ what the same window gave after it does not, anywhere: see cut. The text ends be
 from collections.abc import Iterable, Iterator
 
 from encoder import Encoder, StreamDecoder
-
-from .sampling import Step
-from .trees import TreeStep
+from speculative.sampling import Step
+from speculative.trees import TreeStep
 
 
 def until_stop(steps: Iterable[Step], encoder: Encoder, stop: str | None) -> Iterator[Step]:

@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .drafters import earlier_ends
-from .one_hot import OneHot
-from .sampling import max_fn, sample
+from speculative.drafters import earlier_ends
+from speculative.one_hot import OneHot
+from speculative.sampling import max_fn, sample
 
 MOST_NODES = 64
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from encoder import BYTE_TO_CHAR, END_OF_TEXT
+from plumbing.errors import UserError
 from speculative.engines import packed
-from speculative.errors import UserError
 from utils import checkpoint_shapes, import_tensorflow, load_encoder_hparams_and_params
 
 MODELS = Path(__file__).parents[1] / "models"

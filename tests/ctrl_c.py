@@ -29,7 +29,8 @@ PAGE = "--demo --n_tokens_to_generate=100 --html=run.html".split()  # noqa: SIM9
 # Runs main.py, and says in a pipe what begins: imports at once, the rest where main.py calls it.
 MARKED = """
 import os, runpy, sys
-from speculative.cli import exits
+from plumbing import exits
+from speculative.cli import flags
 
 pipe, root = int(sys.argv.pop(1)), os.getcwd()
 
@@ -43,7 +44,7 @@ def marked(space, name, phase):
         return inner(*args, **kwargs)
     space[name] = outer
 
-def run(main, doc, inner=exits.run):
+def run(main, doc, inner=flags.run):
     from speculative.cli import display
     from speculative.engines import packed
     marked(main.__globals__, "load_models", "loading")
@@ -54,7 +55,7 @@ def run(main, doc, inner=exits.run):
         marked(display.__dict__, name, "writing")
     inner(main, doc)
 
-exits.run, begin = run, exits.begin
+flags.run, begin = run, exits.begin
 exits.begin = lambda: (begin(), mark("imports"))
 sys.argv[0] = "main.py"
 os.chdir(sys.argv.pop(1))

@@ -20,9 +20,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 with atheris.instrument_imports(include=["encoder", "utils", "speculative"]):
     import utils
     from encoder import BYTE_TO_CHAR, END_OF_TEXT, get_encoder
-    from speculative import checksums
+    from plumbing import checksums
+    from plumbing.errors import UserError
     from speculative.cli import texts
-    from speculative.errors import UserError
     from speculative.measure.page import read_page
 
 HPARAMS = {"n_vocab": 260, "n_ctx": 4, "n_embd": 2, "n_head": 1, "n_layer": 1}

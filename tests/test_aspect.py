@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from speculative.errors import UserError
+from plumbing.errors import UserError
 
 aspect = pytest.importorskip("benchmarks.aspect")
 

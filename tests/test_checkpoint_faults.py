@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import utils
-from speculative.errors import UserError
+from plumbing.errors import UserError
 from utils import TF_DATA, TF_INDEX
 
 

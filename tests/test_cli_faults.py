@@ -16,12 +16,12 @@ import pytest
 
 import main
 import utils
-from speculative import patience
-from speculative.cli import display, exits, models, texts, verifying
+from plumbing import exits, files, patience
+from plumbing.errors import UserError
+from speculative.cli import display, models, texts, verifying
 from speculative.cli.flags import OPTIONS
 from speculative.engines import memory
-from speculative.errors import UserError
-from speculative.measure import files, verify
+from speculative.measure import verify
 
 ROOT = Path(main.__file__).parent
 COMMAND = [sys.executable, str(Path(main.__file__))]
@@ -56,7 +56,7 @@ def command(monkeypatch, capsys):
     def command(*words):
         monkeypatch.setattr(sys, "argv", ["main.py", *words])
         try:
-            exits.run(main.main, main.__doc__)
+            main.run(main.main, main.__doc__)
             status = 0
         except SystemExit as end:
             status = end.code

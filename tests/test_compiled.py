@@ -16,11 +16,11 @@ pytest.importorskip("numba")
 from numba import njit
 
 import gpt2 as plain
+from plumbing.errors import UserError
 from speculative.engines import compiled, compiled_pass, elementwise, packed
 from speculative.engines.cached import CachedModel
 from speculative.engines.packed import DTYPES, packer
 from speculative.engines.team import Team
-from speculative.errors import UserError
 
 HPARAMS = {"n_vocab": 261, "n_ctx": 96, "n_embd": 96, "n_head": 3, "n_layer": 3}
 TOKENS = np.random.default_rng(5).integers(0, HPARAMS["n_vocab"], HPARAMS["n_ctx"])

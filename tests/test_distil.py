@@ -17,8 +17,8 @@ pytest.importorskip("jax")
 import jax
 import jax.numpy as jnp
 
+from plumbing.errors import UserError
 from speculative.engines.cached import CachedModel
-from speculative.errors import UserError
 from speculative.filters import to_distribution
 from training import distil, recipe, texts
 from training.divergences import DIVERGENCES

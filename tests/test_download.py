@@ -24,10 +24,10 @@ import numpy as np
 import pytest
 
 import utils
-from speculative import checksums, fetch, patience
-from speculative import official as official_files
-from speculative.errors import UserError
-from speculative.fetch import check_url
+from plumbing import checksums, fetch, patience
+from plumbing import official as official_files
+from plumbing.errors import UserError
+from plumbing.fetch import check_url
 from utils import TF_DATA, TF_INDEX, download_gpt2_files
 
 ROOT = pathlib.Path(utils.__file__).parent
@@ -735,7 +735,7 @@ def test_what_is_waited_for_is_said(fault, server, folder, monkeypatch, capsys):
 
 SCRIPT = """
 import json, sys
-from speculative import fetch
+from plumbing import fetch
 fetch.PAUSES = {"backoff_factor": 0.01}
 files, folder = json.loads(sys.argv[1]), sys.argv[2]
 fetch.fetch_files([fetch.File(*file) for file in files], folder)

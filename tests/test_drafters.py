@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import HPARAMS, convert, one_hot, random_params
 
+from plumbing.errors import UserError
 from speculative.drafters import (
     DRAFTERS,
     Parts,
@@ -24,7 +25,6 @@ from speculative.drafters import (
 )
 from speculative.engines.cached import CachedModel
 from speculative.engines.packed import new_pass, packer
-from speculative.errors import UserError
 from speculative.filters import to_distribution
 from speculative.lookahead import AutoK
 from speculative.sampling import autoregressive_sampling, speculative_sampling

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import main
-from speculative.cli import display, exits, verifying
+from speculative.cli import display, verifying
 from speculative.engines import packed
 from speculative.measure.verify import Check
 
@@ -25,7 +25,7 @@ ENDINGS = [(signal.SIGINT, "interrupted", 130), (signal.SIGTERM, "terminated", 1
 
 def run_and_signal(code, number):
     """Runs code until it prints "ready" -> (exit status, standard output after that, standard error)."""
-    code = "from speculative.cli import exits\n" + code
+    code = "from plumbing import exits\n" + code
     process = subprocess.Popen(
         [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -40,7 +40,7 @@ def test_a_signal_ends_a_command_in_one_line(number, word, status, tmp_path):
     """And what is being written meanwhile is taken back."""
     code = f"""
 import time
-from speculative.measure import files
+from plumbing import files
 
 def slowly(*args):
     print("ready", flush=True)
@@ -152,7 +152,7 @@ def test_no_control_character_is_printed_raw(words, tiny_pair, tmp_path, monkeyp
     flags = f"--models_dir={tiny_pair} --target_model_size=target --draft_model_size=draft --threads=1".split()
     flags += ["--prompt_file", str(path), "--n_tokens_to_generate=20", "--temperature=2"]
     monkeypatch.setattr(sys, "argv", ["main.py", *flags, *words.split()])
-    exits.run(main.main, "")
+    main.run(main.main, "")
     assert_none_is_obeyed(*capsys.readouterr())
 
 
@@ -174,7 +174,7 @@ def test_no_message_quotes_a_control_character(char, monkeypatch, capsys):
         if not sys.argv[-1]:
             sys.argv.pop()
         with pytest.raises(SystemExit) as end:
-            exits.run(main.main, "")
+            main.run(main.main, "")
         out, err = capsys.readouterr()
         assert (end.value.code, out) == (2, "") and err.count("\n") == 1
         assert_none_is_obeyed(out, err)
@@ -182,7 +182,7 @@ def test_no_message_quotes_a_control_character(char, monkeypatch, capsys):
 
 def test_json_holds_no_control_character(tmp_path):
     """A file that may be looked at in a terminal."""
-    from speculative.measure.files import write_json
+    from plumbing.files import write_json
 
     text = {"text": "".join(OBEYED) + "é東\n\t"}
     write_json(str(tmp_path / "run.json"), text)

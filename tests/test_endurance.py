@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import main
+from plumbing.errors import UserError
 from speculative.cli.flags import parse_options
 from speculative.cli.models import create_draft_fn, load_models
 from speculative.drafters import DRAFTERS
 from speculative.engines import memory
-from speculative.errors import UserError
 from speculative.sampling import autoregressive_sampling, speculative_sampling
 
 ROOT = Path(main.__file__).parent

@@ -8,10 +8,10 @@ import fire
 import pytest
 
 import main
+from plumbing.errors import UserError
 from speculative.cli.devices import choose_draft_dtype
 from speculative.cli.flags import DEMO, EXCLUSIVE, HEADINGS, OPTIONS, Options, parse_options, usage, with_values
 from speculative.engines import packed
-from speculative.errors import UserError
 
 BLOGS = {name: parameter.default for name, parameter in inspect.signature(main.main).parameters.items()}
 BLOGS.pop("more_flags")

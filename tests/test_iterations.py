@@ -5,7 +5,7 @@ import json
 import pytest
 
 from benchmarks import iterations
-from speculative.errors import UserError
+from plumbing.errors import UserError
 from speculative.measure.recorder import Iteration
 from speculative.sampling import Step
 

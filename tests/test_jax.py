@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks.ahead_of_time import computations
+from plumbing.errors import UserError
 from speculative import filters
 from speculative.drafters import model_drafter
 from speculative.engines import jax_engine, jax_sampling, packed
@@ -28,7 +29,6 @@ from speculative.engines.jax_engine import JaxModel, map_params
 from speculative.engines.jax_loop import DeviceDecoder, Difference, first_difference
 from speculative.engines.jax_sampling import accept
 from speculative.engines.sharding import place
-from speculative.errors import UserError
 from speculative.measure.analysis import acceptance_chance, matching_chance
 from speculative.sampling import autoregressive_sampling, speculative_sampling
 

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("jax")
 
 from benchmarks import distillation
-from speculative.errors import UserError
+from plumbing.errors import UserError
 from training import recipe
 
 

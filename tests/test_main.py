@@ -12,9 +12,10 @@ import pytest
 
 import main
 from encoder import StreamDecoder, get_encoder
-from speculative.cli import display, exits, models, verifying
+from plumbing import exits
+from plumbing.errors import UserError
+from speculative.cli import display, models, verifying
 from speculative.engines import packed
-from speculative.errors import UserError
 from speculative.measure import verify
 
 ROOT = Path(main.__file__).parent
@@ -111,7 +112,7 @@ def test_the_bundled_pair_is_the_demo(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["main.py", "--demo", "--quiet", "--n_tokens_to_generate=3"])
     monkeypatch.setattr(exits.signal, "signal", lambda *_: None)
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
-    exits.run(main.main, main.__doc__)
+    main.run(main.main, main.__doc__)
     assert texts(capsys.readouterr().out)[0].startswith('"From the first, two facts were very obvious to me,')
 
 
@@ -416,7 +417,7 @@ def test_memory_that_runs_out(monkeypatch, capsys):
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
     monkeypatch.setattr(exits.signal, "signal", lambda *_: None)
     with pytest.raises(SystemExit) as caught:
-        exits.run(lambda: np.empty(2**60, np.int8), "")
+        main.run(lambda: np.empty(2**60, np.int8), "")
     assert caught.value.code == 2
     assert (
         capsys.readouterr().err

@@ -2,8 +2,8 @@
 
 import pytest
 
+from plumbing.errors import UserError
 from speculative.engines import memory
-from speculative.errors import UserError
 from utils import parameter_count
 
 

@@ -14,10 +14,10 @@ import pytest
 from test_flags import parse
 
 import main
+from plumbing.errors import UserError
 from speculative.cli import devices as on_device
 from speculative.cli import models
 from speculative.engines import memory
-from speculative.errors import UserError
 from speculative.measure import verify
 from speculative.measure.recorder import Iteration, Recorder
 from speculative.sampling import Step

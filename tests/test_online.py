@@ -14,9 +14,9 @@ pytest.importorskip("jax")
 import jax
 
 from benchmarks import online as benchmark
+from plumbing.errors import UserError
 from speculative.drafters import model_drafter
 from speculative.engines.cached import CachedModel
-from speculative.errors import UserError
 from speculative.filters import to_distribution
 from speculative.sampling import autoregressive_sampling
 from training import online

@@ -10,9 +10,9 @@ import pytest
 from tiny import HPARAMS, ROOT, convert, random_params
 
 from gpt2 import gpt2
+from plumbing.errors import UserError
 from speculative.engines import packed
 from speculative.engines.packed import DTYPES, PackedEmbedding, PackedWeight, packer, store, widen
-from speculative.errors import UserError
 
 
 def random_weight(n_in, n_out, seed=0):

@@ -21,11 +21,12 @@ from test_flags import parse, refusal, refused
 
 import main
 from encoder import BYTE_TO_CHAR, END_OF_TEXT, Encoder
+from plumbing import files
+from plumbing.errors import UserError
 from speculative import costs, drafters
 from speculative.cli.display import SHOWN
 from speculative.cli.flags import DEMO, with_values
-from speculative.errors import UserError
-from speculative.measure import analysis, files
+from speculative.measure import analysis
 from speculative.measure import page as page_module
 from speculative.measure.details import N_TOP, likeliest
 from speculative.measure.document import document, token_ids

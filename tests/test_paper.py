@@ -8,8 +8,8 @@ from enumeration import output_distribution, random_model
 from matplotlib.figure import Figure
 
 from benchmarks import paper
+from plumbing.errors import UserError
 from speculative.drafters import model_drafter
-from speculative.errors import UserError
 from speculative.measure.analysis import leviathan_speedup
 from speculative.sampling import speculative_sampling
 

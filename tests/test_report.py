@@ -11,9 +11,10 @@ import pytest
 from test_flags import parse
 
 from encoder import BYTE_TO_CHAR, END_OF_TEXT, Encoder
+from plumbing import files
+from plumbing.errors import UserError
 from speculative.cli import display
-from speculative.errors import UserError
-from speculative.measure import files, report
+from speculative.measure import report
 from speculative.measure.document import document
 from speculative.measure.figures import figures
 from speculative.measure.recorder import Recorder, origins

@@ -10,7 +10,7 @@ import pytest
 from conftest import hugging_face_name, write_safetensors, write_tf
 
 import utils
-from speculative.errors import UserError
+from plumbing.errors import UserError
 from utils import checkpoint_shapes, load_encoder_hparams_and_params, load_hparams
 
 FORMS = {"tf": [utils.TF_INDEX, utils.TF_DATA], "safetensors": ["model.safetensors"]}

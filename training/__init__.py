@@ -1,5 +1,5 @@
 """Where the bundled pair comes from: python -m training pair FILES."""
 
-from speculative.cli import exits
+from plumbing import exits
 
 exits.begin_package()

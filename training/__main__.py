@@ -4,8 +4,8 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from speculative.cli.exits import guarded
-from speculative.errors import UserError
+from plumbing.errors import UserError
+from plumbing.exits import guarded
 
 COMMANDS = ("pair", "distil", "online", "heads")
 

@@ -16,13 +16,13 @@ from dataclasses import fields
 from functools import partial
 from pathlib import Path
 
-from speculative.cli import values
+from plumbing import arguments as values
+from plumbing.arguments import Parser
+from plumbing.errors import UserError
 from speculative.cli.models import check_vocabularies
-from speculative.cli.parser import Parser
 from speculative.cli.texts import read_prompts
 from speculative.engines import memory
 from speculative.engines.jax_engine import devices, keep_compiled
-from speculative.errors import UserError
 from training.divergences import DIVERGENCES
 from training.files import as_float16, check_new, read_vocabulary, save_model
 from training.recipe import N_HELD_OUT, ROUND, TEXTS, Model, Recipe, distil

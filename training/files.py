@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from speculative import checksums
-from speculative.errors import UserError
+from plumbing import checksums
+from plumbing.errors import UserError
 
 HUGGING_FACE = {"wte": "wte.weight", "wpe": "wpe.weight", "blocks": "h", "g": "weight", "w": "weight", "b": "bias"}
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from speculative.errors import UserError
+from plumbing.errors import UserError
 
 PATIENCE = 120  # seconds after which a checkpoint is due, also where nothing is evaluated yet
 SILENCE = 10  # seconds after which a step is shown

@@ -16,11 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from speculative.cli import values
-from speculative.cli.parser import Parser
+from plumbing import arguments as values
+from plumbing.arguments import Parser
+from plumbing.errors import UserError
 from speculative.engines import memory
 from speculative.engines.jax_engine import keep_compiled
-from speculative.errors import UserError
 from speculative.heads import FILE, MOST_HEADS, fingerprint
 from training.distil import load_on_device, read_beginnings
 from training.divergences import kl

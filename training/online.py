@@ -26,15 +26,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from speculative.cli import values
+from plumbing import arguments as values
+from plumbing.arguments import Parser
+from plumbing.errors import UserError
 from speculative.cli.models import create_model_fn
-from speculative.cli.parser import Parser
 from speculative.cli.texts import read_prompts
 from speculative.drafters import model_drafter
 from speculative.engines import memory
 from speculative.engines.jax_engine import keep_compiled
 from speculative.engines.packed import pack, packer
-from speculative.errors import UserError
 from speculative.filters import to_distribution
 from speculative.sampling import Step, speculative_sampling
 from training.distil import add_models, add_recipe, load_on_device, read_models

@@ -5,8 +5,8 @@ import json
 import numpy as np
 
 from encoder import END_OF_TEXT
+from plumbing.errors import UserError
 from speculative.cli.texts import read_text
-from speculative.errors import UserError
 
 
 def read_works(files):  # -> [text of a work]

@@ -10,11 +10,11 @@ from functools import partial
 import numpy as np
 
 from encoder import END_OF_TEXT, StreamDecoder
+from plumbing.errors import UserError
 from speculative.cli.display import Display
 from speculative.cli.flags import Options
 from speculative.drafters import drafter_names
 from speculative.engines import packed
-from speculative.errors import UserError
 from speculative.lookahead import AutoK
 from speculative.measure.recorder import Recorder
 from speculative.stop import completes

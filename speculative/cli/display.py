@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from tqdm import tqdm
 
 from encoder import Encoder, StreamDecoder
-from speculative.cli import exits
+from plumbing import exits
+from plumbing.files import ESCAPED, write_json, write_text
 from speculative.cli.flags import Options
 from speculative.engines import memory
 from speculative.measure import report
 from speculative.measure.document import document
 from speculative.measure.figures import figures
-from speculative.measure.files import ESCAPED, write_json, write_text
 from speculative.measure.machine import read_bandwidth
 from speculative.measure.page import page
 from speculative.measure.recorder import Iteration, Recorder, origins

@@ -4,14 +4,16 @@ import difflib
 import inspect
 import os
 import re
+import sys
 from collections.abc import Callable, Collection
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from plumbing import exits
+from plumbing.errors import UserError
 from speculative.cli import values
 from speculative.drafters import DRAFTERS
-from speculative.errors import UserError
 from speculative.typical import ALL
 
 
@@ -188,3 +190,16 @@ def usage(main: Callable) -> str:
             + ("" if default is None or default is False else f" [{default}]")
         )
     return "\n".join(lines)
+
+
+def run(main: Callable, doc: str) -> None:
+    """Calls main with the flags that were typed. Ends as exits.guarded does."""
+    import fire
+
+    def typed():
+        if {"-h", "--help"} & set(sys.argv[1:]):
+            print(f"{doc}\n{usage(main)}")
+        else:
+            fire.Fire(fire.decorators.SetParseFn(str)(main), command=with_values(sys.argv[1:]))
+
+    exits.guarded(typed)

@@ -5,17 +5,17 @@ from functools import partial
 
 import numpy as np
 
+from plumbing.errors import UserError
+from plumbing.official import WEIGHT_BYTES
 from speculative.cli import devices
 from speculative.cli.flags import Options
 from speculative.cli.trees import check_tree, create_tree_draft
 from speculative.drafters import Parts, drafter_names, make_drafter, needs_model, ngram_model
 from speculative.engines import memory, packed
 from speculative.engines.cached import CachedModel
-from speculative.errors import UserError
 from speculative.filters import to_distribution
 from speculative.heads import check_heads, head_model, load_heads
 from speculative.measure import verify
-from speculative.official import WEIGHT_BYTES
 from speculative.typical import certain, typical_target
 from utils import complete_folder, load_encoder_and_hparams, load_params, missing_files, model_folder
 
@@ -126,7 +126,7 @@ def check_disk(o: Options, sizes: Collection[str]) -> None:
     """Raises UserError where the weights that are to be downloaded do not fit on the disk together."""
     missing = [size for size in sizes if missing_files(model_folder(size, o.models_dir))]
     if missing:
-        from speculative.fetch import check_disk_space
+        from plumbing.fetch import check_disk_space
 
         check_disk_space(o.models_dir, sum(WEIGHT_BYTES.get(size, 0) for size in missing))
 

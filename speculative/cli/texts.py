@@ -2,9 +2,9 @@
 
 import json
 
+from plumbing.errors import UserError
+from plumbing.patience import notice
 from speculative.cli.flags import Options
-from speculative.errors import UserError
-from speculative.patience import notice
 
 MAX_TEXT_BYTES = 2**28  # so that no endless file, such as /dev/zero, fills the memory
 

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from types import SimpleNamespace
 
+from plumbing.errors import UserError
 from speculative.autotree import NODES, AutoTree
 from speculative.cli.flags import Options
 from speculative.drafters import Parts, drafter_names
-from speculative.errors import UserError
 from speculative.trees import (
     by_paths,
     first_tree_of,

@@ -1,78 +1,11 @@
-"""What a value may be: functions from what was typed to the value. A ValueError says what the value must be."""
+"""The types of values that the rooms of the method know."""
 
-import argparse
-import difflib
-import math
-import os
 import re
-from collections.abc import Callable
-from typing import Any
 
+from plumbing.arguments import *  # noqa: F403
+from plumbing.arguments import integer, one_of
 from speculative.drafters import drafter_names
-from speculative.errors import UserError
 from speculative.trees import MOST_NODES, n_nodes
-
-
-def text(value: str) -> str:
-    if not value:
-        raise ValueError("a text that is not empty")
-    try:  # bytes that Python could not decode, for it took them for ASCII maybe, arrive as halves of surrogate pairs
-        return value.encode("utf-8", "surrogateescape").decode("utf-8")
-    except UnicodeError:
-        raise ValueError("text in UTF-8") from None
-
-
-def path(value: str) -> str:
-    try:
-        # No system has longer ones, and os.path.realpath takes seconds over a million slashes.
-        if 0 < len(os.fsencode(value)) < 2**15 and "\0" not in value:
-            return value
-    except UnicodeError:  # half of a surrogate pair that stands for no byte either
-        pass
-    raise ValueError("the name of a file or folder")
-
-
-def folder_name(value: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}", value):
-        raise ValueError("a plain folder name such as 124M, without slashes")
-    return value
-
-
-def switch(value: str) -> bool:
-    if value not in ("True", "False"):
-        raise ValueError("given without a value")
-    return value == "True"
-
-
-def integer(at_least: int, at_most: int | None = None) -> Callable[[str], int]:
-    def parse(value):
-        limits = f"of at least {at_least}" if at_most is None else f"from {at_least} to {at_most}"
-        limits += " and at most 18 digits" if at_most is None and len(value) > 18 else ""
-        if not re.fullmatch(r"[+-]?[0-9]{1,18}", value) or not at_least <= int(value) <= (at_most or math.inf):
-            raise ValueError(f"a whole number {limits}")
-        return int(value)
-
-    return parse
-
-
-def number(must_be: str, allowed: Callable[[float], bool]) -> Callable[[str], float]:
-    def parse(value):
-        is_number = re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", value)
-        if not is_number or not math.isfinite(float(value)) or not allowed(float(value)):
-            raise ValueError(must_be)
-        return float(value)
-
-    return parse
-
-
-def one_of(*names: str) -> Callable[[str], str]:
-    def parse(value):
-        if value not in names:
-            near = difflib.get_close_matches(value, names, n=1)
-            raise ValueError(f"one of {', '.join(names)}" + (f" (did you mean {near[0]}?)" if near else ""))
-        return value
-
-    return parse
 
 
 def lookahead(value: str) -> int | str:
@@ -92,36 +25,11 @@ def tree(value: str) -> tuple[int, ...] | str:
     return tuple(map(int, widths))
 
 
-def source(value: str) -> str:
-    from speculative.fetch import check_url
-
-    try:
-        return value if value in ("openai", "huggingface") else check_url(value)
-    except UserError:
-        raise ValueError("openai, huggingface or an https address") from None
-
-
 def drafter(value: str) -> str:
     drafter_names(value)  # raises UserError, which says what there is
     return value
 
 
-def argument(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """One of these as the type of an argparse argument, whose message is lost unless the exception is argparse's."""
-
-    def checked(value):
-        try:
-            return parse(value)
-        except ValueError as must_be:
-            raise argparse.ArgumentTypeError(f"must be {must_be}, not {value!r:.80}") from None
-
-    return checked
-
-
-temperature = number("a number of at least 0", lambda value: value >= 0)
-share = number("a number above 0 and at most 1", lambda value: 0 < value <= 1)
-lenience = number("a number from 0.000001 to 1", lambda value: 1e-6 <= value <= 1)
-typical = number("a number from 0.000001 to 0.999999", lambda value: 1e-6 <= value <= 0.999999)
 dtype = one_of("float32", "bfloat16", "int8")
 draft_dtype = one_of("float32", "bfloat16", "int8", "auto")
 engine = one_of("numpy", "jax", "auto")

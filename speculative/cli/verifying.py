@@ -4,8 +4,8 @@ import itertools
 from dataclasses import replace
 from functools import partial
 
+from plumbing.exits import fail
 from speculative.cli.devices import create_decoder, runs_as_one_loop
-from speculative.cli.exits import fail
 from speculative.cli.flags import Options
 from speculative.cli.models import create_draft_fn, create_probs_fns, create_scoring_fn
 from speculative.cli.trees import tree_decoder, with_trees

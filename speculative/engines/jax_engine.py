@@ -27,8 +27,8 @@ from typing import Any
 
 import numpy as np
 
+from plumbing.errors import UserError, first_line
 from speculative.engines.cached import n_reusable
-from speculative.errors import UserError, first_line
 
 try:
     import jax

@@ -26,9 +26,9 @@ import numpy as np
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
+from plumbing.errors import UserError
 from speculative.engines.jax_engine import SMALL, Network, power_of_two
 from speculative.engines.jax_sampling import accept, greedy_sample, sample, to_distribution
-from speculative.errors import UserError
 from speculative.sampling import Step
 
 PROBED = 4  # calls at a time, where their costs are measured

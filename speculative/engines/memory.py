@@ -3,7 +3,7 @@
 import contextlib
 from pathlib import Path
 
-from speculative.errors import UserError
+from plumbing.errors import UserError
 from utils import parameter_count
 
 BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}

@@ -31,6 +31,8 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from plumbing.errors import UserError, first_line
+from plumbing.patience import after
 from speculative.engines.jax_engine import (
     DTYPES,
     JaxModel,
@@ -42,8 +44,6 @@ from speculative.engines.jax_engine import (
     map_params,
     quantise,
 )
-from speculative.errors import UserError, first_line
-from speculative.patience import after
 
 # Which axis of which tensor is split. c_attn is kept as [n_embd, 3, n_head, d_head] (its bias without the first), as a
 # device's share of its columns is not contiguous.

@@ -5,7 +5,7 @@ own policy forbids that, and any script but these.
 """
 
 if __name__ == "__main__":
-    from speculative.cli import exits
+    from plumbing import exits
 
     exits.begin()  # and what follows is slow
 
@@ -16,10 +16,10 @@ import os
 import re
 from pathlib import Path
 
-from speculative.errors import UserError
+from plumbing.errors import UserError
+from plumbing.files import check_writable, write_text
 from speculative.measure import report
 from speculative.measure.document import SCHEMA
-from speculative.measure.files import check_writable, write_text
 from speculative.measure.shape import is_run
 
 SCRIPTS = ("run.js", "text.js", "race.js", "glass.js", "why.js", "whatif.js")  # in web/; run.js is for all
@@ -56,7 +56,7 @@ def sha256(text: str) -> str:
 
 
 def main() -> None:
-    from speculative.cli.parser import Parser
+    from plumbing.arguments import Parser
 
     parser = Parser("A run as one page.", prog="python -m speculative.measure.page")
     parser.add_argument("run", help="what main.py --json FILE --details wrote")

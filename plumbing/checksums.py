@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from speculative.errors import UserError, first_line
+from plumbing.errors import UserError, first_line
 
 NAME = "checksums.json"
 MOST_BYTES = 2**20  # of the note itself

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from speculative.errors import UserError, first_line
+from plumbing.errors import UserError, first_line
 
 
 class Terminated(KeyboardInterrupt):
@@ -115,21 +115,6 @@ def watch_over():
                 end(number)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-def run(main: Callable, doc: str) -> None:
-    """Calls main with the flags that were typed. Ends as guarded() does."""
-    import fire
-
-    from .flags import usage, with_values
-
-    def typed():
-        if {"-h", "--help"} & set(sys.argv[1:]):
-            print(f"{doc}\n{usage(main)}")
-        else:
-            fire.Fire(fire.decorators.SetParseFn(str)(main), command=with_values(sys.argv[1:]))
-
-    guarded(typed)
 
 
 def guarded(action: Callable, interrupted: str = "interrupted") -> None:

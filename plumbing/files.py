@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 
-from speculative.errors import UserError
+from plumbing.errors import UserError
 
 ROOM = 2**20  # bytes, more than most runs need
 

@@ -24,9 +24,9 @@ import urllib3
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
-from speculative import checksums
-from speculative.errors import UserError, first_line
-from speculative.patience import VERIFYING, patience
+from plumbing import checksums
+from plumbing.errors import UserError, first_line
+from plumbing.patience import VERIFYING, patience
 
 TIMEOUT = (10, 30)  # seconds: until a server answers, and until the next bytes of a file arrive
 RETRIES, RETRIES_AT_START = 7, 2  # in a row that bring nothing new; the latter while there is no part of the file yet

@@ -1,0 +1,69 @@
+"""Imports point one way: main, then the method, then the network and its files, then the plumbing; and in no circle."""
+
+import ast
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+# From the top down. What stands in a line may import what stands there or below. A folder is all that lies in it and
+# in no other folder that is named.
+FLOORS = (
+    "benchmarks",
+    "training",
+    "main",
+    "speculative.cli",
+    "speculative.measure",
+    "speculative.engines",
+    "speculative",
+    "utils",
+    "encoder gpt2",
+    "plumbing",
+)
+FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names.split()}
+
+
+def module_name(path):
+    """speculative/engines/__init__.py -> speculative.engines"""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def floor(module):
+    """The number of the line in FLOORS; None for what is not ours."""
+    while module and module not in FLOOR:
+        module = module.rpartition(".")[0]
+    return FLOOR.get(module)
+
+
+PATHS = [path for name in FLOOR for path in [ROOT / f"{name}.py", *ROOT.glob(f"{name.replace('.', '/')}/**/*.py")]]
+SOURCES = {module_name(path): path for path in PATHS if path.is_file()}
+
+
+def imports(module):
+    """The modules of ours that a module names in an import, wherever that stands in it."""
+    found = set()
+    for node in ast.walk(ast.parse(SOURCES[module].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}: imports are written in full"
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in SOURCES else node.module for name in names}
+    return {name for name in found if floor(name) is not None} - {module}
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_no_module_imports_from_a_floor_above(module):
+    assert {name for name in imports(module) if floor(name) < floor(module)} == set()
+
+
+def test_there_is_no_circle():
+    try:
+        TopologicalSorter({module: imports(module) for module in SOURCES}).prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+def test_the_method_and_the_network_stand_alone():
+    assert imports("speculative.sampling") == imports("gpt2") == set()
