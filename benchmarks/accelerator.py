@@ -18,7 +18,7 @@ from plumbing import arguments as values
 from plumbing.errors import UserError
 from plumbing.exits import guarded
 from speculative.cli import texts
-from speculative.engines import jax_loop
+from speculative.engines.jax import loop as jax_loop
 from speculative.measure.analysis import largest_beta
 from speculative.measure.machine import read_bandwidth
 

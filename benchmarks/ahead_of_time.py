@@ -28,11 +28,11 @@ from benchmarks.common import Parser, count, table, write_results
 from plumbing import arguments as values
 from plumbing.errors import UserError, first_line
 from plumbing.exits import guarded
-from speculative.engines import jax_engine
-from speculative.engines.jax_engine import DTYPES
-from speculative.engines.jax_loop import DeviceDecoder
+from speculative.engines.jax import model as jax_model
+from speculative.engines.jax.loop import DeviceDecoder
+from speculative.engines.jax.model import DTYPES
+from speculative.engines.jax.sharding import place
 from speculative.engines.memory import OFFICIAL
-from speculative.engines.sharding import place
 from utils import build_params, checkpoint_shapes
 
 COLUMNS = """mesh copies B K kernels transfers all-reduces=all_reduces GB_moved=moved:.3f GB_of_weights=weights:.3f
@@ -72,7 +72,7 @@ def topology(text):
 def devices(topology):
     """Of a topology; without one, those that there are. Raises UserError where JAX or its plugin does not know it."""
     if not topology:
-        jax_engine.devices(1)  # which says so where JAX finds none
+        jax_model.devices(1)  # which says so where JAX finds none
         return jax.devices()
     try:
         if topology != "sm_90":

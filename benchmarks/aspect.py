@@ -19,7 +19,7 @@ from benchmarks.distillation import decoded
 from plumbing import arguments as values
 from plumbing.exits import guarded
 from speculative.cli.texts import read_prompts
-from speculative.engines.jax_engine import keep_compiled
+from speculative.engines.jax.model import keep_compiled
 from training.distil import RATE, load_on_device
 from training.files import as_float16
 from training.fit import make_train_step

@@ -28,7 +28,7 @@ from benchmarks.sweep import INK, draw
 from plumbing import arguments as values
 from plumbing.errors import UserError
 from plumbing.exits import guarded
-from speculative.engines import cached, packed
+from speculative.engines import packed, plain
 from speculative.measure.analysis import largest_beta, leviathan_operations, leviathan_speedup, leviathan_tokens
 from speculative.measure.machine import machine
 
@@ -45,7 +45,7 @@ def forward_of(size, dtype):
         run.length = n_past
         run(np.arange(n_rows), n_rows)
 
-    return forward, hparams, cached.n_bytes(params)
+    return forward, hparams, plain.n_bytes(params)
 
 
 # ---- Batch, context, operations --------------------------------------------------------------------------------------

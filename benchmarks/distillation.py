@@ -23,7 +23,7 @@ from benchmarks.sweep import COLORS, INK, draw
 from plumbing.errors import UserError
 from plumbing.exits import guarded
 from speculative.cli.texts import read_prompts
-from speculative.engines.jax_engine import keep_compiled
+from speculative.engines.jax.model import keep_compiled
 from speculative.measure.figures import counts
 from speculative.measure.machine import machine
 from training.distil import RATE, load_on_device, read_beginnings

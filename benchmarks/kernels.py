@@ -22,7 +22,7 @@ from benchmarks.common import MODELS, Parser, count, table, take_turns, write_re
 from gpt2 import gpt2
 from plumbing.errors import UserError
 from plumbing.exits import guarded
-from speculative.engines import cached, packed
+from speculative.engines import packed, plain
 from speculative.measure.machine import read
 from utils import load_encoder_hparams_and_params, model_folder
 
@@ -43,7 +43,7 @@ def measure(model, models_dir, weights, memory, rounds):
     """A row for COLUMNS. weights: a dtype, or NumPy."""
     convert = packed.packer(weights) if weights != "NumPy" else None
     _, hparams, params = load_encoder_hparams_and_params(model, models_dir, convert)
-    run, n_prefill = (packed.new_pass if convert else cached.PlainPass)(params, hparams), min(512, hparams["n_ctx"])
+    run, n_prefill = (packed.new_pass if convert else plain.PlainPass)(params, hparams), min(512, hparams["n_ctx"])
 
     def forward(n_rows, n_past=peers.CONTEXT, n_last=None):
         run.length = n_past
@@ -56,7 +56,7 @@ def measure(model, models_dir, weights, memory, rounds):
     if weights == "NumPy":
         slow["no_cache"] = partial(gpt2, np.arange(30), **params, n_head=hparams["n_head"])
     times = take_turns(tasks, rounds) | take_turns(slow, 3)
-    n_bytes, bandwidth = cached.n_bytes(params), memory.nbytes / times["read"]
+    n_bytes, bandwidth = plain.n_bytes(params), memory.nbytes / times["read"]
     more = 2 * 4 * hparams["n_layer"] * hparams["n_embd"] * (n_long - peers.CONTEXT)  # bytes of keys and values
     limits = {
         "limit_ms": 1e3 * n_bytes / bandwidth,

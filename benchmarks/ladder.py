@@ -14,7 +14,7 @@ from numba import njit
 
 from benchmarks.common import MODELS, Parser, count, table, take_turns
 from plumbing.exits import guarded
-from speculative.engines import cached, kernels, packed
+from speculative.engines import kernels, packed, plain
 from speculative.measure.machine import read
 from utils import load_encoder_hparams_and_params
 
@@ -89,14 +89,14 @@ def passes():
     for name in ("gpt2.py", *packed.DTYPES):
         convert = packed.packer(name) if name in packed.DTYPES else None
         _, hparams, params = load_encoder_hparams_and_params("tiny-target", str(MODELS), convert)
-        run = (packed.new_pass if convert else cached.PlainPass)(params, hparams)
+        run = (packed.new_pass if convert else plain.PlainPass)(params, hparams)
 
         def forward(n, run=run):
             run.length = 64
             run(np.arange(n), n)
 
         for n in (1, WINDOW):
-            found[f"bundled target, {name}, {n} row" + "s" * (n > 1)] = partial(forward, n), cached.n_bytes(params)
+            found[f"bundled target, {name}, {n} row" + "s" * (n > 1)] = partial(forward, n), plain.n_bytes(params)
     return found
 
 

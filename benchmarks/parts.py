@@ -15,7 +15,7 @@ from benchmarks.common import seconds
 from benchmarks.experts import OneThread
 from benchmarks.full_size import cut_model
 from gpt2 import gpt2
-from speculative.engines import cached, packed
+from speculative.engines import packed, plain
 
 CONTEXTS = (64, 1000)
 WEIGHTS = {"NumPy": "NumPy's products", "kernels": "the kernels' products"}
@@ -66,7 +66,7 @@ def timed_model(weights, spent):
 
     params, hparams = cut_model("1558M", 12, convert)
     n_head = hparams["n_head"]
-    cache = cached.KVCache(hparams["n_layer"], n_head, hparams["n_ctx"], hparams["n_embd"] // n_head)
+    cache = plain.KVCache(hparams["n_layer"], n_head, hparams["n_ctx"], hparams["n_embd"] // n_head)
     cache.keys[:] = cache.values[:] = 0  # of a text that was never read
     cache.layers = [partial(attend, layer) for layer in cache.layers]
 

@@ -55,7 +55,7 @@ def time_jax(folder, dtype, threads, rounds):
     """The JAX engine's forward pass, with exactly as many rows, and a cache twice as long as the context."""
     import jax
 
-    from speculative.engines.sharding import place
+    from speculative.engines.jax.sharding import place
     from utils import load_encoder_and_hparams, load_params
 
     folder = Path(folder)

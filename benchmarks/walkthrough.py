@@ -13,7 +13,7 @@ from benchmarks.common import MODELS, Parser
 from plumbing import files
 from plumbing.exits import guarded
 from speculative.drafters import model_drafter
-from speculative.engines.cached import CachedModel
+from speculative.engines.plain import CachedModel
 from speculative.filters import to_distribution
 from speculative.measure.recorder import Recorder
 from speculative.sampling import speculative_sampling

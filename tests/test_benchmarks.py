@@ -296,7 +296,7 @@ def test_kernels(tiny_pair, weights):
 def test_accelerator(monkeypatch, tiny_pair, capsys, tmp_path):
     accelerator = pytest.importorskip("benchmarks.accelerator")
     monkeypatch.setattr(accelerator, "device_bandwidth", lambda: 1e9)
-    monkeypatch.setattr("speculative.engines.jax_engine.keep_compiled", lambda: None)
+    monkeypatch.setattr("speculative.engines.jax.model.keep_compiled", lambda: None)
     pair = ["--models_dir", str(tiny_pair), "--draft_model_size", "draft", "--target_model_size", "target"]
     words = ["--K", "1", "--B", "2", "--n_tokens", "6", "--rounds", "1", "--n_prompts", "3", "--context", "9"]
     monkeypatch.setattr(sys, "argv", ["accelerator", *pair, *words, "--json", str(tmp_path / "results.json")])

@@ -11,8 +11,8 @@ from tiny import convert
 from gpt2 import gpt2
 from speculative.cli.flags import DEMO
 from speculative.drafters import model_drafter
-from speculative.engines.cached import CachedModel
 from speculative.engines.packed import new_pass, packer
+from speculative.engines.plain import CachedModel
 from speculative.filters import to_distribution
 from speculative.sampling import autoregressive_sampling, speculative_sampling
 from utils import load_params

@@ -18,8 +18,8 @@ from numba import njit
 import gpt2 as plain
 from plumbing.errors import UserError
 from speculative.engines import compiled, compiled_pass, elementwise, packed
-from speculative.engines.cached import CachedModel
 from speculative.engines.packed import DTYPES, packer
+from speculative.engines.plain import CachedModel
 from speculative.engines.team import Team
 
 HPARAMS = {"n_vocab": 261, "n_ctx": 96, "n_embd": 96, "n_head": 3, "n_layer": 3}

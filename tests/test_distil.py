@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from plumbing.errors import UserError
-from speculative.engines.cached import CachedModel
+from speculative.engines.plain import CachedModel
 from speculative.filters import to_distribution
 from training import distil, recipe, texts
 from training.divergences import DIVERGENCES

@@ -23,8 +23,8 @@ from speculative.drafters import (
     prompt_lookup,
     staged,
 )
-from speculative.engines.cached import CachedModel
 from speculative.engines.packed import new_pass, packer
+from speculative.engines.plain import CachedModel
 from speculative.filters import to_distribution
 from speculative.lookahead import AutoK
 from speculative.sampling import autoregressive_sampling, speculative_sampling

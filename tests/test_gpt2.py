@@ -9,7 +9,7 @@ from tiny import HPARAMS, logits_themselves, random_params, watched
 
 import gpt2 as gpt2_module
 from gpt2 import attention, gelu, gpt2, layer_norm, softmax
-from speculative.engines.cached import CachedModel, KVCache, PlainPass
+from speculative.engines.plain import CachedModel, KVCache, PlainPass
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from tiny import HPARAMS, convert, logits_themselves, one_hot, random_params
 import main
 from speculative.drafters import head_drafter
 from speculative.engines import packed
-from speculative.engines.cached import CachedModel, PlainPass
+from speculative.engines.plain import CachedModel, PlainPass
 from speculative.filters import to_distribution
 from speculative.heads import FILE, Heads, fingerprint, head_model
 from speculative.measure import verify

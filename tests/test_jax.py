@@ -23,12 +23,14 @@ from benchmarks.ahead_of_time import computations
 from plumbing.errors import UserError
 from speculative import filters
 from speculative.drafters import model_drafter
-from speculative.engines import jax_engine, jax_sampling, packed
-from speculative.engines.cached import CachedModel
-from speculative.engines.jax_engine import JaxModel, map_params
-from speculative.engines.jax_loop import DeviceDecoder, Difference, first_difference
-from speculative.engines.jax_sampling import accept
-from speculative.engines.sharding import place
+from speculative.engines import packed
+from speculative.engines.jax import model as jax_model
+from speculative.engines.jax import sampling as jax_sampling
+from speculative.engines.jax.loop import DeviceDecoder, Difference, first_difference
+from speculative.engines.jax.model import JaxModel, map_params
+from speculative.engines.jax.sampling import accept
+from speculative.engines.jax.sharding import place
+from speculative.engines.plain import CachedModel
 from speculative.measure.analysis import acceptance_chance, matching_chance
 from speculative.sampling import autoregressive_sampling, speculative_sampling
 
@@ -495,14 +497,14 @@ def test_the_first_difference_is_stated_with_its_margin():
 def test_compiled_programs_are_kept_on_disk(tmp_path):
     program = """if True:
         import sys, jax, numpy
-        from speculative.engines.jax_engine import keep_compiled
+        from speculative.engines.jax.model import keep_compiled
         keep_compiled(sys.argv[1])
         hits = []
         jax.monitoring.register_event_listener(lambda event, **_: hits.append(event.endswith("/cache_hits")))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
         print(jax.jit(lambda x: x * 2 + 1)(numpy.float32(3)), sum(hits))
     """
-    root = Path(jax_engine.__file__).parents[2]
+    root = Path(jax_model.__file__).parents[3]
     outputs = [
         subprocess.run(
             [sys.executable, "-c", program, str(tmp_path)], cwd=root, capture_output=True, text=True, check=True
@@ -523,7 +525,7 @@ def test_a_jax_that_cannot_be_imported_is_one_line(monkeypatch, error):
 
     monkeypatch.delitem(sys.modules, "jax")
     monkeypatch.setattr(sys, "meta_path", [Refuses(), *sys.meta_path])
-    spec = importlib.util.spec_from_file_location("speculative.engines.again", jax_engine.__file__)
+    spec = importlib.util.spec_from_file_location("speculative.engines.again", jax_model.__file__)
     with pytest.raises(UserError, match="pip install") as caught:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
     assert "\n" not in str(caught.value) and str(error).split("\n")[0] in str(caught.value)
@@ -531,15 +533,15 @@ def test_a_jax_that_cannot_be_imported_is_one_line(monkeypatch, error):
 
 def test_too_few_devices_are_one_line():
     with pytest.raises(UserError, match="--mesh 999 needs 999 devices"):
-        jax_engine.devices(999, "--mesh 999")
+        jax_model.devices(999, "--mesh 999")
 
 
 def test_a_platform_that_is_not_there_is_one_line():
-    program = "from speculative.engines.jax_engine import devices; from utils import UserError\n"
+    program = "from speculative.engines.jax.model import devices; from utils import UserError\n"
     program += "try: devices(1)\nexcept UserError as error: print(error)"
     result = subprocess.run(
         [sys.executable, "-c", program],
-        cwd=Path(jax_engine.__file__).parents[2],
+        cwd=Path(jax_model.__file__).parents[3],
         env={**os.environ, "JAX_PLATFORMS": "rocm"},
         capture_output=True,
         text=True,
@@ -549,5 +551,5 @@ def test_a_platform_that_is_not_there_is_one_line():
 
 
 def test_the_numpy_path_does_not_import_jax():
-    program = "import sys, main, speculative.engines.cached; sys.exit('jax' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], cwd=Path(jax_engine.__file__).parents[2]).returncode == 0
+    program = "import sys, main, speculative.engines.plain; sys.exit('jax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], cwd=Path(jax_model.__file__).parents[3]).returncode == 0

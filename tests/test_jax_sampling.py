@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from speculative import filters
-from speculative.engines import jax_sampling
-from speculative.engines.jax_sampling import accept, sample, to_distribution
+from speculative.engines.jax import sampling as jax_sampling
+from speculative.engines.jax.sampling import accept, sample, to_distribution
 
 N_VOCAB = 50257
 TAIL = 50000  # tokens, of 2e-7 each: 1% together

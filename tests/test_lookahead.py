@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from speculative import drafters, sampling
 from speculative.drafters import model_drafter
-from speculative.engines.cached import common_prefix
+from speculative.engines.plain import common_prefix
 from speculative.lookahead import AutoK
 from speculative.sampling import autoregressive_sampling, speculative_sampling
 

@@ -25,7 +25,8 @@ from speculative.sampling import Step
 pytest.importorskip("jax")
 import jax
 
-from speculative.engines import jax_engine, sharding
+from speculative.engines.jax import model as jax_model
+from speculative.engines.jax import sharding
 
 PROMPTS = ["the thing in", "a", "she was not in the house"]
 
@@ -112,7 +113,7 @@ def test_the_machine_names_the_device(run_json):
 
 @pytest.mark.slow  # compiles a loop for each of four lookaheads, twice
 def test_verify_has_a_form_for_this_engine(tiny_pair, monkeypatch, capsys):
-    from speculative.engines import jax_loop
+    from speculative.engines.jax import loop as jax_loop
 
     monkeypatch.setattr(verify, "verify", partial(verify.verify, draws=25))
     monkeypatch.setattr(verify, "PROMPTS", verify.PROMPTS[:1])
@@ -171,7 +172,7 @@ def test_a_model_that_does_not_fit_onto_the_device(run_json, monkeypatch, free, 
     """Whatever memory the machine itself has."""
     stats = None if free is None else {"bytes_limit": free + 500, "bytes_in_use": 500}
     device = SimpleNamespace(platform="gpu", memory_stats=lambda: stats)
-    monkeypatch.setattr(jax_engine, "devices", lambda n, flags="": [device])
+    monkeypatch.setattr(jax_model, "devices", lambda n, flags="": [device])
     monkeypatch.setattr(memory, "available", lambda: 0)
     o = parse(engine="jax", data_parallel=2, batch=4)
     hparams = {"n_vocab": 260, "n_ctx": 128, "n_embd": 12, "n_head": 3, "n_layer": 2}
@@ -247,10 +248,10 @@ def test_an_automatic_K_and_several_processes_exclude_each_other(monkeypatch):
 
 def test_greedy_texts_that_part_are_reported(monkeypatch):
     """By a model whose two best logits are 2 and 3 apart from one another by a margin of 0.25."""
-    from speculative.engines import jax_engine
+    from speculative.engines.jax import model as jax_model
 
     logits = np.array([0, 1, 4.25, 4.5], np.float32)
-    monkeypatch.setattr(jax_engine, "JaxModel", lambda network, to_probs: lambda x: logits[None])
+    monkeypatch.setattr(jax_model, "JaxModel", lambda network, to_probs: lambda x: logits[None])
     target = type("Target", (), {"network": None})
 
     def recorder(*samples):

@@ -16,7 +16,7 @@ import jax
 from benchmarks import online as benchmark
 from plumbing.errors import UserError
 from speculative.drafters import model_drafter
-from speculative.engines.cached import CachedModel
+from speculative.engines.plain import CachedModel
 from speculative.filters import to_distribution
 from speculative.sampling import autoregressive_sampling
 from training import online

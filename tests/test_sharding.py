@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from tiny import first_layer, logits_themselves, random_params
 
-from speculative.engines.cached import CachedModel
+from speculative.engines.plain import CachedModel
 
 # Five heads, which none of 2, 4 and 8 divides.
 HPARAMS = {"n_vocab": 50, "n_ctx": 32, "n_embd": 40, "n_head": 5, "n_layer": 2}
@@ -33,7 +33,7 @@ def models():
 
 
 def decode(network, draft, temperature):
-    from speculative.engines.jax_loop import DeviceDecoder
+    from speculative.engines.jax.loop import DeviceDecoder
 
     decoder = DeviceDecoder(network, draft, temperature=temperature, block=4)
     return [token for step in decoder.speculative(PROMPT, 16, 3, seed=1) for token in step.tokens]
@@ -43,8 +43,8 @@ def on_devices(devices):
     """What the tests below look at, for each number of devices."""
     import jax
 
-    from speculative.engines import sharding
-    from speculative.engines.jax_engine import JaxModel
+    from speculative.engines.jax import sharding
+    from speculative.engines.jax.model import JaxModel
 
     found = {}
     for n in devices:
@@ -78,7 +78,7 @@ PROMPTS = [PROMPT, [2, 7], [1, 8, 2, 8, 1, 8, 2, 8], [4], [5, 9], [0, 4, 5]]  # 
 
 
 def decode_batch(network, draft):
-    from speculative.engines.jax_loop import DeviceDecoder
+    from speculative.engines.jax.loop import DeviceDecoder
 
     decoder, texts = DeviceDecoder(network, draft, temperature=0.9, block=4), [[] for _ in PROMPTS]
     for rows in decoder.batch(PROMPTS, 12, 3, seed=1, n_batch=4):
@@ -89,7 +89,7 @@ def decode_batch(network, draft):
 
 def on_copies(shapes):
     """What the tests below look at, for each (copies of the models, devices of each copy)."""
-    from speculative.engines import sharding
+    from speculative.engines.jax import sharding
 
     found = {}
     for n_data, n_model in shapes:
@@ -113,7 +113,7 @@ def collectives(program):
 
 def in_two_processes():
     """Two devices in each of two processes."""
-    from speculative.engines import sharding
+    from speculative.engines.jax import sharding
 
     first = sharding.start_processes()
     import jax

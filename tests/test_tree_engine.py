@@ -8,7 +8,7 @@ from tiny import HPARAMS, convert, first_layer, logits_themselves, random_params
 
 from speculative.drafters import model_drafter
 from speculative.engines import packed
-from speculative.engines.cached import CachedModel, PlainPass, lineage
+from speculative.engines.plain import CachedModel, PlainPass, lineage
 from speculative.filters import to_distribution
 from speculative.sampling import autoregressive_sampling, speculative_sampling
 from speculative.trees import Tree, by_paths, model_tree, regular, tree_speculative_sampling

@@ -8,7 +8,7 @@ import pytest
 from tiny import broken_sampling, random_params
 
 from speculative.drafters import model_drafter
-from speculative.engines.cached import CachedModel, KVCache, PlainPass
+from speculative.engines.plain import CachedModel, KVCache, PlainPass
 from speculative.filters import to_distribution
 from speculative.lookahead import AutoK
 from speculative.measure.verify import BINS, Decoders, alike, detectable, flat, place, show, verify

@@ -22,7 +22,7 @@ from plumbing.errors import UserError
 from speculative.cli.models import check_vocabularies
 from speculative.cli.texts import read_prompts
 from speculative.engines import memory
-from speculative.engines.jax_engine import devices, keep_compiled
+from speculative.engines.jax.model import devices, keep_compiled
 from training.divergences import DIVERGENCES
 from training.files import as_float16, check_new, read_vocabulary, save_model
 from training.recipe import N_HELD_OUT, ROUND, TEXTS, Model, Recipe, distil

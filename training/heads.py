@@ -20,7 +20,7 @@ from plumbing import arguments as values
 from plumbing.arguments import Parser
 from plumbing.errors import UserError
 from speculative.engines import memory
-from speculative.engines.jax_engine import keep_compiled
+from speculative.engines.jax.model import keep_compiled
 from speculative.heads import FILE, MOST_HEADS, fingerprint
 from training.distil import load_on_device, read_beginnings
 from training.divergences import kl

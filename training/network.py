@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from speculative.engines import jax_engine
+from speculative.engines.jax import model as jax_model
 
-load_gpt2 = functools.cache(jax_engine.load_gpt2)  # one for all, so that what is compiled for it is compiled once
+load_gpt2 = functools.cache(jax_model.load_gpt2)  # one for all, so that what is compiled for it is compiled once
 
 
 def init_params(hparams, rng):

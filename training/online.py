@@ -33,7 +33,7 @@ from speculative.cli.models import create_model_fn
 from speculative.cli.texts import read_prompts
 from speculative.drafters import model_drafter
 from speculative.engines import memory
-from speculative.engines.jax_engine import keep_compiled
+from speculative.engines.jax.model import keep_compiled
 from speculative.engines.packed import pack, packer
 from speculative.filters import to_distribution
 from speculative.sampling import Step, speculative_sampling

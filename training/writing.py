@@ -6,7 +6,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from speculative.engines.jax_loop import to_distribution
+from speculative.engines.jax.loop import to_distribution
 
 
 class OneEach:

@@ -29,7 +29,7 @@ def choose_engine(o: Options) -> Options:
     engine = "numpy"
     if o.engine != "numpy":
         try:
-            from speculative.engines.sharding import start_processes
+            from speculative.engines.jax.sharding import start_processes
 
             if not start_processes():
                 sys.stdout, o = open(os.devnull, "w"), replace(o, json=None, html=None)  # noqa: SIM115
@@ -55,7 +55,7 @@ def choose_draft_dtype(draft_dtype: str, dtype: str, engine: str) -> str:
 
 def has_accelerator() -> bool:
     """Whether JAX computes elsewhere than on this CPU, in a memory of its own."""
-    from speculative.engines.jax_engine import devices
+    from speculative.engines.jax.model import devices
 
     try:
         return devices(1)[0].platform != "cpu"
@@ -76,7 +76,7 @@ def unused_accelerator() -> str | None:
 
 def free_memory(o: Options) -> int | None:
     """Bytes that a copy of the models may take on its devices; None where they do not tell."""
-    from speculative.engines.jax_engine import devices
+    from speculative.engines.jax.model import devices
 
     stats = devices(1)[0].memory_stats() or {}
     return o.mesh * (stats["bytes_limit"] - stats.get("bytes_in_use", 0)) if "bytes_limit" in stats else None
@@ -119,8 +119,8 @@ def create_loader(o: Options, n_prompt: int) -> Callable:
 
     Raises UserError where there are fewer.
     """
-    from speculative.engines.jax_engine import JaxModel, keep_compiled
-    from speculative.engines.sharding import make_mesh, place, place_draft
+    from speculative.engines.jax.model import JaxModel, keep_compiled
+    from speculative.engines.jax.sharding import make_mesh, place, place_draft
 
     keep_compiled()
     mesh = make_mesh(o.mesh, o.data_parallel)
@@ -146,7 +146,7 @@ def create_loader(o: Options, n_prompt: int) -> Callable:
 
 def create_decoder(o: Options, target_model, draft_model, temperature: float):
     """The DeviceDecoder of the options."""
-    from speculative.engines.jax_loop import DeviceDecoder
+    from speculative.engines.jax.loop import DeviceDecoder
 
     filters = {"top_k": o.top_k, "top_p": o.top_p, "draft_temperature": o.draft_temperature, "lenience": o.lenience}
     return DeviceDecoder(target_model.network, draft_model.network, temperature, **filters)
@@ -214,8 +214,8 @@ def greedy_differences(prompts: list, target_model, autoregressive: Recorder, sp
 
     autoregressive and speculative are the Recorders of both runs, with a sample for each prompt.
     """
-    from speculative.engines.jax_engine import JaxModel
-    from speculative.engines.jax_loop import first_difference
+    from speculative.engines.jax.loop import first_difference
+    from speculative.engines.jax.model import JaxModel
 
     model, lines = JaxModel(target_model.network, to_probs=lambda logits: logits), []
     for number, (x, *samples) in enumerate(

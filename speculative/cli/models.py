@@ -12,7 +12,7 @@ from speculative.cli.flags import Options
 from speculative.cli.trees import check_tree, create_tree_draft
 from speculative.drafters import Parts, drafter_names, make_drafter, needs_model, ngram_model
 from speculative.engines import memory, packed
-from speculative.engines.cached import CachedModel
+from speculative.engines.plain import CachedModel
 from speculative.filters import to_distribution
 from speculative.heads import check_heads, head_model, load_heads
 from speculative.measure import verify

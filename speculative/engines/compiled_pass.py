@@ -56,7 +56,7 @@ def fill(struct, values, keep):
 
 
 class CompiledPass:
-    """cached.PlainPass's twin: gpt2 with packed weights, and a cache of its own."""
+    """plain.PlainPass's twin: gpt2 with packed weights, and a cache of its own."""
 
     def __init__(self, params: dict, hparams: dict, team: Callable[[], Team]):
         """team() gives the threads of the next call."""

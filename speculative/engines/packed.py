@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from plumbing.errors import UserError
-from speculative.engines.cached import PlainPass, n_bytes
+from speculative.engines.plain import PlainPass, n_bytes
 
 DTYPES = {"float32": np.float32, "bfloat16": np.uint16, "int8": np.int8}  # how a weight is stored
 THREAD_BYTES = 2**23  # of weights for each thread at least: one that reads fewer costs more than it saves

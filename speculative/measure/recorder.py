@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from speculative.engines.cached import common_prefix
+from speculative.engines.plain import common_prefix
 from speculative.measure.analysis import acceptance_chance, matching_chance
 from speculative.measure.details import details
 from speculative.sampling import Step

@@ -27,8 +27,8 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from plumbing.errors import UserError
-from speculative.engines.jax_engine import SMALL, Network, power_of_two
-from speculative.engines.jax_sampling import accept, greedy_sample, sample, to_distribution
+from speculative.engines.jax.model import SMALL, Network, power_of_two
+from speculative.engines.jax.sampling import accept, greedy_sample, sample, to_distribution
 from speculative.sampling import Step
 
 PROBED = 4  # calls at a time, where their costs are measured

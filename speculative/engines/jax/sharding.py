@@ -33,7 +33,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from plumbing.errors import UserError, first_line
 from plumbing.patience import after
-from speculative.engines.jax_engine import (
+from speculative.engines.jax.model import (
     DTYPES,
     JaxModel,
     Matrix,

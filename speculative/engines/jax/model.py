@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from plumbing.errors import UserError, first_line
-from speculative.engines.cached import n_reusable
+from speculative.engines.plain import n_reusable
 
 try:
     import jax
