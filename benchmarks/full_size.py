@@ -34,6 +34,7 @@ import numpy as np
 from benchmarks.common import MODELS, Parser, seconds
 from encoder import BYTE_TO_CHAR
 from plumbing import arguments as values
+from plumbing import checksums
 from plumbing.errors import UserError, first_line
 from plumbing.exits import guarded
 from speculative import heads
@@ -146,6 +147,10 @@ def grow_model(small, folder, new, write):
         grown = {name: array for name, array in grow(norm, old, new) if name in norm}
         target = {"target": heads.fingerprint(new, {"g": grown["ln_f/g"], "b": grown["ln_f/b"]})}
         save_tensors(folder / heads.FILE, grow_heads(its_heads, old, new), target)
+    files = {path.name: checksums.describe(path) for path in folder.iterdir()}
+    checksums.note(
+        folder, files, stand_in=f"it computes what {small.name} does, at the shape and cost of {folder.name}"
+    )
 
 
 def cut_model(size, times, convert, seed=0):
@@ -176,6 +181,7 @@ def main():
             raise UserError(f"{out / there[0]} is there already: delete it, or name another folder")
         if needed > (free := shutil.disk_usage(out).free):
             raise UserError(f"{out} has {free / 1e9:.1f} GB of disk left, and {needed / 1e9:.1f} are needed")
+        print(f"writing {needed / 1e9:.1f} GB to {out}, in about half a minute", flush=True)
         with tempfile.TemporaryDirectory(dir=out) as unfinished:
             for size, small in GROWN.items():
                 took = seconds(partial(grow_model, small, Path(unfinished, size), hparams[size], writers[o.format]))

@@ -17,6 +17,7 @@ pytest.importorskip("jax")
 from benchmarks import full_size
 from encoder import END_OF_TEXT, get_encoder
 from gpt2 import gpt2
+from plumbing import checksums
 from plumbing.errors import UserError
 from speculative.cli.models import create_model_fn
 from speculative.filters import to_distribution
@@ -114,6 +115,13 @@ def test_the_vocabulary_keeps_its_ids_and_its_way_with_any_text(grown_pair):
             grown.id_to_bytes[i].decode("utf-8")
 
 
+def test_they_say_that_they_are_stand_ins(grown_pair):
+    assert checksums.stand_in(grown_pair / "target").startswith("it computes what tiny-target does")
+    for folder in grown_pair.iterdir():
+        names = {path.name for path in folder.iterdir()} - {checksums.NAME}
+        assert checksums.noted(folder) == {name: checksums.describe(folder / name) for name in names}
+
+
 def test_both_formats_hold_the_same(tmp_path, tiny_hparams, tiny_arrays):
     small = tmp_path / "small"
     small.mkdir()
@@ -164,7 +172,7 @@ def test_shapes_are_the_official_ones(command, tmp_path, capsys):
     assert [small for small, _, _ in noted.values()] == ["tiny-draft", "tiny-target"]
     assert {write for *_, write in noted.values()} == {full_size.write_tensorflow}
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"124M", "1558M"}
-    assert capsys.readouterr().out.startswith("124M: 124,439,808 parameters in 0 s\n1558M: ")
+    assert "\n124M: 124,439,808 parameters in 0 s\n1558M: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device"), UserError("no")])

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tqdm import tqdm
 
 from encoder import Encoder, StreamDecoder
-from plumbing import exits
+from plumbing import checksums, exits
 from plumbing.files import ESCAPED, write_json, write_text
 from speculative.cli.flags import Options
 from speculative.engines import memory
@@ -120,8 +120,11 @@ def show_report(
     prompts and input_ids: one prompt, or with --batch several, and their ids. runs: the autoregressive and the
     speculative one. models: the target, and the draft where there is one. differences: lines of the engine's own.
     """
+    sizes = [o.target_model_size, o.draft_model_size][: len(models)]
+    stand_ins = {size: checksums.stand_in(os.path.join(o.models_dir, size)) for size in sizes}
+    stand_ins = {size: what for size, what in stand_ins.items() if what}
     if o.json or o.html:
-        run = document(vars(o), encoder, prompts, input_ids, *runs)
+        run = document(vars(o), encoder, prompts, input_ids, *runs, stand_ins)
     if o.json:
         write_json(o.json, run)
     if o.html:
@@ -135,15 +138,15 @@ def show_report(
         show([("\n", None), *legend, ("\n", None)], o.color)
     f = figures(*runs)
     print()
-    for line in [*report.summary(f), *notes(o), *differences]:
+    for line in [*report.summary(f), *notes(o, stand_ins), *differences]:
         print(textwrap.fill(line, COLUMNS))
     if o.verbose:
         show_details(o, encoder, f, runs[1], models)
 
 
-def notes(o: Options) -> list[str]:
-    """What a reader has to know of runs with such flags."""
-    found = []
+def notes(o: Options, stand_ins: dict[str, str]) -> list[str]:
+    """What a reader has to know of runs with such flags. stand_ins: {model: what it is in place of the official one}"""
+    found = [f"Note: {size} is a stand-in for the official model: {what}." for size, what in stand_ins.items()]
     if o.lenience < 1 and o.temperature > 0:
         how = f"typical acceptance, ε = {o.typical:g}," if o.typical else f"lenience {o.lenience:g}"
         found.append(f"Note: with {how} the speculative text is not distributed as the target's.")

@@ -15,13 +15,15 @@ def document(
     input_ids: list,
     autoregressive: Recorder,
     speculative: Recorder,
+    stand_ins: dict[str, str] | None = None,
 ) -> dict:
     """options: every flag and its value. prompts and input_ids: one prompt, or with --batch several, and their ids.
+    stand_ins: {a model with an official name, but not the official weights: what it is instead}.
 
-    -> {schema, options, machine, prompts [{text, tokens}], prompt (the first of them), autoregressive {seconds,
-    samples}, speculative (likewise), figures}; a sample is {text, pieces, tokens, origins, iterations}. Seconds
-    throughout; None where a run was too short to measure something. Where the recorders kept details, the iterations
-    have them and vocabulary has the text of each token in them.
+    -> {schema, options, stand_ins, machine, prompts [{text, tokens}], prompt (the first of them), autoregressive
+    {seconds, samples}, speculative (likewise), figures}; a sample is {text, pieces, tokens, origins, iterations}.
+    Seconds throughout; None where a run was too short to measure something. Where the recorders kept details, the
+    iterations have them and vocabulary has the text of each token in them.
     """
     read = [{"text": p, "tokens": [int(token) for token in ids]} for p, ids in zip(prompts, input_ids, strict=True)]
     runs = {"autoregressive": autoregressive, "speculative": speculative}
@@ -30,6 +32,7 @@ def document(
     return {
         "schema": SCHEMA,
         "options": options,
+        "stand_ins": stand_ins or {},
         "machine": machine(options.get("engine", "numpy")),
         "prompt": read[0],
         "prompts": read,

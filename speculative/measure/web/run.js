@@ -144,10 +144,11 @@ function showHeader() {
       `${times(figures.speedup)} as fast: ${many(fast, "token")} in ${seconds(mine)}, one by one ` +
         `${slow === fast ? "" : `${slow} `}in ${seconds(autoregressive)}.`,
     );
+  const model = (size) => (run.stand_ins?.[size] ? `${size}, a stand-in: ${run.stand_ins[size]}` : size);
   const optional = { top_k: "top-k", top_p: "top-p", draft_temperature: "draft temperature", stop: "stop text" };
   define(byId("facts"), [
-    ["draft", /model|staged/.test(options.drafter) ? options.draft_model_size : "no model"],
-    ["target", options.target_model_size],
+    ["draft", /model|staged/.test(options.drafter) ? model(options.draft_model_size) : "no model"],
+    ["target", model(options.target_model_size)],
     ["drafter", options.drafter],
     ["lookahead K", options.K],
     ["temperature", options.temperature],

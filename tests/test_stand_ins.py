@@ -1,0 +1,70 @@
+"""A model with an official name that is not the official one says so: in its folder and in a run."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import main
+import utils
+from plumbing import checksums
+from plumbing.errors import UserError
+
+SMALL = Path(utils.__file__).parent / "models" / "tiny-draft"
+WORDS = "it computes what tiny-draft does"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A stand-in for 124M."""
+    folder = tmp_path / "124M"
+    shutil.copytree(SMALL, folder)
+    checksums.note(folder, {}, stand_in=WORDS)
+    return folder
+
+
+def test_the_note_keeps_it(folder):
+    assert checksums.stand_in(folder) == WORDS and checksums.stand_in(SMALL) == ""
+    assert checksums.noted(folder) == checksums.noted(SMALL)
+    checksums.note(folder, {"hparams.json": checksums.describe(folder / "hparams.json")})
+    assert checksums.stand_in(folder) == WORDS
+
+
+def check(folder):
+    utils.main(["check", folder.name, "--models_dir", str(folder.parent)])
+
+
+def test_it_is_not_held_against_the_official_files(folder, capsys):
+    check(folder)
+    out = capsys.readouterr().out
+    assert out.startswith(f"{folder} is a stand-in: {WORDS}\n") and "DAMAGED" not in out and out.count("ok  ") == 4
+    checksums.note(folder, {"vocab.bpe": {"bytes": 1, "sha256": ""}})
+    with pytest.raises(SystemExit):
+        check(folder)
+    assert f"DAMAGED  {folder / 'vocab.bpe'}" in capsys.readouterr().out
+
+
+def test_without_these_words_it_is(folder, capsys):
+    shutil.copy(SMALL / checksums.NAME, folder)
+    with pytest.raises(SystemExit):
+        check(folder)
+    assert "encoder.json: not the official file" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", ["\x1b[2J", "two\nlines", "x" * 201, 5, {"bytes": 1}, None])
+def test_what_cannot_be_shown_is_refused(folder, words):
+    (folder / checksums.NAME).write_text(json.dumps({checksums.STAND_IN: words}), encoding="utf-8")
+    with pytest.raises(UserError, match=r"checksums.json: damaged"):
+        checksums.stand_in(folder)
+
+
+def test_a_run_names_it(folder, tmp_path, capsys):
+    paths = tmp_path / "run.json", tmp_path / "run.html"
+    shutil.copytree(SMALL, tmp_path / "other")
+    flags = {"models_dir": str(tmp_path), "target_model_size": "124M", "draft_model_size": "other"}
+    main.main(prompt="It was", n_tokens_to_generate=4, json=str(paths[0]), html=str(paths[1]), **flags)
+    out = " ".join(capsys.readouterr().out.split())
+    assert f"Note: 124M is a stand-in for the official model: {WORDS}." in out and "other is" not in out
+    assert json.loads(paths[0].read_text(encoding="utf-8"))["stand_ins"] == {"124M": WORDS}
+    assert WORDS in paths[1].read_text(encoding="utf-8")
