@@ -192,7 +192,7 @@ def test_both_models_or_none(command, monkeypatch, tmp_path, error):
 
 def test_a_full_disk_is_said_beforehand(command, monkeypatch, tmp_path):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(9e9, 3e9, 6e9))
-    with pytest.raises(UserError, match=r"has 6\.0 GB of disk left, and 6\.7 are needed"):
+    with pytest.raises(UserError, match=r"has 6\.0 GB of disk left, and 6\.8 are needed"):
         command(tmp_path)
     assert not list(tmp_path.iterdir())
 
