@@ -7,12 +7,9 @@ import sys
 import tempfile
 
 from plumbing.errors import UserError
+from plumbing.terminal import ESCAPED
 
 ROOM = 2**20  # bytes, more than most runs need
-
-# json itself escapes those below 32; the others are control characters and what turns the direction of text.
-OBEYED = (*range(0x7F, 0xA0), 0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
-ESCAPED = {code: f"\\u{code:04x}" for code in OBEYED}
 
 
 def check_writable(path: str) -> None:

@@ -1,6 +1,9 @@
 """How runs end when they are told to, when the disk is full and when models write what a terminal would obey."""
 
+import errno
 import json
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +14,8 @@ from pathlib import Path
 import pytest
 
 import main
+from plumbing import exits
+from plumbing.terminal import SHOWN
 from speculative.cli import display, verifying
 from speculative.engines import packed
 from speculative.measure.verify import Check
@@ -25,7 +30,7 @@ ENDINGS = [(signal.SIGINT, "interrupted", 130), (signal.SIGTERM, "terminated", 1
 
 def run_and_signal(code, number):
     """Runs code until it prints "ready" -> (exit status, standard output after that, standard error)."""
-    code = "from plumbing import exits\n" + code
+    code = "from plumbing import exits, signals\n" + code
     process = subprocess.Popen(
         [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -77,7 +82,7 @@ def test_a_signal_ends_code_in_c(number, word, status):
     """Which would go on for hours before Python hears of it; what is to be said is said all the same."""
     code = """
 import hashlib
-exits.LAST_WORDS.append(lambda: print("so far"))
+signals.LAST_WORDS.append(lambda: print("so far"))
 exits.guarded(lambda: print("ready", flush=True) or hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1))
 """
     assert run_and_signal(code, number) == (status, "so far\n", f"{word}\n")
@@ -97,15 +102,119 @@ def test_sigterm_while_decoding_shows_the_text_so_far(tiny_pair):
     assert (line + out).endswith("\n")
 
 
-@pytest.mark.parametrize("megabytes", [40, 100, 150, 300, 450, 590])
-def test_too_few_addresses_to_start_with_are_one_line(megabytes):
-    """With 40 MB, hardly more than Python itself takes; with 450, SciPy's BLAS would try again for ever."""
+EVERY_LINE = """
+import os, signal, sys
+from plumbing import exits, signals
+
+number, n_lines = int(sys.argv[1]), 0
+
+def count(frame, event, arg):
+    global n_lines
+    if frame.f_globals.get("__name__") not in ("plumbing.exits", "plumbing.signals", "plumbing.terminal"):
+        return None
+    if event == "line" and signal.getsignal(number) is signals.hear:
+        n_lines += 1
+        if n_lines == at:
+            signal.raise_signal(number)
+    return count
+
+for at in range(1, 1000):
+    n_lines = 0
+    sys.stdout.flush()
+    if not (child := os.fork()):
+        sys.settrace(count)
+        exits.guarded(lambda: None)
+        os._exit(0)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print(status)
+    if status == 0:  # all lines were passed
+        break
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize(("number", "word", "status"), ENDINGS)
+def test_a_signal_at_any_line_of_our_own_is_one_line(number, word, status):
+    """From the first moment at which it raises an exception, until it is ignored."""
+    done = subprocess.run(
+        [sys.executable, "-c", EVERY_LINE, str(int(number))], cwd=ROOT, capture_output=True, text=True
+    )
+    *statuses, last = map(int, done.stdout.split())
+    assert last == 0 and len(statuses) > 20 and set(statuses) == {status}
+    assert done.stderr == f"{word}\n" * len(statuses)
+
+
+# ---- What the machine does not give ----------------------------------------------------------------------------------
+
+
+def limited(name, value):
+    """What `python main.py --demo` comes to, where a limit of its process is so low."""
     resource = pytest.importorskip("resource")
-    limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (megabytes * 2**20,) * 2)  # noqa: E731
+    limit = lambda: resource.setrlimit(getattr(resource, name), (value, value))  # noqa: E731
     command = [sys.executable, "main.py", "--demo"]
     done = subprocess.run(command, cwd=ROOT, preexec_fn=limit, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "") and done.stderr.count("\n") == 1
-    assert done.stderr.startswith("error: `ulimit -v` gives")
+    return done.stderr
+
+
+@pytest.mark.parametrize("megabytes", [40, 590])
+def test_too_few_addresses_to_start_with_are_one_line(megabytes):
+    """With 40 MB, hardly more than Python itself takes; with 450, SciPy's BLAS would try again for ever."""
+    assert limited("RLIMIT_AS", megabytes * 2**20).startswith("error: `ulimit -v` gives")
+
+
+@pytest.mark.parametrize("kilobytes", [100_000, 150_000])
+def test_too_little_data_to_start_with_is_one_line(kilobytes):
+    """With 150,000, SciPy's BLAS would try again for ever."""
+    assert limited("RLIMIT_DATA", kilobytes * 2**10).startswith("error: `ulimit -d` gives")
+
+
+def test_too_few_files_are_one_line():
+    assert "Too many open files" in limited("RLIMIT_NOFILE", 5)
+
+
+def raises(error):
+    def action():
+        raise error
+
+    return action
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (RuntimeError("can't start new thread"), "can't start new thread: `ulimit -a` shows"),
+        (
+            BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"),
+            "Resource temporarily unavailable: `ulimit",
+        ),
+        (OSError(errno.EMFILE, "Too many open files"), "Too many open files: `ulimit -a` shows"),
+    ],
+)
+def test_too_few_processes_or_files_are_one_line(error, line, capsys):
+    with pytest.raises(SystemExit) as end:
+        exits.guarded(raises(error))
+    assert end.value.code == 2 and capsys.readouterr().err.startswith(f"error: {line}")
+
+
+# ---- The last resort -------------------------------------------------------------------------------------------------
+
+
+def test_what_no_one_foresaw_is_one_line(capsys):
+    """Its kind, its text, how to see more, and a status of its own."""
+    with pytest.raises(SystemExit) as end:
+        exits.guarded(raises(ZeroDivisionError("division by\nzero\033[2J")))
+    line = "error: ZeroDivisionError: division by; python -X dev in place of python shows where\n"
+    assert (end.value.code, *capsys.readouterr()) == (1, "", line)
+
+
+@pytest.mark.parametrize("when", ["exits.begin(); 1 / 0", "exits.guarded(lambda: 1 / 0)"])
+def test_how_to_see_more_of_it(when):
+    for words, shows in (([], False), (["-X", "dev"], True)):
+        command = [sys.executable, *words, "-c", f"from plumbing import exits; {when}"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (1, "") and ("Traceback" in done.stderr) == shows
+        assert done.stderr.splitlines()[-1].startswith("error: ZeroDivisionError: division by zero; ")
 
 
 # ---- The compiler's cache --------------------------------------------------------------------------------------------
@@ -139,7 +248,40 @@ def test_verify_names_the_cause_without_numba(monkeypatch):
 
 # ---- Control characters ----------------------------------------------------------------------------------------------
 
-OBEYED = [chr(code) for code in display.SHOWN]
+OBEYED = [chr(code) for code in SHOWN]
+
+
+def test_no_print_can_forget_it(capsys):
+    """Whatever a command prints, on either stream and by whichever method; but a bar's return to its line's beginning
+    stays, and so do the colours of rich."""
+    from rich.console import Console
+
+    text = "".join(OBEYED) + "é東\n\t"
+
+    def action():
+        for stream in (sys.stdout, sys.stderr):
+            print(text, file=stream)
+            stream.writelines([text, text])
+            stream.write(f"\r{text}")
+        Console(force_terminal=True, color_system="standard").print("[red]red[/red]")
+
+    exits.guarded(action)
+    out, err = capsys.readouterr()
+    assert "\033[31mred\033[0m" in out
+    for stream in (out.partition("\033")[0], err):
+        assert stream.count("\r") == 1 and stream.count("é東\n\t") == 4
+        assert_none_is_obeyed(stream.replace("\r", ""), "")
+
+
+def test_nothing_goes_round_the_streams():
+    """What writes to a descriptor or to Python's own streams is for the last words of a process alone."""
+    round_about = re.compile(r"os\.write\(|sys\.__std\w+__|\.buffer\.write|Console\([^)]*file=sys")
+    found = {
+        str(path.relative_to(ROOT))
+        for path in ROOT.glob("**/*.py")
+        if not {"tests", ".venv"} & set(path.relative_to(ROOT).parts) and round_about.search(path.read_text("utf-8"))
+    }
+    assert found == {"plumbing/signals.py", "speculative/engines/jax/sharding.py"}
 
 
 @pytest.mark.parametrize("words", ["", "--quiet", "--stream", "--color", "--verbose", "--color --stream", "--verify"])

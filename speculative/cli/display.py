@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from tqdm import tqdm
 
 from encoder import Encoder, StreamDecoder
-from plumbing import checksums, exits
-from plumbing.files import ESCAPED, write_json, write_text
+from plumbing import checksums
+from plumbing.files import write_json, write_text
+from plumbing.signals import LAST_WORDS
+from plumbing.terminal import SHOWN
 from speculative.cli.flags import Options
 from speculative.engines import memory
 from speculative.measure import report
@@ -25,11 +27,6 @@ COLUMNS = 110
 # A colour, and for those who do not tell colours apart something else: bold, underlined, or neither.
 STYLES = {"accepted": "green", "accepted: ngram": "magenta italic", "accepted: prompt_lookup": "blue italic"}
 STYLES |= {"resampled": "red underline", "bonus": "cyan bold", "autoregressive": "yellow"}
-
-# Control characters that a model may write, and those that turn the direction of text, are shown and not obeyed.
-SHOWN = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"} | {127: "\u2421"}
-SHOWN |= {code: f"\\x{code:02x}" for code in range(0x80, 0xA0)}
-SHOWN = ESCAPED | SHOWN
 
 
 class Display:
@@ -50,12 +47,12 @@ class Display:
 
     def __enter__(self) -> "Display":
         print(f"\n{self.title}\n{'-' * len(self.title)}", flush=True)
-        exits.LAST_WORDS.append(self.print_texts)
+        LAST_WORDS.append(self.print_texts)
         return self
 
     def __exit__(self, kind, *_) -> None:
         self.bar.close()
-        exits.LAST_WORDS.remove(self.print_texts)
+        LAST_WORDS.remove(self.print_texts)
         if kind and issubclass(kind, KeyboardInterrupt):
             self.print_texts()
 

@@ -33,6 +33,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from plumbing.errors import UserError, first_line
 from plumbing.patience import after
+from plumbing.terminal import Shown
 from speculative.engines.jax.model import (
     DTYPES,
     JaxModel,
@@ -115,13 +116,14 @@ def end(line: str) -> None:
 def keep_stdout() -> None:
     """From now on only Python writes to standard output. Gloo, which links the processes on CPUs, prints there, from
     C++: that goes to standard error."""
-    if sys.stdout is not sys.__stdout__ or sys.stdout.fileno() != 1:
+    stdout = getattr(sys.stdout, "stream", sys.stdout)
+    if stdout is not sys.__stdout__ or stdout.fileno() != 1:
         return
     sys.stdout.flush()
     ours = os.dup(1)
     os.dup2(2, 1)
-    kept = {"encoding": sys.stdout.encoding, "errors": sys.stdout.errors}
-    sys.stdout = open(ours, "w", buffering=1 if sys.stdout.line_buffering else -1, **kept)  # noqa: SIM115
+    kept = {"encoding": stdout.encoding, "errors": stdout.errors}
+    sys.stdout = Shown(open(ours, "w", buffering=1 if stdout.line_buffering else -1, **kept))  # noqa: SIM115
 
 
 def place(
