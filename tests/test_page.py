@@ -594,6 +594,11 @@ def test_text_is_data(show):
     assert driver.execute_script("return document.images.length + document.scripts.length") == 2
     every = "".join(map(chr, [*range(0x250), *range(0x600, 0x620), *range(0x2000, 0x2070)]))
     assert driver.execute_script("return shown(arguments[0])", every) == every.translate(SHOWN)
+    run["options"][every] = every
+    run["figures"]["by_proposer"] = {every: [2, 1]}
+    driver = show(page(run))
+    driver.execute_script("for (const script of [...document.scripts]) script.remove()")
+    assert not set(driver.execute_script("return document.body.textContent")) & {*map(chr, SHOWN)}
 
 
 def test_a_token_is_chosen_by_a_click_or_by_hand(show):

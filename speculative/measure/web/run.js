@@ -5,7 +5,7 @@ const { options, figures, report } = run;
 const [plain] = run.autoregressive.samples;
 const [speculative] = run.speculative.samples;
 
-// ---- Elements. Whatever comes from the model or the user becomes a text node, never markup. -------------------------
+// ---- Elements. Whatever comes from the model or the user becomes a text node, never markup, and none is obeyed. -----
 
 const byId = (id) => document.getElementById(id);
 
@@ -15,7 +15,8 @@ function make(tag, ...children) {
   const node = document.createElement(name);
   node.classList.add(...classes);
   for (const child of children) {
-    if (typeof child === "string" || child instanceof Node) node.append(child);
+    if (typeof child === "string") node.append(shown(child));
+    else if (child instanceof Node) node.append(child);
     else for (const [key, value] of Object.entries(child)) set(node, key, value);
   }
   return node;
@@ -58,7 +59,7 @@ function table(caption, columns, rows, marked = []) {
 }
 
 function define(list, pairs) {
-  list.append(...pairs.map(([name, value]) => make("div", make("dt", name), make("dd", shown(String(value))))));
+  list.append(...pairs.map(([name, value]) => make("div", make("dt", name), make("dd", String(value)))));
 }
 
 // ---- Words and numbers ----------------------------------------------------------------------------------------------
@@ -133,7 +134,7 @@ const proposers = [...new Set(iterations.flatMap((i) => i.tokens.map((t) => t.pr
 function tokenSpan({ text, origin, proposer }, attributes = {}) {
   const blank = text === "" ? "part" : /^\n+$/.test(text) ? "newline" : "";
   const by = proposers.length > 1 ? proposer : undefined;
-  return make(`span.token.${origin}.${blank}`, { ...attributes, "data-by": by }, shown(text));
+  return make(`span.token.${origin}.${blank}`, { ...attributes, "data-by": by }, text);
 }
 
 function showHeader() {
