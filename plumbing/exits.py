@@ -16,6 +16,7 @@ from plumbing.limits import too_low
 from plumbing.signals import ENDINGS, end, ignore_signals, interruption, leave, listen, number_heard, unraisable
 from plumbing.terminal import Shown, one_line
 
+VERSION = "1.0.0"  # where pyproject.toml and --version find it
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.EAGAIN)  # no more files, no more processes
 
 

@@ -1,0 +1,40 @@
+"""What pyproject.toml says of the project agrees with what is there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from plumbing import exits
+
+ROOT = Path(__file__).parents[1]
+tomllib = pytest.importorskip("tomllib")
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = SETTINGS["project"]
+
+
+def names(lines):
+    return {re.match(r"[\w-]+", line)[0] for line in lines}
+
+
+def test_with_all_extras_it_is_requirements_txt():
+    lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    extras = [name for extra in PROJECT["optional-dependencies"].values() for name in extra]
+    assert names(PROJECT["dependencies"] + extras) == names(line for line in lines if not line.startswith("#"))
+
+
+def test_what_is_large_is_an_extra():
+    assert not names(PROJECT["dependencies"]) & {"tensorflow", "tensorflow-cpu", "jax", "matplotlib", "scipy"}
+
+
+def test_its_modules_are_those_that_are_there():
+    packaged = SETTINGS["tool"]["setuptools"]
+    assert sorted(packaged["py-modules"]) == sorted(path.stem for path in ROOT.glob("*.py"))
+    folders = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    assert {name.rstrip("*") for name in packaged["packages"]["find"]["include"]} <= folders
+
+
+def test_its_version_stands_in_one_place():
+    module, _, name = SETTINGS["tool"]["setuptools"]["dynamic"]["version"]["attr"].rpartition(".")
+    assert module == exits.__name__
+    assert re.fullmatch(r"[0-9]+\.[0-9]+\.[0-9]+", getattr(exits, name))
