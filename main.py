@@ -11,39 +11,18 @@ if __name__ == "__main__":
 
 import numpy as np
 
-from plumbing.files import check_writable
-from speculative.autotree import AutoTree
-from speculative.cli import devices
-from speculative.cli.display import Display, show_report
-from speculative.cli.flags import parse_options, run
-from speculative.cli.models import create_draft_fn, create_scoring_fn, load_models
-from speculative.cli.texts import choose_prompts, read_ngram_text
-from speculative.cli.verifying import verify_models
-from speculative.lookahead import AutoK
-from speculative.measure.recorder import Recorder
+from speculative.cli.devices import choose_engine
+from speculative.cli.display import Display, check_output, run_batch_fn, show_report
+from speculative.cli.flags import check_engine, parse_options, run
+from speculative.cli.load import encode, load
+from speculative.cli.prompts import choose_prompts
+from speculative.cli.verifying import verify_pair
+from speculative.measure.recorder import Recorder, origins
 from speculative.sampling import autoregressive_sampling, max_fn, sample, speculative_sampling
 from speculative.stop import until_stop
-from speculative.trees import regular, tree_speculative_sampling
 
 # The blog's names, from where the blog has them.
 __all__ = ["autoregressive_sampling", "main", "max_fn", "sample", "speculative_sampling"]
-
-
-def run_sampling_fn(title, decode_fn, o, encoder, prompt):
-    """Decodes o.n_samples times and prints the blog's lines -> the Recorder of what happened.
-
-    decode_fn(rng, recorder) -> Steps. Each sample has a generator of its own, the same ones for both decoders.
-    """
-    recorder = Recorder(o.lenience, details=o.details or bool(o.html))
-    with Display(title, o, encoder, o.n_samples) as display:
-        for number in range(o.n_samples):
-            rng = np.random.default_rng([o.seed, number] if number else o.seed)  # the first is the blog's
-            display.begin(prompt)
-            for step in recorder.watch(until_stop(decode_fn(recorder.rng(rng), recorder), encoder, o.stop)):
-                display.push(step, proposers=recorder.now.proposers)
-            display.end()
-    display.print_time(recorder.seconds)
-    return recorder
 
 
 def main(
@@ -57,49 +36,48 @@ def main(
     seed: int = 123,
     **more_flags,
 ) -> None:
-    """The blog's parameters and defaults; speculative/cli/flags.py has the others."""
-    flags = {name: value for name, value in locals().items() if name != "more_flags"}
-    o = parse_options(**flags, **more_flags)
-    for path in filter(None, (o.json, o.html)):
-        check_writable(path)
-    o = devices.choose_engine(o)
-    prompts, ngram_text = choose_prompts(o), read_ngram_text(o)  # one prompt, but for --batch
-    encoder, input_ids, target_model, draft_model = load_models(o, prompts)
+    """The blog's parameters and defaults; each room of speculative/ declares its others."""
+    blogs = {name: value for name, value in locals().items() if name != "more_flags"}
+    o = parse_options(main, **blogs, **more_flags)
+    o = check_engine(o._replace(engine=choose_engine(o.engine)))
+    o = check_output(o)
+    prompts = choose_prompts(o)  # one, but for --batch
+
+    # load both models
+    pair = load(o, prompts)
     if o.verify:
-        return verify_models(o, encoder, target_model, draft_model, *input_ids, ngram_text)
+        return verify_pair(o, pair, *prompts)
+    input_ids = [encode(pair.encoder, prompt) for prompt in prompts]
+    pair.ready(input_ids, o.n_tokens_to_generate, batch=o.batch, timed=bool(o.json or not o.quiet), stop=o.stop)
 
-    if devices.runs_as_one_loop(o):
-        autoregressive_decode, speculative_decode = devices.decode_fns(o, encoder, input_ids, target_model, draft_model)
-    else:
-        [x], N, auto = input_ids, o.n_tokens_to_generate, AutoTree() if o.tree else AutoK()
-        create_draft = create_draft_fn(o, encoder, (target_model, draft_model), o.temperature, ngram_text)
+    # decode with each sampler
+    run_fn = run_batch_fn if o.batch > 1 else run_sampling_fn
+    runs = [
+        run_fn("Autoregressive Decode", pair.autoregressive, o, pair, prompts, input_ids),
+        run_fn("Speculative Decode", pair.speculative, o, pair, prompts, input_ids),
+    ]
 
-        def autoregressive_decode(rng, recorder):
-            return autoregressive_sampling(x, recorder.target(target_model), N, rng)
+    # say what came of it
+    show_report(o, pair, prompts, runs)
 
-        def speculative_decode(rng, recorder):
-            draft = recorder.draft(create_draft(rng))
-            scoring = create_scoring_fn(o, target_model)
-            target = recorder.target(scoring.tree if o.tree else scoring)
-            if "auto" in (o.K, o.tree):
-                return auto.decode(x, draft, target, N, rng, lenience=o.lenience)
-            if o.tree:
-                return tree_speculative_sampling(x, draft, target, N, regular(o.tree), rng, lenience=o.lenience)
-            return speculative_sampling(x, draft, target, N, o.K, rng, lenience=o.lenience)
 
-    models = [model for model in (target_model, draft_model) if model]
-    runs = []
-    for title, decode_fn in (
-        ("Autoregressive Decode", autoregressive_decode),
-        ("Speculative Decode", speculative_decode),
-    ):
-        for model in models:
-            model.forget()  # both decoders start with an empty cache
-        if o.batch > 1:
-            runs.append(devices.run_batch_fn(title, decode_fn, o, encoder, prompts))
-        else:
-            runs.append(run_sampling_fn(title, decode_fn, o, encoder, *prompts))
-    show_report(o, encoder, prompts, input_ids, runs, models, devices.differences(o, input_ids, target_model, runs))
+def run_sampling_fn(title, decode_fn, o, pair, prompts, input_ids) -> Recorder:
+    """Decodes o.n_samples times and prints the blog's lines -> what happened.
+
+    decode_fn(x, N, rng, recorder) -> Steps. Each sample has a generator of its own, the same ones for both decoders.
+    """
+    pair.forget()  # both decoders start with an empty cache
+    recorder = Recorder(pair.lenience, details=o.details or bool(o.html))
+    with Display(title, o, pair.encoder, o.n_samples) as display:
+        for number in range(o.n_samples):
+            rng = np.random.default_rng([o.seed, number] if number else o.seed)  # the first is the blog's
+            display.begin(*prompts)
+            steps = decode_fn(*input_ids, o.n_tokens_to_generate, recorder.rng(rng), recorder)
+            for step in recorder.watch(until_stop(steps, pair.encoder, o.stop)):
+                display.push(step, origins(recorder.now))
+            display.end()
+    display.print_time(recorder.seconds)
+    return recorder
 
 
 if __name__ == "__main__":

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 
 from benchmarks.common import PROMPTS, Parser, count, load, seconds, table, take_turns, write_results
 from plumbing import arguments as values
+from plumbing import texts
 from plumbing.errors import UserError
 from plumbing.exits import guarded
-from speculative.cli import texts
-from speculative.engines.jax import loop as jax_loop
+from speculative.cli.load import encode
 from speculative.measure.analysis import largest_beta
 from speculative.measure.machine import read_bandwidth
 
@@ -81,11 +81,11 @@ def main():
     if any(B % o.data_parallel for B in o.B):
         raise UserError(f"--B: each must be a multiple of --data_parallel, {o.data_parallel}")
     prompts = texts.read_prompts(PROMPTS["prose"], o.n_prompts)
-    flags = {"engine": "jax", "mesh": o.mesh, "data_parallel": o.data_parallel}
-    _, prompts, target, draft = load(o, prompts, **flags)
+    pair = load(o, prompts, engine="jax", mesh=o.mesh, data_parallel=o.data_parallel)
+    prompts = [encode(pair.encoder, prompt) for prompt in prompts]
     if o.context:
         prompts = [(x * -(-o.context // len(x)))[: o.context] for x in prompts]
-    decoder = jax_loop.DeviceDecoder(target.network, draft.network, temperature=0.0)
+    decoder = pair.decoder
     if o.context and o.context + o.n_tokens > decoder.n_ctx:
         raise UserError(
             f"--context {o.context} and --n_tokens {o.n_tokens} exceed the context of {decoder.n_ctx} tokens"

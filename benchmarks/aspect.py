@@ -18,7 +18,7 @@ from benchmarks.common import PROMPTS, Pair, Parser, count, seconds, table, take
 from benchmarks.distillation import decoded
 from plumbing import arguments as values
 from plumbing.exits import guarded
-from speculative.cli.texts import read_prompts
+from plumbing.texts import read_prompts
 from speculative.engines.jax.model import keep_compiled
 from training.distil import RATE, load_on_device
 from training.files import as_float16

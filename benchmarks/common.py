@@ -11,8 +11,7 @@ import os
 import re
 import time
 from collections import defaultdict
-from dataclasses import astuple
-from functools import partial
+from dataclasses import astuple, replace
 from itertools import product
 from operator import ne
 from pathlib import Path
@@ -23,18 +22,18 @@ from zlib import crc32
 import numpy as np
 from tqdm import tqdm
 
-from plumbing import files
+from plumbing import arguments as values
+from plumbing import files, texts
 from plumbing.errors import UserError
-from speculative import drafters, heads, sampling, trees
-from speculative.autotree import AutoTree
-from speculative.cli import flags, models, texts, values
-from speculative.cli.trees import create_tree_draft
+from speculative import decoding, drafters, trees
+from speculative.cli.load import encode, load_pair
+from speculative.decoding import lookaheads
 from speculative.engines import packed
-from speculative.filters import to_distribution
-from speculative.lookahead import AutoK
+from speculative.filters import Filters
 from speculative.measure.figures import figures
 from speculative.measure.machine import machine
 from speculative.measure.recorder import Iteration, Recorder
+from speculative.sampling import Step
 
 MODELS = Path(__file__).parents[1] / "models"
 PROMPTS = {"prose": MODELS / "tiny-target" / "prompts.jsonl", "code": Path(__file__).parent / "prompts" / "code.jsonl"}
@@ -65,7 +64,7 @@ def setting(text):
 
 def lookahead(text):
     """ "4" -> 4; "auto", "tree" for a tree that chooses its shape, or "2,2,1" for one of that shape, as they are."""
-    return text if text == "tree" or ("," in text and values.tree(text)) else values.lookahead(text)
+    return text if text == "tree" or ("," in text and trees.widths(text)) else decoding.K(text)
 
 
 def grid_options(doc, **defaults):
@@ -77,7 +76,7 @@ def grid_options(doc, **defaults):
     add("--n_prompts", type=count, default=4, help="at most so many of each file")
     add("--n_tokens", type=count, default=64, help="how many to decode from each prompt")
     add("--settings", nargs="+", type=values.argument(setting), help="temperature or temperature:top_p")
-    add("--drafters", nargs="+", type=values.drafter, default=["model"])
+    add("--drafters", nargs="+", type=drafters.drafter, default=["model"])
     add("--K", nargs="+", type=values.argument(lookahead), help="lookaheads: whole numbers, auto, or trees: 2,2,1")
     add("--repeats", type=count, default=3)
     results = "a folder for the results and each measurement: what was interrupted goes on there"
@@ -110,60 +109,60 @@ class Setting(NamedTuple):
     K: int | str
 
 
-def load(o, prompts, **flags_of_main):
-    """(encoder, each prompt's ids, target model, draft model or None), as main.py loads them. Raises UserError."""
+def load(o, prompts, **more):
+    """A Pair that decodes the prompts with any of o.drafters, loaded as main.py loads it. Raises UserError."""
     names = ("draft_model_size", "target_model_size", "models_dir", "dtype", "draft_dtype")
-    blogs = {"prompt": "-", "n_tokens_to_generate": o.n_tokens, "K": 1, "temperature": 0, "seed": 0}
-    options = flags.parse_options(**blogs, **{name: getattr(o, name) for name in names}, **flags_of_main)
-    return models.load_models(options, prompts)
+    options = {name: getattr(o, name) for name in names} | {"drafter": getattr(o, "drafters", "model")} | more
+    return load_pair(**options, prompts=prompts, n_tokens_to_generate=o.n_tokens)
 
 
 class Pair:
-    """A target, a draft where a drafter needs one, and how they decode the prompts of the options."""
+    """A loaded pair, and the prompts of the options, by their text."""
 
     def __init__(self, o):
         prompts = [prompt for prompts in o.prompts.values() for prompt in prompts]
-        self.encoder, ids, self.target, self.draft = load(o, prompts, drafter="+".join(o.drafters))
-        self.ids, self.models = dict(zip(prompts, ids, strict=True)), [*filter(None, (self.target, self.draft))]
-        # sample_with replaces to_probs, so it is looked up at each call.
-        self.ngram = drafters.ngram_model(self.encoder.n_vocab, lambda log_p: self.target.to_probs(log_p))
-        self.heads = heads.head_model(self.target, lambda logits: self.draft_probs(logits))
+        self.loaded = load(o, prompts)
+        self.encoder = self.loaded.encoder
+        self.target = self.loaded.target
+        self.draft = self.loaded.models.get("draft")
+        self.models = [*self.loaded.models.values()]
+        self.ids = {prompt: encode(self.encoder, prompt) for prompt in prompts}
 
     def sample_with(self, **filters):
         """Sets temperature and top_p of both models."""
-        for model in self.models:
-            model.to_probs = partial(to_distribution, **filters)
-        self.draft_probs = partial(to_distribution, **filters)
+        self.loaded = replace(self.loaded, filters=Filters(**filters))
+        self.set_filters()
 
-    def parts(self, rng):
-        return drafters.Parts(self.encoder.n_vocab, rng, self.ngram, self.draft, self.heads)
+    def set_filters(self):
+        """So that the models, which keep their caches, sample as the pair says."""
+        for need, model in self.loaded.models.items():
+            model.to_probs = self.loaded.filters if need == "target" else self.loaded.draft_filters
 
     def decode(self, s, N, lenience=1.0):
-        """N tokens of a Setting, from empty caches -> [Iteration, ...]. lenience: of a chain."""
-        self.sample_with(temperature=s.temperature, top_p=s.top_p)
-        for model in self.models:
-            model.forget()
-        recorder, rng = Recorder(lenience), np.random.default_rng([s.repeat, crc32(s.prompt.encode())])
-        x, target = self.ids[s.prompt], recorder.target(self.target)
-        if s.K == 0:
-            steps = sampling.autoregressive_sampling(x, target, N, rng)
-        elif s.K == "tree" or "," in str(s.K):
-            # At temperature 0, what drafts has to rank more than one token.
-            self.draft_probs = partial(to_distribution, temperature=s.temperature or 1.0, top_p=s.top_p)
-            if self.draft:
-                self.draft.to_probs = self.draft_probs
-            create = create_tree_draft(s, self.parts(rng), s.temperature)
-            draft, target = recorder.draft(create), recorder.target(self.target.tree)
-            shape = None if s.K == "tree" else trees.regular(values.tree(s.K))
-            decode = AutoTree().decode if s.K == "tree" else partial(trees.tree_speculative_sampling, shape=shape)
-            steps = decode(x, draft, target, N, rng=rng)
-        else:
-            draft = recorder.draft(drafters.make_drafter(s.drafter, self.parts(rng)))
-            chain = partial(sampling.speculative_sampling, K=s.K, lenience=lenience)
-            decode = AutoK().decode if s.K == "auto" else chain
-            steps = decode(x, draft, target, N, rng=rng)
-        list(recorder.watch(steps))
+        """N tokens of a Setting, from empty caches -> [Iteration, ...]."""
+        K, tree = (4, "auto" if s.K == "tree" else trees.widths(s.K)) if is_tree(s.K) else (s.K or 1, None)
+        lookahead, inner_K = lookaheads(K, tree)
+        filters = Filters(s.temperature, None, s.top_p)
+        drafter = self.loaded.drafter if s.K == 0 else s.drafter
+        self.loaded = replace(
+            self.loaded,
+            filters=filters,
+            drafter=drafter,
+            lookahead=lookahead,
+            inner_K=inner_K,
+            lenience=lenience,
+        )
+        self.set_filters()
+        self.loaded.forget()
+        recorder = Recorder(lenience)
+        rng = np.random.default_rng([s.repeat, crc32(s.prompt.encode())])
+        decode = self.loaded.autoregressive if s.K == 0 else self.loaded.speculative
+        list(recorder.watch(decode(self.ids[s.prompt], N, rng, recorder)))
         return recorder.iterations
+
+
+def is_tree(K):
+    return K == "tree" or "," in str(K)
 
 
 def all_settings(o):
@@ -204,12 +203,8 @@ def read_measurements(path):
     for line in path.read_bytes().splitlines():
         with contextlib.suppress(ValueError, TypeError):
             s, run = json.loads(line)
-            done[Setting(*s)] = [Iteration(step_of(step), *rest) for step, *rest in run]
+            done[Setting(*s)] = [Iteration(Step(*step), *rest) for step, *rest in run]
     return done
-
-
-def step_of(fields):
-    return (sampling.Step if len(fields) == 3 else trees.TreeStep)(*fields)
 
 
 def write_results(path, o, **results):

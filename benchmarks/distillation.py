@@ -22,7 +22,7 @@ from benchmarks.common import PROMPTS, Pair, Parser, Setting, count, ms_per_toke
 from benchmarks.sweep import COLORS, INK, draw
 from plumbing.errors import UserError
 from plumbing.exits import guarded
-from speculative.cli.texts import read_prompts
+from plumbing.texts import read_prompts
 from speculative.engines.jax.model import keep_compiled
 from speculative.measure.figures import counts
 from speculative.measure.machine import machine

@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.common import grid_options, measure, summarise, table, tokens, write_results
 from plumbing.exits import guarded
-from speculative.drafters import DRAFTERS
+from speculative.drafters import KINDS
 
 
 def even_seconds(runs):
@@ -55,7 +55,7 @@ def lines_of(rows, measured):
 
 
 def main():
-    defaults = {"K": [*range(1, 11), "auto"], "drafters": [*DRAFTERS, "prompt_lookup+model"], "n_tokens": 128}
+    defaults = {"K": [*range(1, 11), "auto"], "drafters": [*KINDS, "prompt_lookup+model"], "n_tokens": 128}
     o = grid_options(__doc__, settings=[(0.0, None), (0.5, None), (1.0, None), (1.0, 0.9)], **defaults)
     measured = measure(o)
     rows = summarise(measured)

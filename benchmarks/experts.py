@@ -19,7 +19,7 @@ from benchmarks.common import MODELS, PROMPTS, seconds
 from benchmarks.ladder import in_registers
 from benchmarks.sweep import INK
 from gpt2 import ffn, layer_norm, mha, softmax
-from speculative.cli import texts
+from plumbing import texts
 from speculative.engines import kernels, packed, plain
 from speculative.filters import to_distribution
 from speculative.measure.analysis import largest_beta

@@ -37,7 +37,7 @@ from plumbing import arguments as values
 from plumbing import checksums
 from plumbing.errors import UserError, first_line
 from plumbing.exits import guarded
-from speculative import heads
+from speculative.drafters import heads
 from speculative.engines.memory import OFFICIAL
 from training.files import save_tensors
 from utils import build_params, checkpoint_shapes, import_tensorflow, load_hparams, load_params, parameter_count

@@ -25,7 +25,7 @@ from benchmarks.common import (
 )
 from plumbing import arguments as values
 from plumbing.exits import guarded
-from speculative.cli.texts import read_prompts
+from plumbing.texts import read_prompts
 
 COLUMNS = """T=temperature:g top-p=top_p:g K sequences r:.3f ±=standard_error:.3f iterations:.1f sd:.2f P50=p50:.0f
     P90=p90:.0f P99=p99:.0f"""

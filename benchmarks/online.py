@@ -22,9 +22,9 @@ from benchmarks.sweep import INK, draw
 from plumbing import arguments as values
 from plumbing.errors import UserError
 from plumbing.exits import guarded
-from speculative.cli.models import create_model_fn
-from speculative.cli.texts import read_prompts
+from plumbing.texts import read_prompts
 from speculative.engines.jax.model import keep_compiled
+from speculative.engines.models import create_model_fn
 from speculative.engines.packed import packer
 from speculative.filters import to_distribution
 from speculative.measure.machine import machine

@@ -38,7 +38,7 @@ from plumbing import arguments as values
 from plumbing import files
 from plumbing.errors import UserError
 from plumbing.exits import guarded
-from speculative.cli.texts import read_prompts
+from plumbing.texts import read_prompts
 from speculative.measure.analysis import leviathan_operations, leviathan_speedup, leviathan_tokens
 from speculative.measure.machine import machine
 

@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.common import MODELS, Parser
 from plumbing import files
 from plumbing.exits import guarded
-from speculative.drafters import model_drafter
+from speculative.drafters.model import model_drafter
 from speculative.engines.plain import CachedModel
 from speculative.filters import to_distribution
 from speculative.measure.recorder import Recorder

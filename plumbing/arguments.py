@@ -8,10 +8,37 @@ import difflib
 import math
 import os
 import re
-from collections.abc import Callable
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, NoReturn
 
 from plumbing.errors import UserError
+
+
+class Flag(NamedTuple):
+    """A flag of main.py, declared where what it does is built."""
+
+    name: str
+    parse: Callable[[str], Any]  # what was typed -> value; raises ValueError, which says what a value must be
+    help: str
+    default: Any = None
+    excludes: tuple[str, ...] = ()  # flags that cannot be given beside it
+    only_engine: str = ""  # the engine that it is for, where another one cannot, and `why`
+    why: str = ""
+    in_vain: Callable[[Any], str] = lambda o: ""  # options -> why it would be ignored with these, "" where it is not
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """What somebody who typed this name may have meant: the same in another case, the only one that begins so, or
+    one that is spelt alike."""
+    known = list(known)
+    same = [other for other in known if other.lower() == name.lower()]
+    begins = [other for other in known if other.lower().startswith(name.lower())]
+    alike = difflib.get_close_matches(name, known, n=1)
+    if same:
+        return same[0]
+    if len(begins) == 1 or (begins and not alike):
+        return begins[0]
+    return alike[0] if alike else None
 
 
 def text(value: str) -> str:
@@ -69,8 +96,8 @@ def number(must_be: str, allowed: Callable[[float], bool]) -> Callable[[str], fl
 def one_of(*names: str) -> Callable[[str], str]:
     def parse(value):
         if value not in names:
-            near = difflib.get_close_matches(value, names, n=1)
-            raise ValueError(f"one of {', '.join(names)}" + (f" (did you mean {near[0]}?)" if near else ""))
+            near = nearest(value, names)
+            raise ValueError(f"one of {', '.join(names)}" + (f" (did you mean {near}?)" if near else ""))
         return value
 
     return parse

@@ -17,7 +17,8 @@ from itertools import accumulate
 
 from speculative.costs import Cost
 from speculative.lookahead import DISCOUNT, LEAN, STAKE, AutoK
-from speculative.trees import Shape, Tree, TreeStep, tree_speculative_sampling
+from speculative.sampling import Step
+from speculative.trees import Shape, Tree, tree_speculative_sampling
 
 DEPTH, RANKS, NODES = 10, 4, 24  # the largest tree that is considered
 
@@ -114,20 +115,20 @@ class AutoTree(AutoK):
             yield chances
             lean, share = LEAN, 1.0
 
-    def time(self, shape: Shape, tree: Tree, step: TreeStep, drafting: float, scoring: float) -> None:
+    def time(self, shape: Shape, tree: Tree, step: Step, drafting: float, scoring: float) -> None:
         levels, branching = depth(shape), sum(map(bool, tree.children))
         beside = max(0, branching - levels)  # nodes that were expanded beside another
         if beside and not self.expansion.timed:  # once: later, a slow level could not be told from slow further nodes
             self.expansion.add(drafting - levels * self.draft(), beside)
         super().time(levels, tree, step, max(0.0, drafting - beside * self.expansion()), scoring)
 
-    def count(self, tree: Tree, step: TreeStep) -> None:
+    def count(self, tree: Tree, step: Step) -> None:
         """Counts which children were met and which were accepted."""
         self.asked, self.proposed = DISCOUNT * self.asked + 1, DISCOUNT * self.proposed + (step.drafted > 0)
         for counts in self.tested + self.passed if step.drafted else ():
             counts[:] = [DISCOUNT * count for count in counts]
         node = 0
-        for d, child in enumerate([*step.path, None]):
+        for d, child in enumerate([*tree.walk(step.tokens[: step.accepted]), None]):
             for rank, met in enumerate(tree.children[node][:RANKS] if d < DEPTH else ()):
                 self.tested[d][rank] += 1
                 self.passed[d][rank] += met == child

@@ -9,10 +9,28 @@ Source: Fan et al. 2018, "Hierarchical Neural Story Generation" (top-k); Holtzma
 Neural Text Degeneration" (top-p, or nucleus).
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from gpt2 import softmax
+from plumbing import arguments
+from plumbing.arguments import Flag
 from speculative.one_hot import OneHot
+
+
+class Filters(NamedTuple):
+    """Temperature, top-k and top-p, as one value: what both engines take, and a function from logits to p or q."""
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+
+    def __call__(self, logits: np.ndarray) -> np.ndarray:  # [n, n_vocab] -> [n, n_vocab]
+        return to_distribution(logits, *self)
+
+
+GREEDY = Filters(temperature=0.0)
 
 
 def to_distribution(
@@ -60,3 +78,14 @@ def nucleus_edge(p: np.ndarray, top_p: float) -> np.ndarray:  # [n, n_vocab] -> 
         last = np.searchsorted(cumulative, top_p * total)  # the first whose cumulative probability is enough
         edge[0] = candidates[min(last, len(candidates) - 1)]
     return edges
+
+
+FLAGS = (
+    Flag("top_k", arguments.integer(1), "keep the k likeliest tokens"),
+    Flag("top_p", arguments.share, "nucleus: keep the fewest tokens whose probabilities sum to at least this"),
+    Flag(
+        "draft_temperature",
+        arguments.temperature,
+        "temperature of the draft model alone; the output stays lossless",
+    ),
+)

@@ -19,6 +19,13 @@ LEAN = 8  # weight, in windows, of the prior that a position is accepted as ofte
 STAKE = 0.03  # share of the time of autoregressive decoding that is spent on trying whether drafting pays by now
 
 
+def decode_chain(x, draft: Callable, target_model: Callable, N: int, K, rng, lenience: float = 1.0) -> Iterator[Step]:
+    """speculative_sampling, where K may also be an AutoK."""
+    if isinstance(K, AutoK):
+        return K.decode(x, draft, target_model, N, rng, lenience=lenience)
+    return speculative_sampling(x, draft, target_model, N, K, rng, lenience)
+
+
 class AutoK:
     """Chooses K. decode() is speculative_sampling with this object as its K, timed and counted; without it, K stays 1.
 
@@ -28,7 +35,7 @@ class AutoK:
     """
 
     sampling = staticmethod(speculative_sampling)  # what decode watches
-    nothing = staticmethod(lambda x: ([], []))  # the proposal of a drafter that is not asked
+    nothing = staticmethod(lambda x: ([], [], []))  # the proposal of a drafter that is not asked
 
     def __init__(self, K_max: int = 10, clock: Callable[[], float] = time.perf_counter):
         self.K_max, self.clock = K_max, clock  # clock gives seconds

@@ -6,8 +6,8 @@ target's**, as in the paper and the blog (Leviathan et al. 2023 swap the two and
 
 A model is a function from tokens to distributions: model(x, n_last=1) -> [n_last, n_vocab], a row for each of the last
 n_last tokens of x, the distribution of what follows it. Weights, temperature and caches are its business alone. A
-drafter is draft(x, k) -> (tokens [m], p [m, n_vocab]) with m <= k, where p[i] is the distribution that tokens[i] was
-drawn from; a token that was drawn is never withdrawn.
+drafter is draft(x, k) -> (tokens [m], p [m, n_vocab], by [m]) with m <= k, where p[i] is the distribution that
+tokens[i] was drawn from, and by says who proposed it; a token that was drawn is never withdrawn.
 
 Source: Chen et al. 2023, "Accelerating Large Language Model Decoding with Speculative Sampling", Algorithms 1 and 2;
 the blog post "Speculative Sampling".
@@ -83,7 +83,7 @@ def speculative_sampling(
 
     while n < T:
         # Step 1: the draft proposes up to K tokens. The target adds one more of its own, so leave room.
-        x_draft, p = draft(x, min(next_K(), T - n - 1))  # [m], [m, n_vocab]
+        x_draft, p, _ = draft(x, min(next_K(), T - n - 1))  # [m], [m, n_vocab], and who proposed each
         m = len(x_draft)
 
         # Step 2: the target scores them all in one call; q[i] is its distribution at the position of x_draft[i].

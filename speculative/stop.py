@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 
 from encoder import Encoder, StreamDecoder
 from speculative.sampling import Step
-from speculative.trees import TreeStep
 
 
 def until_stop(steps: Iterable[Step], encoder: Encoder, stop: str | None) -> Iterator[Step]:
@@ -40,6 +39,4 @@ def cut(step: Step, n: int) -> Step:
     """
     if n == len(step.tokens):
         return step
-    if isinstance(step, TreeStep):
-        return step._replace(tokens=step.tokens[:n], accepted=n, path=step.path[:n])
     return Step(step.tokens[:n], drafted=n, accepted=n)

@@ -13,17 +13,17 @@ Source: Miao et al. 2023, "SpecInfer" (a tree in one call; siblings tested in tu
 section 3.2 (siblings without replacement, each tested against what is left of q); Leviathan et al. 2023 (the chain).
 """
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, cycle
+from itertools import accumulate
 from operator import mul
-from typing import NamedTuple
 
 import numpy as np
 
-from speculative.drafters import earlier_ends
+from plumbing.arguments import Flag
 from speculative.one_hot import OneHot
-from speculative.sampling import max_fn, sample
+from speculative.sampling import Step, max_fn, sample
 
 MOST_NODES = 64
 
@@ -53,6 +53,7 @@ class Tree:
     parents: list[int] = field(default_factory=lambda: [-1])
     p: list = field(default_factory=lambda: [None])  # rows [n_vocab]
     children: list[list[int]] = field(default_factory=lambda: [[]])
+    by: str = ""  # the name of who proposed it
 
     def add(self, parent: int, token: int, p) -> int:
         """-> the new node."""
@@ -64,23 +65,18 @@ class Tree:
         self.children[parent].append(node)
         return node
 
-    def __iter__(self):
-        """tokens, p = tree, as of a drafter that proposes a chain; without the root."""
-        return iter((self.tokens[1:], self.p[1:]))
-
     def path(self, node: int) -> list[int]:
         """The nodes from below the root to this one."""
         return [*self.path(self.parents[node]), node] if node else []
 
-
-class TreeStep(NamedTuple):
-    """Step, for a tree: one call of the target."""
-
-    tokens: list[int]
-    drafted: int  # nodes but for the root
-    accepted: int
-    path: list[int]  # the nodes that were accepted
-    bonus: bool  # whether the walk ended at a leaf, so that the last token is not a resampled one
+    def walk(self, tokens: Sequence[int]) -> list[int]:
+        """The nodes that tokens lead to, one after the other, from the root down. No two siblings have one token."""
+        nodes = []
+        node = 0
+        for token in tokens:
+            node = next(child for child in self.children[node] if self.tokens[child] == token)
+            nodes.append(node)
+        return nodes
 
 
 def tree_speculative_sampling(
@@ -91,7 +87,7 @@ def tree_speculative_sampling(
     shape: Shape | Callable[[], Shape],
     rng: np.random.Generator,
     lenience: float = 1.0,
-) -> Iterator[TreeStep]:
+) -> Iterator[Step]:
     """Exactly N tokens, distributed as the target's own, whatever the tree.
 
     draft(x, shape) -> Tree; target_model(x, tree) -> [1 + n_nodes, n_vocab], what follows the root and each node.
@@ -111,11 +107,13 @@ def tree_speculative_sampling(
 
         # Step 3: walk down from the root. A rejected child leaves less of q for its siblings; after the last of them,
         # resample from what is left.
-        tokens, node = [], 0
+        tokens = []
+        node = 0
         while tree.children[node]:
             left = q[node]  # [n_vocab]
             for child in tree.children[node]:
-                j, p = tree.tokens[child], tree.p[child]
+                j = tree.tokens[child]
+                p = tree.p[child]  # [n_vocab]
                 u = rng.random() * lenience
                 if u * float(p[j]) < float(left[j]):
                     tokens.append(j)
@@ -133,106 +131,24 @@ def tree_speculative_sampling(
 
         x = np.append(x, tokens)  # [n + len(tokens)]
         n += len(tokens)
-        yield TreeStep(tokens, len(tree.tokens) - 1, len(tokens) - 1, tree.path(node), not tree.children[node])
+        yield Step(tokens, drafted=len(tree.tokens) - 1, accepted=len(tokens) - 1)
 
 
-def chances(tree: Tree, q, path: Sequence[int], lenience: float = 1.0) -> list[float]:  # q [1 + n_nodes, n_vocab]
+def acceptance_by_depth(tree: Tree, q, path: Sequence[int], lenience: float = 1.0) -> list[float]:
+    # q [1 + n_nodes, n_vocab]
     """At each node of a walk that has children: the chance that one of them is accepted."""
     found = []
-    for walked in [0, *path]:
-        rest, all_rejected = q[walked], 1.0  # [n_vocab]; what is left of q, and the chance of being there
-        for p in (tree.p[child] for child in tree.children[walked]):
-            all_rejected *= 1 - float(np.sum(np.minimum(p, rest / lenience)))
-            rest = less if (less := max_fn(rest - p)).any() else rest
-        if tree.children[walked]:
+    for node in [0, *path]:
+        left = q[node]  # [n_vocab], what is left of q
+        all_rejected = 1.0
+        for child in tree.children[node]:
+            p = tree.p[child]  # [n_vocab]
+            all_rejected *= 1 - float(np.sum(np.minimum(p, left / lenience)))
+            residual = max_fn(left - p)  # [n_vocab]
+            left = residual if residual.any() else left
+        if tree.children[node]:
             found.append(1 - all_rejected)
     return found
-
-
-# ---- Who proposes ----------------------------------------------------------------------------------------------------
-
-
-def model_tree(model: Callable, rng: np.random.Generator, greedy: bool = False) -> Callable:
-    """A draft model, level by level: one call scores all nodes of a level.
-
-    model(x, tree, nodes) -> [len(nodes), n_vocab], what follows these nodes. Siblings are drawn without replacement; if
-    greedy, they are the likeliest tokens instead, the lowest id first on a tie, and nothing is drawn.
-    """
-
-    def draft(x, shape):
-        tree = Tree([int(x[-1])])
-        level = [(0, shape)]  # nodes, and the shapes below them
-        while level := [(node, below) for node, below in level if below]:
-            rows = model(x, tree, [node for node, _ in level])  # [len(level), n_vocab]
-            below_level = []
-            for (node, below), row in zip(level, rows, strict=True):
-                siblings = likeliest(row, len(below)) if greedy else drawn(row, len(below), rng)
-                for (token, p), shape_below in zip(siblings, below, strict=False):
-                    below_level.append((tree.add(node, token, p), shape_below))
-            level = below_level
-        return tree
-
-    return draft
-
-
-def head_tree(heads: Callable, rng: np.random.Generator, greedy: bool = False) -> Callable:
-    """drafters.head_drafter with several guesses for each token: all nodes of a level have children from one head."""
-
-    def draft(x, shape):
-        p = heads(x)  # [n_heads or 0, n_vocab]
-        level = lambda x, tree, nodes: p[[len(tree.path(node)) for node in nodes]]  # noqa: E731
-        return model_tree(level, rng, greedy)(x, pruned(shape, len(p)))
-
-    return draft
-
-
-def drawn(p, width: int, rng: np.random.Generator):  # [n_vocab] -> up to width of (token, what it was drawn from)
-    """Without replacement: each comes from what the ones before it left, if anything."""
-    for _ in range(width):
-        token = sample(p, rng)
-        yield token, p
-        p = max_fn(np.where(np.arange(len(p)) == token, 0, p))  # [n_vocab]
-        if not p.any():
-            return
-
-
-def likeliest(p, width: int):  # [n_vocab] -> up to width of (token, one-hot)
-    p = np.asarray(p)  # [n_vocab]
-    width = min(width, len(p))
-    ids = np.flatnonzero(p >= np.partition(p, len(p) - width)[len(p) - width])  # more than width where some are equal
-    order = ids[np.argsort(-p[ids], kind="stable")][:width]  # [width]
-    return [(token, one_hot(token, len(p))) for token in order if p[token] > 0]
-
-
-def lookup_tree(n_vocab: int, n_max: int = 3) -> Callable:
-    """drafters.prompt_lookup with several continuations: those of the longest match first, the last place first."""
-
-    def draft(x, shape):
-        x = np.asarray(x)  # [n]
-        tree = Tree([int(x[-1])])
-        for ends in [*earlier_ends(x, n_max)][::-1]:
-            for end in ends[::-1]:
-                node, below = 0, shape
-                for token in cycle(x[end + 1 :]):
-                    same = [i for i, child in enumerate(tree.children[node]) if tree.tokens[child] == token]
-                    if not same and len(tree.children[node]) == len(below):
-                        break
-                    i = same[0] if same else len(tree.children[node])
-                    child = tree.children[node][i] if same else tree.add(node, token, one_hot(token, n_vocab))
-                    node, below = child, below[i]
-        return tree
-
-    return draft
-
-
-def first_tree_of(*drafters: Callable) -> Callable:
-    """The tree of the first drafter that proposes anything."""
-
-    def draft(x, shape):
-        trees = (drafter(x, shape) for drafter in drafters)
-        return next((tree for tree in trees if len(tree.tokens) > 1), Tree([int(x[-1])]))
-
-    return draft
 
 
 def by_paths(model: Callable) -> Callable:
@@ -248,3 +164,25 @@ def by_paths(model: Callable) -> Callable:
 
 def one_hot(token: int, n_vocab: int) -> OneHot:  # -> [n_vocab]
     return OneHot(int(token), n_vocab)
+
+
+def widths(value: str) -> tuple[int, ...] | str:
+    """The value of --tree: "2,2,1" -> (2, 2, 1), children by depth."""
+    if value == "auto":
+        return value
+    parts = value.strip("() ").replace(" ", "").removesuffix(",").split(",")
+    if not all(re.fullmatch("[1-9][0-9]?", part) for part in parts) or n_nodes(list(map(int, parts))) > MOST_NODES:
+        raise ValueError(f"children by depth, as 2,2,1, of at most {MOST_NODES} nodes in all, or auto")
+    return tuple(map(int, parts))
+
+
+FLAGS = (
+    Flag(
+        "tree",
+        widths,
+        "draft a tree: children per node at each depth, as 2,2,1,1, or auto; in place of --K",
+        excludes=("K",),
+        only_engine="numpy",
+        why="JAX's loop drafts chains",
+    ),
+)

@@ -18,6 +18,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from speculative.drafters.base import Drafter
 from speculative.one_hot import OneHot
 from speculative.trees import Tree, one_hot
 
@@ -34,25 +35,29 @@ def typical(q, epsilon: float):  # [n, n_vocab] -> [n, n_vocab]
     return left / np.sum(left, axis=-1, keepdims=True)
 
 
-def typical_target(target_model: Callable, epsilon: float) -> Callable:
+class TypicalTarget:
     """The target with such rows, for chains and trees."""
 
-    def model(x, n_last=1):
-        return typical(target_model(x, n_last), epsilon)  # [n_last, n_vocab]
+    def __init__(self, target_model: Callable, epsilon: float):
+        self.model = target_model
+        self.epsilon = epsilon
 
-    model.tree = lambda x, tree, nodes=None: typical(target_model.tree(x, tree, nodes), epsilon)  # [m, n_vocab]
-    return model
+    def __call__(self, x, n_last: int = 1):  # -> [n_last, n_vocab]
+        return typical(self.model(x, n_last), self.epsilon)
+
+    def tree(self, x, tree: Tree, nodes=None):  # -> [m, n_vocab]
+        return typical(self.model.tree(x, tree, nodes), self.epsilon)
 
 
-def certain(draft: Callable, n_vocab: int) -> Callable:
-    """The same drafter, or one of trees, whose p say that nothing was drawn."""
+def certain(drafter: Drafter, n_vocab: int) -> Drafter:
+    """The same drafter, whose p say that nothing was drawn."""
 
-    def drafted(x, k):
-        guesses = draft(x, k)
-        drafted.proposers = getattr(draft, "proposers", [])
-        if isinstance(guesses, Tree):
-            return replace(guesses, p=[None, *(one_hot(token, n_vocab) for token in guesses.tokens[1:])])
-        tokens, _ = guesses
-        return tokens, OneHot(np.array(tokens, int), n_vocab)  # [m, n_vocab]
+    def chain(x, k):
+        proposal = drafter.chain(x, k)
+        return proposal._replace(p=OneHot(np.array(proposal.tokens, int), n_vocab))  # [m, n_vocab]
 
-    return drafted
+    def tree(x, shape):
+        drafted = drafter.tree(x, shape)
+        return replace(drafted, p=[None, *(one_hot(token, n_vocab) for token in drafted.tokens[1:])])
+
+    return Drafter(chain, tree if drafter.tree else None)

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from speculative.cli.texts import read_prompts
 
 from benchmarks import common, drafters, kernels, sweep, table1
 from plumbing.errors import UserError
-from speculative.cli.texts import read_prompts
 from speculative.engines.packed import kernels as compiled_kernels
 from speculative.measure.recorder import Iteration, Recorder
 from speculative.sampling import Step, autoregressive_sampling, speculative_sampling

@@ -10,10 +10,10 @@ from tiny import convert
 
 from gpt2 import gpt2
 from speculative.cli.flags import DEMO
-from speculative.drafters import model_drafter
+from speculative.drafters.model import model_drafter
 from speculative.engines.packed import new_pass, packer
 from speculative.engines.plain import CachedModel
-from speculative.filters import to_distribution
+from speculative.filters import GREEDY
 from speculative.sampling import autoregressive_sampling, speculative_sampling
 from utils import load_params
 
@@ -23,11 +23,10 @@ PAIR = ["tiny-draft", "tiny-target"]
 @pytest.fixture(scope="module")
 def greedy(bundled):
     """The draft and the target as greedy models, as --demo has them."""
-    to_probs = partial(to_distribution, temperature=0.0)
     models = []
     for name in PAIR:
         _, hparams, params = bundled[name]
-        models.append(CachedModel(convert(params, packer("float32")), hparams, to_probs, new_pass))
+        models.append(CachedModel(convert(params, packer("float32")), hparams, GREEDY, new_pass))
     return models
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from speculative.cli.models import create_draft_fn, load_models
 
 import main
 from plumbing.errors import UserError
 from speculative.cli.flags import parse_options
-from speculative.cli.models import create_draft_fn, load_models
 from speculative.drafters import DRAFTERS
 from speculative.engines import memory
 from speculative.sampling import autoregressive_sampling, speculative_sampling

@@ -11,8 +11,9 @@ from enumeration import distance_from_target, output_distribution, random_model,
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speculative.drafters import model_drafter
-from speculative.filters import to_distribution
+from speculative.drafters.base import Proposal
+from speculative.drafters.model import model_drafter
+from speculative.filters import GREEDY, Filters, to_distribution
 from speculative.one_hot import OneHot
 from speculative.sampling import max_fn, sample, speculative_sampling
 
@@ -94,6 +95,14 @@ def test_a_large_vocabulary_is_cut_as_a_full_sort_would():
             assert set(np.flatnonzero(kept)) == set(order[:n_kept])
 
 
+@given(logits(), temperatures, top_ks, top_ps)
+def test_as_one_value_they_are_the_same(x, temperature, top_k, top_p):
+    filters = Filters(temperature, top_k, top_p)
+    assert np.array_equal(filters(x), to_distribution(x, temperature, top_k, top_p))
+    assert filters._asdict() == {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    assert np.array_equal(Filters()(x), to_distribution(x)) and np.array_equal(GREEDY(x), to_distribution(x, 0))
+
+
 # The output distribution, computed and not sampled
 
 FILTERS = list(itertools.product((0, 0.5, 1, 1.7), (None, 1, 2), (None, 0.5, 0.9)))
@@ -112,8 +121,8 @@ def distance(draft_model, reported_model, target, K=2, N=4):
 
     def decode(rng):
         def draft(x, k):
-            tokens, _ = model_drafter(draft_model, rng)(x, k)
-            return tokens, reported_model(np.append(x, tokens).astype(int), k + 1)[:k]
+            tokens = model_drafter(draft_model, rng)(x, k).tokens
+            return Proposal(tokens, reported_model(np.append(x, tokens).astype(int), k + 1)[:k])
 
         return speculative_sampling([1], draft, target, N, K, rng)
 

@@ -14,14 +14,15 @@ from safetensors import safe_open
 
 pytest.importorskip("jax")
 
+from speculative.cli.models import create_model_fn
+from speculative.heads import check_heads, head_model, load_heads
+
 from benchmarks import full_size
 from encoder import END_OF_TEXT, get_encoder
 from gpt2 import gpt2
 from plumbing import checksums
 from plumbing.errors import UserError
-from speculative.cli.models import create_model_fn
 from speculative.filters import to_distribution
-from speculative.heads import check_heads, head_model, load_heads
 from utils import WEIGHT_BYTES, checkpoint_shapes, load_encoder_hparams_and_params, load_params, parameter_count
 
 MODELS = Path(__file__).parents[1] / "models"

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from enumeration import distance_from_target, random_model
+from speculative.heads import FILE, Heads, fingerprint, head_model
 from test_flags import refusal
 from test_main import run, run_json, texts  # noqa: F401
 from tiny import HPARAMS, convert, logits_themselves, one_hot, random_params
@@ -17,7 +18,6 @@ from speculative.drafters import head_drafter
 from speculative.engines import packed
 from speculative.engines.plain import CachedModel, PlainPass
 from speculative.filters import to_distribution
-from speculative.heads import FILE, Heads, fingerprint, head_model
 from speculative.measure import verify
 from speculative.sampling import autoregressive_sampling, speculative_sampling
 from speculative.trees import Tree, by_paths, head_tree, regular, tree_speculative_sampling
@@ -216,7 +216,6 @@ def test_heads_that_cannot_be_used(tiny_pair, with_heads):
 def test_the_bundled_heads(bundled):
     """They are the target's, and their guesses are worth something: of their first, a good part is accepted."""
     from conftest import MODELS
-
     from speculative.heads import check_heads, load_heads
 
     encoder, hparams, params = bundled["tiny-target"]

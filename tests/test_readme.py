@@ -4,6 +4,7 @@ import re
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from speculative.sampling import autoregressive_sampling
@@ -23,8 +24,9 @@ def test_the_snippet_decodes_what_the_target_alone_decodes(monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     names = {}
     exec(PYTHON[1], names)
-    steps = autoregressive_sampling(names["x"], names["target_model"], 20, names["rng"])
-    assert capsys.readouterr().out == names["encoder"].decode([token for step in steps for token in step.tokens])
+    pair = names["pair"]
+    steps = autoregressive_sampling(names["x"], pair.target, 20, np.random.default_rng(0))
+    assert capsys.readouterr().out == pair.encoder.decode([token for step in steps for token in step.tokens])
 
 
 @pytest.mark.parametrize("number", range(len(re.findall(r"^\| .*\]\([\w/.]+\) \| \d", README, re.MULTILINE))))

@@ -5,7 +5,8 @@ import pytest
 from enumeration import branch_on, distance_from_target, random_model, text_distribution
 from tiny import N_VOCAB, broken_sampling, counting_target, one_hot
 
-from speculative.drafters import model_drafter
+from speculative.drafters.base import NOTHING, Proposal
+from speculative.drafters.model import model_drafter
 from speculative.sampling import Step, autoregressive_sampling, max_fn, sample, speculative_sampling
 
 
@@ -22,7 +23,7 @@ class Scripted:
 def proposes(*tokens):
     def draft(x, k):
         ids = list(tokens[:k])
-        return ids, one_hot(*ids)
+        return Proposal(ids, one_hot(*ids))
 
     return draft
 
@@ -82,7 +83,7 @@ def test_exactly_n_tokens_and_no_window_beyond_the_end(K, N):
 
 
 def test_an_empty_proposal_is_a_plain_step():
-    steps = list(speculative_sampling([0], lambda x, k: ([], []), counting_target, 3, 4, Scripted(*[0.5] * 3)))
+    steps = list(speculative_sampling([0], lambda x, k: NOTHING, counting_target, 3, 4, Scripted(*[0.5] * 3)))
     assert steps == [Step([1], 0, 0), Step([2], 0, 0), Step([3], 0, 0)]
 
 
@@ -106,7 +107,7 @@ def test_an_empty_residual_falls_back_to_the_target():
     p = np.nextafter(q, 1, dtype=np.float32)
     target = lambda x, n_last: np.repeat(q, n_last, axis=0)  # noqa: E731
     rng = Scripted(1 - 2**-53, 0.9)
-    step = next(speculative_sampling([0], lambda x, k: ([0], p), target, 2, 1, rng))
+    step = next(speculative_sampling([0], lambda x, k: Proposal([0], p), target, 2, 1, rng))
     assert step == Step([1], drafted=1, accepted=0)
 
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from tiny import HPARAMS, convert, first_layer, logits_themselves, random_params, watched
 
-from speculative.drafters import model_drafter
+from speculative.drafters.model import model_drafter, model_tree
 from speculative.engines import packed
 from speculative.engines.plain import CachedModel, PlainPass, lineage
-from speculative.filters import to_distribution
+from speculative.filters import Filters
 from speculative.sampling import autoregressive_sampling, speculative_sampling
-from speculative.trees import Tree, by_paths, model_tree, regular, tree_speculative_sampling
+from speculative.trees import Tree, by_paths, regular, tree_speculative_sampling
 
 
 def random_tree(rng, n_nodes, root):
@@ -65,7 +65,7 @@ def test_rows_are_those_of_the_paths():
 
 def test_a_level_feeds_only_its_own_nodes():
     params, fed = random_params(), []
-    to_probs = partial(to_distribution, temperature=1)
+    to_probs = Filters(temperature=1)
     model = CachedModel(params, HPARAMS, to_probs, watched(PlainPass, fed))
     draft = model_tree(model.tree, np.random.default_rng(0))
     tree = draft(np.arange(5), regular([3, 2, 1]))
@@ -80,7 +80,7 @@ def test_a_level_feeds_only_its_own_nodes():
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_decoding(widths, temperature):
     """At temperature 0 the autoregressive text; and a chain draws what speculative_sampling draws."""
-    to_probs = partial(to_distribution, temperature=temperature)
+    to_probs = Filters(temperature=temperature)
     params = random_params()
     target, draft = CachedModel(params, HPARAMS, to_probs), CachedModel(*first_layer(params, HPARAMS), to_probs)
     rng, again = np.random.default_rng(1), np.random.default_rng(1)

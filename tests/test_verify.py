@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from tiny import broken_sampling, random_params
 
-from speculative.drafters import model_drafter
+from speculative.drafters import Drafter
+from speculative.drafters.model import model_drafter
 from speculative.engines.plain import CachedModel, KVCache, PlainPass
-from speculative.filters import to_distribution
+from speculative.filters import Filters, to_distribution
 from speculative.lookahead import AutoK
-from speculative.measure.verify import BINS, Decoders, alike, detectable, flat, place, show, verify
-from speculative.sampling import speculative_sampling
+from speculative.measure.verify import BINS, Choice, Decoders, alike, detectable, flat, place, show, verify
 
 HPARAMS = {"n_vocab": 50, "n_ctx": 512, "n_embd": 12, "n_head": 3, "n_layer": 1}
 PROMPTS = [list(range(1, 12)), [7, 7, 3, 7, 7, 3, 9, 8, 2, 1, 40, 6]]
@@ -43,22 +43,29 @@ class NeverBack(KVCache):
         self.n = n if n == 0 else max(n, self.n)
 
 
+def chains_of(model):
+    """Decoders.make_drafter."""
+    return lambda rng: Drafter(model_drafter(model, rng))
+
+
 def decoders(temperature, model=OneRowAtATime, cache=KVCache):
     """Those of a network, for what may be wrong with a model."""
     target_params, draft_params = random_params(HPARAMS, seed=1), random_params(HPARAMS, seed=1)
     noise = np.random.default_rng(2)
     draft_params["wte"] = draft_params["wte"] + 0.6 * noise.standard_normal(draft_params["wte"].shape, np.float32)
-    to_probs = partial(to_distribution, temperature=temperature)
+    to_probs = Filters(temperature=temperature)
     draft_model = OneRowAtATime(draft_params, HPARAMS, to_probs)
     target_model = model(target_params, HPARAMS, to_probs, partial(PlainPass, cache=cache))
-    return Decoders(target_model, partial(model_drafter, draft_model))
+    return Decoders(target_model, chains_of(draft_model))
 
 
-def table_decoders(temperature, speculative=speculative_sampling, **options):
+def table_decoders(temperature, sampling=None, **options):
     """Those of a table from the last token to the next, which takes no time; for what may be wrong with the loop."""
     logits, noise = np.random.default_rng(1).standard_normal((2, HPARAMS["n_vocab"], HPARAMS["n_vocab"]), np.float32)
     target, draft = (partial(look_up, to_distribution(table, temperature)) for table in (logits, logits + noise))
-    return Decoders(target, partial(model_drafter, draft), speculative, options)
+    if sampling:
+        options["speculative"] = lambda x, drafter, *rest: sampling(x, drafter.chain, *rest)
+    return Decoders(target, chains_of(draft), **options)
 
 
 def look_up(rows, x, n_last=1):  # [n_vocab, n_vocab], [n] -> [n_last, n_vocab]
@@ -101,7 +108,7 @@ RESIDUAL = "residual = max_fn(q[i] - p[i])"
     ],
 )
 def test_it_sees_a_broken_loop(right, wrong, seen_by):
-    assert seen_by in failed(run(table_decoders, speculative=broken_sampling(right, wrong).speculative_sampling))
+    assert seen_by in failed(run(table_decoders, sampling=broken_sampling(right, wrong).speculative_sampling))
 
 
 def test_it_sees_lenience():
@@ -140,9 +147,8 @@ def test_greedy_texts_may_part_where_rounding_can_bring_it_about_and_nowhere_els
         def target(x, n_last=1):
             return look_up(alone if n_last == 1 else in_window, x, n_last)
 
-        return Decoders(
-            target, partial(model_drafter, partial(look_up, alone)), logits=partial(look_up, table), rounding=rounding
-        )
+        drafter = chains_of(partial(look_up, alone))
+        return Decoders(target, drafter, logits=partial(look_up, table), rounding=rounding)
 
     def greedy(margin, rounding):
         checks = list(verify(partial(decoders_where, margin, rounding), 1.0, PROMPTS, 3, 20, draws=25))
@@ -189,8 +195,8 @@ def test_the_detectable_difference_is_detected():
 
 def test_show_prints_every_check_and_the_verdict():
     lines = []
-    assert show(verify(table_decoders, 0, PROMPTS, AutoK, 6, draws=25), print=lines.append)
-    assert len(lines) == 7 and lines[-1] == "Verdict: nothing is lost."
-    broken = partial(table_decoders, speculative=broken_sampling("sample(q[m], rng)", "0").speculative_sampling)
+    assert show(verify(table_decoders, 0, PROMPTS, Choice("auto", AutoK), 6, draws=25), print=lines.append)
+    assert len(lines) == 7 and lines[-1] == "Verdict: nothing is lost." and "K = 1, 2, 4, 8, auto" in lines[0]
+    broken = partial(table_decoders, sampling=broken_sampling("sample(q[m], rng)", "0").speculative_sampling)
     assert not show(verify(broken, 1.0, PROMPTS, 2, 6, draws=200), print=lines.append)
     assert lines[-1].startswith("Verdict: NOT lossless")

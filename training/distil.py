@@ -19,8 +19,8 @@ from pathlib import Path
 from plumbing import arguments as values
 from plumbing.arguments import Parser
 from plumbing.errors import UserError
-from speculative.cli.models import check_vocabularies
-from speculative.cli.texts import read_prompts
+from plumbing.texts import read_prompts
+from speculative.cli.load import check_vocabularies
 from speculative.engines import memory
 from speculative.engines.jax.model import devices, keep_compiled
 from training.divergences import DIVERGENCES
@@ -94,7 +94,7 @@ def read_models(o, first_layers: int | None = None, flags: str = "--n_seq", rate
         draft = target | {"n_layer": first_layers}
     else:
         other, draft = load_encoder_and_hparams(o.draft_model_size, o.models_dir)
-        check_vocabularies({o.draft_model_size: other, o.target_model_size: encoder})
+        check_vocabularies(o.target_model_size, encoder, o.draft_model_size, other)
     n_draft, n_target = parameter_count(draft), parameter_count(target)
     if n_draft > n_target:
         raise UserError(

@@ -19,9 +19,9 @@ import numpy as np
 from plumbing import arguments as values
 from plumbing.arguments import Parser
 from plumbing.errors import UserError
+from speculative.drafters.heads import FILE, MOST_HEADS, fingerprint
 from speculative.engines import memory
 from speculative.engines.jax.model import keep_compiled
-from speculative.heads import FILE, MOST_HEADS, fingerprint
 from training.distil import load_on_device, read_beginnings
 from training.divergences import kl
 from training.files import as_float16, check_new, save_tensors

@@ -29,11 +29,11 @@ import numpy as np
 from plumbing import arguments as values
 from plumbing.arguments import Parser
 from plumbing.errors import UserError
-from speculative.cli.models import create_model_fn
-from speculative.cli.texts import read_prompts
-from speculative.drafters import model_drafter
+from plumbing.texts import read_prompts
+from speculative.drafters.model import model_drafter
 from speculative.engines import memory
 from speculative.engines.jax.model import keep_compiled
+from speculative.engines.models import create_model_fn
 from speculative.engines.packed import pack, packer
 from speculative.filters import to_distribution
 from speculative.sampling import Step, speculative_sampling

@@ -6,7 +6,7 @@ import numpy as np
 
 from encoder import END_OF_TEXT
 from plumbing.errors import UserError
-from speculative.cli.texts import read_text
+from plumbing.texts import read_text
 
 
 def read_works(files):  # -> [text of a work]

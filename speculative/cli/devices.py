@@ -1,47 +1,79 @@
-"""--engine jax, --mesh and --batch: from the flags to what decodes on the devices of JAX."""
+"""--engine jax, --mesh and --batch: which engine decodes, and what is asked of JAX's devices."""
 
 import os
 import sys
-from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
+from typing import Any
 
-import numpy as np
-
-from encoder import END_OF_TEXT, StreamDecoder
+from plumbing import arguments
+from plumbing.arguments import Flag
 from plumbing.errors import UserError
-from speculative.cli.display import Display
-from speculative.cli.flags import Options
-from speculative.drafters import drafter_names
+from speculative import drafters
+from speculative.decoding import Pair
 from speculative.engines import packed
 from speculative.lookahead import AutoK
-from speculative.measure.recorder import Recorder
-from speculative.stop import completes
 
 
-def choose_engine(o: Options) -> Options:
-    """The options with "numpy" or "jax" as the engine: auto is jax where it is installed and sees an accelerator.
+def not_on_jax(o: Any) -> str:
+    """Why a flag of JAX's is of no use with these options, "" where it is."""
+    return "" if o.engine != "numpy" else "it is about the devices of --engine jax"
 
-    Joins the other processes that compute the same, if there are any, before JAX is asked for its devices: all but the
-    first print and write nothing. Raises UserError, also where other flags do not go with the engine.
+
+FLAGS = (
+    Flag(
+        "engine",
+        arguments.one_of("numpy", "jax", "auto"),
+        "numpy, jax, or auto: jax where it sees an accelerator",
+        "numpy",
+    ),
+    Flag("mesh", arguments.integer(1), "with jax: split the models over this many devices", 1, in_vain=not_on_jax),
+    Flag(
+        "data_parallel",
+        arguments.integer(1),
+        "with jax: copies of the models, each with a share of --batch",
+        1,
+        in_vain=not_on_jax,
+    ),
+    Flag(
+        "batch",
+        arguments.integer(1, 4096),
+        "with jax: decode this many prompts of --prompt_file at a time",
+        1,
+        excludes=("n_samples", "stream", "color", "verbose", "verify", "details", "html"),
+    ),
+)
+
+
+def choose_engine(engine: str) -> str:
+    """ "numpy" or "jax": auto is jax where it is installed and sees an accelerator.
+
+    Joins the other processes that compute the same, if there are any, before JAX is asked for its devices. Raises
+    UserError.
     """
-    engine = "numpy"
-    if o.engine != "numpy":
-        try:
-            from speculative.engines.jax.sharding import start_processes
+    if engine == "numpy":
+        return engine
+    try:
+        from speculative.engines.jax.sharding import start_processes
 
-            if not start_processes():
-                sys.stdout, o = open(os.devnull, "w"), replace(o, json=None, html=None)  # noqa: SIM115
-            engine = "jax" if o.engine == "jax" or has_accelerator() else "numpy"
-            if engine == "numpy" and (found := unused_accelerator()):
-                say(found)
-        except UserError:  # JAX cannot be imported
-            if o.engine == "jax":
-                raise
-    o = replace(o, engine=engine, draft_dtype=choose_draft_dtype(o.draft_dtype, o.dtype, engine))
-    check(o)
-    return o
+        if not start_processes():
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        if engine == "jax" or has_accelerator():
+            return "jax"
+        if found := unused_accelerator():
+            say(found)
+    except UserError:  # JAX cannot be imported
+        if engine == "jax":
+            raise
+    return "numpy"
+
+
+def writes_files() -> bool:
+    """Whether this process writes what --json and --html ask for: of several that compute the same, the first does."""
+    if "jax" not in sys.modules or not os.environ.get("JAX_COORDINATOR_ADDRESS"):
+        return True
+    import jax
+
+    return jax.process_index() == 0
 
 
 def choose_draft_dtype(draft_dtype: str, dtype: str, engine: str) -> str:
@@ -74,158 +106,76 @@ def unused_accelerator() -> str | None:
     return None
 
 
-def free_memory(o: Options) -> int | None:
+def free_memory(mesh: int) -> int | None:
     """Bytes that a copy of the models may take on its devices; None where they do not tell."""
     from speculative.engines.jax.model import devices
 
     stats = devices(1)[0].memory_stats() or {}
-    return o.mesh * (stats["bytes_limit"] - stats.get("bytes_in_use", 0)) if "bytes_limit" in stats else None
+    if "bytes_limit" not in stats:
+        return None
+    return mesh * (stats["bytes_limit"] - stats.get("bytes_in_use", 0))
 
 
-def check(o: Options) -> None:
-    """Raises UserError where other flags do not go with this engine."""
-    if o.engine == "jax":
-        if "heads" in drafter_names(o.drafter):
-            raise UserError("--drafter heads is for --engine numpy: JAX's models keep no output of the last block")
-        if o.typical:
-            raise UserError("--typical is for --engine numpy: JAX's loop has --lenience")
-        if o.threads:
-            raise UserError("--threads is for --engine numpy: JAX takes all the cores that the process may use")
-        if o.K == "auto" and os.environ.get("JAX_COORDINATOR_ADDRESS"):
-            raise UserError(
-                "--K auto goes by measured times, on which several processes would not agree: give a number"
-            )
-    elif o.mesh > 1:
-        raise UserError("--mesh splits the models over the devices of --engine jax: add it, or leave --mesh out")
-    if o.batch > 1 and not runs_as_one_loop(o):
-        needs = "--engine jax, --drafter model and a number for --K"
+def check(o: Any) -> None:
+    """Raises UserError where options do not go with the engine that was chosen."""
+    if o.engine == "jax" and o.K == "auto" and os.environ.get("JAX_COORDINATOR_ADDRESS"):
+        raise UserError("--K auto goes by measured times, on which several processes would not agree: give a number")
+    if o.batch > 1 and not one_loop(o.engine, o.drafter, o.K):
         raise UserError(
-            f"--batch needs the loop on the device, which is compiled for one draft model and one K: {needs}"
+            "--batch needs the loop on the device, which is compiled for one draft model and one K: --engine jax, "
+            "--drafter model and a number for --K"
         )
     if o.batch % o.data_parallel:
         raise UserError(
-            f"--data_parallel {o.data_parallel} gives each copy of the models as many prompts: "
-            f"--batch must be a multiple of it, not {o.batch}"
+            f"--data_parallel {o.data_parallel} gives each copy of the models as many prompts: --batch must be a "
+            f"multiple of it, not {o.batch}"
         )
 
 
-def runs_as_one_loop(o: Options) -> bool:
+def one_loop(engine: str, drafter: str, K) -> bool:
     """Whether the whole decode is compiled, or a loop of Python calls the models."""
-    return o.engine == "jax" and o.drafter == "model" and o.K != "auto"
+    return engine == "jax" and drafters.is_model(drafter) and isinstance(K, int)
 
 
-def create_loader(o: Options, n_prompt: int) -> Callable:
-    """-> setup.load_on_numpy's twin, which places models on the devices that o.mesh and o.data_parallel ask for.
+def loader(mesh: int, data_parallel: int, warm: tuple[int, Any] | None) -> Callable:
+    """-> engines.models.load_model's twin, which places models on the devices.
 
-    Raises UserError where there are fewer.
+    warm: (tokens of the longest prompt, K) where a loop of Python will call the models, so that what it needs is
+    compiled before; None where the whole loop is compiled. Raises UserError where there are fewer devices.
     """
     from speculative.engines.jax.model import JaxModel, keep_compiled
     from speculative.engines.jax.sharding import make_mesh, place, place_draft
 
     keep_compiled()
-    mesh = make_mesh(o.mesh, o.data_parallel)
+    devices = make_mesh(mesh, data_parallel)
+    placed = []
 
-    def load_on_jax(read, hparams, dtype, to_probs, role):
-        seconds = {}
-        if role == "draft":
-            network, seconds = place_draft(read, hparams, dtype, mesh)
+    def load_on_jax(read, hparams, dtype, to_probs):
+        if placed:  # the target comes first
+            network, seconds = place_draft(read, hparams, dtype, devices)
         else:
-            network = place(read, hparams, dtype, mesh)
+            network = place(read, hparams, dtype, devices)
+            seconds = {}
+        placed.append(network)
         if seconds:  # there is more than one device, and so a choice
             times = " and ".join(f"{1000 * s:.2f} ms {how}" for how, s in seconds.items())
             how = "split over the devices" if network.split else "whole on every device"
             say(f"the draft lies {how}: a token takes {times}")
         model = JaxModel(network, to_probs)
-        if not runs_as_one_loop(o):
-            seconds = model.warm_up(n_prompt, AutoK().K_max if o.K == "auto" else o.K)
+        if warm:
+            n_prompt, K = warm
+            seconds = model.warm_up(n_prompt, K if isinstance(K, int) else AutoK().K_max)
             say(f"compiled a model in {seconds:.1f} s")
         return model
 
     return load_on_jax
 
 
-def create_decoder(o: Options, target_model, draft_model, temperature: float):
-    """The DeviceDecoder of the options."""
-    from speculative.engines.jax.loop import DeviceDecoder
+def pair_of_one_loop(pair: Pair) -> Pair:
+    """The same pair, whose decoders are compiled as one loop each."""
+    from speculative.engines.jax.pair import DevicePair
 
-    filters = {"top_k": o.top_k, "top_p": o.top_p, "draft_temperature": o.draft_temperature, "lenience": o.lenience}
-    return DeviceDecoder(target_model.network, draft_model.network, temperature, **filters)
-
-
-def decode_fns(o: Options, encoder, prompts, target_model, draft_model) -> tuple[Callable, Callable]:
-    """Both decoders as one compiled loop each, whose tokens reach the host every few iterations.
-
-    prompts: lists of ids. A decoder is a function of (rng, recorder) that yields a Step for each call of the target, or
-    with --batch the Rows of the prompts that it served. The recorder is told what the parts of a decode cost, measured
-    before it: the device does not tell how long they took.
-    """
-    decoder = create_decoder(o, target_model, draft_model, o.temperature)
-    if o.stop == END_OF_TEXT:  # other texts are looked for on the host, and end a row a few calls later
-        decoder.end = encoder.eot
-    lengths, N = [*map(len, prompts)], o.n_tokens_to_generate
-    K = min(o.K, max(1, N - 1))  # more are never accepted, and here K drafts are made in any case
-    say(f"compiled both loops in {sum(decoder.warm_up(lengths, N, k, o.batch) for k in (0, K)):.1f} s")
-    t_draft, t_target = None, {}
-    if o.json or not o.quiet:
-        t_draft, t_target = decoder.probe(max(lengths), N, K, min(o.batch, len(prompts)))
-
-    def decode(k, rng, recorder):
-        texts = defaultdict(lambda: StreamDecoder(encoder, o.stop))
-        stop = (lambda number, step: completes(texts[number], step)) if o.stop and o.batch > 1 else None
-        recorder.t_draft, before = t_draft if k else None, recorder.prefill or 0.0
-        recorder.t_target = {rows: seconds for rows, seconds in t_target.items() if rows in (1, k + 1)}
-        for rows in decoder.batch(prompts, N, k, int(rng.integers(2**32)), o.batch, stop):
-            recorder.prefill = before + decoder.prefill_seconds
-            if o.batch > 1:
-                yield rows
-            else:
-                recorder.note(rows[0].alpha, rows[0].matching)
-                yield rows[0].step
-
-    return partial(decode, 0), partial(decode, K)
-
-
-def run_batch_fn(title: str, decode_fn: Callable, o: Options, encoder, prompts: list[str]) -> Recorder:
-    """main.run_sampling_fn for prompts that are decoded together. decode_fn yields, for each call of the target, the
-    Rows of the prompts that it served."""
-    recorder = Recorder(o.lenience)
-    with Display(title, o, encoder, len(prompts)) as display:
-        for prompt in prompts:
-            display.begin(prompt)
-        steps = decode_fn(np.random.default_rng(o.seed), recorder)
-        for rows in recorder.watch_batch(steps, len(prompts), min(o.batch, len(prompts))):
-            for row in rows:
-                display.push(row.step, row.number)
-        for i in range(len(prompts)):
-            display.end(i)
-    display.print_time(recorder.seconds)
-    return recorder
-
-
-def differences(o: Options, input_ids: list, target_model, runs: list[Recorder]) -> list[str]:
-    """greedy_differences, where this engine decoded greedily and something is to be shown."""
-    if o.engine == "numpy" or o.temperature > 0 or o.quiet:
-        return []
-    return greedy_differences(input_ids * o.n_samples, target_model, *runs)
-
-
-def greedy_differences(prompts: list, target_model, autoregressive: Recorder, speculative: Recorder) -> list[str]:
-    """Where the two greedy texts of a prompt part, which rounding can bring about here: a line for each prompt.
-
-    autoregressive and speculative are the Recorders of both runs, with a sample for each prompt.
-    """
-    from speculative.engines.jax.loop import first_difference
-    from speculative.engines.jax.model import JaxModel
-
-    model, lines = JaxModel(target_model.network, to_probs=lambda logits: logits), []
-    for number, (x, *samples) in enumerate(
-        zip(prompts, autoregressive.samples, speculative.samples, strict=True), start=1
-    ):
-        texts = [[token for iteration in sample for token in iteration.step.tokens] for sample in samples]
-        if difference := first_difference(x, *texts, model):
-            where = f"for prompt {number}, " if len(prompts) > 1 else ""
-            lines.append(f"{where}{difference}: rounding, where that is about 1e-4, and a defect where it is large.")
-    return lines
+    return DevicePair(**vars(pair))
 
 
 def say(line: str) -> None:

@@ -3,16 +3,23 @@
 import os
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 from tqdm import tqdm
 
 from encoder import Encoder, StreamDecoder
-from plumbing import checksums
-from plumbing.files import write_json, write_text
+from plumbing import arguments, checksums
+from plumbing.arguments import Flag
+from plumbing.errors import UserError
+from plumbing.files import check_writable, write_json, write_text
 from plumbing.signals import LAST_WORDS
 from plumbing.terminal import SHOWN
-from speculative.cli.flags import Options
+from speculative import drafters
+from speculative.cli import devices
+from speculative.cli.load import encode
+from speculative.decoding import Pair
 from speculative.engines import memory
 from speculative.measure import report
 from speculative.measure.document import document
@@ -25,8 +32,74 @@ from speculative.sampling import Step
 COLUMNS = 110
 
 # A colour, and for those who do not tell colours apart something else: bold, underlined, or neither.
-STYLES = {"accepted": "green", "accepted: ngram": "magenta italic", "accepted: prompt_lookup": "blue italic"}
-STYLES |= {"resampled": "red underline", "bonus": "cyan bold", "autoregressive": "yellow"}
+STYLES = {"accepted": "green", "resampled": "red underline", "bonus": "cyan bold", "autoregressive": "yellow"}
+
+
+FLAGS = (
+    Flag(
+        "quiet",
+        arguments.switch,
+        "only the blog's lines",
+        False,
+        excludes=("verbose", "color", "verify"),
+    ),
+    Flag(
+        "verbose", arguments.switch, "every iteration, and every figure with its formula", False, excludes=("verify",)
+    ),
+    Flag("stream", arguments.switch, "the text as it is decoded", False, excludes=("verify",)),
+    Flag(
+        "color",
+        arguments.switch,
+        "tokens by origin: accepted (and whose), resampled, bonus, autoregressive",
+        False,
+        excludes=("verify",),
+    ),
+    Flag("json", arguments.path, "write the run to this file, as JSON", excludes=("verify",)),
+    Flag(
+        "details",
+        arguments.switch,
+        "also write p, q and u of every draft to --json; --html has them always",
+        False,
+        in_vain=lambda o: "" if o.json or o.html else "it is about what --json writes: add --json FILE",
+    ),
+    Flag(
+        "html",
+        arguments.path,
+        "write a page to this file that replays the run, for any browser",
+        excludes=("verify", "n_samples"),
+    ),
+    Flag(
+        "verify",
+        arguments.switch,
+        "instead of decoding, check that nothing is lost with these models",
+        False,
+        excludes=("n_samples", "stop"),
+    ),
+)
+
+
+def check_output(o: Any) -> Any:
+    """The options, whose files can be written and are not read. Of several processes that compute the same, only the
+    first writes. Raises UserError."""
+    if not devices.writes_files():
+        return o._replace(json=None, html=None)
+    written = [path for path in (o.json, o.html) if path]
+    if len({os.path.realpath(path) for path in written}) < len(written):
+        raise UserError("--json and --html would write to the same file: give each its own")
+    read = {os.path.realpath(path) for path in (o.prompt_file, o.ngram_text) if path}
+    for path in written:
+        if os.path.realpath(path) in read:
+            raise UserError(f"{path!r:.80} is read in this run, and would be overwritten: write to another file")
+        check_writable(path)
+    return o
+
+
+def style(origin: str | None) -> str:
+    """Of an origin, for rich. A draft has the colour of who proposed it."""
+    name = (origin or "").removeprefix("accepted: ")
+    if name in drafters.KINDS:
+        return drafters.KINDS[name].color
+    return STYLES.get(origin, "")
 
 
 class Display:
@@ -39,7 +112,7 @@ class Display:
     Prompts that are decoded together are begun at once, and pushed to by their number, the first being 0.
     """
 
-    def __init__(self, title: str, o: Options, encoder: Encoder, n_texts: int):
+    def __init__(self, title: str, o: Any, encoder: Encoder, n_texts: int):
         self.title, self.o, self.encoder = title, o, encoder
         self.bar = tqdm(total=n_texts * o.n_tokens_to_generate, unit="token", leave=False, disable=o.stream or None)
         self.texts = []  # for each text, the pieces that it consists of: (text, origin)
@@ -62,8 +135,9 @@ class Display:
         self.write("Text = ", None)
         self.write(prompt, None)
 
-    def push(self, step: Step, i: int = -1, proposers: Sequence[str] = ()) -> None:
-        for token, origin in zip(step.tokens, origins(step, proposers), strict=True):
+    def push(self, step: Step, origins: list[str], i: int = -1) -> None:
+        """origins: of each of the step's tokens (recorder.origins)."""
+        for token, origin in zip(step.tokens, origins, strict=True):
             self.write(self.decoders[i].push([token]), origin, i)
         self.bar.update(len(step.tokens))
 
@@ -89,6 +163,25 @@ class Display:
         sys.stdout.flush()
 
 
+def run_batch_fn(title: str, decode_fn: Callable, o: Any, pair: Pair, prompts: list[str], input_ids: list) -> Recorder:
+    """main.run_sampling_fn for prompts that are decoded together: decode_fn yields, for each call of the target, the
+    Rows of the prompts that it served."""
+    pair.forget()
+    recorder = Recorder(pair.lenience)
+    with Display(title, o, pair.encoder, len(prompts)) as display:
+        for prompt in prompts:
+            display.begin(prompt)
+        rng = np.random.default_rng(o.seed)
+        calls = decode_fn(input_ids, o.n_tokens_to_generate, rng, recorder, o.batch, o.stop)
+        for rows in recorder.watch_batch(calls, len(prompts), min(o.batch, len(prompts))):
+            for row in rows:
+                display.push(row.step, origins(recorder.samples[row.number][-1]), row.number)
+        for i in range(len(prompts)):
+            display.end(i)
+    display.print_time(recorder.seconds)
+    return recorder
+
+
 def show(pieces: list[tuple[str, str | None]], color: bool) -> None:
     """Prints (text, origin) pieces; in colour on a terminal, unless NO_COLOR (no-color.org) is set."""
     pieces = [(text.translate(SHOWN), origin) for text, origin in pieces]
@@ -98,30 +191,22 @@ def show(pieces: list[tuple[str, str | None]], color: bool) -> None:
 
         console = Console(highlight=False, soft_wrap=True)
         if console.is_terminal:
-            painted = Text.assemble(*((text, STYLES.get(origin, "")) for text, origin in pieces))
+            painted = Text.assemble(*((text, style(origin)) for text, origin in pieces))
             return console.print(painted, end="")
     print("".join(text for text, _ in pieces), end="", flush=True)
 
 
-def show_report(
-    o: Options,
-    encoder: Encoder,
-    prompts: list[str],
-    input_ids: list,
-    runs: tuple[Recorder, Recorder],
-    models: list,
-    differences: list[str] = (),
-) -> None:
+def show_report(o: Any, pair: Pair, prompts: list[str], runs: list[Recorder]) -> None:
     """What stands after the blog's lines, the JSON file and the page.
 
-    prompts and input_ids: one prompt, or with --batch several, and their ids. runs: the autoregressive and the
-    speculative one. models: the target, and the draft where there is one. differences: lines of the engine's own.
+    prompts: one, or with --batch several. runs: the autoregressive and the speculative one.
     """
-    sizes = [o.target_model_size, o.draft_model_size][: len(models)]
+    input_ids = [encode(pair.encoder, prompt) for prompt in prompts]
+    sizes = [o.target_model_size, *([o.draft_model_size] if "draft" in pair.models else [])]
     stand_ins = {size: checksums.stand_in(os.path.join(o.models_dir, size)) for size in sizes}
     stand_ins = {size: what for size, what in stand_ins.items() if what}
     if o.json or o.html:
-        run = document(vars(o), encoder, prompts, input_ids, *runs, stand_ins)
+        run = document(o._asdict(), pair.encoder, prompts, input_ids, *runs, stand_ins)
     if o.json:
         write_json(o.json, run)
     if o.html:
@@ -129,22 +214,33 @@ def show_report(
     if o.quiet:
         return
     if o.color:
-        written = {origin for i in runs[1].iterations for origin in origins(i.step, i.proposers)}
-        shown = [origin for origin in STYLES if ":" not in origin or origin in written]
+        written = sorted({origin for i in runs[1].iterations for origin in origins(i)} - {*STYLES})
+        first, *others = STYLES
+        shown = [first, *written, *others]
         legend = [piece for origin in shown for piece in ((origin.replace("_", " "), origin), ("  ", None))]
         show([("\n", None), *legend, ("\n", None)], o.color)
     f = figures(*runs)
     print()
-    for line in [*report.summary(f), *notes(o, stand_ins), *differences]:
+    for line in [*report.summary(f), *notes(o, stand_ins), *differences(o, pair, input_ids, runs)]:
         print(textwrap.fill(line, COLUMNS))
     if o.verbose:
-        show_details(o, encoder, f, runs[1], models)
+        show_details(o, pair, f, runs[1])
 
 
-def notes(o: Options, stand_ins: dict[str, str]) -> list[str]:
+def differences(o: Any, pair: Pair, input_ids: list, runs: list[Recorder]) -> list[str]:
+    """Where greedy texts part, on an engine that rounds by the number of rows."""
+    if o.engine == "numpy" or o.temperature > 0:
+        return []
+    from speculative.engines.jax.pair import greedy_differences
+
+    texts = [[[token for i in sample for token in i.step.tokens] for sample in run.samples] for run in runs]
+    return greedy_differences(input_ids * o.n_samples, pair.target, *texts)
+
+
+def notes(o: Any, stand_ins: dict[str, str]) -> list[str]:
     """What a reader has to know of runs with such flags. stand_ins: {model: what it is in place of the official one}"""
     found = [f"Note: {size} is a stand-in for the official model: {what}." for size, what in stand_ins.items()]
-    if o.lenience < 1 and o.temperature > 0:
+    if (o.typical or o.lenience < 1) and o.temperature > 0:
         how = f"typical acceptance, ε = {o.typical:g}," if o.typical else f"lenience {o.lenience:g}"
         found.append(f"Note: with {how} the speculative text is not distributed as the target's.")
     if "auto" in (o.K, o.tree) and o.temperature > 0:
@@ -153,7 +249,7 @@ def notes(o: Options, stand_ins: dict[str, str]) -> list[str]:
     return found
 
 
-def show_details(o: Options, encoder: Encoder, f: dict, speculative: Recorder, models: list) -> None:
+def show_details(o: Any, pair: Pair, f: dict, speculative: Recorder) -> None:
     """--verbose: a table of every iteration, and one of every figure."""
     from rich.console import Console
     from rich.table import Table
@@ -161,13 +257,13 @@ def show_details(o: Options, encoder: Encoder, f: dict, speculative: Recorder, m
 
     on_numpy = o.engine == "numpy"  # on JAX, weights lie and are read elsewhere
     bandwidth = read_bandwidth(n_bytes=2**28, repeats=30) if on_numpy else None
-    rows = report.details(f, speculative.lenience, models[0].weight_bytes, bandwidth)
+    rows = report.details(f, speculative.lenience, pair.target.weight_bytes, bandwidth)
     if on_numpy and (peak := memory.peak()):
-        weights = sum(model.weight_bytes for model in models)
+        weights = sum(model.weight_bytes for model in pair.models.values())
         rows.append(("peak memory", f"{peak / 1e9:.2f} GB", f"of which {weights / 1e9:.2f} GB are weights"))
     iterations = Table("#", "accepted", "draft", "score", "α", "tokens", box=None, header_style="bold")
     for number, iteration in enumerate(speculative.iterations, start=1):
-        iterations.add_row(str(number), *map(Text, iteration_row(iteration, encoder)))
+        iterations.add_row(str(number), *map(Text, iteration_row(iteration, pair.encoder)))
     table = Table("figure", "value", "formula", box=None, header_style="bold")
     for row in rows:
         table.add_row(*map(Text, row))

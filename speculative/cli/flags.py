@@ -1,154 +1,143 @@
-"""The command line's flags: one table that says of each what its value must be, what it does, and its default."""
+"""The command line's flags: every room's own, put together; what was typed, checked; and --help.
 
-import difflib
+A flag is declared where what it does is built, as a plumbing.arguments.Flag: its name, what its value must be, what it
+does, its default, what it excludes. Here they only get their order and their headings.
+"""
+
 import inspect
-import os
 import re
 import sys
+from collections import namedtuple
 from collections.abc import Callable, Collection
-from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from plumbing import exits
+from plumbing import arguments, exits
+from plumbing.arguments import Flag, nearest
 from plumbing.errors import UserError
-from speculative.cli import values
-from speculative.drafters import DRAFTERS
-from speculative.typical import ALL
+from speculative import decoding, drafters, filters, trees
+from speculative.cli import devices, display, load, prompts
 
-
-def flag(parse: Callable[[str], Any], help: str, default: Any = MISSING) -> Any:
-    """A field of Options. parse: what was typed -> value; raises ValueError, saying what a value must be.
-
-    A flag without a default has that of main's signature.
-    """
-    return field(metadata={"parse": parse, "help": help}, default=default)
-
-
-@dataclass(frozen=True)
-class Options:
-    """The value of every flag; the first eight are the blog's."""
-
-    prompt: str | None = flag(values.text, "the text to continue")
-    n_tokens_to_generate: int = flag(values.integer(1), "how many tokens to add to it (N)")
-    draft_model_size: str = flag(values.folder_name, "draft model: 124M, 355M, 774M, 1558M or a folder of models_dir")
-    target_model_size: str = flag(values.folder_name, "target model, likewise")
-    models_dir: str = flag(values.path, "where the models are; official ones that are missing are downloaded")
-    K: int | str = flag(
-        values.lookahead, "lookahead: how many tokens are drafted at a time; auto: by measured acceptance and cost"
-    )
-    temperature: float = flag(values.temperature, "0 is greedy; 1 is the target's own distribution")
-    seed: int = flag(values.integer(0), "random seed, the same for both decoders")
-
-    demo: bool = flag(values.switch, "the bundled pair of tiny models, offline, with a prompt that suits them", False)
-    prompt_file: str | None = flag(values.path, "read the prompt from a file; --prompt_file=- is standard input", None)
-    unconditional: bool = flag(values.switch, "no prompt: start from <|endoftext|>", False)
-    stop: str | None = flag(values.text, "end before this text, which may be <|endoftext|>", None)
-    n_samples: int = flag(values.integer(1), "decode this many times, each time with a seed of its own", 1)
-
-    top_k: int | None = flag(values.integer(1), "keep the k likeliest tokens", None)
-    top_p: float | None = flag(
-        values.share, "nucleus: keep the fewest tokens whose probabilities sum to at least this", None
-    )
-    draft_temperature: float | None = flag(
-        values.temperature, "temperature of the draft model alone; the output stays lossless", None
-    )
-    lenience: float = flag(
-        values.lenience, "below 1, more drafts are accepted, and the output is not the target's", 1.0
-    )
-    typical: float | None = flag(
-        values.typical, "Medusa's typical acceptance with this ε; the output is not the target's", None
-    )
-
-    drafter: str = flag(values.drafter, f"{', '.join(DRAFTERS)}; a+b: b where a has none", "model")
-    tree: tuple[int, ...] | str | None = flag(
-        values.tree, "draft a tree: children per node at each depth, as 2,2,1,1, or auto; in place of --K", None
-    )
-    ngram_text: str | None = flag(values.path, "a text file that the n-gram drafter is trained on", None)
-
-    dtype: str = flag(values.dtype, "weight format of the target model: float32, bfloat16 or int8", "float32")
-    draft_dtype: str = flag(
-        values.draft_dtype,
-        "of the draft model; the output stays lossless; auto: int8, with jax the target's",
-        "auto",
-    )
-    engine: str = flag(values.engine, "numpy, jax, or auto: jax where it sees an accelerator", "numpy")
-    threads: int | None = flag(values.integer(1), "threads of the NumPy engine [one for each core]", None)
-    mesh: int = flag(values.integer(1), "with jax: split the models over this many devices", 1)
-    data_parallel: int = flag(values.integer(1), "with jax: copies of the models, each with a share of --batch", 1)
-    batch: int = flag(values.integer(1, 4096), "with jax: decode this many prompts of --prompt_file at a time", 1)
-    source: str = flag(
-        values.source, "where to download missing models: openai, huggingface or the URL of a mirror", "openai"
-    )
-
-    quiet: bool = flag(values.switch, "only the blog's lines", False)
-    verbose: bool = flag(values.switch, "every iteration, and every figure with its formula", False)
-    stream: bool = flag(values.switch, "the text as it is decoded", False)
-    color: bool = flag(values.switch, "tokens by origin: accepted (and whose), resampled, bonus, autoregressive", False)
-    json: str | None = flag(values.path, "write the run to this file, as JSON", None)
-    details: bool = flag(values.switch, "to --json also p, q and u of every draft, as --html has them", False)
-    html: str | None = flag(values.path, "write a page to this file that replays the run, for any browser", None)
-    verify: bool = flag(values.switch, "instead of decoding, check that nothing is lost with these models", False)
-
-
-HEADINGS = {  # --help has one before each of these
-    "prompt": "The blog's run, which is the default",
-    "demo": "The text",
-    "top_k": "The distribution",
-    "drafter": "The drafter",
-    "dtype": "The engine",
-    "quiet": "What is shown",
-}
-
-OPTIONS = {option.name: option for option in fields(Options)}
-
-# Of each group at most one may be given.
-EXCLUSIVE = [("prompt", "prompt_file", "unconditional"), ("quiet", "verbose"), ("quiet", "color"), ("verify", "json")]
-EXCLUSIVE += [("tree", "K"), ("verify", "html"), ("n_samples", "html"), ("typical", "lenience")]
-EXCLUSIVE += [("batch", x) for x in ("n_samples", "stream", "color", "verbose", "verify", "details", "html")]
+# The blog's, whose defaults stand in main's signature.
+BLOG = (
+    Flag("prompt", arguments.text, "the text to continue"),
+    Flag("n_tokens_to_generate", arguments.integer(1), "how many tokens to add to it (N)"),
+    Flag("draft_model_size", arguments.folder_name, "draft model: 124M, 355M, 774M, 1558M or a folder of models_dir"),
+    Flag("target_model_size", arguments.folder_name, "target model, likewise"),
+    Flag("models_dir", arguments.path, "where the models are; official ones that are missing are downloaded"),
+    Flag("K", decoding.K, "lookahead: how many tokens are drafted at a time; auto: by measured acceptance and cost"),
+    Flag("temperature", arguments.temperature, "0 is greedy; 1 is the target's own distribution"),
+    Flag("seed", arguments.integer(0), "random seed, the same for both decoders"),
+)
 
 # What --demo stands for: the bundled pair, and a prompt of the kind that it was trained on, to the end of a sentence.
 DEMO = {
     "prompt": '"From the first, two facts were very obvious to me,',
-    "n_tokens_to_generate": "54",
+    "n_tokens_to_generate": 54,
     "draft_model_size": "tiny-draft",
     "target_model_size": "tiny-target",
     "models_dir": str(Path(__file__).parents[2] / "models"),
 }
 
 
-def parse_options(**given) -> Options:
-    """Options from values, or from the strings that were typed. Raises UserError for the first that is not right."""
+def rooms() -> list[tuple[str, tuple[Flag, ...]]]:
+    """(heading of --help, its flags), in the order of --help."""
+    return [
+        ("The blog's run, which is the default", BLOG),
+        ("The text", prompts.FLAGS),
+        ("The distribution", (*filters.FLAGS, *decoding.FLAGS)),
+        ("The drafter", (drafters.FLAG, *trees.FLAGS, *drafters.flags_of_kinds())),
+        ("The engine", (*load.FLAGS, *devices.FLAGS)),
+        ("What is shown", display.FLAGS),
+    ]
+
+
+def all_flags() -> dict[str, Flag]:
+    return {flag.name: flag for _, flags in rooms() for flag in flags}
+
+
+def parse_options(main: Callable, **given) -> Any:
+    """{flag: value, or what was typed of it} -> a named tuple of all flags' values.
+
+    main is the function whose signature has the defaults of the blog's flags: a value that is such a default was not
+    given, nor was None. Raises UserError for the first value that is not right, or does not go with the others.
+    """
+    flags = all_flags()
     for name in given:
-        if name not in OPTIONS:
-            same = [known for known in OPTIONS if known.lower() == name.lower()]
-            near = same or difflib.get_close_matches(name, OPTIONS, n=1)
-            raise UserError(f"unknown flag --{name:.80}" + (f": did you mean --{near[0]}?" if near else ": see --help"))
-    o = Options(**{name: parse_one(name, value) for name, value in given.items() if value is not None})
-    check_exclusive({name for name, option in OPTIONS.items() if getattr(o, name) != option.default} - {"prompt", "K"})
-    if o.details and not (o.json or o.html):
-        raise UserError("--details is about what --json writes: add --json FILE")
-    if o.json and o.html and os.path.realpath(o.json) == os.path.realpath(o.html):
-        raise UserError("--json and --html would write to the same file: give each its own")
-    read = {os.path.realpath(path) for path in (o.prompt_file, o.ngram_text) if path}
-    if overwritten := [path for path in (o.json, o.html) if path and os.path.realpath(path) in read]:
-        raise UserError(f"{overwritten[0]!r:.80} is read in this run, and would be overwritten: write to another file")
+        if name not in flags:
+            near = nearest(name, flags)
+            raise UserError(f"unknown flag --{name:.80}" + (f": did you mean --{near}?" if near else ": see --help"))
+    defaults = {name: flag.default for name, flag in flags.items()} | blogs_defaults(main)
+    values = dict(defaults)
+    used = set()
+    for name, value in given.items():
+        if value is None or (name in defaults and value is defaults[name]):
+            continue
+        values[name] = parse_one(flags[name], value)
+        if values[name] != flags[name].default:
+            used.add(name)
+    check_exclusive(flags, used)
+    if values["demo"]:
+        values |= {name: value for name, value in DEMO.items() if name not in used}
+    o = namedtuple("Options", values)(**values)
+    for name in flags:
+        if name in used and (why := flags[name].in_vain(o)):
+            raise UserError(f"--{name} is of no use here: {why}")
     if o.prompt_file or o.unconditional:
-        o = replace(o, prompt=None)  # main's default, which is not what is continued
-    return replace(o, lenience=ALL) if o.typical else o
+        o = o._replace(prompt=None)  # the default, which is not what is continued
+    return o
 
 
-def parse_one(name: str, value: Any) -> Any:
+def blogs_defaults(main: Callable) -> dict[str, Any]:
+    parameters = inspect.signature(main).parameters
+    return {flag.name: parameters[flag.name].default for flag in BLOG if flag.name in parameters}
+
+
+def parse_one(flag: Flag, value: Any) -> Any:
     try:
-        return OPTIONS[name].metadata["parse"](str(value))
+        return flag.parse(str(value))
     except ValueError as must_be:
-        raise UserError(f"--{name} must be {must_be}, not {str(value)!r:.80}") from None
+        raise UserError(f"--{flag.name} must be {must_be}, not {str(value)!r:.80}") from None
 
 
-def check_exclusive(given: Collection[str]) -> None:
-    for group in EXCLUSIVE:
-        if len(both := [f"--{name}" for name in group if name in given]) > 1:
-            raise UserError(f"{both[0]} and {both[1]} cannot be combined: give one of them")
+def check_exclusive(flags: dict[str, Flag], given: Collection[str]) -> None:
+    """Raises UserError where two of the given flags cannot be combined."""
+    for name in flags:
+        for other in flags[name].excludes:
+            if name in given and other in given:
+                first, second = sorted((name, other), key=list(flags).index)
+                raise UserError(f"--{first} and --{second} cannot be combined: give one of them")
+
+
+def check_engine(o: Any) -> Any:
+    """The same options. Raises UserError where one is not for the engine that was chosen."""
+    for name, flag in all_flags().items():
+        if flag.only_engine and flag.only_engine != o.engine and getattr(o, name) != flag.default:
+            raise UserError(f"--{name} is for --engine {flag.only_engine}: {flag.why}")
+    for kind in drafters.kinds_of(o.drafter):
+        if kind.only_engine and kind.only_engine != o.engine:
+            raise UserError(f"--drafter {kind.name} is for --engine {kind.only_engine}: {kind.why}")
+    devices.check(o)
+    return o
+
+
+# ---- The words of a command line -------------------------------------------------------------------------------------
+
+
+def run(main: Callable, doc: str) -> None:
+    """Calls main with the flags that were typed. Ends as exits.guarded does."""
+    import fire
+
+    def typed():
+        words = sys.argv[1:]
+        if {"-h", "--help"} & {*words}:
+            print(f"{doc}\n{usage(main)}")
+        elif "--version" in words:
+            print(f"speculative-sampling {exits.VERSION}")
+        else:
+            fire.Fire(fire.decorators.SetParseFn(str)(main), command=with_values(words))
+
+    exits.guarded(typed)
 
 
 def with_values(words: list[str]) -> list[str]:
@@ -157,49 +146,36 @@ def with_values(words: list[str]) -> list[str]:
     The word after a flag is its value, also where it looks like a number, a list or -x; but not where it begins with
     two dashes. A switch, which needs none, gets True.
     """
-    words, given = list(words), {}
+    words = list(words)
+    flags = all_flags()
+    given = {}
     while words:
         word = words.pop(0)
         match = re.fullmatch(r"--([A-Za-z][A-Za-z0-9_-]*)(?:=(.*))?", word, re.DOTALL)
         if not match:
             raise UserError(f"unexpected {word!r:.80}: every value follows its --flag, and a text goes in quotes")
-        name, value = match[1].replace("-", "_"), match[2]
+        name = match[1].replace("-", "_")
+        value = match[2]
         if name in given:
             raise UserError(f"--{name:.80} is given twice")
         if value is None and words and not words[0].startswith("--"):
             value = words.pop(0)
-        if value is None and name in OPTIONS and OPTIONS[name].metadata["parse"] is not values.switch:
+        if value is None and name in flags and flags[name].parse is not arguments.switch:
             raise UserError(f"--{name} needs a value; one that begins with -- is written --{name}=VALUE")
         given[name] = "True" if value is None else value
-    check_exclusive(given)
-    if given.get("demo") == "True":
-        others = {name for name in EXCLUSIVE[0] if name in given}
-        given = {name: value for name, value in DEMO.items() if name != "prompt" or not others} | given
     return [f"--{name}={value}" for name, value in given.items()]
 
 
 def usage(main: Callable) -> str:
-    """--help: the flags in groups, with the defaults of Options and, for the blog's, of main's signature."""
-    of_main, lines = inspect.signature(main).parameters, ["usage: python main.py [--FLAG VALUE ...]"]
-    for name, option in OPTIONS.items():
-        if name in HEADINGS:
-            lines += ["", HEADINGS[name]]
-        default = of_main[name].default if option.default is MISSING else option.default
-        lines.append(
-            f"  --{name:21} {option.metadata['help']}"
-            + ("" if default is None or default is False else f" [{default}]")
-        )
+    """--help: the flags in groups, with their defaults."""
+    of_main = blogs_defaults(main)
+    lines = ["usage: python main.py [--FLAG VALUE ...]"]
+    for heading, flags in rooms():
+        lines += ["", heading]
+        for flag in flags:
+            default = of_main.get(flag.name, flag.default)
+            shown = "" if default is None or default is False else f" [{default}]"
+            lines.append(f"  --{flag.name:21} {flag.help}{shown}")
+            if flag is drafters.FLAG:
+                lines += [f"{'':26}{line}" for line in drafters.help_of_kinds()]
     return "\n".join(lines)
-
-
-def run(main: Callable, doc: str) -> None:
-    """Calls main with the flags that were typed. Ends as exits.guarded does."""
-    import fire
-
-    def typed():
-        if {"-h", "--help"} & set(sys.argv[1:]):
-            print(f"{doc}\n{usage(main)}")
-        else:
-            fire.Fire(fire.decorators.SetParseFn(str)(main), command=with_values(sys.argv[1:]))
-
-    exits.guarded(typed)

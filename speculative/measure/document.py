@@ -5,7 +5,7 @@ from speculative.measure.figures import figures
 from speculative.measure.machine import machine
 from speculative.measure.recorder import Iteration, Recorder, origins
 
-SCHEMA = 2  # changes when a key is renamed or means something else, not when one is added
+SCHEMA = 3  # changes when a key is renamed or means something else, not when one is added
 
 
 def document(
@@ -57,16 +57,29 @@ def sample_document(sample: list[Iteration], encoder: Encoder, stop: str | None)
         "text": "".join(pieces),
         "pieces": pieces,
         "tokens": tokens,
-        "origins": [origin for i in sample for origin in origins(i.step)],
-        "iterations": [
-            {
-                **{"tokens": len(i.step.tokens), "drafted": i.step.drafted, "accepted": i.step.accepted},
-                **{key: value for key, value in vars(i).items() if key not in ("step", "details")},
-                **({"details": i.details} if i.details else {}),
-            }
-            for i in sample
-        ],
+        "origins": [origin.partition(":")[0] for i in sample for origin in origins(i)],
+        "iterations": [iteration_document(i) for i in sample],
     }
+
+
+def iteration_document(iteration: Iteration) -> dict:
+    step = iteration.step
+    fields = {"tokens": len(step.tokens), "drafted": step.drafted, "accepted": step.accepted}
+    fields |= {key: value for key, value in vars(iteration).items() if key not in ("step", "details", "levels")}
+    fields["levels"] = [
+        {"name": name, "iterations": [level_document(i) for i in iterations]}
+        for name, iterations in iteration.levels.items()
+    ]
+    if iteration.details:
+        fields["details"] = iteration.details
+    return fields
+
+
+def level_document(iteration: Iteration) -> dict:
+    """One call of a level's model, within one proposal."""
+    step = iteration.step
+    fields = {"tokens": len(step.tokens), "drafted": step.drafted, "accepted": step.accepted}
+    return fields | {key: getattr(iteration, key) for key in ("drafting", "scoring", "alpha", "by")}
 
 
 def token_ids(details: dict) -> set[int]:

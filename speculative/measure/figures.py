@@ -8,7 +8,7 @@ from statistics import mean, median
 
 from speculative.costs import best_k
 from speculative.measure.analysis import blog_speedup, leviathan_tokens, line_through
-from speculative.measure.recorder import Recorder
+from speculative.measure.recorder import Iteration, Recorder
 
 K_MAX = 16  # the largest K that is considered for the best
 ENOUGH = 20  # drafts tested at a position, for its own chance of acceptance to be used there
@@ -30,9 +30,8 @@ def counts(speculative: Recorder) -> dict:
     n_tokens, drafted = speculative.n_tokens, sum(step.drafted for step in steps)
     met = Counter(j for i in speculative.iterations for j in range(len(i.alpha)))
     accepted = Counter(j for step in steps for j in range(step.accepted))
-    by_proposer = Counter(name for i in speculative.iterations for name in i.proposers[: len(i.alpha)])
-    passed = Counter(name for i in speculative.iterations for name in i.proposers[: i.step.accepted])
-    inner = [i.inner for i in speculative.iterations if i.inner]
+    by_proposer = Counter(name for i in speculative.iterations for name in i.by[: len(i.alpha)])
+    passed = Counter(name for i in speculative.iterations for name in i.by[: i.step.accepted])
     by_position = [[i.alpha[j] for i in speculative.iterations if j < len(i.alpha)] for j in range(len(met))]
     return {
         "tokens": n_tokens,
@@ -47,12 +46,37 @@ def counts(speculative: Recorder) -> dict:
         "met_by_position": [met[j] for j in range(len(met))],
         "accepted_by_position": [accepted[j] for j in range(len(met))],
         "by_proposer": {name: [passed[name], met] for name, met in by_proposer.most_common()},
-        "inner_drafted": sum(drafted for drafted, _ in inner),
-        "inner_accepted": sum(accepted for _, accepted in inner),
+        "levels": levels(speculative),
         "alpha": average(a for i in speculative.iterations for a in i.alpha),
         "alpha_by_position": [*map(average, by_position)],
         "matching": average(a for i in speculative.iterations for a in i.matching),
         "useful_row_calls": share(len(steps), speculative.row_calls),
+    }
+
+
+def levels(speculative: Recorder) -> list[dict]:
+    """What each level of the drafter did, the outermost first: the same figures as of the run itself."""
+    of = {}
+    for iteration in speculative.iterations:
+        for name, iterations in iteration.levels.items():
+            of.setdefault(name, []).extend(iterations)
+    return [level_figures(name, iterations) for name, iterations in of.items() if iterations]
+
+
+def level_figures(name: str, iterations: list[Iteration]) -> dict:
+    drafted = sum(i.step.drafted for i in iterations)
+    n_tokens = sum(len(i.step.tokens) for i in iterations)
+    return {
+        "name": name,
+        "calls": len(iterations),
+        "tokens": n_tokens,
+        "drafted": drafted,
+        "accepted": sum(i.step.accepted for i in iterations),
+        "r": share(n_tokens, drafted + len(iterations)),
+        "tokens_per_iteration": share(n_tokens, len(iterations)),
+        "alpha": average(a for i in iterations for a in i.alpha),
+        "drafting": total(i.drafting for i in iterations),
+        "scoring": total(i.scoring for i in iterations),
     }
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from plumbing.errors import UserError
 from plumbing.files import check_writable, write_text
+from speculative import drafters
 from speculative.measure import report
 from speculative.measure.document import SCHEMA
 from speculative.measure.shape import is_run
@@ -33,7 +34,12 @@ def page(run: dict) -> str:
     if "pieces" not in samples[1]:
         raise UserError("this run was written before there were pages: decode again")
     figures = run["figures"] | {"beta": with_numbers(run["figures"]["beta"] or {})}
-    words = {"summary": report.summary(figures), "details": report.details(figures, run["options"].get("lenience", 1))}
+    words = {
+        "summary": report.summary(figures),
+        "details": report.details(figures, run["options"].get("lenience", 1)),
+        "drafters": {name: report.words(name) for name in drafters.KINDS},
+        "has_draft": drafters.needs(run["options"]["drafter"], "draft"),
+    }
     data = json.dumps(run | {"report": words}, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     template, style, script = read("page.html"), read("page.css"), "\n".join(map(read, SCRIPTS))
     parts = {"style": style, "script": script, "style hash": sha256(style), "script hash": sha256(script)}

@@ -1,16 +1,18 @@
 """Notes what happens in a run: a recorder that stands around a decoder and its models."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from speculative.drafters import Drafter
+from speculative.drafters.base import NOTHING
 from speculative.engines.plain import common_prefix
 from speculative.measure.analysis import acceptance_chance, matching_chance
 from speculative.measure.details import details
 from speculative.sampling import Step
-from speculative.trees import Tree, TreeStep, chances
+from speculative.trees import Tree, acceptance_by_depth
 
 HELD = 2**24  # probabilities, 64 MB, that wait for the end of the run before their details are taken
 IN_TREE = 32  # tokens: no path down a tree is longer
@@ -29,8 +31,10 @@ class Iteration:
     prefill: bool = False  # likewise the target, and t_target
     alpha: list[float] = field(default_factory=list)  # the chance of acceptance where a draft was tested, in order
     matching: list[float] = field(default_factory=list)  # Σ p q, likewise
-    proposers: list[str] = field(default_factory=list)  # who proposed each draft, where the drafter tells
-    inner: tuple[int, int] | None = None  # how many tokens a staged drafter's inner one proposed, and got accepted
+    by: list[str] = field(default_factory=list)  # who proposed each draft, where that is known
+    levels: dict[str, list] = field(
+        default_factory=dict
+    )  # Iterations of each level of the drafter, the outermost first
     tree: dict | None = None  # {tokens, parents, path}, where the draft was one; node 0 is the last token of the text
     details: dict | None = None  # what decided this step (details.py), if that is kept
 
@@ -49,12 +53,25 @@ class Noted:
         return getattr(self.rng, name)
 
 
+class Watched:
+    """A model, of which the recorder notes each call, in a chain or a tree."""
+
+    def __init__(self, model: Callable, note: Callable):
+        self.model = model
+        self.note = note
+
+    def __call__(self, x, n_last: int = 1):  # -> [n_last, n_vocab]
+        return self.note(x, n_last, lambda: self.model(x, n_last))
+
+    def tree(self, x, tree: Tree, nodes=None):  # -> [m, n_vocab]
+        return self.note(x, IN_TREE, lambda: self.model.tree(x, tree, nodes))
+
+
 class Recorder:
     """Notes every step of a decoder:
 
         recorder = Recorder()
-        decoder = speculative_sampling(x, recorder.draft(draft), recorder.target(target_model), N, K, rng)
-        for step in recorder.watch(decoder):
+        for step in recorder.watch(pair.speculative(x, N, recorder.rng(rng), recorder)):
             ...
 
     Only the decoder's own time is counted, neither what is done with a step nor the recorder's bookkeeping. p and q are
@@ -70,46 +87,73 @@ class Recorder:
 
         details: whether to keep what decided each step. The decoder's generator is then to be self.rng(rng).
         """
-        self.lenience, self.clock, self.details = lenience, clock, details
+        self.lenience = lenience
+        self.clock = clock
+        self.details = details
         self.samples = []  # a list of Iterations for each decoder that was watched
         self.seconds = 0.0
         self.prefill = None  # seconds of it, where they are measured and not reckoned from the iterations
-        self.t_draft, self.t_target = None, {}  # likewise those of a drafted token, and {rows: seconds}
+        self.t_draft = None  # likewise those of a drafted token
+        self.t_target = {}  # likewise {rows: seconds}
         self.row_calls = 0  # of prompts decoded together: how many rows all calls of the target had, idle ones included
         self.now = Iteration()
-        self.x_draft, self.p, self.q = [], [], []
+        self.proposal = NOTHING  # a Proposal or a Tree
+        self.q = []  # [n_last, n_vocab]
         self.draws = []  # the random numbers since the target's last call
-        self.held = []  # (iteration, x_draft, p, q, draws), of which the details are still to be taken
-        self.seen = self.drafted = np.empty(0, int)  # the text of the target's last call, and what the draft has read
+        self.held = []  # (iteration, proposal, q, draws), of which the details are still to be taken
+        self.seen = np.empty(0, int)  # the text of the target's last call
+        self.drafted = np.empty(0, int)  # what the draft has read
+        self.levels = {}  # {name: Recorder of that level of the drafter}, the outermost first
+        self.waiting = (
+            None  # [(iteration, proposal, q)] whose chances are taken later: a list for a level, which is timed
+        )
 
     def rng(self, rng: np.random.Generator) -> np.random.Generator:
         return Noted(rng, self.draws) if self.details else rng
 
+    def drafter(self, drafter: Drafter) -> Drafter:
+        return Drafter(self.draft(drafter.chain), self.draft(drafter.tree) if drafter.tree else None)
+
     def draft(self, draft: Callable) -> Callable:
-        def recorded(x, k):
+        """The same draft of a Drafter, a chain's or a tree's."""
+
+        def recorded(x, wanted):
             start = self.clock()
-            self.proposal = self.x_draft, self.p = draft(x, k)
+            self.proposal = draft(x, wanted)
             self.now.drafting = self.clock() - start
-            self.now.proposers, self.now.inner = getattr(draft, "proposers", []), getattr(draft, "inner", None)
-            is_tree = isinstance(self.proposal, Tree)
-            self.now.draft_prefill = len(x) - common_prefix(self.drafted, x) > (IN_TREE if is_tree else IN_STEP)
-            self.drafted = np.append(x, [] if is_tree else self.x_draft).astype(int)
+            if isinstance(self.proposal, Tree):
+                behind = IN_TREE
+                tokens = []
+                self.now.by = [self.proposal.by] * (len(self.proposal.tokens) - 1)
+            else:
+                behind = IN_STEP
+                tokens = self.proposal.tokens
+                self.now.by = [*self.proposal.by]
+            self.now.draft_prefill = len(x) - common_prefix(self.drafted, x) > behind
+            self.drafted = np.append(x, tokens).astype(int)
             return self.proposal
 
         return recorded
 
-    def target(self, target_model: Callable) -> Callable:
-        def recorded(x, n_last=1):  # or a tree
+    def target(self, target_model: Callable) -> Watched:
+        def note(x, most, call):
             start = self.clock()
-            self.q = target_model(x, n_last)  # [n_last, n_vocab]
+            self.q = call()  # [n_last, n_vocab]
             self.now.scoring = self.clock() - start
-            most = IN_TREE if isinstance(n_last, Tree) else n_last
             self.now.prefill = len(x) - common_prefix(self.seen, x) > most
             self.seen = np.asarray(x)
             self.draws.clear()
             return self.q
 
-        return recorded
+        return Watched(target_model, note)
+
+    def level(self, name: str, model: Callable, draft: Callable, steps: Callable) -> Iterator[Step]:
+        """drafters.base.Parts.record: a level is recorded as a decoder of its own."""
+        if name not in self.levels:
+            self.levels[name] = Recorder(clock=self.clock)
+            self.levels[name].waiting = []
+        recorder = self.levels[name]
+        return recorder.watch(steps(recorder.target(model), recorder.draft(draft)))
 
     def note(self, alpha: list[float], matching: list[float]) -> None:
         """Notes of the step that comes next what is known of it."""
@@ -118,42 +162,70 @@ class Recorder:
     def watch(self, decoder: Iterator[Step]) -> Iterator[Step]:
         self.samples.append([])
         while True:
-            self.now, self.x_draft, self.p, self.q = Iteration(), [], [], []
+            self.now = Iteration()
+            self.proposal = NOTHING
+            self.q = []
             start = self.clock()
             step = next(decoder, None)
             seconds = self.clock() - start
             self.seconds += seconds
             if step is None:
                 return self.take_details()
-            self.now.step = step
             if self.now.seconds is not None:
                 self.now.seconds = seconds
-            self.now.proposers = self.now.proposers[: step.drafted]  # which a stop text may have cut
-            if isinstance(step, TreeStep):
-                self.note_tree(step)
-                self.samples[-1].append(self.now)
-                yield step
-                continue
-            n_met = min(len(step.tokens), step.drafted)  # none after the first that is rejected, or after a stop
-            del self.now.alpha[n_met:], self.now.matching[n_met:]
-            for p, q in list(zip(self.p, self.q, strict=False))[:n_met]:  # [n_vocab] each
-                self.now.alpha.append(float(acceptance_chance(p, q / self.lenience)))
-                self.now.matching.append(float(matching_chance(p, q)))
-            if self.details and len(self.q):  # a loop on the device shows none
-                self.held.append((self.now, self.x_draft, self.p, self.q, [*self.draws]))
-                if sum(len(p) + len(q) for _, _, p, q, _ in self.held) * len(self.q[0]) > HELD:
-                    self.take_details()
+            self.note_step(step)
             self.samples[-1].append(self.now)
             yield step
 
-    def note_tree(self, step: TreeStep) -> None:
+    def note_step(self, step: Step) -> None:
+        self.now.step = step
+        self.now.levels = {name: recorder.taken() for name, recorder in self.levels.items()}
+        if isinstance(self.proposal, Tree):
+            return self.note_tree(step)
+        self.now.by = self.now.by[: step.drafted]  # which a stop text may have cut
+        if self.waiting is not None:
+            return self.waiting.append((self.now, self.proposal, self.q))
+        self.take_chances(self.now, self.proposal, self.q)
+        if self.details and len(self.q):  # a loop on the device shows none
+            self.held.append((self.now, self.proposal, self.q, [*self.draws]))
+            if sum(len(proposal.p) + len(q) for _, proposal, q, _ in self.held) * len(self.q[0]) > HELD:
+                self.take_details()
+
+    def take_chances(self, iteration: Iteration, proposal, q) -> None:  # q [m + 1, n_vocab]
+        step = iteration.step
+        n_met = min(len(step.tokens), step.drafted)  # none after the first that is rejected, or after a stop
+        del iteration.alpha[n_met:], iteration.matching[n_met:]
+        for p_i, q_i in list(zip(proposal.p, q, strict=False))[:n_met]:  # [n_vocab] each
+            iteration.alpha.append(float(acceptance_chance(p_i, q_i / self.lenience)))
+            iteration.matching.append(float(matching_chance(p_i, q_i)))
+
+    def taken(self) -> list[Iteration]:
+        """Of a level: the iterations since this was asked last."""
+        for iteration, proposal, q in self.waiting:
+            self.take_chances(iteration, proposal, q)
+        self.waiting.clear()
+        iterations = self.iterations
+        self.samples.clear()
+        return iterations
+
+    def note_tree(self, step: Step) -> None:
         tree = self.proposal
-        self.now.alpha = chances(tree, self.q, step.path, self.lenience)
-        self.now.tree = {"tokens": tree.tokens[1:], "parents": tree.parents[1:], "path": step.path}
+        path = tree.walk(step.tokens[: step.accepted])
+        nodes = range(1, len(tree.tokens))
+        if step.drafted < len(nodes):  # a stop text has cut it: what is left is the path
+            nodes = path
+        place = {node: i for i, node in enumerate([0, *nodes])}
+        self.now.by = [tree.by] * len(nodes)
+        self.now.alpha = acceptance_by_depth(tree, self.q, path, self.lenience)
+        self.now.tree = {
+            "tokens": [tree.tokens[node] for node in nodes],
+            "parents": [place[tree.parents[node]] for node in nodes],
+            "path": [place[node] for node in path],
+        }
 
     def take_details(self) -> None:
-        for iteration, x_draft, p, q, draws in self.held:
-            iteration.details = details(iteration.step, x_draft, p, q, draws, self.lenience)
+        for iteration, proposal, q, draws in self.held:
+            iteration.details = details(iteration.step, proposal.tokens, proposal.p, q, draws, self.lenience)
         self.held.clear()
 
     def watch_batch(self, decoder: Iterator[list], n_prompts: int, n_batch: int) -> Iterator[list]:
@@ -186,12 +258,18 @@ class Recorder:
         return sum(len(i.step.tokens) for i in self.iterations)
 
 
-def origins(step: Step, proposers: Sequence[str] = ()) -> list[str]:
+def origins(iteration: Iteration) -> list[str]:
     """Where each of a step's tokens came from. The drafts come first; the last token is the target's own.
 
-    proposers: who proposed each draft; then a draft that is not the draft model's own is "accepted: " and its name.
+    A draft that is not the draft model's own is "accepted: " and the name of who proposed it.
     """
-    at_end = getattr(step, "bonus", step.accepted == step.drafted)  # of the window, or of a path down a tree
-    own = "autoregressive" if step.drafted == 0 else "bonus" if at_end else "resampled"
-    by = [*proposers, *["model"] * step.accepted][: step.accepted]
+    step = iteration.step
+    at_end = step.accepted == step.drafted
+    if iteration.tree:  # a path ends where nothing comes after it
+        last = iteration.tree["path"][-1] if iteration.tree["path"] else 0
+        at_end = last not in iteration.tree["parents"]
+    own = "bonus" if at_end else "resampled"
+    if step.drafted == 0:
+        own = "autoregressive"
+    by = [*iteration.by, *["model"] * step.accepted][: step.accepted]
     return [*("accepted" if name == "model" else f"accepted: {name}" for name in by), own][: len(step.tokens)]

@@ -1,9 +1,8 @@
 """What a run came to, in words: six lines after the blog's, and with --verbose every figure with its formula."""
 
-from speculative import typical
+from speculative import drafters, typical
 from speculative.measure.analysis import ceiling
 
-NAMES = {"model": "draft model", "ngram": "n-gram", "prompt_lookup": "prompt lookup"}  # of who proposes
 Row = tuple[str, str, str]  # a figure's name, its value, its formula
 
 
@@ -84,11 +83,12 @@ def details(
             ("α", f"{f['alpha']:.3f}", f"mean of {chance}"),
         ]
     if len(f.get("by_proposer", {})) > 1:
-        shares = ", ".join(f"{NAMES.get(name, name)} {a}/{n}" for name, (a, n) in f["by_proposer"].items())
+        shares = ", ".join(f"{words(name)} {a}/{n}" for name, (a, n) in f["by_proposer"].items())
         rows.append(("by proposer", shares, "accepted / tested, by who proposed the token"))
-    if f.get("inner_drafted"):
-        passed = f"{f['inner_accepted']}/{f['inner_drafted']}"
-        rows.append(("inner drafts", passed, "accepted by the draft model / proposed to it, in the staged drafter"))
+    for level in f.get("levels", []):
+        accepted = f"{level['accepted']}/{level['drafted']} drafts accepted"
+        calls = f"{level['tokens']} tokens in {level['calls']} calls, {accepted}"
+        rows.append((f"level {words(level['name'])}", calls, "where another drafter drafts for it"))
     if f["matching"] is not None:
         rows.append(("naive matching", f"{f['matching']:.3f}", "mean of Σ p q: what sample-and-compare would accept"))
     if f["c"] is not None:
@@ -116,3 +116,9 @@ def details(
 
 def ms(seconds: float) -> str:
     return f"{seconds * 1e3:.2f} ms" if seconds < 0.01 else f"{seconds * 1e3:.1f} ms"
+
+
+def words(name: str) -> str:
+    """What a drafter is called in a sentence."""
+    kind = drafters.KINDS.get(name)
+    return (kind and kind.words) or name

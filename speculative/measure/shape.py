@@ -7,8 +7,23 @@ LARGEST = 1e15  # what can still be drawn
 
 # A dict needs these keys, and under "*" says what any others hold; a list is of any length; a tuple is of types.
 TOP = {"tokens": [int], "p": [NUMBER], "q": [NUMBER]}
+LEVEL = {
+    "name": TEXT,
+    "iterations": [
+        {
+            "tokens": int,
+            "drafted": int,
+            "accepted": int,
+            "drafting": MAYBE,
+            "scoring": MAYBE,
+            "alpha": [NUMBER],
+            "by": [TEXT],
+        }
+    ],
+}
 ITERATION = {
-    **{"tokens": int, "drafted": int, "accepted": int, "draft_prefill": FLAG, "prefill": FLAG, "proposers": [TEXT]},
+    **{"tokens": int, "drafted": int, "accepted": int, "draft_prefill": FLAG, "prefill": FLAG, "by": [TEXT]},
+    "levels": [LEVEL],
     **{"drafting": MAYBE, "scoring": MAYBE, "seconds": MAYBE},
 }
 DETAILS = {"drafts": [int], "tested": [{"u": NUMBER, "p": NUMBER, "q": NUMBER, "top": TOP}]}

@@ -17,12 +17,12 @@ by falling p / q, where it would show if the draft's favourites were taken too o
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from speculative.sampling import autoregressive_sampling, speculative_sampling
+from speculative.decoding import Lookahead, decode
+from speculative.sampling import autoregressive_sampling
 
 BINS = 20  # of the histogram of places
 FEWEST = 25  # draws, however slow the models
@@ -43,26 +43,33 @@ class Check(NamedTuple):
     detail: str  # what was checked, how often, and what was found
 
 
+class Choice(NamedTuple):
+    """A lookahead that is not a number: each decode makes its own, which knows nothing yet."""
+
+    name: str
+    make: Callable[[], Lookahead]
+
+
 class Decoders(NamedTuple):
     """What is verified, at one temperature."""
 
     target_model: Callable  # model(x, n_last) -> [n_last, n_vocab]; if it has a cache, with forget()
-    make_draft: Callable  # rng -> drafter
-    speculative: Callable = speculative_sampling
-    options: dict = {}  # further arguments of the speculative decoder, such as lenience  # noqa: RUF012
+    make_drafter: Callable  # rng -> drafters.Drafter
+    speculative: Callable = decode  # (x, drafter, target_model, N, lookahead, rng, lenience) -> Steps
+    lenience: float = 1.0
     autoregressive: Callable = autoregressive_sampling
     logits: Callable | None = None  # the target's logits, where its rows are not promised to be the same to the bit
     scoring: Callable | None = None  # the target as the speculative decoder takes it, where that is not as it is
     rounding: float = 0.0  # then greedy texts may part where the two best logits are no further apart
 
-    def decode(self, x, N: int, K, rng) -> list[int]:
-        """K None is the autoregressive decoder; a function is one that makes a K, such as an AutoK."""
+    def decode(self, x, N: int, K: int | Choice | None, rng) -> list[int]:
+        """K None is the autoregressive decoder."""
         if K is None:
             steps = self.autoregressive(x, self.target_model, N, rng)
         else:
-            draft, target = self.make_draft(rng), self.scoring or self.target_model
-            decode = K().decode if callable(K) else partial(self.speculative, K=K)
-            steps = decode(x, draft, target, N, rng=rng, **self.options)
+            lookahead = K.make() if isinstance(K, Choice) else K
+            target = self.scoring or self.target_model
+            steps = self.speculative(x, self.make_drafter(rng), target, N, lookahead, rng, self.lenience)
         return [int(token) for step in steps for token in step.tokens]
 
     def direct(self, x, n_last: int) -> np.ndarray:  # -> [n_last, n_vocab]
@@ -86,7 +93,7 @@ def verify(
 
     decoders: temperature -> Decoders, with the models and flags of the run in all else; asked for 0, and then for the
     run's temperature, or 1 where that is 0. prompts: token ids; greedy decoding adds N tokens to each. K: a number, or
-    a class such as AutoK. The sampled check takes as many draws from each decoder as fit into `seconds`, at most
+    a Choice. The sampled check takes as many draws from each decoder as fit into `seconds`, at most
     `draws`, at least FEWEST.
     """
     lookaheads = list(dict.fromkeys([1, 2, 4, 8, K]))
@@ -98,8 +105,9 @@ def verify(
 
 
 def most_new(K) -> int:
-    """The most tokens that verify adds to a prompt; K is a number or "auto"."""
-    return max(40, 2 * (1 + (4 if K == "auto" else K)))
+    """The most tokens that verify adds to a prompt; K is a value of --K."""
+    outer = K[0] if isinstance(K, tuple) else K
+    return max(40, 2 * (1 + (outer if isinstance(outer, int) else 4)))
 
 
 def check_greedy(decoders: Decoders, prompts, lookaheads: Iterable, N: int) -> Check:
@@ -129,7 +137,7 @@ def check_greedy(decoders: Decoders, prompts, lookaheads: Iterable, N: int) -> C
 
 
 def lookahead_name(K) -> str:
-    return getattr(K, "name", "auto") if callable(K) else str(K)
+    return K.name if isinstance(K, Choice) else str(K)
 
 
 def check_rows(decoders: Decoders, prompts, most: int) -> Check:
@@ -163,7 +171,7 @@ def check_nodes(decoders: Decoders, prompts, shape) -> Check:
     model, compared = decoders.target_model, 0
     for number, x in enumerate(prompts, start=1):
         decoders.direct(x[:-1], 1)  # heads go by what the target gave for the text
-        tree = decoders.make_draft(np.random.default_rng(0)).tree(x, shape)
+        tree = decoders.make_drafter(np.random.default_rng(0)).tree(x, shape)
         rows = np.asarray(model.tree(x, tree))  # [n_nodes, n_vocab]
         for node, row in enumerate(rows):
             path = [tree.tokens[i] for i in tree.path(node)]
@@ -177,9 +185,9 @@ def check_nodes(decoders: Decoders, prompts, shape) -> Check:
 
 def check_sampled(decoders: Decoders, prompts, K, seed, draws, seconds, clock) -> list[Check]:
     """Both decoders against the target, and against each other; over the first tokens, two windows of them or so."""
-    N = 2 * ((4 if callable(K) else K) + 1)
+    N = 2 * ((K if isinstance(K, int) else 4) + 1)
     *streams, rng = np.random.default_rng(seed).spawn(3)  # one for each decoder, one for the places
-    draft = decoders.make_draft(rng)
+    draft = decoders.make_drafter(rng).chain
     counts = np.zeros((2, 2, BINS), int)  # [autoregressive and speculative, order, BINS]
     start, n_draws = clock(), 0
     while n_draws < draws and (n_draws < FEWEST or clock() - start < seconds):
@@ -188,7 +196,7 @@ def check_sampled(decoders: Decoders, prompts, K, seed, draws, seconds, clock) -
             tokens = decoders.decode(x, N, lookahead, stream)
             q = decoders.direct([*x, *tokens[:-1]], len(tokens))  # [N, n_vocab]
             for i, token in enumerate(tokens):
-                _, p = draft([*x, *tokens[:i]], 1)  # [0 or 1, n_vocab]
+                p = draft([*x, *tokens[:i]], 1).p  # [0 or 1, n_vocab]
                 ratio = p[0] / np.maximum(q[i], np.finfo(q.dtype).tiny) if len(p) else q[i]  # [n_vocab]
                 for histogram, order in zip(histograms, (q[i], ratio), strict=True):
                     histogram[min(int(place(token, q[i], order, rng) * BINS), BINS - 1)] += 1

@@ -29,6 +29,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from plumbing.errors import UserError
 from speculative.engines.jax.model import SMALL, Network, power_of_two
 from speculative.engines.jax.sampling import accept, greedy_sample, sample, to_distribution
+from speculative.filters import GREEDY, Filters
 from speculative.sampling import Step
 
 PROBED = 4  # calls at a time, where their costs are measured
@@ -76,22 +77,20 @@ class DeviceDecoder:
         self,
         target: Network,
         draft: Network | None = None,
-        temperature: float = 0.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        draft_temperature: float | None = None,
+        filters: Filters = GREEDY,
+        draft_filters: Filters | None = None,
         lenience: float = 1.0,
         block: int = 8,
         end: int = -1,
     ):
-        """temperature, top_k and top_p as in filters.py, lenience as in sampling.py; all are those of both models, but
-        for a draft_temperature that is not None. A prompt's decoding also ends with a call that gave the token end."""
+        """filters are the target's, and the draft's too where draft_filters is None; lenience is that of sampling.py. A
+        prompt's decoding also ends with a call that gave the token end."""
         self.target, self.draft, self.lenience, self.block, self.end = target, draft, lenience, block, end
-        draft_temperature = temperature if draft_temperature is None else draft_temperature
-        self.to_probs = partial(to_distribution, temperature=temperature, top_k=top_k, top_p=top_p)
-        self.draft_to_probs = partial(self.to_probs, temperature=draft_temperature)
-        self.sample = sample if temperature else greedy_sample
-        self.draft_sample = sample if draft_temperature else greedy_sample
+        draft_filters = draft_filters or filters
+        self.to_probs = partial(to_distribution, **filters._asdict())
+        self.draft_to_probs = partial(to_distribution, **draft_filters._asdict())
+        self.sample = sample if filters.temperature else greedy_sample
+        self.draft_sample = sample if draft_filters.temperature else greedy_sample
         self.n_ctx = min(network.hparams["n_ctx"] for network in (target, draft) if network)
         self.params = {"target": target.params, "draft": draft.params if draft else None}
         # With a single row, XLA on an accelerator multiplies vectors: more kernels, and some write every product to

@@ -124,7 +124,7 @@ function treeSteps(i) {
 }
 
 function by(i, j) {
-  const name = i.proposers[j];
+  const name = i.by[j];
   return proposers.length > 1 ? make("small", ` ${PROPOSERS[name] ?? name}`) : "";
 }
 

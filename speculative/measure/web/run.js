@@ -108,7 +108,7 @@ function roundStep(x) {
   return unit * [1, 2, 5, 10].find((factor) => factor * unit >= x);
 }
 
-const PROPOSERS = { ngram: "n-gram", prompt_lookup: "prompt lookup", heads: "heads", model: "draft model" };
+const PROPOSERS = run.report.drafters; // what each is called in a sentence
 
 // ---- Every iteration, with its place in time and in the text --------------------------------------------------------
 
@@ -119,7 +119,7 @@ function timeline({ samples: [sample], seconds: total }) {
     const tokens = sample.pieces.slice(first, first + iteration.tokens).map((text, j) => ({
       text,
       origin: sample.origins[first + j],
-      proposer: j < iteration.accepted ? iteration.proposers[j] : undefined,
+      proposer: j < iteration.accepted ? iteration.by[j] : undefined,
     }));
     const placed = { ...iteration, tokens, first, begin: end, end: end + (iteration.seconds ?? each) };
     [end, first] = [placed.end, first + tokens.length];
@@ -148,7 +148,7 @@ function showHeader() {
   const model = (size) => (run.stand_ins?.[size] ? `${size}, a stand-in: ${run.stand_ins[size]}` : size);
   const optional = { top_k: "top-k", top_p: "top-p", draft_temperature: "draft temperature", stop: "stop text" };
   define(byId("facts"), [
-    ["draft", /model|staged/.test(options.drafter) ? model(options.draft_model_size) : "no model"],
+    ["draft", run.report.has_draft ? model(options.draft_model_size) : "no model"],
     ["target", model(options.target_model_size)],
     ["drafter", options.drafter],
     ["lookahead K", options.K],

@@ -22,7 +22,13 @@ from typing import NamedTuple
 import numpy as np
 
 from plumbing.errors import UserError
+from speculative.drafters.base import Kind, Parts, Proposal, Setting
+from speculative.drafters.model import model_tree
+from speculative.sampling import sample
+from speculative.trees import pruned
 from utils import bad_file, open_safetensors
+
+NAME = "heads"
 
 FILE = "heads.safetensors"  # in the target's folder
 MOST_HEADS = 16
@@ -83,7 +89,7 @@ def check_heads(heads: Heads, hparams: dict, ln_f: dict) -> Heads:
     return heads
 
 
-def head_model(target, to_probs: Callable) -> Callable:
+def head_model(target, heads: Callable, to_probs: Callable) -> Callable:
     """-> model(x) -> [n_heads, n_vocab], what the heads of a CachedModel give for the tokens after x.
 
     There are no rows where the target has not been called on this text yet.
@@ -91,7 +97,63 @@ def head_model(target, to_probs: Callable) -> Callable:
 
     def model(x):  # [n]
         h = target.hidden(x[:-1])  # [n_embd]; the last token of x is the target's own, which it has not been fed yet
-        rows = target.heads(h) if h is not None else np.empty((0, target.hparams["n_embd"]), np.float32)
-        return to_probs(target.forward.output(rows)) if len(rows) else rows  # [n_heads or 0, n_vocab]
+        if h is None:
+            return np.empty((0, target.hparams["n_vocab"]), np.float32)
+        return to_probs(target.forward.output(heads(h)))  # [n_heads, n_vocab]
 
     return model
+
+
+def head_drafter(model: Callable, rng: np.random.Generator) -> Callable:
+    """A token from each head in turn: model(x) -> [n_heads, n_vocab], or no rows (head_model)."""
+
+    def draft(x, k):  # [n], k -> [m], [m, n_vocab], m <= n_heads
+        p = model(x)[:k]  # [m, n_vocab]
+        tokens = [sample(p_i, rng) for p_i in p]
+        return Proposal(tokens, p, [NAME] * len(tokens))
+
+    return draft
+
+
+def head_tree(model: Callable, rng: np.random.Generator, greedy: bool = False) -> Callable:
+    """The same with several guesses for each token: all nodes of a level have children from one head."""
+
+    def draft(x, shape):
+        p = model(x)  # [n_heads or 0, n_vocab]
+
+        def rows_of(x, tree, nodes):  # -> [len(nodes), n_vocab]
+            return p[[len(tree.path(node)) for node in nodes]]
+
+        return model_tree(rows_of, rng, greedy, NAME)(x, pruned(shape, len(p)))
+
+    return draft
+
+
+def prepare(setting: Setting) -> Heads:
+    return load_heads(setting.folder, setting.hparams)
+
+
+def guesses(parts: Parts) -> Callable:
+    target = parts.models["target"]
+    heads = check_heads(parts.prepared[NAME], target.hparams, target.params["ln_f"])
+    return head_model(target, heads, parts.filters)
+
+
+def chain(parts: Parts) -> Callable:
+    return head_drafter(guesses(parts), parts.rng)
+
+
+def tree(parts: Parts) -> Callable:
+    return head_tree(guesses(parts), parts.rng, parts.greedy)
+
+
+KIND = Kind(
+    name=NAME,
+    help="heads on the target (python -m training heads); pays where a draft model costs too much",
+    chain=chain,
+    tree=tree,
+    prepare=prepare,
+    color="blue",
+    only_engine="numpy",
+    why="JAX's models keep no output of the last block",
+)

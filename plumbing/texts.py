@@ -4,7 +4,6 @@ import json
 
 from plumbing.errors import UserError
 from plumbing.patience import notice
-from speculative.cli.flags import Options
 
 MAX_TEXT_BYTES = 2**28  # so that no endless file, such as /dev/zero, fills the memory
 
@@ -43,19 +42,3 @@ def read_prompts(path: str, n: int | None = None) -> list[str]:
 
 def is_jsonl(path: str) -> bool:
     return str(path).lower().endswith(".jsonl")
-
-
-def choose_prompts(o: Options) -> list[str]:
-    """The prompts of the options: one; with --batch, that one so many times, or all of a file, which has that many."""
-    if o.prompt_file and (o.batch > 1 or is_jsonl(o.prompt_file)):
-        prompts = read_prompts(o.prompt_file, None if o.batch > 1 else 1)
-        if len(prompts) < o.batch:
-            raise UserError(f"--batch {o.batch} needs as many prompts, and {o.prompt_file} has {len(prompts)}")
-        return prompts
-    prompt = "" if o.unconditional else read_text(o.prompt_file, "prompt") if o.prompt_file else o.prompt
-    return [prompt] * o.batch
-
-
-def read_ngram_text(o: Options) -> str:
-    """What --ngram_text names, else "". Raises UserError."""
-    return read_text(o.ngram_text, "text for n-grams") if o.ngram_text else ""

@@ -1,0 +1,34 @@
+"""What is continued: the flags that say it, and the prompts they stand for."""
+
+from typing import Any
+
+from plumbing import arguments
+from plumbing.arguments import Flag
+from plumbing.errors import UserError
+from plumbing.texts import is_jsonl, read_prompts, read_text
+
+FLAGS = (
+    Flag("demo", arguments.switch, "the bundled pair of tiny models, offline, with a prompt that suits them", False),
+    Flag(
+        "prompt_file",
+        arguments.path,
+        "read the prompt from a file; --prompt_file=- is standard input",
+        excludes=("prompt", "unconditional"),
+    ),
+    Flag("unconditional", arguments.switch, "no prompt: start from <|endoftext|>", False, excludes=("prompt",)),
+    Flag("stop", arguments.text, "end before this text, which may be <|endoftext|>"),
+    Flag("n_samples", arguments.integer(1), "decode this many times, each time with a seed of its own", 1),
+)
+
+
+def choose_prompts(o: Any) -> list[str]:
+    """The prompts of the options: one; with --batch, that one so many times, or all of a file, which has that many."""
+    if o.prompt_file and (o.batch > 1 or is_jsonl(o.prompt_file)):
+        prompts = read_prompts(o.prompt_file, None if o.batch > 1 else 1)
+        if len(prompts) < o.batch:
+            raise UserError(f"--batch {o.batch} needs as many prompts, and {o.prompt_file} has {len(prompts)}")
+        return prompts
+    if o.unconditional:
+        return [""] * o.batch
+    prompt = read_text(o.prompt_file, "prompt") if o.prompt_file else o.prompt
+    return [prompt] * o.batch

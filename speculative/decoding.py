@@ -1,0 +1,166 @@
+"""From models, a drafter and a lookahead to the steps of a decode: the one way, for every command.
+
+A Pair holds what was loaded and how it is to decode. Both its decoders are generators of Steps, over token ids:
+
+    for step in pair.autoregressive(x, N, rng): ...
+    for step in pair.speculative(x, N, rng): ...
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from plumbing import arguments
+from plumbing.arguments import Flag
+from speculative.autotree import AutoTree
+from speculative.drafters import Drafter, check_tree, make_drafter
+from speculative.drafters.base import Parts
+from speculative.filters import GREEDY, Filters
+from speculative.lookahead import AutoK, decode_chain
+from speculative.sampling import Step, autoregressive_sampling
+from speculative.trees import regular, tree_speculative_sampling
+from speculative.typical import ALL, TypicalTarget, certain
+
+Lookahead = int | AutoK | tuple[int, ...] | AutoTree  # a K, a chosen K, the widths of a tree, or a chosen tree
+
+
+def decode(
+    x, drafter: Drafter, target_model, N: int, lookahead: Lookahead, rng, lenience: float = 1.0
+) -> Iterator[Step]:
+    """N tokens that are the target's own, whoever drafts, and whatever is drafted: chains or trees."""
+    if isinstance(lookahead, AutoTree):
+        return lookahead.decode(x, drafter.tree, target_model.tree, N, rng, lenience=lenience)
+    if isinstance(lookahead, tuple):
+        return tree_speculative_sampling(x, drafter.tree, target_model.tree, N, regular(lookahead), rng, lenience)
+    return decode_chain(x, drafter.chain, target_model, N, lookahead, rng, lenience)
+
+
+def lookaheads(K: int | str | tuple = 4, tree: tuple[int, ...] | str | None = None) -> tuple[Lookahead, tuple]:
+    """Of the values of --K and --tree: the outermost level's, and those of the levels inside. "auto" makes what learns
+    from one decode for the next."""
+    outer, *inner = K if isinstance(K, tuple) else (K,)
+    if tree is not None:
+        return (AutoTree() if tree == "auto" else tree), ()
+    return AutoK() if outer == "auto" else outer, tuple(AutoK() if k == "auto" else k for k in inner)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A target and what drafts for it."""
+
+    encoder: Any
+    models: dict[str, Any]  # "target", and what the drafter needs: "draft", "copy"
+    drafter: str = "model"
+    prepared: dict[str, Any] = field(default_factory=dict)  # by drafter: see drafters.base.Kind
+    filters: Filters = GREEDY  # the target's
+    draft_temperature: float | None = None  # None: the target's
+    lookahead: Lookahead = 4
+    inner_K: tuple = ()  # of the levels of the drafter
+    lenience: float = 1.0  # ALL with typical acceptance, whatever was asked for
+    typical: float | None = None  # the epsilon of typical acceptance
+
+    def __post_init__(self):
+        if self.typical:
+            object.__setattr__(self, "lenience", ALL)
+
+    @property
+    def target(self) -> Callable:
+        return self.models["target"]
+
+    @property
+    def drafts_trees(self) -> bool:
+        return isinstance(self.lookahead, tuple | AutoTree)
+
+    @property
+    def draft_filters(self) -> Filters:
+        """From the draft's logits to p."""
+        temperature = self.filters.temperature if self.draft_temperature is None else self.draft_temperature
+        if self.drafts_trees and self.filters.temperature == 0:
+            temperature = temperature or 1.0  # what ranks several tokens needs the chances of more than one
+        return self.filters._replace(temperature=temperature)
+
+    def at(self, filters: Filters) -> "Pair":
+        """The same weights with other filters, and with caches of its own."""
+        twin = replace(self, filters=filters)
+        models = {}
+        for need, model in self.models.items():
+            models[need] = model.with_probs(filters if need == "target" else twin.draft_filters)
+        return replace(twin, models=models)
+
+    def create_drafter(self, rng: np.random.Generator, record: Callable | None = None) -> Drafter:
+        """The drafter, which draws from this generator. record: see drafters.base.Parts.
+
+        Raises UserError where trees are to be drafted and it drafts chains only.
+        """
+        parts = Parts(
+            n_vocab=self.encoder.n_vocab,
+            rng=rng,
+            filters=self.draft_filters,
+            greedy=self.filters.temperature == 0,
+            models=self.models,
+            prepared=self.prepared,
+            inner_K=self.inner_K,
+        )
+        if self.drafts_trees:
+            check_tree(self.drafter)
+        if record:
+            parts = parts._replace(record=record)
+        drafter = make_drafter(self.drafter, parts)
+        return certain(drafter, self.encoder.n_vocab) if self.typical else drafter
+
+    def check_drafter(self) -> None:
+        """Raises UserError where the drafter was not made for this target."""
+        self.create_drafter(np.random.default_rng(0))
+
+    def ready(self, prompts, N: int, **options) -> None:
+        """Compiles what decoding these prompts will need, where an engine compiles for that."""
+
+    def scoring(self) -> Callable:
+        """The target as the speculative decoder takes it."""
+        return TypicalTarget(self.target, self.typical) if self.typical else self.target
+
+    def autoregressive(self, x, N: int, rng: np.random.Generator, recorder=None) -> Iterator[Step]:
+        """N tokens, one for each call of the target. recorder: a measure.recorder.Recorder, or None."""
+        target = recorder.target(self.target) if recorder else self.target
+        return autoregressive_sampling(x, target, N, rng)
+
+    def speculative(self, x, N: int, rng: np.random.Generator, recorder=None) -> Iterator[Step]:
+        """N tokens, up to K + 1 for each call of the target."""
+        if recorder is None:
+            return decode(x, self.create_drafter(rng), self.scoring(), N, self.lookahead, rng, self.lenience)
+        drafter = recorder.drafter(self.create_drafter(rng, recorder.level))
+        target = recorder.target(self.scoring())
+        return decode(x, drafter, target, N, self.lookahead, rng, self.lenience)
+
+    def forget(self) -> None:
+        """Empties all caches, so that two decodes begin alike."""
+        for model in self.models.values():
+            model.forget()
+
+
+def K(value: str) -> int | str | tuple:
+    """The value of --K: a number, or "auto"."""
+    try:
+        return value if value == "auto" else arguments.integer(1)(value)
+    except ValueError as must_be:
+        raise ValueError(f"{must_be}, or auto") from None
+
+
+FLAGS = (
+    Flag(
+        "lenience",
+        arguments.lenience,
+        "below 1, more drafts are accepted, and the output is not the target's",
+        default=1.0,
+        excludes=("typical",),
+    ),
+    Flag(
+        "typical",
+        arguments.typical,
+        "Medusa's typical acceptance with this ε; the output is not the target's",
+        only_engine="numpy",
+        why="JAX's loop has --lenience",
+    ),
+)

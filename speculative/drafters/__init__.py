@@ -1,0 +1,143 @@
+"""What proposes the tokens: one file a drafter, the registry of them, and how a name becomes one.
+
+    a+b  is b where a has nothing to propose
+    a/b  is a, for which b drafts: a level (level.py). + binds closer than /
+
+A drafter that is added is a file with a KIND in it, and a line in KINDS.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from plumbing.arguments import Flag, nearest
+from plumbing.errors import UserError
+from speculative.drafters import heads, lookup, model, ngram
+from speculative.drafters.base import NOTHING, Drafter, Kind, Parts
+from speculative.drafters.level import level
+from speculative.trees import Tree
+
+KINDS = {kind.name: kind for kind in (model.KIND, lookup.KIND, ngram.KIND, heads.KIND)}
+
+RENAMED = {"staged": "model/ngram", "staged_lookup": "model/prompt_lookup"}
+
+
+def parse_drafter(text: str) -> list[list[Kind]]:
+    """ "a/b+c" -> [[a], [b, c]], from the outermost level in. Raises UserError for what is no drafter."""
+    levels = [[kind_named(name) for name in part.split("+")] for part in text.split("/")]
+    for kinds in levels[:-1]:
+        for kind in kinds:
+            if kind.model is None:
+                able = ", ".join(name for name, other in KINDS.items() if other.model)
+                raise UserError(
+                    f"in {text!r:.80} another drafter drafts for {kind.name}, which has no model: {able} have"
+                )
+        if len(kinds) > 1:
+            raise UserError(f"in {text!r:.80} + stands before a /: it may join drafters of the last level alone")
+    return levels
+
+
+def kind_named(name: str) -> Kind:
+    if name in KINDS:
+        return KINDS[name]
+    if name in RENAMED:
+        raise UserError(f"--drafter {name} is now written {RENAMED[name]}")
+    near = nearest(name, KINDS)
+    hint = f" (did you mean {near}?)" if near else ""
+    raise UserError(
+        f"unknown drafter {name!r:.80}{hint}: there are {', '.join(KINDS)}; a+b: b where a has "
+        "nothing to propose; a/b: b drafts for a"
+    )
+
+
+def kinds_of(*texts: str) -> list[Kind]:
+    """Every kind that these drafters consist of, each once."""
+    return list({kind.name: kind for text in texts for kinds in parse_drafter(text) for kind in kinds}.values())
+
+
+def needs(text: str, what: str) -> bool:
+    """Whether a drafter needs "draft", a model of its own, or "copy", the target rounded."""
+    return any(what in kind.needs for kind in kinds_of(text))
+
+
+def is_model(text: str) -> bool:
+    """Whether the drafter is one draft model, and nothing besides."""
+    return text == model.KIND.name
+
+
+def make_drafter(text: str, parts: Parts) -> Drafter:
+    """The drafter of that name. Raises UserError where what it was prepared from is not the target's."""
+    *outer, innermost = parse_drafter(text)
+    chain = first_of(*(kind.chain(parts) for kind in innermost))
+    tree = None
+    if not outer and all(kind.tree for kind in innermost):
+        tree = first_tree_of(*(kind.tree(parts) for kind in innermost))
+    Ks = [*parts.inner_K, *[4] * len(outer)]
+    for [kind], K in reversed([*zip(outer, Ks, strict=False)]):
+        chain = level(kind.name, kind.model(parts), chain, K, parts.rng, parts.record)
+    return Drafter(chain, tree)
+
+
+def first_of(*drafters: Callable) -> Callable:
+    """The proposal of the first drafter that has one. It has to decide whether it has one before it draws a token."""
+
+    def draft(x, k):  # [n], k -> [m], [m, n_vocab]
+        proposals = (drafter(x, k) for drafter in drafters)
+        return next((proposal for proposal in proposals if len(proposal.tokens)), NOTHING)
+
+    return draft
+
+
+def first_tree_of(*drafters: Callable) -> Callable:
+    """The tree of the first drafter that proposes anything."""
+
+    def draft(x, shape):
+        trees = (drafter(x, shape) for drafter in drafters)
+        return next((tree for tree in trees if len(tree.tokens) > 1), Tree([int(x[-1])]))
+
+    return draft
+
+
+def drafter(value: str) -> str:
+    """The value of --drafter."""
+    parse_drafter(value)
+    return value
+
+
+FLAG = Flag(
+    "drafter", drafter, "who drafts; a+b: b where a has nothing to propose; a/b: a, for which b drafts", "model"
+)
+
+
+def flags_of_kinds() -> Iterator[Flag]:
+    """Each kind's own, which are of no use without it."""
+    for kind in KINDS.values():
+        unused = partial(lacks, kind.name)
+        for flag in kind.flags:
+            yield flag._replace(in_vain=unused)
+
+
+def lacks(name: str, o) -> str:
+    return "" if name in [kind.name for kind in kinds_of(o.drafter)] else f"--drafter {o.drafter} has no {name} in it"
+
+
+def without_draft_model(o) -> str:
+    """Why a flag of the draft model is of no use with these options, "" where it is."""
+    return "" if needs(o.drafter, "draft") else f"--drafter {o.drafter} needs no draft model"
+
+
+def help_of_kinds() -> list[str]:
+    """A line for each kind, for --help."""
+    return [f"{kind.name:13} {kind.help}" for kind in KINDS.values()]
+
+
+def check_tree(text: str) -> None:
+    """Raises UserError where a drafter cannot draft trees."""
+    levels = parse_drafter(text)
+    if len(levels) > 1:
+        raise UserError(f"--tree does not go with the levels of --drafter {text}: a level drafts a chain")
+    for kind in levels[0]:
+        if kind.tree is None:
+            able = ", ".join(name for name, other in KINDS.items() if other.tree)
+            raise UserError(
+                f"--tree does not go with --drafter {kind.name}, which drafts chains only: {able} draft trees"
+            )

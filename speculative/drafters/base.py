@@ -1,0 +1,76 @@
+"""What a drafter is, what it says, and what a file of this folder declares."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from plumbing.arguments import Flag
+from speculative.filters import Filters
+
+
+class Proposal(NamedTuple):
+    """What draft(x, k) gives: up to k tokens that may come after x.
+
+    Losslessness asks no more than this: tokens[i] was drawn from p[i], given x and the tokens before it; p[i] is
+    one-hot where nothing was drawn; and a drawn token must be proposed, even an improbable one. A bad drafter costs
+    time and changes nothing else.
+    """
+
+    tokens: Sequence[int]  # [m]
+    p: Sequence  # [m, n_vocab]
+    by: Sequence[str] = ()  # [m], the name of who proposed each
+
+
+NOTHING = Proposal([], [])
+
+
+class Drafter(NamedTuple):
+    """A drafter as a decoder takes it. What draws, draws from the decoder's own generator."""
+
+    chain: Callable[..., Proposal]  # draft(x, k) -> Proposal
+    tree: Callable | None = None  # draft(x, shape) -> trees.Tree, where it can
+
+
+def no_record(name: str, model: Callable, draft: Callable, steps: Callable[..., Any]) -> Any:
+    """The record of a level that nobody looks at: see Parts.record."""
+    return steps(model, draft)
+
+
+class Parts(NamedTuple):
+    """What drafters are made of, for one decode."""
+
+    n_vocab: int
+    rng: np.random.Generator  # the decoder's own: with another of the same seed, what is drawn would not be independent
+    filters: Filters = Filters()  # the draft's: from logits to p
+    greedy: bool = False  # whether the target decodes greedily; a tree then holds what the draft ranks highest
+    models: dict[str, Callable] = {}  # by need: "draft", "copy" and "target"  # noqa: RUF012
+    prepared: dict[str, Any] = {}  # by name: what each kind's prepare() gave  # noqa: RUF012
+    inner_K: Sequence = ()  # the lookaheads of the levels, from the outermost drafter in: numbers, or AutoK
+    record: Callable = no_record  # record(name, model, draft, steps) -> Iterator of the steps of a level
+
+
+class Setting(NamedTuple):
+    """What a kind may prepare itself from, before the weights are loaded."""
+
+    folder: str  # of the target
+    hparams: dict  # of the target
+    encoder: Any
+    options: dict[str, Any]  # the values of the kind's own flags
+
+
+class Kind(NamedTuple):
+    """One way to draft: what the registry holds. Without a tree it drafts chains only."""
+
+    name: str
+    help: str  # when it pays: for --help
+    chain: Callable[[Parts], Callable]  # -> draft(x, k) -> Proposal
+    tree: Callable[[Parts], Callable] | None = None  # -> draft(x, shape) -> Tree
+    model: Callable[[Parts], Callable] | None = None  # -> model(x, n_last), for which another drafter may draft
+    needs: tuple[str, ...] = ()  # "draft", a model of its own; "copy", the target rounded
+    prepare: Callable[[Setting], Any] | None = None  # raises UserError; what it gives is Parts.prepared[name]
+    flags: tuple[Flag, ...] = ()  # its own
+    words: str = ""  # its name in a sentence; "" is the name itself
+    color: str = "green"  # of the tokens that it proposed, in rich's words
+    only_engine: str = ""  # "numpy" where another engine cannot, and `why`
+    why: str = ""

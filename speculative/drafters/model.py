@@ -1,0 +1,85 @@
+"""The blog's draft model: a smaller model, decoded autoregressively, as a chain or level by level as a tree."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from speculative.drafters.base import Kind, Parts, Proposal
+from speculative.sampling import max_fn, sample
+from speculative.trees import Tree, one_hot
+
+
+def model_drafter(model: Callable, rng: np.random.Generator, name: str = "model") -> Callable:
+    """k tokens, one after the other, each drawn from what the model gives for the text so far."""
+
+    def draft(x, k):  # [n], k -> [k], [k, n_vocab]
+        tokens = []
+        p = []
+        for _ in range(k):
+            [p_i] = model(np.append(x, tokens).astype(int))  # [n_vocab]; astype as [] would make it float64
+            p.append(p_i)
+            tokens.append(sample(p_i, rng))
+        return Proposal(tokens, p, [name] * k)
+
+    return draft
+
+
+def model_tree(model: Callable, rng: np.random.Generator, greedy: bool = False, name: str = "model") -> Callable:
+    """A tree, level by level: one call of the model scores all nodes of a level.
+
+    model(x, tree, nodes) -> [len(nodes), n_vocab], what follows these nodes. Siblings are drawn without replacement; if
+    greedy, they are the likeliest tokens instead, the lowest id first on a tie, and nothing is drawn.
+    """
+
+    def draft(x, shape):
+        tree = Tree([int(x[-1])], by=name)
+        level = [(0, shape)]  # nodes, and the shapes below them
+        while level := [(node, below) for node, below in level if below]:
+            rows = model(x, tree, [node for node, _ in level])  # [len(level), n_vocab]
+            below_level = []
+            for (node, below), row in zip(level, rows, strict=True):
+                siblings = likeliest(row, len(below)) if greedy else drawn(row, len(below), rng)
+                for (token, p), shape_below in zip(siblings, below, strict=False):
+                    below_level.append((tree.add(node, token, p), shape_below))
+            level = below_level
+        return tree
+
+    return draft
+
+
+def drawn(p, width: int, rng: np.random.Generator) -> Iterator[tuple]:  # [n_vocab] -> width of (token, its p) at most
+    """Without replacement: each comes from what the ones before it left, if anything."""
+    for _ in range(width):
+        token = sample(p, rng)
+        yield token, p
+        p = max_fn(np.where(np.arange(len(p)) == token, 0, p))  # [n_vocab]
+        if not p.any():
+            return
+
+
+def likeliest(p, width: int) -> list[tuple]:  # [n_vocab] -> width of (token, one-hot) at most
+    p = np.asarray(p)  # [n_vocab]
+    width = min(width, len(p))
+    edge = np.partition(p, len(p) - width)[len(p) - width]
+    ids = np.flatnonzero(p >= edge)  # [n_ids]; more than width where some are equal
+    order = ids[np.argsort(-p[ids], kind="stable")][:width]  # [width]
+    return [(token, one_hot(token, len(p))) for token in order if p[token] > 0]
+
+
+def chain(parts: Parts) -> Callable:
+    return model_drafter(parts.models["draft"], parts.rng)
+
+
+def tree(parts: Parts) -> Callable:
+    return model_tree(parts.models["draft"].tree, parts.rng, parts.greedy)
+
+
+KIND = Kind(
+    name="model",
+    help="the draft model",
+    words="draft model",
+    chain=chain,
+    tree=tree,
+    model=lambda parts: parts.models["draft"],
+    needs=("draft",),
+)

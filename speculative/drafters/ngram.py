@@ -1,0 +1,118 @@
+"""An n-gram model as the draft: it counts in the text so far, and in a training text where one is given.
+
+It pays where the target is slow and the text is like the one that it has counted in.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from plumbing.arguments import Flag, path
+from plumbing.texts import read_text
+from speculative.drafters.base import Kind, Parts, Setting
+from speculative.drafters.lookup import earlier_ends
+from speculative.drafters.model import model_drafter, model_tree
+from speculative.trees import by_paths
+
+NAME = "ngram"
+
+
+def ngram_model(n_vocab: int, to_probs: Callable, tokens=(), n_max: int = 3) -> Callable:
+    """A model, model(x, n_last) -> [n_last, n_vocab], that counts n-grams in tokens (a training text) and in x.
+
+    Each order of it mixes what followed the last n - 1 tokens so far with the order below:
+
+        p_n(t) = (count(t) + types * p_(n-1)(t)) / (total + types)
+
+    total being how often anything followed them and types how many different tokens did, as the chance of something
+    new is about types in total (Witten and Bell 1991). Below the single tokens lies the uniform distribution, with the
+    weight of one token. So every p is above 0 and their sum is 1, also where nothing has been seen. to_probs, which is
+    given log p, applies temperature and the like.
+
+    Nothing is remembered between calls: the counts in x are taken anew, since x is short and may be cut back.
+    """
+    tokens = np.asarray(tokens, np.int64)  # [n_tokens]
+    singles = (np.bincount(tokens, minlength=n_vocab) + 1 / n_vocab).astype(np.float32)  # [n_vocab]
+    tables = [count_ngrams(tokens, n, n_vocab) for n in range(2, n_max + 1)]
+
+    def row(x):  # [n] -> [n_vocab]
+        p = singles.copy()  # [n_vocab]
+        np.add.at(p, x, np.float32(1))
+        p /= len(tokens) + len(x) + 1
+        here = list(earlier_ends(x, n_max - 1))
+        for n, table in enumerate(tables, start=2):
+            if len(x) < n - 1:
+                break
+            ids, counts = followers(table, x[len(x) - (n - 1) :], n_vocab)  # [n_seen], [n_seen]
+            if n - 2 < len(here):
+                new = x[here[n - 2] + 1]  # [n_here]
+                ids, counts = np.append(ids, new), np.append(counts, np.ones(len(new), np.float32))
+            if not len(ids):
+                break  # a context that was not seen makes every longer one unseen too
+            types = len(np.unique(ids))
+            weight = 1 / (float(counts.sum()) + types)
+            p *= types * weight
+            np.add.at(p, ids, counts * weight)
+        return p
+
+    def model(x, n_last=1):  # [n] -> [n_last, n_vocab]
+        x = np.asarray(x)  # [n]
+        rows = np.stack([row(x[:end]) for end in range(len(x) - n_last + 1, len(x) + 1)])  # [n_last, n_vocab]
+        return to_probs(np.log(rows))  # [n_last, n_vocab]
+
+    return model
+
+
+def count_ngrams(tokens: np.ndarray, n: int, n_vocab: int):  # [n_tokens] -> [n_distinct] int64, [n_distinct] float32
+    """The distinct n-grams in order, each as the number whose digits in base n_vocab are its tokens; their counts."""
+    if n_vocab**n >= 2**63:
+        raise ValueError(f"{n}-grams over {n_vocab} tokens do not fit into 64 bits")
+    keys = np.zeros(max(0, len(tokens) - n + 1), np.int64)  # [n_tokens - n + 1]
+    for i in range(n):
+        keys = keys * n_vocab + tokens[i : i + len(keys)]
+    distinct, counts = np.unique(keys, return_counts=True)
+    return distinct, counts.astype(np.float32)
+
+
+def followers(table, context: np.ndarray, n_vocab: int):  # context [n - 1] -> ids [n_seen], counts [n_seen]
+    """What follows a context in a table of n-grams: those that begin with it are neighbours there."""
+    keys, counts = table
+    first = 0
+    for token in context:
+        first = (first + int(token)) * n_vocab
+    begin, end = np.searchsorted(keys, [first, first + n_vocab])
+    return keys[begin:end] - first, counts[begin:end]
+
+
+def prepare(setting: Setting) -> Callable:
+    """Counts once -> the model, which gives log p."""
+    path = setting.options.get("ngram_text")
+    text = read_text(path, "text for n-grams") if path else ""
+    tokens = setting.encoder.encode(text, allowed_special=True)
+    return ngram_model(setting.encoder.n_vocab, lambda log_p: log_p, tokens)
+
+
+def model(parts: Parts) -> Callable:
+    log_model = parts.prepared[NAME]
+    return lambda x, n_last=1: parts.filters(log_model(x, n_last))
+
+
+def chain(parts: Parts) -> Callable:
+    return model_drafter(model(parts), parts.rng, NAME)
+
+
+def tree(parts: Parts) -> Callable:
+    return model_tree(by_paths(model(parts)), parts.rng, parts.greedy, NAME)
+
+
+KIND = Kind(
+    name=NAME,
+    help="n-grams of the text so far, and of --ngram_text",
+    words="n-gram",
+    chain=chain,
+    tree=tree,
+    model=model,
+    prepare=prepare,
+    flags=(Flag("ngram_text", path, "a text file that the n-gram drafter is trained on"),),
+    color="magenta italic",
+)
