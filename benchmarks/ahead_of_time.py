@@ -28,9 +28,9 @@ from benchmarks.common import Parser, count, table, write_results
 from plumbing import arguments as values
 from plumbing.errors import UserError, first_line
 from plumbing.exits import guarded
+from speculative.engines import formats
 from speculative.engines.jax import model as jax_model
 from speculative.engines.jax.loop import DeviceDecoder
-from speculative.engines.jax.model import DTYPES
 from speculative.engines.jax.sharding import place
 from speculative.engines.memory import OFFICIAL
 from utils import build_params, checkpoint_shapes
@@ -219,7 +219,7 @@ def main():
     parser.add_argument("--topology", type=values.argument(topology), help=help)
     parser.add_argument("--draft_model_size", default="124M", choices=OFFICIAL)
     parser.add_argument("--target_model_size", default="1558M", choices=OFFICIAL)
-    parser.add_argument("--dtype", default="bfloat16", choices=DTYPES)
+    parser.add_argument("--dtype", default="bfloat16", choices=formats.by_size(jax=True))
     parser.add_argument("--mesh", type=count, nargs="+", default=[1], help="devices over which the models are split")
     parser.add_argument("--data_parallel", type=count, nargs="+", default=[1], help="copies of the models")
     parser.add_argument("--split_draft", action="store_true", help="instead of all of it on each device")

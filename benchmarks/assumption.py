@@ -28,18 +28,18 @@ from benchmarks.sweep import INK, draw
 from plumbing import arguments as values
 from plumbing.errors import UserError
 from plumbing.exits import guarded
-from speculative.engines import packed, plain
+from speculative.engines import formats, packed, plain, runtime
 from speculative.measure.analysis import largest_beta, leviathan_operations, leviathan_speedup, leviathan_tokens
 from speculative.measure.machine import machine
 
 CUT, CONTEXT = 12, 64  # of layers and vocabulary, one in so many; tokens in the cache
-DTYPES = [*packed.DTYPES]
+DTYPES = [*formats.FORMATS]
 
 
 def forward_of(size, dtype):
     """-> (forward(n_rows, n_past) of such a model, its hparams, bytes of its weights)"""
     params, hparams = cut_model(size, CUT, packed.packer(dtype))
-    run = packed.new_pass(params, hparams)
+    run = runtime.new_pass(params, hparams)
 
     def forward(n_rows, n_past=CONTEXT):
         run.length = n_past
@@ -173,14 +173,14 @@ def main():
     parser.add_argument("--out", help="a folder for a picture of each")
     parser.add_json()
     o = parser.parse_args()
-    if not packed.kernels():
+    if not runtime.compiled_pass():
         raise UserError("there is nothing to measure without numba: pip install numba")
     if o.out:
         try:
             Path(o.out).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot write to {o.out}: {error.strerror}") from None
-    packed.set_threads()
+    runtime.set_threads()
     results = {}
     for name in o.experiments or EXPERIMENTS:
         measure, plot, n_panels, title = EXPERIMENTS[name]

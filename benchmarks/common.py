@@ -28,7 +28,7 @@ from plumbing.errors import UserError
 from speculative import decoding, drafters, trees
 from speculative.cli.load import encode, load_pair
 from speculative.decoding import lookaheads
-from speculative.engines import packed
+from speculative.engines import formats
 from speculative.filters import Filters
 from speculative.measure.figures import figures
 from speculative.measure.machine import machine
@@ -45,7 +45,7 @@ count = values.argument(values.integer(1))
 class Parser(values.Parser):
     """With the arguments that several benchmarks have."""
 
-    def add_models(self, dtypes=packed.DTYPES, draft_dtype="int8"):
+    def add_models(self, dtypes=formats.FORMATS, draft_dtype="int8"):
         self.add_argument("--draft_model_size", default="tiny-draft")
         self.add_argument("--target_model_size", default="tiny-target")
         self.add_argument("--models_dir", default=str(MODELS))

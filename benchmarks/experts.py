@@ -20,7 +20,7 @@ from benchmarks.ladder import in_registers
 from benchmarks.sweep import INK
 from gpt2 import ffn, layer_norm, mha, softmax
 from plumbing import texts
-from speculative.engines import kernels, packed, plain
+from speculative.engines import kernels, packed, plain, runtime
 from speculative.filters import to_distribution
 from speculative.measure.analysis import largest_beta
 from speculative.sampling import autoregressive_sampling
@@ -191,7 +191,7 @@ def plot_experts(rows, o, axes):
 
 def measure_router(o):
     encoder, hparams, params = load_encoder_hparams_and_params("tiny-target", str(MODELS))
-    model = plain.CachedModel(packed.pack(params, packed.packer("float32")), hparams, to_distribution, packed.new_pass)
+    model = plain.CachedModel(packed.pack(params, packed.packer("float32")), hparams, to_distribution, runtime.new_pass)
     prompts = [encoder.encode(prompt) for prompt in texts.read_prompts(PROMPTS["prose"], 20)]
     rng, layer = np.random.default_rng(0), hparams["n_layer"] // 2
     into = partial(into_ffn, params, hparams["n_head"], layer)

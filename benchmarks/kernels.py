@@ -22,11 +22,11 @@ from benchmarks.common import MODELS, Parser, count, table, take_turns, write_re
 from gpt2 import gpt2
 from plumbing.errors import UserError
 from plumbing.exits import guarded
-from speculative.engines import packed, plain
+from speculative.engines import formats, packed, plain, runtime
 from speculative.measure.machine import read
 from utils import load_encoder_hparams_and_params, model_folder
 
-WEIGHTS = ["NumPy", *packed.DTYPES]  # NumPy: gpt2.py itself, in float32
+WEIGHTS = ["NumPy", *formats.FORMATS]  # NumPy: gpt2.py itself, in float32
 COLUMNS = f"""model weights 1_row_(ms)=ms:.1f {" ".join(f"{n}_rows=rows{n}:.2f" for n in peers.ROWS[1:])}
     over_limit:.2f iteration_(ms)=iteration:.1f over_limit=iteration_over_limit:.2f attention_over_limit=attention:.2f
     GB/s=gb_per_s:.1f prefill=prefilled (ms)=prefill_ms:.0f
@@ -43,13 +43,13 @@ def measure(model, models_dir, weights, memory, rounds):
     """A row for COLUMNS. weights: a dtype, or NumPy."""
     convert = packed.packer(weights) if weights != "NumPy" else None
     _, hparams, params = load_encoder_hparams_and_params(model, models_dir, convert)
-    run, n_prefill = (packed.new_pass if convert else plain.PlainPass)(params, hparams), min(512, hparams["n_ctx"])
+    run, n_prefill = (runtime.new_pass if convert else plain.PlainPass)(params, hparams), min(512, hparams["n_ctx"])
 
     def forward(n_rows, n_past=peers.CONTEXT, n_last=None):
         run.length = n_past
         run(np.arange(n_rows), n_last or n_rows)
 
-    tasks = {n: partial(forward, n) for n in peers.ROWS} | {"read": partial(read, memory, packed.most_threads())}
+    tasks = {n: partial(forward, n) for n in peers.ROWS} | {"read": partial(read, memory, runtime.most_threads())}
     n_long = min(1000, hparams["n_ctx"] - 1)
     tasks["long"] = partial(forward, 1, n_long)
     slow = {"prefill": partial(forward, n_prefill, 0, 1)}
@@ -79,12 +79,12 @@ def main():
     parser.add_argument("--peers", action="store_true", help="also what benchmarks/peers.py measures")
     parser.add_json()
     o = parser.parse_args()
-    if not packed.kernels():
+    if not runtime.compiled_pass():
         raise UserError("there are no kernels to measure without numba: pip install numba")
     folders = {model: model_folder(model, o.models_dir) for model in o.models}
     others = peers.check(folders.values()) if o.peers else []
-    packed.set_threads(o.threads)
-    threads, memory, rows = packed.n_threads, np.ones(2**28, np.int64), []  # 2 GiB
+    runtime.set_threads(o.threads)
+    threads, memory, rows = runtime.n_threads, np.ones(2**28, np.int64), []  # 2 GiB
     for model, weights in tqdm([*product(o.models, (*o.dtypes, *others))], disable=None):
         if weights in others:
             rows.append(row_of(model, weights, peers.measure(weights, folders[model], threads, o.rounds)))

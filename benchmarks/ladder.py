@@ -14,7 +14,7 @@ from numba import njit
 
 from benchmarks.common import MODELS, Parser, count, table, take_turns
 from plumbing.exits import guarded
-from speculative.engines import kernels, packed, plain
+from speculative.engines import formats, kernels, packed, plain, runtime
 from speculative.measure.machine import read
 from utils import load_encoder_hparams_and_params
 
@@ -44,21 +44,20 @@ def tiled(x, tiles, out):  # [n_rows, n_in], [n_tiles, n_in, LANES, 1], [n_rows,
 
 
 @njit(error_model="numpy", nogil=True)
-def in_registers(function, dtype, n_rows, x, x_stride, tiles, n_tiles, tile_bytes, out, n_steps):
+def in_registers(function, n_rows, x, x_stride, tiles, n_tiles, tile_bytes, out, n_steps):
     """kernels.py's loop: the sums stay in registers. Addresses, and bytes from one to the next."""
     for tile in range(n_tiles):
         where, into = tiles + tile * tile_bytes, out + tile * n_rows * 4 * kernels.LANES
-        kernels.multiply_tile(function, dtype, n_rows, x, x_stride, where, into, 4 * kernels.LANES, n_steps)
+        kernels.call(function, (n_rows, x, x_stride, where, into, 4 * kernels.LANES, n_steps))
 
 
 def multiply(weight, n_rows):
     """-> a function without arguments that multiplies n_rows rows by a packed weight."""
-    dtype = list(packed.DTYPES).index(weight.dtype)
-    n_steps = N_IN // kernels.STEP[dtype]
-    x = packed.aligned((n_rows, n_steps * kernels.X_BYTES[dtype]), np.uint8)
+    x = packed.aligned((n_rows, weight.n_steps * kernels.x_bytes(weight.format)), np.uint8)
     out = packed.aligned((len(weight.tiles), n_rows, kernels.LANES), np.float32)
     tiles, into = (weight.tiles.ctypes.data, len(weight.tiles), weight.tiles[0].nbytes), out.ctypes.data
-    here = (kernels.tile_product.address, dtype, n_rows, x.ctypes.data, x.strides[0], *tiles, into, n_steps)
+    multiply = kernels.kernels_of(weight.dtype).multiply
+    here = (multiply.address, n_rows, x.ctypes.data, x.strides[0], *tiles, into, weight.n_steps)
     return lambda kept=(x, out, weight): in_registers(*here)
 
 
@@ -66,17 +65,17 @@ def rungs():
     """{name: (function, bytes of weights)}"""
     rng = np.random.default_rng(0)
     w, x = rng.standard_normal((N_IN, N_OUT), np.float32), rng.standard_normal((WINDOW, N_IN), np.float32)
-    weights = {dtype: packed.PackedWeight(w, dtype) for dtype in packed.DTYPES}
-    float32 = weights["float32"]
+    weights = {dtype: packed.PackedWeight(w, dtype) for dtype in formats.FORMATS}
+    tiles = weights["float32"].tiles.view(np.float32).reshape(-1, N_IN, kernels.LANES, 1)
     out = np.empty((WINDOW, N_OUT), np.float32)
-    tiled_out = np.empty((WINDOW, *float32.tiles.shape[::2]), np.float32)
+    tiled_out = np.empty((WINDOW, len(tiles), kernels.LANES), np.float32)
     found = {}
     for n in (1, WINDOW):
         rows = f"{n} row" + "s" * (n > 1)
         if n == 1:
             found["naive, 1 row"] = partial(naive, x[:1], w, out[:1]), w.nbytes
         found[f"NumPy, {rows}"] = partial(np.matmul, x[:n], w), w.nbytes
-        found[f"tiled, {rows}"] = partial(tiled, x[:n], float32.tiles, tiled_out[:n]), w.nbytes
+        found[f"tiled, {rows}"] = partial(tiled, x[:n], tiles, tiled_out[:n]), w.nbytes
         for dtype, weight in weights.items():
             found[f"in registers, {dtype}, {rows}"] = multiply(weight, n), weight.nbytes
     memory = np.ones(w.nbytes // 8, np.int64)
@@ -86,10 +85,10 @@ def rungs():
 def passes():
     """{name: (function, bytes of weights)}"""
     found = {}
-    for name in ("gpt2.py", *packed.DTYPES):
-        convert = packed.packer(name) if name in packed.DTYPES else None
+    for name in ("gpt2.py", *formats.FORMATS):
+        convert = packed.packer(name) if name in formats.FORMATS else None
         _, hparams, params = load_encoder_hparams_and_params("tiny-target", str(MODELS), convert)
-        run = (packed.new_pass if convert else plain.PlainPass)(params, hparams)
+        run = (runtime.new_pass if convert else plain.PlainPass)(params, hparams)
 
         def forward(n, run=run):
             run.length = 64
@@ -105,7 +104,7 @@ def main():
     parser.add_argument("--rounds", type=count, default=9)
     o = parser.parse_args()
     for threads, make in ((1, rungs), (None, passes)):
-        packed.set_threads(threads)
+        runtime.set_threads(threads)
         found = make()
         times = take_turns({name: task for name, (task, _) in found.items()}, o.rounds)
         rows = [

@@ -15,7 +15,7 @@ from benchmarks.common import seconds
 from benchmarks.experts import OneThread
 from benchmarks.full_size import cut_model
 from gpt2 import gpt2
-from speculative.engines import packed, plain
+from speculative.engines import packed, plain, runtime
 
 CONTEXTS = (64, 1000)
 WEIGHTS = {"NumPy": "NumPy's products", "kernels": "the kernels' products"}
@@ -79,7 +79,7 @@ def timed_model(weights, spent):
 
 def measure_parts(o):
     found, n_rows = [], (1, o.K + 1)
-    packed.set_threads(1)
+    runtime.set_threads(1)
     for weights in WEIGHTS:
         spent = dict.fromkeys(("linear layers", "attention", "logits"), 0.0)
         forward, times = timed_model(weights, spent), {}
@@ -93,7 +93,7 @@ def measure_parts(o):
             one, window = (1e3 * median(times[past, part, n][1:]) for n in n_rows)
             row = {"weights": weights, "context": past, "part": part, "one": one, "window": window}
             found.append(row | {"beta": window / one})
-    packed.set_threads()
+    runtime.set_threads()
     return found, f"weights context part 1_row_(ms)=one:.2f {o.K + 1}_rows=window:.2f β=beta:.2f"
 
 

@@ -19,7 +19,7 @@ class Flag(NamedTuple):
 
     name: str
     parse: Callable[[str], Any]  # what was typed -> value; raises ValueError, which says what a value must be
-    help: str
+    help: str | Callable[[], str]  # a function where it names what can be registered later
     default: Any = None
     excludes: tuple[str, ...] = ()  # flags that cannot be given beside it
     only_engine: str = ""  # the engine that it is for, where another one cannot, and `why`

@@ -11,7 +11,7 @@ import pytest
 
 from encoder import BYTE_TO_CHAR, END_OF_TEXT
 from plumbing.errors import UserError
-from speculative.engines import packed
+from speculative.engines import runtime
 from utils import checkpoint_shapes, import_tensorflow, load_encoder_hparams_and_params
 
 MODELS = Path(__file__).parents[1] / "models"
@@ -46,8 +46,8 @@ def one_thread():
 
     A test that is about threads asks for more.
     """
-    if packed.n_threads != 1:
-        packed.set_threads(1)
+    if runtime.n_threads != 1:
+        runtime.set_threads(1)
 
 
 @pytest.fixture(scope="session")

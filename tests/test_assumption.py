@@ -9,8 +9,8 @@ from tiny import random_params
 
 from gpt2 import ffn
 from plumbing.errors import UserError
-from speculative.engines.packed import kernels as compiled_kernels
 from speculative.engines.packed import pack
+from speculative.engines.runtime import compiled_pass as compiled_kernels
 
 pytestmark = pytest.mark.skipif(not compiled_kernels(), reason="numba is not installed")
 assumption = pytest.importorskip("benchmarks.assumption")

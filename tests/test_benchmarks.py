@@ -15,7 +15,7 @@ from speculative.cli.texts import read_prompts
 
 from benchmarks import common, drafters, kernels, sweep, table1
 from plumbing.errors import UserError
-from speculative.engines.packed import kernels as compiled_kernels
+from speculative.engines.runtime import compiled_pass as compiled_kernels
 from speculative.measure.recorder import Iteration, Recorder
 from speculative.sampling import Step, autoregressive_sampling, speculative_sampling
 

@@ -11,8 +11,9 @@ from tiny import convert
 from gpt2 import gpt2
 from speculative.cli.flags import DEMO
 from speculative.drafters.model import model_drafter
-from speculative.engines.packed import new_pass, packer
+from speculative.engines.packed import packer
 from speculative.engines.plain import CachedModel
+from speculative.engines.runtime import new_pass
 from speculative.filters import GREEDY
 from speculative.sampling import autoregressive_sampling, speculative_sampling
 from utils import load_params

@@ -17,8 +17,11 @@ from numba import njit
 
 import gpt2 as plain
 from plumbing.errors import UserError
-from speculative.engines import compiled, compiled_pass, elementwise, packed
-from speculative.engines.packed import DTYPES, packer
+from speculative.engines import compiled, compiled_pass, elementwise, runtime
+from speculative.engines.cpu import BLOCK
+from speculative.engines.formats import FORMATS
+from speculative.engines.formats.int8 import round_rows
+from speculative.engines.packed import packer
 from speculative.engines.plain import CachedModel
 from speculative.engines.team import Team
 
@@ -55,7 +58,7 @@ def test_each_block_gives_what_gpt2_gives(dtype, n_layer):
 
 
 @pytest.mark.parametrize(("n_embd", "n_head"), [(3, 3), (8, 1), (33, 3), (64, 1), (80, 1), (70, 2)])
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", FORMATS)
 def test_odd_widths(n_embd, n_head, dtype):
     """Heads of 1 to 80 numbers, rows that fill no block and no tile."""
     run, params = new_pass(dtype, 2, HPARAMS | {"n_embd": n_embd, "n_head": n_head, "n_layer": 1})
@@ -67,8 +70,8 @@ def test_int8_is_gpt2_with_rows_rounded_before_each_product(monkeypatch):
     """The one difference from gpt2.py with the same weights; NumPy does the rounding here."""
 
     def rounds(x, w, b):
-        n_more = -x.shape[1] % packed.BLOCK
-        whole, scale = packed.round_rows(np.pad(x, ((0, 0), (0, n_more))))
+        n_more = -x.shape[1] % BLOCK
+        whole, scale = round_rows(np.pad(x, ((0, 0), (0, n_more))))
         x = (whole.reshape(*scale.shape, -1) * scale[..., None]).reshape(len(x), -1)[:, : x.shape[1]]
         return x.astype(np.float32) @ w.dequantize() + b
 
@@ -82,7 +85,7 @@ def test_int8_is_gpt2_with_rows_rounded_before_each_product(monkeypatch):
     assert np.median(error) < 1e-5 and np.max(error) < 1e-2
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("n_threads", [1, 2, 3, 8])
 def test_the_logits_of_a_token_have_the_same_bits_in_every_split_and_with_any_threads(dtype, n_threads):
     n = len(TOKENS)
@@ -107,7 +110,7 @@ def test_the_last_rows_of_a_long_prefill():
 
 def test_what_was_forgotten_leaves_no_trace():
     """A cache whose length is moved back gives what a cache gives that never saw the rest."""
-    used, fresh = (CachedModel(new_pass()[1], HPARAMS, logits_themselves, packed.new_pass) for _ in range(2))
+    used, fresh = (CachedModel(new_pass()[1], HPARAMS, logits_themselves, runtime.new_pass) for _ in range(2))
     used(TOKENS, 1)
     x = np.append(TOKENS[:20], TOKENS[60:75])
     assert np.array_equal(used(x, 5), fresh(x, 5))
@@ -183,12 +186,12 @@ def test_a_forked_process_has_threads_of_its_own():
 
 
 def test_threads_are_as_many_as_there_is_to_read_for(monkeypatch):
-    packed.set_threads(most := packed.most_threads())
+    runtime.set_threads(most := runtime.most_threads())
     params = convert(random_params(), packer("float32"))
-    assert packed.new_pass(params, TINY).team().n_threads == 1
-    monkeypatch.setattr(packed, "THREAD_BYTES", 1)
+    assert runtime.new_pass(params, TINY).team().n_threads == 1
+    monkeypatch.setattr(runtime, "THREAD_BYTES", 1)
     monkeypatch.setattr(Team, "has_cores", lambda self: True)
-    assert packed.new_pass(params, TINY).team().n_threads == most
+    assert runtime.new_pass(params, TINY).team().n_threads == most
 
 
 def test_on_a_busy_machine_one_thread_works_alone_for_a_while(monkeypatch):
@@ -207,7 +210,7 @@ def test_on_a_busy_machine_one_thread_works_alone_for_a_while(monkeypatch):
 
 def test_an_interrupted_prefill_leaves_nothing_behind(monkeypatch):
     params = convert(random_params(HPARAMS), packer("float32"))
-    model, fresh = (CachedModel(params, HPARAMS, logits_themselves, packed.new_pass) for _ in range(2))
+    model, fresh = (CachedModel(params, HPARAMS, logits_themselves, runtime.new_pass) for _ in range(2))
     run, calls = Team.run, []
 
     def interrupted(team, job):

@@ -23,8 +23,9 @@ from speculative.drafters import (
     prompt_lookup,
     staged,
 )
-from speculative.engines.packed import new_pass, packer
+from speculative.engines.packed import packer
 from speculative.engines.plain import CachedModel
+from speculative.engines.runtime import new_pass
 from speculative.filters import to_distribution
 from speculative.lookahead import AutoK
 from speculative.sampling import autoregressive_sampling, speculative_sampling

@@ -17,7 +17,7 @@ import main
 from plumbing import exits
 from plumbing.terminal import SHOWN
 from speculative.cli import display, verifying
-from speculative.engines import packed
+from speculative.engines import cpu, runtime
 from speculative.measure.verify import Check
 
 ROOT = Path(main.__file__).parent
@@ -228,8 +228,8 @@ def test_a_disk_that_takes_no_cache(monkeypatch, capsys):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(caching.Cache, "save_overload", save_overload)
-    packed.say_nothing_is_kept.cache_clear()
-    packed.go_on_where_nothing_can_be_kept()
+    runtime.say_nothing_is_kept.cache_clear()
+    runtime.go_on_where_nothing_can_be_kept()
     for _ in range(3):
         caching.Cache.save_overload(None, None, None)
     out, err = capsys.readouterr()
@@ -239,10 +239,10 @@ def test_a_disk_that_takes_no_cache(monkeypatch, capsys):
 def test_verify_names_the_cause_without_numba(monkeypatch):
     failed = Check("rows", False, "2 rows differ")
     options = type("Options", (), {"engine": "numpy"})()
-    monkeypatch.setattr(packed, "kernels", lambda: None)
+    monkeypatch.setattr(cpu, "has_numba", lambda: False)
     assert "numba is missing" in verifying.explained(options, failed).detail
     assert verifying.explained(options, passed := Check("rows", True, "")) is passed
-    monkeypatch.setattr(packed, "kernels", lambda: packed)
+    monkeypatch.setattr(cpu, "has_numba", lambda: True)
     assert verifying.explained(options, failed) is failed
 
 

@@ -11,7 +11,7 @@ import main
 from plumbing.errors import UserError
 from speculative.cli.devices import choose_draft_dtype
 from speculative.cli.flags import DEMO, EXCLUSIVE, HEADINGS, OPTIONS, Options, parse_options, usage, with_values
-from speculative.engines import packed
+from speculative.engines import cpu
 
 BLOGS = {name: parameter.default for name, parameter in inspect.signature(main.main).parameters.items()}
 BLOGS.pop("more_flags")
@@ -241,7 +241,7 @@ def test_a_flag_that_is_given_twice():
     ],
 )
 def test_the_draft_is_stored_as_small_as_its_engine_likes(monkeypatch, given, engine, numba, chosen):
-    monkeypatch.setattr(packed, "kernels", lambda: numba)
+    monkeypatch.setattr(cpu, "has_numba", lambda: numba)
     assert choose_draft_dtype(given, "bfloat16", engine) == chosen
 
 

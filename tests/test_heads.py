@@ -15,7 +15,7 @@ from tiny import HPARAMS, convert, logits_themselves, one_hot, random_params
 
 import main
 from speculative.drafters import head_drafter
-from speculative.engines import packed
+from speculative.engines import formats, packed, runtime
 from speculative.engines.plain import CachedModel, PlainPass
 from speculative.filters import to_distribution
 from speculative.measure import verify
@@ -33,7 +33,7 @@ def random_heads(hparams, n_heads=3, scale=0.02, seed=0):
 # ---- What the engine keeps -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("new_pass", [PlainPass, packed.new_pass])
+@pytest.mark.parametrize("new_pass", [PlainPass, runtime.new_pass])
 def test_the_last_blocks_output_is_kept(new_pass):
     """Over a series of chains and trees: that of the token that the text goes on from, and of no other text."""
     rng, params = np.random.default_rng(0), random_params()
@@ -65,10 +65,10 @@ def test_the_last_blocks_output_is_kept(new_pass):
     assert model.hidden(x[:-1]) is None
 
 
-@pytest.mark.parametrize("dtype", packed.DTYPES)
+@pytest.mark.parametrize("dtype", formats.FORMATS)
 def test_the_compiled_output_layer_is_that_of_the_pass(dtype):
     params = convert(random_params(), packed.packer(dtype))
-    model = CachedModel(params, HPARAMS, logits_themselves, packed.new_pass)
+    model = CachedModel(params, HPARAMS, logits_themselves, runtime.new_pass)
     for n in (1, 4, 9):
         logits = model(np.arange(12), n)
         np.testing.assert_array_equal(model.forward.output(model.forward.hidden), logits)
@@ -221,7 +221,7 @@ def test_the_bundled_heads(bundled):
     encoder, hparams, params = bundled["tiny-target"]
     heads = check_heads(load_heads(str(MODELS / "tiny-target"), hparams), hparams, params["ln_f"])
     params = convert(params, packed.packer("float32"))
-    target = CachedModel(params, hparams, partial(to_distribution, temperature=0), packed.new_pass)
+    target = CachedModel(params, hparams, partial(to_distribution, temperature=0), runtime.new_pass)
     target.heads, rng = heads, np.random.default_rng(0)
     x = encoder.encode('"From the first, two facts were very obvious to me,')
     draft = head_drafter(head_model(target, target.to_probs), rng)

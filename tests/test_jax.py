@@ -23,7 +23,7 @@ from benchmarks.ahead_of_time import computations
 from plumbing.errors import UserError
 from speculative import filters
 from speculative.drafters import model_drafter
-from speculative.engines import packed
+from speculative.engines import packed, runtime
 from speculative.engines.jax import model as jax_model
 from speculative.engines.jax import sampling as jax_sampling
 from speculative.engines.jax.loop import DeviceDecoder, Difference, first_difference
@@ -156,7 +156,7 @@ def test_int8_is_a_quarter_of_the_bytes_and_as_near_as_on_numpy(params, networks
     assert 4 * (network.weight_bytes - n_vectors - 4 * n_scales) == networks[0].weight_bytes - n_vectors
     x = random_prompt(20)
     expected = models[0](x, 4)
-    on_numpy = CachedModel(convert(params, packed.packer("int8")), HPARAMS, logits_themselves, packed.new_pass)
+    on_numpy = CachedModel(convert(params, packed.packer("int8")), HPARAMS, logits_themselves, runtime.new_pass)
     error, of_numpy = (
         np.abs(logits - expected).max() for logits in (JaxModel(network, logits_themselves)(x, 4), on_numpy(x, 4))
     )

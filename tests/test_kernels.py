@@ -7,19 +7,11 @@ import pytest
 
 pytest.importorskip("numba")
 
-from numba import njit
-
-from speculative.engines import kernels
-from speculative.engines.packed import (
-    BLOCK,
-    DTYPES,
-    PackedWeight,
-    aligned,
-    reference_matmul,
-    reference_matmul_int8,
-    round_rows,
-    store,
-)
+from speculative.engines import formats, kernels
+from speculative.engines.cpu import BLOCK, this_cpu
+from speculative.engines.formats.base import sum_in_order
+from speculative.engines.formats.int8 import round_rows
+from speculative.engines.packed import PackedWeight, aligned
 
 # n_in, n_out: one input, less than a tile, whole tiles, an odd number of tiles, more than one block of inputs, and the
 # widths of a small model.
@@ -27,30 +19,15 @@ SHAPES = [(1, 1), (1, 37), (70, 5), (64, 64), (33, 3 * 32), (1100, 130), (192, 5
 MOST_ROWS = 40
 
 
-@njit
-def round_all(x, n_rows, x_stride, out, out_stride, n_blocks):
-    for row in range(n_rows):
-        kernels.round_row(x + row * x_stride, out + row * out_stride, n_blocks)
-
-
-def rounded(x):  # [n_rows, n_in] -> bytes [n_rows, n_blocks, X_BYTES[INT8]]
-    n_blocks = x.shape[1] // BLOCK
-    out = np.zeros((len(x), n_blocks, kernels.X_BYTES[kernels.INT8]), np.uint8)
-    round_all(x.ctypes.data, len(x), x.strides[0], out.ctypes.data, out.strides[0], n_blocks)
-    return out
-
-
 def multiply(x, weight):  # [n_rows, n_in] -> [n_rows, n_out]
     n_rows, n_in = x.shape
-    dtype = list(DTYPES).index(weight.dtype)
-    step = kernels.STEP[dtype]
-    n_steps = -(-n_in // step)
-    x = np.pad(x, ((0, 0), (0, n_steps * step - n_in)))
-    rows = rounded(x) if weight.dtype == "int8" else x
+    x = np.pad(x, ((0, 0), (0, -n_in % BLOCK)))
+    rows = kernels.rounded(x) if weight.format.rounds_rows else x
     out = aligned((n_rows, len(weight.tiles), kernels.LANES), np.float32)
+    function = kernels.kernels_of(weight.dtype).multiply.ctypes
     for i, tile in enumerate(weight.tiles):
         where = (rows.ctypes.data, rows.strides[0], tile.ctypes.data, out[:, i].ctypes.data, out.strides[0])
-        kernels.tile_product.ctypes(*map(ctypes.c_int64, (dtype, n_rows, *where, n_steps)))
+        function(*map(ctypes.c_int64, (n_rows, *where, weight.n_steps)))
     out = out.reshape(n_rows, -1)
     return (out if weight.scale is None else out * weight.scale)[:, : weight.shape[1]]
 
@@ -66,7 +43,7 @@ def rows_are_independent(multiply, weight, n_in, rng):
     assert np.array_equal(multiply(x, weight)[::2], alone[::2])
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", formats.FORMATS)
 @pytest.mark.parametrize(("n_in", "n_out"), SHAPES)
 def test_a_row_has_the_same_bits_whatever_stands_beside_it(dtype, n_in, n_out):
     rng = np.random.default_rng(0)
@@ -80,46 +57,40 @@ def test_a_sum_that_is_cut_by_the_row_count_fails_that_test():
     def pairwise(x, weight):
         w, half = weight.dequantize(), weight.shape[0] // 2
         if len(x) == 1:
-            return reference_matmul(x, w)
-        return reference_matmul(x[:, :half], w[:half]) + reference_matmul(x[:, half:], w[half:])
+            return sum_in_order(x, w)
+        return sum_in_order(x[:, :half], w[:half]) + sum_in_order(x[:, half:], w[half:])
 
     rng = np.random.default_rng(0)
     with pytest.raises(AssertionError):
         rows_are_independent(pairwise, PackedWeight(rng.standard_normal((192, 70), dtype=np.float32)), 192, rng)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", formats.FORMATS)
 @pytest.mark.parametrize(("n_in", "n_out"), SHAPES)
 def test_the_product_is_the_plain_one(dtype, n_in, n_out):
-    rng = np.random.default_rng(1)
-    weight = PackedWeight(rng.standard_normal((n_in, n_out), dtype=np.float32), dtype)
-    x = rng.standard_normal((23, n_in), dtype=np.float32)
-    w = weight.dequantize()
-    largest = np.abs(x) @ np.abs(w)  # what the terms of each sum add up to; rounding is relative to that
-    error = np.abs(multiply(x, weight) - reference_matmul(x, w))
-    assert np.all(error <= (n_in**0.5 + 2) * 1.2e-7 * largest)
-
-
-@pytest.mark.parametrize(("n_in", "n_out"), SHAPES)
-def test_the_int8_product_is_the_plain_one_to_the_bit(n_in, n_out):
-    if not kernels.HAS_FMA:
-        pytest.skip("this CPU rounds twice")
+    """To the bit where the sums are of whole numbers and a multiply-add is rounded once, as the plain form does it."""
+    format = formats.find(dtype)
     rng = np.random.default_rng(1)
     w = rng.standard_normal((n_in, n_out), dtype=np.float32)
     x = rng.standard_normal((23, n_in), dtype=np.float32)
     x[3] = 0
-    x[4, 0] = 1e4  # the others of its block are rounded to a multiple of 79
-    assert np.array_equal(multiply(x, PackedWeight(w, "int8")), reference_matmul_int8(x, *store(w, "int8")))
+    x[4, 0] = 1e4  # where rows are rounded, the others of its block become multiples of 79
+    stored = format.round(w)
+    product, plain = multiply(x, PackedWeight(w, dtype)), format.product(x, stored)
+    if format.rounds_rows and this_cpu().fused:
+        assert np.array_equal(product, plain)
+    largest = np.abs(x) @ np.abs(format.widen(stored))  # what the terms of each sum add up to
+    assert np.all(np.abs(product - plain) <= (n_in**0.5 + 2) * 1.2e-7 * largest)
 
 
 def test_rows_are_rounded_as_plainly():
     x = np.random.default_rng(2).standard_normal((7, 3 * BLOCK), dtype=np.float32)
     x[2], x[3, :BLOCK], x[4] = 0, 1e-35, 1e-3 * x[4]
     whole, scale = round_rows(x)
-    blocks = rounded(x)
-    numbers = blocks[:, :, : kernels.X_SCALE].copy().view(kernels.ROUNDED)
+    blocks = kernels.rounded(x)
+    numbers = blocks[:, :, :-8].copy().view(this_cpu().rounded)
     assert np.array_equal(numbers.reshape(x.shape), whole) and np.abs(whole).max() == 127
-    assert np.array_equal(blocks[:, :, kernels.X_SCALE : kernels.X_OFFSET].copy().view(np.float32)[:, :, 0], scale)
+    assert np.array_equal(blocks[:, :, -8:-4].copy().view(np.float32)[:, :, 0], scale)
     assert np.max(np.abs(whole.reshape(7, 3, -1) * scale[:, :, None] - x.reshape(7, 3, -1))) < 0.51 * scale.max()
 
 
@@ -140,7 +111,7 @@ def test_the_sum_is_taken_in_order(n_rows, place):
 
 def test_one_rounding_for_each_multiply_add():
     """(1 + e)**2 - 1 for e = 2**-12 is 2e + e**2; a product that is rounded by itself has lost the e**2."""
-    if not kernels.HAS_FMA:
+    if not this_cpu().fused:
         pytest.skip("this CPU rounds twice")
     e = 2.0**-12
     x = np.array([[1, 1 + e]], np.float32)

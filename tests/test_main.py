@@ -15,7 +15,7 @@ from encoder import StreamDecoder, get_encoder
 from plumbing import exits
 from plumbing.errors import UserError
 from speculative.cli import display, models, verifying
-from speculative.engines import packed
+from speculative.engines import cpu, runtime
 from speculative.measure import verify
 
 ROOT = Path(main.__file__).parent
@@ -285,9 +285,9 @@ def test_stored_in_fewer_bytes(run, monkeypatch, dtype):
 
 
 def test_threads(run, monkeypatch):
-    for n in (packed.most_threads(), 1):
+    for n in (runtime.most_threads(), 1):
         run(threads=n, quiet=True)
-        assert packed.n_threads == n
+        assert runtime.n_threads == n
     with pytest.raises(UserError, match=r"1000000000 threads: this machine has cores for 1 to \d+"):
         run(threads=10**9)
 
@@ -436,5 +436,5 @@ def copy_pair(tiny_pair, folder, **hparams):
 
 def test_without_numba_numpy_multiplies(run, monkeypatch):
     with_kernels = texts(run(quiet=True))
-    monkeypatch.setattr(packed, "kernels", lambda: None)
+    monkeypatch.setattr(cpu, "has_numba", lambda: False)
     assert texts(run(quiet=True)) == with_kernels

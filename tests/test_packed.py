@@ -11,8 +11,10 @@ from tiny import HPARAMS, ROOT, convert, random_params
 
 from gpt2 import gpt2
 from plumbing.errors import UserError
-from speculative.engines import packed
-from speculative.engines.packed import DTYPES, PackedEmbedding, PackedWeight, packer, store, widen
+from speculative.engines import cpu, runtime
+from speculative.engines.cpu import this_cpu
+from speculative.engines.formats import FORMATS, find, n_bytes
+from speculative.engines.packed import PackedEmbedding, PackedWeight, packer
 
 
 def random_weight(n_in, n_out, seed=0):
@@ -31,16 +33,17 @@ def test_bfloat16_rounds_to_nearest_and_ties_to_even():
         (0, 0),
         (1e-40, 1),  # below the smallest normal number
     ]:
-        stored, scale = store(np.array([[value]], np.float32), "bfloat16")
-        assert stored[0, 0] == bits and scale is None
+        stored = find("bfloat16").round(np.array([[value]], np.float32))
+        assert stored.numbers[0, 0] == bits and stored.scale is None
     w = random_weight(50, 50)
-    assert np.max(np.abs(widen(store(w, "bfloat16")[0]) - w) / np.abs(w)) <= 2**-8
+    widened = find("bfloat16").widen(find("bfloat16").round(w))
+    assert np.max(np.abs(widened - w) / np.abs(w)) <= 2**-8
 
 
 def test_int8_has_one_scale_for_each_output_channel():
     w = random_weight(50, 70) * np.logspace(-3, 3, 70, dtype=np.float32)
     w[:, 5] = 0
-    stored, scale = store(w, "int8")
+    stored, scale, _ = find("int8").round(w)
     assert scale.dtype == np.float32
     np.testing.assert_array_equal(np.abs(stored).max(axis=0), np.where(np.arange(70) == 5, 0, 127))
     assert np.all(np.abs(stored * scale - w) <= 0.5001 * scale)
@@ -54,7 +57,7 @@ def test_dequantize_gives_the_matrix_as_stored(dtype, error):
     assert np.all(np.abs(weight.dequantize() - w) <= error * np.abs(w).max(axis=0))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", FORMATS)
 def test_one_copy_of_the_embedding_serves_both_its_uses(dtype):
     wte = random_weight(130, 24)
     embedding = PackedEmbedding(wte, dtype)
@@ -68,17 +71,17 @@ def test_one_copy_of_the_embedding_serves_both_its_uses(dtype):
     assert embedding.shape == wte.shape
 
 
-@pytest.mark.parametrize(("dtype", "itemsize"), [("float32", 4), ("bfloat16", 2), ("int8", 1)])
-def test_packing_takes_the_packed_bytes_and_little_more(dtype, itemsize):
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_packing_takes_the_packed_bytes_and_little_more(dtype):
     w = random_weight(512, 4096)
-    packed.kernels()
+    this_cpu()
     tracemalloc.start()
     try:
         weight = PackedWeight(w, dtype)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert w.size * itemsize <= weight.nbytes <= w.size * itemsize + 4 * 4096
+    assert weight.nbytes == n_bytes(dtype, *w.shape)
     assert peak <= weight.nbytes + w.nbytes / 8
 
 
@@ -91,7 +94,7 @@ def test_the_packer_packs_matrices_and_leaves_the_rest():
     assert all(type(array) is np.ndarray and array.dtype == np.float32 for array in left)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", FORMATS)
 def test_gpt2_takes_packed_weights(dtype):
     params = convert(random_params(), packer(dtype))
     as_stored = convert(params, lambda _, w: unpack(w))
@@ -105,29 +108,34 @@ def unpack(w):
     return w.dequantize() if isinstance(w, PackedWeight) else w
 
 
+def forget_numba():
+    cpu.has_numba.cache_clear()
+    cpu.this_cpu.cache_clear()
+
+
 def test_without_numba_numpy_multiplies_and_one_line_says_so(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "numba", None)
-    packed.kernels.cache_clear()
-    packed.say_numpy_multiplies.cache_clear()
+    forget_numba()
+    runtime.say_numpy_multiplies.cache_clear()
     try:
         w, x = random_weight(40, 70), random_weight(3, 40)
-        for dtype in DTYPES:
+        for dtype in FORMATS:
             weight = PackedWeight(w, dtype)
             np.testing.assert_allclose(x @ weight, x @ weight.dequantize(), rtol=1e-5, atol=1e-5)
-        packed.warm_up()
-        packed.set_threads(1)
-        model = packed.new_pass(convert(random_params(), packer("float32")), HPARAMS)
+        runtime.warm_up()
+        runtime.set_threads(1)
+        model = runtime.new_pass(convert(random_params(), packer("float32")), HPARAMS)
         assert model(np.arange(5), 2).shape == (2, HPARAMS["n_vocab"]) and model.length == 5
         lines = capsys.readouterr().err.splitlines()
         assert len(lines) == 1 and "numba is not installed" in lines[0]
     finally:
         monkeypatch.undo()
-        packed.kernels.cache_clear()
+        forget_numba()
 
 
 @pytest.mark.slow  # compiles
 def test_compiling_is_announced_once_and_the_next_process_finds_it_done(tmp_path):
-    script = "from speculative.engines.packed import warm_up; warm_up()"
+    script = "from speculative.engines.runtime import warm_up; warm_up()"
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
     said = [
         subprocess.run(
@@ -141,9 +149,9 @@ def test_compiling_is_announced_once_and_the_next_process_finds_it_done(tmp_path
 
 def test_threads_agree():
     threadpoolctl = pytest.importorskip("threadpoolctl")
-    for n in (packed.most_threads(), 1):
-        packed.set_threads(n)
-        assert packed.n_threads == n
+    for n in (runtime.most_threads(), 1):
+        runtime.set_threads(n)
+        assert runtime.n_threads == n
         assert {pool["num_threads"] for pool in threadpoolctl.threadpool_info()} == {n}
     with pytest.raises(UserError, match="threads"):
-        packed.set_threads(100_000)
+        runtime.set_threads(100_000)

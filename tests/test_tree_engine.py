@@ -7,7 +7,7 @@ import pytest
 from tiny import HPARAMS, convert, first_layer, logits_themselves, random_params, watched
 
 from speculative.drafters.model import model_drafter, model_tree
-from speculative.engines import packed
+from speculative.engines import packed, runtime
 from speculative.engines.plain import CachedModel, PlainPass, lineage
 from speculative.filters import Filters
 from speculative.sampling import autoregressive_sampling, speculative_sampling
@@ -106,9 +106,9 @@ def test_a_tree_that_does_not_fit():
 @pytest.mark.parametrize("n_threads", [1, 3])
 def test_compiled_rows_are_those_of_the_chain_to_the_bit(dtype, n_threads):
     """With texts longer than a tile of keys, trees wider than a block of rows, and paths that were walked."""
-    if not packed.kernels():
+    if not runtime.compiled_pass():
         pytest.skip("numba is not installed")
-    compiled = packed.kernels()
+    compiled = runtime.compiled_pass()
     new_pass = partial(compiled.CompiledPass, team=partial(compiled.make_team, n_threads))
     hparams = {"n_vocab": 300, "n_ctx": 200, "n_embd": 96, "n_head": 3, "n_layer": 2}
     params = convert(random_params(hparams), packed.packer(dtype))

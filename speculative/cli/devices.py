@@ -10,7 +10,7 @@ from plumbing.arguments import Flag
 from plumbing.errors import UserError
 from speculative import drafters
 from speculative.decoding import Pair
-from speculative.engines import packed
+from speculative.engines import cpu
 from speculative.lookahead import AutoK
 
 
@@ -82,7 +82,7 @@ def choose_draft_dtype(draft_dtype: str, dtype: str, engine: str) -> str:
         return draft_dtype
     if engine == "jax":
         return dtype
-    return "int8" if packed.kernels() else "float32"
+    return "int8" if cpu.has_numba() else "float32"
 
 
 def has_accelerator() -> bool:

@@ -175,7 +175,8 @@ def usage(main: Callable) -> str:
         for flag in flags:
             default = of_main.get(flag.name, flag.default)
             shown = "" if default is None or default is False else f" [{default}]"
-            lines.append(f"  --{flag.name:21} {flag.help}{shown}")
+            help = flag.help() if callable(flag.help) else flag.help
+            lines.append(f"  --{flag.name:21} {help}{shown}")
             if flag is drafters.FLAG:
                 lines += [f"{'':26}{line}" for line in drafters.help_of_kinds()]
     return "\n".join(lines)

@@ -19,18 +19,27 @@ from speculative.autotree import NODES
 from speculative.cli import devices
 from speculative.decoding import Pair, lookaheads
 from speculative.drafters.base import Setting
-from speculative.engines import memory, packed
+from speculative.engines import formats, memory, runtime
 from speculative.engines.models import load_model
 from speculative.filters import Filters
 from speculative.measure.verify import most_new
 from speculative.trees import n_nodes
 from utils import complete_folder, load_encoder_and_hparams, load_params, missing_files, model_folder
 
+
+def weight_format(value: str) -> str:
+    return arguments.one_of(*formats.FORMATS)(value)
+
+
+def draft_weight_format(value: str) -> str:
+    return arguments.one_of(*formats.FORMATS, "auto")(value)
+
+
 FLAGS = (
-    Flag("dtype", arguments.one_of(*packed.DTYPES), "weight format of the target model", "float32"),
+    Flag("dtype", weight_format, lambda: f"weights of the target model: {formats.described()}", "float32"),
     Flag(
         "draft_dtype",
-        arguments.one_of(*packed.DTYPES, "auto"),
+        draft_weight_format,
         "of the draft model; the output stays lossless; auto: int8, with jax the target's",
         "auto",
         in_vain=drafters.without_draft_model,
@@ -111,6 +120,9 @@ def load_pair(
         check_verify(wanted, K)
     if tree is not None:
         check_tree(names[0], tree, longest, n_tokens_to_generate, n_ctx(wanted))
+    if engine == "jax":
+        for one in wanted:
+            formats.on_jax(one.dtype)
     check_memory(wanted, engine, mesh, batch // data_parallel * (longest + n_tokens_to_generate) if batch > 1 else None)
     check_disk(models_dir, {one.model_size for one in wanted})
     folders = {one.need: complete_folder(one.model_size, models_dir, source) for one in wanted}
@@ -130,7 +142,7 @@ def load_pair(
         typical=typical,
     )
     if engine == "numpy":
-        packed.set_threads(threads)
+        runtime.set_threads(threads)
         load = load_model
     else:
         load = devices.loader(mesh, data_parallel, None if devices.one_loop(engine, names[0], K) else (longest, K))
@@ -212,9 +224,9 @@ def check_memory(wanted: Sequence[Wanted], engine: str, mesh: int, n_cached: int
     prompts that are decoded together, where these are several."""
     models = [(one.hparams, one.dtype) for one in wanted]
     if engine == "numpy" or not devices.has_accelerator():
-        memory.check(models, n_cached=n_cached)
+        memory.check(models, n_cached=n_cached, jax=engine == "jax")
     elif (free := devices.free_memory(mesh)) is not None:
-        memory.check(models, free, n_cached)
+        memory.check(models, free, n_cached, jax=True)
 
 
 def check_disk(models_dir: str, model_sizes: Collection[str]) -> None:

@@ -8,15 +8,10 @@ from typing import Any
 from plumbing.exits import fail
 from speculative.cli.load import encode
 from speculative.decoding import Pair, lookaheads
-from speculative.engines import packed
+from speculative.engines import cpu, formats
 from speculative.measure import verify
 from speculative.measure.verify import Check, Choice, Decoders
 from speculative.trees import regular
-
-# How far apart two logits may be that rounding alone brings into another order, by the format of what is multiplied.
-# Over the bundled prompts, the distance of two logits of the bundled target changes by up to 5e-5 (float32) and 0.26
-# (bfloat16) from NumPy in float32 to JAX.
-ROUNDING = {"float32": 1e-3, "bfloat16": 0.3, "int8": 1e-3}
 
 
 def verify_pair(o: Any, pair: Pair, prompt: str) -> None:
@@ -45,7 +40,7 @@ def decoders(o: Any, pair: Pair, temperature: float) -> Decoders:
     found = Decoders(pair.target, pair.create_drafter, lenience=pair.lenience, scoring=pair.scoring())
     if o.engine == "jax":
         logits = pair.target.with_probs(lambda logits: logits)
-        found = found._replace(logits=logits, rounding=ROUNDING[o.dtype])
+        found = found._replace(logits=logits, rounding=formats.find(o.dtype).tolerance)
     if hasattr(pair, "decoder"):  # both decoders as the device runs them, against what the models alone compute
         found = found._replace(
             autoregressive=lambda x, model, N, rng: pair.steps(x, N, 0, rng),
@@ -62,7 +57,7 @@ def nodes(o: Any, pair: Pair, prompts: list) -> Iterator[Check]:
 
 def explained(o: Any, check: Check) -> Check:
     """With the cause of a failure that is to be expected: without numba, rows are not equal to the bit."""
-    if check.passed or check.name not in ("greedy", "rows", "nodes") or o.engine != "numpy" or packed.kernels():
+    if check.passed or check.name not in ("greedy", "rows", "nodes") or o.engine != "numpy" or cpu.has_numba():
         return check
     cause = "numba is missing, and NumPy adds up several rows in another order than one: pip install numba"
     return check._replace(detail=f"{check.detail} ({cause})")

@@ -22,21 +22,9 @@ from numba import carray, njit, types
 from numba.extending import intrinsic
 
 from speculative.engines import elementwise, kernels, team
+from speculative.engines.cpu import BLOCK
 from speculative.engines.elementwise import F, compiled_only, exp, gelu, largest, layer_norm, total
-from speculative.engines.kernels import (
-    BFLOAT16,
-    BLOCK,
-    FLOAT32,
-    INT8,
-    LANES,
-    PER_K,
-    ROWS,
-    STEP,
-    TILE_BYTES,
-    X_BYTES,
-    multiply_tile,
-    round_row,
-)
+from speculative.engines.kernels import LANES, ROUNDED_BYTES, ROWS, call, round_row
 from speculative.engines.team import DEAD, PATIENCE, POSTED, add, meet, read, wait_for_change
 
 CHUNK = 30  # rows in one call at most, a few times ROWS: Python hears Ctrl-C between two parts of a prefill
@@ -51,7 +39,11 @@ def struct(**fields):
     return np.dtype([(name, np.int64 if kind is int else kind) for name, kind in fields.items()])
 
 
-WEIGHT = struct(tiles=int, scale=int, dtype=int, n_in=int, n_out=int)
+# Of a weight all that its format decides: scale is 0 where channels have none, rounds 1 where the rows are to be
+# rounded; multiply and look_up are the addresses of its kernels.
+WEIGHT = struct(
+    tiles=int, tile_bytes=int, scale=int, n_in=int, n_out=int, n_steps=int, rounds=int, multiply=int, look_up=int
+)
 LINEAR = struct(w=WEIGHT, b=int)
 NORM = struct(g=int, b=int)
 LAYER = struct(ln_1=NORM, attn=struct(c_attn=LINEAR, c_proj=LINEAR), ln_2=NORM, mlp=struct(c_fc=LINEAR, c_proj=LINEAR))
@@ -95,58 +87,44 @@ def padded(n):
 
 
 @compiled_only
-def tile_bytes(w):
-    return (w.n_in + STEP[w.dtype] - 1) // STEP[w.dtype] * TILE_BYTES[w.dtype]
-
-
-@compiled_only
 def embed(job, thread):
     """x = wte[tokens] + wpe[positions], of each thread a part of the columns."""
     wte, tokens = job.wte, carray(pointer(job.tokens), job.n_rows, np.int64)
     x = floats(job.x, (job.n_rows, padded(job.n_embd)))
     positions = carray(pointer(job.positions), job.n_rows, np.int64)
     wpe = floats(job.wpe, (job.n_ctx, job.n_embd))
-    per_k = PER_K[wte.dtype]
-    n = tile_bytes(wte)
     first, last = share(thread, job.n_threads, job.n_embd)
     for row in range(job.n_rows):
         token = tokens[row]
-        tile, lane = wte.tiles + token // LANES * n, token % LANES
+        tile = wte.tiles + token // LANES * wte.tile_bytes
+        call(wte.look_up, (tile, token % LANES, first, last, job.x + row * 4 * padded(job.n_embd)))
+        scale = floats(wte.scale, token + 1)[token] if wte.scale else F(1)
         for k in range(first, last):
-            at = (k // per_k * LANES + lane) * per_k + k % per_k
-            if wte.dtype == FLOAT32:
-                value = carray(pointer(tile), n, np.float32)[at]
-            elif wte.dtype == BFLOAT16:
-                value = np.int32(np.int32(carray(pointer(tile), n, np.uint16)[at]) << 16).view(np.float32)
-            else:
-                scale = floats(wte.scale, token + 1)[token]
-                value = F(carray(pointer(tile), n, np.int8)[at]) * scale
-            x[row, k] = value + wpe[positions[row], k]
+            x[row, k] = x[row, k] * scale + wpe[positions[row], k]
 
 
 @compiled_only
 def prepare(state, job, thread, private, x, n_rows, w, norm):
-    """What a product reads: rows of x after layer norm (where norm has an address), and rounded for int8 weights.
+    """What a product reads: rows of x after layer norm (where norm has an address), and rounded where w wants that.
 
     A few rows are prepared by each thread for itself, many by all for all. -> address, bytes from row to row
     """
-    rounds = w.dtype == INT8
     stride = 4 * padded(w.n_in)
-    if norm.g == 0 and not rounds:
+    if norm.g == 0 and not w.rounds:
         return x, stride
     alone = job.n_threads == 1 or n_rows * w.n_in <= SMALL
     ready = private.prepared if alone else job.prepared
-    ready_stride = padded(w.n_in) // BLOCK * X_BYTES[INT8] if rounds else stride
+    ready_stride = padded(w.n_in) // BLOCK * ROUNDED_BYTES if w.rounds else stride
     for row in range(0 if alone else thread, n_rows, 1 if alone else job.n_threads):
         here, there = x + row * stride, ready + row * ready_stride
         if norm.g:
-            normed = private.row if rounds else there
+            normed = private.row if w.rounds else there
             n = w.n_in
             layer_norm(floats(here, n), floats(norm.g, n), floats(norm.b, n), floats(normed, n))
             for i in range(n, padded(n)):
                 floats(normed, padded(n))[i] = 0
             here = normed
-        if rounds:
+        if w.rounds:
             round_row(here, there, padded(w.n_in) // BLOCK)
     if not alone:
         meet(state, job.n_threads)
@@ -157,19 +135,18 @@ def prepare(state, job, thread, private, x, n_rows, w, norm):
 def linear(state, job, thread, private, x, n_rows, norm, w, b, out, out_stride, then):
     """x @ w + b for this thread's tiles; then it is written to out, or through gelu, or added to what is there."""
     ready, stride = prepare(state, job, thread, private, x, n_rows, w, norm)
-    n_steps = (w.n_in + STEP[w.dtype] - 1) // STEP[w.dtype]
     sums = floats(private.sums, (n_rows, LANES))
     out = floats(out, (n_rows, out_stride))
     first, last = share(thread, job.n_threads, (w.n_out + LANES - 1) // LANES)
     for tile in range(first, last):
         sums[:] = 0
-        where = w.tiles + tile * tile_bytes(w)
-        multiply_tile(job.multiply, w.dtype, n_rows, ready, stride, where, private.sums, 4 * LANES, n_steps)
+        where = w.tiles + tile * w.tile_bytes
+        call(w.multiply, (n_rows, ready, stride, where, private.sums, 4 * LANES, w.n_steps))
         channel = tile * LANES
         n = min(LANES, w.n_out - channel)
         for row in range(n_rows):
             sums_row, out_row = sums[row, :n], out[row, channel : channel + n]
-            if w.dtype == INT8:
+            if w.scale:
                 scale = floats(w.scale + 4 * channel, n)
                 for lane in range(n):
                     sums_row[lane] *= scale[lane]
@@ -253,7 +230,7 @@ def attention(job, private, layer, head):
                 queries[row, d] = q[d] * shrink
         for tile in range(n_slots // LANES):
             where, into = keys + tile * 4 * LANES * d_head, private.scores + tile * 4 * LANES
-            multiply_tile(job.multiply, FLOAT32, n_rows, private.queries, 4 * d_head, where, into, 4 * n_room, d_head)
+            call(job.multiply, (n_rows, private.queries, 4 * d_head, where, into, 4 * n_room, d_head))
         totals = floats(private.totals, ROWS)
         for row in range(n_rows):
             if job.sees:
@@ -264,9 +241,7 @@ def attention(job, private, layer, head):
         for tile in range(d_room // LANES):
             sums[:n_rows] = 0
             where = values + tile * 4 * LANES * job.n_ctx
-            multiply_tile(
-                job.multiply, FLOAT32, n_rows, private.scores, 4 * n_room, where, private.sums, 4 * LANES, n_seen
-            )
+            call(job.multiply, (n_rows, private.scores, 4 * n_room, where, private.sums, 4 * LANES, n_seen))
             for row in range(n_rows):
                 for d in range(tile * LANES, min(d_head, (tile + 1) * LANES)):
                     a[first + row, from_head + d] = sums[row, d - tile * LANES] / totals[row]
@@ -334,5 +309,5 @@ def compile_work(version: int):
     return work
 
 
-SOURCES = (__file__, elementwise.__file__, kernels.__file__, team.__file__)
+SOURCES = (__file__, elementwise.__file__, team.__file__, *kernels.SOURCES)
 work = compile_work(crc32(b"".join(Path(source).read_bytes() for source in SOURCES)))

@@ -6,10 +6,10 @@ from collections.abc import Callable
 import numpy as np
 from numba import typeof, types
 
-from speculative.engines import kernels
+from speculative.engines import formats
 from speculative.engines.compiled import CHUNK, JOB, LAYER, PRIVATE, padded, padded_to_tiles, work
-from speculative.engines.kernels import LANES, PER_K, ROWS, STEP
-from speculative.engines.packed import DTYPES, PackedWeight, aligned
+from speculative.engines.kernels import LANES, ROWS, kernels_of
+from speculative.engines.packed import PackedWeight, aligned
 from speculative.engines.team import Team
 
 
@@ -25,13 +25,26 @@ def choose_team(n_threads: int) -> Team:
 
 
 def compile_all() -> None:
+    for name in formats.FORMATS:
+        kernels_of(name)
     work.compile((types.int64, types.int64, typeof(np.zeros(1, JOB)), types.int64))
 
 
-def layout(dtype: str) -> tuple[int, int, int]:
-    """Of tiles of a dtype: output channels; inputs that lie side by side for each; and those that fill up a step."""
-    which = list(DTYPES).index(dtype)
-    return LANES, PER_K[which], STEP[which]
+def fields_of(weight: PackedWeight) -> dict:
+    """The fields of a WEIGHT."""
+    kernels = kernels_of(weight.format.name)
+    n_in, n_out = weight.shape
+    return {
+        "tiles": weight.tiles,
+        "tile_bytes": weight.tiles[0].nbytes,
+        "scale": 0 if weight.scale is None else weight.scale,
+        "n_in": n_in,
+        "n_out": n_out,
+        "n_steps": weight.n_steps,
+        "rounds": weight.format.rounds_rows,
+        "multiply": kernels.multiply.address,
+        "look_up": kernels.look_up.address if kernels.look_up else 0,
+    }
 
 
 def fill(struct, values, keep):
@@ -44,10 +57,7 @@ def fill(struct, values, keep):
         if isinstance(value, dict):
             fill(struct[name], value, keep)
         elif isinstance(value, PackedWeight):
-            n_in, n_out = value.shape
-            numbers = {"dtype": list(DTYPES).index(value.dtype), "n_in": n_in, "n_out": n_out}
-            scale = 0 if value.scale is None else value.scale
-            fill(struct[name], {"tiles": value.tiles, "scale": scale, **numbers}, keep)
+            fill(struct[name], fields_of(value), keep)
         elif isinstance(value, np.ndarray):
             keep.append(np.ascontiguousarray(value))
             struct[name] = keep[-1].ctypes.data
@@ -81,7 +91,7 @@ class CompiledPass:
         self.fields = {
             **{name: hparams[name] for name in ("n_layer", "n_head", "n_embd", "n_ctx")},
             **{"blocks": blocks, "wte": params["wte"].T, "wpe": params["wpe"], "ln_f": params["ln_f"]},
-            **{"no_norm": no_norm, "multiply": kernels.tile_product.address, **self.buffers},
+            **{"no_norm": no_norm, "multiply": kernels_of("float32").multiply.address, **self.buffers},
         }
         self.n_threads = 0
 

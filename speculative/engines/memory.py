@@ -4,16 +4,16 @@ import contextlib
 from pathlib import Path
 
 from plumbing.errors import UserError
-from utils import parameter_count
+from speculative.engines import formats
+from utils import checkpoint_shapes, parameter_count
 
-BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
 OFFICIAL = {"1558M": (48, 1600), "774M": (36, 1280), "355M": (24, 1024), "124M": (12, 768)}  # n_layer, n_embd
 
 
 def needed(hparams: dict, dtype: str, n_cached: int | None = None) -> int:
     """Bytes that a model takes: its weights as stored, a cache of float32 for n_cached tokens (default: all of one
     context), and two float32 tensors on the way."""
-    weights = parameter_count(hparams) * BYTES[dtype]
+    weights = formats.model_bytes(dtype, checkpoint_shapes(hparams))
     cache = 2 * hparams["n_layer"] * (n_cached or hparams["n_ctx"]) * hparams["n_embd"] * 4
     largest = max(hparams["n_vocab"], 4 * hparams["n_embd"]) * hparams["n_embd"] * 4
     return weights + cache + 2 * largest
@@ -70,19 +70,24 @@ def read_number(path: str | Path, label: str = "") -> int | None:
         return None
 
 
-def check(models: list[tuple[dict, str]], free: int | None = None, n_cached: int | None = None) -> None:
+def check(
+    models: list[tuple[dict, str]], free: int | None = None, n_cached: int | None = None, jax: bool = False
+) -> None:
     """models: (hparams, dtype) of the target, and of the draft where there is one. Raises UserError where they need
-    more than is free, and says what would fit: the same models in fewer bytes, else a smaller target."""
+    more than is free, and says what would fit: the same models in fewer bytes, of a format that JAX takes where it is
+    the engine, else a smaller target."""
     free = available() if free is None else free
     total = sum(needed(hparams, dtype, n_cached) for hparams, dtype in models)
     if free is None or total <= free:
         return
     hparams = [hparams for hparams, _ in models]
-    remedies = [(f"--dtype {dtype}", dtype, hparams) for dtype in ("bfloat16", "int8")]
+    smaller_formats = formats.by_size(jax)[1:]
+    smallest = smaller_formats[-1]
+    remedies = [(f"--dtype {dtype}", dtype, hparams) for dtype in smaller_formats]
     for size, (n_layer, n_embd) in OFFICIAL.items():
         smaller = {"n_vocab": 50257, "n_ctx": 1024, "n_embd": n_embd, "n_layer": n_layer}
         if parameter_count(smaller) < parameter_count(hparams[0]):
-            remedies.append((f"--target_model_size {size} --dtype int8", "int8", [smaller, *hparams[1:]]))
+            remedies.append((f"--target_model_size {size} --dtype {smallest}", smallest, [smaller, *hparams[1:]]))
     for flags, dtype, instead in remedies:
         if sum(needed(model, dtype, n_cached) for model in instead) <= free:
             remedy = flags + (f" --draft_dtype {dtype}" if models[1:] else "") + " would fit"

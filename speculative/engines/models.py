@@ -4,14 +4,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from speculative.engines import packed
+from speculative.engines import packed, runtime
 from speculative.engines.plain import CachedModel
 
 
 def create_model_fn(params: dict, hparams: dict, to_probs: Callable) -> CachedModel:
     """A network -> a function from tokens to distributions, with a cache of its own. Packs what is not packed yet."""
-    packed.warm_up()
-    return CachedModel(packed.pack(params, packed.packer("float32")), hparams, to_probs, packed.new_pass)
+    runtime.warm_up()
+    return CachedModel(packed.pack(params, packed.packer("float32")), hparams, to_probs, runtime.new_pass)
 
 
 def load_model(read: Callable, hparams: dict, dtype: str, to_probs: Callable) -> CachedModel:

@@ -51,7 +51,6 @@ def check_xla_flags():
 
 check_xla_flags()
 
-DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "int8": jnp.int8}  # how a weight is stored
 SMALL = 8  # tokens: up to this many are fed in one call that computes the logits of them all
 
 # ---- The network on the device ---------------------------------------------------------------------------------------
@@ -69,13 +68,13 @@ def load_gpt2():
 @partial(jax.tree_util.register_dataclass, data_fields=["w", "scale"], meta_fields=["dtype", "of_input", "of_output"])
 @dataclass
 class Matrix:
-    """A weight in any of DTYPES: multiplied in dtype, summed in float32. What comes out is float32.
+    """A weight in any format that JAX takes: multiplied in dtype, summed in float32. What comes out is float32.
 
     of_input and of_output say how the factor and the product are to lie on the devices; None leaves it to the compiler.
     """
 
     w: Any  # [n_in, ...]
-    scale: Any  # [...], of an int8 weight's output channels, else None; wte's [n_vocab] are those of its transpose
+    scale: Any  # [...], of the output channels, or None; wte's [n_vocab] are those of its transpose
     dtype: Any
     of_input: Any = None
     of_output: Any = None
@@ -94,13 +93,6 @@ class Matrix:
     @property
     def T(self):
         return replace(self, w=self.w.T)
-
-
-def quantise(w: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
-    """float32 [...] -> int8 [...], the float32 scales [...], without the axis, that they are to be multiplied by."""
-    scale = np.max(np.abs(w), axis=axis, keepdims=True) / 127
-    scale[scale == 0] = 1
-    return np.rint(w / scale).astype(np.int8), np.squeeze(scale, axis)
 
 
 def constrain(x, sharding):

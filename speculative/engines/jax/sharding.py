@@ -34,8 +34,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from plumbing.errors import UserError, first_line
 from plumbing.patience import after
 from plumbing.terminal import Shown
+from speculative.engines import formats
 from speculative.engines.jax.model import (
-    DTYPES,
     JaxModel,
     Matrix,
     Network,
@@ -43,7 +43,6 @@ from speculative.engines.jax.model import (
     is_matrix,
     load_gpt2,
     map_params,
-    quantise,
 )
 
 # Which axis of which tensor is split. c_attn is kept as [n_embd, 3, n_head, d_head] (its bias without the first), as a
@@ -138,10 +137,9 @@ def place(
 
     params is the nested dict that gpt2() takes; or a function of convert(name, array) that gives it, as
     partial(utils.load_params, folder, hparams) is: then a tensor is placed as soon as it is read, and at no time does
-    the host hold the model. dtype is that of the matrices and of the cache, but for int8, whose cache and activations
-    are bfloat16, or float32 where there is no accelerator; biases, norms and wpe stay in float32. Not
-    split (default: where the mesh has several for a model), all of it lies on each. Raises UserError where it cannot be
-    split.
+    the host hold the model. dtype is the format of the matrices, which says what the cache and the activations are;
+    biases, norms and wpe stay in float32. Not split (default: where the mesh has several for a model), all of it lies
+    on each. Raises UserError where it cannot be split, and where JAX does not take the format.
     """
     mesh = mesh or make_mesh(1)
     n_embd, n_head, n_devices = hparams["n_embd"], hparams["n_head"], mesh.shape["model"]
@@ -150,9 +148,9 @@ def place(
         raise UserError(f"--mesh {n_devices} cannot split a width of {n_embd}: take a divisor of it")
     n_padded = -(-n_head // n_devices) * n_devices if split else n_head
     everywhere = NamedSharding(mesh, PartitionSpec())
-    computed = DTYPES[dtype]
-    if dtype == "int8":
-        computed = jnp.float32 if mesh.devices.flat[0].platform == "cpu" else jnp.bfloat16
+    needs = formats.on_jax(dtype)
+    on_cpu = mesh.devices.flat[0].platform == "cpu"
+    computed = jnp.dtype(needs.computed_on_cpu if on_cpu else needs.computed)
 
     def convert(name, a):
         name = re.sub(r"^h\d+/", "", name)
@@ -164,10 +162,10 @@ def place(
         of_input = None if name.endswith("c_proj/w") else everywhere
         of_output = None if name.endswith(("c_attn/w", "c_fc/w")) else everywhere
         axis, n_in, scale = split_axis(name), int(name == "wte"), None  # of wte.T, which is n_in's axis 1
-        if dtype == "int8":
-            a, scale = quantise(a, n_in)
+        if needs.quantise:
+            a, scale = needs.quantise(a, n_in)
             scale = put(scale, None if axis in (None, n_in) else axis - 1)
-        return Matrix(put(a.astype(DTYPES[dtype]), axis), scale, computed, of_input, of_output)
+        return Matrix(put(a.astype(jnp.dtype(needs.stored)), axis), scale, computed, of_input, of_output)
 
     def split_axis(name):
         return SPLIT_AXIS.get(name) if split else None

@@ -1,0 +1,66 @@
+"""bfloat16: the upper 16 bits of a float32, so 2 bytes a weight, with 8 bits of precision."""
+
+import numpy as np
+
+from speculative.engines.formats.base import (
+    Format,
+    OnJax,
+    Stored,
+    interleave,
+    multiply_floats,
+    number_at,
+    separate,
+    sum_in_order,
+)
+
+
+def upper_half(w):  # [...] float32 -> [...] uint16
+    """Rounds to nearest, and ties to even."""
+    bits = np.ascontiguousarray(w).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+def widen(stored: Stored):  # -> [n_in, n] float32
+    return (stored.numbers.astype(np.uint32) << 16).view(np.float32)
+
+
+def multiply(words, xs, tile, sums):
+    """A step has two inputs, which share 32 bits of the tile: the first is in the lower 16."""
+    if len(xs) >= BFLOAT16.prefetch_from:
+        words.prefetch(tile, 4 * words.cpu.lanes)
+    size = 4 * words.cpu.vector
+    halves = [words.load(words.at(tile, half * size), words.integers, size) for half in (0, 1)]
+    first = [words.ir.shl(half, words.full(words.integers, 16)) for half in halves]
+    second = [words.ir.and_(half, words.full(words.integers, 0xFFFF0000)) for half in halves]
+    for k, bits in enumerate((first, second)):
+        sums = multiply_floats(words, xs, [words.ir.bitcast(half, words.floats) for half in bits], sums, k)
+    return sums
+
+
+def lookup(words, tile, lane, k):
+    integer = words.integers.element
+    bits = words.load(number_at(words, tile, lane, k, 2, 2), words.shorts.element, 2)
+    return words.ir.bitcast(words.ir.shl(words.ir.zext(bits, integer), integer(16)), words.floats.element)
+
+
+BFLOAT16 = Format(
+    name="bfloat16",
+    help="2",
+    weight_bytes=2,
+    channel_bytes=0,
+    round=lambda w: Stored(upper_half(w)),
+    widen=widen,
+    product=lambda x, stored: sum_in_order(x, widen(stored)),
+    rounds_rows=False,
+    step=lambda cpu: 2,
+    tile_bytes=lambda cpu: 4 * cpu.lanes,
+    tile=lambda stored, cpu: interleave(stored.numbers, cpu, 2, 2),
+    untile=lambda tile, n_in, cpu: Stored(separate(tile, n_in, np.uint16, cpu, 2)),
+    multiply=multiply,
+    embedding="bfloat16",
+    lookup=lookup,
+    prefetch_from=2,
+    # JAX rounds what is multiplied as well: the distance of two logits changes by up to 0.26.
+    tolerance=0.3,
+    jax=OnJax("bfloat16", "bfloat16", "bfloat16"),
+)

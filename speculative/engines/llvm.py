@@ -1,0 +1,136 @@
+"""The words of LLVM's language that the kernels are written in, for vectors as wide as this CPU's registers."""
+
+from llvmlite import ir
+from numba.core.cgutils import get_or_insert_function
+
+from speculative.engines.cpu import SDOT, Cpu, this_cpu
+
+PREFETCH = 8192  # bytes ahead of the loop that memory is asked for
+
+I8 = ir.IntType(8)
+I16 = ir.IntType(16)
+I32 = ir.IntType(32)
+I64 = ir.IntType(64)
+F32 = ir.FloatType()
+POINTER = I8.as_pointer()
+
+
+class Words:
+    """Around one builder of llvmlite, `ir`, whose own words are for what stands in one instruction.
+
+    floats and integers are the types of a register of float32s and int32s; bytes and shorts those of what `dot` takes.
+    """
+
+    def __init__(self, builder, cpu: Cpu | None = None):
+        self.ir = builder
+        self.cpu = cpu or this_cpu()
+        self.floats = ir.VectorType(F32, self.cpu.vector)
+        self.integers = ir.VectorType(I32, self.cpu.vector)
+        self.bytes = ir.VectorType(I8, self.cpu.dot * self.cpu.vector)
+        self.shorts = ir.VectorType(I16, 2 * self.cpu.vector)
+
+    # ---- Numbers and memory ----
+
+    def at(self, pointer, n_bytes):
+        """The address n_bytes further on."""
+        return self.ir.gep(pointer, [n_bytes if isinstance(n_bytes, ir.Value) else I64(n_bytes)])
+
+    def times(self, value, n: int):
+        return self.ir.mul(value, I64(n))
+
+    def load(self, pointer, what, align=4):
+        return self.ir.load(self.ir.bitcast(pointer, what.as_pointer()), align=align)
+
+    def store(self, value, pointer, align=4):
+        self.ir.store(value, self.ir.bitcast(pointer, value.type.as_pointer()), align=align)
+
+    def full(self, vector, value):
+        """np.full(vector.count, value) of a constant"""
+        return ir.Constant(vector, [value] * vector.count)
+
+    def broadcast(self, value):
+        """np.full(cpu.vector, value)"""
+        undefined = ir.Constant(ir.VectorType(value.type, self.cpu.vector), ir.Undefined)
+        one = self.ir.insert_element(undefined, value, I32(0))
+        return self.ir.shuffle_vector(one, undefined, self.full(self.integers, 0))
+
+    def load_float(self, pointer):
+        """np.full(cpu.vector, the float32 that lies there)"""
+        return self.broadcast(self.load(pointer, F32))
+
+    def load_integer(self, pointer):
+        """The same for an int32."""
+        return self.broadcast(self.load(pointer, I32))
+
+    def call(self, name: str, result, *operands):
+        """Calls one of LLVM's own functions."""
+        signature = ir.FunctionType(result, [operand.type for operand in operands])
+        return self.ir.call(get_or_insert_function(self.ir.module, signature, name), operands)
+
+    def prefetch(self, pointer, n_bytes: int):
+        """Asks for memory that will be read soon, to lie in the second cache; changes nothing else."""
+        for byte in range(0, n_bytes, 64):
+            line = self.at(pointer, PREFETCH + byte)
+            self.call("llvm.prefetch.p0", ir.VoidType(), line, I32(0), I32(2), I32(1))
+
+    def loop(self, n, values):
+        """for i in range(n), n >= 1, around what is built before its end(); `values` are carried along."""
+        return Loop(self.ir, n if isinstance(n, ir.Value) else I64(n), values)
+
+    # ---- Products ----
+
+    def multiply_add(self, a, b, c):
+        """a * b + c of floats, rounded once where the CPU can do that in one instruction, else twice; always the same
+        on one CPU."""
+        if not self.cpu.fused:
+            return self.ir.fadd(self.ir.fmul(a, b), c)
+        return self.call(f"llvm.fma.v{self.cpu.vector}f32", self.floats, a, b, c)
+
+    def dot(self, sum_, weights, x):
+        """sum_ + the products of cpu.dot inputs, for each of cpu.vector channels.
+
+        weights: as bytes, or as shorts where cpu.dot is 2. x: 32 bits that hold these inputs, in each place.
+        """
+        x = self.ir.bitcast(x, weights.type)
+        if self.cpu.unsigned:
+            weights, x = (self.ir.bitcast(value, self.integers) for value in (weights, x))
+            return self.call(self.cpu.dot_name, self.integers, sum_, weights, x)
+        if self.cpu.dot == 4:
+            return self.call(self.cpu.dot_name, self.integers, sum_, weights, x)
+        if self.cpu.dot_name:
+            return self.ir.add(self.call(self.cpu.dot_name, self.integers, weights, x), sum_)
+        for start in (0, 1):
+            places = ir.Constant(self.integers, list(range(start, 2 * self.cpu.vector, 2)))
+            parts = [self.ir.sext(self.ir.shuffle_vector(v, v, places), self.integers) for v in (weights, x)]
+            sum_ = self.ir.add(self.ir.mul(*parts), sum_)
+        return sum_
+
+    def allow_dot(self):
+        """LLVM would refuse sdot in a function that is not said to use it; llvmlite's own add() knows no such word."""
+        if self.cpu.dot_name == SDOT:
+            set.add(self.ir.function.attributes, '"target-features"="+dotprod"')
+
+
+class Loop:
+    """See Words.loop: `i` and `values` are those of the round that is being built."""
+
+    def __init__(self, builder, n, values):
+        self.builder = builder
+        self.n = n
+        before = builder.block
+        self.body = builder.append_basic_block()
+        self.after = builder.append_basic_block()
+        builder.branch(self.body)
+        builder.position_at_end(self.body)
+        first = [I64(0), *values]
+        self.phis = [builder.phi(value.type) for value in first]
+        for phi, value in zip(self.phis, first, strict=True):
+            phi.add_incoming(value, before)
+        self.i, *self.values = self.phis
+
+    def end(self, values) -> None:
+        next_i = self.builder.add(self.i, I64(1))
+        for phi, value in zip(self.phis, (next_i, *values), strict=True):
+            phi.add_incoming(value, self.builder.block)
+        self.builder.cbranch(self.builder.icmp_signed("<", next_i, self.n), self.body, self.after)
+        self.builder.position_at_end(self.after)
