@@ -92,13 +92,12 @@ class AutoTree(AutoK):
 
     def best(self) -> Shape:
         """Chosen anew when that takes no more than STAKE of the time since."""
-        if not self.further.timed:
+        if max(self.windows) == 1:
             return ((),)
         if (start := self.clock()) >= self.keep_until:
-            row, share = self.row() or 1.0, self.proposed / self.asked
-            further = share * self.further() / row
-            costs = self.draft() / row, self.expansion() / row, lambda rows: 1 + (rows - 1) * further
-            self.shape, _ = best_shape([*self.chances(share)], *costs)
+            row = self.row()
+            chances = [*self.chances(self.proposed / self.asked)]
+            self.shape, _ = best_shape(chances, self.draft() / row, self.expansion() / row, self.beta())
             end = self.clock()
             self.keep_until = end + (end - start) / STAKE
         return self.shape

@@ -9,10 +9,16 @@ and takes the time of K drafts and K + 1 rows of the target.
 Source: Leviathan et al. 2023, sections 3.1 to 3.5, with a chance for each position in place of one α for all.
 """
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import accumulate, chain
 from operator import mul
+
+import numpy as np
+
+WINDOWS = (1, 2, 5, 9, 17)  # rows that are measured before a decode
+DRAFTS = 8  # tokens that are drafted for it
 
 
 def best_k(acceptance: Sequence[float], c: float, beta: Callable[[int], float]) -> tuple[int, float]:
@@ -37,3 +43,41 @@ class Cost:
     def __call__(self) -> float:  # 0 where nothing was timed
         kept = sorted(self.timed)[: max(1, len(self.timed) - 1)]
         return sum(one * n for one, n in kept) / max(1, sum(n for _, n in kept))
+
+
+def line_through(costs: dict[int, float]) -> Callable[[int], float]:
+    """{rows: cost} at some row counts, 1 among them -> a function of any: straight between them, and beyond the last on
+    the line from 1 row to it. A single point, of one row, gives a constant."""
+    known = sorted(costs)
+    last = known[-1]
+    slope = max(0.0, costs[last] - costs[1]) / max(1, last - 1)
+
+    def cost(rows: int) -> float:
+        if rows > last:
+            return costs[last] + slope * (rows - last)
+        return float(np.interp(rows, known, [costs[n] for n in known]))
+
+    return cost
+
+
+def measured(target_model: Callable, draft: Callable, x, n_ctx: int) -> tuple[dict[int, float], float]:
+    """What decoding after the text x [n] is going to cost: {rows: seconds of the target's call}, and the seconds of a
+    draft token. Both are asked twice, after a call that reads the text."""
+    target_model(x, 1)
+    windows = {}
+    for rows in WINDOWS:
+        if len(x) + rows <= n_ctx:
+            window = np.append(x, [x[-1]] * rows)  # [n + rows]
+            windows[rows] = least_seconds(lambda window=window, rows=rows: target_model(window, rows))
+    draft(x, 1)
+    return windows, least_seconds(lambda: draft(x, DRAFTS)) / DRAFTS
+
+
+def least_seconds(call: Callable) -> float:
+    """Of two calls, the seconds of the faster."""
+    seconds = []
+    for _ in range(2):
+        start = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)

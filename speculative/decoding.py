@@ -14,14 +14,18 @@ import numpy as np
 
 from plumbing import arguments
 from plumbing.arguments import Flag
+from plumbing.errors import UserError
 from speculative.autotree import AutoTree
-from speculative.drafters import Drafter, check_tree, make_drafter
+from speculative.costs import measured
+from speculative.drafters import Drafter, check_tree, make_drafter, parse_drafter
 from speculative.drafters.base import Parts
 from speculative.filters import GREEDY, Filters
 from speculative.lookahead import AutoK, decode_chain
 from speculative.sampling import Step, autoregressive_sampling
 from speculative.trees import regular, tree_speculative_sampling
 from speculative.typical import ALL, TypicalTarget, certain
+
+FEW = 8  # tokens of a prompt, after which costs are measured
 
 Lookahead = int | AutoK | tuple[int, ...] | AutoTree  # a K, a chosen K, the widths of a tree, or a chosen tree
 
@@ -37,13 +41,21 @@ def decode(
     return decode_chain(x, drafter.chain, target_model, N, lookahead, rng, lenience)
 
 
-def lookaheads(K: int | str | tuple = 4, tree: tuple[int, ...] | str | None = None) -> tuple[Lookahead, tuple]:
-    """Of the values of --K and --tree: the outermost level's, and those of the levels inside. "auto" makes what learns
-    from one decode for the next."""
-    outer, *inner = K if isinstance(K, tuple) else (K,)
+def lookaheads(
+    K: int | str | tuple = 4, tree: tuple[int, ...] | str | None = None, drafter: str = "model"
+) -> tuple[Lookahead, tuple]:
+    """Of the values of --K and --tree: the outermost drafter's, and those of the drafters inside its levels, which
+    choose for themselves where K says nothing. What chooses learns from one decode for the next. Raises UserError
+    where K has more numbers than the drafter has levels."""
+    levels = parse_drafter(drafter)
+    Ks = K if isinstance(K, tuple) else (K,)
+    if len(Ks) > len(levels):
+        raise UserError(f"--K {'/'.join(map(str, Ks))} has {len(Ks)} numbers, and --drafter {drafter} {len(levels)}")
     if tree is not None:
         return (AutoTree() if tree == "auto" else tree), ()
-    return AutoK() if outer == "auto" else outer, tuple(AutoK() if k == "auto" else k for k in inner)
+    Ks += ("auto",) * (len(levels) - len(Ks))
+    chosen = [AutoK(expected=kinds[0].expected) if k == "auto" else k for k, kinds in zip(Ks, levels, strict=True)]
+    return chosen[0], tuple(chosen[1:])
 
 
 @dataclass(frozen=True)
@@ -89,12 +101,8 @@ class Pair:
             models[need] = model.with_probs(filters if need == "target" else twin.draft_filters)
         return replace(twin, models=models)
 
-    def create_drafter(self, rng: np.random.Generator, record: Callable | None = None) -> Drafter:
-        """The drafter, which draws from this generator. record: see drafters.base.Parts.
-
-        Raises UserError where trees are to be drafted and it drafts chains only.
-        """
-        parts = Parts(
+    def parts(self, rng: np.random.Generator) -> Parts:
+        return Parts(
             n_vocab=self.encoder.n_vocab,
             rng=rng,
             filters=self.draft_filters,
@@ -103,6 +111,13 @@ class Pair:
             prepared=self.prepared,
             inner_K=self.inner_K,
         )
+
+    def create_drafter(self, rng: np.random.Generator, record: Callable | None = None) -> Drafter:
+        """The drafter, which draws from this generator. record: see drafters.base.Parts.
+
+        Raises UserError where trees are to be drafted and it drafts chains only.
+        """
+        parts = self.parts(rng)
         if self.drafts_trees:
             check_tree(self.drafter)
         if record:
@@ -115,7 +130,24 @@ class Pair:
         self.create_drafter(np.random.default_rng(0))
 
     def ready(self, prompts, N: int, **options) -> None:
-        """Compiles what decoding these prompts will need, where an engine compiles for that."""
+        """What has to be done before the clock starts. Where a K chooses itself, windows and drafts are timed at the
+        end of the first prompt, for the innermost level first, as those outside use it."""
+        x = np.asarray(prompts[0])[-FEW:]  # [n]
+        Ks = (self.lookahead, *self.inner_K)
+        levels = parse_drafter(self.drafter)
+        parts = self.parts(np.random.default_rng(0))
+        for i in reversed(range(len(Ks))):
+            if isinstance(Ks[i], AutoK) and not self.drafts_trees and not Ks[i].windows:
+                target = levels[i - 1][0].model(parts) if i else self.scoring()
+                inner = "/".join(self.drafter.split("/")[i:])
+                draft = make_drafter(inner, parts._replace(inner_K=self.inner_K[i:])).chain
+                Ks[i].know(*measured(target, draft, x, self.n_ctx))
+        self.forget()
+
+    @property
+    def n_ctx(self) -> int:
+        """How many tokens fit into the context of all models."""
+        return min(model.n_ctx for model in self.models.values())
 
     def scoring(self) -> Callable:
         """The target as the speculative decoder takes it."""
@@ -141,11 +173,12 @@ class Pair:
 
 
 def K(value: str) -> int | str | tuple:
-    """The value of --K: a number, or "auto"."""
+    """The value of --K: a number or "auto"; of levels one for each, as 16/4 -> (16, 4), from the outermost in."""
     try:
-        return value if value == "auto" else arguments.integer(1)(value)
+        Ks = tuple(part if part == "auto" else arguments.integer(1)(part) for part in value.split("/"))
     except ValueError as must_be:
-        raise ValueError(f"{must_be}, or auto") from None
+        raise ValueError(f"{must_be}, or auto; of levels one for each, as 16/4") from None
+    return Ks if len(Ks) > 1 else Ks[0]
 
 
 FLAGS = (

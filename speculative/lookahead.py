@@ -1,7 +1,8 @@
 """A lookahead K that is chosen, window by window, from measured acceptance and costs.
 
-AutoK measures how often drafts are accepted, position by position, and the time of a draft token and of a row. It
-chooses the K with the most tokens per second (costs.best_k); one of the choices is K = 0, autoregressive decoding.
+AutoK measures how often drafts are accepted, position by position, the time of a draft token, and that of the target's
+windows, by their rows. It chooses the K with the most tokens per second (costs.best_k); one of the choices is K = 0,
+autoregressive decoding.
 
 K may depend on all that was known before its window was drafted, but not on what was drafted. A drafter that takes back
 an improbable token no longer draws from p; the test u < q / p then passes too many of the probable ones, and the output
@@ -9,9 +10,12 @@ is not the target's any more. So K is settled before the drafter is called.
 """
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 
-from speculative.costs import Cost, best_k
+import numpy as np
+
+from speculative.costs import Cost, best_k, line_through
 from speculative.sampling import Step, speculative_sampling
 
 DISCOUNT = 0.95  # of older counts, with each window: acceptance is an average over about 20
@@ -37,33 +41,69 @@ class AutoK:
     sampling = staticmethod(speculative_sampling)  # what decode watches
     nothing = staticmethod(lambda x: ([], [], []))  # the proposal of a drafter that is not asked
 
-    def __init__(self, K_max: int = 10, clock: Callable[[], float] = time.perf_counter):
-        self.K_max, self.clock = K_max, clock  # clock gives seconds
-        # A draft token; a token that the drafter has to catch up on; a row of the target; each additional row.
-        self.draft, self.feed, self.row, self.further = Cost(), Cost(), Cost(), Cost()
-        # Discounted counts by position, begun as if 2.5 of 3 first drafts had passed.
-        self.tested, self.accepted = [3.0] + [0.0] * (K_max - 1), [2.5] + [0.0] * (K_max - 1)
+    def __init__(
+        self,
+        K_max: int = 16,
+        clock: Callable[[], float] = time.perf_counter,
+        expected: tuple[float, float] = (2.5, 3.0),
+    ):
+        """clock gives seconds. expected: the counts of acceptance begin as if so many of so many drafts had passed."""
+        self.K_max = K_max
+        self.clock = clock
+        self.draft = Cost()  # of a draft token
+        self.feed = Cost()  # of a token that the drafter has to catch up on
+        self.windows = defaultdict(Cost)  # by rows, of a call of the target
+        passed, of = expected
+        self.tested = [of] + [0.0] * (K_max - 1)  # discounted counts by position
+        self.accepted = [passed] + [0.0] * (K_max - 1)
         self.asked = self.proposed = 1.0  # discounted counts of windows: a drafter may have nothing to propose
         self.first_draft = None  # (seconds, tokens of the prompt) of the first window
-        self.since, self.behind = 0.0, 0  # seconds of autoregressive decoding since the last window, and its tokens
+        self.since = 0.0  # seconds of autoregressive decoding since the last window
+        self.behind = 0  # its tokens
         self.paid = True  # whether the last window took no longer than autoregressive decoding of its tokens
+        self.seen = np.empty(0, int)  # the text at the end of the last decode
 
     def __call__(self) -> int:
-        if not self.row.timed:
+        if not self.windows:
             return int(not self.first_draft)  # a window while both models prefill, which is not timed; then a row
         if len(self.draft.timed) < 2:
             return int(self.prefilled)  # a window of 1, and another, as the first may have been interrupted
-        at_stake = self.draft() + self.further() + self.behind * self.feed()
+        at_stake = self.draft() + self.window()(2) - self.window()(1) + self.behind * self.feed()
         again = self.prefilled and (self.paid or at_stake <= STAKE * self.since)
         return self.best() or int(again)
 
     def best(self) -> int:
         """The K with the most expected tokens per second."""
-        row, share = self.row() or 1.0, self.proposed / self.asked
+        share = self.proposed / self.asked
         first, *later = self.acceptance()
-        c, further = self.draft() / row, share * self.further() / row
-        K, _ = best_k([share * first, *later], c, lambda rows: 1 + (rows - 1) * further)
-        return K if self.further.timed else min(K, 1)
+        K, _ = best_k([share * first, *later], self.draft() / self.row(), self.beta())
+        return K if max(self.windows) > 1 else min(K, 1)
+
+    def window(self) -> Callable[[int], float]:
+        """rows -> seconds of the target's call. A row takes no longer than a window, and what was timed but once may
+        have been interrupted."""
+        seconds = {rows: cost() for rows, cost in self.windows.items()}
+        trusted = {rows: seconds[rows] for rows, cost in self.windows.items() if len(cost.timed) > 1}
+        if max(trusted, default=1) == 1:
+            trusted = seconds
+        return line_through(trusted | {1: min(seconds.values())})
+
+    def row(self) -> float:
+        return self.window()(1) or 1.0
+
+    def beta(self) -> Callable[[int], float]:
+        """rows -> the cost of a window in rows; those are spared where the drafter has nothing to propose."""
+        window = self.window()
+        share = self.proposed / self.asked
+        row = self.row()
+        return lambda rows: 1 + share * (window(rows) - window(1)) / row
+
+    def know(self, windows: dict[int, float], draft: float) -> None:
+        """Costs that were measured before the first decode: seconds of windows by their rows, and of a draft token."""
+        for _ in range(2):  # as often as something is measured before it is trusted
+            self.draft.add(draft)
+            for rows, seconds in windows.items():
+                self.windows[rows].add(seconds)
 
     def acceptance(self) -> Iterator[float]:
         """a_1, a_2, ...: later positions are tested less often, and lean on the one before."""
@@ -83,11 +123,14 @@ class AutoK:
             asked, drafting = k, self.clock() - start
             return proposal
 
-        steps, self.prefilled = self.sampling(x, timed, target_model, N, self, rng, **options), False
+        steps = self.sampling(x, timed, target_model, N, self, rng, **options)
+        self.prefilled = self.follows(x)
+        text = [*x]
         while True:
             start = self.clock()
             step = next(steps, None)
             if step is None:
+                self.seen = np.asarray(text)
                 return
             scoring = self.clock() - start - drafting  # with what the loop does beside, more of it for a window
             if self.prefilled:
@@ -97,27 +140,34 @@ class AutoK:
             if asked:
                 self.count(proposal, step)
             self.prefilled = True
+            text += step.tokens
             yield step
+
+    def follows(self, x) -> bool:  # [n]
+        """Whether a decode goes on from where another one was, as those of a level do, so that nothing is prefilled."""
+        n = min(len(self.seen), len(x) - 1)
+        return n > 0 and bool(np.array_equal(self.seen[:n], np.asarray(x)[:n])) and len(x) - n <= 2
 
     def time(self, k: int, proposal, step: Step, drafting: float, scoring: float) -> None:
         """Files the seconds of a step for which k drafts were asked."""
         m = step.drafted
-        if m == 0 or scoring < self.row():  # a row takes no longer than a window
-            self.row.add(scoring)
-        if m > 0:
-            self.further.add(scoring - self.row(), m)
+        self.windows[m + 1].add(scoring)
+        window = self.window()
         if k == 0:
-            self.since, self.behind = self.since + scoring, self.behind + 1
+            self.since += scoring
+            self.behind += 1
             return
         if self.behind > 2:
             self.feed.add(drafting - k * self.draft(), self.behind)
         else:  # as far behind as after any window: reading these tokens counts as drafting
             self.draft.add(drafting, k)
-            if not self.feed.timed:  # what the first draft took beyond this one, it took to read the prompt
+            if self.first_draft and not self.feed.timed:
+                # what the first draft took beyond this one, it took to read the prompt
                 seconds, n_prompt = self.first_draft
                 self.feed.add(seconds - self.draft(), n_prompt)
-        self.paid = k * self.draft() + m * self.further() <= step.accepted * self.row()
-        self.since, self.behind = 0.0, 0
+        self.paid = k * self.draft() + window(m + 1) - window(1) <= step.accepted * window(1)
+        self.since = 0.0
+        self.behind = 0
 
     def count(self, proposal, step: Step) -> None:
         """Counts which positions were met and which were accepted."""

@@ -170,7 +170,9 @@ def widths(value: str) -> tuple[int, ...] | str:
     """The value of --tree: "2,2,1" -> (2, 2, 1), children by depth."""
     if value == "auto":
         return value
-    parts = value.strip("() ").replace(" ", "").removesuffix(",").split(",")
+    if value.startswith("(") and value.endswith(")"):  # as Python writes a tuple
+        value = value[1:-1].removesuffix(",").replace(", ", ",")
+    parts = value.split(",")
     if not all(re.fullmatch("[1-9][0-9]?", part) for part in parts) or n_nodes(list(map(int, parts))) > MOST_NODES:
         raise ValueError(f"children by depth, as 2,2,1, of at most {MOST_NODES} nodes in all, or auto")
     return tuple(map(int, parts))

@@ -1,6 +1,8 @@
 """Exact output distributions: runs a random program along every path it can take, and weighs each."""
 
+import inspect
 import sys
+import types
 from collections import defaultdict
 from contextlib import ExitStack, contextmanager
 from functools import cache
@@ -89,6 +91,18 @@ def branching_samples():
             if name.startswith("speculative.") and getattr(module, "sample", None) is original_sample:
                 stack.enter_context(mock.patch.object(module, "sample", branch_on))
         yield
+
+
+@contextmanager
+def broken(module, right, wrong):
+    """A module of ours with the first such piece of its source replaced; branching_samples reaches into it too."""
+    source = inspect.getsource(module)
+    assert right in source
+    copy = types.ModuleType("speculative.broken")
+    copy.__package__ = module.__package__
+    with mock.patch.dict(sys.modules, {copy.__name__: copy}):
+        exec(compile(source.replace(right, wrong, 1), "broken.py", "exec"), vars(copy))
+        yield copy
 
 
 def output_distribution(program, exact=True):

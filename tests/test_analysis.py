@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from speculative.costs import Cost, best_k
+from speculative.costs import Cost, best_k, line_through
 from speculative.measure import machine
 from speculative.measure.analysis import (
     acceptance_chance,
@@ -15,7 +15,6 @@ from speculative.measure.analysis import (
     leviathan_operations,
     leviathan_speedup,
     leviathan_tokens,
-    line_through,
     matching_chance,
 )
 

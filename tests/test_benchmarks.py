@@ -11,10 +11,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from speculative.cli.texts import read_prompts
 
 from benchmarks import common, drafters, kernels, sweep, table1
 from plumbing.errors import UserError
+from plumbing.texts import read_prompts
+from speculative.drafters.base import Proposal
 from speculative.engines.runtime import compiled_pass as compiled_kernels
 from speculative.measure.recorder import Iteration, Recorder
 from speculative.sampling import Step, autoregressive_sampling, speculative_sampling
@@ -55,7 +56,7 @@ def pair(monkeypatch):
             Pair.measured += 1
             recorder, rng = Recorder(), np.random.default_rng(0)
             target = recorder.target(lambda x, n_last=1: np.full((n_last, 5), 0.2, np.float32))
-            draft = recorder.draft(lambda x, k: ([1] * k, np.eye(5, dtype=np.float32)[[1] * k]))
+            draft = recorder.draft(lambda x, k: Proposal([1] * k, np.eye(5, dtype=np.float32)[[1] * k]))
             if s.K == 0:
                 list(recorder.watch(autoregressive_sampling([0], target, N, rng)))
             else:

@@ -16,11 +16,11 @@ import pytest
 
 import main
 import utils
-from plumbing import exits, files, patience, signals
+from plumbing import exits, files, patience, signals, texts
 from plumbing.errors import UserError
 from plumbing.terminal import SHOWN
-from speculative.cli import display, models, texts, verifying
-from speculative.cli.flags import OPTIONS
+from speculative.cli import display, load, verifying
+from speculative.cli.flags import all_flags
 from speculative.engines import memory
 from speculative.measure import verify
 
@@ -146,7 +146,7 @@ BAD = {
 def test_bad_input_is_one_line(kind, command, flags, folder, monkeypatch):
     monkeypatch.setattr(texts, "MAX_TEXT_BYTES", 2**20)
     weights, before = [], sorted(os.listdir(folder))
-    monkeypatch.setattr(models, "load_params", lambda *args: weights.append(args) or utils.load_params(*args))
+    monkeypatch.setattr(load, "load_params", lambda *args: weights.append(args) or utils.load_params(*args))
     for words in BAD[kind]:
         words = words.split(" ")
         names = {re.match(r"--(\w+)|", word)[1] for word in words}
@@ -272,8 +272,9 @@ LIKELY = {
         "model",
         "prompt_lookup",
         "ngram",
-        "staged",
-        "staged_lookup",
+        "model/ngram",
+        "model/prompt_lookup",
+        "model/ngram/prompt_lookup",
         "prompt_lookup+ngram",
         "heads",
         "ngram+model",
@@ -286,7 +287,7 @@ LIKELY = {
     "source": ["openai", "huggingface", "https://a.example"],
     "json": ["out.json", "dir", "missing/out.json"],
 }
-SWITCHES = [flag for flag, option in OPTIONS.items() if option.default is False]
+SWITCHES = [flag for flag, option in all_flags().items() if option.default is False]
 
 
 def wild_text(rng, longest=40):

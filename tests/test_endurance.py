@@ -9,14 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from speculative.cli.models import create_draft_fn, load_models
 
 import main
 from plumbing.errors import UserError
-from speculative.cli.flags import parse_options
-from speculative.drafters import DRAFTERS
+from speculative.cli.load import encode, load_pair
+from speculative.drafters import KINDS
 from speculative.engines import memory
-from speculative.sampling import autoregressive_sampling, speculative_sampling
 
 ROOT = Path(main.__file__).parent
 N_CTX = 128  # of the tiny pair
@@ -45,7 +43,8 @@ EDGES = {
     "K far above N": {"prompt": "the", "n_tokens_to_generate": 5, "K": 10**6},
     "K far above the context": {"prompt": "xyz", "n_tokens_to_generate": N_CTX - 3, "K": 10**17},
 }
-HOW = [{"drafter": name} for name in [*DRAFTERS, "prompt_lookup+ngram"] if name != "heads"] + [{"K": "auto"}]
+DRAFTERS = [*KINDS, "prompt_lookup+ngram", "model/ngram", "model/prompt_lookup"]
+HOW = [{"drafter": name} for name in DRAFTERS if name != "heads"] + [{"K": "auto"}]
 TREES = {"2,2,1": 10, "auto": 24}  # nodes: so many places of the context are a tree's
 
 
@@ -80,30 +79,13 @@ def test_the_edges_of_the_context_with_a_tree(tree, n_prompt, decode):
 @pytest.mark.parametrize("n", [60, pytest.param(1000, marks=pytest.mark.slow)])
 def test_many_decodes_in_one_process(n, tiny_pair):
     """Memory, open files and threads do not grow, and the last text is the first."""
-    names = {"target_model_size": "target", "draft_model_size": "draft"}
-    o = parse_options(
-        prompt="the",
-        n_tokens_to_generate=12,
-        models_dir=str(tiny_pair),
-        K=4,
-        temperature=1.0,
-        seed=0,
-        draft_dtype="int8",
-        **names,
-    )
-    encoder, [x], target, draft = load_models(o, [o.prompt])
-    create_draft = create_draft_fn(o, encoder, (target, draft), 1.0, "")
+    pair = load_pair("draft", "target", str(tiny_pair), K=4, temperature=1.0, draft_dtype="int8")
+    x = encode(pair.encoder, "the")
 
     def decode():
-        found = []
-        for decoder in ("autoregressive", "speculative"):
-            rng = np.random.default_rng(3)
-            if decoder == "autoregressive":
-                steps = autoregressive_sampling(x, target, 12, rng)
-            else:
-                steps = speculative_sampling(x, create_draft(rng), target, 12, 4, rng)
-            found.append([int(token) for step in steps for token in step.tokens])
-        return found
+        decoders = pair.autoregressive, pair.speculative
+        steps = [decoder(x, 12, np.random.default_rng(3)) for decoder in decoders]
+        return [[int(token) for step in of_one for token in step.tokens] for of_one in steps]
 
     def taken():
         kilobytes = memory.read_number("/proc/self/status", "VmRSS:") or 0

@@ -2,7 +2,6 @@
 
 import inspect
 import re
-from dataclasses import FrozenInstanceError
 
 import fire
 import pytest
@@ -10,17 +9,22 @@ import pytest
 import main
 from plumbing.errors import UserError
 from speculative.cli.devices import choose_draft_dtype
-from speculative.cli.flags import DEMO, EXCLUSIVE, HEADINGS, OPTIONS, Options, parse_options, usage, with_values
+from speculative.cli.display import check_output
+from speculative.cli.flags import DEMO, all_flags, check_engine, parse_options, rooms, usage, with_values
 from speculative.engines import cpu
 
 BLOGS = {name: parameter.default for name, parameter in inspect.signature(main.main).parameters.items()}
 BLOGS.pop("more_flags")
-SWITCHES = [flag for flag, option in OPTIONS.items() if option.default is False]
+FLAGS = all_flags()
+
+# Something that may be typed behind each flag that excludes others, or that is not for every run.
+SOME = dict.fromkeys(("typical", "lenience"), "0.5") | {"tree": "2,1", "draft_dtype": "int8"}
+SOME |= {name: "True" for name, flag in FLAGS.items() if flag.default is False}
 
 
-def parse(**flags) -> Options:
+def parse(**flags):
     """As main() does, with its defaults."""
-    return parse_options(**BLOGS | flags)
+    return parse_options(main.main, **BLOGS | flags)
 
 
 def refusal(call, *args, **flags):
@@ -44,28 +48,43 @@ def test_the_defaults_are_the_blogs_run():
     assert (o.prompt, o.n_tokens_to_generate) == ("Alan Turing theorized that computers would one day become", 40)
     assert (o.draft_model_size, o.target_model_size, o.models_dir) == ("124M", "1558M", "models")
     assert (o.K, o.temperature, o.seed) == (4, 0.0, 123)
-    assert list(OPTIONS)[:8] == [
-        *("prompt", "n_tokens_to_generate", "draft_model_size", "target_model_size"),
-        *("models_dir", "K", "temperature", "seed"),
-    ]
+    assert (
+        list(FLAGS)[:8]
+        == [*BLOGS]
+        == [
+            *("prompt", "n_tokens_to_generate", "draft_model_size", "target_model_size"),
+            *("models_dir", "K", "temperature", "seed"),
+        ]
+    )
 
 
 def test_demo_only_changes_defaults():
-    assert with_values(["--demo"]) == [*(f"--{flag}={value}" for flag, value in DEMO.items()), "--demo=True"]
-    words = with_values(["--demo", "--models_dir", "here", "--K", "2"])
-    assert "--models_dir=here" in words and "--K=2" in words and f"--prompt={DEMO['prompt']}" in words
-    assert len(words) == len(DEMO) + 2  # K, and demo itself
-    for other in ("--unconditional", "--prompt_file=a"):
-        assert not any(word.startswith("--prompt=") for word in with_values(["--demo", other]))
+    demo = parse(demo=True)
+    assert demo == parse()._replace(demo=True, **DEMO)
+    chosen = {"models_dir": "here", "K": 2, "prompt": "mine"}
+    assert parse(demo=True, **chosen) == demo._replace(**chosen)
+    for other in ({"unconditional": True}, {"prompt_file": "a"}):
+        assert parse(demo=True, **other) == demo._replace(prompt=None, **other)
 
 
 def test_options_cannot_be_changed():
-    with pytest.raises(FrozenInstanceError):
+    with pytest.raises(AttributeError):
         parse().K = 5
 
 
 def test_values_need_not_be_strings():
     assert parse(K=7, temperature=0.5, top_k=None, quiet=True) == parse(K="7", temperature="0.5", quiet="True")
+
+
+def test_a_default_is_not_given():
+    """So whoever calls main with all its values excludes nothing by those that change nothing."""
+    defaults = BLOGS | {name: flag.default for name, flag in FLAGS.items() if name not in BLOGS}
+    assert parse(**defaults) == parse()
+    assert parse(verify=True, quiet=False, n_samples=1, stop=None).verify
+    assert parse(drafter="prompt_lookup", draft_dtype="auto").draft_dtype == "auto"
+    typed = {name: str(value) for name, value in defaults.items() if value is not None}
+    assert parse(**typed) == parse()
+    assert "cannot be combined" in refused(K="4", tree="2")  # which was typed
 
 
 @pytest.mark.parametrize("value", ["3.10", "a,b", "[1,2]", "True", "None", "1e3", "'quoted'", '"', " ", "é\n\t", "# a"])
@@ -98,10 +117,10 @@ class Kept:
         "top_k": {"50257": 50257, "1": 1},
         "prompt": {"th\udcc3\udca9": "thé"},  # how Python hands on UTF-8 where it expects ASCII
         "stop": {"<|endoftext|>": "<|endoftext|>", "\n": "\n"},
-        "drafter": {"model": "model", "prompt_lookup+ngram": "prompt_lookup+ngram"},
+        "drafter": {"model": "model", "prompt_lookup+ngram": "prompt_lookup+ngram", "model/ngram": "model/ngram"},
         "source": {"openai": "openai", "huggingface": "huggingface", "https://a.example/gpt-2": ...},
         "dtype": {"bfloat16": "bfloat16"},
-        "tree": {"2,2,1": (2, 2, 1), "64": (64,), "auto": "auto", "1": (1,)},
+        "tree": {"2,2,1": (2, 2, 1), "(2, 2)": (2, 2), "(3,)": (3,), "64": (64,), "auto": "auto", "1": (1,)},
         "target_model_size": {"1558M": "1558M", "my.model-2_b": "my.model-2_b"},
     }.items(),
 )
@@ -136,9 +155,26 @@ def test_numbers_are_numbers(flag):
         "prompt_file": ["", "\0"],
         "json": ["", "a\0"],
         "dtype": ["", "float16", "Int8", "float32 "],
-        "drafter": ["", "modle", "model+", "+", "model+modle", "model,ngram"],
+        "drafter": ["", "modle", "model+", "+", "model+modle", "model,ngram", "prompt_lookup/ngram", "staged"],
         "source": ["", "ftp://a.example", "http://a.example", "a.example", "https://", "file:///etc/passwd", "OpenAI"],
-        "tree": ["", "0", "2,0", "2,,1", "2 2", "-1", "65", "8,8", "4,4,4", "two", "2,2,", "auto,1", "1e1", "٢"],
+        "tree": [
+            "",
+            "0",
+            "2,0",
+            "2,,1",
+            "2 2",
+            "-1",
+            "65",
+            "8,8",
+            "4,4,4",
+            "two",
+            "2,2,",
+            "()",
+            "(2",
+            "auto,1",
+            "1e1",
+            "٢",
+        ],
         "demo": ["false", "1", "", "yes"],
     }.items(),
 )
@@ -149,7 +185,7 @@ def test_what_is_wrong(flag, bad):
 
 
 def test_a_long_value_does_not_make_a_long_line():
-    for flag in OPTIONS:
+    for flag in FLAGS:
         for value in ("/" * 10**6, "\udcff" * 10**6):
             try:
                 parse(**{flag: value})
@@ -157,7 +193,10 @@ def test_a_long_value_does_not_make_a_long_line():
                 assert len(str(error)) < 500
 
 
-@pytest.mark.parametrize("flag, near", [("promt", "prompt"), ("k", "K"), ("tempreature", "temperature"), ("N", None)])
+@pytest.mark.parametrize(
+    "flag, near",
+    [("promt", "prompt"), ("k", "K"), ("tempreature", "temperature"), ("N", "n_tokens_to_generate"), ("zz", None)],
+)
 def test_unknown_flags_and_near_misses(flag, near):
     assert (f"did you mean --{near}?" if near else "see --help") in refused(**{flag: "4"})
 
@@ -166,22 +205,62 @@ def test_a_near_miss_of_a_value():
     assert "did you mean float32?" in refused(dtype="float23")
 
 
-@pytest.mark.parametrize("group", EXCLUSIVE)
-def test_what_excludes_each_other(group):
-    words = [f"--{flag}" if flag in SWITCHES else f"--{flag}=2" for flag in group[:2]]
-    assert refusal(with_values, words) == f"--{group[0]} and --{group[1]} cannot be combined: give one of them"
-    for word in words:
-        assert len(with_values([word])) == 1
+PAIRS = [sorted((name, other), key=[*FLAGS].index) for name, flag in FLAGS.items() for other in flag.excludes]
+
+
+def test_the_declared_rules_are_about_flags_that_exist():
+    assert {name for pair in PAIRS for name in pair} <= {*FLAGS}
+    assert ["K", "tree"] in PAIRS and ["prompt", "prompt_file"] in PAIRS and ["n_samples", "verify"] in PAIRS
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids="-".join)
+def test_what_excludes_each_other(pair):
+    flags = {flag: SOME.get(flag, "2") for flag in pair}
+    first, second = pair
+    for given in (flags, dict(reversed(flags.items()))):
+        assert refused(**given) == f"--{first} and --{second} cannot be combined: give one of them"
+    for flag, value in flags.items():
+        needs = {"json": "a"} if flag == "details" else {}
+        assert getattr(parse(**{flag: value}, **needs), flag)
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        ({"draft_dtype": "int8", "drafter": "ngram"}, "--draft_dtype is of no use here: --drafter ngram needs no"),
+        ({"ngram_text": "a"}, "--ngram_text is of no use here: --drafter model has no ngram in it"),
+        ({"details": True}, "--details is of no use here: it is about what --json writes: add --json FILE"),
+        ({"mesh": 2}, "--mesh is of no use here: it is about the devices of --engine jax"),
+        ({"data_parallel": 2}, "--data_parallel is of no use here"),
+    ],
+)
+def test_a_flag_that_would_be_ignored_is_refused(flags, why):
+    assert refused(**flags).startswith(why)
+    good = {"drafter": "model/ngram", "json": "a", "engine": "jax"}
+    assert parse(**flags | good)
+
+
+def test_what_is_for_one_engine_is_refused_on_the_other():
+    of_numpy = [name for name, flag in FLAGS.items() if flag.only_engine == "numpy"]
+    assert {"tree", "threads", "typical"} <= {*of_numpy}
+    for name in of_numpy:
+        flags = {name: SOME.get(name, "1")}
+        assert check_engine(parse(**flags)) == parse(**flags)
+        line = refusal(check_engine, parse(**flags, engine="jax"))
+        assert line == f"--{name} is for --engine numpy: {FLAGS[name].why}"
+    assert refusal(check_engine, parse(drafter="prompt_lookup+heads", engine="jax")).startswith(
+        "--drafter heads is for"
+    )
 
 
 def test_the_usage_has_every_flag_with_its_default_in_groups():
     lines = usage(main.main).splitlines()
-    for flag, option in OPTIONS.items():
+    for flag, option in FLAGS.items():
         [line] = [line for line in lines if line.startswith(f"  --{flag} ")]
         default = BLOGS.get(flag, option.default)
         assert line.endswith(f" [{default}]") or default is None or default is False
     assert max(map(len, lines)) <= 120
-    assert [line for line in lines if line and line[0] != " "][1:] == [*HEADINGS.values()]
+    assert [line for line in lines if line and line[0] != " "][1:] == [heading for heading, _ in rooms()]
 
 
 # A command line's words
@@ -247,6 +326,10 @@ def test_the_draft_is_stored_as_small_as_its_engine_likes(monkeypatch, given, en
 
 @pytest.mark.parametrize("read", ["prompt_file", "ngram_text"])
 @pytest.mark.parametrize("written", ["json", "html"])
-def test_what_is_read_is_not_overwritten(read, written):
-    assert "would be overwritten" in refused(**{read: "a/../text", written: "text"})
-    assert "would be overwritten" not in str(parse(**{read: "text", written: "other"}))
+def test_what_is_read_is_not_overwritten(read, written, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "would be overwritten" in refusal(
+        check_output, parse(**{read: "a/../text", written: "text"}, drafter="ngram")
+    )
+    o = parse(**{read: "text", written: "other"}, drafter="ngram")
+    assert check_output(o) == o and [*tmp_path.iterdir()] == []

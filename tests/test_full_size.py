@@ -4,7 +4,6 @@ import json
 import shutil
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,15 +13,14 @@ from safetensors import safe_open
 
 pytest.importorskip("jax")
 
-from speculative.cli.models import create_model_fn
-from speculative.heads import check_heads, head_model, load_heads
-
 from benchmarks import full_size
 from encoder import END_OF_TEXT, get_encoder
 from gpt2 import gpt2
 from plumbing import checksums
 from plumbing.errors import UserError
-from speculative.filters import to_distribution
+from speculative.drafters.heads import check_heads, head_model, load_heads
+from speculative.engines.models import create_model_fn
+from speculative.filters import GREEDY, to_distribution
 from utils import WEIGHT_BYTES, checkpoint_shapes, load_encoder_hparams_and_params, load_params, parameter_count
 
 MODELS = Path(__file__).parents[1] / "models"
@@ -86,9 +84,9 @@ def test_the_grown_heads_guess_nearly_the_same(grown_pair):
     guesses = []
     for name, models_dir in (("tiny-target", MODELS), ("target", grown_pair)):
         encoder, hparams, params = load_encoder_hparams_and_params(name, str(models_dir))
-        model = create_model_fn(params, hparams, partial(to_distribution, temperature=0.0))
-        model.heads = check_heads(load_heads(str(models_dir / name), hparams), hparams, params["ln_f"])
-        guess = head_model(model, model.to_probs)
+        model = create_model_fn(params, hparams, GREEDY)
+        heads = check_heads(load_heads(str(models_dir / name), hparams), hparams, params["ln_f"])
+        guess = head_model(model, heads, GREEDY)
         for prompt in held_out_prompts():
             x = encoder.encode(prompt)
             model(x)

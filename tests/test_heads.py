@@ -7,20 +7,29 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from conftest import MODELS
 from enumeration import distance_from_target, random_model
-from speculative.heads import FILE, Heads, fingerprint, head_model
 from test_flags import refusal
 from test_main import run, run_json, texts  # noqa: F401
 from tiny import HPARAMS, convert, logits_themselves, one_hot, random_params
 
 import main
-from speculative.drafters import head_drafter
+from speculative.drafters.heads import (
+    FILE,
+    Heads,
+    check_heads,
+    fingerprint,
+    head_drafter,
+    head_model,
+    head_tree,
+    load_heads,
+)
 from speculative.engines import formats, packed, runtime
 from speculative.engines.plain import CachedModel, PlainPass
-from speculative.filters import to_distribution
+from speculative.filters import GREEDY, Filters
 from speculative.measure import verify
 from speculative.sampling import autoregressive_sampling, speculative_sampling
-from speculative.trees import Tree, by_paths, head_tree, regular, tree_speculative_sampling
+from speculative.trees import Tree, by_paths, regular, tree_speculative_sampling
 from utils import load_encoder_hparams_and_params
 
 
@@ -81,15 +90,17 @@ def test_the_compiled_output_layer_is_that_of_the_pass(dtype):
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("widths", [None, (1, 1, 1, 1, 1), (2, 2, 1), (3,)])
 def test_decoding(temperature, widths):
-    to_probs = partial(to_distribution, temperature=temperature)
-    ranks = partial(to_distribution, temperature=temperature or 1.0)
+    to_probs = Filters(temperature)
+    ranks = Filters(temperature or 1.0)
     target = CachedModel(random_params(), HPARAMS, to_probs)
-    target.heads, rng = random_heads(HPARAMS), np.random.default_rng(1)
+    heads, rng = random_heads(HPARAMS), np.random.default_rng(1)
     if widths:
-        draft = head_tree(head_model(target, ranks), rng, greedy=temperature == 0)
+        draft = head_tree(head_model(target, heads, ranks), rng, greedy=temperature == 0)
         steps = [*tree_speculative_sampling([1, 2], draft, target.tree, 14, regular(widths), rng)]
     else:
-        steps = [*speculative_sampling([1, 2], head_drafter(head_model(target, to_probs), rng), target, 14, 5, rng)]
+        steps = [
+            *speculative_sampling([1, 2], head_drafter(head_model(target, heads, to_probs), rng), target, 14, 5, rng)
+        ]
     tokens = [token for step in steps for token in step.tokens]
     assert len(tokens) == 14 and any(step.accepted for step in steps)
     assert steps[0].drafted == 0, "the target has not been called yet"
@@ -111,8 +122,8 @@ def of_the_next_head(draft):
     """A mutant: p are the rows of another head."""
 
     def wrong(x, k):
-        tokens, p = draft(x, k)
-        return tokens, np.roll(p, 1, axis=0)
+        proposal = draft(x, k)
+        return proposal._replace(p=np.roll(proposal.p, 1, axis=0))
 
     return wrong
 
@@ -215,16 +226,14 @@ def test_heads_that_cannot_be_used(tiny_pair, with_heads):
 
 def test_the_bundled_heads(bundled):
     """They are the target's, and their guesses are worth something: of their first, a good part is accepted."""
-    from conftest import MODELS
-    from speculative.heads import check_heads, load_heads
 
     encoder, hparams, params = bundled["tiny-target"]
     heads = check_heads(load_heads(str(MODELS / "tiny-target"), hparams), hparams, params["ln_f"])
     params = convert(params, packed.packer("float32"))
-    target = CachedModel(params, hparams, partial(to_distribution, temperature=0), runtime.new_pass)
-    target.heads, rng = heads, np.random.default_rng(0)
+    target = CachedModel(params, hparams, GREEDY, runtime.new_pass)
+    rng = np.random.default_rng(0)
     x = encoder.encode('"From the first, two facts were very obvious to me,')
-    draft = head_drafter(head_model(target, target.to_probs), rng)
+    draft = head_drafter(head_model(target, heads, GREEDY), rng)
     steps = [*speculative_sampling(x, draft, target, 100, len(heads.b), rng)]
     assert len(heads.b) == 4 and sum(step.drafted for step in steps) > 3 * len(steps)
     assert 100 / len(steps) > 1.4

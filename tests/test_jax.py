@@ -21,8 +21,7 @@ import jax.numpy as jnp
 
 from benchmarks.ahead_of_time import computations
 from plumbing.errors import UserError
-from speculative import filters
-from speculative.drafters import model_drafter
+from speculative.drafters.model import model_drafter
 from speculative.engines import packed, runtime
 from speculative.engines.jax import model as jax_model
 from speculative.engines.jax import sampling as jax_sampling
@@ -31,6 +30,7 @@ from speculative.engines.jax.model import JaxModel, map_params
 from speculative.engines.jax.sampling import accept
 from speculative.engines.jax.sharding import place
 from speculative.engines.plain import CachedModel
+from speculative.filters import GREEDY, Filters, to_distribution
 from speculative.measure.analysis import acceptance_chance, matching_chance
 from speculative.sampling import autoregressive_sampling, speculative_sampling
 
@@ -123,7 +123,7 @@ def test_an_interrupted_pass_leaves_an_empty_cache(models, monkeypatch):
 
 
 def test_nothing_is_compiled_while_the_python_loop_decodes(networks):
-    to_probs = partial(filters.to_distribution, temperature=0.0)
+    to_probs = GREEDY
     target, draft = (JaxModel(network, to_probs) for network in networks)
     with counting_compilations() as compiled:
         target.warm_up(9, K=4)
@@ -161,7 +161,7 @@ def test_int8_is_a_quarter_of_the_bytes_and_as_near_as_on_numpy(params, networks
         np.abs(logits - expected).max() for logits in (JaxModel(network, logits_themselves)(x, 4), on_numpy(x, 4))
     )
     assert 1e-4 < error < 1.5 * of_numpy < 0.1 * np.abs(expected).max()
-    model = JaxModel(network, partial(filters.to_distribution, temperature=0.0))
+    model = JaxModel(network, GREEDY)
     prompts = [x[:5], x[:9]]
     together = by_prompt(DeviceDecoder(network, network).batch(prompts, 4, 2, seed=0), 2)
     for x, rows in zip(prompts, together, strict=True):
@@ -197,7 +197,7 @@ def test_the_filters_are_those_of_numpy(temperature, top_k):
     logits[2, 3:] = -np.inf
     logits[3] = np.round(logits[3])  # some tied
     for top_p in (None, 0.0, 0.1, 0.5, 0.95, 1.0):
-        expected = filters.to_distribution(logits, temperature, top_k, top_p)
+        expected = to_distribution(logits, temperature, top_k, top_p)
         actual = np.asarray(jax_sampling.to_distribution(jnp.asarray(logits), temperature, top_k, top_p))
         np.testing.assert_array_equal(actual > 0, expected > 0)
         np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=1e-30)
@@ -279,7 +279,7 @@ def test_an_empty_residual_falls_back_to_the_target(always_u):
 
 def python_steps(pair, x, N, K):
     """What the oracle does at temperature 0."""
-    target, draft = (CachedModel(*model, partial(filters.to_distribution, temperature=0.0)) for model in pair)
+    target, draft = (CachedModel(*model, GREEDY) for model in pair)
     rng = np.random.default_rng(0)
     if K == 0:
         return list(autoregressive_sampling(x, target, N, rng))
@@ -371,9 +371,9 @@ def test_a_stop_ends_a_row_and_the_next_prompt_takes_its_place(pair, networks, n
 
 @pytest.mark.parametrize("lenience", [1.0, 0.5])
 def test_the_chances_of_acceptance_are_those_that_the_recorder_finds(pair, networks, lenience):
-    x, filtering = random_prompt(6), {"temperature": 0.9, "top_p": 0.95}
-    target, draft = (CachedModel(*model, partial(filters.to_distribution, **filtering)) for model in pair)
-    decoder = DeviceDecoder(*networks, **filtering, lenience=lenience)
+    x, filtering = random_prompt(6), Filters(0.9, top_p=0.95)
+    target, draft = (CachedModel(*model, filtering) for model in pair)
+    decoder = DeviceDecoder(*networks, filtering, lenience=lenience)
     text, n_tested = list(x), set()
     for [row] in decoder.batch([x], 16, 3, seed=3):
         step = row.step
@@ -388,7 +388,7 @@ def test_the_chances_of_acceptance_are_those_that_the_recorder_finds(pair, netwo
 
 
 def test_the_prefill_is_shared_by_decodes_of_the_same_prompt(networks, monkeypatch):
-    decoder, prefills = DeviceDecoder(*networks, temperature=1.0), []
+    decoder, prefills = DeviceDecoder(*networks, Filters()), []
     prefill = decoder.prefill
     monkeypatch.setattr(decoder, "prefill", lambda *args, **kwargs: prefills.append(1) or prefill(*args, **kwargs))
     x = random_prompt(7)
@@ -436,16 +436,16 @@ def test_the_texts_are_distributed_as_the_targets_own(K, lenience, draft_tempera
     """All texts of three tokens over a vocabulary of three, in 20,000 rows; with lenience they are not."""
     hparams = {"n_vocab": 3, "n_ctx": 8, "n_embd": 4, "n_head": 1, "n_layer": 1}
     params, draft_params = random_params(hparams, seed=5), random_params(hparams, seed=6)
-    settings = {"temperature": 0.8, "top_p": 0.9}
-    model = CachedModel(params, hparams, partial(filters.to_distribution, **settings))
+    settings = Filters(0.8, top_p=0.9)
+    draft_settings = settings._replace(temperature=draft_temperature or 0.8)
+    model = CachedModel(params, hparams, settings)
     expected = {}
     for text in itertools.product(range(3), repeat=3):
         q = model([1, *text[:2]], 3)
         expected[text] = float(np.prod([q[i, token] for i, token in enumerate(text)]))
     n = 20_000
-    decoder = DeviceDecoder(
-        place(params, hparams), place(draft_params, hparams), **settings, lenience=lenience, block=3
-    )
+    networks = place(params, hparams), place(draft_params, hparams)
+    decoder = DeviceDecoder(*networks, settings, draft_settings, lenience=lenience, block=3)
     texts = [[] for _ in range(n)]
     for row in itertools.chain(*decoder.batch([[1]] * n, 3, K, seed=7)):
         texts[row.number] += row.step.tokens
@@ -466,7 +466,7 @@ def test_the_numbers_depend_on_the_seed_and_not_on_the_block(networks):
     def tokens(decoder, seed):
         return [step.tokens for step in decoder.speculative(x, 12, 1, seed)]
 
-    one, eight = (DeviceDecoder(*networks, temperature=1.0, block=block) for block in (1, 8))
+    one, eight = (DeviceDecoder(*networks, Filters(), block=block) for block in (1, 8))
     assert tokens(one, 1) == tokens(eight, 1) != tokens(eight, 2)
 
 

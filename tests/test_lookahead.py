@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from speculative.drafters.base import NOTHING, Proposal
 from speculative.drafters.model import model_drafter
 from speculative.engines.plain import common_prefix
-from speculative.lookahead import AutoK
+from speculative.lookahead import AutoK, decode_chain
 from speculative.sampling import speculative_sampling
 
 N_VOCAB = 5
@@ -134,7 +134,7 @@ def test_what_was_learned_stays_for_the_next_decode():
     world.auto(100, auto)
     world.fed = np.empty(0, int)
     world.auto(100, auto)
-    assert world.ks[0] == 10
+    assert world.ks[0] == 16
 
 
 def test_the_draft_is_not_called_for_a_k_of_0():
@@ -250,10 +250,10 @@ def test_the_output_is_the_targets_exactly(seed):
         draft = model_drafter(model, rng)
         auto = AutoK(K_max=3, clock=lambda: now[0])
         auto.first_draft = 0.1, 1
-        for cost, seconds in [(auto.row, 1.0), (auto.further, 0.02), (auto.draft, 0.1), (auto.draft, 0.1)]:
+        for cost, seconds in [(auto.windows[1], 1.0), (auto.windows[2], 1.02), (auto.draft, 0.1), (auto.draft, 0.1)]:
             cost.add(seconds)
         auto.tested, auto.accepted = [1.0, 0.0, 0.0], [0.8, 0.0, 0.0]
-        steps = auto.decode([1], timed(draft, 0.1), timed(target, 1.0), 6, rng)
+        steps = decode_chain([1], timed(draft, 0.1), timed(target, 1.0), 6, auto, rng)
         for step in steps:
             seen.add(step.drafted)
             yield step
@@ -281,7 +281,7 @@ def test_a_long_prompt_does_not_keep_it_from_drafting():
     """Reading the prompt takes the draft longer than all that may be lost on windows."""
     world = World(lambda place: True, feed=2.0)
     world.auto(100)
-    assert max(world.ks[:4]) > 0 and world.ks[10] == 10
+    assert max(world.ks[:4]) > 0 and world.ks[6] == 16
 
 
 def test_rejected_drafts_are_read_anew_when_the_drafter_catches_up():

@@ -14,7 +14,9 @@ import main
 from encoder import StreamDecoder, get_encoder
 from plumbing import exits
 from plumbing.errors import UserError
-from speculative.cli import display, models, verifying
+from speculative import filters
+from speculative.cli import display, load, verifying
+from speculative.cli.flags import DEMO
 from speculative.engines import cpu, runtime
 from speculative.measure import verify
 
@@ -116,6 +118,11 @@ def test_the_bundled_pair_is_the_demo(capsys, monkeypatch):
     assert texts(capsys.readouterr().out)[0].startswith('"From the first, two facts were very obvious to me,')
 
 
+def test_the_demo_from_python(capsys):
+    main.main(demo=True, quiet=True, n_tokens_to_generate=3)
+    assert texts(capsys.readouterr().out)[0].startswith(DEMO["prompt"])
+
+
 def test_main_as_a_module():
     """The blog's names, at once: nothing is imported that the forward pass in NumPy does not need."""
     heavy = ("tensorflow", "jax", "numba", "matplotlib", "tokenizers", "scipy", "requests")
@@ -166,7 +173,7 @@ def test_the_text_ends_before_the_stop_text(run_json, monkeypatch, tiny_pair, st
     monkeypatch.setenv("FORCE_COLOR", "1" if color else "")
     # Most tokens of this vocabulary are bytes. So that a stop text can be the middle of one, some become longer.
     long = {encoder.byte_to_id[ord(char)]: f"<{char}{char}é>".encode() for char in "BhKZ"}
-    monkeypatch.setattr(models, "load_encoder_and_hparams", patched(encoder, long, models.load_encoder_and_hparams))
+    monkeypatch.setattr(load, "load_encoder_and_hparams", patched(encoder, long, load.load_encoder_and_hparams))
     flags = {"temperature": 0.7, "quiet": not color, "n_tokens_to_generate": 30, "stream": stream, "color": color}
     for stop in ("BBé", "é><h", "<", "hé>", "B", ">", "no such text"):
         out, document = run_json(stop=stop, seed=2, **flags)
@@ -252,7 +259,9 @@ def test_drafters_that_need_no_second_model_load_none(run, drafter):
     assert texts(out)[0] == texts(out)[1] == texts(run(quiet=True))[0]
 
 
-@pytest.mark.parametrize("drafter", ["staged", "staged_lookup", "prompt_lookup+model"])
+@pytest.mark.parametrize(
+    "drafter", ["model/ngram", "model/prompt_lookup", "prompt_lookup+model", "model/ngram/prompt_lookup"]
+)
 def test_drafters_that_need_one(run, drafter):
     out = run(drafter=drafter, quiet=True)
     assert texts(out)[0] == texts(out)[1] == texts(run(quiet=True))[0]
@@ -274,8 +283,8 @@ def test_the_n_gram_drafter_reads_its_text(run_json, tmp_path):
 def test_stored_in_fewer_bytes(run, monkeypatch, dtype):
     seen = []
 
-    def show_report(o, encoder, prompts, input_ids, runs, models, differences):
-        seen.append(models[0].weight_bytes)
+    def show_report(o, pair, prompts, runs):
+        seen.append(pair.target.weight_bytes)
 
     monkeypatch.setattr(main, "show_report", show_report)
     run()
@@ -351,10 +360,10 @@ def test_verify_fails_where_something_is_lost(run, quick_verify, capsys, monkeyp
     out = capsys.readouterr().out
     assert "FAILED  speculative against the target" in out and out.endswith("for the reasons above.\n")
 
-    def row_dependent(logits, temperature, **_):
+    def row_dependent(logits, *_):
         return np.eye(logits.shape[1], dtype=np.float32)[(np.argmax(logits, axis=1) + len(logits)) % logits.shape[1]]
 
-    monkeypatch.setattr(models, "to_distribution", row_dependent)
+    monkeypatch.setattr(filters, "to_distribution", row_dependent)
     with pytest.raises(SystemExit):
         run(verify=True)
     assert "FAILED  greedy" in capsys.readouterr().out
@@ -372,7 +381,7 @@ def test_verify_says_where_the_context_is_too_short(run):
 
 @pytest.fixture
 def no_weights(monkeypatch):
-    monkeypatch.setattr(models, "load_params", lambda *args: pytest.fail("weights were read"))
+    monkeypatch.setattr(load, "load_params", lambda *args: pytest.fail("weights were read"))
 
 
 @pytest.mark.parametrize(
@@ -407,7 +416,7 @@ def run_is_fine_without_a_draft_model(run, models_dir):
 
 
 def test_more_than_the_memory(run, no_weights, monkeypatch):
-    monkeypatch.setattr(models.memory, "available", lambda: 400_000)
+    monkeypatch.setattr(load.memory, "available", lambda: 400_000)
     with pytest.raises(UserError, match=r"the models need 0\.0 GB of memory, and 0\.0 GB are free"):
         run()
 

@@ -16,16 +16,15 @@ from test_flags import parse
 import main
 from plumbing.errors import UserError
 from speculative.cli import devices as on_device
-from speculative.cli import models
+from speculative.cli import load
 from speculative.engines import memory
 from speculative.measure import verify
-from speculative.measure.recorder import Iteration, Recorder
-from speculative.sampling import Step
 
 pytest.importorskip("jax")
 import jax
 
 from speculative.engines.jax import model as jax_model
+from speculative.engines.jax import pair as jax_pair
 from speculative.engines.jax import sharding
 
 PROMPTS = ["the thing in", "a", "she was not in the house"]
@@ -150,8 +149,8 @@ def test_one_prompt_several_times_is_sampled_anew_for_each(run_json):
         ({"threads": 2}, "--threads is for --engine numpy"),
         ({"batch": 4, "data_parallel": 3}, "--data_parallel 3 gives each copy of the models as many prompts"),
         ({"batch": 512, "data_parallel": 512}, "--mesh 1 --data_parallel 512 needs 512 devices"),
-        ({"data_parallel": 2, "engine": "numpy"}, "--data_parallel 2 gives each copy"),
-        ({"mesh": 2, "engine": "numpy"}, "--mesh splits the models over the devices of --engine jax"),
+        ({"data_parallel": 2, "engine": "numpy"}, "--data_parallel is of no use here: it is about the devices of"),
+        ({"mesh": 2, "engine": "numpy"}, "--mesh is of no use here: it is about the devices of --engine jax"),
         ({"mesh": 512}, "--mesh 512 needs 512 devices"),
     ],
 )
@@ -174,13 +173,13 @@ def test_a_model_that_does_not_fit_onto_the_device(run_json, monkeypatch, free, 
     device = SimpleNamespace(platform="gpu", memory_stats=lambda: stats)
     monkeypatch.setattr(jax_model, "devices", lambda n, flags="": [device])
     monkeypatch.setattr(memory, "available", lambda: 0)
-    o = parse(engine="jax", data_parallel=2, batch=4)
     hparams = {"n_vocab": 260, "n_ctx": 128, "n_embd": 12, "n_head": 3, "n_layer": 2}
+    wanted = [load.Wanted("target", "size", "float32", None, hparams)]
     if fits:
-        models.check_fit(o, [(hparams, "float32")], 9)
+        load.check_memory(wanted, "jax", 1, 18)
     else:
         with pytest.raises(UserError, match=r"the models need .* GB of memory, and 0.0 GB are free"):
-            models.check_fit(o, [(hparams, "float32")], 9)
+            load.check_memory(wanted, "jax", 1, 18)
 
 
 @pytest.mark.parametrize(("device", "extra"), [("/dev/nvidia0", "cuda12"), ("/dev/accel0", "tpu"), (None, None)])
@@ -188,7 +187,7 @@ def test_an_accelerator_that_jax_does_not_see_is_named(monkeypatch, capsys, devi
     exists = os.path.exists
     monkeypatch.setattr(os.path, "exists", lambda path: path == device or (exists(path) and "/dev/" not in str(path)))
     monkeypatch.setattr(on_device, "has_accelerator", lambda: False)
-    assert on_device.choose_engine(parse(engine="auto")).engine == "numpy"
+    assert on_device.choose_engine("auto") == "numpy"
     err = capsys.readouterr().err
     assert err.count("\n") == bool(device) and (not device or f'pip install "jax[{extra}]=={jax.__version__}"' in err)
 
@@ -246,23 +245,14 @@ def test_an_automatic_K_and_several_processes_exclude_each_other(monkeypatch):
         on_device.check(o)
 
 
-def test_greedy_texts_that_part_are_reported(monkeypatch):
+def test_greedy_texts_that_part_are_reported():
     """By a model whose two best logits are 2 and 3 apart from one another by a margin of 0.25."""
-    from speculative.engines.jax import model as jax_model
-
     logits = np.array([0, 1, 4.25, 4.5], np.float32)
-    monkeypatch.setattr(jax_model, "JaxModel", lambda network, to_probs: lambda x: logits[None])
-    target = type("Target", (), {"network": None})
-
-    def recorder(*samples):
-        recorded = Recorder()
-        recorded.samples = [[Iteration(Step([token], 0, 0)) for token in sample] for sample in samples]
-        return recorded
-
+    target = SimpleNamespace(with_probs=lambda to_probs: lambda x: to_probs(logits[None]))
     prompts = [[5, 6], [7]]
-    same = recorder([3, 3], [3, 3, 3])
-    assert on_device.greedy_differences(prompts, target, same, same) == []
-    [line] = on_device.greedy_differences(prompts, target, same, recorder([3, 3], [3, 2, 3]))
+    same = [[3, 3], [3, 3, 3]]
+    assert jax_pair.greedy_differences(prompts, target, same, same) == []
+    [line] = jax_pair.greedy_differences(prompts, target, same, [[3, 3], [3, 2, 3]])
     assert line.startswith(
         "for prompt 2, first difference at position 2: token 3 or 2, where the two best logits are 0.25 apart"
     )

@@ -2,7 +2,6 @@
 
 import json
 from argparse import Namespace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -15,9 +14,10 @@ import jax
 
 from benchmarks import online as benchmark
 from plumbing.errors import UserError
-from speculative.drafters import model_drafter
+from speculative.drafters.base import Proposal
+from speculative.drafters.model import model_drafter
 from speculative.engines.plain import CachedModel
-from speculative.filters import to_distribution
+from speculative.filters import Filters
 from speculative.sampling import autoregressive_sampling
 from training import online
 from training.online import Learner, serve
@@ -30,7 +30,7 @@ OPTIONS = Namespace(divergence="kl", temperature=1.0, rate=0.1, seed=0, n_buffer
 
 def small_draft(params):
     params = jax.tree.map(np.array, params)
-    return remembered(CachedModel(params, HPARAMS, partial(to_distribution, temperature=1.0)))
+    return remembered(CachedModel(params, HPARAMS, Filters()))
 
 
 class Remembering(Learner):
@@ -78,8 +78,8 @@ def test_the_texts_on_both_sides_of_an_update_are_the_targets_exactly(monkeypatc
         """Drafts with what was learned, and says that it was the draft before."""
 
         def draft(x, k):
-            tokens, _ = model_drafter(model, rng)(x, k)
-            return tokens, [before(np.append(x, tokens[:i]).astype(int))[0] for i in range(len(tokens))]
+            tokens = model_drafter(model, rng)(x, k).tokens
+            return Proposal(tokens, [before(np.append(x, tokens[:i]).astype(int))[0] for i in range(len(tokens))])
 
         return draft
 
@@ -93,7 +93,7 @@ def test_what_is_kept_is_what_the_target_said(tiny_pair):
     for name in ("target", "draft"):
         _, hparams, params = load_encoder_hparams_and_params(name, str(tiny_pair))
         params = jax.tree.map(lambda a: a * np.float32(0.3), params)
-        models.append(CachedModel(params, hparams, partial(to_distribution, temperature=0.8)))
+        models.append(CachedModel(params, hparams, Filters(0.8)))
     target, draft = models
     text, steps = online.decode_and_keep([5, 6, 7], draft, target, 20, 3, np.random.default_rng(0))
     assert {step.accepted for step in steps} >= {0, 1, 2}

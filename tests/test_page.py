@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +22,14 @@ import main
 from encoder import BYTE_TO_CHAR, END_OF_TEXT, Encoder
 from plumbing import files
 from plumbing.errors import UserError
-from speculative import costs, drafters
-from speculative.cli.display import SHOWN
-from speculative.cli.flags import DEMO, with_values
+from speculative import costs
+from speculative.cli.display import SHOWN, check_output
+from speculative.cli.flags import DEMO
+from speculative.drafters import KINDS, make_drafter
+from speculative.drafters.base import Parts, Proposal
+from speculative.drafters.level import level
+from speculative.drafters.model import model_drafter
+from speculative.drafters.ngram import ngram_model
 from speculative.measure import analysis
 from speculative.measure import page as page_module
 from speculative.measure.details import N_TOP, likeliest
@@ -63,7 +67,7 @@ def recorded(N=40, K=4, lenience=1.0, details=True, seed=0, steps=lambda steps: 
     rng = plain.rng(RNG(seed))
     list(plain.watch(steps(autoregressive_sampling([3], plain.target(target), N, rng))))
     rng = speculative.rng(RNG(seed))
-    draft = speculative.draft(drafters.model_drafter(draft_model, rng))
+    draft = speculative.draft(model_drafter(draft_model, rng))
     decoder = speculative_sampling([3], draft, speculative.target(target), N, K, rng, lenience)
     list(speculative.watch(steps(decoder)))
     return plain, speculative, draft_model, target
@@ -123,7 +127,7 @@ def test_details_after_a_stop_and_with_an_empty_residual():
     same = np.full((4, 3), 1 / 3, np.float32)
     recorder = Recorder(details=True)
     rng = recorder.rng(Scripted([0.5, 0.9, 0.2, 0.3]))
-    draft = recorder.draft(lambda x, k: ([1, 2, 0], same[:3]))
+    draft = recorder.draft(lambda x, k: Proposal([1, 2, 0], same[:3]))
     steps = speculative_sampling([0], draft, recorder.target(lambda x, n_last: same), 4, 3, rng)
     list(recorder.watch(cut(step, 2) for step in itertools.islice(steps, 1)))
     [iteration] = recorder.iterations
@@ -132,7 +136,7 @@ def test_details_after_a_stop_and_with_an_empty_residual():
 
     recorder = Recorder(details=True)  # p = q but for rounding: rejected, and nothing is left to resample from
     p, q = np.array([[0.6, 0.5]], np.float32), np.array([[0.5, 0.5]] * 2, np.float32)
-    draft = recorder.draft(lambda x, k: ([0], p))
+    draft = recorder.draft(lambda x, k: Proposal([0], p))
     steps = speculative_sampling(
         [0], draft, recorder.target(lambda x, n_last: q), 2, 1, recorder.rng(Scripted([0.9, 0.7]))
     )
@@ -156,41 +160,41 @@ class Scripted:
         "model": {"model"},
         "ngram": {"ngram"},
         "prompt_lookup": {"prompt_lookup"},
-        "staged": {"ngram", "model"},
-        "staged_lookup": {"prompt_lookup", "model"},
+        "model/ngram": {"ngram", "model"},
+        "model/prompt_lookup": {"prompt_lookup", "model"},
         "prompt_lookup+model": {"prompt_lookup", "model"},
-        "prompt_lookup+staged": {"prompt_lookup", "ngram", "model"},
+        "model/ngram/prompt_lookup": {"prompt_lookup", "ngram", "model"},
     }.items(),
 )
 def test_who_proposed_each_token(name, proposers):
     """Against what each part proposed by its own account."""
-    rng, n_vocab, told = RNG(0), 60, {"prompt_lookup": [], "ngram": []}
+    rng, n_vocab, told = RNG(0), 60, []
 
-    def telling(part, draft):
+    def telling(draft):
         def drafting(x, k):
-            tokens, p = draft(x, k)
-            told[part].append([int(t) for t in tokens])
-            return tokens, p
+            proposal = draft(x, k)
+            told.append([int(t) for t in proposal.tokens])
+            return proposal
 
         return drafting
 
     model = random_model(1, wanted=lambda x, n_last: np.eye(n_vocab, dtype=np.float32)[[(x[-1] + 1) % 5] * n_last])
-    ngram = drafters.ngram_model(n_vocab, lambda logits: np.exp(logits))
-    draft = drafters.make_drafter(name, drafters.Parts(n_vocab, rng, ngram, model))
+    log_ngram = ngram_model(n_vocab, lambda log_p: log_p)
+    parts = Parts(n_vocab, rng, models={"draft": model}, prepared={"ngram": log_ngram})
+    draft = make_drafter(name, parts).chain
     x, seen = [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1], set()
     for _ in range(60):
-        tokens, _ = draft(x, 6)
-        assert len(draft.proposers) == len(tokens)
-        seen |= set(draft.proposers)
+        tokens, _, by = draft(x, 6)
+        assert len(by) == len(tokens)
+        seen |= set(by)
         x = [*x, *tokens, int(rng.integers(n_vocab))]
     assert seen == proposers
 
-    cheap = telling("ngram", drafters.model_drafter(ngram, rng))
-    staged = drafters.staged(model, cheap, 4, rng)  # by functions without names
-    tokens, _ = staged(x, 5)
-    first = told["ngram"][0]
+    cheap = telling(model_drafter(ngram_model(n_vocab, np.exp), rng, "cheap"))
+    tokens, _, by = level("dear", model, cheap, 4, rng)(x, 5)
+    first = told[0]
     agreed = next((i for i, (a, b) in enumerate(zip(first, tokens, strict=False)) if a != b), len(first))
-    assert staged.proposers[: agreed + 1] == [""] * agreed + ["model"]
+    assert by[: agreed + 1] == ["cheap"] * agreed + ["dear"]
 
 
 # ---- The document and the file ---------------------------------------------------------------------------------------
@@ -210,7 +214,7 @@ def scripted_document(text, hits, K=4, prompt=HOSTILE, **flags):
     def draft(x, k):
         right = next(windows)
         tokens = [script[len(x) - n + i] if i < right else ENCODER.eot for i in range(k)]
-        return tokens, one_hot(tokens) if k else []
+        return Proposal(tokens, one_hot(tokens) if k else [])
 
     x, N = ENCODER.encode(prompt), len(script)
     plain, speculative = Recorder(details=True), Recorder(details=True)
@@ -219,7 +223,7 @@ def scripted_document(text, hits, K=4, prompt=HOSTILE, **flags):
         x, speculative.draft(draft), speculative.target(target), N, K, speculative.rng(RNG(0))
     )
     list(speculative.watch(decoder))
-    options = vars(parse(prompt="x", K=K, **flags))
+    options = parse(prompt="x", K=K, **flags)._asdict()
     return document(options, ENCODER, [prompt], [x], plain, speculative)
 
 
@@ -266,12 +270,12 @@ BAD_RUNS = {
     "no JSON": b"{",
     "not UTF-8": b"\xff",
     "no object": b"[1]",
-    "no run": b'{"schema": 2}',
-    "no samples": b'{"schema": 2, "speculative": {"samples": 4}}',
+    "no run": b'{"schema": 3}',
+    "no samples": b'{"schema": 3, "speculative": {"samples": 4}}',
     "deep": b"[" * 100_000,
     "infinite": b'{"schema": Infinity}',
     "of another time": b'{"schema": 1}',
-    "before there were pages": b'{"schema": 2, "speculative": {"samples": [{}]}, "autoregressive": {"samples": [{}]}}',
+    "before there were pages": b'{"schema": 3, "speculative": {"samples": [{}]}, "autoregressive": {"samples": [{}]}}',
 }
 
 
@@ -341,10 +345,10 @@ def test_the_page_of_a_file(tmp_path, monkeypatch):
 
 
 def test_flags_that_do_not_go_together():
-    for other in ("--batch=2", "--n_samples=2", "--verify"):
-        assert "cannot be combined" in refusal(with_values, ["--html=a.html", other])
-    assert refused(details=True) == "--details is about what --json writes: add --json FILE"
-    assert "same file" in refused(html="a", json="./a")
+    for other in ({"batch": 2}, {"n_samples": 2}, {"verify": True}):
+        assert "cannot be combined" in refused(html="a.html", **other)
+    assert refused(details=True).endswith("it is about what --json writes: add --json FILE")
+    assert "same file" in refusal(check_output, parse(html="a", json="./a"))
     assert parse(details=True, json="a").details and parse(html="a").html == "a"
 
 
@@ -553,7 +557,7 @@ CASES = {
     "250 tokens": {"n_tokens_to_generate": 250, "prompt": "The"},
     "lenience": {"lenience": 0.5, "temperature": 1, "K": 2},
     "stop": {"stop": "thing", "temperature": 0.7, "n_tokens_to_generate": 90},
-    **{name: {"drafter": name} for name in [*drafters.DRAFTERS, "prompt_lookup+staged"]},
+    **{name: {"drafter": name} for name in [*KINDS, "prompt_lookup+model", "model/ngram", "model/ngram/prompt_lookup"]},
     "jax": {"engine": "jax", "n_tokens_to_generate": 20},
 }
 
@@ -571,7 +575,7 @@ def test_the_page_of_each_kind_of_run(case, show, tmp_path, capsys):
         for number in {1, n_iterations}:
             check_glass(driver, run, number)
     tokens = [i for i in run["speculative"]["samples"][0]["iterations"] for _ in range(i["accepted"])]
-    named = {by for i in tokens for by in i["proposers"][: i["accepted"]]}
+    named = {by for i in tokens for by in i["by"][: i["accepted"]]}
     marks = driver.execute_script("return [...document.querySelectorAll('#legend [data-by]')].map((e) => e.dataset.by)")
     assert sorted(marks) == (sorted(named) if len(named) > 1 else [])
 
@@ -766,7 +770,7 @@ def test_the_size_with_a_vocabulary_of_50257(tmp_path):
     recorders = Recorder(details=True), Recorder(details=True)
     list(recorders[0].watch(autoregressive_sampling([1], recorders[0].target(draw), 40, recorders[0].rng(rng))))
     counted = recorders[1].rng(rng)
-    draft = recorders[1].draft(drafters.model_drafter(draw, counted))
+    draft = recorders[1].draft(model_drafter(draw, counted))
     list(recorders[1].watch(speculative_sampling([1], draft, recorders[1].target(draw), 40, 16, counted)))
-    size = len(page(document(vars(replace(parse(), K=16)), big, [" x"], [[1]], *recorders)).encode())
+    size = len(page(document(parse(K=16)._asdict(), big, [" x"], [[1]], *recorders)).encode())
     assert 100_000 < size < 600_000

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from benchmarks import paper
 from plumbing.errors import UserError
-from speculative.drafters import model_drafter
+from speculative.drafters.model import model_drafter
 from speculative.measure.analysis import leviathan_speedup
 from speculative.sampling import speculative_sampling
 

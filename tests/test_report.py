@@ -14,10 +14,13 @@ from encoder import BYTE_TO_CHAR, END_OF_TEXT, Encoder
 from plumbing import files
 from plumbing.errors import UserError
 from speculative.cli import display
+from speculative.drafters import Drafter
+from speculative.drafters.base import Proposal
+from speculative.drafters.level import level
 from speculative.measure import report
 from speculative.measure.document import document
 from speculative.measure.figures import figures
-from speculative.measure.recorder import Recorder, origins
+from speculative.measure.recorder import Iteration, Recorder, origins
 from speculative.sampling import Step, autoregressive_sampling, speculative_sampling
 from speculative.stop import cut
 
@@ -61,7 +64,7 @@ def scripted(clock, hits, t_draft=0.1, t_target=1.0, t_more_rows=0.05, t_prefill
         right = next(windows)
         tokens = [(int(x[-1]) + 1 + i + (i >= right)) % N_VOCAB for i in range(k)]
         takes("draft", t_draft * k)
-        return tokens, one_hot(*tokens)
+        return Proposal(tokens, one_hot(*tokens))
 
     def slow(steps):
         for step in steps:
@@ -201,7 +204,7 @@ def test_figures_hold_after_a_stop():
     plain, _ = scripted(clock, [9])
     recorder = Recorder(clock=clock)
     p = one_hot(3, 4, 5, 6)
-    draft = recorder.draft(lambda x, k: ([3, 4, 5, 6], p))
+    draft = recorder.draft(lambda x, k: Proposal([3, 4, 5, 6], p))
     target = recorder.target(lambda x, n_last: one_hot(3, 4, 5, 6, 0))
     steps = speculative_sampling(PROMPT, draft, target, 5, 4, np.random.default_rng(0))
     list(recorder.watch(cut(step, 2) for step in steps))
@@ -215,7 +218,7 @@ def test_alpha_under_lenience_is_the_chance_that_a_draft_passes():
     alphas = []
     for lenience in (1.0, 0.5):
         recorder = Recorder(lenience=lenience)
-        draft, target = recorder.draft(lambda x, k: ([1], p)), recorder.target(lambda x, n_last: q)
+        draft, target = recorder.draft(lambda x, k: Proposal([1], p)), recorder.target(lambda x, n_last: q)
         steps = speculative_sampling([0], draft, target, 2, 1, np.random.default_rng(0), lenience)
         next(recorder.watch(steps))
         alphas.append(recorder.iterations[0].alpha[0])
@@ -225,7 +228,7 @@ def test_alpha_under_lenience_is_the_chance_that_a_draft_passes():
 def test_the_recorder_keeps_no_distributions():
     _, speculative = scripted(Clock(), [4, 2])
     assert not any(isinstance(value, np.ndarray) for i in speculative.iterations for value in vars(i).values())
-    assert len(speculative.p) == len(speculative.q) == 0
+    assert len(speculative.proposal.p) == len(speculative.q) == 0
 
 
 # Where each token came from
@@ -236,14 +239,28 @@ def encoder():
     return Encoder({token: i for i, token in enumerate([*BYTE_TO_CHAR.values(), END_OF_TEXT])}, [])
 
 
+def origins_of(tokens, drafted, accepted, **known):
+    return origins(Iteration(Step(tokens, drafted, accepted), **known))
+
+
 def test_origins():
-    assert origins(Step([1, 2, 3], 4, 2)) == ["accepted", "accepted", "resampled"]
-    assert origins(Step([1, 2], 1, 1)) == ["accepted", "bonus"]
-    assert origins(Step([1], 0, 0)) == ["autoregressive"]
-    assert origins(Step([1, 2], 2, 2)) == ["accepted", "accepted"]  # cut by a stop text
+    assert origins_of([1, 2, 3], 4, 2) == ["accepted", "accepted", "resampled"]
+    assert origins_of([1, 2], 1, 1) == ["accepted", "bonus"]
+    assert origins_of([1], 0, 0) == ["autoregressive"]
+    assert origins_of([1, 2], 2, 2) == ["accepted", "accepted"]  # cut by a stop text
     by = ["ngram", "model", "prompt_lookup"]
-    assert origins(Step([1, 2, 3], 3, 2), by) == ["accepted: ngram", "accepted", "resampled"]
-    assert origins(Step([1, 2, 3], 3, 3), by) == ["accepted: ngram", "accepted", "accepted: prompt_lookup"]
+    assert origins_of([1, 2, 3], 3, 2, by=by) == ["accepted: ngram", "accepted", "resampled"]
+    assert origins_of([1, 2, 3], 3, 3, by=by) == ["accepted: ngram", "accepted", "accepted: prompt_lookup"]
+
+
+def test_origins_in_a_tree():
+    """A bonus comes where the path ends in a leaf, however many nodes there are beside it."""
+    tree = {"tokens": [1, 2, 3], "parents": [0, 0, 1]}
+    by = ["ngram"] * 3
+    assert origins_of([1, 3, 9], 3, 2, tree=tree | {"path": [1, 3]}, by=by) == [*["accepted: ngram"] * 2, "bonus"]
+    assert origins_of([2, 9], 3, 1, tree=tree | {"path": [2]}) == ["accepted", "bonus"]
+    assert origins_of([1, 9], 3, 1, tree=tree | {"path": [1]}) == ["accepted", "resampled"]
+    assert origins_of([9], 3, 0, tree=tree | {"path": []}) == ["resampled"]
 
 
 def test_who_proposed_what_passed():
@@ -251,19 +268,67 @@ def test_who_proposed_what_passed():
     recorder, p = Recorder(), one_hot(3, 4, 5, 6)
 
     def draft(x, k):
-        draft.proposers, draft.inner = ["ngram", "model", "model", "ngram"], (5, 2)
-        return [3, 4, 5, 6], p
+        return Proposal([3, 4, 5, 6], p, ["ngram", "model", "model", "ngram"])
 
     target = recorder.target(lambda x, n_last: one_hot(3, 4, 1, 1, 1)[:n_last])
     steps = speculative_sampling(PROMPT, recorder.draft(draft), target, 5, 4, np.random.default_rng(0))
     next(recorder.watch(steps))
     f = figures(Recorder(), recorder)
-    assert f["by_proposer"] == {"model": [1, 2], "ngram": [1, 1]}
-    assert (f["inner_drafted"], f["inner_accepted"]) == (5, 2)
+    assert f["by_proposer"] == {"model": [1, 2], "ngram": [1, 1]} and f["levels"] == []
     rows = {name: value for name, value, _ in report.details(f | {"tokens": 0})}
-    assert rows["by proposer"] == "draft model 1/2, n-gram 1/1" and rows["inner drafts"] == "2/5"
+    assert rows["by proposer"] == "draft model 1/2, n-gram 1/1"
     one_alone = figures(*scripted(Clock(), [4, 2, 0, 1]))
-    assert not {"by proposer", "inner drafts"} & {name for name, *_ in report.details(one_alone)}
+    assert not [name for name, *_ in report.details(one_alone) if name == "by proposer" or name.startswith("level")]
+
+
+def test_what_each_level_did():
+    """The target counts, as does the level but for one token in 7; the drafter inside is right twice, then wrong."""
+    clock = Clock()
+    recorder, rng = Recorder(clock=clock), np.random.default_rng(0)
+
+    def counts(seconds, but=None):
+        def model(x, n_last=1):
+            clock.now += seconds
+            return one_hot(*[(int(t) + 1 + (t == but)) % N_VOCAB for t in x[len(x) - n_last :]])
+
+        return model
+
+    def inside(x, k):
+        clock.now += 0.01 * k
+        tokens = [(int(x[-1]) + 1 + i + (i >= 2)) % N_VOCAB for i in range(k)]
+        return Proposal(tokens, one_hot(*tokens), ["inside"] * k)
+
+    draft = level("middle", counts(0.1, but=5), inside, 3, rng, recorder.level)
+    drafter = recorder.drafter(Drafter(draft))
+    steps = speculative_sampling([0], drafter.chain, recorder.target(counts(1.0)), 14, 4, rng)
+    assert [t for step in recorder.watch(steps) for t in step.tokens] == [i % N_VOCAB for i in range(1, 15)]
+
+    first = recorder.iterations[0]
+    assert first.by == ["inside", "inside", "middle", "middle"]
+    assert [*first.levels] == ["middle"]
+    assert [i.step for i in first.levels["middle"]] == [Step([1, 2, 3], 3, 2), Step([4], 0, 0)]
+    assert [i.alpha for i in first.levels["middle"]] == [[1.0, 1.0, 0.0], []]
+    assert [i.scoring for i in first.levels["middle"]] == pytest.approx([0.1, 0.1])
+    assert [i.drafting for i in first.levels["middle"]] == pytest.approx([0.03, 0.0])
+    assert first.drafting == pytest.approx(0.23) and first.scoring == pytest.approx(1.0)
+
+    f = figures(Recorder(), recorder)
+    [middle] = f["levels"]
+    calls = [i for iteration in recorder.iterations for i in iteration.levels["middle"]]
+    assert middle["name"] == "middle" and middle["calls"] == len(calls)
+    assert middle["tokens"] == f["drafted"] == sum(len(i.step.tokens) for i in calls)
+    assert middle["accepted"] == sum(i.step.accepted for i in calls)
+    assert middle["scoring"] == pytest.approx(0.1 * len(calls))
+    assert sum(n for _, n in f["by_proposer"].values()) == sum(f["met_by_position"])
+    rows = {name: value for name, value, _ in report.details(f | {"tokens": 0})}
+    assert rows["level middle"].startswith(f"{middle['tokens']} tokens in {len(calls)} calls, {middle['accepted']}/")
+
+    encoder = Encoder({token: i for i, token in enumerate([*BYTE_TO_CHAR.values(), END_OF_TEXT])}, [])
+    content = document({}, encoder, ["a"], [[0]], Recorder(), recorder)
+    json.dumps(content, allow_nan=False)
+    [levels] = content["speculative"]["samples"][0]["iterations"][0]["levels"]
+    assert levels["name"] == "middle" and [i["tokens"] for i in levels["iterations"]] == [3, 1]
+    assert levels["iterations"][0]["by"] == ["inside"] * 3
 
 
 @pytest.mark.parametrize("prefix", ["model", "ngram"])
@@ -273,7 +338,7 @@ def test_the_colour_says_who_wrote_a_token(prefix, encoder, monkeypatch, capsys)
     o = parse(color=True)
     with display.Display("Title", o, encoder, 1) as d:
         d.begin("a")
-        d.push(Step([65, 66], 2, 1), proposers=[prefix, "model"])
+        d.push(Step([65, 66], 2, 1), origins_of([65, 66], 2, 1, by=[prefix, "model"]))
         d.end()
     d.print_time(1.0)
     first = {"model": "\033[32m", "ngram": "\033[3;35m"}[prefix] + encoder.decode([65])
@@ -286,7 +351,7 @@ def shown(encoder, *steps, color=False, stream=False):
     with display.Display("Title", o, encoder, 1) as d:
         d.begin("")
         for step in steps:
-            d.push(step)
+            d.push(step, origins(Iteration(step)))
         d.end()
     d.print_time(1.5)
 
@@ -339,7 +404,7 @@ def test_the_document_is_whole_and_valid(encoder, tmp_path):
     with open(path, encoding="utf-8") as f:
         content = json.load(f)
     assert os.listdir(tmp_path) == ["run.json"]
-    assert content["schema"] == 2 and content["prompt"] == {"text": "abc", "tokens": PROMPT}
+    assert content["schema"] == 3 and content["prompt"] == {"text": "abc", "tokens": PROMPT}
     [sample] = content["speculative"]["samples"]
     assert sample["tokens"] == [(3 + i) % N_VOCAB for i in range(55)]
     assert len(sample["origins"]) == 55 and sample["origins"].count("accepted") == 35

@@ -16,6 +16,7 @@ import pytest
 from tiny import first_layer, logits_themselves, random_params
 
 from speculative.engines.plain import CachedModel
+from speculative.filters import Filters
 
 # Five heads, which none of 2, 4 and 8 divides.
 HPARAMS = {"n_vocab": 50, "n_ctx": 32, "n_embd": 40, "n_head": 5, "n_layer": 2}
@@ -35,7 +36,7 @@ def models():
 def decode(network, draft, temperature):
     from speculative.engines.jax.loop import DeviceDecoder
 
-    decoder = DeviceDecoder(network, draft, temperature=temperature, block=4)
+    decoder = DeviceDecoder(network, draft, Filters(temperature), block=4)
     return [token for step in decoder.speculative(PROMPT, 16, 3, seed=1) for token in step.tokens]
 
 
@@ -80,7 +81,7 @@ PROMPTS = [PROMPT, [2, 7], [1, 8, 2, 8, 1, 8, 2, 8], [4], [5, 9], [0, 4, 5]]  # 
 def decode_batch(network, draft):
     from speculative.engines.jax.loop import DeviceDecoder
 
-    decoder, texts = DeviceDecoder(network, draft, temperature=0.9, block=4), [[] for _ in PROMPTS]
+    decoder, texts = DeviceDecoder(network, draft, Filters(0.9), block=4), [[] for _ in PROMPTS]
     for rows in decoder.batch(PROMPTS, 12, 3, seed=1, n_batch=4):
         for row in rows:
             texts[row.number] += row.step.tokens

@@ -14,9 +14,10 @@ import main
 from speculative import autotree
 from speculative.autotree import AutoTree, best_shape, depth
 from speculative.costs import best_k
+from speculative.drafters.lookup import lookup_tree
 from speculative.measure import report, verify
 from speculative.sampling import autoregressive_sampling
-from speculative.trees import Tree, by_paths, lookup_tree, one_hot, regular, tree_speculative_sampling
+from speculative.trees import Tree, by_paths, one_hot, regular, tree_speculative_sampling
 
 # ---- The best shape --------------------------------------------------------------------------------------------------
 
@@ -171,8 +172,8 @@ def test_it_is_shown(run):  # noqa: F811
             "a tree of 4 levels needs --n_tokens_to_generate of at least 5",
         ),
         ({"tree": "64", "n_tokens_to_generate": 100}, "take .* places of a context of"),
-        ({"tree": "2", "drafter": "staged"}, "staged drafts a chain"),
-        ({"tree": "2", "engine": "jax"}, "--tree needs --engine numpy"),
+        ({"tree": "2", "drafter": "model/ngram"}, "--tree does not go with the levels of --drafter model/ngram"),
+        ({"tree": "2", "engine": "jax"}, "--tree is for --engine numpy"),
         ({"tree": "0"}, "--tree must be children by depth"),
     ],
 )

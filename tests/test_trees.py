@@ -1,33 +1,19 @@
 """Trees: the walk by script, the joint distribution computed exactly, and the chain as the tree with one child each."""
 
-import inspect
-import sys
-import types
-
 import numpy as np
 import pytest
-from enumeration import distance_from_target, random_model, remembered
+from enumeration import broken, distance_from_target, output_distribution, random_model, remembered
 
 from speculative import trees
-from speculative.drafters import model_drafter, prompt_lookup
+from speculative.drafters import first_tree_of
+from speculative.drafters import model as model_module
+from speculative.drafters.lookup import lookup_tree, prompt_lookup
+from speculative.drafters.model import model_drafter, model_tree
 from speculative.sampling import speculative_sampling
-from speculative.trees import (
-    Tree,
-    by_paths,
-    first_tree_of,
-    lookup_tree,
-    model_tree,
-    one_hot,
-    regular,
-    tree_speculative_sampling,
-)
+from speculative.trees import Tree, acceptance_by_depth, by_paths, one_hot, regular, tree_speculative_sampling
 
 WIDTHS = [[1], [2], [3], [2, 1], [2, 2], [1, 2], [3, 2], [4, 4]]
 SHAPES = [*map(trees.regular, WIDTHS), (((), ()), ()), ((((),),), (), ())]  # the last two are not regular
-
-
-def fields(step):
-    return step.tokens, step.drafted, step.accepted
 
 
 @pytest.mark.parametrize("depth", [1, 2, 5])
@@ -40,7 +26,7 @@ def test_the_chain_is_the_tree_with_one_child_each(seed, depth):
     tree = tree_speculative_sampling(
         [1], model_tree(by_paths(model), again), by_paths(target), 30, regular([1] * depth), again
     )
-    assert [*map(fields, chain)] == [*map(fields, tree)]
+    assert [*chain] == [*tree]
     assert rng.random() == again.random()
 
 
@@ -50,8 +36,9 @@ def test_a_lookup_chain_is_prompt_lookup(depth):
     for _ in range(200):
         x = rng.integers(3, size=rng.integers(1, 20))
         tree = lookup_tree(3)(x, regular([1] * depth))
-        tokens, p = prompt_lookup(3)(x, depth)
+        tokens, p, by = prompt_lookup(3)(x, depth)
         assert tree.tokens[1:] == list(tokens) and np.array_equal(np.reshape(tree.p[1:], (-1, 3)), p)
+        assert [tree.by] * len(tokens) == by
 
 
 def test_several_places_give_several_continuations():
@@ -76,8 +63,11 @@ def test_greedy_siblings_are_the_likeliest():
 def test_the_sibling_that_is_right_is_accepted(width, right):
     """The target counts. Of the guesses at each depth, number `right` is right; after the last, it is resampled."""
 
+    trees = []
+
     def draft(x, shape):
         tree, level = Tree([int(x[-1])]), [(0, shape)]
+        trees.append(tree)
         while level:
             add = [(n, tree.tokens[n] + 1 + i - right, b) for n, below in level for i, b in enumerate(below)]
             level = [(tree.add(n, token % 5, one_hot(token % 5, 5)), below) for n, token, below in add]
@@ -87,11 +77,12 @@ def test_the_sibling_that_is_right_is_accepted(width, right):
     steps = list(tree_speculative_sampling([0], draft, by_paths(counting_target_5), 9, shape, np.random.default_rng(0)))
     assert [token for step in steps for token in step.tokens] == [(i + 1) % 5 for i in range(9)]
     first = steps[0]
+    path = trees[0].walk(first.tokens[: first.accepted])
     if right < width:
-        assert first.accepted == 2 and first.bonus and first.drafted == width + width**2
-        assert first.path == [1 + right, 1 + width + right * width + right]
+        assert first.accepted == 2 and len(first.tokens) == 3 and first.drafted == width + width**2
+        assert path == [1 + right, 1 + width + right * width + right]
     else:
-        assert first.accepted == 0 and not first.bonus and first.path == []
+        assert first.accepted == 0 and len(first.tokens) == 1 and path == []
     assert steps[-1].drafted == 0 or len(steps[-1].tokens) > 1 or right >= width
 
 
@@ -121,7 +112,7 @@ def test_guesses_that_repeat_each_other_are_exact_too(seed):
             tree = Tree([int(x[-1])])
             [row] = model(x)
             for _ in range(3 if shape else 0):
-                tree.add(0, trees.sample(row, rng), row)
+                tree.add(0, model_module.sample(row, rng), row)
             return tree
 
         return tree_speculative_sampling([1], draft, by_paths(target), 3, regular([3]), rng)
@@ -137,41 +128,66 @@ def test_one_hot_guesses_are_exact_too(seed):
     assert distance_from_target(decode, target, [1], 4) < 1e-6
 
 
+def test_a_walk_is_the_path_of_its_tokens():
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        tree = model_tree(lambda x, tree, nodes: np.full((len(nodes), 9), 1 / 9, np.float32), rng)([0], regular([3, 2]))
+        for node in range(len(tree.tokens)):
+            path = tree.path(node)
+            assert tree.walk([tree.tokens[i] for i in path]) == path
+
+
+@pytest.mark.parametrize("lenience", [1.0, 0.5])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_acceptance_by_depth_is_the_share_that_is_accepted(seed, lenience):
+    """At the root of a tree whose two children are not drawn, computed over all paths."""
+    target, model = random_model(seed, 3), random_model(seed + 1000, 3)
+    tree = model_tree(by_paths(model), None, greedy=True)([1], regular([2]))
+    assert len(tree.children[0]) >= 1
+    [chance] = acceptance_by_depth(tree, by_paths(target)(np.array([1]), tree), [], lenience)
+
+    def accepted(rng):
+        draft = lambda x, shape: tree  # noqa: E731
+        return next(tree_speculative_sampling([1], draft, by_paths(target), 2, regular([2]), rng, lenience)).accepted
+
+    assert output_distribution(accepted).get(1, 0) == pytest.approx(chance)
+
+
 MUTANTS = {
     "with replacement, but p as if without": (
+        model_module,
         "token = sample(p, rng)\n",
         "first = p if _ == 0 else first; token = sample(first, rng)\n",
     ),
-    "the residual forgotten": ("left = residual if residual.any() else left", "pass"),
+    "the residual forgotten": (trees, "left = residual if residual.any() else left", "pass"),
     "p of the first sibling for all": (
-        "j, p = tree.tokens[child], tree.p[child]",
-        "j, p = tree.tokens[child], tree.p[tree.children[node][0]]",
+        trees,
+        "p = tree.p[child]  # [n_vocab]",
+        "p = tree.p[tree.children[node][0]]",
     ),
-    "siblings in the wrong order": ("for child in tree.children[node]:", "for child in tree.children[node][::-1]:"),
-    "the bonus of the root": ("tokens.append(sample(q[node], rng))", "tokens.append(sample(q[0], rng))"),
-    "q itself resampled": ("tokens.append(sample(left, rng))", "tokens.append(sample(q[node], rng))"),
+    "siblings in the wrong order": (
+        trees,
+        "for child in tree.children[node]:",
+        "for child in tree.children[node][::-1]:",
+    ),
+    "the bonus of the root": (trees, "tokens.append(sample(q[node], rng))", "tokens.append(sample(q[0], rng))"),
+    "q itself resampled": (trees, "tokens.append(sample(left, rng))", "tokens.append(sample(q[node], rng))"),
 }
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_mutants_are_caught(mutant):
-    original, broken = MUTANTS[mutant]
-    source = inspect.getsource(trees)
-    assert original in source
-    module = types.ModuleType("speculative.broken_trees")
-    module.__package__ = "speculative"
-    sys.modules[module.__name__] = module
-    try:
-        exec(compile(source.replace(original, broken, 1), "broken_trees", "exec"), vars(module))
-        distances = []
+    module, original, wrong = MUTANTS[mutant]
+    distances = []
+    with broken(module, original, wrong) as mutated:
+        sampling = getattr(mutated, "tree_speculative_sampling", tree_speculative_sampling)
+        drafting = getattr(mutated, "model_tree", model_tree)
         for seed in range(6):
             target, model = remembered(random_model(seed, 3)), remembered(random_model(seed + 1000, 3))
 
             def decode(rng, target=target, model=model):
-                draft = module.model_tree(module.by_paths(model), rng)
-                return module.tree_speculative_sampling([1], draft, module.by_paths(target), 3, regular([2, 1]), rng)
+                draft = drafting(by_paths(model), rng)
+                return sampling([1], draft, by_paths(target), 3, regular([2, 1]), rng)
 
             distances.append(distance_from_target(decode, target, [1], 3))
-        assert max(distances) > 1e-3
-    finally:
-        del sys.modules[module.__name__]
+    assert max(distances) > 1e-3

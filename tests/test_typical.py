@@ -7,12 +7,13 @@ import pytest
 from test_main import run, texts  # noqa: F401
 from tiny import one_hot
 
-from speculative.drafters import model_drafter
+from speculative.drafters import Drafter
+from speculative.drafters.model import model_drafter, model_tree
 from speculative.measure import verify
 from speculative.one_hot import OneHot
 from speculative.sampling import speculative_sampling
-from speculative.trees import by_paths, model_tree, regular, tree_speculative_sampling
-from speculative.typical import ALL, certain, typical, typical_target
+from speculative.trees import by_paths, regular, tree_speculative_sampling
+from speculative.typical import ALL, TypicalTarget, certain, typical
 
 
 def probable(q, epsilon):
@@ -37,13 +38,13 @@ def test_what_is_left(epsilon):
 def test_a_draft_is_accepted_where_it_is_probable_and_only_there(tree):
     rng, epsilon, accepted, rejected = np.random.default_rng(0), 0.2, 0, 0
     q, p = rng.dirichlet([0.5] * 6, size=(2, 6)).astype(np.float32)  # [6, 6] each: from the last token to the next
-    target = typical_target(lambda x, n_last=1: q[np.asarray(x)[len(x) - n_last :]], epsilon)
+    target = TypicalTarget(lambda x, n_last=1: q[np.asarray(x)[len(x) - n_last :]], epsilon)
     model = lambda x, n_last=1: p[np.asarray(x)[len(x) - n_last :]]  # noqa: E731
     if tree:
         drafts = []
 
         def draft(x, shape):
-            drafts.append(certain(model_tree(by_paths(model), rng), 6)(x, shape))
+            drafts.append(certain(Drafter(None, model_tree(by_paths(model), rng)), 6).tree(x, shape))
             return drafts[-1]
 
         for step in tree_speculative_sampling([0], draft, by_paths(target), 600, regular([2]), rng, lenience=ALL):
@@ -54,12 +55,12 @@ def test_a_draft_is_accepted_where_it_is_probable_and_only_there(tree):
     else:
         x, drafted, draft = [0], [], model_drafter(model, rng)
         noted = lambda x, k: drafted.append(draft(x, k)) or drafted[-1]  # noqa: E731
-        for step in speculative_sampling([0], certain(noted, 6), target, 600, 3, rng, lenience=ALL):
+        for step in speculative_sampling([0], certain(Drafter(noted), 6).chain, target, 600, 3, rng, lenience=ALL):
             for i, token in enumerate(step.tokens):
                 left = probable(q[x[-1]], epsilon)
                 assert left[token]
                 if i < step.drafted:
-                    guess = drafted[-1][0][i]
+                    guess = drafted[-1].tokens[i]
                     assert left[guess] == (i < step.accepted)
                 x.append(token)
             accepted, rejected = accepted + step.accepted, rejected + (step.accepted < step.drafted)

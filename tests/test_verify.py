@@ -196,7 +196,7 @@ def test_the_detectable_difference_is_detected():
 def test_show_prints_every_check_and_the_verdict():
     lines = []
     assert show(verify(table_decoders, 0, PROMPTS, Choice("auto", AutoK), 6, draws=25), print=lines.append)
-    assert len(lines) == 7 and lines[-1] == "Verdict: nothing is lost." and "K = 1, 2, 4, 8, auto" in lines[0]
+    assert len(lines) == 7 and lines[-1] == "Verdict: nothing is lost." and "K = 1, 2, 4, 8, auto" in lines[1]
     broken = partial(table_decoders, sampling=broken_sampling("sample(q[m], rng)", "0").speculative_sampling)
     assert not show(verify(broken, 1.0, PROMPTS, 2, 6, draws=200), print=lines.append)
     assert lines[-1].startswith("Verdict: NOT lossless")

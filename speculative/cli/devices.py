@@ -10,7 +10,7 @@ from plumbing.arguments import Flag
 from plumbing.errors import UserError
 from speculative import drafters
 from speculative.decoding import Pair
-from speculative.engines import cpu
+from speculative.engines import cpu, formats
 from speculative.lookahead import AutoK
 
 
@@ -85,6 +85,19 @@ def choose_draft_dtype(draft_dtype: str, dtype: str, engine: str) -> str:
     return "int8" if cpu.has_numba() else "float32"
 
 
+def choose_self_dtype(self_dtype: str, dtype: str, engine: str) -> str:
+    """The format of the target's copy: auto is int8, which makes nearly always the choice of what it was rounded from,
+    or else the fewest bytes. Raises UserError where there are not fewer than the target's."""
+    target = formats.find(dtype).weight_bytes
+    fewer = [name for name in formats.by_size(engine == "jax") if formats.find(name).weight_bytes < target]
+    if self_dtype in fewer:
+        return self_dtype
+    if not fewer or self_dtype != "auto":
+        remedy = f"--self_dtype {' or '.join(fewer)}" if fewer else "another --drafter, or another --dtype"
+        raise UserError(f"a copy takes fewer bytes than the target, which is in {dtype} here: take {remedy}")
+    return "int8" if "int8" in fewer else fewer[-1]
+
+
 def has_accelerator() -> bool:
     """Whether JAX computes elsewhere than on this CPU, in a memory of its own."""
     from speculative.engines.jax.model import devices
@@ -138,7 +151,7 @@ def one_loop(engine: str, drafter: str, K) -> bool:
 
 
 def loader(mesh: int, data_parallel: int, warm: tuple[int, Any] | None) -> Callable:
-    """-> engines.models.load_model's twin, which places models on the devices.
+    """-> engines.models.load_models' twin, which places models on the devices.
 
     warm: (tokens of the longest prompt, K) where a loop of Python will call the models, so that what it needs is
     compiled before; None where the whole loop is compiled. Raises UserError where there are fewer devices.
@@ -150,7 +163,10 @@ def loader(mesh: int, data_parallel: int, warm: tuple[int, Any] | None) -> Calla
     devices = make_mesh(mesh, data_parallel)
     placed = []
 
-    def load_on_jax(read, hparams, dtype, to_probs):
+    def load_on_jax(read, hparams, dtypes, to_probs):
+        return [load_one(read, hparams, *one) for one in zip(dtypes, to_probs, strict=True)]
+
+    def load_one(read, hparams, dtype, to_probs):
         if placed:  # the target comes first
             network, seconds = place_draft(read, hparams, dtype, devices)
         else:

@@ -20,7 +20,7 @@ from speculative.cli import devices
 from speculative.decoding import Pair, lookaheads
 from speculative.drafters.base import Setting
 from speculative.engines import formats, memory, runtime
-from speculative.engines.models import load_model
+from speculative.engines.models import load_models
 from speculative.filters import Filters
 from speculative.measure.verify import most_new
 from speculative.trees import n_nodes
@@ -95,6 +95,7 @@ def load_pair(
     prompts: Sequence[str] = (),
     n_tokens_to_generate: int = 1,
     verify: bool = False,
+    self_dtype: str = "auto",
     drafter_options: dict[str, Any] | None = None,
 ) -> Pair:
     """Loads two models, or one where the drafter needs no other. Official ones that are missing are downloaded.
@@ -107,11 +108,15 @@ def load_pair(
     kinds = drafters.kinds_of(*names)
     draft_dtype = devices.choose_draft_dtype(draft_dtype, dtype, engine)
     filters = Filters(temperature, top_k, top_p)
-    chosen, inner_K = lookaheads(K, tree)
+    chosen, inner_K = lookaheads(K, tree, names[0])
     wanted = [want("target", target_model_size, dtype, models_dir, source)]
-    if any("draft" in kind.needs for kind in kinds):
+    needs = {need for kind in kinds for need in kind.needs}
+    if "copy" in needs:
+        self_dtype = devices.choose_self_dtype(self_dtype, dtype, engine)
+        wanted.append(wanted[0]._replace(need="copy", dtype=self_dtype))
+    if "draft" in needs:
         wanted.append(want("draft", draft_model_size, draft_dtype, models_dir, source))
-        target, draft = wanted
+        target, draft = wanted[0], wanted[-1]
         check_vocabularies(target.model_size, target.encoder, draft.model_size, draft.encoder)
     encoder = wanted[0].encoder
     longest = max([len(encode(encoder, prompt)) for prompt in prompts], default=1)
@@ -143,13 +148,17 @@ def load_pair(
     )
     if engine == "numpy":
         runtime.set_threads(threads)
-        load = load_model
+        load = load_models
     else:
         load = devices.loader(mesh, data_parallel, None if devices.one_loop(engine, names[0], K) else (longest, K))
-    for one in wanted:
-        read = partial(load_params, folders[one.need], one.hparams)
-        to_probs = filters if one.need == "target" else pair.draft_filters
-        pair.models[one.need] = load(read, one.hparams, one.dtype, to_probs)
+    for model_size in dict.fromkeys(
+        one.model_size for one in wanted
+    ):  # the copy comes with the target, from one reading
+        of_size = [one for one in wanted if one.model_size == model_size]
+        read = partial(load_params, folders[of_size[0].need], of_size[0].hparams)
+        to_probs = [filters if one.need == "target" else pair.draft_filters for one in of_size]
+        models = load(read, of_size[0].hparams, [one.dtype for one in of_size], to_probs)
+        pair.models.update(zip([one.need for one in of_size], models, strict=True))
     if devices.one_loop(engine, names[0], K):
         return devices.pair_of_one_loop(pair)
     pair.check_drafter()

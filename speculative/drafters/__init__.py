@@ -11,12 +11,12 @@ from functools import partial
 
 from plumbing.arguments import Flag, nearest
 from plumbing.errors import UserError
-from speculative.drafters import heads, lookup, model, ngram
+from speculative.drafters import heads, lookup, model, ngram, self
 from speculative.drafters.base import NOTHING, Drafter, Kind, Parts
 from speculative.drafters.level import level
 from speculative.trees import Tree
 
-KINDS = {kind.name: kind for kind in (model.KIND, lookup.KIND, ngram.KIND, heads.KIND)}
+KINDS = {kind.name: kind for kind in (model.KIND, self.KIND, lookup.KIND, ngram.KIND, heads.KIND)}
 
 RENAMED = {"staged": "model/ngram", "staged_lookup": "model/prompt_lookup"}
 
@@ -60,8 +60,8 @@ def needs(text: str, what: str) -> bool:
 
 
 def is_model(text: str) -> bool:
-    """Whether the drafter is one draft model, and nothing besides."""
-    return text == model.KIND.name
+    """Whether the drafter is a model, the draft or the copy, and nothing besides."""
+    return text in (model.KIND.name, self.KIND.name)
 
 
 def make_drafter(text: str, parts: Parts) -> Drafter:
@@ -71,8 +71,7 @@ def make_drafter(text: str, parts: Parts) -> Drafter:
     tree = None
     if not outer and all(kind.tree for kind in innermost):
         tree = first_tree_of(*(kind.tree(parts) for kind in innermost))
-    Ks = [*parts.inner_K, *[4] * len(outer)]
-    for [kind], K in reversed([*zip(outer, Ks, strict=False)]):
+    for [kind], K in reversed([*zip(outer, parts.inner_K, strict=True)]):
         chain = level(kind.name, kind.model(parts), chain, K, parts.rng, parts.record)
     return Drafter(chain, tree)
 

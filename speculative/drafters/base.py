@@ -46,7 +46,7 @@ class Parts(NamedTuple):
     greedy: bool = False  # whether the target decodes greedily; a tree then holds what the draft ranks highest
     models: dict[str, Callable] = {}  # by need: "draft", "copy" and "target"  # noqa: RUF012
     prepared: dict[str, Any] = {}  # by name: what each kind's prepare() gave  # noqa: RUF012
-    inner_K: Sequence = ()  # the lookaheads of the levels, from the outermost drafter in: numbers, or AutoK
+    inner_K: Sequence = ()  # the lookaheads inside the levels, from the outermost in: numbers, or AutoK
     record: Callable = no_record  # record(name, model, draft, steps) -> Iterator of the steps of a level
 
 
@@ -71,6 +71,7 @@ class Kind(NamedTuple):
     prepare: Callable[[Setting], Any] | None = None  # raises UserError; what it gives is Parts.prepared[name]
     flags: tuple[Flag, ...] = ()  # its own
     words: str = ""  # its name in a sentence; "" is the name itself
+    expected: tuple[float, float] = (2.5, 3.0)  # so many of so many first drafts pass, before anything is known
     color: str = "green"  # of the tokens that it proposed, in rich's words
     only_engine: str = ""  # "numpy" where another engine cannot, and `why`
     why: str = ""

@@ -149,7 +149,7 @@ def tree(parts: Parts) -> Callable:
 
 KIND = Kind(
     name=NAME,
-    help="heads on the target (python -m training heads); pays where a draft model costs too much",
+    help="heads on the target (python -m training heads); pays where a draft costs much",
     chain=chain,
     tree=tree,
     prepare=prepare,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from speculative.drafters.base import Proposal, no_record
+from speculative.drafters.base import NOTHING, Proposal, no_record
 from speculative.lookahead import decode_chain
 
 
@@ -27,7 +27,7 @@ def level(
         tokens = []
         p = []
         by = []
-        proposal = None
+        proposal = NOTHING  # an AutoK may not ask for any
         q = None
 
         def proposed(x, k):

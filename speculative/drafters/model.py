@@ -71,7 +71,8 @@ def chain(parts: Parts) -> Callable:
 
 
 def tree(parts: Parts) -> Callable:
-    return model_tree(parts.models["draft"].tree, parts.rng, parts.greedy)
+    model = parts.models["draft"]  # which need not have trees where none is asked for
+    return model_tree(lambda x, tree, nodes: model.tree(x, tree, nodes), parts.rng, parts.greedy)
 
 
 KIND = Kind(

@@ -1,6 +1,6 @@
-"""From parameters to what decodes on the NumPy engine: a function from tokens to distributions."""
+"""From parameters to what decodes on the NumPy engine: functions from tokens to distributions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -14,10 +14,36 @@ def create_model_fn(params: dict, hparams: dict, to_probs: Callable) -> CachedMo
     return CachedModel(packed.pack(params, packed.packer("float32")), hparams, to_probs, runtime.new_pass)
 
 
-def load_model(read: Callable, hparams: dict, dtype: str, to_probs: Callable) -> CachedModel:
-    """The same from read(convert), which gives the parameters as utils.load_params does, packed as they are read."""
-    model = create_model_fn(read(packed.packer(dtype)), hparams, to_probs)
-    # The first call of each kind pays for memory and threads that the later ones find ready: it is not timed.
+def load_models(
+    read: Callable, hparams: dict, dtypes: Sequence[str], to_probs: Sequence[Callable]
+) -> list[CachedModel]:
+    """A model in each of these formats, from one reading: read(convert) gives the parameters as utils.load_params does.
+
+    Each tensor is packed for all of them before the next is read. Norms, biases and positions are the same arrays.
+    """
+    packers = [packed.packer(dtype) for dtype in dtypes]
+    params = read(lambda name, array: Copies(pack(name, array) for pack in packers))
+    models = []
+    for i, to_probs_fn in enumerate(to_probs):
+        models.append(create_model_fn(one_of_each(params, i), hparams, to_probs_fn))
+        warm_up(models[-1])
+    return models
+
+
+class Copies(tuple):
+    """A tensor in several formats."""
+
+
+def one_of_each(params, i: int):
+    """The i-th format of every tensor in a nested dict."""
+    if isinstance(params, Copies):
+        return params[i]
+    if isinstance(params, dict):
+        return {name: one_of_each(value, i) for name, value in params.items()}
+    return [one_of_each(value, i) for value in params]
+
+
+def warm_up(model: CachedModel) -> None:
+    """The first call of each kind pays for memory and threads that the later ones find ready: it is not timed."""
     for n_last in (1, 5):  # a row; a window of rows
         model(np.zeros(min(8, model.n_ctx), int), min(n_last, model.n_ctx))
-    return model

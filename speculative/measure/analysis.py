@@ -12,8 +12,6 @@ t_target is the cost of a drafted token, β = t_target(K + 1 rows) / t_target(1 
 take β for 1, as it nearly is where reading the weights is all that takes time.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 
 # ---- Speedups --------------------------------------------------------------------------------------------------------
@@ -77,22 +75,3 @@ def acceptance_chance(p, q):  # [m, n_vocab] twice -> [m]
 def matching_chance(p, q):  # [m, n_vocab] twice -> [m]
     """Σ p q: what naive matching would accept, that is to sample the target too and see whether the tokens agree."""
     return np.sum(np.multiply(p, q), axis=-1)
-
-
-# ---- Costs between those that were measured --------------------------------------------------------------------------
-
-
-def line_through(costs: dict[int, float]) -> Callable[[int], float]:
-    """{rows: cost} at some row counts -> a function of any: straight between them, and on beyond the last.
-
-    A single point, of one row, gives a constant.
-    """
-    known = sorted(costs)
-
-    def cost(rows):
-        if len(known) > 1 and rows > known[-1]:
-            a, b = known[-2:]
-            return costs[b] + max(0.0, costs[b] - costs[a]) / (b - a) * (rows - b)
-        return float(np.interp(rows, known, [costs[n] for n in known]))
-
-    return cost

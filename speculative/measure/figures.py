@@ -6,8 +6,8 @@ What depends on K is an average over the iterations, so the figures also hold wh
 from collections import Counter
 from statistics import mean, median
 
-from speculative.costs import best_k
-from speculative.measure.analysis import blog_speedup, leviathan_tokens, line_through
+from speculative.costs import best_k, line_through
+from speculative.measure.analysis import blog_speedup, leviathan_tokens
 from speculative.measure.recorder import Iteration, Recorder
 
 K_MAX = 16  # the largest K that is considered for the best
@@ -64,20 +64,35 @@ def levels(speculative: Recorder) -> list[dict]:
 
 
 def level_figures(name: str, iterations: list[Iteration]) -> dict:
+    """r, α, c and β of a level, whose drafter drafts for its model; and the seconds that a token of it takes by the
+    blog's formula, from what its parts take."""
     drafted = sum(i.step.drafted for i in iterations)
     n_tokens = sum(len(i.step.tokens) for i in iterations)
-    return {
+    found = {
         "name": name,
         "calls": len(iterations),
         "tokens": n_tokens,
         "drafted": drafted,
         "accepted": sum(i.step.accepted for i in iterations),
+        "K": drafted / len(iterations),
         "r": share(n_tokens, drafted + len(iterations)),
-        "tokens_per_iteration": share(n_tokens, len(iterations)),
+        "tokens_per_iteration": n_tokens / len(iterations),
         "alpha": average(a for i in iterations for a in i.alpha),
         "drafting": total(i.drafting for i in iterations),
         "scoring": total(i.scoring for i in iterations),
     }
+    typical = [i for i in iterations if not i.prefill]
+    windows = {rows: s for rows, (_, s) in medians([(i.step.drafted + 1, i.scoring) for i in typical]).items()}
+    drafts = [i.drafting / i.step.drafted for i in typical if i.step.drafted]
+    found |= dict.fromkeys(("t_row", "t_draft", "c", "beta", "predicted_seconds"))
+    if not windows or not drafts:
+        return found  # so short a run that there was no call but the first
+    t_row = min(windows.values())
+    t_draft = median(drafts)
+    c = t_draft / t_row
+    beta = mean(windows[i.step.drafted + 1] for i in typical) / t_row
+    speedup = blog_speedup(found["r"], found["K"], c, beta)
+    return found | {"t_row": t_row, "t_draft": t_draft, "c": c, "beta": beta, "predicted_seconds": t_row / speedup}
 
 
 def times(autoregressive: Recorder, speculative: Recorder) -> dict:
@@ -111,6 +126,8 @@ def predictions(autoregressive: Recorder, speculative: Recorder, counted: dict) 
     if not (t_target and t_window) or (counted["drafted"] and t_draft is None):
         return found  # so short a run that there was no call but the first
 
+    if counted["levels"]:  # what a token of the outermost level takes, reckoned from its own parts
+        t_draft = counted["levels"][0]["predicted_seconds"] or t_draft
     c = (t_draft or 0.0) / t_target
     beta = line_through({1: 1.0} | {rows: seconds / t_target for rows, seconds in t_window.items() if rows > 1})
     tokens, windows = counted["tokens_per_iteration"], [i.step.drafted for i in speculative.iterations]

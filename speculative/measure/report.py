@@ -85,10 +85,7 @@ def details(
     if len(f.get("by_proposer", {})) > 1:
         shares = ", ".join(f"{words(name)} {a}/{n}" for name, (a, n) in f["by_proposer"].items())
         rows.append(("by proposer", shares, "accepted / tested, by who proposed the token"))
-    for level in f.get("levels", []):
-        accepted = f"{level['accepted']}/{level['drafted']} drafts accepted"
-        calls = f"{level['tokens']} tokens in {level['calls']} calls, {accepted}"
-        rows.append((f"level {words(level['name'])}", calls, "where another drafter drafts for it"))
+    rows += [level_row(level) for level in f.get("levels", [])]
     if f["matching"] is not None:
         rows.append(("naive matching", f"{f['matching']:.3f}", "mean of Σ p q: what sample-and-compare would accept"))
     if f["c"] is not None:
@@ -112,6 +109,18 @@ def details(
         read = f"{bandwidth / 1e9:.1f} GB/s / {weight_bytes / 1e9:.3g} GB of weights, autoregressive decoding's limit"
         rows += [("ceiling", f"{most:.1f} tokens/s", read), ("of the ceiling", reached, "")]
     return rows
+
+
+def level_row(level: dict) -> Row:
+    """What a drafter did for which another one drafts."""
+    accepted = f"r {level['r']:.2f}, {level['tokens_per_iteration']:.1f} tokens a call, K = {level['K']:.1f} on average"
+    if level["alpha"] is not None:
+        accepted += f", α {level['alpha']:.2f}"
+    how = "too few calls to time"
+    if level["c"] is not None:
+        costs = f"c = {level['c']:.3f}, β = {level['beta']:.2f}"
+        how = f"a row {ms(level['t_row'])}; {costs}: a token {ms(level['predicted_seconds'])}"
+    return f"level: {words(level['name'])}", accepted, how
 
 
 def ms(seconds: float) -> str:

@@ -31,7 +31,7 @@ class DevicePair(Pair):
     def __post_init__(self):
         super().__post_init__()
         if self.decoder is None:
-            draft = self.models["draft"].network
+            draft = next(model for need, model in self.models.items() if need != "target").network
             decoder = DeviceDecoder(
                 self.target.network, draft, self.filters, self.draft_filters, lenience=self.lenience
             )

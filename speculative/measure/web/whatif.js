@@ -22,12 +22,13 @@ function bestK(acceptance, c, beta) {
   return best;
 }
 
-/** costs: [[rows, cost], ...], by rising rows → the cost of any: straight between them, and on beyond the last. */
+/** costs: [[rows, cost], ...], by rising rows → the cost of any: straight between them, and beyond the last on the line
+ * from the first to it. */
 function lineThrough(costs) {
   return (rows) => {
     const after = costs.findIndex(([n]) => n >= rows);
     if (after === 0 || costs.length === 1) return costs[0][1];
-    const [[a, from], [b, to]] = after < 0 ? costs.slice(-2) : costs.slice(after - 1, after + 1);
+    const [[a, from], [b, to]] = after < 0 ? [costs[0], costs.at(-1)] : costs.slice(after - 1, after + 1);
     const slope = (to - from) / (b - a);
     return after < 0 ? to + Math.max(0, slope) * (rows - b) : from + slope * (rows - a);
   };

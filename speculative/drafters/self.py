@@ -1,0 +1,39 @@
+"""The target drafts for itself: its own weights, rounded to fewer bytes.
+
+A copy in a quarter of the bytes costs a quarter of a row, makes nearly always the target's choice, and needs neither
+training nor a second download. As it is itself a large model, a small one may draft for it: self/model.
+
+Source: Georganas et al. 2025, "ML-SpecQD: Multi-Level Speculative Decoding with Quantized Drafts".
+"""
+
+from collections.abc import Callable
+
+from plumbing import arguments
+from plumbing.arguments import Flag
+from speculative.drafters.base import Kind, Parts
+from speculative.drafters.model import model_drafter, model_tree
+
+NAME = "self"
+
+
+def chain(parts: Parts) -> Callable:
+    return model_drafter(parts.models["copy"], parts.rng, NAME)
+
+
+def tree(parts: Parts) -> Callable:
+    copy = parts.models["copy"]
+    return model_tree(lambda x, tree, nodes: copy.tree(x, tree, nodes), parts.rng, parts.greedy, NAME)
+
+
+KIND = Kind(
+    name=NAME,
+    help="a copy of the target, rounded (--self_dtype); pays where the target is large",
+    words="rounded copy",
+    chain=chain,
+    tree=tree,
+    model=lambda parts: parts.models["copy"],
+    needs=("copy",),
+    flags=(Flag("self_dtype", arguments.text, "weight format of the target's copy; auto: the fewest bytes", "auto"),),
+    color="bright_green",
+    expected=(29.0, 30.0),
+)
