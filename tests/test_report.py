@@ -321,7 +321,10 @@ def test_what_each_level_did():
     assert middle["scoring"] == pytest.approx(0.1 * len(calls))
     assert sum(n for _, n in f["by_proposer"].values()) == sum(f["met_by_position"])
     rows = {name: value for name, value, _ in report.details(f | {"tokens": 0})}
-    assert rows["level middle"].startswith(f"{middle['tokens']} tokens in {len(calls)} calls, {middle['accepted']}/")
+    assert rows["level: middle"].startswith(f"r {middle['r']:.2f}, {middle['tokens'] / len(calls):.1f} tokens a call")
+    assert (middle["t_row"], middle["c"], middle["beta"]) == pytest.approx((0.1, 0.1, 1.0))
+    expected = (middle["drafted"] * 0.01 + len(calls) * 0.1) / middle["tokens"]  # the time of its parts, a token
+    assert middle["predicted_seconds"] == pytest.approx(expected)
 
     encoder = Encoder({token: i for i, token in enumerate([*BYTE_TO_CHAR.values(), END_OF_TEXT])}, [])
     content = document({}, encoder, ["a"], [[0]], Recorder(), recorder)
