@@ -13,7 +13,6 @@ texts, and then decodes: in all less than two minutes on two idle cores.
 """
 
 import json
-import os
 from functools import partial
 from itertools import product
 
@@ -49,7 +48,7 @@ ALPHAS = np.linspace(0, 0.99, 100)
 def read_point(path):
     """{"alpha", "c", "mean_beta", "K"} of a run, from the JSON file of main.py. Raises UserError."""
     try:
-        with open(path, encoding="utf-8") as f:
+        with files.open_to_read(path) as f:
             found = json.load(f)["figures"]
         point = {name: float(found[name]) for name in ("alpha", "c", "mean_beta")}
         return point | {"K": int(found["usual_K"])}
@@ -259,9 +258,7 @@ def main():
     o.out, o.drafters = o.out or f"{o.figure}.png", ["model"]
     if (o.figure == "theory") != bool(o.run):
         raise UserError("theory needs --run FILE, a run of main.py --json; the other figures measure by themselves")
-    files.check_writable(o.out)
-    if any(path and os.path.realpath(path) == os.path.realpath(o.out) for path in (o.run, o.json)):
-        raise UserError(f"--out {o.out} is a file of --run or --json: name another for the picture")
+    files.check_outputs([o.out, o.json], [o.run])
     if not o.out.endswith((".png", ".svg", ".pdf")):
         raise UserError(f"--out must be a .png, .svg or .pdf, not {o.out}")
     o.prompts = {domain: read_prompts(PROMPTS[domain], o.n_prompts) for domain in o.domains}

@@ -19,6 +19,7 @@ import numpy as np
 
 from benchmarks.common import take_turns
 from plumbing.errors import UserError
+from plumbing.files import replacing
 
 ROWS = (1, 2, 3, 5, 9, 17)
 CONTEXT = 64  # tokens in the cache when a pass is timed
@@ -78,8 +79,8 @@ def time_llama_cpp(folder, dtype, threads, rounds):
 
     path = os.path.join(folder, f"{dtype}.gguf")
     if not os.path.exists(path):
-        write_gguf(Path(folder), dtype, f"{path}.part")
-        os.replace(f"{path}.part", path)
+        with replacing(path) as part:
+            write_gguf(Path(folder), dtype, part)
     model = Llama(path, n_ctx=256, n_threads=threads, n_threads_batch=threads, logits_all=True, verbose=False)
 
     def feed(n):

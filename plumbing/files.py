@@ -1,20 +1,69 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and never over what the run reads."""
 
 import contextlib
 import json
 import os
+import re
+import stat
 import sys
 import tempfile
+from collections.abc import Iterable, Iterator
+from typing import BinaryIO
 
 from plumbing.errors import UserError
 from plumbing.terminal import ESCAPED
 
 ROOM = 2**20  # bytes, more than most runs need
 
+# What is open already, by the shell's doing, or never makes anybody wait. Of all else only plain files are read and
+# written: a pipe with a name waits for ever where nobody is at its other end.
+OPEN = re.compile(r"/dev/(null|stdin|stdout|stderr|fd/\d+)|/proc/self/fd/\d+")
+
+
+def open_to_read(path: str) -> BinaryIO:
+    """Opens a file; "-" is the standard input. Raises OSError."""
+    if path == "-":
+        return open(0, "rb", closefd=False)
+    check_kind(path)
+    return open(path, "rb")
+
+
+def check_kind(path):
+    """Raises OSError where opening a path, which may not exist, could wait for ever."""
+    mode = os.stat(path).st_mode if os.path.exists(path) else stat.S_IFREG
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or OPEN.fullmatch(str(path))):
+        raise OSError(22, "it is a pipe or a device, and not a file")
+
+
+def check_outputs(outputs: Iterable[str | None], inputs: Iterable[str | None] = ()) -> None:
+    """Raises UserError where one of the outputs cannot be written, is one of the inputs, or is written twice; to be
+    asked before hours of work, not after.
+
+    An input may be a folder, of which every file is read, and "-", the standard input. None is none.
+    """
+    outputs = [path for path in outputs if path]
+    read = [path for path in inputs if path]
+    read += [entry.path for folder in read if os.path.isdir(folder) for entry in os.scandir(folder)]
+    for number, path in enumerate(outputs):
+        if any(is_same(path, other) for other in outputs[:number]):
+            raise UserError(f"{path!r:.80} would be written twice: give each file a name of its own")
+        if any(is_same(path, other) for other in read):
+            raise UserError(f"{path!r:.80} is read in this run, and would be overwritten: write to another file")
+        check_writable(path)
+
+
+def is_same(path: str, other: str) -> bool:
+    """Whether two paths lead to one plain file, by whatever names; or will, where there is none yet."""
+    if not is_plain_file(path):
+        return False
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(0) if other == "-" else os.stat(other))
+    except OSError:
+        return os.path.realpath(path) == os.path.realpath(other)
+
 
 def check_writable(path: str) -> None:
-    """Raises UserError where write_text could not write to path, or the disk has no ROOM; to be asked before hours of
-    work, not after."""
+    """Raises UserError where write_text could not write to path, or the disk has no ROOM."""
     try:
         if path == "-":
             raise OSError(22, "standard output has the texts, and a file of that name is written ./-")
@@ -22,20 +71,20 @@ def check_writable(path: str) -> None:
             raise IsADirectoryError(21, "it is a folder")
         if is_printed_to(path):  # /dev/stdout, redirected: its link would be replaced, or what is printed lost
             raise OSError(22, "this run prints to it")
+        check_kind(path)
+        target = behind_links(path)
         if not is_plain_file(path):  # opening a pipe would end it for who reads
             if not os.access(path, os.W_OK):
                 raise PermissionError(13, "Permission denied")
         else:
-            target = behind_links(path)
             if os.path.exists(target):
                 with open(target, "ab"):
                     pass
             with tempfile.NamedTemporaryFile(dir=os.path.dirname(target) or ".") as f:
                 f.write(bytes(ROOM))
                 f.flush()
-            for name in (target, f"{target}.part"):
-                with contextlib.suppress(FileNotFoundError):
-                    os.stat(name)  # an error of another kind where the name is too long, or a link leads to itself
+            with contextlib.suppress(FileNotFoundError):
+                os.stat(target)  # an error of another kind where the name is too long, or a link leads to itself
     except OSError as error:
         raise UserError(f"cannot write to {path}: {error.strerror}") from None
 
@@ -48,25 +97,29 @@ def write_json(path: str, content: dict) -> None:
 
 def write_text(path: str, text: str) -> None:
     """Writes all of it or nothing: the file appears under its name when it is complete. Raises UserError."""
-    target = behind_links(path) if is_plain_file(path) else path
-    part = f"{target}.part" if is_plain_file(path) else path  # a pipe or a device is written to as it is
+    written_to = replacing(path) if is_plain_file(path) else contextlib.nullcontext(path)
     try:
         # A prompt may hold half a surrogate pair, which UTF-8 cannot say but JSON can: as an escape, \\udXXX.
-        with open(part, "w", encoding="utf-8", errors="backslashreplace") as f:
+        with written_to as part, open(part, "w", encoding="utf-8", errors="backslashreplace") as f:
             f.write(text)
-        if part != path:
-            os.replace(part, target)
     except OSError as error:
         raise UserError(f"cannot write to {path}: {error.strerror}") from None
-    finally:
-        if part != path:
-            with contextlib.suppress(OSError):
-                os.remove(part)  # it is still there only where something went wrong, or was interrupted
 
 
-def behind_links(path: str) -> str:
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike) -> Iterator[str]:
+    """A path to write to. What is there in the end takes the place of the file `path`, all at once; where something
+    goes wrong, nothing is left. No other process, and no file of the user's, has that name: its folder is new."""
+    target = behind_links(path)
+    with tempfile.TemporaryDirectory(dir=os.path.dirname(target) or ".", prefix=".", suffix=".part") as own:
+        part = os.path.join(own, os.path.basename(target))
+        yield part
+        os.replace(part, target)
+
+
+def behind_links(path: str | os.PathLike) -> str:
     """The plain file that a link leads to, which is what is written: the link stays."""
-    return os.path.realpath(path) if os.path.islink(path) else path
+    return os.path.realpath(path) if os.path.islink(path) else os.fspath(path)
 
 
 def is_plain_file(path: str) -> bool:

@@ -3,6 +3,7 @@
 import json
 
 from plumbing.errors import UserError
+from plumbing.files import open_to_read
 from plumbing.patience import notice
 
 MAX_TEXT_BYTES = 2**28  # so that no endless file, such as /dev/zero, fills the memory
@@ -13,7 +14,7 @@ def read_text(path: str, what: str) -> str:
     try:
         with (
             notice(f"waiting for the end of the {what}, which comes from {path}"),
-            open(0 if path == "-" else path, "rb", closefd=path != "-") as f,
+            open_to_read(path) as f,
         ):
             data = f.read(MAX_TEXT_BYTES + 1)
         text = data.decode("utf-8-sig")  # some editors begin a file with a mark

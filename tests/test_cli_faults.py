@@ -45,8 +45,11 @@ def folder(tmp_path, monkeypatch):
     Path("utf16.txt").write_bytes("the".encode("utf-16"))
     Path("binary.txt").write_bytes(bytes(range(256)))
     Path("long.txt").write_text("a word " * 150_000)
+    os.link("prompt.txt", "hard.txt")
+    Path("link.txt").symlink_to("prompt.txt")
     Path("dir").mkdir()
     Path("loop").symlink_to("loop")
+    os.mkfifo("pipe")
     return tmp_path
 
 
@@ -86,6 +89,7 @@ def is_one_line(line):
 # ---- Bad input -------------------------------------------------------------------------------------------------------
 
 LONG = "a" * 300
+NO_TEXTS = ("missing", "/dev/null", "latin1.txt", "utf16.txt", "binary.txt", "dir", "pipe")
 
 BAD = {
     "unknown flag": ["--bogus", "--promt x", "--k 4", "--__class__ 1", "--n 4", "--help2", "--self x", "--nodemo"],
@@ -120,11 +124,10 @@ BAD = {
     "flags that exclude each other": ["--prompt a --prompt_file b", "--quiet --verbose", "--unconditional --prompt a"],
     "prompt that is no text": ["--prompt=", "--prompt \udcff", "--prompt a\ud800", "--stop="],
     "prompt file": [
-        f"--prompt_file {name}"
-        for name in ("missing", "empty.txt", "blank.txt", "latin1.txt", "utf16.txt", "binary.txt", "dir", "loop", LONG)
+        f"--prompt_file {name}" for name in (*NO_TEXTS, "empty.txt", "blank.txt", "loop", LONG, "/dev/zero")
     ],
-    "endless or too long a prompt": ["--prompt_file /dev/zero", "--prompt_file long.txt", f"--prompt {'x' * 127}"],
-    "n-gram text": [f"--drafter ngram --ngram_text {name}" for name in ("missing", "empty.txt", "latin1.txt", "dir")],
+    "too long a prompt": ["--prompt_file long.txt", f"--prompt {'x' * 127}"],
+    "n-gram text": [f"--drafter ngram --ngram_text {name}" for name in NO_TEXTS],
     "model": [
         *(
             "--target_model_size 125M",
@@ -136,7 +139,13 @@ BAD = {
     ],
     "JSON": [
         f"--json {name}"
-        for name in ("dir", "missing/a", "prompt.txt/a", "loop", "loop/a", LONG, "a" * 252, "/proc/a", "-")
+        for name in ("dir", "missing/a", "prompt.txt/a", "loop", "loop/a", LONG, "pipe", "/proc/a", "-")
+    ],
+    "a page": [f"--html {name}" for name in ("dir", "pipe", "loop", "-")],
+    "what is read or written twice": [
+        *("--prompt_file prompt.txt --json prompt.txt", "--drafter ngram --ngram_text prompt.txt --html ./prompt.txt"),
+        *("--json a --html a", "--json a --html dir/../a", "--prompt_file prompt.txt --json hard.txt"),
+        "--prompt_file prompt.txt --json link.txt",
     ],
     "more than the context": ["--n_tokens_to_generate 117", f"--n_tokens_to_generate {10**17}", "--verify --K 99"],
 }
@@ -173,6 +182,13 @@ def test_json_has_the_prompt_option_where_it_was_continued(words, command, flags
     assert run["prompt"]["text"] == {"--prompt_file": "the thing in", "--unconditional": ""}.get(words[0], "the")
 
 
+def test_a_model_is_not_overwritten(command, flags, tiny_pair):
+    for size in ("target", "draft"):
+        path = tiny_pair / size / "hparams.json"
+        status, out, err = command(*flags, "--json", str(path))
+        assert (status, out) == (2, "") and is_one_line(err) and "would be overwritten" in err
+
+
 def test_bytes_that_are_not_utf8(flags):
     """As they come from a shell."""
     for words in ([b"--prompt", b"caf\xe9"], [b"--prompt_file", b"no\xff\nsuch file"], [b"\xff"]):
@@ -181,18 +197,26 @@ def test_bytes_that_are_not_utf8(flags):
 
 
 def test_a_pipe_that_nobody_writes_to_is_said_to_be_waited_for(tmp_path, monkeypatch, capsys):
-    if not hasattr(os, "mkfifo"):
-        pytest.skip("this system has no named pipes")
-    os.mkfifo(pipe := tmp_path / "pipe")
+    reader, writer = os.pipe()
+    pipe = f"/dev/fd/{reader}"
+    if not os.path.exists(pipe):
+        pytest.skip("this system has no names for what is open")
     said = threading.Event()
     monkeypatch.setattr(
         patience, "print", lambda *args, **options: said.set() or print(*args, **options), raising=False
     )
     monkeypatch.setattr(patience, "SECONDS", 0.05)
-    writer = threading.Thread(target=lambda: said.wait() and pipe.write_text("the end"))
-    writer.start()
-    assert texts.read_text(str(pipe), "prompt") == "the end"
-    writer.join()
+
+    def write():
+        said.wait()
+        os.write(writer, b"the end")
+        os.close(writer)
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    assert texts.read_text(pipe, "prompt") == "the end"
+    writing.join()
+    os.close(reader)
     assert f"waiting for the end of the prompt, which comes from {pipe}\n" == capsys.readouterr().err
 
 

@@ -5,6 +5,7 @@ import json
 import math
 import re
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -168,7 +169,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_keeps_the_last_checkpoint(sma
 
 def test_a_full_disk_leaves_the_checkpoint_before(small_fit, tmp_path, monkeypatch):
     def savez(path, *arrays):
-        path.write_bytes(b"half of it")
+        Path(path).write_bytes(b"half of it")
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.raises(UserError, match=r"No space left on device$"):

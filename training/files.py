@@ -1,10 +1,8 @@
 """A trained model as a folder that main.py takes."""
 
 import json
-import os
 import shutil
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 
 import jax
@@ -13,6 +11,7 @@ import numpy as np
 
 from plumbing import checksums
 from plumbing.errors import UserError
+from plumbing.files import replacing
 
 HUGGING_FACE = {"wte": "wte.weight", "wpe": "wpe.weight", "blocks": "h", "g": "weight", "w": "weight", "b": "bias"}
 
@@ -66,16 +65,13 @@ def save_tensors(path: Path, tensors: dict, metadata: dict[str, str]) -> None:
     """Writes one file of tensors, in float16, or nothing. Raises UserError."""
     from safetensors import SafetensorError
 
-    part = path.with_suffix(".part")
     try:
-        save_readable({name: np.ascontiguousarray(a, np.float16) for name, a in tensors.items()}, part, metadata)
-        check_new(path)
-        os.replace(part, path)
+        with replacing(path) as part:
+            arrays = {name: np.ascontiguousarray(a, np.float16) for name, a in tensors.items()}
+            save_readable(arrays, Path(part), metadata)
+            check_new(path)
     except (OSError, SafetensorError) as error:
         raise UserError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
-    finally:
-        with suppress(OSError):
-            part.unlink()
 
 
 def check_new(folder: Path) -> None:

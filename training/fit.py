@@ -2,9 +2,7 @@
 
 import json
 import math
-import os
 import time
-from contextlib import suppress
 from functools import cache, partial
 from zipfile import BadZipFile
 
@@ -14,6 +12,7 @@ import numpy as np
 import optax
 
 from plumbing.errors import UserError
+from plumbing.files import replacing
 
 PATIENCE = 120  # seconds after which a checkpoint is due, also where nothing is evaluated yet
 SILENCE = 10  # seconds after which a step is shown
@@ -108,16 +107,12 @@ def diverged(step, peak, checkpoint):
 
 def save_checkpoint(path, state, step, history=(), recipe=""):
     """Raises UserError where it cannot be written; what path held before is then still there."""
-    part = path.with_suffix(".part.npz")
     try:
-        np.savez(part, step, json.dumps([recipe, list(history)]), *jax.tree.leaves(state))
-        os.replace(part, path)  # so that an interruption leaves the old one whole
+        with replacing(path) as part:  # so that an interruption leaves the old one whole
+            np.savez(part, step, json.dumps([recipe, list(history)]), *jax.tree.leaves(state))
     except OSError as error:
         kept = "; the checkpoint before it is whole, and the same command goes on from there" if path.exists() else ""
         raise UserError(f"cannot write {path}: {error.strerror}{kept}") from error
-    finally:
-        with suppress(OSError):
-            part.unlink()
 
 
 def load_checkpoint(path, state, recipe="", say=print):

@@ -12,8 +12,7 @@ from tqdm import tqdm
 from encoder import Encoder, StreamDecoder
 from plumbing import arguments, checksums
 from plumbing.arguments import Flag
-from plumbing.errors import UserError
-from plumbing.files import check_writable, write_json, write_text
+from plumbing.files import check_outputs, write_json, write_text
 from plumbing.signals import LAST_WORDS
 from plumbing.terminal import SHOWN
 from speculative import drafters
@@ -83,14 +82,8 @@ def check_output(o: Any) -> Any:
     first writes. Raises UserError."""
     if not devices.writes_files():
         return o._replace(json=None, html=None)
-    written = [path for path in (o.json, o.html) if path]
-    if len({os.path.realpath(path) for path in written}) < len(written):
-        raise UserError("--json and --html would write to the same file: give each its own")
-    read = {os.path.realpath(path) for path in (o.prompt_file, o.ngram_text) if path}
-    for path in written:
-        if os.path.realpath(path) in read:
-            raise UserError(f"{path!r:.80} is read in this run, and would be overwritten: write to another file")
-        check_writable(path)
+    models = [os.path.join(o.models_dir, size) for size in (o.target_model_size, o.draft_model_size)]
+    check_outputs([o.json, o.html], [o.prompt_file, o.ngram_text, *models])
     return o
 
 

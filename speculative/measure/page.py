@@ -12,12 +12,11 @@ if __name__ == "__main__":
 import base64
 import hashlib
 import json
-import os
 import re
 from pathlib import Path
 
 from plumbing.errors import UserError
-from plumbing.files import check_writable, write_text
+from plumbing.files import check_outputs, open_to_read, write_text
 from speculative import drafters
 from speculative.measure import report
 from speculative.measure.document import SCHEMA
@@ -68,16 +67,15 @@ def main() -> None:
     parser.add_argument("run", help="what main.py --json FILE --details wrote")
     parser.add_argument("-o", "--output", required=True, help="the page, an HTML file")
     arguments = parser.parse_args()
-    if os.path.realpath(arguments.run) == os.path.realpath(arguments.output):
-        raise UserError("the page would be written over the run: give it a name of its own")
-    check_writable(arguments.output)
+    check_outputs([arguments.output], [arguments.run])
     write_text(arguments.output, read_page(arguments.run))
 
 
 def read_page(path: str) -> str:
     """The page of a file that --json wrote. Raises UserError."""
     try:
-        run = json.loads(Path(path).read_bytes())
+        with open_to_read(path) as f:
+            run = json.load(f)
         if run["schema"] != SCHEMA:
             raise UserError(f"{path} has schema {run['schema']!r:.20}, and this version reads {SCHEMA}: decode again")
         html = page(run)
