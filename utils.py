@@ -19,6 +19,7 @@ import os
 import re
 from collections.abc import Callable, Collection
 from functools import partial
+from glob import glob
 
 import numpy as np
 
@@ -66,10 +67,18 @@ def load_encoder_and_hparams(model_size: str, models_dir: str, source: str = "op
 
 def load_params(folder: str, hparams: dict, convert: Callable | None = None) -> dict:
     """The parameters of a model, in whichever form the folder holds them. Raises UserError."""
-    checksums.check(folder, [SAFETENSORS, TF_INDEX, TF_DATA], bad_file)
-    if os.path.exists(path := os.path.join(folder, SAFETENSORS)):  # the quicker of the two, should both be there
-        return load_gpt2_params_from_safetensors(path, hparams, convert)
-    return load_gpt2_params_from_tf_ckpt(os.path.join(folder, "model.ckpt"), hparams, convert)
+    names = weight_files(folder)
+    checksums.check_whole(folder)
+    checksums.check(folder, names, bad_file)
+    with checksums.compared(folder, names, bad_file):
+        if TF_INDEX in names:
+            return load_gpt2_params_from_tf_ckpt(os.path.join(folder, "model.ckpt"), hparams, convert)
+        return load_gpt2_params_from_safetensors(os.path.join(folder, *names), hparams, convert)
+
+
+def weight_files(folder: str) -> list[str]:
+    """What holds the weights: safetensors, the quicker of the two forms, should both be there."""
+    return [SAFETENSORS] if os.path.isfile(os.path.join(folder, SAFETENSORS)) else [TF_INDEX, TF_DATA]
 
 
 def model_folder(model_size: str, models_dir: str) -> str:
@@ -264,8 +273,10 @@ def check_model(model_size: str, models_dir: str) -> None:
     if missing := missing_files(folder):
         raise UserError(f"{folder} lacks {', '.join(missing)}")
     names = [*SMALL_FILES, SAFETENSORS, TF_INDEX, TF_DATA]
+    names += sorted({*checksums.noted(folder), *glob("*.safetensors", root_dir=folder)} - {*names})  # heads
     if damaged := checksums.show(folder, names, official.hashes(model_size)):
         raise bad_file(os.path.join(folder, damaged[0]), "damaged")
+    checksums.check(folder, names, bad_file)
     _, hparams = load_encoder_and_hparams(model_size, models_dir)
     load_params(folder, hparams, lambda name, array: None)
     print(f"every tensor of {folder} has its shape, and finite numbers")

@@ -5,40 +5,48 @@ it gives it its name, training notes what it saves; a folder without the note is
 official name, but not the official weights, also has "stand-in": "what it is instead".
 """
 
+import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from plumbing.errors import UserError, first_line
+from plumbing.files import write_text
 
 NAME = "checksums.json"
 STAND_IN = "stand-in"  # the one key that is not a file's name
 MOST_BYTES = 2**20  # of the note itself
 MOST_WORDS = 200  # characters that a stand-in may say of itself
+DAMAGED = f"damaged: its sha256 is not the one in {NAME}"
 MOST_SMALL = 2**24  # bytes of a file that is read whole to be checked, and of any that does not hold weights
 
 
-def describe(path: str | Path) -> dict:
-    """{"bytes": its size, "sha256": as hexadecimal digits} of a file."""
+def describe(path: str | Path, over: threading.Event | None = None) -> dict:
+    """{"bytes": its size, "sha256": as hexadecimal digits} of a file; of its beginning, if `over` is set meanwhile."""
     sha256 = hashlib.sha256()
     with open(path, "rb") as f:
-        while chunk := f.read(2**20):
+        while not (over and over.is_set()) and (chunk := f.read(2**20)):
             sha256.update(chunk)
         return {"bytes": f.tell(), "sha256": sha256.hexdigest()}
 
 
 def note(folder: str | Path, files: dict[str, dict], stand_in: str = "") -> None:
-    """Adds {name: what describe gave} to the note of a folder, or replaces it there; stand_in: what the model is."""
-    path = Path(folder) / NAME
-    part = path.with_suffix(".json.part")
-    entries = {**read_note(folder), **files}
+    """Adds {name: what describe gave} to the note of a folder, or replaces it there, and drops what has gone from the
+    folder; stand_in: what the model is."""
+    entries = {name: about for name, about in read_note(folder).items() if name == STAND_IN or is_there(folder, name)}
+    entries |= files
     if stand_in:
         entries[STAND_IN] = stand_in
     lines = [f"{json.dumps(name)}: {json.dumps(about)}" for name, about in sorted(entries.items())]
-    part.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-    part.replace(path)
+    write_text(os.path.join(folder, NAME), "{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def is_there(folder, name):
+    return os.path.isfile(os.path.join(folder, name))
 
 
 def noted(folder: str | Path) -> dict[str, dict]:
@@ -62,8 +70,12 @@ def read_note(folder: str | Path) -> dict[str, dict | str]:
         with open(path, encoding="utf-8") as f:
             return {name: checked(name, about) for name, about in json.load(f).items()}
     except (OSError, ValueError, OverflowError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        fault = f"damaged ({first_line(error)})"
-        raise UserError(f"{path}: {fault}; delete it, and the files of this model are read unchecked") from error
+        raise bad_note(folder, first_line(error)) from error
+
+
+def bad_note(folder, fault):
+    remedy = "delete it, and the files of this model are read unchecked"
+    return UserError(f"{os.path.join(folder, NAME)}: damaged ({fault}); {remedy}")
 
 
 def checked(name, about):
@@ -78,24 +90,58 @@ def checked(name, about):
 def find_fault(path: str, thorough: bool = False) -> str | None:
     """What is wrong with a file, None where nothing is: too large for what it is, or not what was noted.
 
-    Of large weights, whose sha256 takes as long as loading them, the size alone is compared, unless thorough.
+    Of large weights, whose sha256 takes long, the size alone is compared, unless thorough: compared() does the rest.
     """
     folder, name = os.path.split(path)
     n_bytes, about = os.path.getsize(path), noted(folder).get(name)
-    if n_bytes > MOST_SMALL and not name.startswith("model."):
+    is_large = n_bytes > MOST_SMALL
+    if is_large and not name.startswith("model.") and not name.endswith(".safetensors"):
         return f"has {n_bytes:,} bytes, more than {MOST_SMALL:,}"
     if about and n_bytes != about["bytes"]:
         return f"has {n_bytes:,} bytes, {NAME} says {about['bytes']:,}"
-    if about and (thorough or n_bytes <= MOST_SMALL) and describe(path) != about:
-        return f"damaged: its sha256 is not the one in {NAME}"
+    if about and (thorough or not is_large) and describe(path) != about:
+        return DAMAGED
     return None
 
 
 def check(folder: str, names: list[str], bad_file: Callable[[str, str], UserError]) -> None:
-    """Raises bad_file(path, fault) for the first of these files that is there and has a fault."""
-    for path in (os.path.join(folder, name) for name in names):
-        if os.path.isfile(path) and (fault := find_fault(path)):
+    """Raises bad_file(path, fault) for the first of these files that is there and has a fault; and UserError where
+    there is a note, but not of all of them."""
+    noted_files = noted(folder)
+    for name in names:
+        if not is_there(folder, name):
+            continue
+        if noted_files and name not in noted_files:
+            raise bad_note(folder, f"it lacks {name}")
+        path = os.path.join(folder, name)
+        if fault := find_fault(path):
             raise bad_file(path, fault)
+
+
+def check_whole(folder: str) -> None:
+    """Raises UserError where the note names what is not there: in a whole model, that is another name misspelt."""
+    for name in noted(folder):
+        if not is_there(folder, name):
+            raise bad_note(folder, f"it names {name!r:.100}, which is not there")
+
+
+@contextlib.contextmanager
+def compared(folder: str, names: list[str], bad_file: Callable[[str, str], UserError]) -> Iterator[None]:
+    """Takes the sha256 of large safetensors, beside what is done here with them, and compares it in the end: raises
+    bad_file(path, fault) where it is not what was noted. OpenAI's form has sums of its own, for each tensor."""
+    large = [name for name in names if name.endswith(".safetensors") and name in noted(folder)]
+    paths = [os.path.join(folder, name) for name in large]
+    paths = [path for path in paths if os.path.getsize(path) > MOST_SMALL]
+    over = threading.Event()
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        described = [thread.submit(describe, path, over) for path in paths]
+        try:
+            yield
+            for path, about in zip(paths, described, strict=True):
+                if about.result() != noted(folder)[os.path.basename(path)]:
+                    raise bad_file(path, DAMAGED)
+        finally:
+            over.set()
 
 
 def show(folder: str, names: list[str], known: dict[str, str]) -> list[str]:
@@ -107,8 +153,10 @@ def show(folder: str, names: list[str], known: dict[str, str]) -> list[str]:
     if what := stand_in(folder):
         print(f"{folder} is a stand-in: {what}")
         known = {}
-    for path in (os.path.join(folder, name) for name in names if os.path.isfile(os.path.join(folder, name))):
-        name = os.path.basename(path)
+    for name in names:
+        path = os.path.join(folder, name)
+        if not is_there(folder, name):
+            continue
         unknown = name not in noted(folder) and name not in known
         fault = find_fault(path, thorough=True)
         if not fault and name in known and describe(path)["sha256"] != known[name]:

@@ -1,6 +1,6 @@
 """Damaged checkpoints: each is refused in one line that names the file, or gives the very arrays that were written.
 
-A safetensors file has no checksum: there a flipped bit of a weight goes unseen, unless it makes it NaN or infinite.
+A safetensors file has no checksum of its own: there a flipped bit of a weight shows in checksums.json alone.
 """
 
 import json
@@ -9,13 +9,16 @@ import shutil
 import struct
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import utils
+from plumbing import checksums
 from plumbing.errors import UserError
+from speculative.drafters import heads
 from utils import TF_DATA, TF_INDEX
 
 
@@ -341,6 +344,111 @@ def test_a_damaged_note(note, strange):
     utils.load_encoder_hparams_and_params("strange", strange.parent)
 
 
+@pytest.fixture
+def noted(strange):
+    """The stranger's model with a note of all its files."""
+    checksums.note(strange, {name: checksums.describe(strange / name) for name in FILES})
+    return strange
+
+
+@pytest.mark.parametrize("most_small", [0, checksums.MOST_SMALL])
+def test_a_flipped_bit_of_weights_that_are_noted(most_small, noted, monkeypatch):
+    """Also where they are large, and their sha256 is taken while they are read."""
+    monkeypatch.setattr(checksums, "MOST_SMALL", most_small)
+    path = noted / "model.safetensors"
+    content = path.read_bytes()
+    for position in (len(content) // 2, len(content) - 4):
+        flip(path, content, position, 3)
+        with pytest.raises(UserError, match=checksums.DAMAGED):
+            load_weights(noted)
+    path.write_bytes(content)
+    load_weights(noted)
+
+
+def load_weights(folder):
+    """Loads the weights alone: with so small a limit, the small files would be too large."""
+    return utils.load_params(str(folder), utils.load_hparams(str(folder / "hparams.json")))
+
+
+def test_large_weights_are_compared_beside_their_packing(noted, monkeypatch):
+    """Where packing waits for the end of it, it comes: the hash is taken in a thread of its own."""
+    monkeypatch.setattr(checksums, "MOST_SMALL", 0)
+    taken = threading.Event()
+    describe = checksums.describe
+
+    def described(path, over):
+        found = describe(path, over)
+        taken.set()
+        return found
+
+    monkeypatch.setattr(checksums, "describe", described)
+    hparams = utils.load_hparams(str(noted / "hparams.json"))
+    utils.load_params(str(noted), hparams, lambda name, array: taken.wait())
+
+
+def test_what_ends_the_loading_ends_the_comparison(noted, monkeypatch):
+    """And its own error is told, not that of the sums."""
+    monkeypatch.setattr(checksums, "MOST_SMALL", 0)
+    begun = threading.Event()
+
+    def described(path, over):
+        begun.set()
+        over.wait()
+        return {}
+
+    def interrupt(name, array):
+        begun.wait()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checksums, "describe", described)
+    with pytest.raises(KeyboardInterrupt):
+        utils.load_params(str(noted), utils.load_hparams(str(noted / "hparams.json")), interrupt)
+
+
+def misspelt(files):
+    files["nodel.safetensors"] = files.pop("model.safetensors")
+
+
+def left_out(files):
+    del files["model.safetensors"]
+
+
+def of_more(files):
+    files["other"] = files["vocab.bpe"]
+
+
+@pytest.mark.parametrize("change", [misspelt, left_out, of_more])
+def test_a_note_of_other_files_is_damaged(change, noted, capsys):
+    files = json.loads((noted / "checksums.json").read_text())
+    change(files)
+    (noted / "checksums.json").write_text(json.dumps(files))
+    assert "checksums.json: damaged (it " in refusal(noted)
+    with pytest.raises(SystemExit) as end:
+        utils.main(["check", noted.name, "--models_dir", str(noted.parent)])
+    assert end.value.code == 2 and "checksums.json: damaged (it " in capsys.readouterr().err
+
+
+def test_heads_are_compared(tmp_path, capsys):
+    """And listed. Those that are not noted, where the others are, are not used."""
+    bundled = Path(utils.__file__).parent / "models" / "tiny-target"
+    folder = tmp_path / "tiny"
+    shutil.copytree(bundled, folder)
+    hparams = utils.load_hparams(str(folder / "hparams.json"))
+    heads.load_heads(str(folder), hparams)
+    utils.main(["check", "tiny", "--models_dir", str(tmp_path)])
+    assert f"ok       {folder / heads.FILE}\n" in capsys.readouterr().out
+    content = (folder / heads.FILE).read_bytes()
+    flip(folder / heads.FILE, content, len(content) // 2, 3)
+    with pytest.raises(UserError, match=f"{heads.FILE}: {checksums.DAMAGED}"):
+        heads.load_heads(str(folder), hparams)
+    (folder / heads.FILE).write_bytes(content)
+    files = json.loads((folder / "checksums.json").read_text())
+    del files[heads.FILE]
+    (folder / "checksums.json").write_text(json.dumps(files))
+    with pytest.raises(UserError, match=r"checksums.json: damaged \(it lacks heads.safetensors\)"):
+        heads.load_heads(str(folder), hparams)
+
+
 def test_flipped_bits_of_the_bundled_model(tmp_path):
     """In any file, the note included: none is passed over."""
     bundled, rng = Path(utils.__file__).parent / "models" / "tiny-draft", np.random.default_rng(0)
@@ -349,10 +457,8 @@ def test_flipped_bits_of_the_bundled_model(tmp_path):
         content = (bundled / name).read_bytes()
         for position in rng.integers(0, len(content), 40).tolist():
             flip(tmp_path / "tiny" / name, content, position, int(rng.integers(8)))
-            try:
+            with pytest.raises(UserError) as caught:
                 utils.load_encoder_hparams_and_params("tiny", tmp_path)
-                assert name == "checksums.json"  # a bit of a name, say: then that file is not noted
-            except UserError as error:
-                assert name in str(error) or "checksums.json" in str(error)
+            assert name in str(caught.value) or "checksums.json" in str(caught.value)
         (tmp_path / "tiny" / name).write_bytes(content)
     utils.load_encoder_hparams_and_params("tiny", tmp_path)

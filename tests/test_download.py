@@ -660,13 +660,14 @@ def test_a_bit_that_flips_later_is_noticed(server, folder):
     utils.load_encoder_hparams_and_params("124M", folder.parent)
 
 
-def test_large_weights_are_read_whole_on_request_alone(server, folder, monkeypatch, capsys):
+def test_large_weights_are_compared_too(server, folder, monkeypatch, capsys):
     monkeypatch.setattr(checksums, "MOST_SMALL", 2**15)
     download_gpt2_files("124M", folder, "huggingface")
     path = folder / "model.safetensors"
     content = path.read_bytes()
     path.write_bytes(content[:-8] + bytes([content[-8] ^ 1]) + content[-7:])
-    utils.load_encoder_hparams_and_params("124M", folder.parent)
+    with pytest.raises(UserError, match=f"{path}: {checksums.DAMAGED}; delete"):
+        utils.load_encoder_hparams_and_params("124M", folder.parent)
     with pytest.raises(SystemExit) as end:
         utils.main(["check", "124M", "--models_dir", str(folder.parent)])
     out, err = capsys.readouterr()

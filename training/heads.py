@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plumbing import arguments as values
+from plumbing import checksums
 from plumbing.arguments import Parser
 from plumbing.errors import UserError
 from speculative.drafters.heads import FILE, MOST_HEADS, fingerprint
@@ -171,6 +172,8 @@ def main(arguments: list[str]) -> None:
     checkpoint = path.with_suffix(".npz")
     params, history = train_heads(o, target, begin, begin_held_out, checkpoint)
     save_tensors(path, as_float16(params), {"target": fingerprint(hparams, target.params["ln_f"])})
+    if checksums.noted(folder):
+        checksums.note(folder, {FILE: checksums.describe(path)})
     checkpoint.unlink(missing_ok=True)
     _, after = history[-1]
     for what, figure in after.items():

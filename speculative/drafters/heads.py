@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from plumbing import checksums
 from plumbing.errors import UserError
 from speculative.drafters.base import Kind, Parts, Proposal, Setting
 from speculative.drafters.model import model_tree
@@ -60,7 +61,8 @@ def load_heads(folder: str, hparams: dict) -> Heads:
             f"{path} is not there: python -m training heads --target_model_size {name} makes it, or choose another "
             "--drafter"
         )
-    with open_safetensors(path) as f:
+    checksums.check(folder, [FILE], bad_file)
+    with checksums.compared(folder, [FILE], bad_file), open_safetensors(path) as f:
         if sorted(f.keys()) != ["b", "w"]:
             raise bad_file(path, "it has to hold the tensors w and b, and no other")
         shape, of_b = (list(f.get_slice(name).get_shape()) for name in ("w", "b"))
