@@ -250,9 +250,18 @@ def download_gpt2_files(model_size: str, model_dir: str, source: str = "openai",
         raise UserError(f"unknown model size {model_size!r}: {lacks}; official are {', '.join(MODEL_SIZES)}")
     if source != "huggingface":
         check_url(official.OPENAI if source == "openai" else source)
-    sizes, hashes = {TF_DATA: WEIGHT_BYTES[model_size]}, official.hashes(model_size)
+    n_bytes, hashes = WEIGHT_BYTES[model_size], official.hashes(model_size)
+    sizes = {TF_DATA: n_bytes}
+    most = {SAFETENSORS: 2 * n_bytes}  # which hold masks too, and maybe wte twice
     files = [
-        File(name, url, sizes.get(name, 0), hashes.get(name, ""), partial(check_file, name, model_size))
+        File(
+            name,
+            url,
+            size=sizes.get(name, 0),
+            most=most.get(name, checksums.MOST_SMALL),
+            sha256=hashes.get(name, ""),
+            check=partial(check_file, name, model_size),
+        )
         for name, url in official.addresses(model_size, source).items()
         if name in (names or [name])
     ]
@@ -263,7 +272,7 @@ def check_file(name, model_size, path):
     """Raises UserError if what was downloaded to path cannot be the file of that name."""
     if name == SAFETENSORS:
         open_safetensors(path)
-    if name == "hparams.json" and 4 * parameter_count(load_hparams(path)) != WEIGHT_BYTES[model_size]:
+    if name == "hparams.json" and load_hparams(path) != official.HPARAMS[model_size]:
         raise UserError(f"these are not the hparams of {model_size}")
 
 

@@ -13,8 +13,8 @@ import os
 import re
 import shutil
 import sys
+import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urljoin, urlsplit
@@ -27,10 +27,12 @@ from tqdm import tqdm
 from plumbing import checksums
 from plumbing.errors import UserError, first_line
 from plumbing.patience import VERIFYING, patience
+from plumbing.terminal import one_line
 
 TIMEOUT = (10, 30)  # seconds: until a server answers, and until the next bytes of a file arrive
+MOST_WAITING = 120  # seconds in a row in which nothing comes, pauses among them
 RETRIES, RETRIES_AT_START = 7, 2  # in a row that bring nothing new; the latter while there is no part of the file yet
-PAUSES = {"backoff_factor": 0.5, "backoff_jitter": 0.5, "backoff_max": 60, "retry_after_max": 120}  # seconds
+PAUSES = {"backoff_factor": 0.5, "backoff_jitter": 0.5, "backoff_max": 60}  # seconds
 
 
 class TryAgain(requests.RequestException):
@@ -41,6 +43,7 @@ class File(NamedTuple):
     name: str
     url: str
     size: int = 0  # bytes; 0 if not known in advance
+    most: int = checksums.MOST_SMALL  # bytes, where its size is not known
     sha256: str = ""  # "" if not known in advance
     check: Callable[[Path], object] = lambda path: None  # raises UserError if the content is wrong
 
@@ -54,12 +57,15 @@ def fetch_files(files: list[File], folder: str) -> None:
             del session.adapters["http://"]  # so that no redirect leads to http, except on the files' own server
             session.mount(urljoin(check_url(files[0].url), "/"), requests.adapters.HTTPAdapter())
             parts = {file: folder / f"{file.name}.part" for file in files if not (folder / file.name).is_file()}
+            for part in parts.values():
+                if part.is_symlink() or note_of(part).is_symlink():  # ours are none: where do these lead?
+                    discard(part)
             check_disk_space(folder, sum(max(0, file.size - size(part)) for file, part in parts.items()))
             for file, part in parts.items():
                 bar = tqdm(desc=f"{folder.name}/{file.name}", unit="B", unit_scale=True, disable=None)
                 bar.postfix = None  # what one that is not shown lacks
-                with bar, patience(partial(size, part), urlsplit(file.url).hostname, bar):
-                    fetch(session, file, part, bar)
+                with bar, patience(urlsplit(file.url).hostname, bar) as waiting, leaving_no_empty_part(part):
+                    fetch(session, file, part, bar, waiting)
             for file in files:
                 discard(folder / f"{file.name}.part")  # of which a rename leaves the note
                 if file.name not in checksums.noted(folder):  # it was there before, from elsewhere maybe
@@ -93,11 +99,22 @@ def leaving_nothing(folder, made):
                 path.rmdir()
 
 
+@contextlib.contextmanager
+def leaving_no_empty_part(part):
+    try:
+        yield
+    finally:
+        if not size(part):
+            discard(part)
+
+
 def check_url(url: str) -> str:
     """Returns url if it is https, or plain http on this machine. Raises UserError."""
-    if not re.match(r"https://[^/?#]|http://(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d+)?(/|$)", url, re.IGNORECASE):
-        raise UserError(f"{url!r:.200} is not an https address: downloads use https only")
-    return url
+    allowed = r"https://[^/?#]|http://(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d+)?(/|$)"
+    with contextlib.suppress(ValueError):  # half an IPv6 address, or a port that is no number
+        if re.match(allowed, url, re.IGNORECASE) and urlsplit(url).hostname and urlsplit(url).port != 0:
+            return url
+    raise UserError(f"{url!r:.200} is not an https address: downloads use https only")
 
 
 def check_disk_space(folder, n_bytes):
@@ -105,36 +122,56 @@ def check_disk_space(folder, n_bytes):
         raise UserError(f"the download needs {n_bytes / 1e9:.3f} GB more, {folder} has {free / 1e9:.3f} GB free")
 
 
-def fetch(session, file, part, bar):
+def fetch(session, file, part, bar, waiting):
     """Completes a .part, as long as requests bring something new, verifies it and gives it its name."""
     best, retry = size(part), urllib3.Retry(None, **PAUSES)
     while True:
         try:
-            note = receive(session, file, part, bar)
-            bar.set_postfix_str(VERIFYING)
-            about = checksums.describe(part)
-            if fault := find_fault(part, note, file, about["sha256"]):
-                discard(part)
-                raise TryAgain(f"what came is not right: {fault.replace(str(part), file.name)}")
-            checksums.note(part.parent, {file.name: about})
-            return part.replace(part.with_suffix(""))
+            return complete(session, file, part, bar, waiting)
         except (requests.RequestException, urllib3.exceptions.HTTPError, ValueError) as error:
             answer = error.response if isinstance(error, TryAgain) else None
-            while error.__cause__ or error.__context__:  # down to what went wrong first, "Connection refused" say
-                error = error.__cause__ or error.__context__
-            reason = getattr(error, "strerror", None) or first_line(error)
+            reason = reason_of(error)
         if size(part) > best:
             best, retry = size(part), urllib3.Retry(None, **PAUSES)
-        if len(retry.history) >= (RETRIES_AT_START if answer is None and not size(part) else RETRIES):
+        too_often = len(retry.history) >= (RETRIES_AT_START if answer is None and not size(part) else RETRIES)
+        retry = retry.increment()
+        pause = max(retry.get_backoff_time(), pause_asked_for(answer, retry))
+        if too_often or pause >= MOST_WAITING - waiting.seconds:
             hint = "check the network and run again, or try another --source; python main.py --demo works without"
             raise UserError(f"cannot download {file.url} ({reason}): {hint}")
         bar.set_postfix_str(f"retrying: {reason}")
-        retry = retry.increment()
-        with contextlib.suppress(urllib3.exceptions.InvalidHeader):  # a Retry-After that is no number and no date
-            retry.sleep(getattr(answer, "raw", None))
+        time.sleep(pause)
 
 
-def receive(session, file, part, bar):
+def complete(session, file, part, bar, waiting):
+    """One request, and what follows where it brings the rest of the file."""
+    note = receive(session, file, part, bar, waiting)
+    bar.set_postfix_str(VERIFYING)
+    about = checksums.describe(part)
+    fault = find_fault(part, note, file, about["sha256"])
+    waiting.since = time.monotonic()  # none of this was waiting
+    if fault:
+        discard(part)
+        raise TryAgain(f"what came is not right: {fault.replace(str(part), file.name)}")
+    checksums.note(part.parent, {file.name: about})
+    part.replace(part.with_suffix(""))
+
+
+def reason_of(error):
+    """In a line what went wrong first, "Connection refused" say."""
+    while error.__cause__ or error.__context__:
+        error = error.__cause__ or error.__context__
+    return one_line(getattr(error, "strerror", None) or first_line(error))
+
+
+def pause_asked_for(answer, retry):
+    """Seconds of a Retry-After; 0 where there is none, or one that is no number and no date."""
+    with contextlib.suppress(urllib3.exceptions.InvalidHeader, ValueError, OverflowError):
+        return (answer is not None and retry.get_retry_after(answer.raw)) or 0
+    return 0
+
+
+def receive(session, file, part, bar, waiting):
     """Appends to a .part what one request brings. Returns its note, or raises TryAgain if that is not the end of it."""
     note, have = read_note(part, file.url), size(part)
     if have == note["length"]:
@@ -142,7 +179,9 @@ def receive(session, file, part, bar):
     headers = {"Accept-Encoding": "identity"}
     if resume := 0 < have < note["length"] and note["etag"].startswith('"'):  # W/"..." promises too little
         headers |= {"Range": f"bytes={have}-", "If-Range": note["etag"]}  # if the file has changed, all of it
-    with session.get(file.url, headers=headers, stream=True, timeout=TIMEOUT) as response:
+    left = max(1, MOST_WAITING - waiting.seconds)
+    timeout = tuple(min(seconds, left) for seconds in TIMEOUT)
+    with session.get(file.url, headers=headers, stream=True, timeout=timeout) as response:
         status = response.status_code
         if status in (408, 425, 429) or status >= 500:
             raise TryAgain(f"status {status}", response=response)
@@ -162,6 +201,7 @@ def receive(session, file, part, bar):
         with open(part, "ab") as f:
             while chunk := response.raw.read1(2**20):
                 bar.update(f.write(chunk))
+                waiting.since = time.monotonic()
             f.flush()
             os.fsync(f.fileno())
     if size(part) != note["length"]:
@@ -176,21 +216,23 @@ def write_note(part, file, response):
         raise TryAgain("the server compresses the file or does not say how long it is")
     if file.size and int(length) != file.size:
         raise TryAgain(f"the server has {length} bytes, the file is {file.size}")
+    if int(length) > (file.size or file.most):
+        raise UserError(f"{file.url} has {int(length):,} bytes, more than {file.most:,}: try another --source")
     note = {"url": file.url, "length": int(length), "etag": headers.get("ETag", "")}
     note["md5"] = headers.get("Content-MD5", "")
     # Hugging Face names the hash of a large file where it redirects to the file itself.
     linked = "".join(hop.headers.get("X-Linked-ETag", "") for hop in response.history)
     note["sha256"] = linked.strip('"') if re.fullmatch('"[0-9a-f]{64}"', linked) else ""
-    Path(f"{part}.json").write_text(json.dumps(note), encoding="utf-8")
+    note_of(part).write_text(json.dumps(note), encoding="utf-8")
     return note
 
 
 def read_note(part, url):
     """The note of a .part that came from this URL; or that nothing is known."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
-        if not 0 < size(Path(f"{part}.json")) < checksums.MOST_BYTES:
+        if not 0 < size(note_of(part)) < checksums.MOST_BYTES:
             raise ValueError("no note")
-        note = json.loads(Path(f"{part}.json").read_text(encoding="utf-8"))
+        note = json.loads(note_of(part).read_text(encoding="utf-8"))
         if note["url"] == url and note.keys() >= {"length", "etag", "md5", "sha256"}:
             return note
     return {"length": -1, "etag": ""}
@@ -213,8 +255,12 @@ def find_fault(part, note, file, sha256):
         return str(error).partition("; ")[0]  # after which it says what to do
 
 
+def note_of(part):
+    return Path(f"{part}.json")
+
+
 def discard(part):
-    for path in (part, Path(f"{part}.json")):
+    for path in (part, note_of(part)):
         path.unlink(missing_ok=True)
 
 

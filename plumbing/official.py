@@ -4,6 +4,14 @@
 WEIGHT_BYTES = {"124M": 497_759_232, "355M": 1_419_292_672, "774M": 3_096_120_320, "1558M": 6_230_444_800}
 MODEL_SIZES = tuple(WEIGHT_BYTES)
 
+SAME = {"n_vocab": 50257, "n_ctx": 1024}
+HPARAMS = {
+    "124M": SAME | {"n_embd": 768, "n_head": 12, "n_layer": 12},
+    "355M": SAME | {"n_embd": 1024, "n_head": 16, "n_layer": 24},
+    "774M": SAME | {"n_embd": 1280, "n_head": 20, "n_layer": 36},
+    "1558M": SAME | {"n_embd": 1600, "n_head": 25, "n_layer": 48},
+}
+
 SMALL_FILES = ["hparams.json", "encoder.json", "vocab.bpe"]
 # OpenAI also publishes `checkpoint`, which names these two, and model.ckpt.meta, the graph: nothing here needs them.
 TF_INDEX, TF_DATA = "model.ckpt.index", "model.ckpt.data-00000-of-00001"

@@ -30,30 +30,40 @@ def notice(line: str) -> contextlib.AbstractContextManager[None]:
     return after(SECONDS, partial(print, line, file=sys.stderr, flush=True))
 
 
+class Waiting:
+    """How long nothing has come. Who receives something sets since."""
+
+    def __init__(self):
+        self.since = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.since
+
+
 @contextlib.contextmanager
-def patience(progress: Callable[[], object], host: str, bar: tqdm) -> Iterator[None]:
-    """progress() changes as long as something comes. The bar ends with what is waited for and how long already; where
-    no bar is shown, a line on standard error says it once."""
-    over = threading.Event()
+def patience(host: str, bar: tqdm) -> Iterator[Waiting]:
+    """The bar ends with what is waited for and how long already; where no bar is shown, a line on standard error says
+    it once."""
+    over, waiting = threading.Event(), Waiting()
 
     def watch():
-        seen, since, said = progress(), time.monotonic(), False
+        said = False
         while not over.wait(min(1, SECONDS)):
-            if bar.postfix == VERIFYING or progress() != seen:
-                seen, since = progress(), time.monotonic()
-            elif (seconds := time.monotonic() - since) >= SECONDS:
-                reason = (bar.postfix or "no answer").partition(";")[0]
-                line = f"{reason}; waiting for {host} for {seconds:.0f} s, Ctrl-C ends it"
-                if not bar.disable:
-                    bar.set_postfix_str(line)
-                elif not said:
-                    print(line, file=sys.stderr, flush=True)
-                said = True
+            if bar.postfix == VERIFYING or waiting.seconds < SECONDS:
+                continue
+            reason = (bar.postfix or "no answer").partition(";")[0]
+            line = f"{reason}; waiting for {host} for {waiting.seconds:.0f} s, Ctrl-C ends it"
+            if not bar.disable:
+                bar.set_postfix_str(line)
+            elif not said:
+                print(line, file=sys.stderr, flush=True)
+            said = True
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     try:
-        yield
+        yield waiting
     finally:
         over.set()
         watcher.join()

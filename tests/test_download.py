@@ -120,6 +120,7 @@ def official(tiny_files, monkeypatch):
     """Makes the tiny model the official 124M, and returns its files under OpenAI's and Hugging Face's addresses."""
     monkeypatch.setattr(utils, "WEIGHT_BYTES", {"124M": len(tiny_files[TF_DATA])})
     monkeypatch.setattr(utils, "MODEL_SIZES", ("124M",))
+    monkeypatch.setattr(official_files, "HPARAMS", {"124M": json.loads(tiny_files["hparams.json"])})
     monkeypatch.setattr(
         official_files, "SHA256", {name: sha256(tiny_files[name]) for name in ("encoder.json", "vocab.bpe")}
     )
@@ -136,7 +137,7 @@ def official(tiny_files, monkeypatch):
     return files | {f"{HUB}/{name}": content for name, content in hub.items()}
 
 
-PAUSES = {"backoff_factor": 0.001, "backoff_jitter": 0, "backoff_max": 0.01, "retry_after_max": 5}
+PAUSES = {"backoff_factor": 0.001, "backoff_jitter": 0, "backoff_max": 0.01}
 
 
 @pytest.fixture
@@ -277,10 +278,116 @@ def test_retry_after_is_honoured(form, server, folder, monkeypatch):
     pauses = []
     monkeypatch.setattr("time.sleep", pauses.append)
     value = "4" if form == "seconds" else formatdate(time.time() + 4, usegmt=True)
-    server.faults[DATA] = [("status", (503, {"Retry-After": value})), ("status", (429, {"Retry-After": "86400"}))]
+    server.faults[DATA] = [("status", (503, {"Retry-After": value}))]
     download_gpt2_files("124M", folder)
     assert is_complete(folder, server)
-    assert len(pauses) == 2 and 2 < pauses[0] <= 4 and pauses[1] == PAUSES["retry_after_max"]
+    assert len(pauses) == 1 and 2 < pauses[0] <= 4
+
+
+FAR = ["86400", "999999999", "9" * 5000, "Fri, 31 Dec 2099 23:59:59 GMT"]
+
+
+@pytest.mark.parametrize("value", FAR, ids=lambda value: value[:20])
+def test_who_asks_for_more_than_two_minutes_is_left_at_once(value, server, folder, monkeypatch):
+    pauses = []
+    monkeypatch.setattr("time.sleep", pauses.append)
+    server.faults[DATA] = [("status", (429, {"Retry-After": value}))] * 50
+    assert "status 429" in failure(folder)
+    assert sum(pauses) <= fetch.MOST_WAITING
+
+
+@pytest.mark.parametrize("value", ["nan", "-1", "garbage", "Mon, 99 Foo 9999", "0"])
+def test_a_retry_after_that_says_nothing_is_a_pause_as_any_other(value, server, folder, monkeypatch):
+    pauses = []
+    monkeypatch.setattr("time.sleep", pauses.append)
+    monkeypatch.setattr(fetch, "PAUSES", {"backoff_factor": 1, "backoff_max": 20})
+    server.faults[DATA] = [("status", (503, {"Retry-After": value}))] * 100
+    failure(folder)
+    assert pauses == [0, 2, 4, 8, 16, 20, 20]
+
+
+@pytest.mark.parametrize("at", [0, 70_000])
+def test_two_minutes_of_waiting_in_all(at, server, folder, monkeypatch):
+    """Of stalls and of the pauses between them, once nothing comes any more; and nothing is left where nothing came."""
+    now = [0.0]
+    waited = []
+
+    class Clock:
+        @staticmethod
+        def monotonic():
+            return now[0]
+
+        @staticmethod
+        def sleep(seconds):
+            now[0] += seconds
+
+    def stall(session, file, part, bar, waiting):
+        if not waited and at:
+            part.write_bytes(bytes(at))
+            fetch.note_of(part).write_text("{}")
+        waited.append(now[0])
+        now[0] += 30
+        raise fetch.TryAgain("Read timed out")
+
+    monkeypatch.setattr(fetch, "time", Clock)
+    monkeypatch.setattr(patience, "time", Clock)
+    monkeypatch.setattr(fetch, "receive", stall)
+    monkeypatch.setattr(fetch, "PAUSES", {"backoff_factor": 0.5, "backoff_max": 60})
+    assert "Read timed out" in failure(folder)
+    assert 60 < now[0] <= fetch.MOST_WAITING + 30 and len(waited) >= 3
+    assert folder.exists() == bool(at)
+
+
+def test_a_stall_leaves_nothing(server, folder, monkeypatch):
+    monkeypatch.setattr(fetch, "TIMEOUT", (5, 0.05))
+    server.faults["/models/124M/hparams.json"] = [("stall", 0)] * 50
+    assert "timed out" in failure(folder)
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("name", ["hparams.json", "encoder.json"])
+def test_a_small_file_that_is_large_is_not_fetched(name, server, folder):
+    """Its length is known before its first byte, and it is asked for once."""
+    path = f"/models/124M/{name}"
+    server.faults[path] = [("headers", {"Content-Length": "2000000000"})] * 50
+    assert "2,000,000,000 bytes, more than 16,777,216" in failure(folder)
+    assert len(server.faults[path]) == 49 and not list(folder.glob(f"{name}*"))
+
+
+def test_safetensors_have_a_bound_too(server, folder):
+    server.faults[f"{HUB}/model.safetensors"] = [("headers", {"Content-Length": str(10**12)})] * 50
+    assert "1,000,000,000,000 bytes, more than" in failure(folder, "huggingface")
+
+
+def test_what_a_server_says_is_not_obeyed_by_a_terminal(folder, capsys):
+    """Its status line is quoted while it is asked again, and in the end."""
+
+    def answer():
+        while True:
+            connection, _ = listener.accept()
+            connection.recv(10_000)
+            connection.sendall("HTTP/1.1 \033[2J\u202e\u009b31m OK\r\n\r\n".encode())
+            connection.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=answer, daemon=True).start()
+        port = listener.getsockname()[1]
+        models_dir = str(folder.parent)
+        with pytest.raises(SystemExit) as end:
+            utils.main(["download", "124M", "--models_dir", models_dir, "--source", f"http://127.0.0.1:{port}"])
+    out, err = capsys.readouterr()
+    assert (end.value.code, out) == (2, "") and "\\x1b[2J" in err
+    assert all(char.isprintable() for char in err.replace("\n", ""))
+
+
+@pytest.mark.parametrize("suffix", ["part", "part.json"])
+def test_a_link_in_place_of_a_part_is_not_followed(suffix, server, folder, tmp_path):
+    """A folder from elsewhere may hold one, to any file of the user's."""
+    (tmp_path / "mine").write_text("mine")
+    folder.mkdir()
+    (folder / f"{TF_DATA}.{suffix}").symlink_to(tmp_path / "mine")
+    download_gpt2_files("124M", folder)
+    assert (tmp_path / "mine").read_text() == "mine" and is_complete(folder, server)
 
 
 def test_pauses_grow_and_differ(server, folder, monkeypatch):
@@ -290,8 +397,8 @@ def test_pauses_grow_and_differ(server, folder, monkeypatch):
     server.faults[DATA] = [("status", (503, {}))] * 100
     assert "status 503" in failure(folder)
     assert len(data_requests(server)) == 1 + fetch.RETRIES
-    assert all(low <= pause <= low + 1 for pause, low in zip(pauses, [2, 4, 8, 16, 20, 20], strict=True))
-    assert len(set(pauses[:4])) == 4 and all(pause % 1 for pause in pauses[:4])  # jitter
+    assert all(low <= pause <= low + 1 for pause, low in zip(pauses, [0, 2, 4, 8, 16, 20, 20], strict=True))
+    assert len(set(pauses[1:5])) == 4 and all(pause % 1 for pause in pauses[1:5])  # jitter
 
 
 # ---- Answers that are not the file -----------------------------------------------------------------------------------
@@ -448,7 +555,7 @@ def test_addresses_that_may_be_asked(url):
     "url",
     [
         "http://a.b/c", "http://127.0.0.1.evil.com/", "http://localhost@evil.com/", "http://localhost:8@evil.com/", "x",
-        "https://", "https:///x", "https://?x", "file:///x", "",
+        "https://", "https:///x", "https://?x", "file:///x", "", "https://[", "https://[::1", "https://a:b/", "https://:1/",
     ],
 )  # fmt: skip
 def test_addresses_that_may_not(url):
@@ -463,6 +570,8 @@ def test_a_size_that_the_source_lacks_fails_at_the_first_small_file(server, fold
 
 def test_hparams_of_another_model(server, folder, tiny_hparams):
     server.files["/models/124M/hparams.json"] = json.dumps(tiny_hparams | {"n_layer": 3}).encode()
+    assert "not the hparams of 124M" in failure(folder)
+    server.files["/models/124M/hparams.json"] = json.dumps(tiny_hparams | {"n_head": 1}).encode()  # as many parameters
     assert "not the hparams of 124M" in failure(folder)
     assert all(path.endswith("hparams.json") for path, _ in server.requests)
 
@@ -584,7 +693,8 @@ def test_a_disk_that_fills_up(where, server, folder, monkeypatch):
         patch.setattr(fetch, "open", lambda path, mode: (FullDisk if mode == "ab" else open)(path, mode), raising=False)
         line = failure(folder)
     assert "No space left" in line and "run again to go on" in line
-    assert (folder / f"{TF_DATA}.part").stat().st_size == room
+    part = folder / f"{TF_DATA}.part"
+    assert (part.stat().st_size if part.exists() else 0) == room
     download_gpt2_files("124M", folder)
     assert data_requests(server) == [None, f"bytes={room}-" if room else None]
     assert is_complete(folder, server)
@@ -735,8 +845,9 @@ def test_what_is_waited_for_is_said(fault, server, folder, monkeypatch, capsys):
 # ---- Several processes -----------------------------------------------------------------------------------------------
 
 SCRIPT = """
-import json, sys
+import json, signal, sys
 from plumbing import fetch
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs ignore
 fetch.PAUSES = {"backoff_factor": 0.01}
 files, folder = json.loads(sys.argv[1]), sys.argv[2]
 fetch.fetch_files([fetch.File(*file) for file in files], folder)

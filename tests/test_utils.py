@@ -10,6 +10,7 @@ import pytest
 from conftest import hugging_face_name, write_safetensors, write_tf
 
 import utils
+from plumbing import official
 from plumbing.errors import UserError
 from utils import checkpoint_shapes, load_encoder_hparams_and_params, load_hparams
 
@@ -131,13 +132,9 @@ def test_official_data_cut_short_is_refused(shared):
     assert f"{folder / utils.TF_DATA}: tensor wte cannot be used" in line
 
 
-@pytest.mark.parametrize(
-    ("size", "n_layer", "n_embd", "n_head"),
-    [("124M", 12, 768, 12), ("355M", 24, 1024, 16), ("774M", 36, 1280, 20), ("1558M", 48, 1600, 25)],
-)
-def test_official_sizes(size, n_layer, n_embd, n_head):
-    hparams = {"n_vocab": 50257, "n_ctx": 1024, "n_embd": n_embd, "n_head": n_head, "n_layer": n_layer}
-    assert 4 * utils.parameter_count(hparams) == utils.WEIGHT_BYTES[size]
+@pytest.mark.parametrize("size", utils.MODEL_SIZES)
+def test_official_sizes(size):
+    assert 4 * utils.parameter_count(official.HPARAMS[size]) == utils.WEIGHT_BYTES[size]
 
 
 @pytest.mark.parametrize(
