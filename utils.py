@@ -19,14 +19,13 @@ import os
 import re
 from collections.abc import Callable, Collection
 from functools import partial
-from glob import glob
 
 import numpy as np
 
 from encoder import Encoder, get_encoder
 from plumbing import checksums, official
 from plumbing.errors import UserError, first_line
-from plumbing.official import MODEL_SIZES, SAFETENSORS, SMALL_FILES, TF_DATA, TF_INDEX, WEIGHT_BYTES
+from plumbing.official import MODEL_SIZES, SAFETENSORS, SMALL_FILES, TF_DATA, TF_INDEX
 
 MOST_HEADER = 2**23  # bytes of a safetensors header, which is a hundred times the official ones'
 
@@ -67,18 +66,14 @@ def load_encoder_and_hparams(model_size: str, models_dir: str, source: str = "op
 
 def load_params(folder: str, hparams: dict, convert: Callable | None = None) -> dict:
     """The parameters of a model, in whichever form the folder holds them. Raises UserError."""
-    names = weight_files(folder)
+    of_safetensors = os.path.isfile(os.path.join(folder, SAFETENSORS))  # the quicker of the two, should both be there
+    names = [SAFETENSORS] if of_safetensors else [TF_INDEX, TF_DATA]
     checksums.check_whole(folder)
     checksums.check(folder, names, bad_file)
     with checksums.compared(folder, names, bad_file):
-        if TF_INDEX in names:
-            return load_gpt2_params_from_tf_ckpt(os.path.join(folder, "model.ckpt"), hparams, convert)
-        return load_gpt2_params_from_safetensors(os.path.join(folder, *names), hparams, convert)
-
-
-def weight_files(folder: str) -> list[str]:
-    """What holds the weights: safetensors, the quicker of the two forms, should both be there."""
-    return [SAFETENSORS] if os.path.isfile(os.path.join(folder, SAFETENSORS)) else [TF_INDEX, TF_DATA]
+        if of_safetensors:
+            return load_gpt2_params_from_safetensors(os.path.join(folder, *names), hparams, convert)
+        return load_gpt2_params_from_tf_ckpt(os.path.join(folder, "model.ckpt"), hparams, convert)
 
 
 def model_folder(model_size: str, models_dir: str) -> str:
@@ -250,18 +245,9 @@ def download_gpt2_files(model_size: str, model_dir: str, source: str = "openai",
         raise UserError(f"unknown model size {model_size!r}: {lacks}; official are {', '.join(MODEL_SIZES)}")
     if source != "huggingface":
         check_url(official.OPENAI if source == "openai" else source)
-    n_bytes, hashes = WEIGHT_BYTES[model_size], official.hashes(model_size)
-    sizes = {TF_DATA: n_bytes}
-    most = {SAFETENSORS: 2 * n_bytes}  # which hold masks too, and maybe wte twice
+    known = official.known(model_size)
     files = [
-        File(
-            name,
-            url,
-            size=sizes.get(name, 0),
-            most=most.get(name, checksums.MOST_SMALL),
-            sha256=hashes.get(name, ""),
-            check=partial(check_file, name, model_size),
-        )
+        File(name, url, check=partial(check_file, name, model_size), **known.get(name, {}))
         for name, url in official.addresses(model_size, source).items()
         if name in (names or [name])
     ]
@@ -282,10 +268,8 @@ def check_model(model_size: str, models_dir: str) -> None:
     if missing := missing_files(folder):
         raise UserError(f"{folder} lacks {', '.join(missing)}")
     names = [*SMALL_FILES, SAFETENSORS, TF_INDEX, TF_DATA]
-    names += sorted({*checksums.noted(folder), *glob("*.safetensors", root_dir=folder)} - {*names})  # heads
     if damaged := checksums.show(folder, names, official.hashes(model_size)):
         raise bad_file(os.path.join(folder, damaged[0]), "damaged")
-    checksums.check(folder, names, bad_file)
     _, hparams = load_encoder_and_hparams(model_size, models_dir)
     load_params(folder, hparams, lambda name, array: None)
     print(f"every tensor of {folder} has its shape, and finite numbers")

@@ -147,18 +147,21 @@ def compared(folder: str, names: list[str], bad_file: Callable[[str, str], UserE
 def show(folder: str, names: list[str], known: dict[str, str]) -> list[str]:
     """Prints what each file that is there turns out to be -> the names of those that are damaged.
 
-    known: {name: sha256} of official files that may not be noted; a stand-in's are not these.
+    Shows what else is noted too, and other safetensors, heads for example. known: {name: sha256} of official files that
+    may not be noted; a stand-in's are not these.
     """
+    files = noted(folder)
+    others = {*files, *(path.name for path in Path(folder).glob("*.safetensors"))} - {*names}
     damaged = []
     if what := stand_in(folder):
         print(f"{folder} is a stand-in: {what}")
         known = {}
-    for name in names:
+    for name in [*names, *sorted(others)]:
         path = os.path.join(folder, name)
         if not is_there(folder, name):
             continue
-        unknown = name not in noted(folder) and name not in known
-        fault = find_fault(path, thorough=True)
+        unknown = name not in files and name not in known
+        fault = f"{NAME} lacks it" if files and unknown else find_fault(path, thorough=True)
         if not fault and name in known and describe(path)["sha256"] != known[name]:
             fault = "not the official file"
         print(f"{'DAMAGED' if fault else 'unknown' if unknown else 'ok':8} {path}{f': {fault}' if fault else ''}")

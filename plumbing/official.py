@@ -36,6 +36,16 @@ def hashes(model_size: str) -> dict[str, str]:
     return {name.removeprefix(f"{model_size}/"): sha256 for name, sha256 in known.items()}
 
 
+def known(model_size: str) -> dict[str, dict]:
+    """{name: the size or the most bytes that it may have, and the sha256, where they are known} of an official model's
+    files, as a fetch.File has them."""
+    n_bytes = WEIGHT_BYTES[model_size]
+    found = {name: {"sha256": sha256} for name, sha256 in hashes(model_size).items()}
+    found[TF_DATA] = found.get(TF_DATA, {}) | {"size": n_bytes}
+    found[SAFETENSORS] = {"most": 2 * n_bytes}  # they may hold masks too, and wte twice
+    return found
+
+
 def addresses(model_size: str, source: str) -> dict[str, str]:
     """{name: URL} of all files of an official model. source is "openai", "huggingface" or the URL of a mirror."""
     if source == "huggingface":

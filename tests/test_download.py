@@ -118,7 +118,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def official(tiny_files, monkeypatch):
     """Makes the tiny model the official 124M, and returns its files under OpenAI's and Hugging Face's addresses."""
-    monkeypatch.setattr(utils, "WEIGHT_BYTES", {"124M": len(tiny_files[TF_DATA])})
+    monkeypatch.setattr(official_files, "WEIGHT_BYTES", {"124M": len(tiny_files[TF_DATA])})
     monkeypatch.setattr(utils, "MODEL_SIZES", ("124M",))
     monkeypatch.setattr(official_files, "HPARAMS", {"124M": json.loads(tiny_files["hparams.json"])})
     monkeypatch.setattr(

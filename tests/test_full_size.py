@@ -18,10 +18,11 @@ from encoder import END_OF_TEXT, get_encoder
 from gpt2 import gpt2
 from plumbing import checksums
 from plumbing.errors import UserError
+from plumbing.official import WEIGHT_BYTES
 from speculative.drafters.heads import check_heads, head_model, load_heads
 from speculative.engines.models import create_model_fn
 from speculative.filters import GREEDY, to_distribution
-from utils import WEIGHT_BYTES, checkpoint_shapes, load_encoder_hparams_and_params, load_params, parameter_count
+from utils import checkpoint_shapes, load_encoder_hparams_and_params, load_params, parameter_count
 
 MODELS = Path(__file__).parents[1] / "models"
 

@@ -121,7 +121,7 @@ def test_official_index_holds_what_hparams_say(shared):
     assert stored == expected
     bias = reader.get_tensor("model/h0/attn/c_attn/b")
     assert bias[:2].tolist() == np.array([0.48033914, -0.5254326], np.float32).tolist()
-    assert utils.WEIGHT_BYTES["124M"] == 4 * utils.parameter_count(hparams)
+    assert official.WEIGHT_BYTES["124M"] == 4 * utils.parameter_count(hparams)
 
 
 def test_official_data_cut_short_is_refused(shared):
@@ -134,7 +134,7 @@ def test_official_data_cut_short_is_refused(shared):
 
 @pytest.mark.parametrize("size", utils.MODEL_SIZES)
 def test_official_sizes(size):
-    assert 4 * utils.parameter_count(official.HPARAMS[size]) == utils.WEIGHT_BYTES[size]
+    assert 4 * utils.parameter_count(official.HPARAMS[size]) == official.WEIGHT_BYTES[size]
 
 
 @pytest.mark.parametrize(
