@@ -25,6 +25,7 @@ class Flag(NamedTuple):
     only_engine: str = ""  # the engine that it is for, where another one cannot, and `why`
     why: str = ""
     in_vain: Callable[[Any], str] = lambda o: ""  # options -> why it would be ignored with these, "" where it is not
+    live: bool = False  # whether it can change while the models stay loaded
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

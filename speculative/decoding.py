@@ -188,6 +188,7 @@ FLAGS = (
         "below 1, more drafts are accepted, and the output is not the target's",
         default=1.0,
         excludes=("typical",),
+        live=True,
     ),
     Flag(
         "typical",
@@ -195,5 +196,6 @@ FLAGS = (
         "Medusa's typical acceptance with this ε; the output is not the target's",
         only_engine="numpy",
         why="JAX's loop has --lenience",
+        live=True,
     ),
 )

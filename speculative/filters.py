@@ -81,11 +81,14 @@ def nucleus_edge(p: np.ndarray, top_p: float) -> np.ndarray:  # [n, n_vocab] -> 
 
 
 FLAGS = (
-    Flag("top_k", arguments.integer(1), "keep the k likeliest tokens"),
-    Flag("top_p", arguments.share, "nucleus: keep the fewest tokens whose probabilities sum to at least this"),
+    Flag("top_k", arguments.integer(1), "keep the k likeliest tokens", live=True),
+    Flag(
+        "top_p", arguments.share, "nucleus: keep the fewest tokens whose probabilities sum to at least this", live=True
+    ),
     Flag(
         "draft_temperature",
         arguments.temperature,
         "temperature of the draft model alone; the output stays lossless",
+        live=True,
     ),
 )

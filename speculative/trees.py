@@ -186,5 +186,6 @@ FLAGS = (
         excludes=("K",),
         only_engine="numpy",
         why="JAX's loop drafts chains",
+        live=True,
     ),
 )

@@ -20,13 +20,18 @@ def test_the_loop_is_the_one_that_runs():
     assert PYTHON[0] == textwrap.dedent("    while n < T:\n        # Step 1" + loop)
 
 
-def test_the_snippet_decodes_what_the_target_alone_decodes(monkeypatch, capsys):
-    monkeypatch.chdir(ROOT)
+def test_the_snippet_decodes_what_the_target_alone_decodes(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").symlink_to(ROOT / "models")
     names = {}
     exec(PYTHON[1], names)
-    pair = names["pair"]
-    steps = autoregressive_sampling(names["x"], pair.target, 20, np.random.default_rng(0))
-    assert capsys.readouterr().out == pair.encoder.decode([token for step in steps for token in step.tokens])
+    pair = names["pair"].loaded
+    prompt = names["run"].document["prompt"]
+    steps = autoregressive_sampling(prompt["tokens"], pair.target, 40, np.random.default_rng(0))
+    text = pair.encoder.decode([token for step in steps for token in step.tokens])
+    assert names["run"].text == text
+    assert capsys.readouterr().out.startswith(text)
+    assert prompt["text"] in (tmp_path / "run.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("number", range(len(re.findall(r"^\| .*\]\([\w/.]+\) \| \d", README, re.MULTILINE))))

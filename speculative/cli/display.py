@@ -3,7 +3,6 @@
 import os
 import sys
 import textwrap
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -41,17 +40,24 @@ FLAGS = (
         "only the blog's lines",
         False,
         excludes=("verbose", "color", "verify"),
+        live=True,
     ),
     Flag(
-        "verbose", arguments.switch, "every iteration, and every figure with its formula", False, excludes=("verify",)
+        "verbose",
+        arguments.switch,
+        "every iteration, and every figure with its formula",
+        False,
+        excludes=("verify",),
+        live=True,
     ),
-    Flag("stream", arguments.switch, "the text as it is decoded", False, excludes=("verify",)),
+    Flag("stream", arguments.switch, "the text as it is decoded", False, excludes=("verify",), live=True),
     Flag(
         "color",
         arguments.switch,
         "tokens by origin: accepted (and whose), resampled, bonus, autoregressive",
         False,
         excludes=("verify",),
+        live=True,
     ),
     Flag("json", arguments.path, "write the run to this file, as JSON", excludes=("verify",)),
     Flag(
@@ -156,9 +162,13 @@ class Display:
         sys.stdout.flush()
 
 
-def run_batch_fn(title: str, decode_fn: Callable, o: Any, pair: Pair, prompts: list[str], input_ids: list) -> Recorder:
-    """main.run_sampling_fn for prompts that are decoded together: decode_fn yields, for each call of the target, the
-    Rows of the prompts that it served."""
+def run_batch_fn(title: str, name: str, texts: Any, prompts: list[str]) -> Recorder:
+    """main.run_sampling_fn for prompts that are decoded together: the decoder of texts.loaded yields, for each call of
+    the target, the Rows of the prompts that it served."""
+    o = texts.o
+    pair = texts.loaded
+    decode_fn = getattr(pair, name)
+    input_ids = [encode(pair.encoder, prompt) for prompt in prompts]
     pair.forget()
     recorder = Recorder(pair.lenience)
     with Display(title, o, pair.encoder, len(prompts)) as display:
@@ -195,11 +205,9 @@ def show_report(o: Any, pair: Pair, prompts: list[str], runs: list[Recorder]) ->
     prompts: one, or with --batch several. runs: the autoregressive and the speculative one.
     """
     input_ids = [encode(pair.encoder, prompt) for prompt in prompts]
-    sizes = [o.target_model_size, *([o.draft_model_size] if "draft" in pair.models else [])]
-    stand_ins = {size: checksums.stand_in(os.path.join(o.models_dir, size)) for size in sizes}
-    stand_ins = {size: what for size, what in stand_ins.items() if what}
+    found = stand_ins(o, pair)
     if o.json or o.html:
-        run = document(o._asdict(), pair.encoder, prompts, input_ids, *runs, stand_ins)
+        run = document(o._asdict(), pair.encoder, prompts, input_ids, *runs, found)
     if o.json:
         write_json(o.json, run)
     if o.html:
@@ -214,10 +222,17 @@ def show_report(o: Any, pair: Pair, prompts: list[str], runs: list[Recorder]) ->
         show([("\n", None), *legend, ("\n", None)], o.color)
     f = figures(*runs)
     print()
-    for line in [*report.summary(f), *notes(o, stand_ins), *differences(o, pair, input_ids, runs)]:
+    for line in [*report.summary(f), *notes(o, found), *differences(o, pair, input_ids, runs)]:
         print(textwrap.fill(line, COLUMNS))
     if o.verbose:
         show_details(o, pair, f, runs[1])
+
+
+def stand_ins(o: Any, pair: Pair) -> dict[str, str]:
+    """{model with an official name, but not the official weights: what it is instead}"""
+    sizes = [o.target_model_size, *([o.draft_model_size] if "draft" in pair.models else [])]
+    found = {size: checksums.stand_in(os.path.join(o.models_dir, size)) for size in sizes}
+    return {size: what for size, what in found.items() if what}
 
 
 def differences(o: Any, pair: Pair, input_ids: list, runs: list[Recorder]) -> list[str]:

@@ -21,13 +21,18 @@ from speculative.cli import devices, display, load, prompts
 # The blog's, whose defaults stand in main's signature.
 BLOG = (
     Flag("prompt", arguments.text, "the text to continue"),
-    Flag("n_tokens_to_generate", arguments.integer(1), "how many tokens to add to it (N)"),
+    Flag("n_tokens_to_generate", arguments.integer(1), "how many tokens to add to it (N)", live=True),
     Flag("draft_model_size", arguments.folder_name, "draft model: 124M, 355M, 774M, 1558M or a folder of models_dir"),
     Flag("target_model_size", arguments.folder_name, "target model, likewise"),
     Flag("models_dir", arguments.path, "where the models are; official ones that are missing are downloaded"),
-    Flag("K", decoding.K, "lookahead: how many tokens are drafted at a time; auto: by measured acceptance and cost"),
-    Flag("temperature", arguments.temperature, "0 is greedy; 1 is the target's own distribution"),
-    Flag("seed", arguments.integer(0), "random seed, the same for both decoders"),
+    Flag(
+        "K",
+        decoding.K,
+        "lookahead: how many tokens are drafted at a time; auto: by measured acceptance and cost",
+        live=True,
+    ),
+    Flag("temperature", arguments.temperature, "0 is greedy; 1 is the target's own distribution", live=True),
+    Flag("seed", arguments.integer(0), "random seed, the same for both decoders", live=True),
 )
 
 # What --demo stands for: the bundled pair, and a prompt of the kind that it was trained on, to the end of a sentence.
@@ -88,6 +93,12 @@ def parse_options(main: Callable, **given) -> Any:
     return o
 
 
+def choose_options(main: Callable, **given) -> Any:
+    """parse_options, with the engine chosen and asked whether it can do what was asked for. Raises UserError."""
+    o = parse_options(main, **given)
+    return check_engine(o._replace(engine=devices.choose_engine(o.engine)))
+
+
 def blogs_defaults(main: Callable) -> dict[str, Any]:
     parameters = inspect.signature(main).parameters
     return {flag.name: parameters[flag.name].default for flag in BLOG if flag.name in parameters}
@@ -95,7 +106,8 @@ def blogs_defaults(main: Callable) -> dict[str, Any]:
 
 def parse_one(flag: Flag, value: Any) -> Any:
     try:
-        return flag.parse(str(value))
+        typed = ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+        return flag.parse(typed)
     except ValueError as must_be:
         raise UserError(f"--{flag.name} must be {must_be}, not {str(value)!r:.80}") from None
 

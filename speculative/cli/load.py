@@ -5,8 +5,9 @@ are reported before gigabytes are downloaded and read.
 """
 
 import inspect
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from encoder import Encoder
@@ -97,12 +98,14 @@ def load_pair(
     verify: bool = False,
     self_dtype: str = "auto",
     drafter_options: dict[str, Any] | None = None,
+    loaded: Mapping[str, Any] = MappingProxyType({}),
 ) -> Pair:
     """Loads two models, or one where the drafter needs no other. Official ones that are missing are downloaded.
 
     Most arguments are main.py's flags of the same name. prompts, n_tokens_to_generate and verify: what is going to be
     decoded, if that is known, so that what does not fit is told first. drafter_options: of the drafters' own flags.
-    Of several drafters the first is the pair's, and it has what the others need. Raises UserError.
+    Of several drafters the first is the pair's, and it has what the others need. loaded: models of a Pair of the same
+    sizes and formats, which are not loaded again. Raises UserError.
     """
     names = [drafter] if isinstance(drafter, str) else list(drafter)
     kinds = drafters.kinds_of(*names)
@@ -120,16 +123,17 @@ def load_pair(
         check_vocabularies(target.model_size, target.encoder, draft.model_size, draft.encoder)
     encoder = wanted[0].encoder
     longest = max([len(encode(encoder, prompt)) for prompt in prompts], default=1)
-    check_length(wanted, longest, n_tokens_to_generate)
+    check_length(n_ctx(wanted), longest, n_tokens_to_generate)
     if verify:
         check_verify(wanted, K)
-    if tree is not None:
+    if tree is not None and prompts:
         check_tree(names[0], tree, longest, n_tokens_to_generate, n_ctx(wanted))
     if engine == "jax":
         for one in wanted:
             formats.on_jax(one.dtype)
-    check_memory(wanted, engine, mesh, batch // data_parallel * (longest + n_tokens_to_generate) if batch > 1 else None)
-    check_disk(models_dir, {one.model_size for one in wanted})
+    new = [one for one in wanted if one.need not in loaded]
+    check_memory(new, engine, mesh, batch // data_parallel * (longest + n_tokens_to_generate) if batch > 1 else None)
+    check_disk(models_dir, {one.model_size for one in new})
     folders = {one.need: complete_folder(one.model_size, models_dir, source) for one in wanted}
     setting = Setting(folders["target"], wanted[0].hparams, encoder, drafter_options or {})
     prepared = {kind.name: kind.prepare(setting) for kind in kinds if kind.prepare}
@@ -151,13 +155,13 @@ def load_pair(
         load = load_models
     else:
         load = devices.loader(mesh, data_parallel, None if devices.one_loop(engine, names[0], K) else (longest, K))
-    for model_size in dict.fromkeys(
-        one.model_size for one in wanted
-    ):  # the copy comes with the target, from one reading
-        of_size = [one for one in wanted if one.model_size == model_size]
+    to_probs = {one.need: filters if one.need == "target" else pair.draft_filters for one in wanted}
+    pair.models.update({need: model.with_probs(to_probs[need]) for need, model in loaded.items() if need in to_probs})
+    for model_size in dict.fromkeys(one.model_size for one in new):  # the copy comes with the target, from one reading
+        of_size = [one for one in new if one.model_size == model_size]
         read = partial(load_params, folders[of_size[0].need], of_size[0].hparams)
-        to_probs = [filters if one.need == "target" else pair.draft_filters for one in of_size]
-        models = load(read, of_size[0].hparams, [one.dtype for one in of_size], to_probs)
+        dtypes = [one.dtype for one in of_size]
+        models = load(read, of_size[0].hparams, dtypes, [to_probs[one.need] for one in of_size])
         pair.models.update(zip([one.need for one in of_size], models, strict=True))
     if devices.one_loop(engine, names[0], K):
         return devices.pair_of_one_loop(pair)
@@ -165,11 +169,12 @@ def load_pair(
     return pair
 
 
-def load(o: Any, prompts: Sequence[str]) -> Pair:
+def load(o: Any, prompts: Sequence[str], loaded: Mapping[str, Any] = MappingProxyType({})) -> Pair:
     """load_pair, with the options of a command line."""
-    options = {name: getattr(o, name) for name in inspect.signature(load_pair).parameters if name in o._fields}
+    names = set(o._fields).intersection(inspect.signature(load_pair).parameters)
+    options = {name: getattr(o, name) for name in names if getattr(o, name) is not None}
     of_drafters = {flag.name: getattr(o, flag.name) for flag in drafters.flags_of_kinds()}
-    return load_pair(**options, prompts=prompts, drafter_options=of_drafters)
+    return load_pair(**options, prompts=prompts, drafter_options=of_drafters, loaded=loaded)
 
 
 def want(need: str, model_size: str, dtype: str, models_dir: str, source: str) -> Wanted:
@@ -195,11 +200,19 @@ def vocabulary(encoder: Encoder) -> tuple:
     return encoder.id_to_bytes, encoder.merges
 
 
-def check_length(wanted: Sequence[Wanted], longest: int, n_new: int) -> None:
+def check_fits(pair: Pair, tree: tuple[int, ...] | str | None, n_prompt: int, n_new: int) -> None:
+    """Raises UserError where a prompt and what is to be decoded do not fit into what is loaded."""
+    n_ctx = min(model.n_ctx for model in pair.models.values())
+    check_length(n_ctx, n_prompt, n_new)
+    if tree is not None:
+        check_tree(pair.drafter, tree, n_prompt, n_new, n_ctx)
+
+
+def check_length(n_ctx: int, longest: int, n_new: int) -> None:
     """Raises UserError where the longest prompt and what is to be decoded do not fit into the context."""
-    if longest + n_new > n_ctx(wanted):
+    if longest + n_new > n_ctx:
         raise UserError(
-            f"the prompt's {longest} tokens and {n_new} more exceed the context of {n_ctx(wanted)} tokens: "
+            f"the prompt's {longest} tokens and {n_new} more exceed the context of {n_ctx} tokens: "
             "shorten the prompt or lower --n_tokens_to_generate"
         )
 

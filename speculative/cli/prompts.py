@@ -16,8 +16,8 @@ FLAGS = (
         excludes=("prompt", "unconditional"),
     ),
     Flag("unconditional", arguments.switch, "no prompt: start from <|endoftext|>", False, excludes=("prompt",)),
-    Flag("stop", arguments.text, "end before this text, which may be <|endoftext|>"),
-    Flag("n_samples", arguments.integer(1), "decode this many times, each time with a seed of its own", 1),
+    Flag("stop", arguments.text, "end before this text, which may be <|endoftext|>", live=True),
+    Flag("n_samples", arguments.integer(1), "decode this many times, each time with a seed of its own", 1, live=True),
 )
 
 

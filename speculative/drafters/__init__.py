@@ -103,7 +103,11 @@ def drafter(value: str) -> str:
 
 
 FLAG = Flag(
-    "drafter", drafter, "who drafts; a+b: b where a has nothing to propose; a/b: a, for which b drafts", "model"
+    "drafter",
+    drafter,
+    "who drafts; a+b: b where a has nothing to propose; a/b: a, for which b drafts",
+    "model",
+    live=True,
 )
 
 

@@ -1,0 +1,59 @@
+"""A run that is over: its figures, its texts, its page, its file. In a notebook it shows itself."""
+
+import html
+from dataclasses import dataclass
+
+from plumbing.files import check_writable, write_json, write_text
+from speculative.measure import report
+from speculative.measure.page import page
+
+
+@dataclass(frozen=True, repr=False)
+class Run:
+    """One prompt, decoded with both."""
+
+    document: dict  # all of it: see document.py
+
+    @property
+    def text(self) -> str:
+        """What the speculative decoder added to the prompt."""
+        return self.document["speculative"]["samples"][0]["text"]
+
+    @property
+    def figures(self) -> dict:
+        return self.document["figures"]
+
+    @property
+    def speedup(self) -> float:
+        """Autoregressive time / speculative time, per token."""
+        return self.figures["speedup"]
+
+    @property
+    def r(self) -> float:
+        """The acceptance rate: tokens / Σ over iterations of (drafted + 1)."""
+        return self.figures["r"]
+
+    def html(self) -> str:
+        """The page that replays the run."""
+        return page(self.document)
+
+    def page(self, path: str) -> None:
+        """Writes the page. Raises UserError."""
+        check_writable(str(path))
+        write_text(str(path), self.html())
+
+    def json(self, path: str) -> None:
+        """Writes the document. Raises UserError."""
+        check_writable(str(path))
+        write_json(str(path), self.document)
+
+    def __repr__(self) -> str:
+        return "\n".join(report.summary(self.figures))
+
+    def _repr_html_(self) -> str:
+        """In a frame of its own, and a sandbox: the page's style and scripts meet nothing of the notebook's."""
+        frame = "width: 100%; height: 80vh; min-height: 30rem; border: 0"
+        return (
+            f'<iframe title="The run, replayed" sandbox="allow-scripts allow-popups" style="{frame}" '
+            f'srcdoc="{html.escape(self.html())}"></iframe>'
+        )

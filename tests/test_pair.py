@@ -1,0 +1,245 @@
+"""The way in from Python: load_pair, what its pair decodes, and what a run shows of itself."""
+
+import html
+import inspect
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import main
+import speculative
+from plumbing.errors import UserError
+from speculative import load_pair
+from speculative.cli.flags import all_flags
+from speculative.cli.load import encode
+from speculative.measure.page import read_page
+from speculative.measure.recorder import Recorder
+from speculative.pair import OF_MAIN
+from speculative.sampling import autoregressive_sampling
+
+ROOT = Path(main.__file__).parent
+PROMPT = "the thing in"
+
+
+@pytest.fixture
+def load(tiny_pair):
+    return lambda **flags: load_pair("draft", "target", models_dir=tiny_pair, **{"threads": 1} | flags)
+
+
+def greedy_text(pair, prompt, n):
+    """What the target alone goes on with."""
+    x = encode(pair.loaded.encoder, prompt)
+    steps = autoregressive_sampling(x, pair.loaded.target, n, np.random.default_rng(0))
+    return pair.loaded.encoder.decode([token for step in steps for token in step.tokens])
+
+
+def refusal(call, *args, **flags):
+    with pytest.raises(UserError) as caught:
+        call(*args, **flags)
+    line = str(caught.value)
+    assert line.isprintable() and len(line) < 300
+    return line
+
+
+# ---- What is decoded -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flags", [{}, {"K": "auto"}, {"tree": (2, 2, 1)}, {"drafter": "prompt_lookup+model"}])
+def test_both_give_the_targets_text(load, flags):
+    pair = load(**flags)
+    speculative = list(pair.speculative(PROMPT, 30))
+    plain = list(pair.autoregressive(PROMPT, 30))
+    assert sum(len(step.tokens) for step in speculative) == 30
+    assert len([step for step in plain if step.tokens]) == 30
+    assert "".join(s.text for s in speculative) == "".join(s.text for s in plain) == greedy_text(pair, PROMPT, 30)
+    for step in speculative:
+        assert len(step.tokens) == len(step.pieces) == len(step.origins)
+        assert step.text == "".join(step.pieces) or not step.tokens
+
+
+def test_it_is_what_main_decodes(load, tiny_pair, tmp_path, capsys):
+    flags = {"temperature": 1, "K": 3, "top_p": 0.9, "seed": 5, "n_samples": 2, "n_tokens_to_generate": 20}
+    models = {"draft_model_size": "draft", "target_model_size": "target", "models_dir": tiny_pair}
+    main.main(PROMPT, json=tmp_path / "run.json", quiet=True, **models, **flags)
+    written = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
+    pair = load(temperature=1, K=3, top_p=0.9, seed=5)
+    for decoder in ("autoregressive", "speculative"):
+        for number, sample in enumerate(written[decoder]["samples"]):
+            steps = list(getattr(pair, decoder)(PROMPT, 20, sample=number))
+            assert [token for step in steps for token in step.tokens] == sample["tokens"]
+            assert "".join(step.text for step in steps) == sample["text"]
+
+
+def test_a_stop_text_and_no_prompt(load):
+    text = "".join(step.text for step in load().speculative("", 40))
+    stop = text[10:13]
+    stopped = load(stop=stop)
+    for decode in (stopped.speculative, stopped.autoregressive):
+        assert "".join(step.text for step in decode("", 40)) == text.partition(stop)[0]
+
+
+def test_a_decode_can_be_given_up(load):
+    pair = load()
+    expected = "".join(step.text for step in pair.speculative(PROMPT, 20))
+    next(pair.speculative("something else", 20))
+    assert "".join(step.text for step in pair.speculative(PROMPT, 20)) == expected
+
+
+# ---- Flags -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_defaults_are_mains():
+    of_main = inspect.signature(main.main).parameters
+    of_load_pair = inspect.signature(load_pair).parameters
+    for name, parameter in of_load_pair.items():
+        assert parameter.default == of_main.get(name, parameter).default
+    assert {*all_flags()} > OF_MAIN
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        ({"k": 4}, "unknown flag --k: did you mean --K?"),
+        ({"K": 0}, "--K must be a whole number of at least 1, or auto, not '0'"),
+        ({"temperature": float("nan")}, "--temperature must be a number of at least 0, not 'nan'"),
+        ({"tree": [2, 2], "K": 5}, "--K and --tree cannot be combined: give one of them"),
+        ({"html": "a.html"}, "--html is for the command line: here it is the pair that is asked for texts"),
+        ({"drafter": "modle"}, "unknown drafter 'modle' (did you mean model?)"),
+    ],
+)
+def test_flags_are_checked_as_the_command_lines_are(load, flags, line):
+    assert refusal(load, **flags).startswith(line)
+
+
+def test_texts_are_checked(load):
+    pair = load()
+    too_long = "the prompt's 200 tokens and 40 more exceed the context of 128 tokens"
+    for decode in (pair.compare, lambda *words: list(pair.speculative(*words))):
+        assert refusal(decode, "x" * 200, 40).startswith(too_long)
+        assert refusal(decode, PROMPT, 0).startswith("--n_tokens_to_generate must be a whole number")
+        assert refusal(decode, PROMPT, "many").startswith("--n_tokens_to_generate must be a whole number")
+        assert refusal(decode, 5, 4) == "the prompt must be a text, not 5"
+    assert "a tree of 14 nodes" in refusal(load(tree="2,2,2").compare, "x" * 100, 20)  # its nodes do not fit
+
+
+def test_flags_change_and_the_models_stay(load):
+    pair = load(K=2)
+    other = pair.changed(K=8, temperature="0.7", drafter="model/ngram")
+    assert (other.o.K, other.o.temperature, other.o.drafter) == (8, 0.7, "model/ngram")
+    assert other.loaded.target.params is pair.loaded.target.params
+    fresh = load(K=8, temperature=0.7, drafter="model/ngram")
+    for decoder in ("speculative", "autoregressive"):
+        assert list(getattr(other, decoder)(PROMPT, 30)) == list(getattr(fresh, decoder)(PROMPT, 30))
+    back = other.changed(K=None, temperature=None, drafter=None)
+    assert (back.o.K, back.o.temperature, back.o.drafter) == (4, 0.0, "model")  # the defaults, not what was given
+    assert pair.o.K == 2 and list(pair.speculative(PROMPT, 30)) == list(load(K=2).speculative(PROMPT, 30))
+
+
+def test_what_cannot_change(load):
+    pair = load()
+    for name in ("dtype", "target_model_size", "models_dir", "engine", "threads"):
+        assert refusal(pair.changed, **{name: "int8"}).startswith(f"--{name} cannot change while models are loaded")
+    assert refusal(pair.changed, top_k=0).startswith("--top_k must be")
+    assert refusal(pair.changed, tok_k=0) == "unknown flag --tok_k: did you mean --top_k?"
+
+
+def test_a_drafter_that_needs_a_model_more_loads_it(load):
+    pair = load(drafter="ngram")
+    assert "draft" not in pair.loaded.models
+    other = pair.changed(drafter="model")
+    assert other.loaded.target.params is pair.loaded.target.params
+    assert list(other.speculative(PROMPT, 20)) == list(load().speculative(PROMPT, 20))
+
+
+# ---- A run -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_run(load, tmp_path):
+    run = load(K=3).compare(PROMPT, 30)
+    assert run.text == greedy_text(load(), PROMPT, 30)
+    sample = run.document["speculative"]["samples"][0]
+    assert run.r == pytest.approx(30 / sum(i["drafted"] + 1 for i in sample["iterations"]))
+    seconds = [run.document[name]["seconds"] for name in ("autoregressive", "speculative")]
+    assert run.speedup == pytest.approx(seconds[0] / seconds[1])
+    assert str(run).startswith(f"Speedup = {run.speedup:.2f}x")
+    assert run.document["prompt"]["text"] == PROMPT and run.document["options"]["n_tokens_to_generate"] == 30
+    run.page(tmp_path / "run.html")
+    run.json(tmp_path / "run.json")
+    assert read_page(str(tmp_path / "run.json")) == (tmp_path / "run.html").read_text(encoding="utf-8")
+    assert "is a folder" in refusal(run.page, tmp_path)
+
+
+def test_a_run_shows_itself_in_a_frame(load):
+    run = load().compare("</iframe>\"'<script>alert(1)</script>", 9)
+    frame = run._repr_html_()
+    assert re.fullmatch(r"<iframe [^<>]*></iframe>", frame)  # whatever is in it is quoted
+    assert html.unescape(re.search(r'srcdoc="([^"]*)"', frame)[1]) == run.html()
+    assert 'sandbox="allow-scripts allow-popups"' in frame
+
+
+def test_what_watches_a_run_sees_each_step(load):
+    seen = []
+    run = load().compare(PROMPT, 20, lambda name, step, recorder: seen.append((name, step, recorder)))
+    for name in ("autoregressive", "speculative"):
+        tokens = [token for seen_name, step, _ in seen if seen_name == name for token in step.tokens]
+        assert tokens == run.document[name]["samples"][0]["tokens"]
+    assert all(isinstance(recorder, Recorder) for _, _, recorder in seen)
+
+    def enough(name, step, recorder):
+        raise StopIteration
+
+    pair = load()
+    with pytest.raises(StopIteration):
+        pair.compare(PROMPT, 20, enough)
+    assert pair.compare(PROMPT, 20).text == run.text
+
+
+# ---- The package -----------------------------------------------------------------------------------------------------
+
+
+def test_the_method_alone_is_light():
+    code = "import sys, speculative.sampling; print(*sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    ours = [name for name in out.split() if name.startswith(("speculative", "plumbing", "encoder", "gpt2", "tqdm"))]
+    assert ours == ["speculative", "speculative.sampling"]
+
+
+def test_the_package_gives_load_pair_alone():
+    assert speculative.__all__ == ["load_pair"]
+    with pytest.raises(AttributeError, match="has no attribute 'load_pears'"):
+        _ = speculative.load_pears
+
+
+@pytest.mark.slow
+def test_in_a_notebook(tiny_pair):
+    """A real kernel: a run shows its page, and bad input its one line."""
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    pytest.importorskip("ipykernel")
+    from jupyter_client.manager import AsyncKernelManager
+
+    flags = f"models_dir={str(tiny_pair)!r}, threads=1"
+    cells = [
+        f"from speculative import load_pair\npair = load_pair('draft', 'target', {flags})",
+        "for step in pair.speculative('the thing in', 9):\n    print(step.text, end='')",
+        "pair.compare('the thing in', 9)",
+        "pair.changed(K=0)",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    kernel = AsyncKernelManager()
+    kernel.kernel_spec.argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    where = {"metadata": {"path": str(ROOT)}}
+    nbclient.NotebookClient(notebook, km=kernel, allow_errors=True, resources=where).execute()
+    outputs = [cell.outputs for cell in notebook.cells]
+    assert not any(output.output_type == "error" for cell in outputs[:3] for output in cell)
+    expected = greedy_text(load_pair("draft", "target", tiny_pair), PROMPT, 9)
+    assert "".join(output.text for output in outputs[1]) == expected
+    [shown] = [output for output in outputs[2] if output.output_type == "execute_result"]
+    assert "<iframe " in shown.data["text/html"] and shown.data["text/plain"].startswith("Speedup = ")
+    assert not [o for o in outputs[2] if o.output_type == "stream" and "Warning" not in o.text and o.text.strip()]
+    [failed] = outputs[3]
+    assert (failed.ename, failed.evalue) == ("UserError", "--K must be a whole number of at least 1, or auto, not '0'")
