@@ -12,7 +12,8 @@ if __name__ == "__main__":
 from functools import partial
 
 from speculative.cli.display import Display, check_output, run_batch_fn, show_report
-from speculative.cli.flags import choose_options, run
+from speculative.cli.flags import choose_options, live_flags, run
+from speculative.cli.interactive import interact
 from speculative.cli.load import encode, load
 from speculative.cli.prompts import choose_prompts
 from speculative.cli.verifying import verify_pair
@@ -45,6 +46,8 @@ def main(
     pair = TextPair(o, load(o, prompts), parse)
     if o.verify:
         return verify_pair(o, pair.loaded, *prompts)
+    if o.interactive:
+        return interact(pair, decode, live_flags())
     decode(pair, prompts)
 
 

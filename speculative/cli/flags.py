@@ -16,7 +16,7 @@ from plumbing import arguments, exits
 from plumbing.arguments import Flag, nearest
 from plumbing.errors import UserError
 from speculative import decoding, drafters, filters, trees
-from speculative.cli import devices, display, load, prompts
+from speculative.cli import devices, display, interactive, load, prompts
 
 # The blog's, whose defaults stand in main's signature.
 BLOG = (
@@ -54,6 +54,7 @@ def rooms() -> list[tuple[str, tuple[Flag, ...]]]:
         ("The drafter", (drafters.FLAG, *trees.FLAGS, *drafters.flags_of_kinds())),
         ("The engine", (*load.FLAGS, *devices.FLAGS)),
         ("What is shown", display.FLAGS),
+        ("Many texts, one loading", interactive.FLAGS),
     ]
 
 
@@ -61,7 +62,12 @@ def all_flags() -> dict[str, Flag]:
     return {flag.name: flag for _, flags in rooms() for flag in flags}
 
 
-def parse_options(main: Callable, **given) -> Any:
+def live_flags() -> dict[str, Flag]:
+    """Those that can change while the models stay loaded."""
+    return {name: flag for name, flag in all_flags().items() if flag.live}
+
+
+def parse_options(main: Callable, /, **given) -> Any:
     """{flag: value, or what was typed of it} -> a named tuple of all flags' values.
 
     main is the function whose signature has the defaults of the blog's flags: a value that is such a default was not
@@ -93,7 +99,7 @@ def parse_options(main: Callable, **given) -> Any:
     return o
 
 
-def choose_options(main: Callable, **given) -> Any:
+def choose_options(main: Callable, /, **given) -> Any:
     """parse_options, with the engine chosen and asked whether it can do what was asked for. Raises UserError."""
     o = parse_options(main, **given)
     return check_engine(o._replace(engine=devices.choose_engine(o.engine)))

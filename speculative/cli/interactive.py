@@ -1,0 +1,80 @@
+"""--interactive: models are loaded once, and each line is a prompt. A line that begins with / changes a flag."""
+
+import contextlib
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from plumbing import arguments
+from plumbing.arguments import Flag
+from plumbing.errors import UserError
+from plumbing.signals import Terminated
+
+MOST = 2**20  # characters of a line that nobody types, so that no endless one fills the memory
+
+FLAGS = (
+    Flag(
+        "interactive",
+        arguments.switch,
+        "load the models once, and decode each line that is typed",
+        False,
+        excludes=("prompt", "prompt_file", "unconditional", "batch", "json", "html", "verify"),
+    ),
+)
+
+
+def interact(pair: Any, decode: Callable, flags: Mapping[str, Flag]) -> None:
+    """Reads lines until there are no more. pair: a pair.TextPair; decode(pair, prompts) prints; flags: what can change.
+
+    At a terminal the session goes on after a mistake, and after Ctrl-C. Elsewhere both end it, as any command.
+    """
+    typed = sys.stdin is not None and sys.stdin.isatty()
+    if typed:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        with contextlib.suppress(ImportError):  # it is not on every system
+            import readline  # noqa: F401
+        print("\nA line is a prompt. /help lists what can change; Ctrl-C ends a text, Ctrl-D the session.")
+    while True:
+        try:
+            pair = answer(next_line(typed), pair, decode, flags)
+        except EOFError:
+            return
+        except (UserError, KeyboardInterrupt) as error:
+            if not typed or isinstance(error, Terminated):
+                raise
+            print(f"error: {error}" if isinstance(error, UserError) else "", file=sys.stderr)
+
+
+def next_line(typed: bool) -> str:
+    """Raises EOFError at the end, and UserError for what is no text."""
+    try:
+        line = input("\n> ") if typed else sys.stdin and sys.stdin.readline(MOST)
+        if not typed and not line:
+            raise EOFError
+        if len(line) == MOST:
+            raise ValueError(f"at most {MOST:,} characters")
+        line = line.rstrip("\r\n")
+        return line and arguments.text(line)
+    except UnicodeDecodeError:
+        raise UserError("a line must be text in UTF-8") from None
+    except ValueError as must_be:
+        raise UserError(f"a line must be {must_be}") from None
+
+
+def answer(line: str, pair: Any, decode: Callable, flags: Mapping[str, Flag]) -> Any:
+    """-> the pair that answers the next line."""
+    name, _, value = line[1:].partition(" ")
+    if not line.startswith("/"):
+        if line.strip():
+            decode(pair, [line])
+        return pair
+    if name in ("", "help"):
+        print("A flag alone is switched over, or set to its default.")
+        print("\n".join(f"  /{name:21} {flag.help} [{getattr(pair.o, name)}]" for name, flag in flags.items()))
+        return pair
+    if name in flags and flags[name].parse is arguments.switch and not value:
+        value = not getattr(pair.o, name)
+    pair = pair.changed(**{name: None if value == "" else value})
+    print(f"{name} = {getattr(pair.o, name)}")
+    return pair

@@ -1,0 +1,185 @@
+"""--interactive: lines as prompts, lines that change a flag, and a session at a real terminal."""
+
+import io
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import main
+from plumbing.errors import UserError
+from speculative.cli.flags import live_flags
+
+ROOT = Path(main.__file__).parent
+
+
+@pytest.fixture
+def flags(tiny_pair):
+    models = {"target_model_size": "target", "draft_model_size": "draft", "models_dir": tiny_pair}
+    return {name: str(value) for name, value in (models | {"threads": 1, "n_tokens_to_generate": 12}).items()}
+
+
+@pytest.fixture
+def session(flags, monkeypatch, capsys):
+    """lines -> what main.py --interactive prints for them."""
+
+    def session(*lines, **more):
+        monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
+        main.main(interactive="True", **flags | more)
+        return capsys.readouterr().out
+
+    return session
+
+
+def test_each_line_is_printed_as_main_prints_it(session, flags, capsys):
+    prompts = ["the thing in", "another one", "the thing in"]
+    lines = iter(session(*prompts, quiet="True").split("\nAutoregressive")[1:])
+    for prompt in prompts:
+        main.main(prompt, quiet="True", **flags)
+        alone = capsys.readouterr().out.removeprefix("\nAutoregressive")
+        assert re.sub(r"\d+\.\d\d", "", next(lines)) == re.sub(r"\d+\.\d\d", "", alone)
+    assert "Acceptance rate r" in session("the thing in")
+
+
+def test_a_flag_changes_for_the_lines_after_it(session, flags, capsys):
+    out = session(
+        "/K 8", "/temperature 1", "/top_p 0.9", "/drafter model/ngram", "/quiet", "the", "/temperature", "the"
+    )
+    said = "K = 8\ntemperature = 1.0\ntop_p = 0.9\ndrafter = model/ngram\nquiet = True\n"
+    assert out.startswith(said) and "temperature = 0.0\n" in out
+    changed = {"K": "8", "top_p": "0.9", "drafter": "model/ngram", "quiet": "True"}
+    main.main("the", temperature="1", **changed, **flags)
+    main.main("the", **changed, **flags)
+    sampled_and_greedy = capsys.readouterr().out
+    assert "quiet = False" in session("/quiet", "/quiet")
+    clock = re.compile(r"\d+\.\d\ds")
+    assert clock.sub("", out.removeprefix(said).replace("temperature = 0.0\n", "")) == clock.sub("", sampled_and_greedy)
+
+
+def test_help_lists_what_can_change(session):
+    out = session("/help", K="7")
+    assert session("/", K="7") == out
+    for name, flag in live_flags().items():
+        assert f"  /{name:21} {flag.help} [" in out
+    assert "[7]" in out and "/dtype" not in out and "/models_dir" not in out
+
+
+@pytest.mark.parametrize(
+    ("line", "refusal"),
+    [
+        ("/k 8", "unknown flag --k: did you mean --K?"),
+        ("/K 0", "--K must be a whole number of at least 1, or auto, not '0'"),
+        ("/self 1", "unknown flag --self: see --help"),
+        ("/main 1", "unknown flag --main"),
+        ("/dtype int8", "--dtype cannot change while models are loaded: start again with it"),
+        ("/tree 2,2", "--K and --tree cannot be combined: give one of them"),
+        ("x" * 120, "the prompt's 120 tokens and 12 more exceed the context of 128 tokens"),
+        ("half a pair \udcff", "a line must be text in UTF-8"),
+        ("x" * 2**20, "a line must be at most 1,048,576 characters"),
+    ],
+)
+def test_what_is_wrong_ends_a_session_that_nobody_types(session, line, refusal):
+    with pytest.raises(UserError) as caught:
+        session("/K 5", line)
+    assert str(caught.value).startswith(refusal) and str(caught.value).isprintable()
+
+
+def test_what_it_does_not_go_with(flags, session):
+    for other in ({"prompt": "a"}, {"json": "a.json"}, {"verify": "True"}, {"unconditional": "True"}):
+        with pytest.raises(UserError, match="cannot be combined"):
+            session(**other)
+
+
+def test_no_standard_input(flags):
+    """As a program that nobody sits at may be started: without lines, and without the stream."""
+    words = [f"--{name}={value}" for name, value in flags.items()]
+    command = [sys.executable, "main.py", "--interactive", *words]
+    ended = subprocess.run(["sh", "-c", 'exec "$@" <&-', "sh", *command], cwd=ROOT, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+
+
+class Terminal:
+    """main.py at a terminal of its own."""
+
+    def __init__(self, flags):
+        self.main, other = os.openpty()
+        words = [f"--{name}={value}" for name, value in flags.items()]
+        command = [sys.executable, "main.py", "--interactive", *words]
+        ends = {"stdin": other, "stdout": other, "stderr": other}
+        self.process = subprocess.Popen(command, cwd=ROOT, start_new_session=True, **ends, preexec_fn=owns_terminal)
+        os.close(other)
+        self.shown = ""
+
+    def until(self, text, seconds=120):
+        """Waits until this is shown -> what was shown up to it, since the last time."""
+        end = time.monotonic() + seconds
+        while text not in self.shown and time.monotonic() < end and select.select([self.main], [], [], 1) is not None:
+            if select.select([self.main], [], [], 1)[0]:
+                try:
+                    self.shown += os.read(self.main, 65536).decode(errors="replace").replace("\r\n", "\n")
+                except OSError:  # it has ended
+                    break
+        assert text in self.shown, self.shown
+        before, _, self.shown = self.shown.partition(text)
+        return before
+
+    def type(self, text):
+        os.write(self.main, text.encode())
+
+
+def owns_terminal():
+    import fcntl
+    import termios
+
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="a pseudo-terminal")
+def test_at_a_terminal(flags):
+    """Mistakes, Ctrl-C at the prompt and while decoding, the history, Ctrl-D."""
+    terminal = Terminal(flags | {"n_tokens_to_generate": "100", "stream": "True"})
+    terminal.until("> ")
+    terminal.type("/K 0\r")
+    terminal.until("error: --K must be a whole number")
+    terminal.until("> ")
+    terminal.type("half a line\x03")
+    terminal.until("> ")
+    terminal.type("/n_samples 100000\r")
+    terminal.until("n_samples = 100000\n")
+    terminal.until("> ")
+    terminal.type("the thing\r")
+    terminal.until("Text = the thing")
+    terminal.type("\x03")
+    terminal.until("> ")
+    terminal.type("/n_samples\r")
+    terminal.until("n_samples = 1\n")
+    terminal.until("> ")
+    terminal.type("\x1b[A\r")  # the line above
+    terminal.until("n_samples = 1\n")
+    terminal.until("> ")
+    terminal.type("the thing\r")
+    terminal.until("Acceptance rate r = ")
+    terminal.until("> ")
+    terminal.type("\x04")
+    assert terminal.process.wait(60) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="a pseudo-terminal")
+def test_sigterm_ends_a_session_at_a_terminal(flags):
+    terminal = Terminal(flags)
+    terminal.until("> ")
+    terminal.type("/n_samples 100000\r")
+    terminal.until("> ")
+    terminal.type("the thing\r")
+    terminal.until("Autoregressive Decode")
+    terminal.process.send_signal(signal.SIGTERM)
+    terminal.until("terminated")
+    assert terminal.process.wait(60) == 143
