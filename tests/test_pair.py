@@ -105,7 +105,7 @@ def test_the_defaults_are_mains():
     ("flags", "line"),
     [
         ({"k": 4}, "unknown flag --k: did you mean --K?"),
-        ({"K": 0}, "--K must be a whole number of at least 1, or auto, not '0'"),
+        ({"K": 0}, "--K must be a whole number of at least 1, or auto"),
         ({"temperature": float("nan")}, "--temperature must be a number of at least 0, not 'nan'"),
         ({"tree": [2, 2], "K": 5}, "--K and --tree cannot be combined: give one of them"),
         ({"html": "a.html"}, "--html is for the command line: here it is the pair that is asked for texts"),
@@ -129,10 +129,10 @@ def test_texts_are_checked(load):
 
 def test_flags_change_and_the_models_stay(load):
     pair = load(K=2)
-    other = pair.changed(K=8, temperature="0.7", drafter="model/ngram")
-    assert (other.o.K, other.o.temperature, other.o.drafter) == (8, 0.7, "model/ngram")
+    other = pair.changed(K="8/2", temperature="0.7", drafter="model/ngram")
+    assert (other.o.K, other.o.temperature, other.o.drafter) == ((8, 2), 0.7, "model/ngram")
     assert other.loaded.target.params is pair.loaded.target.params
-    fresh = load(K=8, temperature=0.7, drafter="model/ngram")
+    fresh = load(K="8/2", temperature=0.7, drafter="model/ngram")
     for decoder in ("speculative", "autoregressive"):
         assert list(getattr(other, decoder)(PROMPT, 30)) == list(getattr(fresh, decoder)(PROMPT, 30))
     back = other.changed(K=None, temperature=None, drafter=None)
@@ -242,4 +242,4 @@ def test_in_a_notebook(tiny_pair):
     assert "<iframe " in shown.data["text/html"] and shown.data["text/plain"].startswith("Speedup = ")
     assert not [o for o in outputs[2] if o.output_type == "stream" and "Warning" not in o.text and o.text.strip()]
     [failed] = outputs[3]
-    assert (failed.ename, failed.evalue) == ("UserError", "--K must be a whole number of at least 1, or auto, not '0'")
+    assert failed.ename == "UserError" and failed.evalue.startswith("--K must be a whole number of at least 1, or auto")
