@@ -11,6 +11,7 @@ from tiny import convert
 from gpt2 import gpt2
 from speculative.cli.flags import DEMO
 from speculative.drafters.model import model_drafter
+from speculative.engines.formats import FORMATS
 from speculative.engines.packed import packer
 from speculative.engines.plain import CachedModel
 from speculative.engines.runtime import new_pass
@@ -86,7 +87,7 @@ def test_every_layer_lowers_the_held_out_loss(bundled, held_out, name):
     assert min(without) > whole
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+@pytest.mark.parametrize("dtype", [name for name in FORMATS if name != "float32"])
 def test_weights_of_fewer_bytes_predict_as_well(bundled, held_out, dtype):
     _, hparams, params = bundled["tiny-target"]
     exact = loss(partial(gpt2, **params, n_head=hparams["n_head"]), held_out)

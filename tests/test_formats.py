@@ -102,7 +102,7 @@ def test_jax_refuses_it_in_its_words(registered, tiny_pair, flag):
     ("changes", "why"),
     [
         ({"multiply": None, "product": None}, r"the weight format toy lacks product \(.*; multiply \(builds a step"),
-        ({"tolerance": None}, "lacks tolerance"),
+        ({"embedding": None}, "lacks embedding"),
         ({"jax": None}, "lacks jax"),
         ({"name": "int8", "embedding": "int8"}, "int8 is registered already"),
         ({"lookup": None}, "cannot have an embedding in toy: that is no format with a lookup"),
@@ -132,5 +132,7 @@ def test_a_kernel_that_is_not_its_plain_product_is_refused_before_it_is_used(reg
 
 
 def test_no_format_of_that_name():
-    with pytest.raises(UserError, match="there is no weight format 'float64': it is one of float32, bfloat16, int8"):
+    with pytest.raises(
+        UserError, match="there is no weight format 'float64': it is one of float32, bfloat16, int8, int4"
+    ):
         packer("float64")

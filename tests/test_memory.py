@@ -40,8 +40,8 @@ def test_just_enough_is_enough():
     [
         (8, "--dtype bfloat16 --draft_dtype bfloat16 would fit"),
         (4, "--dtype int8 --draft_dtype int8 would fit"),
-        (3, "--target_model_size 774M --dtype int8 --draft_dtype int8 would fit"),
-        (1.5, "--target_model_size 355M --dtype int8 --draft_dtype int8 would fit"),
+        (3, "--dtype int4 --draft_dtype int4 would fit"),
+        (1.5, "--target_model_size 355M --dtype int4 --draft_dtype int4 would fit"),
         (0.1, "take smaller models"),
     ],
 )

@@ -40,7 +40,7 @@ def decoders(o: Any, pair: Pair, temperature: float) -> Decoders:
     found = Decoders(pair.target, pair.create_drafter, lenience=pair.lenience, scoring=pair.scoring())
     if o.engine == "jax":
         logits = pair.target.with_probs(lambda logits: logits)
-        found = found._replace(logits=logits, rounding=formats.find(o.dtype).tolerance)
+        found = found._replace(logits=logits, rounding=formats.on_jax(o.dtype).tolerance)
     if hasattr(pair, "decoder"):  # both decoders as the device runs them, against what the models alone compute
         found = found._replace(
             autoregressive=lambda x, model, N, rng: pair.steps(x, N, 0, rng),

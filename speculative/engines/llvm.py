@@ -62,6 +62,12 @@ class Words:
         """The same for an int32."""
         return self.broadcast(self.load(pointer, I32))
 
+    def load_bfloats(self, pointer):
+        """A register of numbers that lie there as bfloat16s."""
+        bits = self.load(pointer, ir.VectorType(I16, self.cpu.vector), 2 * self.cpu.vector)
+        bits = self.ir.shl(self.ir.zext(bits, self.integers), self.full(self.integers, 16))
+        return self.ir.bitcast(bits, self.floats)
+
     def call(self, name: str, result, *operands):
         """Calls one of LLVM's own functions."""
         signature = ir.FunctionType(result, [operand.type for operand in operands])
@@ -72,6 +78,11 @@ class Words:
         for byte in range(0, n_bytes, 64):
             line = self.at(pointer, PREFETCH + byte)
             self.call("llvm.prefetch.p0", ir.VoidType(), line, I32(0), I32(2), I32(1))
+
+    def keep_order(self):
+        """Keeps the compiler from moving what is loaded after this before it: memory that is not read in order is not
+        fetched ahead."""
+        self.ir.asm(ir.FunctionType(ir.VoidType(), []), "", "~{memory}", [], side_effect=True)
 
     def loop(self, n, values):
         """for i in range(n), n >= 1, around what is built before its end(); `values` are carried along."""

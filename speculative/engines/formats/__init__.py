@@ -12,6 +12,7 @@ from speculative.engines.cpu import BLOCK, Cpu
 from speculative.engines.formats.base import Format, OnJax, Stored
 from speculative.engines.formats.bfloat16 import BFLOAT16
 from speculative.engines.formats.float32 import FLOAT32
+from speculative.engines.formats.int4 import INT4
 from speculative.engines.formats.int8 import INT8
 
 FORMATS: dict[str, Format] = {}  # by name, in the order in which --help has them
@@ -104,7 +105,7 @@ def model_bytes(name: str, shapes: dict[str, tuple[int, ...]]) -> int:
     return total
 
 
-for format in (FLOAT32, BFLOAT16, INT8):
+for format in (FLOAT32, BFLOAT16, INT8, INT4):
     register(format)
 
 __all__ = [

@@ -21,6 +21,7 @@ class OnJax(NamedTuple):
     stored: str  # the type that a weight has on the device
     computed: str  # that of what is multiplied by it, and of the cache
     computed_on_cpu: str  # the same where there is no accelerator
+    tolerance: float  # how far apart two logits may be that its rounding alone brings into another order
     quantise: Callable | None = None  # (array, axis of the inputs) -> (numbers, scales without that axis)
 
 
@@ -49,7 +50,6 @@ class Format:
     untile: Annotated[Callable, "(uint8 [n_steps, tile_bytes], n_in, cpu) -> Stored, without scale"] = None
     multiply: Annotated[Callable, "builds a step: (Words, addresses of rows and tile, sums) -> sums"] = None
     embedding: Annotated[str, "the format of the embedding: its own name where it has a lookup"] = None
-    tolerance: Annotated[float, "how far JAX's rounding may bring two logits apart"] = None
     jax: Annotated[OnJax | str, "what JAX needs, or why it cannot take this format"] = None
 
     # Builds what an embedding needs: (Words, address of a tile, lane, input) -> a float32, before any scale. None where

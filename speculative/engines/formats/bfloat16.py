@@ -61,6 +61,5 @@ BFLOAT16 = Format(
     lookup=lookup,
     prefetch_from=2,
     # JAX rounds what is multiplied as well: the distance of two logits changes by up to 0.26.
-    tolerance=0.3,
-    jax=OnJax("bfloat16", "bfloat16", "bfloat16"),
+    jax=OnJax("bfloat16", "bfloat16", "bfloat16", tolerance=0.3),
 )

@@ -63,6 +63,7 @@ def multiply(words, xs, tile, sums):
     here = words.at(tile, words.times(inner.i, cpu.dot * cpu.lanes))
     if len(xs) >= INT8.prefetch_from:
         words.prefetch(here, cpu.dot * cpu.lanes)
+    words.keep_order()
     size = cpu.dot * cpu.vector
     halves = [words.load(words.at(here, half * size), words.bytes, size) for half in (0, 1)]
     if cpu.unsigned:
@@ -101,6 +102,5 @@ INT8 = Format(
     embedding="int8",
     lookup=lookup,
     prefetch_from=4,
-    tolerance=1e-3,
-    jax=OnJax("int8", "bfloat16", "float32", quantise),
+    jax=OnJax("int8", "bfloat16", "float32", 1e-3, quantise),
 )

@@ -1,0 +1,133 @@
+"""int4: whole numbers from -8 to 7, and a scale of 16 bits for each block of inputs of each output channel.
+
+They meet rounded rows, as int8 does, but a block's exact sum is multiplied by the weights' scale before the row's. The
+embedding is int8: a token's row is looked up in it, and 4 bits there cost more likelihood than in all other matrices.
+"""
+
+import numpy as np
+
+from speculative.engines.cpu import BLOCK
+from speculative.engines.formats.base import Format, Stored, interleave, separate
+from speculative.engines.formats.bfloat16 import upper_half
+from speculative.engines.formats.int8 import round_rows
+
+HALF = BLOCK // 2  # inputs k and k + HALF of a block share a byte
+LARGEST = 8
+
+
+def blocks_of(w):  # [n_in, n] -> [n_blocks, BLOCK, n]
+    return np.pad(w, ((0, -len(w) % BLOCK), (0, 0))).reshape(-1, BLOCK, w.shape[1])
+
+
+def round_blocks(w) -> Stored:  # [n_in, n] float32
+    """Each block's extreme weight becomes -8, whatever its sign: the scale takes that. Scales are bfloat16s, and the
+    weights are rounded to multiples of the scale as it is stored."""
+    blocks = blocks_of(w)  # [n_blocks, BLOCK, n]
+    where = np.argmax(np.abs(blocks), axis=1, keepdims=True)  # [n_blocks, 1, n]
+    extreme = np.take_along_axis(blocks, where, axis=1)  # [n_blocks, 1, n]
+    scale = widen_scale(upper_half(extreme / np.float32(-LARGEST)))  # [n_blocks, 1, n]
+    inverse = np.divide(1, scale, out=np.zeros_like(scale), where=np.abs(scale) > 1e-30)  # [n_blocks, 1, n]
+    numbers = np.clip(np.rint(blocks * inverse), -LARGEST, LARGEST - 1).astype(np.int8)  # [n_blocks, BLOCK, n]
+    return Stored(numbers.reshape(-1, w.shape[1])[: len(w)], block_scale=scale[:, 0])
+
+
+def widen_scale(bits):  # [...] uint16 -> [...] float32
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def widen(stored: Stored):  # -> [n_in, n] float32
+    numbers = blocks_of(stored.numbers).astype(np.float32)  # [n_blocks, BLOCK, n]
+    return (numbers * stored.block_scale[:, None]).reshape(-1, numbers.shape[-1])[: len(stored.numbers)]
+
+
+def product(x, stored: Stored):  # [n_rows, n_in] -> [n_rows, n_out]
+    """Exact sums over each block, times the weights' scale; then the row's scale times that is added up, in order.
+
+    In float64 the last two are rounded once, as by one fused multiply-add.
+    """
+    w = blocks_of(stored.numbers).astype(int)  # [n_blocks, BLOCK, n_out]
+    rounded, row_scale = round_rows(np.pad(x, ((0, 0), (0, -x.shape[1] % BLOCK))))  # [n_rows, n_in], [.., n_blocks]
+    out = np.zeros((len(x), w.shape[2]), np.float32)
+    for block, scale in enumerate(stored.block_scale):  # [n_out]
+        exact = rounded[:, block * BLOCK : (block + 1) * BLOCK] @ w[block]  # [n_rows, n_out]
+        scaled = exact.astype(np.float32) * scale  # [n_rows, n_out]
+        out = (row_scale[:, block, None].astype(np.float64) * scaled + out).astype(np.float32)
+    return out
+
+
+def tile(stored: Stored, cpu):  # -> uint8 [n_blocks, tile_bytes]
+    """Of each block HALF bytes for each channel, as int8 would have them, then the scales."""
+    codes = (blocks_of(stored.numbers) + LARGEST).astype(np.uint8)  # [n_blocks, BLOCK, n], from 0 to 15
+    pairs = codes[:, :HALF] | codes[:, HALF:] << 4  # [n_blocks, HALF, n]
+    pairs = interleave(pairs.reshape(-1, pairs.shape[2]), cpu, HALF, cpu.dot)  # [n_blocks, HALF * lanes]
+    scales = np.zeros((len(codes), cpu.lanes), np.uint16)  # [n_blocks, lanes]
+    scales[:, : codes.shape[2]] = upper_half(stored.block_scale)
+    return np.concatenate([pairs, scales.view(np.uint8)], axis=1)
+
+
+def untile(tile, n_in, cpu) -> Stored:
+    n_pairs = HALF * cpu.lanes
+    pairs = separate(np.ascontiguousarray(tile[:, :n_pairs]), len(tile) * HALF, np.uint8, cpu, cpu.dot)
+    pairs = pairs.reshape(-1, HALF, cpu.lanes)  # [n_blocks, HALF, lanes]
+    codes = np.concatenate([pairs & 15, pairs >> 4], axis=1).astype(np.int8)  # [n_blocks, BLOCK, lanes]
+    scales = np.ascontiguousarray(tile[:, n_pairs:]).view(np.uint16)  # [n_blocks, lanes]
+    numbers = (codes - LARGEST).reshape(-1, cpu.lanes)[:n_in]  # [n_in, lanes]
+    return Stored(numbers, block_scale=widen_scale(scales))
+
+
+def multiply(words, xs, tile, sums):
+    """The codes from 0 to 15 are multiplied, and 8 times the sum of x is taken away."""
+    cpu, b = words.cpu, words.ir
+    size = cpu.dot * cpu.vector
+    if len(xs) >= INT4.prefetch_from:
+        words.prefetch(tile, INT4.tile_bytes(cpu))
+    begin = []
+    for x in xs:
+        offset = b.ashr(words.load_integer(words.at(x, cpu.rounded_bytes - 4)), words.full(words.integers, 4))
+        begin += [offset, offset]
+
+    inner = words.loop(HALF // cpu.dot, begin)
+    words.keep_order()
+    here = words.at(tile, words.times(inner.i, cpu.dot * cpu.lanes))
+    pairs = [words.load(words.at(here, half * size), words.bytes, size) for half in (0, 1)]
+    if cpu.dot == 2:
+        pairs = [b.zext(pair, words.shorts) for pair in pairs]
+    low = [b.and_(pair, words.full(pair.type, 15)) for pair in pairs]
+    high = [b.lshr(pair, words.full(pair.type, 4)) for pair in pairs]
+    exact = inner.values
+    place = words.times(inner.i, 4)  # that many bytes hold what `dot` takes of x
+    for weights in (low, high):
+        inputs = [words.load_integer(words.at(x, place)) for x in xs]
+        terms = [(x, half) for x in inputs for half in weights]
+        exact = [words.dot(sum_, half, x) for (x, half), sum_ in zip(terms, exact, strict=True)]
+        place = b.add(place, place.type(4 * HALF // cpu.dot))
+    inner.end(exact)
+
+    scales = [words.load_bfloats(words.at(tile, HALF * cpu.lanes + half * 2 * cpu.vector)) for half in (0, 1)]
+    row_scales = [words.load_float(words.at(x, cpu.rounded_bytes - 8)) for x in xs]
+    pairs = [(row_scale, scale) for row_scale in row_scales for scale in scales]
+    found = []
+    for (row_scale, scale), whole, sum_ in zip(pairs, exact, sums, strict=True):
+        scaled = b.fmul(b.sitofp(whole, words.floats), scale)
+        found.append(words.multiply_add(row_scale, scaled, sum_))
+    return found
+
+
+INT4 = Format(
+    name="int4",
+    help="9/16",
+    weight_bytes=0.5 + 2 / BLOCK,
+    channel_bytes=0,
+    round=round_blocks,
+    widen=widen,
+    product=product,
+    rounds_rows=True,
+    step=lambda cpu: BLOCK,
+    tile_bytes=lambda cpu: (HALF + 2) * cpu.lanes,
+    tile=tile,
+    untile=untile,
+    multiply=multiply,
+    embedding="int8",
+    prefetch_from=2,
+    jax="it has no product of 4-bit numbers with a scale for each block",
+)
