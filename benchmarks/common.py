@@ -63,8 +63,12 @@ def setting(text):
 
 
 def lookahead(text):
-    """ "4" -> 4; "auto", "tree" for a tree that chooses its shape, or "2,2,1" for one of that shape, as they are."""
-    return text if text == "tree" or ("," in text and trees.widths(text)) else decoding.K(text)
+    """ "4" -> 4; "auto", "16/4" for levels, "tree" for a tree that chooses its shape, or "2,2,1" for one of that shape,
+    as they are."""
+    if text == "tree" or ("," in text and trees.widths(text)):
+        return text
+    K = decoding.K(text)
+    return K if isinstance(K, int) else text
 
 
 def grid_options(doc, **defaults):
@@ -140,10 +144,9 @@ class Pair:
 
     def decode(self, s, N, lenience=1.0):
         """N tokens of a Setting, from empty caches -> [Iteration, ...]."""
-        K, tree = (4, "auto" if s.K == "tree" else trees.widths(s.K)) if is_tree(s.K) else (s.K or 1, None)
-        lookahead, inner_K = lookaheads(K, tree)
         filters = Filters(s.temperature, None, s.top_p)
         drafter = self.loaded.drafter if s.K == 0 else s.drafter
+        lookahead, inner_K = chosen(s.K, drafter)
         self.loaded = replace(
             self.loaded,
             filters=filters,
@@ -153,7 +156,7 @@ class Pair:
             lenience=lenience,
         )
         self.set_filters()
-        self.loaded.forget()
+        self.loaded.ready([self.ids[s.prompt]], N)
         recorder = Recorder(lenience)
         rng = np.random.default_rng([s.repeat, crc32(s.prompt.encode())])
         decode = self.loaded.autoregressive if s.K == 0 else self.loaded.speculative
@@ -161,8 +164,13 @@ class Pair:
         return recorder.iterations
 
 
-def is_tree(K):
-    return K == "tree" or "," in str(K)
+def chosen(K, drafter):
+    """The lookaheads of a Setting's K."""
+    if K == "tree":
+        return lookaheads(4, "auto", drafter)
+    if "," in str(K):
+        return lookaheads(4, trees.widths(K), drafter)
+    return lookaheads(decoding.K(str(K or 1)), None, drafter)
 
 
 def all_settings(o):
@@ -170,7 +178,9 @@ def all_settings(o):
     names = ("models_dir", "target_model_size", "dtype", "draft_model_size", "draft_dtype", "n_tokens")
     on = " ".join([*(str(getattr(o, name)) for name in names), *map(str, machine().values())])
     prompts = [(prompt, domain) for domain, prompts in o.prompts.items() for prompt in prompts]
-    once = [*product([(BASELINE, 0), *product(o.drafters, o.K)], o.settings, prompts)]
+    # A K may have fewer numbers than a drafter has levels, and no more.
+    kinds = [(drafter, K) for drafter, K in product(o.drafters, o.K) if str(K).count("/") <= drafter.count("/")]
+    once = [*product([(BASELINE, 0), *kinds], o.settings, prompts)]
     for repeat in range(o.repeats):
         for i in np.random.default_rng(repeat).permutation(len(once)):
             (drafter, K), setting, (prompt, domain) = once[i]
@@ -203,8 +213,16 @@ def read_measurements(path):
     for line in path.read_bytes().splitlines():
         with contextlib.suppress(ValueError, TypeError):
             s, run = json.loads(line)
-            done[Setting(*s)] = [Iteration(Step(*step), *rest) for step, *rest in run]
+            done[Setting(*s)] = [*map(iteration_of, run)]
     return done
+
+
+def iteration_of(fields):
+    """An Iteration from what a file has of it."""
+    step, *rest = fields
+    iteration = Iteration(Step(*step), *rest)
+    iteration.levels = {name: [*map(iteration_of, each)] for name, each in iteration.levels.items()}
+    return iteration
 
 
 def write_results(path, o, **results):

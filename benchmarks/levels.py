@@ -1,0 +1,40 @@
+"""Levels of drafting: what the target's own copy brings, alone and with the draft model under it.
+
+    python -m benchmarks.levels
+    python -m benchmarks.levels --models_dir MODELS_DIR --draft_model_size 124M --target_model_size 1558M
+                                --n_prompts 2 --n_tokens 40 --repeats 1
+
+Each line is a drafter and a K for each of its levels, from the outermost in. "Predicted" is the formula of the blog, with
+the cost of a token of the copy reckoned by the same formula from the level inside. Speedups are medians over prompts.
+"""
+
+from statistics import median
+
+from benchmarks.common import grid_options, lookahead, measure, summarise, table, write_results
+from plumbing.exits import guarded
+
+COLUMNS = """drafter K runs tokens/iteration=tokens_per_iteration:.2f r:.3f c:.3f β=mean_beta:.2f copy_r:.2f copy_c:.2f
+    ms/token=ms_per_token:.2f speedup:.2f predicted=predicted_blog:.2f
+    off:+.0%"""
+
+
+def main():
+    Ks = ["4", "8", "8/4", "16/4", "8/8", "auto"]
+    o = grid_options(__doc__, drafters=["model", "self", "self/model"], K=[*map(lookahead, Ks)], repeats=1)
+    rows = []
+    for row in summarise(measure(o)):
+        row["off"] = row["predicted_blog"] and row["predicted_blog"] / row["speedup_without_prefill"] - 1
+        if row["levels"]:
+            row |= {"copy_r": row["levels"][0]["r"], "copy_c": row["levels"][0]["c"]}
+        rows.append(row)
+    write_results(o.out and f"{o.out}/levels.json", o, rows=rows)
+    for temperature in sorted({row["temperature"] for row in rows}):
+        lines = [row for row in rows if row["temperature"] == temperature]
+        print(f"\ntemperature {temperature:g}: autoregressive decoding takes {lines[0]['ms_per_token']:.2f} ms a token")
+        print(table(lines[1:], COLUMNS))
+        off = [abs(row["off"]) for row in lines[1:] if row["off"] is not None]
+        print(f"predicted within {median(off):.1%} (median)")
+
+
+if __name__ == "__main__":
+    guarded(main, "interrupted; with --out, run again to go on from there")
