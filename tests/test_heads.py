@@ -294,4 +294,4 @@ def test_the_benchmarks_measure_heads():
         decoded[K] = common.tokens(pair.decode(s, 24))
     assert all(tokens == decoded[0] and len(tokens) == 24 for tokens in decoded.values())
     warm = common.Setting("", 0, "The man", "heads", 1.0, 0.9, "a", "2,1")
-    assert any(i.step.drafted == 4 for i in pair.decode(warm, 24)) and pair.draft_probs.keywords["top_p"] == 0.9
+    assert any(i.step.drafted == 4 for i in pair.decode(warm, 24)) and pair.loaded.draft_filters.top_p == 0.9

@@ -180,7 +180,7 @@ def test_who_proposed_each_token(name, proposers):
 
     model = random_model(1, wanted=lambda x, n_last: np.eye(n_vocab, dtype=np.float32)[[(x[-1] + 1) % 5] * n_last])
     log_ngram = ngram_model(n_vocab, lambda log_p: log_p)
-    parts = Parts(n_vocab, rng, models={"draft": model}, prepared={"ngram": log_ngram})
+    parts = Parts(n_vocab, rng, models={"draft": model}, prepared={"ngram": log_ngram}, inner_K=(4,) * name.count("/"))
     draft = make_drafter(name, parts).chain
     x, seen = [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1], set()
     for _ in range(60):
@@ -655,12 +655,12 @@ def test_the_formulas_are_those_of_python(show):
         grid,
     )
     for (a, K, c, b), values in zip(grid, found, strict=True):
-        best = costs.best_k([a] * 16, c, analysis.line_through({1: 1.0, 5: b}))
+        best = costs.best_k([a] * 16, c, costs.line_through({1: 1.0, 5: b}))
         expected = [analysis.leviathan_tokens(a, K), analysis.leviathan_speedup(a, K, c, b)]
         expected += [analysis.blog_speedup(a, K, c, b), analysis.largest_beta(a, K, c), *best]
         assert values == pytest.approx(expected, abs=1e-9, rel=1e-9)
     for points in ({1: 1.0}, {1: 1.0, 5: 2.0}, {1: 1.0, 3: 1.5, 5: 1.2}):
-        line = analysis.line_through(points)
+        line = costs.line_through(points)
         script = "const line = lineThrough(arguments[0]); return arguments[1].map(line)"
         actual = driver.execute_script(script, sorted(points.items()), list(range(1, 20)))
         assert actual == pytest.approx([line(rows) for rows in range(1, 20)], abs=1e-9)
@@ -670,10 +670,10 @@ def test_the_sliders(show, tmp_path, capsys):
     _, path, run = run_main(tmp_path, capsys, n_tokens_to_generate=40)
     driver, f = show(path), run["figures"]
     buttons = {b.text: b for b in driver.find_elements("css selector", "#questions button")}
-    beta = analysis.line_through({1: 1.0} | {int(n): b for n, b in f["beta"].items() if int(n) > 1})(5)
+    beta = costs.line_through({1: 1.0} | {int(n): b for n, b in f["beta"].items() if int(n) > 1})(5)
 
     def answer(K, alpha, c, beta):
-        cost = analysis.line_through({1: 1.0, 5: beta})
+        cost = costs.line_through({1: 1.0, 5: beta})
         best, best_speedup = costs.best_k([alpha] * 16, c, cost)
         shown = text_of(driver, "answer")
         tokens, speedup = analysis.leviathan_tokens(alpha, K), analysis.leviathan_speedup(alpha, K, c, cost(K + 1))
