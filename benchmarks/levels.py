@@ -4,7 +4,7 @@
     python -m benchmarks.levels --models_dir MODELS_DIR --draft_model_size 124M --target_model_size 1558M
                                 --n_prompts 2 --n_tokens 40 --repeats 1
 
-Each line is a drafter and a K for each of its levels, from the outermost in. "Predicted" is the blog's formula, with the
+Each line is a drafter and a K for each of its levels, the outermost first. "Predicted" is the blog's formula, with the
 cost of a token of the copy reckoned by the same formula from the level inside. Speedups are medians over prompts.
 """
 

@@ -30,8 +30,9 @@ def choice(o: Any) -> int | Choice:
     if isinstance(o.K, int) and not o.tree:
         return o.K
     widths = o.tree if isinstance(o.tree, str) else ",".join(map(str, o.tree or ()))
-    name = f"tree {widths}" if o.tree else str(o.K)
-    return Choice(name, lambda: lookaheads(o.K, o.tree)[0])
+    K = "/".join(map(str, o.K)) if isinstance(o.K, tuple) else o.K
+    name = f"tree {widths}" if o.tree else str(K)
+    return Choice(name, lambda: lookaheads(o.K, o.tree, o.drafter)[0])
 
 
 def decoders(o: Any, pair: Pair, temperature: float) -> Decoders:
