@@ -38,9 +38,9 @@ def linear(x, w, b):  # [n_seq, n_in], [n_in, n_out], [n_out] -> [n_seq, n_out]
     return x @ w + b
 
 
-def ffn(x, c_fc, c_proj):  # [n_seq, n_embd] -> [n_seq, n_embd]
+def ffn(x, c_fc, c_proj, activation=gelu):  # [n_seq, n_embd] -> [n_seq, n_embd]
     """The feed-forward network: up to four times the width, a non-linearity, and down again."""
-    a = gelu(linear(x, **c_fc))  # [n_seq, n_embd] -> [n_seq, 4*n_embd]
+    a = activation(linear(x, **c_fc))  # [n_seq, n_embd] -> [n_seq, 4*n_embd]
     return linear(a, **c_proj)  # [n_seq, 4*n_embd] -> [n_seq, n_embd]
 
 
@@ -69,13 +69,14 @@ def mha(x, c_attn, c_proj, n_head, attend=attention):  # [n_seq, n_embd] -> [n_s
     return linear(x, **c_proj)  # [n_seq, n_embd] -> [n_seq, n_embd]
 
 
-def transformer_block(x, mlp, attn, ln_1, ln_2, n_head, attend=attention):  # [n_seq, n_embd] -> [n_seq, n_embd]
+def transformer_block(x, mlp, attn, ln_1, ln_2, n_head, attend=attention, activation=gelu):
+    # [n_seq, n_embd] -> [n_seq, n_embd]
     """Communicate (attention), then compute (feed-forward), each added to the residual stream that it reads."""
     x = x + mha(layer_norm(x, **ln_1), **attn, n_head=n_head, attend=attend)
-    return x + ffn(layer_norm(x, **ln_2), **mlp)
+    return x + ffn(layer_norm(x, **ln_2), **mlp, activation=activation)
 
 
-def gpt2(inputs, wte, wpe, blocks, ln_f, n_head, cache=None, n_last=None, positions=None):
+def gpt2(inputs, wte, wpe, blocks, ln_f, n_head, cache=None, n_last=None, positions=None, activation=gelu):
     # [n_seq] -> [n_last, n_vocab]
     """The logits of the token that follows each input token, or each of the last n_last (default: all) of them.
 
@@ -93,7 +94,7 @@ def gpt2(inputs, wte, wpe, blocks, ln_f, n_head, cache=None, n_last=None, positi
     attends = [attention] * len(blocks) if cache is None else cache.layers
     x = wte[inputs] + wpe[positions]  # [n_seq] -> [n_seq, n_embd]
     for block, attend in zip(blocks, attends, strict=True):
-        x = transformer_block(x, **block, n_head=n_head, attend=attend)  # [n_seq, n_embd] -> [n_seq, n_embd]
+        x = transformer_block(x, **block, n_head=n_head, attend=attend, activation=activation)  # [n_seq, n_embd]
     if n_last is not None:
         x = x[len(x) - n_last :]  # [n_seq, n_embd] -> [n_last, n_embd]
     if cache is not None:

@@ -13,28 +13,21 @@ if __name__ == "__main__":
 
     exits.begin()  # and what follows is slow
 
-import json
-import math
 import os
-import re
 from collections.abc import Callable, Collection
 from functools import partial
+from pathlib import Path
 
-import numpy as np
-
+from checkpoints.config import absorb, load_hparams, read_config
+from checkpoints.folders import config_path, is_weights, missing_files, model_folder, small_files, weight_files
+from checkpoints.tensors import bad_file, build_params
+from checkpoints.tokenizer import read_encoder
+from checkpoints.weights import load_gpt2_params_from_safetensors, open_safetensors
 from encoder import Encoder, get_encoder
 from plumbing import checksums, official
 from plumbing.errors import UserError, first_line
+from plumbing.hub import files_of, hub_name
 from plumbing.official import MODEL_SIZES, SAFETENSORS, SMALL_FILES, TF_DATA, TF_INDEX
-
-MOST_HEADER = 2**23  # bytes of a safetensors header, which is a hundred times the official ones'
-
-
-def bad_file(path, fault):
-    """The UserError for a file that is not what it should be."""
-    downloaded = os.path.basename(os.path.dirname(os.path.abspath(path))) in MODEL_SIZES
-    remedy = f"delete {path} and run again" if downloaded else f"replace {path} by a good copy"
-    return UserError(f"{path}: {fault}; {remedy}")
 
 
 def load_encoder_hparams_and_params(
@@ -52,10 +45,13 @@ def load_encoder_hparams_and_params(
 def load_encoder_and_hparams(model_size: str, models_dir: str, source: str = "openai") -> tuple[Encoder, dict]:
     """The same without the weights: enough to tell whether a model fits before gigabytes are downloaded and read."""
     folder = complete_folder(model_size, models_dir, source, SMALL_FILES)
-    checksums.check(folder, SMALL_FILES, bad_file)
-    hparams = load_hparams(os.path.join(folder, "hparams.json"))
+    names = small_files(folder)
+    checksums.check(folder, names, bad_file)
+    hparams = load_hparams(config_path(folder))
+    if "encoder.json" not in names:
+        return read_encoder(folder, hparams["n_vocab"]), hparams
     try:
-        encoder = get_encoder(model_size, models_dir)
+        encoder = get_encoder(os.path.basename(folder), os.path.dirname(folder))
     except ValueError as error:  # "PATH: FAULT"
         raise bad_file(*str(error).split(": ", 1)) from error
     if encoder.n_vocab != hparams["n_vocab"]:
@@ -66,21 +62,14 @@ def load_encoder_and_hparams(model_size: str, models_dir: str, source: str = "op
 
 def load_params(folder: str, hparams: dict, convert: Callable | None = None) -> dict:
     """The parameters of a model, in whichever form the folder holds them. Raises UserError."""
-    of_safetensors = os.path.isfile(os.path.join(folder, SAFETENSORS))  # the quicker of the two, should both be there
-    names = [SAFETENSORS] if of_safetensors else [TF_INDEX, TF_DATA]
+    names = weight_files(folder)
     checksums.check_whole(folder)
     checksums.check(folder, names, bad_file)
+    convert = absorb(read_config(config_path(folder)), convert)
     with checksums.compared(folder, names, bad_file):
-        if of_safetensors:
-            return load_gpt2_params_from_safetensors(os.path.join(folder, *names), hparams, convert)
+        if TF_INDEX not in names:
+            return load_gpt2_params_from_safetensors(os.path.join(folder, names[0]), hparams, convert)
         return load_gpt2_params_from_tf_ckpt(os.path.join(folder, "model.ckpt"), hparams, convert)
-
-
-def model_folder(model_size: str, models_dir: str) -> str:
-    """models_dir/model_size, if model_size is a plain name, which cannot lead out of models_dir."""
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", model_size):
-        raise UserError(f"model size {model_size!r} is not a plain folder name such as {', '.join(MODEL_SIZES)}")
-    return os.path.join(models_dir, model_size)
 
 
 def complete_folder(model_size: str, models_dir: str, source: str = "openai", names: Collection = ()) -> str:
@@ -89,76 +78,6 @@ def complete_folder(model_size: str, models_dir: str, source: str = "openai", na
     if missing_files(folder):
         download_gpt2_files(model_size, folder, source, names)
     return folder
-
-
-def missing_files(folder: str) -> list[str]:
-    """What the folder lacks, for the form of the weights of which it lacks less."""
-    forms = ([*SMALL_FILES, TF_INDEX, TF_DATA], [*SMALL_FILES, SAFETENSORS])
-    return min(([name for name in form if not os.path.isfile(os.path.join(folder, name))] for form in forms), key=len)
-
-
-def load_hparams(path: str) -> dict:
-    """hparams.json, or Hugging Face's config.json -> {n_vocab, n_ctx, n_embd, n_head, n_layer}, each a sane int."""
-    try:
-        with open(path, encoding="utf-8") as f:
-            hparams = dict(json.load(f))
-    except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise bad_file(path, f"cannot be read as JSON ({first_line(error)})") from error
-    hparams = {"n_vocab": hparams.get("vocab_size"), "n_ctx": hparams.get("n_positions")} | hparams
-    # Far above any GPT-2, yet low enough that no wrong number can ask for absurd amounts of memory.
-    limits = {"n_vocab": 2**20, "n_ctx": 2**16, "n_embd": 2**15, "n_head": 2**10, "n_layer": 2**10}
-    for name, limit in limits.items():
-        value = hparams.get(name)
-        if type(value) is not int or not 1 <= value <= limit:
-            raise bad_file(path, f"{name} is {value!r:.50}, not a whole number from 1 to {limit}")
-    if hparams["n_embd"] % hparams["n_head"]:
-        raise bad_file(path, f"n_embd {hparams['n_embd']} does not divide into n_head {hparams['n_head']} heads")
-    return {name: hparams[name] for name in limits}
-
-
-def checkpoint_shapes(hparams: dict) -> dict[str, tuple[int, ...]]:
-    """hparams -> {tensor name: shape} of every parameter, under OpenAI's names without their "model/"."""
-    n = hparams["n_embd"]
-    block = {"ln_1/g": (n,), "ln_1/b": (n,), "ln_2/g": (n,), "ln_2/b": (n,)}
-    layers = [("attn/c_attn", n, 3 * n), ("attn/c_proj", n, n), ("mlp/c_fc", n, 4 * n), ("mlp/c_proj", 4 * n, n)]
-    for layer, n_in, n_out in layers:
-        block |= {f"{layer}/w": (n_in, n_out), f"{layer}/b": (n_out,)}
-    blocks = {f"h{i}/{name}": shape for i in range(hparams["n_layer"]) for name, shape in block.items()}
-    return {"wte": (hparams["n_vocab"], n), "wpe": (hparams["n_ctx"], n), **blocks, "ln_f/g": (n,), "ln_f/b": (n,)}
-
-
-def parameter_count(hparams: dict) -> int:
-    """How many numbers the parameters are; as float32, each takes 4 bytes."""
-    return sum(math.prod(shape) for shape in checkpoint_shapes(hparams).values())
-
-
-def build_params(path, found, read, hparams, convert=None):
-    """params from the checkpoint in path. found: {name: shape}, which hparams must agree with; read: name -> array."""
-    shapes = checkpoint_shapes(hparams)
-    for name in sorted(shapes.keys() ^ found.keys()):
-        raise bad_file(path, f"{'has' if name in found else 'lacks'} tensor {name!r:.100}, contrary to hparams.json")
-    params = {}
-    for name, shape in shapes.items():
-        # OpenAI's kernels are those of a convolution of width 1: they have one more axis, in front.
-        if found[name] not in (shape, (1, *shape)):
-            raise bad_file(path, f"tensor {name} is {found[name]!s:.100}, but hparams.json makes it {shape}")
-        try:
-            array = read(name).reshape(shape)
-        except MemoryError:
-            raise
-        except Exception as error:  # its kind depends on the library and on the damage
-            raise bad_file(path, f"tensor {name} cannot be used ({first_line(error)})") from error
-        if array.dtype != np.float32:
-            raise bad_file(path, f"tensor {name} is {array.dtype}, not float32")
-        # NaN and infinity both show in minimum or maximum, which need no copy of the array, as np.isfinite would.
-        if not (math.isfinite(array.min()) and math.isfinite(array.max())):
-            raise bad_file(path, f"tensor {name} holds NaN or infinity")
-        *keys, last = name.split("/")
-        node = params
-        for key in keys:
-            node = node.setdefault(key, {})
-        node[last] = convert(name, array) if convert else array
-    return params | {"blocks": [params.pop(f"h{i}") for i in range(hparams["n_layer"])]}
 
 
 def load_gpt2_params_from_tf_ckpt(tf_ckpt_path: str, hparams: dict, convert: Callable | None = None) -> dict:
@@ -191,55 +110,21 @@ def import_tensorflow():
     return tensorflow
 
 
-def load_gpt2_params_from_safetensors(path: str, hparams: dict, convert: Callable | None = None) -> dict:
-    """Hugging Face's model.safetensors, in float32, float16 or bfloat16 -> the same params, in float32."""
-    import ml_dtypes
-
-    with open_safetensors(path) as f:
-        # Some files also hold the causal mask of each block, and as lm_head a copy of wte, GPT-2's output matrix.
-        names = [name for name in f.offset_keys() if not re.search(r"\.attn\.(masked_)?bias$", name)]
-        theirs = {openai_name(name): name for name in names}
-        if len(theirs) < len(names):
-            raise bad_file(path, "has a tensor twice, with and without the prefix transformer.")
-        lm_head = theirs.pop("lm_head/w", None)
-
-        def read(name):
-            array = f.get_tensor(theirs[name])
-            if name == "wte" and lm_head and not np.array_equal(array, f.get_tensor(lm_head)):
-                raise ValueError("lm_head.weight is not the same, so this is not a GPT-2")
-            return array.astype(np.float32) if array.dtype in (np.float16, ml_dtypes.bfloat16) else array
-
-        found = {name: tuple(f.get_slice(theirs[name]).get_shape()) for name in theirs}
-        return build_params(path, found, read, hparams, convert)
-
-
-def open_safetensors(path):
-    """safe_open(path). It refuses a file that is cut short, or whose tensors overlap, leave gaps or are malformed."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with open(path, "rb") as f:
-            if (n_bytes := int.from_bytes(f.read(8), "little")) > MOST_HEADER:  # whose parsing would take a gigabyte
-                raise SafetensorError(f"its header has {n_bytes:,} bytes, more than {MOST_HEADER:,}")
-        return safe_open(path, "numpy", backend="pread")  # mmap would keep all that was read in memory
-    except (OSError, SafetensorError) as error:
-        raise bad_file(path, f"damaged, or not a safetensors file ({first_line(error)!r})") from error
-
-
-def openai_name(name):
-    """ "transformer.h.0.ln_1.weight" -> "h0/ln_1/g"."""
-    name = re.sub(r"^h\.(\d+)", r"h\1", name.removeprefix("transformer."))
-    name = re.sub(r"^(wte|wpe)\.weight$", r"\1", re.sub(r"(ln_\w)\.weight$", r"\1.g", name))
-    return re.sub(r"weight$", "w", re.sub(r"bias$", "b", name)).replace(".", "/")
-
-
 def download_gpt2_files(model_size: str, model_dir: str, source: str = "openai", names: Collection = ()) -> None:
-    """Downloads what model_dir lacks of an official model, or of its files `names`; after an interruption, the rest.
+    """Downloads what model_dir lacks of an official model or one of the Hugging Face hub; after an interruption, the
+    rest. With names only what is not weights.
 
-    source is "openai", "huggingface", or the URL of a mirror with OpenAI's files at URL/model_size. Raises UserError.
+    source, of an official one, is "openai", "huggingface", or the URL of a mirror with OpenAI's files at
+    URL/model_size. Raises UserError.
     """
     from plumbing.fetch import File, check_url, fetch_files
 
+    hub = hub_name(model_size)
+    if hub and Path(model_dir).parts[-2:] == tuple(str(hub).split("/")):
+        files = files_of(hub, model_dir, check_weights)
+        return fetch_files([file for file in files if not (names and is_weights(file.name))], model_dir)
+    if model_size.startswith((".", "/", "~")):
+        raise UserError(f"{model_dir} lacks {', '.join(missing_files(model_dir))}")
     if model_size not in MODEL_SIZES:
         lacks = f"{model_dir} lacks {', '.join(missing_files(model_dir))}"
         raise UserError(f"unknown model size {model_size!r}: {lacks}; official are {', '.join(MODEL_SIZES)}")
@@ -256,10 +141,14 @@ def download_gpt2_files(model_size: str, model_dir: str, source: str = "openai",
 
 def check_file(name, model_size, path):
     """Raises UserError if what was downloaded to path cannot be the file of that name."""
-    if name == SAFETENSORS:
-        open_safetensors(path)
+    check_weights(name, path)
     if name == "hparams.json" and load_hparams(path) != official.HPARAMS[model_size]:
         raise UserError(f"these are not the hparams of {model_size}")
+
+
+def check_weights(name, path):
+    if name.endswith(".safetensors"):
+        open_safetensors(path)
 
 
 def check_model(model_size: str, models_dir: str) -> None:
@@ -267,8 +156,8 @@ def check_model(model_size: str, models_dir: str) -> None:
     folder = model_folder(model_size, models_dir)
     if missing := missing_files(folder):
         raise UserError(f"{folder} lacks {', '.join(missing)}")
-    names = [*SMALL_FILES, SAFETENSORS, TF_INDEX, TF_DATA]
-    if damaged := checksums.show(folder, names, official.hashes(model_size)):
+    names = dict.fromkeys([*small_files(folder), *weight_files(folder), SAFETENSORS, TF_INDEX, TF_DATA])
+    if damaged := checksums.show(folder, [*names], official.hashes(model_size)):
         raise bad_file(os.path.join(folder, damaged[0]), "damaged")
     _, hparams = load_encoder_and_hparams(model_size, models_dir)
     load_params(folder, hparams, lambda name, array: None)

@@ -25,6 +25,7 @@ from jax.experimental import topologies
 from jax.sharding import Mesh
 
 from benchmarks.common import Parser, count, table, write_results
+from checkpoints.tensors import checkpoint_shapes
 from plumbing import arguments as values
 from plumbing.errors import UserError, first_line
 from plumbing.exits import guarded
@@ -33,7 +34,7 @@ from speculative.engines.jax import model as jax_model
 from speculative.engines.jax.loop import DeviceDecoder
 from speculative.engines.jax.sharding import place
 from speculative.engines.memory import OFFICIAL
-from utils import build_params, checkpoint_shapes
+from utils import build_params
 
 COLUMNS = """mesh copies B K kernels transfers all-reduces=all_reduces GB_moved=moved:.3f GB_of_weights=weights:.3f
     flops=flops:.2e compiling_(s)=seconds:.1f"""

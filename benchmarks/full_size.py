@@ -32,6 +32,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.common import MODELS, Parser, seconds
+from checkpoints.tensors import checkpoint_shapes, parameter_count
 from encoder import BYTE_TO_CHAR
 from plumbing import arguments as values
 from plumbing import checksums
@@ -40,7 +41,7 @@ from plumbing.exits import guarded
 from speculative.drafters import heads
 from speculative.engines.memory import OFFICIAL
 from training.files import save_tensors
-from utils import build_params, checkpoint_shapes, import_tensorflow, load_hparams, load_params, parameter_count
+from utils import build_params, import_tensorflow, load_hparams, load_params
 
 GROWN = {"124M": MODELS / "tiny-draft", "1558M": MODELS / "tiny-target"}
 UNLIKELY = -200.0  # the logit of a new token: at temperature 1 its probability is 0 in float32

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple, NoReturn
 
 from plumbing.errors import UserError
 
+PLAIN_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}"
+
 
 class Flag(NamedTuple):
     """A flag of main.py, declared where what it does is built."""
@@ -62,9 +64,20 @@ def path(value: str) -> str:
 
 
 def folder_name(value: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}", value):
+    if not re.fullmatch(PLAIN_NAME, value):
         raise ValueError("a plain folder name such as 124M, without slashes")
     return value
+
+
+def model(value: str) -> str:
+    """A folder of models_dir, a path to one, or a model of the Hugging Face hub."""
+    from plumbing.hub import hub_name
+
+    if value.startswith((".", "/", "~")):
+        return path(value)
+    if re.fullmatch(PLAIN_NAME, value) or hub_name(value):
+        return value
+    raise ValueError("124M, a folder of models_dir, a path that begins with . / or ~, or owner/name of the hub")
 
 
 def switch(value: str) -> bool:

@@ -46,6 +46,8 @@ class File(NamedTuple):
     most: int = checksums.MOST_SMALL  # bytes, where its size is not known
     sha256: str = ""  # "" if not known in advance
     check: Callable[[Path], object] = lambda path: None  # raises UserError if the content is wrong
+    headers: tuple[tuple[str, str], ...] = ()  # what is said to the server, (name, value) each
+    explain: Callable[[requests.Response], str] = lambda answer: ""  # what another answer than the file means, if known
 
 
 def fetch_files(files: list[File], folder: str) -> None:
@@ -176,7 +178,7 @@ def receive(session, file, part, bar, waiting):
     note, have = read_note(part, file.url), size(part)
     if have == note["length"]:
         return note
-    headers = {"Accept-Encoding": "identity"}
+    headers = {"Accept-Encoding": "identity", **dict(file.headers)}
     if resume := 0 < have < note["length"] and note["etag"].startswith('"'):  # W/"..." promises too little
         headers |= {"Range": f"bytes={have}-", "If-Range": note["etag"]}  # if the file has changed, all of it
     left = max(1, MOST_WAITING - waiting.seconds)
@@ -194,7 +196,8 @@ def receive(session, file, part, bar, waiting):
             discard(part)
             note, have = write_note(part, file, response), 0
         else:
-            raise UserError(f"cannot download {file.url} (status {status}): try another --source")
+            unknown = f"cannot download {file.url} (status {status}): try another --source"
+            raise UserError(file.explain(response) or unknown)
         check_disk_space(part.parent, note["length"] - have)
         bar.reset(note["length"])
         bar.initial, bar.n, bar.postfix = have, have, None

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from checkpoints.tensors import checkpoint_shapes
 from encoder import BYTE_TO_CHAR, END_OF_TEXT
 from plumbing.errors import UserError
 from speculative.engines import runtime
-from utils import checkpoint_shapes, import_tensorflow, load_encoder_hparams_and_params
+from utils import import_tensorflow, load_encoder_hparams_and_params
 
 MODELS = Path(__file__).parents[1] / "models"
 
@@ -25,6 +26,7 @@ def pytest_configure(config):
 
     And but for the slow ones, XLA takes short cuts, which change nothing of what they look at.
     """
+    os.environ["HF_HUB_OFFLINE"] = "1"  # a name that looks like one of the Hugging Face hub is not looked up there
     config.compiled = None
     if os.environ.get("PYTEST_XDIST_WORKER"):  # a worker has its environment from the process that started it
         return

@@ -17,8 +17,9 @@ from pathlib import Path
 import atheris
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-with atheris.instrument_imports(include=["encoder", "utils", "speculative"]):
+with atheris.instrument_imports(include=["checkpoints", "encoder", "utils", "speculative"]):
     import utils
+    from checkpoints.tensors import parameter_count
     from encoder import BYTE_TO_CHAR, END_OF_TEXT, get_encoder
     from plumbing import checksums
     from plumbing.errors import UserError
@@ -67,7 +68,7 @@ def read_tensors(data):
 def read_hparams(data):
     path.write_bytes(data)
     hparams = utils.load_hparams(path)
-    assert hparams["n_layer"] > 64 or utils.parameter_count(hparams) > 0
+    assert hparams["n_layer"] > 64 or parameter_count(hparams) > 0
 
 
 def read_note(data):

@@ -14,6 +14,7 @@ from safetensors import safe_open
 pytest.importorskip("jax")
 
 from benchmarks import full_size
+from checkpoints.tensors import checkpoint_shapes, parameter_count
 from encoder import END_OF_TEXT, get_encoder
 from gpt2 import gpt2
 from plumbing import checksums
@@ -22,7 +23,7 @@ from plumbing.official import WEIGHT_BYTES
 from speculative.drafters.heads import check_heads, head_model, load_heads
 from speculative.engines.models import create_model_fn
 from speculative.filters import GREEDY, to_distribution
-from utils import checkpoint_shapes, load_encoder_hparams_and_params, load_params, parameter_count
+from utils import load_encoder_hparams_and_params, load_params
 
 MODELS = Path(__file__).parents[1] / "models"
 

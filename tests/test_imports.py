@@ -22,6 +22,7 @@ FLOORS = (
     "speculative.engines",
     "speculative",
     "utils",
+    "checkpoints",
     "encoder gpt2",
     "plumbing",
 )

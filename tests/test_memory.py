@@ -2,9 +2,9 @@
 
 import pytest
 
+from checkpoints.tensors import parameter_count
 from plumbing.errors import UserError
 from speculative.engines import memory
-from utils import parameter_count
 
 
 def official(size):

@@ -10,9 +10,10 @@ import pytest
 from conftest import hugging_face_name, write_safetensors, write_tf
 
 import utils
+from checkpoints.tensors import checkpoint_shapes, parameter_count
 from plumbing import official
 from plumbing.errors import UserError
-from utils import checkpoint_shapes, load_encoder_hparams_and_params, load_hparams
+from utils import load_encoder_hparams_and_params, load_hparams
 
 FORMS = {"tf": [utils.TF_INDEX, utils.TF_DATA], "safetensors": ["model.safetensors"]}
 COMMON = ["hparams.json", "encoder.json", "vocab.bpe"]
@@ -121,7 +122,7 @@ def test_official_index_holds_what_hparams_say(shared):
     assert stored == expected
     bias = reader.get_tensor("model/h0/attn/c_attn/b")
     assert bias[:2].tolist() == np.array([0.48033914, -0.5254326], np.float32).tolist()
-    assert official.WEIGHT_BYTES["124M"] == 4 * utils.parameter_count(hparams)
+    assert official.WEIGHT_BYTES["124M"] == 4 * parameter_count(hparams)
 
 
 def test_official_data_cut_short_is_refused(shared):
@@ -134,15 +135,41 @@ def test_official_data_cut_short_is_refused(shared):
 
 @pytest.mark.parametrize("size", utils.MODEL_SIZES)
 def test_official_sizes(size):
-    assert 4 * utils.parameter_count(official.HPARAMS[size]) == official.WEIGHT_BYTES[size]
+    assert 4 * parameter_count(official.HPARAMS[size]) == official.WEIGHT_BYTES[size]
 
 
 @pytest.mark.parametrize(
-    "size", ["../tiny", "a/b", "/etc", "..", ".", "", "a\\b", ".hidden", "C:tiny", "tiny\n", "a b"]
+    "size",
+    [
+        "a/../tiny",
+        "a/",
+        "a//b",
+        "a/b/c",
+        "",
+        "a\\b",
+        "C:tiny",
+        "tiny\n",
+        "a b",
+        "/\0",
+        "a/b@",
+        "a/b@c/d",
+        "a/.b",
+        "a/b@..",
+    ],
 )
-def test_a_model_size_is_a_plain_folder_name(size, tiny_files, tmp_path):
+def test_a_model_size_is_a_name_or_a_path(size, tiny_files, tmp_path):
     write_files(tmp_path / "tiny", tiny_files, tiny_files)
-    assert "not a plain folder name" in refusal(load_encoder_hparams_and_params, size, tmp_path)
+    assert "should be 124M, a folder of models_dir" in refusal(load_encoder_hparams_and_params, size, tmp_path)
+
+
+def test_a_path_to_a_folder(tiny_files, tiny_hparams, tmp_path, monkeypatch):
+    folder = write_files(tmp_path / "tiny", tiny_files, COMMON + FORMS["safetensors"])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for path in ("./tiny", "../" + tmp_path.name + "/tiny", str(folder), "~/tiny", f"{folder}/"):
+        _, hparams, _ = load_encoder_hparams_and_params(path, "nowhere")
+        assert hparams == tiny_hparams
+    assert refusal(load_encoder_hparams_and_params, "./tinny", "nowhere").startswith("./tinny lacks hparams.json")
 
 
 def test_an_unknown_model_is_told_from_the_official_ones(model):

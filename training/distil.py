@@ -16,6 +16,7 @@ from dataclasses import fields
 from functools import partial
 from pathlib import Path
 
+from checkpoints.tensors import parameter_count
 from plumbing import arguments as values
 from plumbing.arguments import Parser
 from plumbing.errors import UserError
@@ -24,10 +25,10 @@ from speculative.cli.load import check_vocabularies
 from speculative.engines import memory
 from speculative.engines.jax.model import devices, keep_compiled
 from training.divergences import DIVERGENCES
-from training.files import as_float16, check_new, read_vocabulary, save_model
+from training.files import as_float16, check_new, check_trainable, read_vocabulary, save_model
 from training.recipe import N_HELD_OUT, ROUND, TEXTS, Model, Recipe, distil
 from training.texts import encode, from_corpus, from_prompts, read_works, split_works
-from utils import load_encoder_and_hparams, load_params, model_folder, parameter_count
+from utils import load_encoder_and_hparams, load_params, model_folder
 
 RATE = 0.2  # over the width: 1e-3 for the bundled pair, 2.6e-4 for 124M
 
@@ -88,12 +89,14 @@ def read_models(o, first_layers: int | None = None, flags: str = "--n_seq", rate
     """-> (encoder, hparams of target and draft). Raises UserError where one cannot draft for the other."""
     check_new(Path(model_folder(o.out, o.models_dir)))
     encoder, target = load_encoder_and_hparams(o.target_model_size, o.models_dir)
+    check_trainable(o.target_model_size, target)
     if first_layers:
         if first_layers > target["n_layer"]:
             raise UserError(f"--first_layers {first_layers}: {o.target_model_size} has {target['n_layer']}")
         draft = target | {"n_layer": first_layers}
     else:
         other, draft = load_encoder_and_hparams(o.draft_model_size, o.models_dir)
+        check_trainable(o.draft_model_size, draft)
         check_vocabularies(o.target_model_size, encoder, o.draft_model_size, other)
     n_draft, n_target = parameter_count(draft), parameter_count(target)
     if n_draft > n_target:

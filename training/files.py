@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from checkpoints.folders import small_files
 from plumbing import checksums
 from plumbing.errors import UserError
 from plumbing.files import replacing
@@ -87,8 +88,17 @@ def vocabulary_files(vocab: dict, merges: list) -> dict[str, str]:
 
 
 def read_vocabulary(folder: Path) -> dict[str, str]:
-    """The same of a model that is there."""
-    return {name: (Path(folder) / name).read_text(encoding="utf-8") for name in ("encoder.json", "vocab.bpe")}
+    """The same of a model that is there, in the form that it has there."""
+    _, *names = small_files(str(folder))
+    return {name: (Path(folder) / name).read_text(encoding="utf-8") for name in names}
+
+
+def check_trainable(name: str, hparams: dict) -> None:
+    """Raises UserError where a model is not one that network.py computes."""
+    if "activation_function" in hparams:
+        raise UserError(
+            f"{name} has activation_function {hparams['activation_function']}: training knows gelu_new only"
+        )
 
 
 def write(path, text):

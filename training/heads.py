@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from checkpoints.tensors import parameter_count
 from plumbing import arguments as values
 from plumbing import checksums
 from plumbing.arguments import Parser
@@ -25,12 +26,12 @@ from speculative.engines import memory
 from speculative.engines.jax.model import keep_compiled
 from training.distil import load_on_device, read_beginnings
 from training.divergences import kl
-from training.files import as_float16, check_new, save_tensors
+from training.files import as_float16, check_new, check_trainable, save_tensors
 from training.fit import fit
 from training.network import EndToEnd, load_gpt2
 from training.recipe import after_prompt, distributions, tempered
 from training.writing import continuations
-from utils import load_encoder_and_hparams, model_folder, parameter_count
+from utils import load_encoder_and_hparams, model_folder
 
 RATE = 0.4  # over the width
 N_WRITTEN = 64  # rows that the target writes at a time
@@ -162,6 +163,7 @@ def main(arguments: list[str]) -> None:
     path = folder / FILE
     check_new(path)
     encoder, hparams = load_encoder_and_hparams(o.target_model_size, o.models_dir)
+    check_trainable(o.target_model_size, hparams)
     if o.n_seq > hparams["n_ctx"]:
         raise UserError(f"--n_seq {o.n_seq} tokens, and the context has {hparams['n_ctx']}")
     o.rate = o.rate or RATE / hparams["n_embd"]

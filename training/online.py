@@ -26,6 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from checkpoints.tensors import parameter_count
 from plumbing import arguments as values
 from plumbing.arguments import Parser
 from plumbing.errors import UserError
@@ -42,7 +43,7 @@ from training.files import as_float16, read_vocabulary, save_model
 from training.fit import load_checkpoint, make_train_step, save_checkpoint
 from training.network import load_gpt2
 from training.recipe import Lesson, Model, make_loss
-from utils import load_params, model_folder, parameter_count
+from utils import load_params, model_folder
 
 RATE = 0.05  # over the width: it stays, and the draft has learned before, so it is a quarter of distillation's
 

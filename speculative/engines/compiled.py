@@ -23,13 +23,13 @@ from numba.extending import intrinsic
 
 from speculative.engines import elementwise, kernels, team
 from speculative.engines.cpu import BLOCK
-from speculative.engines.elementwise import F, compiled_only, exp, gelu, largest, layer_norm, total
+from speculative.engines.elementwise import F, compiled_only, exp, gelu, gelu_by_erf, largest, layer_norm, total
 from speculative.engines.kernels import LANES, ROUNDED_BYTES, ROWS, call, round_row
 from speculative.engines.team import DEAD, PATIENCE, POSTED, add, meet, read, wait_for_change
 
 CHUNK = 30  # rows in one call at most, a few times ROWS: Python hears Ctrl-C between two parts of a prefill
 SMALL = 8192  # numbers: to prepare so many takes a thread about as long as a barrier would
-STORE, GELU, ADD = map(np.int64, range(3))  # numba would compile once more for each literal number
+STORE, GELU, ADD, GELU_BY_ERF, RELU = map(np.int64, range(5))  # numba would compile once more for each literal number
 NO_BIAS = np.int64(0)
 
 # ---- What a pass is given: addresses, under the names that gpt2.py has for the arrays --------------------------------
@@ -48,7 +48,7 @@ LINEAR = struct(w=WEIGHT, b=int)
 NORM = struct(g=int, b=int)
 LAYER = struct(ln_1=NORM, attn=struct(c_attn=LINEAR, c_proj=LINEAR), ln_2=NORM, mlp=struct(c_fc=LINEAR, c_proj=LINEAR))
 JOB = struct(
-    **dict.fromkeys(("n_threads", "n_layer", "n_head", "n_embd", "n_ctx"), int),
+    **dict.fromkeys(("n_threads", "n_layer", "n_head", "n_embd", "n_ctx", "activation"), int),
     **dict.fromkeys(("tokens", "positions", "sees", "n_seen", "n_rows", "n_past", "n_last"), int),
     **{"blocks": int, "wte": WEIGHT, "wpe": int, "ln_f": NORM, "no_norm": NORM, "keys": int, "values": int},
     **dict.fromkeys(("x", "qkv", "a", "hidden", "prepared", "privates", "logits", "multiply"), int),
@@ -133,7 +133,7 @@ def prepare(state, job, thread, private, x, n_rows, w, norm):
 
 @compiled_only
 def linear(state, job, thread, private, x, n_rows, norm, w, b, out, out_stride, then):
-    """x @ w + b for this thread's tiles; then it is written to out, or through gelu, or added to what is there."""
+    """x @ w + b for this thread's tiles; then it is written to out, or through the activation, or added to out."""
     ready, stride = prepare(state, job, thread, private, x, n_rows, w, norm)
     sums = floats(private.sums, (n_rows, LANES))
     out = floats(out, (n_rows, out_stride))
@@ -160,6 +160,12 @@ def linear(state, job, thread, private, x, n_rows, norm, w, b, out, out_stride, 
             elif then == GELU:
                 for lane in range(n):
                     out_row[lane] = gelu(sums_row[lane])
+            elif then == GELU_BY_ERF:
+                for lane in range(n):
+                    out_row[lane] = gelu_by_erf(sums_row[lane])
+            elif then == RELU:
+                for lane in range(n):
+                    out_row[lane] = max(sums_row[lane], F(0))
             else:
                 for lane in range(n):
                     out_row[lane] = sums_row[lane]
@@ -275,7 +281,7 @@ def gpt2(state, job, thread):
         linear(state, job, thread, private, job.a, rows, no_norm, w, b, job.x, width, ADD)
         meet(state, n)
         w, b = block.mlp.c_fc.w, block.mlp.c_fc.b
-        linear(state, job, thread, private, job.x, rows, block.ln_2, w, b, job.hidden, padded(4 * n_embd), GELU)
+        linear(state, job, thread, private, job.x, rows, block.ln_2, w, b, job.hidden, padded(w.n_out), job.activation)
         meet(state, n)
         w, b = block.mlp.c_proj.w, block.mlp.c_proj.b
         linear(state, job, thread, private, job.hidden, rows, no_norm, w, b, job.x, width, ADD)

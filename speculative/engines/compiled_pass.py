@@ -7,10 +7,23 @@ import numpy as np
 from numba import typeof, types
 
 from speculative.engines import formats
-from speculative.engines.compiled import CHUNK, JOB, LAYER, PRIVATE, padded, padded_to_tiles, work
+from speculative.engines.compiled import (
+    CHUNK,
+    GELU,
+    GELU_BY_ERF,
+    JOB,
+    LAYER,
+    PRIVATE,
+    RELU,
+    padded,
+    padded_to_tiles,
+    work,
+)
 from speculative.engines.kernels import LANES, ROWS, kernels_of
 from speculative.engines.packed import PackedWeight, aligned
 from speculative.engines.team import Team
+
+ACTIVATIONS = {"gelu_new": GELU, "gelu": GELU_BY_ERF, "relu": RELU}  # by their names in config.json
 
 
 @functools.cache
@@ -72,6 +85,8 @@ class CompiledPass:
         """team() gives the threads of the next call."""
         n_embd, n_layer, n_head = (hparams[name] for name in ("n_embd", "n_layer", "n_head"))
         n_room, d_head = padded_to_tiles(hparams["n_ctx"]), n_embd // n_head
+        n_inner = hparams.get("n_inner", 4 * n_embd)
+        self.width = padded(max(n_embd, n_inner))  # of what a product reads
         self.n_vocab, self.n_embd, self.length, self.team, self.kept = hparams["n_vocab"], n_embd, 0, team, []
         blocks = np.zeros(n_layer, LAYER)
         for struct, block in zip(blocks, params["blocks"], strict=True):
@@ -82,8 +97,8 @@ class CompiledPass:
             "x": self.x,
             "qkv": aligned((CHUNK, padded(3 * n_embd)), np.float32),
             "a": aligned((CHUNK, padded(n_embd)), np.float32),
-            "hidden": aligned((CHUNK, padded(4 * n_embd)), np.float32),
-            "prepared": aligned((CHUNK, padded(4 * n_embd)), np.float32),
+            "hidden": aligned((CHUNK, padded(n_inner)), np.float32),
+            "prepared": aligned((CHUNK, self.width), np.float32),
             "keys": aligned((n_layer, n_head, n_room, d_head), np.float32),
             "values": aligned((n_layer, n_head, hparams["n_ctx"], padded_to_tiles(d_head)), np.float32),
         }
@@ -91,13 +106,14 @@ class CompiledPass:
         self.fields = {
             **{name: hparams[name] for name in ("n_layer", "n_head", "n_embd", "n_ctx")},
             **{"blocks": blocks, "wte": params["wte"].T, "wpe": params["wpe"], "ln_f": params["ln_f"]},
+            "activation": ACTIVATIONS[hparams.get("activation_function", "gelu_new")],
             **{"no_norm": no_norm, "multiply": kernels_of("float32").multiply.address, **self.buffers},
         }
         self.n_threads = 0
 
     def share(self, n_threads: int) -> None:
         """Gives each thread memory of its own."""
-        n_room, width = padded_to_tiles(self.fields["n_ctx"]), padded(4 * self.n_embd)
+        n_room, width = padded_to_tiles(self.fields["n_ctx"]), self.width
         shapes = {
             "sums": (CHUNK, LANES),
             "row": (width,),

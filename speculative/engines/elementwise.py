@@ -15,6 +15,7 @@ LOG2_E = F(1 / math.log(2))
 LN_2_HIGH = F(355 / 512)  # ln 2 in two parts: a whole number up to 2**15 times this one is exact,
 LN_2_LOW = F(math.log(2) - 355 / 512)  # and this one is small
 SQRT_2_OVER_PI = F(math.sqrt(2 / math.pi))
+SQRT_HALF = F(math.sqrt(0.5))
 
 
 @compiled_only
@@ -42,6 +43,20 @@ def gelu(x):
     z = SQRT_2_OVER_PI * (x + F(0.044715) * x * x * x)
     e = exp(F(-2) * abs(z))
     return x * (F(1) if z > 0 else e) / (F(1) + e)
+
+
+@compiled_only
+def gelu_by_erf(x):
+    """x times the chance that a normal variable is below it, to 7 in 10 million, by the rational approximation of the
+    error function in Abramowitz and Stegun 1964, 7.1.26."""
+    z = SQRT_HALF * abs(x)
+    t = F(1) / (F(1) + F(0.3275911) * z)
+    series = F(-1.453152027) + t * F(1.061405429)
+    series = F(1.421413741) + t * series
+    series = F(-0.284496736) + t * series
+    series = F(0.254829592) + t * series
+    beyond = F(0.5) * t * series * exp(-z * z)  # the chance that it is above |x|
+    return x * (F(1) - beyond if x > 0 else beyond)
 
 
 @compiled_only(fastmath={"reassoc", "nsz"})

@@ -3,9 +3,9 @@
 import contextlib
 from pathlib import Path
 
+from checkpoints.tensors import checkpoint_shapes, parameter_count
 from plumbing.errors import UserError
 from speculative.engines import formats
-from utils import checkpoint_shapes, parameter_count
 
 OFFICIAL = {"1558M": (48, 1600), "774M": (36, 1280), "355M": (24, 1024), "124M": (12, 768)}  # n_layer, n_embd
 
@@ -15,7 +15,8 @@ def needed(hparams: dict, dtype: str, n_cached: int | None = None) -> int:
     context), and two float32 tensors on the way."""
     weights = formats.model_bytes(dtype, checkpoint_shapes(hparams))
     cache = 2 * hparams["n_layer"] * (n_cached or hparams["n_ctx"]) * hparams["n_embd"] * 4
-    largest = max(hparams["n_vocab"], 4 * hparams["n_embd"]) * hparams["n_embd"] * 4
+    n_inner = hparams.get("n_inner", 4 * hparams["n_embd"])
+    largest = max(hparams["n_vocab"], n_inner) * hparams["n_embd"] * 4
     return weights + cache + 2 * largest
 
 

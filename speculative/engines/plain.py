@@ -1,11 +1,27 @@
 """The NumPy engine: gpt2() with a KV cache, behind the contract model(x, n_last) -> distributions."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 
-from gpt2 import attention, gpt2, layer_norm
+from gpt2 import attention, gelu, gpt2, layer_norm
+
+SQRT_HALF = math.sqrt(0.5)
+ERF = np.frompyfunc(math.erf, 1, 1)  # NumPy has none
+
+
+def gelu_by_erf(x):  # [n_seq, n_hidden] -> [n_seq, n_hidden]
+    """What gpt2.gelu approximates: x times the chance that a normal variable is below it."""
+    return 0.5 * x * (1 + ERF(x * SQRT_HALF).astype(x.dtype))
+
+
+def relu(x):  # [n_seq, n_hidden] -> [n_seq, n_hidden]
+    return np.maximum(x, 0)
+
+
+ACTIVATIONS = {"gelu_new": gelu, "gelu": gelu_by_erf, "relu": relu}  # by their names in config.json
 
 
 class KVCache:
@@ -37,7 +53,8 @@ class PlainPass:
     def __init__(self, params: dict, hparams: dict, cache: type = KVCache):
         n_head = hparams["n_head"]
         self.cache = cache(hparams["n_layer"], n_head, hparams["n_ctx"], hparams["n_embd"] // n_head)
-        self.gpt2 = partial(gpt2, **params, n_head=n_head, cache=self.cache)
+        activation = ACTIVATIONS[hparams.get("activation_function", "gelu_new")]
+        self.gpt2 = partial(gpt2, **params, n_head=n_head, cache=self.cache, activation=activation)
         self.move, self.ln_f, self.wte = self.cache.move, params["ln_f"], params["wte"]
 
     @property

@@ -51,6 +51,7 @@ def check_xla_flags():
 
 check_xla_flags()
 
+ACTIVATIONS = {"gelu": partial(jax.nn.gelu, approximate=False), "relu": jax.nn.relu}  # by their names in config.json
 SMALL = 8  # tokens: up to this many are fed in one call that computes the logits of them all
 
 # ---- The network on the device ---------------------------------------------------------------------------------------
@@ -142,10 +143,11 @@ class Network:
         positions = start + jnp.arange(len(tokens))  # [n]
         wpe = params["wpe"][jnp.minimum(positions, self.hparams["n_ctx"] - 1)]  # [n, n_embd]
         cache = StaticCache(self.gpt2.softmax, cache, positions)
+        activation = ACTIVATIONS.get(self.hparams.get("activation_function"), self.gpt2.gelu)
         # At their default precision, GPUs round float32 factors to 10 bits.
         with jax.default_matmul_precision("highest"):
             logits = self.gpt2.gpt2(
-                tokens, **{**params, "wpe": wpe}, n_head=self.n_head, cache=cache, n_last=n_last
+                tokens, **{**params, "wpe": wpe}, n_head=self.n_head, cache=cache, n_last=n_last, activation=activation
             )  # [n or n_last, n_vocab]
         return logits, cache.updated
 

@@ -144,8 +144,9 @@ def place(
     mesh = mesh or make_mesh(1)
     n_embd, n_head, n_devices = hparams["n_embd"], hparams["n_head"], mesh.shape["model"]
     split = n_devices > 1 if split is None else split
-    if split and n_embd % n_devices:
-        raise UserError(f"--mesh {n_devices} cannot split a width of {n_embd}: take a divisor of it")
+    for width in (n_embd, hparams.get("n_inner", 4 * n_embd)):
+        if split and width % n_devices:
+            raise UserError(f"--mesh {n_devices} cannot split a width of {width}: take a divisor of it")
     n_padded = -(-n_head // n_devices) * n_devices if split else n_head
     everywhere = NamedSharding(mesh, PartitionSpec())
     needs = formats.on_jax(dtype)
@@ -204,7 +205,8 @@ def place_draft(
     params: dict | Callable, hparams: dict, dtype: str, mesh: Mesh, repeats: int = 5
 ) -> tuple[Network, dict]:
     """The draft as it is faster on this mesh -> Network, {"split": seconds for a token, "whole": seconds}."""
-    if mesh.shape["model"] == 1 or hparams["n_embd"] % mesh.shape["model"]:
+    widths = hparams["n_embd"], hparams.get("n_inner", 0)
+    if mesh.shape["model"] == 1 or any(width % mesh.shape["model"] for width in widths):
         return place(params, hparams, dtype, mesh, split=False), {}
     seconds, networks = {}, {}
     for name, split in [("split", True), ("whole", False)]:

@@ -1,0 +1,73 @@
+"""Which files make a folder a model: OpenAI's or Hugging Face's, under the names that they have there."""
+
+import os
+from itertools import product
+
+from checkpoints.weights import INDEX, part_names
+from plumbing import arguments
+from plumbing.errors import UserError
+from plumbing.hub import cached_folder, hub_name
+from plumbing.official import SAFETENSORS, SMALL_FILES, TF_DATA, TF_INDEX
+
+HPARAMS, *OPENAI_VOCABULARY = SMALL_FILES
+# Settings, tokens and weights, each in the order in which they are looked for.
+SETTINGS = (HPARAMS, "config.json")
+VOCABULARIES = (OPENAI_VOCABULARY, ["tokenizer.json"], ["vocab.json", "merges.txt"])
+WEIGHTS = ([SAFETENSORS], [INDEX], [TF_INDEX, TF_DATA])
+OPTIONAL = ["tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"]
+
+
+def model_folder(model_size: str, models_dir: str) -> str:
+    """Where a model is, or is to be: models_dir/model_size; a path that begins with . / or ~; or of a model of the hub
+    its folder in models_dir, or else that of Hugging Face's own libraries. Raises UserError for what is none of these.
+
+    Only a path leads out of models_dir.
+    """
+    try:
+        arguments.model(model_size)
+    except ValueError as must_be:
+        raise UserError(f"model size {model_size!r:.200} should be {must_be}") from None
+    if model_size.startswith((".", "/", "~")):
+        return os.path.expanduser(model_size)
+    plain, hub = os.path.join(models_dir, model_size), hub_name(model_size)
+    if hub is None or ("/" not in model_size and os.path.isdir(plain)):
+        return plain
+    own, theirs = os.path.join(models_dir, *str(hub).split("/")), cached_folder(hub)
+    return theirs if theirs and missing_files(own) and not missing_files(theirs) else own
+
+
+def missing_files(folder: str) -> list[str]:
+    """What the folder lacks, in the form of which it has most; [] where it is complete. Raises UserError."""
+    return [name for name in best_form(folder) if not has(folder, name)]
+
+
+def small_files(folder: str) -> list[str]:
+    """The files of a complete folder that hold its settings and its tokens."""
+    optional = [name for name in OPTIONAL if has(folder, name)]
+    return [name for name in best_form(folder) if not is_weights(name)] + optional
+
+
+def weight_files(folder: str) -> list[str]:
+    """Those that hold its weights; the one by which they are read comes first."""
+    return [name for name in best_form(folder) if is_weights(name)]
+
+
+def config_path(folder: str) -> str:
+    """hparams.json or config.json, whichever there is."""
+    return os.path.join(folder, best_form(folder)[0])
+
+
+def best_form(folder):
+    forms = []
+    for settings, vocabulary, weights in product(SETTINGS, VOCABULARIES, WEIGHTS):
+        parts = part_names(os.path.join(folder, INDEX)) if weights == [INDEX] and has(folder, INDEX) else []
+        forms.append([settings, *vocabulary, *weights, *parts])
+    return max(forms, key=lambda form: (all(has(folder, name) for name in form), sum(has(folder, n) for n in form)))
+
+
+def has(folder, name):
+    return os.path.isfile(os.path.join(folder, name))
+
+
+def is_weights(name: str) -> bool:
+    return name.startswith("model.") or name.endswith(".safetensors")
