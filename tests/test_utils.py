@@ -159,7 +159,7 @@ def test_official_sizes(size):
 )
 def test_a_model_size_is_a_name_or_a_path(size, tiny_files, tmp_path):
     write_files(tmp_path / "tiny", tiny_files, tiny_files)
-    assert "should be 124M, a folder of models_dir" in refusal(load_encoder_hparams_and_params, size, tmp_path)
+    assert f"model size {size!r} should be " in refusal(load_encoder_hparams_and_params, size, tmp_path)
 
 
 def test_a_path_to_a_folder(tiny_files, tiny_hparams, tmp_path, monkeypatch):
