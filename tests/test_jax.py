@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from contextlib import contextmanager
+from copy import copy
 from functools import partial
 from pathlib import Path
 
@@ -30,7 +31,7 @@ from speculative.engines.jax.model import JaxModel, map_params
 from speculative.engines.jax.sampling import accept
 from speculative.engines.jax.sharding import place
 from speculative.engines.plain import CachedModel
-from speculative.filters import GREEDY, Filters, to_distribution
+from speculative.filters import GREEDY, Filters
 from speculative.measure.analysis import acceptance_chance, matching_chance
 from speculative.sampling import autoregressive_sampling, speculative_sampling
 
@@ -53,9 +54,20 @@ def networks(pair):
     return [place(*model) for model in pair]
 
 
+# Compiling is what takes long here. So one greedy decoder and one that samples do for most tests, with one K, and with
+# prompts of up to SMALL tokens, which are padded to one length.
+K = 3
+FILTERS = Filters(0.9, top_p=0.95)
+
+
 @pytest.fixture(scope="module")
 def greedy(networks):
     return DeviceDecoder(*networks, block=3)
+
+
+@pytest.fixture(scope="module")
+def sampled(networks):
+    return DeviceDecoder(*networks, FILTERS, lenience=0.5, block=3)
 
 
 @contextmanager
@@ -161,14 +173,19 @@ def test_int8_is_a_quarter_of_the_bytes_and_as_near_as_on_numpy(params, networks
         np.abs(logits - expected).max() for logits in (JaxModel(network, logits_themselves)(x, 4), on_numpy(x, 4))
     )
     assert 1e-4 < error < 1.5 * of_numpy < 0.1 * np.abs(expected).max()
+
+
+@pytest.mark.slow
+def test_a_batch_of_int8_is_its_rows(params):
+    network = place(params, HPARAMS, "int8")
     model = JaxModel(network, GREEDY)
-    prompts = [x[:5], x[:9]]
+    prompts = [random_prompt(5), random_prompt(9)]
     together = by_prompt(DeviceDecoder(network, network).batch(prompts, 4, 2, seed=0), 2)
     for x, rows in zip(prompts, together, strict=True):
-        alone = [
-            token for step in autoregressive_sampling(x, model, 4, np.random.default_rng(0)) for token in step.tokens
+        alone = autoregressive_sampling(x, model, 4, np.random.default_rng(0))
+        assert [token for row in rows for token in row.step.tokens] == [
+            token for step in alone for token in step.tokens
         ]
-        assert [token for row in rows for token in row.step.tokens] == alone
 
 
 def test_a_model_can_be_placed_as_it_is_read(params, networks):
@@ -189,18 +206,26 @@ def test_a_model_can_be_placed_as_it_is_read(params, networks):
 # ---- Distributions ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("temperature", [0, 1e-3, 0.7, 1.0, 5.0])
-@pytest.mark.parametrize("top_k", [None, 1, 5, 40, 99])
-def test_the_filters_are_those_of_numpy(temperature, top_k):
+# (temperature, top_k, top_p): each value of one with several of the others.
+FILTERINGS = [
+    *[(0, top_k, top_p) for top_k, top_p in [(None, None), (5, 0.5)]],
+    *[(temperature, None, None) for temperature in (1e-3, 0.7, 1.0, 5.0)],
+    *[(temperature, top_k, None) for temperature, top_k in [(0.7, 1), (1.0, 5), (5.0, 40), (1e-3, 99)]],
+    *[(0.7, None, top_p) for top_p in (0.0, 0.1, 0.5, 0.95, 1.0)],
+    *[(1e-3, None, 0.5), (5.0, 5, 0.5), (5.0, 5, 0.95), (1.0, 1, 0.1), (5.0, 99, 0.95), (1.0, 40, 0.0)],
+]
+
+
+def test_the_filters_are_those_of_numpy():
     logits = np.random.default_rng(1).normal(size=(6, 40)).astype(np.float32) * 3
     logits[1] = 0  # all tied
     logits[2, 3:] = -np.inf
     logits[3] = np.round(logits[3])  # some tied
-    for top_p in (None, 0.0, 0.1, 0.5, 0.95, 1.0):
-        expected = to_distribution(logits, temperature, top_k, top_p)
-        actual = np.asarray(jax_sampling.to_distribution(jnp.asarray(logits), temperature, top_k, top_p))
-        np.testing.assert_array_equal(actual > 0, expected > 0)
-        np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=1e-30)
+    together = jax.jit(lambda logits: [jax_sampling.to_distribution(logits, *chosen) for chosen in FILTERINGS])
+    for chosen, actual in zip(FILTERINGS, map(np.asarray, together(logits)), strict=True):
+        expected = Filters(*chosen)(logits)
+        np.testing.assert_array_equal(actual > 0, expected > 0, err_msg=str(chosen))
+        np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=1e-30, err_msg=str(chosen))
 
 
 @pytest.fixture(scope="module")
@@ -234,42 +259,34 @@ def test_what_is_accepted_or_resampled_is_distributed_as_the_target(p_and_q):
     assert np.mean(accepted) == pytest.approx(np.cumprod(alpha).sum(), abs=0.02)
 
 
-@pytest.mark.parametrize("k", range(4))
-def test_no_more_than_k_drafts_are_accepted(p_and_q, k):
+def test_no_more_than_k_drafts_are_accepted(p_and_q):
     """With p = q all of them pass, and the token after the k-th is q[k]'s and no residual."""
     q = jnp.asarray(p_and_q[1])
-    keys = jax.random.split(jax.random.key(k), 4000)
     x_draft = jnp.argmax(q[:3], axis=-1)
-    accepted, token = jax.jit(jax.vmap(partial(accept, x_draft, q[:3], q, k)))(keys)
-    assert set(np.asarray(accepted).tolist()) == {k}
-    assert np.abs(np.bincount(token, minlength=5) / 4000 - q[k]).max() < 0.04
+    of_keys = jax.vmap(partial(accept, x_draft, q[:3], q), in_axes=(None, 0))
+    keys = jax.random.split(jax.random.key(0), 4000)
+    accepted, token = jax.jit(jax.vmap(of_keys, in_axes=(0, None)))(jnp.arange(4), keys)  # [4, 4000] each
+    for k in range(4):
+        assert set(np.asarray(accepted[k]).tolist()) == {k}
+        assert np.abs(np.bincount(token[k], minlength=5) / 4000 - q[k]).max() < 0.04
 
 
-@pytest.fixture
-def always_u(monkeypatch):
-    """u -> nothing; from then on each single random number is u, as that of the one draft below is."""
-    uniform = jax_sampling.uniform
-
-    def always(u):
-        monkeypatch.setattr(
-            jax_sampling, "uniform", lambda key, shape: jnp.full(shape, u) if shape == (1,) else uniform(key, shape)
-        )
-
-    return always
+def always(u):
+    """Random numbers that are all u."""
+    return lambda key, shape: jnp.full(shape, u, jnp.float32)
 
 
-def test_u_of_zero_does_not_accept_what_the_target_excludes(always_u):
-    always_u(0.0)
+def test_u_of_zero_does_not_accept_what_the_target_excludes():
     p, q = jnp.array([[0.5, 0.5, 0]]), jnp.array([[0, 0, 1.0], [1, 0, 0]])
-    accepted, token = jax.jit(partial(accept, jnp.array([0]), p, q, 1))(jax.random.key(0))
+    one = jax.jit(partial(accept, jnp.array([0]), p, q, 1, uniform=always(0.0)))
+    accepted, token = one(jax.random.key(0))
     assert (int(accepted), int(token)) == (0, 2)
 
 
-def test_an_empty_residual_falls_back_to_the_target(always_u):
-    always_u(1.0)
+def test_an_empty_residual_falls_back_to_the_target():
     q = np.array([[0.5, 0, 0.5], [0, 1, 0]], np.float32)
     p = np.nextafter(q[:1], np.float32(1))
-    one = jax.jit(partial(accept, jnp.array([0]), jnp.asarray(p), jnp.asarray(q), 1))
+    one = jax.jit(partial(accept, jnp.array([0]), jnp.asarray(p), jnp.asarray(q), 1, uniform=always(1.0)))
     tokens = {int(one(jax.random.key(i))[1]) for i in range(20)}
     assert tokens == {0, 2}
 
@@ -286,7 +303,7 @@ def python_steps(pair, x, N, K):
     return list(speculative_sampling(x, model_drafter(draft, rng), target, N, K, rng))
 
 
-@pytest.mark.parametrize("K", [0, 4, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("K", [0, K, pytest.param(1, marks=pytest.mark.slow)])
 def test_greedy_steps_are_those_of_the_python_loop(pair, greedy, K):
     """To the end of the context too, from a single token, for a single token, and with nothing compiled on the way."""
     accepted = set()
@@ -322,93 +339,101 @@ def steps(rows):
     return [row.step for row in rows]
 
 
-@pytest.mark.parametrize("n_batch", [None, 1, 2, 3])
+@pytest.mark.parametrize("n_batch", [1, 2, *[pytest.param(n, marks=pytest.mark.slow) for n in (3, None)]])
 def test_a_batch_is_its_rows(pair, greedy, n_batch):
     """However many are decoded at a time; and there are never more, and never fewer while prompts are waiting."""
-    prompts = [random_prompt(n) for n in (1, 3, 9, 5, 8, 2)]
-    calls = list(greedy.batch(prompts, 13, 3, seed=0, n_batch=n_batch))
+    prompts = [random_prompt(n) for n in (1, 3, 9 if n_batch == 1 else 7, 5, 8, 2)]  # 9 are padded to another length
+    calls = list(greedy.batch(prompts, 13, K, seed=0, n_batch=n_batch))
     rows = by_prompt(calls, len(prompts))
-    assert [steps(of_one) for of_one in rows] == [python_steps(pair, x, 13, 3) for x in prompts]
+    assert [steps(of_one) for of_one in rows] == [python_steps(pair, x, 13, K) for x in prompts]
     assert len({len(of_one) for of_one in rows}) > 1  # ragged, or nothing was tested
     last_begins = next(i for i, call in enumerate(calls) if any(row.number == len(prompts) - 1 for row in call))
     assert {len(call) for call in calls[:last_begins]} <= {n_batch}
 
 
-def test_a_cache_that_is_full_doubles(monkeypatch):
+def test_a_cache_that_is_full_doubles():
     """For one prompt and for those that take its place; and nothing is compiled on the way."""
     hparams = HPARAMS | {"n_ctx": 100}
     params = random_params(hparams, seed=3)
     pair = (params, hparams), first_layer(params, hparams)
     decoder, grown = DeviceDecoder(*[place(*model) for model in pair], block=3), []
-    prompts = [random_prompt(n) for n in (5, 20)]
-    decoder.warm_up([5, 20], 80, 3, n_batch=1)
+    prompts = [random_prompt(n) for n in (5, 7)]
+    decoder.warm_up([5, 7], 80, K, n_batch=1)
     grow = decoder.grow
-    monkeypatch.setattr(
-        decoder, "grow", lambda state, capacity: grown.append(capacity) or grow(state, capacity=capacity)
-    )
+    decoder.grow = lambda state, capacity: grown.append(capacity) or grow(state, capacity=capacity)
     with counting_compilations() as compiled:
-        rows = by_prompt(decoder.batch(prompts, 80, 3, seed=0, n_batch=1), 2)
-    assert [steps(of_one) for of_one in rows] == [python_steps(pair, x, 80, 3) for x in prompts]
+        rows = by_prompt(decoder.batch(prompts, 80, K, seed=0, n_batch=1), 2)
+    assert [steps(of_one) for of_one in rows] == [python_steps(pair, x, 80, K) for x in prompts]
     assert (grown, compiled) == ([128], [])
 
 
 @pytest.mark.parametrize("n_batch", [1, 2])
-def test_a_stop_ends_a_row_and_the_next_prompt_takes_its_place(pair, networks, n_batch):
+def test_a_stop_ends_a_row_and_the_next_prompt_takes_its_place(pair, greedy, n_batch):
     """By a token that the device knows, and by what the host says of a step."""
     prompts = [random_prompt(n) for n in (5, 8, 3, 6)]
-    whole = [python_steps(pair, x, 13, 3) for x in prompts]
-    end = whole[0][1].tokens[0]
+    whole = [python_steps(pair, x, 13, K) for x in prompts]
+    decoder = copy(greedy)
+    decoder.end = end = whole[0][1].tokens[0]
 
     def stop(number, step):
         return step._replace(tokens=step.tokens[:1]) if number == 1 else None
 
-    calls = list(DeviceDecoder(*networks, end=end).batch(prompts, 13, 3, seed=0, n_batch=n_batch, stop=stop))
+    calls = list(decoder.batch(prompts, 13, K, seed=0, n_batch=n_batch, stop=stop))
     expected = [[step for i, step in enumerate(x) if not any(end in s.tokens for s in x[:i])] for x in whole]
     expected[1] = [whole[1][0]._replace(tokens=whole[1][0].tokens[:1])]
     assert [steps(rows) for rows in by_prompt(calls, 4)] == expected and len(expected[0]) < len(whole[0])
     assert len(calls) < sum(map(len, whole))
 
 
-@pytest.mark.parametrize("lenience", [1.0, 0.5])
-def test_the_chances_of_acceptance_are_those_that_the_recorder_finds(pair, networks, lenience):
-    x, filtering = random_prompt(6), Filters(0.9, top_p=0.95)
-    target, draft = (CachedModel(*model, filtering) for model in pair)
-    decoder = DeviceDecoder(*networks, filtering, lenience=lenience)
+def test_the_chances_of_acceptance_are_those_that_the_recorder_finds(pair, sampled):
+    x = random_prompt(6)
+    target, draft = (CachedModel(*model, FILTERS) for model in pair)
     text, n_tested = list(x), set()
-    for [row] in decoder.batch([x], 16, 3, seed=3):
+    for [row] in sampled.batch([x], 16, K, seed=3):
         step = row.step
         tested = min(len(step.tokens), step.drafted)
         q = target(np.array([*text, *step.tokens[:-1]]), len(step.tokens))[:tested]  # [tested, n_vocab]
         p = draft(np.array([*text, *step.tokens[:-1]]), len(step.tokens))[:tested]  # [tested, n_vocab]
-        np.testing.assert_allclose(row.alpha, acceptance_chance(p, q / lenience), rtol=1e-4)
+        np.testing.assert_allclose(row.alpha, acceptance_chance(p, q / sampled.lenience), rtol=1e-4)
         np.testing.assert_allclose(row.matching, matching_chance(p, q), rtol=1e-4)
         text += step.tokens
         n_tested.add(tested)
     assert len(n_tested) > 1
 
 
-def test_the_prefill_is_shared_by_decodes_of_the_same_prompt(networks, monkeypatch):
-    decoder, prefills = DeviceDecoder(*networks, Filters()), []
-    prefill = decoder.prefill
-    monkeypatch.setattr(decoder, "prefill", lambda *args, **kwargs: prefills.append(1) or prefill(*args, **kwargs))
-    x = random_prompt(7)
+def tokens_of(decoder, x, N, seed):
+    return [token for step in decoder.speculative(x, N, K, seed) for token in step.tokens]
 
-    def tokens(seed, x=x):
-        return [step.tokens for step in decoder.speculative(x, 12, 3, seed)]
 
+def test_the_prefill_is_shared_by_decodes_of_the_same_prompt(sampled):
+    decoder, prefills, x = copy(sampled), [], random_prompt(7)
+    decoder.prefill = lambda *args, **kwargs: prefills.append(1) or sampled.prefill(*args, **kwargs)
     alone = []
     for seed in range(3):
         decoder.forget()
-        alone.append(tokens(seed))
+        alone.append(tokens_of(decoder, x, 12, seed))
     assert len(prefills) == 3 and alone[0] != alone[1] != alone[2]
     decoder.forget()
-    next(decoder.speculative(x, 12, 3, 5))  # one that is not read to its end
-    assert [tokens(seed) for seed in range(3)] == alone and len(prefills) == 4
-    tokens(0, x[:6])
+    next(decoder.speculative(x, 12, K, 5))  # one that is not read to its end
+    assert [tokens_of(decoder, x, 12, seed) for seed in range(3)] == alone and len(prefills) == 4
+    tokens_of(decoder, x[:6], 12, 0)
     assert len(prefills) == 5
 
 
-@pytest.mark.parametrize("K", [0, 4])
+def test_the_numbers_depend_on_the_seed_the_prompt_and_the_place(sampled):
+    """And not on what was decoded before: where another decode begins with the tokens of some calls, it goes on as the
+    first one did."""
+    x = random_prompt(3)
+    whole = tokens_of(sampled, x, 12, 1)
+    first, second, *_ = sampled.speculative(x, 12, K, 1)
+    for begun in (first.tokens, first.tokens + second.tokens):
+        assert begun + tokens_of(sampled, [*x, *begun], 12 - len(begun), 1) == whole
+    assert tokens_of(sampled, x, 12, 2) != whole
+    together = by_prompt(sampled.batch([x] * 3, 12, K, seed=1, n_batch=1), 3)
+    assert len({str(steps(rows)) for rows in together}) == 3
+
+
+@pytest.mark.parametrize("K", [0, K])
 def test_the_loop_does_not_copy_the_cache(greedy, K):
     """In no computation that the loop's body comes to. What may be of a cache's size is a write in place, or a fusion
     of one."""
@@ -430,22 +455,21 @@ def test_the_loop_does_not_copy_the_cache(greedy, K):
 
 @pytest.mark.parametrize(
     ("K", "lenience", "draft_temperature"),
-    [(0, 1.0, None), (2, 1.0, 0.4), pytest.param(2, 0.3, None, marks=pytest.mark.slow)],
+    [(2, 1.0, 0.4), *[pytest.param(*case, marks=pytest.mark.slow) for case in [(0, 1.0, 0.8), (2, 0.3, 0.8)]]],
 )
 def test_the_texts_are_distributed_as_the_targets_own(K, lenience, draft_temperature):
-    """All texts of three tokens over a vocabulary of three, in 20,000 rows; with lenience they are not."""
+    """All texts of three tokens over a vocabulary of three, in 10,000 rows; with lenience they are not."""
     hparams = {"n_vocab": 3, "n_ctx": 8, "n_embd": 4, "n_head": 1, "n_layer": 1}
     params, draft_params = random_params(hparams, seed=5), random_params(hparams, seed=6)
-    settings = Filters(0.8, top_p=0.9)
-    draft_settings = settings._replace(temperature=draft_temperature or 0.8)
-    model = CachedModel(params, hparams, settings)
+    chosen = Filters(0.8, top_p=0.9)
+    model = CachedModel(params, hparams, chosen)
     expected = {}
     for text in itertools.product(range(3), repeat=3):
         q = model([1, *text[:2]], 3)
         expected[text] = float(np.prod([q[i, token] for i, token in enumerate(text)]))
-    n = 20_000
+    n = 10_000
     networks = place(params, hparams), place(draft_params, hparams)
-    decoder = DeviceDecoder(*networks, settings, draft_settings, lenience=lenience, block=3)
+    decoder = DeviceDecoder(*networks, chosen, chosen._replace(temperature=draft_temperature), lenience, block=3)
     texts = [[] for _ in range(n)]
     for row in itertools.chain(*decoder.batch([[1]] * n, 3, K, seed=7)):
         texts[row.number] += row.step.tokens
@@ -458,16 +482,6 @@ def test_the_texts_are_distributed_as_the_targets_own(K, lenience, draft_tempera
     chi_square = sum((counts[text] - n * expected[text]) ** 2 / (n * expected[text]) for text in possible)
     degrees = len(possible) - 1
     assert (chi_square < degrees + 5 * np.sqrt(2 * degrees)) == (lenience == 1)
-
-
-def test_the_numbers_depend_on_the_seed_and_not_on_the_block(networks):
-    x = random_prompt(5)
-
-    def tokens(decoder, seed):
-        return [step.tokens for step in decoder.speculative(x, 12, 1, seed)]
-
-    one, eight = (DeviceDecoder(*networks, Filters(), block=block) for block in (1, 8))
-    assert tokens(one, 1) == tokens(eight, 1) != tokens(eight, 2)
 
 
 @pytest.mark.parametrize("prompts", [[[]], [[1], []], [[0] * 20]])

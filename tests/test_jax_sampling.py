@@ -1,5 +1,6 @@
 """The distribution of what the JAX engine samples, at the size where it is used: GPT-2's vocabulary of 50,257."""
 
+import math
 from functools import partial
 
 import numpy as np
@@ -15,6 +16,7 @@ from speculative.engines.jax import sampling as jax_sampling
 from speculative.engines.jax.sampling import accept, sample, to_distribution
 
 N_VOCAB = 50257
+WIDTH = math.isqrt(N_VOCAB - 1) + 1  # of the stretches that sample cuts the vocabulary into
 TAIL = 50000  # tokens, of 2e-7 each: 1% together
 
 
@@ -24,6 +26,16 @@ def with_a_tail(seed=0):  # -> [n_vocab]
     p = np.full(N_VOCAB, 2e-7)
     p[rng.permutation(N_VOCAB)[: N_VOCAB - TAIL]] = 0.99 * rng.dirichlet(np.ones(N_VOCAB - TAIL))
     return p.astype(np.float32)
+
+
+def uneven(seed=0):  # -> [n_vocab]
+    """Mass that differs from stretch to stretch, and that one token, a few or all of a stretch have."""
+    rng = np.random.default_rng(seed)
+    shape = rng.choice([1e-3, 0.1, 100], (WIDTH, 1))
+    within = rng.standard_gamma(shape, (WIDTH, WIDTH)) + 1e-30  # [WIDTH, WIDTH]
+    mass = rng.dirichlet(np.full(WIDTH, 0.5))  # [WIDTH]
+    p = (within / within.sum(-1, keepdims=True) * mass[:, None]).ravel()[:N_VOCAB]  # [n_vocab]
+    return (p / p.sum()).astype(np.float32)
 
 
 def draw(p, n, seed, sample=sample):  # -> [n]
@@ -37,24 +49,33 @@ def deviation(count, n, chance):
     return (count - n * chance) / np.sqrt(n * chance * (1 - chance))
 
 
-def chi_square(ids, p, n_bins=50):
-    """Of ids that were drawn from p, in bins of about equal probability, less its mean and over its deviation."""
+def chi_square(ids, p, bins=None):  # bins: [n_vocab], which of them each id is in
+    """Of ids that were drawn from p, less its mean and over its deviation. Without bins, 50 of about equal probability
+    are taken."""
     p = np.asarray(p, np.float64) / np.sum(p, dtype=np.float64)
-    bins = np.minimum(((np.cumsum(p) - p / 2) * n_bins).astype(int), n_bins - 1)  # [n_vocab]
-    expected = len(ids) * np.bincount(bins, p, n_bins)
-    found = np.bincount(bins[ids], minlength=n_bins)
+    if bins is None:
+        bins = np.minimum(((np.cumsum(p) - p / 2) * 50).astype(int), 49)
+    expected = len(ids) * np.bincount(bins, p)  # [n_bins]
+    found = np.bincount(bins[ids], minlength=len(expected))  # [n_bins]
     full = expected > 5
     return (np.sum((found - expected)[full] ** 2 / expected[full]) - full.sum() + 1) / np.sqrt(2 * (full.sum() - 1))
 
 
 def test_the_shortest_waiting_times_are_as_frequent_as_they_should_be():
-    """Of 16 million of them 1.6 are below 1e-7, and 16, 160, ... below 1e-6, 1e-5, ...; the longest likewise."""
-    n = 2**24
+    """Of 4 million of them 4 are below 1e-6, and 40, 400, ... below 1e-5, 1e-4, ...; the longest likewise."""
+    n = 2**22
     waiting = np.sort(np.asarray(jax.jit(partial(jax_sampling.exponential, shape=(n,)))(jax.random.key(0))))
     assert waiting[0] > 0 and np.isfinite(waiting[-1]) and len(np.unique(waiting[:1000])) == 1000
     for chance in (1e-6, 1e-5, 1e-4, 0.1):
         assert abs(deviation(np.searchsorted(waiting, -np.log1p(-chance)), n, chance)) < 4
         assert abs(deviation(n - np.searchsorted(waiting, -np.log(chance)), n, chance)) < 4
+
+
+def test_every_stretch_and_every_place_in_it_is_drawn_as_often_as_it_should_be():
+    p = uneven()
+    ids = draw(jnp.asarray(p), 20_000, seed=1)
+    stretch, place = np.divmod(np.arange(N_VOCAB), WIDTH)
+    assert chi_square(ids, p, stretch) < 4 and chi_square(ids, p, place) < 4 and chi_square(ids, p) < 4
 
 
 @pytest.mark.slow

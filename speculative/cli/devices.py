@@ -108,12 +108,12 @@ def has_accelerator() -> bool:
         return False
 
 
-def unused_accelerator() -> str | None:
+def unused_accelerator(exists: Callable[[str], bool] = os.path.exists) -> str | None:
     """What to install where this machine has an accelerator that JAX does not see; None where it has none."""
     import jax
 
     for device, name, extra in (("/dev/nvidia0", "an NVIDIA GPU", "cuda12"), ("/dev/accel0", "a TPU", "tpu")):
-        if os.path.exists(device):
+        if exists(device):
             install = f'pip install "jax[{extra}]=={jax.__version__}"'
             return f"this machine has {name}, and the JAX that is installed computes on the CPU alone: {install}"
     return None

@@ -91,7 +91,7 @@ def greedy_sample(p, key):  # [n_vocab] -> id
     return jnp.argmax(p).astype(jnp.int32)
 
 
-def accept(x_draft, p, q, k, key, lenience=1.0, sample=sample):  # [K], [K, n_vocab], [K + 1, n_vocab]
+def accept(x_draft, p, q, k, key, lenience=1.0, sample=sample, uniform=uniform):  # [K], [K, n_vocab], [K + 1, n_vocab]
     """Steps 3 and 4 of the loop: how many of the first k drafts are accepted, and the token that follows them.
 
     Sampling max(0, q - p) after a rejection and q after none are one thing, if p is 0 where nothing was drafted.
