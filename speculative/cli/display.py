@@ -222,7 +222,7 @@ def show_report(o: Any, pair: Pair, prompts: list[str], runs: list[Recorder]) ->
         show([("\n", None), *legend, ("\n", None)], o.color)
     f = figures(*runs)
     print()
-    for line in [*report.summary(f), *notes(o, found), *differences(o, pair, input_ids, runs)]:
+    for line in [*report.summary(f, o.K), *notes(o, found), *differences(o, pair, input_ids, runs)]:
         print(textwrap.fill(line, COLUMNS))
     if o.verbose:
         show_details(o, pair, f, runs[1])

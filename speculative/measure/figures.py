@@ -6,15 +6,13 @@ What depends on K is an average over the iterations, so the figures also hold wh
 from collections import Counter
 from statistics import mean, median
 
-from speculative.costs import best_k, line_through
 from speculative.measure.analysis import blog_speedup, leviathan_tokens
+from speculative.measure.better import NOISE, best_K, better_K, gains_of_other_K
 from speculative.measure.recorder import Iteration, Recorder
-
-K_MAX = 16  # the largest K that is considered for the best
-ENOUGH = 20  # drafts tested at a position, for its own chance of acceptance to be used there
+from speculative.measure.timing import by_key, cost_of_rows, costs, prefill_seconds, share
 
 # The keys of predictions(), which are there also where nothing was measured.
-PREDICTED = ("t_target", "t_draft", "c", "beta", "mean_beta", "largest_beta", "best_K")
+PREDICTED = ("t_target", "t_draft", "c", "beta", "mean_beta", "largest_beta", "best_K", "better_K")
 PREDICTED += ("predicted_blog", "predicted_leviathan", "predicted_best", "predicted_if")
 
 
@@ -27,7 +25,8 @@ def figures(autoregressive: Recorder, speculative: Recorder) -> dict:
 def counts(speculative: Recorder) -> dict:
     """What was drafted and what became of it."""
     steps = [i.step for i in speculative.iterations]
-    n_tokens, drafted = speculative.n_tokens, sum(step.drafted for step in steps)
+    n_tokens = speculative.n_tokens
+    drafted = sum(step.drafted for step in steps)
     met = Counter(j for i in speculative.iterations for j in range(len(i.alpha)))
     accepted = Counter(j for step in steps for j in range(step.accepted))
     by_proposer = Counter(name for i in speculative.iterations for name in i.by[: len(i.alpha)])
@@ -39,6 +38,7 @@ def counts(speculative: Recorder) -> dict:
         "drafted": drafted,
         "accepted": sum(step.accepted for step in steps),
         "tree": any(i.tree for i in speculative.iterations),
+        "largest_K": max((step.drafted for step in steps), default=0),
         "usual_K": Counter(step.drafted for step in steps).most_common(1)[0][0] if steps else None,
         "r": share(n_tokens, drafted + len(steps)),
         "tokens_per_iteration": share(n_tokens, len(steps)),
@@ -82,7 +82,7 @@ def level_figures(name: str, iterations: list[Iteration]) -> dict:
         "scoring": total(i.scoring for i in iterations),
     }
     typical = [i for i in iterations if not i.prefill]
-    windows = {rows: s for rows, (_, s) in medians([(i.step.drafted + 1, i.scoring) for i in typical]).items()}
+    windows = {rows: median(s) for rows, s in by_key([(i.step.drafted + 1, i.scoring) for i in typical]).items()}
     drafts = [i.drafting / i.step.drafted for i in typical if i.step.drafted]
     found |= dict.fromkeys(("t_row", "t_draft", "c", "beta", "predicted_seconds"))
     if not windows or not drafts:
@@ -119,89 +119,44 @@ def times(autoregressive: Recorder, speculative: Recorder) -> dict:
 
 def predictions(autoregressive: Recorder, speculative: Recorder, counted: dict) -> dict:
     """What the formulas make of the measured costs and acceptance: speedups, and the K that would have been best."""
-    t_target = window_seconds(autoregressive).get(1)
-    t_window = window_seconds(speculative, at_least=3) or window_seconds(speculative)
-    t_draft = seconds_per_draft(speculative)
-    found = dict.fromkeys(PREDICTED)
-    if not (t_target and t_window) or (counted["drafted"] and t_draft is None):
-        return found  # so short a run that there was no call but the first
-
+    found = dict.fromkeys(PREDICTED) | {"busy": False}
+    measured = costs(autoregressive, speculative)
+    if measured is None:
+        return found
     if counted["levels"]:  # what a token of the outermost level takes, reckoned from its own parts
-        t_draft = counted["levels"][0]["predicted_seconds"] or t_draft
-    c = (t_draft or 0.0) / t_target
-    beta = line_through({1: 1.0} | {rows: seconds / t_target for rows, seconds in t_window.items() if rows > 1})
-    tokens, windows = counted["tokens_per_iteration"], [i.step.drafted for i in speculative.iterations]
-    K, mean_beta = mean(windows), mean(beta(m + 1) for m in windows)
+        measured = measured._replace(t_draft=counted["levels"][0]["predicted_seconds"] or measured.t_draft)
+    c = measured.c
+    beta = cost_of_rows(measured.beta)
+    windows = [i.step.drafted for i in speculative.iterations]
+    K = mean(windows)
+    mean_beta = mean(beta(m + 1) for m in windows)
+    found |= {"t_target": measured.t_target, "t_draft": measured.t_draft}
+    if mean_beta < 1 - NOISE:  # no window takes less time than one of its rows
+        return found | {"busy": True}
+
+    predicted = blog_speedup(counted["r"], K, c, mean_beta)
     found |= {
-        "t_target": t_target,
-        "t_draft": t_draft,
-        "c": None if t_draft is None else c,
-        "beta": {rows: seconds / t_target for rows, seconds in t_window.items()},
+        "c": None if measured.t_draft is None else c,
+        "beta": measured.beta,
         "mean_beta": mean_beta,
-        "predicted_blog": blog_speedup(counted["r"], K, c, mean_beta),
+        "predicted_blog": predicted,
     }
-    if (alpha := counted["alpha"]) is not None and not counted["tree"]:  # theirs are formulas for a chain
-        best, best_speedup = best_k(acceptance(counted), c, beta)
-        found |= {
-            "predicted_leviathan": mean(leviathan_tokens(alpha, m) for m in windows) / (K * c + mean_beta),
-            "largest_beta": tokens - K * c,  # with the tokens that were measured, in place of those that α gives
-            "best_K": best,
-            "predicted_best": best_speedup,
-            "predicted_if": {  # what each obstacle costs: the speedup if it were gone
-                "every draft were accepted": (K + 1) / (K * c + mean_beta),
-                "drafting were free": tokens / mean_beta,
-                "a window cost no more than a row": tokens / (K * c + 1),
-            },
-        }
-    return found
-
-
-def acceptance(counted: dict) -> list[float]:  # -> [K_MAX]
-    """The chance of acceptance at each position: measured where enough drafts were tested there, else α."""
-    measured = zip(counted["accepted_by_position"], counted["met_by_position"], strict=True)
-    chances = [a / n if n >= ENOUGH else counted["alpha"] for a, n in measured][:K_MAX]
-    return chances + [counted["alpha"]] * (K_MAX - len(chances))
-
-
-# ---- Costs, in seconds -----------------------------------------------------------------------------------------------
-
-
-def window_seconds(run: Recorder, at_least: int = 1) -> dict[int, float]:
-    """t_target, {rows: median seconds}, where at_least this many calls read nothing but these rows."""
-    if run.t_target:
-        return run.t_target
-    typical = [(i.step.drafted + 1, i.scoring) for i in run.iterations if not i.prefill and i.scoring]
-    return {rows: s for rows, (n, s) in medians(typical).items() if n >= at_least}
-
-
-def seconds_per_draft(run: Recorder) -> float | None:
-    """t_draft. Calls that propose nothing are a part of what those cost that do."""
-    if run.t_draft is not None:
-        return run.t_draft
-    typical = [(i.step.drafted, i.drafting) for i in run.iterations if not i.draft_prefill and i.drafting is not None]
-    return share(sum(n * s for n, s in medians(typical).values()), sum(drafted for drafted, _ in typical))
-
-
-def prefill_seconds(run: Recorder) -> float:
-    """What the prefill took, beyond what the same calls take otherwise."""
-    if run.prefill is not None:
-        return run.prefill
-    t_target, t_draft = window_seconds(run), seconds_per_draft(run) or 0.0
-    scoring = [i.scoring - t_target.get(i.step.drafted + 1, 0.0) for i in run.iterations if i.prefill]
-    drafting = [i.drafting - i.step.drafted * t_draft for i in run.iterations if i.draft_prefill]
-    return sum(max(0.0, seconds) for seconds in scoring + drafting)
-
-
-def medians(pairs: list[tuple[int, float]]) -> dict[int, tuple[int, float]]:
-    """(key, seconds) pairs -> {key: (how many, their median)}"""
-    by_key = {}
-    for key, seconds in sorted(pairs):
-        by_key.setdefault(key, []).append(seconds)
-    return {key: (len(seconds), median(seconds)) for key, seconds in by_key.items()}
-
-
-def share(part: float, whole: float) -> float | None:
-    return part / whole if whole else None
+    alpha = counted["alpha"]
+    if alpha is None or counted["tree"]:  # theirs are formulas for a chain
+        return found
+    tokens = counted["tokens_per_iteration"]
+    found |= {
+        "predicted_leviathan": mean(leviathan_tokens(alpha, m) for m in windows) / (K * c + mean_beta),
+        "largest_beta": tokens - K * c,  # with the tokens that were measured, in place of those that α gives
+        "predicted_if": {  # what each obstacle costs: the speedup if it were gone
+            "every draft were accepted": (K + 1) / (K * c + mean_beta),
+            "drafting were free": tokens / mean_beta,
+            "a window cost no more than a row": tokens / (K * c + 1),
+        },
+    }
+    gains = gains_of_other_K(autoregressive, speculative)
+    best, gain = best_K(gains)
+    return found | {"best_K": best, "predicted_best": gain * predicted, "better_K": better_K(gains)}
 
 
 def total(seconds) -> float | None:

@@ -34,7 +34,7 @@ def page(run: dict) -> str:
         raise UserError("this run was written before there were pages: decode again")
     figures = run["figures"] | {"beta": with_numbers(run["figures"]["beta"] or {})}
     words = {
-        "summary": report.summary(figures),
+        "summary": report.summary(figures, run["options"]["K"]),
         "details": report.details(figures, run["options"].get("lenience", 1)),
         "drafters": {name: report.words(name) for name in drafters.KINDS},
         "has_draft": drafters.needs(run["options"]["drafter"], "draft"),

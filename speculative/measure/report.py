@@ -5,10 +5,14 @@ from speculative.measure.analysis import ceiling
 
 Row = tuple[str, str, str]  # a figure's name, its value, its formula
 
+DISAGREE = 1.5  # times: of measured and predicted speedup, one is wrong by now
 
-def summary(f: dict) -> list[str]:
-    """The lines after the blog's, of figures(); those of which nothing was measured are left out."""
-    seconds, n_tokens = f["seconds"], f["tokens"]
+
+def summary(f: dict, K: int | str | tuple | None = None) -> list[str]:
+    """The lines after the blog's, of figures(); those of which nothing was measured are left out. K: what was asked
+    for, if that is known: of another than all windows had, "auto" for example, nothing is advised."""
+    seconds = f["seconds"]
+    n_tokens = f["tokens"]
     if not n_tokens:
         return ["No token was decoded."]
     rate = n_tokens / seconds["speculative"]  # tokens per second
@@ -26,36 +30,53 @@ def summary(f: dict) -> list[str]:
         n = "n" if f["tree"] else "K"  # the nodes of a tree, or the drafts of a window
         formula = f"r({n} + 1) / ({n}c + β), {costs}; measured {measured} without the prefill"
         lines.append(f"Predicted = {f['predicted_blog']:.2f}x  ({formula})")
-    return [*lines, advice(f)]
+    return [*lines, advice(f, K)]
 
 
-def advice(f: dict) -> str:
+def advice(f: dict, K: int | str | tuple | None = None) -> str:
     """One sentence: what would make it faster, or why speculation cannot pay here."""
     if not f["drafted"]:
         return "Nothing was drafted, so this was autoregressive decoding."
+    if f["busy"]:
+        return "The machine was too busy to tell more: a window of several rows seemed to take less time than one row."
     if f["predicted_blog"] is None:
         return "The run is too short to tell more: every call included a prefill." if f["seconds"]["scoring"] else ""
-    if f["seconds"]["rest"] is not None and f["seconds"]["rest"] > 0.25 * f["seconds"]["speculative"]:
-        return "Much of the time passes outside of both models; with larger ones it would matter less."
-    if f["iterations"] > 4 and not 2 / 3 < f["speedup_without_prefill"] / f["predicted_blog"] < 1.5:
+    measured = f["speedup_without_prefill"]
+    if not 1 / DISAGREE < measured / f["predicted_blog"] < DISAGREE:
         return "Measured and predicted speedup disagree: is something else running? Try again."
-    K = f["drafted"] / f["iterations"]
+    drafts = f["drafted"] / f["iterations"]
     if f["tree"]:
-        walked = f"Of {K:.1f} draft tokens an iteration, {f['accepted'] / f['iterations']:.1f} were accepted"
-        paid = f["speedup_without_prefill"] > 1
-        return walked + (": more than pays for them." if paid else "; speculative decoding did not pay.")
-    if f["best_K"] == 0 and f["speedup_without_prefill"] > 1:
-        return "It paid, though no gain was predicted: costs this close to 1 need a longer run to tell."
-    if f["best_K"] == 0:
-        takes = f["mean_beta"] + K * f["c"]
+        walked = f"Of {drafts:.1f} draft tokens an iteration, {f['accepted'] / f['iterations']:.1f} were accepted"
+        return walked + (": more than pays for them." if measured > 1 else "; speculative decoding did not pay.")
+    fixed = K in (None, f["largest_K"])  # then all windows were as long as this drafter's can be
+    if fixed and f["better_K"]:
+        return better(f["better_K"])
+    if measured < 1:
+        takes = f["mean_beta"] + drafts * f["c"]
         return (
             f"Speculative decoding did not pay: {f['tokens_per_iteration']:.2f} tokens per iteration, for the time of "
-            f"{takes:.2f} autoregressive ones, and no K is predicted to do better."
+            f"{takes:.2f} autoregressive ones."
         )
-    if f["best_K"] != f["usual_K"] and f["predicted_best"] > 1.03 * f["predicted_blog"]:
-        return f"K = {f['best_K']} would be faster: {f['predicted_best']:.2f}x is predicted for it."
-    obstacle, without = max(f["predicted_if"].items(), key=lambda item: item[1])
-    return f"No other K would be much faster; the largest gain would come if {obstacle}: {without:.2f}x."
+    obstacle, gain = largest_gain(f)
+    other = "No other K is sure to be faster; the" if fixed else "The"
+    return f"{other} largest gain would come if {obstacle}: {gain:.0%}."
+
+
+def better(found: dict) -> str:
+    """In words what measure.better found. It says nothing that the measured speedup could contradict."""
+    first, last = found["from"], found["to"]
+    Ks = f"K = {first}" if first == last else f"K = {first} to {last}"
+    gains = f"about {found['gain']:.0%}, at least {found['at_least']:.0%}"
+    return f"{Ks} would be faster: by {gains} ({found['sure']:.0%} sure)."
+
+
+def largest_gain(f: dict) -> tuple[str, float]:
+    """Of the obstacles, the one that costs most, and how much faster this run would be without it."""
+    gains = {obstacle: speedup / f["predicted_blog"] - 1 for obstacle, speedup in f["predicted_if"].items()}
+    seconds = f["seconds"]
+    if seconds["rest"] is not None:
+        gains["no time passed outside of both models"] = seconds["rest"] / (seconds["speculative"] - seconds["rest"])
+    return max(gains.items(), key=lambda item: item[1])
 
 
 def details(
@@ -99,7 +120,7 @@ def details(
             ("predicted, blog", f"{f['predicted_blog']:.2f}x", "r(K + 1) / (Kc + β)"),
             ("predicted, Leviathan", f"{f['predicted_leviathan']:.2f}x", "(1 - α^(K + 1)) / ((1 - α)(Kc + β))"),
             ("measured", f"{f['speedup_without_prefill']:.2f}x", "without the prefill, to compare"),
-            ("best K", f"{f['best_K']}, {f['predicted_best']:.2f}x", "most expected tokens / (Kc + β)"),
+            ("best K", f"{f['best_K']}, {f['predicted_best']:.2f}x", "of 0 to 2K: most expected tokens / (Kc + β)"),
             *((f"if {what}", f"{speedup:.2f}x", "predicted") for what, speedup in f["predicted_if"].items()),
         ]
     if weight_bytes and bandwidth and f["tokens"]:
