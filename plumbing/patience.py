@@ -1,4 +1,4 @@
-"""Says what a download, or the reading of a pipe, is waiting for, once nothing has come for a while."""
+"""Says what takes long: a bar, or where there is no terminal lines; and what is waited for, once nothing has come."""
 
 import contextlib
 import sys
@@ -10,6 +10,7 @@ from functools import partial
 from tqdm import tqdm
 
 SECONDS = 10
+AT_ONCE = 2  # seconds: what is done sooner needs no line
 VERIFYING = "verifying"  # at the bar's end as long as nothing is waited for
 
 
@@ -39,6 +40,29 @@ class Waiting:
     @property
     def seconds(self) -> float:
         return time.monotonic() - self.since
+
+
+@contextlib.contextmanager
+def lines(what: str) -> Iterator[None]:
+    """Where standard error is no terminal, and so shows no bar: a line on it once this takes longer than AT_ONCE, and
+    another when it is done."""
+    if sys.stderr.isatty():
+        yield
+        return
+    start = time.monotonic()
+    say = partial(print, file=sys.stderr, flush=True)
+    with after(AT_ONCE, partial(say, f"{what} ...")):
+        yield
+    seconds = time.monotonic() - start
+    if seconds > AT_ONCE:
+        say(f"{what}: done in {seconds:.0f} s")
+
+
+@contextlib.contextmanager
+def working(what: str, total: float | None, unit: str, **options) -> Iterator[tqdm]:
+    """A bar that counts units as it is told to, or lines."""
+    with lines(what), tqdm(desc=what, total=total, unit=unit, leave=False, disable=None, **options) as bar:
+        yield bar
 
 
 @contextlib.contextmanager

@@ -5,10 +5,18 @@ import re
 import numpy as np
 import pytest
 
-from speculative.measure import better, report
+from plumbing import patience
+from speculative.costs import best_k
+from speculative.drafters.base import Proposal
+from speculative.drafters.model import model_drafter, model_tree
+from speculative.measure import better, report, sampled, verify
 from speculative.measure.figures import figures
 from speculative.measure.recorder import Iteration, Recorder
+from speculative.measure.uniform import BINS, LEVEL, detectable, flat
 from speculative.sampling import Step
+from speculative.trees import regular
+
+# Advice
 
 
 def recorder(steps, seconds, rng, noise, K=0, t_draft=0.0):
@@ -126,8 +134,6 @@ def test_a_run_that_did_not_pay_says_so():
 
 
 def test_speedups_are_those_of_the_formula():
-    from speculative.costs import best_k
-
     def beta(rows):
         return 1 + 0.1 * (rows - 1)
 
@@ -136,3 +142,85 @@ def test_speedups_are_those_of_the_formula():
     K, speedup = best_k(a, 0.05, beta)
     assert int(np.argmax(found)) == K and found.max() == pytest.approx(speedup)
     assert better.speedups(np.array(a), 0.0, 0.05, [1, 2, 3, 4, 5]) == pytest.approx(np.ones(5))
+
+
+# --verify
+
+
+def places(propose, n=400):
+    """The p-value of n proposals, each of its own distributions."""
+    counts = np.zeros(BINS, int)
+    rng = np.random.default_rng(1)
+    for _ in range(n):
+        sampled.count_drafts(counts, propose(rng), rng)
+    return flat(counts)
+
+
+def random_rows(rng, n):
+    rows = rng.random((n, 20)) ** 3
+    return rows / rows.sum(axis=1, keepdims=True)
+
+
+def chain(rng):
+    return model_drafter(lambda x, n_last=1: random_rows(rng, n_last), rng)([1, 2], 4)
+
+
+def tree(rng):
+    return model_tree(lambda x, tree, nodes: random_rows(rng, len(nodes)), rng)([1, 2], regular((3, 2)))
+
+
+def one_p_for_all_siblings(rng):
+    found = tree(rng)
+    for node, parent in enumerate(found.parents[1:], start=1):
+        found.p[node] = found.p[found.children[parent][0]]
+    return found
+
+
+def others_p(rng):
+    proposal = chain(rng)
+    return Proposal(proposal.tokens, random_rows(rng, len(proposal.tokens)))
+
+
+def test_drafts_are_held_against_the_p_that_they_come_with():
+    assert places(chain) > LEVEL and places(tree) > LEVEL
+    assert places(one_p_for_all_siblings) < LEVEL
+    assert places(others_p) < LEVEL
+
+
+def shown(*checks):
+    lines = []
+    verify.show(checks, lines.append)
+    return lines[-1]
+
+
+def test_the_verdict_says_what_it_excludes():
+    exact = verify.Check("greedy", True, "")
+    drawn = verify.Check("speculative against the target", True, "", 0.046)
+    of_both = verify.Check("speculative against autoregressive", True, "", 0.09)
+    assert shown(exact, drawn, of_both) == "Verdict: no loss found; a shift above 4.6% would have shown."
+    assert shown(exact, drawn._replace(passed=False)) == "Verdict: NOT lossless, for the reasons above."
+
+
+def test_draws_go_on_until_a_shift_of_ten_percent_would_show_or_five_times_as_long():
+    few = np.ones((2, 2, BINS), int)
+    many = 1000 * few
+    assert detectable(BINS) > sampled.SHIFT > detectable(1000 * BINS)
+    assert sampled.goes_on(59, 60, many) and not sampled.goes_on(60, 60, many)
+    assert sampled.goes_on(299, 60, few) and not sampled.goes_on(300, 60, few)
+
+
+# What takes long
+
+
+def test_without_a_terminal_there_is_a_line_at_the_start_and_one_at_the_end(capsys, monkeypatch):
+    monkeypatch.setattr(patience, "AT_ONCE", 0.0)
+    with patience.working("reading", 10, "row") as bar:
+        while "reading ...\n" not in capsys.readouterr().err:
+            bar.update(1)
+    assert capsys.readouterr().err == "reading: done in 0 s\n"
+
+
+def test_what_is_done_at_once_needs_no_line(capsys):
+    with patience.working("reading", 10, "row"):
+        pass
+    assert capsys.readouterr().err == ""
