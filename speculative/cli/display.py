@@ -185,18 +185,26 @@ def run_batch_fn(title: str, name: str, texts: Any, prompts: list[str]) -> Recor
     return recorder
 
 
+def painter(color: bool) -> Any:
+    """What shows colours: rich's console on a terminal, unless NO_COLOR (no-color.org) is set; else None."""
+    if not color or os.environ.get("NO_COLOR"):
+        return None
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=True)
+    return console if console.is_terminal else None
+
+
 def show(pieces: list[tuple[str, str | None]], color: bool) -> None:
-    """Prints (text, origin) pieces; in colour on a terminal, unless NO_COLOR (no-color.org) is set."""
+    """Prints (text, origin) pieces, in colour where that can be shown."""
     pieces = [(text.translate(SHOWN), origin) for text, origin in pieces]
-    if color and not os.environ.get("NO_COLOR"):
-        from rich.console import Console
+    console = painter(color)
+    if console:
         from rich.text import Text
 
-        console = Console(highlight=False, soft_wrap=True)
-        if console.is_terminal:
-            painted = Text.assemble(*((text, style(origin)) for text, origin in pieces))
-            return console.print(painted, end="")
-    print("".join(text for text, _ in pieces), end="", flush=True)
+        console.print(Text.assemble(*((text, style(origin)) for text, origin in pieces)), end="")
+    else:
+        print("".join(text for text, _ in pieces), end="", flush=True)
 
 
 def show_report(o: Any, pair: Pair, prompts: list[str], runs: list[Recorder]) -> None:
@@ -214,7 +222,7 @@ def show_report(o: Any, pair: Pair, prompts: list[str], runs: list[Recorder]) ->
         write_text(o.html, page(run))
     if o.quiet:
         return
-    if o.color:
+    if painter(o.color):  # without colours there is nothing to explain
         written = sorted({origin for i in runs[1].iterations for origin in origins(i)} - {*STYLES})
         first, *others = STYLES
         shown = [first, *written, *others]
@@ -226,6 +234,9 @@ def show_report(o: Any, pair: Pair, prompts: list[str], runs: list[Recorder]) ->
         print(textwrap.fill(line, COLUMNS))
     if o.verbose:
         show_details(o, pair, f, runs[1])
+    for path, what in ((o.json, "the run as JSON"), (o.html, "the run as a page, for any browser")):
+        if path:
+            print(f"Wrote {path}: {what}, {os.path.getsize(path) / 1e3:,.0f} kB")
 
 
 def stand_ins(o: Any, pair: Pair) -> dict[str, str]:

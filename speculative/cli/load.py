@@ -15,6 +15,7 @@ from plumbing import arguments
 from plumbing.arguments import Flag
 from plumbing.errors import UserError
 from plumbing.official import WEIGHT_BYTES
+from plumbing.patience import lines
 from speculative import drafters
 from speculative.autotree import NODES
 from speculative.cli import devices
@@ -161,7 +162,8 @@ def load_pair(
         of_size = [one for one in new if one.model_size == model_size]
         read = partial(load_params, folders[of_size[0].need], of_size[0].hparams)
         dtypes = [one.dtype for one in of_size]
-        models = load(read, of_size[0].hparams, dtypes, [to_probs[one.need] for one in of_size])
+        with lines(f"loading {model_size}"):
+            models = load(read, of_size[0].hparams, dtypes, [to_probs[one.need] for one in of_size])
         pair.models.update(zip([one.need for one in of_size], models, strict=True))
     if devices.one_loop(engine, names[0], K):
         return devices.pair_of_one_loop(pair)
