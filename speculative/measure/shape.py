@@ -34,7 +34,8 @@ COUNTS = dict.fromkeys(("tokens", "iterations", "drafted", "accepted"), int)
 FIGURES = COUNTS | {
     **{"met_by_position": [int], "accepted_by_position": [int], "tokens_per_iteration_histogram": {"*": int}},
     **{"seconds": {"*": MAYBE}, "beta": (dict, NoneType), "predicted_if": (dict, NoneType)},
-    **{"alpha_by_position": list, "levels": list, "tree": FLAG, "*": (*MAYBE, dict)},  # such as by_proposer
+    **{"alpha_by_position": list, "levels": list, "tree": FLAG, "busy": FLAG},
+    "*": (*MAYBE, dict),  # a dict that came later: by_proposer
 }
 RUN = {
     "options": {"temperature": NUMBER, "lenience": NUMBER, "drafter": TEXT, "engine": TEXT},

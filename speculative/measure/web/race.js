@@ -4,6 +4,13 @@ const total = Math.max(...Object.values(lanes).map((lane) => lane.at(-1)?.end ??
 const percent = (time) => `${(100 * time) / (total || 1)}%`;
 const race = { now: total, playing: false, lanes: [] };
 
+const SPEEDS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100]; // seconds on the page, for one of the run
+
+function speedName(slower) {
+  if (slower === 1) return "as in the run";
+  return slower > 1 ? `${slower} times slower` : `${Math.round(1 / slower)} times faster`;
+}
+
 function showRace() {
   for (const [name, title] of [
     ["plain", "Autoregressive"],
@@ -25,10 +32,9 @@ function showRace() {
     race.lanes.push(lane);
   }
   byId("lanes").append(axis());
-  for (const slower of [1, 2, 5, 10, 20, 50, 100]) {
-    const label = slower === 1 ? "real" : `${slower} times slower`;
-    byId("speed").append(make("option", { value: slower }, label));
-    if (total * byId("speed").value < 8) byId("speed").value = slower; // so that there is something to see
+  for (const slower of SPEEDS) {
+    byId("speed").append(make("option", { value: slower }, speedName(slower)));
+    if (total * byId("speed").value < 8) byId("speed").value = slower; // long enough that there is something to see
   }
   byId("race-note").append(
     "Both decoders on one time axis, to scale. ",

@@ -142,8 +142,10 @@ function showHeader() {
   const { autoregressive, speculative: mine } = figures.seconds;
   if (figures.speedup)
     byId("result").append(
-      `${times(figures.speedup)} as fast: ${many(fast, "token")} in ${seconds(mine)}, one by one ` +
-        `${slow === fast ? "" : `${slow} `}in ${seconds(autoregressive)}.`,
+      `${times(figures.speedup)} as fast: ` +
+        (slow === fast
+          ? `${many(fast, "token")} in ${seconds(mine)} instead of ${seconds(autoregressive)}.`
+          : `${many(fast, "token")} in ${seconds(mine)}; token by token, ${slow} in ${seconds(autoregressive)}.`),
     );
   const model = (size) => (run.stand_ins?.[size] ? `${size}, a stand-in: ${run.stand_ins[size]}` : size);
   const optional = { top_k: "top-k", top_p: "top-p", draft_temperature: "draft temperature", stop: "stop text" };

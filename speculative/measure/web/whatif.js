@@ -34,7 +34,7 @@ function lineThrough(costs) {
   };
 }
 
-// ---- 5. What if -----------------------------------------------------------------------------------------------------
+// ---- 5. What would make it faster -----------------------------------------------------------------------------------
 
 const K_MAX = Math.max(16, figures.usual_K ?? 0); // as measure/figures.py, where the run has no larger K
 const windows = Object.entries(figures.beta ?? {})

@@ -1,4 +1,4 @@
-// ---- 4. Why this fast -----------------------------------------------------------------------------------------------
+// ---- 4. Why it was this fast ----------------------------------------------------------------------------------------
 
 /** rows: [[cells, value, kind], ...]: each with a bar as long as its value. */
 function chart(caption, columns, rows) {
