@@ -191,7 +191,7 @@ def test_verify(run, with_heads, monkeypatch, flags, temperature):  # noqa: F811
     monkeypatch.setattr(verify, "verify", partial(verify.verify, draws=30))
     out = run(verify=True, drafter="heads", temperature=temperature, **flags)
     assert "tree" not in flags or int(re.search(r"nodes: (\d+) rows", out)[1]) > 7 * 4
-    assert out.endswith("nothing is lost.\n")
+    assert "no loss found" in out
 
 
 def test_heads_that_cannot_be_used(tiny_pair, with_heads):

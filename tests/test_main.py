@@ -350,7 +350,7 @@ def quick_verify(request, monkeypatch):
 )
 def test_verify_passes(run, quick_verify, flags):
     out = run(verify=True, n_tokens_to_generate=1, **flags)
-    assert out.startswith("Verify\n------\npassed  greedy: ") and out.endswith("Verdict: nothing is lost.\n")
+    assert out.startswith("Verify\n------\npassed  greedy: ") and "Verdict: no loss found" in out
 
 
 def test_verify_fails_where_something_is_lost(run, quick_verify, capsys, monkeypatch):

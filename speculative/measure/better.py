@@ -4,8 +4,9 @@ A run tests few drafts and times few calls, so it leaves open by how much anothe
 many times over: each draw takes chances of acceptance that the tested drafts allow for, and costs that the timed calls
 do. What holds in nearly all draws is worth a word.
 
-Sources: Laplace's rule, by which a chance is Beta(passed + 1, failed + 1) distributed after so many tests; the
-bootstrap of Efron 1979, by which a sample drawn from a sample, with replacement, errs as that one does.
+Sources: Laplace's rule, by which a chance is Beta(passed + 1, failed + 1) distributed after so many tests, as if two
+more had been made; the bootstrap of Efron 1979, by which a sample drawn from a sample, with replacement, errs as that
+one does.
 """
 
 import numpy as np
@@ -46,10 +47,11 @@ def gains_of_other_K(autoregressive: Recorder, speculative: Recorder) -> np.ndar
 
 
 def acceptance(tested, passed, rng) -> np.ndarray:  # [n] twice -> [n]
-    """A chance for each position; where none was tested, one that is the same for all."""
+    """A chance for each position, which leans on that of all where few drafts were tested."""
     failed = np.maximum(0, tested - passed)  # [n]; chances add up to a little more than 1 by rounding
     of_all = rng.beta(passed.sum() + 1, failed.sum() + 1)
-    return np.where(tested > 0, rng.beta(passed + 1, failed + 1), of_all)
+    each = rng.beta(passed + 2 * of_all, failed + 2 * (1 - of_all))  # [n]
+    return np.where(tested > 0, each, of_all)
 
 
 def speedups(acceptance, proposed: float, c: float, beta) -> np.ndarray:  # [n], ..., [n + 1] -> [n + 1]

@@ -6,6 +6,7 @@ from speculative.measure.analysis import ceiling
 Row = tuple[str, str, str]  # a figure's name, its value, its formula
 
 DISAGREE = 1.5  # times: of measured and predicted speedup, one is wrong by now
+REST = "no time passed outside of both models"
 
 
 def summary(f: dict, K: int | str | tuple | None = None) -> list[str]:
@@ -41,23 +42,26 @@ def advice(f: dict, K: int | str | tuple | None = None) -> str:
         return "The machine was too busy to tell more: a window of several rows seemed to take less time than one row."
     if f["predicted_blog"] is None:
         return "The run is too short to tell more: every call included a prefill." if f["seconds"]["scoring"] else ""
+    obstacle, gain = largest_gain(f)
     measured = f["speedup_without_prefill"]
-    if not 1 / DISAGREE < measured / f["predicted_blog"] < DISAGREE:
+    if obstacle == REST and gain > 1:
+        return "Most of the time passes outside of both models; with larger ones it would matter less."
+    if f["iterations"] > 4 and not 1 / DISAGREE < measured / f["predicted_blog"] < DISAGREE:
         return "Measured and predicted speedup disagree: is something else running? Try again."
     drafts = f["drafted"] / f["iterations"]
     if f["tree"]:
         walked = f"Of {drafts:.1f} draft tokens an iteration, {f['accepted'] / f['iterations']:.1f} were accepted"
         return walked + (": more than pays for them." if measured > 1 else "; speculative decoding did not pay.")
     fixed = K in (None, f["largest_K"])  # then all windows were as long as this drafter's can be
-    if fixed and f["better_K"]:
-        return better(f["better_K"])
+    found = f["better_K"] if fixed else None
+    if found and measured * (1 + found["gain"]) > 1:
+        return better(found)
     if measured < 1:
         takes = f["mean_beta"] + drafts * f["c"]
         return (
             f"Speculative decoding did not pay: {f['tokens_per_iteration']:.2f} tokens per iteration, for the time of "
             f"{takes:.2f} autoregressive ones."
         )
-    obstacle, gain = largest_gain(f)
     other = "No other K is sure to be faster; the" if fixed else "The"
     return f"{other} largest gain would come if {obstacle}: {gain:.0%}."
 
@@ -72,10 +76,10 @@ def better(found: dict) -> str:
 
 def largest_gain(f: dict) -> tuple[str, float]:
     """Of the obstacles, the one that costs most, and how much faster this run would be without it."""
-    gains = {obstacle: speedup / f["predicted_blog"] - 1 for obstacle, speedup in f["predicted_if"].items()}
+    gains = {obstacle: speedup / f["predicted_blog"] - 1 for obstacle, speedup in (f["predicted_if"] or {}).items()}
     seconds = f["seconds"]
     if seconds["rest"] is not None:
-        gains["no time passed outside of both models"] = seconds["rest"] / (seconds["speculative"] - seconds["rest"])
+        gains[REST] = seconds["rest"] / (seconds["speculative"] - seconds["rest"])
     return max(gains.items(), key=lambda item: item[1])
 
 
