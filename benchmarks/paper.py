@@ -264,12 +264,12 @@ def main():
     o.prompts = {domain: read_prompts(PROMPTS[domain], o.n_prompts) for domain in o.domains}
     if o.figure == "theory":
         point = theory(o)
-        title, n_panels, plot = "What the theory expects", 4, partial(plot_theory, point)
+        title, n_panels, n_rows, plot = "What the theory expects", 4, 2, partial(plot_theory, point)
         caption = f"Formulas of Leviathan et al. 2023 with β = 1 (the run's was {point['mean_beta']:.2f})"
         caption += "; the star is the run."
     else:
         measure, columns, plot, title = DRAWN[o.figure]
-        rows, n_panels = measure(o), 3
+        rows, n_panels, n_rows = measure(o), 3, 1
         write_results(o.json, o, rows=rows)
         print(table(rows, columns))
         plot, where = partial(plot, rows, o), machine()
@@ -278,7 +278,7 @@ def main():
         )
         caption += f" each; {where['processor']}, {where['cpus']} CPUs"
     try:
-        draw(o.out, title, caption, n_panels, plot)
+        draw(o.out, title, caption, n_panels, plot, n_rows)
     except (OSError, ValueError) as error:
         raise UserError(f"cannot write to {o.out}: {error}") from None
 

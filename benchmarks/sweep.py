@@ -25,8 +25,8 @@ COLORS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"]
 PAPER, INK, GRID = "#F3F3F0", "#1A1A1A", "#CFCFC8"
 
 
-def draw(path, title, caption, n_panels, plot):
-    """plot(axes [n_panels]) -> a picture in the file of that path"""
+def draw(path, title, caption, n_panels, plot, n_rows=1):
+    """plot(axes [n_panels]) -> a picture in the file of that path, with the panels in so many rows"""
     from matplotlib import cycler, figure, rc_context
 
     style = {f"{part}.facecolor": PAPER for part in ("figure", "axes", "savefig", "legend")}
@@ -35,10 +35,11 @@ def draw(path, title, caption, n_panels, plot):
     style |= {"axes.spines.top": False, "axes.spines.right": False, "legend.framealpha": 0.9}
     style |= {"axes.prop_cycle": cycler(color=COLORS, marker=["o", "s", "^", "D", "v", "P"])}
     with rc_context(style):
-        picture = figure.Figure(figsize=(4 * n_panels + 2.4, 4.6), layout="constrained")
-        plot(picture.subplots(1, n_panels, squeeze=False)[0])
+        n_columns = n_panels // n_rows
+        picture = figure.Figure(figsize=(4 * n_columns + 2.4, 4.6 * n_rows), layout="constrained")
+        plot(picture.subplots(n_rows, n_columns, squeeze=False).ravel())
         picture.suptitle(title, fontsize=13)
-        picture.supxlabel(textwrap.fill(caption, 52 * n_panels + 31), fontsize=9)
+        picture.supxlabel(textwrap.fill(caption, 52 * n_columns + 31), fontsize=9)
         picture.savefig(path, dpi=150)
 
 
@@ -80,20 +81,29 @@ def plot_figure1(lines, axes):
 
 def plot_predicted(lines, axes):
     [panel] = axes
-    worst = {"predicted_blog": 0.0, "predicted_leviathan": 0.0}
+    gaps = {"predicted_blog": [], "predicted_leviathan": []}  # of each formula, how far off it is
     for (label, rows), color in zip(lines.items(), COLORS * len(lines), strict=False):
         for name, marker, face in (("predicted_blog", "o", color), ("predicted_leviathan", "s", "none")):
             known = [(row[name], row["speedup_without_prefill"]) for row in rows if row[name]]
             panel.scatter(*np.reshape(known, (-1, 2)).T, marker=marker, facecolors=face, edgecolors=color)
-            worst[name] = max([worst[name], *(p / measured - 1 for p, measured in known)], key=abs)
+            gaps[name] += [p / measured - 1 for p, measured in known]
         panel.scatter([], [], color=color, label=label)
     ends = [min(panel.get_xlim()[0], panel.get_ylim()[0]), max(panel.get_xlim()[1], panel.get_ylim()[1])]
     panel.plot(ends, ends, color=INK, linewidth=1, linestyle="--", marker="")
-    blog, leviathan = (f"at most {gap:+.0%} off" for gap in worst.values())
+    blog, leviathan = map(how_far_off, gaps.values())
     panel.scatter([], [], color=INK, label=f"the blog's r(K + 1) / (Kc + β): {blog}")
     panel.scatter([], [], marker="s", facecolors="none", edgecolors=INK, label=f"Leviathan et al., with β: {leviathan}")
     panel.set(xlabel="predicted speedup (×)", ylabel="measured speedup, all runs together (×)", xlim=ends, ylim=ends)
     panel.legend(fontsize=9)
+
+
+def how_far_off(gaps):
+    """predicted / measured - 1 of each point -> in words, which way and how far"""
+    if all(gap <= 0 for gap in gaps):
+        return f"too low, by up to {-min(gaps, default=0):.0%}"
+    if all(gap >= 0 for gap in gaps):
+        return f"too high, by up to {max(gaps):.0%}"
+    return f"from {-min(gaps):.0%} too low to {max(gaps):.0%} too high"
 
 
 def wilson(k, n, z=1.96):

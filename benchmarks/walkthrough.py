@@ -1,8 +1,8 @@
-"""Two iterations by the numbers: the blog's walk-throughs with those of the bundled pair, as docs/walkthrough.md.
+"""Prints the first half of docs/walkthrough.md: the blog's two cases, with the numbers of a run of the bundled pair.
 
-python -m benchmarks.walkthrough [--out docs/walkthrough.md]
+python -m benchmarks.walkthrough
 
-It takes a second: the models run through gpt2.py as it is. Without --out the page is printed.
+It takes a second: the models run through gpt2.py as it is.
 """
 
 from functools import partial
@@ -10,7 +10,6 @@ from functools import partial
 import numpy as np
 
 from benchmarks.common import MODELS, Parser
-from plumbing import files
 from plumbing.exits import guarded
 from speculative.drafters.model import model_drafter
 from speculative.engines.plain import CachedModel
@@ -19,19 +18,19 @@ from speculative.measure.recorder import Recorder
 from speculative.sampling import speculative_sampling
 from utils import load_encoder_hparams_and_params
 
-PROMPT, K, N, TEMPERATURE, SEED = '"From the first, two facts were very obvious to me,', 4, 24, 1.0, 0
-N_SHOWN = 6  # tokens of a residual, the likeliest
+PROMPT, K, N, TEMPERATURE, SEED = '"From the first, two facts were very obvious to me,', 4, 24, 1.0, 28
+N_SHOWN = 6  # the likeliest tokens of a residual
 
-PAGE = """# Two iterations, by the numbers
+PAGE = """# Two iterations, and why nothing is lost
 
-The blog explains the loop with two cases: the target agrees with the draft, and the target rejects it. Here are both,
-from a run of the bundled pair at temperature {temperature:g} with K = {K} and seed {seed}, which begins with
+The blog explains the loop with two cases: the target agrees with the draft, or rejects it. Here are both, from a run of
+the bundled pair at temperature {temperature:g} with K = {K} and seed {seed}. Its prompt is
 
 > {prompt}
 
-Every number is one that the loop computed; `python -m benchmarks.walkthrough` prints this page. p is the draft's
-probability of the token that it proposed, q the target's, u a random number from [0, 1). A draft is accepted if u is
-below q / p. The chance of that is q / p, or 1 where the target gives the token more than the draft does.
+`python -m benchmarks.walkthrough` prints this page, with the numbers that the loop computed, up to the proof. For each
+token that the draft proposed, p is the draft's probability of it, q is the target's, and u is a random number from
+[0, 1). A draft is accepted if u is below q / p. The chance of that is q / p, or 1 if q is larger than p.
 
 ## The target agrees
 
@@ -41,26 +40,25 @@ below q / p. The chance of that is q / p, or 1 where the target gives the token 
 {rejects}"""
 
 AGREES = """{steps}
-**Step 4.** All {K} were accepted. The window's last row of q, which came with the same call, says what follows them.
-The bonus token is drawn from it: {own}, whose probability there is {q}. One call of the target has given {n} tokens:
+**Step 4.** All {K} were accepted. The same call of the target also gave q for the next position. The bonus token is
+drawn from that: {own}, with probability {q}. One call of the target has given {n} tokens:
 
 > {text}
 
 """
 
 REJECTS = """{steps}
-Here the window ends: what was drafted behind {draft} was drafted for a text that is not to be, and is dropped untested.
-In its place the target draws from the residual max(0, q - p), divided by its sum. That leaves out what the draft
-proposes too often, {draft} among it, and keeps what it proposes too rarely. The sum is {total}. That is also
-1 - Σ min(p, q): the chance, before anything was drafted here, that the draft would be rejected.
+The rest of the window is dropped untested, since it was drafted for a text that contains {draft}.
+
+In its place the target draws from the residual max(0, q - p), divided by its sum. The residual leaves out the tokens
+that the draft proposes too often, such as {draft}, and keeps those that it proposes too rarely. Its sum is {total}.
+That is also 1 - Σ min(p, q), the chance that a draft is rejected at this position.
 
 {table}
 
 The draw gives {own}. The text grows by {n}:
 
 > {text}
-
-[theorem.md](theorem.md) shows why a token that came about in this way is distributed as the target's own.
 """
 
 
@@ -102,7 +100,7 @@ def steps_1_to_3(encoder, before, details):
     return (
         f"The text so far ends with `{before[-24:]}`.\n\n"
         f"**Step 1.** The draft model proposes {len(drafts)} tokens, one after the other: {', '.join(drafts)}.\n\n"
-        f"**Step 2.** One call of the target gives q for all of them, and for what would follow the last.\n\n"
+        f"**Step 2.** One call of the target gives q for each of them, and for the position after the last.\n\n"
         f"**Step 3.** From left to right:\n\n{table}\n"
     )
 
@@ -155,14 +153,8 @@ def page():
 
 
 def main():
-    parser = Parser(__doc__)
-    parser.add_argument("--out", help="write the page to this file")
-    o = parser.parse_args()
-    if o.out:
-        files.check_writable(o.out)
-        files.write_text(o.out, page())
-    else:
-        print(page(), end="")
+    Parser(__doc__).parse_args()
+    print(page(), end="")
 
 
 if __name__ == "__main__":

@@ -235,7 +235,7 @@ def test_the_document_has_all_that_the_page_needs():
         for iteration in written[run]["samples"][0]["iterations"]:
             assert {str(token) for token in token_ids(iteration["details"])} <= written["vocabulary"].keys()
     assert written["vocabulary"][str(ENCODER.encode("é")[0])] == "\\xc3"
-    documented = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
+    documented = (ROOT / "docs" / "output.md").read_text(encoding="utf-8")
     details = next(i["details"] for i in sample["iterations"] if i["details"]["tested"])
     keys = [*sample["iterations"][0], *details, *details["tested"][0], *details["own"], *details["own"]["top"]]
     assert [key for key in [*keys, *written] if f"`{key}`" not in documented] == []
@@ -318,7 +318,7 @@ def test_the_page_in_docs_is_one_of_today():
     html = (ROOT / "docs" / "demo.html").read_text(encoding="utf-8")
     run = json.loads(html.partition('id="data">')[2].partition("</script>")[0])
     del run["report"]
-    assert page(run) == html, "write it again, as docs/page.md says"
+    assert page(run) == html, "write it again, as docs/output.md says"
     assert len(html.encode()) < 400_000 and not re.search(r"/(home|root|tmp|work)/", html)
 
 

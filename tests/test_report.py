@@ -414,7 +414,7 @@ def test_the_document_is_whole_and_valid(encoder, tmp_path):
     assert len(sample["origins"]) == 55 and sample["origins"].count("accepted") == 35
     assert sum(i["accepted"] for i in sample["iterations"]) == content["figures"]["accepted"] == 35
     assert sum(i["seconds"] for i in sample["iterations"]) == pytest.approx(content["speculative"]["seconds"])
-    documented = Path(__file__).parents[1].joinpath("docs", "json.md").read_text(encoding="utf-8")
+    documented = Path(__file__).parents[1].joinpath("docs", "output.md").read_text(encoding="utf-8")
     keys = [*content, *content["figures"], *content["figures"]["seconds"], *content["machine"], *content["prompt"]]
     keys += [*content["speculative"], *sample, *sample["iterations"][0], *sample["origins"]]
     assert [key for key in keys if f"`{key}`" not in documented and f'`"{key}"`' not in documented] == []

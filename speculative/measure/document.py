@@ -1,4 +1,4 @@
-"""All of a run as one JSON document: what --json writes. docs/json.md explains every key."""
+"""All of a run as one JSON document: what --json writes. docs/output.md explains every key."""
 
 from encoder import Encoder, StreamDecoder
 from speculative.measure.figures import figures
