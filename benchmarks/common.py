@@ -251,8 +251,35 @@ def summarise(measured):
         row |= zip(("p50", "p90", "p99"), np.percentile(by_token, [50, 90, 99]), strict=True)
         row["speedup"] = np.median(np.median(plain_ms, 1) / np.median(ms, 1))
         row["speedup_sd"] = np.median(plain_ms / ms, 0).std()
+        row |= at_usual_times(runs, plain)
         rows.append({name: float(value) if isinstance(value, np.floating) else value for name, value in row.items()})
     return rows
+
+
+def at_usual_times(runs, plain):
+    """Speedup and time of an iteration, had each iteration taken the median time of those with as many drafts.
+
+    On a machine with other work single iterations take several times as long as the others; medians leave that out,
+    and what the text decides stays in. runs and plain: [[Iteration, ...], ...] of the same prompts, in the same order.
+    """
+    costs = usual_seconds(runs)
+    alone = usual_seconds(plain)[0]
+    speedups = []
+    for run in runs:
+        took = sum(costs[i.step.drafted] for i in run[1:])
+        speedups.append(alone * len(tokens(run[1:])) / took)
+    loops = [costs[i.step.drafted] for run in runs for i in run[1:]]
+    error = np.std(speedups) / len(speedups) ** 0.5
+    return {"usual_speedup": np.mean(speedups), "usual_speedup_error": error, "usual_loop_ms": 1e3 * np.mean(loops)}
+
+
+def usual_seconds(runs):
+    """{number of drafts: median seconds of the iterations that had so many}, without the first, which prefills."""
+    by_drafted = defaultdict(list)
+    for run in runs:
+        for i in run[1:]:
+            by_drafted[i.step.drafted].append(i.seconds)
+    return {drafted: median(found) for drafted, found in by_drafted.items()}
 
 
 def ms_per_token(run):

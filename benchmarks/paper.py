@@ -131,9 +131,9 @@ def plot_figure1(rows, o, axes):
         time.errorbar(beside, [row["ms"] for row in of], [row["ms_sd"] for row in of], capsize=3, label=label)
         acceptance.plot([row["K"] for row in of[1:]], [row["r"] for row in of[1:]], label=label)
         loop.plot([row["K"] for row in of], [row["loop_ms"] for row in of])
-    time.set(ylabel=f"ms for {o.n_tokens} tokens", title="Time of a sequence ± its sd")
+    time.set(ylabel=f"ms for {o.n_tokens} tokens", title="Time of a text ± its sd")
     acceptance.set(ylabel="r = tokens / Σ (drafted + 1)", title="Acceptance rate", ylim=(0, 1.02))
-    loop.set(ylabel="ms", title="Time of a loop")
+    loop.set(ylabel="ms", title="Time of an iteration")
     for panel in axes:
         panel.set(xlabel="lookahead K; 0: autoregressive", xticks=[0, *o.K])
         panel.set_ylim(bottom=0)

@@ -17,7 +17,7 @@ from plumbing.exits import guarded
 from speculative.measure.machine import machine
 
 COLUMNS = """drafter T=temperature:g top-p=top_p:g domain K ms/token=ms_per_token:.2f sd:.2f P50=p50:.2f P90=p90:.2f
-    P99=p99:.2f speedup:.2f r:.2f α=alpha:.2f c:.2f β=mean_beta:.2f blog=predicted_blog:.2f
+    P99=p99:.2f speedup:.2f usual=usual_speedup:.2f r:.2f α=alpha:.2f c:.2f β=mean_beta:.2f blog=predicted_blog:.2f
     Leviathan=predicted_leviathan:.2f"""
 
 # Colours that the colour-blind tell apart (Okabe and Ito 2008), on a light grey that shows on white and on black pages.
@@ -63,17 +63,18 @@ def pictures(rows, folder, caption):
 
 
 def plot_figure1(lines, axes):
-    """The paper's Figure 1: against K, the speedup, the acceptance rate and the time of a loop."""
+    """The paper's Figure 1: against K, the speedup, the acceptance rate and the time of a loop; medians of times."""
     speedup, acceptance, loop = axes
     for label, rows in lines.items():
         K = [row["K"] for row in rows]
-        speedup.errorbar(K, [x["speedup"] for x in rows], [x["speedup_sd"] for x in rows], capsize=3, label=label)
+        errors = [row["usual_speedup_error"] for row in rows]
+        speedup.errorbar(K, [row["usual_speedup"] for row in rows], errors, capsize=3, label=label)
         acceptance.plot(K, [row["r"] for row in rows])
-        loop.plot(K, [row["loop_ms"] for row in rows])
+        loop.plot(K, [row["usual_loop_ms"] for row in rows])
     speedup.axhline(1, color=INK, linewidth=1, linestyle="--")
-    speedup.set(ylabel="speedup over autoregressive decoding (×)", title="Speedup")
+    speedup.set(ylabel="speedup over autoregressive decoding (×)", title="Speedup ± its standard error")
     acceptance.set(ylabel="r = tokens / Σ (drafted + 1)", title="Acceptance rate", ylim=(0, 1.02))
-    loop.set(ylabel="ms per iteration", title="Time of a loop", ylim=(0, None))
+    loop.set(ylabel="ms per iteration", title="Time of an iteration", ylim=(0, None))
     for panel in axes:
         panel.set(xlabel="lookahead K (tokens)", xticks=sorted({row["K"] for rows in lines.values() for row in rows}))
     speedup.legend()
@@ -84,7 +85,7 @@ def plot_predicted(lines, axes):
     gaps = {"predicted_blog": [], "predicted_leviathan": []}  # of each formula, how far off it is
     for (label, rows), color in zip(lines.items(), COLORS * len(lines), strict=False):
         for name, marker, face in (("predicted_blog", "o", color), ("predicted_leviathan", "s", "none")):
-            known = [(row[name], row["speedup_without_prefill"]) for row in rows if row[name]]
+            known = [(row[name], row["usual_speedup"]) for row in rows if row[name]]
             panel.scatter(*np.reshape(known, (-1, 2)).T, marker=marker, facecolors=face, edgecolors=color)
             gaps[name] += [p / measured - 1 for p, measured in known]
         panel.scatter([], [], color=color, label=label)
@@ -93,7 +94,7 @@ def plot_predicted(lines, axes):
     blog, leviathan = map(how_far_off, gaps.values())
     panel.scatter([], [], color=INK, label=f"the blog's r(K + 1) / (Kc + β): {blog}")
     panel.scatter([], [], marker="s", facecolors="none", edgecolors=INK, label=f"Leviathan et al., with β: {leviathan}")
-    panel.set(xlabel="predicted speedup (×)", ylabel="measured speedup, all runs together (×)", xlim=ends, ylim=ends)
+    panel.set(xlabel="predicted speedup (×)", ylabel="measured speedup, at median times (×)", xlim=ends, ylim=ends)
     panel.legend(fontsize=9)
 
 

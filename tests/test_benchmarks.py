@@ -144,6 +144,26 @@ def test_the_speedup_is_the_median_over_prompts_of_medians_over_repeats():
     assert plain["speedup"] == 1
 
 
+def test_an_iteration_that_was_held_up_does_not_count_in_the_usual_speedup():
+    def run(drafted, n_tokens, *seconds):
+        return [Iteration(Step([0] * n_tokens, drafted, n_tokens - 1), seconds=s) for s in (9.0, *seconds)]
+
+    found = common.at_usual_times([run(4, 3, 2, 2, 90), run(4, 1, 2, 2, 2)], [run(0, 1, 1, 1, 70), run(0, 1, 1, 1, 1)])
+    assert found["usual_speedup"] == pytest.approx((1.5 + 0.5) / 2) and found["usual_loop_ms"] == 2000
+
+
+@pytest.mark.parametrize(
+    ("gaps", "words"),
+    [
+        ([-0.19, -0.02], "too low, by up to 19%"),
+        ([0.1, 0.034], "too high, by up to 10%"),
+        ([-0.05, 0.1], "from 5% too low to 10% too high"),
+    ],
+)
+def test_which_way_a_formula_is_off(gaps, words):
+    assert sweep.how_far_off(gaps) == words
+
+
 def test_table():
     lines = common.table(
         [{"K": 4, "mean_beta": 1.254}, {"K": "auto", "mean_beta": None}, {}], "K β_of_all=mean_beta:.2f"
@@ -180,13 +200,13 @@ def test_pictures_show_what_was_measured(options, pair):
 
     axes = Figure().subplots(1, 3)
     sweep.plot_figure1(lines, axes)
-    for panel, key in zip(axes[1:], ("r", "loop_ms"), strict=True):
+    for panel, key in zip(axes[1:], ("r", "usual_loop_ms"), strict=True):
         assert [[*line.get_ydata()] for line in panel.lines] == [[r[key] for r in of_one] for of_one in lines.values()]
 
     panel = Figure().subplots()
     sweep.plot_predicted(lines, [panel])
     first = panel.collections[0].get_offsets().tolist()
-    assert first == [[r["predicted_blog"], r["speedup_without_prefill"]] for r in lines["prose"]]
+    assert first == [[r["predicted_blog"], r["usual_speedup"]] for r in lines["prose"]]
 
     paths = sweep.pictures(rows, options.out, "measured on nothing")
     assert [path.split("/")[-1] for path in paths] == [f"{x}_model.png" for x in ("figure1", "predicted", "positions")]
