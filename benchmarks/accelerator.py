@@ -1,9 +1,9 @@
 """What the JAX engine reaches on this machine's device: python -m benchmarks.accelerator [--K 2 4] [--B 1 8 32]
 
-B prompts are decoded at a time, all of it on the device; K = 0 is autoregressive. "of limit" is the share of the
-measured bandwidth at which weights are read, "useful" the share of all rows of all calls that served a prompt. β is the
-cost of a window of K + 1 rows over that of one; speculation pays up to the largest β, (1 - α^(K+1)) / (1 - α) - K c;
-both change with B. Times are medians of rounds in which all take turns, without the prefill; compiling is shown apart.
+B prompts are decoded at a time, wholly on the device; K = 0 is autoregressive. "of limit" is the share of the measured
+bandwidth that reading the weights uses. "useful" is the share of all rows that served a prompt. β is the time of a
+window of K + 1 rows over that of one row. Speculation pays up to the largest β, (1 - α^(K+1)) / (1 - α) - K c. Times
+are medians of rounds in which all take turns, without the prefill and without compiling.
 """
 
 from collections import defaultdict
@@ -35,7 +35,7 @@ def device_bandwidth():
 
 
 def measure(decoder, prompts, N, Ks, B, rounds, bandwidth):
-    """Rows for COLUMNS: each K. The prompts are decoded B at a time; where B is more, they are repeated."""
+    """Rows for COLUMNS, one for each K. The prompts are decoded B at a time, and repeated if there are fewer than B."""
     xs, calls = [prompts[i % len(prompts)] for i in range(max(B, len(prompts)))], {}
     longest, seconds_of = max(map(len, xs)), defaultdict(list)
 

@@ -1,13 +1,13 @@
-"""What the loop becomes on a device that is not at hand: python -m benchmarks.ahead_of_time [--topology v5e:2x2]
+"""Counts the work of the loop on a device that is not there: python -m benchmarks.ahead_of_time [--topology v5e:2x2]
 
-XLA compiles the loop of the two sizes for the device, from shapes alone. This counts, for one iteration on each device,
-the kernels that are started, the copies to faster memory that run beside them, the all-reduces, and the bytes that the
-kernels and copies read from memory and write to it; beside them those that nothing can do without: the weights, once
-for a call of the target and once for each draft. flops is XLA's own count of the whole program, in which the drafts
-that a loop makes count once. --mesh and --data_parallel may be several numbers, and each pair of them is compiled.
+XLA compiles the loop of the two sizes for the device, from shapes alone. For one iteration on each device this counts
+the kernels, the copies to faster memory that run beside them, the all-reduces, and the bytes that kernels and copies
+read and write. Beside them stand the bytes that no program can avoid: the weights, once for a call of the target and
+once for each draft. flops is XLA's own count of the whole program, where a loop over drafts counts as one draft.
+--mesh and --data_parallel may be several numbers; each pair is compiled.
 
-The plugin of the device must be installed, the device not: pip install libtpu for a TPU, and "jax[cuda12]" for
---topology sm_90, which is a GPU with the figures of an H200. Without a topology it compiles for the devices there are.
+The plugin of the device must be installed: libtpu for a TPU, "jax[cuda12]" for --topology sm_90, a GPU with the figures
+of an H200. Without a topology it compiles for the devices that are there.
 """
 
 import importlib.util
@@ -71,7 +71,7 @@ def topology(text):
 
 
 def devices(topology):
-    """Of a topology; without one, those that there are. Raises UserError where JAX or its plugin does not know it."""
+    """The devices of a topology, or those that are there. Raises UserError if JAX or its plugin does not know it."""
     if not topology:
         jax_model.devices(1)  # which says so where JAX finds none
         return jax.devices()
@@ -112,7 +112,7 @@ def instructions(lines):
 
 
 def started(bodies, name):
-    """(how often, Instruction) for all that a computation starts, its loops included. What is fused is one."""
+    """(how often, Instruction) for all that a computation starts, its loops included. A fusion counts as one."""
     for one in instructions(bodies[name]):
         if inner := one.opcode == "while" and re.search(r"body=%?([\w.-]+)", one.line):
             rounds = re.search(r'"?known_trip_count"?:\{"?n"?:"?(\d+)', one.line)
@@ -137,7 +137,7 @@ def size(shape):
 def moved(bodies, name):
     """Bytes that a computation reads from memory and writes to it.
 
-    Where a fusion takes a slice of an operand, the slice counts, and where it writes one in place, what is written.
+    If a fusion takes only a slice of an operand, the slice counts; if it writes in place, what it writes.
     """
     shapes = {one.name: one.shape for lines in bodies.values() for one in instructions(lines)}
     total = 0
@@ -158,7 +158,7 @@ def moved(bodies, name):
 
 
 def read_of(inside, number, whole):
-    """Bytes that the instructions of a fusion read of its operand of that number."""
+    """Bytes that the instructions of a fusion read of its operand with that number."""
     name = next(i.name for i in inside if i.opcode == "parameter" and f"parameter({number})" in i.line)
     total = 0
     for i in inside:

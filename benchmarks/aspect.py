@@ -2,10 +2,10 @@
 
     python -m benchmarks.aspect [--seconds 60]
 
-The drafts have about the same number of parameters in their layers, start from random weights, and learn the bundled
-target's distributions on what it writes after some prompts, at temperature 1. How many steps a draft has follows from
-what a step takes, measured with all in turn. α is that on text after other prompts; c, tokens per iteration and speedup
-come from decoding those with K = 4. Takes --seconds for each draft and two minutes more.
+The drafts have about as many parameters in their layers and start from random weights. They learn the bundled target's
+distributions, at temperature 1, on what it writes after some prompts. Each makes as many steps as fit into --seconds,
+going by the time of a step. α is measured on text after other prompts; c, tokens per iteration and speedup come from
+decoding those with K = 4. Takes --seconds for each draft and two minutes more.
 
 Source: Chen et al. 2023, who chose a wide and shallow draft because drafting is a chain of layers.
 """
@@ -42,13 +42,13 @@ def new_draft(n_layer, hparams, seed=0):
 
 
 def lesson_at(lessons, step):
-    """The lesson of a step; the target's distributions are kept in half precision, as they take most of the memory."""
+    """The lesson of a step. The target's distributions take most of the memory, so they are kept in half precision."""
     lesson = lessons[step % len(lessons)]
     return lesson._replace(q=jnp.asarray(lesson.q, jnp.float32))
 
 
 def learner(draft, steps, rate, loss, lessons):
-    """-> a function without arguments that makes the next step, and gives the parameters after it."""
+    """-> a function without arguments that makes the next step and returns the parameters after it."""
     optimizer, train_step = make_train_step(loss, steps, rate)
     params = jax.tree.map(jnp.array, draft.params)
     state, step = (params, optimizer.init(params)), 0
@@ -64,7 +64,7 @@ def learner(draft, steps, rate, loss, lessons):
 
 
 def row_seconds(model):
-    """What one row takes after 64 tokens."""
+    """Seconds for one row after 64 tokens."""
     run = model.forward
 
     def forward():

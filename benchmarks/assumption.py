@@ -2,17 +2,17 @@
 
     python -m benchmarks.assumption [experts router batch context operations parts] [--out FOLDER]
 
-experts     a mixture of experts: how many a window touches, and what that costs; the routing is synthetic
-router      how many it touches where a router has learned, on what the bundled target writes
+experts     a mixture of experts with random routing: how many a window touches, and what that costs
+router      how many it touches with a trained router, on what the bundled target writes
 batch       B sequences at once, by weight format, and where speculation stops paying
 context     the KV cache's share of what a step reads, from 64 to 1,000 tokens
 operations  Leviathan et al.'s growth of the arithmetic, beside the speedup
 parts       what 1 and 5 rows cost in linear layers, attention, logits and the rest
 
 Without names, all of them: about five minutes on two idle cores, of which router takes two. Times are medians of rounds
-in which all take turns. All but router have random weights, in the shapes of 1558M (the target) and 124M (the draft),
-both cut to a twelfth of their layers and vocabulary, which costs a twelfth and reads far more than a cache holds. As
-such models agree on nothing, --alpha says how often a draft is accepted. --out is for pictures.
+in which all take turns. All but router use models with random weights, in the shapes of 1558M (the target) and 124M
+(the draft), cut to a twelfth of their layers and vocabulary. That is still far more than a cache holds. Such models
+agree on nothing, so --alpha says how often a draft is accepted. --out is a folder for the pictures.
 """
 
 from functools import partial
@@ -52,7 +52,7 @@ def forward_of(size, dtype):
 
 
 def where_it_crosses(Bs, speedups, level=1.0):
-    """The B at which a speedup falls to a level, on a straight line between two points; None where it never does."""
+    """The B at which a speedup falls to a level, on a straight line between two points; None if it never does."""
     for (a, high), (b, low) in pairwise(zip(Bs, speedups, strict=True)):
         if high >= level > low:
             return a + (b - a) * (high - level) / (high - low)
@@ -60,7 +60,7 @@ def where_it_crosses(Bs, speedups, level=1.0):
 
 
 def roofline(row_seconds, arithmetic, n_rows):
-    """What n rows take, where one takes row_seconds for reading, and a row's arithmetic so long."""
+    """Seconds for n rows, if reading takes row_seconds once, and each row's arithmetic so many."""
     return max(row_seconds, n_rows * arithmetic)
 
 

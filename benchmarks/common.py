@@ -1,8 +1,8 @@
 """What the benchmarks share: flags, the pair of models, the grid of settings that is measured, turns, and tables.
 
 A grid is every drafter with every K, each setting and each prompt. It is measured --repeats times, each time in another
-random order, so that a machine that slows down for a while does so to all alike. The first decoding of each kind is not
-counted. Times are of decoding alone: the first step, which holds the prefill, is left out.
+random order, so that a machine that slows down for a while does so for all alike. The first run of each kind does not
+count. Times are of decoding alone, without the first step, which holds the prefill.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ count = values.argument(values.integer(1))
 
 
 class Parser(values.Parser):
-    """With the arguments that several benchmarks have."""
+    """A parser with the arguments that several benchmarks share."""
 
     def add_models(self, dtypes=formats.FORMATS, draft_dtype="int8"):
         self.add_argument("--draft_model_size", default="tiny-draft")
@@ -63,8 +63,7 @@ def setting(text):
 
 
 def lookahead(text):
-    """ "4" -> 4; "auto", "16/4" for levels, "tree" for a tree that chooses its shape, or "2,2,1" for one of that shape,
-    as they are."""
+    """ "4" -> 4. As they are stay "auto", "16/4" (levels), "tree" (one that chooses its shape) and "2,2,1" (a tree)."""
     if text == "tree" or ("," in text and trees.widths(text)):
         return text
     K = decoding.K(text)
@@ -83,7 +82,7 @@ def grid_options(doc, **defaults):
     add("--drafters", nargs="+", type=drafters.drafter, default=["model"])
     add("--K", nargs="+", type=values.argument(lookahead), help="lookaheads: whole numbers, auto, or trees: 2,2,1")
     add("--repeats", type=count, default=3)
-    results = "a folder for the results and each measurement: what was interrupted goes on there"
+    results = "a folder for the results and each measurement, from which an interrupted run goes on"
     add("--out", type=values.argument(values.path), help=results)
     arguments.set_defaults(**defaults)
     o = arguments.parse_args()
@@ -94,14 +93,14 @@ def grid_options(doc, **defaults):
 
 
 def check_n_tokens(o):
-    """Raises UserError where a first window may be all of a run."""
+    """Raises UserError if the first window could be the whole run."""
     fewest = 2 + max(K if isinstance(K, int) else 1 + K.count(",") for K in o.K)  # auto begins with 1
     if o.n_tokens < fewest:
         raise UserError(f"--n_tokens must be at least {fewest}: only what follows the first window is timed")
 
 
 class Setting(NamedTuple):
-    """What one measurement is of: the key under which it is kept. All but the first three fields are its kind."""
+    """What was measured: the key under which a measurement is kept. All but the first three fields are its kind."""
 
     on: str  # models, number of tokens, machine
     repeat: int
@@ -138,7 +137,7 @@ class Pair:
         self.set_filters()
 
     def set_filters(self):
-        """So that the models, which keep their caches, sample as the pair says."""
+        """Lets the models, which keep their caches, sample as the pair says."""
         for need, model in self.loaded.models.items():
             model.to_probs = self.loaded.filters if need == "target" else self.loaded.draft_filters
 
@@ -174,7 +173,7 @@ def chosen(K, drafter):
 
 
 def all_settings(o):
-    """In the order in which they are measured: each repeat in a random order of its own."""
+    """The settings in the order in which they are measured, a random one for each repeat."""
     names = ("models_dir", "target_model_size", "dtype", "draft_model_size", "draft_dtype", "n_tokens")
     on = " ".join([*(str(getattr(o, name)) for name in names), *map(str, machine().values())])
     prompts = [(prompt, domain) for domain, prompts in o.prompts.items() for prompt in prompts]
@@ -188,7 +187,7 @@ def all_settings(o):
 
 
 def measure(o, pair=None):
-    """{Setting: [Iteration, ...]} of the whole grid. What the folder o.out keeps already is not measured again."""
+    """{Setting: [Iteration, ...]} of the whole grid. What the folder o.out already holds is not measured again."""
     path = Path(o.out, "measurements.jsonl") if o.out else Path(os.devnull)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -208,7 +207,7 @@ def measure(o, pair=None):
 
 
 def read_measurements(path):
-    """{Setting: [Iteration, ...]} of a file. A line that cannot be read, as one that was cut off, is passed over."""
+    """{Setting: [Iteration, ...]} of a file. A line that cannot be read, such as one that was cut off, is skipped."""
     done = {}
     for line in path.read_bytes().splitlines():
         with contextlib.suppress(ValueError, TypeError):
@@ -231,7 +230,7 @@ def write_results(path, o, **results):
 
 
 def summarise(measured):
-    """A row for each kind of run. The speedup is the median over the prompts, each of medians over the repeats."""
+    """A row for each kind of run. The speedup is a median over the prompts, of medians over the repeats of each."""
     groups = defaultdict(lambda: defaultdict(list))  # {kind: {prompt: [[Iteration, ...] of each repeat]}}
     for s, iterations in measured.items():
         groups[s[3:]][s.prompt].append(iterations)

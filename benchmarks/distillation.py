@@ -1,11 +1,11 @@
-"""What helps a draft to learn: four divergences on text from four sources, for equally many steps from the same start.
+"""What helps a draft to learn: four divergences on text from four sources, with the same start and number of steps.
 
     python -m benchmarks.distillation FILES... [--steps 100 --seeds 3 --out distillation]
 
-FILES are the corpus, as of python -m training pair. Every run begins with the target's first layer. α, the chance that
-a draft is accepted, is measured on text that the target wrote from held-out prompts; tokens per iteration and speedup
-come from decoding --prompts with K = 4, each autoregressively and speculatively in turn. An evaluation is kept in --out
-as soon as it is made, and a run goes on from its checkpoint, so the same command goes on where it was interrupted.
+FILES are the corpus, as for python -m training pair. Every run begins with the target's first layer. α, the chance that
+a draft is accepted, is measured on text that the target wrote from held-out prompts. Tokens per iteration and speedup
+come from decoding --prompts with K = 4, both decoders in turn. After an interruption the same command goes on: --out
+keeps each evaluation, and each run its checkpoint.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ FIGURES = [f"{name}{t:g}" for name in ("alpha", "tokens", "speedup") for t in TE
 
 
 def settings_of(o):
-    """What figures are kept under: those of other models, texts or machines are not the same."""
+    """The key of kept figures: other models, texts or machines make other figures."""
     names = ("models_dir", "target_model_size", "draft_model_size", "dtype", "first_layers", "files", "steps")
     decoding = (o.prompts["prompts"], o.n_tokens)
     return " ".join(
@@ -72,7 +72,7 @@ def decoded(pair, hparams, params, temperature, prompts, n_tokens, repeat):
 
 
 class Experiment:
-    """What all runs share: the models, the text, and the fresh text of the target on which they are compared."""
+    """What all runs share: the models, the text to learn from, and text of the target on which they are compared."""
 
     def __init__(self, o):
         keep_compiled()
@@ -96,7 +96,7 @@ class Experiment:
         return as_float16(params)
 
     def evaluate(self, params, hparams, seed):
-        """The figures of a draft, on the same text for all; -> {name: figure}"""
+        """-> {name: figure} of a draft, on the text that is the same for all"""
         if not self.lessons:
             recipe = Recipe(temperatures=TEMPERATURES)
             args = (recipe, self.begin_held_out, self.target, self.gpt2, N_TEST, 2)
@@ -170,7 +170,7 @@ def plot(done, references, axes):
 
 
 def read_done(path, on):
-    """{(divergence, text, seed): figures} of a file, of the same settings; a line that was cut off is passed over."""
+    """{(divergence, text, seed): figures} of a file, with the same settings; a line that was cut off is skipped."""
     done = {}
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         with contextlib.suppress(ValueError):
@@ -181,7 +181,7 @@ def read_done(path, on):
 
 
 def measure(o):
-    """{(divergence, text, seed): figures} of all runs, and {reference: figures}. What is kept is not run again."""
+    """{(divergence, text, seed): figures} of all runs, and {reference: figures}. What was kept is not run again."""
     Path(o.out).mkdir(parents=True, exist_ok=True)
     path, on = Path(o.out, "runs.jsonl"), settings_of(o)
     done = read_done(path, on)

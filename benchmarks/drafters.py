@@ -4,9 +4,9 @@
     python -m benchmarks.drafters --models_dir MODELS_DIR --draft_model_size 124M --target_model_size 1558M
                                   --n_prompts 2 --settings 0 --repeats 1 --out drafters
 
-auto starts each run knowing nothing. Where a machine is shared, the best of ten K owes a part of its time to luck. So
-auto is also compared with the best K "at even costs": each run's iterations and drafts count what one of each takes in
-all of the drafter's runs on that kind of text. (What choosing takes is seen by the clock alone.)
+auto starts each run knowing nothing. On a shared machine the best of ten K is partly luck. So auto is also compared
+with the best K "at even costs": each iteration and each draft counts the time that it takes on average in all of the
+drafter's runs on that kind of text. (The time of choosing K shows by the clock alone.)
 """
 
 from collections import defaultdict
@@ -19,8 +19,8 @@ from speculative.drafters import KINDS
 
 
 def even_seconds(runs):
-    """{K: [[Iteration, ...], ...]} of one drafter -> {K: seconds per token at even costs}, the geometric mean. What an
-    iteration and a draft take is fitted to the seconds of all runs, without the first iteration of each."""
+    """{K: [[Iteration, ...], ...]} of one drafter -> {K: seconds per token at even costs}, a geometric mean.
+    The times of an iteration and of a draft are fitted to the seconds of all runs, without the first iteration."""
     timed = [(K, run[1:]) for K, each in runs.items() for run in each]
     counted = np.array([(len(run), sum(i.step.drafted for i in run)) for _, run in timed], float)  # [n_runs, 2]
     measured = np.array([sum(i.seconds for i in run) for _, run in timed])  # [n_runs]
@@ -35,8 +35,8 @@ def even_seconds(runs):
 
 
 def lines_of(rows, measured):
-    """{(temperature, top_p, domain): [a line for each drafter]}: the row of its best K, the speedup at each K, and what
-    auto has of the best one, by the clock and at even costs, where another K may be the best."""
+    """{(temperature, top_p, domain): [a line for each drafter]}: the row of its best K, the speedup at each K, and
+    auto's share of the best speedup, by the clock and at even costs (where another K may be the best)."""
     cells, runs, lines = defaultdict(dict), defaultdict(lambda: defaultdict(list)), defaultdict(list)
     for s, iterations in measured.items():
         runs[s[3:-1]][s.K].append(iterations)

@@ -1,8 +1,8 @@
-"""A mixture of experts, whose windows read more weights than a row does; and a router that learns, for real routing.
+"""A mixture of experts, where a window reads more weights than a row; and a router that is trained, for real routing.
 
-What python -m benchmarks.assumption experts and router measure. A feed-forward of E experts, of which each row is sent
-to k, reads the weights of only those that some row is sent to. One row touches k, a window of several rows more: so it
-is no longer so that scoring a window costs what scoring a token does.
+This is what python -m benchmarks.assumption experts and router measure. A feed-forward of E experts sends each row to k
+of them, and reads only the experts that some row is sent to. One row touches k, a window of several rows touches more.
+So scoring a window no longer costs what scoring a token does.
 
 Source: Shazeer et al. 2017, "Outrageously Large Neural Networks: The Sparsely-Gated Mixture-of-Experts Layer"; the loss
 that keeps the experts' shares even is that of Fedus et al. 2021, "Switch Transformers", equation 4.
@@ -34,8 +34,8 @@ EVEN = 0.01  # the weight of the loss that keeps the shares even, as in Switch T
 
 
 def expected_experts(E, k, n_rows):
-    """E (1 - (1 - k / E)^n_rows): each expert is missed by a row with chance 1 - k / E, by all with that to the power
-    of n_rows. Over k, it is the β of the feed-forward where reading the experts is all that takes time."""
+    """E (1 - (1 - k / E)^n_rows): a row misses an expert with chance 1 - k / E, and all rows with that to the power of
+    n_rows. Divided by k it is the β of the feed-forward, if reading the experts is all that takes time."""
     return E * (1 - (1 - k / E) ** n_rows)
 
 
@@ -47,7 +47,7 @@ def route(x, router, k):  # [n_seq, n_embd], [n_embd, E] -> [n_seq, k] ids of ex
 
 
 def mixture(x, router, experts, k):  # [n_seq, n_embd] -> [n_seq, n_embd]
-    """In the place of gpt2.ffn: the experts, each with an ffn's parameters, of which it reads those that are chosen."""
+    """Stands in for gpt2.ffn: experts with an ffn's parameters each, of which only the chosen ones are read."""
     chosen, shares = route(x, router, k)
     out = np.zeros_like(x)  # [n_seq, n_embd]
     for e in np.unique(chosen):
@@ -63,8 +63,8 @@ def n_distinct(chosen, n_rows):  # [n_seq, k] -> [n_windows], how many experts e
 
 
 class OneThread(packed.PackedWeight):
-    """A weight whose x @ w reads it once, at the speed of the memory, whatever the rows; NumPy's takes several times as
-    long for several rows. In float32."""
+    """A float32 weight whose x @ w reads it once, at the speed of the memory, for any number of rows. (NumPy's takes
+    several times as long for several rows.)"""
 
     def __rmatmul__(self, x):  # [n_rows, n_in] -> [n_rows, n_out]
         x, (n_in, n_out) = np.ascontiguousarray(x, np.float32), self.shape
@@ -111,8 +111,9 @@ def into_ffn(params, n_head, layer, x):  # [n_seq] -> [n_seq, n_embd], what the 
 
 
 def learn(x, y, E, k, steps, seed=0, n_batch=256):  # [n, n_embd] twice -> router [n_embd, E], the last step's loss
-    """Teaches a mixture of E experts to give y for x. Each has 4 n_embd / k hidden units, so that the k of a row have
-    together as many as the feed-forward whose place they take."""
+    """Teaches a mixture of E experts to give y for x. Each has 4 n_embd / k hidden units, so that the k experts of a
+    row
+    together have as many as the feed-forward that they replace."""
     import jax
     import jax.numpy as jnp
 

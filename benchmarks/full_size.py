@@ -7,16 +7,16 @@ A token costs what it costs with the official weights; text and acceptance rate 
 models/tiny-target. Both folders together take 6.8 GB of disk. Writing safetensors takes about half a minute and 0.5 GB
 of memory; tensorflow, the format of the official download, about a minute and 4.5 GB. How a model grows:
 
-- Width. Each channel of the residual stream is repeated, as often as leaves at least two channels over. Those get the
-  mean of the others. So layer norm finds the mean that it found, and a standard deviation that is smaller by a factor,
-  by which all that is written into the stream is larger. What reads the stream is divided by the repetitions.
+- Width. Each channel of the residual stream is repeated, so often that at least two channels are left over. Those get
+  the mean of the others. So layer norm finds the same mean, and a standard deviation that is smaller by a factor. All
+  that is written into the stream is larger by that factor. What reads the stream is divided by the repetitions.
 - Heads, hidden units and layers that the small model lacks have weights of 0.
 - Vocabulary. The new tokens are strings of bytes that UTF-8 never uses, so no text has them. Nor does a model choose
-  them: the last layer norm turns two of the channels left over into 1 and -1. Each token of the small model has the
-  same weight for both, which cancels; the new ones have weights that make every logit -200.
+  them: the last layer norm sets two of the channels that are left over to 1 and -1. Each token of the small model has
+  the same weight for both, so they cancel; the weights of the new ones make their logits -200.
 - Positions beyond the small context repeat its last one.
-- The target's heads read the stream, which is larger by the factor of Width, and SiLU(factor x) is only nearly factor
-  SiLU(x). So they guess nearly what the small ones guess.
+- The target's heads read the stream, which is larger by that factor, and SiLU(factor x) is only nearly factor SiLU(x).
+  So they guess nearly what the small ones guess.
 """
 
 import json
@@ -49,7 +49,7 @@ NEVER_IN_UTF8 = [BYTE_TO_CHAR[byte] for byte in (0xC0, 0xC1, *range(0xF5, 0x100)
 
 
 def growth(old, new):
-    """How often a channel is repeated, how many are left over, and by what the stream is larger."""
+    """How often a channel is repeated, how many are left over, and by what factor the stream is larger."""
     times = (new["n_embd"] - 2) // old["n_embd"]
     n_left = new["n_embd"] - times * old["n_embd"]
     return times, n_left, math.sqrt(new["n_embd"] / (new["n_embd"] - n_left))
@@ -93,7 +93,7 @@ def grow_heads(small, old, new):
 
 
 def write_safetensors(folder, hparams, tensors):
-    """A header, then one tensor after the other, in Hugging Face's names: none has to wait in memory."""
+    """A header, then one tensor after the other, under Hugging Face's names: only one is in memory at a time."""
     header, end = {"__metadata__": {"format": "pt"}}, 0
     for name, shape in checkpoint_shapes(hparams).items():
         begin, end = end, end + 4 * math.prod(shape)
@@ -109,7 +109,7 @@ def write_safetensors(folder, hparams, tensors):
 
 
 def write_tensorflow(folder, hparams, tensors):
-    """OpenAI's form: SaveV2 is the operation that a tf.train.Saver runs. It wants all tensors at once."""
+    """OpenAI's form. SaveV2 is the operation that a tf.train.Saver runs; it needs all tensors at once."""
     tf, held, zeros = import_tensorflow(), {}, {}
     for name, array in tensors:
         # OpenAI's kernels are those of a convolution of width 1: they have one more axis, in front.

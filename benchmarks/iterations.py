@@ -1,12 +1,12 @@
-"""How many iterations a sequence takes: their spread, which is free of the machine's noise, and r at each setting.
+"""How many iterations a text takes, and how that varies, without the noise of the machine; and r at each setting.
 
     python -m benchmarks.iterations
     python -m benchmarks.iterations --K 4 --settings 0 0.5 1 1:0.9 1:0.8 --sequences 60
 
-Autoregressive decoding takes as many iterations as tokens, always. Speculative decoding takes fewer, and not always as
-many: Chen et al. 2023 name that variance as a price of it. The sequences take 20 prompts in turn, each with a seed of
-its own, so the same command gives the same table; at temperature 0, where a seed changes nothing, there is one of each
-prompt. 200 sequences of 40 tokens take about 25 seconds a line on two idle cores.
+Autoregressive decoding always takes as many iterations as tokens. Speculative decoding takes fewer, and their number
+varies: Chen et al. 2023 name that as a price. The sequences take 20 prompts in turn, each with a seed of its own, so
+the same command gives the same table. At temperature 0, where a seed changes nothing, there is one for each prompt. 200
+sequences of 40 tokens take about 25 seconds a line on two idle cores.
 """
 
 import numpy as np
@@ -32,8 +32,8 @@ COLUMNS = """T=temperature:g top-p=top_p:g K sequences r:.3f ±=standard_error:.
 
 
 def summarise(runs):
-    """[[Iteration, ...] of each sequence] -> a row. ± is the standard error of r over the sequences. ms are those of
-    a whole sequence with its prefill, loop_ms those of an iteration without it."""
+    """[[Iteration, ...] of each sequence] -> a row. ± is the standard error of r over the sequences. ms is the
+    time of a whole sequence with its prefill, loop_ms that of an iteration without it."""
     n = [len(run) for run in runs]
     share = [len(tokens(run)) / sum(i.step.drafted + 1 for i in run) for run in runs]
     found = {"sequences": len(runs), "r": np.mean(share), "iterations": np.mean(n), "sd": np.std(n, ddof=1)}

@@ -3,12 +3,12 @@
     python -m benchmarks.kernels
     python -m benchmarks.kernels 124M 1558M --models_dir MODELS_DIR --dtypes float32 int8 --rounds 7 --peers
 
-Rows come after a context of 64 tokens; the time of several is over that of 1. The limit of a row is the time in which
-this machine reads the bytes of the weights, at the bandwidth of the same rounds. An iteration is 4 rows of the first
-model, one by one, and 5 of the last at once; its limit is that of 4 + 1 rows. "Attention" is what a row takes longer
-after 1,000 tokens (or as many as there may be) than after 64, over the time of reading their keys and values. NumPy
-without a cache computes all tokens for each new one, as the blog's code does: here 30, the mean of its run. All are
-medians of rounds in which row counts take turns.
+Rows come after a context of 64 tokens; the time of several rows is a multiple of that of one. The limit of a row is the
+time in which this machine reads the bytes of the weights, at the bandwidth of the same rounds. An iteration is 4 rows
+of the first model, one by one, and 5 of the last at once; its limit is that of 4 + 1 rows. "Attention" is the extra
+time of a row after 1,000 tokens (or as many as fit) instead of 64, over the time of reading their keys and values.
+NumPy without a cache computes all tokens again for each new one, as the blog's code does: 30 here, the mean of its run.
+All are medians of rounds in which the row counts take turns.
 """
 
 from functools import partial

@@ -2,9 +2,9 @@
 
     python -m benchmarks.ladder
 
-The first rungs multiply 1 row, or a window of 5, by one matrix that fits into no cache, in one thread. GB/s are the
-bytes of the matrix as stored over the time: what counts, as one row uses each weight once. The last are whole forward
-passes of the bundled target. All are medians of rounds in which the rungs take turns.
+The first rungs multiply 1 row, or a window of 5, by one matrix that fits into no cache, in one thread. GB/s is the
+bytes of the matrix, as stored, over the time: one row uses each weight once, so this is what counts. The last rungs are
+whole forward passes of the bundled target. All are medians of rounds in which the rungs take turns.
 """
 
 from functools import partial
@@ -34,7 +34,7 @@ def naive(x, w, out):  # [n_rows, n_in], [n_in, n_out], [n_rows, n_out]
 
 @njit(error_model="numpy")
 def tiled(x, tiles, out):  # [n_rows, n_in], [n_tiles, n_in, LANES, 1], [n_rows, n_tiles, LANES]
-    """The same sums, LANES channels at a time: weights are read in the order in which they lie."""
+    """The same sums, LANES channels at a time: weights are read in the order in which they are stored."""
     out[:] = 0
     for tile in range(tiles.shape[0]):
         for k in range(tiles.shape[1]):

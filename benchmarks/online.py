@@ -2,11 +2,11 @@
 
     python -m benchmarks.online FIRST SECOND [--n_texts 320 --out online]
 
-FIRST and SECOND are files of prompts, .jsonl (objects with "prompt") or any other (a prompt a line): the first half of
-the stream is drawn from one, the second half from the other. It is served by the same draft in five forms: frozen;
-online, as by python -m training online; and distilled beforehand on 10, 50 and 100 % of the stream's prompts, drawn at
-random from both halves, in as many steps as the online one takes in all. What a form has learned from is text that the
-target wrote with other random numbers. Then the first domain comes again, frozen: what was forgotten of it?
+FIRST and SECOND are files of prompts, .jsonl (objects with "prompt") or any other (a prompt a line). The first half of
+the stream is drawn from one, the second half from the other. The same draft serves it in five forms: frozen; online, as
+python -m training online does; and distilled beforehand on 10, 50 and 100 % of the stream's prompts, in as many steps
+as the online one takes in all, on text that the target wrote with other random numbers. Then prompts of the first
+domain come again, and no draft learns any more: has it forgotten anything?
 """
 
 import time
@@ -73,7 +73,7 @@ class Experiment:
         return Learner(self.draft, self.o.n_prompt + self.o.n_tokens, but(self.o, n_buffer=n_buffer))
 
     def serve(self, prompts, params, number, o=None, learner=None):
-        """number: tells the random numbers of this time from those of others."""
+        """number: makes the random numbers of this pass other than those of the others."""
         rngs = (np.random.default_rng([self.o.seed, number, i]) for i in range(len(prompts)))
         draft = self.to_model(params)
         return list(serve(prompts, rngs, draft, self.target, o or self.o, learner, self.to_model))
@@ -119,7 +119,7 @@ def summarise(forms, n_tokens):
 
 
 def verdict(rows, o):
-    """Whether it pays: what learning costs for each text, and what a text takes less in the end than frozen."""
+    """Whether it pays: the time of learning for each text, and the time that a text saves in the end."""
     frozen, online = rows[0], rows[1]
     cost, gain = online["learning"] / o.n_texts, (frozen["ms"] - online["ms"]) * o.n_tokens / 1e3
     line = (

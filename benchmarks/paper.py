@@ -1,15 +1,15 @@
-"""The papers' figures: of formulas, with a run's point on each; Figure 1 as Chen et al. drew it; lenience.
+"""The papers' figures: their formulas with a run's point on each; Figure 1 of Chen et al.; lenience.
 
     python main.py --demo --temperature 1 --json run.json
     python -m benchmarks.paper theory --run run.json --out docs/theory.png
     python -m benchmarks.paper figure1 --K 1 2 3 4 6 8
     python -m benchmarks.paper lenience
 
-theory takes seconds: nothing is decoded. The formulas are those of Leviathan et al. 2023, whose γ is our K, and take a
-window to cost what a row does (β = 1). figure1 decodes --sequences texts with each K; the K take turns. 100 texts of 40
-tokens take about 4 seconds for each K of each line. lenience computes how far the distribution of a window's first one
-and two tokens is from the target's, by enumeration of all that may come, which takes 3 seconds for each of --n_exact
-texts, and then decodes: in all less than two minutes on two idle cores.
+theory decodes nothing and takes seconds. The formulas are those of Leviathan et al. 2023, whose γ is our K; they take a
+window to cost what a row does (β = 1). figure1 decodes --sequences texts with each K, in turn: about 4 seconds for 100
+texts of 40 tokens. lenience enumerates all tokens, and all pairs, that can come first in a window, to say how far their
+distribution is from the target's (3 seconds for each of --n_exact texts), and then decodes: less than two minutes in
+all.
 """
 
 import json
@@ -157,7 +157,7 @@ def total_variation(a, b):  # [...] twice -> a number
 
 def exact_distances(pair, x, leniences):
     """{b: (total variation from the target of the first token's distribution, of the first two tokens')} after x, for
-    any K of 2 or more: by enumeration of all that may come."""
+    any K of 2 or more, by enumeration."""
     p, q = pair.draft(x)[0], pair.target(x)[0]  # [n_vocab]
     after = [(pair.draft([*x, token])[0], pair.target([*x, token])[0]) for token in range(len(q))]
     p_after, q_after = np.swapaxes(after, 0, 1)  # [n_vocab, n_vocab]
@@ -222,7 +222,7 @@ DRAWN = {  # figure: (what measures it, columns, what draws it, title)
 
 
 def theory(o):
-    """Prints and returns what is drawn of a run's point."""
+    """Prints a run's point in the formulas, and returns it."""
     point = read_point(o.run)
     alpha, c, K = (point[name] for name in ("alpha", "c", "K"))
     best = best_lookahead(alpha, c)

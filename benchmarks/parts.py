@@ -1,7 +1,7 @@
-"""What 1 row and a window cost by part: the linear layers, attention, the logits, and the rest.
+"""The time of 1 row and of a window by part: the linear layers, attention, the logits, and the rest.
 
-What python -m benchmarks.assumption parts measures: gpt2.py itself, in one thread, with NumPy's products and with those
-of the kernels. Chen et al. 2023, section 2, argue for each part of a transformer that K + 1 tokens cost what one does.
+This is what python -m benchmarks.assumption parts measures, on gpt2.py itself, in one thread, with NumPy's products and
+with those of the kernels. Chen et al. 2023, section 2, argue for each part that K + 1 tokens cost what one does.
 """
 
 import time
@@ -22,7 +22,7 @@ WEIGHTS = {"NumPy": "NumPy's products", "kernels": "the kernels' products"}
 
 
 class Timed:
-    """A weight, of which each product adds its seconds to spent[part]."""
+    """A weight whose products add their seconds to spent[part]."""
 
     __array_ufunc__ = None  # makes NumPy leave x @ self to __rmatmul__
 

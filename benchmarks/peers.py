@@ -1,10 +1,10 @@
-"""What others need for the same work on this machine: the JAX engine, transformers and llama.cpp, from the same files.
+"""The time that others need for the same work on this machine: the JAX engine, transformers and llama.cpp.
 
     pip install -r benchmarks/requirements.txt
     python -m benchmarks.kernels 124M 1558M --models_dir MODELS_DIR --peers
 
-Models are read from safetensors. Peers run one after another, each in a process of its own; one that is not installed
-is skipped with a line. llama.cpp reads GGUF files, which are written beside the checkpoint, once.
+All read the same safetensors. Each peer runs in a process of its own, one after another; one that is not installed is
+skipped with a line. llama.cpp reads GGUF files, which are written beside the checkpoint once.
 """
 
 import json
@@ -125,7 +125,7 @@ PEERS |= {f"llama.cpp {dtype}": (time_llama_cpp, dtype, "llama_cpp") for dtype i
 
 
 def check(folders):
-    """-> the names in PEERS of those that are installed. Raises UserError where they have nothing to read."""
+    """-> the names in PEERS that are installed. Raises UserError if there is nothing for them to read."""
     for path in (Path(folder, "model.safetensors") for folder in folders):
         if not path.exists():
             raise UserError(f"there is no {path}, which --peers read: python -m benchmarks.full_size writes such files")
@@ -135,7 +135,7 @@ def check(folders):
 
 
 def measure(peer, folder, threads, rounds):
-    """{rows: seconds}, measured in a process of its own, whose memory is free again after it."""
+    """{rows: seconds}, measured in a process of its own, so that its memory is free again afterwards."""
     time, dtype, _ = PEERS[peer]
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(time, (folder, dtype, threads, rounds))

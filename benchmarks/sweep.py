@@ -26,7 +26,7 @@ PAPER, INK, GRID = "#F3F3F0", "#1A1A1A", "#CFCFC8"
 
 
 def draw(path, title, caption, n_panels, plot, n_rows=1):
-    """plot(axes [n_panels]) -> a picture in the file of that path, with the panels in so many rows"""
+    """Makes the picture at path: n_panels panels in n_rows rows, which plot(axes [n_panels]) fills."""
     from matplotlib import cycler, figure, rc_context
 
     style = {f"{part}.facecolor": PAPER for part in ("figure", "axes", "savefig", "legend")}
@@ -108,13 +108,13 @@ def how_far_off(gaps):
 
 
 def wilson(k, n, z=1.96):
-    """The 95 % interval of a chance of which k of n trials came true. Source: Wilson 1927."""
+    """The 95 % interval of a chance that came true in k of n trials. Source: Wilson 1927."""
     middle, half = k + z * z / 2, z * np.sqrt(k * (n - k) / n + z * z / 4)
     return (middle - half) / (n + z * z), (middle + half) / (n + z * z)
 
 
 def plot_positions(lines, axes):
-    """Of the largest K: the share of drafts that passed the accept rule of those that met it, and how many met it."""
+    """For the largest K: the share of tested drafts that were accepted, and how many were tested."""
     shares, counts = axes
     for number, (label, [*_, row]) in enumerate(lines.items()):
         color, (accepted, met) = COLORS[number % 6], (np.array(row[f"{x}_by_position"]) for x in ("accepted", "met"))
@@ -124,8 +124,8 @@ def plot_positions(lines, axes):
         shares.plot(positions, row["alpha_by_position"], color=color, linestyle=":", marker="")
         counts.plot(positions, met, color=color)
     shares.plot([], [], color=INK, linestyle=":", marker="", label="mean Σ min(p, q)")
-    shares.set(ylabel="accepted / met", title="Share accepted, with 95 % intervals", ylim=(0, 1.02))
-    counts.set(ylabel="drafts that met the accept rule", title="How many there were", yscale="log")
+    shares.set(ylabel="accepted / tested", title="Share accepted, with 95 % intervals", ylim=(0, 1.02))
+    counts.set(ylabel="tested drafts", title="How many there were", yscale="log")
     for panel in axes:
         panel.set(xlabel="position in the window", xticks=range(1, row["K"] + 1))
     shares.legend()

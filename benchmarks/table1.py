@@ -4,8 +4,8 @@
     python -m benchmarks.table1 --models_dir MODELS_DIR --draft_model_size 124M --target_model_size 1558M --n_tokens 48
 
 ArS is autoregressive sampling, SpS speculative. The quality figure is the mean log-likelihood of a new token under the
-target itself (temperature 1, no filter), with the standard error over the texts: nothing is lost where both decoders'
-agree within it. With greedy decoding the texts, and so the figures, are the same.
+target itself (temperature 1, no filter), with its standard error over the texts. Nothing is lost if both decoders agree
+within that. With greedy decoding the texts are the same, and so are the figures.
 
 Source: Chen et al. 2023, table 1. Its quality figures are ROUGE-2 for XSum and, for HumanEval, one with "100 Shot".
 """

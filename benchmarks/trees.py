@@ -1,13 +1,13 @@
-"""What trees bring beside chains: tokens per iteration, rows and speedup of each, and of those that choose themselves.
+"""Trees against chains: tokens per iteration, rows and speedup of each, and of those that choose their shape.
 
     python -m benchmarks.trees
     python -m benchmarks.trees --models_dir MODELS_DIR --draft_model_size 124M --target_model_size 1558M
                                --drafters model prompt_lookup --n_prompts 2 --repeats 1 --out trees
 
-A tree is named by its children at each depth; "tree" chooses its shape, as "auto" chooses K. Of the trees, 2,1 and 2,2
-have the draft calls of the chain K = 2, and 2,2,1,1 those of K = 4; 2,1 has its rows too, but for one. "Of best" is the
-speedup over that of the best line of its table, chain or tree. Speedups are medians over prompts. Heads need a target
-that has some (python -m training heads); they propose no more levels than there are heads.
+A tree is named by its children at each depth; "tree" chooses its shape, as "auto" chooses K. The trees 2,1 and 2,2 call
+the draft as often as the chain K = 2, and 2,2,1,1 as often as K = 4. "Of best" is the speedup over that of the best
+line of its table, chain or tree. Speedups are medians over prompts. Heads need a target that has some (python -m
+training heads), and their trees are no deeper than there are heads.
 """
 
 from collections import defaultdict

@@ -63,7 +63,7 @@ The draw gives {own}. The text grows by {n}:
 
 
 def run():
-    """-> (encoder, [(text before it, Iteration with its details), ...]) of a speculative run."""
+    """-> (encoder, [(text before an iteration, the Iteration with its details), ...]) of a speculative run."""
     to_probs, rng, recorder = partial(to_distribution, temperature=TEMPERATURE), np.random.default_rng(SEED), Recorder()
     recorder.details = True
     encoder, hparams, params = load_encoder_hparams_and_params("tiny-target", str(MODELS))
@@ -79,7 +79,7 @@ def run():
 
 
 def quoted(encoder, token):
-    """A token as it is read: ` which` with the blank that belongs to it."""
+    """A token as Markdown code, with the blank that belongs to it: ` which`."""
     return f"`{encoder.decode([token])}`".replace("\n", "\\n")
 
 

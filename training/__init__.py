@@ -1,4 +1,4 @@
-"""Where the bundled pair comes from: python -m training pair FILES."""
+"""How the bundled pair was made, and how drafts learn: python -m training pair | distil | heads | online."""
 
 from plumbing import exits
 

@@ -1,14 +1,14 @@
-"""Distillation: raises the share of drafts that a target accepts, by teaching a draft model to say what it would say.
+"""Distillation: teaches a draft model what the target would say, so that the target accepts more of its drafts.
 
     python -m training distil --target_model_size 1558M --draft_model_size 124M --prompts my.jsonl --out my-draft
     python -m training distil --target_model_size 1558M --first_layers 6 --files my.txt --text mixed --out my-draft
     python main.py --target_model_size 1558M --draft_model_size my-draft
 
-With --files, rows of text begin with stretches of them (UTF-8, paragraphs apart by an empty line, works by
-<|endoftext|>); with --prompts, with those: objects with "prompt", a line each, in .jsonl, or a prompt a line. From
-there the target writes on, or the draft, or both, or the corpus goes on as it stands. One in fifty paragraphs or so, or
-one prompt in five, is held out: what the target makes of them is what α is measured on. α is the chance that a draft is
-accepted, at the temperature at which the text is written. Interrupted, the same command goes on.
+Each row of text begins with a stretch of --files (UTF-8, paragraphs apart by an empty line, works by <|endoftext|>), or
+with one of --prompts (.jsonl, a line for each object with "prompt", or a prompt a line). From there the target writes
+on, or the draft, or both in a mixture, or the corpus goes on as it stands. About one paragraph in fifty, or one prompt
+in five, is held out. α, the chance that a draft is accepted, is measured on what the target writes from those, at the
+temperature of the writing. After an interruption the same command goes on.
 """
 
 import sys
@@ -86,7 +86,7 @@ def arguments_of_distil(arguments: list[str]):
 
 
 def read_models(o, first_layers: int | None = None, flags: str = "--n_seq", rate: float = RATE):
-    """-> (encoder, hparams of target and draft). Raises UserError where one cannot draft for the other."""
+    """-> (encoder, hparams of target and draft). Raises UserError if one cannot draft for the other."""
     check_new(Path(model_folder(o.out, o.models_dir)))
     encoder, target = load_encoder_and_hparams(o.target_model_size, o.models_dir)
     check_trainable(o.target_model_size, target)
@@ -112,7 +112,7 @@ def read_models(o, first_layers: int | None = None, flags: str = "--n_seq", rate
 
 
 def read_beginnings(files, prompts, encoder, n_batch: int, n_seq: int):
-    """-> (begin, begin_held_out), each begin(n_rows, n_seq, rng). Raises UserError where there is not enough text."""
+    """-> (begin, begin_held_out), each begin(n_rows, n_seq, rng). Raises UserError if there is not enough text."""
     if prompts:
         texts = [encoder.encode(prompt) for path in prompts for prompt in read_prompts(path, sys.maxsize)]
         held_out, kept = texts[::5], [ids for i, ids in enumerate(texts) if i % 5]
@@ -130,7 +130,7 @@ def read_beginnings(files, prompts, encoder, n_batch: int, n_seq: int):
 
 
 def check_memory(o, target: dict, draft: dict, free: int | None = None) -> None:
-    """Raises UserError where training would not fit. Everything is float32."""
+    """Raises UserError if training would not fit into memory. Everything is float32."""
     n_tokens, n_written = o.n_batch * o.n_seq, ROUND * o.n_batch * o.n_seq
     weights = parameter_count(target) + 5 * parameter_count(draft)  # with a gradient, two moments, and what replaces it
     caches = 4 * target["n_layer"] * target["n_embd"] * n_written  # keys and values, before and after a token

@@ -5,19 +5,19 @@
     jsd          (KL(q ‖ m) + KL(p ‖ m)) / 2       from both to their middle, m = (p + q) / 2
     tvd          Σ |p - q| / 2 = 1 - α             the same in both directions
 
-kl is dear where the target has a token that the draft lacks: a draft that cannot be the target covers all of it, and
-is too broad. reverse_kl is dear where the draft has a token that the target lacks: such a draft keeps to what it can
-match, and is too narrow. jsd lies between them and is at most log 2. tvd is what speculative decoding pays: the chance
-that a drafted token is rejected (Leviathan et al. 2023, section 3.2). Its gradient knows only on which side of q each
-p lies, and fades where p is nearly 0.
+kl is large where the target has a token that the draft lacks. A draft that learns by it covers all of the target, and
+is too broad. reverse_kl is large where the draft has a token that the target lacks. Such a draft keeps to what it can
+match, and is too narrow. jsd lies between them and is at most log 2. tvd is the chance that a drafted token is rejected
+(Leviathan et al. 2023, section 3.2). Its gradient knows only on which side of q each p lies, and fades where p is
+nearly 0.
 
-The gradients are those of the divergence at the tokens of a given text. Where the draft wrote the text, that is not the
-gradient of the expected divergence: a change of the draft also changes what it writes, and
+The gradients are those of the divergence at the tokens of a given text. If the draft wrote the text, that is not the
+gradient of the expected divergence. A change of the draft also changes what it writes:
 
     d/dθ E[D(x)] = E[dD(x)/dθ] + E[D(x) d log p(x)/dθ],   x drawn from p
 
-of which the second term is left out. It would need many samples, for it is noisy. So the draft is taught to do better
-on the text that it writes, never to write text on which it does better. (Agarwal et al. 2023, section 3, leave it out
+The second term is left out, since it is noisy and would need many samples. So the draft learns to do better on the text
+that it writes, and never to write text on which it does better. (Agarwal et al. 2023, section 3, leave it out
 too; Zhou et al. 2023 name these four, tvd in a form with less noise.)
 """
 

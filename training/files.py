@@ -53,7 +53,7 @@ def save_model(folder: Path, hparams: dict, params: dict, vocabulary: dict[str, 
 
 
 def save_readable(tensors: dict, path: Path, metadata: dict[str, str]) -> None:
-    """save_file of safetensors, which makes a file for its owner alone; this one is for whom other new files are."""
+    """safetensors' save_file, with the permissions of any other new file; its own are for the owner alone."""
     from safetensors.numpy import save_file
 
     path.touch()
@@ -76,7 +76,7 @@ def save_tensors(path: Path, tensors: dict, metadata: dict[str, str]) -> None:
 
 
 def check_new(folder: Path) -> None:
-    """Raises UserError where there is something already."""
+    """Raises UserError if there is something already."""
     if folder.exists():
         raise UserError(f"{folder} is there already: delete it, or choose another name")
 
@@ -88,13 +88,13 @@ def vocabulary_files(vocab: dict, merges: list) -> dict[str, str]:
 
 
 def read_vocabulary(folder: Path) -> dict[str, str]:
-    """The same of a model that is there, in the form that it has there."""
+    """The same files of a model that is there, in the form that it has there."""
     _, *names = small_files(str(folder))
     return {name: (Path(folder) / name).read_text(encoding="utf-8") for name in names}
 
 
 def check_trainable(name: str, hparams: dict) -> None:
-    """Raises UserError where a model is not one that network.py computes."""
+    """Raises UserError if a model is not one that network.py computes."""
     if "activation_function" in hparams:
         raise UserError(
             f"{name} has activation_function {hparams['activation_function']}: training knows gelu_new only"

@@ -14,13 +14,13 @@ import optax
 from plumbing.errors import UserError
 from plumbing.files import replacing
 
-PATIENCE = 120  # seconds after which a checkpoint is due, also where nothing is evaluated yet
+PATIENCE = 120  # seconds after which a checkpoint is due, even if nothing has been evaluated yet
 SILENCE = 10  # seconds after which a step is shown
 
 
 def make_optimizer(steps, peak):
-    """AdamW. The rate rises, stays, and falls over the last third, so that a run can be made longer while it stays; it
-    stays from the beginning where steps is None."""
+    """AdamW. The rate rises, stays, and falls over the last third, so a run can be made longer as long as the rate
+    stays. If steps is None it stays from the beginning."""
     if steps is None:
         return adamw(peak)
     warmup, decay = min(300, steps // 10), int(0.35 * steps)
@@ -45,7 +45,7 @@ def adamw(rate):
 def make_train_step(loss, steps, peak):
     """-> optimizer, and step((params, moments), batch) -> ((params, moments) after it, loss before it)
 
-    The state that goes in is given away: its memory is that of the state that comes out.
+    The state that goes in must not be used again: its memory becomes that of the state that comes out.
     """
     optimizer = make_optimizer(steps, peak)
 
@@ -62,10 +62,10 @@ def make_train_step(loss, steps, peak):
 def fit(name, params, loss, batch, evaluate, steps, peak, checkpoint, every=500, unit=1, recipe=""):
     """Minimises loss(params, batch(step, params)). -> (params, [(step, evaluate(params))])
 
-    evaluate gives {what: figure}; the figures are printed before the first step, after every `every` steps and after
-    the last. Then a checkpoint is written, and also where the last one is PATIENCE old, but always after a multiple of
-    `unit` steps. recipe is a text that tells this run from others: a checkpoint of another is refused.
-    Raises UserError where the loss is no longer a number; the last checkpoint stays.
+    evaluate gives {what: figure}. The figures are printed before the first step, after every `every` steps and after
+    the last. Then a checkpoint is written, and also when the last one is PATIENCE seconds old, but only after a
+    multiple of `unit` steps. recipe is a text that names this run: a checkpoint of another is refused. Raises UserError
+    if the loss is no longer a number; the last checkpoint stays.
     """
     optimizer, train_step = make_train_step(loss, steps, peak)
     params = jax.tree.map(jnp.array, params)  # a copy, as each step gives its state away
@@ -106,7 +106,7 @@ def diverged(step, peak, checkpoint):
 
 
 def save_checkpoint(path, state, step, history=(), recipe=""):
-    """Raises UserError where it cannot be written; what path held before is then still there."""
+    """Raises UserError if it cannot be written; then path still holds what it held before."""
     try:
         with replacing(path) as part:  # so that an interruption leaves the old one whole
             np.savez(part, step, json.dumps([recipe, list(history)]), *jax.tree.leaves(state))
@@ -116,7 +116,7 @@ def save_checkpoint(path, state, step, history=(), recipe=""):
 
 
 def load_checkpoint(path, state, recipe="", say=print):
-    """-> (state, step, history). Raises UserError where path holds that of another run, or none."""
+    """-> (state, step, history). Raises UserError if path holds the checkpoint of another run, or none."""
     try:
         step, texts, *leaves = np.load(path).values()
         other, history = json.loads(str(texts))

@@ -1,13 +1,13 @@
-"""Trains heads on a target, which guess its next tokens without a draft model: this made tiny-target's.
+"""Trains heads for a target, which guess its next tokens without a draft model. This made tiny-target's.
 
     python -m training heads --target_model_size tiny-target --heads 4 --files doyle.txt wells.txt
     python main.py --target_model_size tiny-target --drafter heads
 
-With --files, rows of text begin with stretches of them, and with --prompts with those, as in python -m training distil;
-the target writes on. What its last block gave for each token is computed once and kept. From that, head i learns the
-distribution that the target had i tokens later, on the text that it wrote (speculative/heads.py). The target stays as
-it is. α is the chance that a head's guess is accepted where those before it were. Interrupted, the same command goes
-on. The heads lie beside the model, as heads.safetensors.
+Rows of text begin with stretches of --files, or with --prompts, as in python -m training distil, and the target writes
+on. What its last block gave for each token is computed once and kept. From that, head i learns the distribution that
+the target had i tokens later, on the text that it wrote. The target does not change. α is the chance that a head's
+guess is accepted, given that those before it were. After an interruption the same command goes on. The heads are saved
+beside the model, as heads.safetensors.
 """
 
 from pathlib import Path
@@ -65,7 +65,7 @@ def arguments_of_heads(arguments: list[str]):
 
 
 def written(gpt2, target, o, begin, n_rows, seed):
-    """What the target wrote: h [n_rows, n_seq, n_embd], temperature [n_rows], which tokens count [n_rows, n_seq]."""
+    """The target's text: h [n_rows, n_seq, n_embd], temperature [n_rows], which tokens count [n_rows, n_seq]."""
 
     @jax.jit
     def last_block(params, x):  # [N, n_seq] -> [N, n_seq, n_embd]
@@ -91,7 +91,7 @@ def written(gpt2, target, o, begin, n_rows, seed):
 def each_head(gpt2, target_params, params, lesson, of):
     """-> [n_heads], the means of of(log_p, q, temperature) -> [n] over the tokens that count.
 
-    log_p is what a head says of a token, before the temperature, and q what the target says of it, after.
+    log_p are a head's log-probabilities before the temperature, and q the target's probabilities after it.
     """
 
     def log_probs(h):  # [..., n_embd] -> [n, n_vocab]
@@ -148,7 +148,7 @@ def train_heads(o, target, begin, begin_held_out, checkpoint):
 
 
 def check_memory(o, hparams: dict) -> None:
-    """Raises UserError where the target, what it wrote and a step would not fit."""
+    """Raises UserError if the target, what it wrote and a step would not fit into memory."""
     kept = 2 * (o.n_rows + 4 * o.n_batch) * o.n_seq * hparams["n_embd"]
     rows = 4 * 8 * o.heads * o.n_batch * o.n_seq * hparams["n_vocab"]
     needed, free = 4 * parameter_count(hparams) + kept + rows, memory.available()

@@ -1,4 +1,4 @@
-"""gpt2.py as JAX trains it: its parameters at the start, and what it gives for many windows of text at once."""
+"""gpt2.py as JAX trains it: its parameters at the start, and its logits for many windows of text at once."""
 
 import functools
 import math
@@ -45,7 +45,7 @@ def init_params(hparams, rng):
 class EndToEnd:
     """Stands in gpt2's cache for a batch of windows laid end to end, each of which attends to itself alone.
 
-    All but attention then sees one long row of tokens: this trains faster than jax.vmap over the windows.
+    Everything but attention then sees one long row of tokens, which trains faster than jax.vmap over the windows.
     """
 
     def __init__(self, gpt2, n_layer, n_batch):
@@ -65,6 +65,6 @@ def log_probs(gpt2, params, n_head, x):  # [n_batch, n_seq] -> [n_batch*n_seq, n
 
 
 def cross_entropy(gpt2, n_head, params, x):  # [n_batch, n_seq + 1] -> nats per token
-    """How surprised the model is by each next token."""
+    """-log p of each next token."""
     log_q = log_probs(gpt2, params, n_head, x[:, :-1])  # [n_batch*n_seq, n_vocab]
     return -log_q[np.arange(len(log_q)), x[:, 1:].ravel()].mean()

@@ -1,13 +1,13 @@
-"""Online: the draft learns while it serves, from the rows of the target that speculative decoding computes anyway.
+"""Online: the draft learns while it serves, from the target's distributions, which decoding computes anyway.
 
     python -m training online --target_model_size 1558M --draft_model_size 124M --prompts my.jsonl --out my-draft
     python main.py --target_model_size 1558M --draft_model_size my-draft
 
-The prompts, objects with "prompt", a line each, in .jsonl, or a prompt a line, are continued one after another by
-speculative decoding: each text is a line of JSON on the standard output. The target's distribution of every token of a
-text goes into a buffer of fixed size. After every few texts the draft takes a few steps on what is in there, and with
-what it is then the next text is drafted. So no draft changes within a text: each p is what its token was drawn from,
-and the texts are the target's own. Interrupted, the same command goes on, with the draft it had and an empty buffer.
+The prompts (.jsonl, a line for each object with "prompt", or a prompt a line) are continued one after another by
+speculative decoding. Each text is a line of JSON on standard output. The target's distribution of every token goes into
+a buffer of fixed size. After every few texts the draft takes a few steps on what the buffer holds, and then drafts the
+next texts. So it never changes within a text: each p is what its token was drawn from, and the texts are the target's
+own. After an interruption the same command goes on, with the draft as it was and an empty buffer.
 
 Source: Liu et al. 2023, "Online Speculative Decoding".
 """
@@ -49,7 +49,7 @@ RATE = 0.05  # over the width: it stays, and the draft has learned before, so it
 
 
 class Text(NamedTuple):
-    """A text of the target, and what its tokens were drawn from."""
+    """A text of the target, and the distributions that its tokens were drawn from."""
 
     x: np.ndarray  # [n], the prompt and N tokens
     q: np.ndarray  # [N, n_vocab] float16, for each of the N tokens
@@ -84,7 +84,7 @@ class Learner:
         return Lesson(x, q.reshape(-1, n_vocab), temperature, counts)
 
     def learn(self, rng: np.random.Generator, n_steps: int | None = None) -> float:
-        """Takes steps on batches from the buffer. -> their mean loss. Raises UserError where it is not a number."""
+        """Takes steps on batches from the buffer. -> their mean loss. Raises UserError if it is not a number."""
         losses = []
         for _ in range(n_steps or self.o.n_steps):
             chosen = rng.integers(len(self.buffer), size=self.o.n_batch)
@@ -97,7 +97,7 @@ class Learner:
 
 
 class Served(NamedTuple):
-    """One text, how it came to be, and what was learned after it."""
+    """One text, how it was decoded, and what was learned after it."""
 
     x: np.ndarray  # [n]
     steps: list[Step]
@@ -107,8 +107,8 @@ class Served(NamedTuple):
 
 
 def decode_and_keep(x, draft_model, target_model, N: int, K: int, rng) -> tuple[Text, list[Step]]:
-    """Speculative decoding of N tokens that keeps q for each of them: of a step that ends with a rejection or with the
-    bonus token, these are the rows up to that token's, whose contexts are all part of the text."""
+    """Speculative decoding of N tokens that keeps q for each of them. Of each step these are the rows up to its last
+    token, whether resampled or bonus: the contexts of all of them are part of the text."""
     rows, steps = [], []
 
     def scored(x, n_last=1):
@@ -127,8 +127,8 @@ def decode_and_keep(x, draft_model, target_model, N: int, K: int, rng) -> tuple[
 def serve(prompts: Iterable, rngs: Iterable, draft_model, target_model, o, learner=None, to_model=None, number=0):
     """Decodes the prompts [n_ids], each with its generator, and lets the draft learn after every o.every of them.
 
-    learner: None for a draft that stays as it is. to_model(params): what the draft is from then on. number: of the
-    first text. o: has n_tokens, K and every.
+    learner: None for a draft that does not learn. to_model(params) makes the draft that has learned. number: that of
+    the first text. o: has n_tokens, K and every.
     """
     for i, (x, rng) in enumerate(zip(prompts, rngs, strict=False), number + 1):
         start, loss = time.perf_counter(), None
@@ -143,7 +143,7 @@ def serve(prompts: Iterable, rngs: Iterable, draft_model, target_model, o, learn
 
 
 def numpy_model(params, hparams: dict, temperature: float, dtype: str = "float32") -> Callable:
-    """Parameters of JAX -> a model that decodes. What they hold is copied: a step of training gives them away."""
+    """Parameters of JAX -> a model that decodes. They are copied: the next training step reuses their memory."""
     params = pack(jax.tree.map(np.array, params), packer(dtype))
     return create_model_fn(params, hparams, partial(to_distribution, temperature=temperature))
 
@@ -170,7 +170,7 @@ def add_online(parser: Parser) -> None:
 
 
 def check_memory(o, target: dict, draft: dict, free: int | None = None) -> None:
-    """Raises UserError where it would not fit: the models in both engines, the buffer, and a step of training."""
+    """Raises UserError if it would not fit into memory: the models in both engines, the buffer, a step of training."""
     n_tokens = o.n_batch * o.n_seq
     weights = 4 * (parameter_count(target) + 6 * parameter_count(draft))
     rows = target["n_vocab"] * (2 * o.n_buffer * o.n_tokens + 4 * 7 * n_tokens)

@@ -4,10 +4,10 @@
 
 A file is UTF-8 text, paragraphs apart by an empty line, works by <|endoftext|>. Each model becomes a folder in the
 official formats (encoder.json, vocab.bpe, hparams.json) with model.safetensors in float16; both have one vocabulary.
-The network is gpt2.py itself, run by JAX. Interrupted, the same command goes on from the last checkpoint.
+The network is gpt2.py itself, run by JAX. After an interruption the same command goes on from the last checkpoint.
 
 The bundled pair took about 85 minutes on two busy cores, its parts added up. Its target saw 22.5 million tokens, the
-books nine times over; its held-out loss is 3.37 nats per token, and a token is 3.2 bytes of text.
+books nine times over. Its loss on all held-out text is 3.37 nats a token, and a token is 3.2 bytes of text.
 """
 
 import json
@@ -35,7 +35,7 @@ BATCH = 4  # windows of n_ctx tokens a step: their arrays stay in the processor'
 
 
 def save_held_out(folder, held_out, n_prompts=20, n_words=12):
-    """Of the held-out texts: one whole passage, and the first words of up to n_prompts others."""
+    """Saves one whole passage of the held-out texts, and the first words of up to n_prompts others."""
     passage, *others = held_out
     openings = [text.split("\n\n")[0].split() for text in others]
     prompts = [" ".join(words[:n_words]) for words in openings if len(words) > 2 * n_words][:n_prompts]
@@ -55,7 +55,7 @@ def train_pair(works, out, target=TARGET, draft=DRAFT, steps=22000, draft_steps=
     print(f"{len(tokens)} tokens to train on, {len(held_out_tokens)} held out", flush=True)
     tests = [windows(held_out_tokens, n_ctx, BATCH, np.random.default_rng(i)) for i in range(12)]
 
-    def text(step, params):  # with random numbers of its own, so that a run that goes on meets what it would have met
+    def text(step, params):  # each step has its own random numbers, so a run that goes on meets the same
         return windows(tokens, n_ctx, BATCH, np.random.default_rng([seed, step]))
 
     loss = partial(cross_entropy, gpt2, target["n_head"])
@@ -82,7 +82,7 @@ def mean_loss(loss, tests):
 
 
 def own_text(gpt2, n_head, params, tokens, n_ctx, n_rows, temperatures, n_prompts, rng):  # -> [n_rows, n_ctx]
-    """What the target makes of stretches of the text, each cut after some of n_prompts tokens, at some temperature."""
+    """What the target writes after stretches of the text, cut after some of n_prompts tokens, at some temperature."""
     rounds = []
     for i in range(n_rows // 128):
         x = windows(tokens, n_ctx - 1, 128, rng)  # [128, n_ctx]
@@ -94,9 +94,8 @@ def own_text(gpt2, n_head, params, tokens, n_ctx, n_rows, temperatures, n_prompt
 def distil(gpt2, target, target_params, draft, tokens, held_out_tokens, steps, n_rows, rng, checkpoint):
     """A draft that says what the target would: it starts as the target without its later layers. -> as fit
 
-    It learns from what the target writes, which at low temperatures is not what the books hold: the target's
-    distributions, and of what it writes greedily in answer to a short prompt, its very words. The first alone would
-    make the draft a good one at temperature 1, the second at 0.
+    It learns from what the target writes, which at low temperatures differs from the books: the target's distributions,
+    and its greedy choices after a short prompt. The first makes a good draft at temperature 1, the second at 0.
     """
     n_ctx, short, n_head = target["n_ctx"], 3 * target["n_ctx"] // 8, target["n_head"]
     write_own = partial(own_text, gpt2, n_head, target_params)

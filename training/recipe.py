@@ -1,8 +1,8 @@
 """Distillation: a draft learns to say what the target would say, on text from one of four sources.
 
-Every row of text begins with a prompt. The corpus goes on as it was written; or the target goes on from there, or the
-draft as it is by then, or either, in a mixture. The draft learns from the rows of the target's distributions after the
-prompt, each at the temperature that its row of text was written at, at 0 the target's own greedy choice.
+Every row of text begins with a prompt. From there the corpus goes on as it was written, or the target writes on, or the
+draft, or both in a mixture. The draft learns from the target's distributions after the prompt, at the temperature at
+which the row was written; at 0 that is the target's greedy choice.
 
 Sources: Zhou et al. 2023, "DistillSpec: Improving Speculative Decoding via Knowledge Distillation"; Agarwal et al.
 2023, "On-Policy Distillation of Language Models: Learning from Self-Generated Mistakes" (GKD).
@@ -23,19 +23,19 @@ from training.network import load_gpt2, log_probs
 from training.writing import continuations
 
 TEXTS = ("corpus", "target", "draft", "mixed")
-ROUND = 4  # steps for which text is written at a time: for so long, the draft's text is that of an older draft
+ROUND = 4  # steps for which text is written at a time, so the draft's text is that of a draft up to so many steps old
 N_HELD_OUT = 4  # batches on which α is measured
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is learned, from what, and for how long."""
+    """What the draft learns, from what, and for how long."""
 
     divergence: str = "jsd"
     text: str = "target"
     mixture: float = 0.5  # the draft's share of the rows, where the text is mixed
     temperatures: tuple[float, ...] = (1.0,)  # each row of text has one of them
-    top_k: int | None = None  # these two are of the writing alone: whole distributions are compared
+    top_k: int | None = None  # these two are for the writing alone: whole distributions are compared
     top_p: float | None = None
     n_batch: int = 8  # rows of text in a step
     n_seq: int = 64  # tokens in a row
@@ -79,8 +79,9 @@ def teach(gpt2, n_head, params, x, temperature, counts) -> Lesson:
 
 @cache
 def make_loss(gpt2, n_head: int, divergence: str) -> Callable:
-    """-> loss(params, lesson), the mean divergence of the rows that count. At temperature 0 the draft is compared at 1:
-    kl is then the cross-entropy of the target's greedy choice."""
+    """-> loss(params, lesson), the mean divergence of the rows that count. At temperature 0 the draft's p is taken at
+    1,
+    so kl is the cross-entropy of the target's greedy choice."""
 
     def loss(params, lesson):
         t = jnp.repeat(jnp.where(lesson.temperature > 0, lesson.temperature, 1), lesson.x.shape[1])  # [n_batch*n_seq]
@@ -103,7 +104,7 @@ def acceptance(gpt2, n_head, params, lesson):
 class Texts:
     """batch(step, params of the draft) -> x [n_batch, n_seq], n_prompt [n_batch], temperature [n_batch]
 
-    Each step has its own random numbers, so that a run that goes on meets the text that it would have met.
+    Each step has its own random numbers, so a run that goes on meets the same text.
     """
 
     def __init__(self, recipe: Recipe, begin: Callable, target: Model, draft_n_head: int, gpt2, written: dict):
@@ -140,12 +141,12 @@ class Texts:
 
 
 def after_prompt(x, n_prompt):  # [n_batch, n_seq], [n_batch] -> [n_batch, n_seq]
-    """1 at the tokens that a token after the prompt follows, or might, else 0."""
+    """1 at the positions from which a token after the prompt is predicted, else 0."""
     return (np.arange(x.shape[1]) >= n_prompt[:, None] - 1).astype(np.float32)
 
 
 def held_out_lessons(recipe: Recipe, begin: Callable, target: Model, gpt2, n_batches=N_HELD_OUT, seed=1):
-    """{temperature: lessons on text that the target wrote}. The seed is another than that of any text to learn from."""
+    """{temperature: lessons on text that the target wrote}. Their seed differs from that of all text to learn from."""
     lessons = {}
     for i, t in enumerate(dict.fromkeys(recipe.temperatures)):
         rng = np.random.default_rng([2**32, seed, i])
@@ -160,7 +161,7 @@ def held_out_lessons(recipe: Recipe, begin: Callable, target: Model, gpt2, n_bat
 
 
 def mean_acceptance(gpt2, draft: Model, lessons) -> dict[str, float]:
-    """α on the lessons of each temperature, as fit shows it."""
+    """α on the lessons of each temperature, in fit's form."""
     mean = {t: np.mean([acceptance(gpt2, draft.n_head, draft.params, x) for x in each]) for t, each in lessons.items()}
     return {f"α at temperature {t:g}": float(value) for t, value in mean.items()}
 
@@ -170,9 +171,8 @@ def distil(
 ):
     """Teaches the draft. -> (params, history) as of fit, with α on held-out text of the target for each temperature
 
-    begin, begin_held_out: begin(n_rows, n_seq, rng), as in texts.py. about: what else tells this run from others.
-    shared: a dict that runs may share if their recipes differ in no more than divergence, rate and steps; then what the
-    target writes and says for one is kept for the next.
+    begin, begin_held_out: begin(n_rows, n_seq, rng), as in texts.py. about: what else identifies this run. shared: a
+    dict for runs whose recipes differ in divergence, rate and steps alone; it keeps the target's lessons for the next.
     """
     gpt2, lessons = load_gpt2(), {} if shared is None else shared.setdefault("lessons", {})  # {step: Lesson}
     texts = Texts(recipe, begin, target, draft.n_head, gpt2, {} if shared is None else shared.setdefault("written", {}))

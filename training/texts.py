@@ -56,7 +56,7 @@ def encode(texts, encoder):  # -> [n_tokens] int32
 
 
 def windows(tokens, n_ctx, n_batch, rng):  # -> [n_batch, n_ctx + 1]
-    """Stretches from anywhere in the text, so that no position is the start of anything; one more token as target."""
+    """Stretches from anywhere in the text, each with one more token, as the last target."""
     starts = rng.integers(len(tokens) - n_ctx, size=n_batch)
     return np.stack([tokens[i : i + n_ctx + 1] for i in starts])
 
@@ -65,7 +65,7 @@ def windows(tokens, n_ctx, n_batch, rng):  # -> [n_batch, n_ctx + 1]
 
 
 def from_corpus(tokens):
-    """Rows are stretches of a text [n_tokens], of which the first 1/16 to 1/4 are the prompt."""
+    """Rows are stretches of a text [n_tokens]; the first 1/16 to 1/4 of each is the prompt."""
 
     def begin(n_rows, n_seq, rng):
         return windows(tokens, n_seq - 1, n_rows, rng), rng.integers(max(1, n_seq // 16), n_seq // 4 + 1, n_rows)
@@ -74,7 +74,7 @@ def from_corpus(tokens):
 
 
 def from_prompts(prompts):
-    """Rows begin with one of the prompts [n][n_ids], cut where it takes more than half of the row; 0 from there on."""
+    """Rows begin with one of the prompts [n][n_ids], cut to half of the row at most; 0 from there on."""
 
     def begin(n_rows, n_seq, rng):
         x, n_prompt = np.zeros((n_rows, n_seq), np.int32), np.zeros(n_rows, int)

@@ -10,7 +10,7 @@ from speculative.engines.jax.loop import to_distribution
 
 
 class OneEach:
-    """Stands in gpt2's cache for a batch of sequences that all grow by their token n: keys, values for each layer."""
+    """gpt2's cache for a batch of sequences that all grow by their token n: keys and values of each layer."""
 
     def __init__(self, gpt2, memory, n):  # memory: for each layer (keys, values) [n_head, n_batch, n_seq, d_head]
         self.gpt2, self.memory, self.n = gpt2, list(memory), n
@@ -42,7 +42,7 @@ def continuations(gpt2, n_head, params, x, n_prompt, temperature, key, top_k=Non
         logits = logits / jnp.where(random, temperature[:, None], 1)
         if top_k is not None or top_p is not None:
             logits = jnp.log(to_distribution(logits, 1.0, top_k, top_p))
-        # The largest of the logits, each with Gumbel noise, is softmax's sample; without noise it is the greedy token.
+        # The largest logit after adding Gumbel noise is a sample of softmax; without noise it is the greedy token.
         noise = jax.random.gumbel(jax.random.fold_in(key, n), logits.shape)  # [n_batch, n_vocab]
         drawn = jnp.argmax(logits + jnp.where(random, noise, 0), axis=-1)  # [n_batch]
         x = x.at[:, n + 1].set(jnp.where(n + 1 < n_prompt, x[:, n + 1], drawn))
