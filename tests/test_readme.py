@@ -43,11 +43,30 @@ def test_files_are_as_long_as_the_table_says(number):
         assert abs(int(length) - len((ROOT / path).read_text(encoding="utf-8").splitlines())) <= 10, path
 
 
+def links(text):
+    """What a page in Markdown links to, pictures included."""
+    return re.findall(r"\]\(([^)#]+)[^)]*\)", text)
+
+
 def test_every_link_leads_somewhere():
     for folder in (ROOT, ROOT / "docs"):
         for page in folder.glob("*.md"):
-            for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
+            for target in links(page.read_text(encoding="utf-8")):
                 assert target.startswith("http") or (folder / target).exists(), f"{page.name}: {target}"
+
+
+def test_everything_in_docs_is_linked_and_the_index_has_every_page():
+    pages = {page: page.read_text(encoding="utf-8") for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))}
+    linked = {(page.parent / target).resolve() for page, text in pages.items() for target in links(text)}
+    assert {path for path in (ROOT / "docs").iterdir() if path.name != "README.md"} <= linked
+    assert {*links(pages[ROOT / "docs" / "README.md"])} == {page.name for page in (ROOT / "docs").glob("*.md")} - {
+        "README.md"
+    }
+
+
+def test_docs_can_be_read_in_an_hour():
+    """At 200 words a minute; tables count too."""
+    assert sum(len(page.read_text(encoding="utf-8").split()) for page in (ROOT / "docs").glob("*.md")) <= 12_000
 
 
 def test_it_is_a_front_page():
