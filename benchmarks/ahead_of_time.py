@@ -223,7 +223,7 @@ def main():
     parser.add_argument("--dtype", default="bfloat16", choices=formats.by_size(jax=True))
     parser.add_argument("--mesh", type=count, nargs="+", default=[1], help="devices over which the models are split")
     parser.add_argument("--data_parallel", type=count, nargs="+", default=[1], help="copies of the models")
-    parser.add_argument("--split_draft", action="store_true", help="instead of all of it on each device")
+    parser.add_argument("--split_draft", action="store_true", help="split the draft too, not whole on each device")
     parser.add_argument("--K", type=values.argument(values.integer(0)), nargs="+", default=[0, 4])
     parser.add_argument("--B", type=count, nargs="+", default=[1])
     parser.add_json()

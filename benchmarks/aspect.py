@@ -79,7 +79,7 @@ def main():
     parser.add_models()
     parser.add_json()
     parser.add_argument("--seconds", type=count, default=60, help="for each draft to learn")
-    parser.add_argument("--lessons", type=count, default=256, help="batches of 8 rows of 64 tokens, which come again")
+    parser.add_argument("--lessons", type=count, default=256, help="batches of 8 rows of 64 tokens, used in turn")
     parser.add_argument("--n_tokens", type=values.argument(values.integer(6)), default=60, help="from each prompt")
     o = parser.parse_args()
     keep_compiled()

@@ -76,7 +76,7 @@ def grid_options(doc, **defaults):
     arguments.add_models()
     add = arguments.add_argument
     add("--prompts", nargs="+", help="files, .txt (a prompt a line) or .jsonl (objects with prompt) [prose and code]")
-    add("--n_prompts", type=count, default=4, help="at most so many of each file")
+    add("--n_prompts", type=count, default=4, help="how many of each file at most")
     add("--n_tokens", type=count, default=64, help="how many to decode from each prompt")
     add("--settings", nargs="+", type=values.argument(setting), help="temperature or temperature:top_p")
     add("--drafters", nargs="+", type=drafters.drafter, default=["model"])

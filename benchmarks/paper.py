@@ -246,7 +246,7 @@ def main():
     add("--out", help="a file for the picture [FIGURE.png]")
     parser.add_models()
     parser.add_json()
-    add("--sequences", type=values.argument(values.integer(2)), default=100, help="for each line")
+    add("--sequences", type=values.argument(values.integer(2)), default=100, help="texts for each line")
     add("--n_tokens", type=values.argument(values.integer(2)), default=40)
     add("--n_prompts", type=count, default=20)
     add("--n_exact", type=count, default=8, help="texts after which the distance is computed by enumeration")

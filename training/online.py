@@ -161,12 +161,12 @@ def add_online(parser: Parser) -> None:
     """The arguments that say how it decodes, and how often it learns."""
     add, count = parser.add_argument, values.argument(values.integer(1))
     add("--n_tokens", type=count, default=64, help="to decode from each prompt")
-    add("--n_prompt", type=count, default=48, help="of a longer prompt, its first so many tokens")
+    add("--n_prompt", type=count, default=48, help="a longer prompt is cut to so many tokens")
     add("--K", type=count, default=4, help="the lookahead")
     add("--temperature", type=values.argument(values.temperature), default=1.0)
     add("--every", type=count, default=8, help="texts from one update of the draft to the next")
     add("--n_steps", type=count, default=8, help="steps of training in an update")
-    add("--n_buffer", type=count, default=64, help="texts that are kept, the newest")
+    add("--n_buffer", type=count, default=64, help="how many of the newest texts are kept")
 
 
 def check_memory(o, target: dict, draft: dict, free: int | None = None) -> None:
