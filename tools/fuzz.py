@@ -1,7 +1,7 @@
 """Feeds damaged input to what reads files, under atheris, which looks for inputs that reach new code.
 
 pip install atheris
-python tests/fuzz.py encoder|safetensors|hparams|note|prompts|page CORPUS -max_total_time=600
+python tools/fuzz.py encoder|safetensors|hparams|note|prompts|page CORPUS -max_total_time=600
 
 CORPUS is a folder in which libFuzzer keeps what it found worth keeping; what follows are its options. Nothing but a
 UserError of one line may come of any input; another exception ends the run, and the input is left as crash-*.
@@ -15,15 +15,15 @@ import tempfile
 from pathlib import Path
 
 import atheris
+import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-with atheris.instrument_imports(include=["checkpoints", "encoder", "utils", "speculative"]):
+with atheris.instrument_imports(include=["checkpoints", "encoder", "plumbing", "utils", "speculative"]):
     import utils
-    from checkpoints.tensors import parameter_count
+    from checkpoints.tensors import checkpoint_shapes, parameter_count
     from encoder import BYTE_TO_CHAR, END_OF_TEXT, get_encoder
-    from plumbing import checksums
+    from plumbing import checksums, texts
     from plumbing.errors import UserError
-    from speculative.cli import texts
     from speculative.measure.page import read_page
 
 HPARAMS = {"n_vocab": 260, "n_ctx": 4, "n_embd": 2, "n_head": 1, "n_layer": 1}
@@ -56,7 +56,7 @@ def tensors():
 
     from tests.conftest import hugging_face_name
 
-    arrays = {hugging_face_name(n): utils.np.zeros(s, "f4") for n, s in utils.checkpoint_shapes(HPARAMS).items()}
+    arrays = {hugging_face_name(n): np.zeros(s, "f4") for n, s in checkpoint_shapes(HPARAMS).items()}
     return save(arrays)
 
 

@@ -1,6 +1,6 @@
 """Interrupts runs of the bundled pair at random moments of each phase, and prints a table of how they ended.
 
-python tests/ctrl_c.py [N] [--phases NAME ...]
+python tools/ctrl_c.py [N] [--phases NAME ...]
 
 Each of N runs (200) of a phase is interrupted once. It should end with 130 and one line, within a second, have
 printed what was decoded until then, and leave nothing half-written; or it had ended before. Compiling starts with an
@@ -46,9 +46,9 @@ def marked(space, name, phase):
 
 def run(main, doc, inner=flags.run):
     from speculative.cli import display
-    from speculative.engines import packed
-    marked(main.__globals__, "load_models", "loading")
-    marked(packed.__dict__, "warm_up", "compiling")
+    from speculative.engines import runtime
+    marked(main.__globals__, "load", "loading")
+    marked(runtime.__dict__, "warm_up", "compiling")
     marked(main.__globals__, "run_sampling_fn", lambda args: args[0].split()[0].lower())
     marked(main.__globals__, "show_report", "report")
     for name in ("write_json", "write_text"):

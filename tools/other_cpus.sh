@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The kernels' tests on other CPUs than this x86, under the emulation of qemu-user: ten minutes each.
 #
-#     tests/other_cpus.sh [PYTHON]
+#     tools/other_cpus.sh [PYTHON]
 #
 # On Debian: apt install qemu-user; dpkg --add-architecture arm64 && apt update, so that an ARM's Python can be had.
 # Memory is read and written in the order that x86 keeps: what an ARM may reorder is not tested by this.

@@ -1,6 +1,6 @@
 """Runs the tests on other Pythons, without some packages and in other surroundings, and prints a table.
 
-python tests/platforms.py FOLDER [--rows NAME ...] [--files NAME ...]
+python tools/platforms.py FOLDER [--rows NAME ...] [--files NAME ...]
 
 FOLDER keeps the environments that it makes (2 GB for each Python), copies of the checkout and what came out, so that
 the table has the last result of every file in every row. The Pythons must be on the PATH. Without --files the tests are
