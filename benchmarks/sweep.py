@@ -127,7 +127,7 @@ def plot_positions(lines, axes):
     shares.set(ylabel="accepted / tested", title="Share accepted, with 95 % intervals", ylim=(0, 1.02))
     counts.set(ylabel="tested drafts", title="How many there were", yscale="log")
     for panel in axes:
-        panel.set(xlabel="position in the window", xticks=range(1, row["K"] + 1))
+        panel.set(xlabel="position in the window", xticks=positions)
     shares.legend()
 
 

@@ -17,6 +17,7 @@ from plumbing.signals import ENDINGS, end, ignore_signals, interruption, leave, 
 from plumbing.terminal import Shown, one_line
 
 VERSION = "1.0.0"  # where pyproject.toml and --version find it
+OF_LIBRARIES = ("JAX_", "XLA_", "NUMBA_", "TQDM_")  # settings in the environment, some of which end their import
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.EAGAIN)  # no more files, no more processes
 
 
@@ -104,8 +105,10 @@ def explained(error: BaseException) -> tuple[str, int]:
         return explained_os_error(error), 2
     if sys.flags.dev_mode:
         sys.__excepthook__(type(error), error, error.__traceback__)
+    settings = [name for name in os.environ if name.startswith(OF_LIBRARIES)]
+    hint = f" ({', '.join(settings)} may be the cause)" if settings else ""
     kind = type(error).__name__
-    return f"error: {kind}: {first_line(error)}; python -X dev in place of python shows where", 1
+    return f"error: {kind}: {first_line(error)}{hint}; python -X dev in place of python shows where", 1
 
 
 def explained_os_error(error: OSError) -> str:

@@ -453,3 +453,13 @@ def test_the_help_of_picture_draws_nothing(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr("sys.argv", ["picture", "--help"])
     importlib.import_module("benchmarks.picture").main()
     assert "python -m benchmarks.picture" in capsys.readouterr().out and not list(tmp_path.iterdir())
+
+
+def test_positions_of_trees_are_drawn():
+    """Whose K is no number."""
+    from matplotlib.figure import Figure
+
+    row = {"K": "4,4", "accepted_by_position": [3, 1], "met_by_position": [4, 3], "alpha_by_position": [0.7, 0.5]}
+    panels = Figure().subplots(1, 2)
+    sweep.plot_positions({"greedy": [row]}, panels)
+    assert [*panels[0].get_xticks()] == [1, 2]

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
@@ -208,6 +209,43 @@ def test_what_no_one_foresaw_is_one_line(capsys):
     assert (end.value.code, *capsys.readouterr()) == (1, "", line)
 
 
+def test_settings_of_libraries_are_named_beside_it(monkeypatch, capsys):
+    for name in list(os.environ):
+        if name.startswith(exits.OF_LIBRARIES):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("TQDM_MININTERVAL", "x")
+    with pytest.raises(SystemExit):
+        exits.guarded(raises(ValueError("could not convert string to float: 'x'")))
+    assert "string to float: 'x' (TQDM_MININTERVAL may be the cause); python -X" in capsys.readouterr().err
+
+
+NUMBA = "from speculative.engines import cpu; print(cpu.has_numba())"
+JAX = "import jax; from speculative.engines.jax import model; print(jax.numpy.arange(2.0).dtype)"
+
+
+@pytest.mark.parametrize(
+    ("setting", "code", "result"),
+    [
+        ("NUMBA_NUM_THREADS=0", NUMBA, "error: numba cannot be used (Number of threads specified must be > 0.)"),
+        ("NUMBA_DISABLE_JIT=1", NUMBA, "False"),
+        (
+            "JAX_NUM_CPU_DEVICES=x",
+            f"import speculative.engines.jax; {JAX}",
+            "error: --engine jax cannot import",
+        ),
+        ("JAX_ENABLE_X64=1", JAX, "float32"),
+    ],
+)
+def test_settings_of_libraries_in_the_environment(setting, code, result):
+    """What they cannot be used with is told in a line, and what would not be the model's numbers is not done."""
+    pytest.importorskip(setting.partition("_")[0].lower())
+    name, _, value = setting.partition("=")
+    command = [sys.executable, "-c", f"from plumbing import exits; exits.begin(); {code}"]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | {name: value}, capture_output=True, text=True)
+    assert (done.stdout + done.stderr).startswith(result) and (done.stdout + done.stderr).count("\n") == 1
+    assert done.returncode == (2 if result.startswith("error") else 0)
+
+
 @pytest.mark.parametrize("when", ["exits.begin(); 1 / 0", "exits.guarded(lambda: 1 / 0)"])
 def test_how_to_see_more_of_it(when):
     for words, shows in (([], False), (["-X", "dev"], True)):
@@ -228,12 +266,39 @@ def test_a_disk_that_takes_no_cache(monkeypatch, capsys):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(caching.Cache, "save_overload", save_overload)
+    monkeypatch.setattr(caching.Cache, "load_overload", caching.Cache.load_overload)
     runtime.say_nothing_is_kept.cache_clear()
-    runtime.go_on_where_nothing_can_be_kept()
+    runtime.forgive_the_cache()
     for _ in range(3):
         caching.Cache.save_overload(None, None, None)
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and "No space left on device" in err and "NUMBA_CACHE_DIR" in err
+
+
+DAMAGE = {
+    "empty": lambda content: b"",
+    "cut short": lambda content: content[: len(content) // 2],
+    "zeros": lambda content: bytes(len(content)),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+@pytest.mark.parametrize("suffix", ["nbi", "nbc"])
+def test_a_damaged_file_in_the_compilers_cache(kind, suffix, tmp_path, capsys):
+    """As a power cut leaves it: what it held is compiled again, and kept again, and one line says so."""
+    pytest.importorskip("numba")
+    runtime.import_compiled_pass()
+    source = tmp_path / "compiled.py"
+    source.write_text("from numba import njit\n@njit('i8(i8)', cache=True)\ndef double(n): return 2 * n\n")
+    assert runpy.run_path(str(source))["double"](4) == 8
+    [kept] = tmp_path.glob(f"__pycache__/*.{suffix}")
+    kept.write_bytes(DAMAGE[kind](kept.read_bytes()))
+    runtime.say_it_is_damaged.cache_clear()
+    capsys.readouterr()
+    for lines in (1, 0):
+        assert runpy.run_path(str(source))["double"](4) == 8
+        err = capsys.readouterr().err
+        assert err.count("\n") == lines and ("is damaged" in err) == lines
 
 
 def test_verify_names_the_cause_without_numba(monkeypatch):

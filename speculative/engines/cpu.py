@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from plumbing.errors import UserError, first_line
+
 BLOCK = 32  # inputs that share a scale where rows are rounded; rows are filled up to whole blocks
 
 
@@ -55,10 +57,12 @@ SDOT = "llvm.aarch64.neon.sdot.v4i32.v16i8"
 def has_numba() -> bool:
     """Whether anything can be compiled here."""
     try:
-        import numba  # noqa: F401
+        import numba
     except ImportError:
         return False
-    return True
+    except ValueError as error:  # a setting of its own in the environment
+        raise UserError(f"numba cannot be used ({first_line(error)}): check what NUMBA_... is set to") from error
+    return not numba.config.DISABLE_JIT
 
 
 @functools.cache

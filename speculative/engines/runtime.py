@@ -24,7 +24,7 @@ def compiled_pass() -> ModuleType | None:
 def import_compiled_pass() -> ModuleType:
     import numba
 
-    go_on_where_nothing_can_be_kept()
+    forgive_the_cache()
     try:
         from speculative.engines import compiled_pass
     except RuntimeError:  # neither the source's folder nor the user's cache can be written
@@ -38,11 +38,24 @@ def import_compiled_pass() -> ModuleType:
     return compiled_pass
 
 
-def go_on_where_nothing_can_be_kept() -> None:
-    """numba ends with an OSError where it cannot write what it has compiled; now it does without."""
+def forgive_the_cache() -> None:
+    """numba ends with an OSError where it cannot write what it has compiled, and with any error where what it reads
+    again is damaged, by a power cut for example. Now it does without, and compiles again."""
     from numba.core.caching import Cache
 
     save = Cache.save_overload
+    load = Cache.load_overload
+
+    def load_overload(self, sig, target_context):
+        try:
+            return load(self, sig, target_context)
+        except MemoryError:
+            raise
+        except Exception as error:  # its kind depends on the damage
+            say_it_is_damaged(type(error).__name__)
+            with contextlib.suppress(OSError):
+                self.flush()
+            return None
 
     def save_overload(self, sig, data):
         try:
@@ -51,13 +64,14 @@ def go_on_where_nothing_can_be_kept() -> None:
             say_nothing_is_kept(error.strerror)
 
     Cache.save_overload = save_overload
+    Cache.load_overload = load_overload
 
 
 @functools.cache
 def say_numpy_multiplies() -> None:
     print(
-        "numba is not installed, so NumPy multiplies: K+1 rows cost several times what one costs, and greedy texts "
-        "may differ by rounding. pip install numba helps",
+        "numba is not installed, or switched off, so NumPy multiplies: K+1 rows cost several times what one costs, and "
+        "greedy texts may differ by rounding. pip install numba helps",
         file=sys.stderr,
     )
 
@@ -65,6 +79,11 @@ def say_numpy_multiplies() -> None:
 @functools.cache
 def say_nothing_is_kept(why: str) -> None:
     print(f"numba cannot keep what it compiles ({why}), so every run compiles; NUMBA_CACHE_DIR helps", file=sys.stderr)
+
+
+@functools.cache
+def say_it_is_damaged(why: str) -> None:
+    print(f"what numba has kept is damaged ({why}), so it is compiled again", file=sys.stderr)
 
 
 def new_pass(params: dict, hparams: dict) -> Callable:

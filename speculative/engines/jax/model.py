@@ -25,19 +25,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
 
 from plumbing.errors import UserError, first_line
 from speculative.engines.plain import n_reusable
-
-try:
-    import jax
-    import jax.numpy as jnp
-    from jax import lax
-    from jax.sharding import NamedSharding, PartitionSpec
-except (ImportError, RuntimeError, AttributeError) as error:  # the latter two where jax and jaxlib do not fit together
-    remedy = 'pip install -U jax (on an NVIDIA GPU: "jax[cuda12]")'
-    raise UserError(f"--engine jax cannot import jax ({first_line(error)}): {remedy}") from error
 
 
 def check_xla_flags():
