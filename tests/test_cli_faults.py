@@ -191,7 +191,7 @@ def test_a_model_is_not_overwritten(command, flags, tiny_pair):
 
 def test_bytes_that_are_not_utf8(flags):
     """As they come from a shell."""
-    for words in ([b"--prompt", b"caf\xe9"], [b"--prompt_file", b"no\xff\nsuch file"], [b"\xff"]):
+    for words in ([b"--prompt", b"caf\xe9"], [b"--prompt_file", b"no\xff\nsuch file"]):
         done = subprocess.run([*COMMAND, *flags, *words], capture_output=True)
         assert (done.returncode, done.stdout) == (2, b"") and is_one_line(done.stderr.decode())
 
@@ -344,7 +344,7 @@ def wild_words(rng):
     return [word for word in words if word not in ("-h", "--help")]
 
 
-@pytest.mark.parametrize(("seed", "n"), [(0, 300), pytest.param(1, 3000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("seed", "n"), [(0, 120), pytest.param(1, 3000, marks=pytest.mark.slow)])
 def test_wild_command_lines(seed, n, command, flags, folder, monkeypatch):
     """Success, or one line and status 2: for many command lines, of which a good part is decoded."""
     rng = random.Random(seed)
@@ -381,7 +381,7 @@ def offline(model_size, *args):
 def test_wild_prompts(command, flags, folder):
     """Any Unicode, control characters, and 1 MB of it: from the command line and from files."""
     rng = random.Random(1)
-    prompts = [wild_text(rng, 12) for _ in range(60)] + ["\n" * 10**6, "\ud7ff" * 350_000, "x" * 10**6, "\0" * 10**6]
+    prompts = [wild_text(rng, 12) for _ in range(40)] + ["\n" * 10**6, "\ud7ff" * 350_000, "x" * 10**6, "\0" * 10**6]
     decoded = 0
     for prompt in prompts:
         Path("wild.txt").write_bytes(data := prompt.encode("utf-8", "surrogatepass"))
@@ -392,7 +392,7 @@ def test_wild_prompts(command, flags, folder):
                 assert out.count(f"Text = {data.decode().translate(SHOWN)}") == 2
             else:
                 assert out == "" and is_one_line(err), (prompt[:80], out, err)
-    assert decoded > 40
+    assert decoded > 26
 
 
 # ---- Ctrl-C ----------------------------------------------------------------------------------------------------------
@@ -429,14 +429,16 @@ def interrupt(process, times=1):
     return out, err
 
 
-@pytest.mark.parametrize("n", [6, pytest.param(40, marks=pytest.mark.slow)])
-def test_ctrl_c_at_any_moment(n, flags, folder):
+@pytest.mark.slow
+def test_ctrl_c_at_any_moment(flags, folder):
     """From the first import to the report."""
     process = started(flags, "--json", "run.json", "--quiet")
     start = time.perf_counter()
     assert process.wait() == 0
     whole = time.perf_counter() - start
-    rng, interrupted = random.Random(n), 0
+    n = 40
+    rng = random.Random(n)
+    interrupted = 0
     for i in range(n):
         Path("run.json").unlink(missing_ok=True)
         process = started(flags, "--json", "run.json", *(["--n_samples=2"] if i % 2 else []))
@@ -449,6 +451,7 @@ def test_ctrl_c_at_any_moment(n, flags, folder):
     assert interrupted > 0
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_decoding_shows_the_text_so_far(flags):
     """Thousands of samples would follow; those that are there are shown, and so is what there is of the next."""
     for words in (["--n_samples=100000"], ["--n_samples=100000", "--stream"]):
@@ -462,6 +465,7 @@ def test_ctrl_c_while_decoding_shows_the_text_so_far(flags):
         assert whole and len(set(whole[:-1])) <= 1 and whole[0].startswith(whole[-1])
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_verify(flags):
     process = started(flags, "--verify", "--n_tokens_to_generate=10")
     assert process.stdout.readline() == b"Verify\n"
@@ -543,6 +547,7 @@ def test_a_package_that_is_missing_is_one_line(tmp_path):
     assert done.stderr == "error: No module named 'jax': pip install -r requirements.txt\n"
 
 
+@pytest.mark.slow  # a process, which imports JAX
 def test_flags_that_xla_does_not_know():
     """XLA would end the process itself, with status 1."""
     pytest.importorskip("jax")
@@ -556,7 +561,10 @@ def test_flags_that_xla_does_not_know():
 # ---- Streams ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("words", [["--verbose"], ["--stream"], ["--help"], ["--verify"]])
+@pytest.mark.parametrize(
+    "words",
+    [["--verbose"], ["--help"], *[pytest.param([word], marks=pytest.mark.slow) for word in ("--stream", "--verify")]],
+)
 def test_a_reader_that_has_gone(flags, words):
     """As `| head -1` does: no traceback."""
     reader, writer = os.pipe()
@@ -568,7 +576,10 @@ def test_a_reader_that_has_gone(flags, words):
     assert done.returncode == 2 and "Error" not in err and "Exception" not in err, err
 
 
-@pytest.mark.parametrize("words", ["", *(f"{words} --help" for words in [*COMMANDS, PAGE])])
+@pytest.mark.parametrize(
+    "words",
+    ["", *(pytest.param(f"{words} --help", marks=pytest.mark.slow) for words in [*COMMANDS, PAGE])],
+)
 def test_a_full_disk_behind_standard_output(words, flags):
     if not os.path.exists("/dev/full"):
         pytest.skip("/dev/full is Linux's")
@@ -588,7 +599,9 @@ def test_a_full_disk_behind_standard_error(flags):
             assert (done.returncode, done.stdout) == (2, b"")
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+@pytest.mark.parametrize(
+    "closed", [">&- 2>&-", *[pytest.param(closed, marks=pytest.mark.slow) for closed in (">&-", "2>&-")]]
+)
 def test_streams_that_are_closed_from_the_start(flags, closed):
     command = ["sh", "-c", f'"$@" {closed}', "sh", *COMMAND, *flags, "--n_tokens_to_generate=3"]
     done = subprocess.run(command, capture_output=True)

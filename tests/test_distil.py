@@ -77,12 +77,11 @@ def test_divergences_are_their_formulas_and_their_gradients_their_differences(na
         np.testing.assert_allclose(mean(logits), FORMULAS[name](np.asarray(p), q).mean(), rtol=1e-9)
         gradient = jax.grad(mean)(logits)
         step = 1e-5 * np.eye(45).reshape(45, 5, 9)
-        differences = [(mean(logits + d) - mean(logits - d)) / 2e-5 for d in step]
+        differences = jax.vmap(lambda d: (mean(logits + d) - mean(logits - d)) / 2e-5)(step)
         np.testing.assert_allclose(gradient.ravel(), differences, rtol=1e-4, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", DIVERGENCES)
-def test_the_loss_counts_what_the_draft_says_after_the_prompt(name, loaded):
+def test_the_loss_counts_what_the_draft_says_after_the_prompt(loaded):
     """Its gradient in the draft's parameters against a difference, and no gradient of what does not count."""
     _, draft, begin = loaded
     gpt2, rng = load_gpt2(), np.random.default_rng(1)
@@ -91,8 +90,8 @@ def test_the_loss_counts_what_the_draft_says_after_the_prompt(name, loaded):
         x, n_prompt = begin(2, 12, rng)
         q = rng.dirichlet(np.full(260, 0.5), 24)
         lesson = Lesson(x, q, np.array([1.0, 0.7]), recipe.after_prompt(x, n_prompt))
-        loss = jax.jit(recipe.make_loss(gpt2, draft.n_head, name))
-        gradient = jax.grad(loss)(params, lesson)
+        loss = jax.jit(recipe.make_loss(gpt2, draft.n_head, "jsd"))
+        gradient = jax.jit(jax.grad(loss))(params, lesson)
         direction = jax.tree.map(lambda a: jnp.asarray(rng.standard_normal(a.shape)), params)
         shifted = [jax.tree.map(lambda a, d, h=h: a + h * d, params, direction) for h in (1e-6, -1e-6)]
         difference = (loss(shifted[0], lesson) - loss(shifted[1], lesson)) / 2e-6

@@ -818,6 +818,7 @@ def interrupt(*args):
     raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_a_process_that_waited_for_one_that_left_nothing(server, folder):
     server.faults["/models/124M/hparams.json"] = [("stall", 0)]
     first = start_process(server, folder)
@@ -860,6 +861,7 @@ def start_process(server, folder):
     return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_kill_9_at_random_moments(server, tmp_path):
     rng = np.random.default_rng(1)
     n_killed = 0

@@ -78,6 +78,7 @@ while True:
     assert run_and_signal(code, number) == (status, "", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "word", "status"), ENDINGS)
 def test_a_signal_ends_code_in_c(number, word, status):
     """Which would go on for hours before Python hears of it; what is to be said is said all the same."""

@@ -18,12 +18,14 @@ from tiny import first_layer, logits_themselves, random_params
 from speculative.engines.plain import CachedModel
 from speculative.filters import Filters
 
+pytestmark = pytest.mark.slow  # processes that compile everything
+
 # Five heads, which none of 2, 4 and 8 divides.
 HPARAMS = {"n_vocab": 50, "n_ctx": 32, "n_embd": 40, "n_head": 5, "n_layer": 2}
 PROMPT = [3, 1, 4, 1, 5]
 N_HEAD = {1: 5, 2: 6, 4: 8, 8: 8}  # by the number of devices, the heads that each of them has a share of
 
-
+DEVICES = [1, 2, 4, 8]
 ALL_COPIES = [(1, 1), (1, 2), (1, 4), (1, 8), (2, 1), (4, 1), (2, 2), (4, 2), (2, 4)]
 
 
@@ -48,7 +50,7 @@ def on_devices(devices):
     from speculative.engines.jax.model import JaxModel
 
     found = {}
-    for n in devices:
+    for n in DEVICES:
         mesh = sharding.make_mesh(n)
         target, draft = (sharding.place(*model, "float32", mesh) for model in models())
         model = JaxModel(target, to_probs=logits_themselves)
@@ -153,19 +155,14 @@ def result(process):
     return json.loads(out.strip().split("\n")[-1])
 
 
-@pytest.fixture(scope="module", params=[[1, 4], pytest.param([1, 2, 4, 8], marks=pytest.mark.slow)], ids=str)
-def devices(request):
-    return request.param
-
-
 @pytest.fixture(scope="module")
-def found(devices):
-    return result(start(f"on_devices({devices})", 8))
+def found():
+    return result(start(f"on_devices({DEVICES})", 8))
 
 
-def test_the_tokens_are_the_same_on_any_number_of_devices(found, devices):
+def test_the_tokens_are_the_same_on_any_number_of_devices(found):
     assert len(found["sampled"]) == 16
-    for n in devices:
+    for n in DEVICES:
         assert found[str(n)]["sampled"] == found["sampled"]
 
 
@@ -173,42 +170,42 @@ def test_the_draft_may_lie_whole_on_every_device(found):
     assert found["greedy, with a whole draft"] == found["greedy"] != found["sampled"]
 
 
-def test_the_logits_are_those_of_numpy(found, devices):
+def test_the_logits_are_those_of_numpy(found):
     expected = CachedModel(*models()[0], logits_themselves)(PROMPT, 2)
-    for n in devices:
+    for n in DEVICES:
         np.testing.assert_allclose(found[str(n)]["logits"], expected, atol=5e-5)
 
 
-def test_the_scales_of_int8_lie_with_their_weights(found, devices):
+def test_the_scales_of_int8_lie_with_their_weights(found):
     expected = np.array(found["1"]["int8"])
     assert 1e-4 < np.abs(expected - found["1"]["logits"]).max() < 0.1 * np.abs(expected).max()
-    for n in devices:
+    for n in DEVICES:
         np.testing.assert_allclose(found[str(n)]["int8"], expected, atol=5e-5)
 
 
-def test_heads_are_added_until_they_divide(found, devices):
-    assert [found[str(n)]["n_head"] for n in devices] == [N_HEAD[n] for n in devices]
+def test_heads_are_added_until_they_divide(found):
+    assert [found[str(n)]["n_head"] for n in DEVICES] == [N_HEAD[n] for n in DEVICES]
 
 
-def test_two_all_reduces_a_layer_one_for_the_logits_and_the_embeddings_gathered(found, devices):
+def test_two_all_reduces_a_layer_one_for_the_logits_and_the_embeddings_gathered(found):
     assert found["1"]["collectives"] == []
-    for n in devices[1:]:
+    for n in DEVICES[1:]:
         assert sorted(found[str(n)]["collectives"]) == ["all-gather"] + ["all-reduce"] * (2 * 2 + 1)
 
 
-def test_every_device_has_its_share(found, devices):
+def test_every_device_has_its_share(found):
     """All but wpe, the norms and the biases that every device adds; the added heads are what is above that."""
     n_embd, n_layer = 40, 2
     everywhere = 4 * (HPARAMS["n_ctx"] * n_embd + (6 * n_layer + 2) * n_embd)
     of_heads = 4 * n_layer * (4 * n_embd * n_embd + 3 * n_embd)
     rest = found["1"]["bytes"] - everywhere - of_heads
-    for n in devices:
+    for n in DEVICES:
         assert found[str(n)]["bytes"] == everywhere + (rest + of_heads * N_HEAD[n] // 5) // n
 
 
-@pytest.fixture(scope="module", params=[[(1, 1), (2, 1)], pytest.param(ALL_COPIES, marks=pytest.mark.slow)], ids=str)
-def copies(request):
-    return result(start(f"on_copies({request.param})", 8))
+@pytest.fixture(scope="module")
+def copies():
+    return result(start(f"on_copies({ALL_COPIES})", 8))
 
 
 def test_the_texts_are_the_same_on_any_number_of_copies(copies):
@@ -229,8 +226,6 @@ def test_each_copy_has_its_share_of_the_rows_and_of_the_work(copies):
             assert found["collectives"].count("all-reduce") <= 4  # whether all are done; and nothing of the models
 
 
-@pytest.mark.slow  # two more processes, which both compile everything
-@pytest.mark.parametrize("devices", [[1, 2, 4, 8]], indirect=True, ids=str)
 def test_two_processes_decode_the_same_tokens(found, copies):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
