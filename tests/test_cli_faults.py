@@ -107,7 +107,7 @@ BAD = {
             "--n_tokens_to_generate 0",
             "--dtype float16",
         ),
-        *("--draft_dtype int4", "--drafter modle", "--source ftp://a.example", "--demo false", "--quiet=1"),
+        *("--draft_dtype int3", "--drafter modle", "--source ftp://a.example", "--demo false", "--quiet=1"),
         *("--threads 0", "--threads 1000000000", f"--seed {'9' * 19}"),
     ],
     "words out of place": [
