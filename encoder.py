@@ -92,6 +92,7 @@ class Encoder:
         char_to_byte = {char: byte for byte, char in BYTE_TO_CHAR.items()}
         self.n_vocab = len(vocab)
         self.eot = vocab[END_OF_TEXT]
+        self.added = {self.eot}  # the ids of tokens that no merge makes
         self.id_to_bytes = {i: bytes(char_to_byte[char] for char in token) for token, i in vocab.items()}
         self.byte_to_id = [vocab[BYTE_TO_CHAR[byte]] for byte in range(256)]
         self.merges = {

@@ -71,8 +71,9 @@ class AddedTokensEncoder(Encoder):
         as_they_are |= {text: token.id for text, token in added.items()}
         self.id_to_bytes = {i: self.id_to_bytes.get(i, b"") for i in range(n_vocab)}  # also ids that nothing has
         self.id_to_bytes |= {i: text.encode("utf-8", "replace") for text, i in as_they_are.items()}
-        self.added = {END_OF_TEXT: added[eot], **added}
-        self.patterns = [pattern(self.added, normalized) for normalized in (False, True)]
+        self.tokens = {END_OF_TEXT: added[eot], **added}
+        self.added = {token.id for token in added.values()}
+        self.patterns = [pattern(self.tokens, normalized) for normalized in (False, True)]
 
     def encode(self, text, allowed_special=False):
         skipped = set() if allowed_special else {END_OF_TEXT}
@@ -88,7 +89,7 @@ class AddedTokensEncoder(Encoder):
         """The ids of the added tokens in a text, and what stands between them, in order."""
         parts = [text]
         for found in filter(None, self.patterns):
-            parts = [piece for part in parts for piece in cut_by(found, part, self.added, skipped)]
+            parts = [piece for part in parts for piece in cut_by(found, part, self.tokens, skipped)]
         return parts
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from checkpoints.folders import model_folder
 from encoder import Encoder, StreamDecoder
 from plumbing import arguments, checksums
 from plumbing.arguments import Flag
@@ -88,7 +89,7 @@ def check_output(o: Any) -> Any:
     first writes. Raises UserError."""
     if not devices.writes_files():
         return o._replace(json=None, html=None)
-    models = [os.path.join(o.models_dir, size) for size in (o.target_model_size, o.draft_model_size)]
+    models = [model_folder(size, o.models_dir) for size in (o.target_model_size, o.draft_model_size)]
     check_outputs([o.json, o.html], [o.prompt_file, o.ngram_text, *models])
     return o
 
@@ -242,7 +243,7 @@ def show_report(o: Any, pair: Pair, prompts: list[str], runs: list[Recorder]) ->
 def stand_ins(o: Any, pair: Pair) -> dict[str, str]:
     """{model with an official name, but not the official weights: what it is instead}"""
     sizes = [o.target_model_size, *([o.draft_model_size] if "draft" in pair.models else [])]
-    found = {size: checksums.stand_in(os.path.join(o.models_dir, size)) for size in sizes}
+    found = {size: checksums.stand_in(model_folder(size, o.models_dir)) for size in sizes}
     return {size: what for size, what in found.items() if what}
 
 

@@ -22,9 +22,13 @@ from speculative.cli import devices, display, interactive, load, prompts
 BLOG = (
     Flag("prompt", arguments.text, "the text to continue"),
     Flag("n_tokens_to_generate", arguments.integer(1), "how many tokens to add to it (N)", live=True),
-    Flag("draft_model_size", arguments.folder_name, "draft model: 124M, 355M, 774M, 1558M or a folder of models_dir"),
-    Flag("target_model_size", arguments.folder_name, "target model, likewise"),
-    Flag("models_dir", arguments.path, "where the models are; official ones that are missing are downloaded"),
+    Flag(
+        "draft_model_size",
+        arguments.model,
+        "draft model: 124M ... 1558M, a folder of models_dir, ./path, or OWNER/NAME of the Hugging Face hub",
+    ),
+    Flag("target_model_size", arguments.model, "target model, likewise"),
+    Flag("models_dir", arguments.path, "where the models are; official ones and the hub's are downloaded to it"),
     Flag(
         "K",
         decoding.K,

@@ -23,6 +23,7 @@ from speculative.decoding import Pair, lookaheads
 from speculative.drafters.base import Setting
 from speculative.engines import formats, memory, runtime
 from speculative.engines.models import load_models
+from speculative.engines.vocabulary import share
 from speculative.filters import Filters
 from speculative.measure.verify import most_new
 from speculative.trees import n_nodes
@@ -120,15 +121,15 @@ def load_pair(
         wanted.append(wanted[0]._replace(need="copy", dtype=self_dtype))
     if "draft" in needs:
         wanted.append(want("draft", draft_model_size, draft_dtype, models_dir, source))
-        target, draft = wanted[0], wanted[-1]
-        check_vocabularies(target.model_size, target.encoder, draft.model_size, draft.encoder)
+        wanted[-1] = speaking(wanted[-1], wanted[0])
     encoder = wanted[0].encoder
     longest = max([len(encode(encoder, prompt)) for prompt in prompts], default=1)
-    check_length(n_ctx(wanted), longest, n_tokens_to_generate)
+    contexts = {f"{one.need} {one.model_size}": one.hparams["n_ctx"] for one in wanted}
+    check_length(contexts, longest, n_tokens_to_generate)
     if verify:
-        check_verify(wanted, K)
+        check_verify(contexts, K)
     if tree is not None and prompts:
-        check_tree(names[0], tree, longest, n_tokens_to_generate, n_ctx(wanted))
+        check_tree(names[0], tree, longest, n_tokens_to_generate, contexts)
     if engine == "jax":
         for one in wanted:
             formats.on_jax(one.dtype)
@@ -188,14 +189,32 @@ def encode(encoder: Encoder, prompt: str) -> list[int]:
     return encoder.encode(prompt) or [encoder.eot]
 
 
-def n_ctx(wanted: Sequence[Wanted]) -> int:
-    return min(one.hparams["n_ctx"] for one in wanted)
+def smallest(contexts: dict[str, int]) -> tuple[int, str]:
+    """{model: its n_ctx} -> the smallest, and in words whose that is, where others are larger."""
+    name = min(contexts, key=contexts.get)
+    return contexts[name], "" if len({*contexts.values()}) == 1 else f" that the {name} has"
+
+
+def speaking(draft: Wanted, target: Wanted) -> Wanted:
+    """The draft with the target's ids, where its vocabulary ends in another way. Raises UserError where the two differ
+    in more."""
+    shared = share(target.encoder, draft.encoder)
+    if shared is None:
+        raise different(target.model_size, draft.model_size)
+    if shared.n_shared == target.encoder.n_vocab == draft.encoder.n_vocab:
+        return draft
+    return draft._replace(hparams=draft.hparams | {"shared": shared})
 
 
 def check_vocabularies(target: str, encoder: Encoder, draft: str, drafts_encoder: Encoder) -> None:
-    """target and draft: their names. Raises UserError where one cannot draft for the other."""
+    """target and draft: their names. Raises UserError where they differ in anything, which nothing makes up for while
+    a draft is trained."""
     if vocabulary(encoder) != vocabulary(drafts_encoder):
-        raise UserError(f"{draft} and {target} have different vocabularies, so one cannot draft for the other")
+        raise different(target, draft)
+
+
+def different(target: str, draft: str) -> UserError:
+    return UserError(f"{draft} and {target} have different vocabularies, so one cannot draft for the other")
 
 
 def vocabulary(encoder: Encoder) -> tuple:
@@ -204,29 +223,31 @@ def vocabulary(encoder: Encoder) -> tuple:
 
 def check_fits(pair: Pair, tree: tuple[int, ...] | str | None, n_prompt: int, n_new: int) -> None:
     """Raises UserError where a prompt and what is to be decoded do not fit into what is loaded."""
-    n_ctx = min(model.n_ctx for model in pair.models.values())
-    check_length(n_ctx, n_prompt, n_new)
+    contexts = {need: model.n_ctx for need, model in pair.models.items()}
+    check_length(contexts, n_prompt, n_new)
     if tree is not None:
-        check_tree(pair.drafter, tree, n_prompt, n_new, n_ctx)
+        check_tree(pair.drafter, tree, n_prompt, n_new, contexts)
 
 
-def check_length(n_ctx: int, longest: int, n_new: int) -> None:
-    """Raises UserError where the longest prompt and what is to be decoded do not fit into the context."""
+def check_length(contexts: dict[str, int], longest: int, n_new: int) -> None:
+    """Raises UserError where the longest prompt and what is to be decoded do not fit into the smallest context."""
+    n_ctx, whose = smallest(contexts)
     if longest + n_new > n_ctx:
         raise UserError(
-            f"the prompt's {longest} tokens and {n_new} more exceed the context of {n_ctx} tokens: "
+            f"the prompt's {longest} tokens and {n_new} more exceed the context of {n_ctx} tokens{whose}: "
             "shorten the prompt or lower --n_tokens_to_generate"
         )
 
 
-def check_verify(wanted: Sequence[Wanted], K) -> None:
+def check_verify(contexts: dict[str, int], K) -> None:
     """Raises UserError where what --verify decodes does not fit into the context."""
     n_new = most_new(K)
-    if n_ctx(wanted) < n_new + 2:
-        raise UserError(f"--verify with --K {K} decodes {n_new} tokens, too many for a context of {n_ctx(wanted)}")
+    n_ctx, whose = smallest(contexts)
+    if n_ctx < n_new + 2:
+        raise UserError(f"--verify with --K {K} decodes {n_new} tokens, too many for a context of {n_ctx}{whose}")
 
 
-def check_tree(drafter: str, tree: tuple[int, ...] | str, n_prompt: int, n_new: int, n_ctx: int) -> None:
+def check_tree(drafter: str, tree: tuple[int, ...] | str, n_prompt: int, n_new: int, contexts: dict[str, int]) -> None:
     """Raises UserError where the drafter draws no trees, or such a tree does not fit."""
     drafters.check_tree(drafter)
     depth = 0 if tree == "auto" else len(tree)
@@ -236,10 +257,11 @@ def check_tree(drafter: str, tree: tuple[int, ...] | str, n_prompt: int, n_new: 
             f"a tree of {depth} levels needs --n_tokens_to_generate of at least {depth + 1}, not {n_new}: a level for "
             "each token but the last"
         )
+    n_ctx, whose = smallest(contexts)
     if (needed := n_prompt + n_new + nodes) > n_ctx:
         raise UserError(
             f"the prompt, {n_new} more tokens and a tree of {nodes} nodes take {needed} places of a context of "
-            f"{n_ctx}: shorten one of them"
+            f"{n_ctx}{whose}: shorten one of them"
         )
 
 

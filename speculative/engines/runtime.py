@@ -11,6 +11,7 @@ from types import ModuleType
 from plumbing.errors import UserError
 from speculative.engines import cpu
 from speculative.engines.plain import PlainPass, n_bytes
+from speculative.engines.vocabulary import SharedPass
 
 THREAD_BYTES = 2**23  # of weights for each thread at least: one that reads fewer costs more than it saves
 
@@ -87,7 +88,14 @@ def say_it_is_damaged(why: str) -> None:
 
 
 def new_pass(params: dict, hparams: dict) -> Callable:
-    """A forward pass with a cache of its own: compiled, or gpt2.py where numba is not installed."""
+    """A forward pass with a cache of its own: compiled, or gpt2.py where numba is not installed; with the target's ids,
+    where hparams say how the draft's are shared."""
+    if "shared" in hparams:
+        return SharedPass(own_pass(params, hparams), hparams["shared"])
+    return own_pass(params, hparams)
+
+
+def own_pass(params, hparams):
     compiled = compiled_pass()
     if not compiled:
         return PlainPass(params, hparams)

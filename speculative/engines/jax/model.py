@@ -33,6 +33,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from plumbing.errors import UserError, first_line
 from speculative.engines.plain import n_reusable
+from speculative.engines.vocabulary import to_draft, to_target
 
 
 def check_xla_flags():
@@ -138,12 +139,17 @@ class Network:
         positions = start + jnp.arange(len(tokens))  # [n]
         wpe = params["wpe"][jnp.minimum(positions, self.hparams["n_ctx"] - 1)]  # [n, n_embd]
         cache = StaticCache(self.gpt2.softmax, cache, positions)
+        shared = self.hparams.get("shared")
+        if shared:
+            tokens = to_draft(tokens, shared, jnp)
         activation = ACTIVATIONS.get(self.hparams.get("activation_function"), self.gpt2.gelu)
         # At their default precision, GPUs round float32 factors to 10 bits.
         with jax.default_matmul_precision("highest"):
             logits = self.gpt2.gpt2(
                 tokens, **{**params, "wpe": wpe}, n_head=self.n_head, cache=cache, n_last=n_last, activation=activation
             )  # [n or n_last, n_vocab]
+        if shared:
+            logits = to_target(logits, shared, jnp)
         return logits, cache.updated
 
 

@@ -1,0 +1,68 @@
+"""A draft model whose vocabulary is the target's but for its end: for padding there, or for other tokens added to it.
+
+It is given the target's ids and gives logits for the target's ids. What it does not share has the probability 0, which
+is what its drafts are drawn from, so nothing is lost; where the text holds such a token, the draft reads another one.
+"""
+
+from types import ModuleType
+from typing import NamedTuple
+
+import numpy as np
+
+from encoder import Encoder
+
+
+class Shared(NamedTuple):
+    """What the two have in common, as hparams["shared"] of the draft."""
+
+    n_shared: int  # the ids below it
+    n_vocab: int  # the target's
+    unknown: int  # what the draft reads in place of all others
+
+
+def share(encoder: Encoder, drafts: Encoder) -> Shared | None:
+    """encoder: the target's. None where the vocabularies differ in more than padding and tokens added at the end."""
+    ids = range(min(encoder.n_vocab, drafts.n_vocab))
+    n_shared = next((i for i in ids if encoder.id_to_bytes[i] != drafts.id_to_bytes[i]), len(ids))
+    for one in (encoder, drafts):
+        if any(one.id_to_bytes[i] and i not in one.added for i in range(n_shared, one.n_vocab)):
+            return None
+    if encoder.merges != drafts.merges:
+        return None
+    return Shared(n_shared, encoder.n_vocab, drafts.eot if drafts.eot < n_shared else 0)
+
+
+def to_draft(tokens, shared: Shared, np: ModuleType = np):  # [n] -> [n]
+    """The target's ids as the draft reads them. np: numpy, or jax.numpy."""
+    return np.where(np.asarray(tokens) < shared.n_shared, tokens, shared.unknown)
+
+
+def to_target(logits, shared: Shared, np: ModuleType = np):  # [n, the draft's n_vocab] -> [n, n_vocab]
+    n_more = shared.n_vocab - shared.n_shared
+    return np.pad(logits[:, : shared.n_shared], ((0, 0), (0, n_more)), constant_values=-np.inf)
+
+
+class SharedPass:
+    """A forward pass of such a draft, plain or compiled, with the target's ids."""
+
+    def __init__(self, forward, shared: Shared):
+        self.forward, self.shared = forward, shared
+        self.move = forward.move
+
+    @property
+    def length(self) -> int:
+        return self.forward.length
+
+    @length.setter
+    def length(self, length: int) -> None:
+        self.forward.length = length
+
+    @property
+    def hidden(self) -> np.ndarray:  # [n_last, n_embd]
+        return self.forward.hidden
+
+    def __call__(self, tokens, n_last: int, positions=None, sees=None) -> np.ndarray:  # [n] -> [n_last, n_vocab]
+        return to_target(self.forward(to_draft(tokens, self.shared), n_last, positions, sees), self.shared)
+
+    def output(self, x) -> np.ndarray:  # [n, n_embd] -> [n, n_vocab]
+        return to_target(self.forward.output(x), self.shared)
