@@ -25,7 +25,7 @@ BLOG = (
     Flag(
         "draft_model_size",
         arguments.model,
-        "draft model: 124M ... 1558M, a folder of models_dir, ./path, or OWNER/NAME of the Hugging Face hub",
+        "draft model: 124M ... 1558M, a folder of models_dir, ./path, or OWNER/NAME of the hub",
     ),
     Flag("target_model_size", arguments.model, "target model, likewise"),
     Flag("models_dir", arguments.path, "where the models are; official ones and the hub's are downloaded to it"),
