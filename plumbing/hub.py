@@ -163,11 +163,11 @@ def listing(hub: Hub, base: str) -> tuple[str, dict[str, Listed]]:
     from urllib3 import Retry
     from urllib3.exceptions import HTTPError
 
-    from plumbing.fetch import TIMEOUT, check_url
+    from plumbing.fetch import PAUSES, TIMEOUT, check_url
 
     url = f"{check_url(base)}/api/models/{hub.name}/revision/{hub.revision}?blobs=true"
     with requests.Session() as session:
-        retries = Retry(3, backoff_factor=0.5, status_forcelist=[408, 425, 429, 500, 502, 503, 504], redirect=3)
+        retries = Retry(3, **PAUSES, status_forcelist=[408, 425, 429, 500, 502, 503, 504])
         adapter = requests.adapters.HTTPAdapter(max_retries=retries)
         del session.adapters["http://"]
         session.mount("https://", adapter)

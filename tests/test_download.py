@@ -46,7 +46,7 @@ class Server(http.server.ThreadingHTTPServer):
 
     def __init__(self, files):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.files, self.faults, self.requests, self.encodings = files, {}, [], set()
+        self.files, self.faults, self.requests, self.encodings, self.credentials = files, {}, [], set(), set()
         self.before_answer, self.pause, self.hashes = lambda path: None, 0.0, True
         self.url = f"http://127.0.0.1:{self.server_port}"
 
@@ -62,6 +62,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         server = self.server
         server.requests.append((self.path, self.headers.get("Range")))
         server.encodings.add(self.headers.get("Accept-Encoding"))
+        server.credentials.add(self.headers.get("Authorization"))
         path = urlsplit(self.path).path  # a proxy is asked for the whole URL
         server.before_answer(path)
         kind, at = server.faults[path].pop(0) if server.faults.get(path) else (None, None)
