@@ -65,7 +65,7 @@ def measure(decoder, prompts, N, Ks, B, rounds, bandwidth):
     return rows
 
 
-def main():
+def main(argv=None):
     parser = Parser(__doc__)
     parser.add_models(draft_dtype="float32")
     parser.add_argument("--mesh", type=count, default=1, help="devices over which the models are split")
@@ -77,7 +77,7 @@ def main():
     parser.add_argument("--B", type=count, nargs="+", default=[1, 2, 4, 8, 16, 32])
     parser.add_argument("--rounds", type=count, default=3)
     parser.add_json()
-    o = parser.parse_args()
+    o = parser.parse_args(argv)
     if any(B % o.data_parallel for B in o.B):
         raise UserError(f"--B: each must be a multiple of --data_parallel, {o.data_parallel}")
     prompts = texts.read_prompts(PROMPTS["prose"], o.n_prompts)

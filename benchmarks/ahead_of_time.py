@@ -214,7 +214,7 @@ def measure(decoder, B, K):
     }
 
 
-def main():
+def main(argv=None):
     parser = Parser(__doc__)
     help = "as v5e:2x2, of TPUs, or sm_90 [the devices that there are]"
     parser.add_argument("--topology", type=values.argument(topology), help=help)
@@ -227,7 +227,7 @@ def main():
     parser.add_argument("--K", type=values.argument(values.integer(0)), nargs="+", default=[0, 4])
     parser.add_argument("--B", type=count, nargs="+", default=[1])
     parser.add_json()
-    o = parser.parse_args()
+    o = parser.parse_args(argv)
     found, rows = devices(o.topology), []
     pairs = [(M, D) for M, D in product(o.mesh, o.data_parallel) if len(found) >= M * D]  # others are left out
     if not pairs:

@@ -74,14 +74,14 @@ def row_seconds(model):
     return forward
 
 
-def main():
+def main(argv=None):
     parser = Parser(__doc__)
     parser.add_models()
     parser.add_json()
     parser.add_argument("--seconds", type=count, default=60, help="for each draft to learn")
     parser.add_argument("--lessons", type=count, default=256, help="batches of 8 rows of 64 tokens, used in turn")
     parser.add_argument("--n_tokens", type=values.argument(values.integer(6)), default=60, help="from each prompt")
-    o = parser.parse_args()
+    o = parser.parse_args(argv)
     keep_compiled()
     prompts = read_prompts(PROMPTS["prose"], 20)
     o.prompts, o.drafters = {"prompts": prompts[12:]}, ["model"]

@@ -162,7 +162,7 @@ EXPERIMENTS = {  # name: (what measures it, what draws it, how many panels, titl
 }
 
 
-def main():
+def main(argv=None):
     parser = Parser(__doc__)
     one = values.argument(values.one_of(*EXPERIMENTS))
     parser.add_argument("experiments", nargs="*", type=one, metavar="NAME", help="[all]")
@@ -172,7 +172,7 @@ def main():
     parser.add_argument("--rounds", type=count, default=7)
     parser.add_argument("--out", help="a folder for a picture of each")
     parser.add_json()
-    o = parser.parse_args()
+    o = parser.parse_args(argv)
     if not runtime.compiled_pass():
         raise UserError("there is nothing to measure without numba: pip install numba")
     if o.out:

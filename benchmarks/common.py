@@ -70,8 +70,11 @@ def lookahead(text):
     return K if isinstance(K, int) else text
 
 
-def grid_options(doc, **defaults):
-    """The options of a command that measures a grid, checked; prompts is {domain: texts}. Raises UserError."""
+def grid_options(doc, argv=None, **defaults):
+    """The options of a command that measures a grid, checked; prompts is {domain: texts}. Raises UserError.
+
+    argv: the words of its command line, the process's own where it is None.
+    """
     arguments = Parser(doc)
     arguments.add_models()
     add = arguments.add_argument
@@ -85,7 +88,7 @@ def grid_options(doc, **defaults):
     results = "a folder for the results and each measurement, from which an interrupted run goes on"
     add("--out", type=values.argument(values.path), help=results)
     arguments.set_defaults(**defaults)
-    o = arguments.parse_args()
+    o = arguments.parse_args(argv)
     paths = {Path(path).stem: path for path in o.prompts} if o.prompts else PROMPTS
     o.prompts = {domain: texts.read_prompts(path, o.n_prompts) for domain, path in paths.items()}
     check_n_tokens(o)
@@ -302,7 +305,7 @@ def seconds(task):
     return time.perf_counter() - start
 
 
-def take_turns(tasks, rounds):
+def take_turns(tasks, rounds, seconds=seconds):
     """{name: function} -> {name: median seconds} of rounds in which each is called once; the first is not counted."""
     measured = [{name: seconds(task) for name, task in tasks.items()} for _ in range(rounds + 1)]
     return {name: median(one[name] for one in measured[1:]) for name in tasks}

@@ -204,7 +204,7 @@ def measure(o):
     return {run: done[run] for run in runs}, {run[1]: done[run] for run in references}
 
 
-def main():
+def main(argv=None):
     parser = Parser(__doc__)
     parser.add_argument("files", nargs="+", metavar="FILES")
     parser.add_models()
@@ -216,7 +216,7 @@ def main():
     parser.add_argument("--n_tokens", type=count, default=40, help="to decode from each prompt")
     parser.add_argument("--out", default="distillation", help="a folder for what is kept, and the picture")
     parser.set_defaults(drafters=["model"])
-    o = parser.parse_args()
+    o = parser.parse_args(argv)
     o.prompts = {"prompts": read_prompts(o.prompts, o.n_prompts)}
     try:
         done, references = measure(o)

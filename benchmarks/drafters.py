@@ -54,9 +54,9 @@ def lines_of(rows, measured):
     return lines
 
 
-def main():
+def main(argv=None):
     defaults = {"K": [*range(1, 11), "auto"], "drafters": [*KINDS, "prompt_lookup+model"], "n_tokens": 128}
-    o = grid_options(__doc__, settings=[(0.0, None), (0.5, None), (1.0, None), (1.0, 0.9)], **defaults)
+    o = grid_options(__doc__, argv, settings=[(0.0, None), (0.5, None), (1.0, None), (1.0, 0.9)], **defaults)
     measured = measure(o)
     rows = summarise(measured)
     write_results(o.out and f"{o.out}/drafters.json", o, rows=rows)

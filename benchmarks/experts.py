@@ -67,11 +67,14 @@ class OneThread(packed.PackedWeight):
     several times as long for several rows.)"""
 
     def __rmatmul__(self, x):  # [n_rows, n_in] -> [n_rows, n_out]
-        x, (n_in, n_out) = np.ascontiguousarray(x, np.float32), self.shape
-        out = packed.aligned((len(self.tiles), len(x), self.lanes), np.float32)  # [n_tiles, n_rows, lanes]
+        n_in, n_out = self.shape
+        padded = packed.aligned((len(x), self.n_steps * kernels.x_bytes(self.format) // 4), np.float32)  # [n_rows, ...]
+        padded[:, :n_in] = x
+        padded[:, n_in:] = 0
+        out = packed.aligned((len(self.tiles), len(x), kernels.LANES), np.float32)  # [n_tiles, n_rows, lanes]
         tiles = self.tiles.ctypes.data, len(self.tiles), self.tiles[0].nbytes
-        here = (x.ctypes.data, x.strides[0], *tiles, out.ctypes.data, n_in)
-        in_registers(kernels.tile_product.address, kernels.FLOAT32, len(x), *here)
+        here = (padded.ctypes.data, padded.strides[0], *tiles, out.ctypes.data, self.n_steps)
+        in_registers(kernels.kernels_of(self.dtype).multiply.address, len(x), *here)
         return out.transpose(1, 0, 2).reshape(len(x), -1)[:, :n_out]
 
 

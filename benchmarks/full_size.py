@@ -167,11 +167,11 @@ def cut_model(size, times, convert, seed=0):
     return build_params("random weights", shapes, read, hparams, convert), hparams
 
 
-def main():
+def main(argv=None, grow=grow_model):
     parser, writers = Parser(__doc__), {"safetensors": write_safetensors, "tensorflow": write_tensorflow}
     parser.add_argument("out_dir", type=values.argument(values.path), metavar="OUT_DIR")
     parser.add_argument("--format", choices=writers, default="safetensors")
-    o = parser.parse_args()
+    o = parser.parse_args(argv)
     out, hparams = Path(o.out_dir), {}
     for size, (n_layer, n_embd) in ((size, OFFICIAL[size]) for size in GROWN):
         hparams[size] = {"n_vocab": 50257, "n_ctx": 1024, "n_embd": n_embd, "n_head": n_embd // 64, "n_layer": n_layer}
@@ -185,7 +185,7 @@ def main():
         print(f"writing {needed / 1e9:.1f} GB to {out}, in about half a minute", flush=True)
         with tempfile.TemporaryDirectory(dir=out) as unfinished:
             for size, small in GROWN.items():
-                took = seconds(partial(grow_model, small, Path(unfinished, size), hparams[size], writers[o.format]))
+                took = seconds(partial(grow, small, Path(unfinished, size), hparams[size], writers[o.format]))
                 print(f"{size}: {parameter_count(hparams[size]):,} parameters in {took:.0f} s", flush=True)
             for size in GROWN:
                 Path(unfinished, size).rename(out / size)

@@ -46,7 +46,7 @@ def summarise(runs):
     return {name: value if name == "sequences" else float(value) for name, value in found.items()}
 
 
-def main():
+def main(argv=None):
     parser = Parser(__doc__)
     parser.add_models()
     parser.add_json()
@@ -54,7 +54,7 @@ def main():
     parser.add_argument("--n_tokens", type=count, default=40)
     parser.add_argument("--K", nargs="+", type=count, default=[1, 2, 4, 8])
     parser.add_argument("--settings", nargs="+", type=values.argument(setting), default=[(1.0, 0.9)])
-    o = parser.parse_args()
+    o = parser.parse_args(argv)
     check_n_tokens(o)
     o.prompts, o.drafters = {"prose": read_prompts(PROMPTS["prose"], 20)}, ["model"]
     pair, prompts, rows = Pair(o), o.prompts["prose"], []

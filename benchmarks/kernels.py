@@ -69,7 +69,7 @@ def measure(model, models_dir, weights, memory, rounds):
     return row | {f"{name}_ms": 1e3 * times[name] for name in slow}
 
 
-def main():
+def main(argv=None):
     parser = Parser(__doc__)
     parser.add_argument("models", nargs="*", metavar="MODEL", default=["tiny-draft", "tiny-target"])
     parser.add_argument("--models_dir", default=str(MODELS))
@@ -78,7 +78,7 @@ def main():
     parser.add_argument("--threads", type=count)
     parser.add_argument("--peers", action="store_true", help="also what benchmarks/peers.py measures")
     parser.add_json()
-    o = parser.parse_args()
+    o = parser.parse_args(argv)
     if not runtime.compiled_pass():
         raise UserError("there are no kernels to measure without numba: pip install numba")
     folders = {model: model_folder(model, o.models_dir) for model in o.models}

@@ -99,10 +99,10 @@ def passes():
     return found
 
 
-def main():
+def main(argv=None):
     parser = Parser(__doc__)
     parser.add_argument("--rounds", type=count, default=9)
-    o = parser.parse_args()
+    o = parser.parse_args(argv)
     for threads, make in ((1, rungs), (None, passes)):
         runtime.set_threads(threads)
         found = make()

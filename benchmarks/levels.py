@@ -18,9 +18,9 @@ COLUMNS = """drafter K runs tokens/iteration=tokens_per_iteration:.2f r:.3f c:.3
     off:+.0%"""
 
 
-def main():
+def main(argv=None):
     Ks = ["4", "8", "8/4", "16/4", "8/8", "auto"]
-    o = grid_options(__doc__, drafters=["model", "self", "self/model"], K=[*map(lookahead, Ks)], repeats=1)
+    o = grid_options(__doc__, argv, drafters=["model", "self", "self/model"], K=[*map(lookahead, Ks)], repeats=1)
     rows = []
     for row in summarise(measure(o)):
         row["off"] = row["predicted_blog"] and row["predicted_blog"] / row["speedup_without_prefill"] - 1

@@ -146,7 +146,7 @@ def plot(forms, o, axes):
     panel.legend(fontsize=9)
 
 
-def main():
+def main(argv=None):
     parser = Parser(__doc__)
     add, default = parser.add_argument, Recipe()
     add("first", nargs="?", default=PROMPTS["prose"], metavar="FIRST", help="[the bundled prompts, prose]")
@@ -160,7 +160,7 @@ def main():
     add("--n_again", type=count, default=48, help="texts of the first domain again, at the end")
     add("--seed", type=count, default=1)
     add("--out", default="online", help="a folder for the picture")
-    o = parser.parse_args()
+    o = parser.parse_args(argv)
     if o.n_texts < 4 * o.every:
         raise UserError(f"--n_texts must be at least {4 * o.every}: the draft learns after every {o.every} texts")
     try:

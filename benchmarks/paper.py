@@ -238,7 +238,7 @@ def theory(o):
     return point
 
 
-def main():
+def main(argv=None):
     parser = Parser(__doc__)
     add = parser.add_argument
     add("figure", choices=["theory", *DRAWN])
@@ -254,7 +254,7 @@ def main():
     add("--K", nargs="+", type=count, default=[2, 4, 8])
     add("--settings", nargs="+", type=values.argument(setting), default=[(0.0, None), (1.0, 0.9)])
     add("--lenience", nargs="+", type=values.argument(values.lenience), default=[1.0, 0.8, 0.6, 0.4, 0.2, 0.1])
-    o = parser.parse_args()
+    o = parser.parse_args(argv)
     o.out, o.drafters = o.out or f"{o.figure}.png", ["model"]
     if (o.figure == "theory") != bool(o.run):
         raise UserError("theory needs --run FILE, a run of main.py --json; the other figures measure by themselves")

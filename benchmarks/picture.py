@@ -18,8 +18,8 @@ from plumbing.files import check_writable
 ROOT = Path(__file__).parents[1]
 
 
-def main() -> None:
-    path, *flags = sys.argv[1:] or ["docs/demo.svg"]
+def main(argv=None) -> None:
+    path, *flags = (sys.argv[1:] if argv is None else argv) or ["docs/demo.svg"]
     if path in ("-h", "--help"):
         return print(__doc__)
     if path.startswith("-"):

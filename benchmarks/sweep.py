@@ -131,8 +131,8 @@ def plot_positions(lines, axes):
     shares.legend()
 
 
-def main():
-    o = grid_options(__doc__, K=[1, 2, 3, 4, 6, 8], settings=[(0.0, None), (1.0, None)], out="sweep")
+def main(argv=None):
+    o = grid_options(__doc__, argv, K=[1, 2, 3, 4, 6, 8], settings=[(0.0, None), (1.0, None)], out="sweep")
     rows, where = summarise(measure(o)), machine()
     write_results(o.out and f"{o.out}/sweep.json", o, rows=rows)
     print(table(rows, COLUMNS))

@@ -26,8 +26,8 @@ def log_likelihood(pair, x, new):
     return float(np.mean(np.log(q[np.arange(len(new)), new])))
 
 
-def main():
-    o = grid_options(__doc__, K=[4], settings=[(0.0, None), (1.0, 0.9)])
+def main(argv=None):
+    o = grid_options(__doc__, argv, K=[4], settings=[(0.0, None), (1.0, 0.9)])
     pair = Pair(o)
     measured = measure(o, pair)
     rows = summarise(measured)

@@ -20,13 +20,13 @@ COLUMNS = """drafter shape=K runs tokens/iteration=tokens_per_iteration:.2f rows
     speedup:.2f of_best:.2f"""
 
 
-def main():
+def main(argv=None):
     defaults = {
         "K": [1, 2, 4, 6, 8, 10, "auto", *TREES],
         "drafters": ["model", "prompt_lookup", "heads"],
         "n_tokens": 96,
     }
-    o = grid_options(__doc__, settings=[(0.0, None), (1.0, None)], **defaults)
+    o = grid_options(__doc__, argv, settings=[(0.0, None), (1.0, None)], **defaults)
     rows = summarise(measure(o))
     write_results(o.out and f"{o.out}/trees.json", o, rows=rows)
     tables = defaultdict(list)

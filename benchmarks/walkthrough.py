@@ -152,8 +152,8 @@ def page():
     )
 
 
-def main():
-    Parser(__doc__).parse_args()
+def main(argv=None):
+    Parser(__doc__).parse_args(argv)
     print(page(), end="")
 
 

@@ -20,9 +20,8 @@ aspect = pytest.importorskip("benchmarks.aspect")
 def test_bad_flags(monkeypatch, tmp_path, words, message):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(aspect, "load_on_device", None)
-    monkeypatch.setattr("sys.argv", ["aspect", *words.split()])
     with pytest.raises(UserError, match=message):
-        aspect.main()
+        aspect.main(words.split())
 
 
 @pytest.mark.slow
@@ -31,8 +30,7 @@ def test_the_command(monkeypatch, tmp_path, tiny_pair, capsys):
     words = ["--seconds", "1", "--lessons", "3", "--n_tokens", "6", "--json", str(tmp_path / "rows.json")]
     monkeypatch.setattr(aspect, "SHAPES", {1: 128, 2: 64})
     monkeypatch.setattr(aspect, "keep_compiled", lambda: None)
-    monkeypatch.setattr("sys.argv", ["aspect", *pair, *words])
-    aspect.main()
+    aspect.main([*pair, *words])
     rows = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))["rows"]
     assert [(row["layers"], row["width"], row["parameters"]) for row in rows] == [(1, 128, 196608), (2, 64, 98304)]
     for row in rows:

@@ -171,11 +171,10 @@ def test_table():
     assert lines.split("\n") == ["   K  β of all", "   4      1.25", "auto          ", "              "]
 
 
-def test_tasks_take_turns(monkeypatch):
+def test_tasks_take_turns():
     calls, clock = [], iter([9, 9, 1, 5, 3, 7, 2, 6])  # the first round is not counted
-    monkeypatch.setattr(common, "seconds", lambda task: (task(), next(clock))[1])
     tasks = {name: lambda name=name: calls.append(name) for name in "ab"}
-    assert common.take_turns(tasks, 3) == {"a": 2, "b": 6}
+    assert common.take_turns(tasks, 3, seconds=lambda task: (task(), next(clock))[1]) == {"a": 2, "b": 6}
     assert "".join(calls) == "abababab"
 
 
@@ -264,14 +263,13 @@ def test_even_costs_leave_out_what_was_interrupted():
 
 
 @pytest.fixture
-def command(monkeypatch, tiny_pair, tmp_path):
+def command(tiny_pair, tmp_path):
     """Runs a benchmark's main on the tiny pair."""
     (tmp_path / "prose.txt").write_text("the thin tin\nin the inn\n")
     pair = ["--models_dir", str(tiny_pair), "--draft_model_size", "draft", "--target_model_size", "target"]
 
     def run(module, *words):
-        monkeypatch.setattr(sys, "argv", [module.__name__, *pair, "--prompts", str(tmp_path / "prose.txt"), *words])
-        module.main()
+        module.main([*pair, "--prompts", str(tmp_path / "prose.txt"), *words])
 
     return run
 
@@ -317,8 +315,7 @@ def test_accelerator(monkeypatch, tiny_pair, capsys, tmp_path):
     monkeypatch.setattr("speculative.engines.jax.model.keep_compiled", lambda: None)
     pair = ["--models_dir", str(tiny_pair), "--draft_model_size", "draft", "--target_model_size", "target"]
     words = ["--K", "1", "--B", "2", "--n_tokens", "6", "--rounds", "1", "--n_prompts", "3", "--context", "9"]
-    monkeypatch.setattr(sys, "argv", ["accelerator", *pair, *words, "--json", str(tmp_path / "results.json")])
-    accelerator.main()
+    accelerator.main([*pair, *words, "--json", str(tmp_path / "results.json")])
     rows = json.loads((tmp_path / "results.json").read_text())["rows"]
     assert [(row["B"], row["K"]) for row in rows] == [(2, 0), (2, 1)]
     assert rows[0]["speedup"] == rows[0]["r"] == 1 and 0.5 <= rows[1]["r"] <= 1 and 0 <= rows[1]["alpha"] <= 1
@@ -397,7 +394,7 @@ BAD = [
     ("sweep", "--settings 1:2", "--settings: must be a number above 0 and at most 1"),
     ("drafters", "--drafters modl", "unknown drafter 'modl'"),
     ("table1", "--prompts nowhere.txt", "cannot read the file of prompts from nowhere.txt"),
-    ("kernels", "--dtypes int4", "--dtypes: invalid choice"),
+    ("kernels", "--dtypes int3", "--dtypes: invalid choice"),
     ("kernels", "--json no/such/folder.json", "cannot write to no/such/folder.json"),
     ("kernels", "nowhere --peers", "there is no"),
     ("accelerator", "--B 3 --data_parallel 2", "--B: each must be a multiple of --data_parallel, 2"),
@@ -418,9 +415,8 @@ def test_bad_flags_are_said_before_anything_is_measured(monkeypatch, tmp_path, n
     module = pytest.importorskip(f"benchmarks.{name}")
     for measuring in ("measure", "Pair", "load"):
         monkeypatch.setattr(module, measuring, None, raising=False)
-    monkeypatch.setattr(sys, "argv", [name, *words.split()])
     with pytest.raises(UserError) as error:
-        module.main()
+        module.main(words.split())
     assert message in str(error.value) and "\n" not in str(error.value)
     assert not list(tmp_path.iterdir())
 
@@ -442,16 +438,15 @@ def test_a_command_line_ends_with_one_line_and_status_2():
 )
 def test_names_that_are_none_are_refused(words, message, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", words)
+    name, *rest = words
     with pytest.raises(UserError, match=re.escape(message)):
-        importlib.import_module(f"benchmarks.{words[0]}").main()
+        importlib.import_module(f"benchmarks.{name}").main(rest)
     assert not list(tmp_path.iterdir())
 
 
 def test_the_help_of_picture_draws_nothing(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", ["picture", "--help"])
-    importlib.import_module("benchmarks.picture").main()
+    importlib.import_module("benchmarks.picture").main(["--help"])
     assert "python -m benchmarks.picture" in capsys.readouterr().out and not list(tmp_path.iterdir())
 
 

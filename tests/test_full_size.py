@@ -147,7 +147,7 @@ def test_both_formats_hold_the_same(tmp_path, tiny_hparams, tiny_arrays):
 
 
 @pytest.fixture
-def command(monkeypatch):
+def command():
     """main, growing nothing but noting what it was to grow."""
     noted = {}
 
@@ -156,12 +156,10 @@ def command(monkeypatch):
         folder.mkdir()
         (folder / "model.safetensors").write_text("half a model")
 
-    def run(*words):
-        monkeypatch.setattr(sys, "argv", ["full_size", *map(str, words)])
-        full_size.main()
+    def run(*words, grow=note):
+        full_size.main([*map(str, words)], grow)
         return noted
 
-    monkeypatch.setattr(full_size, "grow_model", note)
     return run
 
 
@@ -177,17 +175,15 @@ def test_shapes_are_the_official_ones(command, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device"), UserError("no")])
-def test_both_models_or_none(command, monkeypatch, tmp_path, error):
-    whole = full_size.grow_model
-
-    def grow_model(small, folder, new, write):
-        whole(small, folder, new, write)
+def test_both_models_or_none(command, tmp_path, error):
+    def grow(small, folder, new, write):
+        folder.mkdir()
+        (folder / "model.safetensors").write_text("half a model")
         if folder.name == "1558M":
             raise error
 
-    monkeypatch.setattr(full_size, "grow_model", grow_model)
     with pytest.raises(KeyboardInterrupt if error is KeyboardInterrupt else UserError):
-        command(tmp_path)
+        command(tmp_path, grow=grow)
     assert not list(tmp_path.iterdir())
 
 

@@ -20,13 +20,12 @@ def test_a_row():
     assert row["sd"] == pytest.approx(0.5**0.5)
 
 
-def test_the_same_command_counts_the_same(monkeypatch, capsys, tmp_path):
+def test_the_same_command_counts_the_same(capsys, tmp_path):
     path = tmp_path / "rows.json"
     words = ["--K", "2", "--settings", "0", "1:0.9", "--sequences", "21", "--n_tokens", "4", "--json", str(path)]
-    monkeypatch.setattr("sys.argv", ["iterations", *words])
     tables = []
     for _ in range(2):
-        iterations.main()
+        iterations.main(words)
         tables.append(capsys.readouterr().out)
     assert tables[0] == tables[1]
     greedy, sampled = json.loads(path.read_text(encoding="utf-8"))["rows"]
@@ -35,7 +34,6 @@ def test_the_same_command_counts_the_same(monkeypatch, capsys, tmp_path):
 
 
 @pytest.mark.parametrize("words", [["--sequences", "1"], ["--K", "0"], ["--settings", "x"], ["--n_tokens", "0"]])
-def test_bad_flags(monkeypatch, words):
-    monkeypatch.setattr("sys.argv", ["iterations", *words])
+def test_bad_flags(words):
     with pytest.raises(UserError):
-        iterations.main()
+        iterations.main(words)

@@ -283,6 +283,12 @@ def test_u_of_zero_does_not_accept_what_the_target_excludes():
     assert (int(accepted), int(token)) == (0, 2)
 
 
+def test_lenience_accepts_more():
+    p, q = jnp.array([[1.0, 0]]), jnp.array([[0.5, 0.5], [0, 1.0]])
+    one = jax.jit(partial(accept, jnp.array([0]), p, q, 1, uniform=always(0.9)))
+    assert [int(one(jax.random.key(0), lenience=lenience)[0]) for lenience in (1.0, 0.5)] == [0, 1]
+
+
 def test_an_empty_residual_falls_back_to_the_target():
     q = np.array([[0.5, 0, 0.5], [0, 1, 0]], np.float32)
     p = np.nextafter(q[:1], np.float32(1))

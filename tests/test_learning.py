@@ -1,8 +1,6 @@
 """The benchmarks of drafts that learn: what is measured is kept and not made twice, and what is shown is what was
 measured."""
 
-import sys
-
 import numpy as np
 import pytest
 
@@ -23,8 +21,7 @@ def command(tiny_pair, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def run(module, *flags):
-        monkeypatch.setattr(sys, "argv", [module.__name__, *flags, *models])
-        module.main()
+        module.main([*flags, *models])
 
     return run
 

@@ -201,8 +201,7 @@ def test_the_benchmark_serves_every_form_the_same_stream(arguments, tmp_path, mo
     flags = ["--n_texts", "8", "--n_again", "2", "--every", "2", "--n_steps", "1", "--n_tokens", "6", "--n_batch", "2"]
     first, second = str(tmp_path / "prompts.txt"), str(tmp_path / "code.txt")
     names = ["--target_model_size", "target", "--draft_model_size", "draft", "--models_dir", str(tmp_path / "models")]
-    monkeypatch.setattr("sys.argv", ["", first, second, *names, *flags, "--out", str(tmp_path / "out")])
-    benchmark.main()
+    benchmark.main([first, second, *names, *flags, "--out", str(tmp_path / "out")])
     lines = capsys.readouterr().out.splitlines()
     forms = ["frozen", "online", "distilled on 10%", "distilled on 50%", "distilled on 100%"]
     rows = [line for line in lines if line.strip().startswith(tuple(forms)) and ": r" not in line]

@@ -16,16 +16,14 @@ from speculative.sampling import speculative_sampling
 FIGURES = {"alpha": 0.8, "c": 0.1, "mean_beta": 1.2, "usual_K": 4}
 
 
-def run(monkeypatch, tmp_path, figures=FIGURES, out="theory.png"):
+def run(tmp_path, figures=FIGURES, out="theory.png"):
     path = tmp_path / "run.json"
     path.write_text(json.dumps({"figures": figures}), encoding="utf-8")
-    words = ["paper", "theory", "--run", str(path), "--out", str(tmp_path / out)]
-    monkeypatch.setattr("sys.argv", words)
-    paper.main()
+    paper.main(["theory", "--run", str(path), "--out", str(tmp_path / out)])
 
 
-def test_the_picture_is_written_and_the_point_is_the_runs(monkeypatch, tmp_path, capsys):
-    run(monkeypatch, tmp_path)
+def test_the_picture_is_written_and_the_point_is_the_runs(tmp_path, capsys):
+    run(tmp_path)
     assert (tmp_path / "theory.png").read_bytes().startswith(b"\x89PNG")
     header, _, mine, best = capsys.readouterr().out.splitlines()
     assert "α = 0.800, c = 0.100" in header and "1.20 in the run" in header
@@ -50,16 +48,15 @@ def test_the_best_lookahead(alpha, c, K):
 
 
 @pytest.mark.parametrize("figures", [{}, FIGURES | {"alpha": None}, [1]])
-def test_a_file_that_is_no_run(monkeypatch, tmp_path, figures):
+def test_a_file_that_is_no_run(tmp_path, figures):
     with pytest.raises(UserError, match="is not what"):
-        run(monkeypatch, tmp_path, figures)
+        run(tmp_path, figures)
     assert not (tmp_path / "theory.png").exists()
 
 
-def test_a_run_that_is_not_there(monkeypatch, tmp_path):
-    monkeypatch.setattr("sys.argv", ["paper", "theory", "--run", str(tmp_path / "none.json")])
+def test_a_run_that_is_not_there(tmp_path):
     with pytest.raises(UserError, match="cannot read"):
-        paper.main()
+        paper.main(["theory", "--run", str(tmp_path / "none.json")])
 
 
 def test_the_distribution_with_lenience_is_that_of_the_loop():
@@ -99,12 +96,11 @@ def test_exact_distances():
 
 
 @pytest.mark.parametrize("figure", ["figure1", "lenience"])
-def test_what_is_decoded_is_drawn(monkeypatch, tmp_path, tiny_pair, capsys, figure):
+def test_what_is_decoded_is_drawn(tmp_path, tiny_pair, capsys, figure):
     words = ["--models_dir", str(tiny_pair), "--draft_model_size", "draft", "--target_model_size", "target"]
     words += ["--sequences", "3", "--n_tokens", "6", "--n_prompts", "2", "--domains", "prose", "--K", "1", "2"]
     words += ["--lenience", "1", "0.5", "--n_exact", "1", "--out", str(tmp_path / "picture.png")]
-    monkeypatch.setattr("sys.argv", ["paper", figure, *words, "--json", str(tmp_path / "rows.json")])
-    paper.main()
+    paper.main([figure, *words, "--json", str(tmp_path / "rows.json")])
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
     rows = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))["rows"]
     if figure == "figure1":
@@ -129,6 +125,5 @@ def test_what_is_decoded_is_drawn(monkeypatch, tmp_path, tiny_pair, capsys, figu
 def test_bad_flags(monkeypatch, tmp_path, words, message):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(paper, "Pair", None)
-    monkeypatch.setattr("sys.argv", ["paper", *words.split()])
     with pytest.raises(UserError, match=message):
-        paper.main()
+        paper.main(words.split())

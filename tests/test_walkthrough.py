@@ -47,9 +47,8 @@ def test_the_numbers_are_those_of_the_models(page, bundled):
     assert said == pytest.approx([1 - np.minimum(p, q).sum(), max_fn(q - p)[own]], abs=0.001)
 
 
-def test_the_command_prints_the_page(page, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["walkthrough"])
-    walkthrough.main()
+def test_the_command_prints_the_page(page, capsys):
+    walkthrough.main([])
     assert capsys.readouterr().out == page
 
 
