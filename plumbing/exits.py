@@ -75,14 +75,17 @@ def conclude(error: BaseException, interrupted: str) -> None:
     """Ends the program over an exception."""
     # Code in C may pass over the KeyboardInterrupt, and fail over what it did not do then.
     number = interruption(error) or number_heard()
-    if not number:
-        fail(*explained(error))
-    word, status = ENDINGS[number]
-    line = interrupted.replace("interrupted", word)
-    if "jax" in sys.modules:  # it may be compiling in threads of its own, over which Python's way out crashes
+    if number:
+        word, status = ENDINGS[number]
+        line = interrupted.replace("interrupted", word)
+    else:
+        line, status = explained(error)
+    # JAX may be compiling in threads of its own, over which Python's way out crashes; and there it would wait for other
+    # processes, which wait for this one.
+    if "jax" in sys.modules and (number or "JAX_COORDINATOR_ADDRESS" in os.environ):
         with contextlib.suppress(OSError):
             sys.stdout.flush()
-        leave(line, status)
+        leave(one_line(line), status)
     fail(line, status)
 
 
@@ -97,7 +100,8 @@ def explained(error: BaseException) -> tuple[str, int]:
         return f"error: {first_line(error)}: pip install -r requirements.txt", 2
     if isinstance(error, MemoryError):
         return "error: the memory is full: a smaller model needs less, and so does --dtype int8 where there is one", 2
-    if type(error).__name__ == "JaxRuntimeError":  # whose class is known only where JAX was imported
+    # Whose class is known only where JAX was imported; Gloo, which links processes, raises others.
+    if type(error).__name__ == "JaxRuntimeError" or "Gloo" in str(error):
         return f"error: JAX gave up: {first_line(error)}; it may need more memory, or a smaller model or --batch", 2
     if str(error) == "can't start new thread" or getattr(error, "errno", None) in EXHAUSTED:
         return f"error: {getattr(error, 'strerror', error)}: `ulimit -a` shows what this process may have", 2

@@ -545,7 +545,9 @@ def test_a_jax_that_cannot_be_imported_is_one_line(monkeypatch, error):
 
     monkeypatch.delitem(sys.modules, "jax")
     monkeypatch.setattr(sys, "meta_path", [Refuses(), *sys.meta_path])
-    spec = importlib.util.spec_from_file_location("speculative.engines.again", jax_model.__file__)
+    spec = importlib.util.spec_from_file_location(
+        "speculative.engines.again", Path(jax_model.__file__).with_name("__init__.py")
+    )
     with pytest.raises(UserError, match="pip install") as caught:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
     assert "\n" not in str(caught.value) and str(error).split("\n")[0] in str(caught.value)

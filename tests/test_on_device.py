@@ -4,9 +4,11 @@ import contextlib
 import io
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,7 +29,7 @@ pytest.importorskip("jax")
 import jax
 
 from speculative.engines.jax import model as jax_model
-from speculative.engines.jax import sharding
+from speculative.engines.jax import processes, sharding
 from speculative.engines.jax.pair import greedy_differences
 
 PROMPTS = ["the thing in", "a", "she was not in the house", "one more"]
@@ -249,7 +251,7 @@ def test_a_jsonl_file_is_the_same_without_a_batch(tmp_path):
 def test_addresses_that_are_none(monkeypatch, address):
     monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", address)
     with pytest.raises(UserError, match="must be host:port of the first process"):
-        sharding.start_processes()
+        processes.start_processes()
 
 
 @pytest.mark.parametrize("count", ["two", "-1", "99999999999"])
@@ -257,7 +259,7 @@ def test_counts_that_are_none(monkeypatch, count):
     monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "localhost:1234")
     monkeypatch.setenv("JAX_NUM_PROCESSES", count)
     with pytest.raises(UserError, match="JAX_NUM_PROCESSES must be a whole number"):
-        sharding.start_processes()
+        processes.start_processes()
 
 
 def test_a_mesh_that_leaves_processes_out(monkeypatch):
@@ -311,6 +313,41 @@ def test_two_processes_share_the_work_and_one_prints(tiny_pair, run_json):
     assert outputs[0][0].count(f"Text = {PROMPTS[0]}{sample['text']}\n") == 2
     assert "Decode" not in outputs[1][0] and "the draft lies" in outputs[0][1]
     assert "Gloo" not in outputs[0][0] + outputs[1][0]
+
+
+@pytest.mark.slow  # two processes, which import JAX
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("process_id", [0, 1])
+def test_where_one_process_ends_the_other_ends_with_a_line(process_id, number, tiny_pair, tmp_path):
+    """At once, and not with a trace of JAX's runtime after its hundred seconds."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    flags = ["--engine=jax", "--mesh=2", "--target_model_size=target", "--draft_model_size=draft", "--quiet", "--K=3"]
+    environment = os.environ | {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2", "JAX_PLATFORMS": "cpu"}
+    pair = []
+    for i in range(2):
+        with open(tmp_path / f"err{i}", "w") as err:
+            process = subprocess.Popen(
+                [sys.executable, "main.py", *flags, f"--models_dir={tiny_pair}", "--prompt=the"],
+                cwd=Path(main.__file__).parent,
+                env=environment | {"JAX_PROCESS_ID": str(i), "PYTHONUNBUFFERED": "1"},
+                stdout=subprocess.PIPE,
+                stderr=err,
+                text=True,
+            )
+        pair.append(process)
+    for i in range(2):
+        while "[Gloo]" not in (tmp_path / f"err{i}").read_text():  # they compute together
+            assert pair[i].poll() is None, (tmp_path / f"err{i}").read_text()
+            time.sleep(0.1)
+    pair[process_id].send_signal(number)
+    for process in pair:
+        process.communicate()
+    ended, left = pair[process_id], pair[1 - process_id]
+    assert (ended.returncode, left.returncode) == (143 if number == signal.SIGTERM else -signal.SIGKILL, 2)
+    last = (tmp_path / f"err{1 - process_id}").read_text().splitlines()[-1]
+    assert last.startswith("error: ") and ("another of the processes" in last or "Gloo" in last)
 
 
 @pytest.mark.slow  # a process, which imports JAX

@@ -116,9 +116,9 @@ def collectives(program):
 
 def in_two_processes():
     """Two devices in each of two processes."""
-    from speculative.engines.jax import sharding
+    from speculative.engines.jax import processes, sharding
 
-    first = sharding.start_processes()
+    first = processes.start_processes()
     import jax
 
     mesh = sharding.make_mesh(4)

@@ -53,7 +53,7 @@ def choose_engine(engine: str) -> str:
     if engine == "numpy":
         return engine
     try:
-        from speculative.engines.jax.sharding import start_processes
+        from speculative.engines.jax.processes import start_processes
 
         if not start_processes():
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115

@@ -18,9 +18,7 @@ which is small, every device computes for itself; so does it sample, with the sa
 Here the compiler (GSPMD) places the operations and the all-reduces, given where the weights lie.
 """
 
-import os
 import re
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -31,9 +29,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from plumbing.errors import UserError, first_line
-from plumbing.patience import after
-from plumbing.terminal import Shown
+from plumbing.errors import UserError
 from speculative.engines import formats
 from speculative.engines.jax.model import (
     JaxModel,
@@ -69,60 +65,6 @@ def make_mesh(n_model: int, n_data: int = 1) -> Mesh:
         everything = jax.device_count()
         raise UserError(f"{flags} leaves some processes without a device: --mesh {everything} takes all there are")
     return mesh
-
-
-def start_processes() -> bool:
-    """Joins the other processes, if the environment says that there are any; before anything else is done with JAX.
-
-    -> whether this process is the first, the one that prints.
-
-    JAX_COORDINATOR_ADDRESS is host:port of the first process. JAX_NUM_PROCESSES and JAX_PROCESS_ID, or what Slurm, Open
-    MPI or Kubernetes set, say how many there are and which this one is. All have to run the same command.
-    Where they have not met after JOIN_SECONDS (300), this process ends with a line and status 2. Raises UserError where
-    the environment says what cannot be.
-    """
-    if not os.environ.get("JAX_COORDINATOR_ADDRESS"):
-        return True
-    host, _, port = os.environ["JAX_COORDINATOR_ADDRESS"].rpartition(":")
-    if not host or not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 2**16:  # jaxlib crashes over some
-        raise UserError("JAX_COORDINATOR_ADDRESS must be host:port of the first process, as in 10.0.0.1:1234")
-    counts = {name: os.environ.get(name) for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JOIN_SECONDS")}
-    for name, value in counts.items():
-        if not re.fullmatch(r"[0-9]{1,6}", value or "0"):
-            raise UserError(f"{name} must be a whole number below a million, not {value!r:.80}")
-    n_processes, process_id, seconds = (None if value is None else int(value) for value in counts.values())
-    seconds = 300 if seconds is None else seconds
-    check = "check JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID"
-    late = f"error: the other processes have not joined within JOIN_SECONDS={seconds}: {check}\n"
-    try:
-        with after(seconds, partial(end, late)):
-            # JAX's own limit ends the process with a C++ stack trace, so it is set to come later.
-            jax.distributed.initialize(
-                num_processes=n_processes, process_id=process_id, initialization_timeout=seconds + 60
-            )
-            keep_stdout()
-            return jax.process_index() == 0
-    except (RuntimeError, ValueError) as error:
-        raise UserError(f"cannot join the other processes ({first_line(error)}): {check}") from error
-
-
-def end(line: str) -> None:
-    """Ends the process with the line and status 2, also while the main thread is in C++, where no exception reaches."""
-    os.write(2, line.encode())
-    os._exit(2)
-
-
-def keep_stdout() -> None:
-    """From now on only Python writes to standard output. Gloo, which links the processes on CPUs, prints there, from
-    C++: that goes to standard error."""
-    stdout = getattr(sys.stdout, "stream", sys.stdout)
-    if stdout is not sys.__stdout__ or stdout.fileno() != 1:
-        return
-    sys.stdout.flush()
-    ours = os.dup(1)
-    os.dup2(2, 1)
-    kept = {"encoding": stdout.encoding, "errors": stdout.errors}
-    sys.stdout = Shown(open(ours, "w", buffering=1 if stdout.line_buffering else -1, **kept))  # noqa: SIM115
 
 
 def place(
