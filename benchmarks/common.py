@@ -53,7 +53,14 @@ class Parser(values.Parser):
         self.add_argument("--draft_dtype", default=draft_dtype, choices=dtypes, help="weight format of the draft model")
 
     def add_json(self):
-        self.add_argument("--json", type=lambda path: files.check_writable(path) or path, help="a file for the results")
+        self.add_argument("--json", type=output, help="a file for the results")
+
+
+def output(text):
+    """The path of a file that can be written. Raises UserError, argparse.ArgumentTypeError."""
+    path = values.argument(values.path)(text)
+    files.check_writable(path)
+    return path
 
 
 def setting(text):

@@ -224,3 +224,9 @@ def plot_router(rows, o, axes):
             panel.plot([row["rows"] for row in of], [row[name] for row in of], label=label)
         panel.set(xlabel="rows of a window", ylabel="distinct experts", title=f"{E} experts", ylim=(0, None))
         panel.legend(fontsize=8)
+
+
+if __name__ == "__main__":
+    from plumbing import exits
+
+    exits.fail("error: this is measured by python -m benchmarks.assumption experts", 2)

@@ -110,3 +110,9 @@ def plot_parts(rows, o, axes):
         panel.invert_yaxis()
         panel.set(xlabel="ms", xlim=(0, 1.05 * longest), title=f"gpt2.py with {WEIGHTS[weights]}")
     axes[1].legend(fontsize=9)
+
+
+if __name__ == "__main__":
+    from plumbing import exits
+
+    exits.fail("error: this is measured by python -m benchmarks.assumption parts", 2)

@@ -139,3 +139,9 @@ def measure(peer, folder, threads, rounds):
     time, dtype, _ = PEERS[peer]
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(time, (folder, dtype, threads, rounds))
+
+
+if __name__ == "__main__":
+    from plumbing import exits
+
+    exits.fail("error: this is measured by python -m benchmarks.kernels --peers", 2)

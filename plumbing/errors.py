@@ -8,3 +8,9 @@ class UserError(Exception):
 def first_line(error: BaseException) -> str:
     """The first line of what a library says, at a length that can be read."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:150]
+
+
+def shortened(message: str, most: int = 800) -> str:
+    """A message without its middle, where a path of thousands of characters stands in it."""
+    half = most // 2
+    return message if len(message) <= most else f"{message[:half]} ... {message[-half:]}"

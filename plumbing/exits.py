@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Callable
 
-from plumbing.errors import UserError, first_line
+from plumbing.errors import UserError, first_line, shortened
 from plumbing.limits import too_low
 from plumbing.signals import ENDINGS, end, ignore_signals, interruption, leave, listen, number_heard, unraisable
 from plumbing.terminal import Shown, one_line
@@ -130,7 +130,7 @@ def fail(message: str, status: int) -> None:
     ignore_signals()
     try:
         if sys.stderr:  # else it is closed
-            print(one_line(message), end="\n" if message else "", file=sys.stderr)
+            print(shortened(one_line(message)), end="\n" if message else "", file=sys.stderr)
     except OSError:  # standard error cannot be written to: its disk is full, say
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     sys.exit(status)

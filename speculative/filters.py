@@ -85,10 +85,4 @@ FLAGS = (
     Flag(
         "top_p", arguments.share, "nucleus: keep the fewest tokens whose probabilities sum to at least this", live=True
     ),
-    Flag(
-        "draft_temperature",
-        arguments.temperature,
-        "temperature of the draft model alone; the output stays lossless",
-        live=True,
-    ),
 )

@@ -1,11 +1,19 @@
 """What a run says of itself: no advice that the run contradicts, no word where nothing can be told."""
 
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from plumbing import patience
+import main
+from benchmarks import common
+from plumbing import exits, patience
+from plumbing.errors import UserError
+from speculative.cli.flags import parse_options, with_values
+from speculative.cli.load import load_pair
 from speculative.costs import best_k
 from speculative.drafters.base import Proposal
 from speculative.drafters.model import model_drafter, model_tree
@@ -15,6 +23,8 @@ from speculative.measure.recorder import Iteration, Recorder
 from speculative.measure.uniform import BINS, LEVEL, detectable, flat
 from speculative.sampling import Step
 from speculative.trees import regular
+
+ROOT = Path(main.__file__).parent
 
 # Advice
 
@@ -224,3 +234,62 @@ def test_what_is_done_at_once_needs_no_line(capsys):
     with patience.working("reading", 10, "row"):
         pass
     assert capsys.readouterr().err == ""
+
+
+# What is ignored in silence, or quoted whole
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"drafter": "prompt_lookup", "draft_dtype": "int8"},
+        {"drafter": "prompt_lookup", "draft_temperature": "0.5"},
+        {"ngram_text": "README.md"},
+    ],
+)
+def test_what_would_be_ignored_is_refused(flags):
+    with pytest.raises(UserError, match=f"--{[*flags][-1]} is of no use here"):
+        parse_options(main.main, **flags)
+    assert parse_options(main.main, drafter="ngram", draft_temperature="0.5", ngram_text="README.md")
+    assert parse_options(main.main, drafter="prompt_lookup+model", draft_temperature="0.5", draft_dtype="int8")
+
+
+def test_the_name_of_a_draft_model_is_refused_where_it_is_typed_in_vain():
+    with pytest.raises(UserError, match="--draft_model_size is of no use here: --drafter ngram needs no draft model"):
+        with_values(["--draft_model_size", "124M", "--drafter", "ngram"])
+    assert len(with_values(["--draft_model_size", "124M", "--drafter", "ngram+model"])) == 2
+    assert with_values(["--draft_model_size=355M"]) == ["--draft_model_size=355M"]
+
+
+def command(*words):
+    done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, encoding="utf-8", check=False)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["peers", "experts", "parts"])
+def test_what_is_no_command_of_its_own_says_which_is(name):
+    status, said = command("-m", f"benchmarks.{name}", "--K", "4")
+    assert status == 2 and re.fullmatch(r"error: this is measured by python -m benchmarks\.\w+ -*\w+\n", said)
+
+
+def test_a_file_without_a_name_is_refused():
+    parser = common.Parser("")
+    parser.add_json()
+    with pytest.raises(UserError, match="argument --json: must be the name of a file or folder, not ''"):
+        parser.parse_args(["--json", ""])
+
+
+@pytest.mark.parametrize("path", ["a" * 5000, "a b/" * 1250])
+def test_no_path_of_thousands_of_characters_is_quoted_whole(path, capsys):
+    with pytest.raises(SystemExit):
+        exits.fail(f"error: cannot write to {path}: it is full", 2)
+    said = capsys.readouterr().err
+    assert len(said) < 900 and said.startswith("error: cannot write to a") and said.endswith("it is full\n")
+
+
+def test_an_empty_text_from_python_is_told_how_to_begin():
+    pair = load_pair("tiny-draft", "tiny-target", K=4, temperature=0)
+    for decode in (pair.autoregressive, pair.speculative):
+        with pytest.raises(ValueError, match=r"an empty text begins with <.endoftext.>"):
+            list(decode(pair.encoder.encode(""), 5, np.random.default_rng(0)))

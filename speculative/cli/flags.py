@@ -55,7 +55,7 @@ def rooms() -> list[tuple[str, tuple[Flag, ...]]]:
         ("The blog's run, which is the default", BLOG),
         ("The text", prompts.FLAGS),
         ("The distribution", (*filters.FLAGS, *decoding.FLAGS)),
-        ("The drafter", (drafters.FLAG, *trees.FLAGS, *drafters.flags_of_kinds())),
+        ("The drafter", (drafters.FLAG, drafters.TEMPERATURE, *trees.FLAGS, *drafters.flags_of_kinds())),
         ("The engine", (*load.FLAGS, *devices.FLAGS)),
         ("What is shown", display.FLAGS),
         ("Many texts, one loading", interactive.FLAGS),
@@ -185,7 +185,16 @@ def with_values(words: list[str]) -> list[str]:
         if value is None and name in flags and flags[name].parse is not arguments.switch:
             raise UserError(f"--{name} needs a value; one that begins with -- is written --{name}=VALUE")
         given[name] = "True" if value is None else value
+    check_typed(given)
     return [f"--{name}={value}" for name, value in given.items()]
+
+
+def check_typed(given: dict[str, str]) -> None:
+    """Raises UserError where a draft model is named that nobody needs. (Elsewhere, as from Python, the name of a pair's
+    draft model may stay while the drafter changes.)"""
+    drafter = given.get("drafter", drafters.FLAG.default)
+    if "draft_model_size" in given and not drafters.needs(drafter, "draft"):
+        raise UserError(f"--draft_model_size is of no use here: --drafter {drafter} needs no draft model")
 
 
 def usage(main: Callable) -> str:

@@ -9,7 +9,7 @@ A drafter that is added is a file with a KIND in it, and a line in KINDS.
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from plumbing.arguments import Flag, nearest
+from plumbing.arguments import Flag, nearest, temperature
 from plumbing.errors import UserError
 from speculative.drafters import heads, lookup, model, ngram, self
 from speculative.drafters.base import NOTHING, Drafter, Kind, Parts
@@ -107,6 +107,20 @@ FLAG = Flag(
     drafter,
     "who drafts; a+b: b where a has nothing to propose; a/b: a, for which b drafts",
     "model",
+    live=True,
+)
+
+
+def draws_nothing(o) -> str:
+    """Why a temperature of the drafter's own is of no use with these options, "" where it is."""
+    return "" if any(kind.draws for kind in kinds_of(o.drafter)) else f"--drafter {o.drafter} draws nothing at random"
+
+
+TEMPERATURE = Flag(
+    "draft_temperature",
+    temperature,
+    "temperature of the drafter alone; the output stays lossless",
+    in_vain=draws_nothing,
     live=True,
 )
 

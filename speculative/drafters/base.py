@@ -68,6 +68,7 @@ class Kind(NamedTuple):
     tree: Callable[[Parts], Callable] | None = None  # -> draft(x, shape) -> Tree
     model: Callable[[Parts], Callable] | None = None  # -> model(x, n_last), for which another drafter may draft
     needs: tuple[str, ...] = ()  # "draft", a model of its own; "copy", the target rounded
+    draws: bool = True  # from a p that a temperature changes
     prepare: Callable[[Setting], Any] | None = None  # raises UserError; what it gives is Parts.prepared[name]
     flags: tuple[Flag, ...] = ()  # its own
     words: str = ""  # its name in a sentence; "" is the name itself

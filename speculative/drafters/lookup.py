@@ -93,5 +93,6 @@ KIND = Kind(
     words="prompt lookup",
     chain=chain,
     tree=tree,
+    draws=False,
     color="blue italic",
 )

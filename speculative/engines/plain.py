@@ -128,8 +128,7 @@ class CachedModel:
 
     def logits(self, tokens, parents, n_last):  # [n], [n] -> [n_last, n_vocab]
         """Of the last n_last tokens. Each token follows its parent, which stands before it."""
-        if not n_last <= len(tokens) <= self.n_ctx:
-            raise ValueError(f"{len(tokens)} tokens: the context holds {self.n_ctx}, and {n_last} rows were asked for")
+        check_length(len(tokens), n_last, self.n_ctx)
         held = self.tokens, self.parents
         self.forget()  # so that an interrupted pass leaves an empty cache behind and not a wrong one
         n = self.forward.length = min(self.reuse(*held, tokens, parents), len(tokens) - n_last)
@@ -187,9 +186,16 @@ def n_reusable(tokens: np.ndarray, x: np.ndarray, n_last: int, n_ctx: int) -> in
 
     The last n_last always are: a cache holds keys and values, no logits. Raises ValueError where x does not fit.
     """
-    if not n_last <= len(x) <= n_ctx:
-        raise ValueError(f"{len(x)} tokens: the context holds {n_ctx}, and {n_last} rows were asked for")
+    check_length(len(x), n_last, n_ctx)
     return min(common_prefix(tokens, x), len(x) - n_last)
+
+
+def check_length(n: int, n_last: int, n_ctx: int) -> None:
+    """Raises ValueError where a text of n tokens does not fit, or has fewer than are asked for."""
+    if n == 0:
+        raise ValueError("there is no token to go on from: an empty text begins with <|endoftext|>, the encoder's eot")
+    if not n_last <= n <= n_ctx:
+        raise ValueError(f"{n} tokens: the context holds {n_ctx}, and {n_last} rows were asked for")
 
 
 def common_prefix(a: np.ndarray, b: np.ndarray) -> int:  # [n_a], [n_b] -> how many leading tokens are the same
