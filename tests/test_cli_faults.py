@@ -79,7 +79,7 @@ def as_before():
     sys.unraisablehook = hook
 
 
-NOTICES = ("compiling the forward pass", "numba is not installed")
+NOTICES = ("compiling the forward pass", "numba is not installed", "loading ")
 
 
 def is_one_line(line):

@@ -111,7 +111,7 @@ def fault(phase, status, took, folder, texts):
     out, err = ((folder / name).read_text(encoding="utf-8") for name in ("out", "err"))
     # "token/s" and "/200", 2 samples of 100 tokens, are of progress bars
     lines = [line for line in re.split("[\r\n]", err) if line.strip() and "token/s" not in line and "/200" not in line]
-    lines = [line for line in lines if not line.startswith("compiling the forward pass")]
+    lines = [line for line in lines if not line.startswith(("compiling the forward pass", "loading "))]
     left = {path.name for path in folder.glob("run.*")} - {"run.json", "run.html"}
     if (status, lines) not in ((0, []), (130, ["interrupted"])):
         return f"status {status}, {lines}"
