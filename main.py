@@ -16,6 +16,7 @@ from speculative.cli.flags import choose_options, live_flags, run
 from speculative.cli.interactive import interact
 from speculative.cli.load import encode, load
 from speculative.cli.prompts import choose_prompts
+from speculative.cli.serve import serve
 from speculative.cli.verifying import verify_pair
 from speculative.measure.recorder import Recorder
 from speculative.pair import TextPair
@@ -48,6 +49,8 @@ def main(
         return verify_pair(o, pair.loaded, *prompts)
     if o.interactive:
         return interact(pair, decode, live_flags())
+    if o.serve is not None:
+        return serve(pair, live_flags(), o.serve)
     decode(pair, prompts)
 
 

@@ -10,7 +10,7 @@ from tqdm.auto import tqdm
 
 from encoder import StreamDecoder
 from plumbing.errors import UserError
-from speculative.cli import display, interactive, prompts
+from speculative.cli import display, interactive, prompts, serve
 from speculative.cli.flags import all_flags, choose_options, parse_one
 from speculative.cli.load import check_fits, encode, load
 from speculative.decoding import Pair
@@ -20,7 +20,7 @@ from speculative.measure.run import Run
 from speculative.stop import until_stop
 
 # What the command line reads and shows; load_pair takes every other flag.
-OF_MAIN = {flag.name for flag in (*prompts.FLAGS, *display.FLAGS, *interactive.FLAGS)} - {"demo", "stop"}
+OF_MAIN = {flag.name for flag in (*prompts.FLAGS, *display.FLAGS, *interactive.FLAGS, *serve.FLAGS)} - {"demo", "stop"}
 OF_MAIN |= {"prompt", "n_tokens_to_generate", "batch"}
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -152,3 +153,29 @@ def hugging_face_name(name):
         return f"{last}.weight"
     path = [*("h", path[0][1:]), *path[1:]] if path[0] != "ln_f" else path
     return ".".join([*path, "bias" if last == "b" else "weight"])
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Chromium with its chromedriver, as Debian packages them (apt-get install chromium chromium-driver)."""
+    webdriver = pytest.importorskip("selenium.webdriver")
+    chromium, driver = shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver")
+    if not chromium or not driver:
+        pytest.skip("no Chromium with chromedriver is installed")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    quiet = ("no-first-run", "disable-background-networking", "disable-component-update", "disable-sync")
+    for flag in ("headless=new", "no-sandbox", "disable-gpu", "disable-quic", "window-size=1280,900", *quiet):
+        options.add_argument(f"--{flag}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    with webdriver.Chrome(options, webdriver.ChromeService(driver)) as driver:
+        yield driver
+
+
+@pytest.fixture(scope="session")
+def axe():
+    """axe-core, as JavaScript: npm pack axe-core, and AXE_CORE names the axe.min.js that is in it."""
+    path = os.environ.get("AXE_CORE")
+    if not path:
+        pytest.skip("AXE_CORE names no axe.min.js")
+    return Path(path).read_text(encoding="utf-8")

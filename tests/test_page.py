@@ -8,10 +8,8 @@ import itertools
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -412,22 +410,6 @@ def test_details_for_json_alone(tiny_pair, tmp_path, capsys):
 # ---- In a browser ----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="session")
-def browser():
-    webdriver = pytest.importorskip("selenium.webdriver")
-    chromium, driver = shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver")
-    if not chromium or not driver:
-        pytest.skip("no Chromium with chromedriver is installed")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    quiet = ("no-first-run", "disable-background-networking", "disable-component-update", "disable-sync")
-    for flag in ("headless=new", "no-sandbox", "disable-gpu", "disable-quic", "window-size=1280,900", *quiet):
-        options.add_argument(f"--{flag}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    with webdriver.Chrome(options, webdriver.ChromeService(driver)) as driver:
-        yield driver
-
-
 @pytest.fixture
 def show(browser, tmp_path):
     """HTML or a path -> the browser with that page. In the end it has complained of nothing and asked for nothing."""
@@ -718,19 +700,6 @@ def test_the_policy_stops_what_is_not_the_pages(browser, tmp_path):
     assert browser.execute_script("return typeof stolen") == "undefined"
     blocked = [entry["message"] for entry in browser.get_log("browser")]
     assert len(blocked) == 2 and all("Content Security Policy" in line for line in blocked)
-
-
-@pytest.fixture(scope="session")
-def axe(tmp_path_factory):
-    """axe-core, from npm, as JavaScript."""
-    folder = tmp_path_factory.mktemp("axe")
-    if not shutil.which("npm"):
-        pytest.skip("no npm to get axe-core with")
-    got = subprocess.run(["npm", "pack", "--silent", "axe-core@4.14.1"], cwd=folder, capture_output=True, text=True)
-    if got.returncode:
-        pytest.skip(f"npm could not get axe-core: {got.stderr.strip().splitlines()[-1:]}")
-    with tarfile.open(folder / got.stdout.strip()) as archive:
-        return archive.extractfile("package/axe.min.js").read().decode()
 
 
 @pytest.mark.slow

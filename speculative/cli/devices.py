@@ -133,8 +133,8 @@ def check(o: Any) -> None:
     """Raises UserError where options do not go with the engine that was chosen."""
     if o.engine == "jax" and o.K == "auto" and os.environ.get("JAX_COORDINATOR_ADDRESS"):
         raise UserError("--K auto goes by measured times, on which several processes would not agree: give a number")
-    if o.interactive and os.environ.get("JAX_COORDINATOR_ADDRESS"):
-        raise UserError("--interactive is for one process: here several compute the same, and one alone is typed to")
+    if (o.interactive or o.serve is not None) and os.environ.get("JAX_COORDINATOR_ADDRESS"):
+        raise UserError("here several processes compute the same: --interactive and --serve are for one that is asked")
     if o.batch > 1 and not one_loop(o.engine, o.drafter, o.K):
         raise UserError(
             "--batch needs the loop on the device, which is compiled for one draft model and one K: --engine jax, "

@@ -16,7 +16,7 @@ from plumbing import arguments, exits
 from plumbing.arguments import Flag, nearest
 from plumbing.errors import UserError
 from speculative import decoding, drafters, filters, trees
-from speculative.cli import devices, display, interactive, load, prompts
+from speculative.cli import devices, display, interactive, load, prompts, serve
 
 # The blog's, whose defaults stand in main's signature.
 BLOG = (
@@ -58,7 +58,7 @@ def rooms() -> list[tuple[str, tuple[Flag, ...]]]:
         ("The drafter", (drafters.FLAG, drafters.TEMPERATURE, *trees.FLAGS, *drafters.flags_of_kinds())),
         ("The engine", (*load.FLAGS, *devices.FLAGS)),
         ("What is shown", display.FLAGS),
-        ("Many texts, one loading", interactive.FLAGS),
+        ("Many texts, one loading", (*interactive.FLAGS, *serve.FLAGS)),
     ]
 
 
@@ -182,7 +182,9 @@ def with_values(words: list[str]) -> list[str]:
             raise UserError(f"--{name:.80} is given twice")
         if value is None and words and not words[0].startswith("--"):
             value = words.pop(0)
-        if value is None and name in flags and flags[name].parse is not arguments.switch:
+        if value is None and name in flags:
+            value = flags[name].bare or ("True" if flags[name].parse is arguments.switch else None)
+        if value is None and name in flags:
             raise UserError(f"--{name} needs a value; one that begins with -- is written --{name}=VALUE")
         given[name] = "True" if value is None else value
     check_typed(given)

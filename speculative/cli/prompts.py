@@ -24,7 +24,7 @@ FLAGS = (
 def choose_prompts(o: Any) -> list[str]:
     """The prompts of the options: one; with --batch, that one so many times, or all of a file, which has that many.
     None where they come later."""
-    if o.interactive:
+    if o.interactive or o.serve is not None:
         return []
     if o.prompt_file and (o.batch > 1 or is_jsonl(o.prompt_file)):
         prompts = read_prompts(o.prompt_file, None if o.batch > 1 else 1)

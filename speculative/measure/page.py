@@ -13,7 +13,9 @@ import base64
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from plumbing.errors import UserError
 from plumbing.files import check_outputs, open_to_read, write_text
@@ -22,7 +24,8 @@ from speculative.measure import report
 from speculative.measure.document import SCHEMA
 from speculative.measure.shape import is_run
 
-SCRIPTS = ("run.js", "text.js", "race.js", "glass.js", "why.js", "whatif.js")  # in web/; run.js is for all
+SCRIPTS = ("elements.js", "run.js", "text.js", "race.js", "glass.js", "why.js", "whatif.js")  # in web/
+WEB = Path(__file__).parent / "web"
 
 
 def page(run: dict) -> str:
@@ -39,15 +42,22 @@ def page(run: dict) -> str:
         "drafters": {name: report.words(name) for name in drafters.KINDS},
         "has_draft": drafters.needs(run["options"]["drafter"], "draft"),
     }
-    data = json.dumps(run | {"report": words}, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    template, style, script = read("page.html"), read("page.css"), "\n".join(map(read, SCRIPTS))
+    return fill("page.html", ("page.css",), SCRIPTS, run | {"report": words})
+
+
+def fill(template: str, styles: Sequence[str], scripts: Sequence[str], data: Any, folder: Path = WEB) -> str:
+    """A page of these files, with its policy, and with data for its scripts. What is not in folder is in web/."""
+
+    def read(name):
+        path = folder / name
+        return (path if path.exists() else WEB / name).read_text("utf-8")
+
+    style = "\n".join(map(read, styles))
+    script = "\n".join(map(read, scripts))
     parts = {"style": style, "script": script, "style hash": sha256(style), "script hash": sha256(script)}
-    parts["data"] = data.replace("<", r"\u003c")  # so that no text can end the element that it stands in
-    return re.sub(r"\{\{([a-z ]+)\}\}", lambda match: parts[match[1]], template)
-
-
-def read(name: str) -> str:
-    return Path(__file__).parent.joinpath("web", name).read_text("utf-8")
+    written = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    parts["data"] = written.replace("<", r"\u003c")  # so that no text can end the element that it stands in
+    return re.sub(r"\{\{([a-z ]+)\}\}", lambda match: parts[match[1]], read(template))
 
 
 def with_numbers(by_rows: dict) -> dict[int, float]:

@@ -1,0 +1,63 @@
+"""--serve: the workbench, for the browser of this machine. What it answers is in workbench.py."""
+
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from plumbing import arguments
+from plumbing.arguments import Flag
+from plumbing.errors import UserError
+from plumbing.signals import ENDINGS, end
+
+
+def port(value: str) -> int:
+    """The value of --serve."""
+    if value != "0" and arguments.integer(0, 65535)(value) < 1024:
+        raise ValueError("a port from 1024 to 65535, or 0 for one that is free")
+    return int(value)
+
+
+FLAGS = (
+    Flag(
+        "serve",
+        port,
+        "the workbench: a page for the browser of this machine, at this port, or 8000",
+        excludes=("prompt", "prompt_file", "unconditional", "batch", "json", "html", "verify", "interactive"),
+        bare="8000",
+    ),
+)
+
+
+def serve(pair: Any, flags: Mapping[str, Flag], port: int) -> None:
+    """Answers until Ctrl-C or SIGTERM, which end the process at once: nothing is to be saved. pair: a pair.TextPair;
+    flags: those that can change. Raises UserError."""
+    import uvicorn
+
+    from speculative.cli.workbench import Workbench, application
+
+    class Server(uvicorn.Server):
+        def capture_signals(self):  # uvicorn would wait for the answers that are under way
+            return contextlib.nullcontext()
+
+    with socket.socket() as listening:
+        if os.name == "posix":  # where the port of a server that has just ended is kept for a while
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind(("127.0.0.1", port))
+            listening.listen()  # so that who reads the address can ask at once
+        except OSError as error:
+            raise UserError(
+                f"cannot serve at port {port}: {error.strerror}; --serve 0 takes one that is free"
+            ) from None
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        quiet = {"log_config": None, "log_level": "critical", "access_log": False, "server_header": False}
+        limits = {"limit_concurrency": 32, "h11_max_incomplete_event_size": 2**14}
+        app = application(Workbench(pair, flags), address)
+        config = uvicorn.Config(app, http="h11", ws="none", lifespan="off", proxy_headers=False, **quiet, **limits)
+        for number in ENDINGS:
+            signal.signal(number, lambda number, _: end(number))
+        print(f"http://{address}/", flush=True)
+        Server(config).run(sockets=[listening])

@@ -1,0 +1,169 @@
+"""What --serve answers: a page, decodes as they happen, and runs that are over.
+
+Starlette, for what is needed is three routes, a stream and a policy. A decode runs in a thread of its own, one at a
+time. Its steps go to the page as server-sent events, in the answer to the request that asked for it: so whoever closes
+the page or presses Stop ends the request, and with it the decode.
+"""
+
+import asyncio
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from plumbing import arguments
+from plumbing.arguments import Flag
+from plumbing.errors import UserError
+from speculative import drafters
+from speculative.cli.guard import Guard
+from speculative.measure.page import fill
+
+FIELDS = ("n_tokens_to_generate", "K", "temperature", "top_k", "top_p", "drafter", "seed")  # that a request may set
+MOST_BYTES = 2**16  # of a request
+MOST_DECODES = 8  # one that runs, and those that wait
+MOST_RUNS = 20  # that are kept: a run may have half a megabyte
+SLOW = 10  # seconds that a request may take to arrive
+PAUSE = 0.05  # seconds between two looks at a decode, which should have the interpreter to itself
+
+
+class Stopped(Exception):
+    """Nobody waits for this decode any more."""
+
+
+class Workbench:
+    """The models, the decodes that were asked for, and the runs that are over."""
+
+    def __init__(self, pair: Any, flags: Mapping[str, Flag]):
+        self.pair = pair
+        self.flags = flags
+        self.decodes = []  # a thread for each; the first of them runs, the others have not begun
+        self.runs = {}  # {number: Run}
+        self.numbers = map(str, range(1, 10**9))
+
+    def page(self) -> str:
+        o = self.pair.o
+        fields = [{"name": name, "value": getattr(o, name), "help": self.flags[name].help} for name in FIELDS]
+        if o.tree:
+            fields[1]["value"] = None  # K, in place of which it stands
+        draft = o.draft_model_size if "draft" in self.pair.loaded.models else None
+        data = {"fields": fields, "prompt": o.prompt or "", "target": o.target_model_size, "draft": draft}
+        data["drafters"] = [*drafters.KINDS]
+        data["runs"] = [summary(number, run) for number, run in self.runs.items()]
+        styles, scripts = ("page.css", "workbench.css"), ("elements.js", "workbench.js")
+        return fill("workbench.html", styles, scripts, data, Path(__file__).parent / "web")
+
+    async def events(self, prompt: str, flags: dict[str, str | None]) -> AsyncIterator[str]:
+        """Decodes when its turn comes -> server-sent events: waiting, step, done, error."""
+        told = deque()
+        stopped = threading.Event()
+        thread = threading.Thread(target=self.decode, args=(prompt, flags, told, stopped), daemon=True)
+        self.decodes.append(thread)
+        spoke = 0.0
+        try:
+            while thread.ident is None or thread.is_alive() or told:
+                ahead = self.decodes.index(thread) if thread.ident is None else 0
+                if thread.ident is None and not ahead:
+                    thread.start()
+                lines = [event(*told.popleft()) for _ in range(len(told))]
+                if lines or time.monotonic() > spoke + 1:
+                    spoke = time.monotonic()
+                    yield "".join(lines) or event("waiting", ahead)
+                await asyncio.sleep(PAUSE)
+        finally:
+            stopped.set()
+            if thread.ident is None:
+                self.decodes.remove(thread)
+
+    def decode(self, prompt: str, flags: dict[str, str | None], told: deque, stopped: threading.Event) -> None:
+        """In a thread."""
+
+        def watch(name, step, recorder):
+            if stopped.is_set():
+                raise Stopped
+            now = recorder.now
+            tokens = [*zip(step.pieces, step.origins, strict=True)] or [(step.text, "")]
+            times = {"drafting": now.drafting, "scoring": now.scoring, "end": recorder.seconds}
+            told.append(("step", {"decoder": name, "tokens": tokens} | times))
+
+        try:
+            pair = self.pair.changed(**flags)
+            run = pair.compare(prompt, pair.o.n_tokens_to_generate, watch)
+            number = next(self.numbers)
+            self.runs = {name: self.runs[name] for name in [*self.runs][1 - MOST_RUNS :]} | {number: run}
+            told.append(("done", summary(number, run)))
+        except Stopped:
+            pass
+        except Exception as error:
+            kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+            told.append(("error", kind + str(error).strip()))
+        finally:
+            self.decodes.remove(threading.current_thread())
+
+
+def event(kind: str, value: Any) -> str:
+    return f"event: {kind}\ndata: {json.dumps(value)}\n\n"
+
+
+def summary(number: str, run: Any) -> dict:
+    """A run's line in the list of runs."""
+    options = run.document["options"]
+    return {"number": number, "speedup": run.speedup, "r": run.r} | {n: options[n] for n in (*FIELDS, "tree", "prompt")}
+
+
+async def asked(request: Request, slow: float = SLOW) -> tuple[str, dict[str, str | None]]:
+    """A request's prompt and flags, as typed; None is the default. Raises HTTPException."""
+    body = bytearray()
+
+    async def read():
+        async for part in request.stream():
+            body.extend(part)
+            if len(body) > MOST_BYTES:
+                raise HTTPException(413, f"a request may have {MOST_BYTES:,} bytes")
+
+    if request.headers.get("content-type") != "application/json":  # a form of another site's could not say so
+        raise HTTPException(415, "a request is JSON")
+    try:
+        await asyncio.wait_for(read(), slow)
+        content = json.loads(body)
+        prompt = content["prompt"]
+        flags = content["flags"]
+        if {*flags} - {*FIELDS} or not all(isinstance(value, str) for value in (prompt, *flags.values())):
+            raise ValueError
+        return prompt and arguments.text(prompt), {name: value or None for name, value in flags.items()}
+    except asyncio.TimeoutError:
+        raise HTTPException(408, "the request took too long") from None
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        raise HTTPException(400, 'a request is {"prompt": text, "flags": {flag: text}}') from None
+
+
+def application(workbench: Workbench, address: str) -> Starlette:
+    """address: the host and port at which this is served."""
+
+    async def home(request: Request) -> Response:
+        return HTMLResponse(workbench.page())
+
+    async def decode(request: Request) -> Response:
+        prompt_and_flags = await asked(request)
+        if len(workbench.decodes) >= MOST_DECODES:
+            raise HTTPException(503, f"{MOST_DECODES} are at it already: try again later")
+        return StreamingResponse(workbench.events(*prompt_and_flags), media_type="text/event-stream")
+
+    async def run(request: Request) -> Response:
+        number, dot, kind = request.path_params["name"].partition(".")
+        if number not in workbench.runs or dot + kind not in ("", ".json"):
+            raise HTTPException(404, f"no such run: the last {MOST_RUNS} are kept")
+        run = workbench.runs[number]
+        return JSONResponse(run.document) if kind else HTMLResponse(run.html().encode(errors="backslashreplace"))
+
+    routes = [Route("/", home), Route("/decode", decode, methods=["POST"]), Route("/runs/{name}", run)]
+    return Starlette(routes=routes, middleware=[Middleware(Guard, address=address)])
