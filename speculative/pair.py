@@ -1,7 +1,7 @@
 """Two models, loaded once and asked often: the way in from Python, and what main.py runs on."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -44,11 +44,8 @@ def load_pair(
     seed: int = 123,
     **more_flags,
 ) -> "TextPair":
-    """Loads two models, or one where the drafter needs no other; official ones that are missing are downloaded.
-
-    The arguments are main.py's flags about models and decoding, with its defaults and its checks: `python main.py
-    --help`. Raises UserError, whose message is one line.
-    """
+    """Loads what the drafter needs; official models that are missing are downloaded. The arguments are main.py's flags
+    about models and decoding, its defaults and its checks. Raises UserError, whose message is one line."""
     given = {name: value for name, value in locals().items() if name != "more_flags"} | more_flags
     for name in OF_MAIN.intersection(given):
         raise UserError(f"--{name} is for the command line: here it is the pair that is asked for texts")
@@ -64,6 +61,7 @@ class TextPair:
     o: Any  # the options
     loaded: Pair
     parse: Callable  # flags, in place of those that were given or beside them -> options; raises UserError
+    kept: dict = field(default_factory=dict)  # what any of its changes has loaded, by need
 
     def changed(self, /, **flags) -> "TextPair":
         """The same models, decoding with these flags; None stands for the default. Raises UserError."""
@@ -72,7 +70,9 @@ class TextPair:
                 raise UserError(f"--{name} cannot change while models are loaded: start again with it")
         parse = partial(self.parse, **flags)
         o = parse()
-        return TextPair(o, load(o, (), self.loaded.models), parse)
+        loaded = load(o, (), self.loaded.models | self.kept)
+        self.kept.update(self.loaded.models | loaded.models)
+        return TextPair(o, loaded, parse, self.kept)
 
     def autoregressive(self, prompt: str, n_tokens_to_generate: int = 40, **how) -> Iterator[TextStep]:
         """A token for each call of the target. sample=1, 2, …: other random numbers. Raises UserError."""

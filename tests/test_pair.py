@@ -154,6 +154,8 @@ def test_a_drafter_that_needs_a_model_more_loads_it(load):
     other = pair.changed(drafter="model")
     assert other.loaded.target.params is pair.loaded.target.params
     assert list(other.speculative(PROMPT, 20)) == list(load().speculative(PROMPT, 20))
+    again = pair.changed(drafter="ngram").changed(drafter="model")  # and it stays
+    assert again.loaded.models["draft"].params is other.loaded.models["draft"].params
 
 
 # ---- A run -----------------------------------------------------------------------------------------------------------
