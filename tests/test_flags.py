@@ -18,7 +18,7 @@ BLOGS.pop("more_flags")
 FLAGS = all_flags()
 
 # Something that may be typed behind each flag that excludes others, or that is not for every run.
-SOME = dict.fromkeys(("typical", "lenience"), "0.5") | {"tree": "2,1", "draft_dtype": "int8"}
+SOME = dict.fromkeys(("typical", "lenience"), "0.5") | {"tree": "2,1", "draft_dtype": "int8", "serve": "8000"}
 SOME |= {name: "True" for name, flag in FLAGS.items() if flag.default is False}
 
 
