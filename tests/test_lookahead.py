@@ -67,7 +67,7 @@ def best_fixed(N, **world):
     return min(World(**world).fixed(N, K) for K in range(11))
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     st.lists(st.booleans(), min_size=1, max_size=40),
     st.floats(0, 1),
@@ -231,8 +231,8 @@ def test_a_clock_that_does_not_move():
 # The output distribution, computed and not sampled
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_the_output_is_the_targets_exactly(seed):
+@pytest.mark.parametrize(("seed", "N"), [(0, 5), (2, 5), pytest.param(1, 6, marks=pytest.mark.slow)])
+def test_the_output_is_the_targets_exactly(seed, N):
     """K depends on what was accepted before, and takes every value from 0 to 3 on some path."""
     target, model = random_model(seed, 3), random_model(seed + 1000, 3)
     seen = set()
@@ -253,12 +253,12 @@ def test_the_output_is_the_targets_exactly(seed):
         for cost, seconds in [(auto.windows[1], 1.0), (auto.windows[2], 1.02), (auto.draft, 0.1), (auto.draft, 0.1)]:
             cost.add(seconds)
         auto.tested, auto.accepted = [1.0, 0.0, 0.0], [0.8, 0.0, 0.0]
-        steps = decode_chain([1], timed(draft, 0.1), timed(target, 1.0), 6, auto, rng)
+        steps = decode_chain([1], timed(draft, 0.1), timed(target, 1.0), N, auto, rng)
         for step in steps:
             seen.add(step.drafted)
             yield step
 
-    assert distance_from_target(decode, target, [1], 6) < 1e-6
+    assert distance_from_target(decode, target, [1], N) < 1e-6
     assert seen == {0, 1, 2, 3}
 
 

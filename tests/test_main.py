@@ -204,7 +204,7 @@ def patched(encoder, long, load):
 def test_the_end_of_text_is_a_stop(run_json, tiny_pair):
     encoder = get_encoder("target", tiny_pair)
     flags = {"temperature": 3, "quiet": True, "n_tokens_to_generate": 100, "stop": "<|endoftext|>"}
-    for seed in range(100):
+    for seed in range(86, 186):  # seed 88 is the first one whose text ends
         out, document = run_json(seed=seed, **flags)
         for text, decoder in zip(texts(out), ("autoregressive", "speculative"), strict=True):
             [tokens] = tokens_of(document, decoder)
