@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from plumbing import checksums
 from plumbing.errors import UserError, first_line
-from plumbing.patience import VERIFYING, patience
+from plumbing.patience import VERIFYING, lines, patience
 from plumbing.terminal import one_line
 
 TIMEOUT = (10, 30)  # seconds: until a server answers, and until the next bytes of a file arrive
@@ -64,9 +64,11 @@ def fetch_files(files: list[File], folder: str) -> None:
                     discard(part)
             check_disk_space(folder, sum(max(0, file.size - size(part)) for file, part in parts.items()))
             for file, part in parts.items():
-                bar = tqdm(desc=f"{folder.name}/{file.name}", unit="B", unit_scale=True, disable=None)
+                name = f"{folder.name}/{file.name}"
+                bar = tqdm(desc=name, unit="B", unit_scale=True, disable=None)
                 bar.postfix = None  # what one that is not shown lacks
-                with bar, patience(urlsplit(file.url).hostname, bar) as waiting, leaving_no_empty_part(part):
+                waited_for = patience(urlsplit(file.url).hostname, bar)
+                with lines(f"downloading {name}"), bar, waited_for as waiting, leaving_no_empty_part(part):
                     fetch(session, file, part, bar, waiting)
             for file in files:
                 discard(folder / f"{file.name}.part")  # of which a rename leaves the note
