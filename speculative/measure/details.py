@@ -19,26 +19,35 @@ def details(step: Step, x_draft, p, q, draws: Sequence[float], lenience: float =
     "top" has "tokens" and their "p" and "q", or in "own" their "probability".
     """
     n_tested = min(step.accepted + 1, step.drafted)
-    drafts, own = [int(token) for token in x_draft[: step.drafted]], None
+    drafts = [int(token) for token in x_draft[: step.drafted]]
+    own = None
     if len(step.tokens) > step.accepted:  # else a stop text came before
-        residual = max_fn(q[step.accepted] - p[step.accepted]) if step.accepted < step.drafted else np.zeros(0)
-        drawn_from = residual if residual.any() else q[step.accepted]  # [n_vocab]
-        top = likeliest(drawn_from, step.tokens[-1])
-        own = {
-            "from": "residual" if drawn_from is residual else "q",
-            "u": draws[n_tested],
-            "top": {"tokens": top, "probability": rounded(drawn_from[top])},
-        }
+        own = own_token(step, p, q, draws[n_tested])
     tested = []
     for j, p_i, q_i, draw in zip(drafts[:n_tested], p, q, draws, strict=False):  # id, [n_vocab], [n_vocab], u
         top = likeliest(np.maximum(p_i, q_i), j)
         tested.append(
             {
-                **{"u": draw * lenience, "p": float(p_i[j]), "q": float(q_i[j])},
+                "u": draw * lenience,
+                "p": float(p_i[j]),
+                "q": float(q_i[j]),
                 "top": {"tokens": top, "p": rounded(p_i[top]), "q": rounded(q_i[top])},
             }
         )
     return {"drafts": drafts, "tested": tested, "own": own}
+
+
+def own_token(step: Step, p, q, u: float) -> dict:  # [m, n_vocab], [m + 1, n_vocab]
+    """How the target's own token was drawn: from what a rejection leaves of q, else from q."""
+    drawn_from = q[step.accepted]  # [n_vocab]
+    name = "q"
+    if step.accepted < step.drafted:
+        residual = max_fn(drawn_from - p[step.accepted])  # [n_vocab]
+        if residual.any():
+            drawn_from = residual
+            name = "residual"
+    top = likeliest(drawn_from, step.tokens[-1])
+    return {"from": name, "u": u, "top": {"tokens": top, "probability": rounded(drawn_from[top])}}
 
 
 def likeliest(p, *others: int) -> list[int]:  # [n_vocab] -> ids

@@ -32,9 +32,7 @@ class Iteration:
     alpha: list[float] = field(default_factory=list)  # the chance of acceptance where a draft was tested, in order
     matching: list[float] = field(default_factory=list)  # Σ p q, likewise
     by: list[str] = field(default_factory=list)  # who proposed each draft, where that is known
-    levels: dict[str, list] = field(
-        default_factory=dict
-    )  # Iterations of each level of the drafter, the outermost first
+    levels: dict[str, list] = field(default_factory=dict)  # Iterations of each level of the drafter, outermost first
     tree: dict | None = None  # {tokens, parents, path}, where the draft was one; node 0 is the last token of the text
     details: dict | None = None  # what decided this step (details.py), if that is kept
 
@@ -104,9 +102,7 @@ class Recorder:
         self.seen = np.empty(0, int)  # the text of the target's last call
         self.drafted = np.empty(0, int)  # what the draft has read
         self.levels = {}  # {name: Recorder of that level of the drafter}, the outermost first
-        self.waiting = (
-            None  # [(iteration, proposal, q)] whose chances are taken later: a list for a level, which is timed
-        )
+        self.waiting = None  # of a level, which is timed: [(iteration, proposal, q)] whose chances are taken later
 
     def rng(self, rng: np.random.Generator) -> np.random.Generator:
         return Noted(rng, self.draws) if self.details else rng

@@ -68,7 +68,8 @@ def advice(f: dict, K: int | str | tuple | None = None) -> str:
 
 def better(found: dict) -> str:
     """In words what measure.better found. It says nothing that the measured speedup could contradict."""
-    first, last = found["from"], found["to"]
+    first = found["from"]
+    last = found["to"]
     Ks = f"K = {first}" if first == last else f"K = {first} to {last}"
     gains = f"about {found['gain']:.0%}, at least {found['at_least']:.0%}"
     return f"{Ks} would be faster: by {gains} ({found['sure']:.0%} sure)."
@@ -98,15 +99,12 @@ def details(
         counted = zip(f["accepted_by_position"], f["met_by_position"], strict=True)
         chances = {1: "Σ min(p, q) = 1 - TVD(p, q)", typical.ALL: "1 where the draft is typical, else 0"}
         chance = chances.get(lenience, f"Σ min(p, q / {lenience:g})")
-        chance = "the chance that one of the siblings is accepted" if f["tree"] else chance
-        rows += [
-            (
-                "by position",
-                " ".join(f"{a}/{n}" for a, n in counted),
-                "accepted / tested, " + ("by depth" if f["tree"] else "first to last of the window"),
-            ),
-            ("α", f"{f['alpha']:.3f}", f"mean of {chance}"),
-        ]
+        order = "first to last of the window"
+        if f["tree"]:
+            chance = "the chance that one of the siblings is accepted"
+            order = "by depth"
+        rows.append(("by position", " ".join(f"{a}/{n}" for a, n in counted), f"accepted / tested, {order}"))
+        rows.append(("α", f"{f['alpha']:.3f}", f"mean of {chance}"))
     if len(f.get("by_proposer", {})) > 1:
         shares = ", ".join(f"{words(name)} {a}/{n}" for name, (a, n) in f["by_proposer"].items())
         rows.append(("by proposer", shares, "accepted / tested, by who proposed the token"))

@@ -48,7 +48,7 @@ class Run:
         write_json(str(path), self.document)
 
     def __repr__(self) -> str:
-        return "\n".join(report.summary(self.figures))
+        return "\n".join(report.summary(self.figures, self.document["options"]["K"]))
 
     def _repr_html_(self) -> str:
         """In a frame of its own, and a sandbox: the page's style and scripts meet nothing of the notebook's."""

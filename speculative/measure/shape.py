@@ -2,7 +2,10 @@
 
 from types import NoneType
 
-NUMBER, MAYBE, TEXT, FLAG = (int, float), (int, float, NoneType), str, bool
+NUMBER = (int, float)
+MAYBE = (int, float, NoneType)
+TEXT = str
+FLAG = bool
 LARGEST = 1e15  # what can still be drawn
 
 # A dict needs these keys, and under "*" says what any others hold; a list is of any length; a tuple is of types.
@@ -22,9 +25,16 @@ LEVEL = {
     ],
 }
 ITERATION = {
-    **{"tokens": int, "drafted": int, "accepted": int, "draft_prefill": FLAG, "prefill": FLAG, "by": [TEXT]},
+    "tokens": int,
+    "drafted": int,
+    "accepted": int,
+    "draft_prefill": FLAG,
+    "prefill": FLAG,
+    "by": [TEXT],
     "levels": [LEVEL],
-    **{"drafting": MAYBE, "scoring": MAYBE, "seconds": MAYBE},
+    "drafting": MAYBE,
+    "scoring": MAYBE,
+    "seconds": MAYBE,
 }
 DETAILS = {"drafts": [int], "tested": [{"u": NUMBER, "p": NUMBER, "q": NUMBER, "top": TOP}]}
 OWN = {"from": TEXT, "u": NUMBER, "top": {"tokens": [int], "probability": [NUMBER]}}
@@ -32,9 +42,16 @@ TREE = {"tokens": [int], "parents": [int], "path": [int]}
 SAMPLE = {"pieces": [TEXT], "tokens": [int], "origins": [TEXT], "iterations": [ITERATION]}
 COUNTS = dict.fromkeys(("tokens", "iterations", "drafted", "accepted"), int)
 FIGURES = COUNTS | {
-    **{"met_by_position": [int], "accepted_by_position": [int], "tokens_per_iteration_histogram": {"*": int}},
-    **{"seconds": {"*": MAYBE}, "beta": (dict, NoneType), "predicted_if": (dict, NoneType)},
-    **{"alpha_by_position": list, "levels": list, "tree": FLAG, "busy": FLAG},
+    "met_by_position": [int],
+    "accepted_by_position": [int],
+    "tokens_per_iteration_histogram": {"*": int},
+    "seconds": {"*": MAYBE},
+    "beta": (dict, NoneType),
+    "predicted_if": (dict, NoneType),
+    "alpha_by_position": list,
+    "levels": list,
+    "tree": FLAG,
+    "busy": FLAG,
     "*": (*MAYBE, dict),  # a dict that came later: by_proposer
 }
 RUN = {
@@ -67,16 +84,20 @@ def fits(value, shape) -> bool:
 
 def agrees(sample: dict, vocabulary: dict) -> bool:
     """Whether the lists of a sample are as long as they should be, and every token that is shown has a text."""
-    n, iterations = len(sample["tokens"]), sample["iterations"]
+    n = len(sample["tokens"])
+    iterations = sample["iterations"]
     counted = sum(i["tokens"] for i in iterations) == n == len(sample["pieces"]) == len(sample["origins"])
     return counted and {*sample["origins"]} <= ORIGINS and all(agrees_in_itself(i, vocabulary) for i in iterations)
 
 
 def agrees_in_itself(iteration: dict, vocabulary: dict) -> bool:
-    accepted, n_tokens, details = iteration["accepted"], iteration["tokens"], iteration.get("details")
+    accepted = iteration["accepted"]
+    n_tokens = iteration["tokens"]
+    details = iteration.get("details")
     if not 0 <= accepted <= n_tokens <= accepted + 1 <= iteration["drafted"] + 1:
         return False
-    if tree := iteration.get("tree"):
+    tree = iteration.get("tree")
+    if tree:
         n_nodes = len(tree["tokens"])
         return (
             fits(tree, TREE)
@@ -86,7 +107,8 @@ def agrees_in_itself(iteration: dict, vocabulary: dict) -> bool:
         )
     if details is None:
         return True
-    own, tested = details["own"], details["tested"]
+    own = details["own"]
+    tested = details["tested"]
     tops = [test["top"] for test in tested] + ([own["top"]] if own else [])
     shown = [*details["drafts"], *(token for top in tops for token in top["tokens"])]
     return (

@@ -87,9 +87,10 @@ def compare_greedy(decoders: Decoders, prompts, lookaheads: list, N: int, tick: 
             if not decoders.logits or at == min(len(actual), len(expected)):
                 return Check("greedy", False, found)
             second, best = np.partition(decoders.logits([*x, *expected[:at]])[0], -2)[-2:]
-            margins.append(float(best - second))
-            if margins[-1] > decoders.rounding:
-                return Check("greedy", False, f"{found}, where the two best logits are {margins[-1]:.2g} apart")
+            margin = float(best - second)
+            margins.append(margin)
+            if margin > decoders.rounding:
+                return Check("greedy", False, f"{found}, where the two best logits are {margin:.2g} apart")
     names = ", ".join(map(lookahead_name, lookaheads))
     detail = f"{n_tokens} speculative tokens equal the autoregressive ones ({len(prompts)} prompts, K = {names})"
     if margins:
