@@ -375,19 +375,22 @@ def test_a_signal_ends_it_while_it_decodes(tiny_pair, number, line):
     command = [sys.executable, "main.py", "--serve", "0", *models]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     address = process.stdout.readline().strip()
-    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", address)
-    host = address.split("/")[2]
-    body = json.dumps({"prompt": "the", "flags": {"n_tokens_to_generate": "100", "drafter": "model/ngram"}})
-    head = f"POST /decode HTTP/1.1\r\nhost: {host}\r\norigin: http://{host}\r\ncontent-type: application/json\r\n"
-    with socket.create_connection(host.split(":")) as asking:
-        asking.sendall(f"{head}content-length: {len(body)}\r\n\r\n{body}".encode())
-        answer = b""
-        while b"event: step" not in answer:
-            answer += asking.recv(4096)
-        process.send_signal(number)
-        out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (128 + number, "")
-    assert err.splitlines()[-1] == line and "Traceback" not in err
+    try:
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", address)
+        host = address.split("/")[2]
+        body = json.dumps({"prompt": "the", "flags": {"n_tokens_to_generate": "100", "drafter": "model/ngram"}})
+        head = f"POST /decode HTTP/1.1\r\nhost: {host}\r\norigin: http://{host}\r\ncontent-type: application/json\r\n"
+        with socket.create_connection(host.split(":")) as asking:
+            asking.sendall(f"{head}content-length: {len(body)}\r\n\r\n{body}".encode())
+            answer = b""
+            while b"event: step" not in answer:
+                answer += asking.recv(4096)
+            process.send_signal(number)
+            out, err = process.communicate(timeout=60)
+        assert (process.returncode, out) == (128 + number, "")
+        assert err.splitlines()[-1] == line and "Traceback" not in err
+    finally:
+        process.kill()
 
 
 @pytest.mark.slow
