@@ -4,13 +4,26 @@ compiled.py multiplies with the tiles. gpt2.py may go on saying x @ w: that is t
 the tiles stand for, what runs where numba is not installed, and the tests' oracle.
 """
 
+import functools
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from speculative.engines import cpu, formats
+from speculative.engines.compiling import compiled
 from speculative.engines.cpu import this_cpu
+
+PARTS = 2 * (os.cpu_count() or 1)  # of a matrix, that are packed side by side
+
+
+@functools.cache
+def workers() -> ThreadPoolExecutor:
+    """Threads for compiled code, which does not hold Python's lock."""
+    return ThreadPoolExecutor(PARTS // 2)
 
 
 def aligned(shape, dtype):  # -> zeros [*shape], beginning at a multiple of 64 bytes, as vector loads like it
@@ -34,13 +47,33 @@ class PackedWeight:
         self.n_steps = -(-n_in // self.format.step(self.cpu))
         self.tiles = aligned((n_tiles, self.n_steps, self.format.tile_bytes(self.cpu)), np.uint8)
         self.scale = None  # [n_tiles * lanes]
-        for i in range(n_tiles):  # one after another, so that packing needs no second copy of w
-            channels = slice(i * lanes, min(n_out, (i + 1) * lanes))
+        if self.format.channel_bytes:
+            self.scale = np.ones(n_tiles * lanes, np.float32)  # [n_tiles * lanes]
+        # One tile after another, so that packing needs no second copy of w; several at a time, one in each thread.
+        tiles = range(n_tiles)
+        pack = self.round
+        if self.format.fill and cpu.has_numba():
+            pack = partial(self.fill, fill=compiled(self.format.fill))
+        parts = [range(n_tiles)[i::PARTS] for i in range(PARTS)]
+        list(workers().map(partial(pack, w), parts))  # list, so that an exception is raised here
+
+    def fill(self, w, tiles, fill: Callable) -> None:  # [n_in, n_out]
+        """Packs some of the tiles by the format's fill, compiled."""
+        lanes = self.cpu.lanes
+        nothing = np.empty(0, np.float32)
+        for i in tiles:
+            channels = slice(i * lanes, min(w.shape[1], (i + 1) * lanes))
+            scale = nothing if self.scale is None else self.scale[channels]
+            fill(np.ascontiguousarray(w[:, channels]), self.tiles[i].reshape(-1), scale, self.cpu.dot)
+
+    def round(self, w, tiles) -> None:  # [n_in, n_out]
+        """The same by the format's round and tile, in NumPy."""
+        lanes = self.cpu.lanes
+        for i in tiles:
+            channels = slice(i * lanes, min(w.shape[1], (i + 1) * lanes))
             stored = self.format.round(w[:, channels])
             self.tiles[i] = self.format.tile(stored, self.cpu)
             if stored.scale is not None:
-                if self.scale is None:
-                    self.scale = np.ones(n_tiles * lanes, np.float32)  # [n_tiles * lanes]
                 self.scale[channels] = stored.scale
 
     @property

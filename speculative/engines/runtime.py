@@ -2,14 +2,15 @@
 
 import contextlib
 import functools
+import importlib
 import os
 import sys
-import tempfile
 from collections.abc import Callable
 from types import ModuleType
 
 from plumbing.errors import UserError
 from speculative.engines import cpu
+from speculative.engines.compiling import kept
 from speculative.engines.plain import PlainPass, n_bytes
 from speculative.engines.vocabulary import SharedPass
 
@@ -23,49 +24,7 @@ def compiled_pass() -> ModuleType | None:
 
 @functools.cache
 def import_compiled_pass() -> ModuleType:
-    import numba
-
-    forgive_the_cache()
-    try:
-        from speculative.engines import compiled_pass
-    except RuntimeError:  # neither the source's folder nor the user's cache can be written
-        say_nothing_is_kept("no folder for it can be written to")
-        try:
-            import_compiled_pass.folder = tempfile.TemporaryDirectory()  # until the program ends
-        except OSError as error:
-            raise UserError("numba needs a folder to write to: NUMBA_CACHE_DIR or TMPDIR names one") from error
-        numba.config.CACHE_DIR = import_compiled_pass.folder.name
-        from speculative.engines import compiled_pass
-    return compiled_pass
-
-
-def forgive_the_cache() -> None:
-    """numba ends with an OSError where it cannot write what it has compiled, and with any error where what it reads
-    again is damaged, by a power cut for example. Now it does without, and compiles again."""
-    from numba.core.caching import Cache
-
-    save = Cache.save_overload
-    load = Cache.load_overload
-
-    def load_overload(self, sig, target_context):
-        try:
-            return load(self, sig, target_context)
-        except MemoryError:
-            raise
-        except Exception as error:  # its kind depends on the damage
-            say_it_is_damaged(type(error).__name__)
-            with contextlib.suppress(OSError):
-                self.flush()
-            return None
-
-    def save_overload(self, sig, data):
-        try:
-            save(self, sig, data)
-        except OSError as error:
-            say_nothing_is_kept(error.strerror)
-
-    Cache.save_overload = save_overload
-    Cache.load_overload = load_overload
+    return kept(lambda: importlib.import_module("speculative.engines.compiled_pass"))
 
 
 @functools.cache
@@ -75,16 +34,6 @@ def say_numpy_multiplies() -> None:
         "greedy texts may differ by rounding. pip install numba helps",
         file=sys.stderr,
     )
-
-
-@functools.cache
-def say_nothing_is_kept(why: str) -> None:
-    print(f"numba cannot keep what it compiles ({why}), so every run compiles; NUMBA_CACHE_DIR helps", file=sys.stderr)
-
-
-@functools.cache
-def say_it_is_damaged(why: str) -> None:
-    print(f"what numba has kept is damaged ({why}), so it is compiled again", file=sys.stderr)
 
 
 def new_pass(params: dict, hparams: dict) -> Callable:

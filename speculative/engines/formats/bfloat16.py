@@ -24,6 +24,21 @@ def widen(stored: Stored):  # -> [n_in, n] float32
     return (stored.numbers.astype(np.uint32) << 16).view(np.float32)
 
 
+def fill(w, tile, scale, dot):
+    """Both inputs of a step at once, as the 32 bits that they share."""
+    bits = w.view(np.uint32)  # [n_in, n]
+    n_steps = (len(w) + 1) // 2
+    pairs = tile.view(np.uint32).reshape(n_steps, -1)  # [n_steps, lanes]
+    for step in range(n_steps):
+        first = bits[2 * step]  # [n]
+        second = bits[min(2 * step + 1, len(w) - 1)]  # [n]
+        keep = np.uint32(0xFFFF0000) if 2 * step + 1 < len(w) else np.uint32(0)
+        for lane in range(w.shape[1]):
+            low = first[lane] + np.uint32(0x7FFF) + (first[lane] >> np.uint32(16) & np.uint32(1))
+            high = second[lane] + np.uint32(0x7FFF) + (second[lane] >> np.uint32(16) & np.uint32(1))
+            pairs[step, lane] = low >> np.uint32(16) | high & keep
+
+
 def multiply(words, xs, tile, sums):
     """A step has two inputs, which share 32 bits of the tile: the first is in the lower 16."""
     if len(xs) >= BFLOAT16.prefetch_from:
@@ -58,6 +73,7 @@ BFLOAT16 = Format(
     untile=lambda tile, n_in, cpu: Stored(separate(tile, n_in, np.uint16, cpu, 2)),
     multiply=multiply,
     embedding="bfloat16",
+    fill=fill,
     lookup=lookup,
     prefetch_from=2,
     # JAX rounds what is multiplied as well: the distance of two logits changes by up to 0.26.

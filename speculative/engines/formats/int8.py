@@ -49,6 +49,33 @@ def product(x, stored: Stored):  # [n_rows, n_in] -> [n_rows, n_out]
     return out if stored.scale is None else out * stored.scale
 
 
+def fill(w, tile, scale, dot):
+    """The inputs that lie side by side at once, as one whole number."""
+    n_in, n = w.shape
+    most = np.zeros(n, np.float32)  # [n]
+    for k in range(n_in):
+        for lane in range(n):
+            size = abs(w[k, lane])
+            most[lane] = size if size > most[lane] else most[lane]
+    for lane in range(n):
+        scale[lane] = most[lane] / np.float32(127) if most[lane] > 0 else np.float32(1)
+    n_steps = (n_in + BLOCK - 1) // BLOCK
+    lanes = len(tile) // (BLOCK * n_steps)
+    numbers = tile.view(np.int8).reshape(-1, lanes, dot)  # [n_k, lanes, dot]
+    fours = n_in // 4 if dot == 4 else 0
+    whole = tile.view(np.int32).reshape(-1, lanes)  # [n_k, lanes], where dot is 4
+    for four in range(fours):
+        for lane in range(n):
+            a = np.int32(np.rint(w[4 * four, lane] / scale[lane])) & np.int32(255)
+            b = np.int32(np.rint(w[4 * four + 1, lane] / scale[lane])) & np.int32(255)
+            c = np.int32(np.rint(w[4 * four + 2, lane] / scale[lane])) & np.int32(255)
+            d = np.int32(np.rint(w[4 * four + 3, lane] / scale[lane]))
+            whole[four, lane] = a | b << np.int32(8) | c << np.int32(16) | d << np.int32(24)
+    for k in range(4 * fours, n_in):
+        for lane in range(n):
+            numbers[k // dot, lane, k % dot] = np.int8(np.rint(w[k, lane] / scale[lane]))
+
+
 def multiply(words, xs, tile, sums):
     """An inner loop over the block sums whole numbers; then they are scaled and added."""
     cpu, b = words.cpu, words.ir
@@ -100,6 +127,7 @@ INT8 = Format(
     untile=lambda tile, n_in, cpu: Stored(separate(tile, n_in, np.int8, cpu, cpu.dot)),
     multiply=multiply,
     embedding="int8",
+    fill=fill,
     lookup=lookup,
     prefetch_from=4,
     jax=OnJax("int8", "bfloat16", "float32", 1e-3, quantise),
