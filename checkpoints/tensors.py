@@ -2,6 +2,9 @@
 
 import math
 import os
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -33,30 +36,63 @@ def parameter_count(hparams: dict) -> int:
     return sum(math.prod(shape) for shape in checkpoint_shapes(hparams).values())
 
 
-def build_params(path, found, read, hparams, convert=None):
-    """params from the checkpoint in path. found: {name: shape}, which hparams must agree with; read: name -> array."""
+def build_params(path, found, read, hparams, convert=None, progress=None):
+    """params from the checkpoint in path. found: {name: shape}, which hparams must agree with; read: name -> array.
+
+    Each tensor is read, in a thread of its own, while the one before it is converted. progress(n) is told of the bytes
+    that are done.
+    """
     shapes = checkpoint_shapes(hparams)
     for name in sorted(shapes.keys() ^ found.keys()):
         raise bad_file(path, f"{'has' if name in found else 'lacks'} tensor {name!r:.100}, contrary to hparams.json")
-    params = {}
     for name, shape in shapes.items():
         # OpenAI's kernels are those of a convolution of width 1: they have one more axis, in front.
         if found[name] not in (shape, (1, *shape)):
             raise bad_file(path, f"tensor {name} is {found[name]!s:.100}, but hparams.json makes it {shape}")
-        try:
-            array = read(name).reshape(shape)
-        except MemoryError:
-            raise
-        except Exception as error:  # its kind depends on the library and on the damage
-            raise bad_file(path, f"tensor {name} cannot be used ({first_line(error)})") from error
-        if array.dtype != np.float32:
-            raise bad_file(path, f"tensor {name} is {array.dtype}, not float32")
-        # NaN and infinity both show in minimum or maximum, which need no copy of the array, as np.isfinite would.
-        if not (math.isfinite(array.min()) and math.isfinite(array.max())):
-            raise bad_file(path, f"tensor {name} holds NaN or infinity")
-        *keys, last = name.split("/")
-        node = params
-        for key in keys:
-            node = node.setdefault(key, {})
-        node[last] = convert(name, array) if convert else array
+    params = {}
+    with ThreadPoolExecutor(1) as ahead:
+        coming = deque()
+        for name, shape in [*shapes.items(), (None, None)]:
+            if name:
+                coming.append((name, ahead.submit(checked, path, name, shape, read)))
+            if len(coming) == (2 if name else 1):
+                name, tensor = coming.popleft()
+                array = tensor.result()
+                n_bytes = array.nbytes
+                put(params, name, convert(name, array) if convert else array)
+                if progress:
+                    progress(n_bytes)
     return params | {"blocks": [params.pop(f"h{i}") for i in range(hparams["n_layer"])]}
+
+
+def checked(path, name: str, shape: tuple[int, ...], read: Callable) -> np.ndarray:
+    """A tensor of finite float32s. Raises UserError."""
+    try:
+        array = read(name).reshape(shape)
+    except MemoryError:
+        raise
+    except Exception as error:  # its kind depends on the library and on the damage
+        raise bad_file(path, f"tensor {name} cannot be used ({first_line(error)})") from error
+    if array.dtype != np.float32:
+        raise bad_file(path, f"tensor {name} is {array.dtype}, not float32")
+    if not is_finite(array):
+        raise bad_file(path, f"tensor {name} holds NaN or infinity")
+    return array
+
+
+def is_finite(array: np.ndarray) -> bool:
+    """Of float32s. Their squares add up to a finite number, in one pass over them; where they do not, they may only be
+    large: then minimum and maximum decide, in which both NaN and infinity show."""
+    flat = array.reshape(-1)  # [n]
+    with np.errstate(over="ignore", invalid="ignore"):
+        if math.isfinite(float(np.dot(flat, flat))):
+            return True
+    return math.isfinite(array.min()) and math.isfinite(array.max())
+
+
+def put(params: dict, name: str, value) -> None:
+    """params["h0"]["attn"]["w"] = value, for the name "h0/attn/w"."""
+    *keys, last = name.split("/")
+    for key in keys:
+        params = params.setdefault(key, {})
+    params[last] = value

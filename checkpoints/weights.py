@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -15,6 +16,7 @@ from plumbing.official import SAFETENSORS
 INDEX = f"{SAFETENSORS}.index.json"
 MOST_HEADER = 2**23  # bytes of a safetensors header, which is a hundred times the official ones'
 MOST_PARTS = 1000
+WORTHWHILE = 2**20  # bytes of a tensor, from which on memory is used again
 
 
 def load_gpt2_params_from_safetensors(path: str, hparams: dict, convert: Callable | None = None) -> dict:
@@ -28,9 +30,9 @@ def load_gpt2_params_from_safetensors(path: str, hparams: dict, convert: Callabl
             paths = [os.path.join(os.path.dirname(path), name) for name in part_names(path)]
         theirs = {}  # {OpenAI's name: (the open file, Hugging Face's name)}
         for part in paths:
-            f = stack.enter_context(open_safetensors(part))
+            f = Tensors(stack.enter_context(open_safetensors(part)), stack.enter_context(open(part, "rb", buffering=0)))
             # Some files also hold the causal mask of each block, and as lm_head a copy of wte, GPT-2's output matrix.
-            names = [name for name in f.offset_keys() if not re.search(r"\.attn\.(masked_)?bias$", name)]
+            names = [name for name in f.names if not re.search(r"\.attn\.(masked_)?bias$", name)]
             for name in names:
                 if openai_name(name) in theirs:
                     raise bad_file(part, "has a tensor twice, with and without the prefix transformer.")
@@ -47,8 +49,50 @@ def load_gpt2_params_from_safetensors(path: str, hparams: dict, convert: Callabl
                 raise ValueError("lm_head.weight is not the same, so this is not a GPT-2")
             return array.astype(np.float32) if array.dtype in (np.float16, ml_dtypes.bfloat16) else array
 
-        found = {name: tuple(f.get_slice(tensor).get_shape()) for name, (f, tensor) in theirs.items()}
+        found = {name: f.shape(tensor) for name, (f, tensor) in theirs.items()}
         return build_params(path, found, read, hparams, convert)
+
+
+class Tensors:
+    """The tensors of a safetensors file that the library has found whole, read into memory that is used again: to be
+    given new memory for each of them takes longer than to read it."""
+
+    def __init__(self, found, file):
+        """found: what safe_open gives. file: the same file, open."""
+        self.found = found
+        self.file = file
+        self.names = found.offset_keys()
+        n_header = int.from_bytes(file.read(8), "little")
+        self.header = json.loads(file.read(n_header))
+        self.begin = 8 + n_header
+        self.buffers = []
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self.found.get_slice(name).get_shape())
+
+    def get_tensor(self, name: str) -> np.ndarray:
+        import ml_dtypes
+
+        dtype = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}.get(self.header[name]["dtype"])
+        begin, end = self.header[name]["data_offsets"]
+        if dtype is None or end - begin < WORTHWHILE:
+            return self.found.get_tensor(name)
+        memory = self.memory(end - begin)  # uint8 [n_bytes]
+        n_read = 0
+        while n_read < len(memory):
+            n_more = os.preadv(self.file.fileno(), [memory[n_read:]], self.begin + begin + n_read)
+            if not n_more:
+                raise ValueError("the file ends within it")
+            n_read += n_more
+        return memory.view(dtype).reshape(self.shape(name))
+
+    def memory(self, n_bytes: int) -> np.ndarray:  # -> uint8 [n_bytes]
+        """Memory that nobody refers to any more, or new."""
+        for buffer in self.buffers:
+            if len(buffer) >= n_bytes and sys.getrefcount(buffer) == 3:  # the list, this loop, and getrefcount itself
+                return buffer[:n_bytes]
+        self.buffers.append(np.empty(n_bytes, np.uint8))
+        return self.buffers[-1][:]
 
 
 def part_names(path: str) -> list[str]:
