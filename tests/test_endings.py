@@ -18,7 +18,7 @@ import main
 from plumbing import exits
 from plumbing.terminal import SHOWN
 from speculative.cli import display, verifying
-from speculative.engines import cpu, runtime
+from speculative.engines import compiling, cpu, runtime
 from speculative.measure.verify import Check
 
 ROOT = Path(main.__file__).parent
@@ -268,8 +268,8 @@ def test_a_disk_that_takes_no_cache(monkeypatch, capsys):
 
     monkeypatch.setattr(caching.Cache, "save_overload", save_overload)
     monkeypatch.setattr(caching.Cache, "load_overload", caching.Cache.load_overload)
-    runtime.say_nothing_is_kept.cache_clear()
-    runtime.forgive_the_cache()
+    compiling.say_nothing_is_kept.cache_clear()
+    compiling.forgive_the_cache.__wrapped__()
     for _ in range(3):
         caching.Cache.save_overload(None, None, None)
     out, err = capsys.readouterr()
@@ -294,7 +294,7 @@ def test_a_damaged_file_in_the_compilers_cache(kind, suffix, tmp_path, capsys):
     assert runpy.run_path(str(source))["double"](4) == 8
     [kept] = tmp_path.glob(f"__pycache__/*.{suffix}")
     kept.write_bytes(DAMAGE[kind](kept.read_bytes()))
-    runtime.say_it_is_damaged.cache_clear()
+    compiling.say_it_is_damaged.cache_clear()
     capsys.readouterr()
     for lines in (1, 0):
         assert runpy.run_path(str(source))["double"](4) == 8

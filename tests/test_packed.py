@@ -155,3 +155,20 @@ def test_threads_agree():
         assert {pool["num_threads"] for pool in threadpoolctl.threadpool_info()} == {n}
     with pytest.raises(UserError, match="threads"):
         runtime.set_threads(100_000)
+
+
+@pytest.mark.parametrize("dtype", [name for name, format in FORMATS.items() if format.fill])
+@pytest.mark.parametrize(("n_in", "n_out"), [(1, 1), (33, 70), (64, 32), (67, 33), (130, 95)])
+@pytest.mark.parametrize("turned", [False, True])
+def test_compiled_packing_gives_the_bits_of_the_plain_one(dtype, n_in, n_out, turned):
+    if not cpu.has_numba():
+        pytest.skip("nothing is compiled without numba")
+    w = np.random.default_rng(n_in).standard_normal((n_out, n_in) if turned else (n_in, n_out)).astype(np.float32)
+    w = w.T if turned else w
+    w[:, 0] = 0  # whose scale would be 0
+    w[0, -1] = 1e30
+    compiled = PackedWeight(w, dtype)
+    plain = PackedWeight(np.zeros_like(w), dtype)
+    plain.round(w, range(len(plain.tiles)))
+    assert np.array_equal(compiled.tiles, plain.tiles)
+    assert compiled.scale is plain.scale is None or np.array_equal(compiled.scale, plain.scale)
