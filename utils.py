@@ -60,16 +60,19 @@ def load_encoder_and_hparams(model_size: str, models_dir: str, source: str = "op
     return encoder, hparams
 
 
-def load_params(folder: str, hparams: dict, convert: Callable | None = None) -> dict:
-    """The parameters of a model, in whichever form the folder holds them. Raises UserError."""
+def load_params(
+    folder: str, hparams: dict, convert: Callable | None = None, progress: Callable[[int], object] | None = None
+) -> dict:
+    """The parameters of a model, in whichever form the folder holds them. progress(n) is told of n more bytes that were
+    read. Raises UserError."""
     names = weight_files(folder)
     checksums.check_whole(folder)
     checksums.check(folder, names, bad_file)
     convert = absorb(read_config(config_path(folder)), convert)
     with checksums.compared(folder, names, bad_file):
         if TF_INDEX not in names:
-            return load_gpt2_params_from_safetensors(os.path.join(folder, names[0]), hparams, convert)
-        return load_gpt2_params_from_tf_ckpt(os.path.join(folder, "model.ckpt"), hparams, convert)
+            return load_gpt2_params_from_safetensors(os.path.join(folder, names[0]), hparams, convert, progress)
+        return load_gpt2_params_from_tf_ckpt(os.path.join(folder, "model.ckpt"), hparams, convert, progress)
 
 
 def complete_folder(model_size: str, models_dir: str, source: str = "openai", names: Collection = ()) -> str:
@@ -80,7 +83,9 @@ def complete_folder(model_size: str, models_dir: str, source: str = "openai", na
     return folder
 
 
-def load_gpt2_params_from_tf_ckpt(tf_ckpt_path: str, hparams: dict, convert: Callable | None = None) -> dict:
+def load_gpt2_params_from_tf_ckpt(
+    tf_ckpt_path: str, hparams: dict, convert: Callable | None = None, progress: Callable | None = None
+) -> dict:
     """OpenAI's TensorFlow checkpoint -> params. TensorFlow checks the CRC32C of each tensor as it reads it."""
     tf = import_tensorflow()
     try:
@@ -91,7 +96,7 @@ def load_gpt2_params_from_tf_ckpt(tf_ckpt_path: str, hparams: dict, convert: Cal
     # Outside of model/ a training run keeps its own numbers, the optimizer's for example.
     found = {name.removeprefix("model/"): tuple(shape) for name, shape in shapes.items() if name.startswith("model/")}
     data = f"{tf_ckpt_path}.data-00000-of-00001"
-    return build_params(data, found, lambda name: reader.get_tensor(f"model/{name}"), hparams, convert)
+    return build_params(data, found, lambda name: reader.get_tensor(f"model/{name}"), hparams, convert, progress)
 
 
 def import_tensorflow():

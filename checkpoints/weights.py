@@ -19,7 +19,9 @@ MOST_PARTS = 1000
 WORTHWHILE = 2**20  # bytes of a tensor, from which on memory is used again
 
 
-def load_gpt2_params_from_safetensors(path: str, hparams: dict, convert: Callable | None = None) -> dict:
+def load_gpt2_params_from_safetensors(
+    path: str, hparams: dict, convert: Callable | None = None, progress: Callable | None = None
+) -> dict:
     """Hugging Face's weights, in float32, float16 or bfloat16 -> the same params, in float32. path: the file, or the
     index of its parts."""
     import ml_dtypes
@@ -50,7 +52,7 @@ def load_gpt2_params_from_safetensors(path: str, hparams: dict, convert: Callabl
             return array.astype(np.float32) if array.dtype in (np.float16, ml_dtypes.bfloat16) else array
 
         found = {name: f.shape(tensor) for name, (f, tensor) in theirs.items()}
-        return build_params(path, found, read, hparams, convert)
+        return build_params(path, found, read, hparams, convert, progress)
 
 
 class Tensors:

@@ -10,6 +10,9 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from tqdm import tqdm
+
+from checkpoints.tensors import parameter_count
 from encoder import Encoder
 from plumbing import arguments
 from plumbing.arguments import Flag
@@ -37,6 +40,8 @@ def weight_format(value: str) -> str:
 def draft_weight_format(value: str) -> str:
     return arguments.one_of(*formats.FORMATS, "auto")(value)
 
+
+LARGE = 2**28  # bytes of weights, from which on a bar shows how they are read
 
 FLAGS = (
     Flag("dtype", weight_format, lambda: f"weights of the target model: {formats.described()}", "float32"),
@@ -98,6 +103,7 @@ def load_pair(
     prompts: Sequence[str] = (),
     n_tokens_to_generate: int = 1,
     verify: bool = False,
+    quiet: bool = False,
     self_dtype: str = "auto",
     drafter_options: dict[str, Any] | None = None,
     loaded: Mapping[str, Any] = MappingProxyType({}),
@@ -161,9 +167,12 @@ def load_pair(
     pair.models.update({need: model.with_probs(to_probs[need]) for need, model in loaded.items() if need in to_probs})
     for model_size in dict.fromkeys(one.model_size for one in new):  # the copy comes with the target, from one reading
         of_size = [one for one in new if one.model_size == model_size]
-        read = partial(load_params, folders[of_size[0].need], of_size[0].hparams)
+        n_bytes = 4 * parameter_count(of_size[0].hparams)
+        off = True if quiet or n_bytes < LARGE else None  # None: unless standard error is a terminal
+        bar = tqdm(desc=f"loading {model_size}", total=n_bytes, unit="B", unit_scale=True, leave=False, disable=off)
+        read = partial(load_params, folders[of_size[0].need], of_size[0].hparams, progress=bar.update)
         dtypes = [one.dtype for one in of_size]
-        with lines(f"loading {model_size}"):
+        with lines(f"loading {model_size}"), bar:
             models = load(read, of_size[0].hparams, dtypes, [to_probs[one.need] for one in of_size])
         pair.models.update(zip([one.need for one in of_size], models, strict=True))
     if devices.one_loop(engine, names[0], K):
