@@ -309,6 +309,7 @@ def test_kernels(tiny_pair, weights):
     assert ("no_cache_ms" in row) == (weights == "NumPy")
 
 
+@pytest.mark.slow  # compiles four loops
 def test_accelerator(monkeypatch, tiny_pair, capsys, tmp_path):
     accelerator = pytest.importorskip("benchmarks.accelerator")
     monkeypatch.setattr(accelerator, "device_bandwidth", lambda: 1e9)

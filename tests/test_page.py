@@ -692,6 +692,7 @@ def test_a_phone_and_the_dark(show):
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
+@pytest.mark.slow
 def test_the_policy_stops_what_is_not_the_pages(browser, tmp_path):
     """A script that was smuggled in does not run, and a picture is not fetched."""
     html = page(scripted_document("ab", [1])).replace("</main>", "<script>stolen = 1</script><img src=x.png></main>")
