@@ -14,7 +14,7 @@ from functools import partial
 from speculative.cli.display import Display, check_output, run_batch_fn, show_report
 from speculative.cli.flags import choose_options, live_flags, run
 from speculative.cli.interactive import interact
-from speculative.cli.load import encode, load
+from speculative.cli.load import encode
 from speculative.cli.prompts import choose_prompts
 from speculative.cli.serve import serve
 from speculative.cli.verifying import verify_pair
@@ -44,7 +44,7 @@ def main(
     prompts = choose_prompts(o)  # one, but for --batch
 
     # load both models
-    pair = TextPair(o, load(o, prompts), parse)
+    pair = TextPair(o, parse, prompts)
     if o.verify:
         return verify_pair(o, pair.loaded, *prompts)
     if o.interactive:

@@ -1,7 +1,6 @@
 """Two models, loaded once and asked often: the way in from Python, and what main.py runs on."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,7 +12,6 @@ from plumbing.errors import UserError
 from speculative.cli import display, interactive, prompts, serve
 from speculative.cli.flags import all_flags, choose_options, parse_one
 from speculative.cli.load import check_fits, encode, load
-from speculative.decoding import Pair
 from speculative.measure.document import document
 from speculative.measure.recorder import Recorder, origins
 from speculative.measure.run import Run
@@ -50,18 +48,18 @@ def load_pair(
     for name in OF_MAIN.intersection(given):
         raise UserError(f"--{name} is for the command line: here it is the pair that is asked for texts")
     parse = partial(choose_options, load_pair, **given)
-    o = parse()
-    return TextPair(o, load(o, ()), parse)
+    return TextPair(parse(), parse)
 
 
-@dataclass(frozen=True)
 class TextPair:
     """A decoding.Pair that takes and gives texts. Each decode has a generator of its own, made from the seed."""
 
-    o: Any  # the options
-    loaded: Pair
-    parse: Callable  # flags, in place of those that were given or beside them -> options; raises UserError
-    kept: dict = field(default_factory=dict)  # what any of its changes has loaded, by need
+    def __init__(self, o: Any, parse: Callable, prompts: Sequence[str] = (), kept: dict | None = None):
+        """o: the options. parse: flags, in place of those given or beside them -> options. The rest: see cli.load."""
+        self.o = o
+        self.parse = parse
+        self.kept = {} if kept is None else kept  # what it and its changes have loaded
+        self.loaded = load(o, prompts, self.kept)
 
     def changed(self, /, **flags) -> "TextPair":
         """The same models, decoding with these flags; None stands for the default. Raises UserError."""
@@ -69,10 +67,7 @@ class TextPair:
             if name in flags and not flag.live:
                 raise UserError(f"--{name} cannot change while models are loaded: start again with it")
         parse = partial(self.parse, **flags)
-        o = parse()
-        loaded = load(o, (), self.loaded.models | self.kept)
-        self.kept.update(self.loaded.models | loaded.models)
-        return TextPair(o, loaded, parse, self.kept)
+        return TextPair(parse(), parse, (), self.kept)
 
     def autoregressive(self, prompt: str, n_tokens_to_generate: int = 40, **how) -> Iterator[TextStep]:
         """A token for each call of the target. sample=1, 2, …: other random numbers. Raises UserError."""

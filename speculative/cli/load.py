@@ -5,9 +5,8 @@ are reported before gigabytes are downloaded and read.
 """
 
 import inspect
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from tqdm import tqdm
@@ -106,28 +105,33 @@ def load_pair(
     quiet: bool = False,
     self_dtype: str = "auto",
     drafter_options: dict[str, Any] | None = None,
-    loaded: Mapping[str, Any] = MappingProxyType({}),
+    kept: dict[str, tuple[Wanted, Any]] | None = None,
 ) -> Pair:
     """Loads two models, or one where the drafter needs no other. Official ones that are missing are downloaded.
 
     Most arguments are main.py's flags of the same name. prompts, n_tokens_to_generate and verify: what is going to be
     decoded, if that is known, so that what does not fit is told first. drafter_options: of the drafters' own flags.
-    Of several drafters the first is the pair's, and it has what the others need. loaded: models of a Pair of the same
-    sizes and formats, which are not loaded again. Raises UserError.
+    Of several drafters the first is the pair's, and it has what the others need. kept: what was loaded before, by need,
+    with arguments that differed in nothing but how it decodes; it is not loaded again, and what is loaded is added.
+    Raises UserError.
     """
     names = [drafter] if isinstance(drafter, str) else list(drafter)
     kinds = drafters.kinds_of(*names)
     draft_dtype = devices.choose_draft_dtype(draft_dtype, dtype, engine)
     filters = Filters(temperature, top_k, top_p)
     chosen, inner_K = lookaheads(K, tree, names[0])
-    wanted = [want("target", target_model_size, dtype, models_dir, source)]
+    kept = {} if kept is None else kept
+    wanted = [kept["target"][0] if kept else want("target", target_model_size, dtype, models_dir, source)]
     needs = {need for kind in kinds for need in kind.needs}
     if "copy" in needs:
         self_dtype = devices.choose_self_dtype(self_dtype, dtype, engine)
         wanted.append(wanted[0]._replace(need="copy", dtype=self_dtype))
     if "draft" in needs:
-        wanted.append(want("draft", draft_model_size, draft_dtype, models_dir, source))
-        wanted[-1] = speaking(wanted[-1], wanted[0])
+        if "draft" in kept:
+            wanted.append(kept["draft"][0])
+        else:
+            draft = want("draft", draft_model_size, draft_dtype, models_dir, source)
+            wanted.append(speaking(draft, wanted[0]))
     encoder = wanted[0].encoder
     longest = max([len(encode(encoder, prompt)) for prompt in prompts], default=1)
     contexts = {f"{one.need} {one.model_size}": one.hparams["n_ctx"] for one in wanted}
@@ -139,7 +143,7 @@ def load_pair(
     if engine == "jax":
         for one in wanted:
             formats.on_jax(one.dtype)
-    new = [one for one in wanted if one.need not in loaded]
+    new = [one for one in wanted if one.need not in kept]
     check_memory(new, engine, mesh, batch // data_parallel * (longest + n_tokens_to_generate) if batch > 1 else None)
     check_disk(models_dir, {one.model_size for one in new})
     folders = {one.need: complete_folder(one.model_size, models_dir, source) for one in wanted}
@@ -164,7 +168,7 @@ def load_pair(
     else:
         load = devices.loader(mesh, data_parallel, None if devices.one_loop(engine, names[0], K) else (longest, K))
     to_probs = {one.need: filters if one.need == "target" else pair.draft_filters for one in wanted}
-    pair.models.update({need: model.with_probs(to_probs[need]) for need, model in loaded.items() if need in to_probs})
+    pair.models.update({need: kept[need][1].with_probs(to_probs[need]) for need in to_probs if need in kept})
     for model_size in dict.fromkeys(one.model_size for one in new):  # the copy comes with the target, from one reading
         of_size = [one for one in new if one.model_size == model_size]
         n_bytes = 4 * parameter_count(of_size[0].hparams)
@@ -174,19 +178,21 @@ def load_pair(
         dtypes = [one.dtype for one in of_size]
         with lines(f"loading {model_size}"), bar:
             models = load(read, of_size[0].hparams, dtypes, [to_probs[one.need] for one in of_size])
-        pair.models.update(zip([one.need for one in of_size], models, strict=True))
+        for one, model in zip(of_size, models, strict=True):
+            pair.models[one.need] = model
+            kept[one.need] = one, model
     if devices.one_loop(engine, names[0], K):
         return devices.pair_of_one_loop(pair)
     pair.check_drafter()
     return pair
 
 
-def load(o: Any, prompts: Sequence[str], loaded: Mapping[str, Any] = MappingProxyType({})) -> Pair:
+def load(o: Any, prompts: Sequence[str], kept: dict | None = None) -> Pair:
     """load_pair, with the options of a command line."""
     names = set(o._fields).intersection(inspect.signature(load_pair).parameters)
     options = {name: getattr(o, name) for name in names if getattr(o, name) is not None}
     of_drafters = {flag.name: getattr(o, flag.name) for flag in drafters.flags_of_kinds()}
-    return load_pair(**options, prompts=prompts, drafter_options=of_drafters, loaded=loaded)
+    return load_pair(**options, prompts=prompts, drafter_options=of_drafters, kept=kept)
 
 
 def want(need: str, model_size: str, dtype: str, models_dir: str, source: str) -> Wanted:
