@@ -43,18 +43,18 @@ class Waiting:
 
 
 @contextlib.contextmanager
-def lines(what: str) -> Iterator[None]:
-    """Where standard error is no terminal, and so shows no bar: a line on it once this takes longer than AT_ONCE, and
+def lines(what: str, at_once: float = AT_ONCE) -> Iterator[None]:
+    """Where standard error is no terminal, and so shows no bar: a line on it once this has taken at_once seconds, and
     another when it is done."""
     if sys.stderr.isatty():
         yield
         return
     start = time.monotonic()
     say = partial(print, file=sys.stderr, flush=True)
-    with after(AT_ONCE, partial(say, f"{what} ...")):
+    with after(at_once, partial(say, f"{what} ...")):
         yield
     seconds = time.monotonic() - start
-    if seconds > AT_ONCE:
+    if seconds > at_once:
         say(f"{what}: done in {seconds:.0f} s")
 
 

@@ -735,3 +735,30 @@ def test_the_size_with_a_vocabulary_of_50257(tmp_path):
     list(recorders[1].watch(speculative_sampling([1], draft, recorders[1].target(draw), 40, 16, counted)))
     size = len(page(document(parse(K=16)._asdict(), big, [" x"], [[1]], *recorders)).encode())
     assert 100_000 < size < 600_000
+
+
+def slower(run, times):
+    """The same run, so many times as slow."""
+    run = json.loads(json.dumps(run))
+    for name in ("autoregressive", "speculative"):
+        run[name]["seconds"] *= times
+        run["figures"]["seconds"][name] *= times
+        for iteration in run[name]["samples"][0]["iterations"]:
+            for part in ("drafting", "scoring", "seconds"):
+                iteration[part] *= times
+    return run
+
+
+def test_a_long_race_is_played_faster_than_it_was(show):
+    run = scripted_document("The cat sat on the mat.", [2], prompt="Once: ")
+    total = run["autoregressive"]["seconds"]
+    for seconds, name in ((410, "50 times faster"), (41, "5 times faster"), (10, "as in the run"), (0.1, "100 times")):
+        driver = show(page(slower(run, seconds / total)))
+        chosen = driver.execute_script("return document.getElementById('speed').selectedOptions[0].textContent")
+        assert chosen.startswith(name)
+        assert (
+            re.search(rf"as fast: 23 tokens in .* instead of {seconds:.2f} s\.", text_of(driver, "result"))
+            or seconds < 1
+        )
+        headings = driver.execute_script("return [...document.querySelectorAll('h2')].map((h) => h.textContent)")
+        assert headings[2:] == ["3. One iteration, close up", "4. Why it was this fast", "5. What would make it faster"]
