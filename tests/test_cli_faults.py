@@ -155,7 +155,9 @@ BAD = {
 def test_bad_input_is_one_line(kind, command, flags, folder, monkeypatch):
     monkeypatch.setattr(texts, "MAX_TEXT_BYTES", 2**20)
     weights, before = [], sorted(os.listdir(folder))
-    monkeypatch.setattr(load, "load_params", lambda *args: weights.append(args) or utils.load_params(*args))
+    monkeypatch.setattr(
+        load, "load_params", lambda *args, **more: weights.append(args) or utils.load_params(*args, **more)
+    )
     for words in BAD[kind]:
         words = words.split(" ")
         names = {re.match(r"--(\w+)|", word)[1] for word in words}

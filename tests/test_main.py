@@ -381,7 +381,7 @@ def test_verify_says_where_the_context_is_too_short(run):
 
 @pytest.fixture
 def no_weights(monkeypatch):
-    monkeypatch.setattr(load, "load_params", lambda *args: pytest.fail("weights were read"))
+    monkeypatch.setattr(load, "load_params", lambda *args, **_: pytest.fail("weights were read"))
 
 
 @pytest.mark.parametrize(
