@@ -109,8 +109,8 @@ def explained(error: BaseException) -> tuple[str, int]:
         return explained_os_error(error), 2
     if sys.flags.dev_mode:
         sys.__excepthook__(type(error), error, error.__traceback__)
-    settings = [name for name in os.environ if name.startswith(OF_LIBRARIES)]
-    hint = f" ({', '.join(settings)} may be the cause)" if settings else ""
+    quoted = [name for name, value in os.environ.items() if name.startswith(OF_LIBRARIES) and repr(value) in str(error)]
+    hint = f" ({quoted[0]} may be the cause)" if quoted else ""
     kind = type(error).__name__
     return f"error: {kind}: {first_line(error)}{hint}; python -X dev in place of python shows where", 1
 

@@ -211,9 +211,6 @@ def test_what_no_one_foresaw_is_one_line(capsys):
 
 
 def test_settings_of_libraries_are_named_beside_it(monkeypatch, capsys):
-    for name in list(os.environ):
-        if name.startswith(exits.OF_LIBRARIES):
-            monkeypatch.delenv(name)
     monkeypatch.setenv("TQDM_MININTERVAL", "x")
     with pytest.raises(SystemExit):
         exits.guarded(raises(ValueError("could not convert string to float: 'x'")))
