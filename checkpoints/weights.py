@@ -10,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from checkpoints.tensors import bad_file, build_params
+from plumbing.checksums import MOST_SMALL
 from plumbing.errors import first_line
 from plumbing.official import SAFETENSORS
 
@@ -100,6 +101,8 @@ class Tensors:
 def part_names(path: str) -> list[str]:
     """The files that model.safetensors.index.json names, which lie beside it. Raises UserError."""
     try:
+        if os.path.getsize(path) > MOST_SMALL:
+            raise ValueError(f"more than {MOST_SMALL:,} bytes")
         with open(path, encoding="utf-8") as f:
             names = sorted({str(name) for name in json.load(f)["weight_map"].values()})
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

@@ -207,6 +207,8 @@ def explain(hub: Hub, response: Any) -> str:
         return f"{hub} is gated: {conditions}, and set HF_TOKEN to a token of the account that did"
     if status in (401, 403):
         return f"{hub} is private, or there is none of that name: check the name; for a private one set HF_TOKEN"
+    if code == "EntryNotFound":
+        return f"{hub} has lost a file that it listed, {response.url}: run again"
     if status == 404 and code == "RevisionNotFound":
         return f"{hub.name} has no revision {hub.revision}: a branch, a tag or a commit follows the @"
     if status == 404:

@@ -35,9 +35,9 @@ RATE = 0.2  # over the width: 1e-3 for the bundled pair, 2.6e-4 for 124M
 
 def add_models(parser: Parser, out: str) -> None:
     """The arguments that say which models, and where the new one goes."""
-    name = values.argument(values.folder_name)
-    parser.add_argument("--target_model_size", type=name, required=True, help="a folder of models_dir, or 1558M ...")
-    parser.add_argument("--draft_model_size", type=name, help="the draft to begin with, likewise")
+    name, model = values.argument(values.folder_name), values.argument(values.model)
+    parser.add_argument("--target_model_size", type=model, required=True, help="as of main.py")
+    parser.add_argument("--draft_model_size", type=model, help="the draft to begin with, likewise")
     parser.add_argument("--models_dir", type=values.argument(values.path), default="models")
     parser.add_argument("--out", type=name, required=True, help=f"the name of the new folder in models_dir: {out}")
 

@@ -40,7 +40,7 @@ N_WRITTEN = 64  # rows that the target writes at a time
 def arguments_of_heads(arguments: list[str]):
     parser = Parser(__doc__, prog="python -m training heads")
     add, count = parser.add_argument, values.argument(values.integer(1))
-    add("--target_model_size", type=values.argument(values.folder_name), required=True, help="a folder of models_dir")
+    add("--target_model_size", type=values.argument(values.model), required=True, help="as of main.py")
     add("--models_dir", type=values.argument(values.path), default="models")
     add("--heads", type=values.argument(values.integer(1, MOST_HEADS)), default=4, help="how many")
     add("--files", nargs="+", help="text files, the corpus")
