@@ -1,5 +1,7 @@
 """Models of the Hugging Face hub: what they are called, which of their files are needed, and where they are.
 
+The download is our own, since huggingface_hub compares lengths, not hashes, and needs some ten packages.
+
 A model is downloaded to models_dir/OWNER/NAME, at the commit that its branch has when the download begins. Its files
 are fetched as any others, and each is compared with the hash that the hub has for it. One that is in the cache of
 Hugging Face's own libraries is read from there. HF_TOKEN (or what `hf auth login` has kept), HF_ENDPOINT,
