@@ -29,9 +29,16 @@ HPARAMS = {"n_vocab": 261, "n_ctx": 96, "n_embd": 96, "n_head": 3, "n_layer": 3}
 TOKENS = np.random.default_rng(5).integers(0, HPARAMS["n_vocab"], HPARAMS["n_ctx"])
 
 
+CHUNK = 30  # fewer rows than a call may have, so that these few tokens are several
+
+
+def in_parts(params, hparams, n_threads=1):
+    return compiled_pass.CompiledPass(params, hparams, partial(compiled_pass.make_team, n_threads), CHUNK)
+
+
 def new_pass(dtype="float32", n_threads=1, hparams=HPARAMS):
     params = convert(random_params(hparams), packer(dtype))
-    return compiled_pass.CompiledPass(params, hparams, partial(compiled_pass.make_team, n_threads)), params
+    return in_parts(params, hparams, n_threads), params
 
 
 def logits(run, splits):
@@ -86,6 +93,13 @@ def test_int8_is_gpt2_with_rows_rounded_before_each_product(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
+def test_the_parts_of_a_prompt_change_no_bit(dtype):
+    params = convert(random_params(HPARAMS), packer(dtype))
+    whole = compiled_pass.CompiledPass(params, HPARAMS, partial(compiled_pass.make_team, 2))
+    assert np.array_equal(whole(TOKENS, len(TOKENS)), in_parts(params, HPARAMS)(TOKENS, len(TOKENS)))
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("n_threads", [1, 2, 3, 8])
 def test_the_logits_of_a_token_have_the_same_bits_in_every_split_and_with_any_threads(dtype, n_threads):
     n = len(TOKENS)
@@ -101,7 +115,7 @@ def test_the_last_rows_of_a_long_prefill():
     run, _ = new_pass()
     whole = run(TOKENS, len(TOKENS))
     hidden = run.hidden
-    for n_last in (1, 2, compiled.CHUNK - 1, compiled.CHUNK + 1, 90):
+    for n_last in (1, 2, CHUNK - 1, CHUNK + 1, 90):
         run.length = 0
         assert np.array_equal(run(TOKENS, n_last), whole[-n_last:])
         assert np.array_equal(run.hidden, hidden[-n_last:])
@@ -210,7 +224,7 @@ def test_on_a_busy_machine_one_thread_works_alone_for_a_while(monkeypatch):
 
 def test_an_interrupted_prefill_leaves_nothing_behind(monkeypatch):
     params = convert(random_params(HPARAMS), packer("float32"))
-    model, fresh = (CachedModel(params, HPARAMS, logits_themselves, runtime.new_pass) for _ in range(2))
+    model, fresh = (CachedModel(params, HPARAMS, logits_themselves, in_parts) for _ in range(2))
     run, calls = Team.run, []
 
     def interrupted(team, job):

@@ -17,6 +17,7 @@ from speculative.engines.packed import PackedWeight, aligned
 # widths of a small model.
 SHAPES = [(1, 1), (1, 37), (70, 5), (64, 64), (33, 3 * 32), (1100, 130), (192, 576), (768, 192)]
 MOST_ROWS = 40
+FLOATS = kernels.SHARE // (4 * kernels.LANES)  # inputs after which the sums are stored and continued
 
 
 def multiply(x, weight):  # [n_rows, n_in] -> [n_rows, n_out]
@@ -101,7 +102,7 @@ def test_the_exact_sums_of_int8_have_room_for_the_largest_numbers():
 
 
 @pytest.mark.parametrize("n_rows", [1, 2, kernels.ROWS + 1])
-@pytest.mark.parametrize("place", [0, 100, kernels.K_BLOCK - 2, kernels.K_BLOCK - 1, 700])
+@pytest.mark.parametrize("place", [0, 100, FLOATS - 2, FLOATS - 1, 700])
 def test_the_sum_is_taken_in_order(n_rows, place):
     """1e8 + 1 is 1e8 in float32. In order, (1e8 + 1) - 1e8 is 0; in any other order, it is 1."""
     w = np.zeros((1100, 40), np.float32)

@@ -27,7 +27,8 @@ from speculative.engines.elementwise import F, compiled_only, exp, gelu, gelu_by
 from speculative.engines.kernels import LANES, ROUNDED_BYTES, ROWS, call, round_row
 from speculative.engines.team import DEAD, PATIENCE, POSTED, add, meet, read, wait_for_change
 
-CHUNK = 30  # rows in one call at most, a few times ROWS: Python hears Ctrl-C between two parts of a prefill
+# Rows in one call at most. A prompt reads all weights once for each such part; and Python hears Ctrl-C between two.
+CHUNK = 120
 SMALL = 8192  # numbers: to prepare so many takes a thread about as long as a barrier would
 STORE, GELU, ADD, GELU_BY_ERF, RELU = map(np.int64, range(5))  # numba would compile once more for each literal number
 NO_BIAS = np.int64(0)

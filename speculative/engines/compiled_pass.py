@@ -81,8 +81,9 @@ def fill(struct, values, keep):
 class CompiledPass:
     """plain.PlainPass's twin: gpt2 with packed weights, and a cache of its own."""
 
-    def __init__(self, params: dict, hparams: dict, team: Callable[[], Team]):
-        """team() gives the threads of the next call."""
+    def __init__(self, params: dict, hparams: dict, team: Callable[[], Team], chunk: int = CHUNK):
+        """team() gives the threads of the next call. chunk: rows in one of them at most."""
+        self.chunk = chunk
         n_embd, n_layer, n_head = (hparams[name] for name in ("n_embd", "n_layer", "n_head"))
         n_room, d_head = padded_to_tiles(hparams["n_ctx"]), n_embd // n_head
         n_inner = hparams.get("n_inner", 4 * n_embd)
@@ -92,13 +93,13 @@ class CompiledPass:
         for struct, block in zip(blocks, params["blocks"], strict=True):
             fill(struct, block, self.kept)
         no_norm = {"g": 0, "b": 0}
-        self.x = aligned((CHUNK, padded(n_embd)), np.float32)
+        self.x = aligned((self.chunk, padded(n_embd)), np.float32)
         self.buffers = {
             "x": self.x,
-            "qkv": aligned((CHUNK, padded(3 * n_embd)), np.float32),
-            "a": aligned((CHUNK, padded(n_embd)), np.float32),
-            "hidden": aligned((CHUNK, padded(n_inner)), np.float32),
-            "prepared": aligned((CHUNK, self.width), np.float32),
+            "qkv": aligned((chunk, padded(3 * n_embd)), np.float32),
+            "a": aligned((chunk, padded(n_embd)), np.float32),
+            "hidden": aligned((chunk, padded(n_inner)), np.float32),
+            "prepared": aligned((chunk, self.width), np.float32),
             "keys": aligned((n_layer, n_head, n_room, d_head), np.float32),
             "values": aligned((n_layer, n_head, hparams["n_ctx"], padded_to_tiles(d_head)), np.float32),
         }
@@ -115,9 +116,9 @@ class CompiledPass:
         """Gives each thread memory of its own."""
         n_room, width = padded_to_tiles(self.fields["n_ctx"]), self.width
         shapes = {
-            "sums": (CHUNK, LANES),
+            "sums": (self.chunk, LANES),
             "row": (width,),
-            "prepared": (CHUNK, width),
+            "prepared": (self.chunk, width),
             "queries": (ROWS, self.n_embd),
             "scores": (ROWS, n_room),
             "path": (n_room,),
@@ -178,7 +179,7 @@ class CompiledPass:
         logits = np.empty((n_last, self.n_vocab), np.float32)  # [n_last, n_vocab]
         self.hidden = np.empty((n_last, self.n_embd), np.float32)  # [n_last, n_embd]
         n_before = len(tokens) - n_last  # tokens whose logits are not wanted
-        n_chunks, job = -(-len(tokens) // CHUNK), self.job[0]
+        n_chunks, job = -(-len(tokens) // self.chunk), self.job[0]
         for chunk in range(n_chunks):
             first, end = (len(tokens) * i // n_chunks for i in (chunk, chunk + 1))
             wanted = slice(max(0, first - n_before), max(0, end - n_before))

@@ -41,7 +41,9 @@ from speculative.engines.packed import aligned
 VECTOR = this_cpu().vector
 LANES = this_cpu().lanes
 ROWS = this_cpu().rows
-K_BLOCK = 512  # inputs in one pass: few enough for a core's cache to hold a tile's share while many rows go by
+# Of a tile, what more rows than ROWS go over before the next such part: little enough for a core's first cache to hold
+# it, and about as far as memory is asked for ahead, so that the next part comes while all rows go over this one.
+SHARE = 16384
 ROUNDED_BYTES = this_cpu().rounded_bytes
 
 
@@ -168,20 +170,21 @@ VERSION = crc32(b"".join(Path(source).read_bytes() for source in SOURCES))
 def compile_kernels(format: Format, has_lookup: bool, version: int | None) -> Kernels:
     """numba keeps them on the disk under a key with all the numbers here, and not at all where version is None."""
     name = format.name
-    step = format.step(this_cpu())
     x_step = x_bytes(format)
     tile_step = format.tile_bytes(this_cpu())
-    together = K_BLOCK // step  # steps
+    together = max(1, SHARE // tile_step)  # steps
     kept = {"cache": version is not None, "error_model": "numpy"}
 
     @cfunc(types.void(*[types.int64] * 7), **kept)
     def multiply(n_rows, x, x_stride, tile, out, out_stride, n_steps):
         _ = version
+        n_passes = (n_rows + ROWS - 1) // ROWS
+        rows = (n_rows + n_passes - 1) // n_passes  # as many in each: a pass of one row would cost nearly as much
         for first in range(0, n_steps, together):
-            for row in range(0, n_rows, ROWS):
+            for row in range(0, n_rows, rows):
                 accumulate(
                     name,
-                    min(ROWS, n_rows - row),
+                    min(rows, n_rows - row),
                     x + row * x_stride + first * x_step,
                     x_stride,
                     tile + first * tile_step,

@@ -128,6 +128,6 @@ INT4 = Format(
     untile=untile,
     multiply=multiply,
     embedding="int8",
-    prefetch_from=2,
+    prefetch_from=3,
     jax="it has no product of 4-bit numbers with a scale for each block",
 )
