@@ -461,3 +461,22 @@ def test_more_tokens_than_the_model_has(tmp_path):
     make_tokenizer().save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(UserError, match="the model has 2000 ids"):
         read_encoder(tmp_path, 2000)
+
+
+def test_training_saves_the_tokens_as_they_are_there(tmp_path):
+    pytest.importorskip("jax")
+    from training.files import check_trainable, read_vocabulary, save_model
+
+    config = CONFIG | {"vocab_size": 2060, "layer_norm_epsilon": 0.01, "n_inner": 20}
+    folder = write_folder(tmp_path / "target", config, random_tensors(config), vocabulary=False)
+    make_tokenizer(added=["[PAD]"]).save(str(folder / "tokenizer.json"))
+    encoder, hparams, params = load_encoder_hparams_and_params("target", str(tmp_path))
+    check_trainable("target", hparams)
+    save_model(tmp_path / "draft", hparams, params, read_vocabulary(folder))
+    theirs, same, narrow = load_encoder_hparams_and_params("draft", str(tmp_path))
+    assert theirs.encode("a[PAD]") == encoder.encode("a[PAD]") and same == hparams
+    ids = np.arange(9)
+    logits = [CachedModel(each, hparams, logits_themselves)(ids, 9) for each in (params, narrow)]
+    assert_close(*logits, tolerance=0.02)  # in float16
+    with pytest.raises(UserError, match="activation_function relu: training knows gelu_new only"):
+        check_trainable("target", hparams | {"activation_function": "relu"})

@@ -152,6 +152,13 @@ def test_gelu():
     np.testing.assert_allclose(ours, plain.gelu(xs.astype(np.float64)), rtol=2e-6, atol=2e-6)
 
 
+def test_gelu_by_erf():
+    xs = np.concatenate([np.linspace(-12, 12, 4001), [0, -1e-20, 1e4, -1e4]]).astype(np.float32)
+    gelu = njit(lambda x: elementwise.gelu_by_erf(x))
+    expected = [0.5 * x * (1 + math.erf(x * math.sqrt(0.5))) for x in xs.astype(float)]
+    np.testing.assert_allclose([gelu(x) for x in xs], expected, rtol=1e-6, atol=1e-6)
+
+
 # The threads
 
 
