@@ -11,10 +11,11 @@ if __name__ == "__main__":
 
 from functools import partial
 
-from speculative.cli.display import Display, check_output, run_batch_fn, show_report
+from speculative.cli.display import Display, check_output, run_batch_fn
 from speculative.cli.flags import choose_options, live_flags, run
 from speculative.cli.interactive import interact
 from speculative.cli.load import encode
+from speculative.cli.outcome import show_report
 from speculative.cli.prompts import choose_prompts
 from speculative.cli.serve import serve
 from speculative.cli.verifying import verify_pair

@@ -86,6 +86,11 @@ class Pair:
         return isinstance(self.lookahead, tuple | AutoTree)
 
     @property
+    def goes_by_times(self) -> bool:
+        """Whether a K or a tree is chosen by measured times, so that a seed alone does not decide the text."""
+        return any(isinstance(lookahead, AutoK) for lookahead in (self.lookahead, *self.inner_K))
+
+    @property
     def draft_filters(self) -> Filters:
         """From the draft's logits to p."""
         temperature = self.filters.temperature if self.draft_temperature is None else self.draft_temperature

@@ -9,7 +9,7 @@ from tqdm.auto import tqdm
 
 from encoder import StreamDecoder
 from plumbing.errors import UserError
-from speculative.cli import display, interactive, prompts, serve
+from speculative.cli import display, interactive, outcome, prompts, serve
 from speculative.cli.flags import all_flags, choose_options, parse_one
 from speculative.cli.load import check_fits, encode, load
 from speculative.measure.document import document
@@ -111,5 +111,5 @@ class TextPair:
                         watch(name, step, recorders[-1])
         o = self.o._replace(prompt=prompt, n_tokens_to_generate=n_tokens_to_generate)
         return Run(
-            document(o._asdict(), self.loaded.encoder, [prompt], [x], *recorders, display.stand_ins(o, self.loaded))
+            document(o._asdict(), self.loaded.encoder, [prompt], [x], *recorders, outcome.stand_ins(o, self.loaded))
         )

@@ -19,7 +19,7 @@ import utils
 from plumbing import exits, files, patience, signals, texts
 from plumbing.errors import UserError
 from plumbing.terminal import SHOWN
-from speculative.cli import display, load, verifying
+from speculative.cli import load, verifying
 from speculative.cli.flags import all_flags
 from speculative.engines import memory
 from speculative.measure import verify
@@ -350,7 +350,7 @@ def wild_words(rng):
 def test_wild_command_lines(seed, n, command, flags, folder, monkeypatch):
     """Success, or one line and status 2: for many command lines, of which a good part is decoded."""
     rng = random.Random(seed)
-    monkeypatch.setattr(display, "read_bandwidth", lambda **_: 1e10)
+    monkeypatch.setattr(outcome, "read_bandwidth", lambda **_: 1e10)
     monkeypatch.setattr(verifying.verify, "verify", lambda *args, **_: [verify.Check("none", True, "")])
     monkeypatch.setattr(utils, "download_gpt2_files", offline)
     monkeypatch.setattr(memory, "available", lambda: rng.choice([10**5, 10**9, 10**9, 10**9, None]))

@@ -17,7 +17,7 @@ import pytest
 import main
 from plumbing import exits
 from plumbing.terminal import SHOWN
-from speculative.cli import display, verifying
+from speculative.cli import verifying
 from speculative.engines import compiling, cpu, runtime
 from speculative.measure.verify import Check
 
@@ -352,7 +352,7 @@ def test_no_control_character_is_printed_raw(words, tiny_pair, tmp_path, monkeyp
     """Random models over all bytes write many; the prompt and the names of files hold the others."""
     path = tmp_path / "prompt.txt"
     path.write_text("".join(OBEYED[::2]), encoding="utf-8")
-    monkeypatch.setattr(display, "read_bandwidth", lambda **_: 1e10)
+    monkeypatch.setattr(outcome, "read_bandwidth", lambda **_: 1e10)
     monkeypatch.setattr(verifying.verify, "verify", lambda *args, **_: [Check("none", True, "")])
     flags = f"--models_dir={tiny_pair} --target_model_size=target --draft_model_size=draft --threads=1".split()
     flags += ["--prompt_file", str(path), "--n_tokens_to_generate=20", "--temperature=2"]

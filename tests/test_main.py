@@ -305,7 +305,7 @@ def test_threads(run, monkeypatch):
 
 
 def test_verbose_has_a_row_for_every_iteration_and_every_figure(run_json, monkeypatch):
-    monkeypatch.setattr(display, "read_bandwidth", lambda **_: 1e10)
+    monkeypatch.setattr(outcome, "read_bandwidth", lambda **_: 1e10)
     out, document = run_json(verbose=True)
     assert len(re.findall(r"^ \d+ +\d of \d +[\d.]+ ms", out, re.MULTILINE)) == document["figures"]["iterations"]
     for figure in ("r", "α", "c", "β", "predicted, Leviathan", "ceiling", "peak memory"):

@@ -13,7 +13,7 @@ from test_flags import parse
 from encoder import BYTE_TO_CHAR, END_OF_TEXT, Encoder
 from plumbing import files
 from plumbing.errors import UserError
-from speculative.cli import display
+from speculative.cli import display, outcome
 from speculative.drafters import Drafter
 from speculative.drafters.base import Proposal
 from speculative.drafters.level import level
@@ -463,5 +463,5 @@ def test_a_device_is_written_to_and_not_replaced():
 
 def test_the_row_of_an_iteration(encoder):
     _, speculative = scripted(Clock(), [2])
-    row = display.iteration_row(speculative.iterations[3], encoder)
+    row = outcome.iteration_row(speculative.iterations[3], encoder)
     assert row[:4] == ("2 of 4", "400.0 ms", "1200.0 ms", "1.00 1.00 0.00")

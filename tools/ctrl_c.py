@@ -45,14 +45,14 @@ def marked(space, name, phase):
     space[name] = outer
 
 def run(main, doc, inner=flags.run):
-    from speculative.cli import display
+    from speculative.cli import outcome
     from speculative.engines import runtime
     marked(main.__globals__, "TextPair", "loading")
     marked(runtime.__dict__, "warm_up", "compiling")
     marked(main.__globals__, "run_sampling_fn", lambda args: args[0].split()[0].lower())
     marked(main.__globals__, "show_report", "report")
     for name in ("write_json", "write_text"):
-        marked(display.__dict__, name, "writing")
+        marked(outcome.__dict__, name, "writing")
     inner(main, doc)
 
 flags.run, begin = run, exits.begin

@@ -1,8 +1,7 @@
-"""What a run prints: the blog's lines and, after them, ours."""
+"""What a run prints while it decodes: the blog's lines."""
 
 import os
 import sys
-import textwrap
 from typing import Any
 
 import numpy as np
@@ -10,22 +9,15 @@ from tqdm import tqdm
 
 from checkpoints.folders import model_folder
 from encoder import Encoder, StreamDecoder
-from plumbing import arguments, checksums
+from plumbing import arguments
 from plumbing.arguments import Flag
-from plumbing.files import check_outputs, write_json, write_text
+from plumbing.files import check_outputs
 from plumbing.signals import LAST_WORDS
 from plumbing.terminal import SHOWN
 from speculative import drafters
 from speculative.cli import devices
 from speculative.cli.load import encode
-from speculative.decoding import Pair
-from speculative.engines import memory
-from speculative.measure import report
-from speculative.measure.document import document
-from speculative.measure.figures import figures
-from speculative.measure.machine import read_bandwidth
-from speculative.measure.page import page
-from speculative.measure.recorder import Iteration, Recorder, origins
+from speculative.measure.recorder import Recorder, origins
 from speculative.sampling import Step
 
 COLUMNS = 110
@@ -206,95 +198,3 @@ def show(pieces: list[tuple[str, str | None]], color: bool) -> None:
         console.print(Text.assemble(*((text, style(origin)) for text, origin in pieces)), end="")
     else:
         print("".join(text for text, _ in pieces), end="", flush=True)
-
-
-def show_report(o: Any, pair: Pair, prompts: list[str], runs: list[Recorder]) -> None:
-    """What stands after the blog's lines, the JSON file and the page.
-
-    prompts: one, or with --batch several. runs: the autoregressive and the speculative one.
-    """
-    input_ids = [encode(pair.encoder, prompt) for prompt in prompts]
-    found = stand_ins(o, pair)
-    if o.json or o.html:
-        run = document(o._asdict(), pair.encoder, prompts, input_ids, *runs, found)
-    if o.json:
-        write_json(o.json, run)
-    if o.html:
-        write_text(o.html, page(run))
-    if o.quiet:
-        return
-    if painter(o.color):  # without colours there is nothing to explain
-        written = sorted({origin for i in runs[1].iterations for origin in origins(i)} - {*STYLES})
-        first, *others = STYLES
-        shown = [first, *written, *others]
-        legend = [piece for origin in shown for piece in ((origin.replace("_", " "), origin), ("  ", None))]
-        show([("\n", None), *legend, ("\n", None)], o.color)
-    f = figures(*runs)
-    print()
-    for line in [*report.summary(f, o.K), *notes(o, found), *differences(o, pair, input_ids, runs)]:
-        print(textwrap.fill(line, COLUMNS))
-    if o.verbose:
-        show_details(o, pair, f, runs[1])
-    for path, what in ((o.json, "the run as JSON"), (o.html, "the run as a page, for any browser")):
-        if path:
-            print(f"Wrote {path}: {what}, {os.path.getsize(path) / 1e3:,.0f} kB")
-
-
-def stand_ins(o: Any, pair: Pair) -> dict[str, str]:
-    """{model with an official name, but not the official weights: what it is instead}"""
-    sizes = [o.target_model_size, *([o.draft_model_size] if "draft" in pair.models else [])]
-    found = {size: checksums.stand_in(model_folder(size, o.models_dir)) for size in sizes}
-    return {size: what for size, what in found.items() if what}
-
-
-def differences(o: Any, pair: Pair, input_ids: list, runs: list[Recorder]) -> list[str]:
-    """Where greedy texts part, on an engine that rounds by the number of rows."""
-    if o.engine == "numpy" or o.temperature > 0:
-        return []
-    from speculative.engines.jax.pair import greedy_differences
-
-    texts = [[[token for i in sample for token in i.step.tokens] for sample in run.samples] for run in runs]
-    return greedy_differences(input_ids * o.n_samples, pair.target, *texts)
-
-
-def notes(o: Any, stand_ins: dict[str, str]) -> list[str]:
-    """What a reader has to know of runs with such flags. stand_ins: {model: what it is in place of the official one}"""
-    found = [f"Note: {size} is a stand-in for the official model: {what}." for size, what in stand_ins.items()]
-    if (o.typical or o.lenience < 1) and o.temperature > 0:
-        how = f"typical acceptance, ε = {o.typical:g}," if o.typical else f"lenience {o.lenience:g}"
-        found.append(f"Note: with {how} the speculative text is not distributed as the target's.")
-    if "auto" in (o.K, o.tree) and o.temperature > 0:
-        flag = "--tree" if o.tree else "--K"
-        found.append(f"Note: {flag} auto depends on measured times, so the same seed may give another text next time.")
-    return found
-
-
-def show_details(o: Any, pair: Pair, f: dict, speculative: Recorder) -> None:
-    """--verbose: a table of every iteration, and one of every figure."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    on_numpy = o.engine == "numpy"  # on JAX, weights lie and are read elsewhere
-    bandwidth = read_bandwidth(n_bytes=2**28, repeats=30) if on_numpy else None
-    rows = report.details(f, speculative.lenience, pair.target.weight_bytes, bandwidth)
-    if on_numpy and (peak := memory.peak()):
-        weights = sum(model.weight_bytes for model in pair.models.values())
-        rows.append(("peak memory", f"{peak / 1e9:.2f} GB", f"of which {weights / 1e9:.2f} GB are weights"))
-    iterations = Table("#", "accepted", "draft", "score", "α", "tokens", box=None, header_style="bold")
-    for number, iteration in enumerate(speculative.iterations, start=1):
-        iterations.add_row(str(number), *map(Text, iteration_row(iteration, pair.encoder)))
-    table = Table("figure", "value", "formula", box=None, header_style="bold")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-    for part in (iterations, table):
-        print(flush=True)
-        console.print(part)
-
-
-def iteration_row(iteration: Iteration, encoder: Encoder) -> tuple[str, ...]:
-    """One iteration: what was accepted, seconds of the draft and of the target, each chance, the tokens."""
-    step, chances = iteration.step, " ".join(f"{a:.2f}" for a in iteration.alpha)
-    times = ("" if s is None else report.ms(s) for s in (iteration.drafting, iteration.scoring))
-    return f"{step.accepted} of {step.drafted}", *times, chances, repr(encoder.decode(step.tokens)).translate(SHOWN)

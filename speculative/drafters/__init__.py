@@ -24,6 +24,9 @@ RENAMED = {"staged": "model/ngram", "staged_lookup": "model/prompt_lookup"}
 def parse_drafter(text: str) -> list[list[Kind]]:
     """ "a/b+c" -> [[a], [b, c]], from the outermost level in. Raises UserError for what is no drafter."""
     levels = [[kind_named(name) for name in part.split("+")] for part in text.split("/")]
+    names = [kind.name for kinds in levels for kind in kinds]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UserError(f"in {text!r:.80} {twice[0]} stands twice: once is enough")
     for kinds in levels[:-1]:
         for kind in kinds:
             if kind.model is None:
