@@ -19,7 +19,7 @@ import utils
 from plumbing import exits, files, patience, signals, texts
 from plumbing.errors import UserError
 from plumbing.terminal import SHOWN
-from speculative.cli import load, verifying
+from speculative.cli import load, outcome, verifying
 from speculative.cli.flags import all_flags
 from speculative.engines import memory
 from speculative.measure import verify

@@ -17,7 +17,7 @@ import pytest
 import main
 from plumbing import exits
 from plumbing.terminal import SHOWN
-from speculative.cli import verifying
+from speculative.cli import outcome, verifying
 from speculative.engines import compiling, cpu, runtime
 from speculative.measure.verify import Check
 
@@ -342,7 +342,8 @@ def test_nothing_goes_round_the_streams():
     found = {
         str(path.relative_to(ROOT))
         for path in ROOT.glob("**/*.py")
-        if not {"tests", "tools", ".venv"} & set(path.relative_to(ROOT).parts) and round_about.search(path.read_text("utf-8"))
+        if not {"tests", "tools", ".venv"} & set(path.relative_to(ROOT).parts)
+        and round_about.search(path.read_text("utf-8"))
     }
     assert found == {"plumbing/signals.py", "speculative/engines/jax/processes.py"}
 

@@ -15,7 +15,7 @@ from encoder import StreamDecoder, get_encoder
 from plumbing import exits
 from plumbing.errors import UserError
 from speculative import filters
-from speculative.cli import display, load, verifying
+from speculative.cli import display, load, outcome, verifying
 from speculative.cli.flags import DEMO
 from speculative.engines import cpu, runtime
 from speculative.measure import verify
