@@ -23,7 +23,7 @@ function showRace() {
     const label = `${title}: ${many(list.length, "call")} of the target, ${seconds(list.at(-1)?.end ?? 0)}`;
     const picture = svg(
       "svg",
-      { role: "img", class: name, "aria-label": label, height: list === iterations ? 100 : 45 },
+      { role: "img", class: name, "aria-label": label, height: list === iterations ? 100 + 18 * depth : 45 },
       ...calls(lane),
       ...ticks(lane),
       lane.veil,
@@ -42,6 +42,7 @@ function showRace() {
       ? "The first calls also read the prompt (prefill)."
       : "The device does not tell how long a call took: all are drawn equally long.",
   );
+  byId("level-key").hidden = depth === 0;
   byId("time").max = total;
   byId("time").addEventListener("input", (event) => {
     pause();
@@ -51,8 +52,11 @@ function showRace() {
   showTime(total);
 }
 
+const depth = Math.max(0, ...iterations.map((i) => i.levels.length)); // levels of drafting, each with a line of its own
+
 function calls({ list }) {
-  return list.flatMap(({ begin, end, drafting, scoring }, i) => {
+  return list.flatMap((iteration, i) => {
+    const { begin, end, drafting, scoring } = iteration;
     const rect = (kind, from, time, y) => {
       const node = svg("rect", { class: kind, x: percent(from), width: percent(time), y, height: 16 });
       if (list === iterations) node.addEventListener("click", () => choose(i + 1));
@@ -60,11 +64,33 @@ function calls({ list }) {
       return node;
     };
     return [
-      ...(drafting ? [rect("draft", begin, drafting, 2)] : []),
+      ...(drafting ? (iteration.levels?.length ? levelCalls(iteration, rect) : [rect("draft", begin, drafting, 2)]) : []),
       ...(drafting || scoring ? [] : [rect("device", begin, end - begin, 2)]),
-      ...(scoring ? [rect("target", begin + drafting, scoring, list === iterations ? 20 : 2)] : []),
+      ...(scoring ? [rect("target", begin + drafting, scoring, list === iterations ? 20 + 18 * depth : 2)] : []),
     ];
   });
+}
+
+/** The calls of each level within one proposal, the innermost drafts on the first line: each level's model scores what
+ * was drafted for it just before. */
+function levelCalls({ begin, drafted, levels }, rect) {
+  const next = levels.map(() => 0);
+  const rects = [];
+  const walk = (level, from, wanted) => {
+    let [time, tokens] = [from, 0];
+    while (tokens < wanted && next[level] < levels[level].iterations.length) {
+      const call = levels[level].iterations[next[level]++];
+      if (level + 1 < levels.length && call.drafted) walk(level + 1, time, call.drafted);
+      else if (call.drafting) rects.push(rect("draft", time, call.drafting, 2));
+      const box = rect("level", time + call.drafting, call.scoring, 2 + 18 * (levels.length - level));
+      box.querySelector("title").textContent = `${levels[level].name} ${seconds(call.scoring)}`;
+      rects.push(box);
+      time += call.drafting + call.scoring;
+      tokens += call.tokens;
+    }
+  };
+  walk(0, begin, drafted);
+  return rects;
 }
 
 /** A block for each token, on top of those that became known at the same time. */
@@ -74,7 +100,7 @@ function ticks({ list, tokens }) {
     if (together.length && token.time - together.at(-1)[0].time < 0.002 * total) together.at(-1).push(token);
     else together.push([token]);
   }
-  const [top, bottom] = list === iterations ? [40, 99] : [21, 44];
+  const [top, bottom] = list === iterations ? [40 + 18 * depth, 99 + 18 * depth] : [21, 44];
   const height = Math.min(9, (bottom - top) / Math.max(1, ...together.map((tokens) => tokens.length)));
   return together.flatMap((tokens) =>
     tokens.map(({ origin, time }, j) =>
