@@ -65,7 +65,8 @@ class AddedTokensEncoder(Encoder):
         eot: the text of the token that ends a text. prefix_space: whether a text that begins without one gets a space.
         """
         in_bytes = {token: i for token, i in vocab.items() if ALPHABET.issuperset(token)}
-        super().__init__({**in_bytes, END_OF_TEXT: added[eot].id}, pairs)
+        made = [pair for pair in pairs if in_bytes.keys() >= {*pair, "".join(pair)}]  # others no text leads to
+        super().__init__({**in_bytes, END_OF_TEXT: added[eot].id}, made)
         self.n_vocab, self.prefix_space = n_vocab, prefix_space
         as_they_are = {token: i for token, i in vocab.items() if token not in in_bytes}
         as_they_are |= {text: token.id for text, token in added.items()}
@@ -146,7 +147,7 @@ def read_encoder(folder: str | Path, n_vocab: int) -> AddedTokensEncoder:
     added = {text: Added(vocab[text]) for text in (END_OF_TEXT, *names) if text in vocab} | added
     if most := [text for text, i in vocab.items() if i >= n_vocab and text not in added]:
         raise bad_file(path, f"gives {most[0]!r:.50} the id {vocab[most[0]]}, and the model has {n_vocab} ids")
-    vocab = {text: i for text, i in vocab.items() if i < n_vocab}
+    vocab = checked_vocabulary(path, {text: i for text, i in vocab.items() if i < n_vocab})
     added = {text: token for text, token in added.items() if token.id < n_vocab}  # the model was not made larger
     eot = END_OF_TEXT if END_OF_TEXT in added else text_of(config.get("eos_token"))
     if eot not in added:

@@ -457,6 +457,21 @@ def test_settings_of_the_tokenizer_are_named(setting, tmp_path):
         read_encoder(tmp_path, 2048)
 
 
+def test_added_tokens_that_the_vocabulary_has_too(tmp_path):
+    """The last tokens of the vocabulary, made by merges, are added as well, and the model has no rows for them."""
+    path = tmp_path / "tokenizer.json"
+    make_tokenizer().save(str(path))
+    tokenizer = json.loads(path.read_text(encoding="utf-8"))
+    vocab = tokenizer["model"]["vocab"]
+    vocab[END_OF_TEXT], vocab["!"] = vocab["!"], vocab[END_OF_TEXT]
+    ends = [{"content": text, "id": i} for text, i in vocab.items() if i >= 2000]
+    tokenizer["added_tokens"] = [*ends, {"content": END_OF_TEXT, "id": vocab[END_OF_TEXT]}]
+    path.write_text(json.dumps(tokenizer))
+    with pytest.raises(UserError, match="no token for the byte 33"):
+        read_encoder(tmp_path, 2000)
+    assert read_encoder(tmp_path, 2048).decode([2047]) == "!"
+
+
 def test_more_tokens_than_the_model_has(tmp_path):
     make_tokenizer().save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(UserError, match="the model has 2000 ids"):
