@@ -1,0 +1,87 @@
+"""The target's own copy as the draft: what it is, that it costs one reading, and that nothing is lost by it."""
+
+import numpy as np
+import pytest
+
+from plumbing.errors import UserError
+from speculative.cli.load import encode, load_pair
+from speculative.decoding import lookaheads
+from speculative.engines import cpu, formats, models, packed
+from speculative.filters import GREEDY
+from speculative.sampling import autoregressive_sampling
+
+SMALLER = [
+    (dtype, copy)
+    for dtype in formats.FORMATS
+    for copy in formats.FORMATS
+    if formats.find(copy).weight_bytes < formats.find(dtype).weight_bytes
+]
+PROMPTS = ["the", "in the thin", "tin inn in the"]
+
+
+def loaded(tiny_pair, **options):
+    return load_pair("draft", "target", str(tiny_pair), **options)
+
+
+def greedy(pair, x, N):
+    rng = np.random.default_rng(0)
+    return [token for step in autoregressive_sampling(x, pair.target, N, rng) for token in step.tokens]
+
+
+@pytest.mark.parametrize(("dtype", "self_dtype"), SMALLER)
+@pytest.mark.parametrize("drafter", ["self", "self/model"])
+def test_the_text_is_the_targets_to_the_bit(tiny_pair, dtype, self_dtype, drafter):
+    if not cpu.has_numba():
+        pytest.skip("without numba rows depend on their number")
+    pair = loaded(tiny_pair, drafter=drafter, dtype=dtype, self_dtype=self_dtype)
+    for number, (K, inner_K) in enumerate([(1, 17), (2, 3), (8, 4), (17, 1), (16, "auto"), ("auto", "auto")]):
+        Ks = (K, inner_K) if "/" in drafter else K
+        lookahead, inner = lookaheads(Ks, None, drafter)
+        pair.__dict__.update(lookahead=lookahead, inner_K=inner)  # the same weights with another K
+        x = encode(pair.encoder, PROMPTS[number % len(PROMPTS)])
+        expected = greedy(pair, x, 40)
+        steps = list(pair.speculative(x, 40, np.random.default_rng(number)))
+        assert [token for step in steps for token in step.tokens] == expected, Ks
+
+
+def test_a_window_is_cut_by_the_end_of_the_context(tiny_pair):
+    pair = loaded(tiny_pair, drafter="self/model", K=(16, 4))
+    x = list(range(100))
+    tokens = [token for step in pair.speculative(x, 28, np.random.default_rng(0)) for token in step.tokens]
+    assert len(x) + len(tokens) == pair.n_ctx == 128
+    assert tokens == greedy(pair, x, 28)
+
+
+@pytest.mark.parametrize("self_dtype", ["bfloat16", "int8"])
+def test_the_copy_computes_what_the_format_computes(tiny_pair, self_dtype):
+    copy = loaded(tiny_pair, drafter="self", self_dtype=self_dtype).models["copy"].with_probs(GREEDY)
+    alone = loaded(tiny_pair, drafter="prompt_lookup", dtype=self_dtype).target
+    for model in (copy, alone):
+        model.to_probs = lambda logits: logits
+    for x in ([1, 2, 3], list(range(60))):
+        assert np.array_equal(copy(x, 3), alone(x, 3))
+
+
+def test_each_tensor_is_read_once_and_what_is_not_rounded_is_shared(bundled):
+    _, hparams, params = bundled["tiny-draft"]
+    read = []
+
+    def reading(convert):
+        def counted(name, array):
+            read.append(name)
+            return convert(name, array)
+
+        return packed.pack(params, counted)
+
+    target, copy = models.load_models(reading, hparams, ["float32", "int8"], [GREEDY, GREEDY])
+    assert len(read) == 4 + 12 * len(params["blocks"])
+    assert target.params["ln_f"]["g"] is copy.params["ln_f"]["g"] and target.params["wpe"] is copy.params["wpe"]
+    if cpu.has_numba():
+        assert copy.weight_bytes < target.weight_bytes / 3
+
+
+def test_a_copy_takes_fewer_bytes():
+    with pytest.raises(UserError, match="a copy takes fewer bytes than the target, which is in int8 here: take"):
+        load_pair("tiny-draft", "tiny-target", "models", drafter="self", dtype="int8", self_dtype="float32")
+    with pytest.raises(UserError, match="which is in int4 here: take another --drafter"):
+        load_pair("tiny-draft", "tiny-target", "models", drafter="self", dtype="int4")
