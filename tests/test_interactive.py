@@ -50,7 +50,7 @@ def test_each_line_is_printed_as_main_prints_it(session, flags, capsys):
 def test_a_flag_changes_for_the_lines_after_it(session, flags, capsys):
     lines = ["/drafter model/ngram", "/K 8/2", "/temperature 1", "/top_p 0.9", "/quiet"]
     out = session(*lines, "the", "/temperature", "the")
-    said = "drafter = model/ngram\nK = (8, 2)\ntemperature = 1.0\ntop_p = 0.9\nquiet = True\n"
+    said = "drafter = model/ngram\nK = 8/2\ntemperature = 1\ntop_p = 0.9\nquiet = True\n"
     assert out.startswith(said) and "temperature = 0.0\n" in out
     changed = {"K": "8/2", "top_p": "0.9", "drafter": "model/ngram", "quiet": "True"}
     main.main("the", temperature="1", **changed, **flags)

@@ -214,6 +214,7 @@ def test_what_is_no_request(client, body):
 
 def test_a_request_is_bounded(client):
     assert ask(client, prompt="x" * MOST_BYTES).status_code == 413
+    assert ask(client, drafter="model/" * 17).status_code == 400
 
 
 def test_a_request_that_does_not_arrive():
@@ -236,8 +237,8 @@ def test_a_request_that_does_not_arrive():
         (PROMPT, {"temperature": "hot"}, "--temperature must be a number of at least 0, not 'hot'"),
         (PROMPT, {"n_tokens_to_generate": 10**9}, "the prompt's 1 tokens and 1000000000 more exceed the context"),
         (PROMPT, {"drafter": "../heads"}, "unknown drafter '..'"),
-        (PROMPT, {"drafter": "x" * 10_000}, "unknown drafter 'xxxxx"),
-        (PROMPT, {"seed": "9" * 10_000}, "--seed must be a whole number"),
+        (PROMPT, {"drafter": "x" * 100}, "unknown drafter 'xxxxx"),
+        (PROMPT, {"seed": "9" * 100}, "--seed must be a whole number"),
         ("x" * 200, {}, "the prompt's 200 tokens and 12 more exceed the context of 128 tokens"),
     ],
 )
@@ -571,8 +572,9 @@ def test_what_is_wrong_is_said_beside_the_form(show, bundled_pair):
     wait(driver, "!request")
     assert text_of(driver, "wrong").startswith("--K must be a whole number of at least 1")
     assert text_of(driver, "state") == "Not decoded."
-    decode(driver, K="auto", n_tokens_to_generate=5)
+    decode(driver, K="8/2", drafter="model/ngram", n_tokens_to_generate=5)
     assert text_of(driver, "wrong") == ""
+    assert driver.execute_script("return document.querySelectorAll('#runs tbody td')[2].textContent") == "8/2"
 
 
 @pytest.mark.slow

@@ -76,5 +76,5 @@ def answer(line: str, pair: Any, decode: Callable, flags: Mapping[str, Flag]) ->
     if name in flags and flags[name].parse is arguments.switch and not value:
         value = not getattr(pair.o, name)
     pair = pair.changed(**{name: None if value == "" else value})
-    print(f"{name} = {getattr(pair.o, name)}")
+    print(f"{name} = {value or getattr(pair.o, name)}")
     return pair

@@ -30,6 +30,7 @@ from speculative.measure.page import fill
 
 FIELDS = ("n_tokens_to_generate", "K", "temperature", "top_k", "top_p", "drafter", "seed")  # that a request may set
 MOST_BYTES = 2**16  # of a request
+LONGEST = 100  # characters of a flag: a drafter of a thousand levels would take minutes for a token
 MOST_DECODES = 8  # one that runs, and those that wait
 MOST_RUNS = 20  # that are kept: a run may have half a megabyte
 SLOW = 10  # seconds that a request may take to arrive
@@ -139,6 +140,8 @@ async def asked(request: Request, slow: float = SLOW) -> tuple[str, dict[str, st
         flags = content["flags"]
         if {*flags} - {*FIELDS} or not all(isinstance(value, str) for value in (prompt, *flags.values())):
             raise ValueError
+        if max(map(len, flags.values()), default=0) > LONGEST:
+            raise HTTPException(400, f"a flag may have {LONGEST} characters")
         return prompt and arguments.text(prompt), {name: value or None for name, value in flags.items()}
     except asyncio.TimeoutError:
         raise HTTPException(408, "the request took too long") from None

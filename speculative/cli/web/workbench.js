@@ -14,6 +14,9 @@ const lanes = {}; // by decoder: where its text and its race are drawn
 const runs = new Map(); // number → summary
 let request = null; // what ends the decode that is under way
 
+/** A flag's value as it is typed: that of K may be a number for each level. */
+const typed = (value) => (Array.isArray(value) ? value.join("/") : String(value ?? ""));
+
 // ---- The form -------------------------------------------------------------------------------------------------------
 
 function showForm() {
@@ -23,7 +26,7 @@ function showForm() {
   byId("prompt").value = bench.prompt;
   for (const { name, value, help } of bench.fields) {
     const input = make("input", { id: name, "aria-describedby": `${name}-help`, autocomplete: "off" });
-    input.value = value ?? "";
+    input.value = typed(value);
     if (name === "drafter") input.setAttribute("list", "drafters");
     const note = make("small", { id: `${name}-help` }, help);
     byId("fields").append(make("div", make("label", { for: name }, WORDS[name]), input, note));
@@ -197,7 +200,7 @@ function runRow(run) {
     "tr",
     { id: `row-${run.number}` },
     make("th", { scope: "row" }, run.number),
-    ...cells.map((value) => make("td", String(value ?? ""))),
+    ...cells.map((value) => make("td", typed(value))),
     make("td", show, " ", file("HTML", ""), " ", file("JSON", ".json")),
   );
 }
