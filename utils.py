@@ -3,8 +3,9 @@
 python utils.py download 1558M [--models_dir models] [--source openai|huggingface|URL]
 python utils.py check 1558M [--models_dir models]
 
-A model is a folder with hparams.json, encoder.json, vocab.bpe and the weights, either as OpenAI's TensorFlow checkpoint
-or as Hugging Face's model.safetensors. No file is trusted: one that does not fit is refused in a line that names it.
+A model is a folder with settings, tokens and weights as OpenAI or Hugging Face's libraries save them (checkpoints/ reads
+the latter). In place of 1558M stands also a path, or a model of the Hugging Face hub: OWNER/NAME. No file is trusted: one
+that does not fit is refused in a line that names it.
 checksums.json, where there is one, says what the files were when they came.
 """
 
@@ -177,7 +178,7 @@ def main(argv: list[str] | None = None) -> None:
     def run():
         parser = Parser("Downloads or checks a GPT-2: python utils.py download|check MODEL_SIZE")
         parser.add_argument("command", choices=["download", "check"])
-        parser.add_argument("model_size", help=f"{', '.join(MODEL_SIZES)}; to be checked, any folder of models_dir")
+        parser.add_argument("model_size", help=f"{', '.join(MODEL_SIZES)}, OWNER/NAME of the hub; to be checked, any")
         parser.add_argument("--models_dir", default="models", help="the folder in which each model has a folder")
         parser.add_argument("--source", default="openai", help="openai, huggingface, or a mirror's URL")
         args = parser.parse_args(argv)
