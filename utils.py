@@ -3,9 +3,9 @@
 python utils.py download 1558M [--models_dir models] [--source openai|huggingface|URL]
 python utils.py check 1558M [--models_dir models]
 
-A model is a folder with settings, tokens and weights, as OpenAI or Hugging Face's libraries save them. In place of 1558M
-stands also a path, or OWNER/NAME of the Hugging Face hub. No file is trusted: one that does not fit is refused in a line
-that names it.
+A model is a folder with settings, tokens and weights, as OpenAI or Hugging Face's libraries save them. In its place may
+stand a path, or OWNER/NAME of the Hugging Face hub. No file is trusted: one that does not fit is refused in a line that
+names it.
 checksums.json, where there is one, says what the files were when they came.
 """
 
