@@ -13,7 +13,8 @@ from statistics import median
 import jax
 import jax.numpy as jnp
 
-from benchmarks.common import PROMPTS, Parser, count, load, seconds, table, take_turns, write_results
+from benchmarks.common import PROMPTS, Parser, count, load, write_results
+from benchmarks.tables import seconds, table, take_turns
 from plumbing import arguments as values
 from plumbing import texts
 from plumbing.errors import UserError
@@ -30,14 +31,17 @@ def device_bandwidth():
     """Bytes a second that the device reads from its memory: the best of some sums over 1 GiB."""
     if jax.default_backend() == "cpu":
         return read_bandwidth(2**30)
-    a, total = jnp.ones((2**28,), jnp.float32), jax.jit(jnp.sum)
+    a = jnp.ones((2**28,), jnp.float32)
+    total = jax.jit(jnp.sum)
     return a.nbytes / min(seconds(lambda: jax.block_until_ready(total(a))) for _ in range(10))
 
 
 def measure(decoder, prompts, N, Ks, B, rounds, bandwidth):
     """Rows for COLUMNS, one for each K. The prompts are decoded B at a time, and repeated if there are fewer than B."""
-    xs, calls = [prompts[i % len(prompts)] for i in range(max(B, len(prompts)))], {}
-    longest, seconds_of = max(map(len, xs)), defaultdict(list)
+    xs = [prompts[i % len(prompts)] for i in range(max(B, len(prompts)))]
+    calls = {}
+    longest = max(map(len, xs))
+    seconds_of = defaultdict(list)
 
     def decode(K):
         decoder.forget()
@@ -47,18 +51,21 @@ def measure(decoder, prompts, N, Ks, B, rounds, bandwidth):
     compiling = {K: decoder.warm_up([*map(len, xs)], N, K, B) for K in (0, *Ks)}
     costs = {K: decoder.probe(longest, N, K, B) for K in Ks}
     take_turns({K: partial(decode, K) for K in (0, *Ks)}, rounds)
-    t, rows = {K: median(took[1:]) for K, took in seconds_of.items()}, []
+    t = {K: median(took[1:]) for K, took in seconds_of.items()}
+    rows = []
     for K in (0, *Ks):
         steps = [row.step for rows_of_call in calls[K] for row in rows_of_call]
         n_tokens = sum(len(step.tokens) for step in steps)
-        drafted, accepted = sum(step.drafted for step in steps), sum(step.accepted for step in steps)
+        drafted = sum(step.drafted for step in steps)
+        accepted = sum(step.accepted for step in steps)
         read = len(calls[K]) * (decoder.target.weight_bytes + K * decoder.draft.weight_bytes)
         row = {"B": B, "K": K, "ms_per_token": 1e3 * t[K] * B / n_tokens, "tokens_per_second": n_tokens / t[K]}
         row |= {"r": (accepted + len(steps)) / (drafted + len(steps)), "of_limit": read / t[K] / bandwidth}
         row |= {"speedup": t[0] / t[K], "compiling": compiling[K], "useful": len(steps) / (B * len(calls[K]))}
         if K:
             t_draft, t_target = costs[K]
-            alpha, c = accepted / (accepted + sum(s.accepted < s.drafted for s in steps)), t_draft / t_target[1]
+            alpha = accepted / (accepted + sum(s.accepted < s.drafted for s in steps))
+            c = t_draft / t_target[1]
             row |= {"alpha": alpha, "c": c, "beta": t_target[K + 1] / t_target[1]}
             row |= {"largest_beta": largest_beta(alpha, K, c)}
         rows.append(row)
@@ -90,7 +97,8 @@ def main(argv=None):
         raise UserError(
             f"--context {o.context} and --n_tokens {o.n_tokens} exceed the context of {decoder.n_ctx} tokens"
         )
-    device, bandwidth = jax.devices()[0].device_kind, device_bandwidth()
+    device = jax.devices()[0].device_kind
+    bandwidth = device_bandwidth()
     print(f"{device}: {bandwidth / 1e9:.1f} GB/s")
     rows = [row for B in o.B for row in measure(decoder, prompts, o.n_tokens, o.K, B, o.rounds, bandwidth)]
     print(table(rows, COLUMNS))

@@ -24,7 +24,8 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import Mesh
 
-from benchmarks.common import Parser, count, table, write_results
+from benchmarks.common import Parser, count, write_results
+from benchmarks.tables import table
 from checkpoints.tensors import checkpoint_shapes
 from plumbing import arguments as values
 from plumbing.errors import UserError, first_line
@@ -197,8 +198,10 @@ def measure(decoder, B, K):
     state = jax.eval_shape(partial(decoder._prefill, K=K, capacity=256), decoder.params, *chosen)
     start = time.perf_counter()
     program = decoder.run.lower(decoder.params, state, np.bool_(False), np.int32(-1), K=K).compile()
-    took, text = time.perf_counter() - start, program.as_text()
-    bodies, entry = computations(text), re.search(r"^ENTRY %?([\w.-]+)", text, re.MULTILINE)[1]
+    took = time.perf_counter() - start
+    text = program.as_text()
+    bodies = computations(text)
+    entry = re.search(r"^ENTRY %?([\w.-]+)", text, re.MULTILINE)[1]
     loops = re.findall(r" while\(.*body=%?([\w.-]+)", "\n".join(bodies[entry]))
     counted = [one for name in loops for one in started(bodies, name)]
     return {
@@ -228,7 +231,8 @@ def main(argv=None):
     parser.add_argument("--B", type=count, nargs="+", default=[1])
     parser.add_json()
     o = parser.parse_args(argv)
-    found, rows = devices(o.topology), []
+    found = devices(o.topology)
+    rows = []
     pairs = [(M, D) for M, D in product(o.mesh, o.data_parallel) if len(found) >= M * D]  # others are left out
     if not pairs:
         fewest = min(o.mesh) * min(o.data_parallel)

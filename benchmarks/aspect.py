@@ -14,8 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.common import PROMPTS, Pair, Parser, count, seconds, table, take_turns, write_results
+from benchmarks.common import PROMPTS, Pair, Parser, count, write_results
 from benchmarks.distillation import decoded
+from benchmarks.tables import seconds, table, take_turns
 from plumbing import arguments as values
 from plumbing.exits import guarded
 from plumbing.texts import read_prompts
@@ -51,7 +52,8 @@ def learner(draft, steps, rate, loss, lessons):
     """-> a function without arguments that makes the next step and returns the parameters after it."""
     optimizer, train_step = make_train_step(loss, steps, rate)
     params = jax.tree.map(jnp.array, draft.params)
-    state, step = (params, optimizer.init(params)), 0
+    state = (params, optimizer.init(params))
+    step = 0
 
     def learn():
         nonlocal state, step
@@ -84,19 +86,22 @@ def main(argv=None):
     o = parser.parse_args(argv)
     keep_compiled()
     prompts = read_prompts(PROMPTS["prose"], 20)
-    o.prompts, o.drafters = {"prompts": prompts[12:]}, ["model"]
+    o.prompts = {"prompts": prompts[12:]}
+    o.drafters = ["model"]
     pair = Pair(o)  # which refuses more tokens than the context has
     encoder, hparams = load_encoder_and_hparams(o.target_model_size, o.models_dir)
     ids = [encoder.encode(prompt) for prompt in prompts]
     target = load_on_device(o.target_model_size, o.models_dir, hparams)
-    recipe, gpt2 = Recipe(divergence="kl"), load_gpt2()
+    recipe = Recipe(divergence="kl")
+    gpt2 = load_gpt2()
     [lessons] = held_out_lessons(recipe, from_prompts(ids[:12]), target, gpt2, o.lessons, seed=0).values()
     lessons = [Lesson(x, np.asarray(q, np.float16), temperature, counts) for x, q, temperature, counts in lessons]
     tests = held_out_lessons(recipe, from_prompts(ids[12:]), target, gpt2, 16)
     drafts = {n_layer: new_draft(n_layer, hparams) for n_layer in SHAPES}
     losses = {n_layer: make_loss(gpt2, draft.n_head, recipe.divergence) for n_layer, (_, draft) in drafts.items()}
     tries = {n: learner(drafts[n][1], 100, 1e-3, losses[n], lessons) for n in drafts}
-    step_seconds, rows = take_turns(tries, 15), []
+    step_seconds = take_turns(tries, 15)
+    rows = []
     for n_layer, (of, draft) in drafts.items():
         steps = max(1, round(o.seconds / step_seconds[n_layer]))
         learn = learner(draft, steps, RATE / of["n_embd"], losses[n_layer], lessons)

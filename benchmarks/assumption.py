@@ -22,9 +22,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import experts, parts
-from benchmarks.common import Parser, count, table, take_turns, write_results
+from benchmarks.common import Parser, count, write_results
 from benchmarks.full_size import cut_model
 from benchmarks.sweep import INK, draw
+from benchmarks.tables import table, take_turns
 from plumbing import arguments as values
 from plumbing.errors import UserError
 from plumbing.exits import guarded
@@ -73,7 +74,8 @@ def measure_batch(o):
         t = take_turns(tasks, o.rounds)
         arithmetic = min(t["target", n] / n for n in n_rows)  # of a row, at best
         for B in o.B:
-            c, beta = t["draft", B] / t["target", B], t["target", B * (o.K + 1)] / t["target", B]
+            c = t["draft", B] / t["target", B]
+            beta = t["target", B * (o.K + 1)] / t["target", B]
             window, rows = (roofline(t["target", 1], arithmetic, B * n) for n in (o.K + 1, 1))
             row = {"dtype": dtype, "B": B, "ms": 1e3 * t["target", B], "c": c, "beta": beta, "roofline": window / rows}
             row["speedup"] = leviathan_speedup(o.alpha, o.K, c, beta)
@@ -107,11 +109,13 @@ def measure_context(o):
     found = []
     for dtype in DTYPES:
         (target, hparams, n_bytes), (draft, *_) = (forward_of(size, dtype) for size in ("1558M", "124M"))
-        contexts, held = [64, 250, 500, 1000], 2 * 4 * hparams["n_layer"] * hparams["n_embd"]
+        contexts = [64, 250, 500, 1000]
+        held = 2 * 4 * hparams["n_layer"] * hparams["n_embd"]
         tasks = {(n, past): partial(target, n, past) for n, past in product((1, o.K + 1), contexts)}
         t = take_turns(tasks | {("draft", past): partial(draft, 1, past) for past in contexts}, 2 * o.rounds)
         for past in contexts:
-            c, beta = t["draft", past] / t[1, past], t[o.K + 1, past] / t[1, past]
+            c = t["draft", past] / t[1, past]
+            beta = t[o.K + 1, past] / t[1, past]
             row = {"dtype": dtype, "context": past, "share": held * past / (held * past + n_bytes), "c": c}
             row |= {"ms": 1e3 * t[1, past], "beta": beta, "speedup": leviathan_speedup(o.alpha, o.K, c, beta)}
             found.append(row)
@@ -133,7 +137,8 @@ def plot_context(rows, o, axes):
 def measure_operations(o):
     (target, _, n_target), (draft, _, n_draft) = (forward_of(size, "float32") for size in ("1558M", "124M"))
     t = take_turns({n: partial(target, n) for n in range(1, 12)} | {"draft": partial(draft, 1)}, o.rounds)
-    found, c = [], t["draft"] / t[1]
+    found = []
+    c = t["draft"] / t[1]
     for K in range(11):
         row = {"K": K, "tokens": leviathan_tokens(o.alpha, K), "beta": t[K + 1] / t[1], "c": c}
         row["operations"] = leviathan_operations(o.alpha, K, n_draft / n_target)

@@ -8,14 +8,9 @@ count. Times are of decoding alone, without the first step, which holds the pref
 import contextlib
 import json
 import os
-import re
-import time
-from collections import defaultdict
 from dataclasses import astuple, replace
 from itertools import product
-from operator import ne
 from pathlib import Path
-from statistics import median
 from typing import NamedTuple
 from zlib import crc32
 
@@ -30,7 +25,6 @@ from speculative.cli.load import encode, load_pair
 from speculative.decoding import lookaheads
 from speculative.engines import formats
 from speculative.filters import Filters
-from speculative.measure.figures import figures
 from speculative.measure.machine import machine
 from speculative.measure.recorder import Iteration, Recorder
 from speculative.sampling import Step
@@ -202,7 +196,8 @@ def measure(o, pair=None):
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "ab") as f:
-            done, settings = read_measurements(path), [*all_settings(o)]
+            done = read_measurements(path)
+            settings = [*all_settings(o)]
             todo = [s for s in settings if s not in done]
             pair = pair or (Pair(o) if todo else None)
             for s in {(s.drafter, s.K): s for s in todo}.values():
@@ -237,92 +232,3 @@ def iteration_of(fields):
 def write_results(path, o, **results):
     if path:
         files.write_json(path, {"options": vars(o), "machine": machine()} | results)
-
-
-def summarise(measured):
-    """A row for each kind of run. The speedup is a median over the prompts, of medians over the repeats of each."""
-    groups = defaultdict(lambda: defaultdict(list))  # {kind: {prompt: [[Iteration, ...] of each repeat]}}
-    for s, iterations in measured.items():
-        groups[s[3:]][s.prompt].append(iterations)
-    rows = []
-    for kind in sorted(groups, key=lambda kind: (*kind[:2], kind[2] or 1, kind[3], str(kind[4]).zfill(4))):
-        baseline = groups[(BASELINE, *kind[1:4], 0)]
-        runs, plain = ([run for prompt in baseline for run in of[prompt]] for of in (groups[kind], baseline))
-        ms, plain_ms = (
-            np.reshape([*map(ms_per_token, x)], (len(baseline), -1)) for x in (runs, plain)
-        )  # [prompts, repeats]
-        later = [i for run in runs for i in run[1:]]
-        n_tokens = [len(i.step.tokens) for i in later]
-        by_token = np.repeat([1e3 * i.seconds / n for i, n in zip(later, n_tokens, strict=True)], n_tokens)
-        row = dict(zip(Setting._fields[3:], kind, strict=True)) | figures(recorder_of(plain), recorder_of(runs))
-        row |= {"runs": len(runs), "unlike": sum(map(ne, map(tokens, runs), map(tokens, plain)))}
-        row |= {"ms_per_token": ms.mean(), "sd": ms.std(), "loop_ms": 1e3 * np.mean([i.seconds for i in later])}
-        row |= zip(("p50", "p90", "p99"), np.percentile(by_token, [50, 90, 99]), strict=True)
-        row["speedup"] = np.median(np.median(plain_ms, 1) / np.median(ms, 1))
-        row["speedup_sd"] = np.median(plain_ms / ms, 0).std()
-        row |= at_usual_times(runs, plain)
-        rows.append({name: float(value) if isinstance(value, np.floating) else value for name, value in row.items()})
-    return rows
-
-
-def at_usual_times(runs, plain):
-    """Speedup and time of an iteration, had each iteration taken the median time of those with as many drafts.
-
-    On a machine with other work single iterations take several times as long as the others; medians leave that out,
-    and what the text decides stays in. runs and plain: [[Iteration, ...], ...] of the same prompts, in the same order.
-    """
-    costs = usual_seconds(runs)
-    alone = usual_seconds(plain)[0]
-    speedups = []
-    for run in runs:
-        took = sum(costs[i.step.drafted] for i in run[1:])
-        speedups.append(alone * len(tokens(run[1:])) / took)
-    loops = [costs[i.step.drafted] for run in runs for i in run[1:]]
-    error = np.std(speedups) / len(speedups) ** 0.5
-    return {"usual_speedup": np.mean(speedups), "usual_speedup_error": error, "usual_loop_ms": 1e3 * np.mean(loops)}
-
-
-def usual_seconds(runs):
-    """{number of drafts: median seconds of the iterations that had so many}, without the first, which prefills."""
-    by_drafted = defaultdict(list)
-    for run in runs:
-        for i in run[1:]:
-            by_drafted[i.step.drafted].append(i.seconds)
-    return {drafted: median(found) for drafted, found in by_drafted.items()}
-
-
-def ms_per_token(run):
-    return 1e3 * sum(i.seconds for i in run[1:]) / len(tokens(run[1:]))
-
-
-def tokens(run):
-    return [token for i in run for token in i.step.tokens]
-
-
-def recorder_of(runs):
-    recorder = Recorder()
-    recorder.samples = runs
-    recorder.seconds = sum(i.seconds for i in recorder.iterations)
-    return recorder
-
-
-def seconds(task):
-    start = time.perf_counter()
-    task()
-    return time.perf_counter() - start
-
-
-def take_turns(tasks, rounds, seconds=seconds):
-    """{name: function} -> {name: median seconds} of rounds in which each is called once; the first is not counted."""
-    measured = [{name: seconds(task) for name, task in tasks.items()} for _ in range(rounds + 1)]
-    return {name: median(one[name] for one in measured[1:]) for name in tasks}
-
-
-def table(rows, columns):
-    """Lines of text. columns: words such as "K", "r:.2f" or "β=mean_beta:.2f", that is heading=key:format; _ in the
-    heading is a space. What is None, or not in a row, is left empty."""
-    words = [re.fullmatch("(?:(.+)=)?(.+?)(?::(.+))?", word).groups("") for word in columns.split()]
-    cells = [[(heading or key).replace("_", " ") for heading, key, _ in words]]
-    cells += [["" if row.get(key) is None else format(row[key], form) for _, key, form in words] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join("  ".join(cell.rjust(n) for cell, n in zip(line, widths, strict=True)) for line in cells)

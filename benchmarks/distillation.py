@@ -18,8 +18,9 @@ from zlib import crc32
 
 import numpy as np
 
-from benchmarks.common import PROMPTS, Pair, Parser, Setting, count, ms_per_token, recorder_of, table
+from benchmarks.common import PROMPTS, Pair, Parser, Setting, count
 from benchmarks.sweep import COLORS, INK, draw
+from benchmarks.tables import ms_per_token, recorder_of, table
 from plumbing.errors import UserError
 from plumbing.exits import guarded
 from plumbing.texts import read_prompts
@@ -60,7 +61,8 @@ def decoded(pair, hparams, params, temperature, prompts, n_tokens, repeat):
     """-> (tokens per iteration, speedup) of a draft with these parameters, the median over the prompts."""
     pair.draft = numpy_model(params, hparams, temperature)
     pair.models = [pair.target, pair.draft]
-    runs, speedups = [], []
+    runs = []
+    speedups = []
     for i, prompt in enumerate([prompts[0], *prompts]):
         plain, run = (
             pair.decode(Setting("", repeat, prompt, "model", temperature, None, "", k), n_tokens) for k in (0, K)
@@ -83,11 +85,15 @@ class Experiment:
         first = {"blocks": self.target.params["blocks"][: o.first_layers]}
         self.start = Model(self.target.params | first, self.target.n_head)
         self.hparams = self.target_hparams | {"n_layer": o.first_layers}
-        self.gpt2, self.shared, self.lessons, self.pair = load_gpt2(), {}, None, None
+        self.gpt2 = load_gpt2()
+        self.shared = {}
+        self.lessons = None
+        self.pair = None
 
     def train(self, divergence, text, seed):
         rate = RATE / self.hparams["n_embd"]
-        o, recipe = self.o, Recipe(divergence, text, seed=seed, steps=self.o.steps, rate=rate)
+        o = self.o
+        recipe = Recipe(divergence, text, seed=seed, steps=self.o.steps, rate=rate)
         checkpoint = checkpoint_of(o.out, divergence, text, seed)
         if (text, seed) not in self.shared:
             self.shared = {(text, seed): {}}  # what was kept of the text before takes memory
@@ -100,7 +106,8 @@ class Experiment:
         if not self.lessons:
             recipe = Recipe(temperatures=TEMPERATURES)
             args = (recipe, self.begin_held_out, self.target, self.gpt2, N_TEST, 2)
-            self.lessons, self.pair = held_out_lessons(*args), Pair(self.o)
+            self.lessons = held_out_lessons(*args)
+            self.pair = Pair(self.o)
         alphas = mean_acceptance(self.gpt2, Model(params, hparams["n_head"]), self.lessons)
         figures = dict(zip(("alpha1", "alpha0"), alphas.values(), strict=True))
         for t in TEMPERATURES:
@@ -183,14 +190,16 @@ def read_done(path, on):
 def measure(o):
     """{(divergence, text, seed): figures} of all runs, and {reference: figures}. What was kept is not run again."""
     Path(o.out).mkdir(parents=True, exist_ok=True)
-    path, on = Path(o.out, "runs.jsonl"), settings_of(o)
+    path = Path(o.out, "runs.jsonl")
+    on = settings_of(o)
     done = read_done(path, on)
     runs = [(d, text, seed) for seed in range(o.seeds) for text in TEXTS for d in DIVERGENCES]
     references = [("", "the start", 0), ("", o.draft_model_size, 0)]
     experiment = None
     for run in [run for run in [*references, *runs] if run not in done]:
         experiment = experiment or Experiment(o)
-        params, hparams = experiment.start.params, experiment.hparams
+        params = experiment.start.params
+        hparams = experiment.hparams
         if run == references[1]:
             _, hparams = load_encoder_and_hparams(o.draft_model_size, o.models_dir)
             params = load_on_device(o.draft_model_size, o.models_dir, hparams).params

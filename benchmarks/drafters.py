@@ -13,7 +13,8 @@ from collections import defaultdict
 
 import numpy as np
 
-from benchmarks.common import grid_options, measure, summarise, table, tokens, write_results
+from benchmarks.common import grid_options, measure, write_results
+from benchmarks.tables import summarise, table, tokens
 from plumbing.exits import guarded
 from speculative.drafters import KINDS
 
@@ -37,7 +38,9 @@ def even_seconds(runs):
 def lines_of(rows, measured):
     """{(temperature, top_p, domain): [a line for each drafter]}: the row of its best K, the speedup at each K, and
     auto's share of the best speedup, by the clock and at even costs (where another K may be the best)."""
-    cells, runs, lines = defaultdict(dict), defaultdict(lambda: defaultdict(list)), defaultdict(list)
+    cells = defaultdict(dict)
+    runs = defaultdict(lambda: defaultdict(list))
+    lines = defaultdict(list)
     for s, iterations in measured.items():
         runs[s[3:-1]][s.K].append(iterations)
     for row in rows:

@@ -15,9 +15,10 @@ from statistics import median
 
 import numpy as np
 
-from benchmarks.common import MODELS, PROMPTS, seconds
+from benchmarks.common import MODELS, PROMPTS
 from benchmarks.ladder import in_registers
 from benchmarks.sweep import INK
+from benchmarks.tables import seconds
 from gpt2 import ffn, layer_norm, mha, softmax
 from plumbing import texts
 from speculative.engines import kernels, packed, plain, runtime
@@ -122,7 +123,8 @@ def learn(x, y, E, k, steps, seed=0, n_batch=256):  # [n, n_embd] twice -> route
 
     from training.fit import make_train_step
 
-    rng, n_embd = np.random.default_rng(seed), x.shape[1]
+    rng = np.random.default_rng(seed)
+    n_embd = x.shape[1]
     n_hidden = 4 * n_embd // k
 
     def random(*shape):
@@ -144,7 +146,8 @@ def learn(x, y, E, k, steps, seed=0, n_batch=256):  # [n, n_embd] twice -> route
         return ((out - y) ** 2).sum(-1).mean() / variance + EVEN * even
 
     optimizer, train_step = make_train_step(loss, steps, 2e-3)
-    state, value = (jax.tree.map(jnp.array, params), optimizer.init(params)), None
+    state = (jax.tree.map(jnp.array, params), optimizer.init(params))
+    value = None
     for _ in range(steps):
         rows = rng.integers(len(x), size=n_batch)
         state, value = train_step(state, (x[rows], y[rows]))
@@ -155,7 +158,8 @@ def learn(x, y, E, k, steps, seed=0, n_batch=256):  # [n, n_embd] twice -> route
 
 
 def measure_experts(o):
-    rng, found = np.random.default_rng(0), []
+    rng = np.random.default_rng(0)
+    found = []
     rows = [*range(1, 10)]
     windows = [(1, n) for n in rows] + [(B, n) for B in BATCHES for n in (1, o.K + 1)]
     for E in ROUTED:
@@ -197,11 +201,13 @@ def measure_router(o):
     encoder, hparams, params = load_encoder_hparams_and_params("tiny-target", str(MODELS))
     model = plain.CachedModel(packed.pack(params, packed.packer("float32")), hparams, to_distribution, runtime.new_pass)
     prompts = [encoder.encode(prompt) for prompt in texts.read_prompts(PROMPTS["prose"], 20)]
-    rng, layer = np.random.default_rng(0), hparams["n_layer"] // 2
+    rng = np.random.default_rng(0)
+    layer = hparams["n_layer"] // 2
     into = partial(into_ffn, params, hparams["n_head"], layer)
     learned_on = np.concatenate([into(x) for x in texts_of(model, prompts[:10], 60, rng)])  # [n, n_embd]
     tested_on = [into(x) for x in texts_of(model, prompts[10:], 20, rng)]
-    y, found = ffn(learned_on, **params["blocks"][layer]["mlp"]), []
+    y = ffn(learned_on, **params["blocks"][layer]["mlp"])
+    found = []
     for E in ROUTED:
         router, _ = learn(learned_on, y, E, K_ROUTED, STEPS)
         chosen = [route(x, router, K_ROUTED)[0] for x in tested_on]  # [n_seq, k] of each text

@@ -31,7 +31,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.common import MODELS, Parser, seconds
+from benchmarks.common import MODELS, Parser
+from benchmarks.tables import seconds
 from checkpoints.tensors import checkpoint_shapes, parameter_count
 from encoder import BYTE_TO_CHAR
 from plumbing import arguments as values
@@ -88,15 +89,18 @@ def grow(tensors, old, new):
 def grow_heads(small, old, new):
     """The heads of a target with hparams old -> {w [n_heads, n_embd, n_embd], b [n_heads, n_embd]} for new."""
     times, n_left, scale = growth(old, new)
-    w, b = np.tile(small.w, (1, times, times)) / times, np.tile(scale * small.b, times)
+    w = np.tile(small.w, (1, times, times)) / times
+    b = np.tile(scale * small.b, times)
     return {"w": np.pad(w, ((0, 0), (0, n_left), (0, n_left))), "b": np.pad(b, ((0, 0), (0, n_left)))}
 
 
 def write_safetensors(folder, hparams, tensors):
     """A header, then one tensor after the other, under Hugging Face's names: only one is in memory at a time."""
-    header, end = {"__metadata__": {"format": "pt"}}, 0
+    header = {"__metadata__": {"format": "pt"}}
+    end = 0
     for name, shape in checkpoint_shapes(hparams).items():
-        begin, end = end, end + 4 * math.prod(shape)
+        begin = end
+        end = end + 4 * math.prod(shape)
         layer, _, last = re.sub(r"^h(\d+)", r"h.\1", name.replace("/", ".")).rpartition(".")
         theirs = f"{layer}.bias" if last == "b" else f"{layer or last}.weight"
         header[theirs] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
@@ -110,14 +114,17 @@ def write_safetensors(folder, hparams, tensors):
 
 def write_tensorflow(folder, hparams, tensors):
     """OpenAI's form. SaveV2 is the operation that a tf.train.Saver runs; it needs all tensors at once."""
-    tf, held, zeros = import_tensorflow(), {}, {}
+    tf = import_tensorflow()
+    held = {}
+    zeros = {}
     for name, array in tensors:
         # OpenAI's kernels are those of a convolution of width 1: they have one more axis, in front.
         array = array[None] if name.endswith("/w") else array
         # Most of 1558M are zeros, of which one tensor of each shape is enough.
         share = {} if array.any() else zeros
         held[f"model/{name}"] = share.setdefault(array.shape, tf.constant(array))
-    prefix, all_of_each = str(folder / "model.ckpt"), [""] * len(held)
+    prefix = str(folder / "model.ckpt")
+    all_of_each = [""] * len(held)
     try:
         tf.raw_ops.SaveV2(prefix=prefix, tensor_names=[*held], shape_and_slices=all_of_each, tensors=[*held.values()])
     except tf.errors.OpError as error:
@@ -133,7 +140,8 @@ def grow_model(small, folder, new, write):
     for token in islice(never, new["n_vocab"] - len(vocab)):
         vocab[token] = len(vocab)
         merges += f"{token[:-1]} {token[-1]}\n"
-    old, tensors = load_hparams(small / "hparams.json"), {}
+    old = load_hparams(small / "hparams.json")
+    tensors = {}
     params = load_params(small, old, tensors.setdefault)
     its_heads = None
     if (small / heads.FILE).exists():
@@ -159,7 +167,8 @@ def cut_model(size, times, convert, seed=0):
     n_layer, n_embd = OFFICIAL[size]
     hparams = {"n_vocab": 50257 // times, "n_ctx": 1024, "n_embd": n_embd, "n_head": n_embd // 64}
     hparams["n_layer"] = n_layer // times
-    rng, shapes = np.random.default_rng(seed), checkpoint_shapes(hparams)
+    rng = np.random.default_rng(seed)
+    shapes = checkpoint_shapes(hparams)
 
     def read(name):
         return rng.random(shapes[name], np.float32) * np.float32(0.04) - np.float32(0.02)
@@ -168,11 +177,13 @@ def cut_model(size, times, convert, seed=0):
 
 
 def main(argv=None, grow=grow_model):
-    parser, writers = Parser(__doc__), {"safetensors": write_safetensors, "tensorflow": write_tensorflow}
+    parser = Parser(__doc__)
+    writers = {"safetensors": write_safetensors, "tensorflow": write_tensorflow}
     parser.add_argument("out_dir", type=values.argument(values.path), metavar="OUT_DIR")
     parser.add_argument("--format", choices=writers, default="safetensors")
     o = parser.parse_args(argv)
-    out, hparams = Path(o.out_dir), {}
+    out = Path(o.out_dir)
+    hparams = {}
     for size, (n_layer, n_embd) in ((size, OFFICIAL[size]) for size in GROWN):
         hparams[size] = {"n_vocab": 50257, "n_ctx": 1024, "n_embd": n_embd, "n_head": n_embd // 64, "n_layer": n_layer}
     needed = 2**25 + 4 * sum(map(parameter_count, hparams.values()))

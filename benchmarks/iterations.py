@@ -11,18 +11,8 @@ sequences of 40 tokens take about 25 seconds a line on two idle cores.
 
 import numpy as np
 
-from benchmarks.common import (
-    PROMPTS,
-    Pair,
-    Parser,
-    Setting,
-    check_n_tokens,
-    count,
-    setting,
-    table,
-    tokens,
-    write_results,
-)
+from benchmarks.common import PROMPTS, Pair, Parser, Setting, check_n_tokens, count, setting, write_results
+from benchmarks.tables import table, tokens
 from plumbing import arguments as values
 from plumbing.exits import guarded
 from plumbing.texts import read_prompts
@@ -56,8 +46,11 @@ def main(argv=None):
     parser.add_argument("--settings", nargs="+", type=values.argument(setting), default=[(1.0, 0.9)])
     o = parser.parse_args(argv)
     check_n_tokens(o)
-    o.prompts, o.drafters = {"prose": read_prompts(PROMPTS["prose"], 20)}, ["model"]
-    pair, prompts, rows = Pair(o), o.prompts["prose"], []
+    o.prompts = {"prose": read_prompts(PROMPTS["prose"], 20)}
+    o.drafters = ["model"]
+    pair = Pair(o)
+    prompts = o.prompts["prose"]
+    rows = []
     for temperature, top_p in o.settings:
         n = o.sequences if temperature else min(o.sequences, len(prompts))
         for K in o.K:

@@ -18,7 +18,8 @@ import numpy as np
 from tqdm import tqdm
 
 from benchmarks import peers
-from benchmarks.common import MODELS, Parser, count, table, take_turns, write_results
+from benchmarks.common import MODELS, Parser, count, write_results
+from benchmarks.tables import table, take_turns
 from gpt2 import gpt2
 from plumbing.errors import UserError
 from plumbing.exits import guarded
@@ -43,7 +44,8 @@ def measure(model, models_dir, weights, memory, rounds):
     """A row for COLUMNS. weights: a dtype, or NumPy."""
     convert = packed.packer(weights) if weights != "NumPy" else None
     _, hparams, params = load_encoder_hparams_and_params(model, models_dir, convert)
-    run, n_prefill = (runtime.new_pass if convert else plain.PlainPass)(params, hparams), min(512, hparams["n_ctx"])
+    run = (runtime.new_pass if convert else plain.PlainPass)(params, hparams)
+    n_prefill = min(512, hparams["n_ctx"])
 
     def forward(n_rows, n_past=peers.CONTEXT, n_last=None):
         run.length = n_past
@@ -56,7 +58,8 @@ def measure(model, models_dir, weights, memory, rounds):
     if weights == "NumPy":
         slow["no_cache"] = partial(gpt2, np.arange(30), **params, n_head=hparams["n_head"])
     times = take_turns(tasks, rounds) | take_turns(slow, 3)
-    n_bytes, bandwidth = plain.n_bytes(params), memory.nbytes / times["read"]
+    n_bytes = plain.n_bytes(params)
+    bandwidth = memory.nbytes / times["read"]
     more = 2 * 4 * hparams["n_layer"] * hparams["n_embd"] * (n_long - peers.CONTEXT)  # bytes of keys and values
     limits = {
         "limit_ms": 1e3 * n_bytes / bandwidth,

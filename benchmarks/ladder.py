@@ -12,7 +12,8 @@ from functools import partial
 import numpy as np
 from numba import njit
 
-from benchmarks.common import MODELS, Parser, count, table, take_turns
+from benchmarks.common import MODELS, Parser, count
+from benchmarks.tables import table, take_turns
 from plumbing.exits import guarded
 from speculative.engines import formats, kernels, packed, plain, runtime
 from speculative.measure.machine import read
@@ -47,7 +48,8 @@ def tiled(x, tiles, out):  # [n_rows, n_in], [n_tiles, n_in, LANES, 1], [n_rows,
 def in_registers(function, n_rows, x, x_stride, tiles, n_tiles, tile_bytes, out, n_steps):
     """kernels.py's loop: the sums stay in registers. Addresses, and bytes from one to the next."""
     for tile in range(n_tiles):
-        where, into = tiles + tile * tile_bytes, out + tile * n_rows * 4 * kernels.LANES
+        where = tiles + tile * tile_bytes
+        into = out + tile * n_rows * 4 * kernels.LANES
         kernels.call(function, (n_rows, x, x_stride, where, into, 4 * kernels.LANES, n_steps))
 
 
@@ -55,7 +57,8 @@ def multiply(weight, n_rows):
     """-> a function without arguments that multiplies n_rows rows by a packed weight."""
     x = packed.aligned((n_rows, weight.n_steps * kernels.x_bytes(weight.format)), np.uint8)
     out = packed.aligned((len(weight.tiles), n_rows, kernels.LANES), np.float32)
-    tiles, into = (weight.tiles.ctypes.data, len(weight.tiles), weight.tiles[0].nbytes), out.ctypes.data
+    tiles = (weight.tiles.ctypes.data, len(weight.tiles), weight.tiles[0].nbytes)
+    into = out.ctypes.data
     multiply = kernels.kernels_of(weight.dtype).multiply
     here = (multiply.address, n_rows, x.ctypes.data, x.strides[0], *tiles, into, weight.n_steps)
     return lambda kept=(x, out, weight): in_registers(*here)
@@ -64,7 +67,8 @@ def multiply(weight, n_rows):
 def rungs():
     """{name: (function, bytes of weights)}"""
     rng = np.random.default_rng(0)
-    w, x = rng.standard_normal((N_IN, N_OUT), np.float32), rng.standard_normal((WINDOW, N_IN), np.float32)
+    w = rng.standard_normal((N_IN, N_OUT), np.float32)
+    x = rng.standard_normal((WINDOW, N_IN), np.float32)
     weights = {dtype: packed.PackedWeight(w, dtype) for dtype in formats.FORMATS}
     tiles = weights["float32"].tiles.view(np.float32).reshape(-1, N_IN, kernels.LANES, 1)
     out = np.empty((WINDOW, N_OUT), np.float32)

@@ -10,7 +10,8 @@ cost of a token of the copy reckoned by the same formula from the level inside. 
 
 from statistics import median
 
-from benchmarks.common import grid_options, lookahead, measure, summarise, table, write_results
+from benchmarks.common import grid_options, lookahead, measure, write_results
+from benchmarks.tables import summarise, table
 from plumbing.exits import guarded
 
 COLUMNS = """drafter K runs tokens/iteration=tokens_per_iteration:.2f r:.3f c:.3f β=mean_beta:.2f copy_r:.2f copy_c:.2f

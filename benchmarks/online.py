@@ -17,8 +17,9 @@ from statistics import median
 
 import numpy as np
 
-from benchmarks.common import PROMPTS, Parser, count, table
+from benchmarks.common import PROMPTS, Parser, count
 from benchmarks.sweep import INK, draw
+from benchmarks.tables import table
 from plumbing import arguments as values
 from plumbing.errors import UserError
 from plumbing.exits import guarded
@@ -63,9 +64,11 @@ class Experiment:
         self.target = create_model_fn(params, hparams, partial(to_distribution, temperature=o.temperature))
         self.draft = load_on_device(o.draft_model_size, o.models_dir, draft_hparams)
         self.to_model = partial(numpy_model, hparams=draft_hparams, temperature=o.temperature, dtype=o.draft_dtype)
-        rng, half = np.random.default_rng(o.seed), o.n_texts // 2
+        rng = np.random.default_rng(o.seed)
+        half = o.n_texts // 2
         first, second = (draw_prompts(path, half + o.n_again, o.n_prompt, encoder, rng) for path in (o.first, o.second))
-        self.stream, self.again = first[:half] + second[:half], first[half:]
+        self.stream = first[:half] + second[:half]
+        self.again = first[half:]
         warm_up = self.learner(1)
         self.serve(self.again[:1], self.draft.params, 0, but(o, every=1, n_steps=1), warm_up)
 
@@ -84,13 +87,15 @@ class Experiment:
         chosen = np.random.default_rng([self.o.seed, 1]).permutation(len(self.stream))[:n]
         learner = self.learner(n)
         self.serve([self.stream[i] for i in chosen], self.draft.params, 2, but(self.o, every=n + 1), learner)
-        start, n_updates = time.perf_counter(), len(self.stream) // self.o.every
+        start = time.perf_counter()
+        n_updates = len(self.stream) // self.o.every
         learner.learn(np.random.default_rng([self.o.seed, 3]), n_updates * self.o.n_steps)
         return learner.params, time.perf_counter() - start
 
     def forms(self):
         """-> {form: (Served of each text of the stream, Served of the first domain again, seconds of learning)}"""
-        forms, online = {}, self.learner(self.o.n_buffer)
+        forms = {}
+        online = self.learner(self.o.n_buffer)
         streams = {"frozen": (self.draft.params, 0.0)}
         streams |= {f"distilled on {share:.0%}": self.distilled(share) for share in SHARES}
         for name, (params, seconds) in streams.items():
@@ -120,8 +125,10 @@ def summarise(forms, n_tokens):
 
 def verdict(rows, o):
     """Whether it pays: the time of learning for each text, and the time that a text saves in the end."""
-    frozen, online = rows[0], rows[1]
-    cost, gain = online["learning"] / o.n_texts, (frozen["ms"] - online["ms"]) * o.n_tokens / 1e3
+    frozen = rows[0]
+    online = rows[1]
+    cost = online["learning"] / o.n_texts
+    gain = (frozen["ms"] - online["ms"]) * o.n_tokens / 1e3
     line = (
         f"learning costs {cost:.3f} s for each text; in the last quarter a text takes {gain:+.3f} s less than frozen: "
     )
@@ -148,7 +155,8 @@ def plot(forms, o, axes):
 
 def main(argv=None):
     parser = Parser(__doc__)
-    add, default = parser.add_argument, Recipe()
+    add = parser.add_argument
+    default = Recipe()
     add("first", nargs="?", default=PROMPTS["prose"], metavar="FIRST", help="[the bundled prompts, prose]")
     add("second", nargs="?", default=PROMPTS["code"], metavar="SECOND", help="[the bundled prompts, code]")
     parser.add_models()

@@ -18,21 +18,11 @@ from itertools import product
 
 import numpy as np
 
-from benchmarks.common import (
-    BASELINE,
-    PROMPTS,
-    Pair,
-    Parser,
-    Setting,
-    count,
-    setting,
-    table,
-    tokens,
-    write_results,
-)
+from benchmarks.common import BASELINE, PROMPTS, Pair, Parser, Setting, count, setting, write_results
 from benchmarks.iterations import summarise
 from benchmarks.sweep import INK, draw
 from benchmarks.table1 import log_likelihood
+from benchmarks.tables import table, tokens
 from plumbing import arguments as values
 from plumbing import files
 from plumbing.errors import UserError
@@ -41,7 +31,9 @@ from plumbing.texts import read_prompts
 from speculative.measure.analysis import leviathan_operations, leviathan_speedup, leviathan_tokens
 from speculative.measure.machine import machine
 
-LOOKAHEADS, COSTS, K_MAX = [1, 2, 4, 8], [0.01, 0.05, 0.1, 0.2, 0.4], 16
+LOOKAHEADS = [1, 2, 4, 8]
+COSTS = [0.01, 0.05, 0.1, 0.2, 0.4]
+K_MAX = 16
 ALPHAS = np.linspace(0, 0.99, 100)
 
 
@@ -65,7 +57,9 @@ def best_lookahead(alpha, c):
 
 def plot_theory(point, axes):
     expected, time, best, operations = axes
-    alpha, c, K = point["alpha"], point["c"], point["K"]
+    alpha = point["alpha"]
+    c = point["c"]
+    K = point["K"]
     here = {"marker": "*", "color": INK, "markersize": 15, "linestyle": "", "zorder": 5}
     for lookahead in LOOKAHEADS:
         expected.plot(ALPHAS, [leviathan_tokens(a, lookahead) for a in ALPHAS], marker="", label=f"K = {lookahead}")
@@ -104,7 +98,8 @@ def plot_theory(point, axes):
 
 def sequences(pair, o, domain, setting, Ks):
     """{K: [[Iteration, ...] of each sequence]}. The K take turns; 0 is autoregressive decoding."""
-    prompts, runs = o.prompts[domain], {K: [] for K in Ks}
+    prompts = o.prompts[domain]
+    runs = {K: [] for K in Ks}
     for turn, i in enumerate([0, 1, *range(o.sequences)]):
         for K in Ks:
             where = ("model" if K else BASELINE, *setting, domain, K)
@@ -114,7 +109,8 @@ def sequences(pair, o, domain, setting, Ks):
 
 
 def figure1(o):
-    pair, rows = Pair(o), []
+    pair = Pair(o)
+    rows = []
     for domain, (temperature, top_p) in product(o.prompts, o.settings):
         for K, runs in sequences(pair, o, domain, (temperature, top_p), [0, *o.K]).items():
             row = {"domain": domain, "temperature": temperature, "top_p": top_p, "K": K} | summarise(runs)
@@ -170,7 +166,9 @@ def exact_distances(pair, x, leniences):
 
 
 def lenience(o):
-    pair, rows, prompts = Pair(o), [], o.prompts["prose"]
+    pair = Pair(o)
+    rows = []
+    prompts = o.prompts["prose"]
     pair.sample_with(temperature=1.0)
     distances = [exact_distances(pair, pair.ids[prompt], o.lenience) for prompt in prompts[: o.n_exact]]
     for K in o.K:
@@ -255,7 +253,8 @@ def main(argv=None):
     add("--settings", nargs="+", type=values.argument(setting), default=[(0.0, None), (1.0, 0.9)])
     add("--lenience", nargs="+", type=values.argument(values.lenience), default=[1.0, 0.8, 0.6, 0.4, 0.2, 0.1])
     o = parser.parse_args(argv)
-    o.out, o.drafters = o.out or f"{o.figure}.png", ["model"]
+    o.out = o.out or f"{o.figure}.png"
+    o.drafters = ["model"]
     if (o.figure == "theory") != bool(o.run):
         raise UserError("theory needs --run FILE, a run of main.py --json; the other figures measure by themselves")
     files.check_outputs([o.out, o.json], [o.run])
@@ -264,15 +263,21 @@ def main(argv=None):
     o.prompts = {domain: read_prompts(PROMPTS[domain], o.n_prompts) for domain in o.domains}
     if o.figure == "theory":
         point = theory(o)
-        title, n_panels, n_rows, plot = "What the theory expects", 4, 2, partial(plot_theory, point)
+        title = "What the theory expects"
+        n_panels = 4
+        n_rows = 2
+        plot = partial(plot_theory, point)
         caption = f"Formulas of Leviathan et al. 2023 with β = 1 (the run's was {point['mean_beta']:.2f})"
         caption += "; the star is the run."
     else:
         measure, columns, plot, title = DRAWN[o.figure]
-        rows, n_panels, n_rows = measure(o), 3, 1
+        rows = measure(o)
+        n_panels = 3
+        n_rows = 1
         write_results(o.json, o, rows=rows)
         print(table(rows, columns))
-        plot, where = partial(plot, rows, o), machine()
+        plot = partial(plot, rows, o)
+        where = machine()
         caption = (
             f"target {o.target_model_size}, draft {o.draft_model_size}, {o.n_tokens} tokens, {o.sequences} sequences"
         )

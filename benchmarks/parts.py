@@ -11,9 +11,9 @@ from statistics import median
 
 import numpy as np
 
-from benchmarks.common import seconds
 from benchmarks.experts import OneThread
 from benchmarks.full_size import cut_model
+from benchmarks.tables import seconds
 from gpt2 import gpt2
 from speculative.engines import packed, plain, runtime
 
@@ -27,7 +27,9 @@ class Timed:
     __array_ufunc__ = None  # makes NumPy leave x @ self to __rmatmul__
 
     def __init__(self, weight, part, spent):
-        self.weight, self.part, self.spent = weight, part, spent
+        self.weight = weight
+        self.part = part
+        self.spent = spent
 
     def __getitem__(self, ids):
         return self.weight[ids]
@@ -78,11 +80,13 @@ def timed_model(weights, spent):
 
 
 def measure_parts(o):
-    found, n_rows = [], (1, o.K + 1)
+    found = []
+    n_rows = (1, o.K + 1)
     runtime.set_threads(1)
     for weights in WEIGHTS:
         spent = dict.fromkeys(("linear layers", "attention", "logits"), 0.0)
-        forward, times = timed_model(weights, spent), {}
+        forward = timed_model(weights, spent)
+        times = {}
         for _, n, past in product(range(o.rounds + 1), n_rows, CONTEXTS):
             spent.update(dict.fromkeys(spent, 0.0))
             total = seconds(partial(forward, n, past))
@@ -102,7 +106,9 @@ def plot_parts(rows, o, axes):
     for weights, panel in zip(WEIGHTS, axes, strict=True):
         for context, name in product(CONTEXTS, ("one", "window")):
             of = [row for row in rows if (row["weights"], row["context"]) == (weights, context)][:-1]  # without "all"
-            bar, left, is_first = "1 row" if name == "one" else f"{o.K + 1} rows", 0.0, not panel.patches
+            bar = "1 row" if name == "one" else f"{o.K + 1} rows"
+            left = 0.0
+            is_first = not panel.patches
             for i, row in enumerate(of):
                 label = row["part"] if is_first else None
                 panel.barh(f"{bar}, context {context}", row[name], left=left, color=f"C{i}", label=label)

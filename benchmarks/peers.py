@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.common import take_turns
+from benchmarks.tables import take_turns
 from plumbing.errors import UserError
 from plumbing.files import replacing
 
@@ -63,7 +63,8 @@ def time_jax(folder, dtype, threads, rounds):
     _, hparams = load_encoder_and_hparams(folder.name, str(folder.parent))
     network = place(partial(load_params, str(folder), hparams), hparams, dtype)
     step = jax.jit(network.forward, donate_argnames="cache")
-    tokens, cache = np.array(TOKENS, np.int32), network.new_cache(2 * CONTEXT)
+    tokens = np.array(TOKENS, np.int32)
+    cache = network.new_cache(2 * CONTEXT)
     _, cache = step(network.params, tokens, np.int32(0), cache)
 
     def feed(n):
@@ -97,7 +98,8 @@ def write_gguf(folder, dtype, path):
     from safetensors import safe_open
 
     hparams = json.loads((folder / "hparams.json").read_text())
-    writer, n_embd = gguf.GGUFWriter(path, "gpt2"), hparams["n_embd"]
+    writer = gguf.GGUFWriter(path, "gpt2")
+    n_embd = hparams["n_embd"]
     facts = {"block_count": hparams["n_layer"], "context_length": hparams["n_ctx"], "embedding_length": n_embd}
     facts |= {"feed_forward_length": 4 * n_embd, "head_count": hparams["n_head"], "layer_norm_eps": 1e-5}
     facts |= {"tokenizer_model": "none", "vocab_size": hparams["n_vocab"]}  # it is given ids
@@ -107,7 +109,8 @@ def write_gguf(folder, dtype, path):
     with safe_open(folder / "model.safetensors", "np") as f:
         for name in f.keys():  # noqa: SIM118
             if theirs := names.get_name(name, try_suffixes=(".weight", ".bias")):
-                array, stored = f.get_tensor(name).astype(np.float32, copy=False), gguf.GGMLQuantizationType.F32
+                array = f.get_tensor(name).astype(np.float32, copy=False)
+                stored = gguf.GGMLQuantizationType.F32
                 if array.ndim == 2 and not name.endswith(("wte.weight", "wpe.weight")):
                     array = np.ascontiguousarray(array.T)
                 if array.ndim == 2 and not name.endswith("wpe.weight"):

@@ -11,7 +11,8 @@ from functools import partial
 
 import numpy as np
 
-from benchmarks.common import grid_options, measure, summarise, table, write_results
+from benchmarks.common import grid_options, measure, write_results
+from benchmarks.tables import summarise, table
 from plumbing.errors import UserError
 from plumbing.exits import guarded
 from speculative.measure.machine import machine
@@ -22,7 +23,9 @@ COLUMNS = """drafter T=temperature:g top-p=top_p:g domain K ms/token=ms_per_toke
 
 # Colours that the colour-blind tell apart (Okabe and Ito 2008), on a light grey that shows on white and on black pages.
 COLORS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"]
-PAPER, INK, GRID = "#F3F3F0", "#1A1A1A", "#CFCFC8"
+PAPER = "#F3F3F0"
+INK = "#1A1A1A"
+GRID = "#CFCFC8"
 
 
 def draw(path, title, caption, n_panels, plot, n_rows=1):
@@ -109,7 +112,8 @@ def how_far_off(gaps):
 
 def wilson(k, n, z=1.96):
     """The 95 % interval of a chance that came true in k of n trials. Source: Wilson 1927."""
-    middle, half = k + z * z / 2, z * np.sqrt(k * (n - k) / n + z * z / 4)
+    middle = k + z * z / 2
+    half = z * np.sqrt(k * (n - k) / n + z * z / 4)
     return (middle - half) / (n + z * z), (middle + half) / (n + z * z)
 
 
@@ -117,8 +121,11 @@ def plot_positions(lines, axes):
     """For the largest K: the share of tested drafts that were accepted, and how many were tested."""
     shares, counts = axes
     for number, (label, [*_, row]) in enumerate(lines.items()):
-        color, (accepted, met) = COLORS[number % 6], (np.array(row[f"{x}_by_position"]) for x in ("accepted", "met"))
-        positions, share, (low, high) = np.arange(1, len(met) + 1), accepted / met, wilson(accepted, met)
+        color = COLORS[number % 6]
+        (accepted, met) = (np.array(row[f"{x}_by_position"]) for x in ("accepted", "met"))
+        positions = np.arange(1, len(met) + 1)
+        share = accepted / met
+        (low, high) = wilson(accepted, met)
         beside = positions + 0.08 * (number - (len(lines) - 1) / 2)  # so that no interval hides another
         shares.errorbar(beside, share, [share - low, high - share], color=color, capsize=3, linestyle="", label=label)
         shares.plot(positions, row["alpha_by_position"], color=color, linestyle=":", marker="")
@@ -133,7 +140,8 @@ def plot_positions(lines, axes):
 
 def main(argv=None):
     o = grid_options(__doc__, argv, K=[1, 2, 3, 4, 6, 8], settings=[(0.0, None), (1.0, None)], out="sweep")
-    rows, where = summarise(measure(o)), machine()
+    rows = summarise(measure(o))
+    where = machine()
     write_results(o.out and f"{o.out}/sweep.json", o, rows=rows)
     print(table(rows, COLUMNS))
     caption = f"draft {o.draft_model_size} {o.draft_dtype}, target {o.target_model_size} {o.dtype}; "

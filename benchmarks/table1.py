@@ -12,7 +12,8 @@ Source: Chen et al. 2023, table 1. Its quality figures are ROUGE-2 for XSum and,
 
 import numpy as np
 
-from benchmarks.common import Pair, Setting, grid_options, measure, summarise, table, tokens, write_results
+from benchmarks.common import Pair, Setting, grid_options, measure, write_results
+from benchmarks.tables import summarise, table, tokens
 from plumbing.exits import guarded
 
 COLUMNS = """domain T=temperature:g top-p=top_p:g decoder ms/token=ms_per_token:.2f sd:.2f speedup:.2f r:.2f

@@ -12,7 +12,8 @@ training heads), and their trees are no deeper than there are heads.
 
 from collections import defaultdict
 
-from benchmarks.common import grid_options, measure, summarise, table, write_results
+from benchmarks.common import grid_options, measure, write_results
+from benchmarks.tables import summarise, table
 from plumbing.exits import guarded
 
 TREES = ["2,1", "2,2", "3,1,1", "2,2,1,1", "2,1,1,1,1,1", "4,2,1,1", "tree"]

@@ -18,7 +18,11 @@ from speculative.measure.recorder import Recorder
 from speculative.sampling import speculative_sampling
 from utils import load_encoder_hparams_and_params
 
-PROMPT, K, N, TEMPERATURE, SEED = '"From the first, two facts were very obvious to me,', 4, 24, 1.0, 28
+PROMPT = '"From the first, two facts were very obvious to me,'
+K = 4
+N = 24
+TEMPERATURE = 1.0
+SEED = 28
 N_SHOWN = 6  # the likeliest tokens of a residual
 
 PAGE = """# Two iterations, and why nothing is lost
@@ -64,14 +68,18 @@ The draw gives {own}. The text grows by {n}:
 
 def run():
     """-> (encoder, [(text before an iteration, the Iteration with its details), ...]) of a speculative run."""
-    to_probs, rng, recorder = partial(to_distribution, temperature=TEMPERATURE), np.random.default_rng(SEED), Recorder()
+    to_probs = partial(to_distribution, temperature=TEMPERATURE)
+    rng = np.random.default_rng(SEED)
+    recorder = Recorder()
     recorder.details = True
     encoder, hparams, params = load_encoder_hparams_and_params("tiny-target", str(MODELS))
     target = recorder.target(CachedModel(params, hparams, to_probs))
     _, hparams, params = load_encoder_hparams_and_params("tiny-draft", str(MODELS))
     rng = recorder.rng(rng)
     draft = recorder.draft(model_drafter(CachedModel(params, hparams, to_probs), rng))
-    steps, before, tokens = speculative_sampling(encoder.encode(PROMPT), draft, target, N, K, rng), [], []
+    steps = speculative_sampling(encoder.encode(PROMPT), draft, target, N, K, rng)
+    before = []
+    tokens = []
     for step in recorder.watch(steps):
         before.append(PROMPT + encoder.decode(tokens))
         tokens += step.tokens
@@ -92,7 +100,9 @@ def steps_1_to_3(encoder, before, details):
     drafts = [quoted(encoder, token) for token in details["drafts"]]
     cells = []
     for token, test in zip(drafts, details["tested"], strict=False):
-        u, p, q = test["u"], test["p"], test["q"]
+        u = test["u"]
+        p = test["p"]
+        q = test["q"]
         verdict = "accepted" if u * p < q else "rejected"
         cells.append([token, f"{p:.3f}", f"{q:.3f}", f"{min(1, q / p):.2f}", f"{u:.2f}", verdict])
     cells += [[token, "", "", "", "", "not tested"] for token in drafts[len(cells) :]]
@@ -106,7 +116,8 @@ def steps_1_to_3(encoder, before, details):
 
 
 def agrees(encoder, before, iteration):
-    step, own = iteration.step, iteration.details["own"]
+    step = iteration.step
+    own = iteration.details["own"]
     q = own["top"]["probability"][own["top"]["tokens"].index(step.tokens[-1])]
     return (
         AGREES.format(
@@ -119,8 +130,10 @@ def agrees(encoder, before, iteration):
 
 
 def rejects(encoder, before, iteration):
-    step, details = iteration.step, iteration.details
-    top, total = details["tested"][-1]["top"], 1 - iteration.alpha[-1]
+    step = iteration.step
+    details = iteration.details
+    top = details["tested"][-1]["top"]
+    total = 1 - iteration.alpha[-1]
     likeliest = {token: (p, q) for token, p, q in zip(top["tokens"], top["p"], top["q"], strict=True)}
     residual = dict(zip(details["own"]["top"]["tokens"], details["own"]["top"]["probability"], strict=True))
     shown = [*likeliest][:N_SHOWN]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from benchmarks import common, drafters, kernels, sweep, table1
+from benchmarks import common, drafters, kernels, sweep, table1, tables
 from plumbing.errors import UserError
 from plumbing.texts import read_prompts
 from speculative.drafters.base import Proposal
@@ -87,7 +87,7 @@ def test_measurements_with_other_options_are_not_mixed(options, pair):
     options.n_tokens = 13
     second = common.measure(options, pair)
     assert not first.keys() & second.keys()
-    assert {len(common.tokens(run)) for run in second.values()} == {13}
+    assert {len(tables.tokens(run)) for run in second.values()} == {13}
 
 
 def test_nothing_is_kept_without_a_folder(options, pair, tmp_path):
@@ -110,7 +110,7 @@ def test_each_repeat_is_measured_in_another_order(options):
 
 
 def test_rows(options, pair):
-    rows = common.summarise(common.measure(options, pair))
+    rows = tables.summarise(common.measure(options, pair))
     assert [(r["drafter"], r["domain"], r["K"]) for r in rows[:3]] == [
         ("autoregressive", "code", 0),
         ("autoregressive", "prose", 0),
@@ -138,7 +138,7 @@ def test_the_speedup_is_the_median_over_prompts_of_medians_over_repeats():
         for prompt, repeats in by_prompt.items()
         for repeat, ms in enumerate(repeats)
     }
-    plain, row = common.summarise(measured)
+    plain, row = tables.summarise(measured)
     assert row["speedup"] == pytest.approx(2.0)  # of 2, 3 and 1
     assert row["ms_per_token"] == pytest.approx((4 * 3 + 2 + 200 + 2 + 27) / 9)
     assert plain["speedup"] == 1
@@ -148,7 +148,7 @@ def test_an_iteration_that_was_held_up_does_not_count_in_the_usual_speedup():
     def run(drafted, n_tokens, *seconds):
         return [Iteration(Step([0] * n_tokens, drafted, n_tokens - 1), seconds=s) for s in (9.0, *seconds)]
 
-    found = common.at_usual_times([run(4, 3, 2, 2, 90), run(4, 1, 2, 2, 2)], [run(0, 1, 1, 1, 70), run(0, 1, 1, 1, 1)])
+    found = tables.at_usual_times([run(4, 3, 2, 2, 90), run(4, 1, 2, 2, 2)], [run(0, 1, 1, 1, 70), run(0, 1, 1, 1, 1)])
     assert found["usual_speedup"] == pytest.approx((1.5 + 0.5) / 2) and found["usual_loop_ms"] == 2000
 
 
@@ -165,7 +165,7 @@ def test_which_way_a_formula_is_off(gaps, words):
 
 
 def test_table():
-    lines = common.table(
+    lines = tables.table(
         [{"K": 4, "mean_beta": 1.254}, {"K": "auto", "mean_beta": None}, {}], "K β_of_all=mean_beta:.2f"
     )
     assert lines.split("\n") == ["   K  β of all", "   4      1.25", "auto          ", "              "]
@@ -174,7 +174,7 @@ def test_table():
 def test_tasks_take_turns():
     calls, clock = [], iter([9, 9, 1, 5, 3, 7, 2, 6])  # the first round is not counted
     tasks = {name: lambda name=name: calls.append(name) for name in "ab"}
-    assert common.take_turns(tasks, 3, seconds=lambda task: (task(), next(clock))[1]) == {"a": 2, "b": 6}
+    assert tables.take_turns(tasks, 3, seconds=lambda task: (task(), next(clock))[1]) == {"a": 2, "b": 6}
     assert "".join(calls) == "abababab"
 
 
@@ -184,7 +184,7 @@ def test_wilson(k, n, interval):
 
 
 def test_pictures_show_what_was_measured(options, pair):
-    rows = common.summarise(common.measure(options, pair))
+    rows = tables.summarise(common.measure(options, pair))
     lines = {domain: [r for r in rows if r["K"] and r["domain"] == domain] for domain in ("prose", "code")}
 
     axes = Figure().subplots(1, 2)
@@ -303,7 +303,7 @@ def test_table1(command, capsys):
 @pytest.mark.parametrize("weights", ["NumPy", "int8"])
 def test_kernels(tiny_pair, weights):
     row = kernels.measure("target", tiny_pair, weights, np.ones(2**20, np.int64), rounds=2)
-    line = common.table([row], kernels.COLUMNS).splitlines()[1].split()
+    line = tables.table([row], kernels.COLUMNS).splitlines()[1].split()
     assert line[:2] == ["target", weights] and row["prefilled"] == 128
     assert all(row[key] > 0 for key in row.keys() - {"model", "weights", "attention"})  # a difference of two times
     assert ("no_cache_ms" in row) == (weights == "NumPy")

@@ -35,7 +35,8 @@ RATE = 0.2  # over the width: 1e-3 for the bundled pair, 2.6e-4 for 124M
 
 def add_models(parser: Parser, out: str) -> None:
     """The arguments that say which models, and where the new one goes."""
-    name, model = values.argument(values.folder_name), values.argument(values.model)
+    name = values.argument(values.folder_name)
+    model = values.argument(values.model)
     parser.add_argument("--target_model_size", type=model, required=True, help="as of main.py")
     parser.add_argument("--draft_model_size", type=model, help="the draft to begin with, likewise")
     parser.add_argument("--models_dir", type=values.argument(values.path), default="models")
@@ -44,8 +45,10 @@ def add_models(parser: Parser, out: str) -> None:
 
 def add_recipe(parser: Parser, n_seq: bool = True, rate: float = RATE) -> None:
     """The arguments that say how it learns."""
-    count, integer = values.argument(values.integer(1)), values.argument(values.integer(0))
-    add, default = parser.add_argument, Recipe()
+    count = values.argument(values.integer(1))
+    integer = values.argument(values.integer(0))
+    add = parser.add_argument
+    default = Recipe()
     add("--divergence", choices=DIVERGENCES, default=default.divergence, help="what is made small; see divergences.py")
     add("--n_batch", type=count, default=default.n_batch, help="rows of text in a step")
     if n_seq:
@@ -56,8 +59,10 @@ def add_recipe(parser: Parser, n_seq: bool = True, rate: float = RATE) -> None:
 
 
 def arguments_of_distil(arguments: list[str]):
-    parser, default = Parser(__doc__, prog="python -m training distil"), Recipe()
-    add, count = parser.add_argument, values.argument(values.integer(1))
+    parser = Parser(__doc__, prog="python -m training distil")
+    default = Recipe()
+    add = parser.add_argument
+    count = values.argument(values.integer(1))
     add_models(parser, "the trained draft")
     add("--first_layers", type=count, metavar="L", help="instead of a draft: begin with the target's first L layers")
     add_recipe(parser)
@@ -98,7 +103,8 @@ def read_models(o, first_layers: int | None = None, flags: str = "--n_seq", rate
         other, draft = load_encoder_and_hparams(o.draft_model_size, o.models_dir)
         check_trainable(o.draft_model_size, draft)
         check_vocabularies(o.target_model_size, encoder, o.draft_model_size, other)
-    n_draft, n_target = parameter_count(draft), parameter_count(target)
+    n_draft = parameter_count(draft)
+    n_target = parameter_count(target)
     if n_draft > n_target:
         raise UserError(
             f"the draft {o.draft_model_size} has {n_draft:,} parameters and the target {o.target_model_size} "
@@ -115,7 +121,8 @@ def read_beginnings(files, prompts, encoder, n_batch: int, n_seq: int):
     """-> (begin, begin_held_out), each begin(n_rows, n_seq, rng). Raises UserError if there is not enough text."""
     if prompts:
         texts = [encoder.encode(prompt) for path in prompts for prompt in read_prompts(path, sys.maxsize)]
-        held_out, kept = texts[::5], [ids for i, ids in enumerate(texts) if i % 5]
+        held_out = texts[::5]
+        kept = [ids for i, ids in enumerate(texts) if i % 5]
         if len(kept) < n_batch:
             needs = f"a batch of {n_batch} rows needs as many, beside one in five that is held out"
             raise UserError(f"--prompts has {len(texts)} prompts, and {needs}: give more, or a smaller --n_batch")
@@ -131,12 +138,14 @@ def read_beginnings(files, prompts, encoder, n_batch: int, n_seq: int):
 
 def check_memory(o, target: dict, draft: dict, free: int | None = None) -> None:
     """Raises UserError if training would not fit into memory. Everything is float32."""
-    n_tokens, n_written = o.n_batch * o.n_seq, ROUND * o.n_batch * o.n_seq
+    n_tokens = o.n_batch * o.n_seq
+    n_written = ROUND * o.n_batch * o.n_seq
     weights = parameter_count(target) + 5 * parameter_count(draft)  # with a gradient, two moments, and what replaces it
     caches = 4 * target["n_layer"] * target["n_embd"] * n_written  # keys and values, before and after a token
     rows = (10 + N_HELD_OUT * len(getattr(o, "temperatures", (1,)))) * n_tokens * target["n_vocab"]
     layers = draft["n_layer"] * n_tokens * (30 * draft["n_embd"] + 6 * draft["n_head"] * o.n_seq)
-    needed, free = 4 * (weights + caches + rows + layers), memory.available() if free is None else free
+    needed = 4 * (weights + caches + rows + layers)
+    free = memory.available() if free is None else free
     if free is not None and needed > free:
         remedy = "a smaller --n_batch or --n_seq" if needed - 4 * weights > needed / 5 else "smaller models"
         raise UserError(f"this needs {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free: take {remedy}")

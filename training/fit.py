@@ -23,7 +23,8 @@ def make_optimizer(steps, peak):
     stays. If steps is None it stays from the beginning."""
     if steps is None:
         return adamw(peak)
-    warmup, decay = min(300, steps // 10), int(0.35 * steps)
+    warmup = min(300, steps // 10)
+    decay = int(0.35 * steps)
     rate = optax.join_schedules(
         [
             optax.linear_schedule(0, peak, warmup),
@@ -69,10 +70,13 @@ def fit(name, params, loss, batch, evaluate, steps, peak, checkpoint, every=500,
     """
     optimizer, train_step = make_train_step(loss, steps, peak)
     params = jax.tree.map(jnp.array, params)  # a copy, as each step gives its state away
-    state, start, history = (params, optimizer.init(params)), 0, []
+    state = (params, optimizer.init(params))
+    start = 0
+    history = []
     if checkpoint.exists():
         state, start, history = load_checkpoint(checkpoint, state, recipe)
-    mean, began = None, time.time()
+    mean = None
+    began = time.time()
     saved = noted = began
 
     def note(step, loss="", figures=None):

@@ -39,7 +39,8 @@ N_WRITTEN = 64  # rows that the target writes at a time
 
 def arguments_of_heads(arguments: list[str]):
     parser = Parser(__doc__, prog="python -m training heads")
-    add, count = parser.add_argument, values.argument(values.integer(1))
+    add = parser.add_argument
+    count = values.argument(values.integer(1))
     add("--target_model_size", type=values.argument(values.model), required=True, help="as of main.py")
     add("--models_dir", type=values.argument(values.path), default="models")
     add("--heads", type=values.argument(values.integer(1, MOST_HEADS)), default=4, help="how many")
@@ -74,7 +75,8 @@ def written(gpt2, target, o, begin, n_rows, seed):
         gpt2.gpt2(x.ravel(), **params | {"wpe": wpe}, n_head=target.n_head, cache=cache)
         return cache.hidden.reshape(*x.shape, -1)
 
-    rng, parts = np.random.default_rng([o.seed, seed]), []
+    rng = np.random.default_rng([o.seed, seed])
+    parts = []
     for first in range(0, n_rows, N_WRITTEN):
         n = N_WRITTEN if n_rows > N_WRITTEN else n_rows
         x, n_prompt = begin(n, o.n_seq, rng)
@@ -119,7 +121,8 @@ def acceptance(log_p, q, t):  # [n, n_vocab] twice, [n] -> [n]
 
 def train_heads(o, target, begin, begin_held_out, checkpoint):
     """-> ({w [n_heads, n_embd, n_embd], b [n_heads, n_embd]}, history as of fit, with each head's α)"""
-    gpt2, n_embd = load_gpt2(), target.params["wte"].shape[1]
+    gpt2 = load_gpt2()
+    n_embd = target.params["wte"].shape[1]
     h, temperature, counts = written(gpt2, target, o, begin, o.n_rows, seed=0)
     held_out = written(gpt2, target, o, begin_held_out, 4 * o.n_batch, seed=1)
 
@@ -151,7 +154,8 @@ def check_memory(o, hparams: dict) -> None:
     """Raises UserError if the target, what it wrote and a step would not fit into memory."""
     kept = 2 * (o.n_rows + 4 * o.n_batch) * o.n_seq * hparams["n_embd"]
     rows = 4 * 8 * o.heads * o.n_batch * o.n_seq * hparams["n_vocab"]
-    needed, free = 4 * parameter_count(hparams) + kept + rows, memory.available()
+    needed = 4 * parameter_count(hparams) + kept + rows
+    free = memory.available()
     if free is not None and needed > free:
         remedy = "a smaller --n_rows, --n_batch or --n_seq"
         raise UserError(f"this needs {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free: take {remedy}")

@@ -14,7 +14,8 @@ load_gpt2 = functools.cache(jax_model.load_gpt2)  # one for all, so that what is
 
 def init_params(hparams, rng):
     """GPT-2's: normal, 0.02 wide, and narrower where 2 * n_layer terms add up in the residual stream."""
-    n_embd, n_layer = hparams["n_embd"], hparams["n_layer"]
+    n_embd = hparams["n_embd"]
+    n_layer = hparams["n_layer"]
 
     def normal(*shape, width=0.02):
         return (width * rng.standard_normal(shape)).astype(np.float32)
@@ -54,7 +55,8 @@ class EndToEnd:
             q, k, v = (a.reshape(n_head, n_batch, n_tokens // n_batch, d_head) for a in (q, k, v))
             return gpt2.attention(q, k, v).reshape(n_head, n_tokens, d_head)
 
-        self.length, self.layers = 0, [attend] * n_layer
+        self.length = 0
+        self.layers = [attend] * n_layer
 
 
 def log_probs(gpt2, params, n_head, x):  # [n_batch, n_seq] -> [n_batch*n_seq, n_vocab]

@@ -60,7 +60,8 @@ class Learner:
 
     def __init__(self, draft: Model, n_seq: int, o):
         """n_seq: the longest text. o: has divergence, temperature, rate, n_buffer (texts), n_batch and n_steps."""
-        self.o, self.n_seq = o, n_seq
+        self.o = o
+        self.n_seq = n_seq
         self.buffer = deque(maxlen=o.n_buffer)
         loss = make_loss(load_gpt2(), draft.n_head, o.divergence)
         optimizer, self.step = make_train_step(loss, None, o.rate)
@@ -77,9 +78,11 @@ class Learner:
         q = np.zeros((len(texts), self.n_seq, n_vocab), np.float32)
         counts = np.zeros(x.shape, np.float32)
         for i, text in enumerate(texts):
-            n, N = len(text.x), len(text.q)
+            n = len(text.x)
+            N = len(text.q)
             x[i, :n] = text.x
-            q[i, n - N - 1 : n - 1], counts[i, n - N - 1 : n - 1] = text.q, 1
+            q[i, n - N - 1 : n - 1] = text.q
+            counts[i, n - N - 1 : n - 1] = 1
         temperature = np.full(len(texts), self.o.temperature, np.float32)
         return Lesson(x, q.reshape(-1, n_vocab), temperature, counts)
 
@@ -109,7 +112,8 @@ class Served(NamedTuple):
 def decode_and_keep(x, draft_model, target_model, N: int, K: int, rng) -> tuple[Text, list[Step]]:
     """Speculative decoding of N tokens that keeps q for each of them. Of each step these are the rows up to its last
     token, whether resampled or bonus: the contexts of all of them are part of the text."""
-    rows, steps = [], []
+    rows = []
+    steps = []
 
     def scored(x, n_last=1):
         nonlocal q
@@ -131,7 +135,8 @@ def serve(prompts: Iterable, rngs: Iterable, draft_model, target_model, o, learn
     the first text. o: has n_tokens, K and every.
     """
     for i, (x, rng) in enumerate(zip(prompts, rngs, strict=False), number + 1):
-        start, loss = time.perf_counter(), None
+        start = time.perf_counter()
+        loss = None
         text, steps = decode_and_keep(x, draft_model, target_model, o.n_tokens, o.K, rng)
         decoded = time.perf_counter()
         if learner:
@@ -159,7 +164,8 @@ def acceptance_rate(served: Iterable[Served]) -> float:
 
 def add_online(parser: Parser) -> None:
     """The arguments that say how it decodes, and how often it learns."""
-    add, count = parser.add_argument, values.argument(values.integer(1))
+    add = parser.add_argument
+    count = values.argument(values.integer(1))
     add("--n_tokens", type=count, default=64, help="to decode from each prompt")
     add("--n_prompt", type=count, default=48, help="a longer prompt is cut to so many tokens")
     add("--K", type=count, default=4, help="the lookahead")
@@ -175,7 +181,8 @@ def check_memory(o, target: dict, draft: dict, free: int | None = None) -> None:
     weights = 4 * (parameter_count(target) + 6 * parameter_count(draft))
     rows = target["n_vocab"] * (2 * o.n_buffer * o.n_tokens + 4 * 7 * n_tokens)
     layers = 4 * draft["n_layer"] * n_tokens * (30 * draft["n_embd"] + 6 * draft["n_head"] * o.n_seq)
-    needed, free = weights + rows + layers, memory.available() if free is None else free
+    needed = weights + rows + layers
+    free = memory.available() if free is None else free
     if free is not None and needed > free:
         remedy = "a smaller --n_buffer or --n_batch" if needed - weights > needed / 5 else "smaller models"
         raise UserError(f"this needs {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free: take {remedy}")
@@ -215,7 +222,9 @@ def main(arguments: list[str]) -> None:
     learner = Learner(load_on_device(o.draft_model_size, o.models_dir, draft_hparams), o.n_seq, o)
     folder = Path(model_folder(o.out, o.models_dir))
     identity = f"online {sorted((name, value) for name, value in vars(o).items() if name != 'rate')}"
-    checkpoint, number, recent = folder.with_name(f"{o.out}.npz"), 0, []
+    checkpoint = folder.with_name(f"{o.out}.npz")
+    number = 0
+    recent = []
     if checkpoint.exists():
         learner.state, number, _ = load_checkpoint(checkpoint, learner.state, identity, say)
     to_model = partial(numpy_model, hparams=draft_hparams, temperature=o.temperature)
@@ -224,7 +233,8 @@ def main(arguments: list[str]) -> None:
     for one in serve(prompts[number:], rngs, draft_model, target_model, o, learner, to_model, number):
         text = encoder.decode(one.x[len(prompts[number]) :].tolist())
         print(json.dumps({"prompt": texts[number], "text": text}, ensure_ascii=False), flush=True)
-        number, recent = number + 1, [*recent, one]
+        number = number + 1
+        recent = [*recent, one]
         if one.loss is not None:
             shown = f"r {acceptance_rate(recent):.3f}, {sum(s.seconds for s in recent):.1f} s decoding"
             say(f"text {number}/{len(prompts)}: {shown}, {one.learning:.1f} s learning: loss {one.loss:.4f}")

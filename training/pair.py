@@ -48,7 +48,9 @@ def train_pair(works, out, target=TARGET, draft=DRAFT, steps=22000, draft_steps=
     """Texts of works -> out/tiny-target and out/tiny-draft. Returns the history that fit gave for each."""
     for name in ("tiny-target", "tiny-draft"):
         check_new(out / name)
-    gpt2, rng, n_ctx = load_gpt2(), np.random.default_rng(seed), target["n_ctx"]
+    gpt2 = load_gpt2()
+    rng = np.random.default_rng(seed)
+    n_ctx = target["n_ctx"]
     train, held_out = split_works(works)
     vocab, merges = learn_vocabulary(train, target["n_vocab"])
     tokens, held_out_tokens = (encode(texts, Encoder(vocab, merges)) for texts in (train, held_out))
@@ -59,7 +61,8 @@ def train_pair(works, out, target=TARGET, draft=DRAFT, steps=22000, draft_steps=
         return windows(tokens, n_ctx, BATCH, np.random.default_rng([seed, step]))
 
     loss = partial(cross_entropy, gpt2, target["n_head"])
-    start, evaluate = init_params(target, rng), mean_loss(loss, tests)
+    start = init_params(target, rng)
+    evaluate = mean_loss(loss, tests)
     target_params, target_history = fit("target", start, loss, text, evaluate, steps, 1e-3, out / "target.npz")
     target_params = as_float16(target_params)
     draft_params, draft_history = distil(
@@ -86,7 +89,8 @@ def own_text(gpt2, n_head, params, tokens, n_ctx, n_rows, temperatures, n_prompt
     rounds = []
     for i in range(n_rows // 128):
         x = windows(tokens, n_ctx - 1, 128, rng)  # [128, n_ctx]
-        n_prompt, temperature = rng.choice(n_prompts, 128), rng.choice(np.array(temperatures, np.float32), 128)
+        n_prompt = rng.choice(n_prompts, 128)
+        temperature = rng.choice(np.array(temperatures, np.float32), 128)
         rounds.append(np.asarray(continuations(gpt2, n_head, params, x, n_prompt, temperature, jax.random.key(i))))
     return np.concatenate(rounds)
 
@@ -97,7 +101,9 @@ def distil(gpt2, target, target_params, draft, tokens, held_out_tokens, steps, n
     It learns from what the target writes, which at low temperatures differs from the books: the target's distributions,
     and its greedy choices after a short prompt. The first makes a good draft at temperature 1, the second at 0.
     """
-    n_ctx, short, n_head = target["n_ctx"], 3 * target["n_ctx"] // 8, target["n_head"]
+    n_ctx = target["n_ctx"]
+    short = 3 * target["n_ctx"] // 8
+    n_head = target["n_head"]
     write_own = partial(own_text, gpt2, n_head, target_params)
 
     def both(tokens, n):  # -> [n, n_ctx], [2n, short]

@@ -108,7 +108,10 @@ class Texts:
     """
 
     def __init__(self, recipe: Recipe, begin: Callable, target: Model, draft_n_head: int, gpt2, written: dict):
-        self.r, self.begin, self.target, self.draft_n_head = recipe, begin, target, draft_n_head
+        self.r = recipe
+        self.begin = begin
+        self.target = target
+        self.draft_n_head = draft_n_head
         self.write = partial(continuations, gpt2, top_k=recipe.top_k, top_p=recipe.top_p)
         n = ROUND * recipe.n_batch
         n_draft = {"draft": n, "mixed": round(recipe.mixture * n)}.get(recipe.text, 0)
@@ -120,7 +123,8 @@ class Texts:
         number, i = divmod(step, ROUND)
         if number != self.number:
             parts = [self.part(source, n, number, params) for source, n in self.shares.items() if n]
-            self.number, self.rows = number, [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
+            self.number = number
+            self.rows = [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
         return [rows[i::ROUND] for rows in self.rows]  # so that each batch has its share of each source
 
     def part(self, source, n, number, params):
@@ -151,7 +155,8 @@ def held_out_lessons(recipe: Recipe, begin: Callable, target: Model, gpt2, n_bat
     for i, t in enumerate(dict.fromkeys(recipe.temperatures)):
         rng = np.random.default_rng([2**32, seed, i])
         x, n_prompt = begin(n_batches * recipe.n_batch, recipe.n_seq, rng)
-        temperature, key = np.full(len(x), t, np.float32), jax.random.key(rng.integers(2**31))
+        temperature = np.full(len(x), t, np.float32)
+        key = jax.random.key(rng.integers(2**31))
         filters = {"top_k": recipe.top_k, "top_p": recipe.top_p}
         x = continuations(gpt2, target.n_head, target.params, x, n_prompt, temperature, key, **filters)
         counts = after_prompt(x, n_prompt)

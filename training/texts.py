@@ -15,7 +15,9 @@ def read_works(files):  # -> [text of a work]
 
 def split_works(works, n_paragraphs=10, every=50):
     """Cuts the works into chunks of n_paragraphs and holds out every 50th. -> (texts to train on, texts held out)"""
-    train, held_out, n_chunks = [], [], 0
+    train = []
+    held_out = []
+    n_chunks = 0
     for work in works:
         paragraphs = [p.strip() for p in work.split("\n\n") if p.strip()]
         for i in range(0, len(paragraphs), n_paragraphs):
@@ -77,10 +79,12 @@ def from_prompts(prompts):
     """Rows begin with one of the prompts [n][n_ids], cut to half of the row at most; 0 from there on."""
 
     def begin(n_rows, n_seq, rng):
-        x, n_prompt = np.zeros((n_rows, n_seq), np.int32), np.zeros(n_rows, int)
+        x = np.zeros((n_rows, n_seq), np.int32)
+        n_prompt = np.zeros(n_rows, int)
         for row, i in enumerate(rng.integers(len(prompts), size=n_rows)):
             ids = prompts[i][: n_seq // 2]
-            x[row, : len(ids)], n_prompt[row] = ids, len(ids)
+            x[row, : len(ids)] = ids
+            n_prompt[row] = len(ids)
         return x, n_prompt
 
     return begin

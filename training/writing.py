@@ -13,8 +13,11 @@ class OneEach:
     """gpt2's cache for a batch of sequences that all grow by their token n: keys and values of each layer."""
 
     def __init__(self, gpt2, memory, n):  # memory: for each layer (keys, values) [n_head, n_batch, n_seq, d_head]
-        self.gpt2, self.memory, self.n = gpt2, list(memory), n
-        self.length, self.layers = 0, [partial(self.attend, i) for i in range(len(memory))]
+        self.gpt2 = gpt2
+        self.memory = list(memory)
+        self.n = n
+        self.length = 0
+        self.layers = [partial(self.attend, i) for i in range(len(memory))]
 
     def attend(self, i, q, k, v):  # [n_head, n_batch, d_head] -> the same
         keys, values = self.memory[i]
@@ -30,7 +33,8 @@ def continuations(gpt2, n_head, params, x, n_prompt, temperature, key, top_k=Non
 
     Each row is written at its temperature [n_batch], with the filters of speculative/filters.py.
     """
-    (n_batch, n_seq), n_embd = x.shape, params["wte"].shape[1]
+    (n_batch, n_seq) = x.shape
+    n_embd = params["wte"].shape[1]
     empty = jnp.zeros((n_head, n_batch, n_seq, n_embd // n_head))
     random = (temperature > 0)[:, None]  # [n_batch, 1]
 
