@@ -10,8 +10,9 @@ from tqdm.auto import tqdm
 from encoder import StreamDecoder
 from plumbing.errors import UserError
 from speculative.cli import display, interactive, outcome, prompts, serve
+from speculative.cli.checks import check_fits
 from speculative.cli.flags import all_flags, choose_options, parse_one
-from speculative.cli.load import check_fits, encode, load
+from speculative.cli.load import encode, load
 from speculative.measure.document import document
 from speculative.measure.recorder import Recorder, origins
 from speculative.measure.run import Run

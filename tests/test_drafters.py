@@ -165,9 +165,9 @@ def test_names():
 
     assert named("model") == [["model"]] and named("prompt_lookup+model") == [["prompt_lookup", "model"]]
     assert named("model/ngram") == [["model"], ["ngram"]]
-    assert named("model/ngram/prompt_lookup+ngram") == [["model"], ["ngram"], ["prompt_lookup", "ngram"]]
+    assert named("model/self/prompt_lookup+ngram") == [["model"], ["self"], ["prompt_lookup", "ngram"]]
     assert needs("prompt_lookup+model", "draft") and needs("model", "draft") and needs("model/ngram", "draft")
-    assert not needs("prompt_lookup", "draft") and not needs("ngram/prompt_lookup+ngram", "draft")
+    assert not needs("prompt_lookup", "draft") and not needs("ngram/prompt_lookup+heads", "draft")
     assert is_model("model") and not any(map(is_model, ["prompt_lookup+model", "model/ngram", "ngram"]))
 
 
@@ -185,14 +185,15 @@ def test_a_name_that_does_not_exist(name):
         ("prompt_lookup/model", "drafts for prompt_lookup, which has no model: model, "),
         ("model/heads/ngram", "drafts for heads, which has no model: "),
         ("model+ngram/prompt_lookup", "+ stands before a /: it may join drafters of the last level alone"),
-        ("model/ngram+model/prompt_lookup", "+ stands before a /"),
+        ("model/ngram+self/prompt_lookup", "+ stands before a /"),
+        ("model/ngram+model", "model stands twice"),
         ("staged", "--drafter staged is now written model/ngram"),
         ("prompt_lookup+staged_lookup", "--drafter staged_lookup is now written model/prompt_lookup"),
         ("ngrm", "(did you mean ngram?)"),
         ("model/" * 10**5, "unknown drafter ''"),
         ("a" * 10**6, "there are model, "),
         ("a\n\u202eb/model", "there are model, "),
-        ("model+" + "ngram+" * 10**5 + "ngram/model", "+ stands before a /"),
+        ("model+" + "ngram+" * 10**5 + "ngram/self", "ngram stands twice"),
     ],
 )
 def test_what_the_grammar_refuses_in_a_line(name, line):

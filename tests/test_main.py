@@ -15,7 +15,7 @@ from encoder import StreamDecoder, get_encoder
 from plumbing import exits
 from plumbing.errors import UserError
 from speculative import filters
-from speculative.cli import display, load, outcome, verifying
+from speculative.cli import checks, display, load, outcome, verifying
 from speculative.cli.flags import DEMO
 from speculative.engines import cpu, runtime
 from speculative.measure import verify
@@ -416,7 +416,7 @@ def run_is_fine_without_a_draft_model(run, models_dir):
 
 
 def test_more_than_the_memory(run, no_weights, monkeypatch):
-    monkeypatch.setattr(load.memory, "available", lambda: 400_000)
+    monkeypatch.setattr(checks.memory, "available", lambda: 400_000)
     with pytest.raises(UserError, match=r"the models need 0\.0 GB of memory, and 0\.0 GB are free"):
         run()
 

@@ -19,8 +19,8 @@ from test_flags import parse
 
 import main
 from plumbing.errors import UserError
+from speculative.cli import checks
 from speculative.cli import devices as on_device
-from speculative.cli import load
 from speculative.cli.prompts import choose_prompts
 from speculative.engines import memory
 from speculative.measure import verify
@@ -208,13 +208,12 @@ def test_a_model_that_does_not_fit_onto_the_device(monkeypatch, free, fits):
     monkeypatch.setattr(jax_model, "devices", lambda n, flags="": [device])
     monkeypatch.setattr(memory, "available", lambda: 0)
     hparams = {"n_vocab": 260, "n_ctx": 128, "n_embd": 12, "n_head": 3, "n_layer": 2}
-    wanted = [load.Wanted("target", "target", "float32", None, hparams)]
     with (
         contextlib.nullcontext()
         if fits
         else pytest.raises(UserError, match=r"the models need .* GB of memory, and 0.0 GB are free")
     ):
-        load.check_memory(wanted, "jax", 1, 18)
+        checks.check_memory([(hparams, "float32")], "jax", 1, 18)
 
 
 @pytest.mark.parametrize(("device", "extra"), [("/dev/nvidia0", "cuda12"), ("/dev/accel0", "tpu"), (None, None)])

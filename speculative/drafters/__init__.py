@@ -6,6 +6,7 @@
 A drafter that is added is a file with a KIND in it, and a line in KINDS.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -25,8 +26,9 @@ def parse_drafter(text: str) -> list[list[Kind]]:
     """ "a/b+c" -> [[a], [b, c]], from the outermost level in. Raises UserError for what is no drafter."""
     levels = [[kind_named(name) for name in part.split("+")] for part in text.split("/")]
     names = [kind.name for kinds in levels for kind in kinds]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise UserError(f"in {text!r:.80} {twice[0]} stands twice: once is enough")
+    name, times = Counter(names).most_common(1)[0]
+    if times > 1:
+        raise UserError(f"in {text!r:.80} {name} stands twice: once is enough")
     for kinds in levels[:-1]:
         for kind in kinds:
             if kind.model is None:

@@ -1,0 +1,110 @@
+"""What does not fit is told in a line before gigabytes are downloaded and read: vocabularies that differ, too long a
+prompt, too large a tree, too little memory, too full a disk.
+"""
+
+from collections.abc import Collection, Sequence
+
+from encoder import Encoder
+from plumbing.errors import UserError
+from plumbing.official import WEIGHT_BYTES
+from speculative import drafters
+from speculative.autotree import NODES
+from speculative.cli import devices
+from speculative.decoding import Pair
+from speculative.engines import memory
+from speculative.measure.verify import most_new
+from speculative.trees import n_nodes
+from utils import missing_files, model_folder
+
+
+def check_vocabularies(target: str, encoder: Encoder, draft: str, drafts_encoder: Encoder) -> None:
+    """Raises UserError where a draft that is to be trained differs from the target in anything (for one that only
+    decodes, load.speaking makes up for an end that differs). target and draft: their names."""
+    if vocabulary(encoder) != vocabulary(drafts_encoder):
+        raise different(target, draft)
+
+
+def different(target: str, draft: str) -> UserError:
+    return UserError(f"{draft} and {target} have different vocabularies, so one cannot draft for the other")
+
+
+def vocabulary(encoder: Encoder) -> tuple:
+    return encoder.id_to_bytes, encoder.merges
+
+
+def check_fits(pair: Pair, tree: tuple[int, ...] | str | None, n_prompt: int, n_new: int) -> None:
+    """Raises UserError where a prompt and what is to be decoded do not fit into what is loaded."""
+    contexts = {need: model.n_ctx for need, model in pair.models.items()}
+    check_length(contexts, n_prompt, n_new)
+    if tree is not None:
+        check_tree(pair.drafter, tree, n_prompt, n_new, contexts)
+
+
+def smallest(contexts: dict[str, int]) -> tuple[int, str]:
+    """{model: its n_ctx} -> the smallest, and in words whose that is, where others are larger."""
+    name = min(contexts, key=contexts.get)
+    whose = f" that the {name} has" if len({*contexts.values()}) > 1 else ""
+    return contexts[name], whose
+
+
+def check_length(contexts: dict[str, int], longest: int, n_new: int) -> None:
+    """Raises UserError where the longest prompt and what is to be decoded do not fit into the smallest context."""
+    n_ctx, whose = smallest(contexts)
+    if longest + n_new > n_ctx:
+        raise UserError(
+            f"the prompt's {longest} tokens and {n_new} more exceed the context of {n_ctx} tokens{whose}: "
+            "shorten the prompt or lower --n_tokens_to_generate"
+        )
+
+
+def check_verify(contexts: dict[str, int], K) -> None:
+    """Raises UserError where what --verify decodes does not fit into the context."""
+    n_new = most_new(K)
+    n_ctx, whose = smallest(contexts)
+    if n_ctx < n_new + 2:
+        raise UserError(f"--verify with --K {K} decodes {n_new} tokens, too many for a context of {n_ctx}{whose}")
+
+
+def check_tree(drafter: str, tree: tuple[int, ...] | str, n_prompt: int, n_new: int, contexts: dict[str, int]) -> None:
+    """Raises UserError where the drafter drafts no trees, or such a tree does not fit."""
+    drafters.check_tree(drafter)
+    if tree == "auto":
+        depth = 0  # its trees are cut to what is left to decode
+        nodes = NODES
+    else:
+        depth = len(tree)
+        nodes = n_nodes(tree)
+    if depth >= n_new:
+        raise UserError(
+            f"a tree of {depth} levels needs --n_tokens_to_generate of at least {depth + 1}, not {n_new}: a level for "
+            "each token but the last"
+        )
+    n_ctx, whose = smallest(contexts)
+    needed = n_prompt + n_new + nodes
+    if needed > n_ctx:
+        raise UserError(
+            f"the prompt, {n_new} more tokens and a tree of {nodes} nodes take {needed} places of a context of "
+            f"{n_ctx}{whose}: shorten one of them"
+        )
+
+
+def check_memory(models: Sequence[tuple[dict, str]], engine: str, mesh: int, n_cached: int | None) -> None:
+    """Raises UserError where the models, (hparams, dtype) each, do not fit into the memory in which they are to lie.
+
+    n_cached: tokens of all prompts that are decoded together, where these are several.
+    """
+    if engine == "numpy" or not devices.has_accelerator():
+        memory.check(models, n_cached=n_cached, jax=engine == "jax")
+        return
+    free = devices.free_memory(mesh)
+    if free is not None:
+        memory.check(models, free, n_cached, jax=True)
+
+
+def check_disk(models_dir: str, model_sizes: Collection[str]) -> None:
+    """Raises UserError where the weights that are to be downloaded do not fit on the disk together."""
+    missing = [size for size in model_sizes if missing_files(model_folder(size, models_dir))]
+    if missing:
+        from plumbing.fetch import check_disk_space
+
+        check_disk_space(models_dir, sum(WEIGHT_BYTES.get(size, 0) for size in missing))
