@@ -244,3 +244,9 @@ def test_an_interrupted_prefill_leaves_nothing_behind(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         model(TOKENS)
     assert np.array_equal(model(TOKENS[:20], 3), fresh(TOKENS[:20], 3))
+
+
+def test_what_is_called_from_python_is_not_compiled():
+    """It would be in every run, which would say so, as nothing keeps it."""
+    for function in (compiled_pass.padded, compiled_pass.padded_to_tiles):
+        assert not hasattr(function, "py_func") and function(5) >= 5

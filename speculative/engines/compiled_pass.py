@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 from numba import typeof, types
 
-from speculative.engines import formats
+from speculative.engines import compiled, formats
 from speculative.engines.compiled import (
     CHUNK,
     GELU,
@@ -15,13 +15,15 @@ from speculative.engines.compiled import (
     LAYER,
     PRIVATE,
     RELU,
-    padded,
-    padded_to_tiles,
     work,
 )
 from speculative.engines.kernels import LANES, ROWS, kernels_of
 from speculative.engines.packed import PackedWeight, aligned
 from speculative.engines.team import Team
+
+# As Python has them: to call them a few times, nothing is to be compiled in every run.
+padded = compiled.padded.py_func
+padded_to_tiles = compiled.padded_to_tiles.py_func
 
 ACTIVATIONS = {"gelu_new": GELU, "gelu": GELU_BY_ERF, "relu": RELU}  # by their names in config.json
 
