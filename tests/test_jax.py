@@ -113,9 +113,9 @@ def test_the_logits_are_those_of_numpy_whatever_was_asked_before(models):
         np.testing.assert_allclose(actual, expected, atol=2e-5)
 
 
-@pytest.mark.parametrize(("n", "n_last"), [(0, 1), (3, 4), (25, 1)])
-def test_what_does_not_fit_is_refused(models, n, n_last):
-    with pytest.raises(ValueError, match="the context holds 24"):
+@pytest.mark.parametrize(("n", "n_last", "why"), [(0, 1, "no token"), (3, 4, "holds 24"), (25, 1, "holds 24")])
+def test_what_does_not_fit_is_refused(models, n, n_last, why):
+    with pytest.raises(ValueError, match=why):
         models[1](np.zeros(n, int), n_last)
 
 
