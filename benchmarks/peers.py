@@ -20,6 +20,7 @@ import numpy as np
 from benchmarks.tables import take_turns
 from plumbing.errors import UserError
 from plumbing.files import replacing
+from speculative.engines import formats
 
 ROWS = (1, 2, 3, 5, 9, 17)
 CONTEXT = 64  # tokens in the cache when a pass is timed
@@ -122,7 +123,7 @@ def write_gguf(folder, dtype, path):
     writer.close()
 
 
-PEERS = {f"JAX {dtype}": (time_jax, dtype, "jax") for dtype in ("float32", "bfloat16", "int8")}
+PEERS = {f"JAX {dtype}": (time_jax, dtype, "jax") for dtype in formats.by_size(jax=True)}
 PEERS |= {f"transformers {dtype}": (time_transformers, dtype, "torch") for dtype in ("float32", "bfloat16")}
 PEERS |= {f"llama.cpp {dtype}": (time_llama_cpp, dtype, "llama_cpp") for dtype in ("F32", "Q8_0", "Q4_0")}
 

@@ -129,5 +129,5 @@ INT4 = Format(
     multiply=multiply,
     embedding="int8",
     prefetch_from=3,
-    jax="it has no product of 4-bit numbers with a scale for each block",
+    jax="JAX has no product of 4-bit numbers with a scale for each block",
 )
