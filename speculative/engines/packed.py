@@ -34,7 +34,8 @@ def huge(shape) -> np.ndarray:  # -> uint8 zeros [*shape]
     n_bytes = int(np.prod(shape))
     if n_bytes < 2**21 or not hasattr(mmap, "MADV_HUGEPAGE"):
         return aligned(shape, np.uint8)
-    memory = mmap.mmap(-1, n_bytes)
+    # Private: large pages are not given for memory that processes may share, and what lies there is read more slowly.
+    memory = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with contextlib.suppress(OSError):  # a system without large pages
         memory.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(memory, np.uint8).reshape(shape)
