@@ -1,7 +1,8 @@
 """GPT-2's forward pass, from scratch, in NumPy: token ids in, logits out.
 
 Read it from the bottom up (gpt2 is the whole network) or from the top down (each function uses only those above it).
-Activations have one row for each token; the comments give the shapes. This file is the whole network.
+Activations have one row for each token; the comments give the shapes. The compiled kernels that run by default are
+tested against this file.
 
 Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners"; the names are picoGPT's.
 """
@@ -50,7 +51,8 @@ def attention(q, k, v, sees=None):  # [n_head, n_q, d_head], [n_head, n_k, d_hea
     The queries belong to the last n_q of the n_k tokens; each sees the keys up to its own and none after it. Where the
     tokens form a tree, sees [n_q, n_k] says which keys each query attends to.
     """
-    n_q, d_head, n_k = *q.shape[-2:], k.shape[-2]
+    n_q, d_head = q.shape[-2:]
+    n_k = k.shape[-2]
     if sees is None:
         sees = np.tri(n_q, n_k, k=n_k - n_q, dtype=bool)  # [n_q, n_k], false where the key comes after the query
     scores = q @ np.swapaxes(k, -1, -2) / math.sqrt(d_head)  # [n_head, n_q, n_k]
@@ -98,5 +100,6 @@ def gpt2(inputs, wte, wpe, blocks, ln_f, n_head, cache=None, n_last=None, positi
     if n_last is not None:
         x = x[len(x) - n_last :]  # [n_seq, n_embd] -> [n_last, n_embd]
     if cache is not None:
-        cache.length, cache.hidden = cache.length + len(inputs), x
+        cache.length += len(inputs)
+        cache.hidden = x
     return layer_norm(x, **ln_f) @ wte.T  # [n_last, n_embd] -> [n_last, n_vocab]

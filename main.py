@@ -7,7 +7,7 @@ python main.py --demo
 from plumbing import exits
 
 if __name__ == "__main__":
-    exits.begin()  # and what follows is slow
+    exits.begin()  # Ctrl-C during the imports, which are slow, ends with a line
 
 from functools import partial
 
@@ -38,9 +38,9 @@ def main(
     seed: int = 123,
     **more_flags,
 ) -> None:
-    """The blog's parameters and defaults; each room of speculative/ declares its others."""
-    blogs = {name: value for name, value in locals().items() if name != "more_flags"}
-    parse = partial(choose_options, main, **blogs, **more_flags)
+    """The blog's parameters and defaults. Every other flag is declared where what it does is built."""
+    given = {name: value for name, value in locals().items() if name != "more_flags"} | more_flags
+    parse = partial(choose_options, main, **given)  # a function, as --interactive and --serve change flags
     o = check_output(parse())
     prompts = choose_prompts(o)  # one, but for --batch
 
@@ -56,7 +56,7 @@ def main(
 
 
 def decode(pair: TextPair, prompts: list[str]) -> None:
-    """Both decoders, and what came of it."""
+    """Decodes with both samplers, and prints the blog's lines and ours."""
     o = pair.o
     input_ids = [encode(pair.loaded.encoder, prompt) for prompt in prompts]
     pair.loaded.ready(input_ids, o.n_tokens_to_generate, batch=o.batch, timed=bool(o.json or not o.quiet), stop=o.stop)

@@ -20,7 +20,10 @@ from speculative.lookahead import DISCOUNT, LEAN, STAKE, AutoK
 from speculative.sampling import Step
 from speculative.trees import Shape, Tree, tree_speculative_sampling
 
-DEPTH, RANKS, NODES = 10, 4, 24  # the largest tree that is considered
+# The largest tree that is considered.
+DEPTH = 10
+RANKS = 4
+NODES = 24
 
 
 def best_shape(
@@ -38,9 +41,13 @@ def best_shape(
     """
     # A child that is rarely right may stand before one that often is; so nodes go by the best chance from them on.
     promise = [[*accumulate(reversed(ranks), max)][::-1] for ranks in chances]  # [depth][rank]
-    best, best_speedup = {(): 0}, 1.0  # a tree is {path of ranks: children}
+    best = {(): 0}  # a tree is {path of ranks: number of children}
+    best_speedup = 1.0
     for depth in range(1, len(chances) + 1):
-        tree, tokens, drafting, levels = {(): 0}, 1.0, 0.0, 0
+        tree = {(): 0}
+        tokens = 1.0
+        drafting = 0.0
+        levels = 0
         # (minus what it promises, its path, the chance to get to its parent)
         candidates = [(-promise[0][0], (0,), 1.0)]
         for n in range(1, most_nodes + 1):
@@ -49,7 +56,9 @@ def best_shape(
             promised, path, reached = heapq.heappop(candidates)
             if -promised <= best_speedup * (beta(n + 1) - beta(n)):
                 break  # it brings less than it costs, and so do all that promise less
-            parent, d, rank = path[:-1], len(path), path[-1]
+            parent = path[:-1]
+            rank = path[-1]
+            d = len(path)
             if not tree[parent]:  # the draft has to expand the parent: the first of a new level, or a further one
                 drafting += level_cost if d > levels else expansion_cost
             levels = max(levels, d)
@@ -57,8 +66,10 @@ def best_shape(
             tree[path] = 0
             chance = reached * chances[d - 1][rank]
             tokens += chance
-            if (speedup := tokens / (drafting + beta(n + 1))) > best_speedup:
-                best, best_speedup = tree.copy(), speedup
+            speedup = tokens / (drafting + beta(n + 1))
+            if speedup > best_speedup:
+                best = tree.copy()
+                best_speedup = speedup
             if rank + 1 < len(chances[d - 1]):  # its next sibling
                 heapq.heappush(candidates, (-reached * promise[d - 1][rank + 1], (*parent, rank + 1), reached))
             if d < depth:  # its first child
@@ -84,19 +95,24 @@ class AutoTree(AutoK):
         # Discounted counts by depth and rank, begun as if 2.5 of 3 first children had passed, and half of the others.
         self.tested = [[3.0] * RANKS] + [[0.0] * RANKS for _ in range(DEPTH - 1)]
         self.passed = [[2.5] + [1.5] * (RANKS - 1)] + [[0.0] * RANKS for _ in range(DEPTH - 1)]
-        self.shape, self.keep_until = (), 0.0  # until when the shape is kept
+        self.shape = ()
+        self.keep_until = 0.0  # by the clock: until then the shape is not chosen anew
 
     def __call__(self) -> Shape:
         shape = super().__call__()
         return ((),) * shape if isinstance(shape, int) else shape  # AutoK's 0 or 1 is a tree of as many nodes
 
     def best(self) -> Shape:
-        """Chosen anew when that takes no more than STAKE of the time since."""
-        if max(self.windows) == 1:
+        """The shape with the most expected tokens per second.
+
+        The search takes time itself: there is none until the last one is no more than STAKE of the time since.
+        """
+        if max(self.windows) == 1:  # no tree has been timed yet
             return ((),)
-        if (start := self.clock()) >= self.keep_until:
+        start = self.clock()
+        if start >= self.keep_until:
             row = self.row()
-            chances = [*self.chances(self.proposed / self.asked)]
+            chances = [*self.chances(self.n_proposed / self.n_asked)]
             self.shape, _ = best_shape(chances, self.draft() / row, self.expansion() / row, self.beta())
             end = self.clock()
             self.keep_until = end + (end - start) / STAKE
@@ -104,31 +120,38 @@ class AutoTree(AutoK):
 
     def chances(self, share: float) -> Iterator[list[float]]:
         """For each depth, the chance of each rank that it is the child walked to. Later depths lean on those before."""
-        a, lean = [0.0] * RANKS, 0
+        a = [0.0] * RANKS
+        lean = 0
         for passed, tested in zip(self.passed, self.tested, strict=True):
             a = [(p + lean * above) / (n + lean) for p, n, above in zip(passed, tested, a, strict=True)]
-            chances, left = [], share
+            chances = []
+            left = share
             for chance in a:
                 chances.append(left * chance)
                 left -= chances[-1]
             yield chances
-            lean, share = LEAN, 1.0
+            lean = LEAN
+            share = 1.0
 
     def time(self, shape: Shape, tree: Tree, step: Step, drafting: float, scoring: float) -> None:
-        levels, branching = depth(shape), sum(map(bool, tree.children))
-        beside = max(0, branching - levels)  # nodes that were expanded beside another
+        levels = depth(shape)
+        expanded = sum(map(bool, tree.children))  # nodes that have children
+        beside = max(0, expanded - levels)  # of them, those beside another of the same level
         if beside and not self.expansion.timed:  # once: later, a slow level could not be told from slow further nodes
             self.expansion.add(drafting - levels * self.draft(), beside)
         super().time(levels, tree, step, max(0.0, drafting - beside * self.expansion()), scoring)
 
     def count(self, tree: Tree, step: Step) -> None:
         """Counts which children were met and which were accepted."""
-        self.asked, self.proposed = DISCOUNT * self.asked + 1, DISCOUNT * self.proposed + (step.drafted > 0)
-        for counts in self.tested + self.passed if step.drafted else ():
-            counts[:] = [DISCOUNT * count for count in counts]
+        self.n_asked = DISCOUNT * self.n_asked + 1
+        self.n_proposed = DISCOUNT * self.n_proposed + (step.drafted > 0)
+        if step.drafted:
+            for counts in self.tested + self.passed:
+                counts[:] = [DISCOUNT * count for count in counts]
         node = 0
         for d, child in enumerate([*tree.walk(step.tokens[: step.accepted]), None]):
-            for rank, met in enumerate(tree.children[node][:RANKS] if d < DEPTH else ()):
+            ranked = tree.children[node][:RANKS] if d < DEPTH else []
+            for rank, met in enumerate(ranked):
                 self.tested[d][rank] += 1
                 self.passed[d][rank] += met == child
                 if met == child:

@@ -12,13 +12,14 @@ Source: Leviathan et al. 2023, sections 3.1 to 3.5, with a chance for each posit
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate, chain
 from operator import mul
 
 import numpy as np
 
 WINDOWS = (1, 2, 5, 9, 17)  # rows that are measured before a decode
-DRAFTS = 8  # tokens that are drafted for it
+DRAFTS = 8  # tokens that are drafted at a time, to measure what one costs
 
 
 def best_k(acceptance: Sequence[float], c: float, beta: Callable[[int], float]) -> tuple[int, float]:
@@ -62,15 +63,15 @@ def line_through(costs: dict[int, float]) -> Callable[[int], float]:
 
 def measured(target_model: Callable, draft: Callable, x, n_ctx: int) -> tuple[dict[int, float], float]:
     """What decoding after the text x [n] is going to cost: {rows: seconds of the target's call}, and the seconds of a
-    draft token. Both are asked twice, after a call that reads the text."""
+    draft token. Before each is timed, it reads the text."""
     target_model(x, 1)
     windows = {}
     for rows in WINDOWS:
         if len(x) + rows <= n_ctx:
             window = np.append(x, [x[-1]] * rows)  # [n + rows]
-            windows[rows] = least_seconds(lambda window=window, rows=rows: target_model(window, rows))
+            windows[rows] = least_seconds(partial(target_model, window, rows))
     draft(x, 1)
-    return windows, least_seconds(lambda: draft(x, DRAFTS)) / DRAFTS
+    return windows, least_seconds(partial(draft, x, DRAFTS)) / DRAFTS
 
 
 def least_seconds(call: Callable) -> float:

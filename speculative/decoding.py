@@ -25,9 +25,10 @@ from speculative.sampling import Step, autoregressive_sampling
 from speculative.trees import regular, tree_speculative_sampling
 from speculative.typical import ALL, TypicalTarget, certain
 
-FEW = 8  # tokens of a prompt, after which costs are measured
+FEW = 8  # tokens at the end of a prompt: costs are measured with them as the text
 
-Lookahead = int | AutoK | tuple[int, ...] | AutoTree  # a K, a chosen K, the widths of a tree, or a chosen tree
+# A K, or what chooses one; the widths of a tree, or what chooses one.
+Lookahead = int | AutoK | tuple[int, ...] | AutoTree
 
 
 def decode(
@@ -44,9 +45,11 @@ def decode(
 def lookaheads(
     K: int | str | tuple = 4, tree: tuple[int, ...] | str | None = None, drafter: str = "model"
 ) -> tuple[Lookahead, tuple]:
-    """Of the values of --K and --tree: the outermost drafter's, and those of the drafters inside its levels, which
-    choose for themselves where K says nothing. What chooses learns from one decode for the next. Raises UserError
-    where K has more numbers than the drafter has levels."""
+    """The values of --K and --tree -> (the lookahead of the loop, those inside the levels of the drafter).
+
+    A level for which K has no number chooses its own. What chooses keeps what it has learned for the next decode.
+    Raises UserError where K has more numbers than the drafter has levels.
+    """
     levels = parse_drafter(drafter)
     Ks = K if isinstance(K, tuple) else (K,)
     if len(Ks) > len(levels):
@@ -103,7 +106,8 @@ class Pair:
         twin = replace(self, filters=filters)
         models = {}
         for need, model in self.models.items():
-            models[need] = model.with_probs(filters if need == "target" else twin.draft_filters)
+            to_probs = filters if need == "target" else twin.draft_filters
+            models[need] = model.with_probs(to_probs)
         return replace(twin, models=models)
 
     def parts(self, rng: np.random.Generator) -> Parts:
@@ -122,9 +126,9 @@ class Pair:
 
         Raises UserError where trees are to be drafted and it drafts chains only.
         """
-        parts = self.parts(rng)
         if self.drafts_trees:
             check_tree(self.drafter)
+        parts = self.parts(rng)
         if record:
             parts = parts._replace(record=record)
         drafter = make_drafter(self.drafter, parts)
@@ -135,15 +139,17 @@ class Pair:
         self.create_drafter(np.random.default_rng(0))
 
     def ready(self, prompts, N: int, **options) -> None:
-        """What has to be done before the clock starts. Where a K chooses itself, windows and drafts are timed at the
-        end of the first prompt, for the innermost level first, as those outside use it."""
+        """What has to be done before the clock starts: each AutoK gets the costs of windows and drafts, once.
+
+        The innermost level comes first, as a draft of one outside takes as long as the K inside makes it.
+        """
         x = np.asarray(prompts[0])[-FEW:]  # [n]
         Ks = (self.lookahead, *self.inner_K)
         levels = parse_drafter(self.drafter)
         parts = self.parts(np.random.default_rng(0))
         for i in reversed(range(len(Ks))):
             if isinstance(Ks[i], AutoK) and not self.drafts_trees and not Ks[i].windows:
-                target = levels[i - 1][0].model(parts) if i else self.scoring()
+                target = levels[i - 1][0].model(parts) if i else self.scoring()  # a level drafts for the one outside it
                 inner = "/".join(self.drafter.split("/")[i:])
                 draft = make_drafter(inner, parts._replace(inner_K=self.inner_K[i:])).chain
                 Ks[i].know(*measured(target, draft, x, self.n_ctx))

@@ -19,7 +19,7 @@ from speculative.costs import Cost, best_k, line_through
 from speculative.sampling import Step, speculative_sampling
 
 DISCOUNT = 0.95  # of older counts, with each window: acceptance is an average over about 20
-LEAN = 8  # weight, in windows, of the prior that a position is accepted as often as the one before it
+LEAN = 8  # weight, in windows, of the assumption that a position is accepted as often as the one before it
 STAKE = 0.03  # share of the time of autoregressive decoding that is spent on trying whether drafting pays by now
 
 
@@ -38,8 +38,8 @@ class AutoK:
     costs about STAKE. What was learned stays for the next decode with the same models and drafter.
     """
 
-    sampling = staticmethod(speculative_sampling)  # what decode watches
-    nothing = staticmethod(lambda x: ([], [], []))  # the proposal of a drafter that is not asked
+    sampling = staticmethod(speculative_sampling)  # what decode() times; AutoTree has another
+    nothing = staticmethod(lambda x: ([], [], []))  # stands for the proposal where K is 0 and the drafter is not asked
 
     def __init__(
         self,
@@ -56,28 +56,34 @@ class AutoK:
         passed, of = expected
         self.tested = [of] + [0.0] * (K_max - 1)  # discounted counts by position
         self.accepted = [passed] + [0.0] * (K_max - 1)
-        self.asked = self.proposed = 1.0  # discounted counts of windows: a drafter may have nothing to propose
+        self.n_asked = 1.0  # discounted count of windows for which the drafter was asked,
+        self.n_proposed = 1.0  # and of those for which it had something to propose
         self.first_draft = None  # (seconds, tokens of the prompt) of the first window
+        self.prefilled = False  # whether both models have read the prompt, so that a time is that of a window
         self.since = 0.0  # seconds of autoregressive decoding since the last window
-        self.behind = 0  # its tokens
+        self.behind = 0  # the tokens that it gave, which the drafter has not read
         self.paid = True  # whether the last window took no longer than autoregressive decoding of its tokens
         self.seen = np.empty(0, int)  # the text at the end of the last decode
 
     def __call__(self) -> int:
         if not self.windows:
-            return int(not self.first_draft)  # a window while both models prefill, which is not timed; then a row
+            # First a window, in which both models read the prompt, so that it is not timed; then a row.
+            return 0 if self.first_draft else 1
         if len(self.draft.timed) < 2:
-            return int(self.prefilled)  # a window of 1, and another, as the first may have been interrupted
+            # A window of 1, and another one, as the first may have been interrupted.
+            return 1 if self.prefilled else 0
         at_stake = self.draft() + self.window()(2) - self.window()(1) + self.behind * self.feed()
         again = self.prefilled and (self.paid or at_stake <= STAKE * self.since)
         return self.best() or int(again)
 
     def best(self) -> int:
         """The K with the most expected tokens per second."""
-        share = self.proposed / self.asked
+        share = self.n_proposed / self.n_asked
         first, *later = self.acceptance()
         K, _ = best_k([share * first, *later], self.draft() / self.row(), self.beta())
-        return K if max(self.windows) > 1 else min(K, 1)
+        if max(self.windows) == 1:  # only rows have been timed: what a long window costs is not known yet
+            return min(K, 1)
+        return K
 
     def window(self) -> Callable[[int], float]:
         """rows -> seconds of the target's call. A row takes no longer than a window, and what was timed but once may
@@ -89,38 +95,44 @@ class AutoK:
         return line_through(trusted | {1: min(seconds.values())})
 
     def row(self) -> float:
-        return self.window()(1) or 1.0
+        """Seconds of one row: the unit of all costs."""
+        return self.window()(1) or 1.0  # a coarse clock may have measured 0
 
     def beta(self) -> Callable[[int], float]:
-        """rows -> the cost of a window in rows; those are spared where the drafter has nothing to propose."""
+        """rows -> the cost of a window, in rows. Where the drafter has nothing to propose, a window is one row."""
         window = self.window()
-        share = self.proposed / self.asked
+        share = self.n_proposed / self.n_asked
         row = self.row()
         return lambda rows: 1 + share * (window(rows) - window(1)) / row
 
     def know(self, windows: dict[int, float], draft: float) -> None:
         """Costs that were measured before the first decode: seconds of windows by their rows, and of a draft token."""
-        for _ in range(2):  # as often as something is measured before it is trusted
+        for _ in range(2):  # what was measured but once is not trusted
             self.draft.add(draft)
             for rows, seconds in windows.items():
                 self.windows[rows].add(seconds)
 
     def acceptance(self) -> Iterator[float]:
         """a_1, a_2, ...: later positions are tested less often, and lean on the one before."""
-        a, lean = 0.0, 0
+        a = 0.0
+        lean = 0
         for accepted, tested in zip(self.accepted, self.tested, strict=True):
-            a, lean = (accepted + lean * a) / (tested + lean), LEAN
+            a = (accepted + lean * a) / (tested + lean)
+            lean = LEAN  # all but the first, which has none before it
             yield a
 
     def decode(self, x, draft: Callable, target_model: Callable, N: int, rng, **options) -> Iterator[Step]:
-        """sampling(x, draft, target_model, N, K=self, rng, **options), watched."""
-        asked, proposal, drafting = 0, None, 0.0  # how many drafts, what came, and the seconds that it took
+        """sampling(x, draft, target_model, N, K=self, rng, **options), timed and counted."""
+        wanted = 0  # how many drafts were asked for (AutoTree: in what shape),
+        proposal = None  # what came,
+        drafting = 0.0  # and the seconds that it took
 
         def timed(x, k):
-            nonlocal asked, proposal, drafting
+            nonlocal wanted, proposal, drafting
+            wanted = k
             start = self.clock()
             proposal = draft(x, k) if k else self.nothing(x)
-            asked, drafting = k, self.clock() - start
+            drafting = self.clock() - start
             return proposal
 
         steps = self.sampling(x, timed, target_model, N, self, rng, **options)
@@ -134,10 +146,10 @@ class AutoK:
                 return
             scoring = self.clock() - start - drafting  # with what the loop does beside, more of it for a window
             if self.prefilled:
-                self.time(asked, proposal, step, drafting, scoring)
-            elif asked and not self.first_draft:
+                self.time(wanted, proposal, step, drafting, scoring)
+            elif wanted and not self.first_draft:
                 self.first_draft = drafting, len(x)
-            if asked:
+            if wanted:
                 self.count(proposal, step)
             self.prefilled = True
             text += step.tokens
@@ -159,7 +171,7 @@ class AutoK:
             return
         if self.behind > 2:
             self.feed.add(drafting - k * self.draft(), self.behind)
-        else:  # as far behind as after any window: reading these tokens counts as drafting
+        else:  # no further behind than after any window, so that to read these tokens is a part of drafting
             self.draft.add(drafting, k)
             if self.first_draft and not self.feed.timed:
                 # what the first draft took beyond this one, it took to read the prompt
@@ -171,8 +183,10 @@ class AutoK:
 
     def count(self, proposal, step: Step) -> None:
         """Counts which positions were met and which were accepted."""
-        n, met = step.accepted, min(step.drafted, step.accepted + 1)
-        self.asked, self.proposed = DISCOUNT * self.asked + 1, DISCOUNT * self.proposed + (met > 0)
-        if met > 0:
-            self.tested = [DISCOUNT * count + (i < met) for i, count in enumerate(self.tested)]
-            self.accepted = [DISCOUNT * count + (i < n) for i, count in enumerate(self.accepted)]
+        n_accepted = step.accepted
+        n_met = min(step.drafted, n_accepted + 1)  # none after the first that was rejected
+        self.n_asked = DISCOUNT * self.n_asked + 1
+        self.n_proposed = DISCOUNT * self.n_proposed + (n_met > 0)
+        if n_met > 0:
+            self.tested = [DISCOUNT * count + (i < n_met) for i, count in enumerate(self.tested)]
+            self.accepted = [DISCOUNT * count + (i < n_accepted) for i, count in enumerate(self.accepted)]

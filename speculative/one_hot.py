@@ -12,7 +12,9 @@ class OneHot(NDArrayOperatorsMixin):
     """np.eye(n_vocab)[ids], [*ids.shape, n_vocab]. Its numbers and rows are cheap; for all else it becomes an array."""
 
     def __init__(self, ids, n_vocab: int, dtype=np.float32):  # [...]
-        self.ids, self.n_vocab, self.dtype = np.asarray(ids), n_vocab, np.dtype(dtype)
+        self.ids = np.asarray(ids)
+        self.n_vocab = n_vocab
+        self.dtype = np.dtype(dtype)
         self.shape = (*self.ids.shape, n_vocab)
 
     def __len__(self) -> int:
@@ -52,7 +54,8 @@ class Staircase:
     """The cumulative probabilities of a one-hot row: 0 before the token, 1 from there on."""
 
     def __init__(self, token: int, n_vocab: int):
-        self.token, self.n_vocab = token, n_vocab
+        self.token = token
+        self.n_vocab = n_vocab
 
     def __getitem__(self, i: int) -> float:
         return float(i % self.n_vocab >= self.token)

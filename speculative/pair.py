@@ -56,7 +56,7 @@ class TextPair:
     """A decoding.Pair that takes and gives texts. Each decode has a generator of its own, made from the seed."""
 
     def __init__(self, o: Any, parse: Callable, prompts: Sequence[str] = (), kept: dict | None = None):
-        """o: the options. parse: flags, in place of those given or beside them -> options. The rest: see cli.load."""
+        """o: the options. parse(**flags): the options where these flags are given, too. prompts, kept: see cli.load."""
         self.o = o
         self.parse = parse
         self.kept = {} if kept is None else kept  # what it and its changes have loaded
@@ -80,7 +80,8 @@ class TextPair:
 
     def steps(self, decode_fn: Callable, prompt: str, N: int, sample=0, recorder=None) -> Iterator[TextStep]:
         recorder = recorder or Recorder(self.loaded.lenience)
-        rng = np.random.default_rng([self.o.seed, sample] if sample else self.o.seed)  # the first is the blog's
+        seed = [self.o.seed, sample] if sample else self.o.seed  # the first sample is the blog's
+        rng = np.random.default_rng(seed)
         steps = decode_fn(self.input_ids(prompt, N), N, recorder.rng(rng), recorder)
         decoder = StreamDecoder(self.loaded.encoder, self.o.stop)
         for step in recorder.watch(until_stop(steps, self.loaded.encoder, self.o.stop)):
@@ -111,6 +112,5 @@ class TextPair:
                     if watch:
                         watch(name, step, recorders[-1])
         o = self.o._replace(prompt=prompt, n_tokens_to_generate=n_tokens_to_generate)
-        return Run(
-            document(o._asdict(), self.loaded.encoder, [prompt], [x], *recorders, outcome.stand_ins(o, self.loaded))
-        )
+        found = outcome.stand_ins(o, self.loaded)
+        return Run(document(o._asdict(), self.loaded.encoder, [prompt], [x], *recorders, found))

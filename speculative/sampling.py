@@ -23,7 +23,7 @@ class Step(NamedTuple):
     """What one iteration yields, that is one call of the target model."""
 
     tokens: list[int]  # the ids that are new in this step: the accepted drafts, then one of the target's own
-    drafted: int  # how many tokens the draft proposed
+    drafted: int  # how many tokens the drafter proposed
     accepted: int  # how many of those were accepted
 
 
@@ -34,9 +34,9 @@ def max_fn(x: np.ndarray) -> np.ndarray:  # [n_vocab] -> [n_vocab]
 
 
 def sample(p: np.ndarray, rng: np.random.Generator) -> int:  # [n_vocab] -> id
-    """Draws one id from the distribution p, with exactly one rng.random().
+    """Draws one id from the distribution p, with exactly one rng.random(), u.
 
-    The id is the first whose cumulative probability exceeds u times the sum of all, so one of probability 0 is never
+    It is the first id whose cumulative probability exceeds u times the sum of all. So one of probability 0 is never
     drawn.
     """
     cumulative = np.cumsum(p, dtype=np.float64)  # [n_vocab]
@@ -97,8 +97,10 @@ def speculative_sampling(
             if u * float(p[i][j]) < float(q[i][j]):  # u < q / p; strict, so that q = 0 is never accepted
                 tokens.append(j)
             else:
-                residual = max_fn(q[i] - p[i])  # [n_vocab]; empty only where p and q differ by rounding
-                tokens.append(sample(residual if residual.any() else q[i], rng))
+                residual = max_fn(q[i] - p[i])  # [n_vocab]
+                if not residual.any():  # where p and q differ by rounding alone
+                    residual = q[i]
+                tokens.append(sample(residual, rng))
                 break
 
         # Step 4: if all of them were accepted, the target's last row gives a bonus token.

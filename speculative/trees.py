@@ -70,7 +70,7 @@ class Tree:
         return [*self.path(self.parents[node]), node] if node else []
 
     def walk(self, tokens: Sequence[int]) -> list[int]:
-        """The nodes that tokens lead to, one after the other, from the root down. No two siblings have one token."""
+        """The nodes that tokens lead to, one after the other, from the root down. No two siblings have the same."""
         nodes = []
         node = 0
         for token in tokens:
@@ -118,8 +118,9 @@ def tree_speculative_sampling(
                 if u * float(p[j]) < float(left[j]):
                     tokens.append(j)
                     break
-                residual = max_fn(left - p)  # [n_vocab]; empty only where p and what is left differ by rounding
-                left = residual if residual.any() else left
+                residual = max_fn(left - p)  # [n_vocab]
+                if residual.any():  # else p and what is left differ by rounding alone
+                    left = residual
             else:
                 tokens.append(sample(left, rng))
                 break
@@ -145,14 +146,16 @@ def acceptance_by_depth(tree: Tree, q, path: Sequence[int], lenience: float = 1.
             p = tree.p[child]  # [n_vocab]
             all_rejected *= 1 - float(np.sum(np.minimum(p, left / lenience)))
             residual = max_fn(left - p)  # [n_vocab]
-            left = residual if residual.any() else left
+            if residual.any():
+                left = residual
         if tree.children[node]:
             found.append(1 - all_rejected)
     return found
 
 
 def by_paths(model: Callable) -> Callable:
-    """model(x, n_last) as model(x, tree, nodes): each node's path is a text of its own. The engines' reference."""
+    """model(x, n_last) as model(x, tree, nodes): each node's path is a text of its own. Slow: the engines'
+    trees are tested against it."""
 
     def scored(x, tree, nodes=None):
         nodes = range(len(tree.tokens)) if nodes is None else nodes

@@ -60,4 +60,4 @@ def certain(drafter: Drafter, n_vocab: int) -> Drafter:
         drafted = drafter.tree(x, shape)
         return replace(drafted, p=[None, *(one_hot(token, n_vocab) for token in drafted.tokens[1:])])
 
-    return Drafter(chain, tree if drafter.tree else None)
+    return Drafter(chain, tree) if drafter.tree else Drafter(chain)

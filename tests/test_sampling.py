@@ -134,7 +134,7 @@ def test_the_output_is_the_targets_exactly(n_vocab, K, seed):
     ("right", "wrong"),
     [
         ("* float(p[i][j]) < float(q[i][j])", "* float(p[i][j]) <= float(q[i][j])"),
-        ("residual if residual.any() else q[i]", "q[i]"),
+        ("tokens.append(sample(residual, rng))", "tokens.append(sample(q[i], rng))"),
         ("q[i] - p[i]", "q[i] - p[i][j]"),
         ("sample(q[m], rng)", "sample(q[m - 1], rng)"),
     ],

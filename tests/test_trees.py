@@ -159,7 +159,7 @@ MUTANTS = {
         "token = sample(p, rng)\n",
         "first = p if _ == 0 else first; token = sample(first, rng)\n",
     ),
-    "the residual forgotten": (trees, "left = residual if residual.any() else left", "pass"),
+    "the residual forgotten": (trees, "left = residual", "pass"),
     "p of the first sibling for all": (
         trees,
         "p = tree.p[child]  # [n_vocab]",

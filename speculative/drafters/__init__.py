@@ -3,7 +3,7 @@
     a+b  is b where a has nothing to propose
     a/b  is a, for which b drafts: a level (level.py). + binds closer than /
 
-A drafter that is added is a file with a KIND in it, and a line in KINDS.
+To add a drafter, write a file with a KIND in it, and add that to KINDS.
 """
 
 from collections import Counter
@@ -76,13 +76,17 @@ def make_drafter(text: str, parts: Parts) -> Drafter:
     tree = None
     if not outer and all(kind.tree for kind in innermost):
         tree = first_tree_of(*(kind.tree(parts) for kind in innermost))
+    # From the innermost level out. K is what is drafted at a time for this level's model, by all that is inside it.
     for [kind], K in reversed([*zip(outer, parts.inner_K, strict=True)]):
         chain = level(kind.name, kind.model(parts), chain, K, parts.rng, parts.record)
     return Drafter(chain, tree)
 
 
 def first_of(*drafters: Callable) -> Callable:
-    """The proposal of the first drafter that has one. It has to decide whether it has one before it draws a token."""
+    """The proposal of the first drafter that has one.
+
+    Whether a drafter has one must not depend on what it draws: a token that was drawn is never withdrawn.
+    """
 
     def draft(x, k):  # [n], k -> [m], [m, n_vocab]
         proposals = (drafter(x, k) for drafter in drafters)
@@ -139,7 +143,10 @@ def flags_of_kinds() -> Iterator[Flag]:
 
 
 def lacks(name: str, o) -> str:
-    return "" if name in [kind.name for kind in kinds_of(o.drafter)] else f"--drafter {o.drafter} has no {name} in it"
+    """Why a flag of that kind is of no use with these options, "" where it is."""
+    if name in [kind.name for kind in kinds_of(o.drafter)]:
+        return ""
+    return f"--drafter {o.drafter} has no {name} in it"
 
 
 def without_draft_model(o) -> str:

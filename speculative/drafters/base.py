@@ -33,7 +33,10 @@ class Drafter(NamedTuple):
 
 
 def no_record(name: str, model: Callable, draft: Callable, steps: Callable[..., Any]) -> Any:
-    """The record of a level that nobody looks at: see Parts.record."""
+    """Parts.record where nobody looks: a level calls it for each of its proposals, and iterates over what it gives.
+
+    Who looks hands steps a model and a drafter that it has wrapped.
+    """
     return steps(model, draft)
 
 
@@ -47,11 +50,11 @@ class Parts(NamedTuple):
     models: dict[str, Callable] = {}  # by need: "draft", "copy" and "target"  # noqa: RUF012
     prepared: dict[str, Any] = {}  # by name: what each kind's prepare() gave  # noqa: RUF012
     inner_K: Sequence = ()  # the lookaheads inside the levels, from the outermost in: numbers, or AutoK
-    record: Callable = no_record  # record(name, model, draft, steps) -> Iterator of the steps of a level
+    record: Callable = no_record  # stands between a level and the models that it calls
 
 
 class Setting(NamedTuple):
-    """What a kind may prepare itself from, before the weights are loaded."""
+    """What a kind's prepare() is given, before the weights are loaded."""
 
     folder: str  # of the target
     hparams: dict  # of the target
@@ -68,11 +71,11 @@ class Kind(NamedTuple):
     tree: Callable[[Parts], Callable] | None = None  # -> draft(x, shape) -> Tree
     model: Callable[[Parts], Callable] | None = None  # -> model(x, n_last), for which another drafter may draft
     needs: tuple[str, ...] = ()  # "draft", a model of its own; "copy", the target rounded
-    draws: bool = True  # from a p that a temperature changes
+    draws: bool = True  # whether its tokens are drawn at random, from a p that a temperature changes
     prepare: Callable[[Setting], Any] | None = None  # raises UserError; what it gives is Parts.prepared[name]
     flags: tuple[Flag, ...] = ()  # its own
     words: str = ""  # its name in a sentence; "" is the name itself
-    expected: tuple[float, float] = (2.5, 3.0)  # so many of so many first drafts pass, before anything is known
+    expected: tuple[float, float] = (2.5, 3.0)  # before anything is known: so many first drafts pass, of so many
     color: str = "green"  # of the tokens that it proposed, in rich's words
     only_engine: str = ""  # "numpy" where another engine cannot, and `why`
     why: str = ""

@@ -5,13 +5,13 @@ distribution of the next token. Head i turns it into that of the token i after t
 
     p_i = to_probs(layer_norm(h + SiLU(h W_i + b_i)) wteᵀ)
 
-A window ends with a token of the target's own, drawn after its last accepted token. So from what the last block gave
-for that, head 1 guesses the first draft, head 2 the second, and so on. No head knows what the others have guessed, nor
-the token before: guesses are cheap and get worse with each place. They are drawn from p, so nothing is lost.
+A window ends with a token of the target's own, the next one after its last accepted token. So from the h of that
+accepted token, head 1 guesses the first draft of the window to come, head 2 the second, and so on. No head knows what
+the others have guessed: guesses are cheap and get worse with each place. They are drawn from p, so nothing is lost.
 
 Source: Cai et al. 2024, "Medusa: Simple LLM Inference Acceleration Framework with Multiple Decoding Heads", section
-2.1 (Medusa-1: the target stays as it is). Theirs begin after the final layer norm, and have output matrices of their
-own.
+2.1 (Medusa-1: the target stays as it is). Their heads begin after the final layer norm, and have output matrices of
+their own.
 """
 
 import os
@@ -54,7 +54,8 @@ def fingerprint(hparams: dict, ln_f: dict) -> str:
 
 def load_heads(folder: str, hparams: dict) -> Heads:
     """The heads of a target from its folder. Raises UserError where there are none, or none that can be used."""
-    path, n_embd = os.path.join(folder, FILE), hparams["n_embd"]
+    path = os.path.join(folder, FILE)
+    n_embd = hparams["n_embd"]
     if not os.path.isfile(path):
         name = os.path.basename(folder)
         raise UserError(
@@ -75,7 +76,9 @@ def load_heads(folder: str, hparams: dict) -> Heads:
             )
         if not dtypes <= {"F16", "F32"}:
             raise bad_file(path, f"w and b are {' and '.join(sorted(dtypes))}, not F16 or F32")
-        w, b, target = f.get_tensor("w"), f.get_tensor("b"), (f.metadata() or {}).get("target", "")
+        w = f.get_tensor("w")
+        b = f.get_tensor("b")
+        target = (f.metadata() or {}).get("target", "")
     if not (np.isfinite(w).all() and np.isfinite(b).all()):
         raise bad_file(path, "it holds NaN or infinity")
     return Heads(w.astype(np.float32), b.astype(np.float32), target, path)

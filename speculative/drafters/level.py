@@ -27,7 +27,7 @@ def level(
         tokens = []
         p = []
         by = []
-        proposal = NOTHING  # an AutoK may not ask for any
+        proposal = NOTHING  # until the drafter is asked, which an AutoK may never do
         q = None
 
         def proposed(x, k):
@@ -46,7 +46,7 @@ def level(
         for step in record(name, scored, proposed, steps):
             tokens += step.tokens
             p += [*q[: len(step.tokens)]]
-            by += [*proposal.by[: step.accepted], name]
+            by += [*proposal.by[: step.accepted], name]  # the last token of a step is the model's own
         return Proposal(tokens, p, by)
 
     return drafted

@@ -49,7 +49,7 @@ def prompt_lookup(n_vocab: int, n_max: int = 3) -> Callable:
 
 
 def lookup_tree(n_vocab: int, n_max: int = 3) -> Callable:
-    """The same with several continuations: those of the longest match first, the last place first."""
+    """The same with several continuations: the longest matches come first, and of equally long ones the last place."""
 
     def draft(x, shape):
         x = np.asarray(x)  # [n]
@@ -63,9 +63,10 @@ def lookup_tree(n_vocab: int, n_max: int = 3) -> Callable:
 
 
 def add_path(tree: Tree, shape, tokens: Iterator[int], n_vocab: int) -> None:
-    """Adds a continuation to a tree, as far as the shape has room. What it has in common with others is there once."""
+    """Adds a continuation to a tree, as far as the shape has room. Where it begins as another one does, they share
+    nodes."""
     node = 0
-    below = shape
+    below = shape  # of the node
     for token in tokens:
         same = [i for i, child in enumerate(tree.children[node]) if tree.tokens[child] == token]
         if same:

@@ -48,7 +48,7 @@ def model_tree(model: Callable, rng: np.random.Generator, greedy: bool = False, 
 
 
 def drawn(p, width: int, rng: np.random.Generator) -> Iterator[tuple]:  # [n_vocab] -> width of (token, its p) at most
-    """Without replacement: each comes from what the ones before it left, if anything."""
+    """Draws without replacement: each token comes from what those before it left of p, as long as anything is left."""
     for _ in range(width):
         token = sample(p, rng)
         yield token, p
@@ -58,6 +58,7 @@ def drawn(p, width: int, rng: np.random.Generator) -> Iterator[tuple]:  # [n_voc
 
 
 def likeliest(p, width: int) -> list[tuple]:  # [n_vocab] -> width of (token, one-hot) at most
+    """Sorts no more than the candidates, as the whole vocabulary takes long."""
     p = np.asarray(p)  # [n_vocab]
     width = min(width, len(p))
     edge = np.partition(p, len(p) - width)[len(p) - width]
@@ -71,7 +72,7 @@ def chain(parts: Parts) -> Callable:
 
 
 def tree(parts: Parts) -> Callable:
-    model = parts.models["draft"]  # which need not have trees where none is asked for
+    model = parts.models["draft"]  # model.tree is looked up in the call: a model without one can still draft chains
     return model_tree(lambda x, tree, nodes: model.tree(x, tree, nodes), parts.rng, parts.greedy)
 
 

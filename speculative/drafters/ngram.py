@@ -39,14 +39,15 @@ def ngram_model(n_vocab: int, to_probs: Callable, tokens=(), n_max: int = 3) -> 
         p = singles.copy()  # [n_vocab]
         np.add.at(p, x, np.float32(1))
         p /= len(tokens) + len(x) + 1
-        here = list(earlier_ends(x, n_max - 1))
+        here = list(earlier_ends(x, n_max - 1))  # here[i]: where the last i + 1 tokens stood before in x
         for n, table in enumerate(tables, start=2):
             if len(x) < n - 1:
                 break
             ids, counts = followers(table, x[len(x) - (n - 1) :], n_vocab)  # [n_seen], [n_seen]
             if n - 2 < len(here):
                 new = x[here[n - 2] + 1]  # [n_here]
-                ids, counts = np.append(ids, new), np.append(counts, np.ones(len(new), np.float32))
+                ids = np.append(ids, new)
+                counts = np.append(counts, np.ones(len(new), np.float32))
             if not len(ids):
                 break  # a context that was not seen makes every longer one unseen too
             types = len(np.unique(ids))
@@ -86,8 +87,8 @@ def followers(table, context: np.ndarray, n_vocab: int):  # context [n - 1] -> i
 
 def prepare(setting: Setting) -> Callable:
     """Counts once -> the model, which gives log p."""
-    path = setting.options.get("ngram_text")
-    text = read_text(path, "text for n-grams") if path else ""
+    filename = setting.options.get("ngram_text")
+    text = read_text(filename, "text for n-grams") if filename else ""
     tokens = setting.encoder.encode(text, allowed_special=True)
     return ngram_model(setting.encoder.n_vocab, lambda log_p: log_p, tokens)
 

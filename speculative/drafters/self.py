@@ -1,6 +1,6 @@
 """The target drafts for itself: its own weights, rounded to fewer bytes.
 
-A copy in a quarter of the bytes costs a quarter of a row, makes nearly always the target's choice, and needs neither
+A copy in a quarter of the bytes costs a quarter of a row, nearly always makes the target's choice, and needs neither
 training nor a second download. As it is itself a large model, a small one may draft for it: self/model.
 
 Source: Georganas et al. 2025, "ML-SpecQD: Multi-Level Speculative Decoding with Quantized Drafts".
@@ -33,7 +33,14 @@ KIND = Kind(
     tree=tree,
     model=lambda parts: parts.models["copy"],
     needs=("copy",),
-    flags=(Flag("self_dtype", arguments.text, "weight format of the target's copy; auto: the fewest bytes", "auto"),),
+    flags=(
+        Flag(
+            "self_dtype",
+            arguments.text,
+            "weight format of the target's copy; auto: int8, or less for an int8 target",
+            "auto",
+        ),
+    ),
     color="bright_green",
     expected=(29.0, 30.0),
 )
