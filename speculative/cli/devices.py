@@ -14,9 +14,9 @@ from speculative.engines import cpu, formats
 from speculative.lookahead import AutoK
 
 
-def not_on_jax(o: Any) -> str:
+def without_jax(o: Any) -> str:
     """Why a flag of JAX's is of no use with these options, "" where it is."""
-    return "" if o.engine != "numpy" else "it is about the devices of --engine jax"
+    return "it is about the devices of --engine jax" if o.engine == "numpy" else ""
 
 
 FLAGS = (
@@ -26,13 +26,13 @@ FLAGS = (
         "numpy, jax, or auto: jax where it sees an accelerator",
         "numpy",
     ),
-    Flag("mesh", arguments.integer(1), "with jax: split the models over this many devices", 1, in_vain=not_on_jax),
+    Flag("mesh", arguments.integer(1), "with jax: split the models over this many devices", 1, in_vain=without_jax),
     Flag(
         "data_parallel",
         arguments.integer(1),
         "with jax: copies of the models, each with a share of --batch",
         1,
-        in_vain=not_on_jax,
+        in_vain=without_jax,
     ),
     Flag(
         "batch",
@@ -56,7 +56,7 @@ def choose_engine(engine: str) -> str:
         from speculative.engines.jax.processes import start_processes
 
         if not start_processes():
-            sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+            sys.stdout = open(os.devnull, "w")  # the first process prints for all  # noqa: SIM115
         if engine == "jax" or has_accelerator():
             return "jax"
         if found := unused_accelerator():
@@ -77,7 +77,7 @@ def writes_files() -> bool:
 
 
 def choose_draft_dtype(draft_dtype: str, dtype: str, engine: str) -> str:
-    """What auto stands for: the fewest bytes that this engine is fast with. No draft's precision changes the output."""
+    """What auto stands for. It may round the draft, since no draft's precision changes the output."""
     if draft_dtype != "auto":
         return draft_dtype
     if engine == "jax":
@@ -86,8 +86,11 @@ def choose_draft_dtype(draft_dtype: str, dtype: str, engine: str) -> str:
 
 
 def choose_self_dtype(self_dtype: str, dtype: str, engine: str) -> str:
-    """The format of the target's copy: auto is int8, which makes nearly always the choice of what it was rounded from,
-    or else the fewest bytes. Raises UserError where there are not fewer than the target's."""
+    """The format of the target's copy. auto is int8, which nearly always makes the choice of what it was rounded from;
+    for a target in int8 or less, it is the format with the fewest bytes.
+
+    Raises UserError where the copy would not have fewer bytes than the target.
+    """
     target = formats.find(dtype).weight_bytes
     fewer = [name for name in formats.by_size(engine == "jax") if formats.find(name).weight_bytes < target]
     if self_dtype in fewer:
@@ -148,7 +151,7 @@ def check(o: Any) -> None:
 
 
 def one_loop(engine: str, drafter: str, K) -> bool:
-    """Whether the whole decode is compiled, or a loop of Python calls the models."""
+    """Whether the whole decode is compiled as one loop on the device; else a loop of Python calls the models."""
     return engine == "jax" and drafters.is_model(drafter) and isinstance(K, int)
 
 
@@ -182,7 +185,8 @@ def loader(mesh: int, data_parallel: int, warm: tuple[int, Any] | None) -> Calla
         model = JaxModel(network, to_probs)
         if warm:
             n_prompt, K = warm
-            seconds = model.warm_up(n_prompt, K if isinstance(K, int) else AutoK().K_max)
+            longest = K if isinstance(K, int) else AutoK().K_max
+            seconds = model.warm_up(n_prompt, longest)
             say(f"compiled a model in {seconds:.1f} s")
         return model
 

@@ -20,11 +20,10 @@ from speculative.cli.load import encode
 from speculative.measure.recorder import Recorder, origins
 from speculative.sampling import Step
 
-COLUMNS = 110
+COLUMNS = 110  # of a paragraph, at most
 
 # A colour, and for those who do not tell colours apart something else: bold, underlined, or neither.
 STYLES = {"accepted": "green", "resampled": "red underline", "bonus": "cyan bold", "autoregressive": "yellow"}
-
 
 FLAGS = (
     Flag(
@@ -77,8 +76,10 @@ FLAGS = (
 
 
 def check_output(o: Any) -> Any:
-    """The options, whose files can be written and are not read. Of several processes that compute the same, only the
-    first writes. Raises UserError."""
+    """Raises UserError where a file cannot be written, or is one that is read -> the options.
+
+    Of several processes that compute the same, only the first writes.
+    """
     if not devices.writes_files():
         return o._replace(json=None, html=None)
     models = [model_folder(size, o.models_dir) for size in (o.target_model_size, o.draft_model_size)]
@@ -87,7 +88,7 @@ def check_output(o: Any) -> Any:
 
 
 def style(origin: str | None) -> str:
-    """Of an origin, for rich. A draft has the colour of who proposed it."""
+    """The colour of an origin, in rich's words: for a draft, that of who proposed it."""
     name = (origin or "").removeprefix("accepted: ")
     if name in drafters.KINDS:
         return drafters.KINDS[name].color
@@ -105,7 +106,9 @@ class Display:
     """
 
     def __init__(self, title: str, o: Any, encoder: Encoder, n_texts: int):
-        self.title, self.o, self.encoder = title, o, encoder
+        self.title = title
+        self.o = o
+        self.encoder = encoder
         self.bar = tqdm(total=n_texts * o.n_tokens_to_generate, unit="token", leave=False, disable=o.stream or None)
         self.texts = []  # for each text, the pieces that it consists of: (text, origin)
         self.decoders = []
@@ -156,8 +159,8 @@ class Display:
 
 
 def run_batch_fn(title: str, name: str, texts: Any, prompts: list[str]) -> Recorder:
-    """main.run_sampling_fn for prompts that are decoded together: the decoder of texts.loaded yields, for each call of
-    the target, the Rows of the prompts that it served."""
+    """main.run_sampling_fn for prompts that are decoded together. texts: a pair.TextPair. Its decoder yields, for each
+    call of the target, the Rows of the prompts that it served."""
     o = texts.o
     pair = texts.loaded
     decode_fn = getattr(pair, name)

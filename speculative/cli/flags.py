@@ -1,7 +1,8 @@
-"""The command line's flags: every room's own, put together; what was typed, checked; and --help.
+"""The command line's flags: those that each module declares, put together; what was typed, checked; and --help.
 
 A flag is declared where what it does is built, as a plumbing.arguments.Flag: its name, what its value must be, what it
-does, its default, what it excludes. Here they only get their order and their headings.
+does, its default, what it excludes. Here they only get their order and their headings, by rooms: a room is what stands
+under one heading of --help.
 """
 
 import inspect
@@ -81,10 +82,11 @@ def parse_options(main: Callable, /, **given) -> Any:
     for name in given:
         if name not in flags:
             near = nearest(name, flags)
-            raise UserError(f"unknown flag --{name:.80}" + (f": did you mean --{near}?" if near else ": see --help"))
+            hint = f"did you mean --{near}?" if near else "see --help"
+            raise UserError(f"unknown flag --{name:.80}: {hint}")
     defaults = {name: flag.default for name, flag in flags.items()} | blogs_defaults(main)
     values = dict(defaults)
-    used = set()
+    used = set()  # the flags whose values are not their defaults
     for name, value in given.items():
         if value is None or (name in defaults and value is defaults[name]):
             continue
@@ -96,10 +98,11 @@ def parse_options(main: Callable, /, **given) -> Any:
         values |= {name: value for name, value in DEMO.items() if name not in used}
     o = namedtuple("Options", values)(**values)
     for name in flags:
-        if name in used and (why := flags[name].in_vain(o)):
+        why = flags[name].in_vain(o) if name in used else ""
+        if why:
             raise UserError(f"--{name} is of no use here: {why}")
     if o.prompt_file or o.unconditional:
-        o = o._replace(prompt=None)  # the default, which is not what is continued
+        o = o._replace(prompt=None)  # it is the default, and not what is continued
     return o
 
 
@@ -132,7 +135,7 @@ def check_exclusive(flags: dict[str, Flag], given: Collection[str]) -> None:
 
 
 def check_engine(o: Any) -> Any:
-    """The same options. Raises UserError where one is not for the engine that was chosen."""
+    """Raises UserError where an option is not for the engine that was chosen -> the same options."""
     for name, flag in all_flags().items():
         if flag.only_engine and flag.only_engine != o.engine and getattr(o, name) != flag.default:
             raise UserError(f"--{name} is for --engine {flag.only_engine}: {flag.why}")
@@ -182,9 +185,9 @@ def with_values(words: list[str]) -> list[str]:
             raise UserError(f"--{name:.80} is given twice")
         if value is None and words and not words[0].startswith("--"):
             value = words.pop(0)
-        if value is None and name in flags:
-            value = flags[name].bare or ("True" if flags[name].parse is arguments.switch else None)
-        if value is None and name in flags:
+        if value is None and name in flags and flags[name].bare:
+            value = flags[name].bare
+        elif value is None and name in flags and flags[name].parse is not arguments.switch:
             raise UserError(f"--{name} needs a value; one that begins with -- is written --{name}=VALUE")
         given[name] = "True" if value is None else value
     check_typed(given)

@@ -43,7 +43,8 @@ def interact(pair: Any, decode: Callable, flags: Mapping[str, Flag]) -> None:
         except (UserError, KeyboardInterrupt) as error:
             if not typed or isinstance(error, Terminated):
                 raise
-            print(f"error: {error}" if isinstance(error, UserError) else "", file=sys.stderr)
+            said = f"error: {error}" if isinstance(error, UserError) else ""  # after ^C a line break is enough
+            print(said, file=sys.stderr)
 
 
 def next_line(typed: bool) -> str:

@@ -173,7 +173,8 @@ def load_pair(
         runtime.set_threads(threads)
         load_fn = load_models
     else:
-        load_fn = devices.loader(mesh, data_parallel, warm=None if one_loop else (longest, K))
+        warm = None if one_loop else (longest, K)
+        load_fn = devices.loader(mesh, data_parallel, warm)
     to_probs = {one.need: filters if one.need == "target" else pair.draft_filters for one in wanted}
     for one in wanted:
         if one.need in kept:

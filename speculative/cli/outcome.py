@@ -39,15 +39,13 @@ def show_report(o: Any, pair: Pair, prompts: list[str], runs: list[Recorder]) ->
         write_text(o.html, page(run))
     if o.quiet:
         return
-    if painter(o.color):  # without colours there is nothing to explain
-        written = sorted({origin for i in runs[1].iterations for origin in origins(i)} - {*STYLES})
-        first, *others = STYLES
-        shown = [first, *written, *others]
-        legend = [piece for origin in shown for piece in ((origin.replace("_", " "), origin), ("  ", None))]
-        show([("\n", None), *legend, ("\n", None)], o.color)
+    if painter(o.color):
+        show_legend(runs[1])
     f = figures(*runs)
     lines = report.summary(f, o.K)
-    lines[-1:] = [copy_advice(o, pair, f) or lines[-1]]
+    advice = copy_advice(o, pair, f)
+    if advice:
+        lines[-1] = advice  # as it gains more than the advice about K
     print()
     for line in [*lines, *notes(o, pair, found), *differences(o, pair, input_ids, runs)]:
         print(textwrap.fill(line, COLUMNS))
@@ -58,8 +56,18 @@ def show_report(o: Any, pair: Pair, prompts: list[str], runs: list[Recorder]) ->
             print(f"Wrote {path}: {what}, {os.path.getsize(path) / 1e3:,.0f} kB")
 
 
+def show_legend(speculative: Recorder) -> None:
+    """Each origin in its colour; of the drafters, those of which a token was accepted."""
+    of_drafters = {origin for i in speculative.iterations for origin in origins(i)} - {*STYLES}
+    accepted, *others = STYLES
+    pieces = [("\n", None)]
+    for origin in (accepted, *sorted(of_drafters), *others):
+        pieces += [(origin.replace("_", " "), origin), ("  ", None)]
+    show([*pieces, ("\n", None)], color=True)
+
+
 def copy_advice(o: Any, pair: Pair, f: dict) -> str | None:
-    """What the target's own copy is predicted to bring, if that is more than what was had."""
+    """A sentence about what the target's own copy is predicted to bring, where that is more than what was measured."""
     if o.engine != "numpy" or o.drafter != "model":
         return None
     try:
@@ -89,7 +97,7 @@ def differences(o: Any, pair: Pair, input_ids: list, runs: list[Recorder]) -> li
 
 
 def notes(o: Any, pair: Pair, stand_ins: dict[str, str]) -> list[str]:
-    """What a reader has to know of runs with such flags. stand_ins: {model: what it is in place of the official one}"""
+    """What has to be known of such a run. stand_ins: {model: what it is instead of the official one}"""
     found = [f"Note: {size} is a stand-in for the official model: {what}." for size, what in stand_ins.items()]
     if (o.typical or o.lenience < 1) and o.temperature > 0:
         how = f"typical acceptance, ε = {o.typical:g}," if o.typical else f"lenience {o.lenience:g}"
@@ -118,7 +126,8 @@ def show_details(o: Any, pair: Pair, f: dict, speculative: Recorder) -> None:
     table = Table("figure", "value", "formula", box=None, header_style="bold")
     for row in rows:
         table.add_row(*map(Text, row))
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+    width = None if sys.stdout.isatty() else 160  # None: the terminal's own
+    console = Console(highlight=False, width=width)
     for part in (iterations, table):
         print(flush=True)
         console.print(part)
@@ -126,6 +135,7 @@ def show_details(o: Any, pair: Pair, f: dict, speculative: Recorder) -> None:
 
 def iteration_row(iteration: Iteration, encoder: Encoder) -> tuple[str, ...]:
     """One iteration: what was accepted, seconds of the draft and of the target, each chance, the tokens."""
-    step, chances = iteration.step, " ".join(f"{a:.2f}" for a in iteration.alpha)
+    step = iteration.step
+    chances = " ".join(f"{a:.2f}" for a in iteration.alpha)
     times = ("" if s is None else report.ms(s) for s in (iteration.drafting, iteration.scoring))
     return f"{step.accepted} of {step.drafted}", *times, chances, repr(encoder.decode(step.tokens)).translate(SHOWN)

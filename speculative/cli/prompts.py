@@ -22,12 +22,13 @@ FLAGS = (
 
 
 def choose_prompts(o: Any) -> list[str]:
-    """The prompts of the options: one; with --batch, that one so many times, or all of a file, which has that many.
-    None where they come later."""
+    """One prompt; with --batch, all of a file, which has at least that many, or one prompt that many times. With
+    --interactive and --serve they come later: []."""
     if o.interactive or o.serve is not None:
         return []
     if o.prompt_file and (o.batch > 1 or is_jsonl(o.prompt_file)):
-        prompts = read_prompts(o.prompt_file, None if o.batch > 1 else 1)
+        at_most = None if o.batch > 1 else 1
+        prompts = read_prompts(o.prompt_file, at_most)
         if len(prompts) < o.batch:
             raise UserError(f"--batch {o.batch} needs as many prompts, and {o.prompt_file} has {len(prompts)}")
         return prompts

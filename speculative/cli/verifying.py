@@ -17,6 +17,7 @@ from speculative.trees import regular
 def verify_pair(o: Any, pair: Pair, prompt: str) -> None:
     """Prints the checks and the verdict. Exit status 1 where one fails."""
     n_ctx = min(model.n_ctx for model in pair.models.values())
+    # Of each prompt its end, so that what is decoded after it fits into the context.
     prompts = [encode(pair.encoder, text)[verify.most_new(o.K) - n_ctx :] for text in (prompt, *verify.PROMPTS)]
     checks = verify.verify(partial(decoders, o, pair), o.temperature, prompts, choice(o), seed=o.seed)
     if o.tree:
@@ -36,7 +37,7 @@ def choice(o: Any) -> int | Choice:
 
 
 def decoders(o: Any, pair: Pair, temperature: float) -> Decoders:
-    """The pair's, at another temperature."""
+    """What verify checks of the pair, at this temperature."""
     pair = pair.at(pair.filters._replace(temperature=temperature))
     found = Decoders(pair.target, pair.create_drafter, lenience=pair.lenience, scoring=pair.scoring())
     if o.engine == "jax":
@@ -51,9 +52,9 @@ def decoders(o: Any, pair: Pair, temperature: float) -> Decoders:
 
 
 def nodes(o: Any, pair: Pair, prompts: list) -> Iterator[Check]:
-    """The check of a tree's rows, when its turn comes."""
-    shape = regular((2, 2, 1) if o.tree == "auto" else o.tree)
-    yield verify.check_nodes(decoders(o, pair, o.temperature or 1.0), prompts, shape)
+    """The check of a tree's rows: a generator, so that it is made when its turn comes."""
+    widths = (2, 2, 1) if o.tree == "auto" else o.tree
+    yield verify.check_nodes(decoders(o, pair, o.temperature or 1.0), prompts, regular(widths))
 
 
 def explained(o: Any, check: Check) -> Check:

@@ -12,8 +12,10 @@ from speculative.measure.recorder import Iteration, Recorder
 from speculative.measure.timing import by_key, cost_of_rows, costs, prefill_seconds, share
 
 # The keys of predictions(), which are there also where nothing was measured.
-PREDICTED = ("t_target", "t_draft", "c", "beta", "mean_beta", "largest_beta", "best_K", "better_K")
-PREDICTED += ("predicted_blog", "predicted_leviathan", "predicted_best", "predicted_if")
+PREDICTED = (
+    *("t_target", "t_draft", "c", "beta", "mean_beta", "largest_beta", "best_K", "better_K"),
+    *("predicted_blog", "predicted_leviathan", "predicted_best", "predicted_if"),
+)
 
 
 def figures(autoregressive: Recorder, speculative: Recorder) -> dict:
@@ -45,7 +47,7 @@ def counts(speculative: Recorder) -> dict:
         "tokens_per_iteration_histogram": dict(sorted(Counter(len(step.tokens) for step in steps).items())),
         "met_by_position": [met[j] for j in range(len(met))],
         "accepted_by_position": [accepted[j] for j in range(len(met))],
-        "by_proposer": {name: [passed[name], met] for name, met in by_proposer.most_common()},
+        "by_proposer": {name: [passed[name], n_met] for name, n_met in by_proposer.most_common()},
         "levels": levels(speculative),
         "alpha": average(a for i in speculative.iterations for a in i.alpha),
         "alpha_by_position": [*map(average, by_position)],
@@ -64,8 +66,8 @@ def levels(speculative: Recorder) -> list[dict]:
 
 
 def level_figures(name: str, iterations: list[Iteration]) -> dict:
-    """r, α, c and β of a level, whose drafter drafts for its model; and the seconds that a token of it takes by the
-    blog's formula, from what its parts take."""
+    """r, α, c and β of a level, that is of its model and what drafts for it; and by the blog's formula the seconds that
+    one of its tokens takes."""
     drafted = sum(i.step.drafted for i in iterations)
     n_tokens = sum(len(i.step.tokens) for i in iterations)
     found = {
@@ -81,16 +83,16 @@ def level_figures(name: str, iterations: list[Iteration]) -> dict:
         "drafting": total(i.drafting for i in iterations),
         "scoring": total(i.scoring for i in iterations),
     }
-    typical = [i for i in iterations if not i.prefill]
-    windows = {rows: median(s) for rows, s in by_key([(i.step.drafted + 1, i.scoring) for i in typical]).items()}
-    drafts = [i.drafting / i.step.drafted for i in typical if i.step.drafted]
+    timed = [i for i in iterations if not i.prefill]
+    windows = {rows: median(s) for rows, s in by_key([(i.step.drafted + 1, i.scoring) for i in timed]).items()}
+    drafts = [i.drafting / i.step.drafted for i in timed if i.step.drafted]
     found |= dict.fromkeys(("t_row", "t_draft", "c", "beta", "predicted_seconds"))
     if not windows or not drafts:
         return found  # so short a run that there was no call but the first
     t_row = min(windows.values())
     t_draft = median(drafts)
     c = t_draft / t_row
-    beta = mean(windows[i.step.drafted + 1] for i in typical) / t_row
+    beta = mean(windows[i.step.drafted + 1] for i in timed) / t_row
     speedup = blog_speedup(found["r"], found["K"], c, beta)
     return found | {"t_row": t_row, "t_draft": t_draft, "c": c, "beta": beta, "predicted_seconds": t_row / speedup}
 

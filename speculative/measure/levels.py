@@ -1,4 +1,4 @@
-"""What the target's own copy would bring: a prediction from a run without it."""
+"""What levels of drafting with the target's own copy would bring: a prediction from a run without them."""
 
 from typing import NamedTuple
 
@@ -8,9 +8,7 @@ from speculative.measure.timing import cost_of_rows
 
 K_MAX = 16  # the largest K that is considered
 WORTH = 1.1  # times the measured speedup, from which on it is said
-LARGE = (
-    2**28
-)  # bytes of a target's weights: smaller ones are not bound by memory, and a row in fewer bytes is no cheaper
+LARGE = 2**28  # bytes of weights; a smaller target is not bound by memory, so fewer bytes make no cheaper row
 
 
 class Levels(NamedTuple):
@@ -25,9 +23,9 @@ def with_copy(f: dict, row: float) -> Levels:
     """f: figures() of a run with the draft model alone. row: the cost of a row of the copy in rows of the target, which
     is about its share of the target's bytes.
 
-    The draft model is taken to be accepted by the copy as it is by the target, a window of the copy to cost as many
-    rows as one of the target, and the copy's drafts to be accepted as often as its kind expects. Scaled by what this
-    run had over what was predicted for it.
+    It is assumed that the copy accepts the draft model's tokens as often as the target does, that a window of the copy
+    costs as many of its rows as the target's does, and that the target accepts the copy's as often as its kind expects.
+    The result is scaled by this run's own error: its measured speedup over the predicted one.
     """
     beta = cost_of_rows(f["beta"])
     inner_K, inner_speedup = best_k([f["alpha"]] * K_MAX, f["c"] / row, beta)
@@ -37,7 +35,7 @@ def with_copy(f: dict, row: float) -> Levels:
 
 
 def advice(f: dict, row: float, copy_bytes: float, target_bytes: float) -> str | None:
-    """A sentence where the copy is predicted to bring more than what was had; else None."""
+    """A sentence where the copy is predicted to bring more than what was measured; else None."""
     if target_bytes < LARGE or f["busy"] or f["c"] is None or f["alpha"] is None or f["tree"]:
         return None
     found = with_copy(f, row)

@@ -41,7 +41,8 @@ class Noted:
     """A generator whose random() adds what it gives to draws; in all else the generator itself."""
 
     def __init__(self, rng: np.random.Generator, draws: list[float]):
-        self.rng, self.draws = rng, draws
+        self.rng = rng
+        self.draws = draws
 
     def random(self) -> float:
         self.draws.append(self.rng.random())
@@ -76,8 +77,8 @@ class Recorder:
     held for no longer than that step; where details are kept, up to HELD of them, as a pause between two steps would
     send the threads of a small model to sleep and make the next step slower.
 
-    A decoder that runs elsewhere, where its parts cannot be timed, calls note() before each step. What is known of its
-    times is written into prefill, t_draft and t_target.
+    A decoder that runs elsewhere, as one loop on a device, where its parts cannot be timed, calls note() before each
+    step, and writes what is known of its times into prefill, t_draft and t_target.
     """
 
     def __init__(self, lenience: float = 1.0, clock: Callable[[], float] = time.perf_counter, details: bool = False):
@@ -108,10 +109,11 @@ class Recorder:
         return Noted(rng, self.draws) if self.details else rng
 
     def drafter(self, drafter: Drafter) -> Drafter:
-        return Drafter(self.draft(drafter.chain), self.draft(drafter.tree) if drafter.tree else None)
+        tree = self.draft(drafter.tree) if drafter.tree else None
+        return Drafter(self.draft(drafter.chain), tree)
 
     def draft(self, draft: Callable) -> Callable:
-        """The same draft of a Drafter, a chain's or a tree's."""
+        """A drafter's chain or tree, watched."""
 
         def recorded(x, wanted):
             start = self.clock()
@@ -132,7 +134,9 @@ class Recorder:
         return recorded
 
     def target(self, target_model: Callable) -> Watched:
-        def note(x, most, call):
+        """The target, watched."""
+
+        def recorded(x, most, call):  # most: so many tokens may be new to it, and it is no prefill
             start = self.clock()
             self.q = call()  # [n_last, n_vocab]
             self.now.scoring = self.clock() - start
@@ -141,7 +145,7 @@ class Recorder:
             self.draws.clear()
             return self.q
 
-        return Watched(target_model, note)
+        return Watched(target_model, recorded)
 
     def level(self, name: str, model: Callable, draft: Callable, steps: Callable) -> Iterator[Step]:
         """drafters.base.Parts.record: a level is recorded as a decoder of its own."""
@@ -152,7 +156,7 @@ class Recorder:
         return recorder.watch(steps(recorder.target(model), recorder.draft(draft)))
 
     def note(self, alpha: list[float], matching: list[float]) -> None:
-        """Notes of the step that comes next what is known of it."""
+        """For a decoder that runs elsewhere: what is known of the step that it gives next; its times are not."""
         self.now = Iteration(None, None, None, None, alpha=alpha, matching=matching)
 
     def watch(self, decoder: Iterator[Step]) -> Iterator[Step]:
@@ -167,7 +171,7 @@ class Recorder:
             self.seconds += seconds
             if step is None:
                 return self.take_details()
-            if self.now.seconds is not None:
+            if self.now.seconds is not None:  # else it runs elsewhere: see note()
                 self.now.seconds = seconds
             self.note_step(step)
             self.samples[-1].append(self.now)

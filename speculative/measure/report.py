@@ -10,8 +10,11 @@ REST = "no time passed outside of both models"
 
 
 def summary(f: dict, K: int | str | tuple | None = None) -> list[str]:
-    """The lines after the blog's, of figures(); those of which nothing was measured are left out. K: what was asked
-    for, if that is known: of another than all windows had, "auto" for example, nothing is advised."""
+    """figures() -> the lines after the blog's, without those of which nothing was measured.
+
+    K: what --K asked for, None where that is not known. No K is advised where this is not the number of drafts that the
+    longest window had: with "auto", for example.
+    """
     seconds = f["seconds"]
     n_tokens = f["tokens"]
     if not n_tokens:
@@ -52,7 +55,7 @@ def advice(f: dict, K: int | str | tuple | None = None) -> str:
     if f["tree"]:
         walked = f"Of {drafts:.1f} draft tokens an iteration, {f['accepted'] / f['iterations']:.1f} were accepted"
         return walked + (": more than pays for them." if measured > 1 else "; speculative decoding did not pay.")
-    fixed = K in (None, f["largest_K"])  # then all windows were as long as this drafter's can be
+    fixed = K in (None, f["largest_K"])  # not auto; and the drafter's windows can be as long as was asked for
     found = f["better_K"] if fixed else None
     if found and measured * (1 + found["gain"]) > 1:
         return better(found)
