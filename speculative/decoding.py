@@ -122,7 +122,7 @@ class Pair:
         )
 
     def create_drafter(self, rng: np.random.Generator, record: Callable | None = None) -> Drafter:
-        """The drafter, which draws from this generator. record: see drafters.base.Parts.
+        """The drafter, which draws from this generator. record: see drafters.base.no_record.
 
         Raises UserError where trees are to be drafted and it drafts chains only.
         """
