@@ -75,8 +75,10 @@ def bpe(tokens, merges):
         j = after[i]
         if merges.get((tokens[i], tokens[j])) != merge:
             continue  # one of the pair has been merged with its other neighbour since
-        tokens[i], tokens[j] = merge[1], None
-        after[i], before[after[j]] = after[j], i
+        tokens[i] = merge[1]
+        tokens[j] = None
+        after[i] = after[j]
+        before[after[j]] = i
         for left in (before[i], i):
             new = merges.get((tokens[left], tokens[after[left]]))
             if new is not None:
@@ -153,17 +155,20 @@ class StreamDecoder:
                 break
             self.waiting += self.encoder.to_bytes([i])
             if self.stop and self.stop in self.waiting:
-                self.stopped, self.waiting = True, self.waiting.partition(self.stop)[0]
+                self.stopped = True
+                self.waiting = self.waiting.partition(self.stop)[0]
         n = len(self.waiting)
         if not self.stopped:
             begun = (i for i in range(1, min(len(self.stop), n + 1)) if self.waiting.endswith(self.stop[:i]))
             n -= max(begun, default=0)
-        given, self.waiting = self.waiting[:n], self.waiting[n:]
+        given = self.waiting[:n]
+        self.waiting = self.waiting[n:]
         return self.utf8.decode(given)
 
     def flush(self):
         """The end of the text, with U+FFFD for a character that was never completed."""
-        given, self.waiting = self.waiting, b""
+        given = self.waiting
+        self.waiting = b""
         return self.utf8.decode(given, final=True)
 
 
@@ -203,7 +208,8 @@ def read_pairs(path):
     header, *lines = read_text(path).rstrip("\n").split("\n")
     if not header.startswith("#version"):
         raise ValueError(f"{path}: should begin with a line like '#version: 0.2', not with {header[:40]!r}")
-    pairs, known = [], set(BYTE_TO_CHAR.values())
+    pairs = []
+    known = set(BYTE_TO_CHAR.values())
     for number, line in enumerate(lines, start=2):
         pair = tuple(line.split(" "))
         if len(pair) != 2 or not known.issuperset(pair):

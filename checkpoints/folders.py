@@ -29,10 +29,12 @@ def model_folder(model_size: str, models_dir: str) -> str:
         raise UserError(f"model size {model_size!r:.200} should be {must_be}") from None
     if model_size.startswith((".", "/", "~")):
         return os.path.expanduser(model_size)
-    plain, hub = os.path.join(models_dir, model_size), hub_name(model_size)
+    plain = os.path.join(models_dir, model_size)
+    hub = hub_name(model_size)
     if hub is None or ("/" not in model_size and os.path.isdir(plain)):
         return plain
-    own, theirs = os.path.join(models_dir, *str(hub).split("/")), cached_folder(hub)
+    own = os.path.join(models_dir, *str(hub).split("/"))
+    theirs = cached_folder(hub)
     return theirs if theirs and missing_files(own) and not missing_files(theirs) else own
 
 

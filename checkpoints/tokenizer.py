@@ -67,7 +67,8 @@ class AddedTokensEncoder(Encoder):
         in_bytes = {token: i for token, i in vocab.items() if ALPHABET.issuperset(token)}
         made = [pair for pair in pairs if in_bytes.keys() >= {*pair, "".join(pair)}]  # others no text leads to
         super().__init__({**in_bytes, END_OF_TEXT: added[eot].id}, made)
-        self.n_vocab, self.prefix_space = n_vocab, prefix_space
+        self.n_vocab = n_vocab
+        self.prefix_space = prefix_space
         as_they_are = {token: i for token, i in vocab.items() if token not in in_bytes}
         as_they_are |= {text: token.id for text, token in added.items()}
         self.id_to_bytes = {i: self.id_to_bytes.get(i, b"") for i in range(n_vocab)}  # also ids that nothing has
@@ -97,7 +98,8 @@ class AddedTokensEncoder(Encoder):
 def cut_by(pattern, part, added, skipped):
     if isinstance(part, int):
         return [part]
-    pieces, end = [], 0
+    pieces = []
+    end = 0
     for match in pattern.finditer(part):
         if match[1] not in skipped:
             pieces += [part[end : match.start()], added[match[1]].id]
@@ -125,12 +127,14 @@ def one_pattern(text, token):
 
 def read_encoder(folder: str | Path, n_vocab: int) -> AddedTokensEncoder:
     """The Encoder of a folder with Hugging Face's files, for a model of n_vocab ids. Raises UserError."""
-    path, config_path = Path(folder, "tokenizer.json"), Path(folder, "tokenizer_config.json")
+    path = Path(folder, "tokenizer.json")
+    config_path = Path(folder, "tokenizer_config.json")
     config = {}
     for source in (Path(folder, "special_tokens_map.json"), config_path):
         config |= read_object(source) if source.exists() else {}
     check_settings(config_path, config, CONFIG_MUST_BE)
-    prefix_space, added = False, {}
+    prefix_space = False
+    added = {}
     if path.exists():
         tokenizer = read_object(path)
         check_settings(path, tokenizer, TOKENIZER_MUST_BE)
@@ -138,7 +142,8 @@ def read_encoder(folder: str | Path, n_vocab: int) -> AddedTokensEncoder:
         vocab = checked_vocabulary(path, setting(tokenizer, "model.vocab"))
         pairs = checked_merges(path, setting(tokenizer, "model.merges"), vocab)
     else:
-        tokenizer, path = {}, Path(folder, "vocab.json")
+        tokenizer = {}
+        path = Path(folder, "vocab.json")
         vocab = checked_vocabulary(path, read_object(path))
         pairs = read_merges(Path(folder, "merges.txt"), vocab)
     for source, entries in added_entries(Path(folder), config_path, config, path, tokenizer):
@@ -179,7 +184,8 @@ def checked_added(path, entries, vocab):
     added = {}
     for entry in entries:
         entry = entry if isinstance(entry, dict) else {}
-        text, token = entry.get("content"), Added(**{name: entry.get(name) for name in Added._fields})
+        text = entry.get("content")
+        token = Added(**{name: entry.get(name) for name in Added._fields})
         if not text or not isinstance(text, str) or type(token.id) is not int or not 0 <= token.id < MOST_ID:
             raise bad_file(path, f"should give each added token a text and an id from 0 to {MOST_ID - 1}")
         if vocab.get(text, token.id) != token.id:

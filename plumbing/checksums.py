@@ -93,7 +93,8 @@ def find_fault(path: str, thorough: bool = False) -> str | None:
     Of large weights, whose sha256 takes long, the size alone is compared, unless thorough: compared() does the rest.
     """
     folder, name = os.path.split(path)
-    n_bytes, about = os.path.getsize(path), noted(folder).get(name)
+    n_bytes = os.path.getsize(path)
+    about = noted(folder).get(name)
     is_large = n_bytes > MOST_SMALL
     if is_large and not name.startswith("model.") and not name.endswith(".safetensors"):
         return f"has {n_bytes:,} bytes, more than {MOST_SMALL:,}"

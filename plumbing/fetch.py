@@ -128,7 +128,8 @@ def check_disk_space(folder, n_bytes):
 
 def fetch(session, file, part, bar, waiting):
     """Completes a .part, as long as requests bring something new, verifies it and gives it its name."""
-    best, retry = size(part), urllib3.Retry(None, **PAUSES)
+    best = size(part)
+    retry = urllib3.Retry(None, **PAUSES)
     while True:
         try:
             return complete(session, file, part, bar, waiting)
@@ -136,7 +137,8 @@ def fetch(session, file, part, bar, waiting):
             answer = error.response if isinstance(error, TryAgain) else None
             reason = reason_of(error)
         if size(part) > best:
-            best, retry = size(part), urllib3.Retry(None, **PAUSES)
+            best = size(part)
+            retry = urllib3.Retry(None, **PAUSES)
         too_often = len(retry.history) >= (RETRIES_AT_START if answer is None and not size(part) else RETRIES)
         retry = retry.increment()
         pause = max(retry.get_backoff_time(), pause_asked_for(answer, retry))
@@ -177,7 +179,8 @@ def pause_asked_for(answer, retry):
 
 def receive(session, file, part, bar, waiting):
     """Appends to a .part what one request brings. Returns its note, or raises TryAgain if that is not the end of it."""
-    note, have = read_note(part, file.url), size(part)
+    note = read_note(part, file.url)
+    have = size(part)
     if have == note["length"]:
         return note
     headers = {"Accept-Encoding": "identity", **dict(file.headers)}
@@ -196,13 +199,16 @@ def receive(session, file, part, bar, waiting):
                 raise TryAgain("the file on the server has changed")
         elif status == 200:
             discard(part)
-            note, have = write_note(part, file, response), 0
+            note = write_note(part, file, response)
+            have = 0
         else:
             unknown = f"cannot download {file.url} (status {status}): try another --source"
             raise UserError(file.explain(response) or unknown)
         check_disk_space(part.parent, note["length"] - have)
         bar.reset(note["length"])
-        bar.initial, bar.n, bar.postfix = have, have, None
+        bar.initial = have
+        bar.n = have
+        bar.postfix = None
         with open(part, "ab") as f:
             while chunk := response.raw.read1(2**20):
                 bar.update(f.write(chunk))
@@ -216,7 +222,8 @@ def receive(session, file, part, bar, waiting):
 
 def write_note(part, file, response):
     """Notes what a server says of the file that it sends. Raises TryAgain if it cannot be the file."""
-    headers, length = response.headers, response.headers.get("Content-Length", "")
+    headers = response.headers
+    length = response.headers.get("Content-Length", "")
     if headers.get("Content-Encoding", "identity") != "identity" or not re.fullmatch("[0-9]{1,15}", length):
         raise TryAgain("the server compresses the file or does not say how long it is")
     if file.size and int(length) != file.size:

@@ -194,8 +194,10 @@ def listing(hub: Hub, base: str) -> tuple[str, dict[str, Listed]]:
 
 
 def as_listed(file: dict) -> Listed:
-    size, large = file["size"], file.get("lfs") or {}
-    sha256, blob = large.get("sha256", ""), "" if large else file["blobId"]
+    size = file["size"]
+    large = file.get("lfs") or {}
+    sha256 = large.get("sha256", "")
+    blob = "" if large else file["blobId"]
     if type(size) is not int or (not re.fullmatch("[0-9a-f]{64}", sha256) and not COMMIT.fullmatch(blob)):
         raise ValueError(f"{str(file['rfilename'])[:50]!r} without size or hash")
     return Listed(size, sha256, blob)
@@ -203,7 +205,8 @@ def as_listed(file: dict) -> Listed:
 
 def explain(hub: Hub, response: Any) -> str:
     """What an answer other than the file means, in a line that says what to do; "" where that is not known."""
-    status, code = response.status_code, response.headers.get("X-Error-Code", "")
+    status = response.status_code
+    code = response.headers.get("X-Error-Code", "")
     if status in (401, 403) and code == "GatedRepo":
         conditions = f"accept its conditions at {endpoint()}/{hub.name}"
         return f"{hub} is gated: {conditions}, and set HF_TOKEN to a token of the account that did"

@@ -14,7 +14,8 @@ HPARAMS = {
 
 SMALL_FILES = ["hparams.json", "encoder.json", "vocab.bpe"]
 # OpenAI also publishes `checkpoint`, which names these two, and model.ckpt.meta, the graph: nothing here needs them.
-TF_INDEX, TF_DATA = "model.ckpt.index", "model.ckpt.data-00000-of-00001"
+TF_INDEX = "model.ckpt.index"
+TF_DATA = "model.ckpt.data-00000-of-00001"
 SAFETENSORS = "model.safetensors"
 
 OPENAI = "https://openaipublic.blob.core.windows.net/gpt-2/models"

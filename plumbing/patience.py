@@ -69,7 +69,8 @@ def working(what: str, total: float | None, unit: str, **options) -> Iterator[tq
 def patience(host: str, bar: tqdm) -> Iterator[Waiting]:
     """The bar ends with what is waited for and how long already; where no bar is shown, a line on standard error says
     it once."""
-    over, waiting = threading.Event(), Waiting()
+    over = threading.Event()
+    waiting = Waiting()
 
     def watch():
         said = False
