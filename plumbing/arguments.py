@@ -34,6 +34,8 @@ class Flag(NamedTuple):
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """What somebody who typed this name may have meant: the same in another case, the only one that begins so, or
     one that is spelt alike."""
+    if not name:  # every name begins with it
+        return None
     known = list(known)
     same = [other for other in known if other.lower() == name.lower()]
     begins = [other for other in known if other.lower().startswith(name.lower())]

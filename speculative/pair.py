@@ -8,6 +8,7 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from encoder import StreamDecoder
+from plumbing import arguments
 from plumbing.errors import UserError
 from speculative.cli import display, interactive, outcome, prompts, serve
 from speculative.cli.checks import check_fits
@@ -79,6 +80,8 @@ class TextPair:
         return self.steps(self.loaded.speculative, prompt, n_tokens_to_generate, **how)
 
     def steps(self, decode_fn: Callable, prompt: str, N: int, sample=0, recorder=None) -> Iterator[TextStep]:
+        N = tokens_asked_for(N)
+        sample = sample_number(sample)
         recorder = recorder or Recorder(self.loaded.lenience)
         seed = [self.o.seed, sample] if sample else self.o.seed  # the first sample is the blog's
         rng = np.random.default_rng(seed)
@@ -95,11 +98,12 @@ class TextPair:
         if not isinstance(prompt, str):
             raise UserError(f"the prompt must be a text, not {prompt!r:.80}")
         x = encode(self.loaded.encoder, prompt)
-        check_fits(self.loaded, self.o.tree, len(x), parse_one(all_flags()["n_tokens_to_generate"], N))
+        check_fits(self.loaded, self.o.tree, len(x), tokens_asked_for(N))
         return x
 
     def compare(self, prompt: str, n_tokens_to_generate: int = 40, watch: Callable | None = None) -> Run:
         """Decodes with both -> what happened. watch(name, step, recorder): called for each step, in place of a bar."""
+        n_tokens_to_generate = tokens_asked_for(n_tokens_to_generate)
         x = self.input_ids(prompt, n_tokens_to_generate)
         self.loaded.ready([x], n_tokens_to_generate, stop=self.o.stop)
         recorders = []
@@ -114,3 +118,16 @@ class TextPair:
         o = self.o._replace(prompt=prompt, n_tokens_to_generate=n_tokens_to_generate)
         found = outcome.stand_ins(o, self.loaded)
         return Run(document(o._asdict(), self.loaded.encoder, [prompt], [x], *recorders, found))
+
+
+def tokens_asked_for(N: Any) -> int:
+    """Raises UserError."""
+    return parse_one(all_flags()["n_tokens_to_generate"], N)
+
+
+def sample_number(value: Any) -> int:
+    """Raises UserError for what seeds no generator."""
+    try:
+        return arguments.integer(0)(str(value))
+    except ValueError as must_be:
+        raise UserError(f"sample must be {must_be}, not {str(value)!r:.80}") from None

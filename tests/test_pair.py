@@ -124,7 +124,16 @@ def test_texts_are_checked(load):
         assert refusal(decode, PROMPT, 0).startswith("--n_tokens_to_generate must be a whole number")
         assert refusal(decode, PROMPT, "many").startswith("--n_tokens_to_generate must be a whole number")
         assert refusal(decode, 5, 4) == "the prompt must be a text, not 5"
+    for sample in (-1, "x", 1.5, None):
+        assert refusal(list, pair.speculative(PROMPT, 4, sample=sample)).startswith("sample must be a whole")
     assert "a tree of 14 nodes" in refusal(load(tree="2,2,2").compare, "x" * 100, 20)  # its nodes do not fit
+
+
+def test_numbers_may_be_typed(load):
+    pair = load()
+    want = [step.tokens for step in pair.speculative(PROMPT, 4)]
+    assert [step.tokens for step in pair.speculative(PROMPT, "4", sample="0")] == want
+    assert len(pair.compare(PROMPT, "4").document["autoregressive"]["samples"][0]["tokens"]) == 4
 
 
 def test_flags_change_and_the_models_stay(load):
