@@ -70,7 +70,9 @@ def read_config(path: str) -> dict:
     """The settings, each of which is known to be honoured, and every size under OpenAI's name. Raises UserError."""
     try:
         with open(path, encoding="utf-8") as f:
-            config = dict(json.load(f))
+            config = json.load(f)
+        if not isinstance(config, dict):
+            raise TypeError("it is no object")
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise bad_file(path, f"cannot be read as JSON ({first_line(error)})") from error
     for name, limit in LIMITS.items():

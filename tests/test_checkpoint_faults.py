@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import utils
+from checkpoints.config import read_config
 from plumbing import checksums
 from plumbing.errors import UserError
 from speculative.drafters import heads
@@ -467,3 +468,11 @@ def test_flipped_bits_of_the_bundled_model(tmp_path):
             assert name in str(caught.value) or "checksums.json" in str(caught.value)
         (tmp_path / "tiny" / name).write_bytes(content)
     utils.load_encoder_hparams_and_params("tiny", tmp_path)
+
+
+@pytest.mark.parametrize("text", ["null", "[]", '[["n_vocab", 5]]', "5"])
+def test_a_config_that_is_no_object(text, tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    with pytest.raises(UserError, match="cannot be read as JSON .it is no object."):
+        read_config(str(path))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from plumbing.errors import UserError
+from speculative.cli import devices
 from speculative.cli.load import encode, load_pair
 from speculative.decoding import lookaheads
 from speculative.engines import cpu, formats, models, packed
@@ -85,3 +86,8 @@ def test_a_copy_takes_fewer_bytes():
         load_pair("tiny-draft", "tiny-target", "models", drafter="self", dtype="int8", self_dtype="float32")
     with pytest.raises(UserError, match="which is in int4 here: take another --drafter"):
         load_pair("tiny-draft", "tiny-target", "models", drafter="self", dtype="int4")
+
+
+def test_a_format_that_there_is_not():
+    with pytest.raises(UserError, match="there is no weight format 'float64'"):
+        devices.choose_self_dtype("float64", "float32", "numpy")

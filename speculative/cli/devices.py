@@ -91,6 +91,8 @@ def choose_self_dtype(self_dtype: str, dtype: str, engine: str) -> str:
 
     Raises UserError where the copy would not have fewer bytes than the target.
     """
+    if self_dtype != "auto":
+        formats.find(self_dtype)  # a name that is none has a line of its own
     target = formats.find(dtype).weight_bytes
     fewer = [name for name in formats.by_size(engine == "jax") if formats.find(name).weight_bytes < target]
     if self_dtype in fewer:
