@@ -12,7 +12,7 @@ def test_the_copy_is_predicted_by_the_formula_of_each_level():
     found = levels.with_copy(FIGURES, row=0.25)
     a, K = 0.6, found.inner_K
     inner = sum(a**i for i in range(K + 1)) / (K * 0.024 / 0.25 + 1 + (K * 0.025))
-    a, K = 29 / 30, found.K
+    a, K = 19 / 20, found.K
     beta = 1 + K * 0.025 if K < 5 else 1.1 + (K - 4) * (0.5 / 12)
     outer = sum(a**i for i in range(K + 1)) / (K * 0.25 / inner + beta)
     assert found.speedup == pytest.approx(outer * 2.0 / 2.2)

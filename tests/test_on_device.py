@@ -131,9 +131,10 @@ def test_what_is_not_known_is_null_and_not_printed(one_run, same_on_numpy):
     f, iterations = document["figures"], document["speculative"]["samples"][0]["iterations"]
     assert [f["seconds"][part] for part in ("drafting", "scoring", "rest")] == [None] * 3
     assert {i[key] for i in iterations for key in ("drafting", "scoring", "seconds")} == {None}
-    assert "drafting" not in out and "Predicted = " in out
+    assert "drafting" not in out and ("Predicted = " in out) != f["busy"]
     assert 0 < f["seconds"]["prefill"] < f["seconds"]["speculative"]
-    assert f["c"] == f["t_draft"] / f["t_target"] > 0 and f["beta"]["4"] > 0 and f["predicted_leviathan"] > 0
+    if not f["busy"]:  # on a busy machine a window may seem cheaper than a row, and nothing is predicted
+        assert f["c"] == f["t_draft"] / f["t_target"] > 0 and f["beta"]["4"] > 0 and f["predicted_leviathan"] > 0
     assert [len(i["alpha"]) for i in iterations] == [min(i["accepted"] + 1, i["drafted"]) for i in iterations]
     expected = same_on_numpy[1]["figures"]
     for key in ("r", "alpha", "alpha_by_position", "matching", "met_by_position", "tokens_per_iteration_histogram"):

@@ -42,5 +42,5 @@ KIND = Kind(
         ),
     ),
     color="bright_green",
-    expected=(29.0, 30.0),
+    expected=(19.0, 20.0),
 )

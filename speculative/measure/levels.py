@@ -6,7 +6,7 @@ from speculative.costs import best_k
 from speculative.drafters.self import KIND
 from speculative.measure.timing import cost_of_rows
 
-K_MAX = 16  # the largest K that is considered
+K_MAX = 8  # the largest K that is considered: the cost of longer windows does not follow from that of short ones
 WORTH = 1.1  # times the measured speedup, from which on it is said
 LARGE = 2**28  # bytes of weights; a smaller target is not bound by memory, so fewer bytes make no cheaper row
 
