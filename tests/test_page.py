@@ -709,7 +709,7 @@ def test_the_policy_stops_what_is_not_the_pages(browser, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["light", "dark"])
 def test_accessibility(show, axe, tmp_path, capsys, mode):
-    _, path, _ = run_main(tmp_path, capsys, temperature=1, drafter="staged")
+    _, path, _ = run_main(tmp_path, capsys, temperature=1, drafter="model/ngram")
     driver = show(path)
     driver.execute_cdp_cmd(
         "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": mode}]}
