@@ -142,6 +142,16 @@ def owns_terminal():
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="a pseudo-terminal")
 def test_at_a_terminal(flags):
+    """Where Python is kept from hearing Ctrl-C for too long, as on a busy machine, the session ends: then once more."""
+    for tries_left in (2, 1, 0):
+        try:
+            return whole_session(flags)
+        except AssertionError:
+            if not tries_left:
+                raise
+
+
+def whole_session(flags):
     """Mistakes, Ctrl-C at the prompt and while decoding, the history, Ctrl-D."""
     terminal = Terminal(flags | {"n_tokens_to_generate": "100", "stream": "True"})
     terminal.until("> ")
