@@ -81,9 +81,10 @@ class Tensors:
         if dtype is None or end - begin < WORTHWHILE:
             return self.found.get_tensor(name)
         memory = self.memory(end - begin)  # uint8 [n_bytes]
+        self.file.seek(self.begin + begin)
         n_read = 0
         while n_read < len(memory):
-            n_more = os.preadv(self.file.fileno(), [memory[n_read:]], self.begin + begin + n_read)
+            n_more = self.file.readinto(memory[n_read:])
             if not n_more:
                 raise ValueError("the file ends within it")
             n_read += n_more

@@ -71,20 +71,23 @@ class PackedWeight:
         parts = [range(n_tiles)[i::PARTS] for i in range(PARTS)]
         list(workers().map(partial(pack, w), parts))  # list, so that an exception is raised here
 
+    def channels(self, tile: int) -> slice:
+        """The output channels of a tile, which the last one need not fill."""
+        lanes = self.cpu.lanes
+        return slice(tile * lanes, min(self.shape[1], (tile + 1) * lanes))
+
     def fill(self, w, tiles, fill: Callable) -> None:  # [n_in, n_out]
         """Packs some of the tiles by the format's fill, compiled."""
-        lanes = self.cpu.lanes
         nothing = np.empty(0, np.float32)
         for i in tiles:
-            channels = slice(i * lanes, min(w.shape[1], (i + 1) * lanes))
+            channels = self.channels(i)
             scale = nothing if self.scale is None else self.scale[channels]
             fill(np.ascontiguousarray(w[:, channels]), self.tiles[i].reshape(-1), scale, self.cpu.dot)
 
     def round(self, w, tiles) -> None:  # [n_in, n_out]
         """The same by the format's round and tile, in NumPy."""
-        lanes = self.cpu.lanes
         for i in tiles:
-            channels = slice(i * lanes, min(w.shape[1], (i + 1) * lanes))
+            channels = self.channels(i)
             stored = self.format.round(w[:, channels])
             self.tiles[i] = self.format.tile(stored, self.cpu)
             if stored.scale is not None:
