@@ -160,10 +160,12 @@ def check_weights(name, path):
 def check_model(model_size: str, models_dir: str) -> None:
     """Reads all of a model, and prints for each file whether it is what was noted. Raises UserError if one is not."""
     folder = model_folder(model_size, models_dir)
-    if missing := missing_files(folder):
+    missing = missing_files(folder)
+    if missing:
         raise UserError(f"{folder} lacks {', '.join(missing)}")
     names = dict.fromkeys([*small_files(folder), *weight_files(folder), SAFETENSORS, TF_INDEX, TF_DATA])
-    if damaged := checksums.show(folder, [*names], official.hashes(model_size)):
+    damaged = checksums.show(folder, [*names], official.hashes(model_size))
+    if damaged:
         raise bad_file(os.path.join(folder, damaged[0]), "damaged")
     _, hparams = load_encoder_and_hparams(model_size, models_dir)
     load_params(folder, hparams, lambda name, array: None)

@@ -33,7 +33,8 @@ from speculative.engines import formats, packed, plain, runtime
 from speculative.measure.analysis import largest_beta, leviathan_operations, leviathan_speedup, leviathan_tokens
 from speculative.measure.machine import machine
 
-CUT, CONTEXT = 12, 64  # of layers and vocabulary, one in so many; tokens in the cache
+CUT = 12  # of the layers and of the vocabulary, one in so many stays
+CONTEXT = 64  # tokens in the cache
 DTYPES = [*formats.FORMATS]
 
 

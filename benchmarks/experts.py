@@ -27,9 +27,12 @@ from speculative.measure.analysis import largest_beta
 from speculative.sampling import autoregressive_sampling
 from utils import load_encoder_hparams_and_params
 
-N_EMBD, N_HIDDEN = 768, 3072  # of 124M: 18.9 MB an expert in float32, so 8 are 151 MB
+N_EMBD = 768  # as of 124M, and the next too: 18.9 MB an expert in float32, so 8 are 151 MB
+N_HIDDEN = 3072
 N_TEXT = 200  # tokens of a text that the router learns on
-ROUTED, K_ROUTED, STEPS = [8, 16], 2, 600  # experts, how many of them a row is sent to, steps in which a router learns
+ROUTED = [8, 16]  # experts
+K_ROUTED = 2  # of them, to which a row is sent
+STEPS = 600  # in which a router learns
 BATCHES = (4, 16, 32)
 EVEN = 0.01  # the weight of the loss that keeps the shares even, as in Switch Transformers
 

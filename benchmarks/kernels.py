@@ -87,7 +87,9 @@ def main(argv=None):
     folders = {model: model_folder(model, o.models_dir) for model in o.models}
     others = peers.check(folders.values()) if o.peers else []
     runtime.set_threads(o.threads)
-    threads, memory, rows = runtime.n_threads, np.ones(2**28, np.int64), []  # 2 GiB
+    threads = runtime.n_threads
+    memory = np.ones(2**28, np.int64)  # 2 GiB
+    rows = []
     for model, weights in tqdm([*product(o.models, (*o.dtypes, *others))], disable=None):
         if weights in others:
             rows.append(row_of(model, weights, peers.measure(weights, folders[model], threads, o.rounds)))

@@ -19,7 +19,9 @@ from speculative.engines import formats, kernels, packed, plain, runtime
 from speculative.measure.machine import read
 from utils import load_encoder_hparams_and_params
 
-N_IN, N_OUT, WINDOW = 1600, 32 * 1600, 5  # about the output matrix of 1558M: 328 MB of float32
+N_IN = 1600
+N_OUT = 32 * 1600  # about the output matrix of 1558M: 328 MB of float32
+WINDOW = 5  # rows
 
 
 @njit(error_model="numpy")

@@ -142,9 +142,11 @@ def plot_figure1(rows, o, axes):
 def lenient_distribution(p, q, b):  # [..., n_vocab] twice -> [..., n_vocab]
     """The distribution of a token that was drafted from p and accepted with chance min(1, q / (b p)), else resampled
     from max(0, q - p): at b = 1 it is q. It holds for each of a window's first K tokens, given those before it."""
-    accepted, residual = np.minimum(p, q / b), np.maximum(q - p, 0)  # [..., n_vocab]
-    mass, rest = residual.sum(-1, keepdims=True), 1 - accepted.sum(-1, keepdims=True)  # [..., 1]
-    return accepted + rest * np.where(mass > 0, residual / np.where(mass > 0, mass, 1), q)
+    accepted = np.minimum(p, q / b)  # [..., n_vocab]
+    residual = np.maximum(q - p, 0)  # [..., n_vocab]
+    mass = residual.sum(-1, keepdims=True)  # [..., 1]
+    rejected = 1 - accepted.sum(-1, keepdims=True)  # [..., 1]
+    return accepted + rejected * np.where(mass > 0, residual / np.where(mass > 0, mass, 1), q)
 
 
 def total_variation(a, b):  # [...] twice -> a number
@@ -154,7 +156,8 @@ def total_variation(a, b):  # [...] twice -> a number
 def exact_distances(pair, x, leniences):
     """{b: (total variation from the target of the first token's distribution, of the first two tokens')} after x, for
     any K of 2 or more, by enumeration."""
-    p, q = pair.draft(x)[0], pair.target(x)[0]  # [n_vocab]
+    [p] = pair.draft(x)  # [n_vocab]
+    [q] = pair.target(x)  # [n_vocab]
     after = [(pair.draft([*x, token])[0], pair.target([*x, token])[0]) for token in range(len(q))]
     p_after, q_after = np.swapaxes(after, 0, 1)  # [n_vocab, n_vocab]
     found = {}

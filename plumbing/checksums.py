@@ -29,8 +29,10 @@ def describe(path: str | Path, over: threading.Event | None = None) -> dict:
     """{"bytes": its size, "sha256": as hexadecimal digits} of a file; of its beginning, if `over` is set meanwhile."""
     sha256 = hashlib.sha256()
     with open(path, "rb") as f:
-        while not (over and over.is_set()) and (chunk := f.read(2**20)):
+        while chunk := f.read(2**20):
             sha256.update(chunk)
+            if over and over.is_set():
+                break
         return {"bytes": f.tell(), "sha256": sha256.hexdigest()}
 
 
@@ -115,7 +117,8 @@ def check(folder: str, names: list[str], bad_file: Callable[[str, str], UserErro
         if noted_files and name not in noted_files:
             raise bad_note(folder, f"it lacks {name}")
         path = os.path.join(folder, name)
-        if fault := find_fault(path):
+        fault = find_fault(path)
+        if fault:
             raise bad_file(path, fault)
 
 
@@ -154,7 +157,8 @@ def show(folder: str, names: list[str], known: dict[str, str]) -> list[str]:
     files = noted(folder)
     others = {*files, *(path.name for path in Path(folder).glob("*.safetensors"))} - {*names}
     damaged = []
-    if what := stand_in(folder):
+    what = stand_in(folder)
+    if what:
         print(f"{folder} is a stand-in: {what}")
         known = {}
     for name in [*names, *sorted(others)]:
@@ -165,6 +169,9 @@ def show(folder: str, names: list[str], known: dict[str, str]) -> list[str]:
         fault = f"{NAME} lacks it" if files and unknown else find_fault(path, thorough=True)
         if not fault and name in known and describe(path)["sha256"] != known[name]:
             fault = "not the official file"
-        print(f"{'DAMAGED' if fault else 'unknown' if unknown else 'ok':8} {path}{f': {fault}' if fault else ''}")
-        damaged += [name] if fault else []
+        if fault:
+            print(f"DAMAGED  {path}: {fault}")
+            damaged.append(name)
+        else:
+            print(f"{'unknown' if unknown else 'ok':8} {path}")
     return damaged

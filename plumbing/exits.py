@@ -26,8 +26,9 @@ def begin() -> None:
 
     Until then Ctrl-C and SIGTERM end the program at once, with a line; what fails is a line as well.
     """
-    if found := too_low():
-        fail(f"error: {found}", 2)
+    limit = too_low()
+    if limit:
+        fail(f"error: {limit}", 2)
     for number in ENDINGS:
         signal.signal(number, lambda number, _: end(number))
     sys.excepthook = lambda kind, error, trace: fail(*explained(error))

@@ -31,7 +31,8 @@ from plumbing.terminal import one_line
 
 TIMEOUT = (10, 30)  # seconds: until a server answers, and until the next bytes of a file arrive
 MOST_WAITING = 120  # seconds in a row in which nothing comes, pauses among them
-RETRIES, RETRIES_AT_START = 7, 2  # in a row that bring nothing new; the latter while there is no part of the file yet
+RETRIES = 7  # in a row that bring nothing new,
+RETRIES_AT_START = 2  # or as long as there is no part of the file yet
 PAUSES = {"backoff_factor": 0.5, "backoff_jitter": 0.5, "backoff_max": 60}  # seconds
 
 
@@ -122,7 +123,8 @@ def check_url(url: str) -> str:
 
 
 def check_disk_space(folder, n_bytes):
-    if n_bytes > (free := shutil.disk_usage(folder).free):
+    free = shutil.disk_usage(folder).free
+    if n_bytes > free:
         raise UserError(f"the download needs {n_bytes / 1e9:.3f} GB more, {folder} has {free / 1e9:.3f} GB free")
 
 
@@ -184,7 +186,8 @@ def receive(session, file, part, bar, waiting):
     if have == note["length"]:
         return note
     headers = {"Accept-Encoding": "identity", **dict(file.headers)}
-    if resume := 0 < have < note["length"] and note["etag"].startswith('"'):  # W/"..." promises too little
+    resume = 0 < have < note["length"] and note["etag"].startswith('"')  # W/"..." promises too little
+    if resume:
         headers |= {"Range": f"bytes={have}-", "If-Range": note["etag"]}  # if the file has changed, all of it
     left = max(1, MOST_WAITING - waiting.seconds)
     timeout = tuple(min(seconds, left) for seconds in TIMEOUT)
@@ -257,8 +260,9 @@ def find_fault(part, note, file, sha256):
         if re.match(rb"\s*<(!doctype )?html", f.read(100), re.IGNORECASE):
             return "it is a web page"
         f.seek(0)
-        while note["md5"] and (chunk := f.read(2**20)):
-            md5.update(chunk)
+        if note["md5"]:
+            while chunk := f.read(2**20):
+                md5.update(chunk)
     if {note["md5"], note["sha256"], file.sha256} - {"", base64.b64encode(md5.digest()).decode(), sha256}:
         return "its md5 or sha256 is not that of the file"
     try:

@@ -89,7 +89,8 @@ def interruption(error: BaseException | None) -> int | None:
 
 def unraisable(error):
     """An exception where none can be raised: a KeyboardInterrupt in numba's callbacks, say, must not be passed over."""
-    if number := interruption(error.exc_value):
+    number = interruption(error.exc_value)
+    if number:
         end(number)
     sys.__unraisablehook__(error)
 

@@ -90,7 +90,8 @@ class TextPair:
         for step in recorder.watch(until_stop(steps, self.loaded.encoder, self.o.stop)):
             pieces = [decoder.push([token]) for token in step.tokens]
             yield TextStep("".join(pieces), *step, origins(recorder.now), pieces)
-        if rest := decoder.flush():
+        rest = decoder.flush()
+        if rest:
             yield TextStep(rest, [], 0, 0, [], [])
 
     def input_ids(self, prompt: str, N: int) -> list[int]:

@@ -98,11 +98,13 @@ def interrupted(phase, seconds, folder):
             time.sleep(random.random() * seconds)
             break
     process.send_signal(signal.SIGINT)
-    took, now = 0.0, time.perf_counter()
+    took = 0.0
+    before = time.perf_counter()
     while process.poll() is None:
         time.sleep(0.002)
-        before, now = now, time.perf_counter()
+        now = time.perf_counter()
         took += min(now - before, 0.1)  # more is a time in which this process did not run either
+        before = now
     return process.returncode, took
 
 
@@ -140,7 +142,8 @@ def main():
             folder = Path(name)
             begun, after = spans(phase, folder)[phase]
             texts = re.findall(r"^Text = (.*)$", (folder / "out").read_text(encoding="utf-8"), re.MULTILINE)
-            ended, faults = [], []
+            ended = []
+            faults = []
             for _ in range(o.n // 5 if phase == "compiling" else o.n):
                 status, took = interrupted(phase, after - begun, folder)
                 ended.append((status, took))

@@ -90,7 +90,9 @@ def surroundings(row: Row, folder: Path) -> dict:
 
 def run(row: Row, folder: Path, files: list[str]) -> dict:
     """-> {"versions": "3.11.7 2.4.6", "files": {name of a file of tests: {test: "", or why it did not pass}}}."""
-    python, checkout, report = environment(row, folder), folder / row.folder, folder / "report.xml"
+    python = environment(row, folder)
+    checkout = folder / row.folder
+    report = folder / "report.xml"
     copy_checkout(checkout)
     report.unlink(missing_ok=True)
     one_core = (lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})) if row.one_core else None

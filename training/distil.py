@@ -131,8 +131,9 @@ def read_beginnings(files, prompts, encoder, n_batch: int, n_seq: int):
     n_paragraphs = sum(len(work.split("\n\n")) for work in works)
     parts = split_works(works, n_paragraphs=min(10, max(1, n_paragraphs // 100)))
     tokens = [encode(part, encoder) for part in parts]
-    if fewest := [len(part) for part in tokens if len(part) <= n_seq]:
-        raise UserError(f"the text is too short: {fewest[-1]} tokens held out, and a row has {n_seq}")
+    fewest = min(map(len, tokens))
+    if fewest <= n_seq:
+        raise UserError(f"the text is too short: a part of it has {fewest} tokens, and a row {n_seq}")
     return tuple(map(from_corpus, tokens))
 
 

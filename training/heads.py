@@ -103,7 +103,8 @@ def each_head(gpt2, target_params, params, lesson, of):
     h, temperature, counts = lesson  # [n_batch, n_seq, n_embd], [n_batch], [n_batch, n_seq]
     means = []
     for i, (w, b) in enumerate(zip(params["w"], params["b"], strict=True), start=1):
-        before, later = h[:, :-i], h[:, i:]  # [n_batch, n_seq - i, n_embd]
+        before = h[:, :-i]  # [n_batch, n_seq - i, n_embd]
+        later = h[:, i:]  # [n_batch, n_seq - i, n_embd]
         log_p = log_probs(before + jax.nn.silu(before @ w + b))  # [n_batch*(n_seq - i), n_vocab]
         t = jnp.repeat(temperature, before.shape[1])  # [n_batch*(n_seq - i)]
         counted = counts[:, :-i].ravel()

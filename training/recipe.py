@@ -79,9 +79,10 @@ def teach(gpt2, n_head, params, x, temperature, counts) -> Lesson:
 
 @cache
 def make_loss(gpt2, n_head: int, divergence: str) -> Callable:
-    """-> loss(params, lesson), the mean divergence of the rows that count. At temperature 0 the draft's p is taken at
-    1,
-    so kl is the cross-entropy of the target's greedy choice."""
+    """-> loss(params, lesson), the mean divergence of the rows that count.
+
+    At temperature 0 the draft's p is taken at temperature 1, so kl is the cross-entropy of the target's greedy choice.
+    """
 
     def loss(params, lesson):
         t = jnp.repeat(jnp.where(lesson.temperature > 0, lesson.temperature, 1), lesson.x.shape[1])  # [n_batch*n_seq]
@@ -117,7 +118,9 @@ class Texts:
         n_draft = {"draft": n, "mixed": round(recipe.mixture * n)}.get(recipe.text, 0)
         self.shares = {"draft": n_draft, recipe.text if recipe.text == "corpus" else "target": n - n_draft}
         self.n_rounds = max(1, recipe.n_rows // n)  # of the target's
-        self.written, self.number, self.rows = written, None, None  # {round: what the target wrote}
+        self.written = written  # {round: what the target wrote}
+        self.number = None  # of the round whose rows these are
+        self.rows = None
 
     def batch(self, step, params):
         number, i = divmod(step, ROUND)
@@ -179,8 +182,10 @@ def distil(
     begin, begin_held_out: begin(n_rows, n_seq, rng), as in texts.py. about: what else identifies this run. shared: a
     dict for runs whose recipes differ in divergence, rate and steps alone; it keeps the target's lessons for the next.
     """
-    gpt2, lessons = load_gpt2(), {} if shared is None else shared.setdefault("lessons", {})  # {step: Lesson}
-    texts = Texts(recipe, begin, target, draft.n_head, gpt2, {} if shared is None else shared.setdefault("written", {}))
+    gpt2 = load_gpt2()
+    kept = {} if shared is None else shared
+    lessons = kept.setdefault("lessons", {})  # {step: Lesson}
+    texts = Texts(recipe, begin, target, draft.n_head, gpt2, kept.setdefault("written", {}))
     held_out = held_out_lessons(recipe, begin_held_out, target, gpt2)
 
     def batch(step, params):

@@ -21,7 +21,9 @@ class OneEach:
 
     def attend(self, i, q, k, v):  # [n_head, n_batch, d_head] -> the same
         keys, values = self.memory[i]
-        keys, values = self.memory[i] = keys.at[:, :, self.n].set(k), values.at[:, :, self.n].set(v)
+        keys = keys.at[:, :, self.n].set(k)
+        values = values.at[:, :, self.n].set(v)
+        self.memory[i] = keys, values
         scores = q[:, :, None] @ jnp.swapaxes(keys, -1, -2) / math.sqrt(q.shape[-1])  # [n_head, n_batch, 1, n_seq]
         scores = jnp.where(jnp.arange(keys.shape[2]) <= self.n, scores, -1e10)
         return (self.gpt2.softmax(scores) @ values)[:, :, 0]

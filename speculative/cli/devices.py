@@ -59,8 +59,9 @@ def choose_engine(engine: str) -> str:
             sys.stdout = open(os.devnull, "w")  # the first process prints for all  # noqa: SIM115
         if engine == "jax" or has_accelerator():
             return "jax"
-        if found := unused_accelerator():
-            say(found)
+        remedy = unused_accelerator()
+        if remedy:
+            say(remedy)
     except UserError:  # JAX cannot be imported
         if engine == "jax":
             raise

@@ -117,7 +117,8 @@ def show_details(o: Any, pair: Pair, f: dict, speculative: Recorder) -> None:
     on_numpy = o.engine == "numpy"  # on JAX, weights lie and are read elsewhere
     bandwidth = read_bandwidth(n_bytes=2**28, repeats=30) if on_numpy else None
     rows = report.details(f, speculative.lenience, pair.target.weight_bytes, bandwidth)
-    if on_numpy and (peak := memory.peak()):
+    peak = memory.peak() if on_numpy else None
+    if peak:
         weights = sum(model.weight_bytes for model in pair.models.values())
         rows.append(("peak memory", f"{peak / 1e9:.2f} GB", f"of which {weights / 1e9:.2f} GB are weights"))
     iterations = Table("#", "accepted", "draft", "score", "α", "tokens", box=None, header_style="bold")

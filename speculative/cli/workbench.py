@@ -60,7 +60,8 @@ class Workbench:
         data = {"fields": fields, "prompt": o.prompt or "", "target": o.target_model_size, "draft": draft}
         data["drafters"] = [*drafters.KINDS]
         data["runs"] = [summary(number, run) for number, run in self.runs.items()]
-        styles, scripts = ("page.css", "workbench.css"), ("elements.js", "workbench.js")
+        styles = ("page.css", "workbench.css")
+        scripts = ("elements.js", "workbench.js")
         return fill("workbench.html", styles, scripts, data, Path(__file__).parent / "web")
 
     async def events(self, prompt: str, flags: dict[str, str | None]) -> AsyncIterator[str]:

@@ -55,7 +55,9 @@ class PlainPass:
         self.cache = cache(hparams["n_layer"], n_head, hparams["n_ctx"], hparams["n_embd"] // n_head)
         activation = ACTIVATIONS[hparams.get("activation_function", "gelu_new")]
         self.gpt2 = partial(gpt2, **params, n_head=n_head, cache=self.cache, activation=activation)
-        self.move, self.ln_f, self.wte = self.cache.move, params["ln_f"], params["wte"]
+        self.move = self.cache.move
+        self.ln_f = params["ln_f"]
+        self.wte = params["wte"]
 
     @property
     def length(self) -> int:
@@ -89,7 +91,9 @@ class CachedModel:
 
     def __init__(self, params: dict, hparams: dict, to_probs: Callable, new_pass: Callable = PlainPass):
         """to_probs: logits [n, n_vocab] -> distributions [n, n_vocab]. new_pass: PlainPass, or what does the same."""
-        self.params, self.hparams, self.new_pass = params, hparams, new_pass
+        self.params = params
+        self.hparams = hparams
+        self.new_pass = new_pass
         self.n_ctx = hparams["n_ctx"]
         self.weight_bytes = n_bytes(params)  # what a token has to read, but for the cache (and most of wpe)
         self.to_probs = to_probs
@@ -117,7 +121,9 @@ class CachedModel:
 
         Each node sees the text and the path to itself, and nothing else of the tree. Raises ValueError as above.
         """
-        x, nodes = np.asarray(x), range(len(tree.tokens)) if nodes is None else nodes
+        x = np.asarray(x)  # [n]
+        if nodes is None:
+            nodes = range(len(tree.tokens))
         tokens = np.append(x, tree.tokens[1:]).astype(int)  # [n + n_nodes - 1]; node i stands at n - 1 + i
         parents = np.append(
             np.arange(-1, len(x) - 1), np.add(tree.parents[1:], len(x) - 1).astype(int)
@@ -137,7 +143,8 @@ class CachedModel:
             sees = lineage(parents, n)  # [len(tokens) - n, len(tokens)]
             positions = sees.sum(axis=1) - 1  # [len(tokens) - n]
         logits = self.forward(tokens[n:], n_last, positions, sees)  # [n_last, n_vocab]
-        self.tokens, self.parents = tokens, parents
+        self.tokens = tokens
+        self.parents = parents
         return logits
 
     def reuse(self, held_tokens, held_parents, tokens, parents) -> int:  # [n_held] twice, [n] twice

@@ -46,7 +46,8 @@ class SharedPass:
     """A forward pass of such a draft, plain or compiled, with the target's ids."""
 
     def __init__(self, forward, shared: Shared):
-        self.forward, self.shared = forward, shared
+        self.forward = forward
+        self.shared = shared
         self.move = forward.move
 
     @property

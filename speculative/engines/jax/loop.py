@@ -85,7 +85,11 @@ class DeviceDecoder:
     ):
         """filters are the target's, and the draft's too where draft_filters is None; lenience is that of sampling.py. A
         prompt's decoding also ends with a call that gave the token end."""
-        self.target, self.draft, self.lenience, self.block, self.end = target, draft, lenience, block, end
+        self.target = target
+        self.draft = draft
+        self.lenience = lenience
+        self.block = block
+        self.end = end
         draft_filters = draft_filters or filters
         self.to_probs = partial(to_distribution, **filters._asdict())
         self.draft_to_probs = partial(to_distribution, **draft_filters._asdict())
@@ -139,12 +143,14 @@ class DeviceDecoder:
         None. Raises UserError where a prompt is empty or does not fit into the context.
         """
         n_batch = min(n_batch or len(prompts), len(prompts))
-        if n_batch % (copies := self.target.mesh.shape["data"]):
+        copies = self.target.mesh.shape["data"]
+        if n_batch % copies:
             raise ValueError(f"{n_batch} prompts at a time cannot be shared out to {copies} copies of the models")
         self.check(prompts, N)
         state = self.start(prompts[:n_batch], N, K, seed)
         kept, _ = self.kept
-        serves, waiting = list(range(n_batch)), deque(range(n_batch, len(prompts)))
+        serves = list(range(n_batch))  # the number of the prompt in each slot; None where it is done
+        waiting = deque(range(n_batch, len(prompts)))
         lengths = np.array([len(x) for x in prompts[:n_batch]])  # [n_batch]
         ends = lengths + N  # [n_batch]
         while any(number is not None for number in serves):
@@ -165,16 +171,21 @@ class DeviceDecoder:
                     if number is None or not given.count:
                         continue
                     row = row_of(number, given)
-                    if cut := stop and stop(number, row.step):
-                        row, serves[slot], done[slot] = row._replace(step=cut), None, True
+                    cut = stop(number, row.step) if stop else None
+                    if cut:
+                        row = row._replace(step=cut)
+                        serves[slot] = None
+                        done[slot] = True
                     rows.append(row)
                 yield rows
             for slot in np.flatnonzero(done):
                 serves[slot] = waiting.popleft() if waiting else None
                 if serves[slot] is not None:
-                    kept, self.kept = None, (None, None)
+                    kept = None
+                    self.kept = None, None
                     x = prompts[serves[slot]]
-                    lengths[slot], ends[slot] = len(x), len(x) + N
+                    lengths[slot] = len(x)
+                    ends[slot] = len(x) + N
                     state = self.grown(state, self.capacity(lengths, ends, K))
                     with self.timing_prefill():
                         chosen = self.arguments([x], N, seed, serves[slot])
@@ -183,12 +194,15 @@ class DeviceDecoder:
     def start(self, prompts, N: int, K: int, seed: int) -> State:
         """Feeds the prompts to both models; or takes up the State of the last decode, if it was that of the same
         prompts: its caches still hold them."""
-        arguments, lengths = self.arguments(prompts, N, seed), np.array([len(x) for x in prompts])
+        arguments = self.arguments(prompts, N, seed)
+        lengths = np.array([len(x) for x in prompts])
         capacity = self.capacity(lengths, lengths + N, K)
-        same, (kept, state) = (K, N, [list(x) for x in prompts]), self.kept
-        self.kept, self.prefill_seconds = (same, None), 0.0
+        wanted = K, N, [list(x) for x in prompts]
+        kept, state = self.kept
+        self.kept = wanted, None
+        self.prefill_seconds = 0.0
         with self.timing_prefill():
-            if same == kept:
+            if wanted == kept:
                 state = self.restart(state, *arguments)
             else:
                 del state  # before room is made for another
@@ -197,7 +211,8 @@ class DeviceDecoder:
 
     def check(self, prompts, N: int) -> None:
         """Raises UserError where a prompt is empty or does not fit into the context."""
-        shortest, longest = min(map(len, prompts)), max(map(len, prompts))
+        shortest = min(map(len, prompts))
+        longest = max(map(len, prompts))
         if not shortest or longest + N > self.n_ctx:
             raise UserError(
                 f"prompts of {shortest} to {longest} tokens and {N} more: "
@@ -241,9 +256,11 @@ class DeviceDecoder:
     def warm_up(self, lengths: list[int], N: int, K: int, n_batch: int | None = None) -> float:
         """Compiles what decoding prompts of these lengths takes, n_batch at a time, and runs it for a few tokens ->
         seconds."""
-        begin, last = time.perf_counter(), np.array([max(lengths) + N])
+        begin = time.perf_counter()
+        at_the_end = np.array([max(lengths) + N])
         prompts = [np.zeros(n, int) for n in lengths]
-        first, later = prompts[:n_batch], {power_of_two(len(x)): x for x in prompts[n_batch or len(prompts) :]}
+        first = prompts[:n_batch]
+        later = {power_of_two(len(x)): x for x in prompts[n_batch or len(prompts) :]}
         state = self.start(first, N, K, 0)
         while True:
             state = self.restart(state, *self.arguments(first, min(N, K + 2), 0))
@@ -252,7 +269,7 @@ class DeviceDecoder:
             for n_padded, x in later.items():
                 if n_padded <= capacity:
                     state = self.refill(self.params, state, np.int32(0), *self.arguments([x], 1, 0), K=K)
-            if capacity >= self.capacity(last, last, K):
+            if capacity >= self.capacity(at_the_end, at_the_end, K):
                 break
             state = self.grown(state, min(2 * capacity, self.largest(K)))
         jax.block_until_ready(state)
@@ -265,10 +282,12 @@ class DeviceDecoder:
 
         The medians of three times, after one that compiles, of PROBED calls each.
         """
-        seconds, capacity = {}, self.capacity(np.array([n + N // 2]), np.array([n + N]), K)
+        seconds = {}
+        capacity = self.capacity(np.array([n + N // 2]), np.array([n + N]), K)
         for role, n_rows in [("draft", 1), ("target", 1), ("target", K + 1)]:
             batch = (n_batch,) if n_batch > 1 else ()
-            network, times = getattr(self, role), []
+            network = self.draft if role == "draft" else self.target
+            times = []
             where = network.cache_sharding(len(batch))
             cache = jax.jit(partial(network.new_cache, capacity, *batch), out_shardings=where)()
             tokens = np.zeros((*batch, n_rows), np.int32)  # [n_batch, n_rows], or without the first
@@ -379,7 +398,8 @@ class DeviceDecoder:
         if K:
             x_draft, p, draft_cache = self.propose(params["draft"], x, n, draft_cache, draft_key, K, fewest)
         else:
-            x_draft, p = jnp.zeros(0, jnp.int32), jnp.zeros((0, self.target.hparams["n_vocab"]))
+            x_draft = jnp.zeros(0, jnp.int32)
+            p = jnp.zeros((0, self.target.hparams["n_vocab"]))
 
         # Step 2: the target scores all of them in one call, after the token that it has not been fed yet.
         window = jnp.append(x[n - 1], x_draft)  # [K + 1]

@@ -14,9 +14,6 @@ This module imports JAX when it is imported, and nothing that runs on NumPy impo
 import importlib.util
 import math
 import os
-import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from copy import copy
@@ -34,18 +31,6 @@ from jax.sharding import NamedSharding, PartitionSpec
 from plumbing.errors import UserError, first_line
 from speculative.engines.plain import n_reusable
 from speculative.engines.vocabulary import to_draft, to_target
-
-
-def check_xla_flags():
-    """Raises UserError over flags that XLA cannot read, for XLA itself would end this process: another one tries."""
-    if os.environ.get("XLA_FLAGS"):
-        command = [sys.executable, "-c", "from jaxlib import xla_client; xla_client.CompileOptions()"]
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace")
-        if done.returncode and (why := re.search(r"\.cc:[0-9]+\] (.*[Ff]lag.*)", done.stderr)):
-            raise UserError(f"XLA_FLAGS={os.environ['XLA_FLAGS']:.150} cannot be used: {why[1]:.150}")
-
-
-check_xla_flags()
 
 ACTIVATIONS = {"gelu": partial(jax.nn.gelu, approximate=False), "relu": jax.nn.relu}  # by their names in config.json
 SMALL = 8  # tokens: up to this many are fed in one call that computes the logits of them all
@@ -77,7 +62,8 @@ class Matrix:
     of_output: Any = None
 
     def __rmatmul__(self, x):  # [n_rows, n_in] -> [n_rows, ...]
-        x, w = constrain(x, self.of_input).astype(self.dtype), self.w
+        x = constrain(x, self.of_input).astype(self.dtype)
+        w = self.w
         if self.scale is not None:
             x, w = lax.optimization_barrier((x, w))  # else w is widened before the loop, and read at its full width
         product = jnp.tensordot(x, w.astype(self.dtype), axes=1, preferred_element_type=jnp.float32)  # [n_rows, ...]
@@ -157,8 +143,10 @@ class StaticCache:
     """KVCache's twin of constant shape, for one call of gpt2(), which takes wpe from row `length` on: ours, from 0."""
 
     def __init__(self, softmax, layers, positions):
-        self.softmax, self.positions = softmax, positions  # [n]
-        self.length, self.updated = 0, []
+        self.softmax = softmax
+        self.positions = positions  # [n]
+        self.length = 0
+        self.updated = []
         self.layers = [partial(self.attend, *layer) for layer in layers]
 
     def attend(self, keys, values, q, k, v):  # [n_head, capacity, d_head] twice, [n_head, n, d_head] thrice
@@ -218,8 +206,10 @@ class JaxModel:
 
     def __init__(self, network: Network, to_probs: Callable):
         """to_probs: logits [n, n_vocab] -> distributions [n, n_vocab], as for CachedModel, and like there on NumPy."""
-        self.network, self.to_probs = network, to_probs
-        self.n_ctx, self.weight_bytes = network.hparams["n_ctx"], network.weight_bytes
+        self.network = network
+        self.to_probs = to_probs
+        self.n_ctx = network.hparams["n_ctx"]
+        self.weight_bytes = network.weight_bytes
         self.new_cache = jax.jit(partial(network.new_cache, self.n_ctx), out_shardings=network.cache_sharding())
         self.step = jax.jit(
             network.forward,
@@ -233,7 +223,8 @@ class JaxModel:
     def with_probs(self, to_probs: Callable) -> "JaxModel":
         """The same weights and programs, with another way from logits to distributions and a cache of its own."""
         twin = copy(self)
-        twin.to_probs, twin.cache = to_probs, None
+        twin.to_probs = to_probs
+        twin.cache = None
         twin.forget()
         return twin
 
@@ -246,9 +237,10 @@ class JaxModel:
         x = np.asarray(x)  # [n]
         n_keep = n_reusable(self.tokens, x, n_last, self.n_ctx)
         self.forget()  # so that an interrupted pass leaves an empty cache behind and not a wrong one
+        n_without_logits = len(x) - n_last
         if len(x) - n_keep > max(n_last, SMALL):  # a prompt, of which only the last few tokens need logits
-            n_keep, n_before = len(x) - n_last, n_keep
-            self.feed(x[:n_keep], n_before, n_last=0)
+            self.feed(x[:n_without_logits], n_keep, n_last=0)
+            n_keep = n_without_logits
         logits, start = self.feed(x, n_keep)
         self.tokens = x
         return self.to_probs(logits[len(x) - n_last - start : len(x) - start])  # [n_last, n_vocab]
@@ -262,7 +254,8 @@ class JaxModel:
         start = min(n_keep, self.n_ctx - n_rows)
         tokens = np.zeros(n_rows, np.int32)  # [n_rows]
         tokens[: len(x) - start] = x[start:]
-        cache, self.cache = self.cache or self.new_cache(), None  # it is given away
+        cache = self.cache or self.new_cache()
+        self.cache = None  # as the call is given its memory
         logits, self.cache = self.step(self.network.params, tokens, np.int32(start), cache, n_last=n_last)
         return np.asarray(logits), start
 

@@ -116,7 +116,8 @@ def greedy_differences(prompts: list, target_model: JaxModel, autoregressive: li
     model = target_model.with_probs(lambda logits: logits)
     lines = []
     for number, (x, *texts) in enumerate(zip(prompts, autoregressive, speculative, strict=True), start=1):
-        if difference := first_difference(x, *texts, model):
+        difference = first_difference(x, *texts, model)
+        if difference:
             where = f"for prompt {number}, " if len(prompts) > 1 else ""
             lines.append(f"{where}{difference}: rounding, where that is about 1e-4, and a defect where it is large.")
     return lines

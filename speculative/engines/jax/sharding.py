@@ -84,7 +84,9 @@ def place(
     on each. Raises UserError where it cannot be split, and where JAX does not take the format.
     """
     mesh = mesh or make_mesh(1)
-    n_embd, n_head, n_devices = hparams["n_embd"], hparams["n_head"], mesh.shape["model"]
+    n_embd = hparams["n_embd"]
+    n_head = hparams["n_head"]
+    n_devices = mesh.shape["model"]
     split = n_devices > 1 if split is None else split
     for width in (n_embd, hparams.get("n_inner", 4 * n_embd)):
         if split and width % n_devices:
@@ -104,10 +106,12 @@ def place(
         # How the factor and the product lie: the two c_proj read what is split already, c_attn and c_fc leave it split.
         of_input = None if name.endswith("c_proj/w") else everywhere
         of_output = None if name.endswith(("c_attn/w", "c_fc/w")) else everywhere
-        axis, n_in, scale = split_axis(name), int(name == "wte"), None  # of wte.T, which is n_in's axis 1
+        axis = split_axis(name)
+        scale = None
         if needs.quantise:
-            a, scale = needs.quantise(a, n_in)
-            scale = put(scale, None if axis in (None, n_in) else axis - 1)
+            axis_in = 1 if name == "wte" else 0  # as wte.T is what multiplies
+            a, scale = needs.quantise(a, axis_in)
+            scale = put(scale, None if axis in (None, axis_in) else axis - 1)
         return Matrix(put(a.astype(jnp.dtype(needs.stored)), axis), scale, computed, of_input, of_output)
 
     def split_axis(name):
@@ -150,7 +154,8 @@ def place_draft(
     widths = hparams["n_embd"], hparams.get("n_inner", 0)
     if mesh.shape["model"] == 1 or any(width % mesh.shape["model"] for width in widths):
         return place(params, hparams, dtype, mesh, split=False), {}
-    seconds, networks = {}, {}
+    seconds = {}
+    networks = {}
     for name, split in [("split", True), ("whole", False)]:
         networks[name] = place(params, hparams, dtype, mesh, split)
         measured = seconds_per_token(networks[name], repeats)
