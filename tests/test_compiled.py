@@ -21,7 +21,7 @@ from speculative.engines import compiled, compiled_pass, elementwise, runtime
 from speculative.engines.cpu import BLOCK
 from speculative.engines.formats import FORMATS
 from speculative.engines.formats.int8 import round_rows
-from speculative.engines.packed import packer
+from speculative.engines.packed import PackedEmbedding, PackedWeight, packer
 from speculative.engines.plain import CachedModel
 from speculative.engines.team import Team
 
@@ -47,56 +47,55 @@ def logits(run, splits):
     return np.concatenate([run(part, len(part)) for part in np.split(TOKENS, np.cumsum(splits)[:-1])])
 
 
-def close(a, b, relative=1e-5):
-    """Relative to the largest number of all, as what is rounded may be a difference of large ones."""
-    return np.max(np.abs(a - b)) <= relative * np.max(np.abs(b))
+class RoundedRows:
+    """A packed weight for gpt2.py, which multiplies it by rows that NumPy rounds as its format's kernel does."""
+
+    __array_ufunc__ = None
+
+    def __init__(self, w):
+        self.w = w
+
+    def __getitem__(self, ids):
+        return self.w[ids]
+
+    @property
+    def T(self):
+        return RoundedRows(self.w.T)
+
+    def __rmatmul__(self, x):
+        whole, scale = round_rows(np.pad(x, ((0, 0), (0, -x.shape[1] % BLOCK))))
+        rounded = (whole.reshape(*scale.shape, -1) * scale[..., None]).reshape(len(x), -1)[:, : x.shape[1]]
+        return rounded.astype(np.float32) @ self.w.dequantize()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("n_layer", [0, 1, 2, 3])
-def test_each_block_gives_what_gpt2_gives(dtype, n_layer):
-    run, params = new_pass(dtype, hparams=HPARAMS | {"n_layer": n_layer})
-    n_head = HPARAMS["n_head"]
+# n_layer, n_embd, n_head: heads of 1 to 80 numbers, rows that fill no block and no tile
+SIZES = [(0, 96, 3), (1, 96, 3), (3, 96, 3), (1, 3, 3), (1, 8, 1), (1, 33, 3), (1, 80, 1), (1, 70, 2)]
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize(("n_layer", "n_embd", "n_head"), SIZES)
+def test_the_pass_gives_what_gpt2_gives(n_layer, n_embd, n_head, dtype):
+    """Where rows are rounded, a last bit may decide how one is; in the first layer this changes few numbers."""
+    run, params = new_pass(dtype, 2, HPARAMS | {"n_layer": n_layer, "n_embd": n_embd, "n_head": n_head})
+    typical = most = 1e-5
+    if FORMATS[dtype].rounds_rows:
+        params = replaced(params, (PackedWeight, PackedEmbedding), RoundedRows)
+        typical, most = 1e-5 if n_layer < 2 else 5e-3, 2e-2
     x = params["wte"][TOKENS] + params["wpe"][: len(TOKENS)]
     for block in params["blocks"]:
         x = plain.transformer_block(x, **block, n_head=n_head)
-    assert close(run(TOKENS, len(TOKENS)), plain.gpt2(TOKENS, **params, n_head=n_head))
-    assert close(run.hidden, x)
-
-
-@pytest.mark.parametrize(("n_embd", "n_head"), [(3, 3), (8, 1), (33, 3), (64, 1), (80, 1), (70, 2)])
-@pytest.mark.parametrize("dtype", FORMATS)
-def test_odd_widths(n_embd, n_head, dtype):
-    """Heads of 1 to 80 numbers, rows that fill no block and no tile."""
-    run, params = new_pass(dtype, 2, HPARAMS | {"n_embd": n_embd, "n_head": n_head, "n_layer": 1})
     expected = plain.gpt2(TOKENS, **params, n_head=n_head)
-    assert close(run(TOKENS, len(TOKENS)), expected, 0.1 if FORMATS[dtype].rounds_rows else 1e-5)
+    for a, b in ((run(TOKENS, len(TOKENS)), expected), (run.hidden, x)):
+        error = np.abs(a - b) / np.max(np.abs(b))
+        assert np.median(error) < typical and np.max(error) < most
 
 
-def test_int8_is_gpt2_with_rows_rounded_before_each_product(monkeypatch):
-    """The one difference from gpt2.py with the same weights; NumPy does the rounding here."""
-
-    def rounds(x, w, b):
-        n_more = -x.shape[1] % BLOCK
-        whole, scale = round_rows(np.pad(x, ((0, 0), (0, n_more))))
-        x = (whole.reshape(*scale.shape, -1) * scale[..., None]).reshape(len(x), -1)[:, : x.shape[1]]
-        return x.astype(np.float32) @ w.dequantize() + b
-
-    run, params = new_pass("int8", hparams=HPARAMS | {"n_layer": 1})
-    monkeypatch.setattr(plain, "linear", rounds)
-    x = params["wte"][TOKENS] + params["wpe"][: len(TOKENS)]
-    x = plain.transformer_block(x, **params["blocks"][0], n_head=HPARAMS["n_head"])
-    run(TOKENS, len(TOKENS))
-    # Most are equal but for the last bits; where one decides how an input is rounded, a whole step lies between.
-    error = np.abs(run.hidden - x) / np.max(np.abs(x))
-    assert np.median(error) < 1e-5 and np.max(error) < 1e-2
-
-
-@pytest.mark.parametrize("dtype", FORMATS)
-def test_the_parts_of_a_prompt_change_no_bit(dtype):
-    params = convert(random_params(HPARAMS), packer(dtype))
-    whole = compiled_pass.CompiledPass(params, HPARAMS, partial(compiled_pass.make_team, 2))
-    assert np.array_equal(whole(TOKENS, len(TOKENS)), in_parts(params, HPARAMS)(TOKENS, len(TOKENS)))
+def replaced(params, types, by):
+    if isinstance(params, dict):
+        return {name: replaced(value, types, by) for name, value in params.items()}
+    if isinstance(params, list):
+        return [replaced(value, types, by) for value in params]
+    return by(params) if isinstance(params, types) else params
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
@@ -105,29 +104,41 @@ def test_the_logits_of_a_token_have_the_same_bits_in_every_split_and_with_any_th
     n = len(TOKENS)
     alone = logits(new_pass(dtype)[0], [1] * n)
     assert alone.dtype == np.float32
-    run, _ = new_pass(dtype, n_threads)
+    run, params = new_pass(dtype, n_threads)
     windows = [[rows] * (n // rows) + [n % rows] * (n % rows > 0) for rows in range(1, 18, 1 if n_threads == 1 else 4)]
-    for splits in ([n], *windows, [31, 1, 16, 48]):
+    for splits in (*windows, [31, 1, 16, 48], [n]):
         assert np.array_equal(logits(run, splits), alone)
-
-
-def test_the_last_rows_of_a_long_prefill():
-    run, _ = new_pass()
-    whole = run(TOKENS, len(TOKENS))
     hidden = run.hidden
     for n_last in (1, 2, CHUNK - 1, CHUNK + 1, 90):
         run.length = 0
-        assert np.array_equal(run(TOKENS, n_last), whole[-n_last:])
-        assert np.array_equal(run.hidden, hidden[-n_last:])
-        assert run.length == len(TOKENS)
+        assert np.array_equal(run(TOKENS, n_last), alone[-n_last:])
+        assert np.array_equal(run.hidden, hidden[-n_last:]) and run.length == n
+    in_one = compiled_pass.CompiledPass(params, HPARAMS, partial(compiled_pass.make_team, n_threads))
+    assert np.array_equal(in_one(TOKENS, n), alone)
 
 
-def test_what_was_forgotten_leaves_no_trace():
-    """A cache whose length is moved back gives what a cache gives that never saw the rest."""
-    used, fresh = (CachedModel(new_pass()[1], HPARAMS, logits_themselves, runtime.new_pass) for _ in range(2))
-    used(TOKENS, 1)
+class Interrupted:
+    """A team of one, which Ctrl-C ends after its second job."""
+
+    n_threads, n_jobs = 1, 0
+
+    def run(self, job):
+        compiled_pass.make_team(1).run(job)
+        self.n_jobs += 1
+        if self.n_jobs == 2:
+            raise KeyboardInterrupt
+
+
+def test_what_was_forgotten_or_interrupted_leaves_no_trace():
+    used, fresh = (CachedModel(new_pass()[1], HPARAMS, logits_themselves, in_parts) for _ in range(2))
+    used(TOKENS)
     x = np.append(TOKENS[:20], TOKENS[60:75])
     assert np.array_equal(used(x, 5), fresh(x, 5))
+    team = Interrupted()
+    used.forward.team = lambda: team
+    with pytest.raises(KeyboardInterrupt):
+        used(TOKENS[::-1])
+    assert np.array_equal(used(x[:20], 3), fresh(x[:20], 3))
 
 
 @pytest.mark.parametrize("tokens", [[-1], [HPARAMS["n_vocab"]], [0] * (HPARAMS["n_ctx"] + 1)])
@@ -136,27 +147,22 @@ def test_what_is_not_there_is_not_looked_up(tokens):
         new_pass()[0](tokens, 1)
 
 
-def test_exp():
-    xs = np.linspace(-86.9, 0, 10_001).astype(np.float32)
-    exp = njit(lambda x: elementwise.exp(x))
-    ours = np.array([exp(x) for x in xs], np.float64)
-    assert np.max(np.abs(ours / np.exp(xs.astype(np.float64)) - 1)) < 3e-7
-    assert exp(np.float32(0)) == 1
-    assert exp(np.float32(-88)) == exp(np.float32(-math.inf)) == 0
+NEGATIVE = [*np.linspace(-86.9, 0, 10_001), -88, -math.inf]
+ALL = [*np.linspace(-12, 12, 4001), 0, -1e-20, 1e4, -1e4]
 
 
-def test_gelu():
-    xs = np.concatenate([np.linspace(-12, 12, 4001), [0, -1e-20, 1e4, -1e4]]).astype(np.float32)
-    gelu = njit(lambda x: elementwise.gelu(x))
-    ours = np.array([gelu(x) for x in xs])
-    np.testing.assert_allclose(ours, plain.gelu(xs.astype(np.float64)), rtol=2e-6, atol=2e-6)
-
-
-def test_gelu_by_erf():
-    xs = np.concatenate([np.linspace(-12, 12, 4001), [0, -1e-20, 1e4, -1e4]]).astype(np.float32)
-    gelu = njit(lambda x: elementwise.gelu_by_erf(x))
-    expected = [0.5 * x * (1 + math.erf(x * math.sqrt(0.5))) for x in xs.astype(float)]
-    np.testing.assert_allclose([gelu(x) for x in xs], expected, rtol=1e-6, atol=1e-6)
+@pytest.mark.parametrize(
+    ("function", "exact", "xs", "rtol", "atol"),
+    [
+        (elementwise.exp, math.exp, NEGATIVE, 3e-7, 1e-38),
+        (elementwise.gelu, plain.gelu, ALL, 2e-6, 2e-6),
+        (elementwise.gelu_by_erf, lambda x: 0.5 * x * (1 + math.erf(x * math.sqrt(0.5))), ALL, 1e-6, 1e-6),
+    ],
+)
+def test_functions_of_one_number(function, exact, xs, rtol, atol):
+    xs = np.array(xs, np.float32)
+    compiled = njit(lambda x: function(x))
+    np.testing.assert_allclose([compiled(x) for x in xs], [exact(x) for x in xs.astype(float)], rtol, atol)
 
 
 # The threads
@@ -171,11 +177,8 @@ def test_a_thread_that_dies_ends_all_with_one_line():
         return done + 1
 
     team = Team(3, work, compiled.JOB)
-    with pytest.raises(
-        UserError, match=r"a thread of the NumPy engine has died \(no memory for this thread\)"
-    ) as error:
+    with pytest.raises(UserError, match=r"^a thread of the NumPy engine has died \(no memory for this thread\).*$"):
         team.run(np.zeros(1, compiled.JOB))
-    assert "\n" not in str(error.value)
     team.close()
 
 
@@ -206,47 +209,23 @@ def test_a_forked_process_has_threads_of_its_own():
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_threads_are_as_many_as_there_is_to_read_for(monkeypatch):
-    runtime.set_threads(most := runtime.most_threads())
-    params = convert(random_params(), packer("float32"))
-    assert runtime.new_pass(params, TINY).team().n_threads == 1
-    monkeypatch.setattr(runtime, "THREAD_BYTES", 1)
-    monkeypatch.setattr(Team, "has_cores", lambda self: True)
-    assert runtime.new_pass(params, TINY).team().n_threads == most
+@pytest.mark.parametrize(("n_vocab", "n_threads"), [(50, 1), (1_000_000, min(6, runtime.most_threads()))])
+def test_threads_are_as_many_as_there_is_to_read_for(n_vocab, n_threads):
+    runtime.set_threads(runtime.most_threads())
+    compiled_pass.make_team(n_threads).alone_until = 0.0  # whatever was seen of this machine before
+    hparams = TINY | {"n_vocab": n_vocab}  # 48 MB of embedding, or next to nothing
+    params = convert(random_params(hparams), packer("float32"))
+    assert runtime.new_pass(params, hparams).team().n_threads == n_threads
 
 
-def test_on_a_busy_machine_one_thread_works_alone_for_a_while(monkeypatch):
-    teams = {n: Team(n, compiled.work, compiled.JOB) for n in (1, 2)}
-    monkeypatch.setattr(compiled_pass, "make_team", teams.get)
+def test_on_a_busy_machine_one_thread_works_alone_for_a_while():
+    team = compiled_pass.make_team(7)
     for _ in range(10):
-        teams[2].judge(0.01, 0.009)
-    assert compiled_pass.choose_team(2) is teams[2]
-    teams[2].judge(0.01, 0)  # once is little
-    assert compiled_pass.choose_team(2) is teams[2]
-    teams[2].judge(0.03, 0.01)
-    assert compiled_pass.choose_team(2) is teams[1]
-    teams[2].alone_until = 0
-    assert compiled_pass.choose_team(2) is teams[2]
-
-
-def test_an_interrupted_prefill_leaves_nothing_behind(monkeypatch):
-    params = convert(random_params(HPARAMS), packer("float32"))
-    model, fresh = (CachedModel(params, HPARAMS, logits_themselves, in_parts) for _ in range(2))
-    run, calls = Team.run, []
-
-    def interrupted(team, job):
-        run(team, job)
-        calls.append(job)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(Team, "run", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        model(TOKENS)
-    assert np.array_equal(model(TOKENS[:20], 3), fresh(TOKENS[:20], 3))
-
-
-def test_what_is_called_from_python_is_not_compiled():
-    """It would be in every run, which would say so, as nothing keeps it."""
-    for function in (compiled_pass.padded, compiled_pass.padded_to_tiles):
-        assert not hasattr(function, "py_func") and function(5) >= 5
+        team.judge(0.01, 0.009)
+    assert compiled_pass.choose_team(7) is team
+    team.judge(0.01, 0)  # once is little
+    assert compiled_pass.choose_team(7) is team
+    team.judge(0.03, 0.01)
+    assert compiled_pass.choose_team(7) is compiled_pass.make_team(1)
+    team.alone_until = 0
+    assert compiled_pass.choose_team(7) is team

@@ -1,15 +1,17 @@
-"""The forward pass: dtypes, causality, and the cache against no cache."""
+"""The forward pass: its dtype, causality, and its cache, of texts and of trees, against no cache."""
 
-import ast
-import inspect
+from functools import partial
 
 import numpy as np
 import pytest
-from tiny import HPARAMS, logits_themselves, random_params, watched
+from tiny import HPARAMS, convert, logits_themselves, random_params, watched
 
-import gpt2 as gpt2_module
 from gpt2 import attention, gelu, gpt2, layer_norm, softmax
-from speculative.engines.plain import CachedModel, KVCache, PlainPass
+from speculative.drafters.model import model_tree
+from speculative.engines import packed, runtime
+from speculative.engines.plain import ACTIVATIONS, CachedModel, KVCache, PlainPass, lineage
+from speculative.filters import Filters
+from speculative.trees import Tree, by_paths, regular
 
 
 @pytest.fixture
@@ -17,32 +19,18 @@ def params():
     return random_params()
 
 
-def test_every_intermediate_is_float32(params, monkeypatch):
-    """Every function of the forward pass is wrapped: what goes in and what comes out stays float32."""
-    seen = []
+class Float32(np.ndarray):
+    """An array from which, by whatever is done with it, comes float32 and nothing else."""
 
-    def watched(function):
-        def call(*args, **kwargs):
-            result = function(*args, **kwargs)
-            seen.extend((function.__name__, a.dtype) for a in [*args, result] if isinstance(a, np.ndarray))
-            return result
-
-        return call
-
-    for name in ("gelu", "softmax", "layer_norm", "linear", "ffn", "mha", "transformer_block"):
-        monkeypatch.setattr(gpt2_module, name, watched(getattr(gpt2_module, name)))
-    cache = KVCache(3, 3, 24, 4)
-    logits = gpt2_module.gpt2([1, 2, 3], **params, n_head=3, cache=cache, activation=gpt2_module.gelu)
-    assert logits.dtype == cache.keys.dtype == np.float32
-    assert {name for name, _ in seen} >= {"gelu", "softmax", "layer_norm", "linear"}
-    assert {dtype for _, dtype in seen} == {np.dtype(np.float32)}
+    def __array_finalize__(self, made_from):
+        assert self.dtype.kind != "f" or self.dtype == np.float32
 
 
-def test_no_numpy_scalar_is_made_in_the_forward_pass():
-    """np.sqrt of a Python number is a np.float64: the way into the trap. Only arrays may go through it."""
-    calls = [n for n in ast.walk(ast.parse(inspect.getsource(gpt2_module))) if isinstance(n, ast.Call)]
-    roots = [ast.unparse(call) for call in calls if ast.unparse(call.func) == "np.sqrt"]
-    assert roots == ["np.sqrt(variance + eps)"]
+@pytest.mark.parametrize("activation", ACTIVATIONS.values())
+@pytest.mark.parametrize("cache", [None, KVCache(3, 3, 24, 4)])
+def test_every_intermediate_is_float32(params, cache, activation):
+    params = convert(params, lambda name, array: array.view(Float32))
+    assert type(gpt2([1, 2, 3], **params, n_head=3, cache=cache, activation=activation)) is Float32
 
 
 def test_small_functions_by_hand():
@@ -61,27 +49,44 @@ def test_a_later_token_changes_nothing_before_it(params):
     assert np.abs(a[3:] - b[3:]).max() > 0.1
 
 
-def test_n_last_is_the_last_rows(params):
-    whole = gpt2([1, 2, 3, 4], **params, n_head=3)
-    np.testing.assert_allclose(gpt2([1, 2, 3, 4], **params, n_head=3, n_last=2), whole[2:], rtol=1e-5, atol=1e-5)
+def random_tree(rng, n_nodes, root):
+    tree = Tree([int(root)])
+    for _ in range(n_nodes):
+        tree.add(int(rng.integers(len(tree.tokens))), int(rng.integers(4)), None)  # few tokens: siblings may be equal
+    return tree
+
+
+def after_a_walk(rng, x, tree):
+    """The text, a path of the tree, and a token, as after a step of a decoder."""
+    walked = [tree.tokens[i] for i in tree.path(int(rng.integers(len(tree.tokens))))]
+    return np.append(x, [*walked, rng.integers(4)]).astype(int)
 
 
 def test_the_cached_model_equals_the_uncached_whatever_was_asked_before(params):
-    """A random walk over sequences that grow, are cut back, are replaced and repeat: the cache never goes stale."""
-    rng = np.random.default_rng(1)
-    model = CachedModel(params, HPARAMS, logits_themselves)
-    x, kept = np.array([7]), []
-    for _ in range(200):
-        x = x[: rng.integers(1, len(x) + 1)]
-        x = np.append(x, rng.integers(0, 4, rng.integers(0, 5)))[: HPARAMS["n_ctx"]]
-        if rng.random() < 0.05:
-            x = rng.integers(0, 4, rng.integers(1, HPARAMS["n_ctx"] + 1))
-        n_last = int(rng.integers(1, min(len(x), 5) + 1))
-        kept.append(model.forward.length)
-        expected = gpt2(x, **params, n_head=3)[len(x) - n_last :]
-        np.testing.assert_allclose(model(x, n_last), expected, rtol=1e-4, atol=1e-4)
-        assert model.forward.length == len(x)
-    assert max(kept) > 20
+    """Texts that grow, are cut back, are replaced and repeat, and trees over them, of which a path is walked."""
+    rng, fed = np.random.default_rng(0), []
+    uncached = lambda x, n_last=1: gpt2(x, **params, n_head=3)[-n_last:]  # noqa: E731
+    model = CachedModel(params, HPARAMS, logits_themselves, watched(PlainPass, fed))
+    x, tree = np.array([1]), Tree([1])
+    for _ in range(300):
+        longer = after_a_walk(rng, x, tree)
+        chance = rng.random()
+        goes_on = chance < 0.8 and len(longer) <= 15
+        if goes_on:
+            x = longer
+        elif chance < 0.9:
+            x = x[: rng.integers(1, len(x) + 1)]
+        else:
+            x = rng.integers(4, size=rng.integers(1, 16))
+        if rng.random() < 0.5:
+            tree = random_tree(rng, int(rng.integers(8)), x[-1])
+            nodes = None if rng.random() < 0.5 else [*range(int(rng.integers(len(tree.tokens))), len(tree.tokens))]
+            np.testing.assert_allclose(model.tree(x, tree, nodes), by_paths(uncached)(x, tree, nodes), 1e-4, 1e-4)
+        else:
+            tree = Tree([x[-1]])
+            n_last = int(rng.integers(1, min(len(x), 5) + 1))
+            np.testing.assert_allclose(model(x, n_last), uncached(x, n_last), 1e-4, 1e-4)
+            assert not goes_on or len(fed[-1]) == n_last, "what was walked is held already"
 
 
 def test_the_cached_model_feeds_only_what_is_new(params):
@@ -92,20 +97,52 @@ def test_the_cached_model_feeds_only_what_is_new(params):
     assert fed == [[1, 2, 3], [3, 4, 5, 6], [9], [9], [8]]
 
 
-def test_an_interrupted_pass_leaves_an_empty_cache(params):
-    model = CachedModel(params, HPARAMS, logits_themselves)
-    model([1, 2, 3])
-    forward, model.forward = model.forward, lambda *args, **kwargs: 1 / 0
-    with pytest.raises(ZeroDivisionError):
-        model([1, 2, 4])
-    model.forward = forward
-    np.testing.assert_allclose(model([1, 2, 3]), gpt2([1, 2, 3], **params, n_head=3)[-1:], rtol=1e-4, atol=1e-4)
+def test_a_level_of_a_tree_feeds_only_its_own_nodes(params):
+    fed = []
+    model = CachedModel(params, HPARAMS, Filters(temperature=1), watched(PlainPass, fed))
+    draft = model_tree(model.tree, np.random.default_rng(0))
+    tree = draft(np.arange(5), regular([3, 2, 1]))
+    walked = tree.path(len(tree.tokens) - 1)[:2]
+    draft(np.append(np.arange(5), [*(tree.tokens[i] for i in walked), 7]), regular([2, 1]))
+    assert [*map(len, fed)] == [5, 3, 6, 1, 2], "of the path that was walked nothing is computed again"
+
+
+def test_lineage():
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        parents = np.array([i - 1 if rng.random() < 0.6 else rng.integers(-1, i) for i in range(rng.integers(1, 12))])
+        whole = np.eye(len(parents), dtype=bool)
+        for i, parent in enumerate(parents):
+            if parent >= 0:
+                whole[i] |= whole[parent]
+        for n in range(len(parents) + 1):
+            assert np.array_equal(lineage(parents, n), whole[n:])
 
 
 def test_the_context_ends_where_it_ends(params):
     model = CachedModel(params, HPARAMS, logits_themselves)
     assert model(np.zeros(24, int)).shape == (1, 50)
-    with pytest.raises(ValueError, match="context"):
+    with pytest.raises(ValueError, match="25 tokens: the context holds 24"):
         model(np.zeros(25, int))
+    with pytest.raises(ValueError, match="25 tokens: the context holds 24"):
+        model.tree(np.zeros(20, int), random_tree(np.random.default_rng(0), 5, 0))
     with pytest.raises(ValueError, match="rows"):
         model([1, 2], n_last=3)
+
+
+@pytest.mark.skipif(not runtime.compiled_pass(), reason="numba is not installed")
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_compiled_rows_of_a_tree_are_those_of_the_chain_to_the_bit(dtype):
+    """With texts longer than a tile of keys, trees wider than a block of rows, and paths that were walked."""
+    compiled = runtime.compiled_pass()
+    new_pass = partial(compiled.CompiledPass, team=partial(compiled.make_team, 2))
+    hparams = {"n_vocab": 300, "n_ctx": 200, "n_embd": 96, "n_head": 3, "n_layer": 2}
+    params = convert(random_params(hparams), packed.packer(dtype))
+    model, alone = (CachedModel(params, hparams, logits_themselves, new_pass) for _ in range(2))
+    rng = np.random.default_rng(0)
+    x = rng.integers(4, size=50)
+    for _ in range(12):
+        tree = random_tree(rng, int(rng.integers(40)), x[-1])
+        np.testing.assert_array_equal(model.tree(x, tree), by_paths(alone)(x, tree))
+        x = after_a_walk(rng, x, tree)
+        np.testing.assert_array_equal(model(x), alone(x))

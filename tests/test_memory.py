@@ -36,51 +36,37 @@ def test_just_enough_is_enough():
 
 
 @pytest.mark.parametrize(
-    "gigabytes, remedy",
+    ("models", "gigabytes", "remedy"),
     [
-        (8, "--dtype bfloat16 --draft_dtype bfloat16 would fit"),
-        (4, "--dtype int8 --draft_dtype int8 would fit"),
-        (3, "--dtype int4 --draft_dtype int4 would fit"),
-        (1.5, "--target_model_size 355M --dtype int4 --draft_dtype int4 would fit"),
-        (0.1, "take smaller models"),
+        (PAIR, 8, "--dtype bfloat16 --draft_dtype bfloat16 would fit"),
+        (PAIR, 4, "--dtype int8 --draft_dtype int8 would fit"),
+        (PAIR, 3, "--dtype int4 --draft_dtype int4 would fit"),
+        (PAIR, 1.5, "--target_model_size 355M --dtype int4 --draft_dtype int4 would fit"),
+        (PAIR, 0.1, "take smaller models"),
+        (PAIR[:1], 3, "--dtype int8 would fit"),
     ],
 )
-def test_the_line_says_what_would_fit(gigabytes, remedy):
+def test_the_line_says_what_would_fit_and_it_does(models, gigabytes, remedy):
+    free = int(gigabytes * 1e9)
     with pytest.raises(UserError) as caught:
-        memory.check(PAIR, free=int(gigabytes * 1e9))
+        memory.check(models, free)
     assert str(caught.value).endswith(f" {gigabytes:.1f} GB are free: {remedy}")
-
-
-def test_what_the_line_says_does_fit():
-    """The flags that are named, tried."""
-    for free in range(10**9, 8 * 10**9, 10**8):
-        with pytest.raises(UserError) as caught:
-            memory.check(PAIR, free)
-        words = str(caught.value).rpartition(": ")[2].removesuffix(" would fit").split()
-        if words[0] == "take":
-            continue
+    if remedy.startswith("--"):
+        words = remedy.removesuffix(" would fit").split()
         flags = dict(zip(words[::2], words[1::2], strict=True))
         target = official(flags.get("--target_model_size", "1558M"))
-        memory.check([(target, flags["--dtype"]), (PAIR[1][0], flags["--draft_dtype"])], free)
+        drafts = [(hparams, flags["--draft_dtype"]) for hparams, _ in models[1:]]
+        memory.check([(target, flags["--dtype"]), *drafts], free)
 
 
-def test_without_a_draft_model_none_is_spoken_of():
-    with pytest.raises(UserError, match="free: --dtype int8 would fit"):
-        memory.check(PAIR[:1], free=3 * 10**9)
-
-
-def test_no_larger_size_is_named_for_a_model_that_is_small():
-    with pytest.raises(UserError, match="take smaller models"):
-        memory.check([(official("124M"), "float32")], free=10**8)
-
-
-def test_a_system_that_does_not_tell_is_trusted(monkeypatch):
+def test_a_system_that_does_not_tell_is_trusted(tmp_path, monkeypatch):
+    missing = str(tmp_path / "missing")
+    assert memory.read_number(missing) is memory.peak(missing) is None
     monkeypatch.setattr(memory, "available", lambda: None)
     memory.check(PAIR)
-    assert memory.read_number("/no/such/file") is None
 
 
-def test_the_peak_stays(tmp_path):
+def test_the_peak_stays():
     if (before := memory.peak()) is None:
         pytest.skip("this system does not tell")
     taken = b"x" * 2**28
@@ -88,42 +74,37 @@ def test_the_peak_stays(tmp_path):
     assert after >= before - 2**21 and after >= len(taken)  # the kernel adds up lazily
     del taken
     assert memory.peak() >= after - 2**21
-    assert memory.peak(str(tmp_path / "missing")) is None
 
 
 def test_what_is_available(tmp_path):
-    meminfo = tmp_path / "meminfo"
-    meminfo.write_text("MemTotal:       1000 kB\nMemAvailable:    600 kB\n")
+    meminfo, own = tmp_path / "meminfo", tmp_path / "own"
+    limit, taken = tmp_path / "memory.max", tmp_path / "memory.stat"
 
     def available():
-        return memory.available(str(meminfo), str(tmp_path))
+        return memory.available(str(meminfo), str(tmp_path), str(own))
 
+    meminfo.write_text("MemTotal:       1000 kB\nMemAvailable:    600 kB\n")
     assert available() == 600 * 1024
-    (tmp_path / "memory.stat").write_text("anon 100000\nfile 5000\n")
-    (tmp_path / "memory.max").write_text("max\n")
-    assert available() == 600 * 1024
-    (tmp_path / "memory.max").write_text("300000\n")  # a container's limit
-    assert available() == 200_000
-    (tmp_path / "memory.max").write_text("50000\n")
-    assert available() == 0
-    for folder, controllers, names in (
-        ("a", "0:", ("memory.max", "anon")),
-        ("memory/b", "4:memory", ("memory.limit_in_bytes", "total_rss")),
+    taken.write_text("anon 100000\nfile 5000\n")
+    for words, free in (("max", 600 * 1024), ("300000", 200_000), ("50000", 0)):  # a container's limit
+        limit.write_text(f"{words}\n")
+        assert available() == free
+    limit.unlink()
+    for folder, controllers, name, label in (
+        ("a", "0:", "memory.max", "anon"),
+        ("memory/b", "4:memory", "memory.limit_in_bytes", "total_rss"),
     ):  # a group's own limit, and one above it: of version 2, of version 1
         inner = tmp_path / folder / "c"
         inner.mkdir(parents=True)
-        own = tmp_path / "own"
         own.write_text(f"9:name=systemd:/\n{controllers}:/{folder.removeprefix('memory/')}/c\n")
-        for path, limit in ((inner, 90_000), (inner.parent, 40_000)):
-            (path / names[0]).write_text(f"{limit}\n")
-            (path / "memory.stat").write_text(f"{names[1]} 10000\n")
-        (tmp_path / "memory.max").unlink(missing_ok=True)
-        assert memory.available(str(meminfo), str(tmp_path), str(own)) == 30_000
-        (inner.parent / names[0]).unlink()
-        assert memory.available(str(meminfo), str(tmp_path), str(own)) == 80_000
-    (tmp_path / "memory.max").write_text("max")
+        for path, most in ((inner, 90_000), (inner.parent, 40_000)):
+            (path / name).write_text(f"{most}\n")
+            (path / "memory.stat").write_text(f"{label} 10000\n")
+        assert available() == 30_000
+        (inner.parent / name).unlink()
+        assert available() == 80_000
+        (inner / name).unlink()
     meminfo.write_text("nothing of the kind")
-    (tmp_path / "memory.max").unlink()
     assert available() is None
 
 
