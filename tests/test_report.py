@@ -1,5 +1,9 @@
-"""The figures, the lines, the colours and the JSON of runs whose acceptance and times are known beforehand."""
+"""The figures, the lines, the colours and the JSON of runs whose acceptance and times are known beforehand.
 
+No advice is given that the run contradicts, and no word is said where nothing can be told.
+"""
+
+import contextlib
 import itertools
 import json
 import os
@@ -8,24 +12,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_flags import parse
+from test_flags import parse, refusal
+from tiny import N_VOCAB, counting_target, encoder_of, one_hot
 
-from encoder import BYTE_TO_CHAR, END_OF_TEXT, Encoder
+import main
 from plumbing import files
-from plumbing.errors import UserError
 from speculative.cli import display, outcome
+from speculative.costs import best_k
 from speculative.drafters import Drafter
 from speculative.drafters.base import Proposal
 from speculative.drafters.level import level
-from speculative.measure import report
+from speculative.measure import better, report
 from speculative.measure.document import document
 from speculative.measure.figures import figures
 from speculative.measure.recorder import Iteration, Recorder, origins
 from speculative.sampling import Step, autoregressive_sampling, speculative_sampling
 from speculative.stop import cut
 
-N_VOCAB = 7
 PROMPT = [0, 1, 2]
+ENCODER = encoder_of()
 
 
 class Clock:
@@ -37,26 +42,23 @@ class Clock:
         return self.now
 
 
-def one_hot(*ids):
-    return np.eye(N_VOCAB, dtype=np.float32)[list(ids)]
-
-
-def scripted(clock, hits, t_draft=0.1, t_target=1.0, t_more_rows=0.05, t_prefill=7.0, N=60, K=4):
+def scripted(hits, t_draft=0.1, t_target=1.0, t_more_rows=0.05, t_prefill=7.0, N=60, K=4, noise=0.0, seed=0):
     """(plain, speculative) Recorders. The target counts; each window's draft is right for the next of `hits` tokens.
 
-    A target's call takes t_target + t_more_rows * (rows - 1), a draft's t_draft a token, the first of each t_prefill
-    more; the loop itself takes 0.02 a step.
+    A target's call takes t_target + t_more_rows * (rows - 1), a draft's t_draft a token, each by chance a bit more or
+    less; the first of each t_prefill more; the loop itself takes 0.02 a step.
     """
-    windows, first = itertools.cycle(hits), set()
+    clock, windows, first = Clock(), itertools.cycle(hits), set()
+    rng, chance = np.random.default_rng(0), np.random.default_rng(seed)
 
     def takes(who, seconds):
-        clock.now += seconds + (t_prefill if who not in first else 0.0)
+        clock.now += seconds * np.exp(noise * chance.standard_normal()) + (t_prefill if who not in first else 0.0)
         first.add(who)
 
     def target_for(who):
         def target(x, n_last=1):
             takes(who, t_target + t_more_rows * (n_last - 1))
-            return one_hot(*[(int(t) + 1) % N_VOCAB for t in x[len(x) - n_last :]])
+            return counting_target(x, n_last)
 
         return target
 
@@ -72,7 +74,6 @@ def scripted(clock, hits, t_draft=0.1, t_target=1.0, t_more_rows=0.05, t_prefill
             yield step
 
     plain, speculative = Recorder(clock=clock), Recorder(clock=clock)
-    rng = np.random.default_rng(0)
     for _ in plain.watch(slow(autoregressive_sampling(PROMPT, plain.target(target_for("plain")), N, rng))):
         clock.now += 50  # what is done with a step is not the decoder's time
     steps = speculative_sampling(PROMPT, speculative.draft(draft), speculative.target(target_for("target")), N, K, rng)
@@ -81,13 +82,26 @@ def scripted(clock, hits, t_draft=0.1, t_target=1.0, t_more_rows=0.05, t_prefill
     return plain, speculative
 
 
+def scripted_figures(*args, **kwargs):
+    return figures(*scripted(*args, **kwargs))
+
+
+def by_chance(alpha, K, n_iterations, seed=0, noise=0.05, **kwargs):
+    """The figures of a run whose drafts are accepted with chance alpha."""
+    rng = np.random.default_rng(seed)
+    hits = [int(np.argmin(np.append(rng.random(K) < alpha, False))) for _ in range(n_iterations)]
+    return scripted_figures(hits, N=sum(hits) + n_iterations, K=K, noise=noise, seed=seed, **kwargs)
+
+
+# Figures
+
+
 def test_the_figures_of_a_script():
     """Windows of 4 of which 4, 2, 0 and 1 are right in turn: 5 + 3 + 1 + 2 = 11 tokens in 4 iterations.
 
     At the end there is no room for more than 2 drafts, then 1: 75 in all.
     """
-    autoregressive, speculative = scripted(Clock(), [4, 2, 0, 1], N=55)
-    f = figures(autoregressive, speculative)
+    f = scripted_figures([4, 2, 0, 1], N=55)
     assert (f["tokens"], f["iterations"], f["drafted"], f["accepted"]) == (55, 20, 75, 35)
     assert f["r"] == 55 / 95
     assert f["tokens_per_iteration_histogram"] == {1: 5, 2: 5, 3: 5, 5: 5}
@@ -95,60 +109,77 @@ def test_the_figures_of_a_script():
     assert f["accepted_by_position"] == [15, 10, 5, 5]
     assert f["alpha_by_position"] == [15 / 20, 10 / 14, 5 / 10, 5 / 5]
     assert f["alpha"] == f["matching"] == 35 / 49  # one-hot: each draft that met the rule has Σ min(p, q) 0 or 1
-
-
-def test_the_times_of_a_script():
-    autoregressive, speculative = scripted(Clock(), [4, 2, 0, 1], N=55)
-    f = figures(autoregressive, speculative)
-    assert f["t_target"] == pytest.approx(1.0) and f["t_draft"] == pytest.approx(0.1)
-    assert f["c"] == pytest.approx(0.1) and f["beta"] == {5: pytest.approx(1.2)}
-    assert f["seconds"]["autoregressive"] == pytest.approx(55 * 1.02 + 7)
-    assert f["seconds"]["drafting"] == pytest.approx(7.5 + 7)
-    assert f["seconds"]["scoring"] == pytest.approx(20 + 0.05 * 75 + 7)
-    assert f["seconds"]["rest"] == pytest.approx(20 * 0.02)
-    assert f["seconds"]["prefill"] == pytest.approx(14)
-    assert f["speedup"] == pytest.approx((55 * 1.02 + 7) / (14 + 7.5 + 20 + 3.75 + 0.4))
-    assert f["speedup_without_prefill"] == pytest.approx(55 * 1.02 / (7.5 + 20 + 3.75 + 0.4))
-
-
-def test_the_blogs_prediction_is_the_measured_speedup_where_the_loop_takes_no_time():
-    autoregressive, speculative = scripted(Clock(), [4, 2, 0, 1], N=55)
-    f = figures(autoregressive, speculative)
-    assert f["predicted_blog"] == pytest.approx(55 / (7.5 + 20 + 3.75), rel=1e-3)
-    assert f["predicted_blog"] == pytest.approx(f["speedup_without_prefill"], rel=0.02)
+    assert [f["t_target"], f["t_draft"], f["c"], f["beta"][5]] == pytest.approx([1.0, 0.1, 0.1, 1.2])
+    drafting, scoring, rest = 7.5, 20 + 0.05 * 75, 20 * 0.02
+    seconds = {"autoregressive": 55 * 1.02 + 7, "speculative": drafting + scoring + rest + 14, "prefill": 14}
+    seconds |= {"drafting": drafting + 7, "scoring": scoring + 7, "rest": rest}
+    assert f["seconds"] == pytest.approx(seconds)
+    assert f["speedup"] == pytest.approx(seconds["autoregressive"] / seconds["speculative"])
+    assert f["speedup_without_prefill"] == pytest.approx(55 * 1.02 / (drafting + scoring + rest))
+    # what is measured where the loop takes no time
+    assert f["predicted_blog"] == pytest.approx(55 / (drafting + scoring), rel=1e-3)
 
 
 def test_the_figures_where_k_changes():
-    autoregressive, _ = scripted(Clock(), [9])
-    clock, choices = Clock(), itertools.cycle([0, 2, 5])
-    _, speculative = scripted(clock, [9], K=lambda: next(choices))
-    f = figures(autoregressive, speculative)
+    choices = itertools.cycle([0, 2, 5])
+    f = scripted_figures([9], K=lambda: next(choices))
     iterations = f["iterations"]
     assert f["r"] == 1.0 == f["tokens"] / (f["drafted"] + iterations)
     assert f["mean_beta"] == pytest.approx(1 + 0.05 * f["drafted"] / iterations)
     assert f["predicted_blog"] == pytest.approx(f["tokens"] / (iterations + 0.15 * f["drafted"]))
 
 
-def lines(*args, **kwargs):
-    return report.summary(figures(*scripted(Clock(), *args, **kwargs)))
+def test_figures_hold_after_a_stop():
+    """Of a window of 4 that was accepted, a stop text leaves 2."""
+    recorder = Recorder(clock=Clock())
+    draft = recorder.draft(lambda x, k: Proposal([3, 4, 5, 6], one_hot(3, 4, 5, 6)))
+    steps = speculative_sampling(PROMPT, draft, recorder.target(counting_target), 5, 4, np.random.default_rng(0))
+    list(recorder.watch(cut(step, 2) for step in steps))
+    f = figures(scripted([9])[0], recorder)
+    assert (f["tokens"], f["drafted"], f["accepted"], f["met_by_position"]) == (2, 2, 2, [1, 1])
+    assert f["r"] == 2 / 3
+    assert not any(isinstance(value, np.ndarray) for i in recorder.iterations for value in vars(i).values())
+    assert len(recorder.proposal.p) == len(recorder.q) == 0  # no distribution is kept
+
+
+def test_alpha_under_lenience_is_the_chance_that_a_draft_passes():
+    p, q = np.array([[0.5, 0.5]], np.float32), np.array([[0.1, 0.9], [0.5, 0.5]], np.float32)
+    for lenience, alpha in ((1.0, 0.6), (0.5, 0.7)):
+        recorder = Recorder(lenience=lenience)
+        draft, target = recorder.draft(lambda x, k: Proposal([1], p)), recorder.target(lambda x, n_last: q)
+        next(recorder.watch(speculative_sampling([0], draft, target, 2, 1, np.random.default_rng(0), lenience)))
+        assert recorder.iterations[0].alpha == pytest.approx([alpha])
+
+
+def test_speedups_are_those_of_the_formula():
+    def beta(rows):
+        return 1 + 0.1 * (rows - 1)
+
+    a = [0.9, 0.8, 0.7, 0.6]
+    found = better.speedups(np.array(a), 1.0, 0.05, [beta(k + 1) for k in range(5)])
+    K, speedup = best_k(a, 0.05, beta)
+    assert int(np.argmax(found)) == K and found.max() == pytest.approx(speedup)
+    assert better.speedups(np.array(a), 0.0, 0.05, [1, 2, 3, 4, 5]) == pytest.approx(np.ones(5))
+
+
+# In words
 
 
 def test_the_six_lines():
-    *rest, predicted, advice = lines([4, 2, 0, 1], N=55)
-    assert rest == [
+    assert report.summary(scripted_figures([4, 2, 0, 1], N=55)) == [
         "Speedup = 1.38x  (autoregressive time / speculative time, per token)",
         "Tokens per second = 0.9 autoregressive, 1.2 speculative",
         "Acceptance rate r = 0.579  (2.75 tokens per iteration)",
         "Time = 32% drafting, 67% scoring, 1% rest",
+        "Predicted = 1.76x  (r(K + 1) / (Kc + β), c = 0.100, β = 1.19; measured 1.77x without the prefill)",
+        "No other K is sure to be faster; the largest gain would come if every draft were accepted: 73%.",
     ]
-    assert predicted == (
-        "Predicted = 1.76x  (r(K + 1) / (Kc + β), c = 0.100, β = 1.19; measured 1.77x without the prefill)"
-    )
-    assert advice == ("No other K is sure to be faster; the largest gain would come if every draft were accepted: 73%.")
+    nothing = figures(Recorder(), Recorder())
+    assert (report.summary(nothing), report.details(nothing)) == (["No token was decoded."], [])
 
 
 def test_every_figure_has_its_formula():
-    f = figures(*scripted(Clock(), [4, 2, 0, 1], N=55))
+    f = scripted_figures([4, 2, 0, 1], N=55)
     rows = {name: (value, formula) for name, value, formula in report.details(f, 1.0, 6e9, 60e9)}
     assert rows["r"] == ("0.579", "tokens / Σ over iterations of (drafted + 1)")
     assert rows["tokens per iteration"] == ("2.75", "1: 25%  2: 25%  3: 25%  5: 25%")
@@ -158,18 +189,18 @@ def test_every_figure_has_its_formula():
     assert rows["c"] == ("0.100", "t_draft / t_target = 100.0 ms / 1000.0 ms")
     assert rows["predicted, blog"] == ("1.76x", "r(K + 1) / (Kc + β)")
     assert rows["ceiling"][0] == "10.0 tokens/s" and rows["of the ceiling"][0] == "9% autoregressive, 12% speculative"
+    assert "by proposer" not in rows and not any(name.startswith("level") for name in rows)
     lenient = {name: formula for name, _, formula in report.details(f, 0.5)}
     assert lenient["α"] == "mean of Σ min(p, q / 0.5)" and "ceiling" not in lenient
+
+
+FREE = "No other K is sure to be faster; the largest gain would come if drafting were free: "
 
 
 @pytest.mark.parametrize(
     ("expected", "hits", "how"),
     [
-        (
-            "No other K is sure to be faster; the largest gain would come if drafting were free: 3",
-            [99],
-            {"N": 300, "K": 16, "t_draft": 0.4},
-        ),
+        (f"{FREE}3", [99], {"N": 300, "K": 16, "t_draft": 0.4}),
         ("K = 21 to 32 would be faster: by about 13%", [99], {"N": 300, "K": 16}),
         # The last windows are cut short, so the run as a whole did worse than its K does.
         ("No other K is sure to be faster", [99], {"N": 25, "K": 16}),
@@ -180,112 +211,108 @@ def test_every_figure_has_its_formula():
     ],
 )
 def test_the_advice(expected, hits, how):
-    assert lines(hits, **how)[-1].startswith(expected)
+    assert report.summary(scripted_figures(hits, **how))[-1].startswith(expected)
 
 
 def test_the_advice_where_something_else_took_the_time():
-    autoregressive, speculative = scripted(Clock(), [4, 2, 0, 1])
+    autoregressive, speculative = scripted([4, 2, 0, 1])
     assert "Try again" not in report.advice(figures(autoregressive, speculative))
     for iteration in speculative.iterations[-4:]:
-        for run, name in [(iteration, "scoring"), (iteration, "seconds"), (speculative, "seconds")]:
-            setattr(run, name, getattr(run, name) + 20)
+        iteration.scoring += 20
+        iteration.seconds += 20
+        speculative.seconds += 20
     assert "is something else running? Try again" in report.advice(figures(autoregressive, speculative))
     speculative.seconds += 1000
     assert "outside of both models" in report.advice(figures(autoregressive, speculative))
 
 
-def test_nothing_to_report():
-    assert report.summary(figures(Recorder(), Recorder())) == ["No token was decoded."]
-    assert report.details(figures(Recorder(), Recorder())) == []
+def true_gain(alpha, K, other):
+    def speedup(K):
+        return sum(alpha**i for i in range(K + 1)) / (K * 0.1 + 1 + 0.05 * K)
+
+    return speedup(other) / speedup(K) - 1
 
 
-def test_figures_hold_after_a_stop():
-    """Of a window of 4 that was accepted, a stop text leaves 2."""
-    clock = Clock()
-    plain, _ = scripted(clock, [9])
-    recorder = Recorder(clock=clock)
-    p = one_hot(3, 4, 5, 6)
-    draft = recorder.draft(lambda x, k: Proposal([3, 4, 5, 6], p))
-    target = recorder.target(lambda x, n_last: one_hot(3, 4, 5, 6, 0))
-    steps = speculative_sampling(PROMPT, draft, target, 5, 4, np.random.default_rng(0))
-    list(recorder.watch(cut(step, 2) for step in steps))
-    f = figures(plain, recorder)
-    assert (f["tokens"], f["drafted"], f["accepted"], f["met_by_position"]) == (2, 2, 2, [1, 1])
-    assert f["r"] == 2 / 3
+def test_a_run_that_is_too_short_to_tell_advises_no_k():
+    """54 tokens: the best K of such runs is anything from 3 to 8, and no run knows."""
+    found = [by_chance(0.85, 4, 14, noise=0.1, seed=seed) for seed in range(20)]
+    assert len({f["best_K"] for f in found}) > 2
+    for f in found:
+        assert f["better_K"] is None and f["predicted_best"] >= f["predicted_blog"]
+        assert "No other K is sure to be faster" in report.summary(f)[-1]
 
 
-def test_alpha_under_lenience_is_the_chance_that_a_draft_passes():
-    p, q = np.array([[0.5, 0.5]], np.float32), np.array([[0.1, 0.9], [0.5, 0.5]], np.float32)
-    alphas = []
-    for lenience in (1.0, 0.5):
-        recorder = Recorder(lenience=lenience)
-        draft, target = recorder.draft(lambda x, k: Proposal([1], p)), recorder.target(lambda x, n_last: q)
-        steps = speculative_sampling([0], draft, target, 2, 1, np.random.default_rng(0), lenience)
-        next(recorder.watch(steps))
-        alphas.append(recorder.iterations[0].alpha[0])
-    assert alphas == pytest.approx([0.6, 0.7])
+@pytest.mark.parametrize(("alpha", "K", "better_K"), [(0.95, 2, range(3, 5)), (0.4, 8, range(1, 8))])
+def test_a_long_run_knows_which_k_are_better(alpha, K, better_K):
+    f = by_chance(alpha, K, 300)
+    found = f["better_K"]
+    assert found["from"] == better_K[0] and found["to"] in better_K and found["sure"] == 0.95
+    most = max(true_gain(alpha, K, other) for other in better_K)
+    assert found["at_least"] < most < found["gain"] + 0.05 and true_gain(alpha, K, f["best_K"]) > most - 0.05
+    pattern = rf"K = {found['from']} to {found['to']} would be faster: by about \d+%, at least \d+% \(95% sure\)\."
+    assert re.fullmatch(pattern, report.summary(f, K)[-1])
+    for chosen in ("auto", (4, "auto"), K + 3):  # it chose itself, or the drafter gives fewer
+        assert "K" not in report.summary(f, chosen)[-1]
 
 
-def test_the_recorder_keeps_no_distributions():
-    _, speculative = scripted(Clock(), [4, 2])
-    assert not any(isinstance(value, np.ndarray) for i in speculative.iterations for value in vars(i).values())
-    assert len(speculative.proposal.p) == len(speculative.q) == 0
+def test_what_is_said_with_so_much_certainty_is_true_that_often():
+    """Where another K gains exactly nothing, few runs say that it gains."""
+    found = [by_chance(0.8, 5, 40, seed=seed)["better_K"] for seed in range(40)]
+    assert sum(one is not None and true_gain(0.8, 5, one["from"]) < 0 for one in found) <= 4
+
+
+def test_where_windows_seem_cheaper_than_rows_nothing_is_predicted():
+    f = by_chance(0.8, 4, 30, t_more_rows=-0.17)
+    assert f["busy"]
+    assert [f[name] for name in ("c", "beta", "mean_beta", "predicted_blog", "predicted_best", "best_K")] == [None] * 6
+    *rest, advice = report.summary(f)
+    assert "too busy to tell" in advice and not any("Predicted" in line for line in rest)
+    assert not any("x" in value for _, value, _ in report.details(f))
+    as_a_row = [by_chance(0.8, 4, 30, t_more_rows=0.0, noise=0.02, seed=seed) for seed in range(5)]
+    assert not any(f["busy"] for f in as_a_row)  # chance is no failure
 
 
 # Where each token came from
 
 
-@pytest.fixture
-def encoder():
-    return Encoder({token: i for i, token in enumerate([*BYTE_TO_CHAR.values(), END_OF_TEXT])}, [])
-
-
-def origins_of(tokens, drafted, accepted, **known):
-    return origins(Iteration(Step(tokens, drafted, accepted), **known))
-
-
-def test_origins():
-    assert origins_of([1, 2, 3], 4, 2) == ["accepted", "accepted", "resampled"]
-    assert origins_of([1, 2], 1, 1) == ["accepted", "bonus"]
-    assert origins_of([1], 0, 0) == ["autoregressive"]
-    assert origins_of([1, 2], 2, 2) == ["accepted", "accepted"]  # cut by a stop text
-    by = ["ngram", "model", "prompt_lookup"]
-    assert origins_of([1, 2, 3], 3, 2, by=by) == ["accepted: ngram", "accepted", "resampled"]
-    assert origins_of([1, 2, 3], 3, 3, by=by) == ["accepted: ngram", "accepted", "accepted: prompt_lookup"]
-
-
-def test_origins_in_a_tree():
-    """A bonus comes where the path ends in a leaf, however many nodes there are beside it."""
-    tree = {"tokens": [1, 2, 3], "parents": [0, 0, 1]}
-    by = ["ngram"] * 3
-    assert origins_of([1, 3, 9], 3, 2, tree=tree | {"path": [1, 3]}, by=by) == [*["accepted: ngram"] * 2, "bonus"]
-    assert origins_of([2, 9], 3, 1, tree=tree | {"path": [2]}) == ["accepted", "bonus"]
-    assert origins_of([1, 9], 3, 1, tree=tree | {"path": [1]}) == ["accepted", "resampled"]
-    assert origins_of([9], 3, 0, tree=tree | {"path": []}) == ["resampled"]
+@pytest.mark.parametrize(
+    ("step", "known", "expected"),
+    [
+        (([1, 2, 3], 4, 2), {}, "accepted, accepted, resampled"),
+        (([1, 2], 1, 1), {}, "accepted, bonus"),
+        (([1], 0, 0), {}, "autoregressive"),
+        (([1, 2], 2, 2), {}, "accepted, accepted"),  # cut by a stop text
+        (([1, 2, 3], 3, 2), {"by": ["ngram", "model", "self"]}, "accepted: ngram, accepted, resampled"),
+        (([1, 2, 3], 3, 3), {"by": ["ngram", "model", "self"]}, "accepted: ngram, accepted, accepted: self"),
+        # A bonus comes where the path ends in a leaf, however many nodes there are beside it.
+        (([1, 3, 9], 3, 2), {"path": [1, 3], "by": ["ngram"] * 3}, "accepted: ngram, accepted: ngram, bonus"),
+        (([2, 9], 3, 1), {"path": [2]}, "accepted, bonus"),
+        (([1, 9], 3, 1), {"path": [1]}, "accepted, resampled"),
+        (([9], 3, 0), {"path": []}, "resampled"),
+    ],
+)
+def test_origins(step, known, expected):
+    tree = {"tokens": [1, 2, 3], "parents": [0, 0, 1], "path": known["path"]} if "path" in known else None
+    assert ", ".join(origins(Iteration(Step(*step), tree=tree, by=known.get("by", [])))) == expected
 
 
 def test_who_proposed_what_passed():
     """The target accepts 2 of the 3 drafts, whose proposers differ; the third is tested, the fourth never."""
-    recorder, p = Recorder(), one_hot(3, 4, 5, 6)
-
-    def draft(x, k):
-        return Proposal([3, 4, 5, 6], p, ["ngram", "model", "model", "ngram"])
-
-    target = recorder.target(lambda x, n_last: one_hot(3, 4, 1, 1, 1)[:n_last])
-    steps = speculative_sampling(PROMPT, recorder.draft(draft), target, 5, 4, np.random.default_rng(0))
-    next(recorder.watch(steps))
+    recorder = Recorder()
+    proposal = Proposal([3, 4, 5, 6], one_hot(3, 4, 5, 6), ["ngram", "model", "model", "ngram"])
+    draft = recorder.draft(lambda x, k: proposal)
+    target = recorder.target(lambda x, n_last: one_hot(3, 4, 1, 1, 1))
+    next(recorder.watch(speculative_sampling(PROMPT, draft, target, 5, 4, np.random.default_rng(0))))
     f = figures(Recorder(), recorder)
     assert f["by_proposer"] == {"model": [1, 2], "ngram": [1, 1]} and f["levels"] == []
     rows = {name: value for name, value, _ in report.details(f | {"tokens": 0})}
     assert rows["by proposer"] == "draft model 1/2, n-gram 1/1"
-    one_alone = figures(*scripted(Clock(), [4, 2, 0, 1]))
-    assert not [name for name, *_ in report.details(one_alone) if name == "by proposer" or name.startswith("level")]
 
 
 def test_what_each_level_did():
     """The target counts, as does the level but for one token in 7; the drafter inside is right twice, then wrong."""
-    clock = Clock()
-    recorder, rng = Recorder(clock=clock), np.random.default_rng(0)
+    clock, rng = Clock(), np.random.default_rng(0)
+    recorder = Recorder(clock=clock)
 
     def counts(seconds, but=None):
         def model(x, n_last=1):
@@ -299,19 +326,17 @@ def test_what_each_level_did():
         tokens = [(int(x[-1]) + 1 + i + (i >= 2)) % N_VOCAB for i in range(k)]
         return Proposal(tokens, one_hot(*tokens), ["inside"] * k)
 
-    draft = level("middle", counts(0.1, but=5), inside, 3, rng, recorder.level)
-    drafter = recorder.drafter(Drafter(draft))
+    drafter = recorder.drafter(Drafter(level("middle", counts(0.1, but=5), inside, 3, rng, recorder.level)))
     steps = speculative_sampling([0], drafter.chain, recorder.target(counts(1.0)), 14, 4, rng)
     assert [t for step in recorder.watch(steps) for t in step.tokens] == [i % N_VOCAB for i in range(1, 15)]
 
     first = recorder.iterations[0]
+    [calls] = first.levels.values()
     assert first.by == ["inside", "inside", "middle", "middle"]
-    assert [*first.levels] == ["middle"]
-    assert [i.step for i in first.levels["middle"]] == [Step([1, 2, 3], 3, 2), Step([4], 0, 0)]
-    assert [i.alpha for i in first.levels["middle"]] == [[1.0, 1.0, 0.0], []]
-    assert [i.scoring for i in first.levels["middle"]] == pytest.approx([0.1, 0.1])
-    assert [i.drafting for i in first.levels["middle"]] == pytest.approx([0.03, 0.0])
-    assert first.drafting == pytest.approx(0.23) and first.scoring == pytest.approx(1.0)
+    assert [i.step for i in calls] == [Step([1, 2, 3], 3, 2), Step([4], 0, 0)]
+    assert [i.alpha for i in calls] == [[1.0, 1.0, 0.0], []]
+    assert [(i.scoring, i.drafting) for i in calls] == [pytest.approx((0.1, 0.03)), pytest.approx((0.1, 0.0))]
+    assert (first.drafting, first.scoring) == pytest.approx((0.23, 1.0))
 
     f = figures(Recorder(), recorder)
     [middle] = f["levels"]
@@ -327,141 +352,126 @@ def test_what_each_level_did():
     expected = (middle["drafted"] * 0.01 + len(calls) * 0.1) / middle["tokens"]  # the time of its parts, a token
     assert middle["predicted_seconds"] == pytest.approx(expected)
 
-    encoder = Encoder({token: i for i, token in enumerate([*BYTE_TO_CHAR.values(), END_OF_TEXT])}, [])
-    content = document({}, encoder, ["a"], [[0]], Recorder(), recorder)
-    json.dumps(content, allow_nan=False)
+    content = json.loads(json.dumps(document({}, ENCODER, ["a"], [[0]], Recorder(), recorder), allow_nan=False))
     [levels] = content["speculative"]["samples"][0]["iterations"][0]["levels"]
     assert levels["name"] == "middle" and [i["tokens"] for i in levels["iterations"]] == [3, 1]
     assert levels["iterations"][0]["by"] == ["inside"] * 3
 
 
-@pytest.mark.parametrize("prefix", ["model", "ngram"])
-def test_the_colour_says_who_wrote_a_token(prefix, encoder, monkeypatch, capsys):
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    o = parse(color=True)
-    with display.Display("Title", o, encoder, 1) as d:
-        d.begin("a")
-        d.push(Step([65, 66], 2, 1), origins_of([65, 66], 2, 1, by=[prefix, "model"]))
-        d.end()
-    d.print_time(1.0)
-    first = {"model": "\033[32m", "ngram": "\033[3;35m"}[prefix] + encoder.decode([65])
-    assert first in capsys.readouterr().out
+# What is shown
 
 
-def shown(encoder, *steps, color=False, stream=False):
-    """Shows a text of these steps, and closes it."""
-    o = parse(color=color, stream=stream)
-    with display.Display("Title", o, encoder, 1) as d:
-        d.begin("")
-        for step in steps:
-            d.push(step, origins(Iteration(step)))
-        d.end()
-    d.print_time(1.5)
+@pytest.fixture
+def shown(monkeypatch, capsys):
+    """steps -> what is printed of a text of these steps, where the environment has these settings."""
+
+    def shown(*steps, by=(), settings=("FORCE_COLOR",), **flags):
+        monkeypatch.setenv("TERM", "xterm-256color")
+        for name in ("FORCE_COLOR", "NO_COLOR"):
+            monkeypatch.setenv(name, "1") if name in settings else monkeypatch.delenv(name, raising=False)
+        with display.Display("Title", parse(**flags), ENCODER, 1) as d:
+            d.begin("")
+            for step in steps:
+                d.push(step, origins(Iteration(step, by=[*by])))
+            d.end()
+        d.print_time(1.5)
+        return capsys.readouterr().out
+
+    return shown
+
+
+def test_the_colour_says_who_wrote_a_token(shown):
+    step = Step(ENCODER.encode("ab"), 2, 1)
+    assert "\033[32ma" in shown(step, by=["model", "model"], color=True)
+    assert "\033[3;35ma" in shown(step, by=["ngram", "model"], color=True)
+    for settings in ((), ("FORCE_COLOR", "NO_COLOR")):  # into a pipe, or it is not wanted
+        assert "\033" not in shown(step, color=True, settings=settings)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_character_in_several_tokens_has_the_colour_of_the_last(encoder, capsys, monkeypatch, stream):
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("TERM", "xterm-256color")
-    first, second = encoder.encode("é")
-    shown(encoder, Step([first], 1, 0), Step([second], 0, 0), color=True, stream=stream)
-    assert "\033[33mé\033[0m" in capsys.readouterr().out  # yellow, that of autoregressive
-    shown(encoder, Step([first], 0, 0), color=True, stream=stream)
-    assert "\033[33m\N{REPLACEMENT CHARACTER}\033[0m" in capsys.readouterr().out
+def test_a_character_in_several_tokens_has_the_colour_of_the_last(shown, stream):
+    first, second = ENCODER.encode("é")
+    out = shown(Step([first], 1, 0), Step([second], 0, 0), color=True, stream=stream)
+    assert "\033[33mé\033[0m" in out  # yellow, that of autoregressive
+    out = shown(Step([first], 0, 0), color=True, stream=stream)
+    assert "\033[33m\N{REPLACEMENT CHARACTER}\033[0m" in out
 
 
-def test_without_color_it_is_the_text(encoder, capsys):
-    tokens = encoder.encode("a – b")
-    shown(encoder, Step(tokens, 9, len(tokens) - 1))
-    assert capsys.readouterr().out == "\nTitle\n-----\nTime = 1.50s\nText = a – b\n"
+def test_without_color_it_is_the_text_but_for_what_a_terminal_would_obey(shown):
+    text = "\033[2J\r\a\b\x7f\x9b2J\u202e\u2066"
+    for color, written in ((False, "a – b"), (False, f"a{text}\tb"), (True, f"a{text}\tb")):
+        tokens = ENCODER.encode(written)
+        out = shown(Step(tokens, 99, len(tokens) - 1), color=color)
+        assert not set(text) & set(out) - ({*"[2J\033"} if color else {*"[2J"})
+        assert color or out == f"\nTitle\n-----\nTime = 1.50s\nText = {written.translate(display.SHOWN)}\n"
 
 
-@pytest.mark.parametrize("color", [False, True])
-@pytest.mark.parametrize("text", ["\033[2J", "\r\a\b\x7f", "\x9b2J", "\u202e\u2066"])
-def test_the_models_own_control_characters_are_not_obeyed(encoder, capsys, color, text):
-    tokens = encoder.encode(f"a{text}\tb")
-    shown(encoder, Step(tokens, 99, len(tokens) - 1), color=color)
-    out = capsys.readouterr().out
-    assert not set(text) & set(out) - set("[2J") and re.search(r"Text = a\S+\tb\n", out)
+def test_the_row_of_an_iteration():
+    row = outcome.iteration_row(scripted([2])[1].iterations[3], ENCODER)
+    assert row[:4] == ("2 of 4", "400.0 ms", "1200.0 ms", "1.00 1.00 0.00")
 
 
-def test_color_only_on_a_terminal_and_without_no_color(encoder, capsys, monkeypatch):
-    monkeypatch.delenv("FORCE_COLOR", raising=False)
-    step = Step(encoder.encode("ab"), 9, 1)
-    shown(encoder, step, color=True)  # into a pipe
-    assert "\033" not in capsys.readouterr().out
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("NO_COLOR", "1")
-    shown(encoder, step, color=True)
-    assert "\033" not in capsys.readouterr().out
+# What is written
 
 
-# JSON
-
-
-def test_the_document_is_whole_and_valid(encoder, tmp_path):
-    autoregressive, speculative = scripted(Clock(), [4, 2, 0, 1], N=55)
-    path = str(tmp_path / "run.json")
-    files.write_json(path, document({"K": 4}, encoder, ["abc"], [PROMPT], autoregressive, speculative))
-    with open(path, encoding="utf-8") as f:
-        content = json.load(f)
-    assert os.listdir(tmp_path) == ["run.json"]
+def test_the_document_is_whole_and_valid(tmp_path):
+    path = tmp_path / "run.json"
+    files.write_json(str(path), document({"K": 4}, ENCODER, ["abc"], [PROMPT], *scripted([4, 2, 0, 1], N=55)))
+    content = json.loads(path.read_text(encoding="utf-8"))
     assert content["schema"] == 3 and content["prompt"] == {"text": "abc", "tokens": PROMPT}
     [sample] = content["speculative"]["samples"]
     assert sample["tokens"] == [(3 + i) % N_VOCAB for i in range(55)]
     assert len(sample["origins"]) == 55 and sample["origins"].count("accepted") == 35
     assert sum(i["accepted"] for i in sample["iterations"]) == content["figures"]["accepted"] == 35
     assert sum(i["seconds"] for i in sample["iterations"]) == pytest.approx(content["speculative"]["seconds"])
-    documented = Path(__file__).parents[1].joinpath("docs", "output.md").read_text(encoding="utf-8")
+    documented = Path(main.__file__).with_name("docs").joinpath("output.md").read_text(encoding="utf-8")
     keys = [*content, *content["figures"], *content["figures"]["seconds"], *content["machine"], *content["prompt"]]
     keys += [*content["speculative"], *sample, *sample["iterations"][0], *sample["origins"]]
     assert [key for key in keys if f"`{key}`" not in documented and f'`"{key}"`' not in documented] == []
+    too_short = document({}, ENCODER, [""], [PROMPT], *scripted([9], N=1))
+    assert "NaN" not in json.dumps(too_short, allow_nan=False)
 
 
-def test_the_document_of_a_run_too_short_to_measure(encoder):
-    json.dumps(document({}, encoder, [""], [PROMPT], *scripted(Clock(), [9], N=1)), allow_nan=False)
-
-
-@pytest.mark.parametrize("path", ["missing/run.json", "."])
-def test_an_unwritable_file_is_noticed_before_the_run(tmp_path, monkeypatch, path):
+@pytest.mark.parametrize("flag", ["json", "html"])
+@pytest.mark.parametrize("path", ["missing/run", "folder", "file/run", "a" * 300, "printed", "link"])
+def test_a_path_that_cannot_be_written_is_one_line_before_the_models_are_read(flag, path, tmp_path, monkeypatch):
+    """As is one that the run prints to: the page would take its place."""
     monkeypatch.chdir(tmp_path)
-    for write in (files.check_writable, lambda path: files.write_json(path, {})):
-        with pytest.raises(UserError, match="cannot write to"):
-            write(path)
-    assert os.listdir(tmp_path) == []
-
-
-def test_checking_leaves_the_old_file_as_it_was(tmp_path):
-    path = tmp_path / "run.json"
-    path.write_text("old")
-    files.check_writable(str(path))
-    assert path.read_text() == "old" and os.listdir(tmp_path) == ["run.json"]
-    files.write_json(str(path), {"new": 1})
-    assert json.loads(path.read_text()) == {"new": 1}
-    files.write_json(str(path), {"prompt": "é \udc80"})
-    assert json.loads(path.read_text(encoding="utf-8")) == {"prompt": "é \udc80"}
+    Path("folder").mkdir()
+    Path("file").write_text("")
+    Path("link").symlink_to("printed")
+    with open("printed", "w") as printed, contextlib.redirect_stdout(printed):
+        line = refusal(main.main, **{flag: path}, target_model_size="none-of-this-name")
+    assert line.startswith(f"cannot write to {path}: ")
+    assert ("this run prints to it" in line) == (path in ("printed", "link"))
+    assert sorted(os.listdir()) == ["file", "folder", "link", "printed"] and Path("printed").read_text() == ""
 
 
 @pytest.mark.parametrize("old", ["old", None])
-def test_what_a_link_leads_to_is_written_and_the_link_stays(tmp_path, old):
-    (tmp_path / "link").symlink_to("run.json")
+@pytest.mark.parametrize("name", ["run.json", "link"])
+def test_a_file_is_checked_and_stays_as_it_is_until_it_is_written(tmp_path, old, name):
+    """Or the file that a link leads to; the link stays."""
+    run, link = tmp_path / "run.json", tmp_path / "link"
+    link.symlink_to("run.json")
     if old:
-        (tmp_path / "run.json").write_text(old)
-    files.check_writable(str(tmp_path / "link"))
-    files.write_json(str(tmp_path / "link"), {"new": 1})
-    assert (tmp_path / "link").is_symlink() and json.loads((tmp_path / "run.json").read_text()) == {"new": 1}
+        run.write_text(old)
+    files.check_writable(str(tmp_path / name))
+    assert run.exists() == bool(old) and (not old or run.read_text() == old)
+    files.write_json(str(tmp_path / name), {"prompt": "é \udc80"})
+    assert link.is_symlink() and json.loads(run.read_text(encoding="utf-8")) == {"prompt": "é \udc80"}
     assert sorted(os.listdir(tmp_path)) == ["link", "run.json"]
 
 
-def test_a_device_is_written_to_and_not_replaced():
-    files.check_writable(os.devnull)
-    files.write_json(os.devnull, {})
-    assert not os.path.isfile(os.devnull) and os.path.exists(os.devnull)
-
-
-def test_the_row_of_an_iteration(encoder):
-    _, speculative = scripted(Clock(), [2])
-    row = outcome.iteration_row(speculative.iterations[3], encoder)
-    assert row[:4] == ("2 of 4", "400.0 ms", "1200.0 ms", "1.00 1.00 0.00")
+def test_no_half_file_where_the_disk_is_full(tmp_path):
+    """A limit on the size of files stands for a full disk: to the program the two are the same, an OSError."""
+    path = tmp_path / "run.html"
+    path.write_text("old")
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**10, limits[1]))
+    try:
+        lines = [refusal(files.check_outputs, [str(path)]), refusal(files.write_text, str(path), "x" * 2**11)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert lines == [f"cannot write to {path}: File too large"] * 2
+    assert path.read_text() == "old" and os.listdir(tmp_path) == ["run.html"]

@@ -3,27 +3,13 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny import encoder_of
 
-from encoder import BYTE_TO_CHAR, END_OF_TEXT, Encoder, StreamDecoder
+from encoder import END_OF_TEXT, StreamDecoder
 from speculative.sampling import Step
 from speculative.stop import until_stop
 
-WORDS = ["the", "re", " end", ".,", "é"]  # merged below from bytes, so that tokens of several bytes exist
-
-
-def make_encoder():
-    """The 256 bytes, a few tokens of several, and <|endoftext|>."""
-    tokens, pairs = list(BYTE_TO_CHAR.values()), []
-    for word in WORDS:
-        chars = [BYTE_TO_CHAR[byte] for byte in word.encode()]
-        for i in range(1, len(chars)):
-            pairs.append(("".join(chars[:i]), chars[i]))
-            tokens.append("".join(chars[: i + 1]))
-    vocab = {token: i for i, token in enumerate([*tokens, END_OF_TEXT])}
-    return Encoder(vocab, pairs)
-
-
-ENCODER = make_encoder()
+ENCODER = encoder_of("the", "re", " end", ".,", "é")
 
 
 def windows(tokens, sizes):
@@ -38,8 +24,11 @@ def windows(tokens, sizes):
 
 
 def run(steps, stop=None):
-    steps = list(until_stop(steps, ENCODER, stop))
-    return steps, [t for s in steps for t in s.tokens]
+    """-> the steps, their tokens; of `steps` none is asked for after the last of those."""
+    asked = iter(steps)
+    found = list(until_stop(asked, ENCODER, stop))
+    assert len(list(asked)) == len(steps) - len(found)
+    return found, [t for s in found for t in s.tokens]
 
 
 def text_before_stop(tokens, stop):
@@ -50,32 +39,27 @@ def text_before_stop(tokens, stop):
     return text
 
 
-def test_the_stop_text_begins_in_the_middle_of_a_token_and_spans_two():
+@pytest.mark.parametrize(
+    ("before", "stop", "after"),
+    {
+        "begins in a token and spans two": ([(4, 3, 3)], "nd.", [(3, 3, 3)]),
+        "the rest of the window is not counted": ([(4, 5, 3)], "the", [(1, 1, 1)]),
+        "a window that it ends stays": ([(3, 4, 2), (1, 0, 0)], ".", [(3, 4, 2)]),
+        "spans windows": ([(2, 2, 1), (2, 2, 1)], "d.", [(2, 2, 1), (1, 1, 1)]),
+        "no stop text": ([(1, 1, 0), (2, 2, 1)], None, [(1, 1, 0), (2, 2, 1)]),
+        "no end of text": ([(1, 1, 0), (2, 2, 1)], END_OF_TEXT, [(1, 1, 0), (2, 2, 1)]),
+    }.values(),
+)
+def test_what_is_counted(before, stop, after):
+    """before and after: (tokens, drafted, accepted) of each step."""
     tokens = ENCODER.encode("the end.,the")
     assert [ENCODER.decode([t]) for t in tokens] == ["the", " end", ".,", "the"]
-    steps, kept = run([Step(tokens, drafted=3, accepted=3)], "nd.")
-    assert kept == tokens[:3]  # the third completes it
-    assert steps == [Step(tokens[:3], drafted=3, accepted=3)]
-    assert text_before_stop(kept, "nd.") == "the e"
 
+    def steps(counts):
+        rest = iter(tokens)
+        return [Step([next(rest) for _ in range(n)], drafted, accepted) for n, drafted, accepted in counts]
 
-def test_what_follows_in_the_window_is_cut_and_not_counted():
-    tokens = ENCODER.encode("the end.,the")
-    steps, _ = run([Step(tokens, drafted=5, accepted=3)], "the")
-    assert steps == [Step(tokens[:1], drafted=1, accepted=1)]
-
-
-def test_a_stop_at_the_last_token_of_a_window_leaves_it_as_it_is():
-    tokens = ENCODER.encode("the end.,")
-    step = Step(tokens, drafted=4, accepted=2)
-    assert run([step, step], ".")[0] == [step]
-
-
-def test_a_stop_text_that_spans_windows():
-    tokens = ENCODER.encode("the end.,the")
-    steps, kept = run(windows(tokens, [2, 2]), "d.")
-    assert kept == tokens[:3]
-    assert steps == [Step(tokens[:2], 2, 1), Step(tokens[2:3], 1, 1)]
+    assert run(steps(before), stop)[0] == steps(after)
 
 
 def test_end_of_text_is_the_token_and_not_the_characters():
@@ -85,30 +69,12 @@ def test_end_of_text_is_the_token_and_not_the_characters():
     assert text_before_stop(kept, END_OF_TEXT) == END_OF_TEXT
 
 
-def test_nothing_to_stop_at():
-    steps = windows(ENCODER.encode("the end.,"), [1, 2])
-    assert run(steps)[0] == steps == run(steps, "é")[0] == run(steps, END_OF_TEXT)[0]
-    assert text_before_stop([t for s in steps for t in s.tokens], "é") == "the end.,"
-
-
-def test_half_a_character_before_the_stop():
-    """The text before may end inside a character; it is shown as any other bytes that are not UTF-8."""
+def test_half_a_character_before_the_stop_is_shown_as_any_other_bytes_that_are_not_utf8():
     first, second = (ENCODER.byte_to_id[byte] for byte in "é".encode())
     assert text_before_stop([first, ENCODER.byte_to_id[ord(".")], second], ".") == "\ufffd"
 
 
-def test_no_step_is_asked_for_after_the_stop():
-    def steps():
-        yield Step(ENCODER.encode("the"), 0, 0)
-        pytest.fail("one more call of the target")
-
-    run(steps(), "the")
-
-
-texts = st.text(alphabet="the rnd.,é\n", max_size=30)
-
-
-@given(texts, st.text(alphabet="the .,é\n", min_size=1, max_size=4), st.data())
+@given(st.text(alphabet="the rnd.,é\n", max_size=30), st.text(alphabet="the .,é\n", min_size=1, max_size=4), st.data())
 def test_windows_and_single_tokens_end_alike(text, stop, data):
     tokens = ENCODER.encode(text)
     sizes = data.draw(st.lists(st.integers(1, 5), min_size=len(tokens), max_size=len(tokens)))

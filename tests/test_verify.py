@@ -1,6 +1,5 @@
 """--verify must be able to fail: the accept rule, the residual and the cache are broken on purpose, one at a time."""
 
-import re
 import types
 from functools import partial
 
@@ -9,21 +8,19 @@ import pytest
 from tiny import broken_sampling, random_params
 
 from speculative.drafters import Drafter
-from speculative.drafters.model import model_drafter
+from speculative.drafters.base import Proposal
+from speculative.drafters.model import model_drafter, model_tree
 from speculative.engines.plain import CachedModel, KVCache, PlainPass
 from speculative.filters import Filters, to_distribution
 from speculative.lookahead import AutoK
 from speculative.measure import sampled
-from speculative.measure.decoders import Choice, Decoders
-from speculative.measure.uniform import BINS, alike, detectable, flat, place
+from speculative.measure.decoders import Check, Choice, Decoders
+from speculative.measure.uniform import BINS, LEVEL, alike, detectable, flat, place
 from speculative.measure.verify import show, verify
+from speculative.trees import regular
 
 HPARAMS = {"n_vocab": 50, "n_ctx": 512, "n_embd": 12, "n_head": 3, "n_layer": 1}
 PROMPTS = [list(range(1, 12)), [7, 7, 3, 7, 7, 3, 9, 8, 2, 1, 40, 6]]
-
-
-def row_by_row(logits, temperature):
-    return np.stack([to_distribution(row[None], temperature)[0] for row in logits])
 
 
 class OneRowAtATime(CachedModel):
@@ -33,6 +30,14 @@ class OneRowAtATime(CachedModel):
         x = np.asarray(x)
         super().__call__(x[: len(x) - n_last + 1])
         return np.stack([super(OneRowAtATime, self).__call__(x[: n + 1])[0] for n in range(len(x) - n_last, len(x))])
+
+
+class Blurred(OneRowAtATime):
+    """Whose rows depend on their number."""
+
+    def __call__(self, x, n_last=1):
+        rows = super().__call__(x, n_last)
+        return np.nextafter(rows, 1, dtype=np.float32) if n_last > 1 else rows
 
 
 class NeverBack(KVCache):
@@ -76,12 +81,8 @@ def look_up(rows, x, n_last=1):  # [n_vocab, n_vocab], [n] -> [n_last, n_vocab]
     return rows[np.asarray(x)[len(x) - n_last :]]
 
 
-DRAWS = {decoders: 60, table_decoders: 200}
-
-
-def run(decoders=decoders, **broken):
-    draws = DRAWS[decoders]
-    checks = verify(partial(decoders, **broken), 1.0, PROMPTS, 3, 20, draws=draws, clock=lambda: 0.0)
+def run(decoders, draws, K=3, **broken):
+    checks = verify(partial(decoders, **broken), 1.0, PROMPTS, K, 20, draws=draws, clock=lambda: 0.0)
     return {check.name: check for check in checks}
 
 
@@ -89,12 +90,14 @@ def failed(checks):
     return {name for name, check in checks.items() if not check.passed}
 
 
-@pytest.mark.parametrize("decoders", [decoders, table_decoders])
-def test_it_passes_where_nothing_is_broken(decoders):
-    checks = run(decoders)
+@pytest.mark.parametrize(
+    ("decoders", "K", "name"), [(decoders, 3, "3"), (table_decoders, Choice("auto", AutoK), "auto")]
+)
+def test_it_passes_where_nothing_is_broken(decoders, K, name):
+    checks = run(decoders, 60, K)
     assert len(checks) == 6 and failed(checks) == set()
-    assert f"{DRAWS[decoders]} draws of 8 tokens" in checks["speculative against the target"].detail
-    assert "K = 1, 2, 4, 8, 3" in checks["greedy"].detail
+    assert f"60 draws of {10 if name == 'auto' else 8} tokens" in checks["speculative against the target"].detail
+    assert f"K = 1, 2, 4, 8, {name}" in checks["greedy"].detail
 
 
 ACCEPT = "u * float(p[i][j]) < float(q[i][j])"
@@ -112,63 +115,53 @@ RESIDUAL = "residual = max_fn(q[i] - p[i])"
     ],
 )
 def test_it_sees_a_broken_loop(right, wrong, seen_by):
-    assert seen_by in failed(run(table_decoders, sampling=broken_sampling(right, wrong).speculative_sampling))
+    assert seen_by in failed(run(table_decoders, 200, sampling=broken_sampling(right, wrong).speculative_sampling))
 
 
-def test_it_sees_lenience():
-    assert "speculative against the target" in failed(run(table_decoders, lenience=0.3))
-
-
-def test_it_sees_a_stale_cache():
-    assert {"greedy", "rows"} <= failed(run(cache=NeverBack))
-
-
-def test_it_sees_rows_that_depend_on_their_number():
-    class Blurred(OneRowAtATime):
-        def __call__(self, x, n_last=1):
-            rows = super().__call__(x, n_last)
-            return np.nextafter(rows, 1, dtype=np.float32) if n_last > 1 else rows
-
-    checks = run(model=Blurred)
+def test_it_sees_lenience_a_stale_cache_and_rows_that_depend_on_their_number():
+    assert "speculative against the target" in failed(run(table_decoders, 200, lenience=0.3))
+    assert {"greedy", "rows"} <= failed(run(decoders, 25, cache=NeverBack))
+    checks = run(decoders, 60, model=Blurred)
     assert failed(checks) == {"rows"}
     assert "prompt 1, 2 rows, cached" in checks["rows"].detail
 
 
-def test_greedy_texts_may_part_where_rounding_can_bring_it_about_and_nowhere_else():
-    """An engine whose rows depend on their number: the two logits that are closest are 1e-4 apart, or 0.1."""
-    rng = np.random.default_rng(3)
-    logits = 3 * rng.standard_normal((HPARAMS["n_vocab"], HPARAMS["n_vocab"])).astype(np.float32)
+@pytest.mark.parametrize("margin", [1e-4, 0.1])
+def test_greedy_texts_may_part_where_rounding_can_bring_it_about_and_nowhere_else(margin):
+    """An engine whose rows depend on their number: margin lies between the two best logits of a row alone."""
+    logits = 3 * np.random.default_rng(3).standard_normal((50, 50)).astype(np.float32)
     last = PROMPTS[0][-1]
+    first, second = np.argsort(-logits[last])[:2]
+    logits[last, second] = logits[last, first] - margin
+    rounded = logits.copy()
+    rounded[last, second] += 2 * margin  # what a window of several rows makes of it
 
-    def decoders_where(margin, rounding, temperature):
-        first, second = np.argsort(-logits[last])[:2]
-        table = logits.copy()
-        table[last, second] = table[last, first] - margin
-        rounded = table.copy()
-        rounded[last, second] += 2 * margin  # what a window of several rows makes of it
-        alone, in_window = (to_distribution(t, temperature) for t in (table, rounded))
+    def decoders(temperature):
+        alone, in_window = (to_distribution(table, temperature) for table in (logits, rounded))
 
         def target(x, n_last=1):
             return look_up(alone if n_last == 1 else in_window, x, n_last)
 
-        drafter = chains_of(partial(look_up, alone))
-        return Decoders(target, drafter, logits=partial(look_up, table), rounding=rounding)
+        return Decoders(target, chains_of(partial(look_up, alone)), logits=partial(look_up, logits), rounding=1e-3)
 
-    def greedy(margin, rounding):
-        checks = list(verify(partial(decoders_where, margin, rounding), 1.0, PROMPTS, 3, 20, draws=25))
-        assert [check.name for check in checks][:2] == ["greedy", "speculative against the target"]
-        return checks[0]
-
-    assert greedy(1e-4, 1e-3).passed and "5 texts part, where" in greedy(1e-4, 1e-3).detail
-    found = greedy(0.1, 1e-3)
-    assert not found.passed and "at new token 1, where the two best logits are 0.1 apart" in found.detail
+    checks = run(decoders, 25)
+    greedy = checks["greedy"]
+    assert "rows" not in checks
+    if margin < 1e-3:
+        assert greedy.passed and "5 texts part, where" in greedy.detail
+    else:
+        assert not greedy.passed and "at new token 1, where the two best logits are 0.1 apart" in greedy.detail
 
 
 def test_it_stops_when_the_time_is_up():
     ticks = iter(range(10**6))
     checks = list(verify(table_decoders, 1.0, PROMPTS, 1, 4, draws=10**6, seconds=40, clock=lambda: float(next(ticks))))
     draws = int(checks[2].detail.split(" over ")[1].split()[0])
-    assert 200 < draws < 230 and sampled.detectable(4 * draws) > sampled.SHIFT  # slow models get five times as long
+    assert 200 < draws < 230 and detectable(4 * draws) > sampled.SHIFT  # slow models get five times as long
+    few = np.ones((2, 2, BINS), int)
+    assert detectable(BINS) > sampled.SHIFT > detectable(1000 * BINS)
+    assert sampled.goes_on(59, 60, 1000 * few) and not sampled.goes_on(60, 60, 1000 * few)
+    assert sampled.goes_on(299, 60, few) and not sampled.goes_on(300, 60, few)
 
 
 def test_place_respects_the_order_and_its_ties():
@@ -197,14 +190,58 @@ def test_the_detectable_difference_is_detected():
     assert 0.92 < found < 0.98
 
 
-def test_show_prints_every_check_and_the_verdict():
-    lines = []
-    assert show(verify(table_decoders, 0, PROMPTS, Choice("auto", AutoK), 6, draws=25), print=lines.append)
-    assert (
-        len(lines) == 8
-        and re.match(r"Verdict: no loss found; a shift above \d+\.\d% would", lines[-1])
-        and "K = 1, 2, 4, 8, auto" in lines[1]
-    )
-    broken = partial(table_decoders, sampling=broken_sampling("sample(q[m], rng)", "0").speculative_sampling)
-    assert not show(verify(broken, 1.0, PROMPTS, 2, 6, draws=200), print=lines.append)
-    assert lines[-1].startswith("Verdict: NOT lossless")
+# ---- Drafts against the p that they come with ------------------------------------------------------------------------
+
+
+def random_rows(rng, n):
+    rows = rng.random((n, 20)) ** 3
+    return rows / rows.sum(axis=1, keepdims=True)
+
+
+def chain(rng):
+    return model_drafter(lambda x, n_last=1: random_rows(rng, n_last), rng)([1, 2], 4)
+
+
+def tree(rng):
+    return model_tree(lambda x, tree, nodes: random_rows(rng, len(nodes)), rng)([1, 2], regular((3, 2)))
+
+
+def one_p_for_all_siblings(rng):
+    found = tree(rng)
+    for node, parent in enumerate(found.parents[1:], start=1):
+        found.p[node] = found.p[found.children[parent][0]]
+    return found
+
+
+def others_p(rng):
+    tokens = chain(rng).tokens
+    return Proposal(tokens, random_rows(rng, len(tokens)))
+
+
+@pytest.mark.parametrize(
+    ("propose", "honest"), [(chain, True), (tree, True), (one_p_for_all_siblings, False), (others_p, False)]
+)
+def test_drafts_are_held_against_the_p_that_they_come_with(propose, honest):
+    """400 proposals, each of its own distributions."""
+    counts, rng = np.zeros(BINS, int), np.random.default_rng(1)
+    for _ in range(400):
+        sampled.count_drafts(counts, propose(rng), rng)
+    assert (flat(counts) > LEVEL) == honest
+
+
+# ---- The verdict -----------------------------------------------------------------------------------------------------
+
+
+def test_the_verdict_says_what_it_excludes():
+    exact = Check("greedy", True, "equal")
+    drawn = Check("speculative against the target", True, "even", 0.046)
+    of_both = Check("speculative against autoregressive", True, "alike", 0.09)
+    for checks, passed, line in (
+        ([exact], True, "no loss found."),
+        ([exact, drawn, of_both], True, "no loss found; a shift above 4.6% would have shown."),
+        ([exact, drawn._replace(passed=False), of_both], False, "NOT lossless, for the reasons above."),
+    ):
+        lines = []
+        assert show(checks, print=lines.append) == passed
+        said = [f"{'passed' if check.passed else 'FAILED'}  {check.name}: {check.detail}" for check in checks]
+        assert lines == ["Verify\n------", *said, f"Verdict: {line}"]

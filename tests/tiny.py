@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from encoder import BYTE_TO_CHAR, END_OF_TEXT, Encoder
 from speculative import sampling
 from speculative.engines.packed import pack as convert  # noqa: F401
 
@@ -84,3 +85,14 @@ def broken_sampling(right, wrong):
     module = types.ModuleType("broken")
     exec(source.replace(right, wrong), module.__dict__)
     return module
+
+
+def encoder_of(*words):
+    """The 256 bytes, what these words are merged of, and <|endoftext|>."""
+    tokens, pairs = list(BYTE_TO_CHAR.values()), []
+    for word in words:
+        chars = [BYTE_TO_CHAR[byte] for byte in word.encode()]
+        for i in range(1, len(chars)):
+            pairs.append(("".join(chars[:i]), chars[i]))
+            tokens.append("".join(chars[: i + 1]))
+    return Encoder({token: i for i, token in enumerate([*tokens, END_OF_TEXT])}, pairs)
