@@ -21,7 +21,7 @@ from plumbing import arguments as values
 from plumbing import files, texts
 from plumbing.errors import UserError
 from speculative import decoding, drafters, trees
-from speculative.cli.load import encode, load_pair
+from speculative.cli.load import encode, load_id_pair
 from speculative.decoding import lookaheads
 from speculative.engines import formats
 from speculative.filters import Filters
@@ -120,7 +120,7 @@ def load(o, prompts, **more):
     """A Pair that decodes the prompts with any of o.drafters, loaded as main.py loads it. Raises UserError."""
     names = ("draft_model_size", "target_model_size", "models_dir", "dtype", "draft_dtype")
     options = {name: getattr(o, name) for name in names} | {"drafter": getattr(o, "drafters", "model")} | more
-    return load_pair(**options, prompts=prompts, n_tokens_to_generate=o.n_tokens)
+    return load_id_pair(**options, prompts=prompts, n_tokens_to_generate=o.n_tokens)
 
 
 class Pair:

@@ -29,6 +29,7 @@ class Flag(NamedTuple):
     in_vain: Callable[[Any], str] = lambda o: ""  # options -> why it would be ignored with these, "" where it is not
     live: bool = False  # whether it can change while the models stay loaded
     bare: str = ""  # what it stands for without a value; "" where it needs one
+    joined_by: str = ","  # between the parts of a value that comes from Python as a tuple or list
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

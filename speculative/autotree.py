@@ -26,6 +26,54 @@ RANKS = 4
 NODES = 24
 
 
+class Growing:
+    """The tree of n nodes with the most expected tokens, no path of it longer than depth: grow() adds the next node.
+
+    No child is likelier than its parent, so the likeliest node outside the tree is the child of one inside. But a child
+    that is rarely right may stand before a sibling that often is. So nodes go by what they promise: the best chance of
+    their rank or a later one.
+    """
+
+    def __init__(self, chances: Sequence[Sequence[float]], depth: int):
+        self.chances = chances  # [depth][rank]: that this child is the one walked to
+        self.promises = [[*accumulate(reversed(ranks), max)][::-1] for ranks in chances]  # [depth][rank]
+        self.depth = depth
+        self.children = {(): 0}  # {path of ranks: number of children}
+        self.tokens = 1.0  # expected
+        self.levels = 0
+        self.expanded = 0  # nodes that have children
+        self.candidates = []  # (minus what it promises, its path, the chance to get to its parent)
+        self.offer((0,), 1.0)
+
+    @property
+    def n_nodes(self) -> int:
+        """Without the root."""
+        return len(self.children) - 1
+
+    @property
+    def promised(self) -> float:
+        """The tokens that the next node may bring."""
+        return -self.candidates[0][0]
+
+    def offer(self, path: tuple[int, ...], reached: float) -> None:
+        """Makes a node a candidate, if there is such a depth and rank."""
+        d = len(path) - 1
+        if d < self.depth and path[-1] < len(self.chances[d]):
+            heapq.heappush(self.candidates, (-reached * self.promises[d][path[-1]], path, reached))
+
+    def grow(self) -> None:
+        _, path, reached = heapq.heappop(self.candidates)
+        *parent, rank = path
+        chance = reached * self.chances[len(parent)][rank]
+        self.tokens += chance
+        self.levels = max(self.levels, len(path))
+        self.expanded += rank == 0
+        self.children[tuple(parent)] += 1
+        self.children[path] = 0
+        self.offer((*parent, rank + 1), reached)  # its next sibling
+        self.offer((*path, 0), chance)  # its first child
+
+
 def best_shape(
     chances: Sequence[Sequence[float]],  # [depth][rank]: that this child is the one walked to
     level_cost: float,
@@ -39,42 +87,21 @@ def best_shape(
     but the first that is expanded there; the target's pass costs beta(1 + nodes), where no row is cheaper than the one
     before.
     """
-    # A child that is rarely right may stand before one that often is; so nodes go by the best chance from them on.
-    promise = [[*accumulate(reversed(ranks), max)][::-1] for ranks in chances]  # [depth][rank]
-    best = {(): 0}  # a tree is {path of ranks: number of children}
+    best = {(): 0}
     best_speedup = 1.0
     for depth in range(1, len(chances) + 1):
-        tree = {(): 0}
-        tokens = 1.0
-        drafting = 0.0
-        levels = 0
-        # (minus what it promises, its path, the chance to get to its parent)
-        candidates = [(-promise[0][0], (0,), 1.0)]
-        for n in range(1, most_nodes + 1):
-            if not candidates:
-                break
-            promised, path, reached = heapq.heappop(candidates)
-            if -promised <= best_speedup * (beta(n + 1) - beta(n)):
+        tree = Growing(chances, depth)
+        while tree.candidates and tree.n_nodes < most_nodes:
+            row = beta(tree.n_nodes + 2) - beta(tree.n_nodes + 1)
+            if tree.promised <= best_speedup * row:
                 break  # it brings less than it costs, and so do all that promise less
-            parent = path[:-1]
-            rank = path[-1]
-            d = len(path)
-            if not tree[parent]:  # the draft has to expand the parent: the first of a new level, or a further one
-                drafting += level_cost if d > levels else expansion_cost
-            levels = max(levels, d)
-            tree[parent] += 1
-            tree[path] = 0
-            chance = reached * chances[d - 1][rank]
-            tokens += chance
-            speedup = tokens / (drafting + beta(n + 1))
+            tree.grow()
+            drafting = tree.levels * level_cost + (tree.expanded - tree.levels) * expansion_cost
+            speedup = tree.tokens / (drafting + beta(tree.n_nodes + 1))
             if speedup > best_speedup:
-                best = tree.copy()
+                best = tree.children.copy()
                 best_speedup = speedup
-            if rank + 1 < len(chances[d - 1]):  # its next sibling
-                heapq.heappush(candidates, (-reached * promise[d - 1][rank + 1], (*parent, rank + 1), reached))
-            if d < depth:  # its first child
-                heapq.heappush(candidates, (-chance * promise[d][0], (*path, 0), chance))
-        if levels < depth:
+        if tree.levels < depth:
             break  # a deeper tree would be this one again
     return to_shape(best, ()), best_speedup
 
@@ -112,13 +139,13 @@ class AutoTree(AutoK):
         start = self.clock()
         if start >= self.keep_until:
             row = self.row()
-            chances = [*self.chances(self.n_proposed / self.n_asked)]
+            chances = [*self.chances_by_rank(self.n_proposed / self.n_asked)]
             self.shape, _ = best_shape(chances, self.draft() / row, self.expansion() / row, self.beta())
             end = self.clock()
             self.keep_until = end + (end - start) / STAKE
         return self.shape
 
-    def chances(self, share: float) -> Iterator[list[float]]:
+    def chances_by_rank(self, share: float) -> Iterator[list[float]]:
         """For each depth, the chance of each rank that it is the child walked to. Later depths lean on those before."""
         a = [0.0] * RANKS
         lean = 0

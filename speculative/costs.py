@@ -22,12 +22,12 @@ WINDOWS = (1, 2, 5, 9, 17)  # rows that are measured before a decode
 DRAFTS = 8  # tokens that are drafted at a time, to measure what one costs
 
 
-def best_k(acceptance: Sequence[float], c: float, beta: Callable[[int], float]) -> tuple[int, float]:
-    """(K, speedup) of the best K from 0 (speedup 1) to len(acceptance), which is a_1, a_2, ...; the lowest on a tie.
+def best_k(chances: Sequence[float], c: float, beta: Callable[[int], float]) -> tuple[int, float]:
+    """(K, speedup) of the best K from 0 (speedup 1) to len(chances), which are a_1, a_2, ...; the lowest on a tie.
 
     c and beta(rows) are the costs of a draft token and of a window, in units of one row of the target.
     """
-    tokens = accumulate(chain([1.0], accumulate(acceptance, mul)))  # expected, for K = 0, 1, ...
+    tokens = accumulate(chain([1.0], accumulate(chances, mul)))  # expected, for K = 0, 1, ...
     speedups = [n_tokens / (K * c + beta(K + 1)) for K, n_tokens in enumerate(tokens)]
     return speedups.index(max(speedups)), max(speedups)
 

@@ -8,7 +8,7 @@ A Pair holds what was loaded and how it is to decode. Both its decoders are gene
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -61,9 +61,17 @@ def lookaheads(
     return chosen[0], tuple(chosen[1:])
 
 
+class Level(NamedTuple):
+    """Who drafts for a model, and how far ahead. The outermost level is the whole drafter, for the target."""
+
+    K: int | AutoK
+    model: Callable  # model(x, n_last), for which it drafts
+    draft: Callable  # draft(x, k) -> Proposal
+
+
 @dataclass(frozen=True)
 class Pair:
-    """A target and what drafts for it."""
+    """A target and what drafts for it, over token ids. (speculative.pair.TextPair takes and gives texts.)"""
 
     encoder: Any
     models: dict[str, Any]  # "target", and what the drafter needs: "draft", "copy"
@@ -138,21 +146,27 @@ class Pair:
         """Raises UserError where the drafter was not made for this target."""
         self.create_drafter(np.random.default_rng(0))
 
-    def ready(self, prompts, N: int, **options) -> None:
-        """What has to be done before the clock starts: each AutoK gets the costs of windows and drafts, once.
-
-        The innermost level comes first, as a draft of one outside takes as long as the K inside makes it.
-        """
-        x = np.asarray(prompts[0])[-FEW:]  # [n]
-        Ks = (self.lookahead, *self.inner_K)
-        levels = parse_drafter(self.drafter)
+    def levels(self) -> list[Level]:
+        """Of a drafter of chains, from the outermost in: "a/b" drafts for the target, then b for a's model."""
         parts = self.parts(np.random.default_rng(0))
-        for i in reversed(range(len(Ks))):
-            if isinstance(Ks[i], AutoK) and not self.drafts_trees and not Ks[i].windows:
-                target = levels[i - 1][0].model(parts) if i else self.scoring()  # a level drafts for the one outside it
-                inner = "/".join(self.drafter.split("/")[i:])
-                draft = make_drafter(inner, parts._replace(inner_K=self.inner_K[i:])).chain
-                Ks[i].know(*measured(target, draft, x, self.n_ctx))
+        *outer, _ = parse_drafter(self.drafter)
+        models = [self.scoring(), *(kind.model(parts) for [kind] in outer)]
+        drafters = []
+        rest = self.drafter
+        for depth in range(len(models)):
+            drafters.append(make_drafter(rest, parts._replace(inner_K=self.inner_K[depth:])))
+            rest = rest.partition("/")[2]
+        Ks = (self.lookahead, *self.inner_K)
+        return [Level(K, model, drafter.chain) for K, model, drafter in zip(Ks, models, drafters, strict=True)]
+
+    def ready(self, prompts, N: int, **options) -> None:
+        """What has to be done before the clock starts: each AutoK gets the costs of windows and drafts, once."""
+        x = np.asarray(prompts[0])[-FEW:]  # [n]
+        if self.goes_by_times and not self.drafts_trees:
+            # From the innermost level out: what drafts for a level takes as long as the K inside it makes it.
+            for K, model, draft in reversed(self.levels()):
+                if isinstance(K, AutoK) and not K.windows:
+                    K.know(*measured(model, draft, x, self.n_ctx))
         self.forget()
 
     @property
@@ -163,6 +177,10 @@ class Pair:
     def scoring(self) -> Callable:
         """The target as the speculative decoder takes it."""
         return TypicalTarget(self.target, self.typical) if self.typical else self.target
+
+    def samplers(self) -> tuple[Callable, Callable]:
+        """The functions behind the two decodes, for --verify, which hands them what it watches: a target, a drafter."""
+        return autoregressive_sampling, decode
 
     def autoregressive(self, x, N: int, rng: np.random.Generator, recorder=None) -> Iterator[Step]:
         """N tokens, one for each call of the target. recorder: a measure.recorder.Recorder, or None."""

@@ -79,7 +79,7 @@ class AutoK:
     def best(self) -> int:
         """The K with the most expected tokens per second."""
         share = self.n_proposed / self.n_asked
-        first, *later = self.acceptance()
+        first, *later = self.chances()
         K, _ = best_k([share * first, *later], self.draft() / self.row(), self.beta())
         if max(self.windows) == 1:  # only rows have been timed: what a long window costs is not known yet
             return min(K, 1)
@@ -112,8 +112,8 @@ class AutoK:
             for rows, seconds in windows.items():
                 self.windows[rows].add(seconds)
 
-    def acceptance(self) -> Iterator[float]:
-        """a_1, a_2, ...: later positions are tested less often, and lean on the one before."""
+    def chances(self) -> Iterator[float]:
+        """Of acceptance, a_1, a_2, ...: later positions are tested less often, and lean on the one before."""
         a = 0.0
         lean = 0
         for accepted, tested in zip(self.accepted, self.tested, strict=True):

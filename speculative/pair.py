@@ -39,7 +39,7 @@ def load_pair(
     draft_model_size: str = "124M",
     target_model_size: str = "1558M",
     models_dir: str = "models",
-    K: int | str = 4,
+    K: int | str | tuple = 4,
     temperature: float = 0.0,
     seed: int = 123,
     **more_flags,
@@ -117,8 +117,8 @@ class TextPair:
                     if watch:
                         watch(name, step, recorders[-1])
         o = self.o._replace(prompt=prompt, n_tokens_to_generate=n_tokens_to_generate)
-        found = outcome.stand_ins(o, self.loaded)
-        return Run(document(o._asdict(), self.loaded.encoder, [prompt], [x], *recorders, found))
+        instead = outcome.stand_ins(o, self.loaded)
+        return Run(document(o._asdict(), self.loaded.encoder, [prompt], [x], *recorders, instead))
 
 
 def tokens_asked_for(N: Any) -> int:

@@ -12,7 +12,7 @@ import main
 from plumbing.errors import UserError
 from speculative.cli import verifying
 from speculative.cli.flags import usage
-from speculative.cli.load import load_pair
+from speculative.cli.load import load_id_pair
 from speculative.engines import formats, memory, runtime
 from speculative.engines.formats import BFLOAT16, FLOAT32, INT8
 from speculative.engines.packed import packer
@@ -80,7 +80,7 @@ def test_flags_memory_and_verify_know_it(registered, flags, capsys):
     run(tree="2,1")
     assert capsys.readouterr().out.count("Speculative Decode") == 2
 
-    pair = load_pair("draft", "target", flags["models_dir"], dtype=dtype, draft_dtype=dtype)
+    pair = load_id_pair("draft", "target", flags["models_dir"], dtype=dtype, draft_dtype=dtype)
     decoders = partial(verifying.decoders, SimpleNamespace(engine="numpy", dtype=dtype), pair)
     assert all(check.passed for check in verify.verify(decoders, 1.0, [[5, 6, 7]], 2, 8, draws=25))
 

@@ -374,6 +374,8 @@ def test_verify_says_where_the_context_is_too_short(run):
         run(verify=True, K=64)
     with pytest.raises(UserError, match="too many for a context of 128"):
         run(verify=True, K=10**17)
+    with pytest.raises(UserError, match="--verify with --n_tokens_to_generate 127 decodes 127 tokens, too many"):
+        run(verify=True, prompt=None, unconditional=True, n_tokens_to_generate=127)
 
 
 # Refused before the weights are read

@@ -106,6 +106,7 @@ def test_the_defaults_are_mains():
     [
         ({"k": 4}, "unknown flag --k: did you mean --K?"),
         ({"K": 0}, "--K must be a whole number of at least 1, or auto"),
+        ({"K": (8, 0), "drafter": "model/ngram"}, "--K must be a whole number of at least 1, or auto; of levels one"),
         ({"temperature": float("nan")}, "--temperature must be a number of at least 0, not 'nan'"),
         ({"tree": [2, 2], "K": 5}, "--K and --tree cannot be combined: give one of them"),
         ({"html": "a.html"}, "--html is for the command line: here it is the pair that is asked for texts"),
@@ -141,7 +142,7 @@ def test_flags_change_and_the_models_stay(load):
     other = pair.changed(K="8/2", temperature="0.7", drafter="model/ngram")
     assert (other.o.K, other.o.temperature, other.o.drafter) == ((8, 2), 0.7, "model/ngram")
     assert other.loaded.target.params is pair.loaded.target.params
-    fresh = load(K="8/2", temperature=0.7, drafter="model/ngram")
+    fresh = load(K=(8, 2), temperature=0.7, drafter="model/ngram")  # as Python writes 8/2
     for decoder in ("speculative", "autoregressive"):
         assert list(getattr(other, decoder)(PROMPT, 30)) == list(getattr(fresh, decoder)(PROMPT, 30))
     back = other.changed(K=None, temperature=None, drafter=None)

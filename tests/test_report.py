@@ -175,12 +175,12 @@ def test_the_six_lines():
         "No other K is sure to be faster; the largest gain would come if every draft were accepted: 73%.",
     ]
     nothing = figures(Recorder(), Recorder())
-    assert (report.summary(nothing), report.details(nothing)) == (["No token was decoded."], [])
+    assert (report.summary(nothing), report.table(nothing)) == (["No token was decoded."], [])
 
 
 def test_every_figure_has_its_formula():
     f = scripted_figures([4, 2, 0, 1], N=55)
-    rows = {name: (value, formula) for name, value, formula in report.details(f, 1.0, 6e9, 60e9)}
+    rows = {name: (value, formula) for name, value, formula in report.table(f, 1.0, 6e9, 60e9)}
     assert rows["r"] == ("0.579", "tokens / Σ over iterations of (drafted + 1)")
     assert rows["tokens per iteration"] == ("2.75", "1: 25%  2: 25%  3: 25%  5: 25%")
     assert rows["by position"][0] == "15/20 10/14 5/10 5/5"
@@ -190,7 +190,7 @@ def test_every_figure_has_its_formula():
     assert rows["predicted, blog"] == ("1.76x", "r(K + 1) / (Kc + β)")
     assert rows["ceiling"][0] == "10.0 tokens/s" and rows["of the ceiling"][0] == "9% autoregressive, 12% speculative"
     assert "by proposer" not in rows and not any(name.startswith("level") for name in rows)
-    lenient = {name: formula for name, _, formula in report.details(f, 0.5)}
+    lenient = {name: formula for name, _, formula in report.table(f, 0.5)}
     assert lenient["α"] == "mean of Σ min(p, q / 0.5)" and "ceiling" not in lenient
 
 
@@ -267,7 +267,7 @@ def test_where_windows_seem_cheaper_than_rows_nothing_is_predicted():
     assert [f[name] for name in ("c", "beta", "mean_beta", "predicted_blog", "predicted_best", "best_K")] == [None] * 6
     *rest, advice = report.summary(f)
     assert "too busy to tell" in advice and not any("Predicted" in line for line in rest)
-    assert not any("x" in value for _, value, _ in report.details(f))
+    assert not any("x" in value for _, value, _ in report.table(f))
     as_a_row = [by_chance(0.8, 4, 30, t_more_rows=0.0, noise=0.02, seed=seed) for seed in range(5)]
     assert not any(f["busy"] for f in as_a_row)  # chance is no failure
 
@@ -305,7 +305,7 @@ def test_who_proposed_what_passed():
     next(recorder.watch(speculative_sampling(PROMPT, draft, target, 5, 4, np.random.default_rng(0))))
     f = figures(Recorder(), recorder)
     assert f["by_proposer"] == {"model": [1, 2], "ngram": [1, 1]} and f["levels"] == []
-    rows = {name: value for name, value, _ in report.details(f | {"tokens": 0})}
+    rows = {name: value for name, value, _ in report.table(f | {"tokens": 0})}
     assert rows["by proposer"] == "draft model 1/2, n-gram 1/1"
 
 
@@ -346,7 +346,7 @@ def test_what_each_level_did():
     assert middle["accepted"] == sum(i.step.accepted for i in calls)
     assert middle["scoring"] == pytest.approx(0.1 * len(calls))
     assert sum(n for _, n in f["by_proposer"].values()) == sum(f["met_by_position"])
-    rows = {name: value for name, value, _ in report.details(f | {"tokens": 0})}
+    rows = {name: value for name, value, _ in report.table(f | {"tokens": 0})}
     assert rows["level: middle"].startswith(f"r {middle['r']:.2f}, {middle['tokens'] / len(calls):.1f} tokens a call")
     assert (middle["t_row"], middle["c"], middle["beta"]) == pytest.approx((0.1, 0.1, 1.0))
     expected = (middle["drafted"] * 0.01 + len(calls) * 0.1) / middle["tokens"]  # the time of its parts, a token

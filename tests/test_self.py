@@ -5,7 +5,7 @@ import pytest
 
 from plumbing.errors import UserError
 from speculative.cli import devices
-from speculative.cli.load import encode, load_pair
+from speculative.cli.load import encode, load_id_pair
 from speculative.decoding import lookaheads
 from speculative.engines import cpu, formats, models, packed
 from speculative.filters import GREEDY
@@ -21,7 +21,7 @@ PROMPTS = ["the", "in the thin", "tin inn in the"]
 
 
 def loaded(tiny_pair, **options):
-    return load_pair("draft", "target", str(tiny_pair), **options)
+    return load_id_pair("draft", "target", str(tiny_pair), **options)
 
 
 def greedy(pair, x, N):
@@ -83,9 +83,9 @@ def test_each_tensor_is_read_once_and_what_is_not_rounded_is_shared(bundled):
 
 def test_a_copy_takes_fewer_bytes():
     with pytest.raises(UserError, match="a copy takes fewer bytes than the target, which is in int8 here: take"):
-        load_pair("tiny-draft", "tiny-target", "models", drafter="self", dtype="int8", self_dtype="float32")
+        load_id_pair("tiny-draft", "tiny-target", "models", drafter="self", dtype="int8", self_dtype="float32")
     with pytest.raises(UserError, match="which is in int4 here: take another --drafter"):
-        load_pair("tiny-draft", "tiny-target", "models", drafter="self", dtype="int4")
+        load_id_pair("tiny-draft", "tiny-target", "models", drafter="self", dtype="int4")
 
 
 def test_a_format_that_there_is_not():

@@ -8,7 +8,7 @@ import pytest
 from test_checkpoints import CONFIG, TINY, make_tokenizer, random_tensors, write_folder
 
 from plumbing.errors import UserError
-from speculative.cli.load import load_pair
+from speculative.cli.load import load_id_pair
 from speculative.engines.vocabulary import share
 from speculative.filters import Filters
 from utils import load_encoder_and_hparams
@@ -33,11 +33,11 @@ def write_model(folder, n_vocab, added=(), n_layer=2, n_ctx=48, seed=0, **settin
 
 @pytest.fixture(params=ENDS.values(), ids=list(ENDS))
 def pair_of(request, tmp_path):
-    """load_pair of two folders, whose first layer is the same."""
+    """load_id_pair of two folders, whose first layer is the same."""
     n_target, of_target, n_draft, of_draft = request.param
     write_model(tmp_path / "target", n_target, of_target)
     write_model(tmp_path / "draft", n_draft, of_draft, n_layer=1)
-    return partial(load_pair, str(tmp_path / "draft"), str(tmp_path / "target"))
+    return partial(load_id_pair, str(tmp_path / "draft"), str(tmp_path / "target"))
 
 
 def decoded(steps):
@@ -76,8 +76,8 @@ def test_what_the_draft_is_told(tmp_path):
     """Its own logits of the shared ids, for the text with its stand-in for what it does not know."""
     write_model(tmp_path / "target", 2050, ["[PAD]", "<|user|>"])
     write_model(tmp_path / "draft", 2056, n_layer=1)
-    pair = load_pair(str(tmp_path / "draft"), str(tmp_path / "target"), draft_dtype="float32")
-    alone = load_pair(str(tmp_path / "target"), str(tmp_path / "draft"), drafter="prompt_lookup").target
+    pair = load_id_pair(str(tmp_path / "draft"), str(tmp_path / "target"), draft_dtype="float32")
+    alone = load_id_pair(str(tmp_path / "target"), str(tmp_path / "draft"), drafter="prompt_lookup").target
     x = [5, 2049, 7, 2048]
     logits = pair.models["draft"].with_probs(lambda logits: logits)(x, 4)
     own = alone.with_probs(lambda logits: logits)([5, 2047, 7, 2047], 4)
@@ -97,7 +97,7 @@ def test_other_differences_are_refused(tmp_path):
     tokenizer["model"]["merges"] = []
     path.write_text(json.dumps(tokenizer))
     with pytest.raises(UserError, match="different vocabularies"):
-        load_pair(str(tmp_path / "draft"), str(tmp_path / "target"))
+        load_id_pair(str(tmp_path / "draft"), str(tmp_path / "target"))
 
 
 def test_the_bundled_form_and_hugging_faces_are_one_vocabulary(tmp_path):
@@ -113,10 +113,10 @@ def test_the_smaller_context_bounds_the_run_and_is_named(n_target, n_draft, name
     write_model(tmp_path / "target", 2048, n_ctx=n_target)
     write_model(tmp_path / "draft", 2048, n_layer=1, n_ctx=n_draft)
     draft, target = str(tmp_path / "draft"), str(tmp_path / "target")
-    pair = load_pair(draft, target, prompts=["To be"], n_tokens_to_generate=10)
+    pair = load_id_pair(draft, target, prompts=["To be"], n_tokens_to_generate=10)
     x = pair.encoder.encode("To be")
     assert len(decoded(pair.speculative(x, 20 - len(x), np.random.default_rng(0)))) == 20 - len(x)
     with pytest.raises(UserError) as caught:
-        load_pair(draft, target, prompts=["To be"], n_tokens_to_generate=40)
+        load_id_pair(draft, target, prompts=["To be"], n_tokens_to_generate=40)
     whose = f" that the {named} {tmp_path / named} has" if named else ""
     assert f"exceed the context of 20 tokens{whose}: " in str(caught.value)

@@ -13,7 +13,7 @@ import main
 from benchmarks import common
 from plumbing import exits, patience
 from speculative.cli.flags import with_values
-from speculative.cli.load import load_pair
+from speculative.cli.load import load_id_pair
 
 
 def test_without_a_terminal_there_is_a_line_at_the_start_and_one_at_the_end_of_what_takes_long(capsys):
@@ -61,7 +61,7 @@ def test_no_path_of_thousands_of_characters_is_quoted_whole(path, capsys):
 
 
 def test_an_empty_text_from_python_is_told_how_to_begin():
-    pair = load_pair("tiny-draft", "tiny-target", K=4, temperature=0)
+    pair = load_id_pair("tiny-draft", "tiny-target", K=4, temperature=0)
     for decode in (pair.autoregressive, pair.speculative):
         with pytest.raises(ValueError, match=r"an empty text begins with <.endoftext.>"):
             list(decode(pair.encoder.encode(""), 5, np.random.default_rng(0)))

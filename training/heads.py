@@ -116,7 +116,7 @@ def divergence(log_p, q, t):  # [n, n_vocab] twice, [n] -> [n]
     return kl(tempered(log_p, jnp.where(t > 0, t, 1)), q)
 
 
-def acceptance(log_p, q, t):  # [n, n_vocab] twice, [n] -> [n]
+def acceptance_chance(log_p, q, t):  # [n, n_vocab] twice, [n] -> [n]
     return jnp.minimum(distributions(log_p, t), q).sum(-1)
 
 
@@ -136,7 +136,7 @@ def train_heads(o, target, begin, begin_held_out, checkpoint):
 
     @jax.jit
     def alphas(params, lesson):
-        return each_head(gpt2, target.params, params, lesson, acceptance)
+        return each_head(gpt2, target.params, params, lesson, acceptance_chance)
 
     def evaluate(params):
         figures = {}

@@ -94,7 +94,7 @@ def make_loss(gpt2, n_head: int, divergence: str) -> Callable:
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def acceptance(gpt2, n_head, params, lesson):
+def alpha(gpt2, n_head, params, lesson):
     """α, the chance that a draft is accepted: Σ min(p, q), averaged over the rows that count."""
     t = jnp.repeat(lesson.temperature, lesson.x.shape[1])  # [n_batch*n_seq]
     p = distributions(log_probs(gpt2, params, n_head, lesson.x), t)  # [n_batch*n_seq, n_vocab]
@@ -170,7 +170,7 @@ def held_out_lessons(recipe: Recipe, begin: Callable, target: Model, gpt2, n_bat
 
 def mean_acceptance(gpt2, draft: Model, lessons) -> dict[str, float]:
     """α on the lessons of each temperature, in fit's form."""
-    mean = {t: np.mean([acceptance(gpt2, draft.n_head, draft.params, x) for x in each]) for t, each in lessons.items()}
+    mean = {t: np.mean([alpha(gpt2, draft.n_head, draft.params, x) for x in each]) for t, each in lessons.items()}
     return {f"α at temperature {t:g}": float(value) for t, value in mean.items()}
 
 

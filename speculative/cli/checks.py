@@ -57,12 +57,13 @@ def check_length(contexts: dict[str, int], longest: int, n_new: int) -> None:
         )
 
 
-def check_verify(contexts: dict[str, int], K) -> None:
-    """Raises UserError where what --verify decodes does not fit into the context."""
-    n_new = most_new(K)
+def check_verify(contexts: dict[str, int], N: int, K) -> None:
+    """Raises UserError where what --verify decodes, N tokens or two windows, does not fit into the context."""
+    n_new = most_new(N, K)
     n_ctx, whose = smallest(contexts)
     if n_ctx < n_new + 2:
-        raise UserError(f"--verify with --K {K} decodes {n_new} tokens, too many for a context of {n_ctx}{whose}")
+        flag = f"--n_tokens_to_generate {N}" if n_new == N else f"--K {K}"
+        raise UserError(f"--verify with {flag} decodes {n_new} tokens, too many for a context of {n_ctx}{whose}")
 
 
 def check_tree(drafter: str, tree: tuple[int, ...] | str, n_prompt: int, n_new: int, contexts: dict[str, int]) -> None:

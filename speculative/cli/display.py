@@ -68,7 +68,7 @@ FLAGS = (
     Flag(
         "verify",
         arguments.switch,
-        "instead of decoding, check that nothing is lost with these models",
+        "instead of the run, check that nothing is lost, on texts of --n_tokens_to_generate tokens",
         False,
         excludes=("n_samples", "stop"),
     ),

@@ -35,6 +35,7 @@ BLOG = (
         decoding.K,
         "lookahead: how many tokens are drafted at a time; auto: by measured acceptance and cost",
         live=True,
+        joined_by="/",
     ),
     Flag("temperature", arguments.temperature, "0 is greedy; 1 is the target's own distribution", live=True),
     Flag("seed", arguments.integer(0), "random seed, the same for both decoders", live=True),
@@ -119,8 +120,8 @@ def blogs_defaults(main: Callable) -> dict[str, Any]:
 
 def parse_one(flag: Flag, value: Any) -> Any:
     try:
-        typed = ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
-        return flag.parse(typed)
+        parts = value if isinstance(value, tuple | list) else [value]
+        return flag.parse(flag.joined_by.join(map(str, parts)))
     except ValueError as must_be:
         raise UserError(f"--{flag.name} must be {must_be}, not {str(value)!r:.80}") from None
 

@@ -72,7 +72,7 @@ class Wanted(NamedTuple):
     hparams: dict
 
 
-def load_pair(
+def load_id_pair(
     draft_model_size: str = "124M",
     target_model_size: str = "1558M",
     models_dir: str = "models",
@@ -102,7 +102,9 @@ def load_pair(
     drafter_options: dict[str, Any] | None = None,
     kept: dict[str, tuple[Wanted, Any]] | None = None,
 ) -> Pair:
-    """Loads two models, or one where the drafter needs no other. Official ones that are missing are downloaded.
+    """Loads two models, or one where the drafter needs no other -> a Pair, which decodes token ids.
+
+    Official models that are missing are downloaded. (speculative.load_pair puts a TextPair around it, for texts.)
 
     Most arguments are main.py's flags of the same name. The others:
 
@@ -142,7 +144,7 @@ def load_pair(
     contexts = {f"{one.need} {one.model_size}": one.hparams["n_ctx"] for one in wanted}
     check_length(contexts, longest, n_tokens_to_generate)
     if verify:
-        check_verify(contexts, K)
+        check_verify(contexts, n_tokens_to_generate, K)
     if tree is not None and prompts:
         check_tree(names[0], tree, longest, n_tokens_to_generate, contexts)
     if engine == "jax":
@@ -207,11 +209,11 @@ def read_models(
 
 
 def load(o: Any, prompts: Sequence[str], kept: dict | None = None) -> Pair:
-    """load_pair, with the options of a command line."""
-    names = set(o._fields).intersection(inspect.signature(load_pair).parameters)
+    """load_id_pair, with the options of a command line."""
+    names = set(o._fields).intersection(inspect.signature(load_id_pair).parameters)
     options = {name: getattr(o, name) for name in names if getattr(o, name) is not None}
     of_drafters = {flag.name: getattr(o, flag.name) for flag in drafters.flags_of_kinds()}
-    return load_pair(**options, prompts=prompts, drafter_options=of_drafters, kept=kept)
+    return load_id_pair(**options, prompts=prompts, drafter_options=of_drafters, kept=kept)
 
 
 def want(need: str, model_size: str, dtype: str, models_dir: str, source: str) -> Wanted:

@@ -30,9 +30,9 @@ def show_report(o: Any, pair: Pair, prompts: list[str], runs: list[Recorder]) ->
     prompts: one, or with --batch several. runs: the autoregressive and the speculative one.
     """
     input_ids = [encode(pair.encoder, prompt) for prompt in prompts]
-    found = stand_ins(o, pair)
+    instead = stand_ins(o, pair)
     if o.json or o.html:
-        run = document(o._asdict(), pair.encoder, prompts, input_ids, *runs, found)
+        run = document(o._asdict(), pair.encoder, prompts, input_ids, *runs, instead)
     if o.json:
         write_json(o.json, run)
     if o.html:
@@ -47,10 +47,10 @@ def show_report(o: Any, pair: Pair, prompts: list[str], runs: list[Recorder]) ->
     if advice:
         lines[-1] = advice  # as it gains more than the advice about K
     print()
-    for line in [*lines, *notes(o, pair, found), *differences(o, pair, input_ids, runs)]:
+    for line in [*lines, *notes(o, pair, instead), *differences(o, pair, input_ids, runs)]:
         print(textwrap.fill(line, COLUMNS))
     if o.verbose:
-        show_details(o, pair, f, runs[1])
+        show_tables(o, pair, f, runs[1])
     for path, what in ((o.json, "the run as JSON"), (o.html, "the run as a page, for any browser")):
         if path:
             print(f"Wrote {path}: {what}, {os.path.getsize(path) / 1e3:,.0f} kB")
@@ -82,8 +82,8 @@ def copy_advice(o: Any, pair: Pair, f: dict) -> str | None:
 def stand_ins(o: Any, pair: Pair) -> dict[str, str]:
     """{model with an official name, but not the official weights: what it is instead}"""
     sizes = [o.target_model_size, *([o.draft_model_size] if "draft" in pair.models else [])]
-    found = {size: checksums.stand_in(model_folder(size, o.models_dir)) for size in sizes}
-    return {size: what for size, what in found.items() if what}
+    instead = {size: checksums.stand_in(model_folder(size, o.models_dir)) for size in sizes}
+    return {size: what for size, what in instead.items() if what}
 
 
 def differences(o: Any, pair: Pair, input_ids: list, runs: list[Recorder]) -> list[str]:
@@ -98,25 +98,25 @@ def differences(o: Any, pair: Pair, input_ids: list, runs: list[Recorder]) -> li
 
 def notes(o: Any, pair: Pair, stand_ins: dict[str, str]) -> list[str]:
     """What has to be known of such a run. stand_ins: {model: what it is instead of the official one}"""
-    found = [f"Note: {size} is a stand-in for the official model: {what}." for size, what in stand_ins.items()]
+    lines = [f"Note: {size} is a stand-in for the official model: {what}." for size, what in stand_ins.items()]
     if (o.typical or o.lenience < 1) and o.temperature > 0:
         how = f"typical acceptance, ε = {o.typical:g}," if o.typical else f"lenience {o.lenience:g}"
-        found.append(f"Note: with {how} the speculative text is not distributed as the target's.")
+        lines.append(f"Note: with {how} the speculative text is not distributed as the target's.")
     if pair.goes_by_times and o.temperature > 0:
         flag = "--tree" if o.tree else "--K"
-        found.append(f"Note: {flag} auto depends on measured times, so the same seed may give another text next time.")
-    return found
+        lines.append(f"Note: {flag} auto depends on measured times, so the same seed may give another text next time.")
+    return lines
 
 
-def show_details(o: Any, pair: Pair, f: dict, speculative: Recorder) -> None:
-    """--verbose: a table of every iteration, and one of every figure."""
+def show_tables(o: Any, pair: Pair, f: dict, speculative: Recorder) -> None:
+    """--verbose: all iterations in a table, and all figures in another."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     on_numpy = o.engine == "numpy"  # on JAX, weights lie and are read elsewhere
     bandwidth = read_bandwidth(n_bytes=2**28, repeats=30) if on_numpy else None
-    rows = report.details(f, speculative.lenience, pair.target.weight_bytes, bandwidth)
+    rows = report.table(f, speculative.lenience, pair.target.weight_bytes, bandwidth)
     peak = memory.peak() if on_numpy else None
     if peak:
         weights = sum(model.weight_bytes for model in pair.models.values())
@@ -124,12 +124,12 @@ def show_details(o: Any, pair: Pair, f: dict, speculative: Recorder) -> None:
     iterations = Table("#", "accepted", "draft", "score", "α", "tokens", box=None, header_style="bold")
     for number, iteration in enumerate(speculative.iterations, start=1):
         iterations.add_row(str(number), *map(Text, iteration_row(iteration, pair.encoder)))
-    table = Table("figure", "value", "formula", box=None, header_style="bold")
+    every_figure = Table("figure", "value", "formula", box=None, header_style="bold")
     for row in rows:
-        table.add_row(*map(Text, row))
+        every_figure.add_row(*map(Text, row))
     width = None if sys.stdout.isatty() else 160  # None: the terminal's own
     console = Console(highlight=False, width=width)
-    for part in (iterations, table):
+    for part in (iterations, every_figure):
         print(flush=True)
         console.print(part)
 

@@ -16,10 +16,11 @@ from speculative.trees import regular
 
 def verify_pair(o: Any, pair: Pair, prompt: str) -> None:
     """Prints the checks and the verdict. Exit status 1 where one fails."""
-    n_ctx = min(model.n_ctx for model in pair.models.values())
+    N = o.n_tokens_to_generate
+    n_kept = pair.n_ctx - verify.most_new(N, o.K)
     # Of each prompt its end, so that what is decoded after it fits into the context.
-    prompts = [encode(pair.encoder, text)[verify.most_new(o.K) - n_ctx :] for text in (prompt, *verify.PROMPTS)]
-    checks = verify.verify(partial(decoders, o, pair), o.temperature, prompts, choice(o), seed=o.seed)
+    prompts = [encode(pair.encoder, text)[-n_kept:] for text in (prompt, *verify.PROMPTS)]
+    checks = verify.verify(partial(decoders, o, pair), o.temperature, prompts, choice(o), N, seed=o.seed)
     if o.tree:
         checks = itertools.chain(checks, nodes(o, pair, prompts))
     if not verify.show(map(partial(explained, o), checks), print=partial(print, flush=True)):
@@ -39,16 +40,19 @@ def choice(o: Any) -> int | Choice:
 def decoders(o: Any, pair: Pair, temperature: float) -> Decoders:
     """What verify checks of the pair, at this temperature."""
     pair = pair.at(pair.filters._replace(temperature=temperature))
-    found = Decoders(pair.target, pair.create_drafter, lenience=pair.lenience, scoring=pair.scoring())
-    if o.engine == "jax":
-        logits = pair.target.with_probs(lambda logits: logits)
-        found = found._replace(logits=logits, rounding=formats.on_jax(o.dtype).tolerance)
-    if hasattr(pair, "decoder"):  # both decoders as the device runs them, against what the models alone compute
-        found = found._replace(
-            autoregressive=lambda x, model, N, rng: pair.steps(x, N, 0, rng),
-            speculative=lambda x, drafter, model, N, K, rng, lenience: pair.steps(x, N, K, rng),
-        )
-    return found
+    autoregressive, speculative = pair.samplers()
+    both = Decoders(
+        pair.target,
+        pair.create_drafter,
+        speculative=speculative,
+        lenience=pair.lenience,
+        autoregressive=autoregressive,
+        scoring=pair.scoring(),
+    )
+    if o.engine == "numpy":
+        return both
+    logits = pair.target.with_probs(lambda logits: logits)
+    return both._replace(logits=logits, rounding=formats.on_jax(o.dtype).tolerance)
 
 
 def nodes(o: Any, pair: Pair, prompts: list) -> Iterator[Check]:

@@ -137,7 +137,7 @@ class CachedModel:
         check_length(len(tokens), n_last, self.n_ctx)
         held = self.tokens, self.parents
         self.forget()  # so that an interrupted pass leaves an empty cache behind and not a wrong one
-        n = self.forward.length = min(self.reuse(*held, tokens, parents), len(tokens) - n_last)
+        n = self.forward.length = min(self.bring_together(*held, tokens, parents), len(tokens) - n_last)
         positions = sees = None
         if (parents[n:] != np.arange(n - 1, len(tokens) - 1)).any():  # not only one after the other
             sees = lineage(parents, n)  # [len(tokens) - n, len(tokens)]
@@ -147,9 +147,9 @@ class CachedModel:
         self.parents = parents
         return logits
 
-    def reuse(self, held_tokens, held_parents, tokens, parents) -> int:  # [n_held] twice, [n] twice
-        """How many of the tokens, from the first on, need not be computed. Those that the cache holds elsewhere, as the
-        path that was walked down a tree, are moved to their places."""
+    def bring_together(self, held_tokens, held_parents, tokens, parents) -> int:  # [n_held] twice, [n] twice
+        """Moves what the cache holds elsewhere, as a path that was walked down a tree, to where it stands in tokens ->
+        how many of these, from the first on, need not be computed."""
         place = places(held_tokens, held_parents, tokens, parents)
         n = next((n for n, at in enumerate(place) if n != at), len(place))
         if place[n:]:

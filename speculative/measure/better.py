@@ -41,23 +41,23 @@ def gains_of_other_K(autoregressive: Recorder, speculative: Recorder) -> np.ndar
     for draw in range(DRAWS):
         line = cost_of_rows({rows: cost[draw] for rows, cost in betas.items()})
         beta = [max(1.0, line(k + 1)) for k in range(2 * K + 1)]  # [2K + 1]
-        speedup = speedups(acceptance(tested, passed, rng), proposed, c[draw], beta)  # [2K + 1]
+        speedup = speedups(drawn_chances(tested, passed, rng), proposed, c[draw], beta)  # [2K + 1]
         gains.append(speedup / speedup[K])
     return np.stack(gains)
 
 
-def acceptance(tested, passed, rng) -> np.ndarray:  # [n] twice -> [n]
-    """A chance for each position, which leans on that of all where few drafts were tested."""
+def drawn_chances(tested, passed, rng) -> np.ndarray:  # [n] twice -> [n]
+    """A chance of acceptance for each position, which leans on that of all where few drafts were tested."""
     failed = np.maximum(0, tested - passed)  # [n]; chances add up to a little more than 1 by rounding
     of_all = rng.beta(passed.sum() + 1, failed.sum() + 1)
     each = rng.beta(passed + 2 * of_all, failed + 2 * (1 - of_all))  # [n]
     return np.where(tested > 0, each, of_all)
 
 
-def speedups(acceptance, proposed: float, c: float, beta) -> np.ndarray:  # [n], ..., [n + 1] -> [n + 1]
+def speedups(chances, proposed: float, c: float, beta) -> np.ndarray:  # [n], ..., [n + 1] -> [n + 1]
     """Of K = 0, ..., n over autoregressive decoding, where a share of the iterations has drafts: see costs.best_k."""
     K = np.arange(len(beta))  # [n + 1]
-    more = np.append(0, np.cumsum(np.cumprod(acceptance)))  # [n + 1] tokens beyond the target's own
+    more = np.append(0, np.cumsum(np.cumprod(chances)))  # [n + 1] tokens beyond the target's own
     return (1 + proposed * more) / (1 + proposed * (K * c + np.asarray(beta) - 1))
 
 

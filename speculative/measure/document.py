@@ -1,11 +1,22 @@
 """All of a run as one JSON document: what --json writes. docs/output.md explains every key."""
 
 from encoder import Encoder, StreamDecoder
+from plumbing.errors import UserError
 from speculative.measure.figures import figures
 from speculative.measure.machine import machine
 from speculative.measure.recorder import Iteration, Recorder, origins
 
 SCHEMA = 3  # changes when a key is renamed or means something else, not when one is added
+
+
+def check_version(run: dict, name: str = "this run") -> None:
+    """Raises UserError where another version wrote a document: with another schema, or before it had all figures."""
+    if run["schema"] != SCHEMA:
+        raise UserError(f"{name} has schema {run['schema']!r:.20}, and this version reads {SCHEMA}: decode again")
+    lacks = [key for key in figures(Recorder(), Recorder()) if key not in run["figures"]]
+    if lacks:
+        earlier = f"an earlier version with schema {SCHEMA} wrote it"
+        raise UserError(f"{name} lacks the figure {lacks[0]}, as {earlier}: decode again")
 
 
 def document(

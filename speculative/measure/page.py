@@ -21,7 +21,7 @@ from plumbing.errors import UserError
 from plumbing.files import check_outputs, open_to_read, write_text
 from speculative import drafters
 from speculative.measure import report
-from speculative.measure.document import SCHEMA
+from speculative.measure.document import check_version
 from speculative.measure.shape import is_run
 
 SCRIPTS = ("elements.js", "run.js", "text.js", "race.js", "glass.js", "why.js", "whatif.js")  # in web/
@@ -33,12 +33,10 @@ def page(run: dict) -> str:
     samples = run["autoregressive"]["samples"] + run["speculative"]["samples"]
     if len(samples) != 2:
         raise UserError(f"a page shows one text, and this run has {len(run['speculative']['samples'])}")
-    if "pieces" not in samples[1]:
-        raise UserError("this run was written before there were pages: decode again")
     figures = run["figures"] | {"beta": with_numbers(run["figures"]["beta"] or {})}
     words = {
         "summary": report.summary(figures, run["options"]["K"]),
-        "details": report.details(figures, run["options"].get("lenience", 1)),
+        "table": report.table(figures, run["options"].get("lenience", 1)),
         "drafters": {name: report.words(name) for name in drafters.KINDS},
         "has_draft": drafters.needs(run["options"]["drafter"], "draft"),
     }
@@ -86,8 +84,7 @@ def read_page(path: str) -> str:
     try:
         with open_to_read(path) as f:
             run = json.load(f)
-        if run["schema"] != SCHEMA:
-            raise UserError(f"{path} has schema {run['schema']!r:.20}, and this version reads {SCHEMA}: decode again")
+        check_version(run, path)
         html = page(run)
         if not is_run(run):
             raise ValueError

@@ -56,26 +56,26 @@ def advice(f: dict, K: int | str | tuple | None = None) -> str:
         walked = f"Of {drafts:.1f} draft tokens an iteration, {f['accepted'] / f['iterations']:.1f} were accepted"
         return walked + (": more than pays for them." if measured > 1 else "; speculative decoding did not pay.")
     fixed = K in (None, f["largest_K"])  # not auto; and the drafter's windows can be as long as was asked for
-    found = f["better_K"] if fixed else None
-    if found and measured * (1 + found["gain"]) > 1:
-        return better(found)
+    other = f["better_K"] if fixed else None
+    if other and measured * (1 + other["gain"]) > 1:
+        return better(other)
     if measured < 1:
         takes = f["mean_beta"] + drafts * f["c"]
         return (
             f"Speculative decoding did not pay: {f['tokens_per_iteration']:.2f} tokens per iteration, for the time of "
             f"{takes:.2f} autoregressive ones."
         )
-    other = "No other K is sure to be faster; the" if fixed else "The"
-    return f"{other} largest gain would come if {obstacle}: {gain:.0%}."
+    largest = f"largest gain would come if {obstacle}: {gain:.0%}."
+    return f"No other K is sure to be faster; the {largest}" if fixed else f"The {largest}"
 
 
-def better(found: dict) -> str:
-    """In words what measure.better found. It says nothing that the measured speedup could contradict."""
-    first = found["from"]
-    last = found["to"]
+def better(other: dict) -> str:
+    """In words what better.better_K gives, and nothing that the measured speedup could contradict."""
+    first = other["from"]
+    last = other["to"]
     Ks = f"K = {first}" if first == last else f"K = {first} to {last}"
-    gains = f"about {found['gain']:.0%}, at least {found['at_least']:.0%}"
-    return f"{Ks} would be faster: by {gains} ({found['sure']:.0%} sure)."
+    gains = f"about {other['gain']:.0%}, at least {other['at_least']:.0%}"
+    return f"{Ks} would be faster: by {gains} ({other['sure']:.0%} sure)."
 
 
 def largest_gain(f: dict) -> tuple[str, float]:
@@ -87,54 +87,88 @@ def largest_gain(f: dict) -> tuple[str, float]:
     return max(gains.items(), key=lambda item: item[1])
 
 
-def details(
+def table(
     f: dict, lenience: float = 1.0, weight_bytes: float | None = None, bandwidth: float | None = None
 ) -> list[Row]:
-    """Every figure with its formula, for a table. weight_bytes of the target and the machine's bandwidth in bytes/s add
-    the ceiling of autoregressive decoding."""
+    """Every figure with its formula. weight_bytes of the target and the machine's bandwidth in bytes/s add the ceiling
+    of autoregressive decoding."""
+    rows = [*rows_of_tokens(f), *rows_of_acceptance(f, lenience), *rows_of_costs(f), *rows_of_predictions(f)]
+    if weight_bytes and bandwidth and f["tokens"]:
+        rows += rows_of_ceiling(f, weight_bytes, bandwidth)
+    return rows
+
+
+def rows_of_tokens(f: dict) -> list[Row]:
+    if not f["tokens"]:
+        return []
+    histogram = f["tokens_per_iteration_histogram"].items()
+    shares = "  ".join(f"{tokens}: {count / f['iterations']:.0%}" for tokens, count in histogram)
+    return [
+        ("r", f"{f['r']:.3f}", "tokens / Σ over iterations of (drafted + 1)"),
+        ("tokens per iteration", f"{f['tokens_per_iteration']:.2f}", shares),
+    ]
+
+
+def rows_of_acceptance(f: dict, lenience: float) -> list[Row]:
+    """By position, by who proposed the token, by level."""
     rows = []
-    if f["tokens"]:
-        histogram = f["tokens_per_iteration_histogram"].items()
-        shares = "  ".join(f"{tokens}: {count / f['iterations']:.0%}" for tokens, count in histogram)
-        rows.append(("r", f"{f['r']:.3f}", "tokens / Σ over iterations of (drafted + 1)"))
-        rows.append(("tokens per iteration", f"{f['tokens_per_iteration']:.2f}", shares))
     if f["met_by_position"]:
         counted = zip(f["accepted_by_position"], f["met_by_position"], strict=True)
-        chances = {1: "Σ min(p, q) = 1 - TVD(p, q)", typical.ALL: "1 where the draft is typical, else 0"}
-        chance = chances.get(lenience, f"Σ min(p, q / {lenience:g})")
-        order = "first to last of the window"
-        if f["tree"]:
-            chance = "the chance that one of the siblings is accepted"
-            order = "by depth"
-        rows.append(("by position", " ".join(f"{a}/{n}" for a, n in counted), f"accepted / tested, {order}"))
+        by_position = " ".join(f"{accepted}/{tested}" for accepted, tested in counted)
+        chance, order = chance_and_order(f["tree"], lenience)
+        rows.append(("by position", by_position, f"accepted / tested, {order}"))
         rows.append(("α", f"{f['alpha']:.3f}", f"mean of {chance}"))
-    if len(f.get("by_proposer", {})) > 1:
+    if len(f["by_proposer"]) > 1:
         shares = ", ".join(f"{words(name)} {a}/{n}" for name, (a, n) in f["by_proposer"].items())
         rows.append(("by proposer", shares, "accepted / tested, by who proposed the token"))
-    rows += [level_row(level) for level in f.get("levels", [])]
+    rows += [level_row(level) for level in f["levels"]]
     if f["matching"] is not None:
         rows.append(("naive matching", f"{f['matching']:.3f}", "mean of Σ p q: what sample-and-compare would accept"))
+    return rows
+
+
+def chance_and_order(tree: bool, lenience: float) -> tuple[str, str]:
+    """What the chance of acceptance is at a position, and how positions are ordered."""
+    if tree:
+        return "the chance that one of the siblings is accepted", "by depth"
+    chance = f"Σ min(p, q / {lenience:g})"
+    if lenience == 1:
+        chance = "Σ min(p, q) = 1 - TVD(p, q)"
+    elif lenience == typical.ALL:
+        chance = "1 where the draft is typical, else 0"
+    return chance, "first to last of the window"
+
+
+def rows_of_costs(f: dict) -> list[Row]:
+    rows = []
     if f["c"] is not None:
         rows.append(("c", f"{f['c']:.3f}", f"t_draft / t_target = {ms(f['t_draft'])} / {ms(f['t_target'])}"))
     if f["mean_beta"] is not None and f["drafted"]:
         by_rows = "  ".join(f"{n} rows: {beta:.2f}" for n, beta in f["beta"].items() if n > 1)
         rows.append(("β", f"{f['mean_beta']:.2f}", f"t_target of a window / of one row; {by_rows}"))
-    if f["predicted_leviathan"] is not None:
-        rows += [
-            ("largest β", f"{f['largest_beta']:.2f}", "tokens per iteration - Kc: above it, speculation loses"),
-            ("predicted, blog", f"{f['predicted_blog']:.2f}x", "r(K + 1) / (Kc + β)"),
-            ("predicted, Leviathan", f"{f['predicted_leviathan']:.2f}x", "(1 - α^(K + 1)) / ((1 - α)(Kc + β))"),
-            ("measured", f"{f['speedup_without_prefill']:.2f}x", "without the prefill, to compare"),
-            ("best K", f"{f['best_K']}, {f['predicted_best']:.2f}x", "of 0 to 2K: most expected tokens / (Kc + β)"),
-            *((f"if {what}", f"{speedup:.2f}x", "predicted") for what, speedup in f["predicted_if"].items()),
-        ]
-    if weight_bytes and bandwidth and f["tokens"]:
-        most = ceiling(weight_bytes, bandwidth)
-        per_second = f["tokens"] / f["seconds"]["speculative"]
-        reached = f"{per_second / f['speedup'] / most:.0%} autoregressive, {per_second / most:.0%} speculative"
-        read = f"{bandwidth / 1e9:.1f} GB/s / {weight_bytes / 1e9:.3g} GB of weights, autoregressive decoding's limit"
-        rows += [("ceiling", f"{most:.1f} tokens/s", read), ("of the ceiling", reached, "")]
     return rows
+
+
+def rows_of_predictions(f: dict) -> list[Row]:
+    if f["predicted_leviathan"] is None:
+        return []
+    return [
+        ("largest β", f"{f['largest_beta']:.2f}", "tokens per iteration - Kc: above it, speculation loses"),
+        ("predicted, blog", f"{f['predicted_blog']:.2f}x", "r(K + 1) / (Kc + β)"),
+        ("predicted, Leviathan", f"{f['predicted_leviathan']:.2f}x", "(1 - α^(K + 1)) / ((1 - α)(Kc + β))"),
+        ("measured", f"{f['speedup_without_prefill']:.2f}x", "without the prefill, to compare"),
+        ("best K", f"{f['best_K']}, {f['predicted_best']:.2f}x", "of 0 to 2K: most expected tokens / (Kc + β)"),
+        *((f"if {what}", f"{speedup:.2f}x", "predicted") for what, speedup in f["predicted_if"].items()),
+    ]
+
+
+def rows_of_ceiling(f: dict, weight_bytes: float, bandwidth: float) -> list[Row]:
+    """The limit that memory sets to autoregressive decoding, and how near both decoders came to it."""
+    most = ceiling(weight_bytes, bandwidth)
+    per_second = f["tokens"] / f["seconds"]["speculative"]
+    reached = f"{per_second / f['speedup'] / most:.0%} autoregressive, {per_second / most:.0%} speculative"
+    read = f"{bandwidth / 1e9:.1f} GB/s / {weight_bytes / 1e9:.3g} GB of weights, autoregressive decoding's limit"
+    return [("ceiling", f"{most:.1f} tokens/s", read), ("of the ceiling", reached, "")]
 
 
 def level_row(level: dict) -> Row:

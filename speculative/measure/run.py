@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from plumbing.files import check_writable, write_json, write_text
 from speculative.measure import report
+from speculative.measure.document import check_version
 from speculative.measure.page import page
 
 
@@ -13,6 +14,9 @@ class Run:
     """One prompt, decoded with both."""
 
     document: dict  # all of it: see document.py
+
+    def __post_init__(self):
+        check_version(self.document)  # as it may have been read from a file
 
     @property
     def text(self) -> str:

@@ -52,7 +52,7 @@ FIGURES = COUNTS | {
     "levels": list,
     "tree": FLAG,
     "busy": FLAG,
-    "*": (*MAYBE, dict),  # a dict that came later: by_proposer
+    "*": (*MAYBE, dict),
 }
 RUN = {
     "options": {"temperature": NUMBER, "lenience": NUMBER, "drafter": TEXT, "engine": TEXT},

@@ -58,10 +58,11 @@ def verify(
     yield from check_sampled(sampled, prompts, K, seed, draws, seconds, clock)
 
 
-def most_new(K) -> int:
-    """The most tokens that verify adds to a prompt; K is a value of --K."""
+def most_new(N: int, K) -> int:
+    """The most tokens that verify adds to a prompt: N where it decodes greedily, two windows where it samples. K is a
+    value of --K."""
     outer = K[0] if isinstance(K, tuple) else K
-    return max(40, 2 * (1 + (outer if isinstance(outer, int) else 4)))
+    return max(N, 2 * (1 + (outer if isinstance(outer, int) else 4)))
 
 
 def check_greedy(decoders: Decoders, prompts, lookaheads: Iterable, N: int) -> Check:

@@ -2,7 +2,7 @@
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,9 +24,8 @@ class DevicePair(Pair):
     """
 
     decoder: DeviceDecoder | None = None
-    seconds: dict = field(
-        default_factory=dict
-    )  # what ready() measured: "draft", of a token; rows: of the target's call
+    # What ready() measured: "draft", of a token; rows: of the target's call.
+    seconds: dict = field(default_factory=dict)
 
     def __post_init__(self):
         super().__post_init__()
@@ -58,6 +57,17 @@ class DevicePair(Pair):
     def window(self, N: int) -> int:
         """More than N - 1 drafts are never accepted, and here K are made in any case."""
         return min(self.lookahead, max(1, N - 1))
+
+    def samplers(self) -> tuple[Callable, Callable]:
+        """Both loops as the device runs them. What they are handed they ignore: the models are compiled into them."""
+
+        def autoregressive(x, model, N, rng):
+            return self.steps(x, N, 0, rng)
+
+        def speculative(x, drafter, model, N, K, rng, lenience):
+            return self.steps(x, N, K, rng)
+
+        return autoregressive, speculative
 
     def autoregressive(
         self, x, N: int, rng: np.random.Generator, recorder=None, batch: int = 1, stop: str | None = None
