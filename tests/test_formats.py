@@ -15,7 +15,7 @@ from speculative.cli.flags import usage
 from speculative.cli.load import load_id_pair
 from speculative.engines import formats, memory, runtime
 from speculative.engines.formats import BFLOAT16, FLOAT32, INT8
-from speculative.engines.packed import packer
+from speculative.engines.packed import PackedWeight, packer
 from speculative.engines.plain import CachedModel, PlainPass
 from speculative.measure import verify
 
@@ -52,7 +52,7 @@ def halved(w):
     ("name", "format", "changes"),
     [
         ("same", FLOAT32, {}),
-        ("halved", FLOAT32, {"round": halved}),
+        ("halved", FLOAT32, {"round": halved, "fill": None}),
         ("bf", BFLOAT16, {}),
         ("eighth", INT8, {}),
         ("over_int8", FLOAT32, {"embedding": "int8", "lookup": None}),
@@ -68,6 +68,12 @@ def test_a_new_format_computes_what_its_plain_form_says(registered, name, format
     assert np.max(np.abs(actual - expected)) <= (0.1 if rounds_rows else 1e-4) * np.max(np.abs(expected))
     float32 = CachedModel(random_params(), HPARAMS, logits_themselves, PlainPass)(x, 3)
     assert np.allclose(expected, float32, rtol=1e-3, atol=1e-4) == (name == "same")
+
+
+def test_a_fill_that_gives_other_bits_is_refused(registered):
+    dtype = registered(FLOAT32, "halved", round=halved)
+    with pytest.raises(UserError, match="the weight format halved contradicts itself: fill does not give"):
+        PackedWeight(np.ones((3, 5), np.float32), dtype)
 
 
 def test_flags_memory_and_verify_know_it(registered, flags, capsys):

@@ -8,16 +8,17 @@ import contextlib
 import functools
 import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from plumbing.errors import UserError
 from speculative.engines import cpu, formats
 from speculative.engines.compiling import compiled
-from speculative.engines.cpu import this_cpu
+from speculative.engines.cpu import BLOCK, this_cpu
 
 PARTS = 2 * (os.cpu_count() or 1)  # of a matrix, that are packed side by side
 
@@ -67,31 +68,38 @@ class PackedWeight:
         # One tile after another, so that packing needs no second copy of w; several at a time, one in each thread.
         pack = self.round
         if self.format.fill and cpu.has_numba():
-            pack = partial(self.fill, fill=compiled(self.format.fill))
+            pack = partial(self.fill, fill=filler(self.format))
         parts = [range(n_tiles)[i::PARTS] for i in range(PARTS)]
         list(workers().map(partial(pack, w), parts))  # list, so that an exception is raised here
 
-    def channels(self, tile: int) -> slice:
-        """The output channels of a tile, which the last one need not fill."""
+    def parts(self, w, tiles) -> Iterator[tuple[int, np.ndarray]]:  # [n_in, n_out]
+        """(i, its channels [n_in, lanes]) for some of the tiles, with zeros where the last has no channel. All are in
+        the same memory: the system takes longer to give it than packing takes."""
         lanes = self.cpu.lanes
-        return slice(tile * lanes, min(self.shape[1], (tile + 1) * lanes))
+        part = np.zeros((self.shape[0], lanes), np.float32)  # [n_in, lanes]
+        for i in tiles:
+            channels = w[:, i * lanes : (i + 1) * lanes]  # [n_in, n], n <= lanes
+            n = channels.shape[1]
+            part[:, :n] = channels
+            part[:, n:] = 0
+            yield i, part
 
     def fill(self, w, tiles, fill: Callable) -> None:  # [n_in, n_out]
         """Packs some of the tiles by the format's fill, compiled."""
         nothing = np.empty(0, np.float32)
-        for i in tiles:
-            channels = self.channels(i)
-            scale = nothing if self.scale is None else self.scale[channels]
-            fill(np.ascontiguousarray(w[:, channels]), self.tiles[i].reshape(-1), scale, self.cpu.dot)
+        lanes = self.cpu.lanes
+        for i, part in self.parts(w, tiles):
+            scale = nothing if self.scale is None else self.scale[i * lanes : (i + 1) * lanes]  # [lanes]
+            fill(part, self.tiles[i].reshape(-1), scale, self.cpu.dot)
 
     def round(self, w, tiles) -> None:  # [n_in, n_out]
         """The same by the format's round and tile, in NumPy."""
-        for i in tiles:
-            channels = self.channels(i)
-            stored = self.format.round(w[:, channels])
+        lanes = self.cpu.lanes
+        for i, part in self.parts(w, tiles):
+            stored = self.format.round(part)
             self.tiles[i] = self.format.tile(stored, self.cpu)
             if stored.scale is not None:
-                self.scale[channels] = stored.scale
+                self.scale[i * lanes : (i + 1) * lanes] = stored.scale
 
     @property
     def dtype(self) -> str:
@@ -124,6 +132,25 @@ class PackedWeight:
     def dequantize(self) -> np.ndarray:  # -> [n_in, n_out] float32
         """The matrix that this weight stands for: the model as stored."""
         return self.columns(np.arange(self.shape[1])).T
+
+
+@functools.cache
+def filler(format: formats.Format) -> Callable:
+    """A format's fill, compiled. Raises UserError where it does not give the bits of round and tile, on a small matrix:
+    whoever writes a format after another's pattern changes the one and forgets the other."""
+    fill = compiled(format.fill)
+    this = this_cpu()
+    n_in = 2 * BLOCK + 3
+    w = np.random.default_rng(0).standard_normal((n_in, this.lanes), np.float32)  # [n_in, lanes]
+    n_steps = -(-n_in // format.step(this))
+    filled = np.zeros(n_steps * format.tile_bytes(this), np.uint8)  # [n_steps * tile_bytes]
+    scale = np.ones(this.lanes if format.channel_bytes else 0, np.float32)
+    fill(w, filled, scale, this.dot)
+    stored = format.round(w)
+    same = np.array_equal(filled, format.tile(stored, this).reshape(-1))
+    if not same or (stored.scale is not None and not np.array_equal(scale, stored.scale)):
+        raise UserError(f"the weight format {format.name} contradicts itself: fill does not give what its tile does")
+    return fill
 
 
 class PackedEmbedding:

@@ -52,9 +52,9 @@ class Format:
     embedding: Annotated[str, "the format of the embedding: its own name where it has a lookup"] = None
     jax: Annotated[OnJax | str, "what JAX needs, or why it cannot take this format"] = None
 
-    # round and tile in one, for speed: fill(w [n_in, n], tile, scale [n], dot) writes a tile, uint8 of zeros
-    # [n_steps * tile_bytes]. It is compiled (so plain loops), and gives the same bits. None: packing goes by round and
-    # tile.
+    # round and tile in one, for speed: fill(w [n_in, lanes], tile, scale [lanes], dot) writes a tile, uint8 of zeros
+    # [n_steps * tile_bytes]; w has zeros where the last tile has no channel. It is compiled (so plain loops), and gives
+    # the same bits. None: packing goes by round and tile.
     fill: Callable | None = None
     # Builds what an embedding needs: (Words, address of a tile, lane, input) -> a float32, before any scale. None where
     # another format stores the embedding.

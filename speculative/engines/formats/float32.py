@@ -14,6 +14,10 @@ from speculative.engines.formats.base import (
 )
 
 
+def fill(w, tile, scale, dot):
+    tile.view(np.float32).reshape(w.shape)[:] = w
+
+
 def multiply(words, xs, tile, sums):
     """For the one input of a step, each row's x times the tile's weights."""
     if len(xs) >= FLOAT32.prefetch_from:
@@ -38,6 +42,7 @@ FLOAT32 = Format(
     untile=lambda tile, n_in, cpu: Stored(separate(tile, n_in, np.float32, cpu, 1)),
     multiply=multiply,
     embedding="float32",
+    fill=fill,
     lookup=lambda words, tile, lane, k: words.load(number_at(words, tile, lane, k, 4, 1), words.floats.element),
     prefetch_from=6,
     # The distance of two logits of the bundled target changes by up to 5e-5 over the bundled prompts.

@@ -75,6 +75,55 @@ def untile(tile, n_in, cpu) -> Stored:
     return Stored(numbers, block_scale=widen_scale(scales))
 
 
+def fill(w, tile, scale, dot):
+    """A block at a time: its scales, its codes, and the two codes of each byte. What lies side by side is written at
+    once, as one whole number."""
+    n_in, lanes = w.shape
+    n_blocks = (n_in + BLOCK - 1) // BLOCK
+    tiles = tile.reshape(n_blocks, -1)  # [n_blocks, tile_bytes]
+    values = np.zeros((BLOCK, lanes), np.float32)  # [BLOCK, lanes]
+    extreme = np.zeros(lanes, np.float32)  # [lanes]
+    bits = extreme.view(np.uint32)  # [lanes], the same memory
+    inverse = np.zeros(lanes, np.float32)  # [lanes]
+    codes = np.zeros((BLOCK, lanes), np.uint32)  # [BLOCK, lanes]
+    for block in range(n_blocks):
+        n = min(BLOCK, n_in - block * BLOCK)
+        values[:n] = w[block * BLOCK : block * BLOCK + n]
+        values[n:] = np.float32(0)
+        extreme[:] = np.float32(0)
+        for k in range(n):
+            for lane in range(lanes):
+                larger = abs(values[k, lane]) > abs(extreme[lane])
+                extreme[lane] = values[k, lane] if larger else extreme[lane]
+        scales = tiles[block, HALF * lanes :].view(np.uint16)  # [lanes]
+        for lane in range(lanes):
+            extreme[lane] = extreme[lane] / np.float32(-LARGEST)
+            upper = (bits[lane] + np.uint32(0x7FFF) + (bits[lane] >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)
+            scales[lane] = upper
+            bits[lane] = upper << np.uint32(16)
+            inverse[lane] = np.float32(1) / extreme[lane] if abs(extreme[lane]) > np.float32(1e-30) else np.float32(0)
+        for k in range(BLOCK):
+            for lane in range(lanes):
+                number = np.rint(values[k, lane] * inverse[lane])
+                number = min(max(number, np.float32(-LARGEST)), np.float32(LARGEST - 1))
+                codes[k, lane] = np.uint32(number + np.float32(LARGEST))
+        if dot == 4:
+            whole = tiles[block, : HALF * lanes].view(np.uint32).reshape(-1, lanes)  # [HALF / 4, lanes]
+            for four in range(HALF // 4):
+                for lane in range(lanes):
+                    low = codes[4 * four, lane]
+                    high = codes[4 * four + HALF, lane]
+                    for i in range(1, 4):
+                        low |= codes[4 * four + i, lane] << np.uint32(8 * i)
+                        high |= codes[4 * four + i + HALF, lane] << np.uint32(8 * i)
+                    whole[four, lane] = low | high << np.uint32(4)
+        else:
+            pairs = tiles[block, : HALF * lanes].reshape(-1, lanes, dot)  # [HALF / dot, lanes, dot]
+            for k in range(HALF):
+                for lane in range(lanes):
+                    pairs[k // dot, lane, k % dot] = codes[k, lane] | codes[k + HALF, lane] << np.uint32(4)
+
+
 def multiply(words, xs, tile, sums):
     """The codes from 0 to 15 are multiplied, and 8 times the sum of x is taken away."""
     cpu, b = words.cpu, words.ir
@@ -127,6 +176,7 @@ INT4 = Format(
     tile=tile,
     untile=untile,
     multiply=multiply,
+    fill=fill,
     embedding="int8",
     prefetch_from=3,
     jax="JAX has no product of 4-bit numbers with a scale for each block",
