@@ -295,8 +295,8 @@ LEVEL_MUTANTS = {
 @pytest.mark.parametrize("n_levels", [2, 3])
 @pytest.mark.parametrize("mutant", LEVEL_MUTANTS)
 def test_a_broken_level_is_seen(mutant, n_levels):
-    with broken(level_module, *LEVEL_MUTANTS[mutant]) as module:
-        assert max(distances_of_levels(n_levels, module.level)) > 1e-3
+    module = broken(level_module, *LEVEL_MUTANTS[mutant])
+    assert max(distances_of_levels(n_levels, module.level)) > 1e-3
 
 
 # The output distribution, computed and not sampled
@@ -338,13 +338,6 @@ def test_the_output_is_the_targets_exactly(name, K, temperature):
 
     assert distance_from_target(decode, target, [0, 1, 0, 1], N) < 1e-6
     assert verdicts.min() > 0
-
-
-def test_prompt_lookup_on_the_grid_that_sees_a_lax_comparison():
-    """With p = 1 every acceptance has a probability on the grid, where u = 0 has its weight."""
-    target, x = random_model(8, 3), [0, 1, 0]
-    decode = lambda rng: speculative_sampling(x, prompt_lookup(3), target, 5, 3, rng)  # noqa: E731
-    assert distance_from_target(decode, target, x, 5, exact=False) < 1e-6
 
 
 @pytest.mark.parametrize("mistake", ["not one-hot", "without temperature", "inner rows"])

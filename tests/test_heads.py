@@ -114,7 +114,7 @@ def test_decoding(temperature, widths):
 
 def of_places(seed, n_vocab, n_heads=2):
     """heads(x): rows that depend on all of x but its last token, as those of heads do."""
-    models = [random_model(seed + i, n_vocab, powers_of_two=True) for i in range(n_heads)]
+    models = [random_model(seed + i, n_vocab) for i in range(n_heads)]
     return lambda x: np.stack([model(np.append(x[:-1], 0))[0] for model in models]) if len(x) > 1 else one_hot()
 
 

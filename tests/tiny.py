@@ -78,6 +78,11 @@ def counting_target(x, n_last=1):
     return one_hot(*[(int(t) + 1) % N_VOCAB for t in x[len(x) - n_last :]])
 
 
+def decoded(steps):
+    """The tokens of all steps."""
+    return [token for step in steps for token in step.tokens]
+
+
 def broken_sampling(right, wrong):
     """The module speculative.sampling, with one piece of its source replaced."""
     source = inspect.getsource(sampling)
