@@ -16,6 +16,7 @@ from speculative.cli.flags import choose_options, live_flags, run
 from speculative.cli.interactive import interact
 from speculative.cli.load import encode
 from speculative.cli.outcome import show_report
+from speculative.cli.packing import write_packed
 from speculative.cli.prompts import choose_prompts
 from speculative.cli.serve import serve
 from speculative.cli.verifying import verify_pair
@@ -46,6 +47,8 @@ def main(
 
     # load both models
     pair = TextPair(o, parse, prompts)
+    if o.pack:
+        return write_packed(o, pair.kept)
     if o.verify:
         return verify_pair(o, pair.loaded, *prompts)
     if o.interactive:

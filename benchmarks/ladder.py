@@ -71,7 +71,7 @@ def rungs():
     rng = np.random.default_rng(0)
     w = rng.standard_normal((N_IN, N_OUT), np.float32)
     x = rng.standard_normal((WINDOW, N_IN), np.float32)
-    weights = {dtype: packed.PackedWeight(w, dtype) for dtype in formats.FORMATS}
+    weights = {dtype: packed.PackedWeight.packed(w, dtype) for dtype in formats.FORMATS}
     tiles = weights["float32"].tiles.view(np.float32).reshape(-1, N_IN, kernels.LANES, 1)
     out = np.empty((WINDOW, N_OUT), np.float32)
     tiled_out = np.empty((WINDOW, len(tiles), kernels.LANES), np.float32)

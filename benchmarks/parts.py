@@ -56,7 +56,7 @@ def timed_model(weights, spent):
         return Timed(array, "logits" if name == "wte" else "linear layers", spent)
 
     def embedding(array):
-        weight = packed.PackedEmbedding(array)
+        weight = packed.PackedEmbedding.packed(array)
         weight.T = OneThread(array.T)
         return weight
 

@@ -62,7 +62,7 @@ def build_params(path, found, read, hparams, convert=None, progress=None):
                 put(params, name, convert(name, array) if convert else array)
                 if progress:
                     progress(n_bytes)
-    return params | {"blocks": [params.pop(f"h{i}") for i in range(hparams["n_layer"])]}
+    return with_blocks(params, hparams)
 
 
 def checked(path, name: str, shape: tuple[int, ...], read: Callable) -> np.ndarray:
@@ -88,6 +88,11 @@ def is_finite(array: np.ndarray) -> bool:
         if math.isfinite(float(np.dot(flat, flat))):
             return True
     return math.isfinite(array.min()) and math.isfinite(array.max())
+
+
+def with_blocks(params: dict, hparams: dict) -> dict:
+    """{"h0": a block, ...} -> {"blocks": [a block, ...]}, as gpt2.gpt2 takes them."""
+    return params | {"blocks": [params.pop(f"h{i}") for i in range(hparams["n_layer"])]}
 
 
 def put(params: dict, name: str, value) -> None:

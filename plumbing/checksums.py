@@ -3,6 +3,8 @@
 {"hparams.json": {"bytes": 90, "sha256": "d9d56e41..."}, ...} stands beside the files. A download notes each file before
 it gives it its name, training notes what it saves; a folder without the note is read as it is. A model that has an
 official name, but not the official weights, also has "stand-in": "what it is instead".
+
+Large safetensors take seconds to compare with their sha256. verified.json says which were, and in what state of theirs.
 """
 
 import contextlib
@@ -18,6 +20,7 @@ from plumbing.errors import UserError, first_line
 from plumbing.files import write_text
 
 NAME = "checksums.json"
+VERIFIED = "verified.json"
 STAND_IN = "stand-in"  # the one key that is not a file's name
 MOST_BYTES = 2**20  # of the note itself
 MOST_WORDS = 200  # characters that a stand-in may say of itself
@@ -123,19 +126,26 @@ def check(folder: str, names: list[str], bad_file: Callable[[str, str], UserErro
 
 
 def check_whole(folder: str) -> None:
-    """Raises UserError where the note names what is not there: in a whole model, that is another name misspelt."""
+    """Raises UserError where the note names what is not there: in a whole model, that is another name misspelt. Packed
+    weights can be made again, and who deletes them need not say so."""
     for name in noted(folder):
-        if not is_there(folder, name):
+        if not is_there(folder, name) and not name.startswith("packed-"):
             raise bad_note(folder, f"it names {name!r:.100}, which is not there")
 
 
 @contextlib.contextmanager
 def compared(folder: str, names: list[str], bad_file: Callable[[str, str], UserError]) -> Iterator[None]:
     """Takes the sha256 of large safetensors, beside what is done here with them, and compares it in the end: raises
-    bad_file(path, fault) where it is not what was noted. OpenAI's form has sums of its own, for each tensor."""
+    bad_file(path, fault) where it is not what was noted. OpenAI's form has sums of its own, for each tensor.
+
+    A file that was compared before, and has not changed since, is not compared again.
+    """
     large = [name for name in names if name.endswith(".safetensors") and name in noted(folder)]
     paths = [os.path.join(folder, name) for name in large]
     paths = [path for path in paths if os.path.getsize(path) > MOST_SMALL]
+    verified = read_verified(folder)
+    paths = [path for path in paths if verified.get(os.path.basename(path)) != state(path)]
+    found = {os.path.basename(path): state(path) for path in paths}
     over = threading.Event()
     with ThreadPoolExecutor(max_workers=1) as thread:
         described = [thread.submit(describe, path, over) for path in paths]
@@ -144,8 +154,36 @@ def compared(folder: str, names: list[str], bad_file: Callable[[str, str], UserE
             for path, about in zip(paths, described, strict=True):
                 if about.result() != noted(folder)[os.path.basename(path)]:
                     raise bad_file(path, DAMAGED)
+            if paths:
+                keep_verified(folder, found)
         finally:
             over.set()
+
+
+def state(path: str) -> list:
+    """What changes when a file does, and the sha256 that is noted for it."""
+    about = os.stat(path)
+    folder, name = os.path.split(path)
+    return [noted(folder)[name]["sha256"], about.st_size, about.st_mtime_ns, about.st_ctime_ns]
+
+
+def read_verified(folder: str) -> dict:
+    """{name: state} of the large files whose sha256 was found to be the one that is noted."""
+    path = os.path.join(folder, VERIFIED)
+    try:
+        if os.path.getsize(path) > MOST_BYTES:
+            return {}
+        with open(path, encoding="utf-8") as f:
+            return dict(json.load(f))
+    except (OSError, ValueError, TypeError, RecursionError):  # then they are compared once more
+        return {}
+
+
+def keep_verified(folder: str, files: dict) -> None:
+    """Adds {name: state} of files that are known to be whole."""
+    files = read_verified(folder) | files
+    with contextlib.suppress(UserError):  # where nothing can be written, they are compared each time
+        write_text(os.path.join(folder, VERIFIED), json.dumps(files) + "\n")
 
 
 def show(folder: str, names: list[str], known: dict[str, str]) -> list[str]:

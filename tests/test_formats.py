@@ -73,7 +73,7 @@ def test_a_new_format_computes_what_its_plain_form_says(registered, name, format
 def test_a_fill_that_gives_other_bits_is_refused(registered):
     dtype = registered(FLOAT32, "halved", round=halved)
     with pytest.raises(UserError, match="the weight format halved contradicts itself: fill does not give"):
-        PackedWeight(np.ones((3, 5), np.float32), dtype)
+        PackedWeight.packed(np.ones((3, 5), np.float32), dtype)
 
 
 def test_flags_memory_and_verify_know_it(registered, flags, capsys):

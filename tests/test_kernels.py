@@ -36,7 +36,7 @@ def multiply(x, weight):  # [n_rows, n_in] -> [n_rows, n_out]
 @pytest.mark.parametrize(("n_in", "n_out"), SHAPES)
 def test_a_row_has_the_same_bits_whatever_stands_beside_it(dtype, n_in, n_out):
     rng = np.random.default_rng(0)
-    weight = PackedWeight(rng.standard_normal((n_in, n_out), dtype=np.float32), dtype)
+    weight = PackedWeight.packed(rng.standard_normal((n_in, n_out), dtype=np.float32), dtype)
     x = rng.standard_normal((MOST_ROWS, n_in), dtype=np.float32)
     alone = np.concatenate([multiply(x[i : i + 1], weight) for i in range(MOST_ROWS)])
     for n in range(1, MOST_ROWS + 1):
@@ -58,7 +58,7 @@ def test_the_product_is_the_plain_one(dtype, n_in, n_out):
     x[4, 0] = 1e4  # where rows are rounded, the others of its block become multiples of 79
     x[5, :BLOCK] = 1e-35  # too small to be divided by
     stored = format.round(w)
-    product, plain = multiply(x, PackedWeight(w, dtype)), format.product(x, stored)
+    product, plain = multiply(x, PackedWeight.packed(w, dtype)), format.product(x, stored)
     if format.rounds_rows and this_cpu().fused:
         assert np.array_equal(product, plain)
     largest = np.abs(x) @ np.abs(format.widen(stored))  # what the terms of each sum add up to
@@ -77,7 +77,8 @@ def test_rows_are_rounded_to_the_nearest_of_127_steps_of_their_block():
 
 def test_the_exact_sums_of_int8_have_room_for_the_largest_numbers():
     for sign in (-1, 1):
-        product = multiply(np.full((1, 1024), sign, np.float32), PackedWeight(np.ones((1024, 3), np.float32), "int8"))
+        ones = PackedWeight.packed(np.ones((1024, 3), np.float32), "int8")
+        product = multiply(np.full((1, 1024), sign, np.float32), ones)
         np.testing.assert_allclose(product, sign * 1024, rtol=1e-6)
 
 
@@ -87,7 +88,7 @@ def test_the_sum_is_taken_in_order(n_rows, place):
     """1e8 + 1 is 1e8 in float32. In order, (1e8 + 1) - 1e8 is 0; in any other order, it is 1."""
     w = np.zeros((1100, 40), np.float32)
     w[place : place + 3] = np.array([1e8, 1, -1e8], np.float32)[:, None]
-    assert not np.any(multiply(np.ones((n_rows, 1100), np.float32), PackedWeight(w)))
+    assert not np.any(multiply(np.ones((n_rows, 1100), np.float32), PackedWeight.packed(w)))
 
 
 def test_one_rounding_for_each_multiply_add():
@@ -96,4 +97,4 @@ def test_one_rounding_for_each_multiply_add():
         pytest.skip("this CPU rounds twice")
     e = 2.0**-12
     x = np.array([[1, 1 + e]], np.float32)
-    assert multiply(x, PackedWeight(np.array([[-1], [1 + e]], np.float32)))[0, 0] == np.float32(2 * e + e * e)
+    assert multiply(x, PackedWeight.packed(np.array([[-1], [1 + e]], np.float32)))[0, 0] == np.float32(2 * e + e * e)

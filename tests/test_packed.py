@@ -43,7 +43,7 @@ def test_a_weight_stands_for_its_matrix(dtype):
     """Of channels of very different sizes, one of them all zeros."""
     w = random_weight(3 * BLOCK, 101) * np.logspace(-3, 3, 101, dtype=np.float32)
     w[:, 5] = 0
-    weight = PackedWeight(w, dtype)
+    weight = PackedWeight.packed(w, dtype)
     stored = weight.dequantize()
     assert weight.shape == stored.shape == w.shape
     of_number, of_channel, of_block = ERRORS[dtype]
@@ -57,7 +57,7 @@ def test_a_weight_stands_for_its_matrix(dtype):
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_one_copy_of_the_embedding_serves_both_its_uses(dtype):
     wte = random_weight(130, 24)
-    embedding = PackedEmbedding(wte, dtype)
+    embedding = PackedEmbedding.packed(wte, dtype)
     stored = embedding.T.dequantize().T  # [n_vocab, n_embd]
     for ids in ([0, 129, 31, 32, 31], [7], []):
         rows = embedding[np.array(ids, int)]
@@ -74,7 +74,7 @@ def test_packing_takes_the_packed_bytes_and_little_more(dtype):
     this_cpu()
     tracemalloc.start()
     try:
-        weight = PackedWeight(w, dtype)
+        weight = PackedWeight.packed(w, dtype)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -103,7 +103,7 @@ def test_without_numba_numpy_multiplies_and_one_line_says_so(monkeypatch, capsys
     try:
         w, x = random_weight(40, 70), random_weight(3, 40)
         for dtype in FORMATS:
-            weight = PackedWeight(w, dtype)
+            weight = PackedWeight.packed(w, dtype)
             np.testing.assert_allclose(x @ weight, x @ weight.dequantize(), rtol=1e-5, atol=1e-5)
         runtime.warm_up()
         runtime.set_threads(1)
@@ -135,8 +135,8 @@ def test_compiled_packing_gives_the_bits_of_the_plain_one(dtype, n_in, n_out, tu
     w = random_weight(n_out, n_in).T if turned else random_weight(n_in, n_out)
     w[:, 0] = 0  # whose scale would be 0
     w[0, -1] = 1e30
-    compiled = PackedWeight(w, dtype)
-    plain = PackedWeight(np.zeros_like(w), dtype)
+    compiled = PackedWeight.packed(w, dtype)
+    plain = PackedWeight.packed(np.zeros_like(w), dtype)
     plain.round(w, range(len(plain.tiles)))
     assert np.array_equal(compiled.tiles, plain.tiles)
     assert compiled.scale is plain.scale is None or np.array_equal(compiled.scale, plain.scale)

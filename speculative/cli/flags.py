@@ -17,7 +17,7 @@ from plumbing import arguments, exits
 from plumbing.arguments import Flag, nearest
 from plumbing.errors import UserError
 from speculative import decoding, drafters, filters, trees
-from speculative.cli import devices, display, interactive, load, prompts, serve
+from speculative.cli import devices, display, interactive, load, packing, prompts, serve
 
 # The blog's, whose defaults stand in main's signature.
 BLOG = (
@@ -60,7 +60,7 @@ def rooms() -> list[tuple[str, tuple[Flag, ...]]]:
         ("The drafter", (drafters.FLAG, drafters.TEMPERATURE, *trees.FLAGS, *drafters.flags_of_kinds())),
         ("The engine", (*load.FLAGS, *devices.FLAGS)),
         ("What is shown", display.FLAGS),
-        ("Many texts, one loading", (*interactive.FLAGS, *serve.FLAGS)),
+        ("Many texts, one loading", (*interactive.FLAGS, *serve.FLAGS, *packing.FLAGS)),
     ]
 
 

@@ -4,6 +4,7 @@ The small files come first: they suffice for all that checks.py looks at.
 """
 
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -20,8 +21,8 @@ from speculative.cli import devices
 from speculative.cli.checks import check_disk, check_length, check_memory, check_tree, check_verify, different
 from speculative.decoding import Pair, lookaheads
 from speculative.drafters.base import Setting
-from speculative.engines import formats, runtime
-from speculative.engines.models import load_models
+from speculative.engines import formats, packed_files, runtime
+from speculative.engines.models import load_models, mapped_model
 from speculative.engines.vocabulary import share
 from speculative.filters import Filters
 from utils import complete_folder, load_encoder_and_hparams, load_params
@@ -183,10 +184,14 @@ def load_id_pair(
             pair.models[one.need] = kept[one.need][1].with_probs(to_probs[one.need])
     for model_size in dict.fromkeys(one.model_size for one in new):  # the copy comes with the target, from one reading
         of_size = [one for one in new if one.model_size == model_size]
-        models = read_models(of_size, folders[of_size[0].need], load_fn, to_probs, quiet)
-        for one, model in zip(of_size, models, strict=True):
-            pair.models[one.need] = model
-            kept[one.need] = one, model
+        folder = folders[of_size[0].need]
+        models = mapped_models(of_size, folder, to_probs, quiet) if engine == "numpy" else {}
+        unread = [one for one in of_size if one.need not in models]
+        if unread:
+            models |= read_models(unread, folder, load_fn, to_probs, quiet)
+        for one in of_size:
+            pair.models[one.need] = models[one.need]
+            kept[one.need] = one, models[one.need]
 
     if one_loop:
         return devices.pair_of_one_loop(pair)
@@ -194,10 +199,23 @@ def load_id_pair(
     return pair
 
 
+def mapped_models(wanted: list[Wanted], folder: str, to_probs: dict[str, Filters], quiet: bool) -> dict[str, Any]:
+    """{need: model} of those whose packed weights lie on the disk."""
+    models = {}
+    for one in wanted:
+        params = packed_files.find(folder, one.dtype, one.hparams)
+        if params is None:
+            continue
+        models[one.need] = mapped_model(params, one.hparams, to_probs[one.need])
+        if not quiet:
+            print(f"{one.model_size}: mapped from {packed_files.path_of(folder, one.dtype)}", file=sys.stderr)
+    return models
+
+
 def read_models(
     wanted: list[Wanted], folder: str, load_fn: Callable, to_probs: dict[str, Filters], quiet: bool
-) -> list:
-    """Models of one size, from one reading of its weights, which a bar shows where it takes long."""
+) -> dict[str, Any]:
+    """{need: model} of one size, from one reading of its weights, which a bar shows where it takes long."""
     hparams = wanted[0].hparams
     loading = f"loading {wanted[0].model_size}"
     n_bytes = 4 * parameter_count(hparams)
@@ -205,7 +223,8 @@ def read_models(
     bar = tqdm(desc=loading, total=n_bytes, unit="B", unit_scale=True, leave=False, disable=off)
     read = partial(load_params, folder, hparams, progress=bar.update)
     with lines(loading), bar:
-        return load_fn(read, hparams, [one.dtype for one in wanted], [to_probs[one.need] for one in wanted])
+        models = load_fn(read, hparams, [one.dtype for one in wanted], [to_probs[one.need] for one in wanted])
+    return {one.need: model for one, model in zip(wanted, models, strict=True)}
 
 
 def load(o: Any, prompts: Sequence[str], kept: dict | None = None) -> Pair:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from plumbing.errors import UserError
 from speculative.engines import packed, runtime
 from speculative.engines.plain import CachedModel
 
@@ -28,6 +29,17 @@ def load_models(
         models.append(create_model_fn(one_of_each(params, i), hparams, to_probs_fn))
         warm_up(models[-1])
     return models
+
+
+def mapped_model(params: dict, hparams: dict, to_probs: Callable) -> CachedModel:
+    """A model whose packed weights lie on the disk. Any NaN or infinity among them shows in the logits of a pass, which
+    is cheaper than a look at each weight. Raises UserError."""
+    model = create_model_fn(params, hparams, to_probs)
+    logits = model.with_probs(lambda logits: logits)(np.zeros(min(8, model.n_ctx), int))  # [1, n_vocab]
+    if not np.isfinite(logits).all():
+        raise UserError("the packed weights hold NaN or infinity: delete them, and --pack makes them anew")
+    warm_up(model)
+    return model
 
 
 class Copies(tuple):

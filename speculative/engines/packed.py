@@ -49,28 +49,46 @@ def aligned(shape, dtype):  # -> zeros [*shape], beginning at a multiple of 64 b
     return memory[start : start + size].view(dtype).reshape(shape)
 
 
+def tiles_shape(shape: tuple[int, int], dtype: str) -> tuple[int, int, int]:
+    """How many tiles a matrix [n_in, n_out] has, how many steps a tile, and how many bytes a step."""
+    n_in, n_out = shape
+    format = formats.find(dtype)
+    return -(-n_out // this_cpu().lanes), -(-n_in // format.step(this_cpu())), format.tile_bytes(this_cpu())
+
+
+def scale_shape(tiles_shape: tuple[int, int, int]) -> tuple[int]:
+    return (tiles_shape[0] * this_cpu().lanes,)
+
+
 class PackedWeight:
     """A weight [n_in, n_out], cut into tiles of `lanes` output channels; zeros fill up the last tile and step."""
 
     __array_ufunc__ = None  # makes NumPy leave x @ self to __rmatmul__
 
-    def __init__(self, w: np.ndarray, dtype: str = "float32"):  # [n_in, n_out] float32
+    def __init__(self, shape: tuple[int, int], dtype: str, tiles: np.ndarray, scale: np.ndarray | None):
+        """shape: [n_in, n_out]. tiles and scale: what packing, which `packed` does, made of the weight."""
+        self.shape = shape
         self.format = formats.find(dtype)
         self.cpu = this_cpu()
-        n_in, n_out = self.shape = w.shape
-        lanes = self.cpu.lanes
-        n_tiles = -(-n_out // lanes)
-        self.n_steps = -(-n_in // self.format.step(self.cpu))
-        self.tiles = huge((n_tiles, self.n_steps, self.format.tile_bytes(self.cpu)))
-        self.scale = None  # [n_tiles * lanes]
-        if self.format.channel_bytes:
-            self.scale = np.ones(n_tiles * lanes, np.float32)  # [n_tiles * lanes]
-        # One tile after another, so that packing needs no second copy of w; several at a time, one in each thread.
-        pack = self.round
-        if self.format.fill and cpu.has_numba():
-            pack = partial(self.fill, fill=filler(self.format))
-        parts = [range(n_tiles)[i::PARTS] for i in range(PARTS)]
+        self.tiles = tiles  # uint8, of tiles_shape
+        self.scale = scale  # [n_tiles * lanes], or None
+        self.n_steps = tiles.shape[1]
+
+    @classmethod
+    def packed(cls, w: np.ndarray, dtype: str = "float32") -> "PackedWeight":  # [n_in, n_out] float32
+        """Packs a matrix: one tile after another, so that this needs no second copy; several at a time, one in each
+        thread."""
+        tiles = huge(tiles_shape(w.shape, dtype))
+        scale = None
+        if formats.find(dtype).channel_bytes:
+            scale = np.ones(scale_shape(tiles.shape), np.float32)
+        weight = cls(w.shape, dtype, tiles, scale)
+        pack = weight.round
+        if weight.format.fill and cpu.has_numba():
+            pack = partial(weight.fill, fill=filler(weight.format))
+        parts = [range(len(tiles))[i::PARTS] for i in range(PARTS)]
         list(workers().map(partial(pack, w), parts))  # list, so that an exception is raised here
+        return weight
 
     def parts(self, w, tiles) -> Iterator[tuple[int, np.ndarray]]:  # [n_in, n_out]
         """(i, its channels [n_in, lanes]) for some of the tiles, with zeros where the last has no channel. All are in
@@ -156,10 +174,14 @@ def filler(format: formats.Format) -> Callable:
 class PackedEmbedding:
     """wte [n_vocab, n_embd], packed once for both its uses: wte[ids] looks up, x @ wte.T multiplies."""
 
-    def __init__(self, wte: np.ndarray, dtype: str = "float32"):
-        self.shape = wte.shape
-        self.T = PackedWeight(wte.T, formats.find(dtype).embedding)
-        self.nbytes = self.T.nbytes
+    def __init__(self, T: PackedWeight):  # [n_embd, n_vocab]
+        self.shape = T.shape[::-1]
+        self.T = T
+        self.nbytes = T.nbytes
+
+    @classmethod
+    def packed(cls, wte: np.ndarray, dtype: str = "float32") -> "PackedEmbedding":  # [n_vocab, n_embd]
+        return cls(PackedWeight.packed(wte.T, formats.find(dtype).embedding))
 
     def __getitem__(self, ids):  # [n] -> [n, n_embd]
         return self.T.columns(ids)
@@ -175,8 +197,10 @@ def packer(dtype: str) -> Callable:
 
     def convert(name, array):
         if name == "wte":
-            return PackedEmbedding(array, dtype)
-        return PackedWeight(array, dtype) if name.endswith("/w") else array
+            return PackedEmbedding.packed(array, dtype)
+        if name.endswith("/w"):
+            return PackedWeight.packed(array, dtype)
+        return array
 
     return convert
 

@@ -1,0 +1,199 @@
+"""Packed weights on the disk: the same bits, mapped; what does not fit is left alone, what is damaged refused."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny import logits_themselves
+
+import main
+from plumbing import checksums
+from plumbing.errors import UserError
+from speculative.engines import cpu, packed_files, runtime
+from speculative.engines.formats import FORMATS
+from speculative.engines.models import mapped_model
+from speculative.engines.packed import packer
+from speculative.engines.plain import CachedModel
+from utils import load_hparams, load_params
+
+pytestmark = pytest.mark.skipif(not cpu.has_numba(), reason="nothing is packed without numba")
+
+
+@pytest.fixture
+def folder(tiny_pair, tmp_path):
+    return str(shutil.copytree(tiny_pair / "target", tmp_path / "target"))
+
+
+def packed(folder, dtype="float32"):
+    """-> the path of the file, the hparams, and the parameters that were written."""
+    hparams = load_hparams(f"{folder}/hparams.json")
+    params = load_params(folder, hparams, packer(dtype))
+    return packed_files.save(folder, dtype, params, hparams), hparams, params
+
+
+def arrays_of(params, hparams):
+    arrays = {}
+    for name in packed_files.checkpoint_shapes(hparams):
+        arrays |= packed_files.parts(name, packed_files.tensor(params, name))
+    return arrays
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_what_is_mapped_is_what_was_packed(folder, dtype):
+    _, hparams, params = packed(folder, dtype)
+    mapped = packed_files.find(folder, dtype, hparams)
+    expected = arrays_of(params, hparams)
+    actual = arrays_of(mapped, hparams)
+    assert actual.keys() == expected.keys()
+    assert all(np.array_equal(actual[name], expected[name]) for name in expected)
+    x = np.arange(9)
+    read = CachedModel(params, hparams, logits_themselves, runtime.new_pass)
+    assert np.array_equal(mapped_model(mapped, hparams, logits_themselves)(x, 5), read(x, 5))
+
+
+def test_a_file_that_does_not_fit_is_not_used_and_a_line_says_so(folder, capsys):
+    path, hparams, _ = packed(folder)
+    assert packed_files.find(folder, "int8", hparams) is None
+    assert capsys.readouterr().err == ""
+    os.utime(f"{folder}/model.safetensors", (1, 1))
+    packed_files.say_it_does_not_fit.cache_clear()
+    assert packed_files.find(folder, "float32", hparams) is None
+    assert capsys.readouterr().err.startswith(f"{path} is of other weights or another kind of CPU, and not used")
+    assert packed(folder)[0] == path
+    assert packed_files.find(folder, "float32", hparams)
+
+
+def test_each_format_has_a_fingerprint_of_its_own(folder, capsys):
+    assert len({packed_files.fingerprint(dtype) for dtype in FORMATS}) == len(FORMATS)
+    path, hparams, _ = packed(folder)
+
+    def on_another_cpu(header, data):
+        header["__metadata__"]["packing"] = packed_files.fingerprint("int8")
+
+    rewritten(path, on_another_cpu)
+    assert packed_files.find(folder, "float32", hparams) is None
+    assert "another kind of CPU" in capsys.readouterr().err
+
+
+def rewritten(path, change):
+    """Changes a safetensors file: change(header, data), data being a bytearray."""
+    content = Path(path).read_bytes()
+    begin = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:begin])
+    data = bytearray(content[begin:])
+    change(header, data)
+    text = json.dumps(header).encode()
+    text += b" " * (begin - 8 - len(text))
+    with open(path, "wb") as f:
+        f.write(len(text).to_bytes(8, "little") + text + data)
+
+
+def not_a_number(header, data):
+    begin = header["ln_f/g"]["data_offsets"][0]
+    data[begin : begin + 4] = np.float32(np.nan).tobytes()
+
+
+def of_another_type(header, data):
+    header["ln_f/g"]["dtype"] = "I32"
+
+
+def of_another_shape(header, data):
+    header["ln_f/g"]["shape"] = [1, *header["ln_f/g"]["shape"]]
+
+
+def renamed(header, data):
+    header["ln_f/h"] = header.pop("ln_f/g")
+
+
+def cut(header, data):
+    del data[-1]
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (not_a_number, "tensor 'ln_f/g' holds NaN or infinity"),
+        (of_another_type, "tensor 'ln_f/g' is I32"),
+        (of_another_shape, "its tensors are not those of this model"),
+        (renamed, "its tensors are not those of this model"),
+        (cut, "damaged, or not a safetensors file"),
+    ],
+)
+def test_a_damaged_file_is_refused_in_a_line(folder, change, fault):
+    path, hparams, _ = packed(folder)
+    rewritten(path, change)
+    with pytest.raises(UserError, match=fault) as error:
+        packed_files.find(folder, "float32", hparams)
+    assert path in str(error.value) and "\n" not in str(error.value)
+
+
+def test_infinity_among_the_tiles_shows_in_a_pass(folder):
+    path, hparams, _ = packed(folder)
+
+    def change(header, data):
+        begin = header["h0/mlp/c_fc/w/tiles"]["data_offsets"][0]
+        data[begin : begin + 4] = np.float32(np.inf).tobytes()
+
+    rewritten(path, change)
+    with pytest.raises(UserError, match="the packed weights hold NaN or infinity"):
+        mapped_model(packed_files.find(folder, "float32", hparams), hparams, logits_themselves)
+
+
+def test_a_noted_file_is_compared_and_may_be_deleted(folder):
+    checksums.note(folder, {name: checksums.describe(f"{folder}/{name}") for name in os.listdir(folder)})
+    path, hparams, _ = packed(folder)
+    assert os.path.basename(path) in checksums.noted(folder)
+    assert packed_files.find(folder, "float32", hparams)
+    content = bytearray(Path(path).read_bytes())
+    content[-1] ^= 1
+    Path(path).write_bytes(content)
+    with pytest.raises(UserError, match="its sha256 is not the one in"):
+        packed_files.find(folder, "float32", hparams)
+    os.remove(path)
+    assert load_params(folder, hparams)
+
+
+def test_pack_writes_and_the_next_run_maps(tiny_pair, tmp_path, capsys):
+    models = str(shutil.copytree(tiny_pair, tmp_path / "models"))
+    names = {"models_dir": models, "target_model_size": "target", "draft_model_size": "draft"}
+    given = {**names, "prompt": "the thing in", "n_tokens_to_generate": 4, "quiet": False}
+    texts = []
+    for pack in (False, True, True, False):
+        main.main(**given, pack=pack)
+        out, err = capsys.readouterr()
+        texts.append([line for line in out.splitlines() if line.startswith("Text")])
+        if pack:
+            there = [line.rpartition(":")[0] or line for line in out.splitlines()]
+            assert len(there) == 2 and os.path.isfile(packed_files.path_of(f"{models}/target", "float32"))
+    assert out and f"target: mapped from {models}/target/packed-float32.safetensors" in err
+    assert f"draft: mapped from {models}/draft/packed-int8.safetensors" in err
+    assert texts[0] == texts[3] and texts[1] == texts[2] == []
+
+
+def test_large_weights_are_compared_once_until_they_change(tmp_path):
+    path = str(tmp_path / "model.safetensors")
+    with open(path, "wb") as f:
+        f.truncate(checksums.MOST_SMALL + 1)
+    checksums.note(tmp_path, {"model.safetensors": checksums.describe(path)})
+
+    def compare():
+        with checksums.compared(str(tmp_path), ["model.safetensors"], lambda path, fault: UserError(fault)):
+            pass
+
+    compare()
+    verified = checksums.read_verified(str(tmp_path))
+    assert verified == {"model.safetensors": checksums.state(path)}
+    with open(path, "r+b") as f:
+        f.write(b"x")
+    with pytest.raises(UserError, match="damaged"):
+        compare()
+    # What verified.json says of this very state is believed; anything else in it is not.
+    checksums.keep_verified(str(tmp_path), {"model.safetensors": checksums.state(path)})
+    compare()
+    for content in ("", "[]", "{", '{"model.safetensors": 1}'):
+        (tmp_path / checksums.VERIFIED).write_text(content)
+        with pytest.raises(UserError, match="damaged"):
+            compare()
