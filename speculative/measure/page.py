@@ -68,13 +68,13 @@ def sha256(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     from plumbing.arguments import Parser
 
     parser = Parser("A run as one page.", prog="python -m speculative.measure.page")
     parser.add_argument("run", help="what main.py --json FILE --details wrote")
     parser.add_argument("-o", "--output", required=True, help="the page, an HTML file")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     check_outputs([arguments.output], [arguments.run])
     write_text(arguments.output, read_page(arguments.run))
 

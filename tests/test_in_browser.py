@@ -1,0 +1,554 @@
+"""What a real browser makes of the page of a run and of the workbench.
+
+The browser is Chromium with its chromedriver, as Debian packages them (apt-get install chromium chromium-driver).
+"""
+
+import json
+import re
+import socket
+import threading
+import time
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+from test_page import HOSTILE, ROOT, scripted_document
+from test_workbench import Scripted
+
+import main
+from speculative import costs, load_pair
+from speculative.cli.display import SHOWN
+from speculative.cli.flags import DEMO, live_flags
+from speculative.cli.workbench import FIELDS, Workbench, application
+from speculative.drafters import KINDS
+from speculative.measure import analysis
+from speculative.measure.page import page, read_page
+
+
+@pytest.fixture
+def go_to(browser):
+    """An address -> the browser with its page. In the end it has complained of nothing and asked nobody else."""
+    opened = []
+
+    def go_to(address, fragment=""):
+        browser.get("about:blank")
+        browser.get_log("performance")
+        browser.get_log("browser")
+        opened.append(address)
+        browser.get(address + fragment)
+        return browser
+
+    yield go_to
+    emulate(browser, None)
+    assert opened and browser.get_log("browser") == []
+    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    asked = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+    assert opened[-1] in asked
+    assert [url for url in asked if not url.startswith((opened[-1], "data:", "about:"))] == []
+    browser.get("about:blank")
+
+
+@pytest.fixture
+def show(go_to, tmp_path):
+    """A run's document, or the path of a page -> the browser with that page."""
+
+    def show(run, fragment=""):
+        path = run
+        if isinstance(run, dict):
+            path = tmp_path / "page.html"
+            path.write_text(page(run), encoding="utf-8", errors="backslashreplace")
+        return go_to(path.as_uri(), fragment)
+
+    return show
+
+
+@pytest.fixture
+def run_main(tmp_path, capsys):
+    """flags -> (what main.py prints, its page's path, its document)."""
+
+    def run_main(**flags):
+        path, json_path = tmp_path / "run.html", tmp_path / "run.json"
+        main.main(**{k: str(v) for k, v in (DEMO | {"quiet": True} | flags).items()}, html=path, json=json_path)
+        assert read_page(str(json_path)) == path.read_text(encoding="utf-8")
+        return capsys.readouterr().out, path, json.loads(json_path.read_text(encoding="utf-8"))
+
+    return run_main
+
+
+@pytest.fixture
+def serving():
+    """bench -> the address at which it answers, until the end of the test; .stop() ends it before."""
+    import uvicorn
+
+    with ExitStack() as servers:
+
+        def serving(bench):
+            listening = servers.enter_context(socket.socket())
+            listening.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{listening.getsockname()[1]}"
+            app = application(bench, address)
+            server = uvicorn.Server(uvicorn.Config(app, http="h11", lifespan="off", log_level="critical"))
+            thread = threading.Thread(target=server.run, args=([listening],))
+            thread.start()
+            servers.callback(thread.join)
+            servers.callback(setattr, server, "should_exit", True)
+            servers.callback(setattr, server, "force_exit", True)
+            while not server.started:
+                time.sleep(0.01)
+            return f"http://{address}/"
+
+        serving.stop = servers.close
+        yield serving
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return load_pair("tiny-draft", "tiny-target", models_dir=ROOT / "models", threads=1)
+
+
+@pytest.fixture
+def bench(pair):
+    return Workbench(pair, live_flags())
+
+
+@pytest.fixture
+def endless(pair):
+    """A workbench whose pair decodes until it is stopped, with the options of a real one."""
+    bench = Workbench(Scripted(), live_flags())
+    bench.pair.o = pair.o._replace(n_tokens_to_generate=4)
+    bench.pair.loaded = pair.loaded
+    return bench
+
+
+def js(driver, expression, *arguments):
+    """What an expression in JavaScript comes to."""
+    return driver.execute_script(f"return {expression}", *arguments)
+
+
+def text_of(driver, name):
+    return js(driver, "document.getElementById(arguments[0]).textContent", name)
+
+
+def wait(driver, what, *arguments):
+    """Until a condition in JavaScript holds."""
+    look = f"const [done] = [...arguments].slice(-1); (function look() {{ {what} ? done() : setTimeout(look, 20) }})()"
+    driver.set_script_timeout(120)
+    driver.execute_async_script(look, *arguments)
+
+
+def click(driver, name):
+    driver.find_element("id", name).click()
+
+
+def press(driver, *keys):
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.keys import Keys
+
+    ActionChains(driver).send_keys(*(getattr(Keys, key) for key in keys)).perform()
+
+
+def emulate(driver, width, **features):
+    """A screen of this width, and what its user prefers; None: as it is."""
+    if width is None:
+        driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    else:
+        metrics = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    features = [{"name": f"prefers-{name.replace('_', '-')}", "value": value} for name, value in features.items()]
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
+# ---- The page of a run -----------------------------------------------------------------------------------------------
+
+
+def walk(driver):
+    """Presses the right arrow from the first iteration to the last -> each one's (fragment, outcome)."""
+    driver.execute_script("choose(1)")
+    seen = []
+    while (here := (js(driver, "location.hash"), text_of(driver, "outcome"))) not in seen:
+        seen.append(here)
+        press(driver, "ARROW_RIGHT")
+    return seen
+
+
+def check_page(driver, run):
+    """The texts, and each iteration's verdicts, against the run's document."""
+    for name, decoder in (("plain", "autoregressive"), ("speculative", "speculative")):
+        expected = run["prompt"]["text"] + run[decoder]["samples"][0]["text"]
+        assert text_of(driver, name) == expected.translate(SHOWN)
+    [sample] = run["speculative"]["samples"]
+    iterations = sample["iterations"]
+    for number, ((fragment, outcome), iteration) in enumerate(zip(walk(driver), iterations, strict=True), start=1):
+        assert fragment == f"#iteration-{number}"
+        assert outcome.startswith(f"Iteration {number} of {len(iterations)}: ")
+        drafted, accepted = iteration["drafted"], iteration["accepted"]
+        assert (f"{accepted} of {drafted} draft" if drafted else "nothing was drafted") in outcome
+    tokens = "[...document.querySelectorAll('#speculative .token')].map((t) => t.classList[1])"
+    assert js(driver, tokens) == sample["origins"]
+
+
+def check_glass(driver, run, number):
+    """The numbers of one iteration, as Python has them."""
+    driver.execute_script("choose(arguments[0])", number)
+    iteration = run["speculative"]["samples"][0]["iterations"][number - 1]
+    details, accepted = iteration["details"], iteration["accepted"]
+    cards = js(
+        driver,
+        "[...document.querySelectorAll('#glass .card')].map((card) => ({formula: "
+        "card.querySelector('.formula').textContent, verdict: card.querySelector('.verdict')?.textContent, rows: "
+        "[...card.querySelectorAll('tbody tr')].map((row) => [...row.cells].map((cell) => cell.textContent))}))",
+    )
+    assert len(cards) == len(details["tested"]) + bool(details["own"])
+    for j, (test, card) in enumerate(zip(details["tested"], cards, strict=False)):
+        numbers = [float(x) for x in re.findall(r"[\d.]+(?:e-\d+)?", card["formula"])]
+        assert numbers == pytest.approx([test["u"], test["p"], test["u"] * test["p"], test["q"]], rel=0.006, abs=6e-4)
+        assert ("<" in card["formula"]) == (j < accepted) == (card["verdict"] == "✓ accepted")
+        assert len(card["rows"]) == len(test["top"]["tokens"])
+        for row, *values in zip(card["rows"], test["top"]["p"], test["top"]["q"], strict=True):
+            assert [float(cell.replace("< 0.001", "0")) for cell in row[1:3]] == pytest.approx(values, abs=1e-3)
+
+
+CASES = {
+    "demo": {},
+    "sampled": {"temperature": 1, "top_p": 0.9, "n_tokens_to_generate": 40, "seed": 5},
+    "K auto": {"K": "auto"},
+    "250 tokens": {"n_tokens_to_generate": 250, "prompt": "The"},
+    "lenience": {"lenience": 0.5, "temperature": 1, "K": 2},
+    "stop": {"stop": "thing", "temperature": 0.7, "n_tokens_to_generate": 90},
+    **{name: {"drafter": name} for name in [*KINDS, "prompt_lookup+model", "model/ngram", "model/ngram/prompt_lookup"]},
+    "jax": {"engine": "jax", "n_tokens_to_generate": 20},
+}
+
+
+@pytest.mark.parametrize(
+    "case", [*[*CASES][:2], *[pytest.param(case, marks=pytest.mark.slow) for case in [*CASES][2:]]]
+)
+def test_the_page_of_each_kind_of_run(case, show, run_main):
+    out, path, run = run_main(**CASES[case])
+    driver = show(path, "#iteration-2")
+    iterations = run["speculative"]["samples"][0]["iterations"]
+    assert text_of(driver, "outcome").startswith(f"Iteration {min(2, len(iterations))} of ")
+    check_page(driver, run)
+    for name in ("plain", "speculative"):
+        assert f"Text = {text_of(driver, name)}\n" in out
+    drawn = "With lenience 0.5" if case == "lenience" else "Both are drawn from the target's distribution."
+    assert (drawn if "temperature" in CASES[case] else "equal, token for token") in text_of(driver, "same")
+    if case == "jax":
+        assert "one compiled loop on the device" in text_of(driver, "glass")
+        assert "does not tell how long a call took" in text_of(driver, "race-note")
+    else:
+        for number in range(1, len(iterations) + 1) if case == "sampled" else {1, len(iterations)}:
+            check_glass(driver, run, number)
+    named = {by for i in iterations for by in i["by"][: i["accepted"]]}
+    marks = js(driver, "[...document.querySelectorAll('#legend [data-by]')].map((e) => e.dataset.by)")
+    assert sorted(marks) == (sorted(named) if len(named) > 1 else [])
+    if case == "demo":
+        assert js(driver, "document.querySelectorAll('#figures tbody tr').length") == 15
+        assert text_of(driver, "summary").startswith("Speedup = ") and path.stat().st_size < 400_000
+
+
+CAT = "The cat sat on the mat."
+
+
+def test_a_rejection_at_each_position(show):
+    run = scripted_document(CAT, range(5), prompt="Once: ")
+    driver = show(run)
+    check_page(driver, run)
+    for right in range(5):
+        check_glass(driver, run, right + 1)
+        step_4 = js(driver, "[...document.querySelectorAll('.step')].at(-1).textContent")
+        assert (f"draft {right + 1} was rejected" in step_4) == (right < 4) != ("Bonus: " in step_4)
+
+
+def test_text_is_data(show):
+    """Markup in the prompt and in what the model writes, control characters, and characters over several tokens."""
+    run = scripted_document(f"{HOSTILE} é東😀", [3, 0, 9])
+    driver = show(run)
+    check_page(driver, run)
+    assert js(driver, "document.images.length + document.scripts.length") == 2
+    every = "".join(map(chr, [*range(0x250), *range(0x600, 0x620), *range(0x2000, 0x2070)]))
+    assert js(driver, "shown(arguments[0])", every) == every.translate(SHOWN)
+    run["options"][every] = every
+    run["figures"]["by_proposer"] = {every: [2, 1]}
+    driver = show(run)
+    driver.execute_script("for (const script of [...document.scripts]) script.remove()")
+    assert not set(js(driver, "document.body.textContent")) & {*map(chr, SHOWN)}
+
+
+def test_a_token_is_chosen_by_a_click_or_by_hand(show):
+    driver = show(scripted_document(CAT, [2], prompt="Once: "))
+    driver.execute_script("document.querySelectorAll('#speculative .iteration')[2].children[1].click()")
+    assert text_of(driver, "outcome").startswith("Iteration 3 of ")
+    assert js(driver, "document.querySelector('.card.chosen h4').textContent").startswith("Draft 2")
+    click(driver, "previous")
+    assert js(driver, "location.hash") == "#iteration-2"
+    driver.execute_script("location.hash = '#iteration-4'")
+    wait(driver, "byId('outcome').textContent.startsWith('Iteration 4 of ')")
+    driver.execute_script("byId('K').focus()")
+    press(driver, "ARROW_RIGHT")  # a slider keeps its own arrow keys
+    assert text_of(driver, "outcome").startswith("Iteration 4 of ") and text_of(driver, "K-value") == "5"
+
+
+def test_the_race(show):
+    run = scripted_document(CAT, [2], prompt="Once: ")
+    driver = show(run)
+    iterations = run["speculative"]["samples"][0]["iterations"]
+    total = js(driver, "Number(document.getElementById('time').max)")
+    widths = "[...document.querySelectorAll('.speculative .target')].map((r) => parseFloat(r.getAttribute('width')))"
+    assert js(driver, widths) == pytest.approx([100 * i["scoring"] / total for i in iterations])
+    for now, known in ((iterations[0]["seconds"] * 0.99, 0), (iterations[0]["seconds"] * 1.01, 3), (total, 23)):
+        driver.execute_script("showTime(arguments[0])", now)
+        assert js(driver, "race.lanes[1].status.textContent") == f"{known} of 23 tokens"
+    for motion in ("no-preference", "reduce"):
+        emulate(driver, None, reduced_motion=motion)
+        driver.execute_script("document.getElementById('speed').value = 1")
+        click(driver, "play")
+        wait(driver, "!race.playing")
+        assert text_of(driver, "play") == "Play" and js(driver, "race.now") == total
+
+
+def test_a_long_race_is_played_faster_than_it_was(show):
+    run = scripted_document(CAT, [2], prompt="Once: ")
+    took = run["autoregressive"]["seconds"]
+    for seconds, name in ((410, "50 times faster"), (41, "5 times faster"), (10, "as in the run"), (0.1, "100 times")):
+        times, took = seconds / took, seconds
+        for decoder in ("autoregressive", "speculative"):
+            run["figures"]["seconds"][decoder] *= times
+            for iteration in run[decoder]["samples"][0]["iterations"]:
+                iteration |= {part: times * iteration[part] for part in ("drafting", "scoring", "seconds")}
+        driver = show(run)
+        assert js(driver, "document.getElementById('speed').selectedOptions[0].textContent").startswith(name)
+        if seconds > 1:
+            pattern = rf"as fast: 23 tokens in .* instead of {seconds:.2f} s\."
+            assert re.search(pattern, text_of(driver, "result"))
+    headings = js(driver, "[...document.querySelectorAll('h2')].map((h) => h.textContent)")
+    assert headings[2:] == ["3. One iteration, close up", "4. Why it was this fast", "5. What would make it faster"]
+
+
+def test_the_formulas_are_those_of_python(show):
+    driver = show(scripted_document(CAT, [2], prompt="Once: "))
+    axes = (0.0, 0.3, 0.605, 0.9, 1.0), (0, 1, 4, 16), (0.0, 0.13, 1.7), (0.9, 1.0, 2.69)
+    grid = np.stack(np.meshgrid(*axes), axis=-1).reshape(-1, 4).tolist()
+    found = js(
+        driver,
+        "arguments[0].map(([a, K, c, b]) => [leviathanTokens(a, K), leviathanSpeedup(a, K, c, b), "
+        "blogSpeedup(a, K, c, b), largestBeta(a, K, c), "
+        "...bestK(Array(16).fill(a), c, lineThrough([[1, 1], [5, b]]))])",
+        grid,
+    )
+    for (a, K, c, b), values in zip(grid, found, strict=True):
+        expected = [analysis.leviathan_tokens(a, int(K)), analysis.leviathan_speedup(a, int(K), c, b)]
+        expected += [analysis.blog_speedup(a, K, c, b), analysis.largest_beta(a, int(K), c)]
+        expected += costs.best_k([a] * 16, c, costs.line_through({1: 1.0, 5: b}))
+        assert values == pytest.approx(expected, abs=1e-9, rel=1e-9)
+    for points in ({1: 1.0}, {1: 1.0, 5: 2.0}, {1: 1.0, 3: 1.5, 5: 1.2}):
+        rows = list(range(1, 20))
+        actual = js(driver, "arguments[1].map(lineThrough(arguments[0]))", sorted(points.items()), rows)
+        assert actual == pytest.approx([*map(costs.line_through(points), rows)], abs=1e-9)
+
+
+def test_the_sliders(show, run_main):
+    _, _, run = run_main(n_tokens_to_generate=40)
+    f = run["figures"]
+    f |= {"busy": False, "c": 0.2, "beta": {"1": 1.0, "5": 1.4}}  # what a busy machine may not tell
+    driver = show(run)
+    buttons = {b.text: b for b in driver.find_elements("css selector", "#questions button")}
+
+    def answer(K, alpha, c, beta):
+        cost = costs.line_through({1: 1.0, 5: beta})
+        best, best_speedup = costs.best_k([alpha] * 16, c, cost)
+        shown = text_of(driver, "answer")
+        tokens, speedup = analysis.leviathan_tokens(alpha, K), analysis.leviathan_speedup(alpha, K, c, cost(K + 1))
+        assert shown.startswith(f"An iteration gives {tokens:.2f} tokens")
+        assert f" rows: {speedup:.2f}x" in shown
+        assert f"The best K is {best}" + (f", with {best_speedup:.2f}x." if best else ": no speculation.") in shown
+        assert f"costs less than {analysis.largest_beta(alpha, K, c):.2f} rows" in shown
+
+    answer(4, f["alpha"], 0.2, 1.4)
+    buttons["The draft twice as fast"].click()
+    answer(4, f["alpha"], 0.1, 1.4)
+    buttons["A window for the cost of a row"].click()
+    answer(4, f["alpha"], 0.2, 1.0)
+    for values in ({"K": 7, "alpha": 0.5, "c": 0.25, "beta": 1.5}, {"K": 0, "alpha": 1, "c": 0, "beta": 5}):
+        set_slider = "const e = document.getElementById(arguments[0]); e.value = arguments[1]; e.oninput; "
+        for name, value in values.items():
+            driver.execute_script(set_slider + "e.dispatchEvent(new Event('input'))", name, value)
+        answer(*values.values())
+
+
+@pytest.mark.slow
+def test_the_policy_stops_what_is_not_the_pages(browser, tmp_path):
+    """A script that was smuggled in does not run, and a picture is not fetched."""
+    html = page(scripted_document("ab", [1])).replace("</main>", "<script>stolen = 1</script><img src=x.png></main>")
+    path = tmp_path / "page.html"
+    path.write_text(html, encoding="utf-8", errors="backslashreplace")
+    browser.get(path.as_uri())
+    assert js(browser, "typeof stolen") == "undefined"
+    blocked = [entry["message"] for entry in browser.get_log("browser")]
+    assert len(blocked) == 2 and all("Content Security Policy" in line for line in blocked)
+
+
+# ---- The workbench ---------------------------------------------------------------------------------------------------
+
+
+def fill_in(driver, **fields):
+    for name, value in fields.items():
+        driver.execute_script("byId(arguments[0]).value = arguments[1]", name, str(value))
+
+
+def decode(driver, **fields):
+    """Fills the form in and presses Run -> the run's number, when it is done."""
+    fill_in(driver, **fields)
+    click(driver, "start")
+    wait(driver, "!request")
+    assert text_of(driver, "state").startswith("Done: "), text_of(driver, "wrong")
+    return js(driver, "[...runs.keys()].at(-1)")
+
+
+def in_frame(driver, name, text):
+    """What an element of the run's page says, once it shows that run."""
+    inside = "byId('frame').contentDocument"
+    wait(driver, f"{inside}?.getElementById('{name}')?.textContent && "
+                 f"{inside}.body.textContent.includes(arguments[0])", text)  # fmt: skip
+    return js(driver, f"{inside}.getElementById(arguments[0]).textContent", name)
+
+
+def rows_of_runs(driver):
+    """What the cells of each run's row say, the latest first."""
+    return js(
+        driver, "[...document.querySelectorAll('#runs tbody tr')].map((r) => [...r.cells].map((c) => c.textContent))"
+    )
+
+
+@pytest.mark.slow
+def test_a_run_from_the_prompt_to_the_last_token(go_to, serving, bench):
+    """And all that it has of text is data."""
+    driver = go_to(serving(bench))
+    prompt = "</script><img src=x onerror=alert(1)> {{data}} \u202e\u2066 \x7f é </textarea><b>"
+    chosen = {"n_tokens_to_generate": 30, "temperature": 1, "K": 3, "seed": 5}
+    number = decode(driver, prompt=prompt, **chosen)
+    document = bench.runs[number].document
+    assert document["prompt"]["text"] == prompt
+    assert {name: document["options"][name] for name in chosen} == chosen
+    lanes = js(
+        driver,
+        "Object.values(lanes).map((l) => [l.text.textContent, "
+        "[...l.text.querySelectorAll('.token')].map((t) => t.classList[1]), "
+        "l.picture.querySelectorAll('rect.target').length])",
+    )
+    for lane, name in zip(lanes, ("autoregressive", "speculative"), strict=True):
+        [sample] = document[name]["samples"]
+        text = (prompt + sample["text"]).translate(SHOWN)
+        assert lane == [text, sample["origins"], len(sample["iterations"])]
+    assert in_frame(driver, "speculative", "img src=x") == text
+    assert f"r = {bench.runs[number].r:.3f}" in text_of(driver, "state")
+    height = "const page = byId('frame').contentDocument.documentElement; return page.scrollHeight - page.clientHeight"
+    wait(driver, "(() => { " + height + " <= 0; })()")  # it needs no scroll bar of its own
+    decode(driver, prompt="Another", n_tokens_to_generate=5, temperature=0)
+    rows = rows_of_runs(driver)
+    assert [row[1] for row in rows] == ["Another", prompt.translate(SHOWN)] and rows[1][3] == "3"
+    driver.find_element("css selector", f"[aria-label='Show run {number}']").click()
+    assert in_frame(driver, "speculative", "img src=x") == text
+    driver.refresh()
+    assert rows_of_runs(driver) == rows  # they outlive the page
+    assert js(driver, "document.images.length + document.querySelectorAll('b').length") == 0
+
+
+@pytest.mark.slow
+def test_what_is_wrong_is_said_beside_the_form(go_to, serving, bench):
+    driver = go_to(serving(bench))
+    fill_in(driver, K="none")
+    click(driver, "start")
+    wait(driver, "!request")
+    assert text_of(driver, "wrong").startswith("--K must be a whole number of at least 1")
+    assert text_of(driver, "state") == "Not decoded."
+    decode(driver, K="8/2", drafter="model/ngram", n_tokens_to_generate=5)
+    assert text_of(driver, "wrong") == ""
+    assert rows_of_runs(driver)[0][3] == "8/2"
+
+
+DECODES = "lanes.speculative.tokens > 2"
+
+
+@pytest.mark.slow
+def test_stop_by_keyboard_alone(go_to, serving, endless):
+    """Ctrl-Enter in the prompt runs; then the focus is on Stop, and after that on Run again."""
+    from selenium.webdriver.common.keys import Keys
+
+    driver = go_to(serving(endless))
+    focused = "document.activeElement.id"
+    for name in ("prompt", *FIELDS, "start"):
+        press(driver, "TAB")
+        assert js(driver, focused) == name
+    press(driver, "ENTER")
+    wait(driver, DECODES)
+    assert js(driver, focused) == "stop"
+    press(driver, "ENTER")
+    wait(driver, "!request")
+    assert (text_of(driver, "state"), js(driver, focused)) == ("Stopped.", "start")
+    endless.decodes.append(threading.Thread())  # another window's
+    driver.find_element("id", "prompt").send_keys(Keys.CONTROL, Keys.ENTER)
+    wait(driver, "byId('state').textContent === 'Waiting: 1 other text before this one.'")
+    del endless.decodes[0]
+    wait(driver, DECODES)
+    driver.get("about:blank")  # who leaves ends the decode too
+    while endless.pair.running or endless.decodes:
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["before", "during"])
+def test_the_server_is_gone(browser, serving, endless, when):
+    browser.get(serving(endless))
+    if when == "before":
+        serving.stop()
+    click(browser, "start")
+    if when == "during":
+        wait(browser, DECODES)
+        serving.stop()
+    wait(browser, "!request")
+    assert text_of(browser, "wrong") == "The server does not answer: is main.py still running?"
+    assert js(browser, "byId('start').disabled") is False
+    browser.get_log("browser")  # the browser itself says that it was not answered
+
+
+# ---- Both ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["page", pytest.param("workbench", marks=pytest.mark.slow)])
+def shown(request, show, run_main, go_to, serving):
+    """The browser with a run whose prompt is one long word."""
+    how = {"prompt": "w" * 90, "temperature": 1, "drafter": "model/ngram", "n_tokens_to_generate": 40}
+    if request.param == "page":
+        return show(run_main(**how)[1])
+    driver = go_to(serving(request.getfixturevalue("bench")))
+    decode(driver, **how)
+    in_frame(driver, "speculative", "wwww")
+    return driver
+
+
+@pytest.mark.parametrize(("mode", "background"), [("light", "rgb(255, 255, 255)"), ("dark", "rgb(22, 24, 27)")])
+def test_a_phone_in_the_dark_and_a_screen_reader(shown, mode, background):
+    """What can be used or looked at has a name in the browser's own accessibility tree."""
+    for width in (360, 1280):
+        emulate(shown, width, color_scheme=mode)
+        assert js(shown, "document.documentElement.scrollWidth") <= width
+    assert js(shown, "getComputedStyle(document.body).backgroundColor") == background
+    roles = ("button", "textbox", "combobox", "link", "image", "img", "region", "form", "Iframe", "heading")
+    nodes = shown.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+    used = [node for node in nodes if not node["ignored"] and node["role"]["value"] in roles]
+    assert len(used) > 20
+    nameless = [node for node in used if not node.get("name", {}).get("value", "").strip()]
+    assert [node["role"]["value"] for node in nameless] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["light", "dark"])
+def test_accessibility(shown, axe, mode):
+    emulate(shown, None, color_scheme=mode)
+    shown.execute_script(axe)
+    n_passed, violations = shown.execute_async_script(
+        "axe.run(document, {preload: false, iframes: false}).then(({violations, passes}) => arguments[0]("
+        "[passes.length, violations.map((v) => [v.impact, v.id, v.nodes.map((n) => n.html + n.failureSummary)])]))"
+    )
+    assert n_passed > 20 and violations == []
