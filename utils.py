@@ -29,6 +29,7 @@ from plumbing import checksums, official
 from plumbing.errors import UserError, first_line
 from plumbing.hub import files_of, hub_name
 from plumbing.official import MODEL_SIZES, SAFETENSORS, SMALL_FILES, TF_DATA, TF_INDEX
+from plumbing.patience import PATIENT, Limits
 
 
 def load_encoder_hparams_and_params(
@@ -116,7 +117,9 @@ def import_tensorflow():
     return tensorflow
 
 
-def download_gpt2_files(model_size: str, model_dir: str, source: str = "openai", names: Collection = ()) -> None:
+def download_gpt2_files(
+    model_size: str, model_dir: str, source: str = "openai", names: Collection = (), limits: Limits = PATIENT
+) -> None:
     """Downloads what model_dir lacks of an official model or one of the Hugging Face hub; after an interruption, the
     rest. With names only what is not weights.
 
@@ -128,7 +131,7 @@ def download_gpt2_files(model_size: str, model_dir: str, source: str = "openai",
     hub = hub_name(model_size)
     if hub and Path(model_dir).parts[-2:] == tuple(str(hub).split("/")):
         files = files_of(hub, model_dir, check_weights)
-        return fetch_files([file for file in files if not (names and is_weights(file.name))], model_dir)
+        return fetch_files([file for file in files if not (names and is_weights(file.name))], model_dir, limits)
     if model_size.startswith((".", "/", "~")):
         raise UserError(f"{model_dir} lacks {', '.join(missing_files(model_dir))}")
     if model_size not in MODEL_SIZES:
@@ -142,7 +145,7 @@ def download_gpt2_files(model_size: str, model_dir: str, source: str = "openai",
         for name, url in official.addresses(model_size, source).items()
         if name in (names or [name])
     ]
-    fetch_files(files, model_dir)
+    fetch_files(files, model_dir, limits)
 
 
 def check_file(name, model_size, path):

@@ -176,7 +176,7 @@ def cut_model(size, times, convert, seed=0):
     return build_params("random weights", shapes, read, hparams, convert), hparams
 
 
-def main(argv=None, grow=grow_model):
+def main(argv=None, grow=grow_model, disk_usage=shutil.disk_usage):
     parser = Parser(__doc__)
     writers = {"safetensors": write_safetensors, "tensorflow": write_tensorflow}
     parser.add_argument("out_dir", type=values.argument(values.path), metavar="OUT_DIR")
@@ -191,7 +191,7 @@ def main(argv=None, grow=grow_model):
         out.mkdir(parents=True, exist_ok=True)
         if there := [size for size in GROWN if (out / size).exists()]:
             raise UserError(f"{out / there[0]} is there already: delete it, or name another folder")
-        if needed > (free := shutil.disk_usage(out).free):
+        if needed > (free := disk_usage(out).free):
             raise UserError(f"{out} has {free / 1e9:.1f} GB of disk left, and {needed / 1e9:.1f} are needed")
         print(f"writing {needed / 1e9:.1f} GB to {out}, in about half a minute", flush=True)
         with tempfile.TemporaryDirectory(dir=out) as unfinished:

@@ -134,7 +134,9 @@ def check_whole(folder: str) -> None:
 
 
 @contextlib.contextmanager
-def compared(folder: str, names: list[str], bad_file: Callable[[str, str], UserError]) -> Iterator[None]:
+def compared(
+    folder: str, names: list[str], bad_file: Callable[[str, str], UserError], describe: Callable = describe
+) -> Iterator[None]:
     """Takes the sha256 of large safetensors, beside what is done here with them, and compares it in the end: raises
     bad_file(path, fault) where it is not what was noted. OpenAI's form has sums of its own, for each tensor.
 

@@ -26,14 +26,8 @@ from tqdm import tqdm
 
 from plumbing import checksums
 from plumbing.errors import UserError, first_line
-from plumbing.patience import VERIFYING, lines, patience
+from plumbing.patience import PATIENT, VERIFYING, Limits, lines, patience
 from plumbing.terminal import one_line
-
-TIMEOUT = (10, 30)  # seconds: until a server answers, and until the next bytes of a file arrive
-MOST_WAITING = 120  # seconds in a row in which nothing comes, pauses among them
-RETRIES = 7  # in a row that bring nothing new,
-RETRIES_AT_START = 2  # or as long as there is no part of the file yet
-PAUSES = {"backoff_factor": 0.5, "backoff_jitter": 0.5, "backoff_max": 60}  # seconds
 
 
 class TryAgain(requests.RequestException):
@@ -51,7 +45,7 @@ class File(NamedTuple):
     explain: Callable[[requests.Response], str] = lambda answer: ""  # what another answer than the file means, if known
 
 
-def fetch_files(files: list[File], folder: str) -> None:
+def fetch_files(files: list[File], folder: str, limits: Limits = PATIENT) -> None:
     """Downloads those of the files, all of one server, that the folder lacks, in this order. Raises UserError."""
     folder = Path(folder)
     made = [path for path in (folder, *folder.parents) if not path.exists()]
@@ -68,7 +62,7 @@ def fetch_files(files: list[File], folder: str) -> None:
                 name = f"{folder.name}/{file.name}"
                 bar = tqdm(desc=name, unit="B", unit_scale=True, disable=None)
                 bar.postfix = None  # what one that is not shown lacks
-                waited_for = patience(urlsplit(file.url).hostname, bar)
+                waited_for = patience(urlsplit(file.url).hostname, bar, limits)
                 with lines(f"downloading {name}"), bar, waited_for as waiting, leaving_no_empty_part(part):
                     fetch(session, file, part, bar, waiting)
             for file in files:
@@ -130,8 +124,9 @@ def check_disk_space(folder, n_bytes):
 
 def fetch(session, file, part, bar, waiting):
     """Completes a .part, as long as requests bring something new, verifies it and gives it its name."""
+    limits = waiting.limits
     best = size(part)
-    retry = urllib3.Retry(None, **PAUSES)
+    retry = urllib3.Retry(None, **limits.pauses())
     while True:
         try:
             return complete(session, file, part, bar, waiting)
@@ -140,15 +135,16 @@ def fetch(session, file, part, bar, waiting):
             reason = reason_of(error)
         if size(part) > best:
             best = size(part)
-            retry = urllib3.Retry(None, **PAUSES)
-        too_often = len(retry.history) >= (RETRIES_AT_START if answer is None and not size(part) else RETRIES)
+            retry = urllib3.Retry(None, **limits.pauses())
+        at_start = answer is None and not size(part)
+        too_often = len(retry.history) >= (limits.retries_at_start if at_start else limits.retries)
         retry = retry.increment()
         pause = max(retry.get_backoff_time(), pause_asked_for(answer, retry))
-        if too_often or pause >= MOST_WAITING - waiting.seconds:
+        if too_often or pause >= waiting.left:
             hint = "check the network and run again, or try another --source; python main.py --demo works without"
             raise UserError(f"cannot download {file.url} ({reason}): {hint}")
         bar.set_postfix_str(f"retrying: {reason}")
-        time.sleep(pause)
+        limits.sleep(pause)
 
 
 def complete(session, file, part, bar, waiting):
@@ -189,8 +185,8 @@ def receive(session, file, part, bar, waiting):
     resume = 0 < have < note["length"] and note["etag"].startswith('"')  # W/"..." promises too little
     if resume:
         headers |= {"Range": f"bytes={have}-", "If-Range": note["etag"]}  # if the file has changed, all of it
-    left = max(1, MOST_WAITING - waiting.seconds)
-    timeout = tuple(min(seconds, left) for seconds in TIMEOUT)
+    left = max(1, waiting.left)
+    timeout = (min(waiting.limits.connect, left), min(waiting.limits.read, left))
     with session.get(file.url, headers=headers, stream=True, timeout=timeout) as response:
         status = response.status_code
         if status in (408, 425, 429) or status >= 500:

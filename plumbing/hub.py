@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from plumbing import checksums
 from plumbing.errors import UserError, first_line
+from plumbing.patience import PATIENT, Limits
 
 # As the hub has them: those that it wrote without an owner once.
 SHORT = {
@@ -159,23 +160,24 @@ def wanted(hub: Hub, listed: dict[str, Listed]) -> list[str]:
 
 
 @functools.cache  # so that one run sees one commit
-def listing(hub: Hub, base: str) -> tuple[str, dict[str, Listed]]:
+def listing(hub: Hub, base: str, limits: Limits = PATIENT) -> tuple[str, dict[str, Listed]]:
     """(the commit of a revision, {name: Listed} of its files). Raises UserError."""
     import requests
     from urllib3 import Retry
     from urllib3.exceptions import HTTPError
 
-    from plumbing.fetch import PAUSES, TIMEOUT, check_url
+    from plumbing.fetch import check_url
 
     url = f"{check_url(base)}/api/models/{hub.name}/revision/{hub.revision}?blobs=true"
     with requests.Session() as session:
-        retries = Retry(3, **PAUSES, status_forcelist=[408, 425, 429, 500, 502, 503, 504])
+        retries = Retry(3, **limits.pauses(), status_forcelist=[408, 425, 429, 500, 502, 503, 504])
         adapter = requests.adapters.HTTPAdapter(max_retries=retries)
         del session.adapters["http://"]
         session.mount("https://", adapter)
         session.mount(f"{base}/", adapter)
         try:
-            with session.get(url, headers=credentials(), stream=True, timeout=TIMEOUT) as response:
+            timeout = (limits.connect, limits.read)
+            with session.get(url, headers=credentials(), stream=True, timeout=timeout) as response:
                 if response.status_code != 200:
                     raise UserError(explain(hub, response) or f"cannot read {url} (status {response.status_code})")
                 text = response.raw.read(MOST_LISTED + 1, decode_content=True)

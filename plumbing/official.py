@@ -1,5 +1,7 @@
 """What is known of OpenAI's four models: their files, sizes and hashes, and where they are published."""
 
+from plumbing.hub import endpoint
+
 # The bytes of each model's weights, 4 for each parameter.
 WEIGHT_BYTES = {"124M": 497_759_232, "355M": 1_419_292_672, "774M": 3_096_120_320, "1558M": 6_230_444_800}
 MODEL_SIZES = tuple(WEIGHT_BYTES)
@@ -19,7 +21,6 @@ TF_DATA = "model.ckpt.data-00000-of-00001"
 SAFETENSORS = "model.safetensors"
 
 OPENAI = "https://openaipublic.blob.core.windows.net/gpt-2/models"
-HUGGING_FACE = "https://huggingface.co/openai-community"
 HUGGING_FACE_NAMES = {"124M": "gpt2", "355M": "gpt2-medium", "774M": "gpt2-large", "1558M": "gpt2-xl"}
 
 # No hash of the other files is published. The first two are the same for every size.
@@ -50,7 +51,8 @@ def known(model_size: str) -> dict[str, dict]:
 def addresses(model_size: str, source: str) -> dict[str, str]:
     """{name: URL} of all files of an official model. source is "openai", "huggingface" or the URL of a mirror."""
     if source == "huggingface":
-        model, gpt2 = (f"{HUGGING_FACE}/{name}/resolve/main" for name in (HUGGING_FACE_NAMES[model_size], "gpt2"))
+        owner = f"{endpoint()}/openai-community"
+        model, gpt2 = (f"{owner}/{name}/resolve/main" for name in (HUGGING_FACE_NAMES[model_size], "gpt2"))
         # The vocabulary is the same for every size, and byte for byte OpenAI's.
         urls = [f"{model}/config.json", f"{gpt2}/vocab.json", f"{gpt2}/merges.txt", f"{model}/model.safetensors"]
         return dict(zip([*SMALL_FILES, SAFETENSORS], urls, strict=True))

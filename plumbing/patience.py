@@ -6,12 +6,35 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import NamedTuple
 
 from tqdm import tqdm
 
 SECONDS = 10
 AT_ONCE = 2  # seconds: what is done sooner needs no line
 VERIFYING = "verifying"  # at the bar's end as long as nothing is waited for
+
+
+class Limits(NamedTuple):
+    """How patient a download is: seconds, but for the retries."""
+
+    connect: float = 10  # until a server answers
+    read: float = 30  # until the next bytes of a file arrive
+    waiting: float = 120  # in a row in which nothing comes, pauses among them
+    retries: int = 7  # in a row that bring nothing new,
+    retries_at_start: int = 2  # or as long as there is no part of the file yet
+    pause: float = 0.5  # after the second failure; then twice as long each time,
+    longest_pause: float = 60  # up to this,
+    jitter: float = 0.5  # and longer by a random part of this
+    silent: float = SECONDS  # until it is said that nothing comes
+    sleep: Callable[[float], object] = time.sleep
+
+    def pauses(self) -> dict[str, float]:
+        """As urllib3.Retry takes them."""
+        return {"backoff_factor": self.pause, "backoff_max": self.longest_pause, "backoff_jitter": self.jitter}
+
+
+PATIENT = Limits()
 
 
 @contextlib.contextmanager
@@ -26,20 +49,26 @@ def after(seconds: float, action: Callable[[], object]) -> Iterator[None]:
         timer.cancel()
 
 
-def notice(line: str) -> contextlib.AbstractContextManager[None]:
-    """Prints the line on standard error if what is done here takes long."""
-    return after(SECONDS, partial(print, line, file=sys.stderr, flush=True))
+def notice(line: str, seconds: float = SECONDS) -> contextlib.AbstractContextManager[None]:
+    """Prints the line on standard error if what is done here takes longer."""
+    return after(seconds, partial(print, line, file=sys.stderr, flush=True))
 
 
 class Waiting:
     """How long nothing has come. Who receives something sets since."""
 
-    def __init__(self):
+    def __init__(self, limits: Limits):
+        self.limits = limits
         self.since = time.monotonic()
 
     @property
     def seconds(self) -> float:
         return time.monotonic() - self.since
+
+    @property
+    def left(self) -> float:
+        """Seconds that may still pass so."""
+        return self.limits.waiting - self.seconds
 
 
 @contextlib.contextmanager
@@ -66,16 +95,16 @@ def working(what: str, total: float | None, unit: str, **options) -> Iterator[tq
 
 
 @contextlib.contextmanager
-def patience(host: str, bar: tqdm) -> Iterator[Waiting]:
+def patience(host: str, bar: tqdm, limits: Limits) -> Iterator[Waiting]:
     """The bar ends with what is waited for and how long already; where no bar is shown, a line on standard error says
     it once."""
     over = threading.Event()
-    waiting = Waiting()
+    waiting = Waiting(limits)
 
     def watch():
         said = False
-        while not over.wait(min(1, SECONDS)):
-            if bar.postfix == VERIFYING or waiting.seconds < SECONDS:
+        while not over.wait(min(1, limits.silent)):
+            if bar.postfix == VERIFYING or waiting.seconds < limits.silent:
                 continue
             reason = (bar.postfix or "no answer").partition(";")[0]
             line = f"{reason}; waiting for {host} for {waiting.seconds:.0f} s, Ctrl-C ends it"

@@ -4,6 +4,8 @@ import contextlib
 import json
 import os
 import shutil
+import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import pytest
 from checkpoints.tensors import checkpoint_shapes
 from encoder import BYTE_TO_CHAR, END_OF_TEXT
 from plumbing.errors import UserError
+from plumbing.signals import ENDINGS
 from speculative.engines import runtime
 from utils import import_tensorflow, load_encoder_hparams_and_params
 
@@ -113,6 +116,34 @@ def tiny_pair(tiny_hparams, tmp_path_factory):
         names = checkpoint_shapes(hparams | {"n_layer": n_layer})
         write_safetensors(folder / "model.safetensors", {name: arrays[name] for name in names})
     return models_dir
+
+
+@pytest.fixture(scope="session")
+def pair_words(tiny_pair):
+    """That pair, as the words of a command line."""
+    return f"--models_dir={tiny_pair} --target_model_size=target --draft_model_size=draft --threads=1".split()
+
+
+@pytest.fixture
+def command(capsys):
+    """words -> (exit status, what stands on standard output, what on standard error) of main.py, in this process."""
+    import main
+
+    handlers = {number: signal.getsignal(number) for number in ENDINGS}
+    hook = sys.unraisablehook
+
+    def command(*words):
+        try:
+            main.run(main.main, main.__doc__, list(words))
+            status = 0
+        except SystemExit as end:
+            status = end.code
+        return status, *capsys.readouterr()
+
+    yield command
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    sys.unraisablehook = hook
 
 
 def write_small_files(folder, hparams):

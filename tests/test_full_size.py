@@ -2,19 +2,17 @@
 
 import json
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import hugging_face_name, write_safetensors, write_small_files
+from conftest import MODELS, hugging_face_name, write_safetensors, write_small_files
 from safetensors import safe_open
+from tiny import python, refusal
 
 pytest.importorskip("jax")
 
 from benchmarks import full_size
-from checkpoints.tensors import checkpoint_shapes, parameter_count
+from checkpoints.tensors import build_params, checkpoint_shapes, parameter_count
 from encoder import END_OF_TEXT, get_encoder
 from gpt2 import gpt2
 from plumbing import checksums
@@ -25,19 +23,6 @@ from speculative.engines.models import create_model_fn
 from speculative.filters import GREEDY, to_distribution
 from utils import load_encoder_hparams_and_params, load_params
 
-MODELS = Path(__file__).parents[1] / "models"
-
-
-def nested(hparams, tensors):
-    params = {"blocks": [{} for _ in range(hparams["n_layer"])]}
-    for name, array in tensors:
-        *path, last = name.split("/")
-        node = params["blocks"][int(path.pop(0)[1:])] if name.startswith("h") else params
-        for key in path:
-            node = node.setdefault(key, {})
-        node[last] = array
-    return params
-
 
 @pytest.mark.parametrize("n_embd", [40, 64, 72, 104])  # repeated once and 8 or 32 left over, twice and 8, thrice and 8
 def test_a_grown_model_gives_the_same_logits(tiny_hparams, tiny_arrays, n_embd):
@@ -47,8 +32,10 @@ def test_a_grown_model_gives_the_same_logits(tiny_hparams, tiny_arrays, n_embd):
     assert {array.dtype for _, array in tensors} == {np.dtype(np.float32)}
 
     x = np.random.default_rng(0).integers(0, 260, 16)
-    small = gpt2(x, **nested(tiny_hparams, tiny_arrays.items()), n_head=4)
-    grown = gpt2(x, **nested(new, tensors), n_head=new["n_head"])
+    small = build_params("small", checkpoint_shapes(tiny_hparams), tiny_arrays.__getitem__, tiny_hparams)
+    grown = build_params("grown", checkpoint_shapes(new), dict(tensors).__getitem__, new)
+    small = gpt2(x, **small, n_head=4)
+    grown = gpt2(x, **grown, n_head=new["n_head"])
     np.testing.assert_allclose(grown[:, :260], small, rtol=0, atol=1e-5 * np.abs(small).max())
     np.testing.assert_allclose(grown[:, 260:], -200, rtol=1e-5)
 
@@ -97,12 +84,6 @@ def test_the_grown_heads_guess_nearly_the_same(grown_pair):
     assert np.mean(small == grown) > 0.9
 
 
-def test_positions_beyond_the_small_context_give_finite_logits(grown_pair):
-    _, hparams, params = load_encoder_hparams_and_params("target", str(grown_pair))
-    x = np.random.default_rng(0).integers(0, 2048, 300)
-    assert np.isfinite(gpt2(x, **params, n_head=hparams["n_head"])).all()
-
-
 def test_the_vocabulary_keeps_its_ids_and_its_way_with_any_text(grown_pair):
     small, grown = get_encoder("tiny-target", MODELS), get_encoder("target", grown_pair)
     assert (grown.n_vocab, grown.eot) == (2500, small.eot)
@@ -116,7 +97,10 @@ def test_the_vocabulary_keeps_its_ids_and_its_way_with_any_text(grown_pair):
             grown.id_to_bytes[i].decode("utf-8")
 
 
-def test_they_say_that_they_are_stand_ins(grown_pair):
+def test_positions_beyond_the_small_context_and_what_is_noted(grown_pair):
+    _, hparams, params = load_encoder_hparams_and_params("target", str(grown_pair))
+    x = np.random.default_rng(0).integers(0, 2048, 300)
+    assert np.isfinite(gpt2(x, **params, n_head=hparams["n_head"])).all()
     assert checksums.stand_in(grown_pair / "target").startswith("it computes what tiny-target does")
     for folder in grown_pair.iterdir():
         names = {path.name for path in folder.iterdir()} - {checksums.NAME}
@@ -146,36 +130,24 @@ def test_both_formats_hold_the_same(tmp_path, tiny_hparams, tiny_arrays):
 # ---- The command -----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def command():
-    """main, growing nothing but noting what it was to grow."""
+def test_shapes_are_the_official_ones(tmp_path, capsys):
     noted = {}
 
-    def note(small, folder, new, write):
-        noted[folder.name] = (small.name, new, write)
+    def grow(small, folder, new, write):
+        noted[folder.name] = (small.name, 4 * parameter_count(new), write)
         folder.mkdir()
-        (folder / "model.safetensors").write_text("half a model")
 
-    def run(*words, grow=note):
-        full_size.main([*map(str, words)], grow)
-        return noted
-
-    return run
-
-
-def test_shapes_are_the_official_ones(command, tmp_path, capsys):
-    noted = command(tmp_path / "out", "--format", "tensorflow")
-    assert {size: 4 * parameter_count(new) for size, (_, new, _) in noted.items()} == {
-        size: WEIGHT_BYTES[size] for size in ("124M", "1558M")
+    full_size.main([str(tmp_path / "out"), "--format", "tensorflow"], grow)
+    assert noted == {
+        "124M": ("tiny-draft", WEIGHT_BYTES["124M"], full_size.write_tensorflow),
+        "1558M": ("tiny-target", WEIGHT_BYTES["1558M"], full_size.write_tensorflow),
     }
-    assert [small for small, _, _ in noted.values()] == ["tiny-draft", "tiny-target"]
-    assert {write for *_, write in noted.values()} == {full_size.write_tensorflow}
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"124M", "1558M"}
     assert "\n124M: 124,439,808 parameters in 0 s\n1558M: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device"), UserError("no")])
-def test_both_models_or_none(command, tmp_path, error):
+def test_both_models_or_none(tmp_path, error):
     def grow(small, folder, new, write):
         folder.mkdir()
         (folder / "model.safetensors").write_text("half a model")
@@ -183,37 +155,21 @@ def test_both_models_or_none(command, tmp_path, error):
             raise error
 
     with pytest.raises(KeyboardInterrupt if error is KeyboardInterrupt else UserError):
-        command(tmp_path, grow=grow)
+        full_size.main([str(tmp_path)], grow)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_full_disk_is_said_beforehand(command, monkeypatch, tmp_path):
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(9e9, 3e9, 6e9))
-    with pytest.raises(UserError, match=r"has 6\.0 GB of disk left, and 6\.8 are needed"):
-        command(tmp_path)
-    assert not list(tmp_path.iterdir())
-
-
-def test_what_is_there_already_is_left_alone(command, tmp_path):
+def test_what_would_fail_is_said_beforehand(tmp_path):
+    usage = shutil.disk_usage(tmp_path)._replace(free=6e9)
+    line = refusal(full_size.main, [str(tmp_path)], disk_usage=lambda path: usage)
+    assert "has 6.0 GB of disk left, and 6.8 are needed" in line
     (tmp_path / "1558M").mkdir()
-    with pytest.raises(UserError, match="1558M is there already: delete it, or name another folder"):
-        command(tmp_path)
+    line = refusal(full_size.main, [str(tmp_path)])
+    assert "1558M is there already: delete it, or name another folder" in line
     assert [path.name for path in tmp_path.iterdir()] == ["1558M"]
-
-
-def test_a_folder_that_cannot_be(command, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"cannot write to .*file: "):
-        command(tmp_path / "file")
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        ([], "error: the following arguments are required: OUT_DIR\n"),
-        (["out", "--format", "pickle"], "error: argument --format: invalid choice: 'pickle'"),
-    ],
-)
-def test_bad_flags(words, line):
-    run = subprocess.run([sys.executable, "-m", "benchmarks.full_size", *words], capture_output=True, text=True)
-    assert run.returncode == 2 and run.stderr.startswith(line) and run.stderr.count("\n") == 1
+    assert f"cannot write to {tmp_path / 'file'}: " in refusal(full_size.main, [str(tmp_path / "file")])
+    assert "the following arguments are required: OUT_DIR" in refusal(full_size.main, [])
+    done = python("-m", "benchmarks.full_size", "out", "--format", "pickle")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("error: argument --format: invalid choice: 'pickle'")

@@ -8,15 +8,16 @@ import ml_dtypes
 import numpy as np
 import pytest
 from conftest import hugging_face_name, write_safetensors, write_tf
+from tiny import flatten, refusal
 
 import utils
 from checkpoints.tensors import checkpoint_shapes, parameter_count
 from plumbing import official
-from plumbing.errors import UserError
 from utils import load_encoder_hparams_and_params, load_hparams
 
 FORMS = {"tf": [utils.TF_INDEX, utils.TF_DATA], "safetensors": ["model.safetensors"]}
 COMMON = ["hparams.json", "encoder.json", "vocab.bpe"]
+ELSEWHERE = 'model_checkpoint_path: "../other/model.ckpt"\n'
 
 
 @pytest.fixture(params=list(FORMS))
@@ -29,24 +30,15 @@ def write_files(folder, files, names):
     folder.mkdir()
     for name in names:
         (folder / name).write_bytes(files[name])
+    (folder / "checkpoint").write_text(ELSEWHERE)  # OpenAI's folders hold such a file, but nothing in it is needed
     return folder
 
 
-def flatten(params):
-    """params -> {OpenAI's name: array}."""
-    flat = {}
-
-    def walk(prefix, value):
-        if isinstance(value, dict):
-            for key, child in value.items():
-                walk([*prefix, key], child)
-        else:
-            flat["/".join(prefix)] = value
-
-    for i, block in enumerate(params["blocks"]):
-        walk([f"h{i}"], block)
-    walk([], {key: value for key, value in params.items() if key != "blocks"})
-    return flat
+def write_weights(model, arrays):
+    if (model / utils.TF_DATA).exists():
+        write_tf(model, arrays)
+    else:
+        write_safetensors(model / "model.safetensors", arrays)
 
 
 def assert_same(params, arrays):
@@ -57,24 +49,13 @@ def assert_same(params, arrays):
         np.testing.assert_array_equal(flat[name], array)
 
 
-def refusal(load, *args):
-    """The one line that a load is refused with."""
-    with pytest.raises(UserError) as caught:
-        load(*args)
-    line = str(caught.value)
-    assert line and "\n" not in line and len(line) < 1000
-    return line
-
-
-def test_both_forms_load_alike(model, tiny_hparams, tiny_arrays):
+def test_both_forms_load_alike_and_one_tensor_at_a_time(model, tiny_hparams, tiny_arrays):
     encoder, hparams, params = load_encoder_hparams_and_params("tiny", model.parent)
     assert encoder.decode(encoder.encode("the thin thing")) == "the thin thing"
     assert hparams == tiny_hparams
     assert_same(params, tiny_arrays)
-
-
-def test_convert_sees_each_tensor_once_and_only_one_is_held(model, tiny_arrays):
-    seen, alive = {}, []
+    seen = {}
+    alive = []
 
     def convert(name, array):
         alive.append(weakref.ref(array))
@@ -86,14 +67,6 @@ def test_convert_sees_each_tensor_once_and_only_one_is_held(model, tiny_arrays):
     assert all(name == value for name, value in flatten(params).items())
     assert seen.keys() == tiny_arrays.keys()
     assert all(np.array_equal(seen[name], tiny_arrays[name]) for name in seen)
-
-
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
-def test_narrow_safetensors_are_widened(dtype, tiny_hparams, tiny_arrays, tmp_path):
-    narrow = {name: array.astype(dtype) for name, array in tiny_arrays.items()}
-    write_safetensors(tmp_path / "model.safetensors", narrow)
-    params = utils.load_gpt2_params_from_safetensors(tmp_path / "model.safetensors", tiny_hparams)
-    assert_same(params, {name: array.astype(np.float32) for name, array in narrow.items()})
 
 
 def test_prefix_masks_and_tied_head_are_hugging_faces_business(tiny_hparams, tiny_arrays, tmp_path):
@@ -108,62 +81,32 @@ def test_prefix_masks_and_tied_head_are_hugging_faces_business(tiny_hparams, tin
     assert "lm_head" in refusal(utils.load_gpt2_params_from_safetensors, path, tiny_hparams)
 
 
-def test_official_index_holds_what_hparams_say(shared):
+def test_the_official_index_holds_what_hparams_say(shared):
     pytest.importorskip("tensorflow")
     folder = shared / "official-124M"
     hparams = load_hparams(folder / "hparams.json")
     reader = utils.import_tensorflow().train.load_checkpoint(str(folder / "model.ckpt"))
     stored = {name: tuple(shape) for name, shape in reader.get_variable_to_shape_map().items()}
-    expected = {
-        f"model/{name}": (1, *shape) if name.endswith("/w") else shape
-        for name, shape in checkpoint_shapes(hparams).items()
-    }
-    assert len(stored) == 148
-    assert stored == expected
+    shapes = checkpoint_shapes(hparams).items()
+    assert stored == {f"model/{name}": (1, *shape) if name.endswith("/w") else shape for name, shape in shapes}
     bias = reader.get_tensor("model/h0/attn/c_attn/b")
     assert bias[:2].tolist() == np.array([0.48033914, -0.5254326], np.float32).tolist()
-    assert official.WEIGHT_BYTES["124M"] == 4 * parameter_count(hparams)
-
-
-def test_official_data_cut_short_is_refused(shared):
-    pytest.importorskip("tensorflow")
-    folder = shared / "official-124M"
-    hparams = load_hparams(folder / "hparams.json")
-    line = refusal(utils.load_gpt2_params_from_tf_ckpt, str(folder / "model.ckpt"), hparams)
+    line = refusal(utils.load_gpt2_params_from_tf_ckpt, str(folder / "model.ckpt"), hparams)  # its data is cut short
     assert f"{folder / utils.TF_DATA}: tensor wte cannot be used" in line
 
 
-@pytest.mark.parametrize("size", utils.MODEL_SIZES)
-def test_official_sizes(size):
-    assert 4 * parameter_count(official.HPARAMS[size]) == official.WEIGHT_BYTES[size]
+def test_official_sizes():
+    counts = {size: 4 * parameter_count(hparams) for size, hparams in official.HPARAMS.items()}
+    assert counts == official.WEIGHT_BYTES
 
 
-@pytest.mark.parametrize(
-    "size",
-    [
-        "a/../tiny",
-        "a/",
-        "a//b",
-        "a/b/c",
-        "",
-        "a\\b",
-        "C:tiny",
-        "tiny\n",
-        "a b",
-        "/\0",
-        "a/b@",
-        "a/b@c/d",
-        "a/.b",
-        "a/b@..",
-    ],
-)
-def test_a_model_size_is_a_name_or_a_path(size, tiny_files, tmp_path):
-    write_files(tmp_path / "tiny", tiny_files, tiny_files)
-    assert f"model size {size!r} should be " in refusal(load_encoder_hparams_and_params, size, tmp_path)
+NO_NAMES = ["a/../tiny", "a/", "a//b", "a/b/c", "", "a\\b", "C:tiny", "tiny\n", "a b", "/\0", "a/b@", "a/b@c/d", "a/.b"]
 
 
-def test_a_path_to_a_folder(tiny_files, tiny_hparams, tmp_path, monkeypatch):
+def test_a_model_size_is_a_name_or_a_path(tiny_files, tiny_hparams, tmp_path, monkeypatch):
     folder = write_files(tmp_path / "tiny", tiny_files, COMMON + FORMS["safetensors"])
+    for size in NO_NAMES:
+        assert f"model size {size!r} should be " in refusal(load_encoder_hparams_and_params, size, tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     for path in ("./tiny", "../" + tmp_path.name + "/tiny", str(folder), "~/tiny", f"{folder}/"):
@@ -172,42 +115,16 @@ def test_a_path_to_a_folder(tiny_files, tiny_hparams, tmp_path, monkeypatch):
     assert refusal(load_encoder_hparams_and_params, "./tinny", "nowhere").startswith("./tinny lacks hparams.json")
 
 
-def test_an_unknown_model_is_told_from_the_official_ones(model):
-    for models_dir in (model.parent, model / "nowhere"):
-        line = refusal(load_encoder_hparams_and_params, "tinny", models_dir)
-        assert "tinny lacks hparams.json" in line and all(name in line for name in utils.MODEL_SIZES)
-
-
-def test_each_missing_file_is_named(model):
+def test_what_is_missing_is_named(model):
     for path in sorted(model.iterdir()):
         content = path.read_bytes()
         path.unlink()
-        assert f"lacks {path.name};" in refusal(load_encoder_hparams_and_params, "tiny", model.parent)
+        if path.name != "checkpoint":
+            assert f"lacks {path.name};" in refusal(load_encoder_hparams_and_params, "tiny", model.parent)
         path.write_bytes(content)
-    load_encoder_hparams_and_params("tiny", model.parent)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"n_embd": 0}, {"n_layer": -1}, {"n_head": "4"}, {"n_ctx": 16.0}, {"n_vocab": True}, {"n_head": None},
-        {"n_embd": 33}, {"n_vocab": 10**30}, {"n_layer": 10**6}, {"n_head": [4]},
-    ],
-)  # fmt: skip
-def test_hparams_are_sane_numbers(change, tiny_hparams, tmp_path):
-    path = tmp_path / "hparams.json"
-    path.write_text(json.dumps(tiny_hparams))
-    assert load_hparams(path) == tiny_hparams
-    path.write_text(json.dumps(tiny_hparams | change))
-    line = refusal(load_hparams, path)
-    assert str(path) in line and next(iter(change)) in line
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{", "null", "5", '"ab"', "[[1]]", "[" * 10**5, "\ud800", "NaN"])
-def test_hparams_are_json(text, tmp_path):
-    path = tmp_path / "hparams.json"
-    path.write_bytes(text.encode("utf-8", "surrogatepass"))
-    assert refusal(load_hparams, path).startswith(f"{path}: ")
+    for models_dir in (model.parent, model / "nowhere"):
+        line = refusal(load_encoder_hparams_and_params, "tinny", models_dir)
+        assert "tinny lacks hparams.json" in line and all(name in line for name in utils.MODEL_SIZES)
 
 
 @pytest.mark.parametrize("change", [{"n_layer": 1}, {"n_layer": 3}, {"n_ctx": 8}, {"n_ctx": 17}, {"n_embd": 16}])
@@ -217,56 +134,24 @@ def test_hparams_that_contradict_the_checkpoint(change, model, tiny_hparams):
     assert "hparams.json" in line and "tensor" in line
 
 
-def test_hparams_that_contradict_the_vocabulary(model, tiny_hparams):
+def test_what_does_not_fit(model, tiny_hparams, tiny_arrays):
+    def line():
+        return refusal(load_encoder_hparams_and_params, "tiny", model.parent)
+
+    for bad in (np.nan, np.inf, -np.inf):
+        arrays = tiny_arrays | {"h1/mlp/c_fc/w": tiny_arrays["h1/mlp/c_fc/w"].copy()}
+        arrays["h1/mlp/c_fc/w"][3, 5] = bad
+        write_weights(model, arrays)
+        assert "h1/mlp/c_fc/w holds NaN or infinity" in line()
+    for dtype in (np.float64, np.int32, ml_dtypes.float8_e4m3fn):
+        write_weights(model, {name: array.astype(dtype) for name, array in tiny_arrays.items()})
+        assert "tensor wte " in line() and dtype.__name__ in line()
     (model / "hparams.json").write_text(json.dumps(tiny_hparams | {"n_vocab": 259}))
-    line = refusal(load_encoder_hparams_and_params, "tiny", model.parent)
-    assert "260 tokens" in line and "n_vocab is 259" in line
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_weights_that_are_no_numbers(bad, model, tiny_arrays):
-    arrays = {name: array.copy() for name, array in tiny_arrays.items()}
-    arrays["h1/mlp/c_fc/w"][3, 5] = bad
-    if (model / utils.TF_DATA).exists():
-        write_tf(model, arrays)
-    else:
-        write_safetensors(model / "model.safetensors", arrays)
-    assert "h1/mlp/c_fc/w holds NaN or infinity" in refusal(load_encoder_hparams_and_params, "tiny", model.parent)
-
-
-@pytest.mark.parametrize("dtype", [np.float64, np.int32, ml_dtypes.float8_e4m3fn])
-def test_weights_of_another_dtype(dtype, model, tiny_arrays):
-    others = {name: array.astype(dtype) for name, array in tiny_arrays.items()}
-    if (model / utils.TF_DATA).exists():
-        write_tf(model, others)
-    else:
-        write_safetensors(model / "model.safetensors", others)
-    line = refusal(load_encoder_hparams_and_params, "tiny", model.parent)
-    assert "tensor wte " in line and dtype.__name__ in line
-
-
-@pytest.mark.parametrize("name", ["../other/model.ckpt", "/etc/passwd", "..", "", "sub/model.ckpt"])
-def test_a_checkpoint_file_leads_nowhere_else(name, tiny_files, tiny_arrays, tmp_path):
-    """OpenAI's folders hold one, but nothing in it is needed."""
-    folder = write_files(tmp_path / "tiny", tiny_files, COMMON + FORMS["tf"])
-    (folder / "checkpoint").write_text(f'model_checkpoint_path: "{name}"\n')
-    assert_same(load_encoder_hparams_and_params("tiny", tmp_path)[2], tiny_arrays)
-
-
-def test_the_remedy_depends_on_where_a_file_came_from(tmp_path):
-    assert "; delete " in str(utils.bad_file(tmp_path / "124M" / "vocab.bpe", "damaged"))
-    assert "; replace " in str(utils.bad_file(tmp_path / "mine" / "vocab.bpe", "damaged"))
-
-
-def test_files_that_cannot_be_read(model, monkeypatch):
-    (model / "hparams.json").unlink()
-    (model / "hparams.json").symlink_to(model)
-    assert "lacks hparams.json" in refusal(load_encoder_hparams_and_params, "tiny", model.parent)
+    assert "260 tokens" in line() and "n_vocab is 259" in line()
 
 
 def test_a_disk_that_fails_while_tensors_are_read(tiny_files, tiny_hparams, tmp_path):
-    folder = write_files(tmp_path / "tiny", tiny_files, tiny_files)
-    path = folder / "model.safetensors"
+    path = write_files(tmp_path / "tiny", tiny_files, FORMS["safetensors"]) / "model.safetensors"
 
     def cut_off(name, array):
         os.truncate(path, 1000)

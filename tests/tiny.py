@@ -1,12 +1,18 @@
-"""What many tests decode with: random networks of a few thousand parameters, a model that counts, a broken loop."""
+"""What many tests decode with: random networks of a few thousand parameters, a model that counts, a broken loop; and
+how they ask for what is refused."""
 
+import contextlib
 import inspect
+import subprocess
+import sys
 import types
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from encoder import BYTE_TO_CHAR, END_OF_TEXT, Encoder
+from plumbing.errors import UserError
 from speculative import sampling
 from speculative.engines.packed import pack as convert  # noqa: F401
 
@@ -43,6 +49,21 @@ def random_params(hparams=HPARAMS, seed=0):
         "blocks": [block() for _ in range(hparams["n_layer"])],
         "ln_f": norm(),
     }
+
+
+def flatten(params):
+    """The nested dict -> {OpenAI's name: array}."""
+    flat = {}
+
+    def walk(path, value):
+        if isinstance(value, dict):
+            for key, child in value.items():
+                walk([*path, key], child)
+        else:
+            flat["/".join(path)] = value
+
+    walk([], params | {f"h{i}": block for i, block in enumerate(params["blocks"])} | {"blocks": {}})
+    return flat
 
 
 def first_layer(params, hparams):
@@ -101,3 +122,30 @@ def encoder_of(*words):
             pairs.append(("".join(chars[:i]), chars[i]))
             tokens.append("".join(chars[: i + 1]))
     return Encoder({token: i for i, token in enumerate([*tokens, END_OF_TEXT])}, pairs)
+
+
+def refusal(call, *args, **flags):
+    """The line with which a call is refused."""
+    with pytest.raises(UserError) as caught:
+        call(*args, **flags)
+    line = str(caught.value)
+    assert line and line.isprintable() and len(line) < 1000
+    return line
+
+
+def python(*words, **options):
+    """What `python WORDS` comes to, in the repository: subprocess.run's result."""
+    options = {"cwd": ROOT, "capture_output": True, "text": True} | options
+    return subprocess.run([sys.executable, *words], **options)
+
+
+@contextlib.contextmanager
+def largest_file(n_bytes):
+    """No file grows beyond so many bytes, as on a disk that is full."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -77,13 +77,13 @@ def writes_files() -> bool:
     return jax.process_index() == 0
 
 
-def choose_draft_dtype(draft_dtype: str, dtype: str, engine: str) -> str:
+def choose_draft_dtype(draft_dtype: str, dtype: str, engine: str, has_numba: Callable[[], bool] = cpu.has_numba) -> str:
     """What auto stands for. It may round the draft, since no draft's precision changes the output."""
     if draft_dtype != "auto":
         return draft_dtype
     if engine == "jax":
         return dtype
-    return "int8" if cpu.has_numba() else "float32"
+    return "int8" if has_numba() else "float32"
 
 
 def choose_self_dtype(self_dtype: str, dtype: str, engine: str) -> str:

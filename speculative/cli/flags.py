@@ -150,12 +150,13 @@ def check_engine(o: Any) -> Any:
 # ---- The words of a command line -------------------------------------------------------------------------------------
 
 
-def run(main: Callable, doc: str) -> None:
-    """Calls main with the flags that were typed. Ends as exits.guarded does."""
+def run(main: Callable, doc: str, words: list[str] | None = None) -> None:
+    """Calls main with the flags that were typed, or with these words. Ends as exits.guarded does."""
     import fire
 
+    words = sys.argv[1:] if words is None else words
+
     def typed():
-        words = sys.argv[1:]
         if {"-h", "--help"} & {*words}:
             print(f"{doc}\n{usage(main)}")
         elif "--version" in words:

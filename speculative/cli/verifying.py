@@ -1,7 +1,7 @@
 """--verify: the checks of measure/verify.py on the pair and the flags that were given, instead of a run."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,13 +14,13 @@ from speculative.measure.verify import Check, Choice, Decoders
 from speculative.trees import regular
 
 
-def verify_pair(o: Any, pair: Pair, prompt: str) -> None:
-    """Prints the checks and the verdict. Exit status 1 where one fails."""
+def verify_pair(o: Any, pair: Pair, prompt: str, others: Sequence[str] = verify.PROMPTS, draws: int = 10_000) -> None:
+    """Prints the checks, of this prompt and the others, and the verdict. Exit status 1 where one fails."""
     N = o.n_tokens_to_generate
     n_kept = pair.n_ctx - verify.most_new(N, o.K)
     # Of each prompt its end, so that what is decoded after it fits into the context.
-    prompts = [encode(pair.encoder, text)[-n_kept:] for text in (prompt, *verify.PROMPTS)]
-    checks = verify.verify(partial(decoders, o, pair), o.temperature, prompts, choice(o), N, seed=o.seed)
+    prompts = [encode(pair.encoder, text)[-n_kept:] for text in (prompt, *others)]
+    checks = verify.verify(partial(decoders, o, pair), o.temperature, prompts, choice(o), N, seed=o.seed, draws=draws)
     if o.tree:
         checks = itertools.chain(checks, nodes(o, pair, prompts))
     if not verify.show(map(partial(explained, o), checks), print=partial(print, flush=True)):
@@ -61,9 +61,9 @@ def nodes(o: Any, pair: Pair, prompts: list) -> Iterator[Check]:
     yield verify.check_nodes(decoders(o, pair, o.temperature or 1.0), prompts, regular(widths))
 
 
-def explained(o: Any, check: Check) -> Check:
+def explained(o: Any, check: Check, has_numba: Callable[[], bool] = cpu.has_numba) -> Check:
     """With the cause of a failure that is to be expected: without numba, rows are not equal to the bit."""
-    if check.passed or check.name not in ("greedy", "rows", "nodes") or o.engine != "numpy" or cpu.has_numba():
+    if check.passed or check.name not in ("greedy", "rows", "nodes") or o.engine != "numpy" or has_numba():
         return check
     cause = "numba is missing, and NumPy adds up several rows in another order than one: pip install numba"
     return check._replace(detail=f"{check.detail} ({cause})")
