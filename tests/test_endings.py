@@ -1,8 +1,9 @@
-"""How runs end when they are told to, when the disk is full and when models write what a terminal would obey."""
+"""How runs end when they are told to, when the machine gives too little and when models write what a terminal obeys."""
 
 import errno
 import json
 import os
+import random
 import re
 import runpy
 import signal
@@ -13,28 +14,38 @@ import unicodedata
 from pathlib import Path
 
 import pytest
+from tiny import ROOT, largest_file, python
 
-import main
 from plumbing import exits
+from plumbing.errors import UserError
+from plumbing.files import write_json
 from plumbing.terminal import SHOWN
-from speculative.cli import outcome, verifying
-from speculative.engines import compiling, cpu, runtime
+from speculative.cli import verifying
+from speculative.engines import compiling, runtime
 from speculative.measure.verify import Check
-
-ROOT = Path(main.__file__).parent
-
 
 # ---- Signals ---------------------------------------------------------------------------------------------------------
 
 ENDINGS = [(signal.SIGINT, "interrupted", 130), (signal.SIGTERM, "terminated", 143)]
+NOTICES = ("compiling the forward pass", "numba is not installed", "loading ")
+
+
+def start(*words, **options):
+    """A process that ignores Ctrl-C until the code says what to do with it: before, it would be Python that answers.
+
+    So it does not matter either whether these tests run in the foreground of a shell or in its background.
+    """
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": ROOT} | options
+    try:
+        return subprocess.Popen([sys.executable, "-u", *words], **pipes)
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def run_and_signal(code, number):
     """Runs code until it prints "ready" -> (exit status, standard output after that, standard error)."""
-    code = "from plumbing import exits, signals\n" + code
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = start("-c", f"from plumbing import exits, signals\n{code}")
     assert process.stdout.readline() == "ready\n"
     time.sleep(0.3)  # until it has begun what comes after that
     process.send_signal(number)
@@ -48,23 +59,23 @@ def test_a_signal_ends_a_command_in_one_line(number, word, status, tmp_path):
 import time
 from plumbing import files
 
-def slowly(*args):
-    print("ready", flush=True)
-    time.sleep(600)
+def write():
+    with files.replacing({str(tmp_path / "file")!r}) as part:
+        open(part, "w").write("half")
+        print("ready", flush=True)
+        time.sleep(600)
 
-files.os.replace = slowly
-exits.guarded(lambda: files.write_text({str(tmp_path / "file")!r}, "text"), "interrupted: and how to go on")
+exits.guarded(write, "interrupted: and how to go on")
 """
     assert run_and_signal(code, number) == (status, "", f"{word}: and how to go on\n")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("number", "word", "status"), ENDINGS)
-@pytest.mark.parametrize("closed", [True, False])
-def test_a_signal_during_imports_where_nobody_can_be_told(number, word, status, closed):
+def test_a_signal_during_imports_where_nobody_can_be_told(number, word, status):
     """Standard error is closed, or its disk is full."""
-    close = "os.close(2)" if closed else 'os.dup2(os.open("/dev/full", os.O_WRONLY), 2)'
-    code = f"""
+    for close in ("os.close(2)", 'os.dup2(os.open("/dev/full", os.O_WRONLY), 2)'):
+        code = f"""
 import os, time
 {close}
 exits.begin()
@@ -75,7 +86,7 @@ while True:
     except OSError:  # as an import that tries something else
         pass
 """
-    assert run_and_signal(code, number) == (status, "", "")
+        assert run_and_signal(code, number) == (status, "", "")
 
 
 @pytest.mark.slow
@@ -90,18 +101,19 @@ exits.guarded(lambda: print("ready", flush=True) or hashlib.pbkdf2_hmac("sha256"
     assert run_and_signal(code, number) == (status, "so far\n", f"{word}\n")
 
 
-def test_sigterm_while_decoding_shows_the_text_so_far(tiny_pair):
-    words = f"--models_dir={tiny_pair} --target_model_size=target --draft_model_size=draft --threads=1 --quiet".split()
-    words += ["--prompt=the", "--n_samples=100000", "--stream"]
-    process = subprocess.Popen(
-        [sys.executable, "main.py", *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    while "Text = the" not in (line := process.stdout.readline()):
-        pass
-    process.terminate()
-    out, err = process.communicate()
-    assert process.returncode == 143 and err.endswith("terminated\n") and "Traceback" not in err
-    assert (line + out).endswith("\n")
+IMPORTS = [("main.py --demo", "numpy"), ("utils.py check x", "numpy"), ("-m benchmarks.sweep", "numpy")]
+IMPORTS += [("-m training pair", "numpy"), ("-m benchmarks.aspect", "jax")]
+IMPORTS += [("-m speculative.measure.page run.json -o run.html", "base64")]
+
+
+@pytest.mark.parametrize(("words", "module"), IMPORTS)
+def test_ctrl_c_while_modules_are_imported(words, module, tmp_path):
+    """As early as Python lets us: the slow imports of a command have only begun."""
+    slow = "import os, sys, signal\nclass Slow:\n def find_spec(self, name, *args):\n"
+    slow += f"  if name == {module!r}: os.kill(os.getpid(), signal.SIGINT)\nsys.meta_path.insert(0, Slow())\n"
+    (tmp_path / "sitecustomize.py").write_text(slow)
+    done = python(*words.split(), env=os.environ | {"PYTHONPATH": str(tmp_path)})
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
 EVERY_LINE = """
@@ -138,83 +150,139 @@ for at in range(1, 1000):
 @pytest.mark.parametrize(("number", "word", "status"), ENDINGS)
 def test_a_signal_at_any_line_of_our_own_is_one_line(number, word, status):
     """From the first moment at which it raises an exception, until it is ignored."""
-    done = subprocess.run(
-        [sys.executable, "-c", EVERY_LINE, str(int(number))], cwd=ROOT, capture_output=True, text=True
-    )
+    done = python("-c", EVERY_LINE, str(int(number)))
     *statuses, last = map(int, done.stdout.split())
     assert last == 0 and len(statuses) > 20 and set(statuses) == {status}
     assert done.stderr == f"{word}\n" * len(statuses)
 
 
-# ---- What the machine does not give ----------------------------------------------------------------------------------
+def interrupt(process, times=1):
+    """-> (standard output, standard error) of a process that was interrupted, or had ended just before."""
+    for _ in range(times):
+        process.send_signal(signal.SIGINT)
+    out, err = process.communicate()
+    lines = [line for line in err.replace("\r", "\n").split("\n") if line.strip() and "token/s" not in line]
+    lines = [line for line in lines if not line.startswith(NOTICES) and "/100" not in line]
+    if process.returncode == 0:
+        assert lines == []
+    else:
+        assert (process.returncode, lines) == (130, ["interrupted"]), (process.returncode, out, err)
+    return out
 
 
-def limited(name, value):
-    """What `python main.py --demo` comes to, where a limit of its process is so low."""
-    resource = pytest.importorskip("resource")
-    limit = lambda: resource.setrlimit(getattr(resource, name), (value, value))  # noqa: E731
-    command = [sys.executable, "main.py", "--demo"]
-    done = subprocess.run(command, cwd=ROOT, preexec_fn=limit, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (2, "") and done.stderr.count("\n") == 1
-    return done.stderr
-
-
-@pytest.mark.parametrize("megabytes", [40, 590])
-def test_too_few_addresses_to_start_with_are_one_line(megabytes):
-    """With 40 MB, hardly more than Python itself takes; with 450, SciPy's BLAS would try again for ever."""
-    assert limited("RLIMIT_AS", megabytes * 2**20).startswith("error: `ulimit -v` gives")
-
-
-@pytest.mark.parametrize("kilobytes", [100_000, 150_000])
-def test_too_little_data_to_start_with_is_one_line(kilobytes):
-    """With 150,000, SciPy's BLAS would try again for ever."""
-    assert limited("RLIMIT_DATA", kilobytes * 2**10).startswith("error: `ulimit -d` gives")
-
-
-def test_too_few_files_are_one_line():
-    assert "Too many open files" in limited("RLIMIT_NOFILE", 5)
-
-
-def raises(error):
-    def action():
-        raise error
-
-    return action
+@pytest.mark.slow
+def test_ctrl_c_at_any_moment(pair_words, tmp_path):
+    """From the first import to the report."""
+    path = tmp_path / "run.json"
+    words = ["main.py", *pair_words, f"--json={path}", "--quiet"]
+    begun = time.perf_counter()
+    assert start(*words).wait() == 0
+    whole = time.perf_counter() - begun
+    n = 40
+    rng = random.Random(n)
+    interrupted = 0
+    for i in range(n):
+        path.unlink(missing_ok=True)
+        process = start(*words, *(["--n_samples=2"] if i % 2 else []))
+        time.sleep((i + rng.random()) / n * whole)
+        interrupt(process, times=rng.choice([1, 1, 3]))
+        interrupted += process.returncode == 130
+        assert [*tmp_path.iterdir()] in ([], [path])
+        if path.exists():
+            json.loads(path.read_text(encoding="utf-8"))
+    assert interrupted > 0
 
 
 @pytest.mark.parametrize(
-    ("error", "line"),
+    "words", ["--verify", *(pytest.param(words, marks=pytest.mark.slow) for words in ("", "--stream"))]
+)
+def test_ctrl_c_shows_the_text_so_far(pair_words, words):
+    """Thousands of samples would follow; those that are there are shown, and so is what there is of the next."""
+    many = [] if words == "--verify" else ["--n_samples=100000", "--quiet"]
+    process = start("main.py", *pair_words, "--prompt=the", *many, *words.split())
+    if words == "--verify":
+        assert process.stdout.readline() == "Verify\n"
+        interrupt(process)
+    else:
+        first = process.stdout.readline() + process.stdout.readline() + process.stdout.readline()
+        assert first == "\nAutoregressive Decode\n---------------------\n"
+        time.sleep(0.3)
+        out = interrupt(process)
+        whole = re.findall(r"^Text = the(.*)$", out, re.MULTILINE)
+        assert out.endswith("\n") and whole and len(set(whole[:-1])) <= 1 and whole[0].startswith(whole[-1])
+    assert process.returncode == 130
+
+
+def test_sigterm_while_decoding_shows_the_text_so_far(pair_words):
+    process = start("main.py", *pair_words, "--quiet", "--prompt=the", "--n_samples=100000", "--stream")
+    while "Text = the" not in (line := process.stdout.readline()):
+        pass
+    process.terminate()
+    out, err = process.communicate()
+    assert process.returncode == 143 and err.endswith("terminated\n") and "Traceback" not in err
+    assert (line + out).endswith("\n")
+
+
+# ---- What ends a command ---------------------------------------------------------------------------------------------
+
+
+def behind(error, cause=None):
+    """An ImportError over an error over a KeyboardInterrupt, as code in C raises them; cause: whether it is named."""
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt as interrupt:
+        try:
+            raise error from (interrupt if cause else None)
+        except Exception as error:
+            other = ImportError("no such module")
+            other.__cause__ = error
+            return other
+
+
+UNFORESEEN = "error: ZeroDivisionError: division by; python -X dev in place of python shows where\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
     [
-        (RuntimeError("can't start new thread"), "can't start new thread: `ulimit -a` shows"),
-        (
-            BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"),
-            "Resource temporarily unavailable: `ulimit",
-        ),
-        (OSError(errno.EMFILE, "Too many open files"), "Too many open files: `ulimit -a` shows"),
+        (RuntimeError("can't start new thread"), 2, "error: can't start new thread: `ulimit -a` shows"),
+        (BlockingIOError(errno.EAGAIN, "Unavailable"), 2, "error: Unavailable: `ulimit -a` shows"),
+        (OSError(errno.EMFILE, "Too many open files"), 2, "error: Too many open files: `ulimit -a` shows"),
+        (ZeroDivisionError("division by\nzero\033[2J"), 1, UNFORESEEN),
+        (ValueError("to float: 'x'"), 1, "error: ValueError: to float: 'x' (TQDM_MININTERVAL may be the cause); py"),
+        (behind(SystemError("fspath returned a result with an exception set")), 130, "interrupted\n"),
+        (behind(UserError("cannot"), cause=True), 130, "interrupted\n"),
+    ],
+    ids=repr,
+)
+def test_each_ending_is_one_line(error, status, line, monkeypatch, capsys):
+    monkeypatch.setenv("TQDM_MININTERVAL", "x")
+    monkeypatch.delitem(sys.modules, "jax", raising=False)  # with it, a process ends without a word to its caller
+
+    def action():
+        raise error
+
+    with pytest.raises(SystemExit) as end:
+        exits.guarded(action)
+    out, err = capsys.readouterr()
+    assert (end.value.code, out, err.count("\n")) == (status, "", 1) and err.startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "line"),
+    [
+        ("RLIMIT_AS", 40 * 2**20, "error: `ulimit -v` gives"),  # hardly more than Python itself takes
+        ("RLIMIT_AS", 590 * 2**20, "error: `ulimit -v` gives"),  # with 450 MB, SciPy's BLAS would try again for ever
+        ("RLIMIT_DATA", 150_000 * 2**10, "error: `ulimit -d` gives"),  # here too
+        ("RLIMIT_NOFILE", 5, "error: "),
     ],
 )
-def test_too_few_processes_or_files_are_one_line(error, line, capsys):
-    with pytest.raises(SystemExit) as end:
-        exits.guarded(raises(error))
-    assert end.value.code == 2 and capsys.readouterr().err.startswith(f"error: {line}")
-
-
-# ---- The last resort -------------------------------------------------------------------------------------------------
-
-
-def test_what_no_one_foresaw_is_one_line(capsys):
-    """Its kind, its text, how to see more, and a status of its own."""
-    with pytest.raises(SystemExit) as end:
-        exits.guarded(raises(ZeroDivisionError("division by\nzero\033[2J")))
-    line = "error: ZeroDivisionError: division by; python -X dev in place of python shows where\n"
-    assert (end.value.code, *capsys.readouterr()) == (1, "", line)
-
-
-def test_settings_of_libraries_are_named_beside_it(monkeypatch, capsys):
-    monkeypatch.setenv("TQDM_MININTERVAL", "x")
-    with pytest.raises(SystemExit):
-        exits.guarded(raises(ValueError("could not convert string to float: 'x'")))
-    assert "string to float: 'x' (TQDM_MININTERVAL may be the cause); python -X" in capsys.readouterr().err
+def test_what_the_machine_does_not_give_is_told_in_one_line(name, value, line):
+    resource = pytest.importorskip("resource")
+    limit = lambda: resource.setrlimit(getattr(resource, name), (value, value))  # noqa: E731
+    done = python("main.py", "--demo", preexec_fn=limit)
+    assert (done.returncode, done.stdout) == (2, "") and done.stderr.count("\n") == 1
+    assert done.stderr.startswith(line) and ("Too many open files" in done.stderr) == (name == "RLIMIT_NOFILE")
 
 
 NUMBA = "from speculative.engines import cpu; print(cpu.has_numba())"
@@ -234,8 +302,7 @@ def test_settings_of_libraries_in_the_environment(setting, code, result):
     """What they cannot be used with is told in a line, and what would not be the model's numbers is not done."""
     pytest.importorskip(setting.partition("_")[0].lower())
     name, _, value = setting.partition("=")
-    command = [sys.executable, "-c", f"from plumbing import exits; exits.begin(); {code}"]
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | {name: value}, capture_output=True, text=True)
+    done = python("-c", f"from plumbing import exits; exits.begin(); {code}", env=os.environ | {name: value})
     assert (done.stdout + done.stderr).startswith(result) and (done.stdout + done.stderr).count("\n") == 1
     assert done.returncode == (2 if result.startswith("error") else 0)
 
@@ -243,31 +310,12 @@ def test_settings_of_libraries_in_the_environment(setting, code, result):
 @pytest.mark.parametrize("when", ["exits.begin(); 1 / 0", "exits.guarded(lambda: 1 / 0)"])
 def test_how_to_see_more_of_it(when):
     for words, shows in (([], False), (["-X", "dev"], True)):
-        command = [sys.executable, *words, "-c", f"from plumbing import exits; {when}"]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        done = python(*words, "-c", f"from plumbing import exits; {when}")
         assert (done.returncode, done.stdout) == (1, "") and ("Traceback" in done.stderr) == shows
         assert done.stderr.splitlines()[-1].startswith("error: ZeroDivisionError: division by zero; ")
 
 
 # ---- The compiler's cache --------------------------------------------------------------------------------------------
-
-
-def test_a_disk_that_takes_no_cache(monkeypatch, capsys):
-    """What was compiled is used, and one line says that it is not kept."""
-    caching = pytest.importorskip("numba.core.caching")
-
-    def save_overload(self, sig, data):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(caching.Cache, "save_overload", save_overload)
-    monkeypatch.setattr(caching.Cache, "load_overload", caching.Cache.load_overload)
-    compiling.say_nothing_is_kept.cache_clear()
-    compiling.forgive_the_cache.__wrapped__()
-    for _ in range(3):
-        caching.Cache.save_overload(None, None, None)
-    out, err = capsys.readouterr()
-    assert out == "" and err.count("\n") == 1 and "No space left on device" in err and "NUMBA_CACHE_DIR" in err
-
 
 DAMAGE = {
     "empty": lambda content: b"",
@@ -276,33 +324,40 @@ DAMAGE = {
 }
 
 
-@pytest.mark.parametrize("kind", DAMAGE)
-@pytest.mark.parametrize("suffix", ["nbi", "nbc"])
-def test_a_damaged_file_in_the_compilers_cache(kind, suffix, tmp_path, capsys):
-    """As a power cut leaves it: what it held is compiled again, and kept again, and one line says so."""
+def test_a_compilers_cache_that_cannot_be_kept_or_is_damaged(tmp_path, capsys):
+    """The disk is full, or the power was cut: it is compiled again, and one line says so."""
     pytest.importorskip("numba")
     runtime.import_compiled_pass()
     source = tmp_path / "compiled.py"
     source.write_text("from numba import njit\n@njit('i8(i8)', cache=True)\ndef double(n): return 2 * n\n")
-    assert runpy.run_path(str(source))["double"](4) == 8
-    [kept] = tmp_path.glob(f"__pycache__/*.{suffix}")
-    kept.write_bytes(DAMAGE[kind](kept.read_bytes()))
-    compiling.say_it_is_damaged.cache_clear()
-    capsys.readouterr()
-    for lines in (1, 0):
+
+    def lines():
+        compiling.say_nothing_is_kept.cache_clear()
+        compiling.say_it_is_damaged.cache_clear()
+        capsys.readouterr()
         assert runpy.run_path(str(source))["double"](4) == 8
-        err = capsys.readouterr().err
-        assert err.count("\n") == lines and ("is damaged" in err) == lines
+        return capsys.readouterr().err
+
+    with largest_file(10):
+        err = lines()
+    assert err.count("\n") == 1 and "File too large" in err and "NUMBA_CACHE_DIR" in err
+    assert lines() == ""
+    for suffix in ("nbi", "nbc"):
+        for damage in DAMAGE.values():
+            [kept] = tmp_path.glob(f"__pycache__/*.{suffix}")
+            kept.write_bytes(damage(kept.read_bytes()))
+            err = lines()
+            assert err.count("\n") == 1 and "is damaged" in err
+            assert lines() == ""
 
 
-def test_verify_names_the_cause_without_numba(monkeypatch):
+def test_verify_names_the_cause_without_numba():
     failed = Check("rows", False, "2 rows differ")
+    passed = Check("rows", True, "")
     options = type("Options", (), {"engine": "numpy"})()
-    monkeypatch.setattr(cpu, "has_numba", lambda: False)
-    assert "numba is missing" in verifying.explained(options, failed).detail
-    assert verifying.explained(options, passed := Check("rows", True, "")) is passed
-    monkeypatch.setattr(cpu, "has_numba", lambda: True)
-    assert verifying.explained(options, failed) is failed
+    assert "numba is missing" in verifying.explained(options, failed, lambda: False).detail
+    assert verifying.explained(options, passed, lambda: False) is passed
+    assert verifying.explained(options, failed, lambda: True) is failed
 
 
 # ---- Control characters ----------------------------------------------------------------------------------------------
@@ -329,65 +384,52 @@ def test_no_print_can_forget_it(capsys):
     assert "\033[31mred\033[0m" in out
     for stream in (out.partition("\033")[0], err):
         assert stream.count("\r") == 1 and stream.count("é東\n\t") == 4
-        assert_none_is_obeyed(stream.replace("\r", ""), "")
+        assert_none_is_obeyed(stream.replace("\r", ""))
 
 
 def test_nothing_goes_round_the_streams():
     """What writes to a descriptor or to Python's own streams is for the last words of a process alone."""
     round_about = re.compile(r"os\.write\(|sys\.__std\w+__|\.buffer\.write|Console\([^)]*file=sys")
-    found = {
-        str(path.relative_to(ROOT))
-        for path in ROOT.glob("**/*.py")
-        if not {"tests", "tools", ".venv"} & set(path.relative_to(ROOT).parts)
-        and round_about.search(path.read_text("utf-8"))
-    }
+    paths = [path.relative_to(ROOT) for path in ROOT.glob("**/*.py")]
+    ours = [path for path in paths if not {"tests", "tools", ".venv"} & {*path.parts}]
+    found = {path.as_posix() for path in ours if round_about.search((ROOT / path).read_text("utf-8"))}
     assert found == {"plumbing/signals.py", "speculative/engines/jax/processes.py"}
 
 
-@pytest.mark.parametrize("words", ["", "--quiet", "--stream", "--color", "--verbose", "--color --stream", "--verify"])
-def test_no_control_character_is_printed_raw(words, tiny_pair, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("words", ["", "--quiet", "--stream", "--color", "--verbose", "--color --stream"])
+def test_no_control_character_is_printed_raw(words, command, pair_words, tmp_path):
     """Random models over all bytes write many; the prompt and the names of files hold the others."""
     path = tmp_path / "prompt.txt"
     path.write_text("".join(OBEYED[::2]), encoding="utf-8")
-    monkeypatch.setattr(outcome, "read_bandwidth", lambda **_: 1e10)
-    monkeypatch.setattr(verifying.verify, "verify", lambda *args, **_: [Check("none", True, "")])
-    flags = f"--models_dir={tiny_pair} --target_model_size=target --draft_model_size=draft --threads=1".split()
-    flags += ["--prompt_file", str(path), "--n_tokens_to_generate=20", "--temperature=2"]
-    monkeypatch.setattr(sys, "argv", ["main.py", *flags, *words.split()])
-    main.run(main.main, "")
-    assert_none_is_obeyed(*capsys.readouterr())
+    flags = ["--prompt_file", str(path), "--n_tokens_to_generate=20", "--temperature=2"]
+    status, out, err = command(*pair_words, *flags, *words.split())
+    assert status == 0
+    assert_none_is_obeyed(out)
+    assert_none_is_obeyed("\n".join(line.rpartition("\r")[2] for line in err.split("\n")))  # the bar's own
 
 
-def assert_none_is_obeyed(out, err):
-    err = "\n".join(line.rpartition("\r")[2] for line in err.split("\n"))  # the bar's own
-    for text in (out, err):
-        bad = {c for c in text if c not in "\n\t" and (unicodedata.category(c) == "Cc" or c in OBEYED)}
-        assert not bad, sorted(map(hex, map(ord, bad)))
+def assert_none_is_obeyed(text):
+    bad = {char for char in text if char not in "\n\t" and (unicodedata.category(char) == "Cc" or char in OBEYED)}
+    assert not bad, sorted(map(hex, map(ord, bad)))
 
 
-@pytest.mark.parametrize("char", OBEYED[1:])
-def test_no_message_quotes_a_control_character(char, monkeypatch, capsys):
-    name = f"a{char}b"
-    for words in (
-        [f"--prompt_file={name}"], [f"--{name}"], [name], [f"--drafter={name}"], [f"--models_dir={name}"],
-        [f"--json={name}/x"], [f"--source={name}"], [f"--target_model_size={name}"], [f"--K={name}"],
-    ):  # fmt: skip
-        monkeypatch.setattr(sys, "argv", ["main.py", *words, "--target_model_size=x" if "size" not in words[0] else ""])
-        if not sys.argv[-1]:
-            sys.argv.pop()
-        with pytest.raises(SystemExit) as end:
-            main.run(main.main, "")
-        out, err = capsys.readouterr()
-        assert (end.value.code, out) == (2, "") and err.count("\n") == 1
-        assert_none_is_obeyed(out, err)
+QUOTING = ["--prompt_file=NAME", "--NAME", "NAME", "--drafter=NAME", "--models_dir=NAME --target_model_size=x"]
+QUOTING += ["--json=NAME/x", "--source=NAME", "--target_model_size=NAME", "--K=NAME"]
+
+
+@pytest.mark.parametrize("words", QUOTING)
+def test_no_message_quotes_a_control_character(words, command):
+    for char in OBEYED[1:]:
+        status, out, err = command(*words.replace("NAME", f"a{char}b").split(" "))
+        assert (status, out) == (2, "") and err.count("\n") == 1
+        assert_none_is_obeyed(err)
 
 
 def test_json_holds_no_control_character(tmp_path):
     """A file that may be looked at in a terminal."""
-    from plumbing.files import write_json
-
     text = {"text": "".join(OBEYED) + "é東\n\t"}
-    write_json(str(tmp_path / "run.json"), text)
-    written = (tmp_path / "run.json").read_text(encoding="utf-8")
+    path = Path(tmp_path, "run.json")
+    write_json(str(path), text)
+    written = path.read_text(encoding="utf-8")
     assert json.loads(written) == text and "é東" in written
-    assert_none_is_obeyed(written, "")
+    assert_none_is_obeyed(written)

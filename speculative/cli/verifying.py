@@ -14,13 +14,14 @@ from speculative.measure.verify import Check, Choice, Decoders
 from speculative.trees import regular
 
 
-def verify_pair(o: Any, pair: Pair, prompt: str, others: Sequence[str] = verify.PROMPTS, draws: int = 10_000) -> None:
-    """Prints the checks, of this prompt and the others, and the verdict. Exit status 1 where one fails."""
+def verify_pair(o: Any, pair: Pair, prompt: str, others: Sequence[str] = verify.PROMPTS, **limits) -> None:
+    """Prints the checks, of this prompt and the others, and the verdict. Exit status 1 where one fails. limits: those
+    of verify.verify."""
     N = o.n_tokens_to_generate
     n_kept = pair.n_ctx - verify.most_new(N, o.K)
     # Of each prompt its end, so that what is decoded after it fits into the context.
     prompts = [encode(pair.encoder, text)[-n_kept:] for text in (prompt, *others)]
-    checks = verify.verify(partial(decoders, o, pair), o.temperature, prompts, choice(o), N, seed=o.seed, draws=draws)
+    checks = verify.verify(partial(decoders, o, pair), o.temperature, prompts, choice(o), N, seed=o.seed, **limits)
     if o.tree:
         checks = itertools.chain(checks, nodes(o, pair, prompts))
     if not verify.show(map(partial(explained, o), checks), print=partial(print, flush=True)):
