@@ -23,18 +23,17 @@ from speculative.measure import verify
 PROMPT = "the thing in"
 
 
-@pytest.fixture
-def usual(tiny_pair):
-    flags = {"prompt": PROMPT, "target_model_size": "target", "draft_model_size": "draft", "threads": 1}
-    return flags | {"models_dir": tiny_pair, "n_tokens_to_generate": 12}
+USUAL = {"target_model_size": "target", "draft_model_size": "draft", "threads": 1, "prompt": PROMPT}
+USUAL["n_tokens_to_generate"] = 12
 
 
 @pytest.fixture
-def run(usual, capsys):
+def run(tiny_pair, capsys):
     """flags -> what main() prints."""
 
     def run(**flags):
-        chosen = {flag: str(value) for flag, value in (usual | flags).items() if value is not None}
+        flags = USUAL | {"models_dir": tiny_pair} | flags
+        chosen = {flag: str(value) for flag, value in flags.items() if value is not None}
         main.main(**chosen)
         return capsys.readouterr().out
 
@@ -215,7 +214,7 @@ WITH_A_MODEL = ["model/ngram", "model/prompt_lookup", "prompt_lookup+model", "mo
 
 
 @pytest.mark.parametrize("drafter", ALONE + WITH_A_MODEL)
-def test_drafters_that_need_no_second_model_load_none(run, usual, drafter):
+def test_drafters_that_need_no_second_model_load_none(run, drafter):
     alone = {"draft_model_size": "not-there"}
     out = run(drafter=drafter, quiet=True, **alone if drafter in ALONE else {})
     assert texts(out)[0] == texts(out)[1] == texts(run(quiet=True))[0]
@@ -275,11 +274,11 @@ def test_color_on_a_terminal(run, monkeypatch):
 
 
 @pytest.fixture
-def run_verify(usual, capsys):
+def run_verify(tiny_pair, capsys):
     """flags -> (exit status, what --verify prints), with few draws."""
 
     def run_verify(draws=10, **flags):
-        o = choose_options(main.main, **usual | flags, verify=True)
+        o = choose_options(main.main, **USUAL | flags, models_dir=tiny_pair, verify=True)
         pair = load(o, [o.prompt])
         try:
             verify_pair(o, pair, o.prompt, verify.PROMPTS[:1], draws=draws)
