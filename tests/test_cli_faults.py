@@ -1,7 +1,6 @@
 """The command line under bad input and broken streams: it succeeds, or says in one line what was wrong."""
 
 import contextlib
-import errno
 import io
 import json
 import os
@@ -15,7 +14,6 @@ import pytest
 from tiny import ROOT, python, refusal
 
 from plumbing import texts
-from plumbing.terminal import SHOWN
 from speculative.cli.flags import all_flags
 
 COMMAND = [sys.executable, str(ROOT / "main.py")]
@@ -59,6 +57,7 @@ BAD = {
     "prompt file": "|".join(f"--prompt_file {name}" for name in NO_PROMPTS),
     "n-gram text": "|".join(f"--drafter ngram --ngram_text {name}" for name in NO_TEXTS),
     "too long": f"--prompt_file long.txt|--prompt {'x' * 127}|--n_tokens_to_generate {10**17}|--verify --K 99",
+    "much too long": f"--prompt={chr(0xD7FF) * 10**6}",
     "model": "--target_model_size 125M|--target_model_size ../124M|--target_model_size /|--draft_model_size a\nb",
     "models_dir": "|".join(
         f"--models_dir {name} --target_model_size x" for name in ("missing", "prompt.txt", "loop", LONG, "\udcff")
@@ -117,7 +116,7 @@ def test_texts_that_never_end(folder):
 
 # ---- Wild command lines ---------------------------------------------------------------------------------------------
 
-WILD = ["", " ", "\0", "\n", "é", "\udcff", "∞", "'", '"', "x" * 10**4, "\033[2J", "\u2028", "𝔸", "1" * 30]
+WILD = ["", " ", "\0", "\n", "é", "\udcff", "∞", "'", '"', "x" * 10**4, "\033[2J", "\u2028", "𝔸", "1" * 30, "=", "--K"]
 WILD += [
     "-",
     "--",
@@ -136,9 +135,8 @@ WILD += [
     "%s",
     "{0}",
     "-h-",
-    "=",
+    "dir",
 ]
-WILD += ["--K", "prompt.txt", "dir"]
 LIKELY = {
     "prompt": ["the", "in the", "é", "x" * 126, "\ud83d\ude00"],
     "prompt_file": ["prompt.txt", "empty.txt", "latin1.txt", "wild.txt", "dir", "missing"],
@@ -181,11 +179,11 @@ def wild_value(rng, flag, wildness):
 
 
 def wild_words(rng):
-    """A command line: most flags right, so that some come far; none takes a minute."""
+    """A command line: most flags right, so that some come far; all decode, and none takes a minute."""
     words = []
     wildness = rng.choice([0, 0, 0.05, 0.5])
     for flag in rng.sample([*LIKELY, *SWITCHES], rng.randrange(8)):
-        if flag == "verify" or (flag in ("prompt", "unconditional", "verbose") and rng.random() < 0.7):
+        if flag in ("verify", "pack") or (flag in ("prompt", "unconditional", "verbose") and rng.random() < 0.7):
             continue  # the others exclude many
         name = wild_text(rng, 8) if rng.random() < wildness / 5 else flag.replace("_", rng.choice("_-"))
         if flag in SWITCHES and rng.random() >= wildness:
@@ -223,23 +221,6 @@ def test_wild_command_lines(seed, n, command, pair_words, folder):
             json.loads(Path("out.json").read_text(encoding="utf-8"))
             Path("out.json").unlink()
     assert statuses[0] > n / 7 and statuses[2] > n / 7, statuses
-
-
-def test_wild_prompts(command, pair_words, folder):
-    """Any Unicode, control characters, and 1 MB of it: from the command line and from files."""
-    rng = random.Random(1)
-    decoded = 0
-    for prompt in [*(wild_text(rng, 12) for _ in range(15)), "\ud7ff" * 350_000, "\0" * 10**6]:
-        content = prompt.encode("utf-8", "surrogatepass")
-        Path("wild.txt").write_bytes(content)
-        for words in ([f"--prompt={prompt}"], ["--prompt_file", "wild.txt"]):
-            status, out, err = command(*words, *pair_words, "--quiet", "--n_tokens_to_generate=2")
-            if status == 0:
-                decoded += 1
-                assert out.count(f"Text = {content.decode().translate(SHOWN)}") == 2
-            else:
-                assert out == "" and is_one_line(err), (prompt[:80], out, err)
-    assert decoded > 4
 
 
 # ---- Libraries -------------------------------------------------------------------------------------------------------
@@ -319,21 +300,3 @@ def test_a_terminal_that_knows_ascii_alone(env, pair_words):
     done = python("main.py", *words, env=os.environ | env)
     assert done.returncode == 0, done.stderr
     assert "Text = th\\xe9" in done.stdout and "\\u03b1 " in done.stdout
-
-
-def test_color_on_a_real_terminal(pair_words):
-    pty = pytest.importorskip("pty")
-    leader, follower = pty.openpty()
-    command = [*COMMAND, *pair_words, "--color", "--n_tokens_to_generate=4", "--prompt=the"]
-    env = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
-    with subprocess.Popen(command, stdout=follower, stderr=subprocess.DEVNULL, env=env) as process:
-        os.close(follower)
-        out = b""
-        try:
-            while part := os.read(leader, 10_000):
-                out += part
-        except OSError as error:  # how Linux says that the other end is closed
-            assert error.errno == errno.EIO
-    os.close(leader)
-    assert process.returncode == 0
-    assert b"\033[33m" in out and b"\033[32maccepted" in out

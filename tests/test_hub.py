@@ -250,10 +250,13 @@ def test_the_token_goes_to_the_hub_and_to_no_other_host(where, source, models_di
         (tmp_path / "hugging face").mkdir()
         (tmp_path / "hugging face" / "token").write_text("hf_secret\n")
     other = Server({})
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certify(other, tmp_path)))
+    certificate = certify(other, tmp_path)
     with served(other), served(Hub(source, elsewhere=f"https://localhost:{other.server_port}")) as server:
         monkeypatch.setenv("HF_ENDPOINT", server.url)
         other.files.update(server.files)
+        assert "certificate verify failed" in refusal(load_encoder_hparams_and_params, NAME, models_dir)
+        assert not other.requests
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
         load_encoder_hparams_and_params(NAME, models_dir)
     assert server.credentials == {"Bearer hf_secret"}
     assert other.requests and other.credentials == {None}

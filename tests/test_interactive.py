@@ -89,13 +89,13 @@ def test_what_it_does_not_go_with(session):
         assert "cannot be combined" in refusal(session, **other)
 
 
-def command(flags):
-    return [sys.executable, "main.py", "--interactive", *(f"--{name}={value}" for name, value in flags.items())]
+def command(*words):
+    return [sys.executable, "main.py", *words]
 
 
-def test_no_standard_input(flags):
+def test_no_standard_input(pair_words):
     """As a program that nobody sits at may be started: without lines, and without the stream."""
-    words = ["sh", "-c", 'exec "$@" <&-', "sh", *command(flags)]
+    words = ["sh", "-c", 'exec "$@" <&-', "sh", *command("--interactive", *pair_words)]
     ended = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) == (0, "") and "error" not in ended.stderr
 
@@ -103,11 +103,11 @@ def test_no_standard_input(flags):
 class Terminal:
     """main.py at a terminal of its own."""
 
-    def __init__(self, flags):
+    def __init__(self, *words):
         self.main, other = os.openpty()
         ends = {"stdin": other, "stdout": other, "stderr": other}
         own = {"start_new_session": True, "preexec_fn": owns_terminal}
-        self.process = subprocess.Popen(command(flags), cwd=ROOT, **ends, **own)
+        self.process = subprocess.Popen(command(*words), cwd=ROOT, **ends, **own)
         os.close(other)
         self.shown = ""
 
@@ -138,21 +138,30 @@ def owns_terminal():
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
+@pytest.mark.skipif(os.name != "posix", reason="a pseudo-terminal")
+def test_color(pair_words, monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    terminal = Terminal("--color", "--n_tokens_to_generate=4", "--prompt=the", *pair_words)
+    terminal.until("\033[33m")
+    terminal.until("\033[32maccepted")
+    assert terminal.process.wait(60) == 0
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="a pseudo-terminal")
-def test_at_a_terminal(flags):
+def test_at_a_terminal(pair_words):
     """Where Python is kept from hearing Ctrl-C for too long, as on a busy machine, the session ends: then once more."""
     for tries_left in (2, 1, 0):
         try:
-            return whole_session(flags)
+            return whole_session(pair_words)
         except AssertionError:
             if not tries_left:
                 raise
 
 
-def whole_session(flags):
+def whole_session(pair_words):
     """Mistakes, Ctrl-C at the prompt and while decoding, the history, Ctrl-D."""
-    terminal = Terminal(flags | {"n_tokens_to_generate": "100", "stream": "True"})
+    terminal = Terminal("--interactive", "--n_tokens_to_generate=100", "--stream", *pair_words)
     terminal.ask("/K 0\r", "error: --K must be a whole number")
     terminal.ask("half a line\x03")
     terminal.ask("/n_samples 100000\r", "n_samples = 100000\n")
@@ -167,8 +176,8 @@ def whole_session(flags):
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="a pseudo-terminal")
-def test_sigterm_ends_a_session_at_a_terminal(flags):
-    terminal = Terminal(flags)
+def test_sigterm_ends_a_session_at_a_terminal(pair_words):
+    terminal = Terminal("--interactive", *pair_words)
     terminal.ask("/n_samples 100000\r")
     terminal.ask("the thing\r", "Autoregressive Decode")
     terminal.process.send_signal(signal.SIGTERM)
