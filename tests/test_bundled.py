@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 from conftest import MODELS
-from tiny import convert
+from tiny import convert, decoded
 
 from gpt2 import gpt2
 from speculative.cli.flags import DEMO
@@ -32,26 +32,20 @@ def greedy(bundled):
     return models
 
 
-def decode_speculatively(greedy, x, N, K=4):
+def decode_speculatively(greedy, x, N):
     draft, target = greedy
     rng = np.random.default_rng(0)
-    return list(speculative_sampling(x, model_drafter(draft, rng), target, N, K, rng))
+    return list(speculative_sampling(x, model_drafter(draft, rng), target, N, 4, rng))
 
 
 def held_out_prompts():
     return [json.loads(line)["prompt"] for line in (MODELS / "tiny-target/prompts.jsonl").read_text().splitlines()]
 
 
-def test_size():
+def test_its_files(bundled):
     assert sum(path.stat().st_size for name in PAIR for path in (MODELS / name).iterdir()) <= 16e6
-
-
-def test_one_vocabulary():
     for name in ("encoder.json", "vocab.bpe"):
         assert (MODELS / "tiny-draft" / name).read_bytes() == (MODELS / "tiny-target" / name).read_bytes()
-
-
-def test_target_is_deep_and_draft_is_not(bundled):
     assert bundled["tiny-target"][1]["n_layer"] >= 12
     assert bundled["tiny-draft"][1]["n_layer"] <= 2
 
@@ -76,6 +70,14 @@ def loss(network, windows):  # tokens [n] -> logits [n, n_vocab]; nats per token
     return float(np.mean(losses))
 
 
+def from_the_start(run):
+    def logits(tokens):
+        run.length = 0
+        return run(tokens, len(tokens))
+
+    return logits
+
+
 @pytest.mark.parametrize("name", PAIR)
 def test_every_layer_lowers_the_held_out_loss(bundled, held_out, name):
     _, hparams, params = bundled[name]
@@ -92,12 +94,7 @@ def test_weights_of_fewer_bytes_predict_as_well(bundled, held_out, dtype):
     _, hparams, params = bundled["tiny-target"]
     exact = loss(partial(gpt2, **params, n_head=hparams["n_head"]), held_out)
     run = new_pass(load_params(MODELS / "tiny-target", hparams, packer(dtype)), hparams)
-
-    def from_the_start(tokens):
-        run.length = 0
-        return run(tokens, len(tokens))
-
-    assert abs(loss(from_the_start, held_out) / exact - 1) < 0.005
+    assert abs(loss(from_the_start(run), held_out) / exact - 1) < 0.005
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -105,12 +102,11 @@ def test_weights_of_fewer_bytes_predict_as_well(bundled, held_out, dtype):
 def test_the_engine_has_the_argmax_of_gpt2(bundled, name, dtype):
     encoder, hparams, params = bundled[name]
     stored = convert(params, packer(dtype))
-    run = new_pass(stored, hparams)
+    run = from_the_start(new_pass(stored, hparams))
     for prompt in held_out_prompts():
         x = np.array(encoder.encode(prompt))
-        run.length = 0
         expected = gpt2(x, **stored, n_head=hparams["n_head"])
-        logits = run(x, len(x))
+        logits = run(x)
         assert np.array_equal(np.argmax(logits, axis=-1), np.argmax(expected, axis=-1))
         assert np.max(np.abs(logits - expected)) < 1e-5 * np.max(np.abs(expected))
 
@@ -118,15 +114,13 @@ def test_the_engine_has_the_argmax_of_gpt2(bundled, name, dtype):
 def test_demo_repeats_no_4_gram(bundled, greedy):
     encoder, N = bundled["tiny-target"][0], int(DEMO["n_tokens_to_generate"])
     x = encoder.encode(DEMO["prompt"])
-    rng = np.random.default_rng(0)
-    tokens = [*x, *(token for step in autoregressive_sampling(x, greedy[1], N, rng) for token in step.tokens)]
+    tokens = [*x, *decoded(autoregressive_sampling(x, greedy[1], N, np.random.default_rng(0)))]
     assert len(tokens) == len(x) + N >= len(x) + 40
     for units in (tokens, encoder.decode(tokens).split()):
         four_grams = [tuple(units[i : i + 4]) for i in range(len(units) - 3)]
         assert len(set(four_grams)) == len(four_grams)
-
     steps = decode_speculatively(greedy, x, N)
-    assert [token for step in steps for token in step.tokens] == tokens[len(x) :]
+    assert decoded(steps) == tokens[len(x) :]
     assert N / sum(step.drafted + 1 for step in steps) >= 0.6
 
 

@@ -1,42 +1,21 @@
 """Runs at the edges of the context, many in one process, many at the same time: the texts are those of a single run."""
 
-import json
 import os
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
+from test_main import run, run_json, tokens_of  # noqa: F401
+from tiny import ROOT, decoded
 
-import main
 from plumbing.errors import UserError
 from speculative.cli.load import encode, load_id_pair
 from speculative.drafters import KINDS
 from speculative.engines import memory
 
-ROOT = Path(main.__file__).parent
 N_CTX = 128  # of the tiny pair
-
-
-@pytest.fixture
-def decode(tiny_pair, tmp_path, capsys, monkeypatch):
-    """(flags) -> the JSON of a run of main."""
-
-    def decode(**flags):
-        path = str(tmp_path / "run.json")
-        flags = {"models_dir": str(tiny_pair), "target_model_size": "target", "draft_model_size": "draft"} | flags
-        main.main(json=path, quiet=True, **flags)
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-
-    return decode
-
-
-def tokens(run, decoder):
-    return run[decoder]["samples"][0]["tokens"]
-
-
 EDGES = {
     "one token to the end": {"prompt": "x" * (N_CTX - 1), "n_tokens_to_generate": 1},
     "to the end": {"prompt": "xyz", "n_tokens_to_generate": N_CTX - 3},
@@ -46,10 +25,15 @@ EDGES = {
 DRAFTERS = [*KINDS, "prompt_lookup+ngram", "model/ngram", "model/prompt_lookup"]
 HOW = [{"drafter": name} for name in DRAFTERS if name != "heads"] + [{"K": "auto"}]
 TREES = {"2,2,1": 10, "auto": 24}  # nodes: so many places of the context are a tree's
-
-
 CASES = [(edge, how) for edge in EDGES for how in HOW if not ("K" in EDGES[edge] and "K" in how)]  # it chooses K itself
 ON_JAX = [(edge, how) for edge, how in CASES if how in ({"drafter": "model"}, {"K": "auto"})]  # each compiles its own
+
+
+def equal_texts(run_json, **flags):  # noqa: F811
+    """At temperature 0 the two texts are the same, of N tokens, whatever drafts."""
+    _, document = run_json(quiet=True, threads=None, **flags)
+    [new], [expected] = tokens_of(document), tokens_of(document, "autoregressive")
+    return new == expected and len(new) == flags["n_tokens_to_generate"]
 
 
 @pytest.mark.parametrize(
@@ -57,27 +41,22 @@ ON_JAX = [(edge, how) for edge, how in CASES if how in ({"drafter": "model"}, {"
     [*((*case, "numpy") for case in CASES), *(pytest.param(*case, "jax", marks=pytest.mark.slow) for case in ON_JAX)],
     ids=str,
 )
-def test_the_edges_of_the_context(edge, how, engine, decode, tmp_path):
-    """At temperature 0 the two texts are the same, of N tokens, whatever drafts."""
+def test_the_edges_of_the_context(edge, how, engine, run_json, tmp_path):  # noqa: F811
     (tmp_path / "text").write_text("the thing in the thing")
     if "ngram" in how.get("drafter", ""):
         how = how | {"ngram_text": str(tmp_path / "text")}
-    run = decode(**EDGES[edge], **how, engine=engine)
-    new = tokens(run, "speculative")
-    assert len(new) == EDGES[edge]["n_tokens_to_generate"] and new == tokens(run, "autoregressive")
+    assert equal_texts(run_json, **EDGES[edge], **how, engine=engine)
 
 
 @pytest.mark.parametrize("tree", TREES)
 @pytest.mark.parametrize("n_prompt", [3, N_CTX - 40])
-def test_the_edges_of_the_context_with_a_tree(tree, n_prompt, decode):
+def test_the_edges_of_the_context_with_a_tree(tree, n_prompt, run_json):  # noqa: F811
     """A token more than fits is refused in one line; all that fits is decoded."""
     flags = {"prompt": "xyz" + "x" * (n_prompt - 3), "tree": tree}
     N = N_CTX - n_prompt - TREES[tree]
     with pytest.raises(UserError, match="of a context of 128"):
-        decode(**flags, n_tokens_to_generate=N + 4)
-    run = decode(**flags, n_tokens_to_generate=N)
-    new = tokens(run, "speculative")
-    assert len(new) == N and new == tokens(run, "autoregressive")
+        run_json(**flags, n_tokens_to_generate=N + 4)
+    assert equal_texts(run_json, **flags, n_tokens_to_generate=N)
 
 
 @pytest.mark.slow
@@ -87,9 +66,9 @@ def test_many_decodes_in_one_process(tiny_pair):
     x = encode(pair.encoder, "the")
 
     def decode():
-        decoders = pair.autoregressive, pair.speculative
-        steps = [decoder(x, 12, np.random.default_rng(3)) for decoder in decoders]
-        return [[int(token) for step in of_one for token in step.tokens] for of_one in steps]
+        return [
+            decoded(decoder(x, 12, np.random.default_rng(3))) for decoder in (pair.autoregressive, pair.speculative)
+        ]
 
     def taken():
         kilobytes = memory.read_number("/proc/self/status", "VmRSS:") or 0
@@ -104,28 +83,29 @@ def test_many_decodes_in_one_process(tiny_pair):
     assert after[1:] == before[1:] and after[0] - before[0] < 4096, (before, after)  # 4 MB: the allocator's own
 
 
+def demo(N, **environment):
+    """main.py --demo, started."""
+    command = [sys.executable, "main.py", "--demo", "--quiet", f"--n_tokens_to_generate={N}"]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, cwd=ROOT, env=os.environ | environment, **streams)
+
+
 @pytest.mark.slow
 def test_runs_at_the_same_time():
     """Each decodes the text that a run alone does."""
-    command = [sys.executable, "main.py", "--demo", "--quiet", "--n_tokens_to_generate=20"]
-    runs = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(8)]
-    texts = [[line for line in run.communicate()[0].splitlines() if not line.startswith("Time")] for run in runs]
-    assert all(run.returncode == 0 for run in runs) and all(text == texts[0] for text in texts)
+    runs = [demo(20) for _ in range(8)]
+    texts = [[line for line in one.communicate()[0].splitlines() if not line.startswith("Time")] for one in runs]
+    assert all(one.returncode == 0 for one in runs) and all(text == texts[0] for text in texts)
     assert len([line for line in texts[0] if line.startswith("Text = ")]) == 2
 
 
 @pytest.mark.slow
 def test_first_runs_at_the_same_time(tmp_path):
-    """All compile at once, into one cache; the next run finds it whole, and does not compile."""
+    """All compile at once, into one cache, and say so in a line; the next run finds it whole, and does not compile."""
     pytest.importorskip("numba")
-    command = [sys.executable, "main.py", "--demo", "--quiet", "--n_tokens_to_generate=5"]
-    env = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
-    start = {"cwd": ROOT, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": env}
-    runs = [subprocess.Popen(command, **start) for _ in range(2)]
-    for run in runs:
-        _, err = run.communicate()
-        assert run.returncode == 0 and "compiling" in err
-    done = subprocess.run(
-        command, **{key: value for key, value in start.items() if "std" not in key}, capture_output=True
-    )
-    assert done.returncode == 0 and "compiling" not in done.stderr
+    runs = [demo(5, NUMBA_CACHE_DIR=str(tmp_path)) for _ in range(2)]
+    said = [one.communicate()[1] for one in runs]
+    assert all(one.returncode == 0 for one in runs)
+    assert [err.count("compiling the forward pass") for err in said] == [1, 1]
+    after = demo(5, NUMBA_CACHE_DIR=str(tmp_path))
+    assert after.communicate()[1] == "" and after.returncode == 0

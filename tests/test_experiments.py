@@ -1,0 +1,325 @@
+"""The experiments: experts against every window there is, the papers' figures, what helps a draft to learn."""
+
+import json
+from itertools import combinations, product
+
+import numpy as np
+import pytest
+from enumeration import output_distribution, random_model
+from matplotlib.figure import Figure
+from test_benchmarks import command  # noqa: F401
+from tiny import decoded, random_params
+
+from benchmarks import experts, iterations, paper, parts
+from gpt2 import ffn
+from plumbing.errors import UserError
+from speculative.drafters.model import model_drafter
+from speculative.engines.formats import FORMATS
+from speculative.engines.packed import pack
+from speculative.engines.runtime import compiled_pass as compiled_kernels
+from speculative.measure.analysis import leviathan_speedup
+from speculative.measure.recorder import Iteration
+from speculative.sampling import Step, speculative_sampling
+
+needs_numba = pytest.mark.skipif(not compiled_kernels(), reason="numba is not installed")
+
+
+def is_picture(path):
+    return path.read_bytes().startswith(b"\x89PNG")
+
+
+# ---- Where a window costs more than a row ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("E", "k", "n_rows"), [(4, 2, 1), (4, 2, 3), (5, 1, 4), (3, 3, 2)])
+def test_the_formula_is_the_mean_over_every_window(E, k, n_rows):
+    windows = product(combinations(range(E), k), repeat=n_rows)
+    touched = [len({expert for row in window for expert in row}) for window in windows]
+    assert experts.expected_experts(E, k, n_rows) == pytest.approx(np.mean(touched))
+
+
+def test_random_rows_are_routed_as_the_formula_takes_them():
+    rng = np.random.default_rng(0)
+    router, _ = experts.random_experts(8, rng, 32, 16, weight=np.asarray)
+    chosen, shares = experts.route(rng.standard_normal((5 * 4000, 32), np.float32), router, 2)
+    assert np.all(chosen[:, 0] != chosen[:, 1]) and np.allclose(shares.sum(-1), 1)
+    touched = np.array([len(np.unique(window)) for window in chosen.reshape(4000, 10)])
+    assert abs(touched.mean() - experts.expected_experts(8, 2, 5)) < 4 * touched.std() / 4000**0.5
+
+
+class Untouchable:
+    __array_ufunc__ = None
+
+    def __rmatmul__(self, x):
+        raise AssertionError("an expert that no row was sent to was read")
+
+
+def test_a_mixture_adds_up_the_experts_of_each_row_and_reads_no_other():
+    rng = np.random.default_rng(1)
+    router, weights = experts.random_experts(8, rng, 32, 16, weight=np.asarray)
+    x = rng.standard_normal((3, 32), np.float32)
+    expected = []
+    chosen, shares = experts.route(x, router, 2)
+    for row, its_experts, its_shares in zip(x, chosen, shares, strict=True):
+        parts_of_row = [
+            share * ffn(row[None], **weights[e])[0] for e, share in zip(its_experts, its_shares, strict=True)
+        ]
+        expected.append(sum(parts_of_row))
+    untouched = {"c_fc": {"w": Untouchable(), "b": 0}, "c_proj": {"w": Untouchable(), "b": 0}}
+    weights = [expert if e in chosen else untouched for e, expert in enumerate(weights)]
+    assert np.allclose(experts.mixture(x, router, weights, 2), expected, atol=1e-5)
+
+
+def test_distinct_experts_of_each_window_of_a_text():
+    chosen = np.array([[0, 1], [1, 2], [1, 0], [3, 4]])
+    found = [experts.n_distinct(chosen, n).tolist() for n in (1, 2, 3)]
+    assert found == [[2, 2, 2, 2], [3, 3, 4], [3, 5]]
+
+
+@needs_numba
+@pytest.mark.parametrize("n_rows", [1, 5, 23])
+def test_the_product_in_one_thread_is_the_product(n_rows):
+    rng = np.random.default_rng(2)
+    x, w = (rng.standard_normal(shape, np.float32) for shape in ((n_rows, 70), (70, 45)))
+    assert np.allclose(x @ experts.OneThread(w), x @ w, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_a_router_learns_where_it_helps():
+    """Rows of two kinds, of which each has a function of its own: experts that tell them apart explain them."""
+    pytest.importorskip("jax")
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((2000, 8)).astype(np.float32)
+    y = np.where(x[:, :1] > 0, np.abs(x), -2 * np.tanh(x)).astype(np.float32)
+    _, before = experts.learn(x, y, 4, 2, 1)
+    router, after = experts.learn(x, y, 4, 2, 300)
+    assert router.shape == (8, 4) and after < before / 3
+
+
+@needs_numba
+def test_where_a_speedup_ends_and_the_roofline():
+    from benchmarks import assumption
+
+    for Bs, speedups, end in (
+        ([1, 2, 4, 8], [2, 1.5, 0.5, 0.4], 3),
+        ([1, 2], [2, 1.5], None),
+        ([1, 2], [0.9, 0.8], None),
+    ):
+        assert assumption.where_it_crosses(Bs, speedups) == (end and pytest.approx(end))
+    assert [assumption.roofline(8.0, 2.0, n) for n in (1, 4, 5)] == [8, 8, 10]
+
+
+@needs_numba
+def test_assumption(monkeypatch, capsys, tmp_path):
+    """On models and experts of a few thousand parameters."""
+    from benchmarks import assumption
+
+    def cut_model(size, times, convert, seed=0):
+        hparams = {"n_vocab": 50, "n_ctx": 1024, "n_embd": 16, "n_head": 2, "n_layer": 2 if size == "1558M" else 1}
+        return pack(random_params(hparams, seed), convert), hparams
+
+    for module in (assumption, parts):
+        monkeypatch.setattr(module, "cut_model", cut_model)
+    monkeypatch.setattr(experts, "N_EMBD", 32)
+    monkeypatch.setattr(experts, "N_HIDDEN", 64)
+    names = ["experts", "batch", "context", "operations", "parts"]
+    path = tmp_path / "rows.json"
+    words = ["--rounds", "1", "--B", "1", "2", "--json", str(path), "--out", str(tmp_path)]
+    assumption.main([*names, *words])
+    found = json.loads(path.read_text(encoding="utf-8"))
+    shown = capsys.readouterr().out
+    for name in names:
+        assert assumption.EXPERIMENTS[name][3] in shown and len(found[name]) > 2
+        assert is_picture(tmp_path / f"{name}.png")
+    [row] = [row for row in found["experts"] if (row["E"], row["B"], row["rows"]) == (8, 1, 5)]
+    assert row["formula"] == pytest.approx(6.1016, abs=1e-4) and 2 <= row["counted"] <= 8
+    of_parts = [row for row in found["parts"] if row["weights"] == "kernels" and row["context"] == 1000]
+    assert [row["part"] for row in of_parts] == ["linear layers", "attention", "logits", "rest", "all"]
+    assert [row["B"] for row in found["batch"]] == [1, 2] * len(FORMATS) and found["operations"][0]["speedup"] == 1
+    shares = [row["share"] for row in found["context"] if row["dtype"] == "float32"]
+    assert shares == sorted(shares) and 0 < shares[0] < shares[-1] < 1
+
+
+# ---- The papers' figures ---------------------------------------------------------------------------------------------
+
+
+def test_theory(tmp_path, capsys):
+    """The picture is written, and its point is the run's."""
+    path, out = tmp_path / "run.json", tmp_path / "theory.png"
+    figures = {"alpha": 0.8, "c": 0.1, "mean_beta": 1.2, "usual_K": 4}
+    words = ["theory", "--run", str(path), "--out", str(out)]
+    for broken in ({}, figures | {"alpha": None}, [1]):
+        path.write_text(json.dumps({"figures": broken}), encoding="utf-8")
+        with pytest.raises(UserError, match="is not what"):
+            paper.main(words)
+    path.write_text(json.dumps({"figures": figures}), encoding="utf-8")
+    paper.main(words)
+    assert is_picture(out)
+    header, _, mine, best = capsys.readouterr().out.splitlines()
+    assert "α = 0.800, c = 0.100" in header and "1.20 in the run" in header
+    assert mine.split()[-4:] == ["4", "3.36", "2.40", "1.49"]  # (1 - 0.8^5) / 0.2; that / 1.4; 5 / that
+    assert best.split()[2] == "6"  # 2.470, of 2.460 for 5 and 2.448 for 7
+
+
+def test_what_is_drawn_is_the_formula():
+    tokens, time, best, _ = axes = Figure().subplots(1, 4)
+    paper.plot_theory({"alpha": 0.8, "c": 0.1, "K": 4}, axes)
+    assert [float(line.get_ydata()[0]) for line in tokens.lines[:4]] == [1] * 4  # at α = 0, whatever K
+    assert time.lines[2].get_ydata()[4] == pytest.approx(1 / leviathan_speedup(0.8, 4, 0.1))
+    for panel, point in ((tokens, (0.8, 3.3616)), (time, (4, 1.4 / 3.3616)), (best, (0.8, 0.1))):
+        [(x, y)] = [(*line.get_xdata(), *line.get_ydata()) for line in panel.lines if line.get_marker() == "*"]
+        assert (x, y) == pytest.approx(point)
+
+
+@pytest.mark.parametrize(("alpha", "c", "K"), [(0.3, 0.5, 0), (0.99, 0.001, 16), (0.5, 0.499, 1), (0.8, 0.1, 6)])
+def test_the_best_lookahead(alpha, c, K):
+    assert paper.best_lookahead(alpha, c) == K
+
+
+@pytest.mark.parametrize("b", [1.0, 0.5, 0.1])
+def test_the_distribution_with_lenience_is_that_of_the_loop(b):
+    """The first token of a window, over every path that the sampler can take."""
+    model, draft = random_model(1, 5), random_model(2, 5)
+    x = np.array([1, 3])
+    exact = output_distribution(
+        lambda rng: decoded(speculative_sampling(x, model_drafter(draft, rng), model, 2, 1, rng, b))[0]
+    )
+    found = paper.lenient_distribution(draft(x)[0].astype(float), model(x)[0].astype(float), b)  # [5]
+    assert found == pytest.approx([exact.get(token, 0) for token in range(5)])
+
+
+def test_exact_distances():
+    """After two tokens, against the same sum written out."""
+    rng = np.random.default_rng(0)
+    p, q = (rng.dirichlet(np.ones(3), (4, 3)) for _ in range(2))
+
+    class Pair:
+        def draft(self, x):
+            return p[len(x), [x[-1]]]
+
+        def target(self, x):
+            return q[len(x), [x[-1]]]
+
+    found = paper.exact_distances(Pair(), [2], [1.0, 0.4])
+    assert found[1.0] == pytest.approx((0, 0))
+    lenient = [[paper.lenient_distribution(p[n, t], q[n, t], 0.4) for t in range(3)] for n in range(3)]
+    one = sum(abs(lenient[1][2][t] - q[1, 2, t]) for t in range(3)) / 2
+    both = [lenient[1][2][s] * lenient[2][s][t] - q[1, 2, s] * q[2, s, t] for s, t in product(range(3), repeat=2)]
+    assert found[0.4] == pytest.approx((one, sum(map(abs, both)) / 2)) and found[0.4][1] > found[0.4][0] > 0
+
+
+@pytest.mark.parametrize("figure", ["figure1", "lenience"])
+def test_what_is_decoded_is_drawn(tmp_path, command, figure):  # noqa: F811
+    words = ["--sequences", "3", "--n_tokens", "6", "--n_prompts", "2", "--domains", "prose", "--K", "1", "2"]
+    words += ["--lenience", "1", "0.5", "--n_exact", "1", "--out", str(tmp_path / "picture.png")]
+    lines = command(paper, figure, *words, "--json", str(tmp_path / "rows.json"))
+    assert is_picture(tmp_path / "picture.png")
+    rows = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))["rows"]
+    if figure == "figure1":
+        assert [row["K"] for row in rows] == [0, 1, 2] * 2 and rows[0]["iterations"] == 6 and rows[0]["sd"] == 0
+        assert all(row["ms"] > 0 and row["sequences"] == 3 for row in rows)
+    else:
+        assert [(row["K"], row["b"]) for row in rows] == [(1, 1), (1, 0.5), (2, 1), (2, 0.5)]
+        assert rows[0]["one"] == pytest.approx(0, abs=1e-6) and rows[1]["two"] >= rows[1]["one"] > 0
+    assert len(lines) == 1 + len(rows)
+
+
+def test_a_row_of_iterations():
+    """3 iterations of 2 drafts for 6 tokens, and 2 of 2 for 6: r = 6/9 and 6/6."""
+    three = [Iteration(Step([1, 2], 2, 1))] * 3
+    two = [Iteration(Step([1, 2, 3], 2, 2))] * 2
+    row = iterations.summarise([three, two])
+    assert row["r"] == pytest.approx((6 / 9 + 1) / 2) and row["standard_error"] == pytest.approx(1 / 6)
+    assert (row["iterations"], row["p50"], row["sequences"]) == (2.5, 2.5, 2)
+    assert row["sd"] == pytest.approx(0.5**0.5)
+
+
+def test_the_same_command_counts_the_same_iterations(command, tmp_path):  # noqa: F811
+    path = tmp_path / "rows.json"
+    words = ["--K", "2", "--settings", "0", "1:0.9", "--sequences", "21", "--n_tokens", "4", "--json", str(path)]
+    assert command(iterations, *words) == command(iterations, *words)
+    greedy, sampled = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    assert (greedy["sequences"], sampled["sequences"]) == (20, 21)  # a seed changes nothing of a greedy text
+    assert 2 <= sampled["iterations"] <= 4 and sampled["top_p"] == 0.9
+
+
+# ---- Drafts that learn -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_grid_goes_on_where_it_was_interrupted(command, tmp_path, monkeypatch):  # noqa: F811
+    distillation = pytest.importorskip("benchmarks.distillation")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(distillation, "DIVERGENCES", {"jsd": None})
+    monkeypatch.setattr(distillation, "TEXTS", ("target", "draft"))
+    monkeypatch.setattr(distillation, "fit_gaussian", lambda divergence: (np.arange(3),) * 3)
+    monkeypatch.setattr(distillation, "N_TEST", 1)
+    words = np.random.default_rng(0).choice(["the", "in", "thing", "at"], (400, 12))
+    (tmp_path / "text.txt").write_text("\n\n".join(map(" ".join, words)))
+    flags = ["text.txt", "--steps", "2", "--seeds", "1", "--n_prompts", "2", "--n_tokens", "12"]
+    flags += ["--prompts", "prose.txt", "--out", "out"]
+    trained, distil = [], distillation.distil
+
+    def counted(r, *args, **options):
+        trained.append((r.divergence, r.text, r.seed))
+        if len(trained) == 2:
+            raise KeyboardInterrupt
+        return distil(r, *args, **options)
+
+    monkeypatch.setattr(distillation, "distil", counted)
+    with pytest.raises(KeyboardInterrupt):
+        command(distillation, *flags)
+    lines = command(distillation, *flags)
+    assert trained == [("jsd", "target", 0), ("jsd", "draft", 0), ("jsd", "draft", 0)]
+    assert command(distillation, *flags)[-2:] == lines[-2:] and len(trained) == 3  # what is all there is only shown
+    start = next(i for i, line in enumerate(lines) if "the start" in line)
+    assert lines[start - 1].split()[0] == "divergence" and len(lines[start + 2 : -1]) == 2
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["distillation.png", "runs.jsonl"]
+
+
+def test_a_row_is_the_mean_of_its_seeds_and_their_spread():
+    distillation = pytest.importorskip("benchmarks.distillation")
+    figures = [dict.fromkeys(distillation.FIGURES, value) for value in (0.5, 0.7)]
+    [row] = distillation.summarise({("kl", "corpus", seed): each for seed, each in enumerate(figures)})
+    assert row["alpha1"] == pytest.approx(0.6) and row["alpha1_sd"] == pytest.approx(0.02**0.5)
+
+
+def test_one_gaussian_covers_both_modes_or_seeks_one():
+    distillation = pytest.importorskip("benchmarks.distillation")
+    x, covering, q = distillation.fit_gaussian("kl")
+    _, seeking, _ = distillation.fit_gaussian("reverse_kl")
+    assert q.sum() == pytest.approx(1) and covering.sum() == pytest.approx(1, abs=1e-5)
+    mean, spread = (covering * x).sum(), ((covering * x**2).sum() - (covering * x).sum() ** 2) ** 0.5
+    assert mean == pytest.approx((q * x).sum(), abs=0.05)  # that of the mixture, as is the spread
+    assert spread == pytest.approx(((q * x**2).sum() - (q * x).sum() ** 2) ** 0.5, abs=0.05)
+    assert (seeking * x).sum() == pytest.approx(-2, abs=0.1) and seeking[x > 1].sum() < 0.01
+
+
+@pytest.mark.slow
+def test_online_serves_every_form_the_same_stream(command, tmp_path):  # noqa: F811
+    online = pytest.importorskip("benchmarks.online")
+    (tmp_path / "code.txt").write_text("in the\nat thing in\n")
+    flags = ["--n_texts", "8", "--n_again", "2", "--every", "2", "--n_steps", "1", "--n_tokens", "6", "--n_batch", "2"]
+    lines = command(
+        online, str(tmp_path / "prose.txt"), str(tmp_path / "code.txt"), *flags, "--out", str(tmp_path / "out")
+    )
+    forms = ["frozen", "online", "distilled on 10%", "distilled on 50%", "distilled on 100%"]
+    rows = [line.strip() for line in lines if line.strip().startswith(tuple(forms)) and ": r" not in line]
+    assert [row.startswith(form) for row, form in zip(rows, forms, strict=True)] == [True] * 5
+    assert any("learning costs" in line and "pa" in line for line in lines)
+    assert is_picture(tmp_path / "out" / "online.png")
+
+
+@pytest.mark.parametrize(
+    ("frozen", "online", "verdict"),
+    [
+        ({"ms": 2.0}, {"ms": 1.0, "learning": 5.0}, "it has paid after 50 more texts"),  # 0.1 s less a text, for 0.5 s
+        ({"ms": 2.0}, {"ms": 1.0, "learning": 0.5}, "it pays while it goes on"),
+        ({"ms": 2.0}, {"ms": 2.5, "learning": 0.5}, "it never pays"),
+    ],
+)
+def test_the_verdict_says_when_it_pays(frozen, online, verdict):
+    from types import SimpleNamespace
+
+    benchmark = pytest.importorskip("benchmarks.online")
+    assert verdict in benchmark.verdict([frozen, online], SimpleNamespace(n_texts=10, n_tokens=100))
