@@ -41,7 +41,7 @@ WORD = regex.compile(
     | [ ]?\p{L}+              # letters, with the space before them, if any
     | [ ]?\p{N}+              # digits and other numbers, likewise
     | [ ]?[^\s\p{L}\p{N}]+    # punctuation, symbols and all the rest, likewise
-    | \s+(?!\S)               # white space, but for its last character where a word follows, as it may be that word's
+    | \s+(?!\S)               # white space; its last character is left to a word that follows
     | \s+                     # that last character, where the word did not take it
     """,
     regex.VERBOSE,
@@ -197,8 +197,8 @@ def read_vocab(path):
         vocab = json.loads(text)
     except (ValueError, RecursionError) as error:  # also numbers of more digits than Python takes
         raise ValueError(f"{path}: should be JSON: {error}") from None
-    ids = list(vocab.values()) if isinstance(vocab, dict) else [None]
-    if any(type(i) is not int for i in ids) or sorted(ids) != list(range(len(ids))):
+    ids = [*vocab.values()] if isinstance(vocab, dict) else [None]
+    if any(type(i) is not int for i in ids) or sorted(ids) != [*range(len(ids))]:
         raise ValueError(f"{path}: should be a JSON object that gives each of n tokens another id, 0 to n - 1")
     return vocab
 

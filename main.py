@@ -39,11 +39,11 @@ def main(
     seed: int = 123,
     **more_flags,
 ) -> None:
-    """The blog's parameters and defaults. Every other flag is declared where what it does is built."""
+    """The blog's parameters and defaults. Every other flag is declared in the module that does what it asks for."""
     given = {name: value for name, value in locals().items() if name != "more_flags"} | more_flags
     parse = partial(choose_options, main, **given)  # a function, as --interactive and --serve change flags
     o = check_output(parse())
-    prompts = choose_prompts(o)  # one, but for --batch
+    prompts = choose_prompts(o)  # one; with --batch several
 
     # load both models
     pair = TextPair(o, parse, prompts)
@@ -59,7 +59,7 @@ def main(
 
 
 def decode(pair: TextPair, prompts: list[str]) -> None:
-    """Decodes with both samplers, and prints the blog's lines and ours."""
+    """Decodes with both samplers. Prints the blog's lines, then ours."""
     o = pair.o
     input_ids = [encode(pair.loaded.encoder, prompt) for prompt in prompts]
     pair.loaded.ready(input_ids, o.n_tokens_to_generate, batch=o.batch, timed=bool(o.json or not o.quiet), stop=o.stop)
@@ -76,9 +76,9 @@ def decode(pair: TextPair, prompts: list[str]) -> None:
 
 
 def run_sampling_fn(title: str, name: str, pair: TextPair, prompts: list[str]) -> Recorder:
-    """Decodes o.n_samples times with the pair's decoder of that name and prints the blog's lines -> what happened.
+    """Decodes o.n_samples times with the pair's decoder of that name, and prints the blog's lines -> what happened.
 
-    Each sample has a generator of its own, the same ones for both decoders.
+    Each sample has a generator of its own. Sample 1 of one decoder starts from the same seed as sample 1 of the other.
     """
     o = pair.o
     decode_fn = getattr(pair, name)

@@ -3,10 +3,9 @@
 python utils.py download 1558M [--models_dir models] [--source openai|huggingface|URL]
 python utils.py check 1558M [--models_dir models]
 
-A model is a folder with settings, tokens and weights, as OpenAI or Hugging Face's libraries save them. In its place may
-stand a path, or OWNER/NAME of the Hugging Face hub. No file is trusted: one that does not fit is refused in a line that
-names it.
-checksums.json, where there is one, says what the files were when they came.
+A model is a folder of models_dir with settings, tokens and weights, as OpenAI or Hugging Face's libraries save them.
+Its name may also be a path, or OWNER/NAME of the Hugging Face hub. No file is trusted: one that does not fit is refused
+in a line that names it. checksums.json, where there is one, says what the files were when they came.
 """
 
 if __name__ == "__main__":
@@ -45,7 +44,7 @@ def load_encoder_hparams_and_params(
 
 
 def load_encoder_and_hparams(model_size: str, models_dir: str, source: str = "openai") -> tuple[Encoder, dict]:
-    """The same without the weights: enough to tell whether a model fits before gigabytes are downloaded and read."""
+    """The same without the weights: enough to know whether a model fits, before gigabytes are downloaded and read."""
     folder = complete_folder(model_size, models_dir, source, SMALL_FILES)
     names = small_files(folder)
     checksums.check(folder, names, bad_file)
@@ -65,8 +64,10 @@ def load_encoder_and_hparams(model_size: str, models_dir: str, source: str = "op
 def load_params(
     folder: str, hparams: dict, convert: Callable | None = None, progress: Callable[[int], object] | None = None
 ) -> dict:
-    """The parameters of a model, in whichever form the folder holds them. progress(n) is told of n more bytes that were
-    read. Raises UserError."""
+    """The parameters of a model, in whichever form the folder holds them. progress(n) is called after n more bytes.
+
+    Raises UserError.
+    """
     names = weight_files(folder)
     checksums.check_whole(folder)
     checksums.check(folder, names, bad_file)
@@ -78,7 +79,7 @@ def load_params(
 
 
 def complete_folder(model_size: str, models_dir: str, source: str = "openai", names: Collection = ()) -> str:
-    """The model's folder, where what it lacks is downloaded; or of that only `names`. Raises UserError."""
+    """The model's folder, after a download of what it lacks: all of it, or `names` alone. Raises UserError."""
     folder = model_folder(model_size, models_dir)
     if missing_files(folder):
         download_gpt2_files(model_size, folder, source, names)
@@ -92,13 +93,14 @@ def load_gpt2_params_from_tf_ckpt(
     tf = import_tensorflow()
     try:
         reader = tf.train.load_checkpoint(tf_ckpt_path)
-        shapes = reader.get_variable_to_shape_map()
+        variables = reader.get_variable_to_shape_map()
     except Exception as error:  # its kind depends on where the damage is
         raise bad_file(f"{tf_ckpt_path}.index", f"damaged ({first_line(error)})") from error
     # Outside of model/ a training run keeps its own numbers, the optimizer's for example.
-    found = {name.removeprefix("model/"): tuple(shape) for name, shape in shapes.items() if name.startswith("model/")}
+    prefix = "model/"
+    shapes = {name.removeprefix(prefix): tuple(shape) for name, shape in variables.items() if name.startswith(prefix)}
     data = f"{tf_ckpt_path}.data-00000-of-00001"
-    return build_params(data, found, lambda name: reader.get_tensor(f"model/{name}"), hparams, convert, progress)
+    return build_params(data, shapes, lambda name: reader.get_tensor(f"model/{name}"), hparams, convert, progress)
 
 
 def import_tensorflow():
@@ -120,10 +122,10 @@ def import_tensorflow():
 def download_gpt2_files(
     model_size: str, model_dir: str, source: str = "openai", names: Collection = (), limits: Limits = PATIENT
 ) -> None:
-    """Downloads what model_dir lacks of an official model or one of the Hugging Face hub; after an interruption, the
-    rest. With names only what is not weights.
+    """Downloads what model_dir lacks of an official model, or of one of the Hugging Face hub; after an interruption,
+    the rest. names: where given, these files alone; of the hub's models, all but the weights.
 
-    source, of an official one, is "openai", "huggingface", or the URL of a mirror with OpenAI's files at
+    source: for an official model "openai", "huggingface", or the URL of a mirror that has OpenAI's files at
     URL/model_size. Raises UserError.
     """
     from plumbing.fetch import File, check_url, fetch_files
@@ -161,7 +163,7 @@ def check_weights(name, path):
 
 
 def check_model(model_size: str, models_dir: str) -> None:
-    """Reads all of a model, and prints for each file whether it is what was noted. Raises UserError if one is not."""
+    """Reads a whole model, and prints for each file whether it is what was noted. Raises UserError if one is not."""
     folder = model_folder(model_size, models_dir)
     missing = missing_files(folder)
     if missing:

@@ -1,4 +1,5 @@
-"""What is typed behind a flag: the types of values, as functions from a text to the value, and a parser for argparse.
+"""The values of flags: their types, as functions from what was typed to the value, and argparse's parser for the other
+commands.
 
 A type raises ValueError, which says what the value must be.
 """
@@ -17,7 +18,7 @@ PLAIN_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}"
 
 
 class Flag(NamedTuple):
-    """A flag of main.py, declared where what it does is built."""
+    """A flag of main.py, declared in the module that does what it asks for."""
 
     name: str
     parse: Callable[[str], Any]  # what was typed -> value; raises ValueError, which says what a value must be
@@ -26,15 +27,15 @@ class Flag(NamedTuple):
     excludes: tuple[str, ...] = ()  # flags that cannot be given beside it
     only_engine: str = ""  # the engine that it is for, where another one cannot, and `why`
     why: str = ""
-    in_vain: Callable[[Any], str] = lambda o: ""  # options -> why it would be ignored with these, "" where it is not
+    in_vain: Callable[[Any], str] = lambda o: ""  # options -> why it would do nothing with these; "" where it does
     live: bool = False  # whether it can change while the models stay loaded
     bare: str = ""  # what it stands for without a value; "" where it needs one
     joined_by: str = ","  # between the parts of a value that comes from Python as a tuple or list
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """What somebody who typed this name may have meant: the same in another case, the only one that begins so, or
-    one that is spelt alike."""
+    """What somebody who typed this name may have meant: the same in another case, the one that begins so, or one that
+    is spelt alike."""
     if not name:  # every name begins with it
         return None
     known = list(known)
@@ -92,8 +93,11 @@ def switch(value: str) -> bool:
 
 def integer(at_least: int, at_most: int | None = None) -> Callable[[str], int]:
     def parse(value):
-        limits = f"of at least {at_least}" if at_most is None else f"from {at_least} to {at_most}"
-        limits += " and at most 18 digits" if at_most is None and len(value) > 18 else ""
+        limits = f"from {at_least} to {at_most}"
+        if at_most is None:
+            limits = f"of at least {at_least}"
+            if len(value) > 18:
+                limits += " and at most 18 digits"
         if not re.fullmatch(r"[+-]?[0-9]{1,18}", value) or not at_least <= int(value) <= (at_most or math.inf):
             raise ValueError(f"a whole number {limits}")
         return int(value)

@@ -29,7 +29,8 @@ MOST_SMALL = 2**24  # bytes of a file that is read whole to be checked, and of a
 
 
 def describe(path: str | Path, over: threading.Event | None = None) -> dict:
-    """{"bytes": its size, "sha256": as hexadecimal digits} of a file; of its beginning, if `over` is set meanwhile."""
+    """{"bytes": its size, "sha256": as hexadecimal digits} of a file. `over` ends it early, when nobody needs it
+    now."""
     sha256 = hashlib.sha256()
     with open(path, "rb") as f:
         while chunk := f.read(2**20):
@@ -40,8 +41,8 @@ def describe(path: str | Path, over: threading.Event | None = None) -> dict:
 
 
 def note(folder: str | Path, files: dict[str, dict], stand_in: str = "") -> None:
-    """Adds {name: what describe gave} to the note of a folder, or replaces it there, and drops what has gone from the
-    folder; stand_in: what the model is."""
+    """Adds files, {name: what describe gave}, to the note of a folder, where they may replace others, and drops those
+    that the folder no longer has. stand_in: what the model is instead of the official one."""
     entries = {name: about for name, about in read_note(folder).items() if name == STAND_IN or is_there(folder, name)}
     entries |= files
     if stand_in:
@@ -126,8 +127,8 @@ def check(folder: str, names: list[str], bad_file: Callable[[str, str], UserErro
 
 
 def check_whole(folder: str) -> None:
-    """Raises UserError where the note names what is not there: in a whole model, that is another name misspelt. Packed
-    weights can be made again, and who deletes them need not say so."""
+    """Raises UserError where the note names a file that is not there: in a whole model, its name is misspelt. Packed
+    weights may be deleted, as they can be made again."""
     for name in noted(folder):
         if not is_there(folder, name) and not name.startswith("packed-"):
             raise bad_note(folder, f"it names {name!r:.100}, which is not there")
@@ -137,8 +138,8 @@ def check_whole(folder: str) -> None:
 def compared(
     folder: str, names: list[str], bad_file: Callable[[str, str], UserError], describe: Callable = describe
 ) -> Iterator[None]:
-    """Takes the sha256 of large safetensors, beside what is done here with them, and compares it in the end: raises
-    bad_file(path, fault) where it is not what was noted. OpenAI's form has sums of its own, for each tensor.
+    """Takes the sha256 of large safetensors while the body of the `with` reads them, and compares it at the end: raises
+    bad_file(path, fault) where it is not what was noted. (OpenAI's form has sums of its own, for each tensor.)
 
     A file that was compared before, and has not changed since, is not compared again.
     """

@@ -1,6 +1,6 @@
-"""What a command line owes its user, whatever happens: a result, or one line that says why there is none.
+"""How every command ends: with a result, or with one line that says why there is none.
 
-A signal is answered from begin() on. Before that, in the few hundredths of a second in which Python itself starts, the
+Signals are answered from begin() on. Before that, in the few hundredths of a second in which Python itself starts, the
 answer is Python's own.
 """
 
@@ -35,8 +35,8 @@ def begin() -> None:
 
 
 def begin_package() -> None:
-    """begin(), in a package of which Python runs a module by its name: python -m PACKAGE.MODULE."""
-    if sys.argv[:1] == ["-m"]:  # as Python leaves it until it has found that module
+    """begin(), for the __init__ of a package whose modules are commands: python -m PACKAGE.MODULE."""
+    if sys.argv[:1] == ["-m"]:  # as it stands until Python has found the module; else the package is just imported
         begin()
 
 
@@ -74,7 +74,7 @@ def protected(stream):
 
 def conclude(error: BaseException, interrupted: str) -> None:
     """Ends the program over an exception."""
-    # Code in C may pass over the KeyboardInterrupt, and fail over what it did not do then.
+    # Code in C may swallow the KeyboardInterrupt, and then fail over what it left undone.
     number = interruption(error) or number_heard()
     if number:
         word, status = ENDINGS[number]
@@ -101,7 +101,7 @@ def explained(error: BaseException) -> tuple[str, int]:
         return f"error: {first_line(error)}: pip install -r requirements.txt", 2
     if isinstance(error, MemoryError):
         return "error: the memory is full: a smaller model needs less, and so does --dtype int8 where there is one", 2
-    # Whose class is known only where JAX was imported; Gloo, which links processes, raises others.
+    # By its name, as JAX may not be imported. Gloo, which links processes, raises errors of other classes.
     if type(error).__name__ == "JaxRuntimeError" or "Gloo" in str(error):
         return f"error: JAX gave up: {first_line(error)}; it may need more memory, or a smaller model or --batch", 2
     if str(error) == "can't start new thread" or getattr(error, "errno", None) in EXHAUSTED:
@@ -121,9 +121,11 @@ def explained_os_error(error: OSError) -> str:
         return f"error: {first_line(error)}: it is damaged, or `ulimit` leaves too little memory"
     if error.filename is not None:
         return f"error: {error.filename}: {error.strerror}"
-    # Else it is the standard output's, to which Python would try to write again on its way out.
+    # Else it is about standard output, to which Python would try to write again on its way out.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return "" if isinstance(error, BrokenPipeError) else f"error: cannot write the output: {error.strerror}"
+    if isinstance(error, BrokenPipeError):  # whoever read it has gone
+        return ""
+    return f"error: cannot write the output: {error.strerror}"
 
 
 def fail(message: str, status: int) -> None:

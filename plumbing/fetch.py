@@ -55,19 +55,19 @@ def fetch_files(files: list[File], folder: str, limits: Limits = PATIENT) -> Non
             session.mount(urljoin(check_url(files[0].url), "/"), requests.adapters.HTTPAdapter())
             parts = {file: folder / f"{file.name}.part" for file in files if not (folder / file.name).is_file()}
             for part in parts.values():
-                if part.is_symlink() or note_of(part).is_symlink():  # ours are none: where do these lead?
+                if part.is_symlink() or note_of(part).is_symlink():  # no download has made it, and it may lead anywhere
                     discard(part)
             check_disk_space(folder, sum(max(0, file.size - size(part)) for file, part in parts.items()))
             for file, part in parts.items():
                 name = f"{folder.name}/{file.name}"
                 bar = tqdm(desc=name, unit="B", unit_scale=True, disable=None)
-                bar.postfix = None  # what one that is not shown lacks
+                bar.postfix = None  # as tqdm sets it only where a bar is shown
                 waited_for = patience(urlsplit(file.url).hostname, bar, limits)
                 with lines(f"downloading {name}"), bar, waited_for as waiting, leaving_no_empty_part(part):
                     fetch(session, file, part, bar, waiting)
             for file in files:
-                discard(folder / f"{file.name}.part")  # of which a rename leaves the note
-                if file.name not in checksums.noted(folder):  # it was there before, from elsewhere maybe
+                discard(folder / f"{file.name}.part")  # it was renamed, but its note is left
+                if file.name not in checksums.noted(folder):  # it was there before, perhaps from elsewhere
                     checksums.note(folder, {file.name: checksums.describe(folder / file.name)})
     except OSError as error:
         raise UserError(f"cannot write to {folder}: {error.strerror or error}; run again to go on from here") from error
@@ -77,7 +77,7 @@ def lock(folder):
     """Waits until no other process downloads to this folder. A lock ends with its process, even if that is killed."""
     while True:
         folder.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):  # who had the lock has left nothing behind, the folder neither
+        with contextlib.suppress(FileNotFoundError):  # the process that had the lock has removed the folder
             try:
                 return FileLock(folder / ".lock").acquire(blocking=False)
             except Timeout:
@@ -87,7 +87,7 @@ def lock(folder):
 
 @contextlib.contextmanager
 def leaving_nothing(folder, made):
-    """Takes a folder back, with those above it that were made for it, if the lock is all that came into it."""
+    """Removes a folder, and those above it that were made for it, if nothing but the lock has come into it."""
     try:
         yield
     finally:
@@ -162,14 +162,14 @@ def complete(session, file, part, bar, waiting):
 
 
 def reason_of(error):
-    """In a line what went wrong first, "Connection refused" say."""
+    """In a line what went wrong first: "Connection refused", for example."""
     while error.__cause__ or error.__context__:
         error = error.__cause__ or error.__context__
     return one_line(getattr(error, "strerror", None) or first_line(error))
 
 
 def pause_asked_for(answer, retry):
-    """Seconds of a Retry-After; 0 where there is none, or one that is no number and no date."""
+    """The seconds of a Retry-After; 0 where there is none, or one that is neither a number nor a date."""
     with contextlib.suppress(urllib3.exceptions.InvalidHeader, ValueError, OverflowError):
         return (answer is not None and retry.get_retry_after(answer.raw)) or 0
     return 0

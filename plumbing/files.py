@@ -15,8 +15,8 @@ from plumbing.terminal import ESCAPED
 
 ROOM = 2**20  # bytes, more than most runs need
 
-# What is open already, by the shell's doing, or never makes anybody wait. Of all else only plain files are read and
-# written: a pipe with a name waits for ever where nobody is at its other end.
+# What the shell has opened already, or what never waits. Of anything else only plain files are read and written: a
+# named pipe would wait for ever for somebody at its other end.
 OPEN = re.compile(r"/dev/(null|stdin|stdout|stderr|fd/\d+)|/proc/self/fd/\d+")
 
 
@@ -36,10 +36,10 @@ def check_kind(path):
 
 
 def check_outputs(outputs: Iterable[str | None], inputs: Iterable[str | None] = ()) -> None:
-    """Raises UserError where one of the outputs cannot be written, is one of the inputs, or is written twice; to be
-    asked before hours of work, not after.
+    """Raises UserError where one of the outputs cannot be written, is one of the inputs, or is written twice: before
+    hours of work, not after.
 
-    An input may be a folder, of which every file is read, and "-", the standard input. None is none.
+    An input may be a folder, of which every file is read, or "-", the standard input. A path of None is left out.
     """
     outputs = [path for path in outputs if path]
     read = [path for path in inputs if path]
@@ -73,7 +73,7 @@ def check_writable(path: str) -> None:
             raise OSError(22, "this run prints to it")
         check_kind(path)
         target = behind_links(path)
-        if not is_plain_file(path):  # opening a pipe would end it for who reads
+        if not is_plain_file(path):  # to open and close a pipe would end it for its reader
             if not os.access(path, os.W_OK):
                 raise PermissionError(13, "Permission denied")
         else:
@@ -90,7 +90,7 @@ def check_writable(path: str) -> None:
 
 
 def write_json(path: str, content: dict) -> None:
-    """In UTF-8, and what a terminal that shows it would obey as an escape, \\u009b for example."""
+    """In UTF-8; what a terminal would obey when it shows the file becomes an escape, \\u009b for example."""
     text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
     write_text(path, text.translate(ESCAPED) + "\n")
 
@@ -108,8 +108,9 @@ def write_text(path: str, text: str) -> None:
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike) -> Iterator[str]:
-    """A path to write to. What is there in the end takes the place of the file `path`, all at once; where something
-    goes wrong, nothing is left. No other process, and no file of the user's, has that name: its folder is new."""
+    """A path to write to. What it holds in the end takes the place of the file `path`, all at once; where something
+    goes wrong, nothing is left. It is in a new folder, so that no other process and no file of the user's has its
+    name."""
     target = behind_links(path)
     with tempfile.TemporaryDirectory(dir=os.path.dirname(target) or ".", prefix=".", suffix=".part") as own:
         part = os.path.join(own, os.path.basename(target))

@@ -23,7 +23,7 @@ from plumbing import checksums
 from plumbing.errors import UserError, first_line
 from plumbing.patience import PATIENT, Limits
 
-# As the hub has them: those that it wrote without an owner once.
+# The names without an owner that the hub still knows, and what they are now.
 SHORT = {
     **{name: f"openai-community/{name}" for name in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")},
     "distilgpt2": "distilbert/distilgpt2",
@@ -39,7 +39,7 @@ OPTIONAL = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.js
 
 
 class Hub(NamedTuple):
-    """A model's name there."""
+    """A model's name on the hub."""
 
     name: str  # "owner/name"
     revision: str = "main"
@@ -50,8 +50,11 @@ class Hub(NamedTuple):
 
 def hub_name(model_size: str) -> Hub | None:
     """ "owner/name", "owner/name@revision" or one of SHORT -> Hub; None for what is no such name."""
-    found = NAME.fullmatch(model_size)
-    return Hub(SHORT.get(found[1], found[1]), found[2] or "main") if found else None
+    match = NAME.fullmatch(model_size)
+    if not match:
+        return None
+    name, revision = match.groups()
+    return Hub(SHORT.get(name, name), revision or "main")
 
 
 class Listed(NamedTuple):
@@ -82,7 +85,7 @@ def home() -> Path:
 
 
 def cached_folder(hub: Hub) -> str | None:
-    """Where they keep this model, or as much of it as was downloaded; None where nowhere."""
+    """Where they keep this model, or as much of it as was downloaded; None where they have nothing of it."""
     model = Path(os.environ.get("HF_HUB_CACHE") or home() / "hub").expanduser()
     model = model / f"models--{hub.name.replace('/', '--')}"
     commit = hub.revision
@@ -106,7 +109,10 @@ def credentials() -> dict[str, str]:
     if not token:
         with contextlib.suppress(OSError, ValueError):
             token = Path(os.environ.get("HF_TOKEN_PATH") or home() / "token").expanduser().read_text(encoding="ascii")
-    return {"Authorization": f"Bearer {token.strip()}"} if re.fullmatch("[!-~]+", token.strip()) else {}
+    token = token.strip()
+    if not re.fullmatch("[!-~]+", token):
+        return {}
+    return {"Authorization": f"Bearer {token}"}
 
 
 # ---- What is downloaded ----------------------------------------------------------------------------------------------
@@ -155,7 +161,9 @@ def wanted(hub: Hub, listed: dict[str, Listed]) -> list[str]:
         raise UserError(f"{hub} has no {weights}, and reading its pytorch_model.bin could run a program that is in it")
     if lacks:
         raise UserError(f"{hub} is no GPT-2 as it is read here: it lacks {', '.join(lacks)}")
-    parts = sorted(name for name in listed if PART_OF_WEIGHTS.fullmatch(name)) if weights == WEIGHTS[1] else []
+    parts = []
+    if weights == WEIGHTS[1]:
+        parts = sorted(name for name in listed if PART_OF_WEIGHTS.fullmatch(name))
     return [*(name for name in OPTIONAL if name in listed), *vocabulary, "config.json", weights, *parts]
 
 
@@ -186,13 +194,13 @@ def listing(hub: Hub, base: str, limits: Limits = PATIENT) -> tuple[str, dict[st
     try:
         if len(text) > MOST_LISTED:
             raise ValueError("too long")
-        found = json.loads(text)
-        listed = {str(one["rfilename"]): as_listed(one) for one in found["siblings"]}
-        if not COMMIT.fullmatch(found["sha"]):
+        about = json.loads(text)
+        listed = {str(one["rfilename"]): as_listed(one) for one in about["siblings"]}
+        if not COMMIT.fullmatch(about["sha"]):
             raise ValueError("no commit")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UserError(f"{url} is no list of the files of a model ({first_line(error)})") from error
-    return found["sha"], listed
+    return about["sha"], listed
 
 
 def as_listed(file: dict) -> Listed:

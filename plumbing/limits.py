@@ -1,4 +1,4 @@
-"""What `ulimit` has to leave a command, so that the libraries that it loads can begin."""
+"""What `ulimit` has to leave a command, so that the libraries it loads can start."""
 
 import contextlib
 

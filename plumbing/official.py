@@ -39,13 +39,12 @@ def hashes(model_size: str) -> dict[str, str]:
 
 
 def known(model_size: str) -> dict[str, dict]:
-    """{name: the size or the most bytes that it may have, and the sha256, where they are known} of an official model's
-    files, as a fetch.File has them."""
+    """{name: what is known} of an official model's files, by the fields of fetch.File: size or most, and sha256."""
     n_bytes = WEIGHT_BYTES[model_size]
-    found = {name: {"sha256": sha256} for name, sha256 in hashes(model_size).items()}
-    found[TF_DATA] = found.get(TF_DATA, {}) | {"size": n_bytes}
-    found[SAFETENSORS] = {"most": 2 * n_bytes}  # they may hold masks too, and wte twice
-    return found
+    files = {name: {"sha256": sha256} for name, sha256 in hashes(model_size).items()}
+    files[TF_DATA] = files.get(TF_DATA, {}) | {"size": n_bytes}
+    files[SAFETENSORS] = {"most": 2 * n_bytes}  # it may hold masks too, and wte twice
+    return files
 
 
 def addresses(model_size: str, source: str) -> dict[str, str]:

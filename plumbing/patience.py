@@ -1,4 +1,4 @@
-"""Says what takes long: a bar, or where there is no terminal lines; and what is waited for, once nothing has come."""
+"""What is shown while something takes long: at a terminal a bar, elsewhere lines; and what a download waits for."""
 
 import contextlib
 import sys
@@ -55,7 +55,7 @@ def notice(line: str, seconds: float = SECONDS) -> contextlib.AbstractContextMan
 
 
 class Waiting:
-    """How long nothing has come. Who receives something sets since."""
+    """How long nothing has come. Whoever receives something sets `since`."""
 
     def __init__(self, limits: Limits):
         self.limits = limits
@@ -96,8 +96,8 @@ def working(what: str, total: float | None, unit: str, **options) -> Iterator[tq
 
 @contextlib.contextmanager
 def patience(host: str, bar: tqdm, limits: Limits) -> Iterator[Waiting]:
-    """The bar ends with what is waited for and how long already; where no bar is shown, a line on standard error says
-    it once."""
+    """Says what is waited for and how long already, once nothing has come for a while: at the end of the bar, or where
+    none is shown in one line on standard error."""
     over = threading.Event()
     waiting = Waiting(limits)
 

@@ -88,7 +88,7 @@ def interruption(error: BaseException | None) -> int | None:
 
 
 def unraisable(error):
-    """An exception where none can be raised: a KeyboardInterrupt in numba's callbacks, say, must not be passed over."""
+    """For an exception where none can be raised: a KeyboardInterrupt in numba's callbacks, say, must not be lost."""
     number = interruption(error.exc_value)
     if number:
         end(number)

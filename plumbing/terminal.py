@@ -1,4 +1,5 @@
-"""What a terminal would obey is shown instead: a name, a server or a model may hold what clears the screen.
+"""Characters that a terminal would obey are shown instead, as a name, a server or a model may send what clears the
+screen.
 
 Everything that a command prints passes through Shown, so no print can forget it. rich, which writes colours, goes round
 it: what is handed to rich is translated before.
@@ -21,7 +22,7 @@ def one_line(text: str) -> str:
 
 
 class Shown:
-    """A stream on which only ends of lines, tabs and the return before a progress bar do what they are for."""
+    """A stream on which no control character acts but line ends, tabs and the return before a progress bar."""
 
     def __init__(self, stream: TextIO):
         self.stream = stream

@@ -1,6 +1,6 @@
-"""From models, a drafter and a lookahead to the steps of a decode: the one way, for every command.
+"""From models, a drafter and a lookahead to the steps of a decode, for every command.
 
-A Pair holds what was loaded and how it is to decode. Both its decoders are generators of Steps, over token ids:
+A Pair holds what was loaded, and how it is to decode. Both its decoders are generators of Steps, over token ids:
 
     for step in pair.autoregressive(x, N, rng): ...
     for step in pair.speculative(x, N, rng): ...
@@ -34,7 +34,7 @@ Lookahead = int | AutoK | tuple[int, ...] | AutoTree
 def decode(
     x, drafter: Drafter, target_model, N: int, lookahead: Lookahead, rng, lenience: float = 1.0
 ) -> Iterator[Step]:
-    """N tokens that are the target's own, whoever drafts, and whatever is drafted: chains or trees."""
+    """N tokens, distributed as the target's own whoever drafts, and whether it drafts chains or trees."""
     if isinstance(lookahead, AutoTree):
         return lookahead.decode(x, drafter.tree, target_model.tree, N, rng, lenience=lenience)
     if isinstance(lookahead, tuple):
@@ -45,19 +45,23 @@ def decode(
 def lookaheads(
     K: int | str | tuple = 4, tree: tuple[int, ...] | str | None = None, drafter: str = "model"
 ) -> tuple[Lookahead, tuple]:
-    """The values of --K and --tree -> (the lookahead of the loop, those inside the levels of the drafter).
+    """The values of --K and --tree -> (the lookahead of the loop, the lookaheads inside the levels of the drafter).
 
-    A level for which K has no number chooses its own. What chooses keeps what it has learned for the next decode.
-    Raises UserError where K has more numbers than the drafter has levels.
+    A level for which K has no number chooses its own. What chooses a lookahead keeps what it has learned for the next
+    decode. Raises UserError where K has more numbers than the drafter has levels.
     """
     levels = parse_drafter(drafter)
     Ks = K if isinstance(K, tuple) else (K,)
     if len(Ks) > len(levels):
         raise UserError(f"--K {'/'.join(map(str, Ks))} has {len(Ks)} numbers, and --drafter {drafter} {len(levels)}")
+    if tree == "auto":
+        return AutoTree(), ()
     if tree is not None:
-        return (AutoTree() if tree == "auto" else tree), ()
+        return tree, ()
     Ks += ("auto",) * (len(levels) - len(Ks))
-    chosen = [AutoK(expected=kinds[0].expected) if k == "auto" else k for k, kinds in zip(Ks, levels, strict=True)]
+    chosen = []
+    for k, kinds in zip(Ks, levels, strict=True):
+        chosen.append(AutoK(expected=kinds[0].expected) if k == "auto" else k)
     return chosen[0], tuple(chosen[1:])
 
 
@@ -104,9 +108,11 @@ class Pair:
     @property
     def draft_filters(self) -> Filters:
         """From the draft's logits to p."""
-        temperature = self.filters.temperature if self.draft_temperature is None else self.draft_temperature
-        if self.drafts_trees and self.filters.temperature == 0:
-            temperature = temperature or 1.0  # what ranks several tokens needs the chances of more than one
+        temperature = self.draft_temperature
+        if temperature is None:
+            temperature = self.filters.temperature
+        if self.drafts_trees and self.filters.temperature == 0 and temperature == 0:
+            temperature = 1.0  # at 0 one token alone has a probability, and a tree needs several, the likeliest first
         return self.filters._replace(temperature=temperature)
 
     def at(self, filters: Filters) -> "Pair":
@@ -140,7 +146,9 @@ class Pair:
         if record:
             parts = parts._replace(record=record)
         drafter = make_drafter(self.drafter, parts)
-        return certain(drafter, self.encoder.n_vocab) if self.typical else drafter
+        if self.typical:
+            return certain(drafter, self.encoder.n_vocab)
+        return drafter
 
     def check_drafter(self) -> None:
         """Raises UserError where the drafter was not made for this target."""
@@ -176,7 +184,9 @@ class Pair:
 
     def scoring(self) -> Callable:
         """The target as the speculative decoder takes it."""
-        return TypicalTarget(self.target, self.typical) if self.typical else self.target
+        if self.typical:
+            return TypicalTarget(self.target, self.typical)
+        return self.target
 
     def samplers(self) -> tuple[Callable, Callable]:
         """The functions behind the two decodes, for --verify, which hands them what it watches: a target, a drafter."""
@@ -202,11 +212,12 @@ class Pair:
 
 
 def K(value: str) -> int | str | tuple:
-    """The value of --K: a number or "auto"; of levels one for each, as 16/4 -> (16, 4), from the outermost in."""
+    """The value of --K: a number or "auto"; with levels one for each, as 16/4 -> (16, 4), from the outermost in."""
+    positive = arguments.integer(1)
     try:
-        Ks = tuple(part if part == "auto" else arguments.integer(1)(part) for part in value.split("/"))
+        Ks = tuple(part if part == "auto" else positive(part) for part in value.split("/"))
     except ValueError as must_be:
-        raise ValueError(f"{must_be}, or auto; of levels one for each, as 16/4") from None
+        raise ValueError(f"{must_be}, or auto; with levels one for each, as 16/4") from None
     return Ks if len(Ks) > 1 else Ks[0]
 
 

@@ -19,13 +19,13 @@ from speculative.measure.recorder import Recorder, origins
 from speculative.measure.run import Run
 from speculative.stop import until_stop
 
-# What the command line reads and shows; load_pair takes every other flag.
+# The flags that are for the command line alone. load_pair takes every other one.
 OF_MAIN = {flag.name for flag in (*prompts.FLAGS, *display.FLAGS, *interactive.FLAGS, *serve.FLAGS)} - {"demo", "stop"}
 OF_MAIN |= {"prompt", "n_tokens_to_generate", "batch"}
 
 
 class TextStep(NamedTuple):
-    """What one call of the target gave. The last has no tokens where only text was left: part of a character."""
+    """What one call of the target gave. Where the text ends in part of a character, a last step has that text alone."""
 
     text: str
     tokens: list[int]
@@ -44,8 +44,12 @@ def load_pair(
     seed: int = 123,
     **more_flags,
 ) -> "TextPair":
-    """Loads what the drafter needs; official models that are missing are downloaded. The arguments are main.py's flags
-    about models and decoding, its defaults and its checks. Raises UserError, whose message is one line."""
+    """Loads the target and what the drafter needs -> a pair that takes and gives texts. Official models that are
+    missing are downloaded.
+
+    The arguments are main.py's flags about models and decoding, with its defaults and its checks. Raises UserError,
+    whose message is one line.
+    """
     given = {name: value for name, value in locals().items() if name != "more_flags"} | more_flags
     for name in OF_MAIN.intersection(given):
         raise UserError(f"--{name} is for the command line: here it is the pair that is asked for texts")
@@ -60,7 +64,7 @@ class TextPair:
         """o: the options. parse(**flags): the options where these flags are given, too. prompts, kept: see cli.load."""
         self.o = o
         self.parse = parse
-        self.kept = {} if kept is None else kept  # what it and its changes have loaded
+        self.kept = {} if kept is None else kept  # what was loaded, for all pairs that come of it by changed()
         self.loaded = load(o, prompts, self.kept)
 
     def changed(self, /, **flags) -> "TextPair":

@@ -70,7 +70,7 @@ class Tree:
         return [*self.path(self.parents[node]), node] if node else []
 
     def walk(self, tokens: Sequence[int]) -> list[int]:
-        """The nodes that tokens lead to, one after the other, from the root down. No two siblings have the same."""
+        """The nodes that tokens lead to, from the root down. No two siblings have the same token."""
         nodes = []
         node = 0
         for token in tokens:
@@ -138,7 +138,7 @@ def tree_speculative_sampling(
 def acceptance_by_depth(tree: Tree, q, path: Sequence[int], lenience: float = 1.0) -> list[float]:
     # q [1 + n_nodes, n_vocab]
     """At each node of a walk that has children: the chance that one of them is accepted."""
-    found = []
+    chances = []
     for node in [0, *path]:
         left = q[node]  # [n_vocab], what is left of q
         all_rejected = 1.0
@@ -149,16 +149,19 @@ def acceptance_by_depth(tree: Tree, q, path: Sequence[int], lenience: float = 1.
             if residual.any():
                 left = residual
         if tree.children[node]:
-            found.append(1 - all_rejected)
-    return found
+            chances.append(1 - all_rejected)
+    return chances
 
 
 def by_paths(model: Callable) -> Callable:
-    """model(x, n_last) as model(x, tree, nodes): each node's path is a text of its own. Slow: the engines'
-    trees are tested against it."""
+    """model(x, n_last) as model(x, tree, nodes), which takes each node's path for a text of its own.
+
+    It is slow. The engines' trees are tested against it.
+    """
 
     def scored(x, tree, nodes=None):
-        nodes = range(len(tree.tokens)) if nodes is None else nodes
+        if nodes is None:
+            nodes = range(len(tree.tokens))
         texts = [np.append(x, [tree.tokens[i] for i in tree.path(node)]).astype(int) for node in nodes]
         return np.concatenate([model(text, 1) for text in texts])  # [len(nodes), n_vocab]
 

@@ -106,7 +106,7 @@ def test_the_defaults_are_mains():
     [
         ({"k": 4}, "unknown flag --k: did you mean --K?"),
         ({"K": 0}, "--K must be a whole number of at least 1, or auto"),
-        ({"K": (8, 0), "drafter": "model/ngram"}, "--K must be a whole number of at least 1, or auto; of levels one"),
+        ({"K": (8, 0), "drafter": "model/ngram"}, "--K must be a whole number of at least 1, or auto; with levels one"),
         ({"temperature": float("nan")}, "--temperature must be a number of at least 0, not 'nan'"),
         ({"tree": [2, 2], "K": 5}, "--K and --tree cannot be combined: give one of them"),
         ({"html": "a.html"}, "--html is for the command line: here it is the pair that is asked for texts"),

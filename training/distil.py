@@ -5,10 +5,10 @@
     python main.py --target_model_size 1558M --draft_model_size my-draft
 
 Each row of text begins with a stretch of --files (UTF-8, paragraphs apart by an empty line, works by <|endoftext|>), or
-with one of --prompts (.jsonl, a line for each object with "prompt", or a prompt a line). From there the target writes
+with one of --prompts (.jsonl, an object with "prompt" on each line, or a prompt a line). From there the target writes
 on, or the draft, or both in a mixture, or the corpus goes on as it stands. About one paragraph in fifty, or one prompt
 in five, is held out. α, the chance that a draft is accepted, is measured on what the target writes from those, at the
-temperature of the writing. After an interruption the same command goes on.
+same temperature. After an interruption the same command goes on.
 """
 
 import sys
@@ -30,7 +30,7 @@ from training.recipe import N_HELD_OUT, ROUND, TEXTS, Model, Recipe, distil
 from training.texts import encode, from_corpus, from_prompts, read_works, split_works
 from utils import load_encoder_and_hparams, load_params, model_folder
 
-RATE = 0.2  # over the width: 1e-3 for the bundled pair, 2.6e-4 for 124M
+RATE = 0.2  # divided by the draft's width: 1e-3 for the bundled pair, 2.6e-4 for 124M
 
 
 def add_models(parser: Parser, out: str) -> None:
@@ -39,8 +39,8 @@ def add_models(parser: Parser, out: str) -> None:
     model = values.argument(values.model)
     parser.add_argument("--target_model_size", type=model, required=True, help="as of main.py")
     parser.add_argument("--draft_model_size", type=model, help="the draft to begin with, likewise")
-    parser.add_argument("--models_dir", type=values.argument(values.path), default="models")
-    parser.add_argument("--out", type=name, required=True, help=f"the name of the new folder in models_dir: {out}")
+    parser.add_argument("--models_dir", type=values.argument(values.path), default="models", help="where the models are")
+    parser.add_argument("--out", type=name, required=True, help=f"the name of a new folder in models_dir: {out}")
 
 
 def add_recipe(parser: Parser, n_seq: bool = True, rate: float = RATE) -> None:
@@ -49,13 +49,13 @@ def add_recipe(parser: Parser, n_seq: bool = True, rate: float = RATE) -> None:
     integer = values.argument(values.integer(0))
     add = parser.add_argument
     default = Recipe()
-    add("--divergence", choices=DIVERGENCES, default=default.divergence, help="what is made small; see divergences.py")
+    add("--divergence", choices=DIVERGENCES, default=default.divergence, help="from draft to target, which is made small")
     add("--n_batch", type=count, default=default.n_batch, help="rows of text in a step")
     if n_seq:
         add("--n_seq", type=values.argument(values.integer(8)), default=default.n_seq, help="tokens in a row of text")
     positive = values.number("a number above 0", lambda value: value > 0)
     add("--rate", type=values.argument(positive), help=f"the highest learning rate [{rate} / n_embd of the draft]")
-    add("--seed", type=integer, default=default.seed)
+    add("--seed", type=integer, default=default.seed, help="random seed")
 
 
 def arguments_of_distil(arguments: list[str]):
@@ -67,15 +67,15 @@ def arguments_of_distil(arguments: list[str]):
     add("--first_layers", type=count, metavar="L", help="instead of a draft: begin with the target's first L layers")
     add_recipe(parser)
     add("--text", choices=TEXTS, default=default.text, help="who writes the text to learn from")
-    add("--mixture", type=values.argument(values.share), default=default.mixture, help="with mixed, the draft's share")
-    add("--files", nargs="+", help="text files, the corpus")
-    add("--prompts", nargs="+", help="files of prompts")
+    add("--mixture", type=values.argument(values.share), default=default.mixture, help="the draft's share of mixed text")
+    add("--files", nargs="+", help="text files: the corpus")
+    add("--prompts", nargs="+", help="files of prompts, in place of --files")
     temperature = values.argument(values.temperature)
-    add("--temperature", nargs="+", type=temperature, default=[1.0], dest="temperatures", help="one or several")
+    add("--temperature", nargs="+", type=temperature, default=[1.0], dest="temperatures", help="of the text: one or several")
     add("--top_k", type=count, help="for the text that is written")
     add("--top_p", type=values.argument(values.share), help="for the text that is written")
-    add("--n_rows", type=count, default=default.n_rows, help="how many rows the target writes, before they repeat")
-    add("--steps", type=count, default=default.steps)
+    add("--n_rows", type=count, default=default.n_rows, help="how many rows the target writes; then they come again")
+    add("--steps", type=count, default=default.steps, help="of training")
     add("--every", type=count, help="steps from one measurement of α to the next [a tenth of all]")
     o = parser.parse_args(arguments)
     o.temperatures = tuple(o.temperatures)
@@ -148,14 +148,16 @@ def check_memory(o, target: dict, draft: dict, free: int | None = None) -> None:
     needed = 4 * (weights + caches + rows + layers)
     free = memory.available() if free is None else free
     if free is not None and needed > free:
-        remedy = "a smaller --n_batch or --n_seq" if needed - 4 * weights > needed / 5 else "smaller models"
+        remedy = "smaller models"
+        if needed - 4 * weights > needed / 5:
+            remedy = "a smaller --n_batch or --n_seq"
         raise UserError(f"this needs {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free: take {remedy}")
 
 
 def load_on_device(model_size: str, models_dir: str, hparams: dict) -> Model:
     import jax.numpy as jnp
 
-    devices(1)  # which says so where JAX finds none
+    devices(1)  # raises UserError where JAX finds none
     params = load_params(model_folder(model_size, models_dir), hparams, lambda name, array: jnp.asarray(array))
     return Model(params, hparams["n_head"])
 

@@ -53,7 +53,7 @@ def save_model(folder: Path, hparams: dict, params: dict, vocabulary: dict[str, 
 
 
 def save_readable(tensors: dict, path: Path, metadata: dict[str, str]) -> None:
-    """safetensors' save_file, with the permissions of any other new file; its own are for the owner alone."""
+    """safetensors' save_file, whose file only the owner could read: it gets the permissions of any other new file."""
     from safetensors.numpy import save_file
 
     path.touch()
@@ -88,7 +88,7 @@ def vocabulary_files(vocab: dict, merges: list) -> dict[str, str]:
 
 
 def read_vocabulary(folder: Path) -> dict[str, str]:
-    """The same files of a model that is there, in the form that it has there."""
+    """The files of a model's vocabulary as they are, in whichever format."""
     _, *names = small_files(str(folder))
     return {name: (Path(folder) / name).read_text(encoding="utf-8") for name in names}
 

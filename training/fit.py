@@ -14,8 +14,8 @@ import optax
 from plumbing.errors import UserError
 from plumbing.files import replacing
 
-PATIENCE = 120  # seconds after which a checkpoint is due, even if nothing has been evaluated yet
-SILENCE = 10  # seconds after which a step is shown
+PATIENCE = 120  # seconds after which a checkpoint is due, though nothing is to be evaluated yet
+SILENCE = 10  # seconds without a line, after which a step is shown
 
 
 def make_optimizer(steps, peak):
@@ -115,7 +115,9 @@ def save_checkpoint(path, state, step, history=(), recipe=""):
         with replacing(path) as part:  # so that an interruption leaves the old one whole
             np.savez(part, step, json.dumps([recipe, list(history)]), *jax.tree.leaves(state))
     except OSError as error:
-        kept = "; the checkpoint before it is whole, and the same command goes on from there" if path.exists() else ""
+        kept = ""
+        if path.exists():
+            kept = "; the checkpoint before it is whole, and the same command goes on from there"
         raise UserError(f"cannot write {path}: {error.strerror}{kept}") from error
 
 

@@ -4,10 +4,10 @@
     python main.py --target_model_size tiny-target --drafter heads
 
 Rows of text begin with stretches of --files, or with --prompts, as in python -m training distil, and the target writes
-on. What its last block gave for each token is computed once and kept. From that, head i learns the distribution that
-the target had i tokens later, on the text that it wrote. The target does not change. α is the chance that a head's
-guess is accepted, given that those before it were. After an interruption the same command goes on. The heads are saved
-beside the model, as heads.safetensors.
+on. What its last block gives for each token of this text is computed once and kept. From that, head i learns the
+distribution that the target had i tokens later. The target does not change. α is the chance that a head's guess is
+accepted, given that those before it were. After an interruption the same command goes on. The heads are saved beside
+the model, as heads.safetensors.
 """
 
 from pathlib import Path
@@ -33,7 +33,7 @@ from training.recipe import after_prompt, distributions, tempered
 from training.writing import continuations
 from utils import load_encoder_and_hparams, model_folder
 
-RATE = 0.4  # over the width
+RATE = 0.4  # divided by the width
 N_WRITTEN = 64  # rows that the target writes at a time
 
 
@@ -42,19 +42,19 @@ def arguments_of_heads(arguments: list[str]):
     add = parser.add_argument
     count = values.argument(values.integer(1))
     add("--target_model_size", type=values.argument(values.model), required=True, help="as of main.py")
-    add("--models_dir", type=values.argument(values.path), default="models")
+    add("--models_dir", type=values.argument(values.path), default="models", help="where the models are")
     add("--heads", type=values.argument(values.integer(1, MOST_HEADS)), default=4, help="how many")
-    add("--files", nargs="+", help="text files, the corpus")
-    add("--prompts", nargs="+", help="files of prompts")
+    add("--files", nargs="+", help="text files: the corpus")
+    add("--prompts", nargs="+", help="files of prompts, in place of --files")
     temperature = values.argument(values.temperature)
-    add("--temperature", nargs="+", type=temperature, default=[0.0, 1.0], dest="temperatures", help="of the writing")
+    add("--temperature", nargs="+", type=temperature, default=[0.0, 1.0], dest="temperatures", help="of the text: one or several")
     add("--n_rows", type=count, default=2048, help="how many rows the target writes")
     add("--n_seq", type=values.argument(values.integer(8)), default=64, help="tokens in a row of text")
     add("--n_batch", type=count, default=8, help="rows in a step")
-    add("--steps", type=count, default=2000)
+    add("--steps", type=count, default=2000, help="of training")
     positive = values.number("a number above 0", lambda value: value > 0)
     add("--rate", type=values.argument(positive), help=f"the highest learning rate [{RATE} / n_embd]")
-    add("--seed", type=values.argument(values.integer(0)), default=0)
+    add("--seed", type=values.argument(values.integer(0)), default=0, help="random seed")
     o = parser.parse_args(arguments)
     if (o.files is None) == (o.prompts is None):
         raise UserError("give either --files or --prompts: what rows of text begin with")
@@ -78,7 +78,7 @@ def written(gpt2, target, o, begin, n_rows, seed):
     rng = np.random.default_rng([o.seed, seed])
     parts = []
     for first in range(0, n_rows, N_WRITTEN):
-        n = N_WRITTEN if n_rows > N_WRITTEN else n_rows
+        n = min(N_WRITTEN, n_rows)
         x, n_prompt = begin(n, o.n_seq, rng)
         temperature = rng.choice(np.array(o.temperatures, np.float32), n)
         key = jax.random.key(rng.integers(2**31))
@@ -146,7 +146,7 @@ def train_heads(o, target, begin, begin_held_out, checkpoint):
                 figures[f"α of head {i} at temperature {t:g}"] = float(alpha)
         return figures
 
-    start = {"w": jnp.zeros((o.heads, n_embd, n_embd)), "b": jnp.zeros((o.heads, n_embd))}  # the next token, again
+    start = {"w": jnp.zeros((o.heads, n_embd, n_embd)), "b": jnp.zeros((o.heads, n_embd))}  # each guesses the next token
     recipe = " ".join(f"{name}={value}" for name, value in vars(o).items())
     return fit("heads", start, loss, batch, evaluate, o.steps, o.rate, checkpoint, max(1, o.steps // 5), recipe=recipe)
 

@@ -3,7 +3,7 @@
     python -m training online --target_model_size 1558M --draft_model_size 124M --prompts my.jsonl --out my-draft
     python main.py --target_model_size 1558M --draft_model_size my-draft
 
-The prompts (.jsonl, a line for each object with "prompt", or a prompt a line) are continued one after another by
+The prompts (.jsonl, an object with "prompt" on each line, or a prompt a line) are continued one after another by
 speculative decoding. Each text is a line of JSON on standard output. The target's distribution of every token goes into
 a buffer of fixed size. After every few texts the draft takes a few steps on what the buffer holds, and then drafts the
 next texts. So it never changes within a text: each p is what its token was drawn from, and the texts are the target's
@@ -45,7 +45,7 @@ from training.network import load_gpt2
 from training.recipe import Lesson, Model, make_loss
 from utils import load_params, model_folder
 
-RATE = 0.05  # over the width: it stays, and the draft has learned before, so it is a quarter of distillation's
+RATE = 0.05  # divided by the width; a quarter of distillation's, as it does not fall, and the draft has learned before
 
 
 class Text(NamedTuple):
@@ -110,8 +110,8 @@ class Served(NamedTuple):
 
 
 def decode_and_keep(x, draft_model, target_model, N: int, K: int, rng) -> tuple[Text, list[Step]]:
-    """Speculative decoding of N tokens that keeps q for each of them. Of each step these are the rows up to its last
-    token, whether resampled or bonus: the contexts of all of them are part of the text."""
+    """Speculative decoding of N tokens that keeps q for each of them: of each step the rows up to its last token,
+    resampled or bonus. What comes after a rejected draft belongs to no text, so those rows are left out."""
     rows = []
     steps = []
 
@@ -131,8 +131,8 @@ def decode_and_keep(x, draft_model, target_model, N: int, K: int, rng) -> tuple[
 def serve(prompts: Iterable, rngs: Iterable, draft_model, target_model, o, learner=None, to_model=None, number=0):
     """Decodes the prompts [n_ids], each with its generator, and lets the draft learn after every o.every of them.
 
-    learner: None for a draft that does not learn. to_model(params) makes the draft that has learned. number: that of
-    the first text. o: has n_tokens, K and every.
+    learner: None for a draft that does not learn. to_model(params) makes the draft that has learned. number: how many
+    texts there were before. o: has n_tokens, K and every.
     """
     for i, (x, rng) in enumerate(zip(prompts, rngs, strict=False), number + 1):
         start = time.perf_counter()
@@ -169,7 +169,7 @@ def add_online(parser: Parser) -> None:
     add("--n_tokens", type=count, default=64, help="to decode from each prompt")
     add("--n_prompt", type=count, default=48, help="a longer prompt is cut to so many tokens")
     add("--K", type=count, default=4, help="the lookahead")
-    add("--temperature", type=values.argument(values.temperature), default=1.0)
+    add("--temperature", type=values.argument(values.temperature), default=1.0, help="0 is greedy")
     add("--every", type=count, default=8, help="texts from one update of the draft to the next")
     add("--n_steps", type=count, default=8, help="steps of training in an update")
     add("--n_buffer", type=count, default=64, help="how many of the newest texts are kept")
@@ -184,7 +184,9 @@ def check_memory(o, target: dict, draft: dict, free: int | None = None) -> None:
     needed = weights + rows + layers
     free = memory.available() if free is None else free
     if free is not None and needed > free:
-        remedy = "a smaller --n_buffer or --n_batch" if needed - weights > needed / 5 else "smaller models"
+        remedy = "smaller models"
+        if needed - weights > needed / 5:
+            remedy = "a smaller --n_buffer or --n_batch"
         raise UserError(f"this needs {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free: take {remedy}")
 
 
@@ -233,8 +235,8 @@ def main(arguments: list[str]) -> None:
     for one in serve(prompts[number:], rngs, draft_model, target_model, o, learner, to_model, number):
         text = encoder.decode(one.x[len(prompts[number]) :].tolist())
         print(json.dumps({"prompt": texts[number], "text": text}, ensure_ascii=False), flush=True)
-        number = number + 1
-        recent = [*recent, one]
+        number += 1
+        recent.append(one)
         if one.loss is not None:
             shown = f"r {acceptance_rate(recent):.3f}, {sum(s.seconds for s in recent):.1f} s decoding"
             say(f"text {number}/{len(prompts)}: {shown}, {one.learning:.1f} s learning: loss {one.loss:.4f}")

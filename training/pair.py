@@ -31,7 +31,7 @@ from training.writing import continuations
 # Deep and narrow: for a model of this size NumPy's time goes by the number of layers more than by their width.
 TARGET = {"n_vocab": 2048, "n_ctx": 256, "n_embd": 192, "n_head": 3, "n_layer": 12}
 DRAFT = TARGET | {"n_layer": 1}
-BATCH = 4  # windows of n_ctx tokens a step: their arrays stay in the processor's cache.
+BATCH = 4  # windows of n_ctx tokens a step: so few that their arrays stay in the processor's cache
 
 
 def save_held_out(folder, held_out, n_prompts=20, n_words=12):
@@ -85,7 +85,8 @@ def mean_loss(loss, tests):
 
 
 def own_text(gpt2, n_head, params, tokens, n_ctx, n_rows, temperatures, n_prompts, rng):  # -> [n_rows, n_ctx]
-    """What the target writes after stretches of the text, cut after some of n_prompts tokens, at some temperature."""
+    """What the target writes after stretches of the text, each cut to one of the lengths n_prompts, at one of the
+    temperatures."""
     rounds = []
     for i in range(n_rows // 128):
         x = windows(tokens, n_ctx - 1, 128, rng)  # [128, n_ctx]
@@ -96,7 +97,7 @@ def own_text(gpt2, n_head, params, tokens, n_ctx, n_rows, temperatures, n_prompt
 
 
 def distil(gpt2, target, target_params, draft, tokens, held_out_tokens, steps, n_rows, rng, checkpoint):
-    """A draft that says what the target would: it starts as the target without its later layers. -> as fit
+    """A draft that says what the target would -> what fit gives. It starts as the target without its later layers.
 
     It learns from what the target writes, which at low temperatures differs from the books: the target's distributions,
     and its greedy choices after a short prompt. The first makes a good draft at temperature 1, the second at 0.

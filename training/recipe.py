@@ -23,7 +23,7 @@ from training.network import load_gpt2, log_probs
 from training.writing import continuations
 
 TEXTS = ("corpus", "target", "draft", "mixed")
-ROUND = 4  # steps for which text is written at a time, so the draft's text is that of a draft up to so many steps old
+ROUND = 4  # steps for which text is written at a time: the draft that wrote it is up to so many steps old
 N_HELD_OUT = 4  # batches on which α is measured
 
 
@@ -35,7 +35,7 @@ class Recipe:
     text: str = "target"
     mixture: float = 0.5  # the draft's share of the rows, where the text is mixed
     temperatures: tuple[float, ...] = (1.0,)  # each row of text has one of them
-    top_k: int | None = None  # these two are for the writing alone: whole distributions are compared
+    top_k: int | None = None  # this one and the next are for the writing: what is compared are whole distributions
     top_p: float | None = None
     n_batch: int = 8  # rows of text in a step
     n_seq: int = 64  # tokens in a row
@@ -177,10 +177,11 @@ def mean_acceptance(gpt2, draft: Model, lessons) -> dict[str, float]:
 def distil(
     recipe: Recipe, target: Model, draft: Model, begin, begin_held_out, checkpoint, every=None, about="", shared=None
 ):
-    """Teaches the draft. -> (params, history) as of fit, with α on held-out text of the target for each temperature
+    """Teaches the draft -> (params, history), as fit gives them, with α on held-out text of the target for each
+    temperature.
 
     begin, begin_held_out: begin(n_rows, n_seq, rng), as in texts.py. about: what else identifies this run. shared: a
-    dict for runs whose recipes differ in divergence, rate and steps alone; it keeps the target's lessons for the next.
+    dict, for several runs whose recipes differ in divergence, rate and steps alone: it keeps the target's lessons.
     """
     gpt2 = load_gpt2()
     kept = {} if shared is None else shared

@@ -10,7 +10,7 @@ from speculative.engines.jax.loop import to_distribution
 
 
 class OneEach:
-    """gpt2's cache for a batch of sequences that all grow by their token n: keys and values of each layer."""
+    """gpt2's cache for a batch of sequences, each of which is fed its n-th token: keys and values of each layer."""
 
     def __init__(self, gpt2, memory, n):  # memory: for each layer (keys, values) [n_head, n_batch, n_seq, d_head]
         self.gpt2 = gpt2

@@ -1,5 +1,5 @@
-"""What does not fit is told in a line before gigabytes are downloaded and read: vocabularies that differ, too long a
-prompt, too large a tree, too little memory, too full a disk.
+"""What is refused in a line, before gigabytes are downloaded and read: vocabularies that differ, too long a prompt, too
+large a tree, too little memory, too full a disk.
 """
 
 from collections.abc import Collection, Sequence
@@ -18,8 +18,8 @@ from utils import missing_files, model_folder
 
 
 def check_vocabularies(target: str, encoder: Encoder, draft: str, drafts_encoder: Encoder) -> None:
-    """Raises UserError where a draft that is to be trained differs from the target in anything (for one that only
-    decodes, load.speaking makes up for an end that differs). target and draft: their names."""
+    """Raises UserError where the vocabulary of a draft that is to be trained differs from the target's in anything. (To
+    decode, the two may end in different tokens: see load.with_ids_of.) target and draft: their names."""
     if vocabulary(encoder) != vocabulary(drafts_encoder):
         raise different(target, draft)
 
@@ -41,10 +41,11 @@ def check_fits(pair: Pair, tree: tuple[int, ...] | str | None, n_prompt: int, n_
 
 
 def smallest(contexts: dict[str, int]) -> tuple[int, str]:
-    """{model: its n_ctx} -> the smallest, and in words whose that is, where others are larger."""
+    """{model: its n_ctx} -> the smallest, and in words whose it is; "" where all are the same."""
     name = min(contexts, key=contexts.get)
-    whose = f" that the {name} has" if len({*contexts.values()}) > 1 else ""
-    return contexts[name], whose
+    if len({*contexts.values()}) == 1:
+        return contexts[name], ""
+    return contexts[name], f" that the {name} has"
 
 
 def check_length(contexts: dict[str, int], longest: int, n_new: int) -> None:

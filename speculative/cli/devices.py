@@ -15,8 +15,10 @@ from speculative.lookahead import AutoK
 
 
 def without_jax(o: Any) -> str:
-    """Why a flag of JAX's is of no use with these options, "" where it is."""
-    return "it is about the devices of --engine jax" if o.engine == "numpy" else ""
+    """Why a flag of JAX's would do nothing with these options; "" where it does something."""
+    if o.engine == "numpy":
+        return "it is about the devices of --engine jax"
+    return ""
 
 
 FLAGS = (
@@ -78,7 +80,7 @@ def writes_files() -> bool:
 
 
 def choose_draft_dtype(draft_dtype: str, dtype: str, engine: str, has_numba: Callable[[], bool] = cpu.has_numba) -> str:
-    """What auto stands for. It may round the draft, since no draft's precision changes the output."""
+    """The format that auto stands for. It may be a small one, as no draft's precision changes the output."""
     if draft_dtype != "auto":
         return draft_dtype
     if engine == "jax":
@@ -99,7 +101,9 @@ def choose_self_dtype(self_dtype: str, dtype: str, engine: str) -> str:
     if self_dtype in fewer:
         return self_dtype
     if not fewer or self_dtype != "auto":
-        remedy = f"--self_dtype {' or '.join(fewer)}" if fewer else "another --drafter, or another --dtype"
+        remedy = "another --drafter, or another --dtype"
+        if fewer:
+            remedy = f"--self_dtype {' or '.join(fewer)}"
         raise UserError(f"a copy takes fewer bytes than the target, which is in {dtype} here: take {remedy}")
     return "int8" if "int8" in fewer else fewer[-1]
 
@@ -159,9 +163,9 @@ def one_loop(engine: str, drafter: str, K) -> bool:
 
 
 def loader(mesh: int, data_parallel: int, warm: tuple[int, Any] | None) -> Callable:
-    """-> engines.models.load_models' twin, which places models on the devices.
+    """-> load_models, as engines.models has it, for models that lie on the devices.
 
-    warm: (tokens of the longest prompt, K) where a loop of Python will call the models, so that what it needs is
+    warm: (tokens of the longest prompt, K) where a loop in Python will call the models, so that all it needs is
     compiled before; None where the whole loop is compiled. Raises UserError where there are fewer devices.
     """
     from speculative.engines.jax.model import JaxModel, keep_compiled

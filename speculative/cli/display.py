@@ -22,14 +22,22 @@ from speculative.sampling import Step
 
 COLUMNS = 110  # of a paragraph, at most
 
-# A colour, and for those who do not tell colours apart something else: bold, underlined, or neither.
+# A colour, and for readers who cannot tell it from the others bold, underlined, or neither.
 STYLES = {"accepted": "green", "resampled": "red underline", "bonus": "cyan bold", "autoregressive": "yellow"}
+
+
+def without_file(o: Any) -> str:
+    """Why --details would do nothing with these options; "" where it does something."""
+    if o.json or o.html:
+        return ""
+    return "it is about what --json writes: add --json FILE"
+
 
 FLAGS = (
     Flag(
         "quiet",
         arguments.switch,
-        "only the blog's lines",
+        "print the blog's lines alone",
         False,
         excludes=("verbose", "color", "verify"),
         live=True,
@@ -37,16 +45,16 @@ FLAGS = (
     Flag(
         "verbose",
         arguments.switch,
-        "every iteration, and every figure with its formula",
+        "also print every iteration, and every figure with its formula",
         False,
         excludes=("verify",),
         live=True,
     ),
-    Flag("stream", arguments.switch, "the text as it is decoded", False, excludes=("verify",), live=True),
+    Flag("stream", arguments.switch, "print the text as it is decoded", False, excludes=("verify",), live=True),
     Flag(
         "color",
         arguments.switch,
-        "tokens by origin: accepted (and whose), resampled, bonus, autoregressive",
+        "colour each token by its origin: accepted (and whose), resampled, bonus, autoregressive",
         False,
         excludes=("verify",),
         live=True,
@@ -55,14 +63,14 @@ FLAGS = (
     Flag(
         "details",
         arguments.switch,
-        "also write p, q and u of every draft to --json; --html has them always",
+        "with --json: p, q and u of every draft, too (--html always has them)",
         False,
-        in_vain=lambda o: "" if o.json or o.html else "it is about what --json writes: add --json FILE",
+        in_vain=without_file,
     ),
     Flag(
         "html",
         arguments.path,
-        "write a page to this file that replays the run, for any browser",
+        "write the run to this file as a page for any browser, which replays it",
         excludes=("verify", "n_samples"),
     ),
     Flag(
@@ -96,13 +104,13 @@ def style(origin: str | None) -> str:
 
 
 class Display:
-    """The blog's lines of one decoder, and meanwhile a progress bar or the stream. Ctrl-C prints the texts so far.
+    """Prints the blog's lines of one decoder; meanwhile a progress bar or the stream. Ctrl-C prints the texts so far.
 
     with Display(...) as display:
         display.begin(prompt); display.push(step) for each step; display.end(); and again for each further sample
     display.print_time(seconds)
 
-    Prompts that are decoded together are begun at once, and pushed to by their number, the first being 0.
+    Prompts that are decoded together are all begun first. push() and end() then name them by number, from 0.
     """
 
     def __init__(self, title: str, o: Any, encoder: Encoder, n_texts: int):
@@ -159,8 +167,10 @@ class Display:
 
 
 def run_batch_fn(title: str, name: str, texts: Any, prompts: list[str]) -> Recorder:
-    """main.run_sampling_fn for prompts that are decoded together. texts: a pair.TextPair. Its decoder yields, for each
-    call of the target, the Rows of the prompts that it served."""
+    """main.run_sampling_fn for prompts that are decoded together. texts: a pair.TextPair.
+
+    The decoder yields, for each call of the target, the Rows of the prompts that it served.
+    """
     o = texts.o
     pair = texts.loaded
     decode_fn = getattr(pair, name)

@@ -1,8 +1,7 @@
 """The command line's flags: those that each module declares, put together; what was typed, checked; and --help.
 
-A flag is declared where what it does is built, as a plumbing.arguments.Flag: its name, what its value must be, what it
-does, its default, what it excludes. Here they only get their order and their headings, by rooms: a room is what stands
-under one heading of --help.
+A flag is declared in the module that does what it asks for, as a plumbing.arguments.Flag: its name, what its value must
+be, what it does, its default, what it excludes. Here they only get their order and the headings of --help.
 """
 
 import inspect
@@ -33,7 +32,7 @@ BLOG = (
     Flag(
         "K",
         decoding.K,
-        "lookahead: how many tokens are drafted at a time; auto: by measured acceptance and cost",
+        "lookahead: tokens drafted at a time (8/4: by each level); auto: by measured acceptance and cost",
         live=True,
         joined_by="/",
     ),
@@ -76,8 +75,8 @@ def live_flags() -> dict[str, Flag]:
 def parse_options(main: Callable, /, **given) -> Any:
     """{flag: value, or what was typed of it} -> a named tuple of all flags' values.
 
-    main is the function whose signature has the defaults of the blog's flags: a value that is such a default was not
-    given, nor was None. Raises UserError for the first value that is not right, or does not go with the others.
+    main is the function whose signature has the defaults of the blog's flags. A value that is the default itself, or
+    None, counts as not given. Raises UserError for the first value that is not right, or does not go with the others.
     """
     flags = all_flags()
     for name in given:
@@ -108,7 +107,7 @@ def parse_options(main: Callable, /, **given) -> Any:
 
 
 def choose_options(main: Callable, /, **given) -> Any:
-    """parse_options, with the engine chosen and asked whether it can do what was asked for. Raises UserError."""
+    """parse_options; then chooses the engine, and checks that it can do what was asked for. Raises UserError."""
     o = parse_options(main, **given)
     return check_engine(o._replace(engine=devices.choose_engine(o.engine)))
 
@@ -197,8 +196,8 @@ def with_values(words: list[str]) -> list[str]:
 
 
 def check_typed(given: dict[str, str]) -> None:
-    """Raises UserError where a draft model is named that nobody needs. (Elsewhere, as from Python, the name of a pair's
-    draft model may stay while the drafter changes.)"""
+    """Raises UserError where a draft model is named that nobody needs. (Not from Python, where a pair keeps the name of
+    its draft model while its drafter changes.)"""
     drafter = given.get("drafter", drafters.FLAG.default)
     if "draft_model_size" in given and not drafters.needs(drafter, "draft"):
         raise UserError(f"--draft_model_size is of no use here: --drafter {drafter} needs no draft model")

@@ -1,6 +1,6 @@
 """From names of models to a Pair that decodes.
 
-The small files come first: they suffice for all that checks.py looks at.
+The small files are read first: they are enough for all that checks.py looks at.
 """
 
 import inspect
@@ -110,11 +110,11 @@ def load_id_pair(
     Most arguments are main.py's flags of the same name. The others:
 
     drafter: where it is several, the first is the pair's, and the pair has what the others need, too.
-    prompts, n_tokens_to_generate, verify: what is going to be decoded, if that is known, so that what does not fit is
-        told first.
+    prompts, n_tokens_to_generate, verify: what is going to be decoded, if that is known, so that it is refused first
+        where it does not fit.
     drafter_options: the values of the drafters' own flags.
-    kept: {need: (what was wanted, the model)} of an earlier call, whose arguments differed in nothing but how it
-        decodes. These models are not loaded again, and those that are loaded are added to it.
+    kept: {need: (what was wanted, the model)} of an earlier call, whose arguments were the same but for those that only
+        say how to decode. These models are not loaded again, and those that are loaded now are added.
 
     Raises UserError.
     """
@@ -127,17 +127,21 @@ def load_id_pair(
     one_loop = devices.one_loop(engine, names[0], K)
 
     # What has to be loaded. This reads the small files alone.
-    target = kept["target"][0] if "target" in kept else want("target", target_model_size, dtype, models_dir, source)
+    if "target" in kept:
+        target, _ = kept["target"]
+    else:
+        target = want("target", target_model_size, dtype, models_dir, source)
     wanted = [target]
     if "copy" in needs:
         self_dtype = devices.choose_self_dtype(self_dtype, dtype, engine)
         wanted.append(target._replace(need="copy", dtype=self_dtype))
-    if "draft" in kept and "draft" in needs:
-        wanted.append(kept["draft"][0])
+    if "draft" in needs and "draft" in kept:
+        draft, _ = kept["draft"]
+        wanted.append(draft)
     elif "draft" in needs:
         draft_dtype = devices.choose_draft_dtype(draft_dtype, dtype, engine)
         draft = want("draft", draft_model_size, draft_dtype, models_dir, source)
-        wanted.append(speaking(draft, target))
+        wanted.append(with_ids_of(target, draft))
     new = [one for one in wanted if one.need not in kept]
 
     # Whether it fits.
@@ -244,10 +248,10 @@ def encode(encoder: Encoder, prompt: str) -> list[int]:
     return encoder.encode(prompt) or [encoder.eot]
 
 
-def speaking(draft: Wanted, target: Wanted) -> Wanted:
-    """The draft, which takes and gives the target's ids also where its own vocabulary ends in another way.
+def with_ids_of(target: Wanted, draft: Wanted) -> Wanted:
+    """The draft, which is to take and give the target's ids also where its own vocabulary has another end.
 
-    Raises UserError where the two differ in more.
+    Raises UserError where the two differ in more than their ends.
     """
     shared = share(target.encoder, draft.encoder)
     if shared is None:

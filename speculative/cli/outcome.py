@@ -67,7 +67,7 @@ def show_legend(speculative: Recorder) -> None:
 
 
 def copy_advice(o: Any, pair: Pair, f: dict) -> str | None:
-    """A sentence about what the target's own copy is predicted to bring, where that is more than what was measured."""
+    """A sentence about what drafting with the target's own copy would bring, where that is more than was measured."""
     if o.engine != "numpy" or o.drafter != "model":
         return None
     try:
@@ -81,13 +81,15 @@ def copy_advice(o: Any, pair: Pair, f: dict) -> str | None:
 
 def stand_ins(o: Any, pair: Pair) -> dict[str, str]:
     """{model with an official name, but not the official weights: what it is instead}"""
-    sizes = [o.target_model_size, *([o.draft_model_size] if "draft" in pair.models else [])]
+    sizes = [o.target_model_size]
+    if "draft" in pair.models:
+        sizes.append(o.draft_model_size)
     instead = {size: checksums.stand_in(model_folder(size, o.models_dir)) for size in sizes}
     return {size: what for size, what in instead.items() if what}
 
 
 def differences(o: Any, pair: Pair, input_ids: list, runs: list[Recorder]) -> list[str]:
-    """Where greedy texts part, on an engine that rounds by the number of rows."""
+    """Where greedy texts part, on an engine whose rounding depends on the number of rows."""
     if o.engine == "numpy" or o.temperature > 0:
         return []
     from speculative.engines.jax.pair import greedy_differences
@@ -97,10 +99,12 @@ def differences(o: Any, pair: Pair, input_ids: list, runs: list[Recorder]) -> li
 
 
 def notes(o: Any, pair: Pair, stand_ins: dict[str, str]) -> list[str]:
-    """What has to be known of such a run. stand_ins: {model: what it is instead of the official one}"""
+    """What a reader of the lines has to know besides. stand_ins: {model: what it is instead of the official one}"""
     lines = [f"Note: {size} is a stand-in for the official model: {what}." for size, what in stand_ins.items()]
     if (o.typical or o.lenience < 1) and o.temperature > 0:
-        how = f"typical acceptance, ε = {o.typical:g}," if o.typical else f"lenience {o.lenience:g}"
+        how = f"lenience {o.lenience:g}"
+        if o.typical:
+            how = f"typical acceptance, ε = {o.typical:g},"
         lines.append(f"Note: with {how} the speculative text is not distributed as the target's.")
     if pair.goes_by_times and o.temperature > 0:
         flag = "--tree" if o.tree else "--K"

@@ -1,4 +1,4 @@
-"""What is continued: the flags that say it, and the prompts they stand for."""
+"""The texts that are continued: the flags that say which, and the prompts that they stand for."""
 
 from typing import Any
 
@@ -22,8 +22,10 @@ FLAGS = (
 
 
 def choose_prompts(o: Any) -> list[str]:
-    """One prompt; with --batch, all of a file, which has at least that many, or one prompt that many times. With
-    --interactive and --serve they come later: []."""
+    """One prompt. With --batch B, all of a file's, which has to have B or more; or one prompt, B times.
+
+    With --interactive and --serve, where prompts come later, none.
+    """
     if o.interactive or o.serve is not None:
         return []
     if o.prompt_file and (o.batch > 1 or is_jsonl(o.prompt_file)):

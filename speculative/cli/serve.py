@@ -24,7 +24,7 @@ FLAGS = (
     Flag(
         "serve",
         port,
-        "the workbench: a page for the browser of this machine, at this port, or 8000",
+        "serve the workbench, a page for the browser of this machine, at this port (without one: 8000)",
         excludes=("prompt", "prompt_file", "unconditional", "batch", "json", "html", "verify", "interactive"),
         bare="8000",
     ),

@@ -1,8 +1,8 @@
 """What --serve answers: a page, decodes as they happen, and runs that are over.
 
-Starlette, for what is needed is three routes, a stream and a policy. A decode runs in a thread of its own, one at a
-time. Its steps go to the page as server-sent events, in the answer to the request that asked for it: so whoever closes
-the page or presses Stop ends the request, and with it the decode.
+It is built on Starlette, as all it needs is three routes, a stream and a policy. Each decode has a thread of its own,
+and one runs at a time. Its steps go to the page as server-sent events, in the answer to the request that asked for it.
+So whoever closes the page or presses Stop ends the request, and with it the decode.
 """
 
 import asyncio
@@ -167,7 +167,9 @@ def application(workbench: Workbench, address: str) -> Starlette:
         if number not in workbench.runs or dot + kind not in ("", ".json"):
             raise HTTPException(404, f"no such run: the last {MOST_RUNS} are kept")
         run = workbench.runs[number]
-        return JSONResponse(run.document) if kind else HTMLResponse(run.html().encode(errors="backslashreplace"))
+        if kind:
+            return JSONResponse(run.document)
+        return HTMLResponse(run.html().encode(errors="backslashreplace"))
 
     routes = [Route("/", home), Route("/decode", decode, methods=["POST"]), Route("/runs/{name}", run)]
     return Starlette(routes=routes, middleware=[Middleware(Guard, address=address)])

@@ -1,7 +1,7 @@
 """What proposes the tokens: one file a drafter, the registry of them, and how a name becomes one.
 
-    a+b  is b where a has nothing to propose
-    a/b  is a, for which b drafts: a level (level.py). + binds closer than /
+    a+b  is a, or b where a has nothing to propose
+    a/b  is a, for which b drafts: a level (level.py); + binds closer than /
 
 To add a drafter, write a file with a KIND in it, and add that to KINDS.
 """
@@ -70,7 +70,7 @@ def is_model(text: str) -> bool:
 
 
 def make_drafter(text: str, parts: Parts) -> Drafter:
-    """The drafter of that name. Raises UserError where what it was prepared from is not the target's."""
+    """The drafter of that name. Raises UserError where what was prepared for it belongs to another target."""
     *outer, innermost = parse_drafter(text)
     chain = first_of(*(kind.chain(parts) for kind in innermost))
     tree = None
@@ -114,15 +114,17 @@ def drafter(value: str) -> str:
 FLAG = Flag(
     "drafter",
     drafter,
-    "who drafts; a+b: b where a has nothing to propose; a/b: a, for which b drafts",
+    "who drafts; a+b: a, or b where a has nothing to propose; a/b: a drafts for the target, b for a",
     "model",
     live=True,
 )
 
 
 def draws_nothing(o) -> str:
-    """Why a temperature of the drafter's own is of no use with these options, "" where it is."""
-    return "" if any(kind.draws for kind in kinds_of(o.drafter)) else f"--drafter {o.drafter} draws nothing at random"
+    """Why a temperature of the drafter's own would do nothing with these options; "" where it does something."""
+    if any(kind.draws for kind in kinds_of(o.drafter)):
+        return ""
+    return f"--drafter {o.drafter} draws nothing at random"
 
 
 TEMPERATURE = Flag(
@@ -135,7 +137,7 @@ TEMPERATURE = Flag(
 
 
 def flags_of_kinds() -> Iterator[Flag]:
-    """Each kind's own, which are of no use without it."""
+    """The flags of each kind, which do nothing without it."""
     for kind in KINDS.values():
         unused = partial(lacks, kind.name)
         for flag in kind.flags:
@@ -143,15 +145,17 @@ def flags_of_kinds() -> Iterator[Flag]:
 
 
 def lacks(name: str, o) -> str:
-    """Why a flag of that kind is of no use with these options, "" where it is."""
+    """Why a flag of that kind would do nothing with these options; "" where it does something."""
     if name in [kind.name for kind in kinds_of(o.drafter)]:
         return ""
     return f"--drafter {o.drafter} has no {name} in it"
 
 
 def without_draft_model(o) -> str:
-    """Why a flag of the draft model is of no use with these options, "" where it is."""
-    return "" if needs(o.drafter, "draft") else f"--drafter {o.drafter} needs no draft model"
+    """Why a flag of the draft model would do nothing with these options; "" where it does something."""
+    if needs(o.drafter, "draft"):
+        return ""
+    return f"--drafter {o.drafter} needs no draft model"
 
 
 def help_of_kinds() -> list[str]:

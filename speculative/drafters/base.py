@@ -33,15 +33,15 @@ class Drafter(NamedTuple):
 
 
 def no_record(name: str, model: Callable, draft: Callable, steps: Callable[..., Any]) -> Any:
-    """Parts.record where nobody looks: a level calls it for each of its proposals, and iterates over what it gives.
+    """Parts.record where nothing is recorded. A level calls it for each proposal, and gets the Steps of the decode.
 
-    Who looks hands steps a model and a drafter that it has wrapped.
+    A recorder has one that hands steps a model and a drafter which note each call.
     """
     return steps(model, draft)
 
 
 class Parts(NamedTuple):
-    """What drafters are made of, for one decode."""
+    """What a drafter is made of, for one decode."""
 
     n_vocab: int
     rng: np.random.Generator  # the decoder's own: with another of the same seed, what is drawn would not be independent
@@ -71,11 +71,11 @@ class Kind(NamedTuple):
     tree: Callable[[Parts], Callable] | None = None  # -> draft(x, shape) -> Tree
     model: Callable[[Parts], Callable] | None = None  # -> model(x, n_last), for which another drafter may draft
     needs: tuple[str, ...] = ()  # "draft", a model of its own; "copy", the target rounded
-    draws: bool = True  # whether its tokens are drawn at random, from a p that a temperature changes
+    draws: bool = True  # whether its tokens are drawn at random, so that a temperature changes them
     prepare: Callable[[Setting], Any] | None = None  # raises UserError; what it gives is Parts.prepared[name]
     flags: tuple[Flag, ...] = ()  # its own
     words: str = ""  # its name in a sentence; "" is the name itself
-    expected: tuple[float, float] = (2.5, 3.0)  # before anything is known: so many first drafts pass, of so many
+    expected: tuple[float, float] = (2.5, 3.0)  # AutoK begins as if so many of its first drafts had passed, of so many
     color: str = "green"  # of the tokens that it proposed, in rich's words
     only_engine: str = ""  # "numpy" where another engine cannot, and `why`
     why: str = ""

@@ -47,7 +47,7 @@ class Heads(NamedTuple):
 
 
 def fingerprint(hparams: dict, ln_f: dict) -> str:
-    """Of a target: its shape and its last layer norm, which training changes as it does everything else."""
+    """What tells targets apart: the shape, and the last layer norm, which every training changes."""
     numbers = [np.array([*hparams.values()], np.int64), *(np.asarray(ln_f[name], np.float32) for name in ("g", "b"))]
     return sha256(b"".join(a.astype(a.dtype.newbyteorder("<")).tobytes() for a in numbers)).hexdigest()
 
@@ -154,7 +154,7 @@ def tree(parts: Parts) -> Callable:
 
 KIND = Kind(
     name=NAME,
-    help="heads on the target (python -m training heads); pays where a draft costs much",
+    help="heads on the target (python -m training heads makes them); pays where a draft model costs much",
     chain=chain,
     tree=tree,
     prepare=prepare,

@@ -90,7 +90,7 @@ def tree(parts: Parts) -> Callable:
 
 KIND = Kind(
     name=NAME,
-    help="what followed the same words before; pays where text repeats",
+    help="what followed the same words before; pays where text repeats itself",
     words="prompt lookup",
     chain=chain,
     tree=tree,

@@ -95,17 +95,14 @@ class CachedModel:
         self.hparams = hparams
         self.new_pass = new_pass
         self.n_ctx = hparams["n_ctx"]
-        self.weight_bytes = n_bytes(params)  # what a token has to read, but for the cache (and most of wpe)
+        self.weight_bytes = n_bytes(params)  # what a token reads, beside the cache (and though of wpe only a row)
         self.to_probs = to_probs
         self.forward = new_pass(params, hparams)
-        self.heads = None  # of speculative/heads.py, where a drafter needs them
         self.forget()
 
     def with_probs(self, to_probs: Callable) -> "CachedModel":
         """The same weights, with another way from logits to distributions and a cache of its own."""
-        model = CachedModel(self.params, self.hparams, to_probs, self.new_pass)
-        model.heads = self.heads
-        return model
+        return CachedModel(self.params, self.hparams, to_probs, self.new_pass)
 
     def forget(self) -> None:
         """Forgets which tokens the cache holds: the next x shares no prefix with it and is computed whole."""
@@ -159,8 +156,10 @@ class CachedModel:
     def hidden(self, x) -> np.ndarray | None:  # [n] -> [n_embd]
         """What the last block gave for the last token of x, if that was among those whose rows the last call gave."""
         place = places(self.tokens, self.parents, np.asarray(x), np.arange(-1, len(x) - 1))
-        first = len(self.tokens) - len(getattr(self.forward, "hidden", ()))  # of the tokens of the last call's rows
-        return self.forward.hidden[place[-1] - first] if len(place) == len(x) > 0 and place[-1] >= first else None
+        if not place or len(place) < len(x):
+            return None
+        first = len(self.tokens) - len(self.forward.hidden)  # of the tokens whose rows the last call gave
+        return self.forward.hidden[place[-1] - first] if place[-1] >= first else None
 
 
 def places(held_tokens, held_parents, tokens, parents) -> list[int]:  # [n_held] twice, [n] twice
@@ -168,7 +167,8 @@ def places(held_tokens, held_parents, tokens, parents) -> list[int]:  # [n_held]
     n = min(common_prefix(held_tokens, tokens), common_prefix(held_parents, parents))
     place = [*range(n)]
     for token, parent in zip(tokens[n:], parents[n:], strict=True):
-        same = (held_tokens == token) & (held_parents == (place[parent] if parent >= 0 else -1))  # [n_held]
+        held_parent = place[parent] if parent >= 0 else -1
+        same = (held_tokens == token) & (held_parents == held_parent)  # [n_held]
         if not same.any():
             break
         place.append(int(same.argmax()))
@@ -183,7 +183,10 @@ def lineage(parents: np.ndarray, n: int = 0) -> np.ndarray:  # [m] -> [m - n, m]
     sees = np.tri(m - first, m, first, dtype=bool)  # [m - first, m]
     for i in range(straight, m):
         parent = parents[i]
-        sees[i - first] = np.arange(m) <= parent if parent < straight else sees[parent - first]
+        if parent < straight:
+            sees[i - first] = np.arange(m) <= parent
+        else:
+            sees[i - first] = sees[parent - first]
         sees[i - first, i] = True
     return sees[n - first :]
 
@@ -215,4 +218,5 @@ def n_bytes(params) -> int:
     """The bytes of every array and packed weight in a nested dict of parameters."""
     if hasattr(params, "nbytes"):
         return params.nbytes
-    return sum(map(n_bytes, params.values() if isinstance(params, dict) else params))
+    parts = params.values() if isinstance(params, dict) else params
+    return sum(map(n_bytes, parts))

@@ -1,4 +1,4 @@
-"""What a forward pass runs on: the compiled one where numba is installed, else gpt2.py; its threads; and compiling."""
+"""Which forward pass decodes: the compiled one where numba is installed, else gpt2.py; in how many threads."""
 
 import contextlib
 import functools
@@ -15,6 +15,8 @@ from speculative.engines.plain import PlainPass, n_bytes
 from speculative.engines.vocabulary import SharedPass
 
 THREAD_BYTES = 2**23  # of weights for each thread at least: one that reads fewer costs more than it saves
+
+n_threads = None  # of the next forward pass; None: one for each core
 
 
 def compiled_pass() -> ModuleType | None:
@@ -37,8 +39,8 @@ def say_numpy_multiplies() -> None:
 
 
 def new_pass(params: dict, hparams: dict) -> Callable:
-    """A forward pass with a cache of its own: compiled, or gpt2.py where numba is not installed; with the target's ids,
-    where hparams say how the draft's are shared."""
+    """A forward pass with a cache of its own: compiled, or gpt2.py where numba is not installed. Where hparams say
+    which ids a draft shares with its target, it takes and gives the target's."""
     if "shared" in hparams:
         return SharedPass(own_pass(params, hparams), hparams["shared"])
     return own_pass(params, hparams)
@@ -66,8 +68,8 @@ def warm_up() -> None:
 
 @contextlib.contextmanager
 def announced():
-    """Says so where anything is compiled. That happens once on a machine: numba keeps the result beside the source or
-    in the user's cache."""
+    """Prints a line where anything is compiled. That happens once on a machine, as numba keeps the result beside the
+    source or in the user's cache."""
     from numba.core import event
 
     class Announcer(event.Listener):
@@ -85,12 +87,11 @@ def announced():
         yield
 
 
-n_threads = None  # of the next forward pass; None: one for each core
-
-
 def most_threads() -> int:
     """How many threads can be asked for: one for each core that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def set_threads(n: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What --verify looks at: both decoders of a pair, at one temperature; and what a check of them comes to."""
+"""What --verify checks, both decoders of a pair at one temperature; and what a check gives."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -32,9 +32,11 @@ class Decoders(NamedTuple):
     speculative: Callable = decode  # (x, drafter, target_model, N, lookahead, rng, lenience) -> Steps
     lenience: float = 1.0
     autoregressive: Callable = autoregressive_sampling
-    logits: Callable | None = None  # the target's logits, where its rows are not promised to be the same to the bit
-    scoring: Callable | None = None  # the target as the speculative decoder takes it, where that is not as it is
-    rounding: float = 0.0  # then greedy texts may part where the two best logits are no further apart
+    scoring: Callable | None = None  # the target as the speculative decoder takes it, where that is another function
+    # Where rows are not promised to be the same to the bit: the target's logits, and how far apart the two best may be
+    # where greedy texts part.
+    logits: Callable | None = None
+    rounding: float = 0.0
 
     def decode(
         self,
@@ -45,8 +47,10 @@ class Decoders(NamedTuple):
         tick: Callable = lambda n: None,
         note: Callable = lambda proposal: None,
     ) -> list[int]:
-        """N tokens. K None is the autoregressive decoder. tick(n) is called after n new ones, note(proposal) after each
-        proposal."""
+        """N tokens; where K is None, of the autoregressive decoder.
+
+        tick(n) is called after n new tokens, note(proposal) after each proposal.
+        """
         if K is None:
             steps = self.autoregressive(x, self.target_model, N, rng)
         else:
@@ -77,4 +81,5 @@ def noted(drafter: Drafter, note: Callable) -> Drafter:
 
         return drafting
 
-    return Drafter(after(drafter.chain), after(drafter.tree) if drafter.tree else None)
+    tree = after(drafter.tree) if drafter.tree else None
+    return Drafter(after(drafter.chain), tree)

@@ -28,8 +28,8 @@ def document(
     speculative: Recorder,
     stand_ins: dict[str, str] | None = None,
 ) -> dict:
-    """options: every flag and its value. prompts and input_ids: one prompt, or with --batch several, and their ids.
-    stand_ins: {a model with an official name, but not the official weights: what it is instead}.
+    """options: every flag and its value. prompts: one, or with --batch several; input_ids: theirs. stand_ins: {a model
+    with an official name, but not the official weights: what it is instead}.
 
     -> {schema, options, stand_ins, machine, prompts [{text, tokens}], prompt (the first of them), autoregressive
     {seconds, samples}, speculative (likewise), figures}; a sample is {text, pieces, tokens, origins, iterations}.
@@ -40,6 +40,7 @@ def document(
     runs = {"autoregressive": autoregressive, "speculative": speculative}
     shown = {token for run in runs.values() for i in run.iterations if i.details for token in token_ids(i.details)}
     shown |= {token for i in speculative.iterations if i.tree for token in i.tree["tokens"]}
+    vocabulary = {str(token): token_text(token, encoder) for token in sorted(shown)}
     return {
         "schema": SCHEMA,
         "options": options,
@@ -55,7 +56,7 @@ def document(
             for name, run in runs.items()
         },
         "figures": figures(autoregressive, speculative),
-        **({"vocabulary": {str(token): token_text(token, encoder) for token in sorted(shown)}} if shown else {}),
+        **({"vocabulary": vocabulary} if vocabulary else {}),
     }
 
 

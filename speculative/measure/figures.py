@@ -1,4 +1,4 @@
-"""The figures of a run, made of two recorders' notes: what was accepted, where the time went, what was to be expected.
+"""The figures of a run, from two recorders' notes: what was accepted, where the time went, what was to be expected.
 
 What depends on K is an average over the iterations, so the figures also hold where K changes or a window is cut short.
 """
@@ -66,11 +66,11 @@ def levels(speculative: Recorder) -> list[dict]:
 
 
 def level_figures(name: str, iterations: list[Iteration]) -> dict:
-    """r, α, c and β of a level, that is of its model and what drafts for it; and by the blog's formula the seconds that
-    one of its tokens takes."""
+    """r, α, c and β of a level: of its model, and of what drafts for that. And the seconds that one of its tokens
+    takes, by the blog's formula."""
     drafted = sum(i.step.drafted for i in iterations)
     n_tokens = sum(len(i.step.tokens) for i in iterations)
-    found = {
+    level = {
         "name": name,
         "calls": len(iterations),
         "tokens": n_tokens,
@@ -86,15 +86,15 @@ def level_figures(name: str, iterations: list[Iteration]) -> dict:
     timed = [i for i in iterations if not i.prefill]
     windows = {rows: median(s) for rows, s in by_key([(i.step.drafted + 1, i.scoring) for i in timed]).items()}
     drafts = [i.drafting / i.step.drafted for i in timed if i.step.drafted]
-    found |= dict.fromkeys(("t_row", "t_draft", "c", "beta", "predicted_seconds"))
+    level |= dict.fromkeys(("t_row", "t_draft", "c", "beta", "predicted_seconds"))
     if not windows or not drafts:
-        return found  # so short a run that there was no call but the first
+        return level  # so short a run that there was no call but the first
     t_row = min(windows.values())
     t_draft = median(drafts)
     c = t_draft / t_row
     beta = mean(windows[i.step.drafted + 1] for i in timed) / t_row
-    speedup = blog_speedup(found["r"], found["K"], c, beta)
-    return found | {"t_row": t_row, "t_draft": t_draft, "c": c, "beta": beta, "predicted_seconds": t_row / speedup}
+    speedup = blog_speedup(level["r"], level["K"], c, beta)
+    return level | {"t_row": t_row, "t_draft": t_draft, "c": c, "beta": beta, "predicted_seconds": t_row / speedup}
 
 
 def times(autoregressive: Recorder, speculative: Recorder) -> dict:
@@ -103,8 +103,8 @@ def times(autoregressive: Recorder, speculative: Recorder) -> dict:
     scoring = total(i.scoring for i in speculative.iterations)
     runs = (autoregressive, speculative)
     prefills = [prefill_seconds(run) for run in runs]
-    seconds = [run.seconds / run.n_tokens if run.n_tokens else 0.0 for run in runs]  # per token: --stop may cut a text
-    later = [(run.seconds - p) / run.n_tokens if run.n_tokens else 0.0 for run, p in zip(runs, prefills, strict=True)]
+    seconds = [per_token(run, run.seconds) for run in runs]
+    later = [per_token(run, run.seconds - prefill) for run, prefill in zip(runs, prefills, strict=True)]
     return {
         "seconds": {
             "autoregressive": autoregressive.seconds,
@@ -121,10 +121,10 @@ def times(autoregressive: Recorder, speculative: Recorder) -> dict:
 
 def predictions(autoregressive: Recorder, speculative: Recorder, counted: dict) -> dict:
     """What the formulas make of the measured costs and acceptance: speedups, and the K that would have been best."""
-    found = dict.fromkeys(PREDICTED) | {"busy": False}
+    predicted = dict.fromkeys(PREDICTED) | {"busy": False}
     measured = costs(autoregressive, speculative)
     if measured is None:
-        return found
+        return predicted
     if counted["levels"]:  # what a token of the outermost level takes, reckoned from its own parts
         measured = measured._replace(t_draft=counted["levels"][0]["predicted_seconds"] or measured.t_draft)
     c = measured.c
@@ -132,22 +132,22 @@ def predictions(autoregressive: Recorder, speculative: Recorder, counted: dict) 
     windows = [i.step.drafted for i in speculative.iterations]
     K = mean(windows)
     mean_beta = mean(beta(m + 1) for m in windows)
-    found |= {"t_target": measured.t_target, "t_draft": measured.t_draft}
+    predicted |= {"t_target": measured.t_target, "t_draft": measured.t_draft}
     if mean_beta < 1 - NOISE:  # no window takes less time than one of its rows
-        return found | {"busy": True}
+        return predicted | {"busy": True}
 
-    predicted = blog_speedup(counted["r"], K, c, mean_beta)
-    found |= {
+    by_blog = blog_speedup(counted["r"], K, c, mean_beta)
+    predicted |= {
         "c": None if measured.t_draft is None else c,
         "beta": measured.beta,
         "mean_beta": mean_beta,
-        "predicted_blog": predicted,
+        "predicted_blog": by_blog,
     }
     alpha = counted["alpha"]
     if alpha is None or counted["tree"]:  # theirs are formulas for a chain
-        return found
+        return predicted
     tokens = counted["tokens_per_iteration"]
-    found |= {
+    predicted |= {
         "predicted_leviathan": mean(leviathan_tokens(alpha, m) for m in windows) / (K * c + mean_beta),
         "largest_beta": tokens - K * c,  # with the tokens that were measured, in place of those that α gives
         "predicted_if": {  # what each obstacle costs: the speedup if it were gone
@@ -158,7 +158,12 @@ def predictions(autoregressive: Recorder, speculative: Recorder, counted: dict) 
     }
     gains = gains_of_other_K(autoregressive, speculative)
     best, gain = best_K(gains)
-    return found | {"best_K": best, "predicted_best": gain * predicted, "better_K": better_K(gains)}
+    return predicted | {"best_K": best, "predicted_best": gain * by_blog, "better_K": better_K(gains)}
+
+
+def per_token(run: Recorder, seconds: float) -> float:
+    """As a stop text may cut the texts of the two decoders at different places. 0 where nothing was decoded."""
+    return seconds / run.n_tokens if run.n_tokens else 0.0
 
 
 def total(seconds) -> float | None:

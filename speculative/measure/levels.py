@@ -38,8 +38,8 @@ def advice(f: dict, row: float, copy_bytes: float, target_bytes: float) -> str |
     """A sentence where the copy is predicted to bring more than what was measured; else None."""
     if target_bytes < LARGE or f["busy"] or f["c"] is None or f["alpha"] is None or f["tree"]:
         return None
-    found = with_copy(f, row)
-    if found.K == 0 or found.inner_K == 0 or found.speedup < WORTH * f["speedup_without_prefill"]:
+    K, inner_K, speedup = with_copy(f, row)
+    if K == 0 or inner_K == 0 or speedup < WORTH * f["speedup_without_prefill"]:
         return None
-    flags = f"--drafter self/model --K {found.K}/{found.inner_K}"
-    return f"{flags} is predicted to bring {found.speedup:.1f}x, for {copy_bytes / 1e9:.1f} GB more memory."
+    flags = f"--drafter self/model --K {K}/{inner_K}"
+    return f"{flags} is predicted to bring {speedup:.1f}x, for {copy_bytes / 1e9:.1f} GB more memory."

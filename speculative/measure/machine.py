@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from speculative.engines.runtime import most_threads
+
 
 def machine(engine: str = "numpy") -> dict:
     """What the run ran on; with engine "jax", its devices too."""
@@ -15,7 +17,7 @@ def machine(engine: str = "numpy") -> dict:
         "engine": engine,
         "platform": platform.platform(),
         "processor": processor(),
-        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cpus": most_threads(),
         "python": platform.python_version(),
         "numpy": np.__version__,
         **(accelerator() if engine == "jax" else {}),

@@ -1,7 +1,7 @@
 """A run as one page that replays it: python -m speculative.measure.page run.json -o run.html
 
-The page is web/page.html with the style, the scripts and the run's document put in. It asks nobody for anything: its
-own policy forbids that, and any script but these.
+The page is web/page.html with the style, the scripts and the run's document put in. It loads nothing: its own policy
+forbids that, and any script but these.
 """
 
 if __name__ == "__main__":
@@ -48,7 +48,9 @@ def fill(template: str, styles: Sequence[str], scripts: Sequence[str], data: Any
 
     def read(name):
         path = folder / name
-        return (path if path.exists() else WEB / name).read_text("utf-8")
+        if not path.exists():
+            path = WEB / name
+        return path.read_text("utf-8")
 
     style = "\n".join(map(read, styles))
     script = "\n".join(map(read, scripts))

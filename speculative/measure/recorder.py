@@ -74,11 +74,11 @@ class Recorder:
             ...
 
     Only the decoder's own time is counted, neither what is done with a step nor the recorder's bookkeeping. p and q are
-    held for no longer than that step; where details are kept, up to HELD of them, as a pause between two steps would
-    send the threads of a small model to sleep and make the next step slower.
+    held for no longer than that step. Where details are kept, HELD of them wait: to take them between two steps would
+    be a pause, in which the threads of a small model go to sleep and make the next step slower.
 
-    A decoder that runs elsewhere, as one loop on a device, where its parts cannot be timed, calls note() before each
-    step, and writes what is known of its times into prefill, t_draft and t_target.
+    The parts of one loop on a device cannot be timed. Such a decoder calls note() before each step, and writes what is
+    known of its times into prefill, t_draft and t_target.
     """
 
     def __init__(self, lenience: float = 1.0, clock: Callable[[], float] = time.perf_counter, details: bool = False):
@@ -264,12 +264,13 @@ def origins(iteration: Iteration) -> list[str]:
     A draft that is not the draft model's own is "accepted: " and the name of who proposed it.
     """
     step = iteration.step
-    at_end = step.accepted == step.drafted
-    if iteration.tree:  # a path ends where nothing comes after it
-        last = iteration.tree["path"][-1] if iteration.tree["path"] else 0
-        at_end = last not in iteration.tree["parents"]
-    own = "bonus" if at_end else "resampled"
+    whole = step.accepted == step.drafted
+    if iteration.tree:  # whose path is whole where it ends in a leaf
+        last = [0, *iteration.tree["path"]][-1]
+        whole = last not in iteration.tree["parents"]
+    own = "bonus" if whole else "resampled"
     if step.drafted == 0:
         own = "autoregressive"
     by = [*iteration.by, *["model"] * step.accepted][: step.accepted]
-    return [*("accepted" if name == "model" else f"accepted: {name}" for name in by), own][: len(step.tokens)]
+    accepted = ["accepted" if name == "model" else f"accepted: {name}" for name in by]
+    return [*accepted, own][: len(step.tokens)]

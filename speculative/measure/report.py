@@ -1,4 +1,4 @@
-"""What a run came to, in words: six lines after the blog's, and with --verbose every figure with its formula."""
+"""A run in words: six lines after the blog's, and with --verbose every figure with its formula."""
 
 from speculative import drafters, typical
 from speculative.measure.analysis import ceiling
@@ -12,8 +12,8 @@ REST = "no time passed outside of both models"
 def summary(f: dict, K: int | str | tuple | None = None) -> list[str]:
     """figures() -> the lines after the blog's, without those of which nothing was measured.
 
-    K: what --K asked for, None where that is not known. No K is advised where this is not the number of drafts that the
-    longest window had: with "auto", for example.
+    K: what --K asked for, None where that is not known. Where the longest window had another number of drafts, as it
+    may with "auto", no K is advised.
     """
     seconds = f["seconds"]
     n_tokens = f["tokens"]
@@ -44,7 +44,9 @@ def advice(f: dict, K: int | str | tuple | None = None) -> str:
     if f["busy"]:
         return "The machine was too busy to tell more: a window of several rows seemed to take less time than one row."
     if f["predicted_blog"] is None:
-        return "The run is too short to tell more: every call included a prefill." if f["seconds"]["scoring"] else ""
+        if not f["seconds"]["scoring"]:
+            return ""
+        return "The run is too short to tell more: every call included a prefill."
     obstacle, gain = largest_gain(f)
     measured = f["speedup_without_prefill"]
     if obstacle == REST and gain > 1:
@@ -53,8 +55,10 @@ def advice(f: dict, K: int | str | tuple | None = None) -> str:
         return "Measured and predicted speedup disagree: is something else running? Try again."
     drafts = f["drafted"] / f["iterations"]
     if f["tree"]:
-        walked = f"Of {drafts:.1f} draft tokens an iteration, {f['accepted'] / f['iterations']:.1f} were accepted"
-        return walked + (": more than pays for them." if measured > 1 else "; speculative decoding did not pay.")
+        accepted = f"Of {drafts:.1f} draft tokens an iteration, {f['accepted'] / f['iterations']:.1f} were accepted"
+        if measured > 1:
+            return f"{accepted}: more than pays for them."
+        return f"{accepted}; speculative decoding did not pay."
     fixed = K in (None, f["largest_K"])  # not auto; and the drafter's windows can be as long as was asked for
     other = f["better_K"] if fixed else None
     if other and measured * (1 + other["gain"]) > 1:
@@ -66,7 +70,9 @@ def advice(f: dict, K: int | str | tuple | None = None) -> str:
             f"{takes:.2f} autoregressive ones."
         )
     largest = f"largest gain would come if {obstacle}: {gain:.0%}."
-    return f"No other K is sure to be faster; the {largest}" if fixed else f"The {largest}"
+    if fixed:
+        return f"No other K is sure to be faster; the {largest}"
+    return f"The {largest}"
 
 
 def better(other: dict) -> str:
@@ -184,10 +190,12 @@ def level_row(level: dict) -> Row:
 
 
 def ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.2f} ms" if seconds < 0.01 else f"{seconds * 1e3:.1f} ms"
+    digits = 2 if seconds < 0.01 else 1
+    return f"{seconds * 1e3:.{digits}f} ms"
 
 
 def words(name: str) -> str:
     """What a drafter is called in a sentence."""
-    kind = drafters.KINDS.get(name)
-    return (kind and kind.words) or name
+    if name in drafters.KINDS and drafters.KINDS[name].words:
+        return drafters.KINDS[name].words
+    return name

@@ -1,4 +1,4 @@
-"""A run that is over: its figures, its texts, its page, its file. In a notebook it shows itself."""
+"""A run that is over: its figures, its texts, its page, its file. A notebook shows its page."""
 
 import html
 from dataclasses import dataclass

@@ -109,7 +109,9 @@ def agrees_in_itself(iteration: dict, vocabulary: dict) -> bool:
         return True
     own = details["own"]
     tested = details["tested"]
-    tops = [test["top"] for test in tested] + ([own["top"]] if own else [])
+    tops = [test["top"] for test in tested]
+    if own:
+        tops.append(own["top"])
     shown = [*details["drafts"], *(token for top in tops for token in top["tokens"])]
     return (
         fits(details, DETAILS)

@@ -1,4 +1,5 @@
-"""What a run's calls took: the median seconds of a window, of a draft token, and what the prefill took beyond that."""
+"""What a run's calls took: the median seconds of a window and of a draft token, and what the prefill took beyond
+that."""
 
 from collections.abc import Callable, Sequence
 from statistics import median
@@ -17,7 +18,7 @@ class Costs(NamedTuple):
 
     @property
     def c(self) -> float:
-        return (0.0 if self.t_draft is None else self.t_draft) / self.t_target
+        return (self.t_draft or 0.0) / self.t_target
 
     @property
     def beta(self) -> dict[int, float]:  # by rows
@@ -69,10 +70,10 @@ def prefill_seconds(run: Recorder) -> float:
 
 
 def by_key(pairs: list[tuple[int, float]]) -> dict[int, list[float]]:
-    found = {}
+    grouped = {}
     for key, value in sorted(pairs):
-        found.setdefault(key, []).append(value)
-    return found
+        grouped.setdefault(key, []).append(value)
+    return grouped
 
 
 def share(part: float, whole: float) -> float | None:

@@ -3,15 +3,15 @@
 Four checks, each of which sees a kind of mistake that the others may miss:
 
 - greedy: at temperature 0 the speculative tokens are the autoregressive ones, for every prompt and K;
-- rows: a row of the target is the same to the bit, whatever rows are computed with it and whatever the cache held;
-  an engine that does not promise this says by how much the best logits may differ where greedy texts part, instead;
+- rows: a row of the target is the same to the bit, whatever rows are computed with it and whatever the cache held
+  (where an engine does not promise this, the first check says how close the best logits are where greedy texts part);
 - sampled: the tokens of both decoders are distributed as the target's, which is computed directly;
 - drafts: what is proposed was drawn from what the drafter says that it drew it from.
 
-The last two look at the place of each token in the distribution that it should come from (uniform.py). Two orders of
-the vocabulary are used: by falling q, where tokens of another context would show, and by falling p / q, where it would
-show if the draft's favourites were taken too often or not often enough. Draws can exclude a shift that is large enough
-for their number, and no smaller one: the verdict says which.
+The last two look at the place of each token in the distribution that it should come from (uniform.py). The vocabulary
+is laid out in two orders: by falling q, which shows tokens of another context, and by falling p / q, which shows
+whether the draft's favourites come too often or too rarely. The more draws, the smaller the shift that they can
+exclude: the verdict says which.
 """
 
 import time
@@ -47,8 +47,8 @@ def verify(
 
     decoders: temperature -> Decoders, with the models and flags of the run in all else; asked for 0, and then for the
     run's temperature, or 1 where that is 0. prompts: token ids; greedy decoding adds N tokens to each. K: a number, or
-    a Choice. The sampled check takes as many draws from each decoder as fit into `seconds`, at most
-    `draws`, at least FEWEST; with slow models up to LONGEST times as long, until a shift by SHIFT would show.
+    a Choice. The sampled check takes as many draws from each decoder as fit into `seconds`, at most `draws`, at least
+    FEWEST. Where a shift by SHIFT would not show then, as with slow models, it takes up to LONGEST times as long.
     """
     lookaheads = list(dict.fromkeys([1, 2, 4, 8, K]))
     yield check_greedy(decoders(0.0), prompts, lookaheads, N)
@@ -84,14 +84,14 @@ def compare_greedy(decoders: Decoders, prompts, lookaheads: list, N: int, tick: 
             n_tokens += at
             if actual == expected:
                 continue
-            found = f"prompt {number}, K = {lookahead_name(K)}: the first difference is at new token {at + 1}"
+            difference = f"prompt {number}, K = {lookahead_name(K)}: the first difference is at new token {at + 1}"
             if not decoders.logits or at == min(len(actual), len(expected)):
-                return Check("greedy", False, found)
+                return Check("greedy", False, difference)
             second, best = np.partition(decoders.logits([*x, *expected[:at]])[0], -2)[-2:]
             margin = float(best - second)
             margins.append(margin)
             if margin > decoders.rounding:
-                return Check("greedy", False, f"{found}, where the two best logits are {margin:.2g} apart")
+                return Check("greedy", False, f"{difference}, where the two best logits are {margin:.2g} apart")
     names = ", ".join(map(lookahead_name, lookaheads))
     detail = f"{n_tokens} speculative tokens equal the autoregressive ones ({len(prompts)} prompts, K = {names})"
     if margins:
@@ -108,10 +108,10 @@ def check_rows(decoders: Decoders, prompts, most: int) -> Check:
     compared = 0
     with working("comparing rows", None, "row") as bar:
         for number, x in enumerate(prompts, start=1):
-            n_rows, found = compare_rows(decoders, np.asarray(x), most, bar)
+            n_rows, difference = compare_rows(decoders, np.asarray(x), most, bar)
             compared += n_rows
-            if found:
-                return Check("rows", False, f"prompt {number}, {found}")
+            if difference:
+                return Check("rows", False, f"prompt {number}, {difference}")
     return Check("rows", True, f"{compared} rows, in windows of 1 to {most}, equal to the bit those computed alone")
 
 
@@ -155,8 +155,8 @@ def check_nodes(decoders: Decoders, prompts, shape) -> Check:
                 compared += 1
                 bar.update(1)
                 if not np.array_equal(row, decoders.direct([*x, *path], 1)[0]):
-                    found = f"prompt {number}, node {node}: its row differs from that of its path alone"
-                    return Check("nodes", False, found)
+                    difference = f"prompt {number}, node {node}: its row differs from that of its path alone"
+                    return Check("nodes", False, difference)
     return Check("nodes", True, f"{compared} rows of trees equal to the bit those of their paths")
 
 

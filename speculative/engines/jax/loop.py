@@ -59,7 +59,7 @@ class Output(NamedTuple):
 
 
 class Row(NamedTuple):
-    """The same for one prompt, on the host."""
+    """What a call of the target gave for one prompt, on the host."""
 
     number: int  # of the prompt, the first being 0
     step: Step
@@ -83,8 +83,8 @@ class DeviceDecoder:
         block: int = 8,
         end: int = -1,
     ):
-        """filters are the target's, and the draft's too where draft_filters is None; lenience is that of sampling.py. A
-        prompt's decoding also ends with a call that gave the token end."""
+        """filters are the target's, and the draft's too where draft_filters is None; lenience is that of sampling.py.
+        The decoding of a prompt also ends with the call that gave the token `end`."""
         self.target = target
         self.draft = draft
         self.lenience = lenience
@@ -453,7 +453,8 @@ def row_of(number: int, output: Output) -> Row:
 
 
 def for_each_row(vmap: Callable, function: Callable, *batch):
-    """vmap; but a single row stays without the axis, as vmap makes of each write to the cache a slower scatter."""
+    """vmap; but a single row goes without the axis, as vmap turns each write to the cache into a scatter, which is
+    slow."""
     if len(jax.tree.leaves(batch)[0]) > 1:
         return vmap(function)(*batch)
     row = jax.tree.map(lambda a: a[0], batch)

@@ -1,14 +1,14 @@
 """The JAX engine: gpt2.py compiled for whatever device there is, behind the contract model(x, n_last) -> distributions.
 
 JAX compiles a function once for every combination of array shapes that it meets. So every shape here is fixed: the
-cache is allocated whole, what has not been fed yet is masked, and the number of tokens that are fed at a time is padded
+cache is allocated whole, the part without tokens is masked, and the number of tokens that are fed at a time is padded
 to a power of two. After warm_up nothing is compiled any more.
 
-gpt2.py is shared: it is loaded a second time with its `np` set to jax.numpy. Only attention cannot be, as its mask is
-made of the number of keys, which here is always the capacity of the cache: how many of them count is a number that the
-compiled program is given. (Where heads are split over several devices, sharding.py replaces mha too, and says why.)
+gpt2.py is shared: it is loaded a second time with its `np` set to jax.numpy. Its attention alone is replaced. There the
+number of keys makes the mask; here that number is always the capacity of the cache, and the compiled program is told
+how many of them count. (Where heads are split over several devices, sharding.py replaces mha too, and says why.)
 
-This module imports JAX when it is imported, and nothing that runs on NumPy imports this module.
+Nothing that runs on NumPy imports this module, which imports JAX.
 """
 
 import importlib.util
@@ -65,7 +65,7 @@ class Matrix:
         x = constrain(x, self.of_input).astype(self.dtype)
         w = self.w
         if self.scale is not None:
-            x, w = lax.optimization_barrier((x, w))  # else w is widened before the loop, and read at its full width
+            x, w = lax.optimization_barrier((x, w))  # else XLA widens w before the loop, and each call reads it wide
         product = jnp.tensordot(x, w.astype(self.dtype), axes=1, preferred_element_type=jnp.float32)  # [n_rows, ...]
         return constrain(product if self.scale is None else product * self.scale, self.of_output)
 
@@ -140,7 +140,7 @@ class Network:
 
 
 class StaticCache:
-    """KVCache's twin of constant shape, for one call of gpt2(), which takes wpe from row `length` on: ours, from 0."""
+    """A KVCache of constant shape, for one call of gpt2(). length is 0, as gpt2() is given the rows of wpe it needs."""
 
     def __init__(self, softmax, layers, positions):
         self.softmax = softmax

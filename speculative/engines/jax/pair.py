@@ -1,4 +1,4 @@
-"""A Pair whose decoders are one compiled loop each, so that no word passes to the host for each token."""
+"""A Pair whose decoders are one compiled loop each, so that the device need not ask the host for each token."""
 
 import sys
 from collections import defaultdict
@@ -55,7 +55,7 @@ class DevicePair(Pair):
             self.seconds.update(t_target, draft=t_draft)
 
     def window(self, N: int) -> int:
-        """More than N - 1 drafts are never accepted, and here K are made in any case."""
+        """K, or N - 1 where that is less: more drafts could not be accepted, and here all K are always made."""
         return min(self.lookahead, max(1, N - 1))
 
     def samplers(self) -> tuple[Callable, Callable]:

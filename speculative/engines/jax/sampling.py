@@ -1,8 +1,8 @@
 """filters.py and the steps of sampling.py in jax.numpy: from logits to a distribution, from that to a token.
 
-They are exact to float32: whatever a token's probability is, 2e-7 or 1e-30, it is drawn that often, but for a relative
-error of some 1e-6. A vocabulary of 50,257 needs that. In a tail of such tokens each counts for little and all of them
-for much, and a random number of 23 bits, as jax.random.uniform gives, does not know of anything below 1e-7.
+They are exact to float32: whether a token's probability is 2e-7 or 1e-30, it is drawn that often, to a relative error
+of some 1e-6. A vocabulary of 50,257 needs that: each token of its tail counts for little, all of them for much, and a
+random number of 23 bits, as jax.random.uniform gives, never draws what is below 1e-7.
 """
 
 import math

@@ -118,7 +118,9 @@ def place(
         return SPLIT_AXIS.get(name) if split else None
 
     def put(a, axis):
-        where = everywhere if axis is None else NamedSharding(mesh, PartitionSpec(*[None] * axis, "model"))
+        where = everywhere
+        if axis is not None:
+            where = NamedSharding(mesh, PartitionSpec(*[None] * axis, "model"))
         return make_array(a.shape, where, lambda index: a[index])  # the parts that lie here, alone
 
     gpt2 = load_gpt2()
