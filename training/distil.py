@@ -39,7 +39,7 @@ def add_models(parser: Parser, out: str) -> None:
     model = values.argument(values.model)
     parser.add_argument("--target_model_size", type=model, required=True, help="as of main.py")
     parser.add_argument("--draft_model_size", type=model, help="the draft to begin with, likewise")
-    parser.add_argument("--models_dir", type=values.argument(values.path), default="models", help="where the models are")
+    parser.add_argument("--models_dir", type=values.argument(values.path), default="models", help="where models are")
     parser.add_argument("--out", type=name, required=True, help=f"the name of a new folder in models_dir: {out}")
 
 
@@ -49,7 +49,7 @@ def add_recipe(parser: Parser, n_seq: bool = True, rate: float = RATE) -> None:
     integer = values.argument(values.integer(0))
     add = parser.add_argument
     default = Recipe()
-    add("--divergence", choices=DIVERGENCES, default=default.divergence, help="from draft to target, which is made small")
+    add("--divergence", choices=DIVERGENCES, default=default.divergence, help="of p and q, which is made small")
     add("--n_batch", type=count, default=default.n_batch, help="rows of text in a step")
     if n_seq:
         add("--n_seq", type=values.argument(values.integer(8)), default=default.n_seq, help="tokens in a row of text")
@@ -67,11 +67,11 @@ def arguments_of_distil(arguments: list[str]):
     add("--first_layers", type=count, metavar="L", help="instead of a draft: begin with the target's first L layers")
     add_recipe(parser)
     add("--text", choices=TEXTS, default=default.text, help="who writes the text to learn from")
-    add("--mixture", type=values.argument(values.share), default=default.mixture, help="the draft's share of mixed text")
+    add("--mixture", type=values.argument(values.share), default=default.mixture, help="the draft's share, if mixed")
     add("--files", nargs="+", help="text files: the corpus")
     add("--prompts", nargs="+", help="files of prompts, in place of --files")
     temperature = values.argument(values.temperature)
-    add("--temperature", nargs="+", type=temperature, default=[1.0], dest="temperatures", help="of the text: one or several")
+    add("--temperature", nargs="+", type=temperature, default=[1.0], dest="temperatures", help="one, or several")
     add("--top_k", type=count, help="for the text that is written")
     add("--top_p", type=values.argument(values.share), help="for the text that is written")
     add("--n_rows", type=count, default=default.n_rows, help="how many rows the target writes; then they come again")

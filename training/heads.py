@@ -42,12 +42,12 @@ def arguments_of_heads(arguments: list[str]):
     add = parser.add_argument
     count = values.argument(values.integer(1))
     add("--target_model_size", type=values.argument(values.model), required=True, help="as of main.py")
-    add("--models_dir", type=values.argument(values.path), default="models", help="where the models are")
+    add("--models_dir", type=values.argument(values.path), default="models", help="where models are")
     add("--heads", type=values.argument(values.integer(1, MOST_HEADS)), default=4, help="how many")
     add("--files", nargs="+", help="text files: the corpus")
     add("--prompts", nargs="+", help="files of prompts, in place of --files")
     temperature = values.argument(values.temperature)
-    add("--temperature", nargs="+", type=temperature, default=[0.0, 1.0], dest="temperatures", help="of the text: one or several")
+    add("--temperature", nargs="+", type=temperature, default=[0.0, 1.0], dest="temperatures", help="one, or several")
     add("--n_rows", type=count, default=2048, help="how many rows the target writes")
     add("--n_seq", type=values.argument(values.integer(8)), default=64, help="tokens in a row of text")
     add("--n_batch", type=count, default=8, help="rows in a step")
@@ -146,7 +146,8 @@ def train_heads(o, target, begin, begin_held_out, checkpoint):
                 figures[f"α of head {i} at temperature {t:g}"] = float(alpha)
         return figures
 
-    start = {"w": jnp.zeros((o.heads, n_embd, n_embd)), "b": jnp.zeros((o.heads, n_embd))}  # each guesses the next token
+    # At the start every head repeats what the target said of the next token.
+    start = {"w": jnp.zeros((o.heads, n_embd, n_embd)), "b": jnp.zeros((o.heads, n_embd))}
     recipe = " ".join(f"{name}={value}" for name, value in vars(o).items())
     return fit("heads", start, loss, batch, evaluate, o.steps, o.rate, checkpoint, max(1, o.steps // 5), recipe=recipe)
 
