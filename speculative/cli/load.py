@@ -43,7 +43,7 @@ FLAGS = (
     Flag(
         "draft_dtype",
         draft_weight_format,
-        "of the draft model; the output stays lossless; auto: int8, with jax the target's",
+        "weights of the draft model; the output stays lossless; auto: int8, on jax as --dtype",
         "auto",
         in_vain=drafters.without_draft_model,
     ),

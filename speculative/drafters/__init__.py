@@ -114,7 +114,7 @@ def drafter(value: str) -> str:
 FLAG = Flag(
     "drafter",
     drafter,
-    "who drafts; a+b: a, or b where a has nothing to propose; a/b: a drafts for the target, b for a",
+    "who drafts; a+b: a, or b where a has nothing to propose; a/b: b drafts for a",
     "model",
     live=True,
 )

@@ -154,7 +154,7 @@ def tree(parts: Parts) -> Callable:
 
 KIND = Kind(
     name=NAME,
-    help="heads on the target (python -m training heads makes them); pays where a draft model costs much",
+    help="heads on the target (python -m training heads); pays where a draft costs much",
     chain=chain,
     tree=tree,
     prepare=prepare,
