@@ -32,7 +32,7 @@ BLOG = (
     Flag(
         "K",
         decoding.K,
-        "lookahead: tokens drafted at a time (levels: as 8/4); auto: by measured acceptance and cost",
+        "lookahead: tokens drafted at a time (levels: 8/4); auto: by measured acceptance and cost",
         live=True,
         joined_by="/",
     ),
