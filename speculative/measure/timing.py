@@ -18,7 +18,8 @@ class Costs(NamedTuple):
 
     @property
     def c(self) -> float:
-        return (self.t_draft or 0.0) / self.t_target
+        t_draft = 0.0 if self.t_draft is None else self.t_draft
+        return t_draft / self.t_target
 
     @property
     def beta(self) -> dict[int, float]:  # by rows
