@@ -243,7 +243,8 @@ def test_the_page_of_each_kind_of_run(case, show, run_main):
     marks = js(driver, "[...document.querySelectorAll('#legend [data-by]')].map((e) => e.dataset.by)")
     assert sorted(marks) == (sorted(named) if len(named) > 1 else [])
     if case == "demo":
-        assert js(driver, "document.querySelectorAll('#figures tbody tr').length") == 15
+        n_figures = 5 if run["figures"]["busy"] else 15  # where other work took the machine, nothing is predicted
+        assert js(driver, "document.querySelectorAll('#figures tbody tr').length") == n_figures
         assert text_of(driver, "summary").startswith("Speedup = ") and path.stat().st_size < 400_000
 
 
@@ -309,10 +310,11 @@ def test_the_race(show):
 
 def test_a_long_race_is_played_faster_than_it_was(show):
     run = scripted_document(CAT, [2], prompt="Once: ")
-    took = run["autoregressive"]["seconds"]
+    took = {decoder: run[decoder]["seconds"] for decoder in ("autoregressive", "speculative")}
     for seconds, name in ((410, "50 times faster"), (41, "5 times faster"), (10, "as in the run"), (0.1, "100 times")):
-        times, took = seconds / took, seconds
-        for decoder in ("autoregressive", "speculative"):
+        for decoder, wanted in (("autoregressive", seconds), ("speculative", seconds / 2)):
+            times = wanted / took[decoder]
+            took[decoder] = wanted
             run["figures"]["seconds"][decoder] *= times
             for iteration in run[decoder]["samples"][0]["iterations"]:
                 iteration |= {part: times * iteration[part] for part in ("drafting", "scoring", "seconds")}
