@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from test_checkpoints import CONFIG, random_tensors, write_folder
-from test_download import LIMITS, Server, certify, close, ranges, served, sha256, status
+from test_download import LIMITS, Server, certify, ranges, served, sha256, status
 from tiny import refusal
 
 from checkpoints.folders import missing_files, model_folder
@@ -134,13 +134,6 @@ def test_parts_optional_files_a_short_name_and_a_revision(tmp_path, monkeypatch,
             assert there == theirs | {"checksums.json", ".lock"}
     shutil.copytree(folder, Path(models_dir, "gpt2"))  # a folder of a short name comes first
     load_encoder_hparams_and_params("gpt2", models_dir)
-
-
-def test_an_interrupted_download_goes_on(server, models_dir):
-    large = server.stored("model.safetensors")
-    server.faults[large] = [close(70_000), {"to": 20_000, "then": "reset"}]
-    load_encoder_hparams_and_params(NAME, models_dir)
-    assert "bytes=70000-" in ranges(server, large)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from checkpoints.tensors import build_params, checkpoint_shapes
 from encoder import BYTE_TO_CHAR, END_OF_TEXT, Encoder
 from plumbing.errors import UserError
 from speculative import sampling
@@ -24,31 +25,12 @@ HPARAMS = {"n_vocab": 50, "n_ctx": 24, "n_embd": 12, "n_head": 3, "n_layer": 3}
 def random_params(hparams=HPARAMS, seed=0):
     """The nested dict that gpt2.gpt2 takes."""
     rng = np.random.default_rng(seed)
-    n_embd = hparams["n_embd"]
+    shapes = checkpoint_shapes(hparams)
 
-    def array(*shape, scale=0.3, mean=0.0):
-        return (mean + scale * rng.standard_normal(shape)).astype(np.float32)
+    def read(name):
+        return (0.3 * rng.standard_normal(shapes[name]) + name.endswith("/g")).astype(np.float32)
 
-    def norm():
-        return {"g": array(n_embd, mean=1.0), "b": array(n_embd)}
-
-    def weights(n_in, n_out):
-        return {"w": array(n_in, n_out), "b": array(n_out)}
-
-    def block():
-        return {
-            "ln_1": norm(),
-            "attn": {"c_attn": weights(n_embd, 3 * n_embd), "c_proj": weights(n_embd, n_embd)},
-            "ln_2": norm(),
-            "mlp": {"c_fc": weights(n_embd, 4 * n_embd), "c_proj": weights(4 * n_embd, n_embd)},
-        }
-
-    return {
-        "wte": array(hparams["n_vocab"], n_embd),
-        "wpe": array(hparams["n_ctx"], n_embd),
-        "blocks": [block() for _ in range(hparams["n_layer"])],
-        "ln_f": norm(),
-    }
+    return build_params("random numbers", shapes, read, hparams)
 
 
 def flatten(params):
