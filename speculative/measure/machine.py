@@ -3,6 +3,7 @@
 import os
 import platform
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -40,14 +41,19 @@ def processor() -> str:
         return platform.processor() or platform.machine()
 
 
-def read_bandwidth(n_bytes: int = 2**31, repeats: int = 5, threads: int | None = None) -> float:
+def read_bandwidth(
+    n_bytes: int = 2**31,
+    repeats: int = 5,
+    threads: int | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float:
     """Bytes a second that this machine reads from memory: the best of `repeats` sums over n_bytes, in all threads."""
     memory = np.ones(n_bytes // 8, np.int64)  # should be far more than any cache holds
     seconds = []
     for _ in range(repeats):
-        start = time.perf_counter()
+        start = clock()
         read(memory, threads or os.cpu_count() or 1)
-        seconds.append(time.perf_counter() - start)
+        seconds.append(clock() - start)
     return memory.nbytes / min(seconds)
 
 
