@@ -35,9 +35,8 @@ COLUMNS = """layers width parameters steps ms_a_step=step_ms:.0f α=alpha:.3f c:
     speedup:.2f"""
 
 
-def new_draft(n_layer, hparams, seed=0):
+def new_draft(n_layer, n_embd, hparams, seed=0):
     """-> (hparams, Model) of a draft with random weights, for a target of these hparams."""
-    n_embd = SHAPES[n_layer]
     hparams = hparams | {"n_layer": n_layer, "n_embd": n_embd, "n_head": n_embd // 64}
     return hparams, Model(init_params(hparams, np.random.default_rng(seed)), hparams["n_head"])
 
@@ -76,7 +75,7 @@ def row_seconds(model):
     return forward
 
 
-def main(argv=None):
+def main(argv=None, shapes=SHAPES):
     parser = Parser(__doc__)
     parser.add_models()
     parser.add_json()
@@ -97,7 +96,7 @@ def main(argv=None):
     [lessons] = held_out_lessons(recipe, from_prompts(ids[:12]), target, gpt2, o.lessons, seed=0).values()
     lessons = [Lesson(x, np.asarray(q, np.float16), temperature, counts) for x, q, temperature, counts in lessons]
     tests = held_out_lessons(recipe, from_prompts(ids[12:]), target, gpt2, 16)
-    drafts = {n_layer: new_draft(n_layer, hparams) for n_layer in SHAPES}
+    drafts = {n_layer: new_draft(n_layer, n_embd, hparams) for n_layer, n_embd in shapes.items()}
     losses = {n_layer: make_loss(gpt2, draft.n_head, recipe.divergence) for n_layer, (_, draft) in drafts.items()}
     tries = {n: learner(drafts[n][1], 100, 1e-3, losses[n], lessons) for n in drafts}
     step_seconds = take_turns(tries, 15)

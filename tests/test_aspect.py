@@ -3,8 +3,7 @@
 import json
 
 import pytest
-
-from plumbing.errors import UserError
+from tiny import refusal
 
 aspect = pytest.importorskip("benchmarks.aspect")
 
@@ -17,20 +16,15 @@ aspect = pytest.importorskip("benchmarks.aspect")
         ("--n_tokens 5000", "exceed the context of"),
     ],
 )
-def test_bad_flags(monkeypatch, tmp_path, words, message):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(aspect, "load_on_device", None)
-    with pytest.raises(UserError, match=message):
-        aspect.main(words.split())
+def test_bad_flags(words, message):
+    assert message in refusal(aspect.main, words.split())
 
 
 @pytest.mark.slow
-def test_the_command(monkeypatch, tmp_path, tiny_pair, capsys):
+def test_the_command(tmp_path, tiny_pair, capsys):
     pair = ["--models_dir", str(tiny_pair), "--draft_model_size", "draft", "--target_model_size", "target"]
     words = ["--seconds", "1", "--lessons", "3", "--n_tokens", "6", "--json", str(tmp_path / "rows.json")]
-    monkeypatch.setattr(aspect, "SHAPES", {1: 128, 2: 64})
-    monkeypatch.setattr(aspect, "keep_compiled", lambda: None)
-    aspect.main([*pair, *words])
+    aspect.main([*pair, *words], shapes={1: 128, 2: 64})
     rows = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))["rows"]
     assert [(row["layers"], row["width"], row["parameters"]) for row in rows] == [(1, 128, 196608), (2, 64, 98304)]
     for row in rows:

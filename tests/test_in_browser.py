@@ -12,8 +12,9 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
-from test_page import HOSTILE, ROOT, scripted_document
+from test_page import HOSTILE, scripted_document
 from test_workbench import Scripted
+from tiny import ROOT
 
 import main
 from speculative import costs, load_pair
@@ -251,7 +252,7 @@ def test_the_page_of_each_kind_of_run(case, show, run_main):
 CAT = "The cat sat on the mat."
 
 
-def test_a_rejection_at_each_position(show):
+def test_a_rejection_at_each_position_chosen_by_a_click_or_by_hand(show):
     run = scripted_document(CAT, range(5), prompt="Once: ")
     driver = show(run)
     check_page(driver, run)
@@ -259,6 +260,16 @@ def test_a_rejection_at_each_position(show):
         check_glass(driver, run, right + 1)
         step_4 = js(driver, "[...document.querySelectorAll('.step')].at(-1).textContent")
         assert (f"draft {right + 1} was rejected" in step_4) == (right < 4) != ("Bonus: " in step_4)
+    driver.execute_script("document.querySelectorAll('#speculative .iteration')[2].children[1].click()")
+    assert text_of(driver, "outcome").startswith("Iteration 3 of ")
+    assert js(driver, "document.querySelector('.card.chosen h4').textContent").startswith("Draft 2")
+    click(driver, "previous")
+    assert js(driver, "location.hash") == "#iteration-2"
+    driver.execute_script("location.hash = '#iteration-4'")
+    wait(driver, "byId('outcome').textContent.startsWith('Iteration 4 of ')")
+    driver.execute_script("byId('K').focus()")
+    press(driver, "ARROW_RIGHT")  # a slider keeps its own arrow keys
+    assert text_of(driver, "outcome").startswith("Iteration 4 of ") and text_of(driver, "K-value") == "5"
 
 
 def test_text_is_data(show):
@@ -276,55 +287,36 @@ def test_text_is_data(show):
     assert not set(js(driver, "document.body.textContent")) & {*map(chr, SHOWN)}
 
 
-def test_a_token_is_chosen_by_a_click_or_by_hand(show):
-    driver = show(scripted_document(CAT, [2], prompt="Once: "))
-    driver.execute_script("document.querySelectorAll('#speculative .iteration')[2].children[1].click()")
-    assert text_of(driver, "outcome").startswith("Iteration 3 of ")
-    assert js(driver, "document.querySelector('.card.chosen h4').textContent").startswith("Draft 2")
-    click(driver, "previous")
-    assert js(driver, "location.hash") == "#iteration-2"
-    driver.execute_script("location.hash = '#iteration-4'")
-    wait(driver, "byId('outcome').textContent.startsWith('Iteration 4 of ')")
-    driver.execute_script("byId('K').focus()")
-    press(driver, "ARROW_RIGHT")  # a slider keeps its own arrow keys
-    assert text_of(driver, "outcome").startswith("Iteration 4 of ") and text_of(driver, "K-value") == "5"
+RACE = "[...document.querySelectorAll('.speculative .target')].map((r) => parseFloat(r.getAttribute('width')))"
 
 
-def test_the_race(show):
+@pytest.mark.parametrize(
+    ("seconds", "speed"), [(410, "50 times faster"), (41, "5 times faster"), (10, "as in the run"), (0.1, "100 times")]
+)
+def test_the_race(show, seconds, speed):
+    """A long one is played faster than it was."""
     run = scripted_document(CAT, [2], prompt="Once: ")
+    for decoder, wanted in (("autoregressive", seconds), ("speculative", seconds / 2)):
+        times = wanted / run[decoder]["seconds"]
+        run["figures"]["seconds"][decoder] *= times
+        for iteration in run[decoder]["samples"][0]["iterations"]:
+            iteration |= {part: times * iteration[part] for part in ("drafting", "scoring", "seconds")}
     driver = show(run)
     iterations = run["speculative"]["samples"][0]["iterations"]
+    assert js(driver, "document.getElementById('speed').selectedOptions[0].textContent").startswith(speed)
+    if seconds > 1:
+        assert re.search(rf"as fast: 23 tokens in .* instead of {seconds:.2f} s\.", text_of(driver, "result"))
     total = js(driver, "Number(document.getElementById('time').max)")
-    widths = "[...document.querySelectorAll('.speculative .target')].map((r) => parseFloat(r.getAttribute('width')))"
-    assert js(driver, widths) == pytest.approx([100 * i["scoring"] / total for i in iterations])
+    assert js(driver, RACE) == pytest.approx([100 * i["scoring"] / total for i in iterations])
     for now, known in ((iterations[0]["seconds"] * 0.99, 0), (iterations[0]["seconds"] * 1.01, 3), (total, 23)):
         driver.execute_script("showTime(arguments[0])", now)
         assert js(driver, "race.lanes[1].status.textContent") == f"{known} of 23 tokens"
-    for motion in ("no-preference", "reduce"):
+    for motion in ("no-preference", "reduce") if seconds < 1 else ():
         emulate(driver, None, reduced_motion=motion)
-        driver.execute_script("document.getElementById('speed').value = 1")
+        driver.execute_script("byId('speed').value = 1")
         click(driver, "play")
         wait(driver, "!race.playing")
         assert text_of(driver, "play") == "Play" and js(driver, "race.now") == total
-
-
-def test_a_long_race_is_played_faster_than_it_was(show):
-    run = scripted_document(CAT, [2], prompt="Once: ")
-    took = {decoder: run[decoder]["seconds"] for decoder in ("autoregressive", "speculative")}
-    for seconds, name in ((410, "50 times faster"), (41, "5 times faster"), (10, "as in the run"), (0.1, "100 times")):
-        for decoder, wanted in (("autoregressive", seconds), ("speculative", seconds / 2)):
-            times = wanted / took[decoder]
-            took[decoder] = wanted
-            run["figures"]["seconds"][decoder] *= times
-            for iteration in run[decoder]["samples"][0]["iterations"]:
-                iteration |= {part: times * iteration[part] for part in ("drafting", "scoring", "seconds")}
-        driver = show(run)
-        assert js(driver, "document.getElementById('speed').selectedOptions[0].textContent").startswith(name)
-        if seconds > 1:
-            pattern = rf"as fast: 23 tokens in .* instead of {seconds:.2f} s\."
-            assert re.search(pattern, text_of(driver, "result"))
-    headings = js(driver, "[...document.querySelectorAll('h2')].map((h) => h.textContent)")
-    assert headings[2:] == ["3. One iteration, close up", "4. Why it was this fast", "5. What would make it faster"]
 
 
 def test_the_formulas_are_those_of_python(show):
@@ -349,8 +341,8 @@ def test_the_formulas_are_those_of_python(show):
         assert actual == pytest.approx([*map(costs.line_through(points), rows)], abs=1e-9)
 
 
-def test_the_sliders(show, run_main):
-    _, _, run = run_main(n_tokens_to_generate=40)
+def test_the_sliders(show):
+    run = scripted_document(CAT, [2], prompt="Once: ")
     f = run["figures"]
     f |= {"busy": False, "c": 0.2, "beta": {"1": 1.0, "5": 1.4}}  # what a busy machine may not tell
     driver = show(run)

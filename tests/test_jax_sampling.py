@@ -17,13 +17,14 @@ from speculative.engines.jax.sampling import accept, sample, to_distribution
 
 N_VOCAB = 50257
 WIDTH = math.isqrt(N_VOCAB - 1) + 1  # of the stretches that sample cuts the vocabulary into
-TAIL = 50000  # tokens, of 2e-7 each: 1% together
+TAIL = 50000  # tokens, of RARE each: 1% together
+RARE = np.float32(2e-7)
 
 
 def with_a_tail(seed=0):  # -> [n_vocab]
     """A few hundred tokens that have 99%, and a tail, in random places."""
     rng = np.random.default_rng(seed)
-    p = np.full(N_VOCAB, 2e-7)
+    p = np.full(N_VOCAB, RARE, np.float64)
     p[rng.permutation(N_VOCAB)[: N_VOCAB - TAIL]] = 0.99 * rng.dirichlet(np.ones(N_VOCAB - TAIL))
     return p.astype(np.float32)
 
@@ -38,15 +39,19 @@ def uneven(seed=0):  # -> [n_vocab]
     return (p / p.sum()).astype(np.float32)
 
 
-def draw(p, n, seed, sample=sample):  # -> [n]
-    """n ids, some thousand of them at a time."""
-    keys = jax.random.split(jax.random.key(seed), n)
-    return np.asarray(jax.jit(lambda keys: jax.lax.map(partial(sample, p), keys, batch_size=1000))(keys))
+def draw(p, n, seed, sample=sample, batch_size=1000):  # -> [n]
+    """n ids, some of them at a time."""
+    draws = jax.jit(lambda keys: jax.lax.map(partial(sample, jnp.asarray(p)), keys, batch_size=batch_size))
+    return np.asarray(draws(jax.random.split(jax.random.key(seed), n)))
 
 
-def deviation(count, n, chance):
-    """How many standard deviations a count is from its mean."""
-    return (count - n * chance) / np.sqrt(n * chance * (1 - chance))
+def deviation(found, chance):  # [n], whether each draw is of a kind
+    """How many standard deviations their number is from its mean."""
+    return (found.sum() - found.size * chance) / np.sqrt(found.size * chance * (1 - chance))
+
+
+def mass(p, chosen):  # [n_vocab] twice
+    return float(p[chosen].sum(dtype=np.float64) / p.sum(dtype=np.float64))
 
 
 def chi_square(ids, p, bins=None):  # bins: [n_vocab], which of them each id is in
@@ -63,31 +68,19 @@ def chi_square(ids, p, bins=None):  # bins: [n_vocab], which of them each id is 
 
 def test_the_shortest_waiting_times_are_as_frequent_as_they_should_be():
     """Of 4 million of them 4 are below 1e-6, and 40, 400, ... below 1e-5, 1e-4, ...; the longest likewise."""
-    n = 2**22
-    waiting = np.sort(np.asarray(jax.jit(partial(jax_sampling.exponential, shape=(n,)))(jax.random.key(0))))
-    assert waiting[0] > 0 and np.isfinite(waiting[-1]) and len(np.unique(waiting[:1000])) == 1000
+    waiting = np.asarray(jax.jit(partial(jax_sampling.exponential, shape=(2**22,)))(jax.random.key(0)))
+    shortest = np.partition(waiting, 1000)[:1000]
+    assert shortest.min() > 0 and np.isfinite(waiting).all() and len(np.unique(shortest)) == 1000
     for chance in (1e-6, 1e-5, 1e-4, 0.1):
-        assert abs(deviation(np.searchsorted(waiting, -np.log1p(-chance)), n, chance)) < 4
-        assert abs(deviation(n - np.searchsorted(waiting, -np.log(chance)), n, chance)) < 4
+        assert abs(deviation(waiting < -np.log1p(-chance), chance)) < 4
+        assert abs(deviation(waiting > -np.log(chance), chance)) < 4
 
 
 def test_every_stretch_and_every_place_in_it_is_drawn_as_often_as_it_should_be():
     p = uneven()
-    ids = draw(jnp.asarray(p), 20_000, seed=1)
-    stretch, place = np.divmod(np.arange(N_VOCAB), WIDTH)
-    assert chi_square(ids, p, stretch) < 4 and chi_square(ids, p, place) < 4 and chi_square(ids, p) < 4
-
-
-@pytest.mark.slow
-def test_a_tail_of_improbable_tokens_is_drawn_as_often_as_it_should_be():
-    p, n = with_a_tail(), 200_000
-    ids = draw(jnp.asarray(p), n, seed=1)
-    in_tail = p[ids] == np.float32(2e-7)
-    chance = float(p[p == np.float32(2e-7)].sum(dtype=np.float64) / p.sum(dtype=np.float64))
-    assert abs(deviation(in_tail.sum(), n, chance)) < 4
-    assert chi_square(ids, p) < 4
-    [places] = np.nonzero(p == np.float32(2e-7))
-    assert abs(chi_square(np.searchsorted(places, ids[in_tail]), np.ones(TAIL))) < 4  # spread evenly over the tail
+    ids = draw(p, 20_000, seed=1)
+    for bins in (*np.divmod(np.arange(N_VOCAB), WIDTH), None):
+        assert chi_square(ids, p, bins) < 4
 
 
 @pytest.mark.slow
@@ -96,9 +89,8 @@ def test_a_resampled_token_is_the_targets_over_the_whole_vocabulary(alike):
     """What follows one draft, accepted or resampled. In the first case, the residual is the tail and nothing else."""
     q, p = with_a_tail(), with_a_tail(seed=5)
     if alike:
-        p = np.where(q == np.float32(2e-7), 0, q)
+        p = np.where(q == RARE, 0, q)
         p /= p.sum()
-    n = 40_000
 
     def first(q, key):
         draft_key, key = jax.random.split(key)
@@ -106,11 +98,8 @@ def test_a_resampled_token_is_the_targets_over_the_whole_vocabulary(alike):
         accepted, token = accept(x_draft, jnp.asarray(p)[None], jnp.stack([q, q]), 1, key)
         return jnp.where(accepted, x_draft[0], token)
 
-    keys = jax.random.split(jax.random.key(2), n)
-    ids = np.asarray(jax.jit(lambda keys: jax.lax.map(partial(first, jnp.asarray(q)), keys, batch_size=50))(keys))
-    chance = float(q[q == np.float32(2e-7)].sum(dtype=np.float64) / q.sum(dtype=np.float64))
-    assert abs(deviation((q[ids] == np.float32(2e-7)).sum(), n, chance)) < 4
-    assert chi_square(ids, q) < 4
+    ids = draw(q, 40_000, seed=2, sample=first, batch_size=50)
+    assert abs(deviation(q[ids] == RARE, mass(q, q == RARE))) < 4 and chi_square(ids, q) < 4
 
 
 @pytest.mark.slow
@@ -118,16 +107,13 @@ def test_the_edge_of_the_nucleus_over_the_whole_vocabulary():
     """The edge lies within the tail's neighbours; what is left is distributed as NumPy's filter says."""
     rng = np.random.default_rng(3)
     logits = (2.5 * rng.standard_normal((1, N_VOCAB))).astype(np.float32)
-    p = np.asarray(to_distribution(jnp.asarray(logits), 0.9, top_p=0.95))
-    expected = filters.to_distribution(logits, 0.9, top_p=0.95)
+    [p] = np.asarray(to_distribution(jnp.asarray(logits), 0.9, top_p=0.95))
+    [expected] = filters.to_distribution(logits, 0.9, top_p=0.95)
     unlike = np.flatnonzero((p > 0) != (expected > 0))
     edge = expected[expected > 0].min()
-    full = filters.to_distribution(logits, 0.9)[0]
+    [full] = filters.to_distribution(logits, 0.9)
     assert len(unlike) <= 2 and np.allclose(full[unlike], edge * 0.95, rtol=1e-3)
-    n = 100_000
-    ids = draw(jnp.asarray(p[0]), n, seed=4)
-    assert np.all(p[0, ids] > 0)
-    assert chi_square(ids, expected[0]) < 4
-    least = (expected[0] > 0) & (expected[0] < 4 * edge)  # the tokens next to the edge, each rarer than 1e-4
-    chance = float(expected[0, least].sum(dtype=np.float64))
-    assert expected[0, least].max() < 1e-4 and abs(deviation(least[ids].sum(), n, chance)) < 4
+    ids = draw(p, 100_000, seed=4)
+    assert np.all(p[ids] > 0) and chi_square(ids, expected) < 4
+    least = (expected > 0) & (expected < 4 * edge)  # the tokens next to the edge, each rarer than 1e-4
+    assert expected[least].max() < 1e-4 and abs(deviation(least[ids], mass(expected, least))) < 4

@@ -3,16 +3,14 @@
 import itertools
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from enumeration import random_model
-from test_flags import parse, refusal, refused
-from tiny import encoder_of, one_hot
+from test_flags import parse, refused
+from tiny import ROOT, encoder_of, one_hot, python, refusal
 
 import main
 from plumbing import files
@@ -28,7 +26,6 @@ from speculative.measure.run import Run
 from speculative.sampling import Step, autoregressive_sampling, max_fn, speculative_sampling
 from speculative.stop import cut
 
-ROOT = Path(main.__file__).parent
 HOSTILE = "</script><img src=x onerror=alert(1)> \0\x1b[31m\x7f\x9b\u202e\u2066 {{data}} \u2028 é"
 ENCODER = encoder_of()
 RNG = np.random.default_rng
@@ -226,8 +223,7 @@ def test_the_page_of_a_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     written = json.loads(json.dumps(scripted_document("abc", [1])))
     files.write_json("run.json", written)
-    command = [sys.executable, "-m", "speculative.measure.page", tmp_path / "run.json", "-o", tmp_path / "run.html"]
-    subprocess.run(command, cwd=ROOT, check=True)
+    python("-m", "speculative.measure.page", tmp_path / "run.json", "-o", tmp_path / "run.html", check=True)
     assert Path("run.html").read_text(encoding="utf-8") == page(written)
     for words, line in (
         ("run.json -o ./run.json", "would be overwritten"),

@@ -2,18 +2,15 @@
 
 import html
 import inspect
-import json
 import re
-import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from tiny import ROOT, decoded, python, refusal
 
 import main
 import speculative
-from plumbing.errors import UserError
 from speculative import load_pair
 from speculative.cli.flags import all_flags
 from speculative.cli.load import encode
@@ -22,7 +19,6 @@ from speculative.measure.recorder import Recorder
 from speculative.pair import OF_MAIN
 from speculative.sampling import autoregressive_sampling
 
-ROOT = Path(main.__file__).parent
 PROMPT = "the thing in"
 
 
@@ -35,59 +31,33 @@ def greedy_text(pair, prompt, n):
     """What the target alone goes on with."""
     x = encode(pair.loaded.encoder, prompt)
     steps = autoregressive_sampling(x, pair.loaded.target, n, np.random.default_rng(0))
-    return pair.loaded.encoder.decode([token for step in steps for token in step.tokens])
+    return pair.loaded.encoder.decode(decoded(steps))
 
 
-def refusal(call, *args, **flags):
-    with pytest.raises(UserError) as caught:
-        call(*args, **flags)
-    line = str(caught.value)
-    assert line.isprintable() and len(line) < 300
-    return line
+def text_of(steps):
+    return "".join(step.text for step in steps)
 
 
 # ---- What is decoded -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("flags", [{}, {"K": "auto"}, {"tree": (2, 2, 1)}, {"drafter": "prompt_lookup+model"}])
-def test_both_give_the_targets_text(load, flags):
+def test_both_give_the_targets_text_and_may_be_given_up(load, flags):
     pair = load(**flags)
-    speculative = list(pair.speculative(PROMPT, 30))
-    plain = list(pair.autoregressive(PROMPT, 30))
-    assert sum(len(step.tokens) for step in speculative) == 30
-    assert len([step for step in plain if step.tokens]) == 30
-    assert "".join(s.text for s in speculative) == "".join(s.text for s in plain) == greedy_text(pair, PROMPT, 30)
+    next(pair.speculative("something else", 20))
+    speculative, plain = list(pair.speculative(PROMPT, 30)), list(pair.autoregressive(PROMPT, 30))
+    assert len(decoded(speculative)) == 30 == len([step for step in plain if step.tokens])
+    assert text_of(speculative) == text_of(plain) == greedy_text(pair, PROMPT, 30)
     for step in speculative:
         assert len(step.tokens) == len(step.pieces) == len(step.origins)
         assert step.text == "".join(step.pieces) or not step.tokens
 
 
-def test_it_is_what_main_decodes(load, tiny_pair, tmp_path, capsys):
-    flags = {"temperature": 1, "K": 3, "top_p": 0.9, "seed": 5, "n_samples": 2, "n_tokens_to_generate": 20}
-    models = {"draft_model_size": "draft", "target_model_size": "target", "models_dir": tiny_pair}
-    main.main(PROMPT, json=tmp_path / "run.json", quiet=True, **models, **flags)
-    written = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
-    pair = load(temperature=1, K=3, top_p=0.9, seed=5)
-    for decoder in ("autoregressive", "speculative"):
-        for number, sample in enumerate(written[decoder]["samples"]):
-            steps = list(getattr(pair, decoder)(PROMPT, 20, sample=number))
-            assert [token for step in steps for token in step.tokens] == sample["tokens"]
-            assert "".join(step.text for step in steps) == sample["text"]
-
-
 def test_a_stop_text_and_no_prompt(load):
-    text = "".join(step.text for step in load().speculative("", 40))
-    stop = text[10:13]
-    stopped = load(stop=stop)
+    text = text_of(load().speculative("", 40))
+    stopped = load(stop=text[10:13])
     for decode in (stopped.speculative, stopped.autoregressive):
-        assert "".join(step.text for step in decode("", 40)) == text.partition(stop)[0]
-
-
-def test_a_decode_can_be_given_up(load):
-    pair = load()
-    expected = "".join(step.text for step in pair.speculative(PROMPT, 20))
-    next(pair.speculative("something else", 20))
-    assert "".join(step.text for step in pair.speculative(PROMPT, 20)) == expected
+        assert text_of(decode("", 40)) == text.partition(text[10:13])[0]
 
 
 # ---- Flags -----------------------------------------------------------------------------------------------------------
@@ -117,7 +87,7 @@ def test_flags_are_checked_as_the_command_lines_are(load, flags, line):
     assert refusal(load, **flags).startswith(line)
 
 
-def test_texts_are_checked(load):
+def test_texts_are_checked_and_numbers_may_be_typed(load):
     pair = load()
     too_long = "the prompt's 200 tokens and 40 more exceed the context of 128 tokens"
     for decode in (pair.compare, lambda *words: list(pair.speculative(*words))):
@@ -128,13 +98,9 @@ def test_texts_are_checked(load):
     for sample in (-1, "x", 1.5, None):
         assert refusal(list, pair.speculative(PROMPT, 4, sample=sample)).startswith("sample must be a whole")
     assert "a tree of 14 nodes" in refusal(load(tree="2,2,2").compare, "x" * 100, 20)  # its nodes do not fit
-
-
-def test_numbers_may_be_typed(load):
-    pair = load()
-    want = [step.tokens for step in pair.speculative(PROMPT, 4)]
-    assert [step.tokens for step in pair.speculative(PROMPT, "4", sample="0")] == want
-    assert len(pair.compare(PROMPT, "4").document["autoregressive"]["samples"][0]["tokens"]) == 4
+    tokens = decoded(pair.speculative(PROMPT, 4))
+    assert decoded(pair.speculative(PROMPT, "4", sample="0")) == tokens
+    assert pair.compare(PROMPT, "4").document["speculative"]["samples"][0]["tokens"] == tokens
 
 
 def test_flags_change_and_the_models_stay(load):
@@ -150,16 +116,12 @@ def test_flags_change_and_the_models_stay(load):
     assert pair.o.K == 2 and list(pair.speculative(PROMPT, 30)) == list(load(K=2).speculative(PROMPT, 30))
 
 
-def test_what_cannot_change(load):
-    pair = load()
+def test_what_cannot_change_and_a_drafter_that_needs_a_model_more_loads_it(load):
+    pair = load(drafter="ngram")
     for name in ("dtype", "target_model_size", "models_dir", "engine", "threads"):
         assert refusal(pair.changed, **{name: "int8"}).startswith(f"--{name} cannot change while models are loaded")
     assert refusal(pair.changed, top_k=0).startswith("--top_k must be")
     assert refusal(pair.changed, tok_k=0) == "unknown flag --tok_k: did you mean --top_k?"
-
-
-def test_a_drafter_that_needs_a_model_more_loads_it(load):
-    pair = load(drafter="ngram")
     assert "draft" not in pair.loaded.models
     other = pair.changed(drafter="model")
     assert other.loaded.target.params is pair.loaded.target.params
@@ -214,15 +176,10 @@ def test_what_watches_a_run_sees_each_step(load):
 # ---- The package -----------------------------------------------------------------------------------------------------
 
 
-def test_the_method_alone_is_light():
-    code = "import sys, speculative.sampling; print(*sys.modules)"
-    out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+def test_the_package_is_light_and_gives_load_pair_alone():
+    out = python("-c", "import sys, speculative.sampling; print(*sys.modules)").stdout
     ours = [name for name in out.split() if name.startswith(("speculative", "plumbing", "encoder", "gpt2", "tqdm"))]
-    assert ours == ["speculative", "speculative.sampling"]
-
-
-def test_the_package_gives_load_pair_alone():
-    assert speculative.__all__ == ["load_pair"]
+    assert ours == ["speculative", "speculative.sampling"] and speculative.__all__ == ["load_pair"]
     with pytest.raises(AttributeError, match="has no attribute 'load_pears'"):
         _ = speculative.load_pears
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from tiny import decoded, refusal
 
-from plumbing.errors import UserError
 from speculative.cli import devices
 from speculative.cli.load import encode, load_id_pair
 from speculative.decoding import lookaheads
@@ -25,8 +25,7 @@ def loaded(tiny_pair, **options):
 
 
 def greedy(pair, x, N):
-    rng = np.random.default_rng(0)
-    return [token for step in autoregressive_sampling(x, pair.target, N, rng) for token in step.tokens]
+    return decoded(autoregressive_sampling(x, pair.target, N, np.random.default_rng(0)))
 
 
 @pytest.mark.parametrize(("dtype", "self_dtype"), SMALLER)
@@ -41,14 +40,13 @@ def test_the_text_is_the_targets_to_the_bit(tiny_pair, dtype, self_dtype, drafte
         pair.__dict__.update(lookahead=lookahead, inner_K=inner)  # the same weights with another K
         x = encode(pair.encoder, PROMPTS[number % len(PROMPTS)])
         expected = greedy(pair, x, 40)
-        steps = list(pair.speculative(x, 40, np.random.default_rng(number)))
-        assert [token for step in steps for token in step.tokens] == expected, Ks
+        assert decoded(pair.speculative(x, 40, np.random.default_rng(number))) == expected, Ks
 
 
 def test_a_window_is_cut_by_the_end_of_the_context(tiny_pair):
     pair = loaded(tiny_pair, drafter="self/model", K=(16, 4))
     x = list(range(100))
-    tokens = [token for step in pair.speculative(x, 28, np.random.default_rng(0)) for token in step.tokens]
+    tokens = decoded(pair.speculative(x, 28, np.random.default_rng(0)))
     assert len(x) + len(tokens) == pair.n_ctx == 128
     assert tokens == greedy(pair, x, 28)
 
@@ -81,13 +79,9 @@ def test_each_tensor_is_read_once_and_what_is_not_rounded_is_shared(bundled):
         assert copy.weight_bytes < target.weight_bytes / 3
 
 
-def test_a_copy_takes_fewer_bytes():
-    with pytest.raises(UserError, match="a copy takes fewer bytes than the target, which is in int8 here: take"):
-        load_id_pair("tiny-draft", "tiny-target", "models", drafter="self", dtype="int8", self_dtype="float32")
-    with pytest.raises(UserError, match="which is in int4 here: take another --drafter"):
-        load_id_pair("tiny-draft", "tiny-target", "models", drafter="self", dtype="int4")
-
-
-def test_a_format_that_there_is_not():
-    with pytest.raises(UserError, match="there is no weight format 'float64'"):
-        devices.choose_self_dtype("float64", "float32", "numpy")
+def test_what_no_copy_can_have(tiny_pair):
+    for dtype, self_dtype, other in (("int8", "float32", "--self_dtype int4"), ("int4", "auto", "another --drafter")):
+        line = refusal(loaded, tiny_pair, drafter="self", dtype=dtype, self_dtype=self_dtype)
+        assert line.startswith(f"a copy takes fewer bytes than the target, which is in {dtype} here: take {other}")
+    line = refusal(devices.choose_self_dtype, "float64", "float32", "numpy")
+    assert line.startswith("there is no weight format 'float64'")

@@ -1,15 +1,12 @@
 """Typical acceptance: what is accepted, what is drawn where nothing is, and that it shows."""
 
-from functools import partial
-
 import numpy as np
 import pytest
-from test_main import run, texts  # noqa: F401
+from test_main import run, run_verify, texts  # noqa: F401
 from tiny import one_hot
 
 from speculative.drafters import Drafter
 from speculative.drafters.model import model_drafter, model_tree
-from speculative.measure import verify
 from speculative.one_hot import OneHot
 from speculative.sampling import speculative_sampling
 from speculative.trees import by_paths, regular, tree_speculative_sampling
@@ -67,22 +64,12 @@ def test_a_draft_is_accepted_where_it_is_probable_and_only_there(tree):
     assert accepted > 50 and rejected > 10
 
 
-def test_it_is_noted(run):  # noqa: F811
-    for flags in ({}, {"tree": "2,1"}, {"K": "auto"}):
-        out = run(typical=0.3, temperature=1, **flags)
-        assert "Note: with typical acceptance, ε = 0.3, the speculative text is not" in " ".join(out.split())
-    assert "Note" not in run(temperature=1)
-
-
-def test_at_temperature_0_it_changes_nothing(run):  # noqa: F811
-    plain, speculative = texts(run(typical=0.3, quiet=True))
+@pytest.mark.parametrize("flags", [{"K": 3}, {"tree": "2,1"}, {"K": "auto"}])
+def test_it_is_noted_seen_and_changes_nothing_at_temperature_0(run, run_verify, flags):  # noqa: F811
+    out = run(typical=0.3, temperature=1, **flags)
+    assert "Note: with typical acceptance, ε = 0.3, the speculative text is not" in " ".join(out.split())
+    assert "Note: with typical" not in run(temperature=1, **flags)
+    plain, speculative = texts(run(typical=0.3, quiet=True, **flags))
     assert plain == speculative
-
-
-@pytest.mark.parametrize("flags", [{"K": 3}, {"tree": "2,1"}])
-def test_verify_sees_it(run, capsys, monkeypatch, flags):  # noqa: F811
-    monkeypatch.setattr(verify, "verify", partial(verify.verify, draws=40))
-    with pytest.raises(SystemExit) as exit:
-        run(verify=True, typical=0.9, temperature=9, **flags)
-    out = capsys.readouterr().out
-    assert exit.value.code == 1 and "FAILED  speculative against the target" in out and "NOT lossless" in out
+    status, out = run_verify(draws=40, typical=0.9, temperature=9, **flags)
+    assert status == 1 and "FAILED  speculative against the target" in out and "NOT lossless" in out

@@ -1,15 +1,12 @@
 """What is said of what takes long, of what would be ignored in silence, and how much of it is quoted."""
 
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-from test_flags import parse, refusal, refused
+from test_flags import parse, refused
+from tiny import python, refusal
 
-import main
 from benchmarks import common
 from plumbing import exits, patience
 from speculative.cli.flags import with_values
@@ -40,8 +37,7 @@ def test_what_would_be_ignored_is_refused():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["peers", "experts", "parts"])
 def test_what_is_no_command_of_its_own_says_which_is(name):
-    command = [sys.executable, "-m", f"benchmarks.{name}", "--K", "4"]
-    done = subprocess.run(command, cwd=Path(main.__file__).parent, capture_output=True, encoding="utf-8")
+    done = python("-m", f"benchmarks.{name}", "--K", "4")
     assert done.returncode == 2
     assert re.fullmatch(r"error: this is measured by python -m benchmarks\.\w+ -*\w+\n", done.stderr)
 
