@@ -18,7 +18,7 @@ from speculative.engines.compiled import (
     work,
 )
 from speculative.engines.kernels import LANES, ROWS, kernels_of
-from speculative.engines.packed import PackedWeight, aligned
+from speculative.engines.packed import PackedWeight, aligned, sparse
 from speculative.engines.team import Team
 
 # As Python has them: to call them a few times, nothing is to be compiled in every run.
@@ -102,8 +102,8 @@ class CompiledPass:
             "a": aligned((chunk, padded(n_embd)), np.float32),
             "hidden": aligned((chunk, padded(n_inner)), np.float32),
             "prepared": aligned((chunk, self.width), np.float32),
-            "keys": aligned((n_layer, n_head, n_room, d_head), np.float32),
-            "values": aligned((n_layer, n_head, hparams["n_ctx"], padded_to_tiles(d_head)), np.float32),
+            "keys": sparse((n_layer, n_head, n_room, d_head), np.float32),
+            "values": sparse((n_layer, n_head, hparams["n_ctx"], padded_to_tiles(d_head)), np.float32),
         }
         self.job = np.zeros(1, JOB)
         self.fields = {

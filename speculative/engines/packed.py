@@ -32,14 +32,26 @@ def workers() -> ThreadPoolExecutor:
 def huge(shape) -> np.ndarray:  # -> uint8 zeros [*shape]
     """Memory for weights, in the largest pages that the system gives: a system that hands out gigabytes 4 kB at a time
     takes longer for that than packing does."""
-    n_bytes = int(np.prod(shape))
-    if n_bytes < 2**21 or not hasattr(mmap, "MADV_HUGEPAGE"):
+    if np.prod(shape) < 2**21 or not hasattr(mmap, "MADV_HUGEPAGE"):
         return aligned(shape, np.uint8)
+    return pages(shape, np.uint8, mmap.MADV_HUGEPAGE)
+
+
+def sparse(shape, dtype) -> np.ndarray:  # -> zeros [*shape]
+    """Memory for a cache, in small pages: it takes only what is written. NumPy would ask for large pages, and one
+    token, which has a place for each layer and head, would touch them all."""
+    if not hasattr(mmap, "MADV_NOHUGEPAGE"):
+        return aligned(shape, dtype)
+    return pages(shape, dtype, mmap.MADV_NOHUGEPAGE)
+
+
+def pages(shape, dtype, advice: int) -> np.ndarray:  # -> zeros [*shape]
+    n_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
     # Private: large pages are not given for memory that processes may share, and what lies there is read more slowly.
     memory = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with contextlib.suppress(OSError):  # a system without large pages
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(memory, np.uint8).reshape(shape)
+        memory.madvise(advice)
+    return np.frombuffer(memory, dtype).reshape(shape)
 
 
 def aligned(shape, dtype):  # -> zeros [*shape], beginning at a multiple of 64 bytes, as vector loads like it
