@@ -40,7 +40,7 @@ def huge(shape) -> np.ndarray:  # -> uint8 zeros [*shape]
 def sparse(shape, dtype) -> np.ndarray:  # -> zeros [*shape]
     """Memory for a cache, in small pages: it takes only what is written. NumPy would ask for large pages, and one
     token, which has a place for each layer and head, would touch them all."""
-    if not hasattr(mmap, "MADV_NOHUGEPAGE"):
+    if np.prod(shape) < 2**21 or not hasattr(mmap, "MADV_NOHUGEPAGE"):
         return aligned(shape, dtype)
     return pages(shape, dtype, mmap.MADV_NOHUGEPAGE)
 
