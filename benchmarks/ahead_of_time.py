@@ -1,16 +1,15 @@
-"""Counts the work of the loop on a device that is not there: python -m benchmarks.ahead_of_time [--topology v5e:2x2]
+"""Counts the work of the loop on a device that is not there: python -m benchmarks.ahead_of_time [--topology sm_90]
 
 XLA compiles the loop of the two sizes for the device, from shapes alone. For one iteration on each device this counts
-the kernels, the copies to faster memory that run beside them, the all-reduces, and the bytes that kernels and copies
-read and write. Beside them stand the bytes that no program can avoid: the weights, once for a call of the target and
-once for each draft. flops is XLA's own count of the whole program, where a loop over drafts counts as one draft.
---mesh and --data_parallel may be several numbers; each pair is compiled.
+the kernels, the all-reduces, and the bytes that kernels read and write. Beside them stand the bytes that no program can
+avoid: the weights, once for a call of the target and once for each draft. flops is XLA's own count of the whole
+program, where a loop over drafts counts as one draft. --mesh and --data_parallel may be several numbers; each pair is
+compiled.
 
-The plugin of the device must be installed: libtpu for a TPU, "jax[cuda12]" for --topology sm_90, a GPU with the figures
-of an H200. Without a topology it compiles for the devices that are there.
+--topology sm_90, a GPU with the figures of an H200, needs "jax[cuda12]". Without a topology it compiles for the devices
+that are there.
 """
 
-import importlib.util
 import math
 import os
 import re
@@ -37,38 +36,18 @@ from speculative.engines.jax.sharding import place
 from speculative.engines.memory import OFFICIAL
 from utils import build_params
 
-COLUMNS = """mesh copies B K kernels transfers all-reduces=all_reduces GB_moved=moved:.3f GB_of_weights=weights:.3f
+COLUMNS = """mesh copies B K kernels all-reduces=all_reduces GB_moved=moved:.3f GB_of_weights=weights:.3f
     flops=flops:.2e compiling_(s)=seconds:.1f"""
 # What a compiled program names but does not start.
 FREE = {"parameter", "get-tuple-element", "tuple", "bitcast", "constant", "while", "call", "conditional", "after-all"}
-TRANSFERS = {"copy-start", "slice-start"}
 BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "f32": 4, "s32": 4, "u32": 4, "s64": 8, "u64": 8}
-H200 = {
-    "threads_per_block_limit": 1024,
-    "threads_per_warp": 32,
-    "shared_memory_per_block": 48 * 2**10,
-    "shared_memory_per_block_optin": 227 * 2**10,
-    "shared_memory_per_core": 228 * 2**10,
-    "threads_per_core_limit": 2048,
-    "core_count": 132,
-    "fpus_per_core": 128,
-    "block_dim_limit_x": 2**31 - 1,
-    "block_dim_limit_y": 2**16 - 1,
-    "block_dim_limit_z": 2**16 - 1,
-    "registers_per_core_limit": 2**16,
-    "registers_per_block_limit": 2**16,
-    "memory_bandwidth": 4_800_000_000_000,
-    "l2_cache_size": 50 * 2**20,
-    "clock_rate_ghz": 1.98,
-    "device_memory_size": 141 * 2**30,
-    "cuda_compute_capability": "{major: 9}",
-}
-
-
-def topology(text):
-    if not re.fullmatch(r"sm_90|[a-z0-9]+:[1-9][0-9]{0,2}(x[1-9][0-9]{0,2}){1,2}", text):
-        raise ValueError("a kind of TPU and how many there are, as v5e:2x2, or sm_90")
-    return text
+H200 = """platform_name: "CUDA" dnn_version_info {major: 9 minor: 10} device_description_str: "H200" gpu_device_info {
+    threads_per_block_limit: 1024 threads_per_warp: 32 threads_per_core_limit: 2048 core_count: 132 fpus_per_core: 128
+    shared_memory_per_block: 49152 shared_memory_per_block_optin: 232448 shared_memory_per_core: 233472
+    block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+    registers_per_core_limit: 65536 registers_per_block_limit: 65536 clock_rate_ghz: 1.98
+    memory_bandwidth: 4800000000000 l2_cache_size: 52428800 device_memory_size: 151397597184
+    cuda_compute_capability: {major: 9}}"""
 
 
 def devices(topology):
@@ -76,19 +55,15 @@ def devices(topology):
     if not topology:
         jax_model.devices(1)  # which says so where JAX finds none
         return jax.devices()
+    os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"  # which looks for a driver
+    jax.config.update("jax_platforms", "cpu")
+    names = {"platform": "cuda", "topology_name": "H200", "topology": "1x8x1"}
     try:
-        if topology != "sm_90":
-            return topologies.get_topology_desc(topology, "tpu").devices
-        os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"  # which looks for a driver
-        jax.config.update("jax_platforms", "cpu")
-        facts = " ".join(f"{name}: {value}" for name, value in H200.items())
-        target = f'gpu_device_info {{{facts}}} platform_name: "CUDA" dnn_version_info {{major: 9 minor: 10}}'
-        names = {"platform": "cuda", "topology_name": "H200", "topology": "1x8x1"}
-        return topologies.get_topology_desc(**names, target_config=f'{target} device_description_str: "H200"').devices
+        return topologies.get_topology_desc(**names, target_config=H200).devices
     except Exception as error:  # of many kinds, by what is missing
-        plugin = "'jax[cuda12]'" if topology == "sm_90" else "libtpu"
-        remedy = "" if importlib.util.find_spec("libtpu") and plugin == "libtpu" else f": pip install {plugin}"
-        raise UserError(f"jax cannot compile for {topology} ({first_line(error)}){remedy}") from error
+        raise UserError(
+            f"jax cannot compile for {topology} ({first_line(error)}): pip install 'jax[cuda12]'"
+        ) from error
 
 
 def computations(program):
@@ -125,14 +100,13 @@ def started(bodies, name):
 
 def kernels(bodies, name):
     """How many a computation starts."""
-    return sum(n for n, one in started(bodies, name) if one.opcode not in TRANSFERS)
+    return sum(n for n, _ in started(bodies, name))
 
 
 def size(shape):
-    """Bytes of an array or a tuple of them, without those that lie in a faster memory: S(1)."""
-    arrays = re.findall(r"(\w+)\[([\d,]*)\](\{[^}]*\})?", shape)
-    slow = [(BYTES.get(kind, 0), n.split(",")) for kind, n, where in arrays if "S(" not in where]
-    return sum(n_bytes * math.prod(map(int, filter(None, n))) for n_bytes, n in slow)
+    """Bytes of an array, or of a tuple of them."""
+    arrays = [(BYTES.get(kind, 0), n.split(",")) for kind, n in re.findall(r"(\w+)\[([\d,]*)\]", shape)]
+    return sum(n_bytes * math.prod(map(int, filter(None, n))) for n_bytes, n in arrays)
 
 
 def moved(bodies, name):
@@ -143,18 +117,15 @@ def moved(bodies, name):
     shapes = {one.name: one.shape for lines in bodies.values() for one in instructions(lines)}
     total = 0
     for n, one in started(bodies, name):
-        if one.opcode in TRANSFERS:  # (from, to, ...), of which the second has the size of what is copied
-            total += n * size(re.sub(r"S\(\d+\)", "", re.split(r", (?=\w+\[)", one.shape)[1]))
-            continue
         inside = [*instructions(bodies[called[1]])] if (called := re.search(r"calls=%?([\w.-]+)", one.line)) else [one]
         written = [size(shapes.get(i.operands[1], "")) for i in inside if i.opcode == "dynamic-update-slice"]
         total += n * (sum(written) if written else size(one.shape))
         for number, operand in enumerate(one.operands):
             whole = size(shapes.get(operand, ""))
-            if not called:
-                total += n * (0 if written and number == 0 else whole)
-                continue
-            total += n * min(whole, read_of(inside, number, whole))
+            if called:
+                total += n * min(whole, read_of(inside, number, whole))
+            elif not written or number > 0:
+                total += n * whole
     return total
 
 
@@ -171,10 +142,10 @@ def read_of(inside, number, whole):
     return total
 
 
-def network(size, dtype, mesh, n_ctx=1024, split=None):
+def network(size, dtype, mesh, split=None):
     """An official size without its weights: shapes, and where on the mesh they would lie."""
     n_layer, n_embd = OFFICIAL[size]
-    hparams = {"n_vocab": 50257, "n_ctx": n_ctx, "n_embd": n_embd, "n_head": n_embd // 64, "n_layer": n_layer}
+    hparams = {"n_vocab": 50257, "n_ctx": 1024, "n_embd": n_embd, "n_head": n_embd // 64, "n_layer": n_layer}
     shapes = checkpoint_shapes(hparams)
     zeros = {name: np.broadcast_to(np.float32(0), shape) for name, shape in shapes.items()}  # which take no memory
     read = partial(build_params, "", shapes, zeros.get, hparams)
@@ -208,7 +179,6 @@ def measure(decoder, B, K):
         "B": B,
         "K": K,
         "kernels": sum(kernels(bodies, name) for name in loops),
-        "transfers": sum(n for n, one in counted if one.opcode in TRANSFERS),
         "all_reduces": sum(n for n, one in counted if one.opcode.startswith("all-reduce")),
         "moved": sum(moved(bodies, name) for name in loops) / 1e9,
         "flops": (program.cost_analysis() or {}).get("flops"),
@@ -219,14 +189,12 @@ def measure(decoder, B, K):
 
 def main(argv=None):
     parser = Parser(__doc__)
-    help = "as v5e:2x2, of TPUs, or sm_90 [the devices that there are]"
-    parser.add_argument("--topology", type=values.argument(topology), help=help)
+    parser.add_argument("--topology", choices=["sm_90"], help="[the devices that there are]")
     parser.add_argument("--draft_model_size", default="124M", choices=OFFICIAL)
     parser.add_argument("--target_model_size", default="1558M", choices=OFFICIAL)
     parser.add_argument("--dtype", default="bfloat16", choices=formats.by_size(jax=True))
     parser.add_argument("--mesh", type=count, nargs="+", default=[1], help="devices over which the models are split")
     parser.add_argument("--data_parallel", type=count, nargs="+", default=[1], help="copies of the models")
-    parser.add_argument("--split_draft", action="store_true", help="split the draft too, not whole on each device")
     parser.add_argument("--K", type=values.argument(values.integer(0)), nargs="+", default=[0, 4])
     parser.add_argument("--B", type=count, nargs="+", default=[1])
     parser.add_json()
@@ -235,16 +203,15 @@ def main(argv=None):
     rows = []
     pairs = [(M, D) for M, D in product(o.mesh, o.data_parallel) if len(found) >= M * D]  # others are left out
     if not pairs:
-        fewest = min(o.mesh) * min(o.data_parallel)
-        raise UserError(
-            f"--mesh {min(o.mesh)} --data_parallel {min(o.data_parallel)} needs {fewest} devices, not {len(found)}"
-        )
+        M = min(o.mesh)
+        D = min(o.data_parallel)
+        raise UserError(f"--mesh {M} --data_parallel {D} needs {M * D} devices, not {len(found)}")
     if all(B % D for B, (_, D) in product(o.B, pairs)):
         raise UserError(f"--B: none is a multiple of --data_parallel {min(D for _, D in pairs)}")
     for M, D in pairs:
         mesh = Mesh(np.array(found[: M * D]).reshape(D, M), ["data", "model"])
         target = network(o.target_model_size, o.dtype, mesh)
-        decoder = DeviceDecoder(target, network(o.draft_model_size, o.dtype, mesh, split=o.split_draft and M > 1))
+        decoder = DeviceDecoder(target, network(o.draft_model_size, o.dtype, mesh, split=False))
         rows += [{"mesh": M, "copies": D} | measure(decoder, B, K) for B in o.B for K in o.K if B % D == 0]
     print(f"{o.target_model_size} and {o.draft_model_size}, {o.dtype}, one iteration on {found[0].device_kind}")
     print(table(rows, COLUMNS))

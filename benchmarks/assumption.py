@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import experts, parts
-from benchmarks.common import Parser, count, write_results
+from benchmarks.common import Parser, count, write_results, writing
 from benchmarks.full_size import cut_model
 from benchmarks.sweep import INK, draw
 from benchmarks.tables import table, take_turns
@@ -38,9 +38,9 @@ CONTEXT = 64  # tokens in the cache
 DTYPES = [*formats.FORMATS]
 
 
-def forward_of(size, dtype):
+def forward_of(model, size, dtype):
     """-> (forward(n_rows, n_past) of such a model, its hparams, bytes of its weights)"""
-    params, hparams = cut_model(size, CUT, packed.packer(dtype))
+    params, hparams = model(size, CUT, packed.packer(dtype))
     run = runtime.new_pass(params, hparams)
 
     def forward(n_rows, n_past=CONTEXT):
@@ -66,10 +66,10 @@ def roofline(row_seconds, arithmetic, n_rows):
     return max(row_seconds, n_rows * arithmetic)
 
 
-def measure_batch(o):
+def measure_batch(o, model):
     found = []
     for dtype in DTYPES:
-        target, draft = (forward_of(size, dtype)[0] for size in ("1558M", "124M"))
+        target, draft = (forward_of(model, size, dtype)[0] for size in ("1558M", "124M"))
         n_rows = {1} | {B * n for B in o.B for n in (1, o.K + 1)}
         tasks = {("target", n): partial(target, n) for n in n_rows} | {("draft", B): partial(draft, B) for B in o.B}
         t = take_turns(tasks, o.rounds)
@@ -106,10 +106,10 @@ def plot_batch(rows, o, axes):
     axes[0].legend(fontsize=8)
 
 
-def measure_context(o):
+def measure_context(o, model):
     found = []
     for dtype in DTYPES:
-        (target, hparams, n_bytes), (draft, *_) = (forward_of(size, dtype) for size in ("1558M", "124M"))
+        (target, hparams, n_bytes), (draft, *_) = (forward_of(model, size, dtype) for size in ("1558M", "124M"))
         contexts = [64, 250, 500, 1000]
         held = 2 * 4 * hparams["n_layer"] * hparams["n_embd"]
         tasks = {(n, past): partial(target, n, past) for n, past in product((1, o.K + 1), contexts)}
@@ -135,8 +135,8 @@ def plot_context(rows, o, axes):
     axes[0].legend(fontsize=9)
 
 
-def measure_operations(o):
-    (target, _, n_target), (draft, _, n_draft) = (forward_of(size, "float32") for size in ("1558M", "124M"))
+def measure_operations(o, model):
+    (target, _, n_target), (draft, _, n_draft) = (forward_of(model, size, "float32") for size in ("1558M", "124M"))
     t = take_turns({n: partial(target, n) for n in range(1, 12)} | {"draft": partial(draft, 1)}, o.rounds)
     found = []
     c = t["draft"] / t[1]
@@ -168,7 +168,8 @@ EXPERIMENTS = {  # name: (what measures it, what draws it, how many panels, titl
 }
 
 
-def main(argv=None):
+def main(argv=None, model=cut_model):
+    """model: as cut_model, from a size, how much is cut, and convert."""
     parser = Parser(__doc__)
     one = values.argument(values.one_of(*EXPERIMENTS))
     parser.add_argument("experiments", nargs="*", type=one, metavar="NAME", help="[all]")
@@ -182,22 +183,18 @@ def main(argv=None):
     if not runtime.compiled_pass():
         raise UserError("there is nothing to measure without numba: pip install numba")
     if o.out:
-        try:
+        with writing(o.out):
             Path(o.out).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"cannot write to {o.out}: {error.strerror}") from None
     runtime.set_threads()
     results = {}
     for name in o.experiments or EXPERIMENTS:
         measure, plot, n_panels, title = EXPERIMENTS[name]
-        results[name], columns = measure(o)
+        results[name], columns = measure(o, model)
         print(f"{title}\n\n{table(results[name], columns)}\n", flush=True)
         if o.out:
             caption = f"python -m benchmarks.assumption {name}; {machine()['processor']}, {machine()['cpus']} CPUs"
-            try:
+            with writing(o.out):
                 draw(f"{o.out}/{name}.png", title, caption, n_panels, partial(plot, results[name], o))
-            except OSError as error:
-                raise UserError(f"cannot write to {o.out}: {error.strerror}") from None
     write_results(o.json, o, **results)
 
 

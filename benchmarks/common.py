@@ -39,10 +39,13 @@ count = values.argument(values.integer(1))
 class Parser(values.Parser):
     """A parser with the arguments that several benchmarks share."""
 
-    def add_models(self, dtypes=formats.FORMATS, draft_dtype="int8"):
+    def add_pair(self):
         self.add_argument("--draft_model_size", default="tiny-draft")
         self.add_argument("--target_model_size", default="tiny-target")
         self.add_argument("--models_dir", default=str(MODELS))
+
+    def add_models(self, dtypes=formats.FORMATS, draft_dtype="int8"):
+        self.add_pair()
         self.add_argument("--dtype", default="float32", choices=dtypes, help="weight format of the target model")
         self.add_argument("--draft_dtype", default=draft_dtype, choices=dtypes, help="weight format of the draft model")
 
@@ -132,7 +135,6 @@ class Pair:
         self.encoder = self.loaded.encoder
         self.target = self.loaded.target
         self.draft = self.loaded.models.get("draft")
-        self.models = [*self.loaded.models.values()]
         self.ids = {prompt: encode(self.encoder, prompt) for prompt in prompts}
 
     def sample_with(self, **filters):
@@ -193,7 +195,7 @@ def all_settings(o):
 def measure(o, pair=None):
     """{Setting: [Iteration, ...]} of the whole grid. What the folder o.out already holds is not measured again."""
     path = Path(o.out, "measurements.jsonl") if o.out else Path(os.devnull)
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "ab") as f:
             done = read_measurements(path)
@@ -206,19 +208,19 @@ def measure(o, pair=None):
                 done[s] = pair.decode(s, o.n_tokens)
                 f.write(b"\n" + json.dumps([s, [*map(astuple, done[s])]]).encode())
                 f.flush()
-    except OSError as error:
-        raise UserError(f"cannot write to {path}: {error.strerror}") from None
     return {s: done[s] for s in settings}
 
 
 def read_measurements(path):
-    """{Setting: [Iteration, ...]} of a file. A line that cannot be read, such as one that was cut off, is skipped."""
-    done = {}
-    for line in path.read_bytes().splitlines():
-        with contextlib.suppress(ValueError, TypeError):
-            s, run = json.loads(line)
-            done[Setting(*s)] = [*map(iteration_of, run)]
-    return done
+    """{Setting: [Iteration, ...]} of a file."""
+    return {Setting(*s): [*map(iteration_of, run)] for s, run in read_lines(path)}
+
+
+def read_lines(path):
+    """What the lines of a .jsonl hold. One that cannot be read, such as one that was cut off, is skipped."""
+    for line in Path(path).read_bytes().splitlines() if Path(path).exists() else []:
+        with contextlib.suppress(ValueError):
+            yield json.loads(line)
 
 
 def iteration_of(fields):
@@ -227,6 +229,15 @@ def iteration_of(fields):
     iteration = Iteration(Step(*step), *rest)
     iteration.levels = {name: [*map(iteration_of, each)] for name, each in iteration.levels.items()}
     return iteration
+
+
+@contextlib.contextmanager
+def writing(path):
+    """Raises UserError where something cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot write to {path}: {error.strerror}") from None
 
 
 def write_results(path, o, **results):

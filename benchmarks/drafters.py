@@ -14,7 +14,7 @@ from collections import defaultdict
 import numpy as np
 
 from benchmarks.common import grid_options, measure, write_results
-from benchmarks.tables import summarise, table, tokens
+from benchmarks.tables import setting_of, summarise, table, tokens, unlike_texts
 from plumbing.exits import guarded
 from speculative.drafters import KINDS
 
@@ -66,11 +66,10 @@ def main(argv=None):
     columns = f"""drafter {" ".join(f"{K}:.2f" for K in o.K)} best_K=K tokens/iteration=tokens_per_iteration:.2f r:.2f
         auto/best=auto_over_best:.2f at_even_costs=auto_over_best_at_even_costs:.2f"""
     for (temperature, top_p, domain), (alone, *lines) in lines_of(rows, measured).items():
-        setting = f"temperature {temperature:g}" + (f", top-p {top_p:g}" if top_p else "")
-        print(f"\n{domain}, {setting}: autoregressive decoding takes {alone['ms_per_token']:.2f} ms a token; speedups")
+        setting = setting_of(domain, temperature, top_p)
+        print(f"\n{setting}: autoregressive decoding takes {alone['ms_per_token']:.2f} ms a token; speedups")
         print(table(lines, columns))
-    unlike = sum(row["unlike"] for row in rows if row["temperature"] == 0)
-    print(f"\nAt temperature 0, texts that differ from autoregressive decoding's: {unlike}")
+    print(unlike_texts(rows))
 
 
 if __name__ == "__main__":

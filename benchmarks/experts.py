@@ -27,8 +27,6 @@ from speculative.measure.analysis import largest_beta
 from speculative.sampling import autoregressive_sampling
 from utils import load_encoder_hparams_and_params
 
-N_EMBD = 768  # as of 124M, and the next too: 18.9 MB an expert in float32, so 8 are 151 MB
-N_HIDDEN = 3072
 N_TEXT = 200  # tokens of a text that the router learns on
 ROUTED = [8, 16]  # experts
 K_ROUTED = 2  # of them, to which a row is sent
@@ -82,7 +80,7 @@ class OneThread(packed.PackedWeight):
         return out.transpose(1, 0, 2).reshape(len(x), -1)[:, :n_out]
 
 
-def random_experts(E, rng, n_embd, n_hidden, weight=OneThread):
+def random_experts(E, rng, n_embd, n_hidden, weight=OneThread.packed):
     """-> (router [n_embd, E], experts). The router's columns are orthogonal and of one length, so random rows go to all
     experts equally often."""
 
@@ -160,16 +158,18 @@ def learn(x, y, E, k, steps, seed=0, n_batch=256):  # [n, n_embd] twice -> route
 # ---- What is measured ------------------------------------------------------------------------------------------------
 
 
-def measure_experts(o):
+def measure_experts(o, model):
+    """Of the widths of 124M: 18.9 MB an expert in float32, so 8 are 151 MB."""
+    n_embd = model("124M", 12, lambda name, array: array)[1]["n_embd"]
     rng = np.random.default_rng(0)
     found = []
     rows = [*range(1, 10)]
     windows = [(1, n) for n in rows] + [(B, n) for B in BATCHES for n in (1, o.K + 1)]
     for E in ROUTED:
-        router, weights = random_experts(E, rng, N_EMBD, N_HIDDEN)
+        router, weights = random_experts(E, rng, n_embd, 4 * n_embd)
         times, same, touched = (defaultdict(list) for _ in range(3))
         for _, (B, n) in product(range(4 * o.rounds), windows):
-            x = rng.standard_normal((B * n, N_EMBD), np.float32)  # [B*n, n_embd]
+            x = rng.standard_normal((B * n, n_embd), np.float32)  # [B*n, n_embd]
             alike = np.tile(x[:1], (B * n, 1))  # all to the same experts, as in a feed-forward without routing
             times[B, n].append(seconds(partial(mixture, x, router, weights, K_ROUTED)))
             same[B, n].append(seconds(partial(mixture, alike, router, weights, K_ROUTED)))
@@ -200,7 +200,7 @@ def plot_experts(rows, o, axes):
     panel.legend(fontsize=8)
 
 
-def measure_router(o):
+def measure_router(o, model):
     encoder, hparams, params = load_encoder_hparams_and_params("tiny-target", str(MODELS))
     model = plain.CachedModel(packed.pack(params, packed.packer("float32")), hparams, to_distribution, runtime.new_pass)
     prompts = [encoder.encode(prompt) for prompt in texts.read_prompts(PROMPTS["prose"], 20)]

@@ -30,7 +30,6 @@ def summarise(runs):
     found |= zip(("p50", "p90", "p99"), np.percentile(n, [50, 90, 99]), strict=True)
     ms = [1e3 * sum(i.seconds for i in run) for run in runs]
     found |= {"ms": np.mean(ms), "ms_sd": np.std(ms, ddof=1)}
-    found |= zip(("ms_p50", "ms_p90", "ms_p99"), np.percentile(ms, [50, 90, 99]), strict=True)
     found["loop_ms"] = 1e3 * np.mean([i.seconds for run in runs for i in run[1:]])
     found["standard_error"] = np.std(share, ddof=1) / len(runs) ** 0.5
     return {name: value if name == "sequences" else float(value) for name, value in found.items()}

@@ -1,24 +1,21 @@
 """What a draft gains by learning while it serves, on a stream of prompts that changes its domain in the middle.
 
-    python -m benchmarks.online FIRST SECOND [--n_texts 320 --out online]
+    python -m benchmarks.online FIRST SECOND [--n_texts 320]
 
 FIRST and SECOND are files of prompts, .jsonl (objects with "prompt") or any other (a prompt a line). The first half of
-the stream is drawn from one, the second half from the other. The same draft serves it in five forms: frozen; online, as
-python -m training online does; and distilled beforehand on 10, 50 and 100 % of the stream's prompts, in as many steps
-as the online one takes in all, on text that the target wrote with other random numbers. Then prompts of the first
-domain come again, and no draft learns any more: has it forgotten anything?
+the stream is drawn from one, the second half from the other. The same draft serves it in three forms: frozen; online,
+as python -m training online does; and distilled beforehand on the stream's prompts, in as many steps as the online one
+takes in all, on text that the target wrote with other random numbers. Then prompts of the first domain come again, and
+no draft learns any more: has it forgotten anything?
 """
 
 import time
 from argparse import Namespace
 from functools import partial
-from pathlib import Path
-from statistics import median
 
 import numpy as np
 
 from benchmarks.common import PROMPTS, Parser, count
-from benchmarks.sweep import INK, draw
 from benchmarks.tables import table
 from plumbing import arguments as values
 from plumbing.errors import UserError
@@ -28,16 +25,14 @@ from speculative.engines.jax.model import keep_compiled
 from speculative.engines.models import create_model_fn
 from speculative.engines.packed import packer
 from speculative.filters import to_distribution
-from speculative.measure.machine import machine
 from training.distil import load_on_device
 from training.divergences import DIVERGENCES
 from training.online import RATE, Learner, acceptance_rate, add_online, numpy_model, serve
 from training.recipe import Recipe
 from utils import load_encoder_and_hparams, load_params, model_folder
 
-SHARES = (0.1, 0.5, 1.0)
 COLUMNS = """draft r_first_domain=first:.3f second=second:.3f its_second_half=end:.3f the_first_again=again:.3f
-    ms/token_in_the_end=ms:.2f seconds_decoding=decoding:.1f learning=learning:.1f"""
+    seconds_decoding=decoding:.1f learning=learning:.1f"""
 
 
 def draw_prompts(path, n, n_prompt, encoder, rng):  # -> [n][n_ids]
@@ -81,76 +76,34 @@ class Experiment:
         draft = self.to_model(params)
         return list(serve(prompts, rngs, draft, self.target, o or self.o, learner, self.to_model))
 
-    def distilled(self, share):
-        """-> parameters of a draft that learned beforehand from a share of the stream, and the seconds that took."""
-        n = max(1, round(share * len(self.stream)))
-        chosen = np.random.default_rng([self.o.seed, 1]).permutation(len(self.stream))[:n]
-        learner = self.learner(n)
-        self.serve([self.stream[i] for i in chosen], self.draft.params, 2, but(self.o, every=n + 1), learner)
+    def distilled(self):
+        """-> parameters of a draft that learned beforehand from the stream, and the seconds that took."""
+        learner = self.learner(len(self.stream))
+        self.serve(self.stream, self.draft.params, 2, but(self.o, every=len(self.stream) + 1), learner)
         start = time.perf_counter()
         n_updates = len(self.stream) // self.o.every
         learner.learn(np.random.default_rng([self.o.seed, 3]), n_updates * self.o.n_steps)
         return learner.params, time.perf_counter() - start
 
-    def forms(self):
-        """-> {form: (Served of each text of the stream, Served of the first domain again, seconds of learning)}"""
-        forms = {}
+    def rows(self):
+        """For COLUMNS."""
+        frozen = self.draft.params
         online = self.learner(self.o.n_buffer)
-        streams = {"frozen": (self.draft.params, 0.0)}
-        streams |= {f"distilled on {share:.0%}": self.distilled(share) for share in SHARES}
-        for name, (params, seconds) in streams.items():
-            served = self.serve(self.stream, params, 4)
-            forms[name] = served, self.serve(self.again, params, 5), seconds
-            print(f"{name}: r {acceptance_rate(served):.3f}", flush=True)
-        served = self.serve(self.stream, self.draft.params, 4, None, online)
-        again = self.serve(self.again, online.params, 5)
-        return {"frozen": forms.pop("frozen"), "online": (served, again, sum(one.learning for one in served))} | forms
+        params, seconds = self.distilled()
+        served = self.serve(self.stream, frozen, 4, None, online)
+        learning = sum(one.learning for one in served)
+        return [
+            row_of("frozen", self.serve(self.stream, frozen, 4), self.serve(self.again, frozen, 5), 0.0),
+            row_of("online", served, self.serve(self.again, online.params, 5), learning),
+            row_of("distilled", self.serve(self.stream, params, 4), self.serve(self.again, params, 5), seconds),
+        ]
 
 
-def ms_per_token(served, n_tokens):
-    """The median over the texts, their prefill included."""
-    return 1e3 * median(one.seconds for one in served) / n_tokens
-
-
-def summarise(forms, n_tokens):
-    rows = []
-    for name, (served, again, learning) in forms.items():
-        half = len(served) // 2
-        parts = {"first": served[:half], "second": served[half:], "end": served[-half // 2 :], "again": again}
-        row = {"draft": name, "learning": learning, "decoding": sum(one.seconds for one in served)}
-        row |= {part: acceptance_rate(texts) for part, texts in parts.items()}
-        rows.append(row | {"ms": ms_per_token(served[-half // 2 :], n_tokens)})
-    return rows
-
-
-def verdict(rows, o):
-    """Whether it pays: the time of learning for each text, and the time that a text saves in the end."""
-    frozen = rows[0]
-    online = rows[1]
-    cost = online["learning"] / o.n_texts
-    gain = (frozen["ms"] - online["ms"]) * o.n_tokens / 1e3
-    line = (
-        f"learning costs {cost:.3f} s for each text; in the last quarter a text takes {gain:+.3f} s less than frozen: "
-    )
-    if gain <= 0:
-        return line + "it never pays"
-    if gain > cost:
-        return line + "it pays while it goes on"
-    texts = online["learning"] / gain
-    return line + f"while it goes on it never pays; stopped there, it has paid after {texts:.0f} more texts like these"
-
-
-def plot(forms, o, axes):
-    """r over the stream: each point is of the texts of one window."""
-    [panel] = axes
-    width = max(1, o.n_texts // 20)
-    for name, (served, _, _) in forms.items():
-        starts = range(0, len(served) - width + 1, width)
-        r = [acceptance_rate(served[i : i + width]) for i in starts]
-        panel.plot([i + width / 2 for i in starts], r, label=name)
-    panel.axvline(o.n_texts / 2, color=INK, linewidth=1, linestyle="--")
-    panel.set(title="Acceptance rate over the stream", xlabel="texts served", ylabel="r = tokens / Σ (drafted + 1)")
-    panel.legend(fontsize=9)
+def row_of(draft, served, again, learning):
+    half = len(served) // 2
+    parts = {"first": served[:half], "second": served[half:], "end": served[-half // 2 :], "again": again}
+    row = {"draft": draft, "learning": learning, "decoding": sum(one.seconds for one in served)}
+    return row | {part: acceptance_rate(texts) for part, texts in parts.items()}
 
 
 def main(argv=None):
@@ -167,25 +120,10 @@ def main(argv=None):
     add("--n_texts", type=count, default=320, help="texts in the stream")
     add("--n_again", type=count, default=48, help="texts of the first domain again, at the end")
     add("--seed", type=count, default=1)
-    add("--out", default="online", help="a folder for the picture")
     o = parser.parse_args(argv)
     if o.n_texts < 4 * o.every:
         raise UserError(f"--n_texts must be at least {4 * o.every}: the draft learns after every {o.every} texts")
-    try:
-        Path(o.out).mkdir(parents=True, exist_ok=True)
-        forms = Experiment(o).forms()
-        rows = summarise(forms, o.n_tokens)
-        print(table(rows, COLUMNS))
-        print(verdict(rows, o))
-        caption = (
-            f"target {o.target_model_size}, draft {o.draft_model_size}, K = {o.K}, temperature {o.temperature:g}; "
-        )
-        caption += f"{Path(o.first).name}, then {Path(o.second).name}; {machine()['processor']}"
-        picture = Path(o.out, "online.png")
-        draw(picture, "A draft that learns while it serves", caption, 1, partial(plot, forms, o))
-        print(picture)
-    except OSError as error:
-        raise UserError(f"cannot write to {o.out}: {error.strerror}") from None
+    print(table(Experiment(o).rows(), COLUMNS))
 
 
 if __name__ == "__main__":

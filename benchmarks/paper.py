@@ -70,12 +70,8 @@ def plot_theory(point, axes):
     for cost in COSTS:
         time.plot(lookaheads, [1 / leviathan_speedup(alpha, k, cost) for k in lookaheads], label=f"c = {cost:g}", ms=4)
     time.plot(K, 1 / leviathan_speedup(alpha, K, c), label=f"the run: c = {c:.2f}", **here)
-    time.set(
-        xlabel="K",
-        ylabel="time, of autoregressive decoding's",
-        title=f"Time at α = {alpha:.2f}",
-        xticks=range(0, K_MAX + 1, 2),
-    )
+    time.set(xlabel="K", ylabel="time, of autoregressive decoding's", xticks=range(0, K_MAX + 1, 2))
+    time.set_title(f"Time at α = {alpha:.2f}")
 
     costs = np.linspace(0.005, 0.6, 60)
     grid = [[best_lookahead(a, cost) for a in ALPHAS] for cost in costs]  # [n_costs, n_alphas]
@@ -212,10 +208,13 @@ def plot_lenience(rows, o, axes):
 
 # ---- The command -----------------------------------------------------------------------------------------------------
 
-FIGURE1 = """domain T=temperature:g top-p=top_p:g K sequences ms:.1f sd=ms_sd:.2f P50=ms_p50:.1f P90=ms_p90:.1f
-    P99=ms_p99:.1f loop=loop_ms:.2f iterations:.1f sd=sd:.2f sd_×_loop=by_count:.2f r:.3f ±=standard_error:.3f"""
+FIGURE1 = """domain T=temperature:g top-p=top_p:g K sequences ms:.1f sd=ms_sd:.2f loop=loop_ms:.2f iterations:.1f
+    sd=sd:.2f sd_×_loop=by_count:.2f r:.3f ±=standard_error:.3f"""
 LENIENCE = """K b sequences r:.3f ±=standard_error:.3f tokens/iteration=per_iteration:.2f speedup:.2f TVD_of_1=one:.3f
     TVD_of_2=two:.3f log-likelihood_a_token=log_likelihood:.3f ±=se:.3f"""
+THEORY = "Formulas of Leviathan et al. 2023 with β = 1 (the run's was {mean_beta:.2f}); the star is the run."
+MEASURED = """target {target_model_size}, draft {draft_model_size}, {n_tokens} tokens, {sequences} sequences each;
+    {processor}, {cpus} CPUs"""
 DRAWN = {  # figure: (what measures it, columns, what draws it, title)
     "figure1": (figure1, FIGURE1, plot_figure1, "The paper's Figure 1"),
     "lenience": (lenience, LENIENCE, plot_lenience, "Lenience"),
@@ -226,14 +225,10 @@ def theory(o):
     """Prints a run's point in the formulas, and returns it."""
     point = read_point(o.run)
     alpha, c, K = (point[name] for name in ("alpha", "c", "K"))
-    best = best_lookahead(alpha, c)
-    rows = [
-        {
-            **{"which": which, "K": k, "tokens": leviathan_tokens(alpha, k)},
-            **{"speedup": leviathan_speedup(alpha, k, c), "operations": leviathan_operations(alpha, k)},
-        }
-        for which, k in (("the run's", K), ("the best", best))
-    ]
+    rows = []
+    for which, k in (("the run's", K), ("the best", best_lookahead(alpha, c))):
+        row = {"which": which, "K": k, "tokens": leviathan_tokens(alpha, k), "speedup": leviathan_speedup(alpha, k, c)}
+        rows.append(row | {"operations": leviathan_operations(alpha, k)})
     print(f"α = {alpha:.3f}, c = {c:.3f}; β = 1 below, and {point['mean_beta']:.2f} in the run")
     print(table(rows, "which K tokens/iteration=tokens:.2f speedup:.2f operations:.2f"))
     return point
@@ -266,27 +261,15 @@ def main(argv=None):
     o.prompts = {domain: read_prompts(PROMPTS[domain], o.n_prompts) for domain in o.domains}
     if o.figure == "theory":
         point = theory(o)
-        title = "What the theory expects"
-        n_panels = 4
-        n_rows = 2
-        plot = partial(plot_theory, point)
-        caption = f"Formulas of Leviathan et al. 2023 with β = 1 (the run's was {point['mean_beta']:.2f})"
-        caption += "; the star is the run."
+        picture = ("What the theory expects", THEORY.format(**point), 4, partial(plot_theory, point), 2)
     else:
         measure, columns, plot, title = DRAWN[o.figure]
         rows = measure(o)
-        n_panels = 3
-        n_rows = 1
         write_results(o.json, o, rows=rows)
         print(table(rows, columns))
-        plot = partial(plot, rows, o)
-        where = machine()
-        caption = (
-            f"target {o.target_model_size}, draft {o.draft_model_size}, {o.n_tokens} tokens, {o.sequences} sequences"
-        )
-        caption += f" each; {where['processor']}, {where['cpus']} CPUs"
+        picture = (title, MEASURED.format(**vars(o), **machine()), 3, partial(plot, rows, o))
     try:
-        draw(o.out, title, caption, n_panels, plot, n_rows)
+        draw(o.out, *picture)
     except (OSError, ValueError) as error:
         raise UserError(f"cannot write to {o.out}: {error}") from None
 

@@ -12,7 +12,6 @@ from statistics import median
 import numpy as np
 
 from benchmarks.experts import OneThread
-from benchmarks.full_size import cut_model
 from benchmarks.tables import seconds
 from gpt2 import gpt2
 from speculative.engines import packed, plain, runtime
@@ -45,20 +44,15 @@ class Timed:
         return out
 
 
-def timed_model(weights, spent):
+def timed_model(model, weights, spent):
     """gpt2.py itself with such a model -> forward(n_rows, n_past), which adds seconds to spent[part]"""
 
     def convert(name, array):
         if name != "wte" and not name.endswith("/w"):
             return array
         if weights != "NumPy":
-            array = embedding(array) if name == "wte" else OneThread(array)
+            array = packed.PackedEmbedding(OneThread.packed(array.T)) if name == "wte" else OneThread.packed(array)
         return Timed(array, "logits" if name == "wte" else "linear layers", spent)
-
-    def embedding(array):
-        weight = packed.PackedEmbedding.packed(array)
-        weight.T = OneThread(array.T)
-        return weight
 
     def attend(attend, q, k, v):
         start = time.perf_counter()
@@ -66,7 +60,7 @@ def timed_model(weights, spent):
         spent["attention"] += time.perf_counter() - start
         return x
 
-    params, hparams = cut_model("1558M", 12, convert)
+    params, hparams = model("1558M", 12, convert)
     n_head = hparams["n_head"]
     cache = plain.KVCache(hparams["n_layer"], n_head, hparams["n_ctx"], hparams["n_embd"] // n_head)
     cache.keys[:] = cache.values[:] = 0  # of a text that was never read
@@ -79,13 +73,13 @@ def timed_model(weights, spent):
     return forward
 
 
-def measure_parts(o):
+def measure_parts(o, model):
     found = []
     n_rows = (1, o.K + 1)
     runtime.set_threads(1)
     for weights in WEIGHTS:
         spent = dict.fromkeys(("linear layers", "attention", "logits"), 0.0)
-        forward = timed_model(weights, spent)
+        forward = timed_model(model, weights, spent)
         times = {}
         for _, n, past in product(range(o.rounds + 1), n_rows, CONTEXTS):
             spent.update(dict.fromkeys(spent, 0.0))

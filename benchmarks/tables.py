@@ -92,6 +92,16 @@ def take_turns(tasks, rounds, seconds=seconds):
     return {name: median(one[name] for one in measured[1:]) for name in tasks}
 
 
+def setting_of(domain, temperature, top_p):
+    return f"{domain}, temperature {temperature:g}" + (f", top-p {top_p:g}" if top_p else "")
+
+
+def unlike_texts(rows):
+    """The line that says whether anything was lost."""
+    unlike = sum(row["unlike"] for row in rows if row["temperature"] == 0)
+    return f"\nAt temperature 0, texts that differ from autoregressive decoding's: {unlike}"
+
+
 def table(rows, columns):
     """Lines of text. columns: words such as "K", "r:.2f" or "β=mean_beta:.2f", that is heading=key:format; _ in the
     heading is a space. What is None, or not in a row, is left empty."""

@@ -13,7 +13,7 @@ training heads), and their trees are no deeper than there are heads.
 from collections import defaultdict
 
 from benchmarks.common import grid_options, measure, write_results
-from benchmarks.tables import summarise, table
+from benchmarks.tables import setting_of, summarise, table, unlike_texts
 from plumbing.exits import guarded
 
 TREES = ["2,1", "2,2", "3,1,1", "2,2,1,1", "2,1,1,1,1,1", "4,2,1,1", "tree"]
@@ -36,11 +36,10 @@ def main(argv=None):
         tables[row["domain"], row["temperature"], row["top_p"]].append(row)
     for (domain, temperature, top_p), (alone, *lines) in tables.items():
         best = max(row["speedup"] for row in lines)
-        setting = f"{domain}, temperature {temperature:g}" + (f", top-p {top_p:g}" if top_p else "")
+        setting = setting_of(domain, temperature, top_p)
         print(f"\n{setting}: autoregressive decoding takes {alone['ms_per_token']:.2f} ms a token")
         print(table([row | {"of_best": row["speedup"] / best} for row in lines], COLUMNS))
-    unlike = sum(row["unlike"] for row in rows if row["temperature"] == 0)
-    print(f"\nAt temperature 0, texts that differ from autoregressive decoding's: {unlike}")
+    print(unlike_texts(rows))
 
 
 if __name__ == "__main__":

@@ -84,12 +84,9 @@ def test_what_was_interrupted_goes_on_where_it_stopped(options, pair, tmp_path):
     others = common.measure(options, pair)  # with other options, all anew
     assert not measured.keys() & others.keys()
     assert {len(tables.tokens(run)) for run in others.values()} == {13}
-
-
-def test_nothing_is_kept_without_a_folder(options, pair, tmp_path):
-    options.out = None
-    assert len(common.measure(options, pair)) == 18
-    assert not list(tmp_path.iterdir())
+    options.out = None  # nothing is kept
+    kept = path.read_bytes()
+    assert common.measure(options, pair).keys() == others.keys() and path.read_bytes() == kept
 
 
 def test_each_repeat_is_measured_in_another_order(options):
@@ -151,16 +148,10 @@ def test_even_costs_leave_out_what_was_interrupted():
     assert even[4] == pytest.approx((0.01 * 40 + 0.001 * 160) / 100, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("gaps", "words"),
-    [
-        ([-0.19, -0.02], "too low, by up to 19%"),
-        ([0.1, 0.034], "too high, by up to 10%"),
-        ([-0.05, 0.1], "from 5% too low to 10% too high"),
-    ],
-)
-def test_which_way_a_formula_is_off(gaps, words):
-    assert sweep.how_far_off(gaps) == words
+def test_which_way_a_formula_is_off():
+    assert sweep.how_far_off([-0.19, -0.02]) == "too low, by up to 19%"
+    assert sweep.how_far_off([0.1, 0.034]) == "too high, by up to 10%"
+    assert sweep.how_far_off([-0.05, 0.1]) == "from 5% too low to 10% too high"
 
 
 def test_table():
@@ -203,14 +194,6 @@ def test_pictures_show_what_was_measured(options, pair):
     sweep.plot_predicted(lines, [panel])
     first = panel.collections[0].get_offsets().tolist()
     assert first == [[r["predicted_blog"], r["usual_speedup"]] for r in lines["prose"]]
-
-
-def test_positions_of_trees_are_drawn():
-    """Whose K is no number."""
-    row = {"K": "4,4", "accepted_by_position": [3, 1], "met_by_position": [4, 3], "alpha_by_position": [0.7, 0.5]}
-    panels = Figure().subplots(1, 2)
-    sweep.plot_positions({"greedy": [row]}, panels)
-    assert [*panels[0].get_xticks()] == [1, 2]
 
 
 @pytest.mark.parametrize("text", ['{"text": 1}', "[" * 10**5, "not json", "", '{"prompt": ""}'])
@@ -313,9 +296,7 @@ PROGRAM = """HloModule two_loops
   %row = f32[1,4]{1,0} constant({...})
   %i = s32[] constant(0)
   %w = bf16[9,4]{1,0} constant({...})
-  %z = bf16[2,4]{1,0:S(1)} fusion(%w), kind=kLoop, calls=%part
-  %near = (bf16[9,4]{1,0}, bf16[9,4]{1,0:S(1)}, u32[]{:S(2)}) copy-start(%w)
-  %near.1 = bf16[9,4]{1,0:S(1)} copy-done(%near)
+  %z = bf16[2,4]{1,0} fusion(%w), kind=kLoop, calls=%part
   ROOT %y = f32[8,4]{1,0} fusion(%x, %row, %i), kind=kLoop, calls=%in_place
 }
 
@@ -336,40 +317,31 @@ ENTRY %main.7 (x: f32[2]) -> f32[2] {
 
 def test_what_a_compiled_loop_starts_and_moves_is_counted():
     """Three drafts of two kernels each, and an all-reduce, which is one. In a draft a row is written in place: 16 read,
-    16 written, and its index; there is a slice of 16; and a copy of 72 to faster memory, where nothing counts."""
+    16 written, and its index; and a slice of 16 is read and written."""
     ahead_of_time = pytest.importorskip("benchmarks.ahead_of_time")
     bodies = ahead_of_time.computations(PROGRAM)
     assert list(bodies) == ["in_place", "part", "draft", "iteration", "main.7"]
     assert [ahead_of_time.kernels(bodies, name) for name in ("draft", "iteration", "main.7")] == [2, 7, 7]
-    assert ahead_of_time.moved(bodies, "draft") == (16 + 16 + 4) + 16 + 72
+    assert ahead_of_time.moved(bodies, "draft") == (16 + 16 + 4) + (16 + 16)
     assert ahead_of_time.moved(bodies, "iteration") == 3 * ahead_of_time.moved(bodies, "draft") + 16 + 8
 
 
 BAD = [
-    ("sweep", "--K 0", "--K: must be a whole number of at least 1, or auto"),
     ("sweep", "--n_tokens 9", "--n_tokens must be at least 10"),
-    ("sweep", "--settings 1:2", "--settings: must be a number above 0 and at most 1"),
     ("sweep", "--out file/folder", "cannot write to file/folder"),
     ("drafters", "--drafters modl", "unknown drafter 'modl'"),
     ("table1", "--prompts nowhere.txt", "cannot read the file of prompts from nowhere.txt"),
     ("trees", "--out=", "must be the name of a file or folder, not ''"),
     ("full_size", "file", "cannot write to file"),
-    ("kernels", "--dtypes int3", "--dtypes: invalid choice"),
     ("kernels", "--json no/such/folder.json", "cannot write to no/such/folder.json"),
     ("kernels", "nowhere --peers", "there is no"),
     ("accelerator", "--B 3 --data_parallel 2", "--B: each must be a multiple of --data_parallel, 2"),
-    ("accelerator", "--n_tokens 1", "--n_tokens: must be a whole number of at least 2"),
     ("ahead_of_time", "--mesh 999", "--mesh 999 --data_parallel 1 needs 999 devices, not"),
-    ("ahead_of_time", "--topology v0:2x2", "jax cannot compile for v0:2x2"),
-    ("ahead_of_time", "--topology bogus", "--topology: must be a kind of TPU and how many there are, as v5e:2x2, or"),
     ("assumption", "batches", "NAME: must be one of experts, router, batch, context, operations, parts (did you mean"),
-    ("assumption", "batch --B 64", "--B: must be a whole number from 1 to 32"),
     ("assumption", "parts --out file/folder", "cannot write to file/folder"),
     ("distillation", "file --out file", "cannot write to file: "),
-    ("iterations", "--sequences 1", "--sequences: must be"),
+    ("aspect", "--seconds 0", "--seconds: must be"),
     ("paper", "theory", "theory needs --run"),
-    ("paper", "figure1 --run run.json", "theory needs --run"),
-    ("paper", "lenience --lenience 0", "--lenience: must be"),
     ("paper", "figure1 --out no/such/folder.png", "cannot write to no/such/folder.png"),
     ("paper", "theory --run none.json", "cannot read none.json"),
     ("paper", "theory --run file", "file is not what main.py --json writes"),

@@ -2,7 +2,6 @@
 they make small, that the texts stay the target's, a run that is interrupted, and one line for whatever is wrong."""
 
 import contextlib
-import io
 import json
 import os
 import signal
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 from enumeration import output_distribution, random_model, remembered, total_variation
 from scipy.special import rel_entr
-from tiny import ROOT, decoded, random_params
+from tiny import ROOT, Interrupted, decoded, random_params
 
 pytest.importorskip("jax")
 
@@ -278,15 +277,6 @@ def test_the_new_draft_is_a_folder_that_loads(models, capsys):
         distil.main(words)
 
 
-class Interrupted(io.StringIO):
-    """An output that Ctrl-C ends at its 12th line."""
-
-    def write(self, text):
-        if self.getvalue().count("\n") == 11:
-            raise KeyboardInterrupt
-        return super().write(text)
-
-
 def test_online_writes_the_texts_and_leaves_the_draft_and_goes_on_after_an_interruption(models, capsys):
     online.main(ONLINE.split())
     whole = capsys.readouterr()
@@ -297,7 +287,7 @@ def test_online_writes_the_texts_and_leaves_the_draft_and_goes_on_after_an_inter
     assert np.isfinite(params["wte"]).all() and not np.array_equal(params["wte"], before["wte"])
 
     again = f"{ONLINE} --out again".split()
-    with pytest.raises(KeyboardInterrupt), contextlib.redirect_stdout(Interrupted()) as part:
+    with pytest.raises(KeyboardInterrupt), contextlib.redirect_stdout(Interrupted("the 11 things")) as part:
         online.main(again)
     online.main(again)
     captured = capsys.readouterr()

@@ -202,14 +202,6 @@ def test_single_slow_calls_change_nothing():
     assert high >= 18
 
 
-def test_an_interrupted_row_is_not_believed():
-    """Else it makes windows seem to pay that do not. A row takes no longer than a window."""
-    interrupted = iter([1.0, 1.0, 5.0])  # the first draft and target, and then the plain step
-    world = World(lambda place: place % 5 < 3, draft_time=0.1, row=0.75, noise=lambda: next(interrupted, 1.0))
-    world.auto(256)
-    assert np.mean(world.ks[12:]) < 2  # 1 is best; with a row of 5 all ten would seem to pay
-
-
 @pytest.mark.parametrize(("call", "wrong"), [*((call, 0) for call in range(8)), *((call, 20) for call in range(1, 8))])
 def test_a_call_that_stalls_does_not_end_drafting(call, wrong):
     """Draft and target by turns, the first row between: any of the first calls takes a hundred times as long. Where the

@@ -3,6 +3,7 @@ how they ask for what is refused."""
 
 import contextlib
 import inspect
+import io
 import subprocess
 import sys
 import types
@@ -131,3 +132,16 @@ def largest_file(n_bytes):
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+class Interrupted(io.StringIO):
+    """An output that Ctrl-C ends where these words would be written."""
+
+    def __init__(self, words):
+        super().__init__()
+        self.words = words
+
+    def write(self, text):
+        if self.words in text:
+            raise KeyboardInterrupt
+        return super().write(text)
