@@ -5,13 +5,14 @@ import importlib
 import json
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from benchmarks import common, drafters, kernels, sweep, table1, tables
+from benchmarks import common, drafters, kernels, levels, start, sweep, table1, tables
 from encoder import get_encoder
 from plumbing.errors import UserError
 from plumbing.texts import read_prompts
@@ -372,3 +373,25 @@ def test_the_help_of_picture_draws_nothing(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     importlib.import_module("benchmarks.picture").main(["--help"])
     assert "python -m benchmarks.picture" in capsys.readouterr().out and not list(tmp_path.iterdir())
+
+
+def test_the_steps_from_enter_to_the_first_token_are_all_the_time_there_was(tiny_pair):
+    began = time.time()
+    options = {"models_dir": str(tiny_pair), "draft_model_size": "draft", "target_model_size": "target"}
+    seconds = start.steps(options, began)
+    assert len(seconds) == 5 and min(seconds.values()) >= 0
+    assert sum(seconds.values()) <= time.time() - began + 1e-6
+
+
+def test_a_bar_for_each_drafter_at_its_best_K(tmp_path):
+    seconds = {"drafting": 1.0, "speculative": 4.0}
+    rows = []
+    for drafter, K, speedup in (("autoregressive", 0, 1.0), ("model", 4, 2.0), ("model", 8, 3.0)):
+        row = {"temperature": 0.0, "domain": "prose", "drafter": drafter, "K": K, "speedup": speedup}
+        rows.append(row | {"ms_per_token": 60 / speedup, "seconds": seconds})
+    axes = Figure().subplots()
+    levels.plot_bars(axes, rows)
+    assert [text.get_text() for text in axes.texts] == [" 1.00×", " 3.00×, K = 8"]
+    assert [bar.get_width() for bar in axes.patches] == [45, 15, 15, 5]
+    levels.picture(rows, tmp_path / "levels.png")
+    assert (tmp_path / "levels.png").stat().st_size > 1000
