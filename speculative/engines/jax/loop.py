@@ -139,7 +139,7 @@ class DeviceDecoder:
 
         n_batch of them (default: all) are decoded at a time; where one is done, the next takes its place (continuous
         batching: Yu et al. 2022, "Orca"). What a prompt is given depends on its number and not on its neighbours.
-        stop(number, step) gives the step as far as it should go where a prompt's decoding should end with it, else
+        stop(number, step): where a prompt's decoding is to end with this step, as much of the step as counts; else
         None. Raises UserError where a prompt is empty or does not fit into the context.
         """
         n_batch = min(n_batch or len(prompts), len(prompts))
@@ -154,7 +154,7 @@ class DeviceDecoder:
         lengths = np.array([len(x) for x in prompts[:n_batch]])  # [n_batch]
         ends = lengths + N  # [n_batch]
         while any(number is not None for number in serves):
-            self.kept = None, None  # whose arrays are given away
+            self.kept = None, None  # as the compiled call takes over the State's memory
             # A cache that is full doubles, so that attention never reads much more than is in use.
             state = self.grown(state, self.capacity(lengths, ends, K))
             state, calls, output, done = self.run(
@@ -220,10 +220,10 @@ class DeviceDecoder:
             )
 
     def capacity(self, lengths, ends, K: int) -> int:  # [n_batch] twice
-        """How many tokens a cache is to hold for a block of calls on texts that are so long, and will be at the end.
+        """How many tokens a cache is to hold for a block of calls. lengths, ends: of the texts now, and at their end.
 
-        64, doubled until it is enough: more sizes would be more to compile. Windows may begin at the last token but one
-        and so end K after the last.
+        It is 64, doubled until that is enough: with more sizes there would be more to compile. A window may begin at
+        the last token, and so end K after it.
         """
         most = int(np.max(np.minimum(ends, lengths + self.block * (K + 1)))) + K
         return min(64 * power_of_two(-(-most // 64)), self.largest(K))
@@ -233,7 +233,7 @@ class DeviceDecoder:
         return -(-(self.n_ctx + K) // 64) * 64
 
     def grown(self, state: State, capacity: int) -> State:
-        """The State with room for so many tokens, or itself if it has that."""
+        """The State with room for so many tokens: itself, if it has that."""
         return self.grow(state, capacity=capacity) if state.x.shape[1] < capacity else state
 
     def arguments(self, prompts, N: int, seed: int, first: int = 0) -> tuple:
