@@ -298,7 +298,9 @@ def run_verify(tiny_pair, capsys):
 )
 def test_verify_passes(run_verify, flags):
     status, out = run_verify(**flags | {"n_tokens_to_generate": 1})
-    assert status == 0 and out.startswith("Verify\n------\npassed  greedy: ") and "Verdict: no loss found" in out
+    assert status == 0 and "Verdict: no loss found" in out
+    n_tokens = 8 if flags.get("K", 4) == 4 else 10  # one for each of two prompts and of four or five K
+    assert out.startswith(f"Verify\n------\npassed  greedy: {n_tokens} speculative tokens equal")
 
 
 def test_verify_fails_where_something_is_lost(run_verify, run):
@@ -306,6 +308,8 @@ def test_verify_fails_where_something_is_lost(run_verify, run):
     assert status == 1 and "FAILED  speculative against the target" in out and out.endswith("for the reasons above.\n")
     assert "--verify with --K 64 decodes" in refusal(run, verify=True, K=64)
     assert "too many for a context of 128" in refusal(run, verify=True, K=10**17)
+    too_long = {"verify": True, "prompt": None, "unconditional": True, "n_tokens_to_generate": 127}
+    assert "--verify with --n_tokens_to_generate 127 decodes 127 tokens, too many" in refusal(run, **too_long)
 
 
 # Refused before the weights are read

@@ -28,6 +28,7 @@ from speculative.measure.figures import figures
 from speculative.measure.recorder import Iteration, Recorder, origins
 from speculative.sampling import Step, autoregressive_sampling, speculative_sampling
 from speculative.stop import cut
+from speculative.typical import ALL
 
 PROMPT = [0, 1, 2]
 ENCODER = encoder_of()
@@ -192,6 +193,8 @@ def test_every_figure_has_its_formula():
     assert "by proposer" not in rows and not any(name.startswith("level") for name in rows)
     lenient = {name: formula for name, _, formula in report.table(f, 0.5)}
     assert lenient["α"] == "mean of Σ min(p, q / 0.5)" and "ceiling" not in lenient
+    of_typical = {name: formula for name, _, formula in report.table(f, ALL)}
+    assert of_typical["α"] == "mean of 1 where the draft is typical, else 0"
 
 
 FREE = "No other K is sure to be faster; the largest gain would come if drafting were free: "

@@ -1,5 +1,7 @@
 """The target's own copy as the draft: what it is, that it costs one reading, and that nothing is lost by it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tiny import decoded, refusal
@@ -9,6 +11,7 @@ from speculative.cli.load import encode, load_id_pair
 from speculative.decoding import lookaheads
 from speculative.engines import cpu, formats, models, packed
 from speculative.filters import GREEDY
+from speculative.lookahead import AutoK
 from speculative.sampling import autoregressive_sampling
 
 SMALLER = [
@@ -41,6 +44,32 @@ def test_the_text_is_the_targets_to_the_bit(tiny_pair, dtype, self_dtype, drafte
         x = encode(pair.encoder, PROMPTS[number % len(PROMPTS)])
         expected = greedy(pair, x, 40)
         assert decoded(pair.speculative(x, 40, np.random.default_rng(number))) == expected, Ks
+
+
+class Noting(AutoK):
+    """Notes when it learns what windows and drafts cost."""
+
+    def __init__(self, learned):
+        super().__init__()
+        self.learned = learned
+
+    def know(self, *costs):
+        self.learned.append(self)
+        super().know(*costs)
+
+
+def test_a_level_is_measured_after_those_that_draft_for_it(tiny_pair):
+    learned = []
+    pair = loaded(tiny_pair, drafter="self/model/prompt_lookup", K=(8, 4, 2))
+    Ks = Noting(learned), Noting(learned), Noting(learned)
+    pair = replace(pair, lookahead=Ks[0], inner_K=Ks[1:])
+    levels = pair.levels()
+    assert [level.K for level in levels] == [*Ks]
+    assert [level.model for level in levels] == [pair.target, pair.models["copy"], pair.models["draft"]]
+    x = encode(pair.encoder, PROMPTS[2])
+    assert [by[-1] for by in (level.draft(x, 1).by for level in levels)] == ["self", "model", "prompt_lookup"]
+    pair.ready([x], 9)
+    assert learned == [*reversed(Ks)]
 
 
 def test_a_window_is_cut_by_the_end_of_the_context(tiny_pair):
