@@ -66,7 +66,7 @@ def test_a_level_is_measured_after_those_that_draft_for_it(tiny_pair):
     levels = pair.levels()
     assert [level.K for level in levels] == [*Ks]
     assert [level.model for level in levels] == [pair.target, pair.models["copy"], pair.models["draft"]]
-    x = encode(pair.encoder, PROMPTS[2])
+    x = encode(pair.encoder, "in the thin in the thin in the")
     assert [by[-1] for by in (level.draft(x, 1).by for level in levels)] == ["self", "model", "prompt_lookup"]
     pair.ready([x], 9)
     assert learned == [*reversed(Ks)]
