@@ -399,17 +399,22 @@ def test_what_is_built_on(faults, requests, fetch, server, folder):
     assert_complete(folder, server)
 
 
-@pytest.mark.parametrize("note", ["", "{", "[]", "null", '{"url": 1}', '{"url": "URL"}', "[" * 10**5, "\udcff", None])
-def test_a_part_that_is_not_ours_means_starting_again(note, fetch, server, folder, tmp_path):
-    """A damaged note, or links, which a folder from elsewhere may hold, to any file of the user's."""
+@pytest.mark.parametrize("note", ["", "{", "[]", "null", '{"url": 1}', '{"url": "URL"}', "[" * 10**5, "\udcff"])
+def test_a_damaged_note_means_starting_again(note, fetch, server, folder):
     folder.mkdir()
+    (folder / "weights.part").write_bytes(bytes(1000))
+    note = note.replace("URL", f"{server.url}{WEIGHTS}")
+    (folder / "weights.part.json").write_bytes(note.encode("utf-8", "surrogateescape"))
+    fetch()
+    assert_complete(folder, server)
+
+
+@pytest.mark.parametrize("suffix", ["part", "part.json"])
+def test_a_link_in_place_of_a_part_is_not_followed(suffix, fetch, server, folder, tmp_path):
+    """A folder from elsewhere may hold one, to any file of the user's."""
     (tmp_path / "mine").write_text("mine")
-    for suffix in ("part", "part.json"):
-        part = folder / f"weights.{suffix}"
-        if note is None:
-            part.symlink_to(tmp_path / "mine")
-        else:
-            part.write_bytes(note.replace("URL", f"{server.url}{WEIGHTS}").encode("utf-8", "surrogateescape"))
+    folder.mkdir()
+    (folder / f"weights.{suffix}").symlink_to(tmp_path / "mine")
     fetch()
     assert (tmp_path / "mine").read_text() == "mine"
     assert_complete(folder, server)
