@@ -230,7 +230,8 @@ def test_what_their_own_libraries_have_is_read_there(server, source, models_dir,
     (cache / "snapshots" / COMMIT / "model.safetensors").unlink()  # half a model is not read there
     load_encoder_hparams_and_params(NAME, models_dir)
     assert server.requests and missing_files(model_folder(NAME, models_dir)) == []
-    (cache / "refs" / "main").write_text("../../../..")
+    shutil.copytree(source, cache / "elsewhere")  # a whole model, but out of the folder of its versions
+    (cache / "refs" / "main").write_text("../elsewhere")
     assert model_folder(NAME, str(tmp_path / "other")) == str(tmp_path / "other" / "owner" / "my-gpt2")
 
 
