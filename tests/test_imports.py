@@ -2,11 +2,10 @@
 
 import ast
 from graphlib import CycleError, TopologicalSorter
-from pathlib import Path
 
 import pytest
+from tiny import ROOT
 
-ROOT = Path(__file__).parents[1]
 # From the top down. What stands in a line may import what stands there or below. A folder is all that lies in it and
 # in no other folder that is named.
 # The package itself, speculative/__init__.py, is a door: the load_pair that it hands out stands on all that lies in it,

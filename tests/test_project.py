@@ -1,13 +1,12 @@
 """What pyproject.toml says of the project agrees with what is there."""
 
 import re
-from pathlib import Path
 
 import pytest
+from tiny import ROOT
 
 from plumbing import exits
 
-ROOT = Path(__file__).parents[1]
 tomllib = pytest.importorskip("tomllib")
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT = SETTINGS["project"]

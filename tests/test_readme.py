@@ -2,14 +2,13 @@
 
 import re
 import textwrap
-from pathlib import Path
 
 import numpy as np
 import pytest
+from tiny import ROOT, decoded
 
 from speculative.sampling import autoregressive_sampling
 
-ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
@@ -28,15 +27,14 @@ def test_the_snippet_decodes_what_the_target_alone_decodes(monkeypatch, tmp_path
     pair = names["pair"].loaded
     prompt = names["run"].document["prompt"]
     steps = autoregressive_sampling(prompt["tokens"], pair.target, 40, np.random.default_rng(0))
-    text = pair.encoder.decode([token for step in steps for token in step.tokens])
+    text = pair.encoder.decode(decoded(steps))
     assert names["run"].text == text
     assert capsys.readouterr().out.startswith(text)
     assert prompt["text"] in (tmp_path / "run.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("number", range(len(re.findall(r"^\| .*\]\([\w/.]+\) \| \d", README, re.MULTILINE))))
-def test_files_are_as_long_as_the_table_says(number):
-    row = re.findall(r"^\| .*\]\([\w/.]+\) \| \d.*$", README, re.MULTILINE)[number]
+@pytest.mark.parametrize("row", re.findall(r"^\| .*\]\([\w/.]+\) \| \d.*$", README, re.MULTILINE))
+def test_files_are_as_long_as_the_table_says(row):
     paths, lengths = re.findall(r"\]\(([\w/.]+)\)", row), re.findall(r"\d+", row.split("|")[2])
     assert len(paths) == len(lengths) > 0
     for path, length in zip(paths, lengths, strict=True):
