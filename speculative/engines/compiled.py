@@ -90,7 +90,8 @@ def padded(n):
 @compiled_only
 def embed(job, thread):
     """x = wte[tokens] + wpe[positions], of each thread a part of the columns."""
-    wte, tokens = job.wte, carray(pointer(job.tokens), job.n_rows, np.int64)
+    wte = job.wte
+    tokens = carray(pointer(job.tokens), job.n_rows, np.int64)
     x = floats(job.x, (job.n_rows, padded(job.n_embd)))
     positions = carray(pointer(job.positions), job.n_rows, np.int64)
     wpe = floats(job.wpe, (job.n_ctx, job.n_embd))
@@ -117,7 +118,8 @@ def prepare(state, job, thread, private, x, n_rows, w, norm):
     ready = private.prepared if alone else job.prepared
     ready_stride = padded(w.n_in) // BLOCK * ROUNDED_BYTES if w.rounds else stride
     for row in range(0 if alone else thread, n_rows, 1 if alone else job.n_threads):
-        here, there = x + row * stride, ready + row * ready_stride
+        here = x + row * stride
+        there = ready + row * ready_stride
         if norm.g:
             normed = private.row if w.rounds else there
             n = w.n_in
@@ -146,7 +148,8 @@ def linear(state, job, thread, private, x, n_rows, norm, w, b, out, out_stride, 
         channel = tile * LANES
         n = min(LANES, w.n_out - channel)
         for row in range(n_rows):
-            sums_row, out_row = sums[row, :n], out[row, channel : channel + n]
+            sums_row = sums[row, :n]
+            out_row = out[row, channel : channel + n]
             if w.scale:
                 scale = floats(w.scale + 4 * channel, n)
                 for lane in range(n):
@@ -190,7 +193,8 @@ def softmax_on_path(scores, sees, path):
     for j in range(len(scores)):
         if j >= len(sees) or not sees[j]:
             scores[j] = -np.inf
-    most, n = largest(scores), 0
+    most = largest(scores)
+    n = 0
     for j in range(len(scores)):
         scores[j] = exp(scores[j] - most)
     for j in range(len(sees)):
@@ -209,22 +213,27 @@ def attention(job, private, layer, head):
     and change no bit; they hold finite numbers.
     """
     d_head = job.n_embd // job.n_head
-    n_room, d_room = padded_to_tiles(job.n_ctx), padded_to_tiles(d_head)
+    n_room = padded_to_tiles(job.n_ctx)
+    d_room = padded_to_tiles(d_head)
     at = (layer * job.n_head + head) * 4
-    keys, values = job.keys + at * n_room * d_head, job.values + at * job.n_ctx * d_room
+    keys = job.keys + at * n_room * d_head
+    values = job.values + at * job.n_ctx * d_room
     key_tiles = floats(keys, (n_room // LANES, d_head, LANES))
     value_tiles = floats(values, (d_room // LANES, job.n_ctx, LANES))
     qkv = floats(job.qkv, (job.n_rows, padded(3 * job.n_embd)))
     a = floats(job.a, (job.n_rows, padded(job.n_embd)))
-    shrink, from_head = F(1 / math.sqrt(d_head)), head * d_head
+    shrink = F(1 / math.sqrt(d_head))
+    from_head = head * d_head
     for row in range(job.n_rows):
         slot = job.n_past + row
-        k, v = qkv[row, job.n_embd + from_head :], qkv[row, 2 * job.n_embd + from_head :]
+        k = qkv[row, job.n_embd + from_head :]
+        v = qkv[row, 2 * job.n_embd + from_head :]
         for d in range(d_head):
             key_tiles[slot // LANES, d, slot % LANES] = k[d]
             value_tiles[d // LANES, slot, d % LANES] = v[d]
 
-    queries, scores = floats(private.queries, (ROWS, d_head)), floats(private.scores, (ROWS, n_room))
+    queries = floats(private.queries, (ROWS, d_head))
+    scores = floats(private.scores, (ROWS, n_room))
     sums = floats(private.sums, (ROWS, LANES))
     for first in range(0, job.n_rows, ROWS):
         n_rows = min(ROWS, job.n_rows - first)
@@ -236,7 +245,8 @@ def attention(job, private, layer, head):
             for d in range(d_head):
                 queries[row, d] = q[d] * shrink
         for tile in range(n_slots // LANES):
-            where, into = keys + tile * 4 * LANES * d_head, private.scores + tile * 4 * LANES
+            where = keys + tile * 4 * LANES * d_head
+            into = private.scores + tile * 4 * LANES
             call(job.multiply, (n_rows, private.queries, 4 * d_head, where, into, 4 * n_room, d_head))
         totals = floats(private.totals, ROWS)
         for row in range(n_rows):
@@ -262,33 +272,41 @@ def padded_to_tiles(n):
 @compiled_only
 def gpt2(state, job, thread):
     """This thread's share of a forward pass, with barriers where it needs what others have computed."""
-    n, rows, n_embd = job.n_threads, job.n_rows, job.n_embd
+    n = job.n_threads
+    rows = job.n_rows
+    n_embd = job.n_embd
     private = carray(pointer(job.privates), n, PRIVATE)[thread]
     blocks = carray(pointer(job.blocks), job.n_layer, LAYER)
-    width, no_norm = padded(n_embd), job.no_norm
+    width = padded(n_embd)
+    no_norm = job.no_norm
     first, last = share(thread, n, job.n_head)
 
     embed(job, thread)
     meet(state, n)
     for layer in range(job.n_layer):
         block = blocks[layer]
-        w, b = block.attn.c_attn.w, block.attn.c_attn.b
+        w = block.attn.c_attn.w
+        b = block.attn.c_attn.b
         linear(state, job, thread, private, job.x, rows, block.ln_1, w, b, job.qkv, padded(3 * n_embd), STORE)
         meet(state, n)
         for head in range(first, last):
             attention(job, private, layer, head)
         meet(state, n)
-        w, b = block.attn.c_proj.w, block.attn.c_proj.b
+        w = block.attn.c_proj.w
+        b = block.attn.c_proj.b
         linear(state, job, thread, private, job.a, rows, no_norm, w, b, job.x, width, ADD)
         meet(state, n)
-        w, b = block.mlp.c_fc.w, block.mlp.c_fc.b
+        w = block.mlp.c_fc.w
+        b = block.mlp.c_fc.b
         linear(state, job, thread, private, job.x, rows, block.ln_2, w, b, job.hidden, padded(w.n_out), job.activation)
         meet(state, n)
-        w, b = block.mlp.c_proj.w, block.mlp.c_proj.b
+        w = block.mlp.c_proj.w
+        b = block.mlp.c_proj.b
         linear(state, job, thread, private, job.hidden, rows, no_norm, w, b, job.x, width, ADD)
         meet(state, n)
     if job.n_last:
-        x, w = job.x + (rows - job.n_last) * 4 * width, job.wte
+        x = job.x + (rows - job.n_last) * 4 * width
+        w = job.wte
         linear(state, job, thread, private, x, job.n_last, job.ln_f, w, NO_BIAS, job.logits, w.n_out, STORE)
     meet(state, n)
 

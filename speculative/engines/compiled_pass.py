@@ -87,10 +87,15 @@ class CompiledPass:
         """team() gives the threads of the next call. chunk: rows in one of them at most."""
         self.chunk = chunk
         n_embd, n_layer, n_head = (hparams[name] for name in ("n_embd", "n_layer", "n_head"))
-        n_room, d_head = padded_to_tiles(hparams["n_ctx"]), n_embd // n_head
+        n_room = padded_to_tiles(hparams["n_ctx"])
+        d_head = n_embd // n_head
         n_inner = hparams.get("n_inner", 4 * n_embd)
         self.width = padded(max(n_embd, n_inner))  # of what a product reads
-        self.n_vocab, self.n_embd, self.length, self.team, self.kept = hparams["n_vocab"], n_embd, 0, team, []
+        self.n_vocab = hparams["n_vocab"]
+        self.n_embd = n_embd
+        self.length = 0
+        self.team = team
+        self.kept = []
         blocks = np.zeros(n_layer, LAYER)
         for struct, block in zip(blocks, params["blocks"], strict=True):
             fill(struct, block, self.kept)
@@ -116,7 +121,8 @@ class CompiledPass:
 
     def share(self, n_threads: int) -> None:
         """Gives each thread memory of its own."""
-        n_room, width = padded_to_tiles(self.fields["n_ctx"]), self.width
+        n_room = padded_to_tiles(self.fields["n_ctx"])
+        width = self.width
         shapes = {
             "sums": (self.chunk, LANES),
             "row": (width,),
@@ -126,7 +132,8 @@ class CompiledPass:
             "path": (n_room,),
             "totals": (ROWS,),
         }
-        privates, self.kept_private = np.zeros(n_threads, PRIVATE), []
+        privates = np.zeros(n_threads, PRIVATE)
+        self.kept_private = []
         for private in privates:
             fill(private, {name: aligned(shape, np.float32) for name, shape in shapes.items()}, self.kept_private)
         call = dict.fromkeys(("tokens", "positions", "sees", "n_seen", "n_rows", "n_past", "n_last", "logits"), 0)
@@ -142,7 +149,8 @@ class CompiledPass:
 
     def move(self, slots: np.ndarray, to: int) -> None:  # [n]
         """As KVCache.move."""
-        keys, values = self.buffers["keys"], self.buffers["values"]
+        keys = self.buffers["keys"]
+        values = self.buffers["values"]
         keys = keys.reshape(*keys.shape[:2], -1, keys.shape[3], LANES)  # [n_layer, n_head, n_tiles, d_head, LANES]
         values = values.reshape(
             *values.shape[:2], -1, values.shape[2], LANES
@@ -153,14 +161,21 @@ class CompiledPass:
 
     def output(self, x) -> np.ndarray:  # [n, n_embd] -> [n, n_vocab]
         """As PlainPass.output: a pass of no tokens and no blocks, whose last n rows are at hand."""
-        team, n, job = self.ready_team(), len(x), self.job[0]
+        team = self.ready_team()
+        n = len(x)
+        job = self.job[0]
         self.x[:n, : self.n_embd] = x
         logits = np.empty((n, self.n_vocab), np.float32)  # [n, n_vocab]
-        n_layer, address = int(job["n_layer"]), int(job["x"])
-        job["n_rows"], job["n_layer"], job["n_last"], job["logits"] = 0, 0, n, logits.ctypes.data
+        n_layer = int(job["n_layer"])
+        address = int(job["x"])
+        job["n_rows"] = 0
+        job["n_layer"] = 0
+        job["n_last"] = n
+        job["logits"] = logits.ctypes.data
         job["x"] = self.x[n:].ctypes.data  # where such a pass ends
         team.run(self.job)
-        job["n_layer"], job["x"] = n_layer, address
+        job["n_layer"] = n_layer
+        job["x"] = address
         return logits
 
     def __call__(self, tokens, n_last: int, positions=None, sees=None) -> np.ndarray:  # [n] -> [n_last, n_vocab]
@@ -181,14 +196,18 @@ class CompiledPass:
         logits = np.empty((n_last, self.n_vocab), np.float32)  # [n_last, n_vocab]
         self.hidden = np.empty((n_last, self.n_embd), np.float32)  # [n_last, n_embd]
         n_before = len(tokens) - n_last  # tokens whose logits are not wanted
-        n_chunks, job = -(-len(tokens) // self.chunk), self.job[0]
+        n_chunks = -(-len(tokens) // self.chunk)
+        job = self.job[0]
         for chunk in range(n_chunks):
             first, end = (len(tokens) * i // n_chunks for i in (chunk, chunk + 1))
             wanted = slice(max(0, first - n_before), max(0, end - n_before))
-            job["tokens"], job["positions"] = tokens[first:].ctypes.data, positions[first:].ctypes.data
+            job["tokens"] = tokens[first:].ctypes.data
+            job["positions"] = positions[first:].ctypes.data
             job["sees"], job["n_seen"] = (0, 0) if sees is None else (sees[first:].ctypes.data, sees.shape[1])
-            job["n_rows"], job["n_past"] = end - first, self.length
-            job["n_last"], job["logits"] = wanted.stop - wanted.start, logits[wanted].ctypes.data
+            job["n_rows"] = end - first
+            job["n_past"] = self.length
+            job["n_last"] = wanted.stop - wanted.start
+            job["logits"] = logits[wanted].ctypes.data
             team.run(self.job)
             self.hidden[wanted] = self.x[end - first - job["n_last"] : end - first, : self.n_embd]
             self.length += end - first

@@ -76,7 +76,8 @@ def this_cpu() -> Cpu:
     features = (binding.get_host_cpu_features().flatten() if given is None else given).split(",")
     arm = binding.get_process_triple().startswith(("aarch64", "arm64"))
     if arm and sys.platform == "linux" and given is None:  # LLVM does not look for dotprod there; the system knows
-        AT_HWCAP, HWCAP_ASIMDDP = 16, 1 << 20
+        AT_HWCAP = 16
+        HWCAP_ASIMDDP = 1 << 20
         if ctypes.CDLL(None).getauxval(AT_HWCAP) & HWCAP_ASIMDDP:
             features.append("+dotprod")
 

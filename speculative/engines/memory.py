@@ -29,7 +29,8 @@ def available(
     found = [free * 1024] if free is not None else []
     for folder in {Path(cgroup), *cgroup_folders(Path(cgroup), own_cgroup)}:
         for name, label in (("memory.max", "anon "), ("memory.limit_in_bytes", "total_rss ")):  # of version 2; of 1
-            limit, taken = read_number(folder / name), read_number(folder / "memory.stat", label)
+            limit = read_number(folder / name)
+            taken = read_number(folder / "memory.stat", label)
             found += [max(0, limit - taken)] if limit is not None and taken is not None else []
     return min([*found, *address_space()], default=None)
 
@@ -50,7 +51,8 @@ def address_space() -> list[int]:
     with contextlib.suppress(ImportError):  # Windows
         import resource
 
-        limit, kilobytes = resource.getrlimit(resource.RLIMIT_AS)[0], read_number("/proc/self/status", "VmSize:")
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        kilobytes = read_number("/proc/self/status", "VmSize:")
         if limit != resource.RLIM_INFINITY and kilobytes is not None:
             return [max(0, limit - kilobytes * 1024)]
     return []

@@ -70,9 +70,11 @@ def pause(typing):
 
     def codegen(context, builder, signature, arguments):
         if _triple.startswith(("x86_64", "i686")):
-            name, operands = "llvm.x86.sse2.pause", []
+            name = "llvm.x86.sse2.pause"
+            operands = []
         elif _triple.startswith(("aarch64", "arm64")):
-            name, operands = "llvm.aarch64.hint", [ir.IntType(32)(1)]
+            name = "llvm.aarch64.hint"
+            operands = [ir.IntType(32)(1)]
         else:
             return context.get_dummy_value()
         function = ir.FunctionType(ir.VoidType(), [operand.type for operand in operands])
@@ -125,17 +127,23 @@ class Team:
         """work(thread, state, job, done) is compiled. Thread 0 posts the job that lies in job [1], does its part and
         returns. The others do their part of whatever is posted, until there is nothing for a while; `done` is how many
         jobs they have done, and what work returns."""
-        self.n_threads, self.work, self.job = n_threads, work, np.zeros(1, job_dtype)
+        self.n_threads = n_threads
+        self.work = work
+        self.job = np.zeros(1, job_dtype)
         self.reset()
 
     def reset(self) -> None:
         memory = np.zeros(5 * LINE // 8, np.int64)
         self.counters = memory[-memory.ctypes.data % LINE // 8 :]
         self.state = self.counters.ctypes.data
-        self.running, self.awake = threading.Lock(), threading.Condition()
-        self.posted, self.closed, self.error = 0, False, None
+        self.running = threading.Lock()
+        self.awake = threading.Condition()
+        self.posted = 0
+        self.closed = False
+        self.error = None
         self.alone_until = self.seconds = self.seconds_with_core = 0.0
-        self.threads, self.process = [], os.getpid()
+        self.threads = []
+        self.process = os.getpid()
 
     def run(self, job: np.ndarray) -> None:  # [1]
         """Does the job in all threads and returns when it is done. Raises UserError where a thread has died."""
@@ -148,7 +156,8 @@ class Team:
             with self.awake:
                 self.posted = int(self.counters[POSTED * LINE // 8]) + 1
                 self.awake.notify_all()
-            start, start_with_core = time.perf_counter(), time.thread_time()
+            start = time.perf_counter()
+            start_with_core = time.thread_time()
             self.work(0, self.state, self.job, self.posted - 1)
             self.judge(time.perf_counter() - start, time.thread_time() - start_with_core)
             if self.error:

@@ -40,7 +40,8 @@ def contradiction(format: Format, cpu: Cpu) -> str | None:
     step = format.step(cpu)
     if BLOCK % step or (format.rounds_rows and step != BLOCK):
         return f"a step of {step} inputs does not fit rows of blocks of {BLOCK}"
-    n_in, n = BLOCK + 3, cpu.lanes - 1
+    n_in = BLOCK + 3
+    n = cpu.lanes - 1
     w = np.random.default_rng(0).standard_normal((n_in, n), np.float32)  # [n_in, n]
     stored = format.round(w)
     tile = format.tile(stored, cpu)

@@ -85,7 +85,8 @@ def separate(tile, n_in, dtype, cpu, per_k):  # uint8 [n_steps, tile_bytes] -> [
 
 def number_at(words, tile, lane, k, itemsize, per_k):
     """The address of an interleaved number."""
-    b, per = words.ir, words.times
+    b = words.ir
+    per = words.times
     outer = b.udiv(k, k.type(per_k))
     inner = b.urem(k, k.type(per_k))
     place = b.add(per(b.add(per(outer, words.cpu.lanes), lane), per_k), inner)

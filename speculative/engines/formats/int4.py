@@ -126,7 +126,8 @@ def fill(w, tile, scale, dot):
 
 def multiply(words, xs, tile, sums):
     """The codes from 0 to 15 are multiplied, and 8 times the sum of x is taken away."""
-    cpu, b = words.cpu, words.ir
+    cpu = words.cpu
+    b = words.ir
     size = cpu.dot * cpu.vector
     if len(xs) >= INT4.prefetch_from:
         words.prefetch(tile, INT4.tile_bytes(cpu))

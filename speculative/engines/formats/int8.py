@@ -78,7 +78,8 @@ def fill(w, tile, scale, dot):
 
 def multiply(words, xs, tile, sums):
     """An inner loop over the block sums whole numbers; then they are scaled and added."""
-    cpu, b = words.cpu, words.ir
+    cpu = words.cpu
+    b = words.ir
     scale_at = cpu.rounded_bytes - 8
     offset_at = cpu.rounded_bytes - 4
     if cpu.unsigned:  # 128 is added to the weights, and 128 times the sum of x taken away
