@@ -12,14 +12,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import main
 from checkpoints.tensors import checkpoint_shapes
 from encoder import BYTE_TO_CHAR, END_OF_TEXT
 from plumbing.errors import UserError
 from plumbing.signals import ENDINGS
+from speculative.cli.flags import choose_options
+from speculative.cli.load import load
+from speculative.cli.verifying import verify_pair
 from speculative.engines import runtime
+from speculative.measure import verify
 from utils import import_tensorflow, load_encoder_hparams_and_params
 
 MODELS = Path(__file__).parents[1] / "models"
+
+PROMPT = "the thing in"
+USUAL = {"target_model_size": "target", "draft_model_size": "draft", "threads": 1, "prompt": PROMPT}
+USUAL["n_tokens_to_generate"] = 12
 
 # XLA leaves optimisation out and makes its kernels the older way, which takes it half as long.
 QUICK_TO_COMPILE = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
@@ -127,8 +136,6 @@ def pair_words(tiny_pair):
 @pytest.fixture
 def command(capsys):
     """words -> (exit status, what stands on standard output, what on standard error) of main.py, in this process."""
-    import main
-
     handlers = {number: signal.getsignal(number) for number in ENDINGS}
     hook = sys.unraisablehook
 
@@ -144,6 +151,47 @@ def command(capsys):
     for number, handler in handlers.items():
         signal.signal(number, handler)
     sys.unraisablehook = hook
+
+
+@pytest.fixture
+def run(tiny_pair, capsys):
+    """flags -> what main() prints, of that pair."""
+
+    def run(**flags):
+        flags = USUAL | {"models_dir": tiny_pair} | flags
+        chosen = {flag: str(value) for flag, value in flags.items() if value is not None}
+        main.main(**chosen)
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.fixture
+def run_json(run, tmp_path):
+    """flags -> (what main() prints, what it writes)."""
+
+    def run_json(**flags):
+        out = run(json=tmp_path / "run.json", **flags)
+        return out, json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
+
+    return run_json
+
+
+@pytest.fixture
+def run_verify(tiny_pair, capsys):
+    """flags -> (exit status, what --verify prints), with few draws."""
+
+    def run_verify(draws=10, **flags):
+        o = choose_options(main.main, **USUAL | flags, models_dir=tiny_pair, verify=True)
+        pair = load(o, [o.prompt])
+        try:
+            verify_pair(o, pair, o.prompt, verify.PROMPTS[:1], draws=draws)
+            status = 0
+        except SystemExit as end:
+            status = end.code
+        return status, capsys.readouterr().out
+
+    return run_verify
 
 
 def write_small_files(folder, hparams):

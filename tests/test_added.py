@@ -7,8 +7,7 @@ import re
 import numpy as np
 import pytest
 from test_flags import FLAGS, parse, refused
-from test_main import run, run_json, run_verify, texts  # noqa: F401
-from tiny import refusal
+from tiny import refusal, texts
 
 import main
 from plumbing import arguments
@@ -82,14 +81,14 @@ def test_it_is_not_there_before():
 
 
 @pytest.mark.parametrize("drafter", ["toy", "toy+model", "prompt_lookup+toy", "model/toy", "ngram/toy"])
-def test_it_decodes_and_loads_no_model_that_it_does_not_need(run, toy, drafter):  # noqa: F811
+def test_it_decodes_and_loads_no_model_that_it_does_not_need(run, toy, drafter):
     others = {} if "model" in drafter else {"draft_model_size": "not-there"}
     for flags in ({"K": 3}, {"K": "auto"}):
         plain, speculative = texts(run(drafter=drafter, quiet=True, **flags, **others))
         assert plain == speculative == texts(run(quiet=True))[0]
 
 
-def test_its_tokens_are_its_own(run_json, toy):  # noqa: F811
+def test_its_tokens_are_its_own(run_json, toy):
     """The random target says the same token again now and then."""
     _, document = run_json(drafter="toy", n_tokens_to_generate=60)
     iterations = document["speculative"]["samples"][0]["iterations"]
@@ -104,7 +103,7 @@ def test_its_tokens_are_its_own(run_json, toy):  # noqa: F811
     assert {name for i in iterations for name in i["by"]} <= {"model", "toy"}
 
 
-def test_a_tree_where_it_drafts_one_and_none_where_it_drafts_none(run_json, register):  # noqa: F811
+def test_a_tree_where_it_drafts_one_and_none_where_it_drafts_none(run_json, register):
     register(ON_NUMPY)
     for tree_flag in ("2,2,1", "auto"):
         _, document = run_json(drafter="toy", tree=tree_flag)
@@ -121,7 +120,7 @@ def test_a_tree_where_it_drafts_one_and_none_where_it_drafts_none(run_json, regi
         assert line.endswith("draft trees") and "toy" not in line.rpartition(": ")[2]
 
 
-def test_its_tokens_have_its_colour(run, toy, monkeypatch):  # noqa: F811
+def test_its_tokens_have_its_colour(run, toy, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
@@ -140,7 +139,7 @@ def lies(parts):
     return draft
 
 
-def test_verify(run_verify, toy, register):  # noqa: F811
+def test_verify(run_verify, toy, register):
     for one in [{"K": 2}] + [{"tree": "2,1"}] * (toy.tree is not None):
         status, out = run_verify(draws=25, drafter="toy", **one)
         assert status == 0 and "Verdict: no loss found" in out and ("nodes" in out) == ("tree" in one)
@@ -156,7 +155,7 @@ def test_help_has_it(toy):
     assert flag.endswith("the token that is proposed") and max(map(len, lines)) <= 120
 
 
-def test_on_jax(run, register):  # noqa: F811
+def test_on_jax(run, register):
     register(ON_NUMPY)
     for drafter in ("toy", "model/toy", "toy+ngram"):
         line = refusal(check_engine, parse(drafter=drafter, engine="jax"))
@@ -172,7 +171,7 @@ def test_on_jax(run, register):  # noqa: F811
 # ---- Its flag --------------------------------------------------------------------------------------------------------
 
 
-def test_its_flag_is_parsed_and_reaches_it(run_json, toy):  # noqa: F811
+def test_its_flag_is_parsed_and_reaches_it(run_json, toy):
     assert parse(drafter="toy", **{FOLLOWS: "17"}).toy_follows == 17
     _, document = run_json(drafter="toy", **{FOLLOWS: 17}, details=True)
     drafts = [i["details"]["drafts"] for i in document["speculative"]["samples"][0]["iterations"]]

@@ -7,8 +7,7 @@ import threading
 
 import numpy as np
 import pytest
-from test_main import run, run_json, tokens_of  # noqa: F401
-from tiny import ROOT, decoded
+from tiny import ROOT, decoded, tokens_of
 
 from plumbing.errors import UserError
 from speculative.cli.load import encode, load_id_pair
@@ -29,7 +28,7 @@ CASES = [(edge, how) for edge in EDGES for how in HOW if not ("K" in EDGES[edge]
 ON_JAX = [(edge, how) for edge, how in CASES if how in ({"drafter": "model"}, {"K": "auto"})]  # each compiles its own
 
 
-def equal_texts(run_json, **flags):  # noqa: F811
+def equal_texts(run_json, **flags):
     """At temperature 0 the two texts are the same, of N tokens, whatever drafts."""
     _, document = run_json(quiet=True, threads=None, **flags)
     [new], [expected] = tokens_of(document), tokens_of(document, "autoregressive")
@@ -41,7 +40,7 @@ def equal_texts(run_json, **flags):  # noqa: F811
     [*((*case, "numpy") for case in CASES), *(pytest.param(*case, "jax", marks=pytest.mark.slow) for case in ON_JAX)],
     ids=str,
 )
-def test_the_edges_of_the_context(edge, how, engine, run_json, tmp_path):  # noqa: F811
+def test_the_edges_of_the_context(edge, how, engine, run_json, tmp_path):
     (tmp_path / "text").write_text("the thing in the thing")
     if "ngram" in how.get("drafter", ""):
         how = how | {"ngram_text": str(tmp_path / "text")}
@@ -50,7 +49,7 @@ def test_the_edges_of_the_context(edge, how, engine, run_json, tmp_path):  # noq
 
 @pytest.mark.parametrize("tree", TREES)
 @pytest.mark.parametrize("n_prompt", [3, N_CTX - 40])
-def test_the_edges_of_the_context_with_a_tree(tree, n_prompt, run_json):  # noqa: F811
+def test_the_edges_of_the_context_with_a_tree(tree, n_prompt, run_json):
     """A token more than fits is refused in one line; all that fits is decoded."""
     flags = {"prompt": "xyz" + "x" * (n_prompt - 3), "tree": tree}
     N = N_CTX - n_prompt - TREES[tree]

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from conftest import MODELS
 from enumeration import distance_from_target, random_model
-from test_main import run, run_json, run_verify, texts  # noqa: F401
-from tiny import HPARAMS, convert, decoded, logits_themselves, one_hot, random_params, refusal
+from tiny import HPARAMS, convert, decoded, logits_themselves, one_hot, random_params, refusal, texts
 
 import main
 from speculative.drafters.heads import (
@@ -147,12 +146,12 @@ def with_heads(tiny_pair):
 
 @pytest.mark.parametrize("drafter", ["heads+model", "prompt_lookup+heads"])
 @pytest.mark.parametrize("flags", [{"K": 3}, {"K": "auto"}, {"tree": "2,2,1"}, {"tree": "auto"}])
-def test_greedy_texts_are_equal(run, with_heads, drafter, flags):  # noqa: F811
+def test_greedy_texts_are_equal(run, with_heads, drafter, flags):
     plain, speculative = texts(run(quiet=True, drafter=drafter, **flags))
     assert plain == speculative
 
 
-def test_no_draft_model_is_needed(run_json, with_heads):  # noqa: F811
+def test_no_draft_model_is_needed(run_json, with_heads):
     _, document = run_json(drafter="heads", draft_model_size="nowhere", temperature=1, dtype="int8")
     first, *later = document["speculative"]["samples"][0]["iterations"]
     assert first["drafted"] == 0 and any(i["drafted"] == 3 for i in later)
@@ -160,7 +159,7 @@ def test_no_draft_model_is_needed(run_json, with_heads):  # noqa: F811
 
 @pytest.mark.parametrize("flags", [{"K": 3}, {"tree": "2,2"}, {"K": "auto"}])
 @pytest.mark.parametrize("temperature", [0, 1])
-def test_verify(run_verify, with_heads, flags, temperature):  # noqa: F811
+def test_verify(run_verify, with_heads, flags, temperature):
     status, out = run_verify(draws=30, drafter="heads", temperature=temperature, **flags)
     assert status == 0 and ("nodes: 14 rows" in out or "tree" not in flags)
 
@@ -209,7 +208,7 @@ def test_the_bundled_heads(bundled):
 
 
 @pytest.mark.slow
-def test_training(tmp_path, tiny_pair, capsys, run):  # noqa: F811
+def test_training(tmp_path, tiny_pair, capsys, run):
     from training import heads as command
 
     shutil.copytree(tiny_pair / "target", tmp_path / "target")

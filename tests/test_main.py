@@ -1,6 +1,5 @@
 """The command line, end to end, on a pair of tiny models with random weights; every flag at work once."""
 
-import json
 import os
 import re
 import shutil
@@ -9,60 +8,14 @@ import sys
 
 import numpy as np
 import pytest
-from tiny import ROOT, python, refusal
+from conftest import PROMPT
+from tiny import ROOT, python, refusal, texts, tokens_of
 
 import main
 from speculative import load_pair
 from speculative.cli import display
-from speculative.cli.flags import DEMO, choose_options
-from speculative.cli.load import load
-from speculative.cli.verifying import verify_pair
+from speculative.cli.flags import DEMO
 from speculative.engines import runtime
-from speculative.measure import verify
-
-PROMPT = "the thing in"
-
-
-USUAL = {"target_model_size": "target", "draft_model_size": "draft", "threads": 1, "prompt": PROMPT}
-USUAL["n_tokens_to_generate"] = 12
-
-
-@pytest.fixture
-def run(tiny_pair, capsys):
-    """flags -> what main() prints."""
-
-    def run(**flags):
-        flags = USUAL | {"models_dir": tiny_pair} | flags
-        chosen = {flag: str(value) for flag, value in flags.items() if value is not None}
-        main.main(**chosen)
-        return capsys.readouterr().out
-
-    return run
-
-
-def texts(out):
-    """The texts of both decoders, which may hold line breaks of their own."""
-    text = r"Time = \d+\.\d\ds\nText = (.*?)"
-    pattern = rf"\nAutoregressive Decode\n-{{21}}\n{text}\n\nSpeculative Decode\n-{{18}}\n{text}\n(\nSpeedup = .*)?"
-    match = re.fullmatch(pattern, out, re.DOTALL)
-    assert match, out
-    return match[1], match[2]
-
-
-def tokens_of(document, decoder="speculative"):
-    return [sample["tokens"] for sample in document[decoder]["samples"]]
-
-
-@pytest.fixture
-def run_json(run, tmp_path):
-    """flags -> (what main() prints, what it writes)."""
-
-    def run_json(**flags):
-        out = run(json=tmp_path / "run.json", **flags)
-        return out, json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
-
-    return run_json
-
 
 # The blog's run
 
@@ -273,23 +226,6 @@ def test_color_on_a_terminal(run, monkeypatch):
 
 
 # --verify
-
-
-@pytest.fixture
-def run_verify(tiny_pair, capsys):
-    """flags -> (exit status, what --verify prints), with few draws."""
-
-    def run_verify(draws=10, **flags):
-        o = choose_options(main.main, **USUAL | flags, models_dir=tiny_pair, verify=True)
-        pair = load(o, [o.prompt])
-        try:
-            verify_pair(o, pair, o.prompt, verify.PROMPTS[:1], draws=draws)
-            status = 0
-        except SystemExit as end:
-            status = end.code
-        return status, capsys.readouterr().out
-
-    return run_verify
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """main.py --engine jax: the whole command, on the devices of JAX."""
 
-import contextlib
-import io
 import json
 import os
 import signal
@@ -14,11 +12,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from conftest import PROMPT
 from test_flags import parse
-from test_main import run_verify  # noqa: F401
-from tiny import ROOT, refusal
+from tiny import ROOT, refusal, tokens_of
 
-import main
 from speculative.cli import checks
 from speculative.cli import devices as on_device
 from speculative.cli.prompts import choose_prompts
@@ -31,38 +28,24 @@ from speculative.engines.jax import model as jax_model
 from speculative.engines.jax import processes, sharding
 from speculative.engines.jax.pair import greedy_differences
 
-PROMPTS = ["the thing in", "a", "she was not in the house", "one more"]
+PROMPTS = [PROMPT, "a", "she was not in the house", "one more"]
 N = 9
 
 
-@pytest.fixture(scope="module")
-def run_json(tiny_pair, tmp_path_factory):
+@pytest.fixture
+def on_jax(run_json):
     """flags -> (what main() prints, what it writes)."""
-    path = tmp_path_factory.mktemp("run") / "run.json"
-    usual = {"prompt": PROMPTS[0], "target_model_size": "target", "draft_model_size": "draft", "models_dir": tiny_pair}
-    usual |= {"n_tokens_to_generate": N, "K": 3, "engine": "jax", "json": path}
-
-    def run_json(**flags):
-        out = io.StringIO()
-        with contextlib.redirect_stdout(out):
-            main.main(**{flag: str(value) for flag, value in (usual | flags).items() if value is not None})
-        return out.getvalue(), json.loads(path.read_text(encoding="utf-8"))
-
-    return run_json
+    return partial(run_json, engine="jax", threads=None, n_tokens_to_generate=N, K=3)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def on_numpy(run_json):
     """flags -> the same for the other engine."""
-    return partial(run_json, engine="numpy", threads=1)
+    return partial(run_json, n_tokens_to_generate=N, K=3)
 
 
-def tokens_of(document, decoder="speculative"):
-    return [sample["tokens"] for sample in document[decoder]["samples"]]
-
-
-def test_the_text_is_that_of_numpy_and_what_is_not_known_is_null_and_not_printed(run_json, on_numpy):
-    out, document = run_json(n_tokens_to_generate=24)
+def test_the_text_is_that_of_numpy_and_what_is_not_known_is_null_and_not_printed(on_jax, on_numpy):
+    out, document = on_jax(n_tokens_to_generate=24)
     _, on_numpy = on_numpy(n_tokens_to_generate=24)
     assert "first difference" not in out and "Speedup = " in out
     assert tokens_of(document) == tokens_of(document, "autoregressive") == tokens_of(on_numpy)
@@ -92,20 +75,20 @@ def test_the_text_is_that_of_numpy_and_what_is_not_known_is_null_and_not_printed
     ],
     ids=str,
 )
-def test_flags_give_the_same_text_on_both(run_json, on_numpy, flags):
+def test_flags_give_the_same_text_on_both(on_jax, on_numpy, flags):
     """What the loop on the device does not know goes by the Python loop; a window wider than the text costs no more."""
-    _, found = run_json(**flags)
+    _, found = on_jax(**flags)
     _, expected = on_numpy(**flags)
     assert tokens_of(found) == tokens_of(found, "autoregressive") == tokens_of(expected)
 
 
-def test_a_batch_is_its_prompts_each_to_its_stop(run_json, on_numpy, tmp_path, monkeypatch):
+def test_a_batch_is_its_prompts_each_to_its_stop(on_jax, on_numpy, tmp_path, monkeypatch):
     """In no more memory than they need."""
     path = tmp_path / "prompts.jsonl"
     path.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS))
     monkeypatch.setattr(memory, "available", lambda: 10**7)
     stop = "h"  # which the first text alone has
-    out, document = run_json(prompt=None, prompt_file=path, batch=3, stop=stop)
+    out, document = on_jax(prompt=None, prompt_file=path, batch=3, stop=stop)
     assert [prompt["text"] for prompt in document["prompts"]] == PROMPTS and document["prompt"]["text"] == PROMPTS[0]
     assert tokens_of(document) == tokens_of(document, "autoregressive")
     for prompt, sample in zip(PROMPTS, document["speculative"]["samples"], strict=True):
@@ -116,11 +99,11 @@ def test_a_batch_is_its_prompts_each_to_its_stop(run_json, on_numpy, tmp_path, m
     assert lengths[0] < N == lengths[1] and document["figures"]["tokens"] == sum(lengths)
     assert 0.5 < document["figures"]["useful_row_calls"] <= 1
     assert out.index("Speculative Decode") < out.index("Speedup = ")
-    assert "are free: take smaller models or a smaller --batch" in refusal(run_json, batch=4096)
+    assert "are free: take smaller models or a smaller --batch" in refusal(on_jax, batch=4096)
 
 
 @pytest.mark.slow  # compiles a loop for each of four lookaheads, twice
-def test_verify_has_a_form_for_this_engine(run_verify, monkeypatch):  # noqa: F811
+def test_verify_has_a_form_for_this_engine(run_verify, monkeypatch):
     from speculative.engines.jax import loop as jax_loop
 
     status, out = run_verify(draws=25, engine="jax", threads=None, K=2)
@@ -137,10 +120,10 @@ def test_verify_has_a_form_for_this_engine(run_verify, monkeypatch):  # noqa: F8
 
 
 @pytest.mark.slow  # compiles both loops anew, as it samples
-def test_one_prompt_several_times_is_sampled_anew_for_each(run_json):
-    _, document = run_json(batch=3, temperature=1, seed=1)
+def test_one_prompt_several_times_is_sampled_anew_for_each(on_jax):
+    _, document = on_jax(batch=3, temperature=1, seed=1)
     assert len({tuple(tokens) for tokens in tokens_of(document)}) == 3
-    assert tokens_of(run_json(batch=3, temperature=1, seed=1)[1]) == tokens_of(document)
+    assert tokens_of(on_jax(batch=3, temperature=1, seed=1)[1]) == tokens_of(document)
 
 
 @pytest.mark.parametrize(
@@ -155,8 +138,8 @@ def test_one_prompt_several_times_is_sampled_anew_for_each(run_json):
         ({"mesh": 512}, "--mesh 512 needs 512 devices"),
     ],
 )
-def test_flags_that_do_not_go_together(run_json, flags, message):
-    assert message in refusal(run_json, **flags)
+def test_flags_that_do_not_go_together(on_jax, flags, message):
+    assert message in refusal(on_jax, **flags)
 
 
 @pytest.mark.parametrize(("free", "fits"), [(10**4, False), (10**9, True), (None, True)])
@@ -251,12 +234,12 @@ def start(tiny_pair, tmp_path):
 
 
 @pytest.mark.slow  # which both compile everything
-def test_two_processes_share_the_work_and_one_prints(start, run_json):
+def test_two_processes_share_the_work_and_one_prints(start, on_jax):
     flags = ["--mesh=2", "--n_tokens_to_generate=9", f"--prompt={PROMPTS[0]}"]
     pair = [start(i, *flags, JOIN_SECONDS="60") for i in range(2)]  # another program may take the port meanwhile
     (first, _), (second, _) = (process.communicate() for process in pair)
     assert [process.returncode for process in pair] == [0, 0], pair[0].err.read_text()
-    [sample] = run_json()[1]["speculative"]["samples"]
+    [sample] = on_jax()[1]["speculative"]["samples"]
     assert first.count(f"Text = {PROMPTS[0]}{sample['text']}\n") == 2
     assert "Decode" not in second and "the draft lies" in pair[0].err.read_text()
     assert "Gloo" not in first + second

@@ -2,17 +2,15 @@
 
 import itertools
 import re
-from functools import partial
 
 import numpy as np
 import pytest
-from test_main import run, run_json, texts  # noqa: F401
-from tiny import decoded
+from tiny import decoded, texts
 
 from plumbing.errors import UserError
 from speculative import autotree
 from speculative.autotree import AutoTree, best_shape, depth
-from speculative.measure import report, verify
+from speculative.measure import report
 from speculative.trees import Tree, one_hot, regular, tree_speculative_sampling
 
 # ---- The best shape --------------------------------------------------------------------------------------------------
@@ -128,12 +126,12 @@ def test_with_dear_rows_it_is_a_chain():
 
 @pytest.mark.parametrize("drafter", ["model", "prompt_lookup", "ngram", "prompt_lookup+model"])
 @pytest.mark.parametrize("tree", ["2,2,1", "1", "4,1", "auto"])
-def test_greedy_texts_are_equal(run, drafter, tree):  # noqa: F811
+def test_greedy_texts_are_equal(run, drafter, tree):
     plain, speculative = texts(run(quiet=True, tree=tree, drafter=drafter))
     assert plain == speculative
 
 
-def test_it_is_reported(run_json):  # noqa: F811
+def test_it_is_reported(run_json):
     out, document = run_json(tree="2,2,1", verbose=True)
     assert re.search(r"\d of \d", out) and "by position" in out
     told = {"seconds": {"rest": 0, "speculative": 1}, "speedup_without_prefill": 1.0, "predicted_blog": 1.0}
@@ -155,13 +153,12 @@ def test_it_is_reported(run_json):  # noqa: F811
         ({"tree": "2", "drafter": "model/ngram"}, "--tree does not go with the levels of --drafter model/ngram"),
     ],
 )
-def test_a_tree_that_cannot_be_drafted(run, flags, line):  # noqa: F811
+def test_a_tree_that_cannot_be_drafted(run, flags, line):
     with pytest.raises(UserError, match=line):
         run(**flags)
 
 
-def test_verify_with_a_tree(run, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(verify, "verify", partial(verify.verify, draws=30))
+def test_verify_with_a_tree(run_verify):
     for tree in ("2,1", "auto"):
-        out = run(tree=tree, verify=True)
-        assert "passed  nodes" in out and f"tree {tree}" in out and "no loss found" in out
+        status, out = run_verify(draws=30, tree=tree)
+        assert status == 0 and "passed  nodes" in out and f"tree {tree}" in out and "no loss found" in out

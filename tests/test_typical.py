@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from test_main import run, run_verify, texts  # noqa: F401
-from tiny import one_hot
+from tiny import one_hot, texts
 
 from speculative.drafters import Drafter
 from speculative.drafters.model import model_drafter, model_tree
@@ -65,7 +64,7 @@ def test_a_draft_is_accepted_where_it_is_probable_and_only_there(tree):
 
 
 @pytest.mark.parametrize("flags", [{"K": 3}, {"tree": "2,1"}, {"K": "auto"}])
-def test_it_is_noted_seen_and_changes_nothing_at_temperature_0(run, run_verify, flags):  # noqa: F811
+def test_it_is_noted_seen_and_changes_nothing_at_temperature_0(run, run_verify, flags):
     out = run(typical=0.3, temperature=1, **flags)
     assert "Note: with typical acceptance, ε = 0.3, the speculative text is not" in " ".join(out.split())
     assert "Note: with typical" not in run(temperature=1, **flags)

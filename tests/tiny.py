@@ -4,6 +4,7 @@ how they ask for what is refused."""
 import contextlib
 import inspect
 import io
+import re
 import subprocess
 import sys
 import types
@@ -105,6 +106,19 @@ def encoder_of(*words):
             pairs.append(("".join(chars[:i]), chars[i]))
             tokens.append("".join(chars[: i + 1]))
     return Encoder({token: i for i, token in enumerate([*tokens, END_OF_TEXT])}, pairs)
+
+
+def texts(out):
+    """The texts of both decoders, which may hold line breaks of their own."""
+    text = r"Time = \d+\.\d\ds\nText = (.*?)"
+    pattern = rf"\nAutoregressive Decode\n-{{21}}\n{text}\n\nSpeculative Decode\n-{{18}}\n{text}\n(\nSpeedup = .*)?"
+    match = re.fullmatch(pattern, out, re.DOTALL)
+    assert match, out
+    return match[1], match[2]
+
+
+def tokens_of(document, decoder="speculative"):
+    return [sample["tokens"] for sample in document[decoder]["samples"]]
 
 
 def refusal(call, *args, **flags):
