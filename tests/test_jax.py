@@ -417,7 +417,7 @@ def test_the_texts_are_distributed_as_the_targets_own(K, lenience, draft_tempera
         expected[text] = n * float(np.prod([q[i, token] for i, token in enumerate(text)]))
     networks = place(params, hparams), place(draft_params, hparams)
     decoder = DeviceDecoder(*networks, chosen, chosen._replace(temperature=draft_temperature), lenience, block=3)
-    rows = by_prompt(decoder.batch([[1]] * n, 3, K, seed=7), n)
+    rows = by_prompt(decoder.batch([[1]] * n, 3, K, seed=1), n)
     counts = Counter(tuple(decoded(steps(of_one))) for of_one in rows)
     possible = [text for text in expected if expected[text] > 0]
     assert {*counts} <= {*possible} and len(possible) > 8
