@@ -42,7 +42,7 @@ from plumbing.exits import guarded
 from speculative.drafters import heads
 from speculative.engines.memory import OFFICIAL
 from training.files import save_tensors
-from utils import build_params, import_tensorflow, load_hparams, load_params
+from utils import import_tensorflow, load_hparams, load_params
 
 GROWN = {"124M": MODELS / "tiny-draft", "1558M": MODELS / "tiny-target"}
 UNLIKELY = -200.0  # the logit of a new token: at temperature 1 its probability is 0 in float32
@@ -160,20 +160,6 @@ def grow_model(small, folder, new, write):
     checksums.note(
         folder, files, stand_in=f"it computes what {small.name} does, at the shape and cost of {folder.name}"
     )
-
-
-def cut_model(size, times, convert, seed=0):
-    """-> (params, hparams) of an official shape with 1 / times of its layers and vocabulary, and random weights."""
-    n_layer, n_embd = OFFICIAL[size]
-    hparams = {"n_vocab": 50257 // times, "n_ctx": 1024, "n_embd": n_embd, "n_head": n_embd // 64}
-    hparams["n_layer"] = n_layer // times
-    rng = np.random.default_rng(seed)
-    shapes = checkpoint_shapes(hparams)
-
-    def read(name):
-        return rng.random(shapes[name], np.float32) * np.float32(0.04) - np.float32(0.02)
-
-    return build_params("random weights", shapes, read, hparams, convert), hparams
 
 
 def main(argv=None, grow=grow_model, disk_usage=shutil.disk_usage):

@@ -5,10 +5,8 @@
 
 Rows come after a context of 64 tokens; the time of several rows is a multiple of that of one. The limit of a row is the
 time in which this machine reads the bytes of the weights, at the bandwidth of the same rounds. An iteration is 4 rows
-of the first model, one by one, and 5 of the last at once; its limit is that of 4 + 1 rows. "Attention" is the extra
-time of a row after 1,000 tokens (or as many as fit) instead of 64, over the time of reading their keys and values.
-NumPy without a cache computes all tokens again for each new one, as the blog's code does: 30 here, the mean of its run.
-All are medians of rounds in which the row counts take turns.
+of the first model, one by one, and 5 of the last at once; its limit is that of 4 + 1 rows. All are medians of rounds in
+which the row counts take turns.
 """
 
 from functools import partial
@@ -19,8 +17,7 @@ from tqdm import tqdm
 
 from benchmarks import peers
 from benchmarks.common import MODELS, Parser, count, write_results
-from benchmarks.tables import table, take_turns
-from gpt2 import gpt2
+from benchmarks.tables import forward, table, take_turns
 from plumbing.errors import UserError
 from plumbing.exits import guarded
 from speculative.engines import formats, packed, plain, runtime
@@ -29,9 +26,8 @@ from utils import load_encoder_hparams_and_params, model_folder
 
 WEIGHTS = ["NumPy", *formats.FORMATS]  # NumPy: gpt2.py itself, in float32
 COLUMNS = f"""model weights 1_row_(ms)=ms:.1f {" ".join(f"{n}_rows=rows{n}:.2f" for n in peers.ROWS[1:])}
-    over_limit:.2f iteration_(ms)=iteration:.1f over_limit=iteration_over_limit:.2f attention_over_limit=attention:.2f
-    GB/s=gb_per_s:.1f prefill=prefilled (ms)=prefill_ms:.0f
-    over_NumPy's=prefill_over_numpy:.2f no_cache_(ms)=no_cache_ms:.1f"""
+    over_limit:.2f iteration_(ms)=iteration:.1f over_limit=iteration_over_limit:.2f prefill=prefilled
+    (ms)=prefill_ms:.0f"""
 
 
 def row_of(model, weights, times):
@@ -45,31 +41,13 @@ def measure(model, models_dir, weights, memory, rounds):
     convert = packed.packer(weights) if weights != "NumPy" else None
     _, hparams, params = load_encoder_hparams_and_params(model, models_dir, convert)
     run = (runtime.new_pass if convert else plain.PlainPass)(params, hparams)
+    tasks = {n: partial(forward, run, n, peers.CONTEXT) for n in peers.ROWS}
+    times = take_turns(tasks | {"read": partial(read, memory, runtime.most_threads())}, rounds)
     n_prefill = min(512, hparams["n_ctx"])
-
-    def forward(n_rows, n_past=peers.CONTEXT, n_last=None):
-        run.length = n_past
-        run(np.arange(n_rows), n_last or n_rows)
-
-    tasks = {n: partial(forward, n) for n in peers.ROWS} | {"read": partial(read, memory, runtime.most_threads())}
-    n_long = min(1000, hparams["n_ctx"] - 1)
-    tasks["long"] = partial(forward, 1, n_long)
-    slow = {"prefill": partial(forward, n_prefill, 0, 1)}
-    if weights == "NumPy":
-        slow["no_cache"] = partial(gpt2, np.arange(30), **params, n_head=hparams["n_head"])
-    times = take_turns(tasks, rounds) | take_turns(slow, 3)
-    n_bytes = plain.n_bytes(params)
-    bandwidth = memory.nbytes / times["read"]
-    more = 2 * 4 * hparams["n_layer"] * hparams["n_embd"] * (n_long - peers.CONTEXT)  # bytes of keys and values
-    limits = {
-        "limit_ms": 1e3 * n_bytes / bandwidth,
-        "over_limit": times[1] * bandwidth / n_bytes,
-        "attention": (times["long"] - times[1]) * bandwidth / more if more > 0 else None,
-        "gb_per_s": n_bytes / times[1] / 1e9,
-        "bandwidth": bandwidth / 1e9,
-    }
-    row = row_of(model, weights, times) | limits | {"prefilled": n_prefill}
-    return row | {f"{name}_ms": 1e3 * times[name] for name in slow}
+    prefill = take_turns({"prefill": partial(forward, run, n_prefill, 0, 1)}, 3)["prefill"]
+    limit = plain.n_bytes(params) * times["read"] / memory.nbytes
+    limits = {"limit_ms": 1e3 * limit, "over_limit": times[1] / limit}
+    return row_of(model, weights, times) | limits | {"prefilled": n_prefill, "prefill_ms": 1e3 * prefill}
 
 
 def main(argv=None):
@@ -96,14 +74,11 @@ def main(argv=None):
         else:
             rows.append(measure(model, o.models_dir, weights, memory, o.rounds))
     found = {(row["model"], row["weights"]): row for row in rows}
-    for row in rows:
-        if "prefill_ms" in row and (row["model"], "NumPy") in found:
-            row["prefill_over_numpy"] = row["prefill_ms"] / found[row["model"], "NumPy"]["prefill_ms"]
-        if row["model"] == o.models[-1]:
-            draft = found[o.models[0], row["weights"]]
-            row["iteration"] = 4 * draft["ms"] + row["rows5"] * row["ms"]
-            if "limit_ms" in row:
-                row["iteration_over_limit"] = row["iteration"] / (4 * draft["limit_ms"] + row["limit_ms"])
+    for row in (row for row in rows if row["model"] == o.models[-1]):
+        draft = found[o.models[0], row["weights"]]
+        row["iteration"] = 4 * draft["ms"] + row["rows5"] * row["ms"]
+        if "limit_ms" in row:
+            row["iteration_over_limit"] = row["iteration"] / (4 * draft["limit_ms"] + row["limit_ms"])
     print(table(rows, COLUMNS))
     write_results(o.json, o, rows=rows)
 

@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 
 from benchmarks.common import MODELS, Parser, count
-from benchmarks.tables import table, take_turns
+from benchmarks.tables import forward, table, take_turns
 from plumbing.exits import guarded
 from speculative.engines import formats, kernels, packed, plain, runtime
 from speculative.measure.machine import read
@@ -95,13 +95,8 @@ def passes():
         convert = packed.packer(name) if name in formats.FORMATS else None
         _, hparams, params = load_encoder_hparams_and_params("tiny-target", str(MODELS), convert)
         run = (runtime.new_pass if convert else plain.PlainPass)(params, hparams)
-
-        def forward(n, run=run):
-            run.length = 64
-            run(np.arange(n), n)
-
         for n in (1, WINDOW):
-            found[f"bundled target, {name}, {n} row" + "s" * (n > 1)] = partial(forward, n), plain.n_bytes(params)
+            found[f"bundled target, {name}, {n} row" + "s" * (n > 1)] = partial(forward, run, n), plain.n_bytes(params)
     return found
 
 

@@ -18,7 +18,7 @@ from itertools import product
 
 import numpy as np
 
-from benchmarks.common import BASELINE, PROMPTS, Pair, Parser, Setting, count, setting, write_results
+from benchmarks.common import BASELINE, PROMPTS, Pair, Parser, Setting, count, setting, write_results, writing
 from benchmarks.iterations import summarise
 from benchmarks.sweep import INK, draw
 from benchmarks.table1 import log_likelihood
@@ -268,10 +268,8 @@ def main(argv=None):
         write_results(o.json, o, rows=rows)
         print(table(rows, columns))
         picture = (title, MEASURED.format(**vars(o), **machine()), 3, partial(plot, rows, o))
-    try:
+    with writing(o.out):
         draw(o.out, *picture)
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot write to {o.out}: {error}") from None
 
 
 if __name__ == "__main__":

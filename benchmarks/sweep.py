@@ -11,14 +11,13 @@ from functools import partial
 
 import numpy as np
 
-from benchmarks.common import grid_options, measure, write_results
+from benchmarks.common import grid_options, measure, write_results, writing
 from benchmarks.tables import summarise, table
-from plumbing.errors import UserError
 from plumbing.exits import guarded
 from speculative.measure.machine import machine
 
-COLUMNS = """drafter T=temperature:g top-p=top_p:g domain K ms/token=ms_per_token:.2f sd:.2f P50=p50:.2f P90=p90:.2f
-    P99=p99:.2f speedup:.2f usual=usual_speedup:.2f r:.2f α=alpha:.2f c:.2f β=mean_beta:.2f blog=predicted_blog:.2f
+COLUMNS = """drafter T=temperature:g top-p=top_p:g domain K ms/token=ms_per_token:.2f sd:.2f speedup:.2f
+    usual=usual_speedup:.2f r:.2f α=alpha:.2f c:.2f β=mean_beta:.2f blog=predicted_blog:.2f
     Leviathan=predicted_leviathan:.2f"""
 
 # Colours that the colour-blind tell apart (Okabe and Ito 2008), on a light grey that shows on white and on black pages.
@@ -47,7 +46,7 @@ def draw(path, title, caption, n_panels, plot, n_rows=1):
 
 
 def pictures(rows, folder, caption):
-    """The three pictures for each drafter. -> their paths"""
+    """The two pictures for each drafter. -> their paths"""
     paths = []
     for drafter in sorted({row["drafter"] for row in rows if row["K"] not in (0, "auto")}):
         lines = {}  # {label: rows by K}
@@ -58,7 +57,6 @@ def pictures(rows, folder, caption):
         for name, title, n_panels, plot in (
             ("figure1", "What a longer lookahead brings and costs", 3, plot_figure1),
             ("predicted", "Predicted against measured speedup", 1, plot_predicted),
-            ("positions", "Acceptance by position in the window", 2, plot_positions),
         ):
             paths.append(os.path.join(folder, f"{name}_{drafter.replace('+', '_')}.png"))
             draw(paths[-1], title, f"drafter {drafter}; {caption}", n_panels, partial(plot, lines))
@@ -110,34 +108,6 @@ def how_far_off(gaps):
     return f"from {-min(gaps):.0%} too low to {max(gaps):.0%} too high"
 
 
-def wilson(k, n, z=1.96):
-    """The 95 % interval of a chance that came true in k of n trials. Source: Wilson 1927."""
-    middle = k + z * z / 2
-    half = z * np.sqrt(k * (n - k) / n + z * z / 4)
-    return (middle - half) / (n + z * z), (middle + half) / (n + z * z)
-
-
-def plot_positions(lines, axes):
-    """For the largest K: the share of tested drafts that were accepted, and how many were tested."""
-    shares, counts = axes
-    for number, (label, [*_, row]) in enumerate(lines.items()):
-        color = COLORS[number % 6]
-        (accepted, met) = (np.array(row[f"{x}_by_position"]) for x in ("accepted", "met"))
-        positions = np.arange(1, len(met) + 1)
-        share = accepted / met
-        (low, high) = wilson(accepted, met)
-        beside = positions + 0.08 * (number - (len(lines) - 1) / 2)  # so that no interval hides another
-        shares.errorbar(beside, share, [share - low, high - share], color=color, capsize=3, linestyle="", label=label)
-        shares.plot(positions, row["alpha_by_position"], color=color, linestyle=":", marker="")
-        counts.plot(positions, met, color=color)
-    shares.plot([], [], color=INK, linestyle=":", marker="", label="mean Σ min(p, q)")
-    shares.set(ylabel="accepted / tested", title="Share accepted, with 95 % intervals", ylim=(0, 1.02))
-    counts.set(ylabel="tested drafts", title="How many there were", yscale="log")
-    for panel in axes:
-        panel.set(xlabel="position in the window", xticks=positions)
-    shares.legend()
-
-
 def main(argv=None):
     o = grid_options(__doc__, argv, K=[1, 2, 3, 4, 6, 8], settings=[(0.0, None), (1.0, None)], out="sweep")
     rows = summarise(measure(o))
@@ -146,10 +116,8 @@ def main(argv=None):
     print(table(rows, COLUMNS))
     caption = f"draft {o.draft_model_size} {o.draft_dtype}, target {o.target_model_size} {o.dtype}; "
     caption += f"{rows[0]['runs']} runs of {o.n_tokens} tokens each; {where['processor']}, {where['cpus']} CPUs"
-    try:
+    with writing(o.out):
         print("\n".join(pictures(rows, o.out, caption)))
-    except OSError as error:
-        raise UserError(f"cannot write to {o.out}: {error.strerror}") from None
 
 
 if __name__ == "__main__":

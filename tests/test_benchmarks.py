@@ -100,8 +100,7 @@ def test_rows(options, pair):
     rows = tables.summarise(common.measure(options, pair))
     kinds = [(row["drafter"], row["domain"], row["K"]) for row in rows[:3]]
     assert kinds == [("autoregressive", "code", 0), ("autoregressive", "prose", 0), ("model", "code", 1)]
-    assert all(row["p50"] <= row["p90"] <= row["p99"] for row in rows) and rows[0]["speedup"] == 1
-    assert rows[3]["alpha"] == pytest.approx(0.2)
+    assert rows[0]["speedup"] == 1 and rows[3]["alpha"] == pytest.approx(0.2)
     assert [row["runs"] for row in rows] == [2, 4, 2, 2, 4, 4]
     json.dumps(rows, allow_nan=False)
 
@@ -168,23 +167,9 @@ def test_tasks_take_turns():
     assert "".join(calls) == "abababab"
 
 
-@pytest.mark.parametrize(("k", "n", "interval"), [(8, 10, (0.4902, 0.9433)), (0, 5, (0, 0.4345)), (5, 5, (0.5655, 1))])
-def test_wilson(k, n, interval):
-    assert sweep.wilson(k, n) == pytest.approx(interval, abs=1e-4)
-
-
 def test_pictures_show_what_was_measured(options, pair):
     rows = tables.summarise(common.measure(options, pair))
     lines = {domain: [r for r in rows if r["K"] and r["domain"] == domain] for domain in ("prose", "code")}
-
-    shares, counts = axes = Figure().subplots(1, 2)
-    sweep.plot_positions(lines, axes)
-    largest = [of_domain[-1] for of_domain in lines.values()]
-    assert [line.get_ydata().tolist() for line in counts.lines] == [row["met_by_position"] for row in largest]
-    for bars, row in zip(shares.containers, largest, strict=True):
-        known = zip(row["accepted_by_position"], row["met_by_position"], strict=True)
-        assert bars.lines[0].get_ydata() == pytest.approx([a / n for a, n in known])
-        assert all(low < high for (_, low), (_, high) in bars.lines[2][0].get_segments())
 
     axes = Figure().subplots(1, 3)
     sweep.plot_figure1(lines, axes)
@@ -234,10 +219,10 @@ GRID = ["--n_tokens", "10", "--K", "1", "3", "auto", "--settings", "0", "1:0.9",
 def test_sweep_and_drafters(command, tmp_path):
     words = ["--prompts", str(tmp_path / "prose.txt"), *GRID]
     lines = command(sweep, *words, "--out", str(tmp_path / "sweep"))
-    assert len(lines) == 1 + 2 * 4 + 3 and lines[1].split()[:4] == ["autoregressive", "0", "prose", "0"]
+    assert len(lines) == 1 + 2 * 4 + 2 and lines[1].split()[:4] == ["autoregressive", "0", "prose", "0"]
     rows = json.loads((tmp_path / "sweep" / "sweep.json").read_text())["rows"]
     assert [row["unlike"] for row in rows if row["temperature"] == 0] == [0] * 4
-    for name in ("figure1", "predicted", "positions"):
+    for name in ("figure1", "predicted"):
         assert (tmp_path / "sweep" / f"{name}_model.png").read_bytes().startswith(b"\x89PNG")
 
     lines = command(drafters, *words, "--drafters", "model", "prompt_lookup")
@@ -262,8 +247,7 @@ def test_kernels(tiny_pair, weights):
     row = kernels.measure("target", tiny_pair, weights, np.ones(2**20, np.int64), rounds=2)
     line = tables.table([row], kernels.COLUMNS).splitlines()[1].split()
     assert line[:2] == ["target", weights] and row["prefilled"] == 128
-    assert all(row[key] > 0 for key in row.keys() - {"model", "weights", "attention"})  # a difference of two times
-    assert ("no_cache_ms" in row) == (weights == "NumPy")
+    assert all(row[key] > 0 for key in row.keys() - {"model", "weights"})
 
 
 @pytest.mark.slow  # compiles four loops
@@ -278,55 +262,6 @@ def test_accelerator(command, tmp_path):
     assert rows[0]["useful"] == 9 / 12  # three prompts, two at a time: the third is alone
 
 
-PROGRAM = """HloModule two_loops
-
-%in_place (p: f32[8,4], p.1: f32[1,4], p.2: s32[]) -> f32[8,4] {
-  %p = f32[8,4]{1,0} parameter(0)
-  %p.1 = f32[1,4]{1,0} parameter(1)
-  %p.2 = s32[] parameter(2)
-  ROOT %w = f32[8,4]{1,0} dynamic-update-slice(%p, %p.1, %p.2, %p.2)
-}
-
-%part (q: bf16[9,4]) -> bf16[2,4] {
-  %q = bf16[9,4]{1,0} parameter(0)
-  ROOT %s = bf16[2,4]{1,0} slice(%q), slice={[0:2], [0:4]}
-}
-
-%draft (x: f32[8,4]) -> f32[8,4] {
-  %x = f32[8,4]{1,0} parameter(0)
-  %row = f32[1,4]{1,0} constant({...})
-  %i = s32[] constant(0)
-  %w = bf16[9,4]{1,0} constant({...})
-  %z = bf16[2,4]{1,0} fusion(%w), kind=kLoop, calls=%part
-  ROOT %y = f32[8,4]{1,0} fusion(%x, %row, %i), kind=kLoop, calls=%in_place
-}
-
-%iteration (p.3: (f32[2], s32[])) -> (f32[2], s32[]) {
-  %p.3 = (f32[2]{0}, s32[]) parameter(0)
-  %x.1 = f32[2]{0} get-tuple-element(%p.3), index=0
-  %drafts = f32[2]{0} while(%x.1), condition=%c, body=%draft, backend_config={"known_trip_count":{"n":"3"}}
-  %sum = (f32[2]{0}, f32[2]{0}) all-reduce-start(%drafts), to_apply=%add
-  %sum.1 = f32[2]{0} all-reduce-done(%sum)
-  ROOT %t = (f32[2]{0}, s32[]) tuple(%sum.1, %i)
-}
-
-ENTRY %main.7 (x: f32[2]) -> f32[2] {
-  ROOT %run = (f32[2]{0}, s32[]) while(%init), condition=%c, body=%iteration
-}
-"""
-
-
-def test_what_a_compiled_loop_starts_and_moves_is_counted():
-    """Three drafts of two kernels each, and an all-reduce, which is one. In a draft a row is written in place: 16 read,
-    16 written, and its index; and a slice of 16 is read and written."""
-    ahead_of_time = pytest.importorskip("benchmarks.ahead_of_time")
-    bodies = ahead_of_time.computations(PROGRAM)
-    assert list(bodies) == ["in_place", "part", "draft", "iteration", "main.7"]
-    assert [ahead_of_time.kernels(bodies, name) for name in ("draft", "iteration", "main.7")] == [2, 7, 7]
-    assert ahead_of_time.moved(bodies, "draft") == (16 + 16 + 4) + (16 + 16)
-    assert ahead_of_time.moved(bodies, "iteration") == 3 * ahead_of_time.moved(bodies, "draft") + 16 + 8
-
-
 BAD = [
     ("sweep", "--n_tokens 9", "--n_tokens must be at least 10"),
     ("sweep", "--out file/folder", "cannot write to file/folder"),
@@ -337,11 +272,9 @@ BAD = [
     ("kernels", "--json no/such/folder.json", "cannot write to no/such/folder.json"),
     ("kernels", "nowhere --peers", "there is no"),
     ("accelerator", "--B 3 --data_parallel 2", "--B: each must be a multiple of --data_parallel, 2"),
-    ("ahead_of_time", "--mesh 999", "--mesh 999 --data_parallel 1 needs 999 devices, not"),
-    ("assumption", "batches", "NAME: must be one of experts, router, batch, context, operations, parts (did you mean"),
-    ("assumption", "parts --out file/folder", "cannot write to file/folder"),
+    ("assumption", "batches", "NAME: must be one of batch, context (did you mean batch?)"),
+    ("assumption", "batch --out file/folder", "cannot write to file/folder"),
     ("distillation", "file --out file", "cannot write to file: "),
-    ("aspect", "--seconds 0", "--seconds: must be"),
     ("paper", "theory", "theory needs --run"),
     ("paper", "figure1 --out no/such/folder.png", "cannot write to no/such/folder.png"),
     ("paper", "theory --run none.json", "cannot read none.json"),

@@ -229,7 +229,7 @@ def test_wild_command_lines(seed, n, command, pair_words, folder):
 def test_a_package_that_is_missing_is_one_line(tmp_path):
     """Where a command cannot even be imported without it."""
     (tmp_path / "jax.py").write_text("raise ModuleNotFoundError(\"No module named 'jax'\", name='jax')")
-    done = python("-m", "benchmarks.ahead_of_time", env=os.environ | {"PYTHONPATH": str(tmp_path)})
+    done = python("-m", "benchmarks.accelerator", env=os.environ | {"PYTHONPATH": str(tmp_path)})
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "error: No module named 'jax': pip install -r requirements.txt\n"
 
