@@ -83,54 +83,35 @@ def entry(dtype="F32", shape=(2,), offsets=(0, 8)):
     return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
 
 
-def header(entries, n_bytes=0, n_data=16):
+def header(entries, n_bytes=0):
     """-> what writes a safetensors file of these entries, its header filled up with spaces to n_bytes."""
     text = json.dumps(entries).encode()
     text += b" " * (n_bytes - len(text))
+    n_data = max((about["data_offsets"][1] for about in entries.values()), default=0)
     return lambda path: path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(n_data))
 
 
 NO_FILE = "not a safetensors file"
 OTHER = "contrary to hparams.json"
-WIDE = "w" * 10**6
-DUPLICATES = {"wte.weight": entry(), "transformer.wte.weight": entry(offsets=[8, 16])}
-OVERLAP = {"wte.weight": entry(), "wpe.weight": entry(offsets=[4, 12])}
 
 
 @pytest.mark.parametrize(
-    ("entries", "n_data", "why"),
+    ("entries", "why"),
     [
-        ({"wte.weight": entry(shape=[10**9], offsets=[0, 4 * 10**9])}, 8, NO_FILE),
-        *(({"wte.weight": entry(shape=shape)}, 8, NO_FILE) for shape in ([10**18], [2**32, 2**32, 2], [True, 2], "22")),
-        *(({"wte.weight": entry(offsets=offsets)}, 16, NO_FILE) for offsets in ([-8, 0], [8, 16], [0, 10**4000])),
-        *(({"wte.weight": about}, 8, NO_FILE) for about in (5, entry(dtype=["F32"]), {"data_offsets": [0, 8]})),
-        (OVERLAP, 12, NO_FILE),
-        ({WIDE: entry(shape=[3])}, 8, NO_FILE),
-        ({"\n" * 500: entry(dtype="\n", shape="\n", offsets="\n")}, 8, NO_FILE),
-        ({"\x1b[2J" * 500: entry(), WIDE: entry()}, 8, NO_FILE),
-        (DUPLICATES, 16, "twice"),
-        ({"a\nb": entry(), "transformer.a\nb": entry(offsets=[8, 16])}, 16, "twice"),
-        ({}, 0, OTHER),
-        *(({name: entry()}, 8, OTHER) for name in (f"h.{'9' * 10**6}.ln_1.weight", "a\nb", "\x1b[2J")),
-        ({"wte.weight": entry(shape=[2**40, 0], offsets=[0, 0])}, 0, OTHER),
+        ({"wte.weight": entry(shape=[2**32, 2**32, 2])}, NO_FILE),
+        ({"wte.weight": entry(), "wpe.weight": entry(offsets=[4, 12])}, NO_FILE),  # which overlap
+        ({"wte.weight": entry(dtype="\n" * 10**6)}, NO_FILE),
+        ({"\x1b[2J" * 500: entry(), "w" * 10**6: entry()}, NO_FILE),
+        ({"wte.weight": entry(), "transformer.wte.weight": entry(offsets=[8, 16])}, "twice"),
+        ({}, OTHER),
+        *(({name: entry()}, OTHER) for name in (f"h.{'9' * 10**6}.ln_1.weight", "a\nb", "\x1b[2J")),
+        ({"wte.weight": entry(shape=[2**40, 0], offsets=[0, 0])}, OTHER),
     ],
     ids=lambda value: str(value)[:60],
 )
-def test_hostile_safetensors_headers(entries, n_data, why, folder, outcome):
-    header(entries, n_data=n_data)(folder / "model.safetensors")
+def test_hostile_safetensors_headers(entries, why, folder, outcome):
+    header(entries)(folder / "model.safetensors")
     assert why in outcome()
-
-
-@pytest.mark.parametrize("dtype", ["\n" * 10**6, None, 5, "BOOL", "I32", "F8_E4M3"], ids=lambda dtype: str(dtype)[:9])
-def test_hostile_entries_of_tensors_that_are_read(dtype, folder, tiny_files, outcome):
-    content = tiny_files["model.safetensors"]
-    length = struct.unpack("<Q", content[:8])[0]
-    for shape in ((260, 32), [1] * 10**5):
-        entries = json.loads(content[8 : 8 + length])
-        entries["wte.weight"] |= {"dtype": dtype, "shape": shape}
-        text = json.dumps(entries).encode()
-        (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + content[8 + length :])
-        assert "model.safetensors" in outcome()
 
 
 @pytest.mark.parametrize("length", [None, 0, 1, 2**31, 2**63, 2**64 - 1, 10**9])
@@ -178,83 +159,58 @@ def text(content):
     return lambda path: path.write_text(content)
 
 
-def of_layers(n_layer):
-    return text(json.dumps({"n_vocab": 260, "n_ctx": 16, "n_embd": 32, "n_head": 4, "n_layer": n_layer}))
-
-
 ANY_FILE = {  # what may stand in the place of any file
     "a pipe": pipe,
     "a folder": lambda path: path.mkdir(),
     "64 GB": sparse,
     "a link to itself": lambda path: path.symlink_to(path),
-    "a link to a device": link_to("/dev/null"),
-    "a link to an endless device": link_to("/dev/zero"),
+    "a link to a device": link_to("/dev/zero"),
     "a link to nothing": link_to("/no/such"),
     "a link out": link_to(__file__),
     "nothing": text(""),
-    "zeros": text("\0" * 1000),
     "a web page": text("<html>"),
     "no text": lambda path: path.write_bytes(bytes(range(255, 0, -1)) * 100),
     "an empty object": text("{}"),
     "null": text("null"),
-    "deep JSON": text("[" * 10**5 + "]" * 10**5),
-    "deeper JSON": text('{"a":' * 10**5),
+    "deep JSON": text('{"a":' * 10**5),
     "a long number": text("1" * 10**6),
-    "no number": text('{"a": NaN}'),
 }
 
 
 @pytest.mark.parametrize("kind", ANY_FILE)
 def test_what_is_no_file_of_a_model(kind, strange):
     """Links themselves are followed: Hugging Face's own cache consists of them. But what they lead to is not shown."""
-    for name in [*FILES, NOTE]:
-        before = (strange / name).read_bytes() if name != NOTE else None
-        (strange / name).unlink(missing_ok=True)
-        ANY_FILE[kind](strange / name)
+    load(strange)
+    for number, name in enumerate([*FILES, NOTE]):
+        folder = shutil.copytree(strange, strange.with_name(f"strange-{number}"))
+        (folder / name).unlink(missing_ok=True)
+        ANY_FILE[kind](folder / name)
         if (kind, name) != ("an empty object", NOTE):
-            line = refusal(load, strange)
+            line = refusal(load, folder)
             assert name in line and "import" not in line
             assert "replace " in line or "lacks" in line or name == NOTE
-        if (strange / name).is_dir() and not (strange / name).is_symlink():
-            (strange / name).rmdir()
-        (strange / name).unlink(missing_ok=True)
-        if before is not None:
-            (strange / name).write_bytes(before)
-    load(strange)
 
 
-OF_A_STRANGER = {  # a file, and what is written in its place
-    "a pipe": ("hparams.json", pipe),
-    "a pipe for weights": ("model.safetensors", pipe),
-    "a link out": ("encoder.json", link_to(__file__)),
-    "a link to a device": ("vocab.bpe", link_to("/dev/zero")),
-    "a link to a device for weights": ("model.safetensors", link_to("/dev/zero")),
-    "a header of 9 MB": ("model.safetensors", header({"wte.weight": entry()}, 9 * 10**6)),
-    "a header of 100 MB": ("model.safetensors", header({"wte.weight": entry()}, 10**8)),
-    "deep JSON": ("hparams.json", text("[" * 10**5 + "]" * 10**5)),
-    "a deep vocabulary": ("encoder.json", text('{"a":' * 10**5 + "1" + "}" * 10**5)),
-    "a deep header": ("model.safetensors", lambda path: path.write_bytes(struct.pack("<Q", 10**5) + b"[" * 10**5)),
-    "a billion layers": ("hparams.json", of_layers(10**9)),
-    "1,024 layers": ("hparams.json", of_layers(1024)),
-    "duplicate tensors": ("model.safetensors", header(DUPLICATES)),
-    "overlapping tensors": ("model.safetensors", header(OVERLAP)),
-}
-IN_A_PROCESS = ("a pipe", "a header of 100 MB", "1,024 layers")  # the others are refused by the same lines of code
+DEEP = {"n_vocab": 260, "n_ctx": 16, "n_embd": 32, "n_head": 4, "n_layer": 1024}
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=() if kind in IN_A_PROCESS else pytest.mark.slow) for kind in OF_A_STRANGER]
+    ("name", "write", "why"),
+    [
+        ("hparams.json", pipe, "lacks"),
+        ("hparams.json", text(json.dumps(DEEP)), "contrary to hparams.json"),
+        ("model.safetensors", header({"wte.weight": entry()}, 10**8), "100,000,000 bytes, more than 8,388,608"),
+    ],
 )
-def test_a_folder_from_a_stranger(kind, strange):
+def test_a_folder_from_a_stranger(name, write, why, strange):
     """One line, status 2 and less than 1 GB of memory, of which what is imported takes a fifth.
 
     The process tells its memory itself: what its parent is told of it begins with the parent's own.
     """
-    name, write = OF_A_STRANGER[kind]
     (strange / name).unlink()
     write(strange / name)
     line = refusal(load, strange)
-    assert name in line and ("more than 8,388,608" in line or "MB" not in kind)
+    assert name in line and why in line
     code = "import atexit, runpy, sys; from speculative.engines import memory\n"
     code += "atexit.register(lambda: print(memory.peak())); sys.argv[0] = 'main.py'\n"
     code += "runpy.run_path('main.py', run_name='__main__')"

@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 from email.utils import formatdate
-from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -46,10 +45,8 @@ class Server(http.server.ThreadingHTTPServer):
         self.files = files
         self.faults = {}
         self.requests = []  # (path, Range)
-        self.encodings = set()
-        self.credentials = set()
+        self.headers = []  # of each request
         self.before_answer = lambda path: None
-        self.pause = 0.0  # seconds after each 4096 bytes
         self.hashes = True  # whether it says what they are
         self.url = f"http://127.0.0.1:{self.server_port}"
 
@@ -63,10 +60,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         server = self.server
-        server.requests.append((self.path, self.headers.get("Range")))
-        server.encodings.add(self.headers.get("Accept-Encoding"))
-        server.credentials.add(self.headers.get("Authorization"))
-        path = urlsplit(self.path).path  # a proxy is asked for the whole URL
+        path = self.path.partition("?")[0]
+        server.requests.append((self.path, self.headers["Range"]))
+        server.headers.append(self.headers)
         server.before_answer(path)
         fault = server.faults[path].pop(0) if server.faults.get(path) else {}
         if "file" in fault:
@@ -77,11 +73,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         etag = f'"{hashlib.sha1(body).hexdigest()}"'
         start = 0
         headers = {"ETag": etag}
-        asked = {
-            name: None if name == fault.get("ignore") else self.headers.get(name) for name in ("Range", "If-Range")
-        }
-        if asked["Range"] and asked["If-Range"] in (None, etag):
-            start = int(asked["Range"].removeprefix("bytes=").removesuffix("-"))
+        if "ignore" in fault:
+            del self.headers[fault["ignore"]]
+        if self.headers["Range"] and self.headers["If-Range"] in (None, etag):
+            start = int(self.headers["Range"].removeprefix("bytes=").removesuffix("-"))
             headers["Content-Range"] = f"bytes {start}-{len(body) - 1}/{len(body)}"
         if server.hashes or start:
             headers["Content-MD5"] = base64.b64encode(hashlib.md5(body[start:]).digest()).decode()  # as the RFC has it
@@ -98,9 +93,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             if value is not None:
                 self.send_header(name, value)
         self.end_headers()
-        for i in range(0, len(body), 4096):
-            self.wfile.write(body[i : i + 4096])
-            time.sleep(self.server.pause)
+        self.wfile.write(body)
         if then == "stall":
             self.connection.settimeout(60)
             self.connection.recv(1)  # until the client has had enough
@@ -216,7 +209,7 @@ def test_each_file_comes_once_and_in_order(fetch, server, folder):
     fetch()
     assert_complete(folder, server)
     assert server.requests == [(f"/model/{name}", None) for name in CONTENTS]
-    assert server.encodings == {"identity"}
+    assert {headers["Accept-Encoding"] for headers in server.headers} == {"identity"}
     (folder / "words").unlink()
     (folder / checksums.NAME).unlink()  # what was there before, from elsewhere maybe, is noted too
     fetch()
@@ -295,10 +288,6 @@ def test_the_waiting_in_a_row_is_bounded(fetch, server):
     assert 2 <= len(ranges(server)) <= 5  # each takes 0.1 s at least
 
 
-def interrupt(path):
-    signal.raise_signal(signal.SIGINT)
-
-
 @pytest.mark.parametrize(
     ("fault", "why", "n_requests"),
     [
@@ -307,22 +296,24 @@ def interrupt(path):
         (status(503), "status 503", 8),
         (status(404), "status 404", 1),
         ({"headers": {"Content-Length": "2000000000"}}, "has 2,000,000,000 bytes, more than 16,777,216", 1),
-        (interrupt, None, 1),
+        ({"protocol": "HTTP/1.1 \033[2J\x9b31m"}, "\\x1b[2J\\x9b31m", 3),  # which a terminal would obey
     ],
 )
-def test_nothing_is_left_where_nothing_came(fault, why, n_requests, server, tmp_path):
-    server.faults["/settings"] = [fault] * 50 if why else []
-    server.files["/settings"] = b"{}"
-    server.before_answer = (lambda path: None) if why else fault
+def test_nothing_is_left_where_nothing_came(fault, why, n_requests, fetch, server, folder):
+    server.faults["/model/settings"] = [fault] * 50
+    assert why in refusal(fetch, LIMITS._replace(read=0.1))
+    assert not folder.exists() and len(server.requests) == n_requests
+
+
+def test_nothing_is_left_where_it_is_interrupted(server, tmp_path):
+    def interrupt(seconds):
+        raise KeyboardInterrupt
+
     folder = tmp_path / "a" / "b"
-    files = [File("settings", f"{server.url}/settings")]
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-    try:
-        with pytest.raises(UserError if why else KeyboardInterrupt, match=why):
-            fetch_files(files, folder, LIMITS._replace(read=0.1))
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert not folder.parent.exists() and len(server.requests) == n_requests
+    server.faults["/x"] = [status(503)]
+    with pytest.raises(KeyboardInterrupt):
+        fetch_files([File("x", f"{server.url}/x")], folder, LIMITS._replace(sleep=interrupt))
+    assert not folder.parent.exists()
 
 
 @pytest.mark.parametrize("fault", [{"to": 0, "then": "stall"}, status(503, Retry_After="1")])
@@ -333,11 +324,6 @@ def test_what_is_waited_for_is_said(fault, fetch, server, capsys):
     assert capsys.readouterr().err == f"{why}; waiting for 127.0.0.1 for 0 s, Ctrl-C ends it\n"
 
 
-def test_what_a_server_says_is_not_obeyed_by_a_terminal(fetch, server):
-    server.faults["/model/words"] = [{"protocol": "HTTP/1.1 \033[2J\x9b31m"}] * 9
-    assert "\\x1b[2J\\x9b31m" in refusal(fetch)
-
-
 # ---- Answers that are not the file -----------------------------------------------------------------------------------
 
 WRONG = {
@@ -345,14 +331,10 @@ WRONG = {
     "too short": {"body": b"some bytes"},
     "too long": {"headers": {"Content-Length": "999999"}},
     "no length": {"headers": {"Content-Length": None}},
-    "length in words": {"headers": {"Content-Length": "many"}},
     "length below 0": {"headers": {"Content-Length": "-5"}},
     "compressed": {"headers": {"Content-Encoding": "gzip"}},
     "wrong Content-MD5": {"headers": {"Content-MD5": base64.b64encode(bytes(16)).decode()}},
-    "Content-MD5 of nonsense": {"headers": {"Content-MD5": "?"}},
-    "first byte wrong": {"flip": 0},
-    "middle byte wrong": {"flip": 35},
-    "last byte wrong": {"flip": -1},
+    "one bit wrong": {"flip": 35},
 }
 
 
@@ -536,29 +518,22 @@ def test_a_crash_at_every_step_on_disk(fetch, server, folder, tmp_path):
 # ---- Several processes -----------------------------------------------------------------------------------------------
 
 SCRIPT = """
-import json, signal, sys
+import signal, sys
 from plumbing import fetch, patience
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs ignore
-files, folder = json.loads(sys.argv[1]), sys.argv[2]
-fetch.fetch_files([fetch.File(*file) for file in files], folder, patience.Limits(pause=0.01))
+url, folder, *names = sys.argv[1:]
+fetch.fetch_files([fetch.File(name, f"{url}/{name}") for name in names], folder, patience.Limits(pause=0.01))
 """
 
 
-@pytest.fixture
-def start(server, folder):
-    """Starts a process that downloads to a folder -> the process."""
+@pytest.mark.parametrize("ends", [None, signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+def test_a_second_process_waits_for_the_first(ends, server, folder):
+    """Where that is killed it goes on from there, and where that has left nothing it begins."""
 
-    def start(to=folder):
-        files = [(name, f"{server.url}/model/{name}") for name in CONTENTS]
-        command = [sys.executable, "-c", SCRIPT, json.dumps(files), to]
+    def start():
+        command = [sys.executable, "-c", SCRIPT, f"{server.url}/model", folder, *CONTENTS]
         return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
 
-    return start
-
-
-@pytest.mark.parametrize("ends", [None, signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
-def test_a_second_process_waits_for_the_first(ends, start, server, folder):
-    """Where that is killed it goes on from there, and where that has left nothing it begins."""
     part = folder / "weights.part"
     go_on = threading.Event()
     server.before_answer = lambda path: go_on.wait(60)
@@ -646,8 +621,8 @@ def test_what_is_not_the_official_file_is_refused(mirror, server, tmp_path, tiny
 def test_the_command(mirror, server, tmp_path, capsys, monkeypatch):
     monkeypatch.delitem(sys.modules, "jax", raising=False)  # with it, the process would end where it is interrupted
     download = ["download", "124M", "--models_dir", str(tmp_path), "--source", mirror]
-    server.before_answer = lambda path: interrupt(path) if path.endswith(TF_DATA) else None
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    server.before_answer = lambda path: path.endswith(TF_DATA) and signal.raise_signal(signal.SIGINT)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     with pytest.raises(SystemExit) as end:
         utils.main(download)
     signal.signal(signal.SIGINT, before)
@@ -661,9 +636,8 @@ def test_the_command(mirror, server, tmp_path, capsys, monkeypatch):
     assert out.count("ok  ") == 5 and "finite numbers" in out
 
 
-WRONG_WORDS = """|download|download 12M|download ../124M|upload 124M|download 124M x|download 124M --src openai
-    |download 124M --source|download 124M --source=|download 124M --source openia|download 124M --models_dir utils.py/x
-    |download 124M --source http://example.com/models|check 12M"""
+WRONG_WORDS = """|download 12M|download ../124M|upload 124M|download 124M --src openai|download 124M --source openia
+    |download 124M --models_dir utils.py/x|check 12M"""
 
 
 @pytest.mark.parametrize("words", WRONG_WORDS.split("|"))
