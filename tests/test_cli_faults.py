@@ -30,7 +30,6 @@ def folder(tmp_path, monkeypatch):
     Path("binary.txt").write_bytes(bytes(range(256)))
     Path("long.txt").write_text("a word " * 150_000)
     os.link("prompt.txt", "hard.txt")
-    Path("link.txt").symlink_to("prompt.txt")
     Path("dir").mkdir()
     Path("loop").symlink_to("loop")
     os.mkfifo("pipe")
@@ -52,8 +51,6 @@ NO_OUTPUTS = ["dir", "missing/a", "prompt.txt/a", "loop", "loop/a", LONG, "pipe"
 BAD = {
     "flags": "--bogus|--k 4|--__class__ 1|--help2|--self x|--K|--K 4.5|--seed -1|--quiet=1|--threads 1000000000",
     "words": "x|-|--|-- --trace|-- --interactive|--K 4 --K 5|--demo - x|--quiet --verbose|--unconditional --prompt a",
-    "typical": "--typical .3 --lenience .5|--typical 1",
-    "no text": "--prompt=|--prompt \udcff|--prompt a\ud800|--stop=",
     "prompt file": "|".join(f"--prompt_file {name}" for name in NO_PROMPTS),
     "n-gram text": "|".join(f"--drafter ngram --ngram_text {name}" for name in NO_TEXTS),
     "too long": f"--prompt_file long.txt|--prompt {'x' * 127}|--n_tokens_to_generate {10**17}|--verify --K 99",
@@ -63,12 +60,9 @@ BAD = {
         f"--models_dir {name} --target_model_size x" for name in ("missing", "prompt.txt", "loop", LONG, "\udcff")
     ),
     "output": "|".join(f"--{flag} {name}" for flag in ("json", "html") for name in NO_OUTPUTS),
-    "written twice": "--json a --html a|--json a --html dir/../a",
-    "prompt overwritten": "|".join(
-        f"--prompt_file prompt.txt --json {name}.txt" for name in ("prompt", "hard", "link")
-    ),
-    "others overwritten": "--drafter ngram --ngram_text prompt.txt --html ./prompt.txt|--json PAIR/draft/hparams.json",
-    "target overwritten": "--json PAIR/target/hparams.json",
+    "written twice": "--json a --html dir/../a",
+    "overwritten": "--prompt_file prompt.txt --json hard.txt|--drafter ngram --ngram_text prompt.txt --html prompt.txt",
+    "models overwritten": "--json PAIR/draft/hparams.json|--json PAIR/target/hparams.json",
 }
 
 
@@ -81,17 +75,6 @@ def test_bad_input_is_one_line(kind, command, pair_words, tiny_pair, folder):
         status, out, err = command(*words, *(word for word in pair_words if word[2:].partition("=")[0] not in names))
         assert (status, out) == (2, "") and is_one_line(err), (words, status, out, err)
     assert sorted(os.listdir(folder)) == before
-
-
-def test_json_has_the_prompt_option_where_it_was_continued(command, pair_words, folder):
-    for words, option, text in (
-        (["--prompt_file", "prompt.txt"], None, "the thing in"),
-        (["--unconditional"], None, ""),
-        (["--prompt=the"], "the", "the"),
-    ):
-        status, *_ = command(*pair_words, *words, "--n_tokens_to_generate=2", "--quiet", "--json=run.json")
-        run = json.loads(Path("run.json").read_text(encoding="utf-8"))
-        assert (status, run["options"]["prompt"], run["prompt"]["text"]) == (0, option, text)
 
 
 def test_texts_that_never_end(folder):
@@ -117,26 +100,7 @@ def test_texts_that_never_end(folder):
 # ---- Wild command lines ---------------------------------------------------------------------------------------------
 
 WILD = ["", " ", "\0", "\n", "é", "\udcff", "∞", "'", '"', "x" * 10**4, "\033[2J", "\u2028", "𝔸", "1" * 30, "=", "--K"]
-WILD += [
-    "-",
-    "--",
-    "-1",
-    "0",
-    "1",
-    "4",
-    "1e3",
-    "nan",
-    "True",
-    "{}",
-    "a,b",
-    "[1,2]",
-    "../x",
-    "/",
-    "%s",
-    "{0}",
-    "-h-",
-    "dir",
-]
+WILD += ["-", "--", "-1", "0", "4", "1e3", "nan", "True", "{}", "a,b", "[1,2]", "../x", "/", "%s", "{0}", "-h-", "dir"]
 LIKELY = {
     "prompt": ["the", "in the", "é", "x" * 126, "\ud83d\ude00"],
     "prompt_file": ["prompt.txt", "empty.txt", "latin1.txt", "wild.txt", "dir", "missing"],
@@ -146,7 +110,6 @@ LIKELY = {
     "target_model_size": ["target", "draft"],
     "K": ["1", "4", "auto", str(10**17)],
     "temperature": ["0", "1", "1e-300", "1e300"],
-    "seed": ["0", "7", str(10**17)],
     "stop": ["B", "the", "<|endoftext|>"],
     "n_samples": ["1", "2"],
     "top_k": ["1", "9", str(10**17)],
@@ -157,13 +120,9 @@ LIKELY = {
     "drafter": ["model", "prompt_lookup", "ngram", "model/ngram/prompt_lookup", "heads", "ngram+model"],
     "dtype": ["float32", "bfloat16", "int8"],
     "draft_dtype": ["float32", "bfloat16", "int8", "auto"],
-    "threads": ["1"],
-    "engine": ["numpy"],
-    "mesh": ["1"],
-    "source": ["openai", "huggingface", "https://a.example"],
     "json": ["out.json", "dir", "missing/out.json"],
 }
-SWITCHES = [flag for flag, option in all_flags().items() if option.default is False]
+SWITCHES = [flag for flag, option in all_flags().items() if option.default is False and flag not in ("verify", "pack")]
 
 
 def wild_text(rng, longest=40):
@@ -172,29 +131,19 @@ def wild_text(rng, longest=40):
     return "".join(chr(rng.randrange(*rng.choice(ranges))) for _ in range(rng.randrange(1, longest)))
 
 
-def wild_value(rng, flag, wildness):
-    if rng.random() < wildness:
-        return rng.choice([rng.choice(WILD), wild_text(rng), rng.choice(rng.choice(list(LIKELY.values())))])
-    return rng.choice(LIKELY.get(flag, ["True"]))
-
-
 def wild_words(rng):
     """A command line: most flags right, so that some come far; all decode, and none takes a minute."""
     words = []
     wildness = rng.choice([0, 0, 0.05, 0.5])
-    for flag in rng.sample([*LIKELY, *SWITCHES], rng.randrange(8)):
-        if flag in ("verify", "pack") or (flag in ("prompt", "unconditional", "verbose") and rng.random() < 0.7):
-            continue  # the others exclude many
+    for flag in rng.sample([*LIKELY, *SWITCHES], rng.randrange(6)):
         name = wild_text(rng, 8) if rng.random() < wildness / 5 else flag.replace("_", rng.choice("_-"))
-        if flag in SWITCHES and rng.random() >= wildness:
-            words.append(f"--{name}")
-        elif rng.random() < 0.5:
-            words.append(f"--{name}={wild_value(rng, flag, wildness)}")
+        if rng.random() < wildness:
+            words += [f"--{name}", rng.choice([*WILD, wild_text(rng)])]
+        elif flag in SWITCHES:
+            words += [f"--{name}"]
         else:
-            words += [f"--{name}", wild_value(rng, flag, wildness)]
-    if rng.random() < wildness / 5:
-        words.insert(rng.randrange(len(words) + 1), rng.choice([*WILD, wild_text(rng)]))
-    return [word for word in words if word not in ("-h", "--help")]
+            words += [f"--{name}={rng.choice(LIKELY[flag])}"]
+    return words
 
 
 @pytest.mark.parametrize(("seed", "n"), [(0, 120), pytest.param(1, 3000, marks=pytest.mark.slow)])

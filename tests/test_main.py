@@ -82,10 +82,12 @@ def test_main_as_a_module():
 # Where the text comes from and where it ends
 
 
-def test_a_prompt_from_a_file(run, tmp_path):
+def test_a_prompt_from_a_file(run_json, tmp_path):
     path = tmp_path / "prompt.txt"
     path.write_bytes("in thé\n".encode())
-    assert texts(run(prompt=None, prompt_file=path, quiet=True)) == texts(run(prompt="in thé\n", quiet=True))
+    (out, document), (typed, other) = run_json(prompt=None, prompt_file=path), run_json(prompt="in thé\n")
+    assert texts(out) == texts(typed) and document["prompt"] == other["prompt"]
+    assert (document["options"]["prompt"], other["options"]["prompt"]) == (None, "in thé\n")
 
 
 def test_a_prompt_from_the_standard_input(pair_words):
