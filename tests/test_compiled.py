@@ -194,10 +194,13 @@ def test_a_dead_partner_is_not_waited_for():
     team.close()
 
 
-def test_threads_that_the_system_does_not_have(monkeypatch):
-    monkeypatch.setattr(threading.Thread, "start", lambda self: (_ for _ in ()).throw(RuntimeError("can't start")))
+def test_threads_that_the_system_does_not_have():
+    class Unstartable(threading.Thread):
+        def start(self):
+            raise RuntimeError("can't start new thread")
+
     with pytest.raises(UserError, match="cannot start 4 threads"):
-        Team(4, compiled.work, compiled.JOB).run(np.zeros(1, compiled.JOB))
+        Team(4, compiled.work, compiled.JOB, Unstartable).run(np.zeros(1, compiled.JOB))
 
 
 def test_a_forked_process_has_threads_of_its_own():

@@ -2,7 +2,7 @@
 large a tree, too little memory, too full a disk.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from encoder import Encoder
 from plumbing.errors import UserError
@@ -90,15 +90,22 @@ def check_tree(drafter: str, tree: tuple[int, ...] | str, n_prompt: int, n_new: 
         )
 
 
-def check_memory(models: Sequence[tuple[dict, str]], engine: str, mesh: int, n_cached: int | None) -> None:
+def check_memory(
+    models: Sequence[tuple[dict, str]],
+    engine: str,
+    mesh: int,
+    n_cached: int | None,
+    accelerator: Callable = devices.accelerator,
+) -> None:
     """Raises UserError where the models, (hparams, dtype) each, do not fit into the memory in which they are to lie.
 
     n_cached: tokens of all prompts that are decoded together, where these are several.
     """
-    if engine == "numpy" or not devices.has_accelerator():
+    device = None if engine == "numpy" else accelerator()
+    if device is None:
         memory.check(models, n_cached=n_cached, jax=engine == "jax")
         return
-    free = devices.free_memory(mesh)
+    free = devices.free_memory(device, mesh)
     if free is not None:
         memory.check(models, free, n_cached, jax=True)
 

@@ -59,7 +59,7 @@ def choose_engine(engine: str) -> str:
 
         if not start_processes():
             sys.stdout = open(os.devnull, "w")  # the first process prints for all  # noqa: SIM115
-        if engine == "jax" or has_accelerator():
+        if engine == "jax" or accelerator():
             return "jax"
         remedy = unused_accelerator()
         if remedy:
@@ -108,14 +108,15 @@ def choose_self_dtype(self_dtype: str, dtype: str, engine: str) -> str:
     return "int8" if "int8" in fewer else fewer[-1]
 
 
-def has_accelerator() -> bool:
-    """Whether JAX computes elsewhere than on this CPU, in a memory of its own."""
+def accelerator() -> Any:
+    """JAX's first device where it computes elsewhere than on this CPU, in a memory of its own; else None."""
     from speculative.engines.jax.model import devices
 
     try:
-        return devices(1)[0].platform != "cpu"
+        device = devices(1)[0]
     except UserError:
-        return False
+        return None
+    return None if device.platform == "cpu" else device
 
 
 def unused_accelerator(exists: Callable[[str], bool] = os.path.exists) -> str | None:
@@ -129,11 +130,9 @@ def unused_accelerator(exists: Callable[[str], bool] = os.path.exists) -> str | 
     return None
 
 
-def free_memory(mesh: int) -> int | None:
-    """Bytes that a copy of the models may take on its devices; None where they do not tell."""
-    from speculative.engines.jax.model import devices
-
-    stats = devices(1)[0].memory_stats() or {}
+def free_memory(device: Any, mesh: int) -> int | None:
+    """Bytes that a copy of the models may take on so many devices like this one; None where they do not tell."""
+    stats = device.memory_stats() or {}
     if "bytes_limit" not in stats:
         return None
     return mesh * (stats["bytes_limit"] - stats.get("bytes_in_use", 0))

@@ -123,10 +123,11 @@ def meet(state, n_threads):
 class Team:
     """n_threads threads that do one job after the other. The first is whoever calls run; it starts the others."""
 
-    def __init__(self, n_threads: int, work: Callable, job_dtype: np.dtype):
+    def __init__(self, n_threads: int, work: Callable, job_dtype: np.dtype, new_thread: Callable = threading.Thread):
         """work(thread, state, job, done) is compiled. Thread 0 posts the job that lies in job [1], does its part and
         returns. The others do their part of whatever is posted, until there is nothing for a while; `done` is how many
         jobs they have done, and what work returns."""
+        self.new_thread = new_thread
         self.n_threads = n_threads
         self.work = work
         self.job = np.zeros(1, job_dtype)
@@ -181,7 +182,7 @@ class Team:
     def start(self) -> None:
         try:
             for thread in range(1, self.n_threads):
-                self.threads.append(threading.Thread(target=self.partner, args=(thread,), daemon=True))
+                self.threads.append(self.new_thread(target=self.partner, args=(thread,), daemon=True))
                 self.threads[-1].start()
         except RuntimeError as error:  # the system has no more
             self.close()

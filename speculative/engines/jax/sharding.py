@@ -54,14 +54,14 @@ SPLIT_AXIS = {
 }
 
 
-def make_mesh(n_model: int, n_data: int = 1) -> Mesh:
+def make_mesh(n_model: int, n_data: int = 1, n_processes: Callable[[], int] = jax.process_count) -> Mesh:
     """n_data copies of the models, each split over n_model devices that stand together.
 
     Raises UserError where there are not so many devices, or not one of each process.
     """
     flags = f"--mesh {n_model}" + (f" --data_parallel {n_data}" if n_data > 1 else "")
     mesh = Mesh(np.array(devices(n_model * n_data, flags)).reshape(n_data, n_model), ["data", "model"])
-    if len({device.process_index for device in mesh.devices.flat}) < jax.process_count():
+    if len({device.process_index for device in mesh.devices.flat}) < n_processes():
         everything = jax.device_count()
         raise UserError(f"{flags} leaves some processes without a device: --mesh {everything} takes all there are")
     return mesh
