@@ -74,7 +74,8 @@ def measure(decoder, prompts, N, Ks, B, rounds, bandwidth):
 
 def main(argv=None):
     parser = Parser(__doc__)
-    parser.add_models(draft_dtype="float32")
+    parser.add_models()
+    parser.set_defaults(draft_dtype="float32")
     parser.add_argument("--mesh", type=count, default=1, help="devices over which the models are split")
     parser.add_argument("--data_parallel", type=count, default=1, help="copies of the models")
     parser.add_argument("--n_prompts", type=count, default=4)

@@ -44,10 +44,11 @@ class Parser(values.Parser):
         self.add_argument("--target_model_size", default="tiny-target")
         self.add_argument("--models_dir", default=str(MODELS))
 
-    def add_models(self, dtypes=formats.FORMATS, draft_dtype="int8"):
+    def add_models(self):
         self.add_pair()
+        dtypes = formats.FORMATS
         self.add_argument("--dtype", default="float32", choices=dtypes, help="weight format of the target model")
-        self.add_argument("--draft_dtype", default=draft_dtype, choices=dtypes, help="weight format of the draft model")
+        self.add_argument("--draft_dtype", default="int8", choices=dtypes, help="weight format of the draft model")
 
     def add_json(self):
         self.add_argument("--json", type=output, help="a file for the results")

@@ -21,7 +21,8 @@ from benchmarks.tables import table
 from plumbing.exits import guarded
 from speculative.engines.jax.model import keep_compiled
 from speculative.measure.machine import machine
-from training.distil import RATE, load_on_device, read_beginnings
+from training.common import load_on_device, read_beginnings
+from training.distil import RATE
 from training.divergences import DIVERGENCES
 from training.files import as_float16
 from training.network import load_gpt2

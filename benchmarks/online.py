@@ -17,7 +17,6 @@ import numpy as np
 
 from benchmarks.common import PROMPTS, Parser, count
 from benchmarks.tables import table
-from plumbing import arguments as values
 from plumbing.errors import UserError
 from plumbing.exits import guarded
 from plumbing.texts import read_prompts
@@ -25,10 +24,8 @@ from speculative.engines.jax.model import keep_compiled
 from speculative.engines.models import create_model_fn
 from speculative.engines.packed import packer
 from speculative.filters import to_distribution
-from training.distil import load_on_device
-from training.divergences import DIVERGENCES
+from training.common import add_recipe, load_on_device
 from training.online import RATE, Learner, acceptance_rate, add_online, numpy_model, serve
-from training.recipe import Recipe
 from utils import load_encoder_and_hparams, load_params, model_folder
 
 COLUMNS = """draft r_first_domain=first:.3f second=second:.3f its_second_half=end:.3f the_first_again=again:.3f
@@ -109,17 +106,14 @@ def row_of(draft, served, again, learning):
 def main(argv=None):
     parser = Parser(__doc__)
     add = parser.add_argument
-    default = Recipe()
     add("first", nargs="?", default=PROMPTS["prose"], metavar="FIRST", help="[the bundled prompts, prose]")
     add("second", nargs="?", default=PROMPTS["code"], metavar="SECOND", help="[the bundled prompts, code]")
     parser.add_models()
     add_online(parser)
-    add("--divergence", choices=DIVERGENCES, default=default.divergence)
-    add("--n_batch", type=count, default=default.n_batch, help="texts in a step")
-    add("--rate", type=values.argument(values.number("a number above 0", lambda rate: rate > 0)))
+    add_recipe(parser, RATE, n_seq=False)
     add("--n_texts", type=count, default=320, help="texts in the stream")
     add("--n_again", type=count, default=48, help="texts of the first domain again, at the end")
-    add("--seed", type=count, default=1)
+    parser.set_defaults(seed=1)
     o = parser.parse_args(argv)
     if o.n_texts < 4 * o.every:
         raise UserError(f"--n_texts must be at least {4 * o.every}: the draft learns after every {o.every} texts")

@@ -121,7 +121,9 @@ def test_rows_come_from_whom_the_recipe_says(text, mixture, by_whom, loaded):
     x, n_prompt, temperature = source.batch(5, draft.params)
     assert x.shape == (4, 16) and not temperature.any() and (n_prompt <= 4).all()
     assert (greedy(target, x, n_prompt), greedy(draft, x, n_prompt)) == by_whom
-    np.testing.assert_array_equal(source.batch(5, draft.params)[0], x)
+    assert not np.array_equal(source.batch(1, draft.params)[0], x)
+    again = source.batch(16 + 5, draft.params)[0]  # the target writes 64 rows, for 16 steps, which then come again
+    assert np.array_equal(again, x) == (text == "target")
 
 
 def test_a_run_that_was_interrupted_ends_like_one_that_was_not(loaded, tmp_path):

@@ -46,7 +46,9 @@ def test_the_pair_loads_and_has_the_losses_that_were_reported_which_fell(trained
     out, histories = trained
     for history in histories:
         assert history[-1][1]["held out"] < history[0][1]["held out"]
-    assert histories[0][-1][1]["held out"] < histories[0][0][1]["held out"] - 0.5
+    before = histories[0][0][1]["held out"]
+    assert before == pytest.approx(math.log(300), abs=0.1)  # at the start all tokens are about as likely
+    assert histories[0][-1][1]["held out"] < before - 0.5
     encoder, hparams, params = load_encoder_hparams_and_params("tiny-target", str(out))
     assert hparams == TARGET and load_encoder_hparams_and_params("tiny-draft", str(out))[1] == DRAFT
     model = CachedModel(params, hparams, logits_themselves)
@@ -98,16 +100,6 @@ def test_continuations_at_temperature_0_are_greedy(trained):
     assert own.shape == (2, 32)
     np.testing.assert_array_equal(own[0, 8:], [model(own[0, :n])[0].argmax() for n in range(8, 32)])
     assert own[0].tolist() != own[1].tolist()
-
-
-def test_windows_attend_to_themselves_alone():
-    gpt2, params = load_gpt2(), network.init_params(TARGET, np.random.default_rng(0))
-    x = np.random.default_rng(1).integers(300, size=(3, 32))
-    log_probs = jax.jit(lambda params, x: network.log_probs(gpt2, params, 2, x))
-    together = log_probs(params, x).reshape(3, 32, 300)
-    for window, rows in zip(x, together, strict=True):
-        np.testing.assert_allclose(log_probs(params, window[None]), rows, atol=1e-5)
-    assert -together.mean() == pytest.approx(math.log(300), abs=0.1)
 
 
 @pytest.fixture

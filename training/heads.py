@@ -22,15 +22,13 @@ from plumbing import checksums
 from plumbing.arguments import Parser
 from plumbing.errors import UserError
 from speculative.drafters.heads import FILE, MOST_HEADS, fingerprint
-from speculative.engines import memory
 from speculative.engines.jax.model import keep_compiled
-from training.distil import load_on_device, read_beginnings
+from training.common import add_models, add_recipe, add_texts, check_fits, load_on_device, read_beginnings
 from training.divergences import kl
 from training.files import as_float16, check_new, check_trainable, save_tensors
 from training.fit import fit
 from training.network import EndToEnd, load_gpt2
-from training.recipe import after_prompt, distributions, tempered
-from training.writing import continuations
+from training.recipe import acceptance_chance, after_prompt, distributions, tempered, write
 from utils import load_encoder_and_hparams, model_folder
 
 RATE = 0.4  # divided by the width
@@ -39,22 +37,12 @@ N_WRITTEN = 64  # rows that the target writes at a time
 
 def arguments_of_heads(arguments: list[str]):
     parser = Parser(__doc__, prog="python -m training heads")
-    add = parser.add_argument
-    count = values.argument(values.integer(1))
-    add("--target_model_size", type=values.argument(values.model), required=True, help="as of main.py")
-    add("--models_dir", type=values.argument(values.path), default="models", help="where models are")
-    add("--heads", type=values.argument(values.integer(1, MOST_HEADS)), default=4, help="how many")
-    add("--files", nargs="+", help="text files: the corpus")
-    add("--prompts", nargs="+", help="files of prompts, in place of --files")
-    temperature = values.argument(values.temperature)
-    add("--temperature", nargs="+", type=temperature, default=[0.0, 1.0], dest="temperatures", help="one, or several")
-    add("--n_rows", type=count, default=2048, help="how many rows the target writes")
-    add("--n_seq", type=values.argument(values.integer(8)), default=64, help="tokens in a row of text")
-    add("--n_batch", type=count, default=8, help="rows in a step")
-    add("--steps", type=count, default=2000, help="of training")
-    positive = values.number("a number above 0", lambda value: value > 0)
-    add("--rate", type=values.argument(positive), help=f"the highest learning rate [{RATE} / n_embd]")
-    add("--seed", type=values.argument(values.integer(0)), default=0, help="random seed")
+    add_models(parser)
+    heads = values.argument(values.integer(1, MOST_HEADS))
+    parser.add_argument("--heads", type=heads, default=4, help="how many")
+    add_texts(parser)
+    add_recipe(parser, RATE, divergence=False)
+    parser.set_defaults(temperatures=[0.0, 1.0], n_rows=2048, steps=2000)
     o = parser.parse_args(arguments)
     if (o.files is None) == (o.prompts is None):
         raise UserError("give either --files or --prompts: what rows of text begin with")
@@ -79,10 +67,7 @@ def written(gpt2, target, o, begin, n_rows, seed):
     parts = []
     for first in range(0, n_rows, N_WRITTEN):
         n = min(N_WRITTEN, n_rows)
-        x, n_prompt = begin(n, o.n_seq, rng)
-        temperature = rng.choice(np.array(o.temperatures, np.float32), n)
-        key = jax.random.key(rng.integers(2**31))
-        x = continuations(gpt2, target.n_head, target.params, x, n_prompt, temperature, key)
+        x, n_prompt, temperature = write(gpt2, target, begin, n, o.n_seq, o.temperatures, rng)
         h = np.asarray(last_block(target.params, x), np.float16)
         parts.append((h, temperature, after_prompt(x, n_prompt)))
         print(f"\rthe target has written {min(first + n, n_rows)} of {n_rows} rows", end="", flush=True)
@@ -108,16 +93,12 @@ def each_head(gpt2, target_params, params, lesson, of):
         log_p = log_probs(before + jax.nn.silu(before @ w + b))  # [n_batch*(n_seq - i), n_vocab]
         t = jnp.repeat(temperature, before.shape[1])  # [n_batch*(n_seq - i)]
         counted = counts[:, :-i].ravel()
-        means.append((counted * of(log_p, distributions(log_probs(later), t), t)).sum() / counted.sum())
+        means.append(jnp.average(of(log_p, distributions(log_probs(later), t), t), weights=counted))
     return jnp.stack(means)
 
 
 def divergence(log_p, q, t):  # [n, n_vocab] twice, [n] -> [n]
-    return kl(tempered(log_p, jnp.where(t > 0, t, 1)), q)
-
-
-def acceptance_chance(log_p, q, t):  # [n, n_vocab] twice, [n] -> [n]
-    return jnp.minimum(distributions(log_p, t), q).sum(-1)
+    return kl(tempered(log_p, t), q)
 
 
 def train_heads(o, target, begin, begin_held_out, checkpoint):
@@ -156,11 +137,7 @@ def check_memory(o, hparams: dict) -> None:
     """Raises UserError if the target, what it wrote and a step would not fit into memory."""
     kept = 2 * (o.n_rows + 4 * o.n_batch) * o.n_seq * hparams["n_embd"]
     rows = 4 * 8 * o.heads * o.n_batch * o.n_seq * hparams["n_vocab"]
-    needed = 4 * parameter_count(hparams) + kept + rows
-    free = memory.available()
-    if free is not None and needed > free:
-        remedy = "a smaller --n_rows, --n_batch or --n_seq"
-        raise UserError(f"this needs {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free: take {remedy}")
+    check_fits(4 * parameter_count(hparams), kept + rows, "--n_rows, --n_batch or --n_seq")
 
 
 def main(arguments: list[str]) -> None:

@@ -32,13 +32,12 @@ from plumbing.arguments import Parser
 from plumbing.errors import UserError
 from plumbing.texts import read_prompts
 from speculative.drafters.model import model_drafter
-from speculative.engines import memory
 from speculative.engines.jax.model import keep_compiled
 from speculative.engines.models import create_model_fn
 from speculative.engines.packed import pack, packer
 from speculative.filters import to_distribution
 from speculative.sampling import Step, speculative_sampling
-from training.distil import add_models, add_recipe, load_on_device, read_models
+from training.common import add_models, add_recipe, check_fits, count, load_on_device, of_layers, read_models
 from training.files import as_float16, read_vocabulary, save_model
 from training.fit import load_checkpoint, make_train_step, save_checkpoint
 from training.network import load_gpt2
@@ -165,7 +164,6 @@ def acceptance_rate(served: Iterable[Served]) -> float:
 def add_online(parser: Parser) -> None:
     """The arguments that say how it decodes, and how often it learns."""
     add = parser.add_argument
-    count = values.argument(values.integer(1))
     add("--n_tokens", type=count, default=64, help="to decode from each prompt")
     add("--n_prompt", type=count, default=48, help="a longer prompt is cut to so many tokens")
     add("--K", type=count, default=4, help="the lookahead")
@@ -175,19 +173,11 @@ def add_online(parser: Parser) -> None:
     add("--n_buffer", type=count, default=64, help="how many of the newest texts are kept")
 
 
-def check_memory(o, target: dict, draft: dict, free: int | None = None) -> None:
+def check_memory(o, target: dict, draft: dict) -> None:
     """Raises UserError if it would not fit into memory: the models in both engines, the buffer, a step of training."""
-    n_tokens = o.n_batch * o.n_seq
-    weights = 4 * (parameter_count(target) + 6 * parameter_count(draft))
-    rows = target["n_vocab"] * (2 * o.n_buffer * o.n_tokens + 4 * 7 * n_tokens)
-    layers = 4 * draft["n_layer"] * n_tokens * (30 * draft["n_embd"] + 6 * draft["n_head"] * o.n_seq)
-    needed = weights + rows + layers
-    free = memory.available() if free is None else free
-    if free is not None and needed > free:
-        remedy = "smaller models"
-        if needed - weights > needed / 5:
-            remedy = "a smaller --n_buffer or --n_batch"
-        raise UserError(f"this needs {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free: take {remedy}")
+    weights = parameter_count(target) + 6 * parameter_count(draft)
+    rows = target["n_vocab"] * (2 * o.n_buffer * o.n_tokens + 4 * 7 * o.n_batch * o.n_seq)
+    check_fits(4 * weights, rows + 4 * of_layers(draft, o), "--n_buffer or --n_batch")
 
 
 def arguments_of_online(arguments: list[str]):
@@ -195,7 +185,7 @@ def arguments_of_online(arguments: list[str]):
     add_models(parser, "the draft as it is in the end")
     parser.add_argument("--prompts", required=True, help="a file of prompts; - is the standard input")
     add_online(parser)
-    add_recipe(parser, n_seq=False, rate=RATE)
+    add_recipe(parser, RATE, n_seq=False)
     o = parser.parse_args(arguments)
     if o.draft_model_size is None:
         raise UserError("--draft_model_size is missing: the draft to begin with")
@@ -211,7 +201,7 @@ def say(line: str) -> None:
 
 def main(arguments: list[str]) -> None:
     o = arguments_of_online(arguments)
-    encoder, target_hparams, draft_hparams = read_models(o, flags="--n_prompt and --n_tokens make", rate=RATE)
+    encoder, target_hparams, draft_hparams = read_models(o, RATE, flags="--n_prompt and --n_tokens make")
     texts = read_prompts(o.prompts, sys.maxsize)
     if len(texts) < o.every:
         raise UserError(f"{o.prompts} has {len(texts)} prompts, and the draft learns after every {o.every}: give more")

@@ -59,15 +59,20 @@ class Lesson(NamedTuple):
     counts: Any  # [n_batch, n_seq], 1 where q is to be learned, else 0
 
 
-def tempered(log_p, temperature):  # [n, n_vocab], [n], each above 0 -> [n, n_vocab]
-    return jax.nn.log_softmax(log_p / temperature[:, None])
+def tempered(log_p, temperature):  # [n, n_vocab], [n] -> [n, n_vocab]
+    """At each row's temperature; where that is 0, at 1."""
+    return jax.nn.log_softmax(log_p / jnp.where(temperature > 0, temperature, 1)[:, None])
 
 
 def distributions(log_p, temperature):  # [n, n_vocab], [n] -> [n, n_vocab]
     """What is sampled from at each row's temperature: at 0, one-hot."""
     greedy = jax.nn.one_hot(jnp.argmax(log_p, axis=-1), log_p.shape[-1])  # [n, n_vocab]
-    warm = temperature > 0
-    return jnp.where(warm[:, None], jnp.exp(tempered(log_p, jnp.where(warm, temperature, 1))), greedy)
+    return jnp.where((temperature > 0)[:, None], jnp.exp(tempered(log_p, temperature)), greedy)
+
+
+def acceptance_chance(log_p, q, temperature):  # [n, n_vocab] twice, [n] -> [n]
+    """α, the chance that a draft is accepted: Σ min(p, q)."""
+    return jnp.minimum(distributions(log_p, temperature), q).sum(-1)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -85,21 +90,28 @@ def make_loss(gpt2, n_head: int, divergence: str) -> Callable:
     """
 
     def loss(params, lesson):
-        t = jnp.repeat(jnp.where(lesson.temperature > 0, lesson.temperature, 1), lesson.x.shape[1])  # [n_batch*n_seq]
+        t = jnp.repeat(lesson.temperature, lesson.x.shape[1])  # [n_batch*n_seq]
         log_p = tempered(log_probs(gpt2, params, n_head, lesson.x), t)  # [n_batch*n_seq, n_vocab]
-        counts = lesson.counts.ravel()
-        return (counts * DIVERGENCES[divergence](log_p, lesson.q)).sum() / counts.sum()
+        return jnp.average(DIVERGENCES[divergence](log_p, lesson.q), weights=lesson.counts.ravel())
 
     return loss
 
 
 @partial(jax.jit, static_argnums=(0, 1))
 def alpha(gpt2, n_head, params, lesson):
-    """α, the chance that a draft is accepted: Σ min(p, q), averaged over the rows that count."""
+    """The mean of α over the rows that count."""
     t = jnp.repeat(lesson.temperature, lesson.x.shape[1])  # [n_batch*n_seq]
-    p = distributions(log_probs(gpt2, params, n_head, lesson.x), t)  # [n_batch*n_seq, n_vocab]
-    counts = lesson.counts.ravel()
-    return (counts * jnp.minimum(p, lesson.q).sum(-1)).sum() / counts.sum()
+    chances = acceptance_chance(log_probs(gpt2, params, n_head, lesson.x), lesson.q, t)  # [n_batch*n_seq]
+    return jnp.average(chances, weights=lesson.counts.ravel())
+
+
+def write(gpt2, model: Model, begin: Callable, n: int, n_seq: int, temperatures, rng, **filters):
+    """-> x [n, n_seq], n_prompt [n], temperature [n]: rows that a model writes, each at one of the temperatures."""
+    x, n_prompt = begin(n, n_seq, rng)
+    temperature = rng.choice(np.array(temperatures, np.float32), n)
+    key = jax.random.key(rng.integers(2**31))
+    x = continuations(gpt2, model.n_head, model.params, x, n_prompt, temperature, key, **filters)
+    return np.asarray(x), n_prompt, temperature
 
 
 class Texts:
@@ -113,7 +125,8 @@ class Texts:
         self.begin = begin
         self.target = target
         self.draft_n_head = draft_n_head
-        self.write = partial(continuations, gpt2, top_k=recipe.top_k, top_p=recipe.top_p)
+        rows = {"begin": begin, "n_seq": recipe.n_seq, "temperatures": recipe.temperatures}
+        self.write = partial(write, gpt2, **rows, top_k=recipe.top_k, top_p=recipe.top_p)
         n = ROUND * recipe.n_batch
         n_draft = {"draft": n, "mixed": round(recipe.mixture * n)}.get(recipe.text, 0)
         self.shares = {"draft": n_draft, recipe.text if recipe.text == "corpus" else "target": n - n_draft}
@@ -133,18 +146,15 @@ class Texts:
     def part(self, source, n, number, params):
         if source == "target":
             number %= self.n_rounds
-            if number in self.written:
-                return self.written[number]
         rng = np.random.default_rng([self.r.seed, number, source == "draft"])
-        x, n_prompt = self.begin(n, self.r.n_seq, rng)
-        temperature = rng.choice(np.array(self.r.temperatures, np.float32), n)
-        key = jax.random.key(rng.integers(2**31))
-        if source != "corpus":
-            params, n_head = self.target if source == "target" else (params, self.draft_n_head)
-            x = np.asarray(self.write(n_head, params, x, n_prompt, temperature, key))
-        if source == "target":
-            self.written[number] = x, n_prompt, temperature
-        return x, n_prompt, temperature
+        if source == "corpus":
+            x, n_prompt = self.begin(n, self.r.n_seq, rng)
+            return x, n_prompt, rng.choice(np.array(self.r.temperatures, np.float32), n)
+        if source == "draft":
+            return self.write(Model(params, self.draft_n_head), n=n, rng=rng)
+        if number not in self.written:
+            self.written[number] = self.write(self.target, n=n, rng=rng)
+        return self.written[number]
 
 
 def after_prompt(x, n_prompt):  # [n_batch, n_seq], [n_batch] -> [n_batch, n_seq]
@@ -157,11 +167,9 @@ def held_out_lessons(recipe: Recipe, begin: Callable, target: Model, gpt2, n_bat
     lessons = {}
     for i, t in enumerate(dict.fromkeys(recipe.temperatures)):
         rng = np.random.default_rng([2**32, seed, i])
-        x, n_prompt = begin(n_batches * recipe.n_batch, recipe.n_seq, rng)
-        temperature = np.full(len(x), t, np.float32)
-        key = jax.random.key(rng.integers(2**31))
+        n = n_batches * recipe.n_batch
         filters = {"top_k": recipe.top_k, "top_p": recipe.top_p}
-        x = continuations(gpt2, target.n_head, target.params, x, n_prompt, temperature, key, **filters)
+        x, n_prompt, temperature = write(gpt2, target, begin, n, recipe.n_seq, (t,), rng, **filters)
         counts = after_prompt(x, n_prompt)
         batches = [slice(j, j + recipe.n_batch) for j in range(0, len(x), recipe.n_batch)]
         lessons[t] = [teach(gpt2, target.n_head, target.params, x[b], temperature[b], counts[b]) for b in batches]

@@ -1,0 +1,129 @@
+"""What the commands share: flags, the models and the text that they name, and whether they fit into memory."""
+
+import sys
+from pathlib import Path
+
+import jax.numpy as jnp
+
+from checkpoints.tensors import parameter_count
+from plumbing import arguments as values
+from plumbing.arguments import Parser
+from plumbing.errors import UserError
+from plumbing.texts import read_prompts
+from speculative.cli.checks import check_vocabularies
+from speculative.engines import memory
+from speculative.engines.jax.model import devices
+from training.divergences import DIVERGENCES
+from training.files import check_new, check_trainable
+from training.recipe import Model, Recipe
+from training.texts import encode, from_corpus, from_prompts, read_works, split_works
+from utils import load_encoder_and_hparams, load_params, model_folder
+
+count = values.argument(values.integer(1))
+
+
+def add_models(parser: Parser, out: str | None = None) -> None:
+    """The arguments that say which models. out: what becomes of the draft, where there is one."""
+    add = parser.add_argument
+    model = values.argument(values.model)
+    add("--target_model_size", type=model, required=True, help="as of main.py")
+    if out:
+        add("--draft_model_size", type=model, help="the draft to begin with, likewise")
+    add("--models_dir", type=values.argument(values.path), default="models", help="where models are")
+    if out:
+        name = values.argument(values.folder_name)
+        add("--out", type=name, required=True, help=f"the name of a new folder in models_dir: {out}")
+
+
+def add_texts(parser: Parser) -> None:
+    """The arguments that say from what text it learns, and for how long."""
+    add = parser.add_argument
+    add("--files", nargs="+", help="text files: the corpus")
+    add("--prompts", nargs="+", help="files of prompts, in place of --files")
+    temperature = values.argument(values.temperature)
+    add("--temperature", nargs="+", type=temperature, default=[1.0], dest="temperatures", help="one, or several")
+    add("--n_rows", type=count, default=Recipe.n_rows, help="how many rows the target writes; then they come again")
+    add("--steps", type=count, default=Recipe.steps, help="of training")
+
+
+def add_recipe(parser: Parser, rate: float, divergence: bool = True, n_seq: bool = True) -> None:
+    """The arguments that say how it learns. rate: the default, times the width."""
+    add = parser.add_argument
+    if divergence:
+        add("--divergence", choices=DIVERGENCES, default=Recipe.divergence, help="of p and q, which is made small")
+    add("--n_batch", type=count, default=Recipe.n_batch, help="rows of text in a step")
+    if n_seq:
+        add("--n_seq", type=values.argument(values.integer(8)), default=Recipe.n_seq, help="tokens in a row of text")
+    positive = values.number("a number above 0", lambda value: value > 0)
+    add("--rate", type=values.argument(positive), help=f"the highest learning rate [{rate} / n_embd]")
+    add("--seed", type=values.argument(values.integer(0)), default=Recipe.seed, help="random seed")
+
+
+def read_models(o, rate: float, first_layers: int | None = None, flags: str = "--n_seq"):
+    """-> (encoder, hparams of target and draft). Raises UserError if one cannot draft for the other.
+
+    rate: as add_recipe's; flags: those that say how many tokens a row has.
+    """
+    check_new(Path(model_folder(o.out, o.models_dir)))
+    encoder, target = load_encoder_and_hparams(o.target_model_size, o.models_dir)
+    check_trainable(o.target_model_size, target)
+    if first_layers:
+        if first_layers > target["n_layer"]:
+            raise UserError(f"--first_layers {first_layers}: {o.target_model_size} has {target['n_layer']}")
+        draft = target | {"n_layer": first_layers}
+    else:
+        other, draft = load_encoder_and_hparams(o.draft_model_size, o.models_dir)
+        check_trainable(o.draft_model_size, draft)
+        check_vocabularies(o.target_model_size, encoder, o.draft_model_size, other)
+    n_draft = parameter_count(draft)
+    n_target = parameter_count(target)
+    if n_draft > n_target:
+        raise UserError(
+            f"the draft {o.draft_model_size} has {n_draft:,} parameters and the target {o.target_model_size} "
+            f"{n_target:,}: a draft should be the smaller of the two"
+        )
+    n_ctx = min(target["n_ctx"], draft["n_ctx"])
+    if o.n_seq > n_ctx:
+        raise UserError(f"{flags} {o.n_seq} tokens, and the context has {n_ctx}")
+    o.rate = o.rate or rate / draft["n_embd"]
+    return encoder, target, draft
+
+
+def read_beginnings(files, prompts, encoder, n_batch: int, n_seq: int):
+    """-> (begin, begin_held_out), each begin(n_rows, n_seq, rng). Raises UserError if there is not enough text."""
+    if prompts:
+        texts = [encoder.encode(prompt) for path in prompts for prompt in read_prompts(path, sys.maxsize)]
+        held_out = texts[::5]
+        kept = [ids for i, ids in enumerate(texts) if i % 5]
+        if len(kept) < n_batch:
+            needs = f"a batch of {n_batch} rows needs as many, beside one in five that is held out"
+            raise UserError(f"--prompts has {len(texts)} prompts, and {needs}: give more, or a smaller --n_batch")
+        return from_prompts(kept), from_prompts(held_out)
+    works = read_works(files)
+    n_paragraphs = sum(len(work.split("\n\n")) for work in works)
+    parts = split_works(works, n_paragraphs=min(10, max(1, n_paragraphs // 100)))
+    tokens = [encode(part, encoder) for part in parts]
+    fewest = min(map(len, tokens))
+    if fewest <= n_seq:
+        raise UserError(f"the text is too short: a part of it has {fewest} tokens, and a row {n_seq}")
+    return tuple(map(from_corpus, tokens))
+
+
+def of_layers(draft: dict, o) -> int:
+    """Numbers that a step keeps of the draft's layers, for the gradient."""
+    return draft["n_layer"] * o.n_batch * o.n_seq * (30 * draft["n_embd"] + 6 * draft["n_head"] * o.n_seq)
+
+
+def check_fits(weights: int, more: int, flags: str) -> None:
+    """Raises UserError if so many bytes are not free. flags: smaller ones make what is not weights smaller."""
+    needed = weights + more
+    free = memory.available()
+    if free is not None and needed > free:
+        remedy = f"a smaller {flags}" if more > needed / 5 else "smaller models"
+        raise UserError(f"this needs {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free: take {remedy}")
+
+
+def load_on_device(model_size: str, models_dir: str, hparams: dict) -> Model:
+    devices(1)  # raises UserError where JAX finds none
+    params = load_params(model_folder(model_size, models_dir), hparams, lambda name, array: jnp.asarray(array))
+    return Model(params, hparams["n_head"])
