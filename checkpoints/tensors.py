@@ -2,7 +2,6 @@
 
 import math
 import os
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -50,18 +49,21 @@ def build_params(path, found, read, hparams, convert=None, progress=None):
         if found[name] not in (shape, (1, *shape)):
             raise bad_file(path, f"tensor {name} is {found[name]!s:.100}, but hparams.json makes it {shape}")
     params = {}
+    names = [*shapes]
     with ThreadPoolExecutor(1) as ahead:
-        coming = deque()
-        for name, shape in [*shapes.items(), (None, None)]:
-            if name:
-                coming.append((name, ahead.submit(checked, path, name, shape, read)))
-            if len(coming) == (2 if name else 1):
-                name, tensor = coming.popleft()
-                array = tensor.result()
-                n_bytes = array.nbytes
-                put(params, name, convert(name, array) if convert else array)
-                if progress:
-                    progress(n_bytes)
+
+        def start(name):
+            return ahead.submit(checked, path, name, shapes[name], read)
+
+        coming = start(names[0])
+        for name, following in zip(names, [*names[1:], None], strict=True):
+            array = coming.result()
+            if following:
+                coming = start(following)
+            n_bytes = array.nbytes
+            put(params, name, convert(name, array) if convert else array)
+            if progress:
+                progress(n_bytes)
     return with_blocks(params, hparams)
 
 

@@ -93,10 +93,18 @@ class Tensors:
     def memory(self, n_bytes: int) -> np.ndarray:  # -> uint8 [n_bytes]
         """Memory that nobody refers to any more, or new."""
         for buffer in self.buffers:
-            if len(buffer) >= n_bytes and sys.getrefcount(buffer) == 3:  # the list, this loop, and getrefcount itself
+            if len(buffer) >= n_bytes and sys.getrefcount(buffer) == UNUSED:
                 return buffer[:n_bytes]
         self.buffers.append(np.empty(n_bytes, np.uint8))
         return self.buffers[-1][:]
+
+
+def references_to_one_in_a_list() -> int:
+    for buffer in [np.empty(1, np.uint8)]:
+        return sys.getrefcount(buffer)
+
+
+UNUSED = references_to_one_in_a_list()  # Pythons differ in whether they count a loop's own
 
 
 def part_names(path: str) -> list[str]:

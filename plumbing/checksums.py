@@ -4,7 +4,8 @@
 it gives it its name, training notes what it saves; a folder without the note is read as it is. A model that has an
 official name, but not the official weights, also has "stand-in": "what it is instead".
 
-Large safetensors take seconds to compare with their sha256. verified.json says which were, and in what state of theirs.
+Large safetensors take seconds to compare with their sha256. verified.json says which have been, with the size and the
+times that they had.
 """
 
 import contextlib

@@ -21,11 +21,11 @@ class Limits(NamedTuple):
     connect: float = 10  # until a server answers
     read: float = 30  # until the next bytes of a file arrive
     waiting: float = 120  # in a row in which nothing comes, pauses among them
-    retries: int = 7  # in a row that bring nothing new,
-    retries_at_start: int = 2  # or as long as there is no part of the file yet
-    pause: float = 0.5  # after the second failure; then twice as long each time,
-    longest_pause: float = 60  # up to this,
-    jitter: float = 0.5  # and longer by a random part of this
+    retries: int = 7  # after failures in a row, once there is a part of the file
+    retries_at_start: int = 2  # the same before that
+    pause: float = 0.5  # after the second failure; it doubles with each further one
+    longest_pause: float = 60  # however many there were
+    jitter: float = 0.5  # added to a pause at random, at most
     silent: float = SECONDS  # until it is said that nothing comes
     sleep: Callable[[float], object] = time.sleep
 
@@ -67,7 +67,7 @@ class Waiting:
 
     @property
     def left(self) -> float:
-        """Seconds that may still pass so."""
+        """Seconds until limits.waiting is reached."""
         return self.limits.waiting - self.seconds
 
 

@@ -188,6 +188,7 @@ def test_a_dead_partner_is_not_waited_for():
     run.team = lambda: team
     run(TOKENS[:3], 1)
     team.counters[compiled.DEAD * 8] = 1
+    run(TOKENS[:3], 1)  # ends, though its partner no longer comes to the barriers
     team.error = RuntimeError("dead")
     with pytest.raises(UserError, match="has died"):
         run(TOKENS[:3], 1)
@@ -199,8 +200,31 @@ def test_threads_that_the_system_does_not_have():
         def start(self):
             raise RuntimeError("can't start new thread")
 
+    team = Team(4, compiled.work, compiled.JOB, Unstartable)
     with pytest.raises(UserError, match="cannot start 4 threads"):
-        Team(4, compiled.work, compiled.JOB, Unstartable).run(np.zeros(1, compiled.JOB))
+        team.run(np.zeros(1, compiled.JOB))
+    with pytest.raises(UserError, match="has died"):
+        team.run(np.zeros(1, compiled.JOB))
+
+
+def test_after_an_interrupted_call_the_next_is_whole():
+    run, _ = new_pass()
+    expected = run(TOKENS[:9], 9)
+    hidden = run.hidden.copy()
+    team = run.team()
+
+    class Interrupting(Team):
+        def run(self, job):
+            super().run(job)
+            raise KeyboardInterrupt
+
+    run.team = lambda: Interrupting(1, compiled.work, compiled.JOB)
+    with pytest.raises(KeyboardInterrupt):
+        run.output(hidden)
+    run.team = lambda: team
+    run.length = 0
+    assert np.array_equal(run(TOKENS[:9], 9), expected)
+    assert np.array_equal(run.output(hidden), expected)
 
 
 def test_a_forked_process_has_threads_of_its_own():

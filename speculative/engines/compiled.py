@@ -3,7 +3,8 @@
 Called from NumPy, the kernels wait: between two products layer norm, GELU and additions take 20 to 60 µs, in which the
 second thread goes to sleep; waking it takes as long again. That is five times a layer: more than the products of a
 small model take. Here each thread executes gpt2 from the first layer to the last, with its share of the tiles,
-heads and rows, and they meet at five barriers a layer, of about a microsecond each (team.py):
+heads and rows, and they meet at barriers of about a microsecond each (team.py): five a layer, and one more before a
+product whose many rows they prepare together.
 
     c_attn | attention | c_proj, + x | c_fc, gelu | c_proj, + x |
 
@@ -48,15 +49,15 @@ WEIGHT = struct(
 LINEAR = struct(w=WEIGHT, b=int)
 NORM = struct(g=int, b=int)
 LAYER = struct(ln_1=NORM, attn=struct(c_attn=LINEAR, c_proj=LINEAR), ln_2=NORM, mlp=struct(c_fc=LINEAR, c_proj=LINEAR))
+# Of these, multiply is the kernel of attention, which is float32's, and no_norm a NORM without addresses.
 JOB = struct(
     **dict.fromkeys(("n_threads", "n_layer", "n_head", "n_embd", "n_ctx", "activation"), int),
-    **dict.fromkeys(("tokens", "positions", "sees", "n_seen", "n_rows", "n_past", "n_last"), int),
+    **dict.fromkeys(("tokens", "positions", "sees", "sees_width", "n_rows", "n_past", "n_last"), int),
     **{"blocks": int, "wte": WEIGHT, "wpe": int, "ln_f": NORM, "no_norm": NORM, "keys": int, "values": int},
     **dict.fromkeys(("x", "qkv", "a", "hidden", "prepared", "privates", "logits", "multiply"), int),
 )
-PRIVATE = struct(
-    **dict.fromkeys(("sums", "row", "prepared", "queries", "scores", "path", "totals"), int)
-)  # of a thread
+# What each thread has for itself.
+PRIVATE = struct(**dict.fromkeys(("sums", "row", "prepared", "queries", "scores", "path", "totals"), int))
 
 
 @intrinsic
@@ -251,7 +252,7 @@ def attention(job, private, layer, head):
         totals = floats(private.totals, ROWS)
         for row in range(n_rows):
             if job.sees:
-                sees = carray(pointer(job.sees + (first + row) * job.n_seen), job.n_seen, np.uint8)
+                sees = carray(pointer(job.sees + (first + row) * job.sees_width), job.sees_width, np.uint8)
                 totals[row] = softmax_on_path(scores[row, :n_slots], sees, floats(private.path, n_room))
             else:
                 totals[row] = softmax_without_division(scores[row, :n_slots], job.n_past + first + row + 1)

@@ -74,6 +74,8 @@ def fill(struct, values, keep):
         elif isinstance(value, PackedWeight):
             fill(struct[name], fields_of(value), keep)
         elif isinstance(value, np.ndarray):
+            if value.dtype.kind == "f" and value.dtype != np.float32:
+                raise ValueError(f"{name} is {value.dtype}, and compiled code reads float32")
             keep.append(np.ascontiguousarray(value))
             struct[name] = keep[-1].ctypes.data
         else:
@@ -136,7 +138,7 @@ class CompiledPass:
         self.kept_private = []
         for private in privates:
             fill(private, {name: aligned(shape, np.float32) for name, shape in shapes.items()}, self.kept_private)
-        call = dict.fromkeys(("tokens", "positions", "sees", "n_seen", "n_rows", "n_past", "n_last", "logits"), 0)
+        call = dict.fromkeys(("tokens", "positions", "sees", "sees_width", "n_rows", "n_past", "n_last", "logits"), 0)
         fields = {**self.fields, "privates": privates, "n_threads": n_threads, **call}
         fill(self.job[0], fields, self.kept_private)
         self.n_threads = n_threads
@@ -163,26 +165,23 @@ class CompiledPass:
         """As PlainPass.output: a pass of no tokens and no blocks, whose last n rows are at hand."""
         team = self.ready_team()
         n = len(x)
-        job = self.job[0]
         self.x[:n, : self.n_embd] = x
         logits = np.empty((n, self.n_vocab), np.float32)  # [n, n_vocab]
-        n_layer = int(job["n_layer"])
-        address = int(job["x"])
+        job = self.job.copy()  # the next pass needs the other one as it is
         job["n_rows"] = 0
         job["n_layer"] = 0
         job["n_last"] = n
         job["logits"] = logits.ctypes.data
-        job["x"] = self.x[n:].ctypes.data  # where such a pass ends
-        team.run(self.job)
-        job["n_layer"] = n_layer
-        job["x"] = address
+        job["x"] = self.x.ctypes.data + n * self.x.strides[0]  # where such a pass ends
+        team.run(job)
         return logits
 
     def __call__(self, tokens, n_last: int, positions=None, sees=None) -> np.ndarray:  # [n] -> [n_last, n_vocab]
         """The tokens come after the first `length`, whose keys and values are known. In a tree, positions [n] and sees
         [n, length + n] say where they stand and which others they see. Then hidden [n_last,
         n_embd] is what the last block gave for the last n_last of them. Raises UserError where a thread dies, and
-        ValueError for what is no token or does not fit, as compiled code looks up whatever it is given."""
+        ValueError for tokens that are none or too many, as compiled code looks up whatever it is given. positions
+        and sees are trusted."""
         team = self.ready_team()
         tokens = np.ascontiguousarray(tokens, np.int64)  # [n]
         if self.length + len(tokens) > self.fields["n_ctx"] or np.any((tokens < 0) | (tokens >= self.n_vocab)):
@@ -198,12 +197,15 @@ class CompiledPass:
         n_before = len(tokens) - n_last  # tokens whose logits are not wanted
         n_chunks = -(-len(tokens) // self.chunk)
         job = self.job[0]
+        job["sees"] = 0
         for chunk in range(n_chunks):
             first, end = (len(tokens) * i // n_chunks for i in (chunk, chunk + 1))
             wanted = slice(max(0, first - n_before), max(0, end - n_before))
             job["tokens"] = tokens[first:].ctypes.data
             job["positions"] = positions[first:].ctypes.data
-            job["sees"], job["n_seen"] = (0, 0) if sees is None else (sees[first:].ctypes.data, sees.shape[1])
+            if sees is not None:
+                job["sees"] = sees[first:].ctypes.data
+                job["sees_width"] = sees.shape[1]
             job["n_rows"] = end - first
             job["n_past"] = self.length
             job["n_last"] = wanted.stop - wanted.start

@@ -20,7 +20,9 @@ def kept(make: Callable[[], Any]) -> Any:
     forgive_the_cache()
     try:
         return make()
-    except RuntimeError:  # neither the source's folder nor the user's cache can be written
+    except RuntimeError as error:  # neither the source's folder nor the user's cache can be written
+        if "cannot cache function" not in str(error):
+            raise
         say_nothing_is_kept("no folder for it can be written to")
         numba.config.CACHE_DIR = folder_until_the_end()
         return make()

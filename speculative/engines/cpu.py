@@ -6,6 +6,7 @@ any CPU; this one fits. NUMBA_CPU_NAME and NUMBA_CPU_FEATURES, if set, make this
 
 import ctypes
 import functools
+import os
 import sys
 from dataclasses import dataclass
 
@@ -21,7 +22,7 @@ class Cpu:
     """The defaults serve where nothing is compiled, and packing alone is left to do."""
 
     vector: int = 16  # float32s in a register
-    # Rows in one pass over a tile: each has two registers of sums, and three are left for the weights and for x.
+    # Rows in one pass over a tile. Each has two registers of sums, here 20 of 32; the rest hold weights, x and scales.
     rows: int = 10
     fused: bool = True  # whether a multiply-add is one instruction, rounded once
     # The instruction for sums of products of int8, and how many inputs it takes at once: four where bytes can be
@@ -94,3 +95,10 @@ def this_cpu() -> Cpu:
     names = {16: "avx512.pmaddw.d.512", 8: "avx2.pmadd.wd", 4: "sse2.pmadd.wd"}
     needs = {16: "avx512bw", 8: "avx2", 4: "sse2"}
     return Cpu(vector, rows, fused, 2, f"llvm.x86.{names[vector]}" if has(needs[vector]) else None)
+
+
+def most_threads() -> int:
+    """How many threads can be asked for: one for each core that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

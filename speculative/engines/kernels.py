@@ -7,13 +7,14 @@ once, in the order in which it lies in memory, and used for all rows while it is
     tile    The weight is stored as tiles of LANES neighbouring output channels, with all their inputs in order. A tile
             is read from front to back, LANES weights (two vector registers) at a time.
     sums    Each pair (row, channel) has one accumulator, and they all stay in registers from the first input to the
-            last: ROWS rows x LANES channels fill the register file. Left to itself a compiler keeps them there for
-            some row counts and spills them to memory for others; so the loops are written in LLVM's own language,
-            as vectors, one for each row count and weight format.
+            last: ROWS rows x LANES channels fit into the register file, beside the weights and x. Left to itself a
+            compiler keeps them there for some row counts and spills them to memory for others; so the loops are
+            written in LLVM's own language, as vectors, one for each row count and weight format.
     order   out[row, channel] = (((x[0] * w[0]) + x[1] * w[1]) + x[2] * w[2]) ..., each step one fused multiply-add, is
-            what every loop computes. How many rows there are decides which loop runs, but not what it computes, so
-            the rows of a window equal the rows of single steps to the bit, and so do those of a prefill. The loops may
-            stop after any input, store the sums and continue from there: that changes no bit either.
+            what every loop computes (int8 and int4: over blocks of inputs, whose own sums are whole numbers and exact;
+            a CPU without fused multiply-add rounds twice). How many rows there are decides which loop runs, but not
+            what it computes, so the rows of a window equal the rows of single steps to the bit, and so do those of a
+            prefill. The loops may stop after any step, store the sums and continue from there: that changes no bit.
 
 What a loop does with one step of a tile is the weight format's (formats/), which also has the product in plain NumPy.
 Each format has functions of its own here, which whoever multiplies calls at their addresses: no code knows how many
@@ -41,8 +42,8 @@ from speculative.engines.packed import aligned
 VECTOR = this_cpu().vector
 LANES = this_cpu().lanes
 ROWS = this_cpu().rows
-# Of a tile, what more rows than ROWS go over before the next such part: little enough for a core's first cache to hold
-# it, and about as far as memory is asked for ahead, so that the next part comes while all rows go over this one.
+# Bytes. Where there are more than ROWS rows, all of them go over so much of a tile before the next part of it: it stays
+# in a core's first cache, and the next part is on its way meanwhile, as PREFETCH reaches about as far.
 SHARE = 16384
 ROUNDED_BYTES = this_cpu().rounded_bytes
 
@@ -85,7 +86,8 @@ def accumulate(typing, name, n_rows, x, x_stride, tile, out, out_stride, n_steps
 
 
 def multiply_steps(words, format, x_rows, tile, sums, n_steps):
-    """The loop over the steps. It alone decides what is read where, so that no format reads beyond its tile."""
+    """The loop over the steps. It hands a format its part of the tile and of each row: tile_bytes and x_bytes of them,
+    which nothing checks."""
     loop = words.loop(n_steps, sums)
     here = words.at(tile, words.times(loop.i, format.tile_bytes(words.cpu)))
     n_bytes = x_bytes(format)
@@ -237,16 +239,25 @@ def agrees(format: Format, found: Kernels) -> bool:
     return np.allclose(out, format.product(x[:, :n_in], stored), rtol=1e-4, atol=1e-4)
 
 
-@cfunc(types.void(*[types.int64] * 5), cache=True, error_model="numpy")
-def _round_rows(n_rows, x, x_stride, out, out_stride):
-    for row in range(n_rows):
-        round_row(x + row * x_stride, out + row * out_stride, x_stride // (4 * BLOCK))
+def compile_round_rows(version: int):
+    """As compile_kernels."""
+
+    @cfunc(types.void(*[types.int64] * 5), cache=True, error_model="numpy")
+    def round_rows(n_rows, x, x_stride, out, out_stride):
+        _ = version
+        for row in range(n_rows):
+            round_row(x + row * x_stride, out + row * out_stride, x_stride // (4 * BLOCK))
+
+    return round_rows
+
+
+round_rows = compile_round_rows(VERSION)
 
 
 def rounded(x: np.ndarray) -> np.ndarray:  # [n_rows, n_in] -> bytes [n_rows, n_blocks, ROUNDED_BYTES]
     """Rows as the formats read them that want them rounded. n_in is a multiple of BLOCK."""
     out = np.zeros((len(x), x.shape[1] // BLOCK, ROUNDED_BYTES), np.uint8)
-    _round_rows.ctypes(*map(ctypes.c_int64, (len(x), x.ctypes.data, x.strides[0], out.ctypes.data, out.strides[0])))
+    round_rows.ctypes(*map(ctypes.c_int64, (len(x), x.ctypes.data, x.strides[0], out.ctypes.data, out.strides[0])))
     return out
 
 

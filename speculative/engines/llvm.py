@@ -3,7 +3,7 @@
 from llvmlite import ir
 from numba.core.cgutils import get_or_insert_function
 
-from speculative.engines.cpu import SDOT, Cpu, this_cpu
+from speculative.engines.cpu import SDOT, this_cpu
 
 PREFETCH = 8192  # bytes ahead of the loop that memory is asked for
 
@@ -16,14 +16,14 @@ POINTER = I8.as_pointer()
 
 
 class Words:
-    """Around one builder of llvmlite, `ir`, whose own words are for what stands in one instruction.
+    """Around llvmlite's builder, `ir`: what takes more than one instruction has a word here.
 
     floats and integers are the types of a register of float32s and int32s; bytes and shorts those of what `dot` takes.
     """
 
-    def __init__(self, builder, cpu: Cpu | None = None):
+    def __init__(self, builder):
         self.ir = builder
-        self.cpu = cpu or this_cpu()
+        self.cpu = this_cpu()
         self.floats = ir.VectorType(F32, self.cpu.vector)
         self.integers = ir.VectorType(I32, self.cpu.vector)
         self.bytes = ir.VectorType(I8, self.cpu.dot * self.cpu.vector)

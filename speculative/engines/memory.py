@@ -23,7 +23,7 @@ def needed(hparams: dict, dtype: str, n_cached: int | None = None) -> int:
 def available(
     meminfo: str = "/proc/meminfo", cgroup: str = "/sys/fs/cgroup", own_cgroup: str = "/proc/self/cgroup"
 ) -> int | None:
-    """Bytes that this program can still take without swapping, or more than `ulimit -v` or a container gives it; None
+    """Bytes that this program can still take without swapping, within what `ulimit -v` or a container leaves it; None
     where the system does not tell (other than Linux)."""
     free = read_number(meminfo, "MemAvailable:")
     found = [free * 1024] if free is not None else []

@@ -32,8 +32,8 @@ def load_models(
 
 
 def mapped_model(params: dict, hparams: dict, to_probs: Callable) -> CachedModel:
-    """A model whose packed weights lie on the disk. Any NaN or infinity among them shows in the logits of a pass, which
-    is cheaper than a look at each weight. Raises UserError."""
+    """A model whose packed weights lie on the disk. A NaN or infinity among them shows in the logits of a pass (but for
+    -inf before a ReLU), which is cheaper than a look at each weight. Raises UserError."""
     model = create_model_fn(params, hparams, to_probs)
     logits = model.with_probs(lambda logits: logits)(np.zeros(min(8, model.n_ctx), int))  # [1, n_vocab]
     if not np.isfinite(logits).all():

@@ -7,7 +7,6 @@ the tiles stand for, what runs where numba is not installed, and the tests' orac
 import contextlib
 import functools
 import mmap
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -18,9 +17,9 @@ import numpy as np
 from plumbing.errors import UserError
 from speculative.engines import cpu, formats
 from speculative.engines.compiling import compiled
-from speculative.engines.cpu import BLOCK, this_cpu
+from speculative.engines.cpu import BLOCK, most_threads, this_cpu
 
-PARTS = 2 * (os.cpu_count() or 1)  # of a matrix, that are packed side by side
+PARTS = 2 * most_threads()  # of a matrix, that are packed side by side
 
 
 @functools.cache
@@ -40,7 +39,7 @@ def huge(shape) -> np.ndarray:  # -> uint8 zeros [*shape]
 def sparse(shape, dtype) -> np.ndarray:  # -> zeros [*shape]
     """Memory for a cache, in small pages: it takes only what is written. NumPy would ask for large pages, and one
     token, which has a place for each layer and head, would touch them all."""
-    if np.prod(shape) < 2**21 or not hasattr(mmap, "MADV_NOHUGEPAGE"):
+    if np.prod(shape) * np.dtype(dtype).itemsize < 2**21 or not hasattr(mmap, "MADV_NOHUGEPAGE"):
         return aligned(shape, dtype)
     return pages(shape, dtype, mmap.MADV_NOHUGEPAGE)
 
@@ -54,7 +53,7 @@ def pages(shape, dtype, advice: int) -> np.ndarray:  # -> zeros [*shape]
     return np.frombuffer(memory, dtype).reshape(shape)
 
 
-def aligned(shape, dtype):  # -> zeros [*shape], beginning at a multiple of 64 bytes, as vector loads like it
+def aligned(shape, dtype):  # -> zeros [*shape], at a multiple of 64 bytes: the kernels' loads of tiles need that
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     memory = np.zeros(size + 64, np.uint8)  # [size + 64]
     start = -memory.ctypes.data % 64

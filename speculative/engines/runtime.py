@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import importlib
-import os
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -11,10 +10,11 @@ from types import ModuleType
 from plumbing.errors import UserError
 from speculative.engines import cpu
 from speculative.engines.compiling import kept
+from speculative.engines.cpu import most_threads
 from speculative.engines.plain import PlainPass, n_bytes
 from speculative.engines.vocabulary import SharedPass
 
-THREAD_BYTES = 2**23  # of weights for each thread at least: one that reads fewer costs more than it saves
+THREAD_BYTES = 2**23  # of weights for each thread after the first: one that reads fewer costs more than it saves
 
 n_threads = None  # of the next forward pass; None: one for each core
 
@@ -85,13 +85,6 @@ def announced():
 
     with event.install_listener("numba:compile", Announcer()):
         yield
-
-
-def most_threads() -> int:
-    """How many threads can be asked for: one for each core that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def set_threads(n: int | None = None) -> None:

@@ -151,6 +151,7 @@ class Team:
         if self.process != os.getpid():
             self.reset()  # the other threads did not come along into a forked process
         with self.running:
+            self.check()
             if len(self.threads) < self.n_threads - 1:
                 self.start()
             self.job[:] = job
@@ -161,10 +162,12 @@ class Team:
             start_with_core = time.thread_time()
             self.work(0, self.state, self.job, self.posted - 1)
             self.judge(time.perf_counter() - start, time.thread_time() - start_with_core)
-            if self.error:
-                raise UserError(
-                    f"a thread of the NumPy engine has died ({first_line(self.error)}); --threads 1 may help"
-                )
+            self.check()
+
+    def check(self) -> None:
+        """Raises UserError where a thread has died: there is nobody to meet at the barriers any more."""
+        if self.error:
+            raise UserError(f"a thread of the NumPy engine has died ({first_line(self.error)}); --threads 1 may help")
 
     def judge(self, seconds: float, with_core: float) -> None:
         """Notes how long a job took, and for how much of that the first thread had a core."""
@@ -181,11 +184,13 @@ class Team:
 
     def start(self) -> None:
         try:
-            for thread in range(1, self.n_threads):
-                self.threads.append(self.new_thread(target=self.partner, args=(thread,), daemon=True))
-                self.threads[-1].start()
+            for number in range(1, self.n_threads):
+                thread = self.new_thread(target=self.partner, args=(number,), daemon=True)
+                thread.start()
+                self.threads.append(thread)
         except RuntimeError as error:  # the system has no more
             self.close()
+            self.error = error  # the next run does not wait for threads that are not there
             raise UserError(f"cannot start {self.n_threads} threads ({first_line(error)}): --threads 1") from error
 
     def partner(self, thread: int) -> None:
@@ -195,7 +200,7 @@ class Team:
                 with self.awake:
                     while self.posted == done and not self.closed:
                         self.awake.wait()
-                if self.closed:
+                if self.closed or self.error:
                     return
                 done = self.work(thread, self.state, self.job, done)
         except BaseException as error:  # else those at the barrier would wait for this thread for ever

@@ -29,9 +29,10 @@ class OnJax(NamedTuple):
 class Format:
     """A weight format. In what follows, cpu is a Cpu: tiles are laid out for its registers.
 
-    What is annotated with words is a part that no format can do without. They follow from each other, and registering
-    tries it: `tile` and `untile` undo each other, `widen` gives the numbers that `product` multiplies by, and the
-    kernel that `multiply` builds computes `product`.
+    What is annotated with words is a part that no format can do without. They follow from each other: `tile` and
+    `untile` undo each other, and `widen` gives the numbers that `product` multiplies by, which registering tries; the
+    kernel that `multiply` builds computes `product`, and `fill` does what `tile` does, which is tried before they are
+    first used.
     """
 
     name: Annotated[str, "what --dtype calls it"] = None
@@ -60,7 +61,7 @@ class Format:
     # another format stores the embedding.
     lookup: Callable | None = None
     # Rows from which on it pays to ask for memory ahead. With fewer there is so little to do for each weight that the
-    # CPU's own loads are far ahead; to ask as well makes an int8 row take half as long again.
+    # CPU's own loads are far ahead; to ask as well makes an int8 row take 1.4 times as long.
     prefetch_from: int = 1
 
 

@@ -20,8 +20,12 @@ def upper_half(w):  # [...] float32 -> [...] uint16
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
 
+def from_upper_half(bits):  # [...] uint16 -> [...] float32
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
 def widen(stored: Stored):  # -> [n_in, n] float32
-    return (stored.numbers.astype(np.uint32) << 16).view(np.float32)
+    return from_upper_half(stored.numbers)
 
 
 def fill(w, tile, scale, dot):

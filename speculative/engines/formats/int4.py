@@ -1,14 +1,14 @@
 """int4: whole numbers from -8 to 7, and a scale of 16 bits for each block of inputs of each output channel.
 
 They meet rounded rows, as int8 does, but a block's exact sum is multiplied by the weights' scale before the row's. The
-embedding is int8: a token's row is looked up in it, and 4 bits there cost more likelihood than in all other matrices.
+embedding is int8, as a token's row is also looked up in it.
 """
 
 import numpy as np
 
 from speculative.engines.cpu import BLOCK
 from speculative.engines.formats.base import Format, Stored, interleave, separate
-from speculative.engines.formats.bfloat16 import upper_half
+from speculative.engines.formats.bfloat16 import from_upper_half, upper_half
 from speculative.engines.formats.int8 import round_rows
 
 HALF = BLOCK // 2  # inputs k and k + HALF of a block share a byte
@@ -25,14 +25,10 @@ def round_blocks(w) -> Stored:  # [n_in, n] float32
     blocks = blocks_of(w)  # [n_blocks, BLOCK, n]
     where = np.argmax(np.abs(blocks), axis=1, keepdims=True)  # [n_blocks, 1, n]
     extreme = np.take_along_axis(blocks, where, axis=1)  # [n_blocks, 1, n]
-    scale = widen_scale(upper_half(extreme / np.float32(-LARGEST)))  # [n_blocks, 1, n]
+    scale = from_upper_half(upper_half(extreme / np.float32(-LARGEST)))  # [n_blocks, 1, n]
     inverse = np.divide(1, scale, out=np.zeros_like(scale), where=np.abs(scale) > 1e-30)  # [n_blocks, 1, n]
     numbers = np.clip(np.rint(blocks * inverse), -LARGEST, LARGEST - 1).astype(np.int8)  # [n_blocks, BLOCK, n]
     return Stored(numbers.reshape(-1, w.shape[1])[: len(w)], block_scale=scale[:, 0])
-
-
-def widen_scale(bits):  # [...] uint16 -> [...] float32
-    return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
 def widen(stored: Stored):  # -> [n_in, n] float32
@@ -72,7 +68,7 @@ def untile(tile, n_in, cpu) -> Stored:
     codes = np.concatenate([pairs & 15, pairs >> 4], axis=1).astype(np.int8)  # [n_blocks, BLOCK, lanes]
     scales = np.ascontiguousarray(tile[:, n_pairs:]).view(np.uint16)  # [n_blocks, lanes]
     numbers = (codes - LARGEST).reshape(-1, cpu.lanes)[:n_in]  # [n_in, lanes]
-    return Stored(numbers, block_scale=widen_scale(scales))
+    return Stored(numbers, block_scale=from_upper_half(scales))
 
 
 def fill(w, tile, scale, dot):

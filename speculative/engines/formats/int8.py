@@ -58,7 +58,9 @@ def fill(w, tile, scale, dot):
             size = abs(w[k, lane])
             most[lane] = size if size > most[lane] else most[lane]
     for lane in range(n):
-        scale[lane] = most[lane] / np.float32(127) if most[lane] > 0 else np.float32(1)
+        scale[lane] = most[lane] / np.float32(127)
+        if scale[lane] == 0:
+            scale[lane] = 1
     n_steps = (n_in + BLOCK - 1) // BLOCK
     lanes = len(tile) // (BLOCK * n_steps)
     numbers = tile.view(np.int8).reshape(-1, lanes, dot)  # [n_k, lanes, dot]
