@@ -249,12 +249,3 @@ def browser():
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     with webdriver.Chrome(options, webdriver.ChromeService(driver)) as driver:
         yield driver
-
-
-@pytest.fixture(scope="session")
-def axe():
-    """axe-core, as JavaScript: npm pack axe-core, and AXE_CORE names the axe.min.js that is in it."""
-    path = os.environ.get("AXE_CORE")
-    if not path:
-        pytest.skip("AXE_CORE names no axe.min.js")
-    return Path(path).read_text(encoding="utf-8")
