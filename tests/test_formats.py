@@ -1,23 +1,18 @@
 """A weight format that is registered while the program runs works everywhere, or is refused in a line."""
 
 import dataclasses
-from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tiny import HPARAMS, convert, logits_themselves, random_params
+from tiny import HPARAMS, convert, logits_themselves, random_params, texts
 
 import main
 from plumbing.errors import UserError
-from speculative.cli import verifying
 from speculative.cli.flags import usage
-from speculative.cli.load import load_id_pair
 from speculative.engines import formats, memory, runtime
 from speculative.engines.formats import BFLOAT16, FLOAT32, INT8
 from speculative.engines.packed import PackedWeight, packer
 from speculative.engines.plain import CachedModel, PlainPass
-from speculative.measure import verify
 
 LARGE = {"n_vocab": 50257, "n_ctx": 1024, "n_embd": 1600, "n_layer": 48}
 
@@ -36,12 +31,6 @@ def registered():
     yield register
     for name in names:
         del formats.FORMATS[name]
-
-
-@pytest.fixture
-def flags(tiny_pair):
-    names = {"target_model_size": "target", "draft_model_size": "draft", "models_dir": tiny_pair}
-    return names | {"prompt": "the thing in", "n_tokens_to_generate": "4", "temperature": "0"}
 
 
 def halved(w):
@@ -76,27 +65,24 @@ def test_a_fill_that_gives_other_bits_is_refused(registered):
         PackedWeight.packed(np.ones((3, 5), np.float32), dtype)
 
 
-def test_flags_memory_and_verify_know_it(registered, flags, capsys):
+def test_flags_memory_and_verify_know_it(registered, run, run_verify):
     dtype = registered(FLOAT32, "small", weight_bytes=0.25, help="a quarter")
     assert "small (a quarter)" in usage(main.main)
     with pytest.raises(UserError, match="--dtype small would fit"):
         memory.check([(LARGE, "float32")], free=2 * 10**9)
-    run = partial(main.main, **flags, dtype=dtype, draft_dtype=dtype)
-    run()
-    run(tree="2,1")
-    assert capsys.readouterr().out.count("Speculative Decode") == 2
-
-    pair = load_id_pair("draft", "target", flags["models_dir"], dtype=dtype, draft_dtype=dtype)
-    decoders = partial(verifying.decoders, SimpleNamespace(engine="numpy", dtype=dtype), pair)
-    assert all(check.passed for check in verify.verify(decoders, 1.0, [[5, 6, 7]], 2, 8, draws=25))
+    for tree in (None, "2,1"):
+        plain, speculative = texts(run(tree=tree, dtype=dtype, draft_dtype=dtype, quiet=True))
+        assert plain == speculative
+    status, out = run_verify(dtype=dtype, draft_dtype=dtype)
+    assert status == 0 and "Verdict: no loss found" in out
 
 
 @pytest.mark.parametrize("flag", ["dtype", "draft_dtype"])
-def test_jax_refuses_it_in_its_words(registered, flags, flag):
+def test_jax_refuses_it_in_its_words(registered, run, flag):
     pytest.importorskip("jax")
     dtype = registered(FLOAT32, "numpy_only", weight_bytes=0.25)
     with pytest.raises(UserError, match="numpy_only are for --engine numpy: it is a toy"):
-        main.main(**flags, engine="jax", **{flag: dtype})
+        run(engine="jax", threads=None, **{flag: dtype})
     with pytest.raises(UserError, match="--dtype bfloat16 would fit"):  # and not the toy, which is smaller
         memory.check([(LARGE, "float32")], 5 * 10**9, jax=True)
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from tiny import HPARAMS, convert, random_params
 
-from plumbing.errors import UserError
 from speculative.engines import cpu, runtime
 from speculative.engines.cpu import BLOCK, this_cpu
 from speculative.engines.formats import FORMATS, find, n_bytes
@@ -122,8 +121,6 @@ def test_threads_agree():
         runtime.set_threads(n)
         assert runtime.n_threads == n
         assert {pool["num_threads"] for pool in threadpoolctl.threadpool_info()} == {n}
-    with pytest.raises(UserError, match="threads"):
-        runtime.set_threads(100_000)
 
 
 @pytest.mark.parametrize("dtype", [name for name, format in FORMATS.items() if format.fill])

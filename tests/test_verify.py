@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tiny import broken_sampling
+from enumeration import broken
 
+from speculative import sampling
 from speculative.drafters import Drafter
 from speculative.drafters.base import Proposal
 from speculative.drafters.model import model_drafter, model_tree
@@ -101,7 +102,7 @@ RESIDUAL = "residual = max_fn(q[i] - p[i])"
     ],
 )
 def test_it_sees_a_broken_loop(right, wrong, seen_by):
-    assert seen_by in failed(run(sampling=broken_sampling(right, wrong).speculative_sampling))
+    assert seen_by in failed(run(sampling=broken(sampling, right, wrong).speculative_sampling))
 
 
 def test_it_sees_lenience_a_stale_cache_and_rows_that_depend_on_their_number():

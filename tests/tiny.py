@@ -2,12 +2,10 @@
 how they ask for what is refused."""
 
 import contextlib
-import inspect
 import io
 import re
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +14,6 @@ import pytest
 from checkpoints.tensors import build_params, checkpoint_shapes
 from encoder import BYTE_TO_CHAR, END_OF_TEXT, Encoder
 from plumbing.errors import UserError
-from speculative import sampling
 from speculative.engines.packed import pack as convert  # noqa: F401
 
 ROOT = Path(__file__).parents[1]
@@ -86,15 +83,6 @@ def counting_target(x, n_last=1):
 def decoded(steps):
     """The tokens of all steps."""
     return [token for step in steps for token in step.tokens]
-
-
-def broken_sampling(right, wrong):
-    """The module speculative.sampling, with one piece of its source replaced."""
-    source = inspect.getsource(sampling)
-    assert source.count(right) == 1
-    module = types.ModuleType("broken")
-    exec(source.replace(right, wrong), module.__dict__)
-    return module
 
 
 def encoder_of(*words):
