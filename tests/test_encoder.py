@@ -3,7 +3,7 @@
 import json
 import os
 import random
-from functools import cache
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,9 @@ many = settings(deadline=None, derandomize=True)
 PIECES = ["'s", "'LL", "'", " ", "  ", "\t", "\n", "\r\n", "\x00", "\x1c", "\x85", "\xa0", "\u3000", "\ufeff"]
 PIECES += ["the", "é", "e\u0301", "12", "²", "Ⅷ", "...", "_", "日本", "🙂", "👩‍👧", "\ud83d", "\ude42"]
 PIECES += [END_OF_TEXT, "<|endof", "text|>"]
-any_text = st.text(st.characters(exclude_categories=())) | st.lists(st.sampled_from(PIECES), max_size=20).map("".join)
+any_text = st.text(st.characters(exclude_categories=("Cn",))) | st.lists(st.sampled_from(PIECES), max_size=20).map(
+    "".join
+)
 valid_text = any_text.filter(lambda text: not regex.search(r"\p{Cs}", text))
 
 MERGES = ["i s", "s i", "p p", "is si"]
@@ -57,31 +59,15 @@ def oracle(vocabulary):
     return tiktoken.Encoding("gpt2", pat_str=r50k_pat_str, mergeable_ranks=ranks, special_tokens=special)
 
 
-CHARACTERS = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x110000)]))  # all but surrogates
-
-
-@cache
-def differing(kind):
-    """(the characters that regex alone matches with this pattern, those that tiktoken alone does)"""
+@pytest.mark.parametrize("kind", [r"\p{L}", r"\p{N}", r"\s"])
+def test_letters_numbers_and_white_space_are_those_of_tiktoken(kind):
+    """Of all characters that Python's Unicode has, which is older than that of both."""
     tiktoken = pytest.importorskip("tiktoken")
+    text = "".join(char for char in map(chr, range(0x110000)) if unicodedata.category(char) not in ("Cn", "Cs"))
     single_bytes = {bytes([byte]): byte for byte in range(256)}
     matcher = tiktoken.Encoding("matcher", pat_str=kind, mergeable_ranks=single_bytes, special_tokens={})
-    theirs = set(bytes(matcher.encode(CHARACTERS)).decode("utf-8"))  # characters that do not match are dropped
-    ours = set(regex.findall(kind, CHARACTERS))
-    return ours - theirs, theirs - ours
-
-
-def new_to_one():
-    """The characters that are assigned in the one's version of Unicode and not yet in the other's."""
-    ours, theirs = differing(r"\p{Cn}")
-    return ours | theirs
-
-
-def test_letters_numbers_and_white_space_are_those_of_tiktoken():
-    """Of all characters that both know: the two may have different versions of Unicode."""
-    assert min(map(len, differing(r"\p{Cn}"))) == 0  # what is left out is new in the later version, and nothing else
-    for kind in (r"\p{L}", r"\p{N}", r"\s"):
-        assert set().union(*differing(kind)) <= new_to_one()
+    matched = bytes(matcher.encode(text)).decode("utf-8")  # characters that do not match are dropped
+    assert "".join(regex.findall(kind, text)) == matched
 
 
 def small_vocab(merges=MERGES):
@@ -101,8 +87,6 @@ def write_files(folder, vocab, lines):
 @many
 @given(text=any_text)
 def test_any_text_encodes_as_in_tiktoken(gpt2, oracle, text):
-    new = new_to_one()
-    text = "".join(char for char in text if char not in new)
     assert gpt2.encode(text) == oracle.encode(text, disallowed_special=())
     assert gpt2.encode(text, allowed_special=True) == oracle.encode(text, allowed_special="all")
 
@@ -189,16 +173,6 @@ def test_the_cache_of_words_is_bounded(gpt2):
 # ---- end of text, and the way back
 
 
-def test_end_of_text_is_text_unless_it_is_allowed(gpt2):
-    assert gpt2.encode(END_OF_TEXT) == [27, 91, 437, 1659, 5239, 91, 29]
-    assert gpt2.encode(f"a{END_OF_TEXT}{END_OF_TEXT} b", allowed_special=True) == [64, gpt2.eot, gpt2.eot, 275]
-    assert gpt2.decode([64, gpt2.eot, 275]) == f"a{END_OF_TEXT} b"
-
-
-def test_surrogates_join_or_are_replaced(gpt2):
-    assert gpt2.decode(gpt2.encode("\ud83d\ude42 \ud83d \ude42")) == "🙂 \ufffd \ufffd"
-
-
 @pytest.mark.parametrize("bad", [-1, 50257, None, "a", 0.5])
 def test_an_unknown_id_is_refused(gpt2, bad):
     with pytest.raises(ValueError, match=rf"^no token has the id {bad}; ids go from 0 to 50256$"):
@@ -254,11 +228,9 @@ BAD_FILES = {
     "an unknown token": (VOCAB, [HEADER, *MERGES, "is Ω"], "vocab.bpe: line 6"),
     "merges out of order": (VOCAB, [HEADER, *MERGES[::-1]], "vocab.bpe: line 2"),
     "three tokens": (VOCAB, [HEADER, "i s", "s i p", *MERGES[2:]], "vocab.bpe: line 3"),
-    "half a line": (VOCAB, [HEADER, *MERGES[:-1], "is"], "vocab.bpe: line 5"),
     "an empty line": (VOCAB, [HEADER, "i s", "", *MERGES[1:]], "vocab.bpe: line 3"),
     "no header": (VOCAB, MERGES, "vocab.bpe"),
     "an error page": (VOCAB, ["<html><body>404 Not Found" * 1000], "vocab.bpe"),
-    "nothing": (VOCAB, [], "vocab.bpe"),
 }
 
 

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 from conftest import PROMPT
 from tiny import ROOT, python, refusal, texts, tokens_of
@@ -34,9 +33,7 @@ def test_the_blogs_lines_in_the_blogs_order_and_then_ours(run):
     assert len(added) <= 7 and re.match(r"[\d.]+x  \(autoregressive time", added[0])
 
 
-@pytest.mark.parametrize(
-    ("N", "K"), [(1, 1), (1, 4), (2, 10**17), (7, 4), (116, 1), (116, 200)]
-)  # 116 fill the context
+@pytest.mark.parametrize(("N", "K"), [(1, 4), (2, 10**17), (7, 4), (116, 1), (116, 200)])  # 116 fill the context
 def test_exactly_n_tokens(run_json, N, K):
     prompt = "x" * 12
     out, document = run_json(prompt=prompt, n_tokens_to_generate=N, K=K, quiet=True)
@@ -50,18 +47,6 @@ def test_the_seed_decides(run):
     flags = {"temperature": 1, "quiet": True, "n_tokens_to_generate": 40}
     first, again, other = (texts(run(seed=seed, **flags)) for seed in (5, 5, 6))
     assert first == again and first[0] != other[0] and first[1] != other[1]
-
-
-def test_the_defaults_are_the_blogs_run(tiny_pair, tmp_path, monkeypatch, capsys):
-    """Without any flag, in a folder with models called as the official ones are."""
-    (tmp_path / "models").mkdir()
-    for size, folder in (("1558M", "target"), ("124M", "draft")):
-        (tmp_path / "models" / size).symlink_to(tiny_pair / folder)
-    monkeypatch.chdir(tmp_path)
-    main.main(prompt="Alan Turing theorized that computers would one day become", n_tokens_to_generate="40", K="4")
-    typed = capsys.readouterr().out
-    main.main()
-    assert texts(capsys.readouterr().out) == texts(typed)
 
 
 def test_the_bundled_pair_is_the_demo(command, capsys):
@@ -285,13 +270,6 @@ def test_what_does_not_fit_is_told_before_weights_are_read(run, damaged_pair):
     change(damaged_pair / "draft" / "encoder.json", '"the": 257, "in": 258', '"the": 258, "in": 257')
     assert "draft and target have different vocabularies, so one cannot draft" in line()
     assert "not a safetensors file" in line(drafter="ngram")  # which needs no draft model
-
-
-def test_memory_that_runs_out(capsys):
-    with pytest.raises(SystemExit) as caught:
-        main.run(lambda: np.empty(2**60, np.int8), "", [])
-    line = "error: the memory is full: a smaller model needs less, and so does --dtype int8 where there is one\n"
-    assert (caught.value.code, capsys.readouterr().err) == (2, line)
 
 
 def test_without_numba_numpy_multiplies(run, pair_words):
