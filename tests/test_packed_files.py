@@ -69,11 +69,8 @@ def test_a_file_that_does_not_fit_is_not_used_and_a_line_says_so(folder, capsys)
 def test_each_format_has_a_fingerprint_of_its_own(folder, capsys):
     assert len({packed_files.fingerprint(dtype) for dtype in FORMATS}) == len(FORMATS)
     path, hparams, _ = packed(folder)
-
-    def on_another_cpu(header, data):
-        header["__metadata__"]["packing"] = packed_files.fingerprint("int8")
-
-    rewritten(path, on_another_cpu)
+    of_another_cpu = {"packing": packed_files.fingerprint("int8")}
+    rewritten(path, lambda header, data: header["__metadata__"].update(of_another_cpu))
     assert packed_files.find(folder, "float32", hparams) is None
     assert "another kind of CPU" in capsys.readouterr().err
 
@@ -91,35 +88,27 @@ def rewritten(path, change):
         f.write(len(text).to_bytes(8, "little") + text + data)
 
 
-def not_a_number(header, data):
-    begin = header["ln_f/g"]["data_offsets"][0]
-    data[begin : begin + 4] = np.float32(np.nan).tobytes()
+def begins_with(name, number):
+    """A change that makes this the first number of a tensor."""
+
+    def change(header, data):
+        begin = header[name]["data_offsets"][0]
+        data[begin : begin + 4] = np.float32(number).tobytes()
+
+    return change
 
 
-def of_another_type(header, data):
-    header["ln_f/g"]["dtype"] = "I32"
-
-
-def of_another_shape(header, data):
-    header["ln_f/g"]["shape"] = [1, *header["ln_f/g"]["shape"]]
-
-
-def renamed(header, data):
-    header["ln_f/h"] = header.pop("ln_f/g")
-
-
-def cut(header, data):
-    del data[-1]
+OTHERS = "its tensors are not those of this model"
 
 
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        (not_a_number, "tensor 'ln_f/g' holds NaN or infinity"),
-        (of_another_type, "tensor 'ln_f/g' is I32"),
-        (of_another_shape, "its tensors are not those of this model"),
-        (renamed, "its tensors are not those of this model"),
-        (cut, "damaged, or not a safetensors file"),
+        (begins_with("ln_f/g", np.nan), "tensor 'ln_f/g' holds NaN or infinity"),
+        (lambda header, data: header["ln_f/g"].update(dtype="I32"), "tensor 'ln_f/g' is I32"),
+        (lambda header, data: header["ln_f/g"].update(shape=[1, 32]), OTHERS),
+        (lambda header, data: header.update({"ln_f/h": header.pop("ln_f/g")}), OTHERS),
+        (lambda header, data: data.pop(), "damaged, or not a safetensors file"),
     ],
 )
 def test_a_damaged_file_is_refused_in_a_line(folder, change, fault):
@@ -132,12 +121,7 @@ def test_a_damaged_file_is_refused_in_a_line(folder, change, fault):
 
 def test_infinity_among_the_tiles_shows_in_a_pass(folder):
     path, hparams, _ = packed(folder)
-
-    def change(header, data):
-        begin = header["h0/mlp/c_fc/w/tiles"]["data_offsets"][0]
-        data[begin : begin + 4] = np.float32(np.inf).tobytes()
-
-    rewritten(path, change)
+    rewritten(path, begins_with("h0/mlp/c_fc/w/tiles", np.inf))
     with pytest.raises(UserError, match="the packed weights hold NaN or infinity"):
         mapped_model(packed_files.find(folder, "float32", hparams), hparams, logits_themselves)
 

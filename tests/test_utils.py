@@ -100,12 +100,9 @@ def test_official_sizes():
     assert counts == official.WEIGHT_BYTES
 
 
-NO_NAMES = ["a/../tiny", "a/", "a//b", "a/b/c", "", "a\\b", "C:tiny", "tiny\n", "a b", "/\0", "a/b@", "a/b@c/d", "a/.b"]
-
-
 def test_a_model_size_is_a_name_or_a_path(tiny_files, tiny_hparams, tmp_path, monkeypatch):
     folder = write_files(tmp_path / "tiny", tiny_files, COMMON + FORMS["safetensors"])
-    for size in NO_NAMES:
+    for size in ("a/../tiny", "tiny\n", ""):
         assert f"model size {size!r} should be " in refusal(load_encoder_hparams_and_params, size, tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))

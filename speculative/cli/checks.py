@@ -102,12 +102,8 @@ def check_memory(
     n_cached: tokens of all prompts that are decoded together, where these are several.
     """
     device = None if engine == "numpy" else accelerator()
-    if device is None:
-        memory.check(models, n_cached=n_cached, jax=engine == "jax")
-        return
-    free = devices.free_memory(device, mesh)
-    if free is not None:
-        memory.check(models, free, n_cached, jax=True)
+    free = devices.free_memory(device, mesh) if device is not None else memory.available()
+    memory.check(models, free, n_cached, jax=engine == "jax")
 
 
 def check_disk(models_dir: str, model_sizes: Collection[str]) -> None:

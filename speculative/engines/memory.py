@@ -73,13 +73,10 @@ def read_number(path: str | Path, label: str = "") -> int | None:
         return None
 
 
-def check(
-    models: list[tuple[dict, str]], free: int | None = None, n_cached: int | None = None, jax: bool = False
-) -> None:
+def check(models: list[tuple[dict, str]], free: int | None, n_cached: int | None = None, jax: bool = False) -> None:
     """models: (hparams, dtype) of the target, and of the draft where there is one. Raises UserError where they need
-    more than is free, and says what would fit: the same models in fewer bytes, of a format that JAX takes where it is
-    the engine, else a smaller target."""
-    free = available() if free is None else free
+    more than the bytes that are free, and says what would fit: the same models in fewer bytes, of a format that JAX
+    takes where it is the engine, else a smaller target. free: None where nobody knows, and then they are let in."""
     total = sum(needed(hparams, dtype, n_cached) for hparams, dtype in models)
     if free is None or total <= free:
         return
