@@ -39,7 +39,7 @@ def main(
     seed: int = 123,
     **more_flags,
 ) -> None:
-    """The blog's parameters and defaults. Every other flag is declared in the module that does what it asks for."""
+    """The blog's parameters and defaults. Every other flag is declared in a module of its subject."""
     given = {name: value for name, value in locals().items() if name != "more_flags"} | more_flags
     parse = partial(choose_options, main, **given)  # a function, as --interactive and --serve change flags
     o = check_output(parse())

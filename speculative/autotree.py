@@ -160,13 +160,13 @@ class AutoTree(AutoK):
             lean = LEAN
             share = 1.0
 
-    def time(self, shape: Shape, tree: Tree, step: Step, drafting: float, scoring: float) -> None:
+    def file_times(self, shape: Shape, tree: Tree, step: Step, drafting: float, scoring: float) -> None:
         levels = depth(shape)
         expanded = sum(map(bool, tree.children))  # nodes that have children
         beside = max(0, expanded - levels)  # of them, those beside another of the same level
         if beside and not self.expansion.timed:  # once: later, a slow level could not be told from slow further nodes
             self.expansion.add(drafting - levels * self.draft(), beside)
-        super().time(levels, tree, step, max(0.0, drafting - beside * self.expansion()), scoring)
+        super().file_times(levels, tree, step, max(0.0, drafting - beside * self.expansion()), scoring)
 
     def count(self, tree: Tree, step: Step) -> None:
         """Counts which children were met and which were accepted."""

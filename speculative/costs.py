@@ -1,4 +1,4 @@
-"""Expected tokens and cost of a window: the one formula by which a lookahead is judged.
+"""Expected tokens and cost of a window: the formula by which AutoK judges a lookahead.
 
 With a_i the chance that draft i is accepted once those before it were, a window of K drafts is expected to give
 

@@ -34,7 +34,7 @@ Lookahead = int | AutoK | tuple[int, ...] | AutoTree
 def decode(
     x, drafter: Drafter, target_model, N: int, lookahead: Lookahead, rng, lenience: float = 1.0
 ) -> Iterator[Step]:
-    """N tokens, distributed as the target's own whoever drafts, and whether it drafts chains or trees."""
+    """N tokens. With lenience 1 they are distributed as the target's own, whoever drafts, chains or trees."""
     if isinstance(lookahead, AutoTree):
         return lookahead.decode(x, drafter.tree, target_model.tree, N, rng, lenience=lenience)
     if isinstance(lookahead, tuple):
@@ -45,7 +45,7 @@ def decode(
 def lookaheads(
     K: int | str | tuple = 4, tree: tuple[int, ...] | str | None = None, drafter: str = "model"
 ) -> tuple[Lookahead, tuple]:
-    """The values of --K and --tree -> (the lookahead of the loop, the lookaheads inside the levels of the drafter).
+    """The values of --K and --tree -> (the lookahead of the outermost level, the lookaheads of those inside it).
 
     A level for which K has no number chooses its own. What chooses a lookahead keeps what it has learned for the next
     decode. Raises UserError where K has more numbers than the drafter has levels.
@@ -168,7 +168,8 @@ class Pair:
         return [Level(K, model, drafter.chain) for K, model, drafter in zip(Ks, models, drafters, strict=True)]
 
     def ready(self, prompts, N: int, **options) -> None:
-        """What has to be done before the clock starts: each AutoK gets the costs of windows and drafts, once."""
+        """What has to be done before the clock starts: each AutoK gets the costs of windows and drafts, once. N and
+        options are for the loop on a device (DevicePair)."""
         x = np.asarray(prompts[0])[-FEW:]  # [n]
         if self.goes_by_times and not self.drafts_trees:
             # From the innermost level out: what drafts for a level takes as long as the K inside it makes it.

@@ -146,7 +146,7 @@ class AutoK:
                 return
             scoring = self.clock() - start - drafting  # with what the loop does beside, more of it for a window
             if self.prefilled:
-                self.time(wanted, proposal, step, drafting, scoring)
+                self.file_times(wanted, proposal, step, drafting, scoring)
             elif wanted and not self.first_draft:
                 self.first_draft = drafting, len(x)
             if wanted:
@@ -160,7 +160,7 @@ class AutoK:
         n = min(len(self.seen), len(x) - 1)
         return n > 0 and bool(np.array_equal(self.seen[:n], np.asarray(x)[:n])) and len(x) - n <= 2
 
-    def time(self, k: int, proposal, step: Step, drafting: float, scoring: float) -> None:
+    def file_times(self, k: int, proposal, step: Step, drafting: float, scoring: float) -> None:
         """Files the seconds of a step for which k drafts were asked."""
         m = step.drafted
         self.windows[m + 1].add(scoring)

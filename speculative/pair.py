@@ -1,4 +1,4 @@
-"""Two models, loaded once and asked often: the way in from Python, and what main.py runs on."""
+"""A target and what drafts for it, loaded once and asked often: the way in from Python, and what main.py runs on."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial

@@ -68,9 +68,9 @@ def speculative_sampling(
 ) -> Iterator[Step]:
     """Algorithm 2, "Speculative Sampling (SpS)": one call of the target, up to K + 1 tokens; exactly N tokens in all.
 
-    Whatever the draft proposes, the tokens are distributed as the target's own (the paper's Theorem 1). K may also be
-    a function that chooses the lookahead of the next iteration. u is the paper's r. (The blog's x_draft, p and q begin
-    with the prompt; here they are the window alone, so i counts from 0.)
+    Whatever distributions p the draft draws from, the tokens are distributed as the target's own (the paper's Theorem
+    1). K may also be a function that chooses the lookahead of the next iteration. u is the paper's r. (The blog's
+    x_draft, p and q begin with the prompt; here they are the window alone, so i counts from 0.)
 
     The theorem does not hold for a lenience below 1: u is then drawn from [0, lenience), more drafts are accepted, and
     the tokens are distributed neither as the target's nor as the draft's. (At temperature 0 it changes nothing.)

@@ -22,7 +22,6 @@ from operator import mul
 import numpy as np
 
 from plumbing.arguments import Flag
-from speculative.one_hot import OneHot
 from speculative.sampling import Step, max_fn, sample
 
 MOST_NODES = 64
@@ -88,7 +87,7 @@ def tree_speculative_sampling(
     rng: np.random.Generator,
     lenience: float = 1.0,
 ) -> Iterator[Step]:
-    """Exactly N tokens, distributed as the target's own, whatever the tree.
+    """Exactly N tokens, distributed as the target's own, whatever the tree, if its tokens were drawn from its p.
 
     draft(x, shape) -> Tree; target_model(x, tree) -> [1 + n_nodes, n_vocab], what follows the root and each node.
     shape may be a function that chooses that of the next tree; lenience is that of speculative_sampling.
@@ -166,10 +165,6 @@ def by_paths(model: Callable) -> Callable:
         return np.concatenate([model(text, 1) for text in texts])  # [len(nodes), n_vocab]
 
     return scored
-
-
-def one_hot(token: int, n_vocab: int) -> OneHot:  # -> [n_vocab]
-    return OneHot(int(token), n_vocab)
 
 
 def widths(value: str) -> tuple[int, ...] | str:

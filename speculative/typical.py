@@ -20,7 +20,7 @@ import numpy as np
 
 from speculative.drafters.base import Drafter
 from speculative.one_hot import OneHot
-from speculative.trees import Tree, one_hot
+from speculative.trees import Tree
 
 ALL = 1e-12  # the lenience: less than any probability that is left
 
@@ -58,6 +58,6 @@ def certain(drafter: Drafter, n_vocab: int) -> Drafter:
 
     def tree(x, shape):
         drafted = drafter.tree(x, shape)
-        return replace(drafted, p=[None, *(one_hot(token, n_vocab) for token in drafted.tokens[1:])])
+        return replace(drafted, p=[None, *(OneHot(int(token), n_vocab) for token in drafted.tokens[1:])])
 
     return Drafter(chain, tree) if drafter.tree else Drafter(chain)

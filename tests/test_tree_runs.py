@@ -11,7 +11,8 @@ from plumbing.errors import UserError
 from speculative import autotree
 from speculative.autotree import AutoTree, best_shape, depth
 from speculative.measure import report
-from speculative.trees import Tree, one_hot, regular, tree_speculative_sampling
+from speculative.one_hot import OneHot
+from speculative.trees import Tree, regular, tree_speculative_sampling
 
 # ---- The best shape --------------------------------------------------------------------------------------------------
 
@@ -68,7 +69,7 @@ class World:
     def target(self, x, tree=None):
         self.now += 1 + self.costs[2] * (len(tree.tokens) - 1 if isinstance(tree, Tree) else 0)
         tokens = tree.tokens if isinstance(tree, Tree) else [x[-1]]
-        return [one_hot((token + 1) % 7, 7) for token in tokens]
+        return [OneHot((token + 1) % 7, 7) for token in tokens]
 
     def draft(self, x, shape):
         tree, level = Tree([int(x[-1])]), [(0, shape, len(x))]
@@ -80,7 +81,7 @@ class World:
                 if (rank := self.right(place)) is not None:
                     guesses[rank] = (tree.tokens[node] + 1) % 7
                 for token, shape_below in zip(guesses, shapes, strict=False):
-                    below.append((tree.add(node, token, one_hot(token, 7)), shape_below, place + 1))
+                    below.append((tree.add(node, token, OneHot(token, 7)), shape_below, place + 1))
             level = below
         return tree
 

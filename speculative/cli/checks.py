@@ -4,6 +4,7 @@ large a tree, too little memory, too full a disk.
 
 from collections.abc import Callable, Collection, Sequence
 
+from checkpoints.folders import missing_files, model_folder
 from encoder import Encoder
 from plumbing.errors import UserError
 from plumbing.official import WEIGHT_BYTES
@@ -14,7 +15,6 @@ from speculative.decoding import Pair
 from speculative.engines import memory
 from speculative.measure.verify import most_new
 from speculative.trees import n_nodes
-from utils import missing_files, model_folder
 
 
 def check_vocabularies(target: str, encoder: Encoder, draft: str, drafts_encoder: Encoder) -> None:

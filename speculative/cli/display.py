@@ -107,7 +107,7 @@ class Display:
     """Prints the blog's lines of one decoder; meanwhile a progress bar or the stream. Ctrl-C prints the texts so far.
 
     with Display(...) as display:
-        display.begin(prompt); display.push(step) for each step; display.end(); and again for each further sample
+        display.begin(prompt); display.push(step, origins) for each step; display.end(); and again for the next sample
     display.print_time(seconds)
 
     Prompts that are decoded together are all begun first. push() and end() then name them by number, from 0.
@@ -145,7 +145,7 @@ class Display:
         self.bar.update(len(step.tokens))
 
     def end(self, i: int = -1) -> None:
-        self.write(self.decoders[i].flush(), "autoregressive", i)
+        self.write(self.decoders[i].flush(), self.texts[i][-1][1], i)
         self.write("\n", None, i)
 
     def write(self, text: str, origin: str | None, i: int = -1) -> None:

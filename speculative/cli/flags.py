@@ -86,7 +86,7 @@ def parse_options(main: Callable, /, **given) -> Any:
             raise UserError(f"unknown flag --{name:.80}: {hint}")
     defaults = {name: flag.default for name, flag in flags.items()} | blogs_defaults(main)
     values = dict(defaults)
-    used = set()  # the flags whose values are not their defaults
+    used = set()  # the flags with another value than flag.default; the blog's have none there: those that were typed
     for name, value in given.items():
         if value is None or (name in defaults and value is defaults[name]):
             continue

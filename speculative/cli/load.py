@@ -103,7 +103,7 @@ def load_id_pair(
     drafter_options: dict[str, Any] | None = None,
     kept: dict[str, tuple[Wanted, Any]] | None = None,
 ) -> Pair:
-    """Loads two models, or one where the drafter needs no other -> a Pair, which decodes token ids.
+    """Loads the target and what its drafter needs: a draft model, a copy, both or neither -> a Pair for token ids.
 
     Official models that are missing are downloaded. (speculative.load_pair puts a TextPair around it, for texts.)
 

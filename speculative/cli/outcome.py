@@ -45,7 +45,7 @@ def show_report(o: Any, pair: Pair, prompts: list[str], runs: list[Recorder]) ->
     lines = report.summary(f, o.K)
     advice = copy_advice(o, pair, f)
     if advice:
-        lines[-1] = advice  # as it gains more than the advice about K
+        lines[-1] = advice  # as it gains more than another K
     print()
     for line in [*lines, *notes(o, pair, instead), *differences(o, pair, input_ids, runs)]:
         print(textwrap.fill(line, COLUMNS))

@@ -1,4 +1,4 @@
-"""--pack: packed weights are written beside each model, so that later runs map them and begin at once."""
+"""--pack: packed weights are written beside each model, so that later runs map them and begin sooner."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ FLAGS = (
     Flag(
         "pack",
         arguments.switch,
-        "write the packed weights of these models to the disk, and end; later runs then begin at once",
+        "write the packed weights of these models to the disk, and end; later runs then begin sooner",
         False,
         excludes=("prompt_file", "unconditional", "batch", "json", "html", "verify", "interactive", "serve"),
         only_engine="numpy",

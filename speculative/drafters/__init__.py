@@ -1,7 +1,7 @@
 """What proposes the tokens: one file a drafter, the registry of them, and how a name becomes one.
 
     a+b  is a, or b where a has nothing to propose
-    a/b  is a, for which b drafts: a level (level.py); + binds closer than /
+    a/b  is a, for which b drafts (level.py): two levels, a the outer one; + binds closer than /
 
 To add a drafter, write a file with a KIND in it, and add that to KINDS.
 """

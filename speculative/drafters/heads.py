@@ -21,13 +21,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from checkpoints.tensors import bad_file
+from checkpoints.weights import open_safetensors
 from plumbing import checksums
 from plumbing.errors import UserError
 from speculative.drafters.base import Kind, Parts, Proposal, Setting
 from speculative.drafters.model import model_tree
 from speculative.sampling import sample
 from speculative.trees import pruned
-from utils import bad_file, open_safetensors
 
 NAME = "heads"
 
@@ -121,7 +122,7 @@ def head_drafter(model: Callable, rng: np.random.Generator) -> Callable:
 
 
 def head_tree(model: Callable, rng: np.random.Generator, greedy: bool = False) -> Callable:
-    """The same with several guesses for each token: all nodes of a level have children from one head."""
+    """The same with several guesses for each token: all nodes of a depth have children from one head."""
 
     def draft(x, shape):
         p = model(x)  # [n_heads or 0, n_vocab]
@@ -138,18 +139,18 @@ def prepare(setting: Setting) -> Heads:
     return load_heads(setting.folder, setting.hparams)
 
 
-def guesses(parts: Parts) -> Callable:
+def model_of_heads(parts: Parts) -> Callable:
     target = parts.models["target"]
     heads = check_heads(parts.prepared[NAME], target.hparams, target.params["ln_f"])
     return head_model(target, heads, parts.filters)
 
 
 def chain(parts: Parts) -> Callable:
-    return head_drafter(guesses(parts), parts.rng)
+    return head_drafter(model_of_heads(parts), parts.rng)
 
 
 def tree(parts: Parts) -> Callable:
-    return head_tree(guesses(parts), parts.rng, parts.greedy)
+    return head_tree(model_of_heads(parts), parts.rng, parts.greedy)
 
 
 KIND = Kind(

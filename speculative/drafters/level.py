@@ -1,4 +1,4 @@
-"""A level: a drafter for which another one drafts. a/b reads "a drafts, and b drafts for a".
+"""A level that has another one inside it: in a/b, a drafts, and b drafts for a.
 
 It is speculative sampling once more, with a's model as the target. What comes out is distributed as a's own text, so p
 are the rows that a gave for these places, whoever proposed the tokens.

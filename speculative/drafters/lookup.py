@@ -12,7 +12,7 @@ import numpy as np
 
 from speculative.drafters.base import Kind, Parts, Proposal
 from speculative.one_hot import OneHot
-from speculative.trees import Tree, one_hot
+from speculative.trees import Tree
 
 NAME = "prompt_lookup"
 
@@ -73,7 +73,7 @@ def add_path(tree: Tree, shape, tokens: Iterator[int], n_vocab: int) -> None:
             i = same[0]
         elif len(tree.children[node]) < len(below):
             i = len(tree.children[node])
-            tree.add(node, token, one_hot(token, n_vocab))
+            tree.add(node, token, OneHot(int(token), n_vocab))
         else:
             return
         node = tree.children[node][i]

@@ -1,12 +1,14 @@
-"""The blog's draft model: a smaller model, decoded autoregressively, as a chain or level by level as a tree."""
+"""The blog's draft model: a smaller model, decoded autoregressively, as a chain or depth by depth as a tree."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
 from speculative.drafters.base import Kind, Parts, Proposal
+from speculative.one_hot import OneHot
 from speculative.sampling import max_fn, sample
-from speculative.trees import Tree, one_hot
+from speculative.trees import Tree
 
 
 def model_drafter(model: Callable, rng: np.random.Generator, name: str = "model") -> Callable:
@@ -25,7 +27,7 @@ def model_drafter(model: Callable, rng: np.random.Generator, name: str = "model"
 
 
 def model_tree(model: Callable, rng: np.random.Generator, greedy: bool = False, name: str = "model") -> Callable:
-    """A tree, level by level: one call of the model scores all nodes of a level.
+    """A tree, depth by depth: one call of the model scores all nodes of a depth.
 
     model(x, tree, nodes) -> [len(nodes), n_vocab], what follows these nodes. Siblings are drawn without replacement; if
     greedy, they are the likeliest tokens instead, the lowest id first on a tie, and nothing is drawn.
@@ -33,15 +35,15 @@ def model_tree(model: Callable, rng: np.random.Generator, greedy: bool = False, 
 
     def draft(x, shape):
         tree = Tree([int(x[-1])], by=name)
-        level = [(0, shape)]  # nodes, and the shapes below them
-        while level := [(node, below) for node, below in level if below]:
-            rows = model(x, tree, [node for node, _ in level])  # [len(level), n_vocab]
-            below_level = []
-            for (node, below), row in zip(level, rows, strict=True):
+        parents = [(0, shape)]  # nodes of one depth, and the shapes below them
+        while parents := [(node, below) for node, below in parents if below]:
+            rows = model(x, tree, [node for node, _ in parents])  # [len(parents), n_vocab]
+            children = []
+            for (node, below), row in zip(parents, rows, strict=True):
                 siblings = likeliest(row, len(below)) if greedy else drawn(row, len(below), rng)
                 for (token, p), shape_below in zip(siblings, below, strict=False):
-                    below_level.append((tree.add(node, token, p), shape_below))
-            level = below_level
+                    children.append((tree.add(node, token, p), shape_below))
+            parents = children
         return tree
 
     return draft
@@ -58,13 +60,16 @@ def drawn(p, width: int, rng: np.random.Generator) -> Iterator[tuple]:  # [n_voc
 
 
 def likeliest(p, width: int) -> list[tuple]:  # [n_vocab] -> width of (token, one-hot) at most
-    """Sorts no more than the candidates, as the whole vocabulary takes long."""
+    """The likeliest tokens, the lowest id first on a tie, and none of probability 0.
+
+    Nothing is drawn, so each p is one-hot. No more than the candidates are sorted: the whole vocabulary takes long.
+    """
     p = np.asarray(p)  # [n_vocab]
     width = min(width, len(p))
     edge = np.partition(p, len(p) - width)[len(p) - width]
     ids = np.flatnonzero(p >= edge)  # [n_ids]; more than width where some are equal
     order = ids[np.argsort(-p[ids], kind="stable")][:width]  # [width]
-    return [(token, one_hot(token, len(p))) for token in order if p[token] > 0]
+    return [(token, OneHot(int(token), len(p))) for token in order if p[token] > 0]
 
 
 def chain(parts: Parts) -> Callable:
@@ -72,8 +77,12 @@ def chain(parts: Parts) -> Callable:
 
 
 def tree(parts: Parts) -> Callable:
-    model = parts.models["draft"]  # model.tree is looked up in the call: a model without one can still draft chains
-    return model_tree(lambda x, tree, nodes: model.tree(x, tree, nodes), parts.rng, parts.greedy)
+    return model_tree(scorer(parts.models["draft"]), parts.rng, parts.greedy)
+
+
+def scorer(model: Any) -> Callable:
+    """model.tree, which is looked up in the call: a model without one can still draft chains."""
+    return lambda x, tree, nodes: model.tree(x, tree, nodes)
 
 
 KIND = Kind(

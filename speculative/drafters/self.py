@@ -11,7 +11,7 @@ from collections.abc import Callable
 from plumbing import arguments
 from plumbing.arguments import Flag
 from speculative.drafters.base import Kind, Parts
-from speculative.drafters.model import model_drafter, model_tree
+from speculative.drafters.model import model_drafter, model_tree, scorer
 
 NAME = "self"
 
@@ -21,8 +21,7 @@ def chain(parts: Parts) -> Callable:
 
 
 def tree(parts: Parts) -> Callable:
-    copy = parts.models["copy"]
-    return model_tree(lambda x, tree, nodes: copy.tree(x, tree, nodes), parts.rng, parts.greedy, NAME)
+    return model_tree(scorer(parts.models["copy"]), parts.rng, parts.greedy, NAME)
 
 
 KIND = Kind(

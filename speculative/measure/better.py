@@ -61,7 +61,7 @@ def speedups(chances, proposed: float, c: float, beta) -> np.ndarray:  # [n], ..
     return (1 + proposed * more) / (1 + proposed * (K * c + np.asarray(beta) - 1))
 
 
-def best_K(gains) -> tuple[int, float]:  # [DRAWS, n]
+def most_gaining_K(gains) -> tuple[int, float]:  # [DRAWS, n]
     """The K with the largest gain, as the middle of the draws has it, and that gain."""
     middle = np.median(gains, axis=0)  # [n]
     best = int(np.argmax(middle))

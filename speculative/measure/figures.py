@@ -7,7 +7,7 @@ from collections import Counter
 from statistics import mean, median
 
 from speculative.measure.analysis import blog_speedup, leviathan_tokens
-from speculative.measure.better import NOISE, best_K, better_K, gains_of_other_K
+from speculative.measure.better import NOISE, better_K, gains_of_other_K, most_gaining_K
 from speculative.measure.recorder import Iteration, Recorder
 from speculative.measure.timing import by_key, cost_of_rows, costs, prefill_seconds, share
 
@@ -57,7 +57,7 @@ def counts(speculative: Recorder) -> dict:
 
 
 def levels(speculative: Recorder) -> list[dict]:
-    """What each level of the drafter did, the outermost first: the same figures as of the run itself."""
+    """What each level with another one inside it did, the outermost first."""
     of = {}
     for iteration in speculative.iterations:
         for name, iterations in iteration.levels.items():
@@ -66,8 +66,9 @@ def levels(speculative: Recorder) -> list[dict]:
 
 
 def level_figures(name: str, iterations: list[Iteration]) -> dict:
-    """r, α, c and β of a level: of its model, and of what drafts for that. And the seconds that one of its tokens
-    takes, by the blog's formula."""
+    """r, α, c and β of a level: of its model, and of what drafts for that. c and β are in units of its cheapest window,
+    as it need not have had one of a single row. predicted_seconds is what one of its tokens takes by the blog's
+    formula."""
     drafted = sum(i.step.drafted for i in iterations)
     n_tokens = sum(len(i.step.tokens) for i in iterations)
     level = {
@@ -157,7 +158,7 @@ def predictions(autoregressive: Recorder, speculative: Recorder, counted: dict) 
         },
     }
     gains = gains_of_other_K(autoregressive, speculative)
-    best, gain = best_K(gains)
+    best, gain = most_gaining_K(gains)
     return predicted | {"best_K": best, "predicted_best": gain * by_blog, "better_K": better_K(gains)}
 
 

@@ -7,7 +7,7 @@ from speculative.drafters.self import KIND
 from speculative.measure.timing import cost_of_rows
 
 K_MAX = 8  # the largest K that is considered: the cost of longer windows does not follow from that of short ones
-WORTH = 1.1  # times the measured speedup, from which on it is said
+WORTH = 1.1  # times the speedup without it, from which on it is said
 LARGE = 2**28  # bytes of weights; a smaller target is not bound by memory, so fewer bytes make no cheaper row
 
 
@@ -35,11 +35,14 @@ def with_copy(f: dict, row: float) -> Levels:
 
 
 def advice(f: dict, row: float, copy_bytes: float, target_bytes: float) -> str | None:
-    """A sentence where the copy is predicted to bring more than what was measured; else None."""
+    """A sentence where the copy is predicted to bring more than what was measured, and than another K; else None."""
     if target_bytes < LARGE or f["busy"] or f["c"] is None or f["alpha"] is None or f["tree"]:
         return None
     K, inner_K, speedup = with_copy(f, row)
-    if K == 0 or inner_K == 0 or speedup < WORTH * f["speedup_without_prefill"]:
+    without = f["speedup_without_prefill"]
+    if f["better_K"]:
+        without *= 1 + f["better_K"]["gain"]
+    if K == 0 or inner_K == 0 or speedup < WORTH * without:
         return None
     flags = f"--drafter self/model --K {K}/{inner_K}"
     return f"{flags} is predicted to bring {speedup:.1f}x, for {copy_bytes / 1e9:.1f} GB more memory."

@@ -12,10 +12,10 @@ from speculative.engines.plain import common_prefix
 from speculative.measure.analysis import acceptance_chance, matching_chance
 from speculative.measure.details import details
 from speculative.sampling import Step
-from speculative.trees import Tree, acceptance_by_depth
+from speculative.trees import MOST_NODES, Tree, acceptance_by_depth
 
 HELD = 2**24  # probabilities, 64 MB, that wait for the end of the run before their details are taken
-IN_TREE = 32  # tokens: no path down a tree is longer
+IN_TREE = MOST_NODES  # tokens: no path down a tree is longer
 IN_STEP = 2  # tokens: after a window that was accepted whole, the draft is this far behind; reading them is no prefill
 
 
@@ -101,7 +101,7 @@ class Recorder:
         self.draws = []  # the random numbers since the target's last call
         self.held = []  # (iteration, proposal, q, draws), of which the details are still to be taken
         self.seen = np.empty(0, int)  # the text of the target's last call
-        self.drafted = np.empty(0, int)  # what the draft has read
+        self.read_by_draft = np.empty(0, int)  # the text
         self.levels = {}  # {name: Recorder of that level of the drafter}, the outermost first
         self.waiting = None  # of a level, which is timed: [(iteration, proposal, q)] whose chances are taken later
 
@@ -127,8 +127,8 @@ class Recorder:
                 behind = IN_STEP
                 tokens = self.proposal.tokens
                 self.now.by = [*self.proposal.by]
-            self.now.draft_prefill = len(x) - common_prefix(self.drafted, x) > behind
-            self.drafted = np.append(x, tokens).astype(int)
+            self.now.draft_prefill = len(x) - common_prefix(self.read_by_draft, x) > behind
+            self.read_by_draft = np.append(x, tokens).astype(int)
             return self.proposal
 
         return recorded
