@@ -79,7 +79,6 @@ def main(argv=None):
     parser.add_argument("--mesh", type=count, default=1, help="devices over which the models are split")
     parser.add_argument("--data_parallel", type=count, default=1, help="copies of the models")
     parser.add_argument("--n_prompts", type=count, default=4)
-    parser.add_argument("--context", type=count, help="tokens of each prompt: it is repeated, or cut [as it is]")
     parser.add_argument("--n_tokens", type=values.argument(values.integer(2)), default=40)
     parser.add_argument("--K", type=count, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--B", type=count, nargs="+", default=[1, 2, 4, 8, 16, 32])
@@ -91,13 +90,7 @@ def main(argv=None):
     prompts = texts.read_prompts(PROMPTS["prose"], o.n_prompts)
     pair = load(o, prompts, engine="jax", mesh=o.mesh, data_parallel=o.data_parallel)
     prompts = [encode(pair.encoder, prompt) for prompt in prompts]
-    if o.context:
-        prompts = [(x * -(-o.context // len(x)))[: o.context] for x in prompts]
     decoder = pair.decoder
-    if o.context and o.context + o.n_tokens > decoder.n_ctx:
-        raise UserError(
-            f"--context {o.context} and --n_tokens {o.n_tokens} exceed the context of {decoder.n_ctx} tokens"
-        )
     device = jax.devices()[0].device_kind
     bandwidth = device_bandwidth()
     print(f"{device}: {bandwidth / 1e9:.1f} GB/s")

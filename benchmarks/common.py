@@ -179,10 +179,15 @@ def chosen(K, drafter):
     return lookaheads(decoding.K(str(K or 1)), None, drafter)
 
 
+def measured_on(o, *names):
+    """What a measurement is kept by: these options and the machine. With others it is made anew."""
+    return " ".join(map(str, [*(getattr(o, name) for name in names), *machine().values()]))
+
+
 def all_settings(o):
     """The settings in the order in which they are measured, a random one for each repeat."""
     names = ("models_dir", "target_model_size", "dtype", "draft_model_size", "draft_dtype", "n_tokens")
-    on = " ".join([*(str(getattr(o, name)) for name in names), *map(str, machine().values())])
+    on = measured_on(o, *names)
     prompts = [(prompt, domain) for domain, prompts in o.prompts.items() for prompt in prompts]
     # A K may have fewer numbers than a drafter has levels, and no more.
     kinds = [(drafter, K) for drafter, K in product(o.drafters, o.K) if str(K).count("/") <= drafter.count("/")]

@@ -15,7 +15,7 @@ from statistics import mean, stdev
 
 import numpy as np
 
-from benchmarks.common import Parser, count, read_lines, writing
+from benchmarks.common import Parser, count, measured_on, read_lines, writing
 from benchmarks.sweep import COLORS, INK, draw
 from benchmarks.tables import table
 from plumbing.exits import guarded
@@ -36,9 +36,7 @@ FIGURES = ("alpha1", "alpha0")
 
 
 def settings_of(o):
-    """The key of kept figures: other models, texts or machines make other figures."""
-    names = ("models_dir", "target_model_size", "draft_model_size", "files", "steps")
-    return " ".join(map(str, [*(getattr(o, name) for name in names), *machine().values()]))
+    return measured_on(o, "models_dir", "target_model_size", "draft_model_size", "files", "steps")
 
 
 def checkpoint_of(folder, divergence, text, seed):

@@ -12,7 +12,7 @@ sequences of 40 tokens take about 25 seconds a line on two idle cores.
 import numpy as np
 
 from benchmarks.common import PROMPTS, Pair, Parser, Setting, check_n_tokens, count, setting, write_results
-from benchmarks.tables import table, tokens
+from benchmarks.tables import mean_and_error, table, tokens
 from plumbing import arguments as values
 from plumbing.exits import guarded
 from plumbing.texts import read_prompts
@@ -22,17 +22,17 @@ COLUMNS = """T=temperature:g top-p=top_p:g K sequences r:.3f ±=standard_error:.
 
 
 def summarise(runs):
-    """[[Iteration, ...] of each sequence] -> a row. ± is the standard error of r over the sequences. ms is the
-    time of a whole sequence with its prefill, loop_ms that of an iteration without it."""
+    """[[Iteration, ...] of each sequence] -> a row. ms is the time of a whole sequence with its prefill, loop_ms that
+    of an iteration without it."""
     n = [len(run) for run in runs]
     share = [len(tokens(run)) / sum(i.step.drafted + 1 for i in run) for run in runs]
-    found = {"sequences": len(runs), "r": np.mean(share), "iterations": np.mean(n), "sd": np.std(n, ddof=1)}
-    found |= zip(("p50", "p90", "p99"), np.percentile(n, [50, 90, 99]), strict=True)
     ms = [1e3 * sum(i.seconds for i in run) for run in runs]
-    found |= {"ms": np.mean(ms), "ms_sd": np.std(ms, ddof=1)}
+    found = {"iterations": np.mean(n), "sd": np.std(n, ddof=1), "ms": np.mean(ms), "ms_sd": np.std(ms, ddof=1)}
+    found |= zip(("p50", "p90", "p99"), np.percentile(n, [50, 90, 99]), strict=True)
     found["loop_ms"] = 1e3 * np.mean([i.seconds for run in runs for i in run[1:]])
-    found["standard_error"] = np.std(share, ddof=1) / len(runs) ** 0.5
-    return {name: value if name == "sequences" else float(value) for name, value in found.items()}
+    row = {"sequences": len(runs)} | {name: float(value) for name, value in found.items()}
+    row["r"], row["standard_error"] = mean_and_error(share)
+    return row
 
 
 def main(argv=None):

@@ -26,17 +26,17 @@ def main(argv=None):
     o = grid_options(__doc__, argv, drafters=["model", "self", "self/model"], K=[*map(lookahead, Ks)], repeats=1)
     rows = []
     for row in summarise(measure(o)):
-        row["off"] = row["predicted_blog"] and row["predicted_blog"] / row["speedup_without_prefill"] - 1
+        if row["K"] and row["predicted_blog"]:
+            row["off"] = row["predicted_blog"] / row["speedup_without_prefill"] - 1
         if row["levels"]:
             row |= {"copy_r": row["levels"][0]["r"], "copy_c": row["levels"][0]["c"]}
         rows.append(row)
     write_results(o.out and f"{o.out}/levels.json", o, rows=rows)
     for temperature in sorted({row["temperature"] for row in rows}):
         lines = [row for row in rows if row["temperature"] == temperature]
-        print(f"\ntemperature {temperature:g}: autoregressive decoding takes {lines[0]['ms_per_token']:.2f} ms a token")
-        print(table(lines[1:], COLUMNS))
-        off = [abs(row["off"]) for row in lines[1:] if row["off"] is not None]
-        print(f"predicted within {median(off):.1%} (median)")
+        print(f"\ntemperature {temperature:g}\n{table(lines, COLUMNS)}")
+        if off := [abs(row["off"]) for row in lines if "off" in row]:
+            print(f"predicted within {median(off):.1%} (median)")
     if o.out:
         picture(rows, f"{o.out}/levels.png")
 
@@ -51,17 +51,9 @@ def picture(rows, path):
             axes.set_title(f"{kind[1]}, temperature {kind[0]:g}")
         panels[-1].legend(loc="center right")
 
-    caption = (
-        "A token of the speculative decoders is the mean of whole runs, the prefill apart. Beside each bar: speedup."
-    )
-    draw(
-        path,
-        "What a token costs, for each drafter at its best K",
-        caption,
-        len(kinds),
-        plot,
-        n_rows=len(kinds) // 2 or 1,
-    )
+    title = "What a token costs, for each drafter at its best K"
+    caption = "Of the speculative decoders, the mean of whole runs, the prefill apart. Beside each bar: speedup."
+    draw(path, title, caption, len(kinds), plot, n_rows=len(kinds) // 2 or 1)
 
 
 def plot_bars(axes, rows):
@@ -76,7 +68,7 @@ def plot_bars(axes, rows):
         axes.text(best["ms_per_token"], place, f" {best['speedup']:.2f}×{K}", va="center")
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
-    axes.set_xlim(0, 1.5 * rows[0]["ms_per_token"])
+    axes.set_xlim(0, 1.5 * max(bar.get_x() + bar.get_width() for bar in axes.patches))  # with room for the speedups
     axes.set_xlabel("milliseconds a token")
     axes.grid(False)
 

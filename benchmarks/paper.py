@@ -22,7 +22,7 @@ from benchmarks.common import BASELINE, PROMPTS, Pair, Parser, Setting, count, s
 from benchmarks.iterations import summarise
 from benchmarks.sweep import INK, draw
 from benchmarks.table1 import log_likelihood
-from benchmarks.tables import table, tokens
+from benchmarks.tables import mean_and_error, table, tokens
 from plumbing import arguments as values
 from plumbing import files
 from plumbing.errors import UserError
@@ -183,7 +183,7 @@ def lenience(o):
             row["speedup"] = plain / sum(i.seconds for _, run in runs[b] for i in run)
             row["one"], row["two"] = np.mean([of[b] for of in distances], axis=0).tolist()
             each = [log_likelihood(pair, pair.ids[prompt], tokens(run)) for prompt, run in runs[b]]
-            row |= {"log_likelihood": float(np.mean(each)), "se": float(np.std(each, ddof=1) / len(each) ** 0.5)}
+            row["log_likelihood"], row["error"] = mean_and_error(each)
             rows.append(row)
     return rows
 
@@ -194,7 +194,7 @@ def plot_lenience(rows, o, axes):
         of = [row for row in rows if row["K"] == K]
         speed.plot(o.lenience, [row["speedup"] for row in of], label=f"K = {K}")
         likelihood.errorbar(
-            o.lenience, [row["log_likelihood"] for row in of], [row["se"] for row in of], capsize=3, label=f"K = {K}"
+            o.lenience, [row["log_likelihood"] for row in of], [row["error"] for row in of], capsize=3, label=f"K = {K}"
         )
     away.plot(o.lenience, [row["one"] for row in of], label="first token")
     away.plot(o.lenience, [row["two"] for row in of], label="first two tokens")
@@ -211,7 +211,7 @@ def plot_lenience(rows, o, axes):
 FIGURE1 = """domain T=temperature:g top-p=top_p:g K sequences ms:.1f sd=ms_sd:.2f loop=loop_ms:.2f iterations:.1f
     sd=sd:.2f sd_×_loop=by_count:.2f r:.3f ±=standard_error:.3f"""
 LENIENCE = """K b sequences r:.3f ±=standard_error:.3f tokens/iteration=per_iteration:.2f speedup:.2f TVD_of_1=one:.3f
-    TVD_of_2=two:.3f log-likelihood_a_token=log_likelihood:.3f ±=se:.3f"""
+    TVD_of_2=two:.3f log-likelihood_a_token=log_likelihood:.3f ±=error:.3f"""
 THEORY = "Formulas of Leviathan et al. 2023 with β = 1 (the run's was {mean_beta:.2f}); the star is the run."
 MEASURED = """target {target_model_size}, draft {draft_model_size}, {n_tokens} tokens, {sequences} sequences each;
     {processor}, {cpus} CPUs"""

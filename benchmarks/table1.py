@@ -13,7 +13,7 @@ Source: Chen et al. 2023, table 1. Its quality figures are ROUGE-2 for XSum and,
 import numpy as np
 
 from benchmarks.common import Pair, Setting, grid_options, measure, write_results
-from benchmarks.tables import summarise, table, tokens
+from benchmarks.tables import mean_and_error, summarise, table, tokens
 from plumbing.exits import guarded
 
 COLUMNS = """domain T=temperature:g top-p=top_p:g decoder ms/token=ms_per_token:.2f sd:.2f speedup:.2f r:.2f
@@ -37,8 +37,8 @@ def main(argv=None):
         # As a set: a repeat of a greedy text is no further evidence.
         distinct = {(s.prompt, *tokens(run)) for s, run in measured.items() if s[3:] == kind}
         each = [log_likelihood(pair, pair.ids[prompt], new) for prompt, *new in distinct]
-        row |= {"decoder": "SpS" if row["K"] else "ArS", "texts": len(each), "log_likelihood": float(np.mean(each))}
-        row["standard_error"] = float(np.std(each, ddof=1) / len(each) ** 0.5) if len(each) > 1 else None
+        row |= {"decoder": "SpS" if row["K"] else "ArS", "texts": len(each)}
+        row["log_likelihood"], row["standard_error"] = mean_and_error(each)
     rows.sort(key=lambda row: (row["domain"], row["temperature"], row["decoder"]))
     write_results(o.out and f"{o.out}/table1.json", o, rows=rows)
     print(table(rows, COLUMNS))

@@ -63,6 +63,12 @@ def ms_per_token(run):
     return 1e3 * sum(i.seconds for i in run[1:]) / len(tokens(run[1:]))
 
 
+def mean_and_error(found):
+    """The mean of some figures, and its standard error, which a single figure does not have."""
+    error = np.std(found, ddof=1) / len(found) ** 0.5 if len(found) > 1 else None
+    return float(np.mean(found)), error and float(error)
+
+
 def tokens(run):
     return [token for i in run for token in i.step.tokens]
 
