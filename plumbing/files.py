@@ -110,7 +110,9 @@ def write_text(path: str, text: str) -> None:
 def replacing(path: str | os.PathLike) -> Iterator[str]:
     """A path to write to. What it holds in the end takes the place of the file `path`, all at once; where something
     goes wrong, nothing is left. It is in a new folder, so that no other process and no file of the user's has its
-    name."""
+    name. Raises OSError where a folder, a pipe or a device has the name."""
+    if not is_plain_file(path):
+        raise OSError(22, "it is there, and no file")
     target = behind_links(path)
     with tempfile.TemporaryDirectory(dir=os.path.dirname(target) or ".", prefix=".", suffix=".part") as own:
         part = os.path.join(own, os.path.basename(target))

@@ -1,6 +1,7 @@
 """What is written appears whole or not at all, under its own name alone, and never over what is read."""
 
 import os
+import stat
 import sys
 import threading
 from pathlib import Path
@@ -101,6 +102,9 @@ def test_pipes_and_devices(folder):
     assert "it is a pipe or a device" in refusal(files.check_outputs, ["pipe"])
     with pytest.raises(OSError, match="it is a pipe or a device"):
         files.open_to_read("pipe")
+    with pytest.raises(OSError, match="it is there, and no file"), files.replacing("pipe"):
+        pass
+    assert stat.S_ISFIFO(os.stat("pipe").st_mode)
     files.check_outputs([os.devnull])
     files.write_json(os.devnull, {})
     assert not os.path.isfile(os.devnull) and os.path.exists(os.devnull)
