@@ -99,7 +99,7 @@ def explained(error: BaseException) -> tuple[str, int]:
         return f"error: {error}", 2
     if isinstance(error, ModuleNotFoundError):
         return f"error: {first_line(error)}: pip install -r requirements.txt", 2
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
         return "error: the memory is full: a smaller model needs less, and so does --dtype int8 where there is one", 2
     # By its name, as JAX may not be imported. Gloo, which links processes, raises errors of other classes.
     if type(error).__name__ == "JaxRuntimeError" or "Gloo" in str(error):

@@ -235,6 +235,7 @@ UNFORESEEN = "error: ZeroDivisionError: division by; python -X dev in place of p
     [
         (UserError("a\x9b2Jb"), 2, "error: a\\x9b2Jb\n"),
         (MemoryError(), 2, "error: the memory is full: a smaller model needs less, and so does --dtype int8"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), 2, "error: the memory is full: a smaller model needs less"),
         (RuntimeError("can't start new thread"), 2, "error: can't start new thread: `ulimit -a` shows"),
         (BlockingIOError(errno.EAGAIN, "Unavailable"), 2, "error: Unavailable: `ulimit -a` shows"),
         (OSError(errno.EMFILE, "Too many open files"), 2, "error: Too many open files: `ulimit -a` shows"),
