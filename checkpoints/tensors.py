@@ -14,7 +14,8 @@ from plumbing.official import MODEL_SIZES
 def bad_file(path, fault: str) -> UserError:
     """The UserError for a file that is not what it should be."""
     downloaded = os.path.basename(os.path.dirname(os.path.abspath(path))) in MODEL_SIZES
-    remedy = f"delete {path} and run again" if downloaded else f"replace {path} by a good copy"
+    made = os.path.basename(path).startswith("packed-")  # of the weights, by --pack
+    remedy = f"delete {path} and run again" if downloaded or made else f"replace {path} by a good copy"
     return UserError(f"{path}: {fault}; {remedy}")
 
 

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from plumbing.errors import UserError, first_line
-from plumbing.files import write_text
+from plumbing.files import is_plain_file, write_text
 
 NAME = "checksums.json"
 VERIFIED = "verified.json"
@@ -144,38 +144,37 @@ def compared(
 
     A file that was compared before, and has not changed since, is not compared again.
     """
-    large = [name for name in names if name.endswith(".safetensors") and name in noted(folder)]
-    paths = [os.path.join(folder, name) for name in large]
-    paths = [path for path in paths if os.path.getsize(path) > MOST_SMALL]
+    files = noted(folder)
+    paths = {name: os.path.join(folder, name) for name in names if name.endswith(".safetensors") and name in files}
+    large = {name: path for name, path in paths.items() if os.path.getsize(path) > MOST_SMALL}
     verified = read_verified(folder)
-    paths = [path for path in paths if verified.get(os.path.basename(path)) != state(path)]
-    found = {os.path.basename(path): state(path) for path in paths}
+    found = {name: state(path, files[name]) for name, path in large.items()}
+    found = {name: now for name, now in found.items() if verified.get(name) != now}
     over = threading.Event()
     with ThreadPoolExecutor(max_workers=1) as thread:
-        described = [thread.submit(describe, path, over) for path in paths]
+        described = {name: thread.submit(describe, paths[name], over) for name in found}
         try:
             yield
-            for path, about in zip(paths, described, strict=True):
-                if about.result() != noted(folder)[os.path.basename(path)]:
-                    raise bad_file(path, DAMAGED)
-            if paths:
+            for name, about in described.items():
+                if about.result() != files[name]:
+                    raise bad_file(paths[name], DAMAGED)
+            if found:
                 keep_verified(folder, found)
         finally:
             over.set()
 
 
-def state(path: str) -> list:
-    """What changes when a file does, and the sha256 that is noted for it."""
-    about = os.stat(path)
-    folder, name = os.path.split(path)
-    return [noted(folder)[name]["sha256"], about.st_size, about.st_mtime_ns, about.st_ctime_ns]
+def state(path: str, about: dict) -> list:
+    """What changes when a file does, and the sha256 that is noted for it. about: what describe gave."""
+    now = os.stat(path)
+    return [about["sha256"], now.st_size, now.st_mtime_ns, now.st_ctime_ns]
 
 
 def read_verified(folder: str) -> dict:
     """{name: state} of the large files whose sha256 was found to be the one that is noted."""
     path = os.path.join(folder, VERIFIED)
     try:
-        if os.path.getsize(path) > MOST_BYTES:
+        if not is_there(folder, VERIFIED) or os.path.getsize(path) > MOST_BYTES:
             return {}
         with open(path, encoding="utf-8") as f:
             return dict(json.load(f))
@@ -185,9 +184,11 @@ def read_verified(folder: str) -> dict:
 
 def keep_verified(folder: str, files: dict) -> None:
     """Adds {name: state} of files that are known to be whole."""
+    path = os.path.join(folder, VERIFIED)
     files = read_verified(folder) | files
     with contextlib.suppress(UserError):  # where nothing can be written, they are compared each time
-        write_text(os.path.join(folder, VERIFIED), json.dumps(files) + "\n")
+        if is_plain_file(path):
+            write_text(path, json.dumps(files) + "\n")
 
 
 def show(folder: str, names: list[str], known: dict[str, str]) -> list[str]:

@@ -10,7 +10,7 @@ from tqdm.auto import tqdm
 from encoder import StreamDecoder
 from plumbing import arguments
 from plumbing.errors import UserError
-from speculative.cli import display, interactive, outcome, prompts, serve
+from speculative.cli import display, interactive, outcome, packing, prompts, serve
 from speculative.cli.checks import check_fits
 from speculative.cli.flags import all_flags, choose_options, parse_one
 from speculative.cli.load import encode, load
@@ -20,7 +20,8 @@ from speculative.measure.run import Run
 from speculative.stop import until_stop
 
 # The flags that are for the command line alone. load_pair takes every other one.
-OF_MAIN = {flag.name for flag in (*prompts.FLAGS, *display.FLAGS, *interactive.FLAGS, *serve.FLAGS)} - {"demo", "stop"}
+OF_MAIN = {flag.name for room in (prompts, display, interactive, serve, packing) for flag in room.FLAGS}
+OF_MAIN -= {"demo", "stop"}
 OF_MAIN |= {"prompt", "n_tokens_to_generate", "batch"}
 
 

@@ -51,19 +51,37 @@ def test_what_is_mapped_is_what_was_packed(folder, dtype):
     assert all(np.array_equal(actual[name], expected[name]) for name in expected)
     x = np.arange(9)
     read = CachedModel(params, hparams, logits_themselves, runtime.new_pass)
-    assert np.array_equal(mapped_model(mapped, hparams, logits_themselves)(x, 5), read(x, 5))
+    assert np.array_equal(mapped_model(mapped, hparams, logits_themselves, "")(x, 5), read(x, 5))
 
 
 def test_a_file_that_does_not_fit_is_not_used_and_a_line_says_so(folder, capsys):
     path, hparams, _ = packed(folder)
     assert packed_files.find(folder, "int8", hparams) is None
     assert capsys.readouterr().err == ""
-    os.utime(f"{folder}/model.safetensors", (1, 1))
-    packed_files.say_it_does_not_fit.cache_clear()
-    assert packed_files.find(folder, "float32", hparams) is None
-    assert capsys.readouterr().err.startswith(f"{path} is of other weights or another kind of CPU, and not used")
-    assert packed(folder)[0] == path
-    assert packed_files.find(folder, "float32", hparams)
+    weights = f"{folder}/model.safetensors"
+    for change in (touch, change_and_keep_the_time, note_all_but_the_packed):
+        change(weights)
+        packed_files.say_it_does_not_fit.cache_clear()
+        assert packed_files.find(folder, "float32", hparams) is None
+        assert capsys.readouterr().err.startswith(f"{path} is not known to be of these weights and for this CPU")
+        assert packed(folder)[0] == path
+        assert packed_files.find(folder, "float32", hparams)
+
+
+def touch(path):
+    os.utime(path, (1, 1))
+
+
+def change_and_keep_the_time(path):
+    time = os.stat(path).st_mtime_ns
+    rewritten(path, begins_with("wte.weight", 1))
+    os.utime(path, ns=(time, time))
+
+
+def note_all_but_the_packed(path):
+    folder = os.path.dirname(path)
+    names = [name for name in os.listdir(folder) if not name.startswith("packed-")]
+    checksums.note(folder, {name: checksums.describe(f"{folder}/{name}") for name in names})
 
 
 def test_each_format_has_a_fingerprint_of_its_own(folder, capsys):
@@ -72,7 +90,7 @@ def test_each_format_has_a_fingerprint_of_its_own(folder, capsys):
     of_another_cpu = {"packing": packed_files.fingerprint("int8")}
     rewritten(path, lambda header, data: header["__metadata__"].update(of_another_cpu))
     assert packed_files.find(folder, "float32", hparams) is None
-    assert "another kind of CPU" in capsys.readouterr().err
+    assert "for this CPU, and not used" in capsys.readouterr().err
 
 
 def rewritten(path, change):
@@ -116,18 +134,19 @@ def test_a_damaged_file_is_refused_in_a_line(folder, change, fault):
     rewritten(path, change)
     with pytest.raises(UserError, match=fault) as error:
         packed_files.find(folder, "float32", hparams)
-    assert path in str(error.value) and "\n" not in str(error.value)
+    assert f"{path}: " in str(error.value) and str(error.value).endswith(f"; delete {path} and run again")
+    assert "\n" not in str(error.value)
 
 
 def test_infinity_among_the_tiles_shows_in_a_pass(folder):
     path, hparams, _ = packed(folder)
     rewritten(path, begins_with("h0/mlp/c_fc/w/tiles", np.inf))
     with pytest.raises(UserError, match="the packed weights hold NaN or infinity"):
-        mapped_model(packed_files.find(folder, "float32", hparams), hparams, logits_themselves)
+        mapped_model(packed_files.find(folder, "float32", hparams), hparams, logits_themselves, path)
 
 
 def test_a_noted_file_is_compared_and_may_be_deleted(folder):
-    checksums.note(folder, {name: checksums.describe(f"{folder}/{name}") for name in os.listdir(folder)})
+    note_all_but_the_packed(f"{folder}/model.safetensors")
     path, hparams, _ = packed(folder)
     assert os.path.basename(path) in checksums.noted(folder)
     assert packed_files.find(folder, "float32", hparams)
@@ -138,6 +157,25 @@ def test_a_noted_file_is_compared_and_may_be_deleted(folder):
         packed_files.find(folder, "float32", hparams)
     os.remove(path)
     assert load_params(folder, hparams)
+
+
+def test_a_file_has_its_name_only_when_it_is_noted(folder):
+    before = sorted(os.listdir(folder))
+    os.mkdir(f"{folder}/checksums.json")
+    with pytest.raises(UserError, match="damaged"):
+        packed(folder)
+    os.rmdir(f"{folder}/checksums.json")
+    assert sorted(os.listdir(folder)) == before
+
+
+def test_what_a_killed_run_had_begun_is_removed(folder):
+    parts = [Path(folder, f".{name}.part", "packed-int8.safetensors") for name in ("old", "new")]
+    for part in parts:
+        part.parent.mkdir()
+        part.write_text("half")
+    os.utime(parts[0], (1, 1))
+    packed_files.discard_left_over(folder)
+    assert not parts[0].parent.exists() and parts[1].exists()
 
 
 def test_pack_writes_and_the_next_run_maps(tiny_pair, tmp_path, capsys):
@@ -169,15 +207,21 @@ def test_large_weights_are_compared_once_until_they_change(tmp_path):
 
     compare()
     verified = checksums.read_verified(str(tmp_path))
-    assert verified == {"model.safetensors": checksums.state(path)}
+    about = checksums.noted(tmp_path)["model.safetensors"]
+    assert verified == {"model.safetensors": checksums.state(path, about)}
     with open(path, "r+b") as f:
         f.write(b"x")
     with pytest.raises(UserError, match="damaged"):
         compare()
     # What verified.json says of this very state is believed; anything else in it is not.
-    checksums.keep_verified(str(tmp_path), {"model.safetensors": checksums.state(path)})
+    checksums.keep_verified(str(tmp_path), {"model.safetensors": checksums.state(path, about)})
     compare()
     for content in ("", "[]", "{", '{"model.safetensors": 1}'):
         (tmp_path / checksums.VERIFIED).write_text(content)
         with pytest.raises(UserError, match="damaged"):
             compare()
+    os.remove(tmp_path / checksums.VERIFIED)
+    os.mkfifo(tmp_path / checksums.VERIFIED)  # where nobody is at the other end
+    checksums.keep_verified(str(tmp_path), {})
+    with pytest.raises(UserError, match="damaged"):
+        compare()

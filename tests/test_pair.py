@@ -78,6 +78,7 @@ def test_the_defaults_are_mains():
         ({"K": (8, 0), "drafter": "model/ngram"}, "--K must be a whole number of at least 1, or auto; with levels one"),
         ({"temperature": float("nan")}, "--temperature must be a number of at least 0, not 'nan'"),
         ({"tree": [2, 2], "K": 5}, "--K and --tree cannot be combined: give one of them"),
+        ({"pack": True}, "--pack is for the command line: here it is the pair that is asked for texts"),
         ({"html": "a.html"}, "--html is for the command line: here it is the pair that is asked for texts"),
     ],
 )

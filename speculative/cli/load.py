@@ -210,9 +210,10 @@ def mapped_models(wanted: list[Wanted], folder: str, to_probs: dict[str, Filters
         params = packed_files.find(folder, one.dtype, one.hparams)
         if params is None:
             continue
-        models[one.need] = mapped_model(params, one.hparams, to_probs[one.need])
+        path = packed_files.path_of(folder, one.dtype)
+        models[one.need] = mapped_model(params, one.hparams, to_probs[one.need], path)
         if not quiet:
-            print(f"{one.model_size}: mapped from {packed_files.path_of(folder, one.dtype)}", file=sys.stderr)
+            print(f"{one.model_size}: mapped from {path}", file=sys.stderr)
     return models
 
 

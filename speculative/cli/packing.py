@@ -16,7 +16,10 @@ FLAGS = (
         arguments.switch,
         "write the packed weights of these models to the disk, and end; later runs then begin sooner",
         False,
-        excludes=("prompt_file", "unconditional", "batch", "json", "html", "verify", "interactive", "serve"),
+        excludes=(
+            *("prompt_file", "unconditional", "stop", "n_samples", "batch", "verbose", "stream", "color"),
+            *("json", "html", "verify", "interactive", "serve"),
+        ),
         only_engine="numpy",
         why="JAX packs nothing",
     ),
@@ -33,8 +36,10 @@ def write_packed(o: Any, models: dict) -> None:
         if packed_files.find(folder, wanted.dtype, wanted.hparams):
             print(f"{path} is there already")
             continue
+        packed_files.discard_left_over(folder)
         free = shutil.disk_usage(folder).free
         if model.weight_bytes > free:
-            raise UserError(f"{path} needs {model.weight_bytes / 1e9:.1f} GB, and {free / 1e9:.1f} GB of disk are free")
+            needs = f"needs {model.weight_bytes / 1e6:,.0f} MB"
+            raise UserError(f"{path} {needs}, and {free / 1e6:,.0f} MB of disk are free")
         packed_files.save(folder, wanted.dtype, model.params, wanted.hparams)
         print(f"{path}: {os.path.getsize(path) / 1e6:,.0f} MB")

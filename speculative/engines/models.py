@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from plumbing.errors import UserError
+from checkpoints.tensors import bad_file
 from speculative.engines import packed, runtime
 from speculative.engines.plain import CachedModel
 
@@ -31,13 +31,13 @@ def load_models(
     return models
 
 
-def mapped_model(params: dict, hparams: dict, to_probs: Callable) -> CachedModel:
-    """A model whose packed weights lie on the disk. A NaN or infinity among them shows in the logits of a pass (but for
-    -inf before a ReLU), which is cheaper than a look at each weight. Raises UserError."""
+def mapped_model(params: dict, hparams: dict, to_probs: Callable, path: str) -> CachedModel:
+    """A model whose packed weights lie on the disk, in the file `path`. A NaN or infinity among them shows in the
+    logits of a pass (but for -inf before a ReLU), which is cheaper than a look at each weight. Raises UserError."""
     model = create_model_fn(params, hparams, to_probs)
     logits = model.with_probs(lambda logits: logits)(np.zeros(min(8, model.n_ctx), int))  # [1, n_vocab]
     if not np.isfinite(logits).all():
-        raise UserError("the packed weights hold NaN or infinity: delete them, and --pack makes them anew")
+        raise bad_file(path, "the packed weights hold NaN or infinity")
     warm_up(model)
     return model
 

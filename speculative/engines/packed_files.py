@@ -4,12 +4,16 @@ packed-int8.safetensors beside a model's weights has the tiles first, each where
 It fits the weights that it was made of, one kind of CPU and one way to pack. What does not fit is not used.
 """
 
+import contextlib
 import functools
 import hashlib
 import json
 import os
+import shutil
 import struct
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,17 +53,29 @@ def save(folder: str, dtype: str, params: dict, hparams: dict) -> str:
     text = json.dumps(header).encode()
     text += b" " * (-(8 + len(text)) % ALIGNMENT)
     try:
-        with replacing(path) as part, open(part, "wb") as f:
-            f.write(struct.pack("<Q", len(text)) + text)
-            for name in order:
-                f.write(np.ascontiguousarray(arrays[name]))
+        with replacing(path) as part:
+            with open(part, "wb") as f:
+                f.write(struct.pack("<Q", len(text)) + text)
+                for name in order:
+                    f.write(np.ascontiguousarray(arrays[name]))
+            noted = {}
+            if checksums.noted(folder):
+                noted = {os.path.basename(path): checksums.describe(part)}
+                checksums.note(folder, noted)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from error
-    if checksums.noted(folder):
-        name = os.path.basename(path)
-        checksums.note(folder, {name: checksums.describe(path)})
-        checksums.keep_verified(folder, {name: checksums.state(path)})
+    for name, about in noted.items():
+        checksums.keep_verified(folder, {name: checksums.state(path, about)})
     return path
+
+
+def discard_left_over(folder: str) -> None:
+    """Removes what runs that were killed had written of packed weights. Another run may be writing: what is less than
+    an hour old stays."""
+    for part in Path(folder).glob(".*.part/packed-*.safetensors"):
+        with contextlib.suppress(OSError):
+            if time.time() - part.stat().st_mtime > 3600:
+                shutil.rmtree(part.parent)
 
 
 def find(folder: str, dtype: str, hparams: dict) -> dict | None:
@@ -69,12 +85,15 @@ def find(folder: str, dtype: str, hparams: dict) -> dict | None:
     name = os.path.basename(path)
     if not os.path.isfile(path) or not cpu.has_numba():
         return None
+    noted = checksums.noted(folder)
+    with open_safetensors(path) as f:
+        fits = f.metadata() == origin(folder, dtype)
+    if not fits or (noted and name not in noted):
+        say_it_does_not_fit(path)
+        return None
     checksums.check(folder, [name], bad_file)
-    with checksums.compared(folder, [name], bad_file), open_safetensors(path) as f:
-        if f.metadata() != origin(folder, dtype):
-            say_it_does_not_fit(path)
-            return None
-    arrays = mapped(path)
+    with checksums.compared(folder, [name], bad_file):
+        arrays = mapped(path)
     shapes = checkpoint_shapes(hparams)
     expected = {}
     for name, shape in shapes.items():
@@ -113,7 +132,8 @@ def vector_bytes() -> int:
 
 @functools.cache
 def say_it_does_not_fit(path: str) -> None:
-    print(f"{path} is of other weights or another kind of CPU, and not used: --pack makes it anew", file=sys.stderr)
+    unknown = "is not known to be of these weights and for this CPU"
+    print(f"{path} {unknown}, and not used: --pack makes it anew", file=sys.stderr)
 
 
 def origin(folder: str, dtype: str) -> dict[str, str]:
@@ -121,8 +141,19 @@ def origin(folder: str, dtype: str) -> dict[str, str]:
     about = {"packing": fingerprint(dtype)}
     for path in [config_path(folder), *(os.path.join(folder, name) for name in weight_files(folder))]:
         state = os.stat(path)
-        about[os.path.basename(path)] = f"{state.st_size} bytes of {state.st_mtime_ns}"
+        about[os.path.basename(path)] = f"{state.st_size} bytes of {state.st_mtime_ns}, {sample(path)}"
     return about
+
+
+def sample(path: str) -> str:
+    """The sha256 of 64 places all over a file, in which other weights of the same size and time differ."""
+    n_bytes = os.path.getsize(path)
+    sha256 = hashlib.sha256()
+    with open(path, "rb") as f:
+        for i in range(64):
+            f.seek(i * n_bytes // 64)
+            sha256.update(f.read(4096))
+    return sha256.hexdigest()
 
 
 @functools.cache
