@@ -34,7 +34,7 @@ COLUMNS = """draft r_first_domain=first:.3f second=second:.3f its_second_half=en
 
 def draw_prompts(path, n, n_prompt, encoder, rng):  # -> [n][n_ids]
     """n of the prompts of a file, each cut to its first n_prompt tokens; all of them before one comes twice."""
-    ids = [(encoder.encode(prompt) or [encoder.eot])[:n_prompt] for prompt in read_prompts(path, 2**31)]
+    ids = [(encoder.encode(prompt) or [encoder.eot])[:n_prompt] for prompt in read_prompts(path)]
     order = np.concatenate([rng.permutation(len(ids)) for _ in range(-(-n // len(ids)))])
     return [ids[i] for i in order[:n]]
 

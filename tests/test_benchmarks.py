@@ -285,6 +285,7 @@ BAD = [
     ("table1", "--prompts nowhere.txt", "cannot read the file of prompts from nowhere.txt"),
     ("trees", "--out=", "must be the name of a file or folder, not ''"),
     ("full_size", "file", "cannot write to file"),
+    ("full_size", "out --format pickle", "argument --format: invalid choice: 'pickle'"),
     ("kernels", "--json no/such/folder.json", "cannot write to no/such/folder.json"),
     ("kernels", "nowhere --peers", "there is no"),
     ("accelerator", "--B 3 --data_parallel 2", "--B: each must be a multiple of --data_parallel, 2"),

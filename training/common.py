@@ -1,6 +1,5 @@
 """What the commands share: flags, the models and the text that they name, and whether they fit into memory."""
 
-import sys
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -92,7 +91,7 @@ def read_models(o, rate: float, first_layers: int | None = None, flags: str = "-
 def read_beginnings(files, prompts, encoder, n_batch: int, n_seq: int):
     """-> (begin, begin_held_out), each begin(n_rows, n_seq, rng). Raises UserError if there is not enough text."""
     if prompts:
-        texts = [encoder.encode(prompt) for path in prompts for prompt in read_prompts(path, sys.maxsize)]
+        texts = [encoder.encode(prompt) for path in prompts for prompt in read_prompts(path)]
         held_out = texts[::5]
         kept = [ids for i, ids in enumerate(texts) if i % 5]
         if len(kept) < n_batch:

@@ -202,7 +202,7 @@ def say(line: str) -> None:
 def main(arguments: list[str]) -> None:
     o = arguments_of_online(arguments)
     encoder, target_hparams, draft_hparams = read_models(o, RATE, flags="--n_prompt and --n_tokens make")
-    texts = read_prompts(o.prompts, sys.maxsize)
+    texts = read_prompts(o.prompts)
     if len(texts) < o.every:
         raise UserError(f"{o.prompts} has {len(texts)} prompts, and the draft learns after every {o.every}: give more")
     check_memory(o, target_hparams, draft_hparams)

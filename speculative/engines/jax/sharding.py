@@ -73,7 +73,6 @@ def place(
     dtype: str = "float32",
     mesh: Mesh | None = None,
     split: bool | None = None,
-    make_array: Callable = jax.make_array_from_callback,
 ) -> Network:
     """A Network over the devices of the mesh (default: the first device).
 
@@ -121,7 +120,7 @@ def place(
         where = everywhere
         if axis is not None:
             where = NamedSharding(mesh, PartitionSpec(*[None] * axis, "model"))
-        return make_array(a.shape, where, lambda index: a[index])  # the parts that lie here, alone
+        return jax.make_array_from_callback(a.shape, where, lambda index: a[index])  # the parts that lie here, alone
 
     gpt2 = load_gpt2()
     if split:
