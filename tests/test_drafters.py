@@ -11,7 +11,7 @@ from conftest import MODELS
 from enumeration import broken, distance_from_target, random_model, remembered
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import HPARAMS, N_VOCAB, counting_target, decoded, one_hot, random_params, refusal
+from tiny import N_VOCAB, counting_target, one_hot, refusal
 
 from speculative import drafters, load_pair
 from speculative.cli.verifying import verify_pair
@@ -21,10 +21,9 @@ from speculative.drafters.level import level
 from speculative.drafters.lookup import lookup_tree, prompt_lookup
 from speculative.drafters.model import model_drafter
 from speculative.drafters.ngram import ngram_model
-from speculative.engines.plain import CachedModel
-from speculative.filters import GREEDY, Filters
+from speculative.filters import Filters
 from speculative.lookahead import AutoK, decode_chain
-from speculative.sampling import autoregressive_sampling, speculative_sampling
+from speculative.sampling import speculative_sampling
 from speculative.trees import regular
 
 slow = pytest.mark.slow
@@ -227,46 +226,28 @@ def test_the_output_is_the_targets_exactly(name, K, temperature):
     N = min(K + 2, 4)
     models = {"draft": tempered(1007, temperature), "copy": tempered(2007, temperature)}
     parts = {"n_vocab": 3, "filters": Filters(temperature), "models": models, "prepared": {"ngram": small_ngram()}}
+    parts |= {"greedy": temperature == 0}
+    proposers = set()
 
     def decode(rng):
-        for step in decode_chain([0, 1, 0, 1], of_names(name, rng, **parts), target, N, K, rng):
+        drafter = of_names(name, rng, **parts)
+
+        def draft(x, k):
+            proposal = drafter(x, k)
+            assert len(proposal.by) == len(proposal.tokens)
+            proposers.update(proposal.by)
+            return proposal
+
+        for step in decode_chain([0, 1, 0, 1], draft, target, N, K, rng):
             verdicts[:] += [step.accepted, step.accepted < step.drafted]
             yield step
 
     assert distance_from_target(decode, target, [0, 1, 0, 1], N) < 1e-6
     assert verdicts.min() > 0
-
-
-# On networks
-
-
-def network(seed):
-    return CachedModel(random_params(seed=seed), HPARAMS, GREEDY)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_greedy_output_is_the_targets_for_every_drafter_and_k_and_each_part_proposes(name):
-    target, proposers = network(0), set()
-    prepared = {"ngram": ngram_model(50, log_itself, [1, 2, 3])}
-    parts = {"n_vocab": 50, "filters": GREEDY, "greedy": True, "prepared": prepared, "inner_K": (4,) * name.count("/")}
-    parts["models"] = {"draft": network(1), "copy": network(0)}
-    for prompt in ([3, 1, 4, 1, 5], [9, 9, 9], [2, 7, 2, 7, 2]):
-        N = HPARAMS["n_ctx"] - len(prompt)
-        expected = decoded(autoregressive_sampling(prompt, target, N, np.random.default_rng(0)))
-        for K in [*range(1, 9), "auto"]:
-            rng = np.random.default_rng(0)
-            draft = of_names(name, rng, **parts)
-
-            def noted(x, k, draft=draft):
-                proposal = draft(x, k)
-                assert len(proposal.by) == len(proposal.tokens)
-                proposers.update(proposal.by)
-                return proposal
-
-            lookahead = AutoK() if K == "auto" else K
-            assert decoded(decode_chain(prompt, noted, target, N, lookahead, rng)) == expected
     parts_of_it = {*re.split(r"[+/]", name)}
-    assert proposers == parts_of_it or ("+" in name and proposers < parts_of_it)
+    assert proposers <= parts_of_it
+    if (K, temperature) == (3, 1) and name.count("/") < 2:  # there is room for what the innermost proposes
+        assert proposers == parts_of_it
 
 
 # For the others the distribution is computed above; here it is seen with a real vocabulary and its caches.

@@ -16,6 +16,7 @@ from conftest import PROMPT
 from test_flags import parse
 from tiny import ROOT, refusal, tokens_of
 
+from plumbing.terminal import SHOWN
 from speculative.cli import checks
 from speculative.cli import devices as on_device
 from speculative.cli.load import load_id_pair
@@ -231,15 +232,25 @@ def start(tiny_pair, tmp_path):
 
 
 @pytest.mark.slow  # which both compile everything
-def test_two_processes_share_the_work_and_one_prints(start, on_jax):
-    flags = ["--mesh=2", "--n_tokens_to_generate=9", f"--prompt={PROMPTS[0]}"]
-    pair = [start(i, *flags, JOIN_SECONDS="60") for i in range(2)]  # another program may take the port meanwhile
+def test_two_processes_share_the_work_and_one_prints(start, on_jax, tmp_path):
+    """Two devices in each, so that both the models and the prompts are split over the processes; the texts are those of
+    one device, and both place the draft by the same measured times."""
+    path = tmp_path / "two.json"
+    flags = {"batch": 4, "temperature": 1, "n_tokens_to_generate": N, "prompt": PROMPT}
+    words = [f"--{name}={value}" for name, value in flags.items()] + ["--mesh=2", "--data_parallel=2", f"--json={path}"]
+    devices = {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"}
+    # Another program may take the port meanwhile.
+    pair = [start(i, *words, JOIN_SECONDS="60", **devices) for i in range(2)]
     (first, _), (second, _) = (process.communicate() for process in pair)
-    assert [process.returncode for process in pair] == [0, 0], pair[0].err.read_text()
-    [sample] = on_jax()[1]["speculative"]["samples"]
-    assert first.count(f"Text = {PROMPTS[0]}{sample['text']}\n") == 2
-    assert "Decode" not in second and "the draft lies" in pair[0].err.read_text()
-    assert "Gloo" not in first + second
+    said = [process.err.read_text() for process in pair]
+    assert [process.returncode for process in pair] == [0, 0], said[0]
+    _, alone = on_jax(**flags)
+    texts = [sample["text"] for sample in alone["speculative"]["samples"]]
+    assert len({*texts}) == 4 and tokens_of(json.loads(path.read_text(encoding="utf-8"))) == tokens_of(alone)
+    assert all(f"Text = {PROMPT}{text.translate(SHOWN)}\n" in first for text in texts)
+    assert "Decode" not in second and "Gloo" not in first + second
+    placed = [[line for line in err.splitlines() if line.startswith("the draft lies")] for err in said]
+    assert placed[0] == placed[1] and len(placed[0]) == 1
 
 
 @pytest.mark.slow

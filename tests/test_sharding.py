@@ -1,4 +1,4 @@
-"""Several devices, here eight that XLA makes of one CPU, and two processes: the same tokens as on one.
+"""Several devices, here eight that XLA makes of one CPU: the same tokens as on one.
 
 XLA counts its devices when it starts, so that all of it runs in processes of their own.
 """
@@ -6,14 +6,11 @@ XLA counts its devices when it starts, so that all of it runs in processes of th
 import json
 import os
 import re
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny import decoded, first_layer, logits_themselves, random_params
+from tiny import decoded, first_layer, logits_themselves, python, random_params
 
 from speculative.engines.plain import CachedModel
 from speculative.filters import Filters
@@ -108,43 +105,25 @@ def on_copies():
     return found
 
 
-def in_two_processes():
-    """Two devices in each of two processes."""
-    from speculative.engines.jax import processes, sharding
-
-    first = processes.start_processes()
-    import jax
-
-    mesh = sharding.make_mesh(4)
-    draft, seconds = sharding.place_draft(*models()[1], "float32", mesh, repeats=1)
-    found = {"tokens": decode(place(mesh)[0], draft), "local": jax.local_device_count(), "first": first}
-    return found | {"seconds": seconds, "texts": decode_batch(place(sharding.make_mesh(2, 2)))[1]}
-
-
-def start(call, n_devices, **settings):
+def on_eight(call):
+    """What this function returns where XLA makes eight devices of the CPU."""
     # Optimisation would take most of the time, and change nothing of what is looked at.
-    flags = f"--xla_force_host_platform_device_count={n_devices} --xla_backend_optimization_level=0"
+    flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
     here = Path(__file__).parent
-    settings |= {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": f"{here}{os.pathsep}{here.parent}"}
-    command = [sys.executable, "-c", f"import json, test_sharding as t; print('\\n' + json.dumps(t.{call}()))"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, env=os.environ | settings, **pipes)
-
-
-def result(process):
-    out, err = process.communicate()
-    assert process.returncode == 0, err
-    return json.loads(out.strip().split("\n")[-1])
+    settings = {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": f"{here}{os.pathsep}{here.parent}"}
+    done = python("-c", f"import json, test_sharding as t; print(json.dumps(t.{call}()))", env=os.environ | settings)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 @pytest.fixture(scope="module")
 def found():
-    return result(start("on_devices", 8))
+    return on_eight("on_devices")
 
 
 @pytest.fixture(scope="module")
 def copies():
-    return result(start("on_copies", 8))
+    return on_eight("on_copies")
 
 
 # ---- What came of it -------------------------------------------------------------------------------------------------
@@ -188,16 +167,3 @@ def test_the_texts_are_the_same_on_any_number_of_copies_which_share_the_rows_and
         if n_model == 1:
             assert found["flops"] < 1.1 * whole["flops"] / n_data
             assert found["collectives"].count("all-reduce") <= 4  # whether all are done; and nothing of the models
-
-
-def test_two_processes_decode_the_same_tokens(found, copies):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        settings = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free.getsockname()[1]}", "JAX_NUM_PROCESSES": "2"}
-    processes = [start("in_two_processes", 2, **settings, JAX_PROCESS_ID=str(i)) for i in range(2)]
-    results = [result(process) for process in processes]
-    for i, one in enumerate(results):
-        assert one["tokens"] == found["sampled"]
-        assert (one["local"], one["first"]) == (2, i == 0)
-        assert one["texts"] == copies["1 x 1"]["texts"]
-    assert results[0]["seconds"] == results[1]["seconds"]
