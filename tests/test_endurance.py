@@ -21,7 +21,7 @@ EDGES = {
     "K far above N": {"prompt": "the", "n_tokens_to_generate": 5, "K": 10**6},
     "K far above the context": {"prompt": "x" * (N_CTX - 40), "n_tokens_to_generate": 40, "K": 10**17},
 }
-DRAFTERS = [*KINDS, "prompt_lookup+ngram", "model/ngram", "model/prompt_lookup"]
+DRAFTERS = [*KINDS, "prompt_lookup+ngram", "model/ngram", "self/model"]
 HOW = [{"drafter": name} for name in DRAFTERS if name != "heads"] + [{"K": "auto"}]
 TREES = {"2,2,1": 10, "auto": 24}  # nodes: so many places of the context are a tree's
 CASES = [(edge, how) for edge in EDGES for how in HOW if not ("K" in EDGES[edge] and "K" in how)]  # it chooses K itself

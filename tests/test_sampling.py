@@ -79,12 +79,6 @@ def test_a_plain_step_takes_one_number_and_gives_one_token(decode):
     assert steps == [Step([1], 0, 0), Step([2], 0, 0), Step([3], 0, 0)]
 
 
-def test_k_may_be_a_function():
-    choices, rng = iter([2, 0, 1, 0]), np.random.default_rng(0)
-    steps = speculative_sampling([0], proposes(1, 2), counting_target, 6, lambda: next(choices), rng)
-    assert [step.drafted for step in steps] == [2, 0, 1, 0]
-
-
 def test_u_of_zero_does_not_accept_what_the_target_excludes():
     step = next(speculative_sampling([0], proposes(5), counting_target, 2, 1, Scripted(0.0, 0.5)))
     assert step == Step([1], drafted=1, accepted=0)

@@ -72,14 +72,6 @@ def test_a_level_is_measured_after_those_that_draft_for_it(tiny_pair):
     assert learned == [*reversed(Ks)]
 
 
-def test_a_window_is_cut_by_the_end_of_the_context(tiny_pair):
-    pair = loaded(tiny_pair, drafter="self/model", K=(16, 4))
-    x = list(range(100))
-    tokens = decoded(pair.speculative(x, 28, np.random.default_rng(0)))
-    assert len(x) + len(tokens) == pair.n_ctx == 128
-    assert tokens == greedy(pair, x, 28)
-
-
 @pytest.mark.parametrize("self_dtype", ["bfloat16", "int8"])
 def test_the_copy_computes_what_the_format_computes(tiny_pair, self_dtype):
     copy = loaded(tiny_pair, drafter="self", self_dtype=self_dtype).models["copy"].with_probs(GREEDY)

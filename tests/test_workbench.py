@@ -1,6 +1,7 @@
 """--serve: what the workbench answers, and to whom."""
 
 import asyncio
+import http.client
 import itertools
 import json
 import os
@@ -317,9 +318,7 @@ def test_the_port():
 
 
 def test_a_port_that_is_taken(pair):
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
+    with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         line = refusal(serve, pair, live_flags(), port)
         assert line.startswith(f"cannot serve at port {port}: ") and line.endswith("; --serve 0 takes one that is free")
@@ -328,23 +327,19 @@ def test_a_port_that_is_taken(pair):
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 @pytest.mark.parametrize(("number", "line"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])
-def test_a_signal_ends_it_while_it_decodes(tiny_pair, number, line):
-    models = [f"--models_dir={tiny_pair}", "--draft_model_size=draft", "--target_model_size=target"]
-    command = [sys.executable, "main.py", "--serve", "0", *models]
+def test_a_signal_ends_it_while_it_decodes(pair_words, number, line):
+    command = [sys.executable, "main.py", "--serve", "0", *pair_words]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     address = process.stdout.readline().strip()
     try:
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", address)
         host = address.split("/")[2]
+        asking = http.client.HTTPConnection(host)
         body = json.dumps({"prompt": "the", "flags": {"n_tokens_to_generate": "100", "drafter": "model/ngram"}})
-        head = f"POST /decode HTTP/1.1\r\nhost: {host}\r\norigin: http://{host}\r\ncontent-type: application/json\r\n"
-        with socket.create_connection(host.split(":")) as asking:
-            asking.sendall(f"{head}content-length: {len(body)}\r\n\r\n{body}".encode())
-            answer = b""
-            while b"event: step" not in answer:
-                answer += asking.recv(4096)
-            process.send_signal(number)
-            out, err = process.communicate(timeout=60)
+        asking.request("POST", "/decode", body, {"origin": f"http://{host}", "content-type": "application/json"})
+        assert any(line.startswith(b"event: step") for line in asking.getresponse())
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
         assert (process.returncode, out) == (128 + number, "")
         assert err.splitlines()[-1] == line and "Traceback" not in err
     finally:
