@@ -7,16 +7,13 @@ import os
 import random
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from tiny import ROOT, python, refusal
+from tiny import python, refusal
 
 from plumbing import texts
 from speculative.cli.flags import all_flags
-
-COMMAND = [sys.executable, str(ROOT / "main.py")]
 
 
 @pytest.fixture
@@ -203,10 +200,10 @@ def test_a_reader_that_has_gone(pair_words, word):
     reader, writer = os.pipe()
     os.close(reader)
     env = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
-    done = subprocess.run([*COMMAND, *pair_words, word], stdout=writer, stderr=subprocess.PIPE, env=env)
+    streams = {"capture_output": False, "stdout": writer, "stderr": subprocess.PIPE}
+    done = python("main.py", *pair_words, word, **streams, env=env)
     os.close(writer)
-    err = done.stderr.decode()
-    assert done.returncode == 2 and "Error" not in err and "Exception" not in err, err
+    assert done.returncode == 2 and "Error" not in done.stderr and "Exception" not in done.stderr, done.stderr
 
 
 OTHERS = ["main.py --demo", "utils.py check x", "-m benchmarks.sweep", "-m training pair"]
@@ -219,24 +216,23 @@ OTHERS += ["-m speculative.measure.page run.json -o run.html"]
 )
 def test_a_full_disk_behind_a_stream(words, pair_words):
     words = words.split() if words else ["main.py", *pair_words, "--quiet"]
-    with open("/dev/full", "wb") as full:
-        done = subprocess.run([sys.executable, *words], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True)
-        bad = subprocess.run([*COMMAND, "--K=0"], stdout=subprocess.PIPE, stderr=full)
+    done = python(*words, shell='"$@" >/dev/full')
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == "error: cannot write the output: No space left on device"
-    assert (bad.returncode, bad.stdout) == (2, b"")
+    bad = python("main.py", "--K=0", shell='"$@" 2>/dev/full')
+    assert (bad.returncode, bad.stdout) == (2, "")
 
 
 @pytest.mark.parametrize(
     "closed", [">&- 2>&-", *[pytest.param(closed, marks=pytest.mark.slow) for closed in (">&-", "2>&-")]]
 )
 def test_streams_that_are_closed_from_the_start(pair_words, closed):
-    command = ["sh", "-c", f'"$@" {closed}', "sh", *COMMAND, *pair_words, "--n_tokens_to_generate=3"]
-    done = subprocess.run(command, capture_output=True)
-    assert done.returncode == 0 and b"Error" not in done.stderr, done.stderr
-    assert b"Text = " in done.stdout or ">&-" in closed.split()
-    bad = subprocess.run([*command, "--bogus"], capture_output=True)
-    assert bad.returncode == 2 and bad.stdout == b""
+    words = ["main.py", *pair_words, "--n_tokens_to_generate=3"]
+    done = python(*words, shell=f'"$@" {closed}')
+    assert done.returncode == 0 and "Error" not in done.stderr, done.stderr
+    assert "Text = " in done.stdout or ">&-" in closed.split()
+    bad = python(*words, "--bogus", shell=f'"$@" {closed}')
+    assert bad.returncode == 2 and bad.stdout == ""
 
 
 ASCII = {"PYTHONIOENCODING": "ascii"}

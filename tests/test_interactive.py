@@ -10,7 +10,7 @@ import sys
 import time
 
 import pytest
-from tiny import ROOT, refusal
+from tiny import ROOT, python, refusal
 
 import main
 from speculative.cli.flags import live_flags
@@ -72,7 +72,6 @@ def test_help_lists_what_can_change(session):
         ("/k 8", "unknown flag --k: did you mean --K?"),
         ("/K 0", "--K must be a whole number of at least 1, or auto"),
         ("/self 1", "unknown flag --self"),
-        ("/main 1", "unknown flag --main"),
         ("/dtype int8", "--dtype cannot change while models are loaded: start again with it"),
         ("/tree 2,2", "--K and --tree cannot be combined: give one of them"),
         ("x" * 120, "the prompt's 120 tokens and 12 more exceed the context of 128 tokens"),
@@ -89,14 +88,9 @@ def test_what_it_does_not_go_with(session):
         assert "cannot be combined" in refusal(session, **other)
 
 
-def command(*words):
-    return [sys.executable, "main.py", *words]
-
-
 def test_no_standard_input(pair_words):
     """As a program that nobody sits at may be started: without lines, and without the stream."""
-    words = ["sh", "-c", 'exec "$@" <&-', "sh", *command("--interactive", *pair_words)]
-    ended = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    ended = python("main.py", "--interactive", *pair_words, shell='exec "$@" <&-')
     assert (ended.returncode, ended.stdout) == (0, "") and "error" not in ended.stderr
 
 
@@ -107,7 +101,7 @@ class Terminal:
         self.main, other = os.openpty()
         ends = {"stdin": other, "stdout": other, "stderr": other}
         own = {"start_new_session": True, "preexec_fn": owns_terminal}
-        self.process = subprocess.Popen(command(*words), cwd=ROOT, **ends, **own)
+        self.process = subprocess.Popen([sys.executable, "main.py", *words], cwd=ROOT, **ends, **own)
         os.close(other)
         self.shown = ""
 

@@ -3,12 +3,10 @@
 import os
 import re
 import shutil
-import subprocess
-import sys
 
 import pytest
 from conftest import PROMPT
-from tiny import ROOT, python, refusal, texts, tokens_of
+from tiny import python, refusal, texts, tokens_of
 
 import main
 from speculative import load_pair
@@ -78,8 +76,7 @@ def test_a_prompt_from_a_file(run_json, tmp_path):
 def test_a_prompt_from_the_standard_input(pair_words):
     words = ["main.py", *pair_words, "--quiet", "--prompt_file", "-", "--n_tokens_to_generate=3"]
     assert texts(python(*words, input="[1, thé]", encoding="utf-8").stdout)[0].startswith("[1, thé]")
-    command = ["sh", "-c", '"$@" <&-', "sh", sys.executable, *words]
-    closed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    closed = python(*words, shell='"$@" <&-')
     assert (closed.returncode, closed.stdout) == (2, "")
     assert re.fullmatch(r"error: cannot read the prompt from -: .*\n", closed.stderr)
 

@@ -118,10 +118,12 @@ def refusal(call, *args, **flags):
     return line
 
 
-def python(*words, **options):
-    """What `python WORDS` comes to, in the repository: subprocess.run's result."""
+def python(*words, shell="", **options):
+    """What `python WORDS` comes to, in the repository: subprocess.run's result. shell: a line that starts it, as "$@",
+    with other streams or limits."""
     options = {"cwd": ROOT, "capture_output": True, "text": True} | options
-    return subprocess.run([sys.executable, *words], **options)
+    started_by = ["sh", "-c", shell, "sh"] if shell else []
+    return subprocess.run([*started_by, sys.executable, *words], **options)
 
 
 @contextlib.contextmanager
