@@ -24,7 +24,7 @@ from speculative.drafters.heads import (
 )
 from speculative.engines import formats, packed, runtime
 from speculative.engines.plain import CachedModel, PlainPass
-from speculative.filters import GREEDY, Filters
+from speculative.filters import GREEDY
 from speculative.sampling import autoregressive_sampling, speculative_sampling
 from speculative.trees import Tree, by_paths, regular, tree_speculative_sampling
 from utils import load_encoder_hparams_and_params
@@ -84,25 +84,6 @@ def test_the_compiled_output_layer_is_that_of_the_pass(dtype):
 # ---- Who drafts ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize(("widths", "most"), [(None, 3), ((1, 1, 1, 1, 1), 3), ((2, 2, 1), 10), ((3,), 3)])
-def test_decoding(temperature, widths, most):
-    target = CachedModel(random_params(), HPARAMS, Filters(temperature))
-    heads, rng = random_heads(HPARAMS), np.random.default_rng(1)
-    if widths:
-        draft = head_tree(head_model(target, heads, Filters(temperature or 1.0)), rng, greedy=temperature == 0)
-        steps = [*tree_speculative_sampling([1, 2], draft, target.tree, 14, regular(widths), rng)]
-    else:
-        draft = head_drafter(head_model(target, heads, Filters(temperature)), rng)
-        steps = [*speculative_sampling([1, 2], draft, target, 14, 5, rng)]
-    assert len(decoded(steps)) == 14 and any(step.accepted for step in steps)
-    assert steps[0].drafted == 0, "the target has not been called yet"
-    assert steps[1].drafted == most, "no more levels than heads"
-    if temperature == 0:
-        target.forget()
-        assert decoded(steps) == decoded(autoregressive_sampling([1, 2], target, 14, rng))
-
-
 def of_places(seed, n_vocab, n_heads=2):
     """heads(x): rows that depend on all of x but its last token, as those of heads do."""
     models = [random_model(seed + i, n_vocab) for i in range(n_heads)]
@@ -151,10 +132,13 @@ def test_greedy_texts_are_equal(run, with_heads, drafter, flags):
     assert plain == speculative
 
 
-def test_no_draft_model_is_needed(run_json, with_heads):
-    _, document = run_json(drafter="heads", draft_model_size="nowhere", temperature=1, dtype="int8")
-    first, *later = document["speculative"]["samples"][0]["iterations"]
-    assert first["drafted"] == 0 and any(i["drafted"] == 3 for i in later)
+@pytest.mark.parametrize(("tree", "most"), [(None, 3), ("2,2,1", 10), ("1,1,1,1,1", 3)])
+def test_no_draft_model_is_needed(run_json, with_heads, tree, most):
+    """Before the target has been called nothing is drafted, and then as many levels as there are heads."""
+    flags = {"drafter": "heads", "draft_model_size": "nowhere", "temperature": 1, "dtype": "int8", "tree": tree}
+    _, document = run_json(**flags)
+    first, second, *_ = document["speculative"]["samples"][0]["iterations"]
+    assert (first["drafted"], second["drafted"]) == (0, most)
 
 
 @pytest.mark.parametrize("flags", [{"K": 3}, {"tree": "2,2"}, {"K": "auto"}])

@@ -3,6 +3,7 @@
 import sys
 import tracemalloc
 
+import ml_dtypes
 import numpy as np
 import pytest
 from tiny import HPARAMS, convert, random_params
@@ -18,19 +19,13 @@ def random_weight(n_in, n_out, seed=0):
 
 
 def test_bfloat16_rounds_to_nearest_and_ties_to_even():
-    one = 0x3F80  # the upper half of 1.0; its last bit is worth 1/128
-    for value, bits in [
-        (1, one),
-        (1 + 1 / 256, one),  # half way: to the even neighbour
-        (1 + 3 / 256, one + 2),  # half way: to the even neighbour
-        (1 + 1 / 256 + 1e-6, one + 1),
-        (1 + 1 / 256 - 1e-6, one),
-        (-1 - 3 / 256, 0x8000 + one + 2),
-        (0, 0),
-        (1e-40, 1),  # below the smallest normal number
-    ]:
-        stored = find("bfloat16").round(np.array([[value]], np.float32))
-        assert stored.numbers[0, 0] == bits and stored.scale is None
+    """As another implementation does: every number that it has, and what lies next to it and halfway to the next."""
+    lower = np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], np.uint32)
+    numbers = (np.arange(2**16, dtype=np.uint32)[:, None] << 16 | lower).view(np.float32)  # [2**16, 6]
+    numbers = numbers[np.isfinite(numbers).all(axis=1)]
+    stored = find("bfloat16").round(numbers)
+    assert np.array_equal(stored.numbers, numbers.astype(ml_dtypes.bfloat16).view(np.uint16))
+    assert stored.scale is None
 
 
 # What rounding may change: of the number, of the channel's largest, of the largest of its block of inputs.
