@@ -1,7 +1,6 @@
 """A drafter and a flag that are added: every part of the command knows them, though nothing but the registry does."""
 
 import itertools
-import json
 import re
 
 import numpy as np
@@ -157,7 +156,6 @@ def test_its_flag_is_parsed_and_reaches_it(run_json, toy):
     _, document = run_json(drafter="toy", **{FOLLOWS: 17}, details=True)
     drafts = [i["details"]["drafts"] for i in document["speculative"]["samples"][0]["iterations"]]
     assert {*itertools.chain(*drafts)} == {17} and document["options"][FOLLOWS] == 17
-    json.dumps(document)
 
 
 def test_its_flag_is_refused_by_its_own_rules(toy):

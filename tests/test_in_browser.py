@@ -327,7 +327,7 @@ def test_the_sliders_answer_with_the_formulas_of_python(show):
     f = run["figures"]
     f |= {"busy": False, "c": 0.2, "beta": {"1": 1.0, "5": 1.4}}  # what a busy machine may not tell
     driver = show(run)
-    for points in ({1: 1.0}, {1: 1.0, 5: 2.0}, {1: 1.0, 3: 1.5, 5: 1.2}):
+    for points in ({1: 1.0}, {1: 1.0, 5: 2.0}, {1: 1.0, 3: 1.5, 5: 1.2}, {1: 1.0, 5: 0.9}):
         costs_of_rows = js(driver, "arguments[1].map(lineThrough(arguments[0]))", [*points.items()], [*range(1, 20)])
         assert costs_of_rows == pytest.approx([*map(costs.line_through(points), range(1, 20))])
     buttons = {b.text: b for b in driver.find_elements("css selector", "#questions button")}

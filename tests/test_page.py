@@ -141,7 +141,9 @@ def test_the_document_has_all_that_the_page_needs():
     documented = (ROOT / "docs" / "output.md").read_text(encoding="utf-8")
     details = next(i["details"] for i in sample["iterations"] if i["details"]["tested"])
     keys = [*sample["iterations"][0], *details, *details["tested"][0], *details["own"], *details["own"]["top"]]
-    assert [key for key in [*keys, *written] if f"`{key}`" not in documented] == []
+    keys += [*written, *written["speculative"], *sample, *sample["origins"], *written["prompt"], *written["machine"]]
+    keys += [*written["figures"], *written["figures"]["seconds"]]
+    assert [key for key in keys if f"`{key}`" not in documented and f'`"{key}"`' not in documented] == []
     recorder = Recorder()
     list(recorder.watch(iter([Step([first], 0, 0)])))  # a text without its last bytes
     [sample] = document(written["options"], ENCODER, [""], [[1]], recorder, recorder)["speculative"]["samples"]

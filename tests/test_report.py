@@ -420,10 +420,6 @@ def test_the_document_is_whole_and_valid(tmp_path):
     assert len(sample["origins"]) == 55 and sample["origins"].count("accepted") == 35
     assert sum(i["accepted"] for i in sample["iterations"]) == content["figures"]["accepted"] == 35
     assert sum(i["seconds"] for i in sample["iterations"]) == pytest.approx(content["speculative"]["seconds"])
-    documented = Path(main.__file__).with_name("docs").joinpath("output.md").read_text(encoding="utf-8")
-    keys = [*content, *content["figures"], *content["figures"]["seconds"], *content["machine"], *content["prompt"]]
-    keys += [*content["speculative"], *sample, *sample["iterations"][0], *sample["origins"]]
-    assert [key for key in keys if f"`{key}`" not in documented and f'`"{key}"`' not in documented] == []
     too_short = document({}, ENCODER, [""], [PROMPT], *scripted([9], N=1))
     assert "NaN" not in json.dumps(too_short, allow_nan=False)
 

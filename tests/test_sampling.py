@@ -1,5 +1,7 @@
 """The two algorithms: every path by script, and the output distribution computed exactly."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from enumeration import broken, distance_from_target, random_model, text_distribution
@@ -11,14 +13,9 @@ from speculative.drafters.model import model_drafter
 from speculative.sampling import Step, autoregressive_sampling, max_fn, sample, speculative_sampling
 
 
-class Scripted:
-    """A generator that gives the numbers it was made with, and no more."""
-
-    def __init__(self, *numbers):
-        self.numbers = list(numbers)
-
-    def random(self):
-        return self.numbers.pop(0)
+def scripted(*numbers):
+    """A generator that gives these numbers, and no more."""
+    return SimpleNamespace(random=iter(numbers).__next__)
 
 
 def proposes(*tokens):
@@ -33,7 +30,7 @@ def proposes(*tokens):
     ],
 )
 def test_sample_is_the_inverse_of_the_cumulative_distribution(p, us, expected):
-    assert [sample(np.array(p, np.float32), Scripted(u)) for u in us] == expected
+    assert [sample(np.array(p, np.float32), scripted(u)) for u in us] == expected
 
 
 def test_max_fn():
@@ -50,10 +47,11 @@ def test_a_rejection_at_each_position(K, wrong):
     guesses = [*right[:wrong], 0, *right[wrong + 1 :]] if wrong < K else right
     accepted = min(wrong, K)
     numbers = [0.5] * (accepted + (wrong < K) + 1)  # an acceptance test for each draft up to the rejected, one sample
-    rng = Scripted(*numbers)
+    rng = scripted(*numbers)
     step = next(speculative_sampling([0], proposes(*guesses), counting_target, N_VOCAB, K, rng))
     assert step == Step(list(range(1, accepted + 2)), drafted=K, accepted=accepted)
-    assert rng.numbers == []
+    with pytest.raises(StopIteration):
+        rng.random()
 
 
 @pytest.mark.parametrize("K", range(1, 9))
@@ -66,7 +64,7 @@ def test_exactly_n_tokens_and_no_window_beyond_the_end(K, N):
         return counting_target(x, n_last)
 
     counts = [i % N_VOCAB for i in range(1, 12)]
-    steps = speculative_sampling([0], proposes(*counts), target, N, K, Scripted(*[0.5] * 99))
+    steps = speculative_sampling([0], proposes(*counts), target, N, K, scripted(*[0.5] * 99))
     assert decoded(steps) == counts[:N]
     assert max(seen) <= N  # the last token is sampled, never fed: a prompt of 1 and N tokens need a context of N
 
@@ -75,12 +73,12 @@ def test_exactly_n_tokens_and_no_window_beyond_the_end(K, N):
 def test_a_plain_step_takes_one_number_and_gives_one_token(decode):
     drafts = [] if decode is autoregressive_sampling else [lambda x, k: NOTHING]
     K = [4] * len(drafts)
-    steps = list(decode([0], *drafts, counting_target, 3, *K, Scripted(0.5, 0.5, 0.5)))
+    steps = list(decode([0], *drafts, counting_target, 3, *K, scripted(0.5, 0.5, 0.5)))
     assert steps == [Step([1], 0, 0), Step([2], 0, 0), Step([3], 0, 0)]
 
 
 def test_u_of_zero_does_not_accept_what_the_target_excludes():
-    step = next(speculative_sampling([0], proposes(5), counting_target, 2, 1, Scripted(0.0, 0.5)))
+    step = next(speculative_sampling([0], proposes(5), counting_target, 2, 1, scripted(0.0, 0.5)))
     assert step == Step([1], drafted=1, accepted=0)
 
 
@@ -89,7 +87,7 @@ def test_an_empty_residual_falls_back_to_the_target():
     q = np.array([[0.5, 0.5, 0]], np.float32)
     p = np.nextafter(q, 1, dtype=np.float32)
     target = lambda x, n_last: np.repeat(q, n_last, axis=0)  # noqa: E731
-    rng = Scripted(1 - 2**-53, 0.9)
+    rng = scripted(1 - 2**-53, 0.9)
     step = next(speculative_sampling([0], lambda x, k: Proposal([0], p), target, 2, 1, rng))
     assert step == Step([1], drafted=1, accepted=0)
 
