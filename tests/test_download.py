@@ -14,7 +14,6 @@ import subprocess
 import sys
 import threading
 import time
-from email.utils import formatdate
 
 import numpy as np
 import pytest
@@ -270,17 +269,6 @@ def test_pauses_are_those_that_are_asked_for(asked, expected, fetch, server):
     assert pauses == expected
 
 
-def test_pauses_grow_and_differ(fetch, server):
-    pauses = []
-    server.faults[WEIGHTS] = [status(503)] * 100
-    assert "status 503" in refusal(fetch, Limits(sleep=pauses.append))
-    assert all(low <= pause <= low + 0.5 for pause, low in zip(pauses, [0, 1, 2, 4, 8, 16, 32], strict=True))
-    assert len({pause % 1 for pause in pauses[1:]}) == 6
-    server.faults[WEIGHTS] = [status(503, Retry_After=formatdate(time.time() + 9, usegmt=True))]
-    fetch(LIMITS._replace(sleep=pauses.append))
-    assert 5 < pauses[-1] <= 9
-
-
 def test_the_waiting_in_a_row_is_bounded(fetch, server):
     """Stalls and pauses, however many retries are left."""
     server.faults[WEIGHTS] = [{"to": 70_000, "then": "stall"}] + [{"to": 0, "then": "stall"}] * 100
@@ -417,15 +405,6 @@ def test_redirects_that_are_not_followed(target, fetch, server):
         assert not other.requests
 
 
-def test_redirects_that_are_followed(fetch, server, folder):
-    server.files["/elsewhere"] = CONTENTS["weights"]
-    server.faults[WEIGHTS] = [status(307, Location="/elsewhere"), status(302, Location=WEIGHTS)] * 10
-    server.faults["/model/words"] = [status(302, Location="/model/words")] * 200
-    fetch(names=["weights"])
-    assert ("/elsewhere", None) in server.requests
-    assert "redirects" in refusal(fetch, names=["words"])
-
-
 HTTPS = "https://a.b/c http://localhost:8/x http://127.1.2.3/ http://[::1]:8/"
 NOT_HTTPS = """http://a.b/c http://127.0.0.1.evil.com/ http://localhost@evil.com/ http://localhost:8@evil.com/ x https://
     https:///x https://?x file:///x https://[ https://[::1 https://a:b/ https://:1/"""
@@ -526,7 +505,7 @@ fetch.fetch_files([fetch.File(name, f"{url}/{name}") for name in names], folder,
 """
 
 
-@pytest.mark.parametrize("ends", [None, signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ends", [None, signal.SIGKILL, signal.SIGINT])
 def test_a_second_process_waits_for_the_first(ends, server, folder):
     """Where that is killed it goes on from there, and where that has left nothing it begins."""
 

@@ -70,24 +70,6 @@ exits.guarded(write, "interrupted: and how to go on")
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("number", "word", "status"), ENDINGS)
-def test_a_signal_during_imports_where_nobody_can_be_told(number, word, status):
-    """Standard error is closed, or its disk is full."""
-    for close in ("os.close(2)", 'os.dup2(os.open("/dev/full", os.O_WRONLY), 2)'):
-        code = f"""
-import os, time
-{close}
-exits.begin()
-print("ready", flush=True)
-while True:
-    try:
-        time.sleep(600)
-    except OSError:  # as an import that tries something else
-        pass
-"""
-        assert run_and_signal(code, number) == (status, "", "")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "word", "status"), ENDINGS)
 def test_a_signal_ends_code_in_c(number, word, status):

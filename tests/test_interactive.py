@@ -132,15 +132,6 @@ def owns_terminal():
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
-@pytest.mark.skipif(os.name != "posix", reason="a pseudo-terminal")
-def test_color(pair_words, monkeypatch):
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    terminal = Terminal("--color", "--n_tokens_to_generate=4", "--prompt=the", *pair_words)
-    terminal.until("\033[33m")
-    terminal.until("\033[32maccepted")
-    assert terminal.process.wait(60) == 0
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="a pseudo-terminal")
 def test_at_a_terminal(pair_words):
