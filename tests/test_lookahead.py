@@ -184,6 +184,13 @@ def test_the_draft_is_not_called_for_a_k_of_0():
     assert 1 < len(world.asked) < 15
 
 
+def test_what_rejected_drafts_take_to_read_anew_is_measured():
+    world = World(never, draft_time=0.1, feed=0.02)
+    world.auto(200)
+    assert world.auto_k.feed() == pytest.approx(0.02, rel=0.1)
+    assert world.auto_k.draft() == pytest.approx(0.1)
+
+
 def test_single_slow_calls_change_nothing():
     """One call in twenty takes ten times as long: medians do not see it, unless it is more than one of the first."""
     high = 0

@@ -110,13 +110,6 @@ def test_verify_has_a_form_for_this_engine(run_verify):
     assert status == 1 and "FAILED  speculative against the target" in out
 
 
-@pytest.mark.slow  # compiles both loops anew, as it samples
-def test_one_prompt_several_times_is_sampled_anew_for_each(on_jax):
-    _, document = on_jax(batch=3, temperature=1, seed=1)
-    assert len({tuple(tokens) for tokens in tokens_of(document)}) == 3
-    assert tokens_of(on_jax(batch=3, temperature=1, seed=1)[1]) == tokens_of(document)
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
