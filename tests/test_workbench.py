@@ -143,6 +143,7 @@ def test_only_so_many_runs_are_kept_and_others_are_not_found(bench, client):
         ({"origin": "null"}, 403),  # a sandboxed frame's
         ({"origin": None}, 403),
         ({"sec-fetch-site": "cross-site"}, 403),
+        ({"sec-fetch-site": "same-site"}, 403),
         ({"content-type": "text/plain"}, 415),  # which a form may send without asking
         ({"content-type": None}, 415),
     ],
