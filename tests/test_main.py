@@ -1,6 +1,5 @@
 """The command line, end to end, on a pair of tiny models with random weights; every flag at work once."""
 
-import os
 import re
 import shutil
 
@@ -140,12 +139,6 @@ def test_what_is_noted(run):
     assert "Note:" not in run(temperature=1)
 
 
-@pytest.mark.parametrize("flags", [{"K": "auto"}, {"dtype": "bfloat16", "draft_dtype": "bfloat16"}, {"dtype": "int8"}])
-def test_both_texts_are_equal(run, flags):
-    plain, speculative = texts(run(n_tokens_to_generate=60, quiet=True, **flags))
-    assert plain == speculative
-
-
 ALONE = ["prompt_lookup", "ngram", "prompt_lookup+ngram"]
 WITH_A_MODEL = ["model/ngram", "model/prompt_lookup", "prompt_lookup+model", "model/ngram/prompt_lookup"]
 
@@ -267,9 +260,3 @@ def test_what_does_not_fit_is_told_before_weights_are_read(run, damaged_pair):
     change(damaged_pair / "draft" / "encoder.json", '"the": 257, "in": 258', '"the": 258, "in": 257')
     assert "draft and target have different vocabularies, so one cannot draft" in line()
     assert "not a safetensors file" in line(drafter="ngram")  # which needs no draft model
-
-
-def test_without_numba_numpy_multiplies(run, pair_words):
-    words = ["main.py", *pair_words, "--quiet", f"--prompt={PROMPT}", "--n_tokens_to_generate=12"]
-    done = python(*words, env=os.environ | {"NUMBA_DISABLE_JIT": "1"}, encoding="utf-8")
-    assert texts(done.stdout) == texts(run(quiet=True))

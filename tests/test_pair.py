@@ -53,13 +53,6 @@ def test_both_give_the_targets_text_and_may_be_given_up(load, flags):
         assert step.text == "".join(step.pieces) or not step.tokens
 
 
-def test_a_stop_text_and_no_prompt(load):
-    text = text_of(load().speculative("", 40))
-    stopped = load(stop=text[10:13])
-    for decode in (stopped.speculative, stopped.autoregressive):
-        assert text_of(decode("", 40)) == text.partition(text[10:13])[0]
-
-
 # ---- Flags -----------------------------------------------------------------------------------------------------------
 
 
