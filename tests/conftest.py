@@ -40,6 +40,8 @@ def pytest_configure(config):
     And but for the slow ones, XLA takes short cuts, which change nothing of what they look at.
     """
     os.environ["HF_HUB_OFFLINE"] = "1"  # a name that looks like one of the Hugging Face hub is not looked up there
+    for name in ("HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy"):  # servers are on this machine
+        os.environ.pop(name, None)
     config.compiled = None
     if os.environ.get("PYTEST_XDIST_WORKER"):  # a worker has its environment from the process that started it
         return

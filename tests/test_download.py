@@ -157,12 +157,6 @@ KNOWN = {
 }
 
 
-@pytest.fixture(autouse=True)
-def no_proxy(monkeypatch):
-    for name in ("HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-
-
 @pytest.fixture
 def server():
     with served(Server({f"/model/{name}": content for name, content in CONTENTS.items()})) as server:

@@ -171,6 +171,7 @@ def test_what_excludes_each_other():
     ("flags", "why"),
     [
         ({"draft_dtype": "int8", "drafter": "ngram"}, "--draft_dtype is of no use here: --drafter ngram needs no"),
+        ({"draft_temperature": "0.5", "drafter": "prompt_lookup"}, "--draft_temperature is of no use here"),
         ({"ngram_text": "a"}, "--ngram_text is of no use here: --drafter model has no ngram in it"),
         ({"details": True}, "--details is of no use here: it is about what --json writes: add --json FILE"),
         ({"mesh": 2}, "--mesh is of no use here: it is about the devices of --engine jax"),
@@ -246,3 +247,10 @@ def test_words_out_of_place():
     for words in ("--K", "--K --demo", "--demo --prompt", "--prompt --seed=4", "--prompt --"):
         assert "needs a value; one that begins with -- is written --" in refusal(with_values, words.split())
     assert refusal(with_values, ["--n-samples=1", "--K=4", "--n_samples", "2"]) == "--n_samples is given twice"
+
+
+def test_a_draft_model_that_no_drafter_needs():
+    line = refusal(with_values, ["--draft_model_size", "124M", "--drafter", "ngram"])
+    assert line.startswith("--draft_model_size is of no use here: --drafter ngram needs no draft model")
+    assert len(with_values(["--draft_model_size", "124M", "--drafter", "ngram+model"])) == 2
+    assert with_values(["--draft_model_size=355M"]) == ["--draft_model_size=355M"]

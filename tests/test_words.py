@@ -1,15 +1,13 @@
-"""What is said of what takes long, of what would be ignored in silence, and how much of it is quoted."""
+"""What is said of what takes long and of what is no command, and how much of it is quoted."""
 
 import re
 
 import numpy as np
 import pytest
-from test_flags import parse, refused
 from tiny import python, refusal
 
 from benchmarks import common
 from plumbing import exits, patience
-from speculative.cli.flags import with_values
 from speculative.cli.load import load_id_pair
 
 
@@ -21,17 +19,6 @@ def test_without_a_terminal_there_is_a_line_at_the_start_and_one_at_the_end_of_w
         while "reading ...\n" not in capsys.readouterr().err:
             pass
     assert re.fullmatch(r"reading: done in \d+ s\n", capsys.readouterr().err)
-
-
-def test_what_would_be_ignored_is_refused():
-    line = refused(drafter="prompt_lookup", draft_temperature="0.5")
-    assert line.startswith("--draft_temperature is of no use here")
-    for drafter in ("ngram", "prompt_lookup+model"):
-        assert parse(drafter=drafter, draft_temperature="0.5")
-    line = refusal(with_values, ["--draft_model_size", "124M", "--drafter", "ngram"])
-    assert line.startswith("--draft_model_size is of no use here: --drafter ngram needs no draft model")
-    assert len(with_values(["--draft_model_size", "124M", "--drafter", "ngram+model"])) == 2
-    assert with_values(["--draft_model_size=355M"]) == ["--draft_model_size=355M"]
 
 
 @pytest.mark.slow
