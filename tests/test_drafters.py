@@ -20,7 +20,7 @@ from speculative.drafters.base import NOTHING, Parts, Proposal
 from speculative.drafters.level import level
 from speculative.drafters.lookup import lookup_tree, prompt_lookup
 from speculative.drafters.model import model_drafter
-from speculative.drafters.ngram import ngram_model
+from speculative.drafters.ngram import ngram_log_model
 from speculative.filters import Filters
 from speculative.lookahead import AutoK, decode_chain
 from speculative.sampling import speculative_sampling
@@ -32,15 +32,6 @@ level_module = importlib.import_module("speculative.drafters.level")  # a functi
 LEVELS = ["model/ngram", "model/prompt_lookup", "ngram/prompt_lookup", "model/prompt_lookup+ngram"]
 LEVELS += ["model/ngram/prompt_lookup"]
 NAMES = [*(name for name in KINDS if name != "heads"), "prompt_lookup+model", "prompt_lookup+ngram", *LEVELS]
-
-
-def log_itself(log_p):
-    """What ngram.KIND prepares: the filters are applied to it later."""
-    return log_p
-
-
-def log_identity(log_p):
-    return np.exp(log_p)
 
 
 # Prompt lookup and n-grams
@@ -75,17 +66,17 @@ def plain_ngram(text, x, n_vocab, n_max):
 
 @given(ids, ids.filter(len), st.integers(1, 4), st.data())
 def test_ngram_is_its_definition_whatever_it_saw_before(text, x, n_max, data):
-    model = ngram_model(4, log_identity, text, n_max)
+    log_model = ngram_log_model(4, text, n_max)
     cut = data.draw(st.integers(1, len(x)))
     for seen in (x, x[:cut], x[:cut] + x):
-        [p] = model(seen)
-        assert p.dtype == np.float32
-        np.testing.assert_allclose(p, plain_ngram(text, seen, 4, n_max), rtol=1e-5)
+        [log_p] = log_model(seen)
+        assert log_p.dtype == np.float32
+        np.testing.assert_allclose(np.exp(log_p), plain_ngram(text, seen, 4, n_max), rtol=1e-5)
 
 
 def test_ngram_keys_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="5-grams over 50257"):
-        ngram_model(50257, log_identity, [1, 2], n_max=5)
+        ngram_log_model(50257, [1, 2], n_max=5)
 
 
 # Several, and their names
@@ -210,8 +201,8 @@ def tempered(seed, temperature):
 
 
 @cache
-def small_ngram(to_probs=log_itself):
-    return remembered(ngram_model(3, to_probs, [0, 1, 2, 0, 1, 1]))
+def small_ngram():
+    return remembered(ngram_log_model(3, [0, 1, 2, 0, 1, 1]))
 
 
 def of_names(name, rng, **parts):

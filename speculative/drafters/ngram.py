@@ -17,8 +17,8 @@ from speculative.trees import by_paths
 NAME = "ngram"
 
 
-def ngram_model(n_vocab: int, to_probs: Callable, tokens=(), n_max: int = 3) -> Callable:
-    """A model, model(x, n_last) -> [n_last, n_vocab], that counts n-grams in tokens (a training text) and in x.
+def ngram_log_model(n_vocab: int, tokens=(), n_max: int = 3) -> Callable:
+    """log_model(x, n_last) -> log p [n_last, n_vocab], which counts n-grams in tokens (a training text) and in x.
 
     Each order of it mixes what followed the last n - 1 tokens so far with the order below:
 
@@ -26,8 +26,8 @@ def ngram_model(n_vocab: int, to_probs: Callable, tokens=(), n_max: int = 3) -> 
 
     total being how often anything followed them and types how many different tokens did, as the chance of something
     new is about types in total (Witten and Bell 1991). Below the single tokens lies the uniform distribution, with the
-    weight of one token. So every p is above 0 and their sum is 1, also where nothing has been seen. to_probs, which is
-    given log p, applies temperature and the like.
+    weight of one token. So every p is above 0 and their sum is 1, also where nothing has been seen. Temperature and the
+    like are applied to log p, as to a network's logits.
 
     Nothing is remembered between calls: the counts in x are taken anew, since x is short and may be cut back.
     """
@@ -56,12 +56,12 @@ def ngram_model(n_vocab: int, to_probs: Callable, tokens=(), n_max: int = 3) -> 
             np.add.at(p, ids, counts * weight)
         return p
 
-    def model(x, n_last=1):  # [n] -> [n_last, n_vocab]
+    def log_model(x, n_last=1):  # [n] -> [n_last, n_vocab]
         x = np.asarray(x)  # [n]
         rows = np.stack([row(x[:end]) for end in range(len(x) - n_last + 1, len(x) + 1)])  # [n_last, n_vocab]
-        return to_probs(np.log(rows))  # [n_last, n_vocab]
+        return np.log(rows)  # [n_last, n_vocab]
 
-    return model
+    return log_model
 
 
 def count_ngrams(tokens: np.ndarray, n: int, n_vocab: int):  # [n_tokens] -> [n_distinct] int64, [n_distinct] float32
@@ -86,11 +86,11 @@ def followers(table, context: np.ndarray, n_vocab: int):  # context [n - 1] -> i
 
 
 def prepare(setting: Setting) -> Callable:
-    """Counts once -> the model, which gives log p."""
+    """Counts once -> a log_model."""
     filename = setting.options.get("ngram_text")
     text = read_text(filename, "text for n-grams") if filename else ""
     tokens = setting.encoder.encode(text, allowed_special=True)
-    return ngram_model(setting.encoder.n_vocab, lambda log_p: log_p, tokens)
+    return ngram_log_model(setting.encoder.n_vocab, tokens)
 
 
 def model(parts: Parts) -> Callable:
