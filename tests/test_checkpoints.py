@@ -191,10 +191,8 @@ def test_an_index_names_files_of_its_folder_only(tmp_path):
     assert missing_files(str(folder)) == []
     (folder / "model-00002-of-00003.safetensors").unlink()
     assert "lacks model-00002-of-00003.safetensors" in refusal(load_encoder_and_hparams, "model", str(tmp_path))
-    for name in ("../model-00001.safetensors", "/etc/passwd", "model-1.safetensors\0", 1, "x.safetensors"):
-        index.write_text(json.dumps({"weight_map": {"tensor": name}}))
-        assert str(index) in refusal(load_encoder_and_hparams, "model", str(tmp_path))
-    for weight_map in ({}, None):
+    names = ("../model-00001.safetensors", "/etc/passwd", "model-1.safetensors\0", 1, "x.safetensors")
+    for weight_map in ({}, None, *({"tensor": name} for name in names)):
         index.write_text(json.dumps({"weight_map": weight_map}))
         assert str(index) in refusal(load_encoder_and_hparams, "model", str(tmp_path))
 
@@ -370,7 +368,6 @@ def test_another_token_ends_the_text_where_the_settings_say_so(read):
         ({"model": {"vocab": ["a", "b"]}}, "another id"),
         ({"model": {"vocab": {"a": 0}}}, "no token for the byte 0"),
         ({"model": {"merges": ["a"]}}, "merge 1"),
-        ({"model": {"merges": [["a", "\u0120\u0120nowhere"]]}}, "merge 1"),
         ({"model": {"merges": [[1, 2]]}}, "merge 1"),
         ({"model": {"merges": None}}, "merges"),
         ({"model": None}, ""),

@@ -83,7 +83,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
             i = fault["flip"] % len(body)
             body = body[:i] + bytes([body[i] ^ 1]) + body[i + 1 :]
         headers |= {"Content-Length": str(len(body) - start)} | fault.get("headers", {})
-        self.protocol_version = fault.get("protocol", "HTTP/1.0")
         self.answer(206 if start else 200, headers, body[start:][: fault.get("to")], fault.get("then"))
 
     def answer(self, status, headers, body, then=None):
@@ -278,7 +277,6 @@ def test_the_waiting_in_a_row_is_bounded(fetch, server):
         (status(503), "status 503", 8),
         (status(404), "status 404", 1),
         ({"headers": {"Content-Length": "2000000000"}}, "has 2,000,000,000 bytes, more than 16,777,216", 1),
-        ({"protocol": "HTTP/1.1 \033[2J\x9b31m"}, "\\x1b[2J\\x9b31m", 3),  # which a terminal would obey
     ],
 )
 def test_nothing_is_left_where_nothing_came(fault, why, n_requests, fetch, server, folder):
