@@ -497,7 +497,7 @@ fetch.fetch_files([fetch.File(name, f"{url}/{name}") for name in names], folder,
 """
 
 
-@pytest.mark.parametrize("ends", [None, signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("ends", [None, signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_second_process_waits_for_the_first(ends, server, folder):
     """Where that is killed it goes on from there, and where that has left nothing it begins."""
 
