@@ -49,7 +49,7 @@ def picture(rows, path):
         for axes, kind in zip(panels, kinds, strict=True):
             plot_bars(axes, [row for row in rows if (row["temperature"], row["domain"]) == kind])
             axes.set_title(f"{kind[1]}, temperature {kind[0]:g}")
-        panels[-1].legend(loc="center right")
+        panels[-1].legend(loc="lower right", fontsize="small")
 
     title = "What a token costs, for each drafter at its best K"
     caption = "Of the speculative decoders, the mean of whole runs, the prefill apart. Beside each bar: speedup."
@@ -68,7 +68,7 @@ def plot_bars(axes, rows):
         axes.text(best["ms_per_token"], place, f" {best['speedup']:.2f}×{K}", va="center")
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
-    axes.set_xlim(0, 1.5 * max(bar.get_x() + bar.get_width() for bar in axes.patches))  # with room for the speedups
+    axes.set_xlim(0, 1.8 * max(bar.get_x() + bar.get_width() for bar in axes.patches))  # with room for the speedups
     axes.set_xlabel("milliseconds a token")
     axes.grid(False)
 
