@@ -5,7 +5,7 @@ import pytest
 from speculative.measure import levels
 
 FIGURES = {"busy": False, "tree": False, "c": 0.024, "alpha": 0.6, "beta": {5: 1.1, 17: 1.6}}
-FIGURES |= {"speedup_without_prefill": 2.0, "predicted_blog": 2.2}
+FIGURES |= {"speedup_without_prefill": 2.0, "predicted_blog": 2.2, "better_K": None}
 
 
 def test_the_copy_is_predicted_by_the_formula_of_each_level():
@@ -24,5 +24,7 @@ def test_it_is_said_where_it_is_more_and_where_memory_bounds_the_target():
     assert line.startswith("--drafter self/model --K ") and line.endswith(", for 1.6 GB more memory.")
     assert levels.advice(FIGURES, 0.25, 1e6, 4e6) is None
     assert levels.advice(FIGURES | {"speedup_without_prefill": 2.0, "predicted_blog": 6.0}, 0.25, 1.6e9, 6.2e9) is None
+    assert levels.advice(FIGURES | {"better_K": {"gain": 0.1}}, 0.25, 1.6e9, 6.2e9) == line
+    assert levels.advice(FIGURES | {"better_K": {"gain": 1.0}}, 0.25, 1.6e9, 6.2e9) is None
     for missing in ({"busy": True}, {"c": None}, {"alpha": None}, {"tree": True}):
         assert levels.advice(FIGURES | missing, 0.25, 1.6e9, 6.2e9) is None
