@@ -53,7 +53,9 @@ def lookaheads(
     levels = parse_drafter(drafter)
     Ks = K if isinstance(K, tuple) else (K,)
     if len(Ks) > len(levels):
-        raise UserError(f"--K {'/'.join(map(str, Ks))} has {len(Ks)} numbers, and --drafter {drafter} {len(levels)}")
+        raise UserError(
+            f"--K {'/'.join(map(str, Ks))} is for {len(Ks)} levels, and --drafter {drafter} has {len(levels)}"
+        )
     if tree == "auto":
         return AutoTree(), ()
     if tree is not None:

@@ -210,7 +210,8 @@ FREE = "No other K is sure to be faster; the largest gain would come if drafting
         ("K = 3 to 4 would be faster: by about 35%", [99], {"N": 300, "K": 2}),
         ("Speculative decoding did not pay: 1.00 tokens per iteration, for the time of 3.", [0], {"t_draft": 0.5}),
         ("Nothing was drafted, so this was autoregressive decoding.", [9], {"K": lambda: 0}),
-        ("The run is too short to tell more", [9], {"N": 5, "K": 4}),
+        ("Too little was drafted to tell more", [9], {"N": 5, "K": 4}),
+        ("Too little was drafted to tell more", [9], {"N": 9, "K": iter([1, *[0] * 8]).__next__}),
     ],
 )
 def test_the_advice(expected, hits, how):
@@ -354,6 +355,14 @@ def test_what_each_level_did():
     assert (middle["t_row"], middle["c"], middle["beta"]) == pytest.approx((0.1, 0.1, 1.0))
     expected = (middle["drafted"] * 0.01 + len(calls) * 0.1) / middle["tokens"]  # the time of its parts, a token
     assert middle["predicted_seconds"] == pytest.approx(expected)
+
+    plain = Recorder(clock=clock)
+    list(plain.watch(autoregressive_sampling([0], plain.target(counts(1.0)), 14, rng)))
+    for iteration in recorder.iterations:
+        iteration.drafting += 9  # in none of the parts
+    f = figures(plain, recorder)
+    assert f["t_draft"] == middle["predicted_seconds"]
+    assert f["best_K"] >= 4 and f["predicted_best"] < 1.5 * f["predicted_blog"]
 
 
 # What is shown

@@ -19,10 +19,13 @@ SURE = 0.95  # the share of the draws in which a gain has to show
 NOISE = 0.05  # of a time: what is less may be chance, however often it was measured
 
 
-def gains_of_other_K(autoregressive: Recorder, speculative: Recorder) -> np.ndarray:  # -> [DRAWS, 2K + 1]
+def gains_of_other_K(
+    autoregressive: Recorder, speculative: Recorder, t_draft: float | None = None
+) -> np.ndarray:  # -> [DRAWS, 2K + 1]
     """How many times as fast as this run each K from 0 to twice its own would be: further than that nothing was seen.
 
-    Its own K is the longest window. Some draft was tested, and measure.timing.costs are known.
+    Its own K is the longest window. Some draft was tested, and measure.timing.costs are known. t_draft: seconds of a
+    draft token where they follow from its levels; else they are drawn, too.
     """
     K = max(i.step.drafted for i in speculative.iterations)
     alpha = [i.alpha for i in speculative.iterations]
@@ -35,6 +38,8 @@ def gains_of_other_K(autoregressive: Recorder, speculative: Recorder) -> np.ndar
         return np.median(rng.choice(seconds, (DRAWS, len(seconds))), axis=1)
 
     drawn = costs(autoregressive, speculative, middles)
+    if t_draft is not None:
+        drawn = drawn._replace(t_draft=t_draft)
     c = np.broadcast_to(drawn.c, DRAWS)
     betas = {rows: np.broadcast_to(cost, DRAWS) for rows, cost in drawn.beta.items()}
     gains = []

@@ -126,8 +126,11 @@ def predictions(autoregressive: Recorder, speculative: Recorder, counted: dict) 
     measured = costs(autoregressive, speculative)
     if measured is None:
         return predicted
+    of_levels = None
     if counted["levels"]:  # what a token of the outermost level takes, reckoned from its own parts
-        measured = measured._replace(t_draft=counted["levels"][0]["predicted_seconds"] or measured.t_draft)
+        of_levels = counted["levels"][0]["predicted_seconds"]
+    if of_levels:
+        measured = measured._replace(t_draft=of_levels)
     c = measured.c
     beta = cost_of_rows(measured.beta)
     windows = [i.step.drafted for i in speculative.iterations]
@@ -157,7 +160,7 @@ def predictions(autoregressive: Recorder, speculative: Recorder, counted: dict) 
             "a window cost no more than a row": tokens / (K * c + 1),
         },
     }
-    gains = gains_of_other_K(autoregressive, speculative)
+    gains = gains_of_other_K(autoregressive, speculative, of_levels)
     best, gain = most_gaining_K(gains)
     return predicted | {"best_K": best, "predicted_best": gain * by_blog, "better_K": better_K(gains)}
 

@@ -46,7 +46,7 @@ def advice(f: dict, K: int | str | tuple | None = None) -> str:
     if f["predicted_blog"] is None:
         if not f["seconds"]["scoring"]:
             return ""
-        return "The run is too short to tell more: every call included a prefill."
+        return "Too little was drafted to tell more: every call with drafts included a prefill."
     obstacle, gain = largest_gain(f)
     measured = f["speedup_without_prefill"]
     if obstacle == REST and gain > 1:
