@@ -98,7 +98,7 @@ function showHeader() {
     ["draft", run.report.has_draft ? model(options.draft_model_size) : "no model"],
     ["target", model(options.target_model_size)],
     ["drafter", options.drafter],
-    ["lookahead K", options.K],
+    ["lookahead K", [options.K].flat().join("/")],
     ["temperature", options.temperature],
     ...Object.keys(optional).flatMap((name) => (options[name] == null ? [] : [[optional[name], options[name]]])),
     ["seed", options.seed],
