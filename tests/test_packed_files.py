@@ -17,6 +17,7 @@ from speculative.engines.formats import FORMATS
 from speculative.engines.models import mapped_model
 from speculative.engines.packed import packer
 from speculative.engines.plain import CachedModel
+from speculative.engines.vocabulary import Shared
 from utils import load_hparams, load_params
 
 pytestmark = pytest.mark.skipif(not cpu.has_numba(), reason="nothing is packed without numba")
@@ -52,6 +53,16 @@ def test_what_is_mapped_is_what_was_packed(folder, dtype):
     x = np.arange(9)
     read = CachedModel(params, hparams, logits_themselves, runtime.new_pass)
     assert np.array_equal(mapped_model(mapped, hparams, logits_themselves, "")(x, 5), read(x, 5))
+
+
+def test_a_draft_whose_vocabulary_has_another_end_is_mapped(folder):
+    """Of the target's other tokens it gives -inf, which is no fault of its weights."""
+    _, hparams, params = packed(folder)
+    shared = Shared(hparams["n_vocab"] - 3, hparams["n_vocab"] + 2, unknown=0)
+    hparams = hparams | {"shared": shared}
+    draft = mapped_model(packed_files.find(folder, "float32", hparams), hparams, logits_themselves, "")
+    read = CachedModel(params, hparams, logits_themselves, runtime.new_pass)
+    assert np.array_equal(draft([1, 2], 2), read([1, 2], 2))
 
 
 def test_a_file_that_does_not_fit_is_not_used_and_a_line_says_so(folder, capsys):

@@ -34,11 +34,13 @@ def load_models(
 def mapped_model(params: dict, hparams: dict, to_probs: Callable, path: str) -> CachedModel:
     """A model whose packed weights lie on the disk, in the file `path`. A NaN or infinity among them shows in the
     logits of a pass (but for -inf before a ReLU), which is cheaper than a look at each weight. Raises UserError."""
-    model = create_model_fn(params, hparams, to_probs)
-    logits = model.with_probs(lambda logits: logits)(np.zeros(min(8, model.n_ctx), int))  # [1, n_vocab]
+    model = create_model_fn(params, hparams, lambda logits: logits)
+    logits = warm_up(model)  # [n_last, n_vocab]
+    if "shared" in hparams:
+        logits = logits[:, : hparams["shared"].n_shared]  # the target's other ids have -inf
     if not np.isfinite(logits).all():
         raise bad_file(path, "the packed weights hold NaN or infinity")
-    warm_up(model)
+    model.to_probs = to_probs
     return model
 
 
@@ -55,7 +57,8 @@ def one_of_each(params, i: int):
     return [one_of_each(value, i) for value in params]
 
 
-def warm_up(model: CachedModel) -> None:
+def warm_up(model: CachedModel) -> np.ndarray:  # -> [n_last, n_vocab], of the last call
     """The first call of each kind pays for memory and threads that the later ones find ready: it is not timed."""
     for n_last in (1, 5):  # a row; a window of rows
-        model(np.zeros(min(8, model.n_ctx), int), min(n_last, model.n_ctx))
+        rows = model(np.zeros(min(8, model.n_ctx), int), min(n_last, model.n_ctx))  # [n_last, n_vocab]
+    return rows
