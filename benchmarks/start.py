@@ -3,8 +3,8 @@
     python -m benchmarks.start
     python -m benchmarks.start --models_dir MODELS_DIR --draft_model_size 124M --target_model_size 1558M
 
-Each repeat is a process of its own, which goes the way of main.py step by step. The median of each step is printed, and
-what share of the last steps weights on the disk (--pack) save shows where there are any.
+Each repeat is a process of its own, which goes the way of main.py step by step; the median of each step is printed.
+What packed weights save shows after python main.py --pack with the same models.
 """
 
 import json

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from plumbing.checksums import PACKED
 from plumbing.errors import UserError, first_line
 from plumbing.official import MODEL_SIZES
 
@@ -14,7 +15,7 @@ from plumbing.official import MODEL_SIZES
 def bad_file(path, fault: str) -> UserError:
     """The UserError for a file that is not what it should be."""
     downloaded = os.path.basename(os.path.dirname(os.path.abspath(path))) in MODEL_SIZES
-    made = os.path.basename(path).startswith("packed-")  # of the weights, by --pack
+    made = os.path.basename(path).startswith(PACKED)
     remedy = f"delete {path} and run again" if downloaded or made else f"replace {path} by a good copy"
     return UserError(f"{path}: {fault}; {remedy}")
 

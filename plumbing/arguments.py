@@ -18,7 +18,7 @@ PLAIN_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}"
 
 
 class Flag(NamedTuple):
-    """A flag of main.py, declared in the module that does what it asks for."""
+    """A flag of main.py, declared in a module of its subject."""
 
     name: str
     parse: Callable[[str], Any]  # what was typed -> value; raises ValueError, which says what a value must be

@@ -23,6 +23,7 @@ from plumbing.files import is_plain_file, write_text
 NAME = "checksums.json"
 VERIFIED = "verified.json"
 STAND_IN = "stand-in"  # the one key that is not a file's name
+PACKED = "packed-"  # so begins the name of a file that --pack has made of the weights, and can make again
 MOST_BYTES = 2**20  # of the note itself
 MOST_WORDS = 200  # characters that a stand-in may say of itself
 DAMAGED = f"damaged: its sha256 is not the one in {NAME}"
@@ -129,9 +130,9 @@ def check(folder: str, names: list[str], bad_file: Callable[[str, str], UserErro
 
 def check_whole(folder: str) -> None:
     """Raises UserError where the note names a file that is not there: in a whole model, its name is misspelt. Packed
-    weights may be deleted, as they can be made again."""
+    weights may be deleted."""
     for name in noted(folder):
-        if not is_there(folder, name) and not name.startswith("packed-"):
+        if not is_there(folder, name) and not name.startswith(PACKED):
             raise bad_note(folder, f"it names {name!r:.100}, which is not there")
 
 

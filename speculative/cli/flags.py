@@ -1,7 +1,7 @@
 """The command line's flags: those that each module declares, put together; what was typed, checked; and --help.
 
-A flag is declared in the module that does what it asks for, as a plumbing.arguments.Flag: its name, what its value must
-be, what it does, its default, what it excludes. Here they only get their order and the headings of --help.
+A flag is declared in a module of its subject, as a plumbing.arguments.Flag: its name, what its value must be, what it
+does, its default, what it excludes. Here they only get their order and the headings of --help.
 """
 
 import inspect

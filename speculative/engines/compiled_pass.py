@@ -124,11 +124,10 @@ class CompiledPass:
     def share(self, n_threads: int) -> None:
         """Gives each thread memory of its own."""
         n_room = padded_to_tiles(self.fields["n_ctx"])
-        width = self.width
         shapes = {
             "sums": (self.chunk, LANES),
-            "row": (width,),
-            "prepared": (self.chunk, width),
+            "row": (self.width,),
+            "prepared": (self.chunk, self.width),
             "queries": (ROWS, self.n_embd),
             "scores": (ROWS, n_room),
             "path": (n_room,),
@@ -178,10 +177,9 @@ class CompiledPass:
 
     def __call__(self, tokens, n_last: int, positions=None, sees=None) -> np.ndarray:  # [n] -> [n_last, n_vocab]
         """The tokens come after the first `length`, whose keys and values are known. In a tree, positions [n] and sees
-        [n, length + n] say where they stand and which others they see. Then hidden [n_last,
-        n_embd] is what the last block gave for the last n_last of them. Raises UserError where a thread dies, and
-        ValueError for tokens that are none or too many, as compiled code looks up whatever it is given. positions
-        and sees are trusted."""
+        [n, length + n] say where they stand and which others they see. Then hidden [n_last, n_embd] is what the last
+        block gave for the last n_last of them. Raises UserError where a thread dies, and ValueError for tokens that
+        are none or too many, as compiled code looks up whatever it is given. positions and sees are trusted."""
         team = self.ready_team()
         tokens = np.ascontiguousarray(tokens, np.int64)  # [n]
         if self.length + len(tokens) > self.fields["n_ctx"] or np.any((tokens < 0) | (tokens >= self.n_vocab)):

@@ -1,6 +1,7 @@
-"""Packed weights on the disk. The next run maps them: it reads and packs nothing, and begins at once.
+"""Packed weights on the disk. The next run maps them: it reads and packs nothing, and begins sooner.
 
-packed-int8.safetensors beside a model's weights has the tiles first, each where vector loads like them, then all else.
+packed-int8.safetensors beside a model's weights has the tiles first, each matrix at a multiple of 64 bytes, as the
+kernels need it; then all else.
 It fits the weights that it was made of, one kind of CPU and one way to pack. What does not fit is not used.
 """
 
@@ -33,7 +34,7 @@ TYPES = {"uint8": "U8", "float32": "F32"}  # NumPy's names, and safetensors'
 
 
 def path_of(folder: str, dtype: str) -> str:
-    return os.path.join(folder, f"packed-{dtype}.safetensors")
+    return os.path.join(folder, f"{checksums.PACKED}{dtype}.safetensors")
 
 
 def save(folder: str, dtype: str, params: dict, hparams: dict) -> str:
@@ -72,7 +73,7 @@ def save(folder: str, dtype: str, params: dict, hparams: dict) -> str:
 def discard_left_over(folder: str) -> None:
     """Removes what runs that were killed had written of packed weights. Another run may be writing: what is less than
     an hour old stays."""
-    for part in Path(folder).glob(".*.part/packed-*.safetensors"):
+    for part in Path(folder).glob(f".*.part/{checksums.PACKED}*.safetensors"):
         with contextlib.suppress(OSError):
             if time.time() - part.stat().st_mtime > 3600:
                 shutil.rmtree(part.parent)
