@@ -18,6 +18,7 @@ import numpy as np
 from benchmarks.common import Parser, count, measured_on, read_lines, writing
 from benchmarks.sweep import COLORS, INK, draw
 from benchmarks.tables import table
+from checkpoints.loading import load_encoder_and_hparams
 from plumbing.exits import guarded
 from speculative.engines.jax.model import keep_compiled
 from speculative.measure.machine import machine
@@ -27,7 +28,6 @@ from training.divergences import DIVERGENCES
 from training.files import as_float16
 from training.network import load_gpt2
 from training.recipe import TEXTS, Model, Recipe, distil, held_out_lessons, mean_acceptance
-from utils import load_encoder_and_hparams
 
 TEMPERATURES = (1.0, 0.0)
 N_TEST = 16  # batches of fresh text, at each temperature

@@ -33,6 +33,9 @@ import numpy as np
 
 from benchmarks.common import MODELS, Parser
 from benchmarks.tables import seconds
+from checkpoints.config import load_hparams
+from checkpoints.loading import load_params
+from checkpoints.openai import import_tensorflow
 from checkpoints.tensors import checkpoint_shapes, parameter_count
 from encoder import BYTE_TO_CHAR
 from plumbing import arguments as values
@@ -42,7 +45,6 @@ from plumbing.exits import guarded
 from speculative.drafters import heads
 from speculative.engines.memory import OFFICIAL
 from training.files import save_tensors
-from utils import import_tensorflow, load_hparams, load_params
 
 GROWN = {"124M": MODELS / "tiny-draft", "1558M": MODELS / "tiny-target"}
 UNLIKELY = -200.0  # the logit of a new token: at temperature 1 its probability is 0 in float32

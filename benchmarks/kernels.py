@@ -18,11 +18,12 @@ from tqdm import tqdm
 from benchmarks import peers
 from benchmarks.common import MODELS, Parser, count, write_results
 from benchmarks.tables import forward, table, take_turns
+from checkpoints.folders import model_folder
+from checkpoints.loading import complete_folder, load_encoder_and_hparams, load_params
 from plumbing.errors import UserError
 from plumbing.exits import guarded
 from speculative.engines import formats, packed, plain, runtime
 from speculative.measure.machine import read
-from utils import load_encoder_hparams_and_params, model_folder
 
 WEIGHTS = ["NumPy", *formats.FORMATS]  # NumPy: gpt2.py itself, in float32
 COLUMNS = f"""model weights 1_row_(ms)=ms:.1f {" ".join(f"{n}_rows=rows{n}:.2f" for n in peers.ROWS[1:])}
@@ -39,7 +40,8 @@ def row_of(model, weights, times):
 def measure(model, models_dir, weights, memory, rounds):
     """A row for COLUMNS. weights: a dtype, or NumPy."""
     convert = packed.packer(weights) if weights != "NumPy" else None
-    _, hparams, params = load_encoder_hparams_and_params(model, models_dir, convert)
+    _, hparams = load_encoder_and_hparams(model, models_dir)
+    params = load_params(complete_folder(model, models_dir), hparams, convert)
     run = (runtime.new_pass if convert else plain.PlainPass)(params, hparams)
     tasks = {n: partial(forward, run, n, peers.CONTEXT) for n in peers.ROWS}
     times = take_turns(tasks | {"read": partial(read, memory, runtime.most_threads())}, rounds)

@@ -14,10 +14,10 @@ from numba import njit
 
 from benchmarks.common import MODELS, Parser, count
 from benchmarks.tables import forward, table, take_turns
+from checkpoints.loading import load_encoder_and_hparams, load_params
 from plumbing.exits import guarded
 from speculative.engines import formats, kernels, packed, plain, runtime
 from speculative.measure.machine import read
-from utils import load_encoder_hparams_and_params
 
 N_IN = 1600
 N_OUT = 32 * 1600  # about the output matrix of 1558M: 328 MB of float32
@@ -93,7 +93,8 @@ def passes():
     found = {}
     for name in ("gpt2.py", *formats.FORMATS):
         convert = packed.packer(name) if name in formats.FORMATS else None
-        _, hparams, params = load_encoder_hparams_and_params("tiny-target", str(MODELS), convert)
+        _, hparams = load_encoder_and_hparams("tiny-target", str(MODELS))
+        params = load_params(str(MODELS / "tiny-target"), hparams, convert)
         run = (runtime.new_pass if convert else plain.PlainPass)(params, hparams)
         for n in (1, WINDOW):
             found[f"bundled target, {name}, {n} row" + "s" * (n > 1)] = partial(forward, run, n), plain.n_bytes(params)

@@ -17,6 +17,8 @@ import numpy as np
 
 from benchmarks.common import PROMPTS, Parser, count
 from benchmarks.tables import table
+from checkpoints.folders import model_folder
+from checkpoints.loading import load_encoder_and_hparams, load_params
 from plumbing.errors import UserError
 from plumbing.exits import guarded
 from plumbing.texts import read_prompts
@@ -26,7 +28,6 @@ from speculative.engines.packed import packer
 from speculative.filters import to_distribution
 from training.common import add_recipe, load_on_device
 from training.online import RATE, Learner, acceptance_rate, add_online, numpy_model, serve
-from utils import load_encoder_and_hparams, load_params, model_folder
 
 COLUMNS = """draft r_first_domain=first:.3f second=second:.3f its_second_half=end:.3f the_first_again=again:.3f
     seconds_decoding=decoding:.1f learning=learning:.1f"""

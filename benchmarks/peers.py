@@ -57,8 +57,8 @@ def time_jax(folder, dtype, threads, rounds):
     """The JAX engine's forward pass, with exactly as many rows, and a cache twice as long as the context."""
     import jax
 
+    from checkpoints.loading import load_encoder_and_hparams, load_params
     from speculative.engines.jax.sharding import place
-    from utils import load_encoder_and_hparams, load_params
 
     folder = Path(folder)
     _, hparams = load_encoder_and_hparams(folder.name, str(folder.parent))

@@ -35,9 +35,9 @@ def steps(options: dict, began: float) -> dict[str, float]:
     import main  # noqa: F401
 
     done("Python, and main.py's imports")
+    from checkpoints.loading import load_encoder_and_hparams
     from speculative import load_pair
     from speculative.engines import runtime
-    from utils import load_encoder_and_hparams
 
     for size in (options["draft_model_size"], options["target_model_size"]):
         load_encoder_and_hparams(size, options["models_dir"])

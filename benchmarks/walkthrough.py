@@ -10,13 +10,13 @@ from functools import partial
 import numpy as np
 
 from benchmarks.common import MODELS, Parser
+from checkpoints.loading import load_encoder_and_hparams, load_params
 from plumbing.exits import guarded
 from speculative.drafters.model import model_drafter
 from speculative.engines.plain import CachedModel
 from speculative.filters import to_distribution
 from speculative.measure.recorder import Recorder
 from speculative.sampling import speculative_sampling
-from utils import load_encoder_hparams_and_params
 
 PROMPT = '"From the first, two facts were very obvious to me,'
 K = 4
@@ -72,9 +72,11 @@ def run():
     rng = np.random.default_rng(SEED)
     recorder = Recorder()
     recorder.details = True
-    encoder, hparams, params = load_encoder_hparams_and_params("tiny-target", str(MODELS))
+    encoder, hparams = load_encoder_and_hparams("tiny-target", str(MODELS))
+    params = load_params(str(MODELS / "tiny-target"), hparams)
     target = recorder.target(CachedModel(params, hparams, to_probs))
-    _, hparams, params = load_encoder_hparams_and_params("tiny-draft", str(MODELS))
+    _, hparams = load_encoder_and_hparams("tiny-draft", str(MODELS))
+    params = load_params(str(MODELS / "tiny-draft"), hparams)
     rng = recorder.rng(rng)
     draft = recorder.draft(model_drafter(CachedModel(params, hparams, to_probs), rng))
     steps = speculative_sampling(encoder.encode(PROMPT), draft, target, N, K, rng)

@@ -1,1 +1,1 @@
-"""The form of a GPT-2 in which Hugging Face's libraries save it: its settings, its tokens and its weights."""
+"""From the files in a model's folder, OpenAI's or Hugging Face's, to its settings, its tokens and its parameters."""

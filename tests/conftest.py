@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import main
+from checkpoints.openai import import_tensorflow
 from checkpoints.tensors import checkpoint_shapes
 from encoder import BYTE_TO_CHAR, END_OF_TEXT
 from plumbing.errors import UserError
@@ -22,7 +23,7 @@ from speculative.cli.load import load
 from speculative.cli.verifying import verify_pair
 from speculative.engines import runtime
 from speculative.measure import verify
-from utils import import_tensorflow, load_encoder_hparams_and_params
+from utils import load_encoder_hparams_and_params
 
 MODELS = Path(__file__).parents[1] / "models"
 

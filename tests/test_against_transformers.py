@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from tiny import ROOT, decoded, logits_themselves
 
+from checkpoints.loading import load_encoder_and_hparams, load_params
 from checkpoints.tokenizer import read_encoder
 from speculative.engines.models import load_models
 from speculative.engines.plain import CachedModel
 from speculative.filters import GREEDY
 from speculative.sampling import autoregressive_sampling
-from utils import load_encoder_and_hparams, load_params
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers", exc_type=ImportError)

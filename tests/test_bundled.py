@@ -8,6 +8,7 @@ import pytest
 from conftest import MODELS
 from tiny import convert, decoded
 
+from checkpoints.loading import load_params
 from gpt2 import gpt2
 from speculative.cli.flags import DEMO
 from speculative.drafters.model import model_drafter
@@ -17,7 +18,6 @@ from speculative.engines.plain import CachedModel
 from speculative.engines.runtime import new_pass
 from speculative.filters import GREEDY
 from speculative.sampling import autoregressive_sampling, speculative_sampling
-from utils import load_params
 
 PAIR = ["tiny-draft", "tiny-target"]
 

@@ -15,11 +15,13 @@ from conftest import MODELS, write_safetensors, write_small_files
 from tiny import flatten, python, refusal
 
 import utils
-from checkpoints.tensors import checkpoint_shapes
+from checkpoints.config import load_hparams
+from checkpoints.tensors import bad_file, checkpoint_shapes
+from checkpoints.weights import load_gpt2_params_from_safetensors
 from plumbing import checksums
 from plumbing.errors import UserError
+from plumbing.official import TF_DATA, TF_INDEX
 from speculative.drafters import heads
-from utils import TF_DATA, TF_INDEX
 
 
 @pytest.fixture
@@ -39,7 +41,7 @@ def outcome(folder, tiny_hparams, tiny_arrays):
     def outcome(name="model.safetensors"):
         try:
             if name == "model.safetensors":
-                params = utils.load_gpt2_params_from_safetensors(folder / name, tiny_hparams)
+                params = load_gpt2_params_from_safetensors(folder / name, tiny_hparams)
             else:
                 params = utils.load_gpt2_params_from_tf_ckpt(str(folder / "model.ckpt"), tiny_hparams)
         except UserError as error:
@@ -280,7 +282,7 @@ def test_large_weights_are_compared_while_they_are_read(large):
         begun.set()
         ended.append(over.wait(60))
 
-    with pytest.raises(KeyboardInterrupt), checksums.compared(str(large), FILES, utils.bad_file, endless):
+    with pytest.raises(KeyboardInterrupt), checksums.compared(str(large), FILES, bad_file, endless):
         assert begun.wait(60)
         raise KeyboardInterrupt
     assert ended == [True]
@@ -290,7 +292,7 @@ def test_heads_are_compared(tmp_path, capsys):
     """And listed."""
     folder = tmp_path / "tiny"
     shutil.copytree(MODELS / "tiny-target", folder)
-    hparams = utils.load_hparams(str(folder / "hparams.json"))
+    hparams = load_hparams(str(folder / "hparams.json"))
     heads.load_heads(str(folder), hparams)
     utils.main(["check", "tiny", "--models_dir", str(tmp_path)])
     assert f"ok       {folder / heads.FILE}\n" in capsys.readouterr().out

@@ -16,12 +16,13 @@ from tiny import ROOT, logits_themselves, refusal
 import gpt2
 from checkpoints.config import load_hparams
 from checkpoints.folders import missing_files
+from checkpoints.loading import load_encoder_and_hparams, load_params
 from checkpoints.tensors import build_params, checkpoint_shapes
 from checkpoints.tokenizer import read_encoder
 from encoder import BYTE_TO_CHAR, END_OF_TEXT, get_encoder
 from speculative.engines.models import load_models
 from speculative.engines.plain import CachedModel
-from utils import load_encoder_and_hparams, load_encoder_hparams_and_params, load_params
+from utils import load_encoder_hparams_and_params
 
 TINY = ROOT / "models" / "tiny-target"
 CONFIG = {"model_type": "gpt2", "vocab_size": 70, "n_positions": 24, "n_embd": 12, "n_head": 3, "n_layer": 3}

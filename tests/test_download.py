@@ -20,11 +20,13 @@ import pytest
 from tiny import ROOT, largest_file, refusal
 
 import utils
+from checkpoints.loading import complete_folder, load_encoder_and_hparams, load_params
 from plumbing import checksums, official
 from plumbing.errors import UserError
 from plumbing.fetch import File, check_url, fetch_files
+from plumbing.official import TF_DATA, TF_INDEX
 from plumbing.patience import Limits
-from utils import TF_DATA, TF_INDEX, download_gpt2_files
+from utils import download_gpt2_files
 
 LIMITS = Limits(connect=5, read=5, pause=0.001, longest_pause=0.01, jitter=0)
 
@@ -561,9 +563,9 @@ def test_official_models_come_with_their_first_use(source, mirror, server, tmp_p
     server.faults[f"{HUB}/model.safetensors"] = [redirect] * 3
     server.faults["/cdn/file"] = [close(70_000), close(20_000)]
     source = mirror if source == "mirror" else source
-    encoder, hparams = utils.load_encoder_and_hparams("124M", tmp_path, source)
+    encoder, hparams = load_encoder_and_hparams("124M", tmp_path, source)
     assert (encoder.n_vocab, hparams) == (260, tiny_hparams) and len(server.requests) == 3  # the small files alone
-    params = utils.load_encoder_hparams_and_params("124M", tmp_path, source=source)[2]
+    params = load_params(complete_folder("124M", tmp_path, source), hparams)
     np.testing.assert_array_equal(params["blocks"][1]["mlp"]["c_proj"]["w"], tiny_arrays["h1/mlp/c_proj/w"])
     np.testing.assert_array_equal(params["wte"], tiny_arrays["wte"])
     assert ranges(server, "/cdn/file") == ([None, "bytes=70000-", "bytes=90000-"] if source != mirror else [])

@@ -12,6 +12,7 @@ from tiny import refusal
 pytest.importorskip("jax")
 
 from benchmarks import full_size
+from checkpoints.loading import load_params
 from checkpoints.tensors import build_params, checkpoint_shapes, parameter_count
 from encoder import END_OF_TEXT, get_encoder
 from gpt2 import gpt2
@@ -21,7 +22,7 @@ from plumbing.official import WEIGHT_BYTES
 from speculative.drafters.heads import check_heads, head_model, load_heads
 from speculative.engines.models import create_model_fn
 from speculative.filters import GREEDY
-from utils import load_encoder_hparams_and_params, load_params
+from utils import load_encoder_hparams_and_params
 
 
 @pytest.mark.parametrize("n_embd", [40, 64, 72, 104])  # repeated once and 8 or 32 left over, twice and 8, thrice and 8

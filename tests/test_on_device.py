@@ -16,13 +16,13 @@ from conftest import PROMPT
 from test_flags import parse
 from tiny import ROOT, refusal, tokens_of
 
+from checkpoints.config import load_hparams
 from plumbing.terminal import SHOWN
 from speculative.cli import checks
 from speculative.cli import devices as on_device
 from speculative.cli.load import load_id_pair
 from speculative.cli.prompts import choose_prompts
 from speculative.engines import memory
-from utils import load_hparams
 
 pytest.importorskip("jax")
 import jax

@@ -10,6 +10,8 @@ import pytest
 from tiny import logits_themselves
 
 import main
+from checkpoints.config import load_hparams
+from checkpoints.loading import load_params
 from plumbing import checksums
 from plumbing.errors import UserError
 from speculative.engines import cpu, packed_files, runtime
@@ -18,7 +20,6 @@ from speculative.engines.models import mapped_model
 from speculative.engines.packed import packer
 from speculative.engines.plain import CachedModel
 from speculative.engines.vocabulary import Shared
-from utils import load_hparams, load_params
 
 pytestmark = pytest.mark.skipif(not cpu.has_numba(), reason="nothing is packed without numba")
 

@@ -9,12 +9,16 @@ import pytest
 from conftest import hugging_face_name, write_safetensors, write_tf
 from tiny import flatten, refusal
 
-import utils
-from checkpoints.tensors import checkpoint_shapes, parameter_count
+from checkpoints.config import load_hparams
+from checkpoints.loading import load_params
+from checkpoints.openai import import_tensorflow
+from checkpoints.tensors import build_params, checkpoint_shapes, parameter_count
+from checkpoints.weights import load_gpt2_params_from_safetensors
 from plumbing import official
-from utils import load_encoder_hparams_and_params, load_hparams
+from plumbing.official import MODEL_SIZES, TF_DATA, TF_INDEX
+from utils import load_encoder_hparams_and_params, load_gpt2_params_from_tf_ckpt
 
-FORMS = {"tf": [utils.TF_INDEX, utils.TF_DATA], "safetensors": ["model.safetensors"]}
+FORMS = {"tf": [TF_INDEX, TF_DATA], "safetensors": ["model.safetensors"]}
 COMMON = ["hparams.json", "encoder.json", "vocab.bpe"]
 ELSEWHERE = 'model_checkpoint_path: "../other/model.ckpt"\n'
 
@@ -34,7 +38,7 @@ def write_files(folder, files, names):
 
 
 def write_weights(model, arrays):
-    if (model / utils.TF_DATA).exists():
+    if (model / TF_DATA).exists():
         write_tf(model, arrays)
     else:
         write_safetensors(model / "model.safetensors", arrays)
@@ -62,7 +66,7 @@ def test_both_forms_load_alike_and_one_tensor_at_a_time(model, tiny_hparams, tin
         seen[name] = array.copy()
         return name
 
-    _, _, params = load_encoder_hparams_and_params("tiny", model.parent, convert)
+    params = load_params(model, hparams, convert)
     assert all(name == value for name, value in flatten(params).items())
     assert seen.keys() == tiny_arrays.keys()
     assert all(np.array_equal(seen[name], tiny_arrays[name]) for name in seen)
@@ -73,25 +77,25 @@ def test_prefix_masks_and_tied_head_are_hugging_faces_business(tiny_hparams, tin
     masks = {f"h{i}/attn/b": np.ones((1, 1, 16, 16), np.float32) for i in range(2)}
     assert hugging_face_name("h0/attn/b") == "h.0.attn.bias"
     write_safetensors(path, tiny_arrays | masks, prefix="transformer.")
-    assert_same(utils.load_gpt2_params_from_safetensors(path, tiny_hparams), tiny_arrays)
+    assert_same(load_gpt2_params_from_safetensors(path, tiny_hparams), tiny_arrays)
     write_safetensors(path, tiny_arrays | {"lm_head": tiny_arrays["wte"].copy()})
-    assert_same(utils.load_gpt2_params_from_safetensors(path, tiny_hparams), tiny_arrays)
+    assert_same(load_gpt2_params_from_safetensors(path, tiny_hparams), tiny_arrays)
     write_safetensors(path, tiny_arrays | {"lm_head": tiny_arrays["wte"] + 1})
-    assert "lm_head" in refusal(utils.load_gpt2_params_from_safetensors, path, tiny_hparams)
+    assert "lm_head" in refusal(load_gpt2_params_from_safetensors, path, tiny_hparams)
 
 
 def test_the_official_index_holds_what_hparams_say(shared):
     pytest.importorskip("tensorflow")
     folder = shared / "official-124M"
     hparams = load_hparams(folder / "hparams.json")
-    reader = utils.import_tensorflow().train.load_checkpoint(str(folder / "model.ckpt"))
+    reader = import_tensorflow().train.load_checkpoint(str(folder / "model.ckpt"))
     stored = {name: tuple(shape) for name, shape in reader.get_variable_to_shape_map().items()}
     shapes = checkpoint_shapes(hparams).items()
     assert stored == {f"model/{name}": (1, *shape) if name.endswith("/w") else shape for name, shape in shapes}
     bias = reader.get_tensor("model/h0/attn/c_attn/b")
     assert bias[:2].tolist() == np.array([0.48033914, -0.5254326], np.float32).tolist()
-    line = refusal(utils.load_gpt2_params_from_tf_ckpt, str(folder / "model.ckpt"), hparams)  # its data is cut short
-    assert f"{folder / utils.TF_DATA}: tensor wte cannot be used" in line
+    line = refusal(load_gpt2_params_from_tf_ckpt, str(folder / "model.ckpt"), hparams)  # its data is cut short
+    assert f"{folder / TF_DATA}: tensor wte cannot be used" in line
 
 
 def test_official_sizes():
@@ -120,7 +124,7 @@ def test_what_is_missing_is_named(model):
         path.write_bytes(content)
     for models_dir in (model.parent, model / "nowhere"):
         line = refusal(load_encoder_hparams_and_params, "tinny", models_dir)
-        assert "tinny lacks hparams.json" in line and all(name in line for name in utils.MODEL_SIZES)
+        assert "tinny lacks hparams.json" in line and all(name in line for name in MODEL_SIZES)
 
 
 def test_what_does_not_fit(model, tiny_hparams, tiny_arrays):
@@ -147,4 +151,4 @@ def test_a_full_memory_is_not_the_files_fault(tiny_hparams):
         raise MemoryError
 
     with pytest.raises(MemoryError):
-        utils.build_params("model.safetensors", checkpoint_shapes(tiny_hparams), read, tiny_hparams)
+        build_params("model.safetensors", checkpoint_shapes(tiny_hparams), read, tiny_hparams)

@@ -8,11 +8,11 @@ import pytest
 from test_checkpoints import CONFIG, TINY, make_tokenizer, random_tensors, write_folder
 from tiny import decoded, logits_themselves
 
+from checkpoints.loading import load_encoder_and_hparams
 from plumbing.errors import UserError
 from speculative.cli.load import load_id_pair
 from speculative.engines.vocabulary import share
 from speculative.filters import Filters
-from utils import load_encoder_and_hparams
 
 N_TOKENS = 2048  # of the bundled vocabulary
 ADDED = ["[PAD]", "<|user|>"]

@@ -18,9 +18,10 @@ import atheris
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-with atheris.instrument_imports(include=["checkpoints", "encoder", "plumbing", "utils", "speculative"]):
-    import utils
+with atheris.instrument_imports(include=["checkpoints", "encoder", "plumbing", "speculative"]):
+    from checkpoints.config import load_hparams
     from checkpoints.tensors import checkpoint_shapes, parameter_count
+    from checkpoints.weights import load_gpt2_params_from_safetensors
     from encoder import BYTE_TO_CHAR, END_OF_TEXT, get_encoder
     from plumbing import checksums, texts
     from plumbing.errors import UserError
@@ -45,7 +46,7 @@ def read_encoder(data):
     (folder / "vocab.bpe").write_bytes(merges)
     try:
         encoder = get_encoder(".", folder)
-    except ValueError as error:  # which utils makes a UserError of
+    except ValueError as error:  # which checkpoints makes a UserError of
         raise UserError(str(error)) from None
     text = data.decode("utf-8", "replace")[:2000]
     assert encoder.decode(encoder.encode(text)) == text
@@ -62,12 +63,12 @@ def tensors():
 
 def read_tensors(data):
     path.write_bytes(data)
-    utils.load_gpt2_params_from_safetensors(path, HPARAMS)
+    load_gpt2_params_from_safetensors(path, HPARAMS)
 
 
 def read_hparams(data):
     path.write_bytes(data)
-    hparams = utils.load_hparams(path)
+    hparams = load_hparams(path)
     assert hparams["n_layer"] > 64 or parameter_count(hparams) > 0
 
 

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import jax.numpy as jnp
 
+from checkpoints.folders import model_folder
+from checkpoints.loading import load_encoder_and_hparams, load_params
 from checkpoints.tensors import parameter_count
 from plumbing import arguments as values
 from plumbing.arguments import Parser
@@ -16,7 +18,6 @@ from training.divergences import DIVERGENCES
 from training.files import check_new, check_trainable
 from training.recipe import Model, Recipe
 from training.texts import encode, from_corpus, from_prompts, read_works, split_works
-from utils import load_encoder_and_hparams, load_params, model_folder
 
 count = values.argument(values.integer(1))
 

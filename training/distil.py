@@ -15,6 +15,7 @@ from dataclasses import fields
 from functools import partial
 from pathlib import Path
 
+from checkpoints.folders import model_folder
 from checkpoints.tensors import parameter_count
 from plumbing import arguments as values
 from plumbing.arguments import Parser
@@ -33,7 +34,6 @@ from training.common import (
 )
 from training.files import as_float16, read_vocabulary, save_model
 from training.recipe import N_HELD_OUT, ROUND, TEXTS, Model, Recipe, distil
-from utils import model_folder
 
 RATE = 0.2  # divided by the draft's width: 1e-3 for the bundled pair, 2.6e-4 for 124M
 

@@ -16,6 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from checkpoints.folders import model_folder
+from checkpoints.loading import load_encoder_and_hparams
 from checkpoints.tensors import parameter_count
 from plumbing import arguments as values
 from plumbing import checksums
@@ -29,7 +31,6 @@ from training.files import as_float16, check_new, check_trainable, save_tensors
 from training.fit import fit
 from training.network import EndToEnd, load_gpt2
 from training.recipe import acceptance_chance, after_prompt, distributions, tempered, write
-from utils import load_encoder_and_hparams, model_folder
 
 RATE = 0.4  # divided by the width
 N_WRITTEN = 64  # rows that the target writes at a time

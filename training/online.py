@@ -26,6 +26,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from checkpoints.folders import model_folder
+from checkpoints.loading import load_params
 from checkpoints.tensors import parameter_count
 from plumbing import arguments as values
 from plumbing.arguments import Parser
@@ -42,7 +44,6 @@ from training.files import as_float16, read_vocabulary, save_model
 from training.fit import load_checkpoint, make_train_step, save_checkpoint
 from training.network import load_gpt2
 from training.recipe import Lesson, Model, make_loss
-from utils import load_params, model_folder
 
 RATE = 0.05  # divided by the width; a quarter of distillation's, as it does not fall, and the draft has learned before
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
+from checkpoints.loading import complete_folder, load_encoder_and_hparams, load_params
 from checkpoints.tensors import parameter_count
 from encoder import Encoder
 from plumbing import arguments
@@ -25,7 +26,6 @@ from speculative.engines import formats, packed_files, runtime
 from speculative.engines.models import load_models, mapped_model
 from speculative.engines.vocabulary import share
 from speculative.filters import Filters
-from utils import complete_folder, load_encoder_and_hparams, load_params
 
 
 def weight_format(value: str) -> str:

@@ -18,7 +18,7 @@ def create_model_fn(params: dict, hparams: dict, to_probs: Callable) -> CachedMo
 def load_models(
     read: Callable, hparams: dict, dtypes: Sequence[str], to_probs: Sequence[Callable]
 ) -> list[CachedModel]:
-    """A model in each of these formats, from one reading: read(convert) gives the parameters as utils.load_params does.
+    """A model in each of these formats, from one reading: read(convert) gives the parameters as load_params does.
 
     Each tensor is packed for all of them before the next is read. Norms, biases and positions are the same arrays.
     """

@@ -77,7 +77,7 @@ def place(
     """A Network over the devices of the mesh (default: the first device).
 
     params is the nested dict that gpt2() takes; or a function of convert(name, array) that gives it, as
-    partial(utils.load_params, folder, hparams) is: then a tensor is placed as soon as it is read, and at no time does
+    partial(load_params, folder, hparams) is: then a tensor is placed as soon as it is read, and at no time does
     the host hold the model. dtype is the format of the matrices, which says what the cache and the activations are;
     biases, norms and wpe stay in float32. Not split (default: where the mesh has several for a model), all of it lies
     on each. Raises UserError where it cannot be split, and where JAX does not take the format.
