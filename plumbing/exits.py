@@ -16,7 +16,6 @@ from plumbing.limits import too_low
 from plumbing.signals import ENDINGS, end, ignore_signals, interruption, leave, listen, number_heard, unraisable
 from plumbing.terminal import Shown, one_line
 
-VERSION = "1.0.0"  # where pyproject.toml and --version find it
 OF_LIBRARIES = ("JAX_", "XLA_", "NUMBA_", "TQDM_")  # settings in the environment, some of which end their import
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.EAGAIN)  # no more files, no more processes
 

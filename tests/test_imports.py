@@ -1,10 +1,11 @@
 """Imports point one way: main, then the method, then the network and its files, then the plumbing; and in no circle."""
 
 import ast
+import os
 from graphlib import CycleError, TopologicalSorter
 
 import pytest
-from tiny import ROOT
+from tiny import ROOT, python
 
 # From the top down. What stands in a line may import what stands there or below. A folder is all that lies in it and
 # in no other folder that is named.
@@ -69,6 +70,42 @@ def test_there_is_no_circle():
         TopologicalSorter({module: imports(module) for module in SOURCES}).prepare()
     except CycleError as error:
         pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+LOADS = """import sys
+from speculative import load_pair
+pair = load_pair("tiny-draft", "tiny-target", models_dir=sys.argv[1])
+print(sum(len(step.tokens) for step in pair.speculative("The", 3)))
+"""
+# pip install -e adds such a finder after Python's own, for which a folder without __init__.py is a package too.
+EDITABLE = """import sys
+from importlib.machinery import PathFinder
+class Editable:
+    find_spec = lambda name, path=None, target=None: PathFinder.find_spec(name, [sys.argv[2]])
+sys.meta_path.append(Editable)
+"""
+
+
+def beside(folder, name, script, **environment):
+    """What a script of the user's comes to, beside which something of this name lies."""
+    if name.endswith(".py"):
+        (folder / name).write_text("raise SystemExit('this is the user's')")
+    else:
+        (folder / name).mkdir()
+    (folder / "script.py").write_text(script)
+    return python("script.py", ROOT / "models", ROOT, cwd=folder, env=os.environ | environment)
+
+
+@pytest.mark.parametrize("name", ["utils.py", "main.py", "training.py", "checkpoints"])
+def test_a_file_beside_the_users_script_hides_nothing_that_the_package_needs(name, tmp_path):
+    assert beside(tmp_path, name, LOADS, PYTHONPATH=str(ROOT)).stdout == "3\n"
+
+
+@pytest.mark.parametrize("name", ["encoder.py", "gpt2.py", "plumbing.py", "checkpoints"])
+def test_what_hides_a_module_of_ours_is_named(name, tmp_path):
+    said = beside(tmp_path, name, EDITABLE + LOADS, PYTHONPATH="").stderr
+    line = f"ImportError: {tmp_path / name} hides {name.removesuffix('.py')} of speculative-sampling"
+    assert said.splitlines()[-1] == f"{line}: give it another name"
 
 
 def test_the_method_and_the_network_stand_alone():

@@ -5,7 +5,8 @@ import re
 import pytest
 from tiny import ROOT
 
-from plumbing import exits
+import speculative
+from speculative import version
 
 tomllib = pytest.importorskip("tomllib")
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -34,6 +35,6 @@ def test_its_modules_are_those_that_are_there():
 
 
 def test_its_version_stands_in_one_place():
-    module, _, name = SETTINGS["tool"]["setuptools"]["dynamic"]["version"]["attr"].rpartition(".")
-    assert module == exits.__name__
-    assert re.fullmatch(r"[0-9]+\.[0-9]+\.[0-9]+", getattr(exits, name))
+    assert SETTINGS["tool"]["setuptools"]["dynamic"]["version"]["attr"] == "speculative.version.__version__"
+    assert speculative.__version__ == version.__version__
+    assert re.fullmatch(r"[0-9]+\.[0-9]+\.[0-9]+", version.__version__)

@@ -17,6 +17,7 @@ from plumbing.arguments import Flag, nearest
 from plumbing.errors import UserError
 from speculative import decoding, drafters, filters, trees
 from speculative.cli import devices, display, interactive, load, packing, prompts, serve
+from speculative.version import __version__
 
 # The blog's, whose defaults stand in main's signature.
 BLOG = (
@@ -159,7 +160,7 @@ def run(main: Callable, doc: str, words: list[str] | None = None) -> None:
         if {"-h", "--help"} & {*words}:
             print(f"{doc}\n{usage(main)}")
         elif "--version" in words:
-            print(f"speculative-sampling {exits.VERSION}")
+            print(f"speculative-sampling {__version__}")
         else:
             fire.Fire(fire.decorators.SetParseFn(str)(main), command=with_values(words))
 
