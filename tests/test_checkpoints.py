@@ -14,7 +14,7 @@ from scipy.special import erf
 from tiny import ROOT, logits_themselves, refusal
 
 import gpt2
-from checkpoints.config import load_hparams
+from checkpoints.config import absorb, load_hparams
 from checkpoints.folders import missing_files
 from checkpoints.loading import load_encoder_and_hparams, load_params
 from checkpoints.tensors import build_params, checkpoint_shapes
@@ -146,6 +146,13 @@ def test_logits_are_what_the_settings_say(number, engine, tmp_path):
         assert np.abs(logits - expected).mean() < 0.1 * np.abs(expected).mean()
     else:
         assert_close(logits, expected)
+
+
+@pytest.mark.parametrize("layer", [0, 1, 9, 10, 11, 100])
+def test_the_inverse_of_its_own_number_scales_the_queries_of_a_layer(layer):
+    scaled = absorb(CONFIG | {"scale_attn_by_inverse_layer_idx": True})
+    w = scaled(f"h{layer}/attn/c_attn/w", np.ones((1, 36), np.float32))
+    np.testing.assert_allclose(w, [[1 / (layer + 1)] * 12 + [1] * 24], rtol=1e-6)
 
 
 NOT_HONOURED = {

@@ -141,6 +141,23 @@ def test_what_was_forgotten_or_interrupted_leaves_no_trace():
     assert np.array_equal(used(x[:20], 3), fresh(x[:20], 3))
 
 
+def test_moved_keys_and_values_are_those_of_the_token_that_was_moved():
+    """Two tokens follow the same text. Another one goes on from the second, which is moved to the first one's place."""
+    run, _ = new_pass()
+    text, first, second, after = TOKENS[:40], 7, 9, 11
+    run([*text, second, after], 1)
+    expected = run.hidden.copy()
+    run.length = 0
+    run(text, 1)
+    sees = np.ones((2, 42), np.uint8)
+    sees[:, 40:] = np.eye(2)
+    run([first, second], 2, np.array([40, 40]), sees)
+    run.move(np.array([41]), 40)
+    run.length = 41
+    run([after], 1)
+    assert np.array_equal(run.hidden, expected)
+
+
 @pytest.mark.parametrize("tokens", [[-1], [HPARAMS["n_vocab"]], [0] * (HPARAMS["n_ctx"] + 1)])
 def test_what_is_not_there_is_not_looked_up(tokens):
     with pytest.raises(ValueError, match="one was asked for that is not there"):

@@ -90,6 +90,19 @@ def test_the_cached_model_feeds_only_what_is_new(params):
     assert fed == [[1, 2, 3], [3, 4, 5, 6], [9], [9], [8]]
 
 
+@pytest.mark.parametrize("new_pass", [PlainPass, runtime.new_pass])
+def test_models_of_the_same_weights_keep_their_texts_apart(params, new_pass):
+    """Two of them take turns, each with a text of its own."""
+    stored = convert(params, packed.packer("float32")) if new_pass is runtime.new_pass else params
+    one = CachedModel(stored, HPARAMS, logits_themselves, new_pass)
+    models = [one, one.with_probs(logits_themselves)]
+    texts = np.random.default_rng(0).integers(HPARAMS["n_vocab"], size=(2, 12))
+    for n in range(3, 13):
+        for model, x in zip(models, texts, strict=True):
+            expected = gpt2(x[:n], **params, n_head=3)[-1:]
+            np.testing.assert_allclose(model(x[:n]), expected, rtol=1e-4, atol=1e-4)
+
+
 def test_a_level_of_a_tree_feeds_only_its_own_nodes(params):
     fed = []
     model = CachedModel(params, HPARAMS, Filters(temperature=1), watched(PlainPass, fed))

@@ -1,8 +1,16 @@
-"""What is said of the target's own copy, from a run without it."""
+"""The costs of a level, and what is said of the target's own copy, from a run without it."""
 
+import numpy as np
 import pytest
+from tiny import counting_target, one_hot
 
+from speculative.drafters import Drafter
+from speculative.drafters.base import Proposal
+from speculative.drafters.level import level
 from speculative.measure import levels
+from speculative.measure.figures import figures
+from speculative.measure.recorder import Recorder
+from speculative.sampling import speculative_sampling
 
 FIGURES = {"busy": False, "tree": False, "c": 0.024, "alpha": 0.6, "beta": {5: 1.1, 17: 1.6}}
 FIGURES |= {"speedup_without_prefill": 2.0, "predicted_blog": 2.2, "better_K": None}
@@ -28,3 +36,34 @@ def test_it_is_said_where_it_is_more_and_where_memory_bounds_the_target():
     assert levels.advice(FIGURES | {"better_K": {"gain": 1.0}}, 0.25, 1.6e9, 6.2e9) is None
     for missing in ({"busy": True}, {"c": None}, {"alpha": None}, {"tree": True}):
         assert levels.advice(FIGURES | missing, 0.25, 1.6e9, 6.2e9) is None
+
+
+def test_the_prefill_is_in_no_cost_of_a_level():
+    """Its model and what drafts for it each read a prompt of 5 tokens, which takes 7 seconds more, in their first call;
+    then they draft 4 tokens, in two windows."""
+    seconds, first, rng = 0.0, {"middle", "inside"}, np.random.default_rng(0)
+    recorder = Recorder(clock=lambda: seconds)
+
+    def takes(who, cost):
+        nonlocal seconds
+        seconds += cost + 7 * (who in first)
+        first.discard(who)
+
+    def middle(x, n_last=1):
+        takes("middle", 0.1)
+        return counting_target(x, n_last)
+
+    def inside(x, k):
+        takes("inside", 0.01 * k)
+        token = (int(x[-1]) + 1) % 7
+        return Proposal([token], one_hot(token), ["inside"])
+
+    drafter = recorder.drafter(Drafter(level("middle", middle, inside, 1, rng, recorder.level)))
+    list(recorder.watch(speculative_sampling(range(5), drafter.chain, recorder.target(counting_target), 5, 4, rng)))
+    [found] = figures(Recorder(), recorder)["levels"]
+    assert found["calls"] == 2
+    assert found["scoring"] == pytest.approx(7 + 2 * 0.1)
+    assert found["t_row"] == pytest.approx(0.1)
+    assert found["t_draft"] == pytest.approx(0.01)
+    assert found["beta"] == pytest.approx(1)
+    assert found["predicted_seconds"] == pytest.approx((0.1 + 0.01) / 2)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny import logits_themselves
+from tiny import HPARAMS, convert, flatten, logits_themselves, random_params
 
 import main
 from checkpoints.config import load_hparams
@@ -54,6 +54,18 @@ def test_what_is_mapped_is_what_was_packed(folder, dtype):
     x = np.arange(9)
     read = CachedModel(params, hparams, logits_themselves, runtime.new_pass)
     assert np.array_equal(mapped_model(mapped, hparams, logits_themselves, "")(x, 5), read(x, 5))
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_no_tensor_of_a_deep_model_is_taken_for_another(folder, dtype):
+    hparams = HPARAMS | {"n_layer": 12}
+    written = flatten(convert(random_params(hparams), packer(dtype)))
+    packed_files.save(folder, dtype, convert(random_params(hparams), packer(dtype)), hparams)
+    found = flatten(packed_files.find(folder, dtype, hparams))
+    assert found.keys() == written.keys()
+    for name in written:
+        for part, array in packed_files.parts(name, written[name]).items():
+            assert np.array_equal(packed_files.parts(name, found[name])[part], array), part
 
 
 def test_a_draft_whose_vocabulary_has_another_end_is_mapped(folder):
