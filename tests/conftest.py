@@ -5,8 +5,11 @@ import json
 import os
 import shutil
 import signal
+import socket
 import sys
 import tempfile
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -252,3 +255,32 @@ def browser():
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     with webdriver.Chrome(options, webdriver.ChromeService(driver)) as driver:
         yield driver
+
+
+@pytest.fixture
+def serving():
+    """bench -> the address at which it answers as --serve does, until the end of the test; .stop() ends it before."""
+    pytest.importorskip("uvicorn")
+    from speculative.cli.serve import server
+    from speculative.cli.workbench import application
+
+    with contextlib.ExitStack() as servers:
+
+        def serving(bench, **how):
+            listening = servers.enter_context(socket.create_server(("127.0.0.1", 0)))
+            address = f"127.0.0.1:{listening.getsockname()[1]}"
+            answering = server(application(bench, address), **how)
+            thread = threading.Thread(target=answering.run, args=([listening],))
+            thread.start()
+
+            @servers.callback
+            def end():
+                answering.should_exit = answering.force_exit = True
+                thread.join()
+
+            while not answering.started:
+                time.sleep(0.01)
+            return f"http://{address}/"
+
+        serving.stop = servers.close
+        yield serving

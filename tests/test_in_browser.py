@@ -6,10 +6,8 @@ The browser is Chromium with its chromedriver, as Debian packages them (apt-get 
 import json
 import os
 import re
-import socket
 import threading
 import time
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -21,7 +19,7 @@ import main
 from speculative import costs, load_pair
 from speculative.cli.display import SHOWN
 from speculative.cli.flags import DEMO, live_flags
-from speculative.cli.workbench import FIELDS, Workbench, application
+from speculative.cli.workbench import FIELDS, Workbench
 from speculative.drafters import KINDS
 from speculative.measure import analysis
 from speculative.measure.page import page, read_page
@@ -75,34 +73,6 @@ def run_main(tmp_path, capsys):
         return capsys.readouterr().out, path, json.loads(json_path.read_text(encoding="utf-8"))
 
     return run_main
-
-
-@pytest.fixture
-def serving():
-    """bench -> the address at which it answers, until the end of the test; .stop() ends it before."""
-    import uvicorn
-
-    with ExitStack() as servers:
-
-        def serving(bench):
-            listening = servers.enter_context(socket.create_server(("127.0.0.1", 0)))
-            address = f"127.0.0.1:{listening.getsockname()[1]}"
-            app = application(bench, address)
-            server = uvicorn.Server(uvicorn.Config(app, http="h11", lifespan="off", log_level="critical"))
-            thread = threading.Thread(target=server.run, args=([listening],))
-            thread.start()
-
-            @servers.callback
-            def end():
-                server.should_exit = server.force_exit = True
-                thread.join()
-
-            while not server.started:
-                time.sleep(0.01)
-            return f"http://{address}/"
-
-        serving.stop = servers.close
-        yield serving
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from plumbing import arguments
@@ -31,16 +32,25 @@ FLAGS = (
 )
 
 
-def serve(pair: Any, flags: Mapping[str, Flag], port: int) -> None:
-    """Answers until Ctrl-C or SIGTERM, which end the process at once: nothing is to be saved. pair: a pair.TextPair;
-    flags: those that can change. Raises UserError."""
+def server(app: Any, **how) -> Any:
+    """What answers with this application. how: see guard.Connection."""
     import uvicorn
 
-    from speculative.cli.workbench import Workbench, application
+    from speculative.cli.guard import Connection
 
     class Server(uvicorn.Server):
         def capture_signals(self):  # uvicorn would wait for the answers that are under way
             return contextlib.nullcontext()
+
+    quiet = {"log_config": None, "log_level": "critical", "access_log": False, "server_header": False}
+    plain = {"ws": "none", "lifespan": "off", "proxy_headers": False, "h11_max_incomplete_event_size": 2**14}
+    return Server(uvicorn.Config(app, http=partial(Connection, **how), **plain, **quiet))
+
+
+def serve(pair: Any, flags: Mapping[str, Flag], port: int) -> None:
+    """Answers until Ctrl-C or SIGTERM, which end the process at once: nothing is to be saved. pair: a pair.TextPair;
+    flags: those that can change. Raises UserError."""
+    from speculative.cli.workbench import Workbench, application
 
     with socket.socket() as listening:
         if os.name == "posix":  # where the port of a server that has just ended is kept for a while
@@ -53,11 +63,8 @@ def serve(pair: Any, flags: Mapping[str, Flag], port: int) -> None:
                 f"cannot serve at port {port}: {error.strerror}; --serve 0 takes one that is free"
             ) from None
         address = f"127.0.0.1:{listening.getsockname()[1]}"
-        quiet = {"log_config": None, "log_level": "critical", "access_log": False, "server_header": False}
-        limits = {"limit_concurrency": 32, "h11_max_incomplete_event_size": 2**14}
         app = application(Workbench(pair, flags), address)
-        config = uvicorn.Config(app, http="h11", ws="none", lifespan="off", proxy_headers=False, **quiet, **limits)
         for number in ENDINGS:
             signal.signal(number, lambda number, _: end(number))
         print(f"http://{address}/", flush=True)
-        Server(config).run(sockets=[listening])
+        server(app).run(sockets=[listening])

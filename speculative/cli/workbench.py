@@ -33,7 +33,6 @@ MOST_BYTES = 2**16  # of a request
 LONGEST = 100  # characters of a flag: a drafter of a thousand levels would take minutes for a token
 MOST_DECODES = 8  # one that runs, and those that wait
 MOST_RUNS = 20  # that are kept: a run may have half a megabyte
-SLOW = 10  # seconds that a request may take to arrive
 PAUSE = 0.05  # seconds between two looks at a decode, which should have the interpreter to itself
 
 
@@ -65,13 +64,17 @@ class Workbench:
         return fill("workbench.html", styles, scripts, data, Path(__file__).parent / "web")
 
     async def events(self, prompt: str, flags: dict[str, str | None]) -> AsyncIterator[str]:
-        """Decodes when its turn comes -> server-sent events: waiting, step, done, error."""
+        """Decodes when its turn comes -> an empty text, once it has a place; then server-sent events: waiting, step,
+        done, error. Raises HTTPException where there is no place."""
+        if len(self.decodes) >= MOST_DECODES:
+            raise HTTPException(503, f"{MOST_DECODES} are at it already: try again later")
         told = deque()
         stopped = threading.Event()
         thread = threading.Thread(target=self.decode, args=(prompt, flags, told, stopped), daemon=True)
         self.decodes.append(thread)
         spoke = 0.0
         try:
+            yield ""
             while thread.ident is None or thread.is_alive() or told:
                 ahead = self.decodes.index(thread) if thread.ident is None else 0
                 if thread.ident is None and not ahead:
@@ -122,20 +125,16 @@ def summary(number: str, run: Any) -> dict:
     return {"number": number, "speedup": run.speedup, "r": run.r} | {n: options[n] for n in (*FIELDS, "tree", "prompt")}
 
 
-async def asked(request: Request, slow: float = SLOW) -> tuple[str, dict[str, str | None]]:
+async def asked(request: Request) -> tuple[str, dict[str, str | None]]:
     """A request's prompt and flags, as typed; None is the default. Raises HTTPException."""
-    body = bytearray()
-
-    async def read():
-        async for part in request.stream():
-            body.extend(part)
-            if len(body) > MOST_BYTES:
-                raise HTTPException(413, f"a request may have {MOST_BYTES:,} bytes")
-
     if request.headers.get("content-type") != "application/json":  # a form of another site's could not say so
         raise HTTPException(415, "a request is JSON")
+    body = bytearray()
+    async for part in request.stream():
+        body.extend(part)
+        if len(body) > MOST_BYTES:
+            raise HTTPException(413, f"a request may have {MOST_BYTES:,} bytes")
     try:
-        await asyncio.wait_for(read(), slow)
         content = json.loads(body)
         prompt = content["prompt"]
         flags = content["flags"]
@@ -144,8 +143,6 @@ async def asked(request: Request, slow: float = SLOW) -> tuple[str, dict[str, st
         if max(map(len, flags.values()), default=0) > LONGEST:
             raise HTTPException(400, f"a flag may have {LONGEST} characters")
         return prompt and arguments.text(prompt), {name: value or None for name, value in flags.items()}
-    except asyncio.TimeoutError:
-        raise HTTPException(408, "the request took too long") from None
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         raise HTTPException(400, 'a request is {"prompt": text, "flags": {flag: text}}') from None
 
@@ -157,10 +154,9 @@ def application(workbench: Workbench, address: str) -> Starlette:
         return HTMLResponse(workbench.page())
 
     async def decode(request: Request) -> Response:
-        prompt_and_flags = await asked(request)
-        if len(workbench.decodes) >= MOST_DECODES:
-            raise HTTPException(503, f"{MOST_DECODES} are at it already: try again later")
-        return StreamingResponse(workbench.events(*prompt_and_flags), media_type="text/event-stream")
+        stream = workbench.events(*await asked(request))
+        await anext(stream)  # it has a place, or has raised before the answer has a status
+        return StreamingResponse(stream, media_type="text/event-stream")
 
     async def run(request: Request) -> Response:
         number, dot, kind = request.path_params["name"].partition(".")
