@@ -1,5 +1,6 @@
 """The filters: what each keeps, against plain definitions, and that the loop's output is still the target's exactly."""
 
+import importlib
 import itertools
 import pickle
 import types
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from speculative.drafters.model import model_drafter
-from speculative.filters import Filters, nucleus_edge, to_distribution
+from speculative.filters import Filters, to_distribution
 from speculative.one_hot import OneHot
 from speculative.sampling import max_fn, sample, speculative_sampling
 
@@ -84,11 +85,15 @@ def test_by_hand(filters, expected):
     np.testing.assert_allclose(filters(x), [expected], atol=1e-6)
 
 
+@pytest.mark.parametrize("engine", ["numpy", "jax"])
 @pytest.mark.parametrize(("top_p", "edge"), [(0.5, 0.5), (0.75, 0.25), (0.875, 0.125), (1.0, 0.125)])
-def test_a_nucleus_of_exactly_top_p_is_enough(top_p, edge):
+def test_a_nucleus_of_exactly_top_p_is_enough(engine, top_p, edge):
     """These probabilities and their sums are exact in binary."""
+    if engine == "jax":
+        pytest.importorskip("jax")
+    module = "speculative.filters" if engine == "numpy" else "speculative.engines.jax.sampling"
     p = np.array([[0.125, 0.5, 0.125, 0.25]], np.float32)
-    assert nucleus_edge(p, top_p).tolist() == [[edge]]
+    assert importlib.import_module(module).nucleus_edge(p, top_p).tolist() == [[edge]]
 
 
 def test_a_large_vocabulary_is_cut_as_a_full_sort_would():

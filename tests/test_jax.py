@@ -120,6 +120,16 @@ def test_the_logits_are_those_of_numpy_whatever_was_asked_before(models):
     np.testing.assert_allclose(twin(x), numpy_model(x), atol=2e-5)
 
 
+def test_models_of_the_same_weights_keep_their_texts_apart(models):
+    """Two of them take turns, each with a text of its own."""
+    numpy_model, one = models
+    both = [one, one.with_probs(logits_themselves)]
+    texts = [random_prompt(9, seed) for seed in range(2)]
+    for n in range(6, 10):
+        for model, x in zip(both, texts, strict=True):
+            np.testing.assert_allclose(model(x[:n]), numpy_model(x[:n]), atol=2e-5)
+
+
 def test_nothing_is_compiled_while_the_python_loop_decodes(networks):
     target, draft = (JaxModel(network, GREEDY) for network in networks)
     with counting_compilations() as compiled:

@@ -1,0 +1,56 @@
+"""Where numba and llvmlite are not installed, the command decodes with gpt2.py itself, in every weight format."""
+
+import numpy as np
+import pytest
+from tiny import python, texts
+
+from gpt2 import gpt2
+from speculative.cli.flags import DEMO
+from speculative.engines.formats import FORMATS
+
+COMMAND = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("numba", "llvmlite"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+sys.path.insert(0, "")
+import main
+
+main.run(main.main, main.__doc__, sys.argv[1:])
+"""
+
+
+def without_numba(*words, **options):
+    done = python("-c", COMMAND, *words, **options)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def expected(bundled):
+    """The demonstration's prompt and its greedy text, by gpt2.py and nothing else of ours."""
+    encoder, hparams, params = bundled["tiny-target"]
+    x = encoder.encode(DEMO["prompt"])
+    for _ in range(int(DEMO["n_tokens_to_generate"])):
+        logits = gpt2(x, **params, n_head=hparams["n_head"])
+        x.append(int(np.argmax(logits[-1])))
+    return encoder.decode(x)
+
+
+def test_the_demonstration_decodes_the_text_of_gpt2(expected):
+    done = without_numba("--demo")
+    assert texts(done.stdout)[0] == expected
+    assert texts(done.stdout)[1] == expected
+    assert "numba is not installed, or switched off, so NumPy multiplies" in done.stderr
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_every_format_decodes(dtype):
+    """Their rows are those of an array that NumPy multiplies by, so both texts are its own."""
+    done = without_numba("--demo", f"--dtype={dtype}", f"--draft_dtype={dtype}", "--n_tokens_to_generate=5")
+    plain, speculative = texts(done.stdout)
+    assert plain == speculative
