@@ -18,9 +18,8 @@ from numba import njit
 import gpt2 as plain
 from plumbing.errors import UserError
 from speculative.engines import compiled, compiled_pass, elementwise, runtime
-from speculative.engines.cpu import BLOCK
 from speculative.engines.formats import FORMATS
-from speculative.engines.formats.int8 import round_rows
+from speculative.engines.formats.int8 import ROUNDED
 from speculative.engines.packed import PackedEmbedding, PackedWeight, packer
 from speculative.engines.plain import CachedModel
 from speculative.engines.team import Team
@@ -47,8 +46,8 @@ def logits(run, splits):
     return np.concatenate([run(part, len(part)) for part in np.split(TOKENS, np.cumsum(splits)[:-1])])
 
 
-class RoundedRows:
-    """A packed weight for gpt2.py, which multiplies it by rows that NumPy rounds as its format's kernel does."""
+class PreparedRows:
+    """A packed weight for gpt2.py, which multiplies it by rows as its format's kernel reads them, by NumPy."""
 
     __array_ufunc__ = None
 
@@ -60,12 +59,10 @@ class RoundedRows:
 
     @property
     def T(self):
-        return RoundedRows(self.w.T)
+        return PreparedRows(self.w.T)
 
     def __rmatmul__(self, x):
-        whole, scale = round_rows(np.pad(x, ((0, 0), (0, -x.shape[1] % BLOCK))))
-        rounded = (whole.reshape(*scale.shape, -1) * scale[..., None]).reshape(len(x), -1)[:, : x.shape[1]]
-        return rounded.astype(np.float32) @ self.w.dequantize()
+        return self.w.format.rows.plain(x) @ self.w.dequantize()
 
 
 # n_layer, n_embd, n_head: heads of 1 to 80 numbers, rows that fill no block and no tile
@@ -78,8 +75,8 @@ def test_the_pass_gives_what_gpt2_gives(n_layer, n_embd, n_head, dtype):
     """Where rows are rounded, a last bit may decide how one is; in the first layer this changes few numbers."""
     run, params = new_pass(dtype, 2, HPARAMS | {"n_layer": n_layer, "n_embd": n_embd, "n_head": n_head})
     typical = most = 1e-5
-    if FORMATS[dtype].rounds_rows:
-        params = replaced(params, (PackedWeight, PackedEmbedding), RoundedRows)
+    if FORMATS[dtype].rows is ROUNDED:
+        params = replaced(params, (PackedWeight, PackedEmbedding), PreparedRows)
         typical, most = (1e-5, 2e-2) if n_layer < 2 else (5e-3, 4e-2)
     x = params["wte"][TOKENS] + params["wpe"][: len(TOKENS)]
     for block in params["blocks"]:

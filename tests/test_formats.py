@@ -53,7 +53,7 @@ def test_a_new_format_computes_what_its_plain_form_says(registered, name, format
     fast, plain = (CachedModel(params, HPARAMS, logits_themselves, new) for new in (runtime.new_pass, PlainPass))
     x = np.arange(7)
     actual, expected = fast(x, 3), plain(x, 3)
-    rounds_rows = format.rounds_rows or "embedding" in changes
+    rounds_rows = format.rows is INT8.rows or "embedding" in changes
     assert np.max(np.abs(actual - expected)) <= (0.1 if rounds_rows else 1e-4) * np.max(np.abs(expected))
     float32 = CachedModel(random_params(), HPARAMS, logits_themselves, PlainPass)(x, 3)
     assert np.allclose(expected, float32, rtol=1e-3, atol=1e-4) == (name == "same")
@@ -94,9 +94,9 @@ def test_jax_refuses_it_in_its_words(registered, run, flag):
         ({"name": "int8", "embedding": "int8"}, "int8 is registered already"),
         ({"lookup": None}, "cannot have an embedding in toy: that is no format with a lookup"),
         ({"embedding": "nowhere"}, "cannot have an embedding in nowhere"),
-        ({"step": lambda cpu: 3}, "a step of 3 inputs does not fit rows of blocks of 32"),
-        ({"rounds_rows": True}, "a step of 1 inputs does not fit"),
-        ({"tile_bytes": lambda cpu: cpu.lanes}, "its tile is uint8"),
+        ({"step": 3}, "a step of 3 inputs does not fit rows of blocks of 32"),
+        ({"rows": INT8.rows}, "a step of 1 inputs does not fit"),
+        ({"step_bytes": lambda cpu: cpu.lanes}, "its tile is uint8"),
         ({"untile": BFLOAT16.untile}, "untile does not give back"),
         ({"widen": lambda stored: stored.numbers / 2}, "product does not multiply by what widen gives"),
     ],

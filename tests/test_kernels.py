@@ -9,7 +9,7 @@ pytest.importorskip("numba")
 
 from speculative.engines import formats, kernels
 from speculative.engines.cpu import BLOCK, this_cpu
-from speculative.engines.formats.int8 import round_rows
+from speculative.engines.formats.int8 import ROUNDED, round_rows
 from speculative.engines.packed import PackedWeight, aligned
 
 # n_in, n_out: one input, less than a tile, whole tiles, an odd number of tiles, more than one block of inputs, and the
@@ -22,9 +22,10 @@ FLOATS = kernels.SHARE // (4 * kernels.LANES)  # inputs after which the sums are
 def multiply(x, weight):  # [n_rows, n_in] -> [n_rows, n_out]
     n_rows, n_in = x.shape
     x = np.pad(x, ((0, 0), (0, -n_in % BLOCK)))
-    rows = kernels.rounded(x) if weight.format.rounds_rows else x
+    found = kernels.kernels_of(weight.dtype)
+    rows = kernels.prepared(x, weight.format, found)
     out = aligned((n_rows, len(weight.tiles), kernels.LANES), np.float32)
-    function = kernels.kernels_of(weight.dtype).multiply.ctypes
+    function = found.multiply.ctypes
     for i, tile in enumerate(weight.tiles):
         where = (rows.ctypes.data, rows.strides[0], tile.ctypes.data, out[:, i].ctypes.data, out.strides[0])
         function(*map(ctypes.c_int64, (n_rows, *where, weight.n_steps)))
@@ -59,7 +60,7 @@ def test_the_product_is_the_plain_one(dtype, n_in, n_out):
     x[5, :BLOCK] = 1e-35  # too small to be divided by
     stored = format.round(w)
     product, plain = multiply(x, PackedWeight.packed(w, dtype)), format.product(x, stored)
-    if format.rounds_rows and this_cpu().fused:
+    if format.rows is ROUNDED and this_cpu().fused:
         assert np.array_equal(product, plain)
     largest = np.abs(x) @ np.abs(format.widen(stored))  # what the terms of each sum add up to
     assert np.all(np.abs(product - plain) <= (n_in**0.5 + 2) * 1.2e-7 * largest)

@@ -25,7 +25,7 @@ from numba.extending import intrinsic
 from speculative.engines import elementwise, kernels, team
 from speculative.engines.cpu import BLOCK
 from speculative.engines.elementwise import F, compiled_only, exp, gelu, gelu_by_erf, largest, layer_norm, total
-from speculative.engines.kernels import LANES, ROUNDED_BYTES, ROWS, call, round_row
+from speculative.engines.kernels import LANES, ROWS, call
 from speculative.engines.team import DEAD, PATIENCE, POSTED, add, meet, read, wait_for_change
 
 # Rows in one call at most. A prompt reads all weights once for each such part; and Python hears Ctrl-C between two.
@@ -41,10 +41,11 @@ def struct(**fields):
     return np.dtype([(name, np.int64 if kind is int else kind) for name, kind in fields.items()])
 
 
-# Of a weight all that its format decides: scale is 0 where channels have none, rounds 1 where the rows are to be
-# rounded; multiply and look_up are the addresses of its kernels.
+# Of a weight all that its format decides: scale is 0 where channels have none; prepare, multiply and look_up are the
+# addresses of its kernels, prepare 0 where rows stay as they are; row_bytes is what a row takes as multiply reads it.
 WEIGHT = struct(
-    tiles=int, tile_bytes=int, scale=int, n_in=int, n_out=int, n_steps=int, rounds=int, multiply=int, look_up=int
+    **dict.fromkeys(("tiles", "tile_bytes", "scale", "n_in", "n_out", "n_steps"), int),
+    **dict.fromkeys(("row_bytes", "prepare", "multiply", "look_up"), int),
 )
 LINEAR = struct(w=WEIGHT, b=int)
 NORM = struct(g=int, b=int)
@@ -108,31 +109,30 @@ def embed(job, thread):
 
 @compiled_only
 def prepare(state, job, thread, private, x, n_rows, w, norm):
-    """What a product reads: rows of x after layer norm (where norm has an address), and rounded where w wants that.
+    """What a product reads: rows of x after layer norm (where norm has an address), and as w wants them.
 
     A few rows are prepared by each thread for itself, many by all for all. -> address, bytes from row to row
     """
     stride = 4 * padded(w.n_in)
-    if norm.g == 0 and not w.rounds:
+    if norm.g == 0 and not w.prepare:
         return x, stride
     alone = job.n_threads == 1 or n_rows * w.n_in <= SMALL
     ready = private.prepared if alone else job.prepared
-    ready_stride = padded(w.n_in) // BLOCK * ROUNDED_BYTES if w.rounds else stride
     for row in range(0 if alone else thread, n_rows, 1 if alone else job.n_threads):
         here = x + row * stride
-        there = ready + row * ready_stride
+        there = ready + row * w.row_bytes
         if norm.g:
-            normed = private.row if w.rounds else there
+            normed = private.row if w.prepare else there
             n = w.n_in
             layer_norm(floats(here, n), floats(norm.g, n), floats(norm.b, n), floats(normed, n))
             for i in range(n, padded(n)):
                 floats(normed, padded(n))[i] = 0
             here = normed
-        if w.rounds:
-            round_row(here, there, padded(w.n_in) // BLOCK)
+        if w.prepare:
+            call(w.prepare, (here, there, padded(w.n_in) // BLOCK))
     if not alone:
         meet(state, job.n_threads)
-    return ready, ready_stride
+    return ready, w.row_bytes
 
 
 @compiled_only

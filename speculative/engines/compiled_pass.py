@@ -17,6 +17,7 @@ from speculative.engines.compiled import (
     RELU,
     work,
 )
+from speculative.engines.cpu import BLOCK, this_cpu
 from speculative.engines.kernels import LANES, ROWS, kernels_of
 from speculative.engines.packed import PackedWeight, aligned, sparse
 from speculative.engines.team import Team
@@ -56,7 +57,8 @@ def fields_of(weight: PackedWeight) -> dict:
         "n_in": n_in,
         "n_out": n_out,
         "n_steps": weight.n_steps,
-        "rounds": weight.format.rounds_rows,
+        "row_bytes": padded(n_in) // BLOCK * weight.format.rows.bytes(this_cpu()),
+        "prepare": kernels.prepare.address if kernels.prepare else 0,
         "multiply": kernels.multiply.address,
         "look_up": kernels.look_up.address if kernels.look_up else 0,
     }

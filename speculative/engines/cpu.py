@@ -1,4 +1,4 @@
-"""What this CPU can do: which vector registers it has, and which instructions for products of small whole numbers.
+"""What this CPU can do: which vector registers and which instructions it has.
 
 The tiles of packed weights are laid out for it, and the kernels are built for it. LLVM would translate any choice to
 any CPU; this one fits. NUMBA_CPU_NAME and NUMBA_CPU_FEATURES, if set, make this CPU stand in for a lesser one.
@@ -9,12 +9,12 @@ import functools
 import os
 import sys
 from dataclasses import dataclass
-
-import numpy as np
+from typing import NamedTuple
 
 from plumbing.errors import UserError, first_line
 
 BLOCK = 32  # inputs that share a scale where rows are rounded; rows are filled up to whole blocks
+REGISTERS = 2  # of weights side by side in a tile
 
 
 @dataclass(frozen=True)
@@ -25,33 +25,20 @@ class Cpu:
     # Rows in one pass over a tile. Each has two registers of sums, here 20 of 32; the rest hold weights, x and scales.
     rows: int = 10
     fused: bool = True  # whether a multiply-add is one instruction, rounded once
-    # The instruction for sums of products of int8, and how many inputs it takes at once: four where bytes can be
-    # multiplied (x86 calls it VNNI, ARM dotprod), else two that are widened to int16. All give the same numbers.
-    dot: int = 4
-    dot_name: str | None = None
+    features: frozenset[str] = frozenset()  # by LLVM's names
 
     @property
     def lanes(self) -> int:
         """Output channels in a tile."""
-        return 2 * self.vector
-
-    @property
-    def unsigned(self) -> bool:
-        """Whether the instruction takes weights as 0 to 255."""
-        return "vpdpbusd" in (self.dot_name or "")
-
-    @property
-    def rounded(self) -> type:
-        """How a rounded input lies beside a weight; its value fits into int8."""
-        return np.int8 if self.dot == 4 else np.int16
-
-    @property
-    def rounded_bytes(self) -> int:
-        """Of a rounded block of inputs: the numbers, what they are to be multiplied by, and -128 times their sum."""
-        return BLOCK * np.dtype(self.rounded).itemsize + 8
+        return REGISTERS * self.vector
 
 
-SDOT = "llvm.aarch64.neon.sdot.v4i32.v16i8"
+class Dot(NamedTuple):
+    """The instruction that a format's sums of products are made with, on one CPU."""
+
+    name: str | None  # LLVM's name for it; None where the CPU has none and simpler ones do
+    inputs: int  # that it takes at once; they lie side by side in a tile
+    unsigned: bool = False  # whether it takes weights as 0 to 255
 
 
 @functools.cache
@@ -82,19 +69,10 @@ def this_cpu() -> Cpu:
         if ctypes.CDLL(None).getauxval(AT_HWCAP) & HWCAP_ASIMDDP:
             features.append("+dotprod")
 
-    def has(feature):
-        return f"+{feature}" in features
-
-    vector = 16 if has("avx512f") else 8 if has("avx") else 4
-    rows = 10 if has("avx512f") or arm else 5  # 32 registers, or 16
-    fused = arm or has("fma")
-    if has({16: "avx512vnni", 8: "avxvnni", 4: ""}[vector]):
-        return Cpu(vector, rows, fused, 4, f"llvm.x86.avx512.vpdpbusd.{32 * vector}")
-    if arm and has("dotprod"):
-        return Cpu(vector, rows, fused, 4, SDOT)
-    names = {16: "avx512.pmaddw.d.512", 8: "avx2.pmadd.wd", 4: "sse2.pmadd.wd"}
-    needs = {16: "avx512bw", 8: "avx2", 4: "sse2"}
-    return Cpu(vector, rows, fused, 2, f"llvm.x86.{names[vector]}" if has(needs[vector]) else None)
+    features = frozenset(feature[1:] for feature in features if feature.startswith("+"))
+    vector = 16 if "avx512f" in features else 8 if "avx" in features else 4
+    rows = 10 if vector == 16 or arm else 5  # 32 registers, or 16
+    return Cpu(vector, rows, arm or "fma" in features, features)
 
 
 def most_threads() -> int:

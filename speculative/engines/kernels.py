@@ -35,8 +35,8 @@ from numba.extending import intrinsic
 from plumbing.errors import UserError
 from speculative.engines import cpu, formats, llvm
 from speculative.engines.cpu import BLOCK, this_cpu
-from speculative.engines.formats.base import Format
-from speculative.engines.llvm import F32, I32, I64, POINTER, Words
+from speculative.engines.formats.base import Area, Format
+from speculative.engines.llvm import I64, POINTER, Words
 from speculative.engines.packed import aligned
 
 VECTOR = this_cpu().vector
@@ -45,7 +45,6 @@ ROWS = this_cpu().rows
 # Bytes. Where there are more than ROWS rows, all of them go over so much of a tile before the next part of it: it stays
 # in a core's first cache, and the next part is on its way meanwhile, as PREFETCH reaches about as far.
 SHARE = 16384
-ROUNDED_BYTES = this_cpu().rounded_bytes
 
 
 # ---- A few rows times a part of a tile -------------------------------------------------------------------------------
@@ -63,7 +62,6 @@ def accumulate(typing, name, n_rows, x, x_stride, tile, out, out_stride, n_steps
     def codegen(context, builder, signature, arguments):
         _, n_rows, x, x_stride, tile, out, out_stride, n_steps = arguments
         words = Words(builder)
-        words.allow_dot()
         x, tile, out = (builder.inttoptr(address, POINTER) for address in (x, tile, out))
         end = builder.append_basic_block()
         switch = builder.switch(n_rows, end)
@@ -71,13 +69,10 @@ def accumulate(typing, name, n_rows, x, x_stride, tile, out, out_stride, n_steps
             block = builder.append_basic_block()
             switch.add_case(I64(n), block)
             builder.position_at_end(block)
-            x_rows = [words.at(x, words.times(x_stride, row)) for row in range(n)]
-            out_rows = [words.at(out, words.times(out_stride, row)) for row in range(n)]
-            cells = [words.at(out_row, half * 4 * VECTOR) for out_row in out_rows for half in (0, 1)]
-            sums = [words.load(cell, words.floats) for cell in cells]
-            sums = multiply_steps(words, format, x_rows, tile, sums, n_steps)
-            for cell, sum_ in zip(cells, sums, strict=True):
-                words.store(sum_, cell)
+            out_rows = area(words, out, out_stride, n)
+            sums = format.begin(words, out_rows)
+            sums = multiply_steps(words, format, area(words, x, x_stride, n), tile, sums, n_steps)
+            format.end(words, out_rows, sums)
             builder.branch(end)
         builder.position_at_end(end)
         return context.get_dummy_value()
@@ -85,62 +80,25 @@ def accumulate(typing, name, n_rows, x, x_stride, tile, out, out_stride, n_steps
     return signature, codegen
 
 
-def multiply_steps(words, format, x_rows, tile, sums, n_steps):
-    """The loop over the steps. It hands a format its part of the tile and of each row: tile_bytes and x_bytes of them,
+def area(words, address, stride, n):
+    return Area([words.at(address, words.times(stride, row)) for row in range(n)], stride)
+
+
+def multiply_steps(words, format, x, tile, sums, n_steps):
+    """The loop over the steps. It hands a format its part of the tile and of each row: step_bytes and x_bytes of them,
     which nothing checks."""
     loop = words.loop(n_steps, sums)
-    here = words.at(tile, words.times(loop.i, format.tile_bytes(words.cpu)))
-    n_bytes = x_bytes(format)
-    xs = [words.at(x_row, words.times(loop.i, n_bytes)) for x_row in x_rows]
-    sums = format.multiply(words, xs, here, loop.values)
+    tile_here = words.at(tile, words.times(loop.i, format.step_bytes(words.cpu)))
+    n_bytes = words.times(loop.i, x_bytes(format))
+    x_here = Area([words.at(row, n_bytes) for row in x.rows], x.stride)
+    sums = format.multiply(words, x_here, tile_here, loop.values)
     loop.end(sums)
     return sums
 
 
 def x_bytes(format: Format) -> int:
     """The bytes of a row that a step reads."""
-    return ROUNDED_BYTES if format.rounds_rows else 4 * format.step(this_cpu())
-
-
-@intrinsic
-def round_row(typing, x, out, n_blocks):
-    """Rounds a row for the formats that want it so, one BLOCK after the other: whole numbers up to 127, then what to
-    multiply them by, and -128 times their sum.
-
-    x and out are addresses, of n_blocks * BLOCK float32s and of n_blocks * ROUNDED_BYTES bytes.
-    """
-
-    def codegen(context, builder, signature, arguments):
-        x, out, n_blocks = arguments
-        words = Words(builder)
-        rounded = ir.IntType(8 * np.dtype(words.cpu.rounded).itemsize)
-        loop = words.loop(n_blocks, [])
-        x = words.at(builder.inttoptr(x, POINTER), words.times(loop.i, 4 * BLOCK))
-        out = words.at(builder.inttoptr(out, POINTER), words.times(loop.i, ROUNDED_BYTES))
-        parts = [words.load(words.at(x, 4 * i), words.floats) for i in range(0, BLOCK, VECTOR)]
-
-        most = words.full(words.integers, 0)
-        for part in parts:  # without their sign, floats are in the order of their bits
-            part = builder.and_(builder.bitcast(part, words.integers), words.full(words.integers, 0x7FFFFFFF))
-            most = builder.select(builder.icmp_signed(">", part, most), part, most)
-        most = builder.bitcast(words.call(f"llvm.vector.reduce.smax.v{VECTOR}i32", I32, most), F32)
-        inverse = builder.fdiv(F32(127), most)
-        inverse = builder.select(builder.fcmp_ordered(">", most, F32(1e-30)), inverse, F32(0))  # else it overflows
-
-        sum_ = words.full(words.integers, 0)
-        for i, part in enumerate(parts):
-            part = builder.fmul(part, words.broadcast(inverse))
-            part = builder.fptosi(words.call(f"llvm.rint.v{VECTOR}f32", words.floats, part), words.integers)
-            sum_ = builder.add(sum_, part)
-            part = builder.trunc(part, ir.VectorType(rounded, VECTOR))
-            words.store(part, words.at(out, i * VECTOR * rounded.width // 8))
-        sum_ = words.call(f"llvm.vector.reduce.add.v{VECTOR}i32", I32, sum_)
-        words.store(builder.fdiv(most, F32(127)), words.at(out, ROUNDED_BYTES - 8))
-        words.store(builder.mul(sum_, I32(-128)), words.at(out, ROUNDED_BYTES - 4))
-        loop.end([])
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64), codegen
+    return format.rows.bytes(this_cpu()) * format.step // BLOCK
 
 
 # ---- A format's functions --------------------------------------------------------------------------------------------
@@ -151,6 +109,7 @@ class Kernels(NamedTuple):
 
     multiply: Any  # (n_rows, x, x_stride, tile, out, out_stride, n_steps): out += x @ tile, for any number of rows
     look_up: Any  # (tile, lane, first, last, out): inputs first to last of a channel, before any scale; or None
+    prepare: Any  # (x, out, n_blocks): out is a row of x as multiply reads it; or None where that is x itself
 
 
 @functools.cache
@@ -159,7 +118,10 @@ def kernels_of(name: str) -> Kernels:
     not give what its plain product gives."""
     format = formats.find(name)
     built_in = Path(format.multiply.__code__.co_filename).parent == Path(formats.__file__).parent
-    found = compile_kernels(format, format.lookup is not None, VERSION if built_in else None)
+    version = VERSION if built_in else None
+    look_up = compile_look_up(name, version) if format.lookup else None
+    prepare = compile_prepare(name, version) if format.rows.build else None
+    found = Kernels(compile_multiply(format, version), look_up, prepare)
     if not built_in and not agrees(format, found):
         raise UserError(f"the kernel of the weight format {name} does not give what its plain product gives")
     return found
@@ -169,15 +131,19 @@ SOURCES = [__file__, llvm.__file__, cpu.__file__, *sorted(map(str, Path(formats.
 VERSION = crc32(b"".join(Path(source).read_bytes() for source in SOURCES))
 
 
-def compile_kernels(format: Format, has_lookup: bool, version: int | None) -> Kernels:
-    """numba keeps them on the disk under a key with all the numbers here, and not at all where version is None."""
+def kept(version: int | None, n: int) -> Any:
+    """Makes a C function of n numbers. numba keeps it on the disk under a key with all the numbers that it uses, and
+    not at all where version, which is to be one of them, is None."""
+    return cfunc(types.void(*[types.int64] * n), cache=version is not None, error_model="numpy")
+
+
+def compile_multiply(format: Format, version: int | None):
     name = format.name
     x_step = x_bytes(format)
-    tile_step = format.tile_bytes(this_cpu())
+    tile_step = format.step_bytes(this_cpu())
     together = max(1, SHARE // tile_step)  # steps
-    kept = {"cache": version is not None, "error_model": "numpy"}
 
-    @cfunc(types.void(*[types.int64] * 7), **kept)
+    @kept(version, 7)
     def multiply(n_rows, x, x_stride, tile, out, out_stride, n_steps):
         _ = version
         n_passes = (n_rows + ROWS - 1) // ROWS
@@ -195,16 +161,17 @@ def compile_kernels(format: Format, has_lookup: bool, version: int | None) -> Ke
                     min(together, n_steps - first),
                 )
 
-    if not has_lookup:
-        return Kernels(multiply, None)
+    return multiply
 
-    @cfunc(types.void(*[types.int64] * 5), **kept)
+
+def compile_look_up(name: str, version: int | None):
+    @kept(version, 5)
     def look_up(tile, lane, first, last, out):
         _ = version
         for k in range(first, last):
             look_up_one(name, tile, lane, k, out + 4 * k)
 
-    return Kernels(multiply, look_up)
+    return look_up
 
 
 @intrinsic(prefer_literal=True)
@@ -231,7 +198,7 @@ def agrees(format: Format, found: Kernels) -> bool:
     given = format.tile(stored, this_cpu())
     tile = aligned(given.shape, np.uint8)
     tile[:] = given
-    rows = rounded(x) if format.rounds_rows else x
+    rows = prepared(x, format, found)
     out = np.zeros((2, LANES), np.float32)
     arguments = (2, rows.ctypes.data, rows.strides[0], tile.ctypes.data, out.ctypes.data, out.strides[0], len(tile))
     found.multiply.ctypes(*map(ctypes.c_int64, arguments))
@@ -239,25 +206,35 @@ def agrees(format: Format, found: Kernels) -> bool:
     return np.allclose(out, format.product(x[:, :n_in], stored), rtol=1e-4, atol=1e-4)
 
 
-def compile_round_rows(version: int):
-    """As compile_kernels."""
-
-    @cfunc(types.void(*[types.int64] * 5), cache=True, error_model="numpy")
-    def round_rows(n_rows, x, x_stride, out, out_stride):
+def compile_prepare(name: str, version: int | None):
+    @kept(version, 3)
+    def prepare(x, out, n_blocks):
         _ = version
-        for row in range(n_rows):
-            round_row(x + row * x_stride, out + row * out_stride, x_stride // (4 * BLOCK))
+        prepare_row(name, x, out, n_blocks)
 
-    return round_rows
-
-
-round_rows = compile_round_rows(VERSION)
+    return prepare
 
 
-def rounded(x: np.ndarray) -> np.ndarray:  # [n_rows, n_in] -> bytes [n_rows, n_blocks, ROUNDED_BYTES]
-    """Rows as the formats read them that want them rounded. n_in is a multiple of BLOCK."""
-    out = np.zeros((len(x), x.shape[1] // BLOCK, ROUNDED_BYTES), np.uint8)
-    round_rows.ctypes(*map(ctypes.c_int64, (len(x), x.ctypes.data, x.strides[0], out.ctypes.data, out.strides[0])))
+@intrinsic(prefer_literal=True)
+def prepare_row(typing, name, x, out, n_blocks):
+    build = formats.find(name.literal_value).rows.build
+
+    def codegen(context, builder, signature, arguments):
+        _, x, out, n_blocks = arguments
+        build(Words(builder), builder.inttoptr(x, POINTER), builder.inttoptr(out, POINTER), n_blocks)
+        return context.get_dummy_value()
+
+    return types.void(name, *[types.int64] * 3), codegen
+
+
+def prepared(x: np.ndarray, format: Format, kernels: Kernels) -> np.ndarray:  # [n_rows, n_in] -> bytes [n_rows, n]
+    """Rows as the format's kernel reads them. n_in is a multiple of BLOCK."""
+    if not kernels.prepare:
+        return x.view(np.uint8)
+    n_blocks = x.shape[1] // BLOCK
+    out = np.zeros((len(x), n_blocks * format.rows.bytes(this_cpu())), np.uint8)  # [n_rows, n]
+    for row, prepared_row in zip(x, out, strict=True):
+        kernels.prepare.ctypes(*map(ctypes.c_int64, (row.ctypes.data, prepared_row.ctypes.data, n_blocks)))
     return out
 
 

@@ -1,14 +1,15 @@
 """The words of LLVM's language that the kernels are written in, for vectors as wide as this CPU's registers."""
 
+from itertools import product
+
 from llvmlite import ir
 from numba.core.cgutils import get_or_insert_function
 
-from speculative.engines.cpu import SDOT, this_cpu
+from speculative.engines.cpu import REGISTERS, this_cpu
 
 PREFETCH = 8192  # bytes ahead of the loop that memory is asked for
 
 I8 = ir.IntType(8)
-I16 = ir.IntType(16)
 I32 = ir.IntType(32)
 I64 = ir.IntType(64)
 F32 = ir.FloatType()
@@ -18,7 +19,7 @@ POINTER = I8.as_pointer()
 class Words:
     """Around llvmlite's builder, `ir`: what takes more than one instruction has a word here.
 
-    floats and integers are the types of a register of float32s and int32s; bytes and shorts those of what `dot` takes.
+    floats and integers are the types of a register of float32s and int32s.
     """
 
     def __init__(self, builder):
@@ -26,10 +27,16 @@ class Words:
         self.cpu = this_cpu()
         self.floats = ir.VectorType(F32, self.cpu.vector)
         self.integers = ir.VectorType(I32, self.cpu.vector)
-        self.bytes = ir.VectorType(I8, self.cpu.dot * self.cpu.vector)
-        self.shorts = ir.VectorType(I16, 2 * self.cpu.vector)
 
     # ---- Numbers and memory ----
+
+    def integer(self, n_bits: int):
+        """The type of such a number."""
+        return ir.IntType(n_bits)
+
+    def vector(self, n_bits: int, n: int):
+        """The type of n such numbers."""
+        return ir.VectorType(ir.IntType(n_bits), n)
 
     def at(self, pointer, n_bytes):
         """The address n_bytes further on."""
@@ -44,9 +51,17 @@ class Words:
     def store(self, value, pointer, align=4):
         self.ir.store(value, self.ir.bitcast(pointer, value.type.as_pointer()), align=align)
 
+    def load_side_by_side(self, pointer, what, align=None):
+        """REGISTERS vectors of type `what`, aligned to their size where nothing else is said."""
+        size = what.count * (4 if what == self.floats else what.element.width // 8)
+        return [self.load(self.at(pointer, i * size), what, align or size) for i in range(REGISTERS)]
+
     def full(self, vector, value):
         """np.full(vector.count, value) of a constant"""
-        return ir.Constant(vector, [value] * vector.count)
+        return self.constants(vector, [value] * vector.count)
+
+    def constants(self, vector, values):
+        return ir.Constant(vector, list(values))
 
     def broadcast(self, value):
         """np.full(cpu.vector, value)"""
@@ -62,11 +77,11 @@ class Words:
         """The same for an int32."""
         return self.broadcast(self.load(pointer, I32))
 
-    def load_bfloats(self, pointer):
-        """A register of numbers that lie there as bfloat16s."""
-        bits = self.load(pointer, ir.VectorType(I16, self.cpu.vector), 2 * self.cpu.vector)
-        bits = self.ir.shl(self.ir.zext(bits, self.integers), self.full(self.integers, 16))
-        return self.ir.bitcast(bits, self.floats)
+    def widened(self, bits):
+        """bfloat16s, as whole numbers of 16 bits -> floats."""
+        return self.ir.bitcast(
+            self.ir.shl(self.ir.zext(bits, self.integers), self.full(self.integers, 16)), self.floats
+        )
 
     def call(self, name: str, result, *operands):
         """Calls one of LLVM's own functions."""
@@ -97,29 +112,19 @@ class Words:
             return self.ir.fadd(self.ir.fmul(a, b), c)
         return self.call(f"llvm.fma.v{self.cpu.vector}f32", self.floats, a, b, c)
 
-    def dot(self, sum_, weights, x):
-        """sum_ + the products of cpu.dot inputs, for each of cpu.vector channels.
+    def for_each(self, rows, registers, sums, function):
+        """[function(row's value, register's value, sum), ...], in the order in which the sums lie."""
+        pairs = product(rows, registers)
+        return [function(row, register, sum_) for (row, register), sum_ in zip(pairs, sums, strict=True)]
 
-        weights: as bytes, or as shorts where cpu.dot is 2. x: 32 bits that hold these inputs, in each place.
-        """
-        x = self.ir.bitcast(x, weights.type)
-        if self.cpu.unsigned:
-            weights, x = (self.ir.bitcast(value, self.integers) for value in (weights, x))
-            return self.call(self.cpu.dot_name, self.integers, sum_, weights, x)
-        if self.cpu.dot == 4:
-            return self.call(self.cpu.dot_name, self.integers, sum_, weights, x)
-        if self.cpu.dot_name:
-            return self.ir.add(self.call(self.cpu.dot_name, self.integers, weights, x), sum_)
-        for start in (0, 1):
-            places = ir.Constant(self.integers, list(range(start, 2 * self.cpu.vector, 2)))
-            parts = [self.ir.sext(self.ir.shuffle_vector(v, v, places), self.integers) for v in (weights, x)]
-            sum_ = self.ir.add(self.ir.mul(*parts), sum_)
-        return sum_
+    def for_each_register(self, values):
+        """A value for each row -> one for each sum."""
+        return [value for value in values for _ in range(REGISTERS)]
 
-    def allow_dot(self):
-        """LLVM would refuse sdot in a function that is not said to use it; llvmlite's own add() knows no such word."""
-        if self.cpu.dot_name == SDOT:
-            set.add(self.ir.function.attributes, '"target-features"="+dotprod"')
+    def allow(self, feature: str) -> None:
+        """LLVM refuses an instruction in a function that is not said to use it, where it does not know that this CPU
+        has it; llvmlite's own add() knows no such word."""
+        set.add(self.ir.function.attributes, f'"target-features"="+{feature}"')
 
 
 class Loop:

@@ -64,7 +64,7 @@ def tiles_shape(shape: tuple[int, int], dtype: str) -> tuple[int, int, int]:
     """How many tiles a matrix [n_in, n_out] has, how many steps a tile, and how many bytes a step."""
     n_in, n_out = shape
     format = formats.find(dtype)
-    return -(-n_out // this_cpu().lanes), -(-n_in // format.step(this_cpu())), format.tile_bytes(this_cpu())
+    return -(-n_out // this_cpu().lanes), -(-n_in // format.step), format.step_bytes(this_cpu())
 
 
 def scale_shape(tiles_shape: tuple[int, int, int]) -> tuple[int]:
@@ -119,7 +119,7 @@ class PackedWeight:
         lanes = self.cpu.lanes
         for i, part in self.parts(w, tiles):
             scale = nothing if self.scale is None else self.scale[i * lanes : (i + 1) * lanes]  # [lanes]
-            fill(part, self.tiles[i].reshape(-1), scale, self.cpu.dot)
+            fill(part, self.tiles[i].reshape(-1), scale, self.format.dot(self.cpu).inputs)
 
     def round(self, w, tiles) -> None:  # [n_in, n_out]
         """The same by the format's round and tile, in NumPy."""
@@ -171,10 +171,10 @@ def filler(format: formats.Format) -> Callable:
     this = this_cpu()
     n_in = 2 * BLOCK + 3
     w = np.random.default_rng(0).standard_normal((n_in, this.lanes), np.float32)  # [n_in, lanes]
-    n_steps = -(-n_in // format.step(this))
-    filled = np.zeros(n_steps * format.tile_bytes(this), np.uint8)  # [n_steps * tile_bytes]
+    n_steps = -(-n_in // format.step)
+    filled = np.zeros(n_steps * format.step_bytes(this), np.uint8)  # [n_steps * step_bytes]
     scale = np.ones(this.lanes if format.channel_bytes else 0, np.float32)
-    fill(w, filled, scale, this.dot)
+    fill(w, filled, scale, format.dot(this).inputs)
     stored = format.round(w)
     same = np.array_equal(filled, format.tile(stored, this).reshape(-1))
     if not same or (stored.scale is not None and not np.array_equal(scale, stored.scale)):

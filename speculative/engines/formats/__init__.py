@@ -37,15 +37,17 @@ def register(format: Format) -> None:
 
 def contradiction(format: Format, cpu: Cpu) -> str | None:
     """What is wrong with the parts that are NumPy, tried on a small matrix; None where nothing is."""
-    step = format.step(cpu)
-    if BLOCK % step or (format.rounds_rows and step != BLOCK):
+    step = format.step
+    if BLOCK % step or (format.rows.build and step != BLOCK):
         return f"a step of {step} inputs does not fit rows of blocks of {BLOCK}"
+    if format.rows.bytes(cpu) > 4 * BLOCK:
+        return f"its rows have more than {4 * BLOCK} bytes for {BLOCK} inputs"
     n_in = BLOCK + 3
     n = cpu.lanes - 1
     w = np.random.default_rng(0).standard_normal((n_in, n), np.float32)  # [n_in, n]
     stored = format.round(w)
     tile = format.tile(stored, cpu)
-    shape = (-(-n_in // step), format.tile_bytes(cpu))
+    shape = (-(-n_in // step), format.step_bytes(cpu))
     if tile.dtype != np.uint8 or tile.shape != shape:
         return f"its tile is {tile.dtype} {tile.shape}, not uint8 {shape}"
     again = format.untile(tile, n_in, cpu)

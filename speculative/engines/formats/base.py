@@ -1,10 +1,16 @@
-"""What a weight format is: all that packing, the kernels, the memory check, the flags and JAX must know of one."""
+"""What a weight format is: all that packing, the kernels, the memory check, the flags and JAX must know of one.
+
+The builders of kernels write LLVM's language, and all of it comes with the Words that they are given (llvm.py): a
+format's file imports nothing of llvmlite, as its plain parts work without.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+
+from speculative.engines.cpu import BLOCK, REGISTERS
 
 
 class Stored(NamedTuple):
@@ -13,6 +19,38 @@ class Stored(NamedTuple):
     numbers: np.ndarray  # [n_in, n]
     scale: np.ndarray | None = None  # [n], which each sum over the inputs is multiplied by
     block_scale: np.ndarray | None = None  # [n_in / BLOCK, n], which those over each block of inputs are multiplied by
+
+
+class Rows(NamedTuple):
+    """What a row of inputs becomes before a product."""
+
+    name: str
+    bytes: Callable  # cpu -> of a BLOCK of inputs, at most as many as they have as float32
+    plain: Callable  # x [n_rows, n_in] -> [n_rows, n_in], the numbers that prepared rows stand for
+    # Builds one row: (Words, address of float32s, address of prepared ones, number of blocks). None: rows stay as they
+    # are.
+    build: Callable | None = None
+
+
+AS_THEY_ARE = Rows("float32", lambda cpu: 4 * BLOCK, lambda x: x)
+
+
+class Area(NamedTuple):
+    """Some rows in memory, in LLVM's language."""
+
+    rows: list  # the address of each
+    stride: Any  # bytes from one to the next
+
+
+def load_sums(words, out: Area):
+    """The sums as they lie: for each row REGISTERS of them."""
+    return [sum_ for row in out.rows for sum_ in words.load_side_by_side(row, words.floats, align=4)]
+
+
+def store_sums(words, out: Area, sums):
+    places = [words.at(row, i * 4 * words.cpu.vector) for row in out.rows for i in range(REGISTERS)]
+    for place, sum_ in zip(places, sums, strict=True):
+        words.store(sum_, place)
 
 
 class OnJax(NamedTuple):
@@ -44,19 +82,26 @@ class Format:
     widen: Annotated[Callable, "Stored -> [n_in, n] float32, the numbers that it stands for"] = None
     product: Annotated[Callable, "x [n_rows, n_in], Stored -> [n_rows, n], summed in the kernel's order"] = None
 
-    rounds_rows: Annotated[bool, "whether its kernel reads rows that are rounded to 8 bits"] = None
-    step: Annotated[Callable, "cpu -> inputs that a step of the kernel takes, a divisor of BLOCK"] = None
-    tile_bytes: Annotated[Callable, "cpu -> bytes of a tile that a step reads"] = None
-    tile: Annotated[Callable, "(Stored of up to cpu.lanes channels, cpu) -> uint8 [n_steps, tile_bytes]"] = None
-    untile: Annotated[Callable, "(uint8 [n_steps, tile_bytes], n_in, cpu) -> Stored, without scale"] = None
-    multiply: Annotated[Callable, "builds a step: (Words, addresses of rows and tile, sums) -> sums"] = None
+    rows: Annotated[Rows, "what its kernel makes of a row before it reads it"] = None
+    dot: Annotated[Callable, "cpu -> Dot, the instruction of its sums"] = None
+    step: Annotated[
+        int, "inputs that a step of the kernel takes: a divisor of BLOCK, which it is for prepared rows"
+    ] = None
+    step_bytes: Annotated[Callable, "cpu -> bytes of a tile that a step reads"] = None
+    tile: Annotated[Callable, "(Stored of up to cpu.lanes channels, cpu) -> uint8 [n_steps, step_bytes]"] = None
+    untile: Annotated[Callable, "(uint8 [n_steps, step_bytes], n_in, cpu) -> Stored, without scale"] = None
+    multiply: Annotated[Callable, "builds a step: (Words, Area of x, address in the tile, sums) -> sums"] = None
     embedding: Annotated[str, "the format of the embedding: its own name where it has a lookup"] = None
     jax: Annotated[OnJax | str, "what JAX needs, or why it cannot take this format"] = None
 
     # round and tile in one, for speed: fill(w [n_in, lanes], tile, scale [lanes], dot) writes a tile, uint8 of zeros
-    # [n_steps * tile_bytes]; w has zeros where the last tile has no channel. It is compiled (so plain loops), and gives
-    # the same bits. None: packing goes by round and tile.
+    # [n_steps * step_bytes]; w has zeros where the last tile has no channel, and dot is the number of inputs that the
+    # instruction takes. It is compiled (so plain loops), and gives the same bits. None: packing goes by round and tile.
     fill: Callable | None = None
+    # Build what stands before the loop over the steps, (Words, Area of out) -> sums, which each step is given and gives
+    # on; and what stands after it: (Words, Area of out, sums).
+    begin: Callable = load_sums
+    end: Callable = store_sums
     # Builds what an embedding needs: (Words, address of a tile, lane, input) -> a float32, before any scale. None where
     # another format stores the embedding.
     lookup: Callable | None = None
@@ -68,7 +113,7 @@ class Format:
 # ---- What several formats have in common -----------------------------------------------------------------------------
 
 
-def interleave(numbers, cpu, step, per_k):  # [n_in, n] -> uint8 [n_steps, tile_bytes]
+def interleave(numbers, cpu, step, per_k):  # [n_in, n] -> uint8 [n_steps, step_bytes]
     """A tile that holds numbers of one size, per_k inputs side by side for each channel; zeros fill it up."""
     n_in, n = numbers.shape
     n_k = -(-n_in // step) * step
@@ -78,7 +123,7 @@ def interleave(numbers, cpu, step, per_k):  # [n_in, n] -> uint8 [n_steps, tile_
     return np.ascontiguousarray(tile).view(np.uint8).reshape(n_k // step, -1)
 
 
-def separate(tile, n_in, dtype, cpu, per_k):  # uint8 [n_steps, tile_bytes] -> [n_in, lanes]
+def separate(tile, n_in, dtype, cpu, per_k):  # uint8 [n_steps, step_bytes] -> [n_in, lanes]
     """What interleave was given, and the zeros beside it."""
     numbers = tile.reshape(-1).view(dtype).reshape(-1, cpu.lanes, per_k)  # [n_k / per_k, lanes, per_k]
     return numbers.swapaxes(1, 2).reshape(-1, cpu.lanes)[:n_in]
@@ -103,10 +148,3 @@ def sum_in_order(x, w):  # [n_rows, n_in], [n_in, n_out] -> [n_rows, n_out]
     for k in range(x.shape[1]):
         out += x[:, k : k + 1] * w[k]  # [n_rows, 1] * [n_out]
     return out
-
-
-def multiply_floats(words, xs, halves, sums, k: int):
-    """sums + x[k] * w for each row, where halves are the two registers of float32 weights of input k."""
-    inputs = [words.load_float(words.at(x, 4 * k)) for x in xs]
-    pairs = [(x, half) for x in inputs for half in halves]
-    return [words.multiply_add(x, half, sum_) for (x, half), sum_ in zip(pairs, sums, strict=True)]

@@ -2,12 +2,13 @@
 
 import numpy as np
 
+from speculative.engines.cpu import Dot
 from speculative.engines.formats.base import (
+    AS_THEY_ARE,
     Format,
     OnJax,
     Stored,
     interleave,
-    multiply_floats,
     number_at,
     separate,
     sum_in_order,
@@ -43,22 +44,23 @@ def fill(w, tile, scale, dot):
             pairs[step, lane] = low >> np.uint32(16) | high & keep
 
 
-def multiply(words, xs, tile, sums):
+def multiply(words, x, tile, sums):
     """A step has two inputs, which share 32 bits of the tile: the first is in the lower 16."""
-    if len(xs) >= BFLOAT16.prefetch_from:
+    if len(x.rows) >= BFLOAT16.prefetch_from:
         words.prefetch(tile, 4 * words.cpu.lanes)
-    size = 4 * words.cpu.vector
-    halves = [words.load(words.at(tile, half * size), words.integers, size) for half in (0, 1)]
-    first = [words.ir.shl(half, words.full(words.integers, 16)) for half in halves]
-    second = [words.ir.and_(half, words.full(words.integers, 0xFFFF0000)) for half in halves]
+    pairs = words.load_side_by_side(tile, words.integers)
+    first = [words.ir.shl(pair, words.full(words.integers, 16)) for pair in pairs]
+    second = [words.ir.and_(pair, words.full(words.integers, 0xFFFF0000)) for pair in pairs]
     for k, bits in enumerate((first, second)):
-        sums = multiply_floats(words, xs, [words.ir.bitcast(half, words.floats) for half in bits], sums, k)
+        weights = [words.ir.bitcast(one, words.floats) for one in bits]
+        inputs = [words.load_float(words.at(row, 4 * k)) for row in x.rows]
+        sums = words.for_each(inputs, weights, sums, words.multiply_add)
     return sums
 
 
 def lookup(words, tile, lane, k):
     integer = words.integers.element
-    bits = words.load(number_at(words, tile, lane, k, 2, 2), words.shorts.element, 2)
+    bits = words.load(number_at(words, tile, lane, k, 2, 2), words.integer(16), 2)
     return words.ir.bitcast(words.ir.shl(words.ir.zext(bits, integer), integer(16)), words.floats.element)
 
 
@@ -70,9 +72,10 @@ BFLOAT16 = Format(
     round=lambda w: Stored(upper_half(w)),
     widen=widen,
     product=lambda x, stored: sum_in_order(x, widen(stored)),
-    rounds_rows=False,
-    step=lambda cpu: 2,
-    tile_bytes=lambda cpu: 4 * cpu.lanes,
+    rows=AS_THEY_ARE,
+    dot=lambda cpu: Dot(None, 2),
+    step=2,
+    step_bytes=lambda cpu: 4 * cpu.lanes,
     tile=lambda stored, cpu: interleave(stored.numbers, cpu, 2, 2),
     untile=lambda tile, n_in, cpu: Stored(separate(tile, n_in, np.uint16, cpu, 2)),
     multiply=multiply,

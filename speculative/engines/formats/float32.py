@@ -2,12 +2,13 @@
 
 import numpy as np
 
+from speculative.engines.cpu import Dot
 from speculative.engines.formats.base import (
+    AS_THEY_ARE,
     Format,
     OnJax,
     Stored,
     interleave,
-    multiply_floats,
     number_at,
     separate,
     sum_in_order,
@@ -18,13 +19,13 @@ def fill(w, tile, scale, dot):
     tile.view(np.float32).reshape(w.shape)[:] = w
 
 
-def multiply(words, xs, tile, sums):
+def multiply(words, x, tile, sums):
     """For the one input of a step, each row's x times the tile's weights."""
-    if len(xs) >= FLOAT32.prefetch_from:
+    if len(x.rows) >= FLOAT32.prefetch_from:
         words.prefetch(tile, 4 * words.cpu.lanes)
-    size = 4 * words.cpu.vector
-    halves = [words.load(words.at(tile, half * size), words.floats, size) for half in (0, 1)]
-    return multiply_floats(words, xs, halves, sums, 0)
+    weights = words.load_side_by_side(tile, words.floats)
+    inputs = [words.load_float(row) for row in x.rows]
+    return words.for_each(inputs, weights, sums, words.multiply_add)
 
 
 FLOAT32 = Format(
@@ -35,9 +36,10 @@ FLOAT32 = Format(
     round=Stored,
     widen=lambda stored: stored.numbers,
     product=lambda x, stored: sum_in_order(x, stored.numbers),
-    rounds_rows=False,
-    step=lambda cpu: 1,
-    tile_bytes=lambda cpu: 4 * cpu.lanes,
+    rows=AS_THEY_ARE,
+    dot=lambda cpu: Dot(None, 1),
+    step=1,
+    step_bytes=lambda cpu: 4 * cpu.lanes,
     tile=lambda stored, cpu: interleave(stored.numbers, cpu, 1, 1),
     untile=lambda tile, n_in, cpu: Stored(separate(tile, n_in, np.float32, cpu, 1)),
     multiply=multiply,

@@ -4,12 +4,14 @@ They meet rounded rows, as int8 does, but a block's exact sum is multiplied by t
 embedding is int8, as a token's row is also looked up in it.
 """
 
+from functools import partial
+
 import numpy as np
 
 from speculative.engines.cpu import BLOCK
 from speculative.engines.formats.base import Format, Stored, interleave, separate
 from speculative.engines.formats.bfloat16 import from_upper_half, upper_half
-from speculative.engines.formats.int8 import round_rows
+from speculative.engines.formats.int8 import ROUNDED, add_products, dot, offsets_at, round_rows, scales_at
 
 HALF = BLOCK // 2  # inputs k and k + HALF of a block share a byte
 LARGEST = 8
@@ -51,11 +53,11 @@ def product(x, stored: Stored):  # [n_rows, n_in] -> [n_rows, n_out]
     return out
 
 
-def tile(stored: Stored, cpu):  # -> uint8 [n_blocks, tile_bytes]
+def tile(stored: Stored, cpu):  # -> uint8 [n_blocks, step_bytes]
     """Of each block HALF bytes for each channel, as int8 would have them, then the scales."""
     codes = (blocks_of(stored.numbers) + LARGEST).astype(np.uint8)  # [n_blocks, BLOCK, n], from 0 to 15
     pairs = codes[:, :HALF] | codes[:, HALF:] << 4  # [n_blocks, HALF, n]
-    pairs = interleave(pairs.reshape(-1, pairs.shape[2]), cpu, HALF, cpu.dot)  # [n_blocks, HALF * lanes]
+    pairs = interleave(pairs.reshape(-1, pairs.shape[2]), cpu, HALF, dot(cpu).inputs)  # [n_blocks, HALF * lanes]
     scales = np.zeros((len(codes), cpu.lanes), np.uint16)  # [n_blocks, lanes]
     scales[:, : codes.shape[2]] = upper_half(stored.block_scale)
     return np.concatenate([pairs, scales.view(np.uint8)], axis=1)
@@ -63,7 +65,7 @@ def tile(stored: Stored, cpu):  # -> uint8 [n_blocks, tile_bytes]
 
 def untile(tile, n_in, cpu) -> Stored:
     n_pairs = HALF * cpu.lanes
-    pairs = separate(np.ascontiguousarray(tile[:, :n_pairs]), len(tile) * HALF, np.uint8, cpu, cpu.dot)
+    pairs = separate(np.ascontiguousarray(tile[:, :n_pairs]), len(tile) * HALF, np.uint8, cpu, dot(cpu).inputs)
     pairs = pairs.reshape(-1, HALF, cpu.lanes)  # [n_blocks, HALF, lanes]
     codes = np.concatenate([pairs & 15, pairs >> 4], axis=1).astype(np.int8)  # [n_blocks, BLOCK, lanes]
     scales = np.ascontiguousarray(tile[:, n_pairs:]).view(np.uint16)  # [n_blocks, lanes]
@@ -76,7 +78,7 @@ def fill(w, tile, scale, dot):
     once, as one whole number."""
     n_in, lanes = w.shape
     n_blocks = (n_in + BLOCK - 1) // BLOCK
-    tiles = tile.reshape(n_blocks, -1)  # [n_blocks, tile_bytes]
+    tiles = tile.reshape(n_blocks, -1)  # [n_blocks, step_bytes]
     values = np.zeros((BLOCK, lanes), np.float32)  # [BLOCK, lanes]
     extreme = np.zeros(lanes, np.float32)  # [lanes]
     bits = extreme.view(np.uint32)  # [lanes], the same memory
@@ -120,43 +122,36 @@ def fill(w, tile, scale, dot):
                     pairs[k // dot, lane, k % dot] = codes[k, lane] | codes[k + HALF, lane] << np.uint32(4)
 
 
-def multiply(words, xs, tile, sums):
+def multiply(words, x, tile, sums):
     """The codes from 0 to 15 are multiplied, and 8 times the sum of x is taken away."""
     cpu = words.cpu
     b = words.ir
-    size = cpu.dot * cpu.vector
-    if len(xs) >= INT4.prefetch_from:
-        words.prefetch(tile, INT4.tile_bytes(cpu))
-    begin = []
-    for x in xs:
-        offset = b.ashr(words.load_integer(words.at(x, cpu.rounded_bytes - 4)), words.full(words.integers, 4))
-        begin += [offset, offset]
+    inputs = dot(cpu).inputs
+    if len(x.rows) >= INT4.prefetch_from:
+        words.prefetch(tile, INT4.step_bytes(cpu))
+    offsets = [b.ashr(offset, words.full(words.integers, 4)) for offset in offsets_at(words, x)]
 
-    inner = words.loop(HALF // cpu.dot, begin)
+    inner = words.loop(HALF // inputs, words.for_each_register(offsets))
     words.keep_order()
-    here = words.at(tile, words.times(inner.i, cpu.dot * cpu.lanes))
-    pairs = [words.load(words.at(here, half * size), words.bytes, size) for half in (0, 1)]
-    if cpu.dot == 2:
-        pairs = [b.zext(pair, words.shorts) for pair in pairs]
+    here = words.at(tile, words.times(inner.i, inputs * cpu.lanes))
+    pairs = words.load_side_by_side(here, words.vector(8, inputs * cpu.vector))
+    if inputs == 2:
+        pairs = [b.zext(pair, words.vector(16, inputs * cpu.vector)) for pair in pairs]
     low = [b.and_(pair, words.full(pair.type, 15)) for pair in pairs]
     high = [b.lshr(pair, words.full(pair.type, 4)) for pair in pairs]
     exact = inner.values
-    place = words.times(inner.i, 4)  # that many bytes hold what `dot` takes of x
+    place = words.times(inner.i, 4)  # that many bytes hold what the instruction takes of x
     for weights in (low, high):
-        inputs = [words.load_integer(words.at(x, place)) for x in xs]
-        terms = [(x, half) for x in inputs for half in weights]
-        exact = [words.dot(sum_, half, x) for (x, half), sum_ in zip(terms, exact, strict=True)]
-        place = b.add(place, place.type(4 * HALF // cpu.dot))
+        taken = [words.load_integer(words.at(row, place)) for row in x.rows]
+        exact = words.for_each(taken, weights, exact, partial(add_products, words))
+        place = b.add(place, place.type(4 * HALF // inputs))
     inner.end(exact)
 
-    scales = [words.load_bfloats(words.at(tile, HALF * cpu.lanes + half * 2 * cpu.vector)) for half in (0, 1)]
-    row_scales = [words.load_float(words.at(x, cpu.rounded_bytes - 8)) for x in xs]
-    pairs = [(row_scale, scale) for row_scale in row_scales for scale in scales]
-    found = []
-    for (row_scale, scale), whole, sum_ in zip(pairs, exact, sums, strict=True):
-        scaled = b.fmul(b.sitofp(whole, words.floats), scale)
-        found.append(words.multiply_add(row_scale, scaled, sum_))
-    return found
+    bits = words.load_side_by_side(words.at(tile, HALF * cpu.lanes), words.vector(16, cpu.vector))
+    scales = [words.widened(one) for one in bits]
+    scaled = words.for_each(x.rows, scales, exact, lambda _, scale, sum_: b.fmul(b.sitofp(sum_, words.floats), scale))
+    row_scales = words.for_each_register(scales_at(words, x))
+    return [words.multiply_add(*terms) for terms in zip(row_scales, scaled, sums, strict=True)]
 
 
 INT4 = Format(
@@ -167,9 +162,10 @@ INT4 = Format(
     round=round_blocks,
     widen=widen,
     product=product,
-    rounds_rows=True,
-    step=lambda cpu: BLOCK,
-    tile_bytes=lambda cpu: (HALF + 2) * cpu.lanes,
+    rows=ROUNDED,
+    dot=dot,
+    step=BLOCK,
+    step_bytes=lambda cpu: (HALF + 2) * cpu.lanes,
     tile=tile,
     untile=untile,
     multiply=multiply,

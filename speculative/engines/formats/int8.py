@@ -5,10 +5,124 @@ then one of whole numbers, exact in any order, and CPUs have an instruction for 
 sums of the blocks are added in order, in float32.
 """
 
+from functools import partial
+
 import numpy as np
 
-from speculative.engines.cpu import BLOCK
-from speculative.engines.formats.base import Format, OnJax, Stored, interleave, number_at, separate
+from speculative.engines.cpu import BLOCK, Cpu, Dot
+from speculative.engines.formats.base import Format, OnJax, Rows, Stored, interleave, number_at, separate
+
+SDOT = "llvm.aarch64.neon.sdot.v4i32.v16i8"
+
+
+def dot(cpu: Cpu) -> Dot:
+    """Four inputs at once where bytes can be multiplied (x86 calls it VNNI, ARM dotprod), else two, widened to int16.
+    All give the same numbers."""
+    if {16: "avx512vnni", 8: "avxvnni", 4: None}[cpu.vector] in cpu.features:
+        return Dot(f"llvm.x86.avx512.vpdpbusd.{32 * cpu.vector}", 4, unsigned=True)
+    if "dotprod" in cpu.features:
+        return Dot(SDOT, 4)
+    names = {16: "avx512.pmaddw.d.512", 8: "avx2.pmadd.wd", 4: "sse2.pmadd.wd"}
+    needs = {16: "avx512bw", 8: "avx2", 4: "sse2"}
+    return Dot(f"llvm.x86.{names[cpu.vector]}" if needs[cpu.vector] in cpu.features else None, 2)
+
+
+# ---- Rows ------------------------------------------------------------------------------------------------------------
+
+
+def round_rows(x):  # [n_rows, n_in] float32, n_in a multiple of BLOCK -> the same shape int, [n_rows, n_in / BLOCK]
+    """Rows as the kernel takes them: whole numbers up to 127, and for each block of inputs what they count."""
+    blocks = x.reshape(len(x), -1, BLOCK)  # [n_rows, n_blocks, BLOCK]
+    most = np.max(np.abs(blocks), axis=-1)  # [n_rows, n_blocks]
+    inverse = np.divide(np.float32(127), most, out=np.zeros_like(most), where=most > 1e-30)  # [n_rows, n_blocks]
+    return np.rint(blocks * inverse[..., None]).astype(int).reshape(x.shape), most / np.float32(127)
+
+
+def plain_rows(x):  # [n_rows, n_in] -> [n_rows, n_in]
+    """The numbers that rounded rows stand for."""
+    n_in = x.shape[1]
+    whole, scale = round_rows(np.pad(x, ((0, 0), (0, -n_in % BLOCK))))  # [n_rows, n_in padded], [n_rows, n_blocks]
+    return (whole * scale.repeat(BLOCK, axis=1))[:, :n_in].astype(np.float32)
+
+
+def item_bits(cpu: Cpu) -> int:
+    """Of a rounded input as it lies beside a weight; its value fits into 8."""
+    return 8 if dot(cpu).inputs == 4 else 16
+
+
+def row_bytes(cpu: Cpu) -> int:
+    """Of a rounded block: the numbers, what they are to be multiplied by, and -128 times their sum."""
+    return BLOCK * item_bits(cpu) // 8 + 8
+
+
+def build_row(words, x, out, n_blocks):
+    b = words.ir
+    cpu = words.cpu
+    loop = words.loop(n_blocks, [])
+    x = words.at(x, words.times(loop.i, 4 * BLOCK))
+    out = words.at(out, words.times(loop.i, row_bytes(cpu)))
+    parts = [words.load(words.at(x, 4 * i), words.floats) for i in range(0, BLOCK, cpu.vector)]
+
+    most = words.full(words.integers, 0)
+    for part in parts:  # without their sign, floats are in the order of their bits
+        part = b.and_(b.bitcast(part, words.integers), words.full(words.integers, 0x7FFFFFFF))
+        most = b.select(b.icmp_signed(">", part, most), part, most)
+    float_type = words.floats.element
+    integer = words.integers.element
+    most = b.bitcast(words.call(f"llvm.vector.reduce.smax.v{cpu.vector}i32", integer, most), float_type)
+    inverse = b.fdiv(float_type(127), most)
+    inverse = b.select(b.fcmp_ordered(">", most, float_type(1e-30)), inverse, float_type(0))  # else it overflows
+
+    sum_ = words.full(words.integers, 0)
+    for i, part in enumerate(parts):
+        part = b.fmul(part, words.broadcast(inverse))
+        part = b.fptosi(words.call(f"llvm.rint.v{cpu.vector}f32", words.floats, part), words.integers)
+        sum_ = b.add(sum_, part)
+        part = b.trunc(part, words.vector(item_bits(cpu), cpu.vector))
+        words.store(part, words.at(out, i * cpu.vector * item_bits(cpu) // 8))
+    sum_ = words.call(f"llvm.vector.reduce.add.v{cpu.vector}i32", integer, sum_)
+    words.store(b.fdiv(most, float_type(127)), words.at(out, row_bytes(cpu) - 8))
+    words.store(b.mul(sum_, integer(-128)), words.at(out, row_bytes(cpu) - 4))
+    loop.end([])
+
+
+ROUNDED = Rows("int8", row_bytes, plain_rows, build_row)
+
+
+def scales_at(words, x):
+    """Of each row, what its block is to be multiplied by."""
+    return [words.load_float(words.at(row, row_bytes(words.cpu) - 8)) for row in x.rows]
+
+
+def offsets_at(words, x):
+    """Of each row, -128 times the sum of its block."""
+    return [words.load_integer(words.at(row, row_bytes(words.cpu) - 4)) for row in x.rows]
+
+
+def add_products(words, x, weights, sum_):
+    """sum_ + the products of dot.inputs inputs, for each of cpu.vector channels.
+
+    weights: int8s; int16s where dot.inputs is 2. x: 32 bits that hold these inputs, in each place.
+    """
+    b = words.ir
+    name, inputs, unsigned = dot(words.cpu)
+    x = b.bitcast(x, weights.type)
+    if unsigned:
+        weights, x = (b.bitcast(value, words.integers) for value in (weights, x))
+    if inputs == 4:
+        if name == SDOT:  # which LLVM does not look for
+            words.allow("dotprod")
+        return words.call(name, words.integers, sum_, weights, x)
+    if name:
+        return b.add(words.call(name, words.integers, weights, x), sum_)
+    for start in range(inputs):
+        places = words.constants(words.integers, range(start, inputs * words.cpu.vector, inputs))
+        parts = [b.sext(b.shuffle_vector(v, v, places), words.integers) for v in (weights, x)]
+        sum_ = b.add(b.mul(*parts), sum_)
+    return sum_
+
+
+# ---- Weights ---------------------------------------------------------------------------------------------------------
 
 
 def quantise(w, axis: int):  # [...] float32 -> [...] int8, float32 scales [...] without the axis
@@ -21,14 +135,6 @@ def quantise(w, axis: int):  # [...] float32 -> [...] int8, float32 scales [...]
 def widen(stored: Stored):  # -> [n_in, n] float32
     numbers = stored.numbers.astype(np.float32)  # [n_in, n]
     return numbers if stored.scale is None else numbers * stored.scale
-
-
-def round_rows(x):  # [n_rows, n_in] float32, n_in a multiple of BLOCK -> the same shape int, [n_rows, n_in / BLOCK]
-    """Rows as the kernel takes them: whole numbers up to 127, and for each block of inputs what they count."""
-    blocks = x.reshape(len(x), -1, BLOCK)  # [n_rows, n_blocks, BLOCK]
-    most = np.max(np.abs(blocks), axis=-1)  # [n_rows, n_blocks]
-    inverse = np.divide(np.float32(127), most, out=np.zeros_like(most), where=most > 1e-30)  # [n_rows, n_blocks]
-    return np.rint(blocks * inverse[..., None]).astype(int).reshape(x.shape), most / np.float32(127)
 
 
 def product(x, stored: Stored):  # [n_rows, n_in] -> [n_rows, n_out]
@@ -78,40 +184,36 @@ def fill(w, tile, scale, dot):
             numbers[k // dot, lane, k % dot] = np.int8(np.rint(w[k, lane] / scale[lane]))
 
 
-def multiply(words, xs, tile, sums):
+def multiply(words, x, tile, sums):
     """An inner loop over the block sums whole numbers; then they are scaled and added."""
     cpu = words.cpu
     b = words.ir
-    scale_at = cpu.rounded_bytes - 8
-    offset_at = cpu.rounded_bytes - 4
-    if cpu.unsigned:  # 128 is added to the weights, and 128 times the sum of x taken away
-        begin = [words.load_integer(words.at(x, offset_at)) for x in xs for _ in (0, 1)]
-    else:
-        begin = [words.full(words.integers, 0)] * len(sums)
+    inputs, unsigned = dot(cpu)[1:]
+    begin = [words.full(words.integers, 0)] * len(sums)
+    if unsigned:  # 128 is added to the weights, and 128 times the sum of x taken away
+        begin = words.for_each_register(offsets_at(words, x))
 
-    inner = words.loop(BLOCK // cpu.dot, begin)
-    here = words.at(tile, words.times(inner.i, cpu.dot * cpu.lanes))
-    if len(xs) >= INT8.prefetch_from:
-        words.prefetch(here, cpu.dot * cpu.lanes)
+    inner = words.loop(BLOCK // inputs, begin)
+    here = words.at(tile, words.times(inner.i, inputs * cpu.lanes))
+    if len(x.rows) >= INT8.prefetch_from:
+        words.prefetch(here, inputs * cpu.lanes)
     words.keep_order()
-    size = cpu.dot * cpu.vector
-    halves = [words.load(words.at(here, half * size), words.bytes, size) for half in (0, 1)]
-    if cpu.unsigned:
-        halves = [b.xor(half, words.full(words.bytes, 0x80)) for half in halves]
-    elif cpu.dot == 2:
-        halves = [b.sext(half, words.shorts) for half in halves]
-    inputs = [words.load_integer(words.at(x, words.times(inner.i, 4))) for x in xs]
-    pairs = [(x, half) for x in inputs for half in halves]
-    exact = [words.dot(sum_, half, x) for (x, half), sum_ in zip(pairs, inner.values, strict=True)]
+    weights = words.load_side_by_side(here, words.vector(8, inputs * cpu.vector))
+    if unsigned:
+        weights = [b.xor(one, words.full(one.type, 0x80)) for one in weights]
+    elif inputs == 2:
+        weights = [b.sext(one, words.vector(16, inputs * cpu.vector)) for one in weights]
+    taken = [words.load_integer(words.at(row, words.times(inner.i, 4))) for row in x.rows]
+    exact = words.for_each(taken, weights, inner.values, partial(add_products, words))
     inner.end(exact)
 
-    scales = [words.load_float(words.at(x, scale_at)) for x in xs for _ in (0, 1)]
     exact = [b.sitofp(sum_, words.floats) for sum_ in exact]
+    scales = words.for_each_register(scales_at(words, x))
     return [words.multiply_add(*terms) for terms in zip(scales, exact, sums, strict=True)]
 
 
 def lookup(words, tile, lane, k):
-    number = words.load(number_at(words, tile, lane, k, 1, words.cpu.dot), words.bytes.element, 1)
+    number = words.load(number_at(words, tile, lane, k, 1, dot(words.cpu).inputs), words.integer(8), 1)
     return words.ir.sitofp(number, words.floats.element)
 
 
@@ -123,11 +225,12 @@ INT8 = Format(
     round=lambda w: Stored(*quantise(w, 0)),
     widen=widen,
     product=product,
-    rounds_rows=True,
-    step=lambda cpu: BLOCK,
-    tile_bytes=lambda cpu: BLOCK * cpu.lanes,
-    tile=lambda stored, cpu: interleave(stored.numbers, cpu, BLOCK, cpu.dot),
-    untile=lambda tile, n_in, cpu: Stored(separate(tile, n_in, np.int8, cpu, cpu.dot)),
+    rows=ROUNDED,
+    dot=dot,
+    step=BLOCK,
+    step_bytes=lambda cpu: BLOCK * cpu.lanes,
+    tile=lambda stored, cpu: interleave(stored.numbers, cpu, BLOCK, dot(cpu).inputs),
+    untile=lambda tile, n_in, cpu: Stored(separate(tile, n_in, np.int8, cpu, dot(cpu).inputs)),
     multiply=multiply,
     embedding="int8",
     fill=fill,
