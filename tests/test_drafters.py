@@ -1,6 +1,5 @@
 """Every drafter: what it proposes, and that the loop's output is the target's, exactly, whoever drafts."""
 
-import importlib
 import itertools
 import re
 from functools import cache
@@ -8,15 +7,16 @@ from functools import cache
 import numpy as np
 import pytest
 from conftest import MODELS
-from enumeration import broken, distance_from_target, random_model, remembered
+from drafting import Network, drafter_of, prepared
+from enumeration import distance_from_target, random_model, remembered
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny import N_VOCAB, counting_target, one_hot, refusal
 
 from speculative import drafters, load_pair
 from speculative.cli.verifying import verify_pair
-from speculative.drafters import KINDS, first_of, first_tree_of, is_model, make_drafter, needs, parse_drafter
-from speculative.drafters.base import NOTHING, Parts, Proposal
+from speculative.drafters import KINDS, first_of, first_tree_of, is_model, needs, parse_drafter
+from speculative.drafters.base import NOTHING, Proposal
 from speculative.drafters.level import level
 from speculative.drafters.lookup import lookup_tree, prompt_lookup
 from speculative.drafters.model import model_drafter
@@ -27,11 +27,10 @@ from speculative.sampling import speculative_sampling
 from speculative.trees import regular
 
 slow = pytest.mark.slow
-level_module = importlib.import_module("speculative.drafters.level")  # a function has its name
 
 LEVELS = ["model/ngram", "model/prompt_lookup", "ngram/prompt_lookup", "model/prompt_lookup+ngram"]
 LEVELS += ["model/ngram/prompt_lookup"]
-NAMES = [*(name for name in KINDS if name != "heads"), "prompt_lookup+model", "prompt_lookup+ngram", *LEVELS]
+NAMES = [*KINDS, "prompt_lookup+model", "prompt_lookup+ngram", *LEVELS]
 
 
 # Prompt lookup and n-grams
@@ -48,8 +47,10 @@ def test_prompt_lookup_finds_what_a_plain_search_finds(x, k, n_max):
         for place in range(len(x) - n):
             if x[place : place + n] == x[-n:]:
                 expected = [*itertools.islice(itertools.cycle(x[place + n :]), k)]
-    assert tokens == expected and by == ["prompt_lookup"] * len(expected)
-    assert p.dtype == np.float32 and np.asarray(p).tolist() == one_hot(*expected, n_vocab=4).tolist()
+    assert tokens == expected
+    assert by == ["prompt_lookup"] * len(expected)
+    assert p.dtype == np.float32
+    assert np.asarray(p).tolist() == one_hot(*expected, n_vocab=4).tolist()
 
 
 def plain_ngram(text, x, n_vocab, n_max):
@@ -86,22 +87,23 @@ def test_the_first_that_proposes_anything():
     asked = []
     one = Proposal([1], [[0, 1]], ["one"])
     nothing, says_one, other = (lambda x, k, said=said: asked.append(said) or said for said in (NOTHING, one, "other"))
-    assert first_of(nothing, says_one, other)([0], 1) == one and asked == [NOTHING, one]  # the rest draw nothing
+    assert first_of(nothing, says_one, other)([0], 1) == one
+    assert asked == [NOTHING, one]  # the rest draw nothing
     assert len(first_of(nothing, nothing)([0], 1).tokens) == 0
     x = np.array([1, 2, 1])
     nobody = lambda x, shape: drafters.Tree([int(x[-1])], by="nobody")  # noqa: E731
     for order in ((nobody, lookup_tree(3)), (lookup_tree(3), nobody)):
         tree = first_tree_of(*order)(x, regular([2, 1]))
-        assert tree.tokens == [1, 2, 1] and tree.by == "prompt_lookup"
+        assert (tree.tokens, tree.by) == ([1, 2, 1], "prompt_lookup")
     assert first_tree_of(nobody, nobody)(x, regular([2])).tokens == [1]
 
 
 def test_names():
     named = [[kind.name for kind in kinds] for kinds in parse_drafter("model/self/prompt_lookup+ngram")]
     assert named == [["model"], ["self"], ["prompt_lookup", "ngram"]]
-    assert needs("prompt_lookup+model", "draft") and needs("model", "draft") and needs("model/ngram", "draft")
-    assert not needs("prompt_lookup", "draft") and not needs("ngram/prompt_lookup+heads", "draft")
-    assert is_model("model") and not any(map(is_model, ["prompt_lookup+model", "model/ngram", "ngram"]))
+    drafters = ["model", "ngram", "prompt_lookup+model", "model/ngram", "ngram/prompt_lookup+heads"]
+    assert [needs(name, "draft") for name in drafters] == [True, False, True, True, False]
+    assert [is_model(name) for name in drafters] == [True, False, False, False, False]
 
 
 UNKNOWN = f": there are {', '.join(KINDS)}; "
@@ -128,7 +130,8 @@ WRONG = ["", "Model", "model+", "ngram+nothing", "a b", "/", "model/", "/model",
 )
 def test_what_the_grammar_refuses_in_a_line(name, line):
     said = refusal(parse_drafter, name)
-    assert line in said and len(said) < 500
+    assert line in said
+    assert len(said) < 500
 
 
 # Levels
@@ -155,7 +158,8 @@ def test_each_token_of_a_level_is_its_proposers():
     for begin, k in itertools.product(range(30), range(4)):  # one proposal's lesson may be a window of no drafts
         tokens, p, by = auto([begin % N_VOCAB], k)
         assert tokens == [(begin + 1 + i) % N_VOCAB for i in range(k)]
-        assert len(by) == len(p) == k and {*by} <= {"inner", "outer"}
+        assert len(by) == len(p) == k
+        assert {*by} <= {"inner", "outer"}
 
 
 def distances_of_levels(n_levels, level):
@@ -173,19 +177,55 @@ def distances_of_levels(n_levels, level):
         yield distance_from_target(decode, target, [1], 4)
 
 
-ROWS = "p += [*q[: len(step.tokens)]]"
-LEVEL_MUTANTS = {
-    "the bonus forgotten": ("tokens += step.tokens", "tokens += step.tokens[: step.drafted] or step.tokens"),
-    "the inner draft's p": (ROWS, "p += [*proposal.p, *q[len(proposal.p) :]][: len(step.tokens)]"),
-    "the window's last row for all": (ROWS, "p += [q[-1]] * len(step.tokens)"),
+def level_that_reports(report):
+    """A level whose tokens and rows are, for each step, what report(step, p, q) makes of them."""
+
+    def level(name, model, draft, K, rng):
+        def drafted(x, k):
+            tokens, rows = [], []
+            p, q = [], []
+
+            def proposed(x, k):
+                proposal = draft(x, k)
+                p[:] = proposal.p
+                return proposal
+
+            def scored(x, n_last=1):
+                q[:] = model(x, n_last)
+                return q
+
+            for step in speculative_sampling(x, proposed, scored, k, K, rng):
+                more, of_more = report(step, p, q)
+                tokens += more
+                rows += of_more
+            return Proposal(tokens, rows)
+
+        return drafted
+
+    return level
+
+
+def what_came_of_it(step, p, q):
+    return step.tokens, q[: len(step.tokens)]
+
+
+WRONG_REPORTS = {
+    "a bonus's row without the bonus": lambda step, p, q: (step.tokens[: step.drafted] or step.tokens, q),
+    "the p of what drafts for it": lambda step, p, q: (step.tokens, [*p, *q[len(p) :]][: len(step.tokens)]),
+    "the last row for all": lambda step, p, q: (step.tokens, [q[-1]] * len(step.tokens)),
 }
 
 
 @pytest.mark.parametrize("n_levels", [2, 3])
-def test_levels_are_exact_and_broken_ones_are_seen(n_levels):
+@pytest.mark.parametrize("level", [level, level_that_reports(what_came_of_it)])
+def test_levels_are_exact(n_levels, level):
     assert max(distances_of_levels(n_levels, level)) < 1e-6
-    for mutant in LEVEL_MUTANTS.values():
-        assert max(distances_of_levels(n_levels, broken(level_module, *mutant).level)) > 1e-3
+
+
+@pytest.mark.parametrize("n_levels", [2, 3])
+@pytest.mark.parametrize("report", WRONG_REPORTS)
+def test_levels_that_report_anything_else_are_not(n_levels, report):
+    assert max(distances_of_levels(n_levels, level_that_reports(WRONG_REPORTS[report]))) > 1e-3
 
 
 # The output distribution, computed and not sampled
@@ -200,29 +240,20 @@ def tempered(seed, temperature):
     return remembered(model)
 
 
-@cache
-def small_ngram():
-    return remembered(ngram_log_model(3, [0, 1, 2, 0, 1, 1]))
-
-
-def of_names(name, rng, **parts):
-    """The drafter of that name, of such Parts, with a K of 1 in each level."""
-    return make_drafter(name, Parts(rng=rng, **{"inner_K": (1,) * name.count("/")} | parts)).chain
-
-
 # Every K with drafts that are one-hot and that may be any token, and with sharper and flatter ones where K is 2.
 @pytest.mark.parametrize(("K", "temperature"), [*itertools.product([1, 2, 3], [0, 1]), (2, 0.5), (2, 2)])
 @pytest.mark.parametrize("name", NAMES)
-def test_the_output_is_the_targets_exactly(name, K, temperature):
+def test_the_output_is_the_targets_exactly(name, K, temperature, tmp_path):
     target, verdicts = random_model(7, 3), np.zeros(2, int)  # [accepted, rejected], over all paths
     N = min(K + 2, 4)
-    models = {"draft": tempered(1007, temperature), "copy": tempered(2007, temperature)}
-    parts = {"n_vocab": 3, "filters": Filters(temperature), "models": models, "prepared": {"ngram": small_ngram()}}
-    parts |= {"greedy": temperature == 0}
+    network = Network(3)
+    models = {"draft": tempered(1007, temperature), "copy": tempered(2007, temperature), "target": network}
+    parts = {"filters": Filters(temperature), "models": models, "greedy": temperature == 0}
+    parts |= {"prepared": prepared(name, tmp_path, network, [0, 1, 2, 0, 1, 1])}
     proposers = set()
 
     def decode(rng):
-        drafter = of_names(name, rng, **parts)
+        drafter = drafter_of(name, rng, 3, **parts).chain
 
         def draft(x, k):
             proposal = drafter(x, k)
