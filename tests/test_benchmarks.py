@@ -1,16 +1,18 @@
 """The benchmarks: what is measured is kept and never made twice, what is printed and drawn is what was measured, and
 bad flags are said before anything is measured."""
 
-import importlib
+import contextlib
 import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from tiny import refusal
 
 from benchmarks import common, drafters, kernels, levels, start, sweep, table1, tables, trees
 from encoder import get_encoder
@@ -319,10 +321,20 @@ def test_a_command_line_ends_with_one_line_and_status_2():
     assert run.stderr.endswith(", not 'x'\n") and run.stderr.count("\n") == 1
 
 
-def test_the_help_of_picture_draws_nothing(monkeypatch, tmp_path, capsys):
+FOLDER = Path(common.__file__).parent
+COMMANDS = [path.stem for path in FOLDER.glob("*.py") if "\ndef main(" in path.read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_says_how_it_is_called_and_refuses_what_it_does_not_know(monkeypatch, tmp_path, capsys, name):
     monkeypatch.chdir(tmp_path)
-    importlib.import_module("benchmarks.picture").main(["--help"])
-    assert "python -m benchmarks.picture" in capsys.readouterr().out and not list(tmp_path.iterdir())
+    module = pytest.importorskip(f"benchmarks.{name}")
+    with contextlib.suppress(SystemExit):
+        module.main(["--help"])
+    assert f"python -m benchmarks.{name}" in capsys.readouterr().out
+    assert refusal(module.main, ["name", "--nonsense=1"])
+    assert capsys.readouterr().out == ""
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_steps_from_enter_to_the_first_token_are_all_the_time_there_was(tiny_pair):

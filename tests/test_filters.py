@@ -1,5 +1,6 @@
 """The filters: what each keeps, against plain definitions, and that the loop's output is still the target's exactly."""
 
+import contextlib
 import importlib
 import itertools
 import pickle
@@ -12,6 +13,7 @@ from enumeration import distance_from_target, random_model, remembered
 from hypothesis import given
 from hypothesis import strategies as st
 
+from speculative.cli.flags import all_flags
 from speculative.drafters.model import model_drafter
 from speculative.filters import Filters, to_distribution
 from speculative.one_hot import OneHot
@@ -39,10 +41,12 @@ def test_every_row_is_a_distribution_of_its_own(x, temperature, top_k, top_p):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         p = np.asarray(to_distribution(x, temperature, top_k, top_p))
-    assert p.dtype == np.float32 and p.shape == x.shape
-    assert (p >= 0).all() and np.allclose(p.sum(axis=-1), 1, atol=1e-6)
+    assert (p.dtype, p.shape) == (np.float32, x.shape)
+    assert p.min() >= 0
+    np.testing.assert_allclose(p.sum(axis=-1), 1, atol=1e-6)
     assert (p[x == -np.inf] == 0).all()
-    assert all((p[i] == to_distribution(x[i : i + 1], temperature, top_k, top_p)[0]).all() for i in range(len(x)))
+    alone = [to_distribution(row[None], temperature, top_k, top_p)[0] for row in x]
+    assert np.array_equal(p, np.stack(alone))
     if temperature == 0:
         assert np.array_equal(p, np.eye(x.shape[1])[x.argmax(axis=-1)])
 
@@ -106,7 +110,27 @@ def test_a_large_vocabulary_is_cut_as_a_full_sort_would():
             assert set(np.flatnonzero(kept)) == set(order[:n_kept])
 
 
-FILTERS = list(itertools.product((0, 0.5, 1, 1.7), (None, 1, 2), (None, 0.5, 0.9)))
+def value_for(name):
+    """A value that the flag of a filter takes, and that is not what the filter has without it."""
+    for text in ("0.5", "2"):
+        with contextlib.suppress(ValueError):
+            return all_flags()[name].parse(text)
+    raise AssertionError(f"add a text that --{name} takes")
+
+
+ALONE = [Filters(**{name: value_for(name)}) for name in Filters._fields]
+FILTERS = [*itertools.product((0, 0.5, 1, 1.7), (None, 1, 2), (None, 0.5, 0.9)), *ALONE]
+
+
+@pytest.mark.parametrize("filters", ALONE)
+def test_every_filter_has_an_effect_and_a_twin_for_jax(filters):
+    logits = np.random.default_rng(0).normal(0, 2, (3, 40)).astype(np.float32)
+    p = filters(logits)
+    assert np.abs(p - Filters()(logits)).max() > 0.01
+    pytest.importorskip("jax")
+    from speculative.engines.jax import sampling
+
+    np.testing.assert_allclose(sampling.to_distribution(logits, *filters), p, rtol=2e-5)
 
 
 def filtered(model, filters):
@@ -132,18 +156,24 @@ def test_one_hot_rows_are_what_the_arrays_are():
     ids, n_vocab = [3, 0, 9], 10
     rows, arrays = OneHot(ids, n_vocab), np.eye(n_vocab, dtype=np.float32)[ids]
     p = np.random.default_rng(0).dirichlet(np.ones(n_vocab)).astype(np.float32)
-    assert np.array_equal(rows, arrays) and np.asarray(rows).dtype == np.float32 and rows.shape == arrays.shape
-    assert rows.sum() == 3 and rows[1].argmax() == 0 and pickle.loads(pickle.dumps(rows)).shape == rows.shape
-    assert np.array_equal(np.stack([*rows]), arrays) and np.array_equal(np.array([*rows[:2]]), arrays[:2])
+    assert np.array_equal(rows, arrays)
+    assert (np.asarray(rows).dtype, rows.shape) == (np.float32, arrays.shape)
+    assert (rows.sum(), rows[1].argmax()) == (3, 0)
+    assert np.array_equal(pickle.loads(pickle.dumps(rows)), arrays)
+    assert np.array_equal(np.stack([*rows]), arrays)
+    assert np.array_equal(np.array([*rows[:2]]), arrays[:2])
     for row, array in zip(rows, arrays, strict=True):
-        assert len(row) == n_vocab and [float(row[j]) for j in range(n_vocab)] == array.tolist() == [*row]
+        assert len(row) == n_vocab
+        assert [float(row[j]) for j in range(n_vocab)] == array.tolist() == [*row]
         results = [[one - p, p - one, one / 0.5, one - first] for one, first in ((row, rows[0]), (array, arrays[0]))]
         for a, b in zip(*results, strict=True):
-            assert type(a) is np.ndarray and a.dtype == np.float32 and np.array_equal(a, b)
+            assert (type(a), a.dtype) == (np.ndarray, np.float32)
+            assert np.array_equal(a, b)
         assert np.array_equal(max_fn(row), array)
         for u in (0.0, 0.3, 1 - 2**-53):
             drawn = [sample(q, types.SimpleNamespace(random=lambda u=u: u)) for q in (row, array)]
-            assert drawn[0] == drawn[1] and type(drawn[0]) is int
+            assert drawn[0] == drawn[1]
+            assert type(drawn[0]) is int
         for side, u in itertools.product(("left", "right"), (-0.5, 0.0, 0.5, 1.0, 2.0)):
             assert np.searchsorted(np.cumsum(row), u, side=side) == np.searchsorted(np.cumsum(array), u, side=side)
     for wrong in (n_vocab, -n_vocab - 1):
