@@ -16,7 +16,7 @@ from speculative.cli.flags import choose_options, live_flags, run
 from speculative.cli.interactive import interact
 from speculative.cli.load import encode
 from speculative.cli.outcome import show_report
-from speculative.cli.packing import write_packed
+from speculative.cli.packing import remove_packed, write_packed
 from speculative.cli.prompts import choose_prompts
 from speculative.cli.serve import serve
 from speculative.cli.verifying import verify_pair
@@ -43,12 +43,14 @@ def main(
     given = {name: value for name, value in locals().items() if name != "more_flags"} | more_flags
     parse = partial(choose_options, main, **given)  # a function, as --interactive and --serve change flags
     o = check_output(parse())
+    if o.pack:
+        return write_packed(o)
+    if o.unpack:
+        return remove_packed(o)
     prompts = choose_prompts(o)  # one; with --batch several
 
     # load both models
     pair = TextPair(o, parse, prompts)
-    if o.pack:
-        return write_packed(o, pair.kept)
     if o.verify:
         return verify_pair(o, pair.loaded, *prompts)
     if o.interactive:

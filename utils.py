@@ -13,8 +13,9 @@ if __name__ == "__main__":
 
 import os
 
+from checkpoints import packs
 from checkpoints.download import download_gpt2_files
-from checkpoints.folders import missing_files, model_folder, small_files, weight_files
+from checkpoints.folders import missing_files, model_folder, own_folder, small_files, weight_files
 from checkpoints.loading import complete_folder, load_encoder_and_hparams, load_params
 from checkpoints.openai import load_gpt2_params_from_tf_ckpt
 from checkpoints.tensors import bad_file
@@ -45,9 +46,10 @@ def check_model(model_size: str, models_dir: str) -> None:
     if missing:
         raise UserError(f"{folder} lacks {', '.join(missing)}")
     names = dict.fromkeys([*small_files(folder), *weight_files(folder), SAFETENSORS, TF_INDEX, TF_DATA])
-    damaged = checksums.show(folder, [*names], official.hashes(model_size))
+    damaged = [os.path.join(folder, name) for name in checksums.show(folder, [*names], official.hashes(model_size))]
+    damaged += packs.show(own_folder(model_size, models_dir), folder)
     if damaged:
-        raise bad_file(os.path.join(folder, damaged[0]), "damaged")
+        raise bad_file(damaged[0], "damaged")
     _, hparams = load_encoder_and_hparams(model_size, models_dir)
     load_params(folder, hparams, lambda name, array: None)
     print(f"every tensor of {folder} has its shape, and finite numbers")

@@ -6,7 +6,7 @@ from itertools import product
 from checkpoints.weights import INDEX, part_names
 from plumbing import arguments
 from plumbing.errors import UserError
-from plumbing.hub import cached_folder, hub_name
+from plumbing.hub import cached_folder, hub_name, in_cache
 from plumbing.official import SAFETENSORS, SMALL_FILES, TF_DATA, TF_INDEX
 
 HPARAMS, *OPENAI_VOCABULARY = SMALL_FILES
@@ -36,6 +36,16 @@ def model_folder(model_size: str, models_dir: str) -> str:
     own = os.path.join(models_dir, *str(hub).split("/"))
     theirs = cached_folder(hub)
     return theirs if theirs and missing_files(own) and not missing_files(theirs) else own
+
+
+def own_folder(model_size: str, models_dir: str) -> str:
+    """Where what is made of a model is kept: in its folder; but of one in the cache of Hugging Face's libraries where a
+    download would put it. Raises UserError."""
+    folder = model_folder(model_size, models_dir)
+    hub = hub_name(model_size)
+    if hub and in_cache(folder):
+        return os.path.join(models_dir, *str(hub).split("/"))
+    return folder
 
 
 def missing_files(folder: str) -> list[str]:

@@ -5,25 +5,27 @@ it gives it its name, training notes what it saves; a folder without the note is
 official name, but not the official weights, also has "stand-in": "what it is instead".
 
 Large safetensors take seconds to compare with their sha256. verified.json says which have been, with the size and the
-times that they had.
+times that they had. Neither note follows a link.
 """
 
 import contextlib
 import hashlib
 import json
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from plumbing.errors import UserError, first_line
-from plumbing.files import is_plain_file, write_text
+from plumbing.files import clear_parts, write_note
 
 NAME = "checksums.json"
 VERIFIED = "verified.json"
 STAND_IN = "stand-in"  # the one key that is not a file's name
 PACKED = "packed-"  # so begins the name of a file that --pack has made of the weights, and can make again
+OURS = re.compile(rf"{re.escape(NAME)}|{re.escape(VERIFIED)}|{PACKED}\w+\.safetensors")  # what a run writes unasked
 MOST_BYTES = 2**20  # of the note itself
 MOST_WORDS = 200  # characters that a stand-in may say of itself
 DAMAGED = f"damaged: its sha256 is not the one in {NAME}"
@@ -50,7 +52,7 @@ def note(folder: str | Path, files: dict[str, dict], stand_in: str = "") -> None
     if stand_in:
         entries[STAND_IN] = stand_in
     lines = [f"{json.dumps(name)}: {json.dumps(about)}" for name, about in sorted(entries.items())]
-    write_text(os.path.join(folder, NAME), "{\n" + ",\n".join(lines) + "\n}\n")
+    write_note(os.path.join(folder, NAME), "{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def is_there(folder, name):
@@ -68,7 +70,7 @@ def stand_in(folder: str | Path) -> str:
 
 
 def read_note(folder: str | Path) -> dict[str, dict | str]:
-    """The whole note, {} where there is none. Raises UserError."""
+    """The whole note, {} where there is none; but packed weights have sums of their own. Raises UserError."""
     path = os.path.join(folder, NAME)
     if not os.path.lexists(path):
         return {}
@@ -76,7 +78,8 @@ def read_note(folder: str | Path) -> dict[str, dict | str]:
         if not os.path.isfile(path) or os.path.getsize(path) > MOST_BYTES:
             raise ValueError("no file, or too large a one")
         with open(path, encoding="utf-8") as f:
-            return {name: checked(name, about) for name, about in json.load(f).items()}
+            content = json.load(f).items()
+            return {name: checked(name, about) for name, about in content if not name.startswith(PACKED)}
     except (OSError, ValueError, OverflowError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise bad_note(folder, first_line(error)) from error
 
@@ -129,10 +132,9 @@ def check(folder: str, names: list[str], bad_file: Callable[[str, str], UserErro
 
 
 def check_whole(folder: str) -> None:
-    """Raises UserError where the note names a file that is not there: in a whole model, its name is misspelt. Packed
-    weights may be deleted."""
+    """Raises UserError where the note names a file that is not there: in a whole model, its name is misspelt."""
     for name in noted(folder):
-        if not is_there(folder, name) and not name.startswith(PACKED):
+        if not is_there(folder, name):
             raise bad_note(folder, f"it names {name!r:.100}, which is not there")
 
 
@@ -145,6 +147,7 @@ def compared(
 
     A file that was compared before, and has not changed since, is not compared again.
     """
+    clear_left_over(folder)
     files = noted(folder)
     paths = {name: os.path.join(folder, name) for name in names if name.endswith(".safetensors") and name in files}
     large = {name: path for name, path in paths.items() if os.path.getsize(path) > MOST_SMALL}
@@ -159,10 +162,17 @@ def compared(
             for name, about in described.items():
                 if about.result() != files[name]:
                     raise bad_file(paths[name], DAMAGED)
-            if found:
-                keep_verified(folder, found)
+            # A link leads into a cache of somebody else's, where nothing of ours belongs.
+            own = {name: now for name, now in found.items() if not os.path.islink(paths[name])}
+            if own:
+                keep_verified(folder, own)
         finally:
             over.set()
+
+
+def clear_left_over(folder: str | Path) -> None:
+    """Removes what runs that were killed had begun to write here."""
+    clear_parts(folder, OURS.fullmatch)
 
 
 def state(path: str, about: dict) -> list:
@@ -188,8 +198,7 @@ def keep_verified(folder: str, files: dict) -> None:
     path = os.path.join(folder, VERIFIED)
     files = read_verified(folder) | files
     with contextlib.suppress(UserError):  # where nothing can be written, they are compared each time
-        if is_plain_file(path):
-            write_text(path, json.dumps(files) + "\n")
+        write_note(path, json.dumps(files) + "\n")
 
 
 def show(folder: str, names: list[str], known: dict[str, str]) -> list[str]:
@@ -199,7 +208,8 @@ def show(folder: str, names: list[str], known: dict[str, str]) -> list[str]:
     may not be noted; a stand-in's are not these.
     """
     files = noted(folder)
-    others = {*files, *(path.name for path in Path(folder).glob("*.safetensors"))} - {*names}
+    found = {path.name for path in Path(folder).glob("*.safetensors") if not path.name.startswith(PACKED)}
+    others = {*files, *found} - {*names}
     damaged = []
     what = stand_in(folder)
     if what:

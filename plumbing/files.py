@@ -1,4 +1,8 @@
-"""Files that are written whole or not at all, and never over what the run reads."""
+"""Files that are written whole or not at all, and never over what the run reads.
+
+A file that the user names (--json, --html) may be a link, and is written where that leads to. What a run writes beside
+a model without being asked where goes under its own name alone: a folder from a stranger may hold links.
+"""
 
 import contextlib
 import json
@@ -7,7 +11,9 @@ import re
 import stat
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import BinaryIO
 
 from plumbing.errors import UserError
@@ -97,7 +103,7 @@ def write_json(path: str, content: dict) -> None:
 
 def write_text(path: str, text: str) -> None:
     """Writes all of it or nothing: the file appears under its name when it is complete. Raises UserError."""
-    written_to = replacing(path) if is_plain_file(path) else contextlib.nullcontext(path)
+    written_to = replacing(behind_links(path)) if is_plain_file(path) else contextlib.nullcontext(path)
     try:
         # A prompt may hold half a surrogate pair, which UTF-8 cannot say but JSON can: as an escape, \\udXXX.
         with written_to as part, open(part, "w", encoding="utf-8", errors="backslashreplace") as f:
@@ -109,15 +115,42 @@ def write_text(path: str, text: str) -> None:
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike) -> Iterator[str]:
     """A path to write to. What it holds in the end takes the place of the file `path`, all at once; where something
-    goes wrong, nothing is left. It is in a new folder, so that no other process and no file of the user's has its
-    name. Raises OSError where a folder, a pipe or a device has the name."""
-    if not is_plain_file(path):
+    goes wrong, nothing is left. A link of that name is replaced, not followed.
+
+    The path is in a new folder, so that no other process and no file of the user's has its name. Raises OSError where
+    a folder, a pipe or a device has the name.
+    """
+    folder, name = os.path.split(path)
+    if os.path.lexists(path) and stat.S_IFMT(os.lstat(path).st_mode) not in (stat.S_IFREG, stat.S_IFLNK):
         raise OSError(22, "it is there, and no file")
-    target = behind_links(path)
-    with tempfile.TemporaryDirectory(dir=os.path.dirname(target) or ".", prefix=".", suffix=".part") as own:
-        part = os.path.join(own, os.path.basename(target))
+    with tempfile.TemporaryDirectory(dir=folder or ".", prefix=".", suffix=".part") as own:
+        part = os.path.join(own, name)
         yield part
-        os.replace(part, target)
+        os.replace(part, path)
+
+
+def write_note(path: str | os.PathLike, text: str) -> None:
+    """write_text for what nobody asked for: a link is replaced, not followed. Raises UserError."""
+    try:
+        with replacing(path) as part, open(part, "w", encoding="utf-8") as f:
+            f.write(text)
+    except OSError as error:
+        raise UserError(f"cannot write to {path}: {error.strerror}") from None
+
+
+def clear_parts(folder: str | os.PathLike, is_ours: Callable[[str], object]) -> None:
+    """Removes what `replacing` has left in a folder where a run was killed: files whose names are ours, untouched for
+    an hour, for another run may be writing."""
+    for part in Path(folder).glob(".*.part"):
+        with contextlib.suppress(OSError):
+            if not stat.S_ISDIR(part.lstat().st_mode):
+                continue
+            files = [*part.iterdir()]
+            latest = max(path.lstat().st_mtime for path in (part, *files))
+            if all(is_ours(path.name) for path in files) and time.time() - latest > 3600:
+                for path in files:
+                    path.unlink()
+                part.rmdir()
 
 
 def behind_links(path: str | os.PathLike) -> str:

@@ -84,10 +84,19 @@ def home() -> Path:
     return Path(os.environ.get("HF_HOME") or default).expanduser()
 
 
+def cache() -> Path:
+    """The cache of models of these libraries."""
+    return Path(os.environ.get("HF_HUB_CACHE") or home() / "hub").expanduser()
+
+
+def in_cache(folder: str | Path) -> bool:
+    """Whether a folder is theirs, and nothing of ours is to be written to it."""
+    return Path(folder).resolve().is_relative_to(cache().resolve())
+
+
 def cached_folder(hub: Hub) -> str | None:
     """Where they keep this model, or as much of it as was downloaded; None where they have nothing of it."""
-    model = Path(os.environ.get("HF_HUB_CACHE") or home() / "hub").expanduser()
-    model = model / f"models--{hub.name.replace('/', '--')}"
+    model = cache() / f"models--{hub.name.replace('/', '--')}"
     commit = hub.revision
     with contextlib.suppress(OSError, ValueError):  # where it is no branch
         commit = (model / "refs" / hub.revision).read_text(encoding="ascii").strip()

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
+from checkpoints import packs
+from checkpoints.folders import own_folder
 from checkpoints.loading import complete_folder, load_encoder_and_hparams, load_params
 from checkpoints.tensors import parameter_count
 from encoder import Encoder
@@ -120,28 +122,25 @@ def load_id_pair(
     """
     names = [drafter] if isinstance(drafter, str) else list(drafter)
     kinds = drafters.kinds_of(*names)
-    needs = {need for kind in kinds for need in kind.needs}
     filters = Filters(temperature, top_k, top_p)
     chosen, inner_K = lookaheads(K, tree, names[0])
     kept = {} if kept is None else kept
     one_loop = devices.one_loop(engine, names[0], K)
 
-    # What has to be loaded. This reads the small files alone.
-    if "target" in kept:
-        target, _ = kept["target"]
-    else:
-        target = want("target", target_model_size, dtype, models_dir, source)
-    wanted = [target]
-    if "copy" in needs:
-        self_dtype = devices.choose_self_dtype(self_dtype, dtype, engine)
-        wanted.append(target._replace(need="copy", dtype=self_dtype))
-    if "draft" in needs and "draft" in kept:
-        draft, _ = kept["draft"]
-        wanted.append(draft)
-    elif "draft" in needs:
-        draft_dtype = devices.choose_draft_dtype(draft_dtype, dtype, engine)
-        draft = want("draft", draft_model_size, draft_dtype, models_dir, source)
-        wanted.append(with_ids_of(target, draft))
+    # What has to be loaded.
+    wanted = wanted_models(
+        draft_model_size,
+        target_model_size,
+        models_dir,
+        drafter=names,
+        dtype=dtype,
+        draft_dtype=draft_dtype,
+        self_dtype=self_dtype,
+        engine=engine,
+        source=source,
+        kept=kept,
+    )
+    target = wanted[0]
     new = [one for one in wanted if one.need not in kept]
 
     # Whether it fits.
@@ -189,7 +188,9 @@ def load_id_pair(
     for model_size in dict.fromkeys(one.model_size for one in new):  # the copy comes with the target, from one reading
         of_size = [one for one in new if one.model_size == model_size]
         folder = folders[of_size[0].need]
-        models = mapped_models(of_size, folder, to_probs, quiet) if engine == "numpy" else {}
+        models = {}
+        if engine == "numpy":
+            models = mapped_models(of_size, folder, own_folder(model_size, models_dir), to_probs, quiet)
         unread = [one for one in of_size if one.need not in models]
         if unread:
             models |= read_models(unread, folder, load_fn, to_probs, quiet)
@@ -203,14 +204,54 @@ def load_id_pair(
     return pair
 
 
-def mapped_models(wanted: list[Wanted], folder: str, to_probs: dict[str, Filters], quiet: bool) -> dict[str, Any]:
-    """{need: model} of those whose packed weights lie on the disk."""
+def wanted_models(
+    draft_model_size: str,
+    target_model_size: str,
+    models_dir: str,
+    *,
+    drafter: str | Sequence[str],
+    dtype: str,
+    draft_dtype: str,
+    self_dtype: str,
+    engine: str,
+    source: str,
+    kept: dict[str, tuple[Wanted, Any]] | None = None,
+) -> list[Wanted]:
+    """The target, and what its drafters need. Reads the small files alone. The arguments are those of load_id_pair.
+
+    Raises UserError.
+    """
+    names = [drafter] if isinstance(drafter, str) else drafter
+    needs = {need for kind in drafters.kinds_of(*names) for need in kind.needs}
+    kept = kept or {}
+    if "target" in kept:
+        target, _ = kept["target"]
+    else:
+        target = want("target", target_model_size, dtype, models_dir, source)
+    wanted = [target]
+    if "copy" in needs:
+        self_dtype = devices.choose_self_dtype(self_dtype, dtype, engine)
+        wanted.append(target._replace(need="copy", dtype=self_dtype))
+    if "draft" in needs and "draft" in kept:
+        draft, _ = kept["draft"]
+        wanted.append(draft)
+    elif "draft" in needs:
+        draft_dtype = devices.choose_draft_dtype(draft_dtype, dtype, engine)
+        draft = want("draft", draft_model_size, draft_dtype, models_dir, source)
+        wanted.append(with_ids_of(target, draft))
+    return wanted
+
+
+def mapped_models(
+    wanted: list[Wanted], folder: str, kept_in: str, to_probs: dict[str, Filters], quiet: bool
+) -> dict[str, Any]:
+    """{need: model} of those whose packed weights lie on the disk, in the folder kept_in."""
     models = {}
     for one in wanted:
-        params = packed_files.find(folder, one.dtype, one.hparams)
+        path = packs.path_of(kept_in, one.dtype)
+        params = packed_files.find(path, folder, one.dtype, one.hparams)
         if params is None:
             continue
-        path = packed_files.path_of(folder, one.dtype)
         models[one.need] = mapped_model(params, one.hparams, to_probs[one.need], path)
         if not quiet:
             print(f"{one.model_size}: mapped from {path}", file=sys.stderr)
@@ -234,10 +275,15 @@ def read_models(
 
 def load(o: Any, prompts: Sequence[str], kept: dict | None = None) -> Pair:
     """load_id_pair, with the options of a command line."""
-    names = set(o._fields).intersection(inspect.signature(load_id_pair).parameters)
-    options = {name: getattr(o, name) for name in names if getattr(o, name) is not None}
+    options = options_of(o, load_id_pair)
     of_drafters = {flag.name: getattr(o, flag.name) for flag in drafters.flags_of_kinds()}
     return load_id_pair(**options, prompts=prompts, drafter_options=of_drafters, kept=kept)
+
+
+def options_of(o: Any, function: Callable) -> dict[str, Any]:
+    """Those options of a command line that a function takes as arguments."""
+    names = set(o._fields).intersection(inspect.signature(function).parameters)
+    return {name: getattr(o, name) for name in names if getattr(o, name) is not None}
 
 
 def want(need: str, model_size: str, dtype: str, models_dir: str, source: str) -> Wanted:

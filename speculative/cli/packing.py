@@ -1,14 +1,26 @@
-"""--pack: packed weights are written beside each model, so that later runs map them and begin sooner."""
+"""--pack: packed weights are kept on the disk, so that later runs map them and begin sooner. --unpack removes them."""
 
 import os
 import shutil
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
-from checkpoints.folders import model_folder
-from plumbing import arguments
+import numpy as np
+
+from checkpoints import packs
+from checkpoints.folders import own_folder
+from checkpoints.loading import complete_folder, load_params
+from plumbing import arguments, checksums
 from plumbing.arguments import Flag
 from plumbing.errors import UserError
+from plumbing.hub import in_cache
+from speculative.cli.load import Wanted, options_of, wanted_models
 from speculative.engines import cpu, packed_files
+from speculative.measure.decoders import Check
+
+ALONE = ("prompt_file", "unconditional", "stop", "n_samples", "batch", "verbose", "stream", "color")
+ALONE += ("json", "html", "verify", "interactive", "serve")
 
 FLAGS = (
     Flag(
@@ -16,30 +28,80 @@ FLAGS = (
         arguments.switch,
         "write the packed weights of these models to the disk, and end; later runs then begin sooner",
         False,
-        excludes=(
-            *("prompt_file", "unconditional", "stop", "n_samples", "batch", "verbose", "stream", "color"),
-            *("json", "html", "verify", "interactive", "serve"),
-        ),
+        excludes=(*ALONE, "unpack"),
+        only_engine="numpy",
+        why="JAX packs nothing",
+    ),
+    Flag(
+        "unpack",
+        arguments.switch,
+        "remove from the disk what --pack has written for these models, and end",
+        False,
+        excludes=ALONE,
         only_engine="numpy",
         why="JAX packs nothing",
     ),
 )
 
 
-def write_packed(o: Any, models: dict) -> None:
-    """models: {need: (what was wanted, the model)}, as cli.load has loaded them. Raises UserError."""
+def wanted_by(o: Any) -> list[Wanted]:
+    """The models of these options."""
+    return wanted_models(**options_of(o, wanted_models))
+
+
+def write_packed(o: Any) -> None:
+    """Packs what this run would load, one model after the other. Raises UserError."""
     if not cpu.has_numba():
         raise UserError("--pack is for compiled kernels: pip install numba")
-    for wanted, model in models.values():
-        folder = model_folder(wanted.model_size, o.models_dir)
-        path = packed_files.path_of(folder, wanted.dtype)
-        if packed_files.find(folder, wanted.dtype, wanted.hparams):
+    for wanted in wanted_by(o):
+        folder = complete_folder(wanted.model_size, o.models_dir, o.source)
+        kept_in = own_folder(wanted.model_size, o.models_dir)
+        if in_cache(kept_in):
+            raise UserError(f"{kept_in} is Hugging Face's, where nothing is written: name the model OWNER/NAME")
+        path = packs.path_of(kept_in, wanted.dtype)
+        if packed_files.find(path, folder, wanted.dtype, wanted.hparams):
             print(f"{path} is there already")
             continue
-        packed_files.discard_left_over(folder)
-        free = shutil.disk_usage(folder).free
-        if model.weight_bytes > free:
-            needs = f"needs {model.weight_bytes / 1e6:,.0f} MB"
-            raise UserError(f"{path} {needs}, and {free / 1e6:,.0f} MB of disk are free")
-        packed_files.save(folder, wanted.dtype, model.params, wanted.hparams)
+        try:
+            os.makedirs(kept_in, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot write to {kept_in}: {error.strerror}") from error
+        checksums.clear_left_over(kept_in)
+        free = shutil.disk_usage(kept_in).free
+        _, n_bytes = packed_files.places(wanted.hparams, wanted.dtype)
+        if n_bytes > free:
+            raise UserError(f"{path} needs {n_bytes / 1e6:,.0f} MB, and {free / 1e6:,.0f} MB of disk are free")
+        read = partial(load_params, folder, wanted.hparams)
+        packed_files.save(path, folder, wanted.dtype, wanted.hparams, read)
         print(f"{path}: {os.path.getsize(path) / 1e6:,.0f} MB")
+
+
+def remove_packed(o: Any) -> None:
+    """Removes all packed weights of both models, in whatever format. Raises UserError."""
+    for model_size in dict.fromkeys((o.target_model_size, o.draft_model_size)):
+        folder = own_folder(model_size, o.models_dir)
+        paths = packs.paths_in(folder)
+        for path in paths:
+            n_bytes = os.lstat(path).st_size
+            os.unlink(path)
+            print(f"removed {path}: {n_bytes / 1e6:,.0f} MB")
+        if not paths:
+            print(f"{folder} has no packed weights")
+
+
+def check_packed(o: Any) -> Iterator[Check]:
+    """For each model that is mapped: whether its tiles are what packing makes of the weights now."""
+    for wanted in wanted_by(o):
+        folder = complete_folder(wanted.model_size, o.models_dir, o.source)
+        path = packs.path_of(own_folder(wanted.model_size, o.models_dir), wanted.dtype)
+        params = packed_files.find(path, folder, wanted.dtype, wanted.hparams)
+        if params is None:
+            continue
+        read = partial(load_params, folder, wanted.hparams)
+        rng = np.random.default_rng(o.seed)
+        n_tiles, different = packed_files.first_difference(params, wanted.dtype, read, rng)
+        if different:
+            detail = f"{path}: tensor {different} is not what packing makes of the weights; --unpack removes it"
+        else:
+            detail = f"{n_tiles} tiles of {path} are what packing makes of the weights"
+        yield Check("packed", not different, detail)

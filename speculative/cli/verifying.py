@@ -7,11 +7,17 @@ from typing import Any
 
 from plumbing.exits import fail
 from speculative.cli.load import encode
+from speculative.cli.packing import check_packed
 from speculative.decoding import Pair, lookaheads
 from speculative.engines import cpu, formats
 from speculative.measure import verify
 from speculative.measure.verify import Check, Choice, Decoders
 from speculative.trees import regular
+
+NOT_COVERED = (
+    "Not covered: the weights, tokens and settings themselves (`python utils.py check` compares files with what was\n"
+    "noted of them)."
+)
 
 
 def verify_pair(o: Any, pair: Pair, prompt: str, others: Sequence[str] = verify.PROMPTS, **limits) -> None:
@@ -24,7 +30,10 @@ def verify_pair(o: Any, pair: Pair, prompt: str, others: Sequence[str] = verify.
     checks = verify.verify(partial(decoders, o, pair), o.temperature, prompts, choice(o), N, seed=o.seed, **limits)
     if o.tree:
         checks = itertools.chain(checks, nodes(o, pair, prompts))
-    if not verify.show(map(partial(explained, o), checks), print=partial(print, flush=True)):
+    checks = itertools.chain(check_packed(o) if o.engine == "numpy" else (), checks)
+    passed = verify.show(map(partial(explained, o), checks), print=partial(print, flush=True))
+    print(NOT_COVERED)
+    if not passed:
         fail("", 1)
 
 

@@ -1,160 +1,152 @@
 """Packed weights on the disk. The next run maps them: it reads and packs nothing, and begins sooner.
 
-packed-int8.safetensors beside a model's weights has the tiles first, each matrix at a multiple of 64 bytes, as the
-kernels need it; then all else.
-It fits the weights that it was made of, one kind of CPU and one way to pack. What does not fit is not used.
+packed-int8.safetensors has the tiles first, each matrix at a multiple of 64 bytes, as the kernels need it; then all
+else. It fits the weights that it was made of, one kind of CPU and one way to pack. What does not fit is not used.
 """
 
-import contextlib
 import functools
 import hashlib
 import json
+import math
 import os
-import shutil
 import struct
 import sys
-import time
-from pathlib import Path
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
-from checkpoints.folders import config_path, weight_files
+from checkpoints import packs
 from checkpoints.tensors import bad_file, checkpoint_shapes, is_finite, put, with_blocks
-from checkpoints.weights import open_safetensors
 from plumbing import checksums
 from plumbing.errors import UserError
 from plumbing.files import replacing
 from speculative.engines import cpu, formats
 from speculative.engines.cpu import BLOCK, this_cpu
-from speculative.engines.packed import PackedEmbedding, PackedWeight, scale_shape, tiles_shape
+from speculative.engines.packed import PackedEmbedding, PackedWeight, packer, scale_shape, tiles_shape
 
 ALIGNMENT = 64  # bytes of the largest vector register
 TYPES = {"uint8": "U8", "float32": "F32"}  # NumPy's names, and safetensors'
 
 
-def path_of(folder: str, dtype: str) -> str:
-    return os.path.join(folder, f"{checksums.PACKED}{dtype}.safetensors")
+def save(path: str, folder: str, dtype: str, hparams: dict, read: Callable) -> None:
+    """Packs a model to the disk, tensor by tensor, all of it or nothing.
 
-
-def save(folder: str, dtype: str, params: dict, hparams: dict) -> str:
-    """Writes what packing made of a model, all or nothing, and notes its checksum -> its path. Raises UserError."""
-    path = path_of(folder, dtype)
-    arrays = {}
-    for name in checkpoint_shapes(hparams):
-        arrays |= parts(name, tensor(params, name))
-    order = sorted(arrays, key=lambda name: not name.endswith("/tiles"))  # the tiles first
-    header = {"__metadata__": origin(folder, dtype)}
-    end = 0
-    for name in order:
-        array = arrays[name]
-        begin = end
-        end = begin + array.nbytes
-        header[name] = {"dtype": TYPES[array.dtype.name], "shape": array.shape, "data_offsets": [begin, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-(8 + len(text)) % ALIGNMENT)
+    folder: where the weights are. read(convert): reads them, as load_params does. Raises UserError, also where the
+    weights changed while they were read.
+    """
+    before = packs.state(folder)
+    about = {"sha256": "0" * 64, "packing": fingerprint(dtype), "origin": json.dumps(packs.origin(folder))}
+    about |= {f"sha256 of {os.path.basename(of)}": "0" * 64 for of in packs.made_of(folder)}
+    tensors, _ = places(hparams, dtype)
+    begin = len(header_bytes(about, tensors))
+    pack = packer(dtype)
+    over = threading.Event()
     try:
-        with replacing(path) as part:
-            with open(part, "wb") as f:
-                f.write(struct.pack("<Q", len(text)) + text)
-                for name in order:
-                    f.write(np.ascontiguousarray(arrays[name]))
-            noted = {}
-            if checksums.noted(folder):
-                noted = {os.path.basename(path): checksums.describe(part)}
-                checksums.note(folder, noted)
+        with replacing(path) as part, open(part, "w+b") as f, ThreadPoolExecutor(1) as thread:
+            sums = [thread.submit(checksums.describe, of, over) for of in packs.made_of(folder)]
+
+            def write(name, array):
+                for part_name, value in parts(name, pack(name, array)).items():
+                    f.seek(begin + tensors[part_name]["data_offsets"][0])
+                    f.write(np.ascontiguousarray(value))
+
+            try:
+                read(write)
+            except BaseException:
+                over.set()
+                raise
+            for of, described in zip(packs.made_of(folder), sums, strict=True):
+                about[f"sha256 of {os.path.basename(of)}"] = described.result()["sha256"]
+            f.seek(0)
+            f.write(header_bytes(about, tensors))
+            f.flush()
+            about["sha256"] = packs.sum_of(np.memmap(part, np.uint8, "r"))
+            f.seek(0)
+            f.write(header_bytes(about, tensors))
+            f.close()
+            if packs.state(folder) != before:
+                raise UserError(f"{folder}: the weights were changed while they were packed: run --pack again")
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from error
-    for name, about in noted.items():
-        checksums.keep_verified(folder, {name: checksums.state(path, about)})
-    return path
+    keep_verified(path, about["sha256"])
 
 
-def discard_left_over(folder: str) -> None:
-    """Removes what runs that were killed had written of packed weights. Another run may be writing: what is less than
-    an hour old stays."""
-    for part in Path(folder).glob(f".*.part/{checksums.PACKED}*.safetensors"):
-        with contextlib.suppress(OSError):
-            if time.time() - part.stat().st_mtime > 3600:
-                shutil.rmtree(part.parent)
+def header_bytes(about: dict[str, str], tensors: dict[str, dict]) -> bytes:
+    """How the file begins. Its length does not depend on what sums are in it."""
+    text = json.dumps({"__metadata__": about, **tensors}).encode()
+    text += b" " * (-(8 + len(text)) % ALIGNMENT)
+    return struct.pack("<Q", len(text)) + text
 
 
-def find(folder: str, dtype: str, hparams: dict) -> dict | None:
+def places(hparams: dict, dtype: str) -> tuple[dict[str, dict], int]:
+    """({name: type, shape and place} of all tensors of the file, as its header says it; how many bytes they take)."""
+    arrays = {}
+    for name, shape in checkpoint_shapes(hparams).items():
+        arrays |= layout(name, shape, dtype)
+    tensors = {}
+    end = 0
+    for name in sorted(arrays, key=lambda name: not name.endswith("/tiles")):  # the tiles first
+        kind, shape = arrays[name]
+        begin = end
+        end = begin + math.prod(shape) * np.dtype(kind).itemsize
+        tensors[name] = {"dtype": TYPES[kind], "shape": list(shape), "data_offsets": [begin, end]}
+    return tensors, end
+
+
+def find(path: str, folder: str, dtype: str, hparams: dict) -> dict | None:
     """The parameters of a model, mapped from the disk as they were packed; None where there is no such file, or one
-    that does not fit, which a line says. Raises UserError where it is damaged."""
-    path = path_of(folder, dtype)
-    name = os.path.basename(path)
+    that does not fit, which a line says. folder: where the weights are. Raises UserError where it is damaged."""
     if not os.path.isfile(path) or not cpu.has_numba():
         return None
-    noted = checksums.noted(folder)
-    with open_safetensors(path) as f:
-        fits = f.metadata() == origin(folder, dtype)
-    if not fits or (noted and name not in noted):
+    checksums.clear_left_over(os.path.dirname(path))
+    file, header, begin = packs.read_file(path)
+    if not packs.is_of(header, folder) or header["__metadata__"].get("packing") != fingerprint(dtype):
         say_it_does_not_fit(path)
         return None
-    checksums.check(folder, [name], bad_file)
-    with checksums.compared(folder, [name], bad_file):
-        arrays = mapped(path)
-    shapes = checkpoint_shapes(hparams)
-    expected = {}
-    for name, shape in shapes.items():
-        expected |= layout(name, shape, dtype)
-    if {name: (array.dtype.name, array.shape) for name, array in arrays.items()} != expected:
+    check_sum(path, file)
+    tensors, n_bytes = places(hparams, dtype)
+    del header["__metadata__"]
+    if header != tensors or len(file) != begin + n_bytes or begin % ALIGNMENT:
         raise bad_file(path, "its tensors are not those of this model")
+    arrays = {name: part_of(file[begin:], about) for name, about in tensors.items()}
+    for name, array in arrays.items():
+        if array.dtype == np.float32 and not is_finite(array):
+            raise bad_file(path, f"tensor {name!r:.100} holds NaN or infinity")
     params = {}
-    for name, shape in shapes.items():
+    for name, shape in checkpoint_shapes(hparams).items():
         put(params, name, whole(name, shape, dtype, arrays))
     return with_blocks(params, hparams)
 
 
-def mapped(path: str) -> dict[str, np.ndarray]:
-    """The tensors of a safetensors file that is found whole, where the system keeps the file itself."""
-    file = np.asarray(np.memmap(path, np.uint8, "r"))  # [n_bytes]
-    begin = 8 + int.from_bytes(file[:8], "little")
+def part_of(data: np.ndarray, about: dict) -> np.ndarray:  # uint8 [n_bytes] -> [*shape]
+    """A tensor where the system keeps the file itself."""
     numpy_type = {theirs: name for name, theirs in TYPES.items()}
-    arrays = {}
-    for name, about in json.loads(bytes(file[8:begin])).items():
-        if name == "__metadata__":
-            continue
-        first, end = about["data_offsets"]
-        if about["dtype"] not in numpy_type:
-            raise bad_file(path, f"tensor {name!r:.100} is {about['dtype']}")
-        arrays[name] = file[begin + first : begin + end].view(numpy_type[about["dtype"]]).reshape(about["shape"])
-        if arrays[name].dtype == np.float32 and not is_finite(arrays[name]):
-            raise bad_file(path, f"tensor {name!r:.100} holds NaN or infinity")
-        if name.endswith("/tiles") and arrays[name].ctypes.data % vector_bytes():
-            raise bad_file(path, f"tensor {name!r:.100} does not begin where vector loads can read it")
-    return arrays
+    begin, end = about["data_offsets"]
+    return data[begin:end].view(numpy_type[about["dtype"]]).reshape(about["shape"])
 
 
-def vector_bytes() -> int:
-    return 4 * this_cpu().vector
+def check_sum(path: str, file: np.ndarray) -> None:  # uint8 [n_bytes]
+    """Compares a file with the sha256 that it says of itself, once until it changes. Raises UserError."""
+    noted = packs.sum_noted(file)
+    folder, name = os.path.split(path)
+    if checksums.read_verified(folder).get(name) != checksums.state(path, {"sha256": noted}):
+        if packs.sum_of(file) != noted:
+            raise bad_file(path, packs.DAMAGED)
+        keep_verified(path, noted)
+
+
+def keep_verified(path: str, sha256: str) -> None:
+    folder, name = os.path.split(path)
+    checksums.keep_verified(folder, {name: checksums.state(path, {"sha256": sha256})})
 
 
 @functools.cache
 def say_it_does_not_fit(path: str) -> None:
     unknown = "is not known to be of these weights and for this CPU"
     print(f"{path} {unknown}, and not used: --pack makes it anew", file=sys.stderr)
-
-
-def origin(folder: str, dtype: str) -> dict[str, str]:
-    """What packed weights depend on: the files that they were read from, and what packing does on this machine."""
-    about = {"packing": fingerprint(dtype)}
-    for path in [config_path(folder), *(os.path.join(folder, name) for name in weight_files(folder))]:
-        state = os.stat(path)
-        about[os.path.basename(path)] = f"{state.st_size} bytes of {state.st_mtime_ns}, {sample(path)}"
-    return about
-
-
-def sample(path: str) -> str:
-    """The sha256 of 64 places all over a file, in which other weights of the same size and time differ."""
-    n_bytes = os.path.getsize(path)
-    sha256 = hashlib.sha256()
-    with open(path, "rb") as f:
-        for i in range(64):
-            f.seek(i * n_bytes // 64)
-            sha256.update(f.read(4096))
-    return sha256.hexdigest()
 
 
 @functools.cache
@@ -168,6 +160,36 @@ def fingerprint(dtype: str) -> str:
         sha256.update(weight.tiles)
         sha256.update(b"" if weight.scale is None else weight.scale)
     return sha256.hexdigest()
+
+
+def first_difference(params: dict, dtype: str, read: Callable, rng: np.random.Generator) -> tuple[int, str]:
+    """Compares what was mapped with the weights that read(convert) reads: of each matrix the first tile, the last and
+    one between, packed anew; all other tensors whole -> (how many tiles were compared, the name of the first tensor
+    that differs, or "")."""
+    n_tiles = 0
+    different = []
+
+    def compare(name, array):
+        nonlocal n_tiles
+        mapped = tensor(params, name)
+        packed = packed_as(name, array.shape, dtype)
+        if packed is None:
+            if not np.array_equal(mapped, array):
+                different.append(name)
+            return
+        weight = mapped.T if name == "wte" else mapped
+        w = array.T if name == "wte" else array  # [n_in, n_out]
+        lanes = weight.cpu.lanes
+        for i in {0, int(rng.integers(len(weight.tiles))), len(weight.tiles) - 1}:
+            channels = slice(i * lanes, (i + 1) * lanes)
+            anew = PackedWeight.packed(w[:, channels], packed[1])
+            n_tiles += 1
+            same = np.array_equal(anew.tiles[0], weight.tiles[i])
+            if not same or (anew.scale is not None and not np.array_equal(anew.scale, weight.scale[channels])):
+                different.append(name)
+
+    read(compare)
+    return n_tiles, "".join(different[:1])
 
 
 # ---- A tensor of the checkpoint, and what the file has of it ---------------------------------------------------------
