@@ -350,7 +350,7 @@ def decode(driver, **fields):
     click(driver, "start")
     wait(driver, "!request")
     assert text_of(driver, "state").startswith("Done: "), text_of(driver, "wrong")
-    return js(driver, "[...runs.keys()].at(-1)")
+    return js(driver, "runs.at(-1).number")
 
 
 def in_frame(driver, name, text):
@@ -362,64 +362,138 @@ def in_frame(driver, name, text):
 
 
 def rows_of_runs(driver):
-    """What the cells of each run's row say, the latest first."""
+    """What the cells of each run's row say, {name: text}, the latest run first."""
+    cells = "Object.fromEntries([...r.cells].map((c) => [c.dataset.name ?? c.tagName, c.textContent]))"
+    return js(driver, f"[...document.querySelectorAll('#runs tbody tr')].map((r) => {cells})")
+
+
+def texts_of_lanes(driver):
+    """Of each decoder: its text, the origins of its tokens, how many calls of the target are drawn."""
     return js(
-        driver, "[...document.querySelectorAll('#runs tbody tr')].map((r) => [...r.cells].map((c) => c.textContent))"
-    )
-
-
-@pytest.mark.slow
-def test_a_run_from_the_prompt_to_the_last_token(go_to, serving, bench):
-    """And all that it has of text is data."""
-    driver = go_to(serving(bench))
-    prompt = "</script><img src=x onerror=alert(1)> {{data}} \u202e\u2066 \x7f é </textarea><b>"
-    chosen = {"n_tokens_to_generate": 30, "temperature": 1, "K": 3, "seed": 5}
-    number = decode(driver, prompt=prompt, **chosen)
-    document = bench.runs[number].document
-    assert document["prompt"]["text"] == prompt
-    assert {name: document["options"][name] for name in chosen} == chosen
-    lanes = js(
         driver,
         "Object.values(lanes).map((l) => [l.text.textContent, "
         "[...l.text.querySelectorAll('.token')].map((t) => t.classList[1]), "
         "l.picture.querySelectorAll('rect.target').length])",
     )
-    for lane, name in zip(lanes, ("autoregressive", "speculative"), strict=True):
-        [sample] = document[name]["samples"]
-        text = (prompt + sample["text"]).translate(SHOWN)
-        assert lane == [text, sample["origins"], len(sample["iterations"])]
-    assert in_frame(driver, "speculative", "img src=x") == text
-    assert f"r = {bench.runs[number].r:.3f}" in text_of(driver, "state")
-    height = "const page = byId('frame').contentDocument.documentElement; return page.scrollHeight - page.clientHeight"
-    wait(driver, "(() => { " + height + " <= 0; })()")  # it needs no scroll bar of its own
-    decode(driver, prompt="Another", n_tokens_to_generate=5, temperature=0)
-    rows = rows_of_runs(driver)
-    assert [row[1] for row in rows] == ["Another", prompt.translate(SHOWN)] and rows[1][3] == "3"
-    driver.find_element("css selector", f"[aria-label='Show run {number}']").click()
-    assert in_frame(driver, "speculative", "img src=x") == text
-    driver.refresh()
-    assert rows_of_runs(driver) == rows  # they outlive the page
-    assert js(driver, "document.images.length + document.querySelectorAll('b').length") == 0
+
+
+def texts_of_run(run):
+    """The same, as its document has them."""
+    prompt = run["prompt"]["text"]
+    samples = [run[name]["samples"][0] for name in ("autoregressive", "speculative")]
+    return [[(prompt + s["text"]).translate(SHOWN), s["origins"], len(s["iterations"])] for s in samples]
 
 
 @pytest.mark.slow
-def test_what_is_wrong_is_said_beside_the_form(go_to, serving, bench):
+def test_a_run_from_the_prompt_to_the_last_token(serving, go_to, bench):
+    """And all that it has of text is data."""
+    driver = go_to(serving(bench))
+    prompt = "</script><img src=x onerror=alert(1)> {{data}} \u202e\u2066 \x7f é </textarea><b>"
+    chosen = {"n_tokens_to_generate": 30, "temperature": 1, "K": 3, "stop": "zebra", "seed": 5}
+    number = decode(driver, prompt=prompt, **chosen)
+    document = bench.runs[number].document
+    assert document["prompt"]["text"] == prompt
+    assert {name: document["options"][name] for name in chosen} == chosen
+    assert texts_of_lanes(driver) == texts_of_run(document)
+    assert in_frame(driver, "speculative", "img src=x") == texts_of_run(document)[1][0]
+    assert f"r = {bench.runs[number].r:.3f}" in text_of(driver, "state")
+    assert js(driver, "document.images.length + document.querySelectorAll('b').length") == 0
+
+
+IN_VIEW = "byId('shown-title').getBoundingClientRect().top >= 0 && byId('frame').getBoundingClientRect().top < 200"
+
+
+@pytest.mark.slow
+def test_a_run_that_is_over_is_shown_as_it_was(serving, go_to, bench):
+    """Its flags in the form, its texts, and its page, in view."""
+    driver = go_to(serving(bench))
+    asked = {
+        "prompt": "One two",
+        "n_tokens_to_generate": "30",
+        "K": "3",
+        "temperature": "1",
+        "top_k": "",
+        "top_p": "0.9",
+    }
+    asked |= {"drafter": "prompt_lookup+model", "stop": " zebra", "seed": "5"}
+    number = decode(driver, **asked)
+    text = in_frame(driver, "speculative", "One two")
+    texts = texts_of_lanes(driver)
+    decode(driver, prompt="Another", n_tokens_to_generate=5, temperature=0, stop="", drafter="model", top_p="")
+    driver.execute_script("scrollTo(0, 0)")
+    driver.find_element("css selector", f"[aria-label='Show run {number}']").click()
+    assert in_frame(driver, "speculative", "One two") == text
+    wait(driver, "lanes.speculative.tokens > 5")
+    assert texts_of_lanes(driver) == texts == texts_of_run(bench.runs[number].document)
+    assert js(driver, "formValues()") == asked
+    wait(driver, IN_VIEW)
+    assert [row["TH"] for row in rows_of_runs(driver)] == ["2", "1"]
+    assert js(driver, "document.querySelector('tr.drawn').id") == f"row-{number}"
+
+
+@pytest.mark.slow
+def test_each_tab_has_all_runs_and_its_own_form(serving, go_to, bench):
+    address = serving(bench)
+    driver = go_to(address)
+    decode(driver, prompt="Once", n_tokens_to_generate=9, stop="zebra")
+    [row] = rows = rows_of_runs(driver)
+    run = bench.runs["1"]
+    paces = {name: run.document[name]["seconds"] for name in ("autoregressive", "speculative")}
+    paces = {name: f"{1000 * s:.{1 if s >= 0.01 else 2}f} ms{9 / s:.1f} tokens/s" for name, s in paces.items()}
+    told = {"prompt": "Once", "tokens": "9", "stop": "zebra", "speedup": f"{run.speedup:.2f}x", "r": f"{run.r:.3f}"}
+    assert row.items() >= {**told, **paces}.items() and "top-k" not in row
+    fill_in(driver, prompt=" left \n so ", K="7/", stop=" ")
+    driver.refresh()
+    wait(driver, "runs.length")
+    assert rows_of_runs(driver) == rows
+    left = js(driver, "formValues()")
+    assert (left["prompt"], left["K"], left["stop"], left["n_tokens_to_generate"]) == (" left \n so ", "7/", " ", "9")
+    first = driver.current_window_handle
+    driver.switch_to.new_window("tab")
+    driver.get(address)
+    wait(driver, "runs.length")
+    assert rows_of_runs(driver) == rows and text_of(driver, "K") != "7/"
+    decode(driver, n_tokens_to_generate=5)
+    driver.close()
+    driver.switch_to.window(first)
+    wait(driver, "runs.length === 2")
+    assert js(driver, "formValues()") == left
+
+
+@pytest.mark.slow
+def test_a_run_is_as_high_as_it_has_to_be_and_its_line_as_wide_as_the_screen(serving, go_to, bench):
+    driver = go_to(serving(bench))
+    everything = {"top_k": 50, "top_p": 0.9, "stop": "zebra", "drafter": "prompt_lookup+model", "K": "auto"}
+    decode(driver, n_tokens_to_generate=20, temperature=1, **everything)
+    page = "byId('frame').contentDocument.documentElement"
+    heights = []
+    for width in (1400, 500, 400, 1400):
+        emulate(driver, width)
+        wait(driver, f"{page}.scrollHeight <= {page}.clientHeight && {page}.clientHeight <= {page}.scrollHeight + 2 && "
+             f"Math.abs({page}.clientHeight - {page}.querySelector('body').offsetHeight) < 2")  # fmt: skip
+        heights.append(js(driver, "byId('frame').offsetHeight"))
+        assert js(driver, "byId('runs').scrollWidth") <= js(driver, "byId('runs').clientWidth")
+    assert heights[0] == heights[-1] < heights[1] < heights[2]
+
+
+@pytest.mark.slow
+def test_what_is_wrong_is_said_beside_the_form_in_its_words(serving, go_to, bench):
     driver = go_to(serving(bench))
     fill_in(driver, K="none")
     click(driver, "start")
     wait(driver, "!request")
-    assert text_of(driver, "wrong").startswith("--K must be a whole number of at least 1")
+    assert text_of(driver, "wrong").startswith("“Lookahead K” must be a whole number of at least 1")
     assert text_of(driver, "state") == "Not decoded."
     decode(driver, K="8/2", drafter="model/ngram", n_tokens_to_generate=5)
     assert text_of(driver, "wrong") == ""
-    assert rows_of_runs(driver)[0][3] == "8/2"
+    assert rows_of_runs(driver)[0]["K"] == "8/2"
 
 
 DECODES = "lanes.speculative.tokens > 2"
 
 
 @pytest.mark.slow
-def test_stop_by_keyboard_alone(go_to, serving, endless):
+def test_stop_by_keyboard_alone(serving, go_to, endless):
     """Ctrl-Enter in the prompt runs; then the focus is on Stop, and after that on Run again."""
     from selenium.webdriver.common.keys import Keys
 
@@ -430,7 +504,7 @@ def test_stop_by_keyboard_alone(go_to, serving, endless):
         assert js(driver, focused) == name
     press(driver, "ENTER")
     wait(driver, DECODES)
-    assert js(driver, focused) == "stop"
+    assert js(driver, focused) == "end"
     press(driver, "ENTER")
     wait(driver, "!request")
     assert (text_of(driver, "state"), js(driver, focused)) == ("Stopped.", "start")
@@ -464,7 +538,7 @@ def test_the_server_is_gone(browser, serving, endless, when):
 
 
 @pytest.fixture(params=["page", pytest.param("workbench", marks=pytest.mark.slow)])
-def shown(request, show, run_main, go_to, serving):
+def shown(request, serving, show, run_main, go_to):
     """The browser with a run whose prompt is one long word."""
     how = {"prompt": "w" * 90, "temperature": 1, "drafter": "model/ngram", "n_tokens_to_generate": 40}
     if request.param == "page":

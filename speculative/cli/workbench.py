@@ -1,6 +1,6 @@
 """What --serve answers: a page, decodes as they happen, and runs that are over.
 
-It is built on Starlette, as all it needs is three routes, a stream and a policy. Each decode has a thread of its own,
+It is built on Starlette, as all it needs is four routes, a stream and a policy. Each decode has a thread of its own,
 and one runs at a time. Its steps go to the page as server-sent events, in the answer to the request that asked for it.
 So whoever closes the page or presses Stop ends the request, and with it the decode.
 """
@@ -28,7 +28,8 @@ from speculative import drafters
 from speculative.cli.guard import Guard
 from speculative.measure.page import fill
 
-FIELDS = ("n_tokens_to_generate", "K", "temperature", "top_k", "top_p", "drafter", "seed")  # that a request may set
+# The flags that a request may set.
+FIELDS = ("n_tokens_to_generate", "K", "temperature", "top_k", "top_p", "drafter", "stop", "seed")
 MOST_BYTES = 2**16  # of a request
 LONGEST = 100  # characters of a flag: a drafter of a thousand levels would take minutes for a token
 MOST_DECODES = 8  # one that runs, and those that wait
@@ -58,7 +59,6 @@ class Workbench:
         draft = o.draft_model_size if "draft" in self.pair.loaded.models else None
         data = {"fields": fields, "prompt": o.prompt or "", "target": o.target_model_size, "draft": draft}
         data["drafters"] = [*drafters.KINDS]
-        data["runs"] = [summary(number, run) for number, run in self.runs.items()]
         styles = ("page.css", "workbench.css")
         scripts = ("elements.js", "workbench.js")
         return fill("workbench.html", styles, scripts, data, Path(__file__).parent / "web")
@@ -122,7 +122,13 @@ def event(kind: str, value: Any) -> str:
 def summary(number: str, run: Any) -> dict:
     """A run's line in the list of runs."""
     options = run.document["options"]
-    return {"number": number, "speedup": run.speedup, "r": run.r} | {n: options[n] for n in (*FIELDS, "tree", "prompt")}
+    line = {"number": number, "speedup": run.speedup, "r": run.r} | {n: options[n] for n in (*FIELDS, "tree", "prompt")}
+    if options["tree"]:
+        line["K"] = None
+    for name in ("autoregressive", "speculative"):
+        [sample] = run.document[name]["samples"]
+        line[name] = {"tokens": len(sample["tokens"]), "seconds": run.document[name]["seconds"]}
+    return line
 
 
 async def asked(request: Request) -> tuple[str, dict[str, str | None]]:
@@ -158,6 +164,9 @@ def application(workbench: Workbench, address: str) -> Starlette:
         await anext(stream)  # it has a place, or has raised before the answer has a status
         return StreamingResponse(stream, media_type="text/event-stream")
 
+    async def runs(request: Request) -> Response:
+        return JSONResponse([summary(number, run) for number, run in workbench.runs.items()])
+
     async def run(request: Request) -> Response:
         number, dot, kind = request.path_params["name"].partition(".")
         if number not in workbench.runs or dot + kind not in ("", ".json"):
@@ -167,5 +176,6 @@ def application(workbench: Workbench, address: str) -> Starlette:
             return JSONResponse(run.document)
         return HTMLResponse(run.html().encode(errors="backslashreplace"))
 
-    routes = [Route("/", home), Route("/decode", decode, methods=["POST"]), Route("/runs/{name}", run)]
+    routes = [Route("/", home), Route("/decode", decode, methods=["POST"])]
+    routes += [Route("/runs", runs), Route("/runs/{name}", run)]
     return Starlette(routes=routes, middleware=[Middleware(Guard, address=address)])

@@ -6,12 +6,16 @@ const WORDS = {
   top_k: "Top-k",
   top_p: "Top-p",
   drafter: "Drafter",
+  stop: "Stop text",
   seed: "Seed",
 };
-const ORIGINS = ["autoregressive", "accepted", "resampled", "bonus"];
 const DECODERS = { autoregressive: "Autoregressive", speculative: "Speculative" };
+const LOOK = 2000; // milliseconds between two looks at the runs, as another tab may have asked for one
+const FORM = JSON.stringify([bench.target, bench.prompt, bench.fields]); // the name under which what it holds is kept
+const names = bench.fields.map(({ name }) => name);
 const lanes = {}; // by decoder: where its text and its race are drawn
-const runs = new Map(); // number → summary
+let runs = []; // their summaries
+let shownRun = null; // the number of the one whose page is shown
 let request = null; // what ends the decode that is under way
 
 /** A flag's value as it is typed: that of K may be a number for each level. */
@@ -23,15 +27,15 @@ function showForm() {
   byId("models").textContent = bench.draft
     ? `Here the target is ${bench.target} and the draft model ${bench.draft}.`
     : `Here the target is ${bench.target}, and there is no draft model.`;
-  byId("prompt").value = bench.prompt;
-  for (const { name, value, help } of bench.fields) {
-    const input = make("input", { id: name, "aria-describedby": `${name}-help`, autocomplete: "off" });
-    input.value = typed(value);
-    if (name === "drafter") input.setAttribute("list", "drafters");
+  for (const { name, help } of bench.fields) {
+    const how = { id: name, "aria-describedby": `${name}-help`, autocomplete: "off", placeholder: "none" };
+    const input = make("input", name === "drafter" ? { ...how, list: "drafters" } : how);
     const note = make("small", { id: `${name}-help` }, help);
     byId("fields").append(make("div", make("label", { for: name }, WORDS[name]), input, note));
   }
   byId("fields").append(make("datalist", { id: "drafters" }, ...bench.drafters.map((value) => make("option", { value }))));
+  const defaults = Object.fromEntries(bench.fields.map(({ name, value }) => [name, value]));
+  fillForm(keptForm() ?? { prompt: bench.prompt, ...defaults });
   byId("form").addEventListener("submit", (event) => {
     event.preventDefault();
     if (!request) decode();
@@ -39,33 +43,52 @@ function showForm() {
   byId("prompt").addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) byId("form").requestSubmit();
   });
-  byId("stop").addEventListener("click", () => request?.abort());
-  byId("frame").addEventListener("load", () => {
-    const page = byId("frame").contentDocument.body;
-    const fit = () => (byId("frame").style.height = `${page.parentNode.scrollHeight + 4}px`);
-    if (page) new ResizeObserver(fit).observe(page);
-  });
+  byId("end").addEventListener("click", () => request?.abort());
+  addEventListener("pagehide", () => sessionStorage.setItem(FORM, JSON.stringify(formValues())));
+}
+
+function formValues() {
+  return Object.fromEntries(["prompt", ...names].map((name) => [name, byId(name).value]));
+}
+
+function fillForm(values) {
+  for (const name of ["prompt", ...names]) byId(name).value = typed(values[name]);
+}
+
+/** What the form held when this page was left; null where nothing is known. */
+function keptForm() {
+  try {
+    return JSON.parse(sessionStorage.getItem(FORM));
+  } catch {
+    return null; // a browser may be told to keep nothing
+  }
+}
+
+/** A line that speaks of flags, in the words of the form. */
+function inWordsOfForm(line) {
+  return line.replace(/--([A-Za-z]\w*)/g, (flag, name) => (names.includes(name) ? `“${WORDS[name]}”` : flag));
 }
 
 /** Whether something is decoded; state: what is said of it. */
 function setBusy(busy, state) {
   const focused = document.activeElement;
   byId("start").disabled = busy;
-  byId("stop").disabled = !busy;
-  if (focused === byId("start") && busy) byId("stop").focus(); // a button that is disabled loses the focus
-  if (focused === byId("stop") && !busy) byId("start").focus();
+  byId("end").disabled = !busy;
+  if (focused === byId("start") && busy) byId("end").focus(); // a button that is disabled loses the focus
+  if (focused === byId("end") && !busy) byId("start").focus();
   byId("state").textContent = state;
 }
 
 // ---- A decode -------------------------------------------------------------------------------------------------------
 
 async function decode() {
-  const flags = Object.fromEntries(bench.fields.map(({ name }) => [name, byId(name).value.trim()]));
-  const body = JSON.stringify({ prompt: byId("prompt").value, flags });
+  const { prompt, stop, ...others } = formValues();
+  const flags = Object.fromEntries(Object.entries(others).map(([name, value]) => [name, value.trim()]));
+  const body = JSON.stringify({ prompt, flags: { ...flags, stop } });
   request = new AbortController();
   byId("wrong").textContent = "";
   setBusy(true, "Asked.");
-  clearLanes();
+  clearLanes(prompt);
   let said = "";
   try {
     const headers = { "content-type": "application/json" };
@@ -76,7 +99,7 @@ async function decode() {
   } catch (error) {
     if (error.name === "AbortError") said = "Stopped.";
     else said = "Not decoded.";
-    if (error.name === "Error") byId("wrong").textContent = shown(error.message);
+    if (error.name === "Error") byId("wrong").textContent = shown(inWordsOfForm(error.message));
     if (error.name === "TypeError") byId("wrong").textContent = "The server does not answer: is main.py still running?";
   }
   request = null;
@@ -93,10 +116,10 @@ const HEARD = {
     throw new Error(line);
   },
   done(summary) {
-    addRun(summary);
-    showRun(summary.number);
-    for (const name of Object.keys(DECODERS)) describeLane(name);
-    return `Done: ${times(summary.speedup)} as fast, r = ${summary.r.toFixed(3)}.`;
+    showRuns([...runs.filter(({ number }) => number !== summary.number), summary]);
+    showPage(summary.number);
+    describeLanes();
+    return `Done: ${times(summary.speedup)} as fast, acceptance rate r = ${summary.r.toFixed(3)}.`;
   },
 };
 
@@ -131,16 +154,18 @@ function showLanes() {
   for (const kind of ["draft", "target"]) {
     byId("key").append(make("span", make(`i.${kind}`), ` the ${kind} is called`));
   }
-  byId("key").append(...ORIGINS.map((origin) => make("span", make(`span.token.${origin}`, origin))));
-  clearLanes();
+  for (const [origin, meaning] of Object.entries(MEANINGS)) {
+    byId("meanings").append(make("li", make(`span.token.${origin}`, origin), ` ${meaning}`));
+  }
+  clearLanes(byId("prompt").value);
 }
 
-function clearLanes() {
+function clearLanes(prompt) {
   for (const lane of Object.values(lanes)) {
     Object.assign(lane, { tokens: 0, calls: 0, end: 0 });
     lane.status.textContent = "";
     lane.picture.replaceChildren();
-    lane.text.replaceChildren(make("span.prompt", byId("prompt").value));
+    lane.text.replaceChildren(make("span.prompt", prompt));
   }
   scaleLanes();
 }
@@ -171,51 +196,119 @@ function scaleLanes() {
   for (const { picture } of Object.values(lanes)) picture.setAttribute("viewBox", `0 0 ${total} 36`);
 }
 
-function describeLane(name) {
-  const { calls, end, picture } = lanes[name];
-  picture.setAttribute("aria-label", `${DECODERS[name]}: ${many(calls, "call")} of the target, ${seconds(end)}`);
+function describeLanes() {
+  for (const [name, { calls, end, picture }] of Object.entries(lanes)) {
+    picture.setAttribute("aria-label", `${DECODERS[name]}: ${many(calls, "call")} of the target, ${seconds(end)}`);
+  }
+}
+
+/** Both texts of a run that is over. */
+function showTexts(run) {
+  clearLanes(run.prompt.text);
+  for (const decoder of Object.keys(DECODERS)) {
+    const [sample] = run[decoder].samples;
+    let [first, end] = [0, 0];
+    for (const { tokens: n, by, drafting, scoring, seconds } of sample.iterations) {
+      const named = (origin, j) => (by[j] && by[j] !== "model" && origin === "accepted" ? `${origin}: ${by[j]}` : origin);
+      const origins = sample.origins.slice(first, first + n).map(named);
+      const tokens = origins.map((origin, j) => [sample.pieces[first + j], origin]);
+      [first, end] = [first + n, seconds === null ? run[decoder].seconds : end + seconds];
+      showStep({ decoder, tokens, drafting, scoring, end });
+    }
+  }
+  byId("state").textContent = "";
+  describeLanes();
 }
 
 // ---- The runs so far ------------------------------------------------------------------------------------------------
 
-function addRun(summary) {
-  runs.set(summary.number, summary);
-  byId("none").hidden = true;
-  byId("runs").hidden = false;
-  const columns = ["run", "prompt", "tokens", "K", "temperature", "top-k", "top-p", "drafter", "seed", "speedup", "r", ""];
-  const head = make("tr", ...columns.map((name) => (name ? make("th", { scope: "col" }, name) : make("td"))));
-  const rows = [...runs.values()].reverse().map(runRow);
-  byId("runs").replaceChildren(make("table", make("thead", head), make("tbody", ...rows)));
+const pace = ({ tokens, seconds: s }) => make("span", seconds(s), make("small", `${(tokens / s).toFixed(1)} tokens/s`));
+const COLUMNS = {
+  prompt: (run) => run.prompt,
+  tokens: (run) => run.n_tokens_to_generate,
+  K: (run) => (run.tree === null ? run.K : `tree ${run.tree}`),
+  temperature: (run) => run.temperature,
+  "top-k": (run) => run.top_k,
+  "top-p": (run) => run.top_p,
+  drafter: (run) => run.drafter,
+  stop: (run) => run.stop,
+  seed: (run) => run.seed,
+  autoregressive: (run) => pace(run.autoregressive),
+  speculative: (run) => pace(run.speculative),
+  speedup: (run) => times(run.speedup),
+  r: (run) => run.r.toFixed(3),
+};
+
+/** The table of these runs. A column in which nothing would stand is left out. */
+function showRuns(now) {
+  if (JSON.stringify(now) === JSON.stringify(runs)) return;
+  runs = now;
+  byId("none").hidden = runs.length > 0;
+  byId("runs").hidden = runs.length === 0;
+  const columns = Object.entries(COLUMNS).filter(([, cell]) => runs.some((run) => typed(cell(run)) !== ""));
+  const head = ["run", ...columns.map(([name]) => name)].map((name) => make("th", { scope: "col" }, name));
+  const rows = runs.map((run) => runRow(run, columns)).reverse();
+  byId("runs").replaceChildren(make("table", make("thead", make("tr", ...head, make("td"))), make("tbody", ...rows)));
+  markShown();
 }
 
-function runRow(run) {
-  const lookahead = run.tree === null ? run.K : `tree ${run.tree}`;
-  const values = [run.prompt, run.n_tokens_to_generate, lookahead, run.temperature, run.top_k, run.top_p];
-  const cells = [...values, run.drafter, run.seed, times(run.speedup), run.r.toFixed(3)];
+function runRow(run, columns) {
+  const { number } = run;
   const file = (kind, suffix) =>
-    make("a", { href: `/runs/${run.number}${suffix}`, download: `run-${run.number}.${kind.toLowerCase()}` }, kind);
-  const show = make("button", { type: "button", click: () => showRun(run.number), "aria-label": `Show run ${run.number}` });
-  show.append("Show");
-  return make(
-    "tr",
-    { id: `row-${run.number}` },
-    make("th", { scope: "row" }, run.number),
-    ...cells.map((value) => make("td", typed(value))),
-    make("td", show, " ", file("HTML", ""), " ", file("JSON", ".json")),
-  );
+    make("a", { href: `/runs/${number}${suffix}`, download: `run-${number}.${kind.toLowerCase()}` }, kind);
+  const show = make("button", { type: "button", click: () => showRun(run), "aria-label": `Show run ${number}` }, "Show");
+  const cells = columns.map(([name, cell]) => {
+    const value = cell(run);
+    return make("td", { "data-name": name }, value instanceof Node ? value : typed(value));
+  });
+  const ways = make("td", show, " ", file("HTML", ""), " ", file("JSON", ".json"));
+  return make("tr", { id: `row-${number}` }, make("th", { scope: "row" }, number), ...cells, ways);
+}
+
+/** A run that is over, as it was: its flags in the form, its texts, and its page. */
+async function showRun(run) {
+  fillForm(run);
+  showPage(run.number);
+  const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  byId("shown").scrollIntoView({ behavior: still ? "auto" : "smooth" });
+  byId("shown-title").focus({ preventScroll: true });
+  const answer = await fetch(`/runs/${run.number}.json`);
+  if (answer.ok && !request) showTexts(await answer.json()); // texts that grow are not disturbed
 }
 
 /** The page of a run, in a frame that is as high as it. */
-function showRun(number) {
+function showPage(number) {
+  shownRun = number;
   byId("shown").hidden = false;
   byId("shown-title").textContent = `Run ${number}`;
   byId("frame").title = `Run ${number}, replayed`;
   byId("frame").src = `/runs/${number}`;
+  markShown();
+}
+
+function markShown() {
   for (const row of byId("runs").querySelectorAll("tbody tr")) {
-    row.classList.toggle("drawn", row.id === `row-${number}`);
+    row.classList.toggle("drawn", row.id === `row-${shownRun}`);
+  }
+}
+
+byId("frame").addEventListener("load", () => {
+  const { body } = byId("frame").contentDocument;
+  const border = 2;
+  const fit = () => (byId("frame").style.height = `${Math.ceil(body.getBoundingClientRect().height) + border}px`);
+  new ResizeObserver(fit).observe(body);
+});
+
+async function look() {
+  try {
+    const answer = request ? {} : await fetch("/runs");
+    if (answer.ok) showRuns(await answer.json());
+  } catch {
+    // The server is gone, which the next decode says.
   }
 }
 
 showForm();
 showLanes();
-bench.runs.forEach(addRun);
+look();
+setInterval(look, LOOK);

@@ -29,6 +29,13 @@ function svg(tag, attributes = {}, ...children) {
   return node;
 }
 
+const MEANINGS = {
+  accepted: "proposed, and accepted by the target",
+  resampled: "the target's own, after it had rejected a proposal",
+  bonus: "the target's own, after it had accepted a whole window",
+  autoregressive: "the target's own, where nothing was proposed",
+};
+
 /** A token in the colour of its origin; one that shows nothing has a sign in its place. */
 function markedToken({ text, origin }, attributes = {}) {
   const blank = text === "" ? "part" : /^\n+$/.test(text) ? "newline" : "";

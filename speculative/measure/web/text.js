@@ -1,12 +1,5 @@
 // ---- 1. The text ----------------------------------------------------------------------------------------------------
 
-const MEANINGS = {
-  accepted: "proposed, and accepted by the target",
-  resampled: "the target's own, after it had rejected a proposal",
-  bonus: "the target's own, after it had accepted a whole window",
-  autoregressive: "the target's own, where nothing was proposed",
-};
-
 function showTexts() {
   const prompt = () => make("span.prompt", shown(run.prompt.text));
   byId("plain").append(prompt(), ...plain.pieces.map((text) => shown(text)));
