@@ -41,7 +41,7 @@ def test_leviathans_table_1(alpha, K, operations, speedup):
 
 
 def test_limits():
-    assert leviathan_tokens(1, 5) == 6 and leviathan_tokens(0, 5) == 1
+    assert (leviathan_tokens(1, 5), leviathan_tokens(0, 5)) == (6, 1)
     beta = largest_beta(2 / 3, 5, 0.01)  # where it stops paying
     assert beta == pytest.approx(2.69, abs=0.005)
     assert leviathan_speedup(2 / 3, 5, 0.01, beta) == pytest.approx(1)
@@ -53,7 +53,8 @@ def test_the_best_k():
     assert best_k([0.9] * 16, 0.0, flat)[0] == 16  # free drafts: as many as there may be
     K, speedup = best_k([0.8] * 16, 0.1, flat)
     by_hand = [leviathan_speedup(0.8, K, 0.1) for K in range(17)]
-    assert speedup == pytest.approx(max(by_hand)) and by_hand.index(max(by_hand)) == K > 1
+    assert speedup == pytest.approx(max(by_hand))
+    assert by_hand.index(max(by_hand)) == K > 1
     assert best_k([0.2] * 16, 0.3, flat) == best_k([0.9] * 16, 0.01, lambda rows: float(rows)) == (0, 1.0)
 
 

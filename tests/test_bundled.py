@@ -1,4 +1,4 @@
-"""The bundled pair: its files, that each of its layers is of use, that its text is worth reading and its draft good."""
+"""The bundled pair: small files, layers that are all of use, a text worth reading and a good draft."""
 
 import json
 from functools import partial

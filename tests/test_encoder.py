@@ -61,7 +61,7 @@ def oracle(vocabulary):
 
 @pytest.mark.parametrize("kind", [r"\p{L}", r"\p{N}", r"\s"])
 def test_letters_numbers_and_white_space_are_those_of_tiktoken(kind):
-    """Of all characters that Python's Unicode has, which is older than that of both."""
+    """They are compared for every character of Python's Unicode, which is older than that of both."""
     tiktoken = pytest.importorskip("tiktoken")
     text = "".join(char for char in map(chr, range(0x110000)) if unicodedata.category(char) not in ("Cn", "Cs"))
     single_bytes = {bytes([byte]): byte for byte in range(256)}
@@ -196,7 +196,9 @@ def test_files_that_do_not_fit_are_refused_in_one_line(tmp_path, vocab, lines, n
     with pytest.raises(ValueError) as caught:
         get_encoder("bad", tmp_path)
     message = str(caught.value)
-    assert str(tmp_path / "bad" / named) in message and "\n" not in message and len(message) < 700
+    assert str(tmp_path / "bad" / named) in message
+    assert "\n" not in message
+    assert len(message) < 700
 
 
 def test_a_file_that_is_missing_is_named(tmp_path):

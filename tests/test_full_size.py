@@ -57,7 +57,7 @@ def held_out_prompts():
 
 
 def test_the_grown_target_guesses_the_same_and_its_heads_nearly(grown_target):
-    """The same first guess of a head nine times in ten."""
+    """A head's first guess is the same nine times in ten."""
     guesses = []
     own = []
     for name, models_dir in (("tiny-target", MODELS), ("target", grown_target)):
@@ -103,7 +103,8 @@ def test_both_formats_hold_the_same_and_what_is_noted(tmp_path, tiny_hparams, ti
         assert checksums.noted(tmp_path / name) == {n: checksums.describe(tmp_path / name / n) for n in files}
     grown = dict(full_size.grow(tiny_arrays, tiny_hparams, new))
     for arrays in kept.values():
-        assert arrays.keys() == grown.keys() and all(np.array_equal(arrays[name], grown[name]) for name in grown)
+        assert arrays.keys() == grown.keys()
+        assert all(np.array_equal(arrays[name], grown[name]) for name in grown)
     assert (tmp_path / "b" / "model.ckpt.data-00000-of-00001").stat().st_size == 4 * parameter_count(new)
 
     with safe_open(tmp_path / "a" / "model.safetensors", "np") as f:  # whose library checks the file as it opens it

@@ -20,7 +20,7 @@ def params():
 
 
 class Float32(np.ndarray):
-    """An array from which, by whatever is done with it, comes float32 and nothing else."""
+    """An array that gives float32 and nothing else, whatever is done with it."""
 
     def __array_finalize__(self, made_from):
         assert self.dtype.kind != "f" or self.dtype == np.float32
@@ -50,13 +50,13 @@ def random_tree(rng, n_nodes, root):
 
 
 def after_a_walk(rng, x, tree):
-    """The text, a path of the tree, and a token, as after a step of a decoder."""
+    """The text after a step of a decoder: a path of the tree follows it, and a token."""
     walked = [tree.tokens[i] for i in tree.path(int(rng.integers(len(tree.tokens))))]
     return np.append(x, [*walked, rng.integers(4)]).astype(int)
 
 
 def test_the_cached_model_equals_the_uncached_whatever_was_asked_before(params):
-    """Texts that grow, are cut back, are replaced and repeat, and trees over them, of which a path is walked."""
+    """Texts grow, are cut back, are replaced and repeat; trees are scored over them, and a path of a tree is walked."""
     rng, fed = np.random.default_rng(0), []
     uncached = lambda x, n_last=1: gpt2(x, **params, n_head=3)[-n_last:]  # noqa: E731
     model = CachedModel(params, HPARAMS, logits_themselves, watched(PlainPass, fed))
@@ -139,7 +139,7 @@ def test_the_context_ends_where_it_ends(params):
 @pytest.mark.skipif(not runtime.compiled_pass(), reason="numba is not installed")
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
 def test_compiled_rows_of_a_tree_are_those_of_the_chain_to_the_bit(dtype):
-    """With texts longer than a tile of keys, trees wider than a block of rows, and paths that were walked."""
+    """The texts are longer than a tile of keys, the trees wider than a block of rows, and paths of them are walked."""
     compiled = runtime.compiled_pass()
     new_pass = partial(compiled.CompiledPass, team=partial(compiled.make_team, 2))
     hparams = {"n_vocab": 300, "n_ctx": 200, "n_embd": 96, "n_head": 3, "n_layer": 2}

@@ -41,7 +41,7 @@ def random_heads(hparams, n_heads=3, scale=0.02, seed=0):
 
 @pytest.mark.parametrize("new_pass", [PlainPass, runtime.new_pass])
 def test_the_last_blocks_output_is_kept(new_pass):
-    """Over a series of chains and trees: that of the token that the text goes on from, and of no other text."""
+    """Over a series of chains and trees, it is that of the token that the text goes on from; no other text has one."""
     rng, params = np.random.default_rng(0), random_params()
     if new_pass is not PlainPass:
         params = convert(params, packed.packer("float32"))
@@ -59,7 +59,9 @@ def test_the_last_blocks_output_is_kept(new_pass):
             drafts = rng.integers(4, size=int(rng.integers(4)))
             model(np.append(x, drafts), n_last=len(drafts) + 1)
             walked = [*drafts[: int(rng.integers(len(drafts) + 1))]]
-        assert model.hidden(x[:-1]) is None and model.hidden([*x, *walked, 9]) is None and model.hidden(x[:0]) is None
+        assert model.hidden(x[:-1]) is None
+        assert model.hidden([*x, *walked, 9]) is None
+        assert model.hidden(x[:0]) is None
         x = np.append(x, walked).astype(int)
         alone.forget()
         logits = alone(x)
@@ -85,7 +87,7 @@ def test_the_compiled_output_layer_is_that_of_the_pass(dtype):
 
 
 def of_places(seed, n_vocab, n_heads=2):
-    """heads(x): rows that depend on all of x but its last token, as those of heads do."""
+    """heads(x) -> rows that depend on all of x but its last token, as a head's do."""
     models = [random_model(seed + i, n_vocab) for i in range(n_heads)]
     return lambda x: np.stack([model(np.append(x[:-1], 0))[0] for model in models]) if len(x) > 1 else one_hot()
 
@@ -145,7 +147,8 @@ def test_no_draft_model_is_needed(run_json, with_heads, tree, most):
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_verify(run_verify, with_heads, flags, temperature):
     status, out = run_verify(draws=30, drafter="heads", temperature=temperature, **flags)
-    assert status == 0 and ("nodes: 14 rows" in out or "tree" not in flags)
+    assert status == 0
+    assert "nodes: 14 rows" in out or "tree" not in flags
 
 
 def test_heads_that_cannot_be_used(tiny_pair, with_heads):
@@ -163,17 +166,21 @@ def test_heads_that_cannot_be_used(tiny_pair, with_heads):
         ({"w": w}, "tensors w and b"),
     ):
         with_heads(**wrong)
-        assert re.search(line, start()) and str(path) in start()
+        said = start()
+        assert re.search(line, said)
+        assert str(path) in said
     with_heads()
     for content in (path.read_bytes()[:-9], b""):
         path.write_bytes(content)
-        assert "damaged" in start() and str(path) in start()
+        said = start()
+        assert "damaged" in said
+        assert str(path) in said
     path.unlink()
     assert "is not there: python -m training heads --target_model_size target makes it" in start()
 
 
 def test_the_bundled_heads(bundled):
-    """They are the target's, and their guesses are worth something: of their first, a good part is accepted."""
+    """They belong to the target, and a good part of their guesses is accepted."""
     encoder, hparams, params = bundled["tiny-target"]
     heads = check_heads(load_heads(str(MODELS / "tiny-target"), hparams), hparams, params["ln_f"])
     params = convert(params, packed.packer("float32"))
@@ -182,7 +189,8 @@ def test_the_bundled_heads(bundled):
     x = encoder.encode('"From the first, two facts were very obvious to me,')
     draft = head_drafter(head_model(target, heads, GREEDY), rng)
     steps = [*speculative_sampling(x, draft, target, 100, len(heads.b), rng)]
-    assert len(heads.b) == 4 and sum(step.drafted for step in steps) > 3 * len(steps)
+    assert len(heads.b) == 4
+    assert sum(step.drafted for step in steps) > 3 * len(steps)
     assert 100 / len(steps) > 1.4
     target.forget()
     assert decoded(steps) == decoded(autoregressive_sampling(x, target, 100, rng))
@@ -204,7 +212,8 @@ def test_training(tmp_path, tiny_pair, capsys, run):
     [*_, first, second] = [
         tuple(map(float, re.findall(rf"α of head {i} at temperature 1 (0\.\d+)", out))) for i in (1, 2)
     ]
-    assert first[-1] > first[0] and second[-1] > second[0]
+    assert first[-1] > first[0]
+    assert second[-1] > second[0]
     assert [path.name for path in tmp_path.joinpath("target").glob("heads*")] == [FILE]
     plain, speculative = texts(run(models_dir=tmp_path, drafter="heads", quiet=True))
     assert plain == speculative
@@ -240,4 +249,5 @@ def test_the_benchmarks_measure_heads():
         decoded[K] = tables.tokens(pair.decode(s, 24))
     assert all(tokens == decoded[0] and len(tokens) == 24 for tokens in decoded.values())
     warm = common.Setting("", 0, "The man", "heads", 1.0, 0.9, "a", "2,1")
-    assert any(i.step.drafted == 4 for i in pair.decode(warm, 24)) and pair.loaded.draft_filters.top_p == 0.9
+    assert any(i.step.drafted == 4 for i in pair.decode(warm, 24))
+    assert pair.loaded.draft_filters.top_p == 0.9

@@ -1,5 +1,7 @@
-"""Drafts that learn, beforehand (python -m training distil) and while they serve (online): what they learn from, what
-they make small, that the texts stay the target's, a run that is interrupted, and one line for whatever is wrong."""
+"""Drafts that learn, beforehand (python -m training distil) and while they serve (online).
+
+The tests say what they learn from and what they make small, that the texts stay the target's, that an interrupted run
+goes on, and that whatever is wrong is said in one line."""
 
 import contextlib
 import json
@@ -71,7 +73,7 @@ def test_divergences_are_their_formulas(name):
 
 
 def test_the_loss_is_that_of_what_the_draft_says_after_the_prompt(loaded):
-    """At the temperature of each row; where the target is greedy, the draft's is 1."""
+    """Each row has its own temperature; where the target is greedy, the draft's is 1."""
     _, draft, begin = loaded
     rng = np.random.default_rng(1)
     x, n_prompt = begin(2, 12, rng)
@@ -119,7 +121,9 @@ def test_rows_come_from_whom_the_recipe_says(text, mixture, by_whom, loaded):
         return ((says[:, :-1] == x[:, 1:]) | (after == 0)).all(1).sum()
 
     x, n_prompt, temperature = source.batch(5, draft.params)
-    assert x.shape == (4, 16) and not temperature.any() and (n_prompt <= 4).all()
+    assert x.shape == (4, 16)
+    assert not temperature.any()
+    assert (n_prompt <= 4).all()
     assert (greedy(target, x, n_prompt), greedy(draft, x, n_prompt)) == by_whom
     assert not np.array_equal(source.batch(1, draft.params)[0], x)
     again = source.batch(16 + 5, draft.params)[0]  # the target writes 64 rows, for 16 steps, which then come again
@@ -184,7 +188,7 @@ class Remembering(Learner):
 
 
 def test_the_texts_on_both_sides_of_an_update_are_the_targets_exactly():
-    """The distribution of two texts together, of which the draft learns from the first before it drafts the second."""
+    """The joint distribution of two texts: the draft learns from the first before it drafts the second."""
     target, before = random_model(5, 3), small_draft(random_params(HPARAMS))
     options, models = Namespace(**OPTIONS, n_tokens=2, K=1, every=1), {}
 
@@ -197,23 +201,25 @@ def test_the_texts_on_both_sides_of_an_update_are_the_targets_exactly():
 
     assert total_variation(output_distribution(online_texts), output_distribution(of_target)) < 1e-6
     changes = [abs(model(np.array([1]))[0] - before(np.array([1]))[0]).sum() for model in models.values()]
-    assert len(changes) > 3 and min(changes) > 0.01  # each text has taught it something
+    assert len(changes) > 3
+    assert min(changes) > 0.01  # each text has taught it something
 
 
 def test_what_is_kept_is_what_the_target_said(loaded):
-    """At every token of a text, whichever way it came to be there; and a lesson has it at the token before."""
+    """It is kept for every token of a text, however it came to be there; a lesson has it at the token before."""
     target, draft = (on_numpy(model, 0.8) for model in loaded[:2])
     text, steps = online.decode_and_keep([5, 6, 7], draft, target, 20, 3, np.random.default_rng(0))
     assert {step.accepted for step in steps} >= {0, 1, 2}
-    assert text.x.shape == (23,) and text.q.shape == (20, 260) and text.q.dtype == np.float16
+    assert (text.x.shape, text.q.shape, text.q.dtype) == ((23,), (20, 260), np.float16)
     np.testing.assert_allclose(text.q, target(text.x[:-1], n_last=20), atol=1e-3)
 
     lesson = Learner(loaded[1], 30, Namespace(**OPTIONS | {"temperature": 0.8})).lesson([text, text])
-    assert lesson.x.shape == (2, 30) and lesson.counts.sum(1).tolist() == [20, 20]
+    assert (lesson.x.shape, lesson.counts.sum(1).tolist()) == ((2, 30), [20, 20])
     q = lesson.q.reshape(2, 30, 260)
     for i in np.flatnonzero(lesson.counts[1]):
         np.testing.assert_array_equal(q[1, i], text.q[i - 2])
-        assert q[1, i, lesson.x[1, i + 1]] > 0 and lesson.temperature[1] == np.float32(0.8)
+        assert q[1, i, lesson.x[1, i + 1]] > 0
+        assert lesson.temperature[1] == np.float32(0.8)
 
 
 def test_the_draft_learns_what_the_target_says():
@@ -223,7 +229,8 @@ def test_the_draft_learns_what_the_target_says():
     served = list(serve([[0, 1]] * 24, rngs, small_draft(params), target, options, learner, small_draft))
     losses = [one.loss for one in served]
     assert [i for i, loss in enumerate(losses) if loss is not None] == [3, 7, 11, 15, 19, 23]
-    assert losses[23] < losses[3] - 0.05 and len(learner.buffer) == 4
+    assert losses[23] < losses[3] - 0.05
+    assert len(learner.buffer) == 4
 
 
 # ---- The commands ----------------------------------------------------------------------------------------------------
@@ -256,9 +263,11 @@ def test_the_new_draft_is_a_folder_that_loads(models, capsys):
     words = f"{DISTIL} --first_layers 1 --prompts prompts.txt --temperature 0 1".split()
     distil.main(words)
     out = capsys.readouterr().out
-    assert "α at temperature 0 on held-out text of the target: 0." in out and "--draft_model_size new" in out
+    assert "α at temperature 0 on held-out text of the target: 0." in out
+    assert "--draft_model_size new" in out
     hparams, params = load("new", models)
-    assert hparams["n_layer"] == 1 and np.isfinite(params["wte"]).all()
+    assert hparams["n_layer"] == 1
+    assert np.isfinite(params["wte"]).all()
     assert sorted(path.name for path in models.iterdir()) == ["draft", "new", "target"]
     with pytest.raises(UserError, match="new is there already"):
         distil.main(words)
@@ -269,16 +278,18 @@ def test_online_writes_the_texts_and_leaves_the_draft_and_goes_on_after_an_inter
     whole = capsys.readouterr()
     lines = whole.out.splitlines()
     assert [json.loads(line)["prompt"] for line in lines] == [f"the {i} things" for i in range(20)]
-    assert "text 15/20: r 0." in whole.err and "--draft_model_size new" in whole.err
+    assert "text 15/20: r 0." in whole.err
+    assert "--draft_model_size new" in whole.err
     params, before = load("new", models)[1], load("draft", models)[1]
-    assert np.isfinite(params["wte"]).all() and not np.array_equal(params["wte"], before["wte"])
+    assert np.isfinite(params["wte"]).all()
+    assert not np.array_equal(params["wte"], before["wte"])
 
     again = f"{ONLINE} --out again".split()
     with pytest.raises(KeyboardInterrupt), contextlib.redirect_stdout(Interrupted("the 11 things")) as part:
         online.main(again)
     online.main(again)
     captured = capsys.readouterr()
-    assert part.getvalue().splitlines() == lines[:11] and captured.out.splitlines() == lines[10:]
+    assert (part.getvalue().splitlines(), captured.out.splitlines()) == (lines[:11], lines[10:])
     assert "going on from" in captured.err
     assert sorted(path.name for path in models.iterdir()) == ["again", "draft", "new", "target"]
 
@@ -328,7 +339,8 @@ def test_what_is_wrong_is_one_line(command, words, message, models, tmp_path):
     (other / "encoder.json").write_text(json.dumps(vocab))
     with pytest.raises(UserError, match=message) as error:
         command.main(words.split())
-    assert "\n" not in str(error.value) and not (models / "new").exists()
+    assert "\n" not in str(error.value)
+    assert not (models / "new").exists()
 
 
 @pytest.mark.slow
@@ -341,7 +353,11 @@ def test_ctrl_c_ends_with_130_and_the_same_command_goes_on(models):
             pass
         process.send_signal(signal.SIGINT)
         _, err = process.communicate()
-    assert process.returncode == 130 and err == "interrupted: the same command goes on from the last checkpoint\n"
-    assert (models / "new.npz").exists() and not (models / "new").exists()
+    assert process.returncode == 130
+    assert err == "interrupted: the same command goes on from the last checkpoint\n"
+    assert (models / "new.npz").exists()
+    assert not (models / "new").exists()
     again = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert again.returncode == 0 and "going on from" in again.stdout and "400/400" in again.stdout
+    assert again.returncode == 0
+    assert "going on from" in again.stdout
+    assert "400/400" in again.stdout

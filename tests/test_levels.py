@@ -24,12 +24,14 @@ def test_the_copy_is_predicted_by_the_formula_of_each_level():
     beta = 1 + K * 0.025 if K < 5 else 1.1 + (K - 4) * (0.5 / 12)
     outer = sum(a**i for i in range(K + 1)) / (K * 0.25 / inner + beta)
     assert found.speedup == pytest.approx(outer * 2.0 / 2.2)
-    assert 1 < inner < outer and found.K > found.inner_K > 0
+    assert 1 < inner < outer
+    assert found.K > found.inner_K > 0
 
 
 def test_it_is_said_where_it_is_more_and_where_memory_bounds_the_target():
     line = levels.advice(FIGURES, 0.25, 1.6e9, 6.2e9)
-    assert line.startswith("--drafter self/model --K ") and line.endswith(", for 1.6 GB more memory.")
+    assert line.startswith("--drafter self/model --K ")
+    assert line.endswith(", for 1.6 GB more memory.")
     assert levels.advice(FIGURES, 0.25, 1e6, 4e6) is None
     assert levels.advice(FIGURES | {"speedup_without_prefill": 2.0, "predicted_blog": 6.0}, 0.25, 1.6e9, 6.2e9) is None
     assert levels.advice(FIGURES | {"better_K": {"gain": 0.1}}, 0.25, 1.6e9, 6.2e9) == line
@@ -39,8 +41,8 @@ def test_it_is_said_where_it_is_more_and_where_memory_bounds_the_target():
 
 
 def test_the_prefill_is_in_no_cost_of_a_level():
-    """Its model and what drafts for it each read a prompt of 5 tokens, which takes 7 seconds more, in their first call;
-    then they draft 4 tokens, in two windows."""
+    """The level's model and what drafts for it read a prompt of 5 tokens in their first calls, which take 7 s more; then
+    they draft 4 tokens, in two windows."""
     seconds, first, rng = 0.0, {"middle", "inside"}, np.random.default_rng(0)
     recorder = Recorder(clock=lambda: seconds)
 

@@ -62,7 +62,7 @@ def collectives(program):
 
 
 def on_devices():
-    """What is looked at below, for each number of devices."""
+    """What the tests below look at, for each number of devices."""
     import jax
 
     from speculative.engines.jax import sharding
@@ -130,7 +130,7 @@ def copies():
 
 
 def test_the_tokens_and_the_logits_are_the_same_on_any_number_of_devices(found):
-    """And with a draft that lies whole on every device; the scales of int8 lie with their weights."""
+    """So they are with a draft that lies whole on every device. The scales of int8 lie with their weights."""
     assert len(found["sampled"]) == 16
     assert found["greedy, with a whole draft"] == found["greedy"] != found["sampled"]
     logits = CachedModel(*models()[0], logits_themselves)(PROMPTS[0], 2)
@@ -157,9 +157,9 @@ def test_every_device_has_its_share_and_two_all_reduces_a_layer_join_them(found)
 
 
 def test_the_texts_are_the_same_on_any_number_of_copies_which_share_the_rows_and_the_work(copies):
-    """Where prompts take the places of others too; and no two texts are the same."""
+    """Prompts take the places of others that have ended. No two texts are the same."""
     whole = copies["1 x 1"]
-    assert [len(text) for text in whole["texts"]] == [12] * 6 and len({*map(tuple, whole["texts"])}) == 6
+    assert ([len(text) for text in whole["texts"]], len({*map(tuple, whole["texts"])})) == ([12] * 6, 6)
     for n_data, n_model in COPIES:
         found = copies[f"{n_data} x {n_model}"]
         assert found["texts"] == whole["texts"]

@@ -1,4 +1,4 @@
-"""A model with an official name that is not the official one says so: in its folder and in a run."""
+"""A model that has an official name and is not the official one says so in its folder and in a run."""
 
 import json
 import shutil
@@ -25,13 +25,15 @@ def folder(tmp_path):
 
 
 def test_the_note_keeps_it_and_it_is_not_held_against_the_official_files(folder, capsys):
-    assert checksums.stand_in(folder) == WORDS and checksums.stand_in(SMALL) == ""
+    assert (checksums.stand_in(folder), checksums.stand_in(SMALL)) == (WORDS, "")
     assert checksums.noted(folder) == checksums.noted(SMALL)
     checksums.note(folder, {"hparams.json": checksums.describe(folder / "hparams.json")})
     check = ["check", "124M", "--models_dir", str(folder.parent)]
     utils.main(check)
     out = capsys.readouterr().out
-    assert out.startswith(f"{folder} is a stand-in: {WORDS}\n") and "DAMAGED" not in out and out.count("ok  ") == 4
+    assert out.startswith(f"{folder} is a stand-in: {WORDS}\n")
+    assert "DAMAGED" not in out
+    assert out.count("ok  ") == 4
     shutil.copy(SMALL / checksums.NAME, folder)  # without these words it is
     with pytest.raises(SystemExit):
         utils.main(check)
@@ -50,6 +52,7 @@ def test_a_run_names_it(folder, tmp_path, capsys):
     flags = {"models_dir": str(tmp_path), "target_model_size": "124M", "draft_model_size": "other"}
     main.main(prompt="It was", n_tokens_to_generate=4, json=str(paths[0]), html=str(paths[1]), **flags)
     out = " ".join(capsys.readouterr().out.split())
-    assert f"Note: 124M is a stand-in for the official model: {WORDS}." in out and "other is" not in out
+    assert f"Note: 124M is a stand-in for the official model: {WORDS}." in out
+    assert "other is" not in out
     assert json.loads(paths[0].read_text(encoding="utf-8"))["stand_ins"] == {"124M": WORDS}
     assert WORDS in paths[1].read_text(encoding="utf-8")

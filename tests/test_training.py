@@ -50,7 +50,7 @@ def test_the_pair_loads_and_has_the_losses_that_were_reported_which_fell(trained
     assert before == pytest.approx(math.log(300), abs=0.1)  # at the start all tokens are about as likely
     assert histories[0][-1][1]["held out"] < before - 0.5
     encoder, hparams, params = load_encoder_hparams_and_params("tiny-target", str(out))
-    assert hparams == TARGET and load_encoder_hparams_and_params("tiny-draft", str(out))[1] == DRAFT
+    assert (hparams, load_encoder_hparams_and_params("tiny-draft", str(out))[1]) == (TARGET, DRAFT)
     model = CachedModel(params, hparams, logits_themselves)
     tokens = np.array(encoder.encode(texts.split_works(works)[1][0]))
     losses = []
@@ -69,7 +69,7 @@ def test_its_files_are_in_the_official_formats(trained):
     first, *merges = (out / "tiny-target" / "vocab.bpe").read_text(encoding="utf-8").splitlines()
     assert first == "#version: 0.2"
     assert sorted(vocab.values()) == list(range(300))
-    assert vocab["!"] == 0 and vocab["<|endoftext|>"] == 299
+    assert (vocab["!"], vocab["<|endoftext|>"]) == (0, 299)
     assert [vocab[merge.replace(" ", "")] for merge in merges] == list(range(256, 299))
 
 
@@ -134,7 +134,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(small_fit, tmp_path):
     small_fit()
     with largest_file(10_000), pytest.raises(UserError, match="File too large; the checkpoint before it is whole"):
         small_fit(steps=16)
-    assert int(np.load(tmp_path / "part.npz")["arr_0"]) == 12 and len(list(tmp_path.iterdir())) == 1
+    assert (int(np.load(tmp_path / "part.npz")["arr_0"]), len(list(tmp_path.iterdir()))) == (12, 1)
 
 
 def test_a_short_text_is_an_error():
@@ -154,7 +154,7 @@ def test_a_checkpoint_of_another_run_is_an_error(tmp_path):
 
 
 def test_new_tensors_are_for_whom_other_new_files_are(tmp_path):
-    """safetensors makes them for their owner alone."""
+    """The library safetensors makes them readable to their owner alone."""
     (tmp_path / "other").touch()
     files.save_tensors(tmp_path / "tensors.safetensors", {"w": np.ones(3)}, {})
     assert (tmp_path / "tensors.safetensors").stat().st_mode == (tmp_path / "other").stat().st_mode

@@ -22,17 +22,18 @@ def page():
 
 
 def test_the_page_is_what_the_command_prints(page, capsys):
-    """Up to the proof, and but for the last digit of a number, as another processor may round it."""
+    """This holds up to the proof. The last digit of a number may differ, as another processor rounds it."""
     kept, _ = PAGE.split("\n## Why nothing is lost\n")
     assert re.split(NUMBER, kept) == re.split(NUMBER, page)
     numbers = [[float(number) for number in re.findall(NUMBER, text)] for text in (kept, page)]
-    assert len(numbers[0]) > 40 and numbers[0] == pytest.approx(numbers[1], abs=0.0101)
+    assert len(numbers[0]) > 40
+    assert numbers[0] == pytest.approx(numbers[1], abs=0.0101)
     walkthrough.main([])
     assert capsys.readouterr().out == page
 
 
 def test_the_numbers_are_those_of_the_models(page, bundled):
-    """The rejected place again, from gpt2.py without a cache, and the residual from Algorithm 2's own function."""
+    """The rejected place is computed again by gpt2.py without a cache, and the residual by Algorithm 2's own function."""
     text, draft, drawn = walkthrough.PROMPT + " Mr. Holmes, that you", " have", " were"
     rows = {}
     for name, (encoder, hparams, params) in bundled.items():
@@ -43,7 +44,8 @@ def test_the_numbers_are_those_of_the_models(page, bundled):
     _, rejection = page.split("## The target rejects")
     row = re.search(rf"\| `{draft}` \| ({NUMBER}) \| ({NUMBER}) \| ({NUMBER}) \| ({NUMBER}) \| rejected", rejection)
     said_p, said_q, ratio, u = map(float, row.groups())
-    assert (said_p, said_q, ratio) == pytest.approx((p[j], q[j], q[j] / p[j]), abs=0.006) and u > ratio
+    assert (said_p, said_q, ratio) == pytest.approx((p[j], q[j], q[j] / p[j]), abs=0.006)
+    assert u > ratio
     [total] = re.findall(rf"Its sum is ({NUMBER})", rejection)
     [share] = re.findall(rf"whose share was ({NUMBER})", rejection)
     expected = 1 - np.minimum(p, q).sum(), max_fn(q - p)[own]
