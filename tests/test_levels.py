@@ -41,8 +41,8 @@ def test_it_is_said_where_it_is_more_and_where_memory_bounds_the_target():
 
 
 def test_the_prefill_is_in_no_cost_of_a_level():
-    """The level's model and what drafts for it read a prompt of 5 tokens in their first calls, which take 7 s more; then
-    they draft 4 tokens, in two windows."""
+    """The level's model and its drafter read a prompt of 5 tokens in their first calls, which take 7 s more; then they
+    draft 4 tokens, in two windows."""
     seconds, first, rng = 0.0, {"middle", "inside"}, np.random.default_rng(0)
     recorder = Recorder(clock=lambda: seconds)
 

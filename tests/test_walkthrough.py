@@ -33,7 +33,7 @@ def test_the_page_is_what_the_command_prints(page, capsys):
 
 
 def test_the_numbers_are_those_of_the_models(page, bundled):
-    """The rejected place is computed again by gpt2.py without a cache, and the residual by Algorithm 2's own function."""
+    """gpt2.py without a cache computes the rejected place again, and Algorithm 2's own function the residual."""
     text, draft, drawn = walkthrough.PROMPT + " Mr. Holmes, that you", " have", " were"
     rows = {}
     for name, (encoder, hparams, params) in bundled.items():
