@@ -193,7 +193,8 @@ function showStep({ decoder, tokens, drafting, scoring, end }) {
 /** Both lanes on one time axis, which has room for what comes. */
 function scaleLanes() {
   const total = roundStep(Math.max(...Object.values(lanes).map((lane) => lane.end)) || 1);
-  for (const { picture } of Object.values(lanes)) picture.setAttribute("viewBox", `0 0 ${total} 36`);
+  lanes.autoregressive.picture.setAttribute("viewBox", `0 17 ${total} 19`); // where nothing is drafted
+  lanes.speculative.picture.setAttribute("viewBox", `0 0 ${total} 36`);
 }
 
 function describeLanes() {
