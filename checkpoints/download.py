@@ -1,48 +1,89 @@
 """Which files make a model, where each comes from, and how each is checked when it has come."""
 
+import re
 from collections.abc import Collection
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from checkpoints.config import load_hparams
-from checkpoints.folders import is_weights, missing_files
-from checkpoints.weights import open_safetensors
+from checkpoints.folders import OPTIONAL, is_weights, missing_files
+from checkpoints.weights import INDEX, open_safetensors
 from plumbing import official
 from plumbing.errors import UserError
-from plumbing.hub import files_of, hub_name
-from plumbing.official import MODEL_SIZES
-from plumbing.patience import PATIENT, Limits
+from plumbing.hub import hub_name
+from plumbing.official import MODEL_SIZES, SAFETENSORS, TF_DATA, WEIGHT_BYTES
+
+PART_OF_WEIGHTS = re.compile("model-[0-9]{5}-of-[0-9]{5}[.]safetensors")
 
 
 def download_gpt2_files(
-    model_size: str, model_dir: str, source: str = "openai", names: Collection = (), limits: Limits = PATIENT
+    model_size: str, model_dir: str, source: str = "openai", names: Collection = (), limits: Any = None
 ) -> None:
     """Downloads what model_dir lacks of an official model, or of one of the Hugging Face hub; after an interruption,
     the rest. names: where given, these files alone; of the hub's models, all but the weights.
 
     source: for an official model "openai", "huggingface", or the URL of a mirror that has OpenAI's files at
-    URL/model_size. Raises UserError.
+    URL/model_size. limits: http.Limits. Raises UserError.
     """
-    from plumbing.fetch import File, check_url, fetch_files
+    from plumbing.fetch import fetch_files
+    from plumbing.http import PATIENT
 
+    limits = limits or PATIENT
     hub = hub_name(model_size)
     if hub and Path(model_dir).parts[-2:] == tuple(str(hub).split("/")):
-        files = files_of(hub, model_dir, check_weights)
-        return fetch_files([file for file in files if not (names and is_weights(file.name))], model_dir, limits)
-    if model_size.startswith((".", "/", "~")):
-        raise UserError(f"{model_dir} lacks {', '.join(missing_files(model_dir))}")
+        files = hub_files(hub, model_dir, limits)
+        files = [file for file in files if not (names and is_weights(file.name))]
+    else:
+        files = official_files(model_size, model_dir, source)
+        files = [file for file in files if file.name in (names or [file.name])]
+    fetch_files(files, model_dir, limits)
+
+
+def official_files(model_size, model_dir, source):
+    """The fetch.Files of one of OpenAI's models, from the source. Raises UserError."""
+    from plumbing.fetch import File
+    from plumbing.http import check_url
+
     if model_size not in MODEL_SIZES:
         lacks = f"{model_dir} lacks {', '.join(missing_files(model_dir))}"
+        if model_size.startswith((".", "/", "~")):
+            raise UserError(lacks)
         raise UserError(f"unknown model size {model_size!r}: {lacks}; official are {', '.join(MODEL_SIZES)}")
-    if source != "huggingface":
-        check_url(official.OPENAI if source == "openai" else source)
-    known = official.known(model_size)
-    files = [
-        File(name, url, check=partial(check_file, name, model_size), **known.get(name, {}))
-        for name, url in official.addresses(model_size, source).items()
-        if name in (names or [name])
-    ]
-    fetch_files(files, model_dir, limits)
+    sizes = {TF_DATA: {"size": WEIGHT_BYTES[model_size]}}
+    sizes[SAFETENSORS] = {"most": 2 * WEIGHT_BYTES[model_size]}  # it may hold masks too, and wte twice
+    hashes = official.hashes(model_size)
+    files = []
+    for name, url in official.addresses(model_size, source).items():
+        known = {"sha256": hashes.get(name, ""), **sizes.get(name, {})}
+        files.append(File(name, check_url(url), check=partial(check_file, name, model_size), **known))
+    return files
+
+
+def hub_files(hub, model_dir, limits):
+    """The fetch.Files of a model of the hub, those that are read first in front. Raises UserError where the hub has no
+    such model, or what is in the folder is not of it."""
+    from plumbing.listing import check_same, listing
+
+    commit, listed = listing(hub, official.endpoint(), limits)
+    files = [listed[name] for name in wanted(hub, listed)]
+    for file in files:
+        check_same(model_dir, hub, commit, file)
+    return [file._replace(check=partial(check_weights, file.name)) for file in files]
+
+
+def wanted(hub, listed):
+    """Of all files of a model of the hub the names of those that are read here. Raises UserError."""
+    vocabulary = ["tokenizer.json"] if "tokenizer.json" in listed else ["vocab.json", "merges.txt"]
+    weights = INDEX if INDEX in listed and SAFETENSORS not in listed else SAFETENSORS
+    lacks = [name for name in ("config.json", *vocabulary, weights) if name not in listed]
+    if lacks == [weights] and "pytorch_model.bin" in listed:
+        raise UserError(f"{hub} has no {weights}, and reading its pytorch_model.bin could run a program that is in it")
+    if lacks:
+        raise UserError(f"{hub} is no GPT-2 as it is read here: it lacks {', '.join(lacks)}")
+    optional = [name for name in OPTIONAL if name in listed]
+    parts = sorted(name for name in listed if weights == INDEX and PART_OF_WEIGHTS.fullmatch(name))
+    return [*optional, *vocabulary, "config.json", weights, *parts]
 
 
 def check_file(name, model_size, path):

@@ -34,8 +34,11 @@ def model_folder(model_size: str, models_dir: str) -> str:
     if hub is None or ("/" not in model_size and os.path.isdir(plain)):
         return plain
     own = os.path.join(models_dir, *str(hub).split("/"))
-    theirs = cached_folder(hub)
-    return theirs if theirs and missing_files(own) and not missing_files(theirs) else own
+    if missing_files(own):
+        theirs = cached_folder(hub)
+        if theirs and not missing_files(theirs):
+            return theirs
+    return own
 
 
 def own_folder(model_size: str, models_dir: str) -> str:

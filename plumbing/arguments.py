@@ -126,7 +126,7 @@ def one_of(*names: str) -> Callable[[str], str]:
 
 
 def source(value: str) -> str:
-    from plumbing.fetch import check_url
+    from plumbing.http import check_url
 
     try:
         return value if value in ("openai", "huggingface") else check_url(value)

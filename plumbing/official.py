@@ -1,6 +1,6 @@
 """What is known of OpenAI's four models: their files, sizes and hashes, and where they are published."""
 
-from plumbing.hub import endpoint
+import os
 
 # The bytes of each model's weights, 4 for each parameter.
 WEIGHT_BYTES = {"124M": 497_759_232, "355M": 1_419_292_672, "774M": 3_096_120_320, "1558M": 6_230_444_800}
@@ -38,15 +38,6 @@ def hashes(model_size: str) -> dict[str, str]:
     return {name.removeprefix(f"{model_size}/"): sha256 for name, sha256 in known.items()}
 
 
-def known(model_size: str) -> dict[str, dict]:
-    """{name: what is known} of an official model's files, by the fields of fetch.File: size or most, and sha256."""
-    n_bytes = WEIGHT_BYTES[model_size]
-    files = {name: {"sha256": sha256} for name, sha256 in hashes(model_size).items()}
-    files[TF_DATA] = files.get(TF_DATA, {}) | {"size": n_bytes}
-    files[SAFETENSORS] = {"most": 2 * n_bytes}  # it may hold masks too, and wte twice
-    return files
-
-
 def addresses(model_size: str, source: str) -> dict[str, str]:
     """{name: URL} of all files of an official model. source is "openai", "huggingface" or the URL of a mirror."""
     if source == "huggingface":
@@ -57,3 +48,8 @@ def addresses(model_size: str, source: str) -> dict[str, str]:
         return dict(zip([*SMALL_FILES, SAFETENSORS], urls, strict=True))
     base = OPENAI if source == "openai" else source.rstrip("/")
     return {name: f"{base}/{model_size}/{name}" for name in [*SMALL_FILES, TF_INDEX, TF_DATA]}
+
+
+def endpoint() -> str:
+    """Where the Hugging Face hub is, or the mirror that its own libraries ask too."""
+    return (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")

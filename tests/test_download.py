@@ -23,20 +23,20 @@ import utils
 from checkpoints.loading import complete_folder, load_encoder_and_hparams, load_params
 from plumbing import checksums, official
 from plumbing.errors import UserError
-from plumbing.fetch import File, check_url, fetch_files
+from plumbing.fetch import File, fetch_files
+from plumbing.http import Limits, check_url
 from plumbing.official import TF_DATA, TF_INDEX
-from plumbing.patience import Limits
 from utils import download_gpt2_files
 
-LIMITS = Limits(connect=5, read=5, pause=0.001, longest_pause=0.01, jitter=0)
+LIMITS = Limits(connect=5, read=5, pause=0.001)
 
 
 class Server(http.server.ThreadingHTTPServer):
     """Serves files {path: bytes}. Of each path's faults, each answer takes the first, if there is one left.
 
     A fault is a dict: "status" and "headers" in place of the true ones, "body" in place of the file, "flip" of a bit in
-    byte i, "to": byte i of what is sent, at which "then" the connection closes, is reset or stalls, "ignore" the header
-    of a request, and "file", what the file becomes before.
+    byte i, "to": byte i of what is sent, at which "then" the connection closes, is reset, stalls or goes on with a
+    space now and then, "ignore" the header of a request, and "file", what the file becomes before.
     """
 
     daemon_threads = True
@@ -97,6 +97,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if then == "stall":
             self.connection.settimeout(60)
             self.connection.recv(1)  # until the client has had enough
+        if then == "drip":
+            while True:  # until the client has had enough
+                self.wfile.write(b" ")
+                time.sleep(0.02)
         if then == "reset":
             time.sleep(0.02)  # so that what went before is not swept away with the connection
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -245,7 +249,7 @@ def test_busy_servers_are_asked_again(number, fetch, server, folder):
     assert ranges(server) == [None, None, *["bytes=5000-"] * 3]
 
 
-OWN_PAUSES = [0, 2, 4, 8, 16, 20, 20]
+OWN_PAUSES = [0, 1, 3, 7, 15, 31]  # the next would be longer than is waited altogether
 
 
 @pytest.mark.parametrize(
@@ -253,14 +257,17 @@ OWN_PAUSES = [0, 2, 4, 8, 16, 20, 20]
     [
         *((value, OWN_PAUSES) for value in ("nan", "-1", "garbage", "Mon, 99 Foo 9999", "0", "9" * 5000, None)),
         ("Wed, 21 Oct 2015 07:28:00 GMT", OWN_PAUSES),
-        ("3", [3, 3, 4, 8, 16, 20, 20]),
-        *((value, []) for value in ("86400", "999999999", "Fri, 31 Dec 2099 23:59:59 GMT")),  # left at once
+        ("4", [4, 4, 4, 7, 15, 31]),
+        ("90", [90]),
+        *((value, []) for value in ("101", "3600", "999999999", "Fri, 31 Dec 2099 23:59:59 GMT")),  # left at once
     ],
 )
 def test_pauses_are_those_that_are_asked_for(asked, expected, fetch, server):
     pauses = []
     server.faults[WEIGHTS] = [status(503, Retry_After=asked)] * 100
-    assert "status 503" in refusal(fetch, LIMITS._replace(pause=1, longest_pause=20, sleep=pauses.append))
+    line = refusal(fetch, LIMITS._replace(pause=1, sleep=pauses.append))
+    assert "(status 503" in line
+    assert ("asks to wait" in line) == (expected != OWN_PAUSES)
     assert pauses == expected
 
 
@@ -281,29 +288,26 @@ def test_the_waiting_in_a_row_is_bounded(fetch, server):
         ({"headers": {"Content-Length": "2000000000"}}, "has 2,000,000,000 bytes, more than 16,777,216", 1),
     ],
 )
-def test_nothing_is_left_where_nothing_came(fault, why, n_requests, fetch, server, folder):
+def test_where_nothing_comes_it_is_soon_given_up(fault, why, n_requests, fetch, server, folder):
     server.faults["/model/settings"] = [fault] * 50
     assert why in refusal(fetch, LIMITS._replace(read=0.1))
-    assert not folder.exists() and len(server.requests) == n_requests
+    assert len(server.requests) == n_requests
+    server.faults.clear()
+    fetch()
+    assert_complete(folder, server)
 
 
-def test_nothing_is_left_where_it_is_interrupted(server, tmp_path):
-    def interrupt(seconds):
-        raise KeyboardInterrupt
-
-    folder = tmp_path / "a" / "b"
-    server.faults["/x"] = [status(503)]
-    with pytest.raises(KeyboardInterrupt):
-        fetch_files([File("x", f"{server.url}/x")], folder, LIMITS._replace(sleep=interrupt))
-    assert not folder.parent.exists()
+def test_what_is_waited_for_is_said(fetch, server, capsys):
+    server.faults["/model/words"] = [status(503, Retry_After="30")]
+    fetch(LIMITS._replace(sleep=lambda seconds: None))
+    asked = "status 503, asks to wait 30 s: 127.0.0.1 is asked again in 30 s\n"
+    assert capsys.readouterr().err == asked
 
 
-@pytest.mark.parametrize("fault", [{"to": 0, "then": "stall"}, status(503, Retry_After="1")])
-def test_what_is_waited_for_is_said(fault, fetch, server, capsys):
-    server.faults["/model/words"] = [fault]
-    fetch(LIMITS._replace(read=0.6, silent=0.2))
-    why = "no answer" if "then" in fault else "retrying: status 503"
-    assert capsys.readouterr().err == f"{why}; waiting for 127.0.0.1 for 0 s, Ctrl-C ends it\n"
+def test_an_answer_that_does_not_come_is_said(fetch, server, capsys):
+    server.before_answer = lambda path: time.sleep(0.5)
+    fetch(LIMITS._replace(silent=0.1), names=["settings"])
+    assert capsys.readouterr().err == "no answer from 127.0.0.1 yet, Ctrl-C ends it\n"
 
 
 # ---- Answers that are not the file -----------------------------------------------------------------------------------
@@ -492,10 +496,10 @@ def test_a_crash_at_every_step_on_disk(fetch, server, folder, tmp_path):
 
 SCRIPT = """
 import signal, sys
-from plumbing import fetch, patience
+from plumbing import fetch, http
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs ignore
 url, folder, *names = sys.argv[1:]
-fetch.fetch_files([fetch.File(name, f"{url}/{name}") for name in names], folder, patience.Limits(pause=0.01))
+fetch.fetch_files([fetch.File(name, f"{url}/{name}") for name in names], folder, http.Limits(pause=0.01))
 """
 
 

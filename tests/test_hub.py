@@ -1,6 +1,7 @@
 """Models of the Hugging Face hub, from a server on this machine that answers as the hub does."""
 
 import hashlib
+import importlib
 import json
 import shutil
 from pathlib import Path
@@ -9,11 +10,12 @@ import numpy as np
 import pytest
 from test_checkpoints import CONFIG, random_tensors, write_folder
 from test_download import LIMITS, Server, certify, ranges, served, sha256, status
-from tiny import refusal
+from tiny import python, refusal
 
 from checkpoints.folders import missing_files, model_folder
-from plumbing import checksums, hub
+from plumbing import checksums
 from plumbing.hub import hub_name
+from plumbing.listing import listing
 from utils import load_encoder_hparams_and_params, main
 
 NAME = "owner/my-gpt2"
@@ -65,10 +67,20 @@ class Hub(Server):
 
 
 @pytest.fixture(autouse=True)
-def environment(monkeypatch, tmp_path):
+def set_variable(monkeypatch, tmp_path):
+    """Sets a variable of the environment. huggingface_hub reads most of them when it is imported."""
+    constants = importlib.import_module("huggingface_hub.constants")
+
+    def set_variable(name, value):
+        monkeypatch.setenv(name, value)
+        importlib.reload(constants)
+
     for name in ("HF_HUB_OFFLINE", "HF_TOKEN", "HF_HUB_CACHE", "HF_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hugging face"))
+    set_variable("HF_HOME", str(tmp_path / "hugging face"))
+    yield set_variable
+    monkeypatch.undo()
+    importlib.reload(constants)
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +163,7 @@ def test_a_model_is_of_one_commit(server, refused):
     assert "the hub has no owner/my-gpt2" in refused()
     server.contents["config.json"] += b" "
     server.publish("f" * 40)
-    hub.listing.cache_clear()
+    listing.cache_clear()
     assert "config.json is not that of owner/my-gpt2 at commit fffffff: delete" in refused()
     assert not ranges(server, server.path("model.safetensors", "f" * 40))
 
@@ -173,7 +185,7 @@ def test_a_model_is_of_one_commit(server, refused):
 def test_each_refusal_has_its_own_line(of, number, code, says, server, refused, models_dir):
     server.faults[of] = [status(number, X_Error_Code=code)] * 20
     assert says in refused()
-    assert not Path(models_dir).exists()
+    assert not Path(models_dir, NAME, "tokenizer.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -191,6 +203,7 @@ def test_models_without_what_is_read_here(contents, says, server, refused):
 
 
 ENTRIES = [{}, {"size": 1, "blobId": "x"}, {"size": "1", "blobId": COMMIT}, {"size": 1, "lfs": {"sha256": "x"}}]
+ENTRIES += [{"size": size, "blobId": COMMIT} for size in (10**400, -1, True, 1.5)]
 NO_LISTS = ["", "<html>", "[]", '{"sha": "main", "siblings": []}', '{"siblings": []}', "[" * 10**5]
 NO_LISTS += [json.dumps({"sha": COMMIT, "siblings": [{"rfilename": "config.json", **entry}]}) for entry in ENTRIES]
 
@@ -208,14 +221,50 @@ def test_settings_that_are_not_honoured_are_told_before_the_weights_come(server,
     assert not ranges(server, server.path("model.safetensors"))
 
 
-def test_offline_and_without_a_network(server, refused, models_dir, monkeypatch):
+def test_offline_and_without_a_network(server, refused, models_dir, set_variable):
     base = "http://127.0.0.1:1"
-    assert f"cannot read {base}/api/models/a/b/revision" in refusal(hub.listing, hub_name("a/b"), base, LIMITS)
-    assert "https only" in refusal(hub.listing, hub_name("a/b"), "http://example.com")
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    line = refused()
-    assert "owner/my-gpt2 is neither in" in line and "HF_HUB_OFFLINE is set" in line
-    assert not server.requests and not Path(models_dir).exists()
+    assert f"cannot download {base}/api/models/a/b/revision" in refusal(listing, hub_name("a/b"), base, LIMITS)
+    assert "https only" in refusal(listing, hub_name("a/b"), "http://example.com")
+    set_variable("HF_HUB_OFFLINE", "1")
+    assert refused() == f"{NAME} is neither downloaded nor in the cache of Hugging Face, and HF_HUB_OFFLINE is set"
+    assert not server.requests
+    assert not Path(models_dir).exists()
+
+
+@pytest.mark.parametrize(
+    ("fault", "says", "n_requests"),
+    [
+        ({"to": 50, "then": "close"}, "more expected", 3),
+        ({"to": 50, "then": "stall"}, "timed out", 3),
+        (status(429), "status 429", 8),
+        (status(503), "status 503", 8),
+        (status(429, Retry_After="3600"), "status 429, asks to wait 3600 s", 1),
+        ({"body": b"x" * (2**24 + 1)}, "has more than 16,777,216 bytes", 1),
+    ],
+)
+def test_a_list_that_does_not_come(fault, says, n_requests, server):
+    server.faults[LIST] = [fault] * 20
+    assert says in refusal(listing, hub_name(NAME), server.url, LIMITS._replace(read=0.2))
+    assert len(server.requests) == n_requests
+
+
+def test_a_list_that_comes_at_the_second_time(server, models_dir):
+    server.faults[LIST] = [status(429, Retry_After="0"), {"to": 50, "then": "close"}]
+    load_encoder_hparams_and_params(NAME, models_dir)
+
+
+def test_a_list_that_drips_is_not_waited_for(server):
+    """Its bytes come in time, but it would take for ever."""
+    server.faults[LIST] = [{"to": 0, "then": "drip"}]
+    assert "has not come in 0 s" in refusal(listing, hub_name(NAME), server.url, LIMITS._replace(waiting=0.1))
+
+
+def test_without_huggingface_hub_the_line_says_what_to_install(server, models_dir):
+    program = "import sys, utils; sys.modules['huggingface_hub'] = None; utils.main(sys.argv[1:])"
+    done = python("-c", program, "download", NAME, "--models_dir", models_dir)
+    assert done.returncode == 2
+    assert done.stderr == f"error: {NAME} needs huggingface_hub: pip install huggingface_hub\n"
+    assert not server.requests
 
 
 def test_what_their_own_libraries_have_is_read_there(server, source, models_dir, tmp_path):
