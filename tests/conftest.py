@@ -1,6 +1,7 @@
 """What several test files share: where the fixtures lie, the bundled pair, and a tiny model in every form."""
 
 import contextlib
+import importlib
 import json
 import os
 import shutil
@@ -284,3 +285,17 @@ def serving():
 
         serving.stop = servers.close
         yield serving
+
+
+@pytest.fixture
+def set_variable(monkeypatch):
+    """Sets a variable of the environment that huggingface_hub reads when it is imported."""
+    constants = importlib.import_module("huggingface_hub.constants")
+
+    def set_variable(name, value):
+        monkeypatch.setenv(name, value)
+        importlib.reload(constants)
+
+    yield set_variable
+    monkeypatch.undo()
+    importlib.reload(constants)

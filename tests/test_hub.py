@@ -1,7 +1,6 @@
 """Models of the Hugging Face hub, from a server on this machine that answers as the hub does."""
 
 import hashlib
-import importlib
 import json
 import shutil
 from pathlib import Path
@@ -67,20 +66,10 @@ class Hub(Server):
 
 
 @pytest.fixture(autouse=True)
-def set_variable(monkeypatch, tmp_path):
-    """Sets a variable of the environment. huggingface_hub reads most of them when it is imported."""
-    constants = importlib.import_module("huggingface_hub.constants")
-
-    def set_variable(name, value):
-        monkeypatch.setenv(name, value)
-        importlib.reload(constants)
-
+def environment(set_variable, monkeypatch, tmp_path):
     for name in ("HF_HUB_OFFLINE", "HF_TOKEN", "HF_HUB_CACHE", "HF_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)
     set_variable("HF_HOME", str(tmp_path / "hugging face"))
-    yield set_variable
-    monkeypatch.undo()
-    importlib.reload(constants)
 
 
 @pytest.fixture(scope="module")

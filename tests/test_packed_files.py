@@ -318,8 +318,8 @@ def test_unpack_removes_what_pack_has_written(tiny_pair, tmp_path, command):
     assert "--pack" in command(*words, "--unpack", "--pack")[2]
 
 
-def test_packs_of_what_lies_in_the_cache_of_hugging_face_go_elsewhere(tiny_pair, tmp_path, monkeypatch, command):
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+def test_packs_of_what_lies_in_the_cache_of_hugging_face_go_elsewhere(tiny_pair, tmp_path, set_variable, command):
+    set_variable("HF_HUB_CACHE", str(tmp_path / "hub"))
     commit = "a" * 40
     theirs = tmp_path / "hub/models--owner--name"
     shutil.copytree(tiny_pair / "target", theirs / "snapshots" / commit)
