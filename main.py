@@ -85,7 +85,7 @@ def run_sampling_fn(title: str, name: str, pair: TextPair, prompts: list[str]) -
     o = pair.o
     decode_fn = getattr(pair, name)
     pair.loaded.forget()  # both decoders start with an empty cache
-    recorder = Recorder(pair.loaded.lenience, details=o.details or bool(o.html))
+    recorder = Recorder(pair.loaded.accept, details=o.details or bool(o.html))
     with Display(title, o, pair.loaded.encoder, o.n_samples) as display:
         for number in range(o.n_samples):
             display.begin(*prompts)

@@ -21,13 +21,13 @@ from plumbing import arguments as values
 from plumbing import files, texts
 from plumbing.errors import UserError
 from speculative import decoding, drafters, trees
+from speculative.accept import TOKEN
 from speculative.cli.load import encode, load_id_pair
 from speculative.decoding import lookaheads
 from speculative.engines import formats
 from speculative.filters import Filters
 from speculative.measure.machine import machine
-from speculative.measure.recorder import Iteration, Recorder
-from speculative.sampling import Step
+from speculative.measure.recorder import Counted, Iteration, Recorder
 
 MODELS = Path(__file__).parents[1] / "models"
 PROMPTS = {"prose": MODELS / "tiny-target" / "prompts.jsonl", "code": Path(__file__).parent / "prompts" / "code.jsonl"}
@@ -148,7 +148,7 @@ class Pair:
         for need, model in self.loaded.models.items():
             model.to_probs = self.loaded.filters if need == "target" else self.loaded.draft_filters
 
-    def decode(self, s, N, lenience=1.0):
+    def decode(self, s, N, rule=TOKEN):
         """N tokens of a Setting, from empty caches -> [Iteration, ...]."""
         filters = Filters(s.temperature, None, s.top_p)
         drafter = self.loaded.drafter if s.K == 0 else s.drafter
@@ -159,11 +159,11 @@ class Pair:
             drafter=drafter,
             lookahead=lookahead,
             inner_K=inner_K,
-            lenience=lenience,
+            accept=rule,
         )
         self.set_filters()
         self.loaded.ready([self.ids[s.prompt]], N)
-        recorder = Recorder(lenience)
+        recorder = Recorder(rule)
         rng = np.random.default_rng([s.repeat, crc32(s.prompt.encode())])
         decode = self.loaded.autoregressive if s.K == 0 else self.loaded.speculative
         list(recorder.watch(decode(self.ids[s.prompt], N, rng, recorder)))
@@ -232,7 +232,7 @@ def read_lines(path):
 def iteration_of(fields):
     """An Iteration from what a file has of it."""
     step, *rest = fields
-    iteration = Iteration(Step(*step), *rest)
+    iteration = Iteration(Counted(*step), *rest)
     iteration.levels = {name: [*map(iteration_of, each)] for name, each in iteration.levels.items()}
     return iteration
 

@@ -28,6 +28,7 @@ from plumbing import files
 from plumbing.errors import UserError
 from plumbing.exits import guarded
 from plumbing.texts import read_prompts
+from speculative import accept
 from speculative.measure.analysis import leviathan_operations, leviathan_speedup, leviathan_tokens
 from speculative.measure.machine import machine
 
@@ -174,7 +175,7 @@ def lenience(o):
         runs = {b: [] for b in (None, *o.lenience)}  # None: autoregressive
         for (turn, i), b in product(enumerate([0, *range(o.sequences)]), runs):
             s = Setting("", i, prompts[i % len(prompts)], "model" if b else BASELINE, 1.0, None, "prose", K if b else 0)
-            run = pair.decode(s, o.n_tokens, b or 1.0)
+            run = pair.decode(s, o.n_tokens, accept.choose(lenience=b or 1.0))
             runs[b] += [(s.prompt, run)] if turn else []  # the first warms up
         plain = sum(i.seconds for _, run in runs[None] for i in run)
         for b in o.lenience:

@@ -70,14 +70,12 @@ def run():
     """-> (encoder, [(text before an iteration, the Iteration with its details), ...]) of a speculative run."""
     to_probs = partial(to_distribution, temperature=TEMPERATURE)
     rng = np.random.default_rng(SEED)
-    recorder = Recorder()
-    recorder.details = True
+    recorder = Recorder(details=True)
     encoder, hparams = load_encoder_and_hparams("tiny-target", str(MODELS))
     params = load_params(str(MODELS / "tiny-target"), hparams)
     target = recorder.target(CachedModel(params, hparams, to_probs))
     _, hparams = load_encoder_and_hparams("tiny-draft", str(MODELS))
     params = load_params(str(MODELS / "tiny-draft"), hparams)
-    rng = recorder.rng(rng)
     draft = recorder.draft(model_drafter(CachedModel(params, hparams, to_probs), rng))
     steps = speculative_sampling(encoder.encode(PROMPT), draft, target, N, K, rng)
     before = []
@@ -105,7 +103,7 @@ def steps_1_to_3(encoder, before, details):
         u = test["u"]
         p = test["p"]
         q = test["q"]
-        verdict = "accepted" if u * p < q else "rejected"
+        verdict = "accepted" if test["passed"] else "rejected"
         cells.append([token, f"{p:.3f}", f"{q:.3f}", f"{min(1, q / p):.2f}", f"{u:.2f}", verdict])
     cells += [[token, "", "", "", "", "not tested"] for token in drafts[len(cells) :]]
     table = rows(["draft", "p", "q", "min(1, q / p)", "u", ""], cells)

@@ -12,13 +12,14 @@ chooses among depths and sizes by measured times. Theirs depends on the rank alo
 """
 
 import heapq
+import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 
 from speculative.costs import Cost
-from speculative.lookahead import DISCOUNT, LEAN, STAKE, AutoK
+from speculative.lookahead import DISCOUNT, LEAN, STAKE, Auto
 from speculative.sampling import Step
-from speculative.trees import Shape, Tree, tree_speculative_sampling
+from speculative.trees import Shape, Tree, TreeStep, tree_speculative_sampling
 
 # The largest tree that is considered.
 DEPTH = 10
@@ -110,14 +111,14 @@ def to_shape(tree: dict, path: tuple) -> Shape:
     return tuple(to_shape(tree, (*path, rank)) for rank in range(tree[path]))
 
 
-class AutoTree(AutoK):
+class AutoTree(Auto):
     """Chooses the shape of a tree. decode() is tree_speculative_sampling with this object as its shape."""
 
     sampling = staticmethod(tree_speculative_sampling)
     nothing = staticmethod(lambda x: Tree([int(x[-1])]))
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(DEPTH, *args, **kwargs)
+    def __init__(self, clock: Callable[[], float] = time.perf_counter):
+        super().__init__(clock)
         self.expansion = Cost()  # of a further node of a level; draft is a level of one node
         # Discounted counts by depth and rank, begun as if 2.5 of 3 first children had passed, and half of the others.
         self.tested = [[3.0] * RANKS] + [[0.0] * RANKS for _ in range(DEPTH - 1)]
@@ -127,7 +128,7 @@ class AutoTree(AutoK):
 
     def __call__(self) -> Shape:
         shape = super().__call__()
-        return ((),) * shape if isinstance(shape, int) else shape  # AutoK's 0 or 1 is a tree of as many nodes
+        return ((),) * shape if isinstance(shape, int) else shape  # 0 or 1 is a tree of as many nodes
 
     def best(self) -> Shape:
         """The shape with the most expected tokens per second.
@@ -160,30 +161,29 @@ class AutoTree(AutoK):
             lean = LEAN
             share = 1.0
 
-    def file_times(self, shape: Shape, tree: Tree, step: Step, drafting: float, scoring: float) -> None:
+    def file_times(self, shape: Shape, step: Step, drafting: float, scoring: float) -> None:
         levels = depth(shape)
-        expanded = sum(map(bool, tree.children))  # nodes that have children
+        expanded = sum(map(bool, step.proposal.children))  # nodes that have children
         beside = max(0, expanded - levels)  # of them, those beside another of the same level
         if beside and not self.expansion.timed:  # once: later, a slow level could not be told from slow further nodes
             self.expansion.add(drafting - levels * self.draft(), beside)
-        super().file_times(levels, tree, step, max(0.0, drafting - beside * self.expansion()), scoring)
+        super().file_times(levels, step, max(0.0, drafting - beside * self.expansion()), scoring)
 
-    def count(self, tree: Tree, step: Step) -> None:
-        """Counts which children were met and which were accepted."""
+    def count(self, step: TreeStep) -> None:
+        """Counts which children were tested and which were accepted."""
+        tree = step.proposal
         self.n_asked = DISCOUNT * self.n_asked + 1
         self.n_proposed = DISCOUNT * self.n_proposed + (step.drafted > 0)
         if step.drafted:
             for counts in self.tested + self.passed:
                 counts[:] = [DISCOUNT * count for count in counts]
-        node = 0
-        for d, child in enumerate([*tree.walk(step.tokens[: step.accepted]), None]):
-            ranked = tree.children[node][:RANKS] if d < DEPTH else []
-            for rank, met in enumerate(ranked):
+        d = 0
+        for test in step.tests:
+            rank = tree.children[tree.parents[test.node]].index(test.node)
+            if d < DEPTH and rank < RANKS:
                 self.tested[d][rank] += 1
-                self.passed[d][rank] += met == child
-                if met == child:
-                    break
-            node = child or 0
+                self.passed[d][rank] += test.passed
+            d += test.passed
 
 
 def depth(shape: Shape) -> int:

@@ -13,17 +13,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from plumbing import arguments
-from plumbing.arguments import Flag
 from plumbing.errors import UserError
+from speculative.accept import TOKEN, Rule
 from speculative.autotree import AutoTree
 from speculative.costs import measured
 from speculative.drafters import Drafter, check_tree, make_drafter, parse_drafter
 from speculative.drafters.base import Parts
 from speculative.filters import GREEDY, Filters
-from speculative.lookahead import AutoK, decode_chain
+from speculative.lookahead import Auto, AutoK, decode_chain
 from speculative.sampling import Step, autoregressive_sampling
 from speculative.trees import regular, tree_speculative_sampling
-from speculative.typical import ALL, TypicalTarget, certain
 
 FEW = 8  # tokens at the end of a prompt: costs are measured with them as the text
 
@@ -31,15 +30,13 @@ FEW = 8  # tokens at the end of a prompt: costs are measured with them as the te
 Lookahead = int | AutoK | tuple[int, ...] | AutoTree
 
 
-def decode(
-    x, drafter: Drafter, target_model, N: int, lookahead: Lookahead, rng, lenience: float = 1.0
-) -> Iterator[Step]:
-    """N tokens. With lenience 1 they are distributed as the target's own, whoever drafts, chains or trees."""
+def decode(x, drafter: Drafter, target_model, N: int, lookahead: Lookahead, rng, rule: Rule = TOKEN) -> Iterator[Step]:
+    """N tokens, chains or trees. With a lossless rule they are distributed as the target's own, whoever drafts."""
     if isinstance(lookahead, AutoTree):
-        return lookahead.decode(x, drafter.tree, target_model.tree, N, rng, lenience=lenience)
+        return lookahead.decode(x, drafter.tree, target_model.tree, N, rng, rule.tree)
     if isinstance(lookahead, tuple):
-        return tree_speculative_sampling(x, drafter.tree, target_model.tree, N, regular(lookahead), rng, lenience)
-    return decode_chain(x, drafter.chain, target_model, N, lookahead, rng, lenience)
+        return tree_speculative_sampling(x, drafter.tree, target_model.tree, N, regular(lookahead), rng, rule.tree)
+    return decode_chain(x, drafter.chain, target_model, N, lookahead, rng, rule.chain)
 
 
 def lookaheads(
@@ -87,12 +84,7 @@ class Pair:
     draft_temperature: float | None = None  # None: the target's
     lookahead: Lookahead = 4
     inner_K: tuple = ()  # of the levels of the drafter
-    lenience: float = 1.0  # ALL with typical acceptance, whatever was asked for
-    typical: float | None = None  # the epsilon of typical acceptance
-
-    def __post_init__(self):
-        if self.typical:
-            object.__setattr__(self, "lenience", ALL)
+    accept: Rule = TOKEN
 
     @property
     def target(self) -> Callable:
@@ -105,7 +97,7 @@ class Pair:
     @property
     def goes_by_times(self) -> bool:
         """Whether a K or a tree is chosen by measured times, so that a seed alone does not decide the text."""
-        return any(isinstance(lookahead, AutoK) for lookahead in (self.lookahead, *self.inner_K))
+        return any(isinstance(lookahead, Auto) for lookahead in (self.lookahead, *self.inner_K))
 
     @property
     def draft_filters(self) -> Filters:
@@ -135,6 +127,7 @@ class Pair:
             models=self.models,
             prepared=self.prepared,
             inner_K=self.inner_K,
+            accept=self.accept.inner,
         )
 
     def create_drafter(self, rng: np.random.Generator, record: Callable | None = None) -> Drafter:
@@ -147,10 +140,7 @@ class Pair:
         parts = self.parts(rng)
         if record:
             parts = parts._replace(record=record)
-        drafter = make_drafter(self.drafter, parts)
-        if self.typical:
-            return certain(drafter, self.encoder.n_vocab)
-        return drafter
+        return make_drafter(self.drafter, parts)
 
     def check_drafter(self) -> None:
         """Raises UserError where the drafter was not made for this target."""
@@ -160,7 +150,7 @@ class Pair:
         """Of a drafter of chains, from the outermost in: "a/b" drafts for the target, then b for a's model."""
         parts = self.parts(np.random.default_rng(0))
         *outer, _ = parse_drafter(self.drafter)
-        models = [self.scoring(), *(kind.model(parts) for [kind] in outer)]
+        models = [self.target, *(kind.model(parts) for [kind] in outer)]
         drafters = []
         rest = self.drafter
         for depth in range(len(models)):
@@ -185,12 +175,6 @@ class Pair:
         """How many tokens fit into the context of all models."""
         return min(model.n_ctx for model in self.models.values())
 
-    def scoring(self) -> Callable:
-        """The target as the speculative decoder takes it."""
-        if self.typical:
-            return TypicalTarget(self.target, self.typical)
-        return self.target
-
     def samplers(self) -> tuple[Callable, Callable]:
         """The functions behind the two decodes, for --verify, which hands them what it watches: a target, a drafter."""
         return autoregressive_sampling, decode
@@ -203,10 +187,10 @@ class Pair:
     def speculative(self, x, N: int, rng: np.random.Generator, recorder=None) -> Iterator[Step]:
         """N tokens, up to K + 1 for each call of the target."""
         if recorder is None:
-            return decode(x, self.create_drafter(rng), self.scoring(), N, self.lookahead, rng, self.lenience)
+            return decode(x, self.create_drafter(rng), self.target, N, self.lookahead, rng, self.accept)
         drafter = recorder.drafter(self.create_drafter(rng, recorder.level))
-        target = recorder.target(self.scoring())
-        return decode(x, drafter, target, N, self.lookahead, rng, self.lenience)
+        target = recorder.target(self.target)
+        return decode(x, drafter, target, N, self.lookahead, rng, self.accept)
 
     def forget(self) -> None:
         """Empties all caches, so that two decodes begin alike."""
@@ -222,23 +206,3 @@ def K(value: str) -> int | str | tuple:
     except ValueError as must_be:
         raise ValueError(f"{must_be}, or auto; with levels one for each, as 16/4") from None
     return Ks if len(Ks) > 1 else Ks[0]
-
-
-FLAGS = (
-    Flag(
-        "lenience",
-        arguments.lenience,
-        "below 1, more drafts are accepted, and the output is not the target's",
-        default=1.0,
-        excludes=("typical",),
-        live=True,
-    ),
-    Flag(
-        "typical",
-        arguments.typical,
-        "Medusa's typical acceptance with this ε; the output is not the target's",
-        only_engine="numpy",
-        why="JAX's loop has --lenience",
-        live=True,
-    ),
-)

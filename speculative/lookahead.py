@@ -16,46 +16,42 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from speculative.costs import Cost, best_k, line_through
-from speculative.sampling import Step, speculative_sampling
+from speculative.sampling import NOTHING, Step, speculative_sampling, token_by_token
 
 DISCOUNT = 0.95  # of older counts, with each window: acceptance is an average over about 20
 LEAN = 8  # weight, in windows, of the assumption that a position is accepted as often as the one before it
 STAKE = 0.03  # share of the time of autoregressive decoding that is spent on trying whether drafting pays by now
 
 
-def decode_chain(x, draft: Callable, target_model: Callable, N: int, K, rng, lenience: float = 1.0) -> Iterator[Step]:
+def decode_chain(
+    x, draft: Callable, target_model: Callable, N: int, K, rng, accept: Callable = token_by_token
+) -> Iterator[Step]:
     """speculative_sampling, where K may also be an AutoK."""
     if isinstance(K, AutoK):
-        return K.decode(x, draft, target_model, N, rng, lenience=lenience)
-    return speculative_sampling(x, draft, target_model, N, K, rng, lenience)
+        return K.decode(x, draft, target_model, N, rng, accept)
+    return speculative_sampling(x, draft, target_model, N, K, rng, accept)
 
 
-class AutoK:
-    """Chooses K. decode() is speculative_sampling with this object as its K, timed and counted; without it, K stays 1.
+class Auto:
+    """Chooses a lookahead by measured costs: AutoK a number, autotree.AutoTree the shape of a tree. decode() decodes
+    with this object as the lookahead, timed and counted; without it, the choice stays 1.
 
-    While K is 0, nothing is learned about the drafter. So a window of 1 is tried again: at once if the last window paid
-    for itself, else when it puts at stake no more than STAKE of the time since then. So a drafter that never helps
+    While it is 0, nothing is learned about the drafter. So a window of 1 is tried again: at once if the last window
+    paid for itself, else when it puts at stake no more than STAKE of the time since then. So a drafter that never helps
     costs about STAKE. What was learned stays for the next decode with the same models and drafter.
     """
 
-    sampling = staticmethod(speculative_sampling)  # what decode() times; AutoTree has another
-    nothing = staticmethod(lambda x: ([], [], []))  # stands for the proposal where K is 0 and the drafter is not asked
+    sampling: Callable  # the loop that decode() times
+    nothing: Callable  # x -> what stands for the proposal where the choice is 0 and the drafter is not asked
+    best: Callable  # -> the choice with the most expected tokens per second
+    count: Callable  # counts the tests of a step
 
-    def __init__(
-        self,
-        K_max: int = 16,
-        clock: Callable[[], float] = time.perf_counter,
-        expected: tuple[float, float] = (2.5, 3.0),
-    ):
-        """clock gives seconds. expected: the counts of acceptance begin as if so many of so many drafts had passed."""
-        self.K_max = K_max
+    def __init__(self, clock: Callable[[], float] = time.perf_counter):
+        """clock gives seconds."""
         self.clock = clock
         self.draft = Cost()  # of a draft token
         self.feed = Cost()  # of a token that the drafter has to catch up on
         self.windows = defaultdict(Cost)  # by rows, of a call of the target
-        passed, of = expected
-        self.tested = [of] + [0.0] * (K_max - 1)  # discounted counts by position
-        self.accepted = [passed] + [0.0] * (K_max - 1)
         self.n_asked = 1.0  # discounted count of windows for which the drafter was asked,
         self.n_proposed = 1.0  # and of those for which it had something to propose
         self.first_draft = None  # (seconds, tokens of the prompt) of the first window
@@ -65,7 +61,7 @@ class AutoK:
         self.paid = True  # whether the last window took no longer than autoregressive decoding of its tokens
         self.seen = np.empty(0, int)  # the text at the end of the last decode
 
-    def __call__(self) -> int:
+    def __call__(self):
         if not self.windows:
             # First a window, in which both models read the prompt, so that it is not timed; then a row.
             return 0 if self.first_draft else 1
@@ -75,15 +71,6 @@ class AutoK:
         at_stake = self.draft() + self.window()(2) - self.window()(1) + self.behind * self.feed()
         again = self.prefilled and (self.paid or at_stake <= STAKE * self.since)
         return self.best() or int(again)
-
-    def best(self) -> int:
-        """The K with the most expected tokens per second."""
-        share = self.n_proposed / self.n_asked
-        first, *later = self.chances()
-        K, _ = best_k([share * first, *later], self.draft() / self.row(), self.beta())
-        if max(self.windows) == 1:  # only rows have been timed: what a long window costs is not known yet
-            return min(K, 1)
-        return K
 
     def window(self) -> Callable[[int], float]:
         """rows -> seconds of the target's call. A row takes no longer than a window, and what was timed but once may
@@ -112,30 +99,20 @@ class AutoK:
             for rows, seconds in windows.items():
                 self.windows[rows].add(seconds)
 
-    def chances(self) -> Iterator[float]:
-        """Of acceptance, a_1, a_2, ...: later positions are tested less often, and lean on the one before."""
-        a = 0.0
-        lean = 0
-        for accepted, tested in zip(self.accepted, self.tested, strict=True):
-            a = (accepted + lean * a) / (tested + lean)
-            lean = LEAN  # all but the first, which has none before it
-            yield a
-
-    def decode(self, x, draft: Callable, target_model: Callable, N: int, rng, **options) -> Iterator[Step]:
-        """sampling(x, draft, target_model, N, K=self, rng, **options), timed and counted."""
+    def decode(self, x, draft: Callable, target_model: Callable, N: int, rng, *rule) -> Iterator[Step]:
+        """sampling(x, draft, target_model, N, self, rng, *rule), timed and counted. rule: of acceptance, or nothing."""
         wanted = 0  # how many drafts were asked for (AutoTree: in what shape),
-        proposal = None  # what came,
-        drafting = 0.0  # and the seconds that it took
+        drafting = 0.0  # and the seconds that they took
 
         def timed(x, k):
-            nonlocal wanted, proposal, drafting
+            nonlocal wanted, drafting
             wanted = k
             start = self.clock()
             proposal = draft(x, k) if k else self.nothing(x)
             drafting = self.clock() - start
             return proposal
 
-        steps = self.sampling(x, timed, target_model, N, self, rng, **options)
+        steps = self.sampling(x, timed, target_model, N, self, rng, *rule)
         self.prefilled = self.follows(x)
         text = [*x]
         while True:
@@ -146,11 +123,11 @@ class AutoK:
                 return
             scoring = self.clock() - start - drafting  # with what the loop does beside, more of it for a window
             if self.prefilled:
-                self.file_times(wanted, proposal, step, drafting, scoring)
+                self.file_times(wanted, step, drafting, scoring)
             elif wanted and not self.first_draft:
                 self.first_draft = drafting, len(x)
             if wanted:
-                self.count(proposal, step)
+                self.count(step)
             self.prefilled = True
             text += step.tokens
             yield step
@@ -160,7 +137,7 @@ class AutoK:
         n = min(len(self.seen), len(x) - 1)
         return n > 0 and bool(np.array_equal(self.seen[:n], np.asarray(x)[:n])) and len(x) - n <= 2
 
-    def file_times(self, k: int, proposal, step: Step, drafting: float, scoring: float) -> None:
+    def file_times(self, k: int, step: Step, drafting: float, scoring: float) -> None:
         """Files the seconds of a step for which k drafts were asked."""
         m = step.drafted
         self.windows[m + 1].add(scoring)
@@ -181,12 +158,49 @@ class AutoK:
         self.since = 0.0
         self.behind = 0
 
-    def count(self, proposal, step: Step) -> None:
-        """Counts which positions were met and which were accepted."""
+
+class AutoK(Auto):
+    """Chooses K. decode() is speculative_sampling with this object as its K."""
+
+    sampling = staticmethod(speculative_sampling)
+    nothing = staticmethod(lambda x: NOTHING)
+
+    def __init__(
+        self,
+        K_max: int = 16,
+        clock: Callable[[], float] = time.perf_counter,
+        expected: tuple[float, float] = (2.5, 3.0),
+    ):
+        """expected: the counts of acceptance begin as if so many of so many drafts had passed."""
+        super().__init__(clock)
+        self.K_max = K_max
+        passed, of = expected
+        self.tested = [of] + [0.0] * (K_max - 1)  # discounted counts by position
+        self.accepted = [passed] + [0.0] * (K_max - 1)
+
+    def best(self) -> int:
+        share = self.n_proposed / self.n_asked
+        first, *later = self.chances()
+        K, _ = best_k([share * first, *later], self.draft() / self.row(), self.beta())
+        if max(self.windows) == 1:  # only rows have been timed: what a long window costs is not known yet
+            return min(K, 1)
+        return K
+
+    def chances(self) -> Iterator[float]:
+        """Of acceptance, a_1, a_2, ...: later positions are tested less often, and lean on the one before."""
+        a = 0.0
+        lean = 0
+        for accepted, tested in zip(self.accepted, self.tested, strict=True):
+            a = (accepted + lean * a) / (tested + lean)
+            lean = LEAN  # all but the first, which has none before it
+            yield a
+
+    def count(self, step: Step) -> None:
+        """Counts which positions were tested and which were accepted."""
         n_accepted = step.accepted
-        n_met = min(step.drafted, n_accepted + 1)  # none after the first that was rejected
+        n_tested = len(step.tests)
         self.n_asked = DISCOUNT * self.n_asked + 1
-        self.n_proposed = DISCOUNT * self.n_proposed + (n_met > 0)
-        if n_met > 0:
-            self.tested = [DISCOUNT * count + (i < n_met) for i, count in enumerate(self.tested)]
+        self.n_proposed = DISCOUNT * self.n_proposed + (n_tested > 0)
+        if n_tested > 0:
+            self.tested = [DISCOUNT * count + (i < n_tested) for i, count in enumerate(self.tested)]
             self.accepted = [DISCOUNT * count + (i < n_accepted) for i, count in enumerate(self.accepted)]

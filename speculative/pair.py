@@ -87,14 +87,14 @@ class TextPair:
     def steps(self, decode_fn: Callable, prompt: str, N: int, sample=0, recorder=None) -> Iterator[TextStep]:
         N = tokens_asked_for(N)
         sample = sample_number(sample)
-        recorder = recorder or Recorder(self.loaded.lenience)
+        recorder = recorder or Recorder(self.loaded.accept)
         seed = [self.o.seed, sample] if sample else self.o.seed  # the first sample is the blog's
         rng = np.random.default_rng(seed)
-        steps = decode_fn(self.input_ids(prompt, N), N, recorder.rng(rng), recorder)
+        steps = decode_fn(self.input_ids(prompt, N), N, rng, recorder)
         decoder = StreamDecoder(self.loaded.encoder, self.o.stop)
         for step in recorder.watch(until_stop(steps, self.loaded.encoder, self.o.stop)):
             pieces = [decoder.push([token]) for token in step.tokens]
-            yield TextStep("".join(pieces), *step, origins(recorder.now), pieces)
+            yield TextStep("".join(pieces), *recorder.now.step, origins(recorder.now), pieces)
         rest = decoder.flush()
         if rest:
             yield TextStep(rest, [], 0, 0, [], [])
@@ -116,7 +116,7 @@ class TextPair:
         with tqdm(total=2 * n_tokens_to_generate, unit="token", leave=False, disable=bool(watch) or None) as bar:
             for name in ("autoregressive", "speculative"):
                 self.loaded.forget()  # both decoders start with an empty cache
-                recorders.append(Recorder(self.loaded.lenience, details=True))
+                recorders.append(Recorder(self.loaded.accept, details=True))
                 for step in getattr(self, name)(prompt, n_tokens_to_generate, recorder=recorders[-1]):
                     bar.update(len(step.tokens))
                     if watch:

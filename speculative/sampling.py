@@ -6,25 +6,78 @@ target's**, as in the paper and the blog (Leviathan et al. 2023 swap the two and
 
 A model is a function from tokens to distributions: model(x, n_last=1) -> [n_last, n_vocab], a row for each of the last
 n_last tokens of x, the distribution of what follows it. Weights, temperature and caches are its business alone. A
-drafter is draft(x, k) -> (tokens [m], p [m, n_vocab], by [m]) with m <= k, where p[i] is the distribution that
-tokens[i] was drawn from, and by says who proposed it; a token that was drawn is never withdrawn.
+drafter proposes, draft(x, k) -> Proposal of at most k tokens, and a rule accepts, accept(proposal, q, rng) -> Accepted.
+The paper's own rule is token_by_token; accept.py has others.
 
 Source: Chen et al. 2023, "Accelerating Large Language Model Decoding with Speculative Sampling", Algorithms 1 and 2;
 the blog post "Speculative Sampling".
 """
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 
-class Step(NamedTuple):
-    """What one iteration yields, that is one call of the target model."""
+class Proposal(NamedTuple):
+    """Up to k tokens that may come after x. A plain pair (tokens, p) is one too.
 
-    tokens: list[int]  # the ids that are new in this step: the accepted drafts, then one of the target's own
-    drafted: int  # how many tokens the drafter proposed
-    accepted: int  # how many of those were accepted
+    Losslessness asks no more than this: tokens[i] was drawn from p[i], given x and the tokens before it; p[i] is
+    one-hot where nothing was drawn; and a token that was drawn is never withdrawn, not even an improbable one. A bad
+    drafter costs time and changes nothing else.
+    """
+
+    tokens: Sequence[int]  # [m]
+    p: Sequence  # [m, n_vocab]
+    by: Sequence[str] = ()  # [m], the name of who proposed each
+
+
+NOTHING = Proposal([], [])
+
+
+class Test(NamedTuple):
+    """The test of one draft. A rule may have a test of its own, with more fields after these."""
+
+    u: float  # the random number
+    p: float  # of the draft, to the draft model
+    q: float  # of the draft, to the target
+    passed: bool
+
+
+class Own(NamedTuple):
+    """The draw of a window's last token, which is the target's own."""
+
+    u: float  # the random number
+    left: Any  # [n_vocab], the distribution that it was drawn from
+
+
+class Accepted(NamedTuple):
+    """A rule's verdict on a window."""
+
+    tokens: list[int]  # the drafts that are kept, then one token of the target's own
+    tests: list[Test]  # of each draft that was tested, in order
+    own: Own | None = None  # None where it is not known
+
+
+class Step(NamedTuple):
+    """One iteration, that is one call of the target model. It holds the whole window: large, so not to be kept."""
+
+    tokens: list[int]  # the ids that are new
+    proposal: Any  # a Proposal, or with trees a Tree
+    q: Any  # [m + 1, n_vocab], the target's rows
+    tests: list[Test]
+    own: Own | None = None
+    stopped: bool = False  # whether a stop text has cut it, so that all of its tokens are drafts
+
+    @property
+    def drafted(self) -> int:
+        """How many tokens were proposed."""
+        return len(self.proposal.tokens)
+
+    @property
+    def accepted(self) -> int:
+        """How many of those were accepted."""
+        return len(self.tokens) - int(not self.stopped)
 
 
 def max_fn(x: np.ndarray) -> np.ndarray:  # [n_vocab] -> [n_vocab]
@@ -33,14 +86,21 @@ def max_fn(x: np.ndarray) -> np.ndarray:  # [n_vocab] -> [n_vocab]
     return x_max / max(x_max.sum(), np.finfo(x.dtype).tiny)  # [n_vocab]
 
 
-def sample(p: np.ndarray, rng: np.random.Generator) -> int:  # [n_vocab] -> id
-    """Draws one id from the distribution p, with exactly one rng.random(), u.
+def residual(q: np.ndarray, p: np.ndarray) -> np.ndarray:  # [n_vocab] twice -> [n_vocab]
+    """max_fn(q - p): what q has and p lacks; q itself where that is nothing, as the two differ by rounding alone."""
+    left = max_fn(q - p)  # [n_vocab]
+    return left if left.any() else q
 
-    It is the first id whose cumulative probability exceeds u times the sum of all. So one of probability 0 is never
-    drawn.
-    """
+
+def token_at(u: float, p: np.ndarray) -> int:  # u, [n_vocab] -> id
+    """The first id whose cumulative probability exceeds u times the sum of all. So it is never one of probability 0."""
     cumulative = np.cumsum(p, dtype=np.float64)  # [n_vocab]
-    return int(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))
+    return int(np.searchsorted(cumulative, u * cumulative[-1], side="right"))
+
+
+def sample(p: np.ndarray, rng: np.random.Generator) -> int:  # [n_vocab] -> id
+    """Draws one id from the distribution p, with exactly one rng.random()."""
+    return token_at(rng.random(), p)
 
 
 def autoregressive_sampling(x, model: Callable, N: int, rng: np.random.Generator) -> Iterator[Step]:
@@ -50,11 +110,43 @@ def autoregressive_sampling(x, model: Callable, N: int, rng: np.random.Generator
     T = n + N
 
     while n < T:
-        [q] = model(x)  # [n_vocab], the one row: what follows the last token
-        token = sample(q, rng)
+        q = model(x)  # [1, n_vocab], the one row: what follows the last token
+        own = Own(rng.random(), q[0])
+        token = token_at(*own)
         x = np.append(x, token)  # [n + 1]
         n += 1
-        yield Step([token], drafted=0, accepted=0)
+        yield Step([token], NOTHING, q, [], own)
+
+
+def token_by_token(proposal: Proposal, q, rng: np.random.Generator) -> Accepted:  # q [m + 1, n_vocab]
+    """Steps 3 and 4 of Algorithm 2: the paper's rule of acceptance. u is its r.
+
+    Whatever distributions p the drafts were drawn from, the tokens are distributed as the target's own (the paper's
+    Theorem 1). It takes one rng.random() for each test, and one for the target's own token.
+    """
+    x_draft, p, _ = proposal  # [m], [m, n_vocab]
+    tokens = []
+    tests = []
+
+    # Step 3: accept drafts from left to right; after a rejection, resample from max(0, q - p).
+    for i, j in enumerate(map(int, x_draft)):
+        u = rng.random()
+        p_j = float(p[i][j])
+        q_j = float(q[i][j])
+        passed = u * p_j < q_j  # u < q / p; strict, so that q = 0 is never accepted
+        tests.append(Test(u, p_j, q_j, passed))
+        if not passed:
+            left = residual(q[i], p[i])  # [n_vocab]
+            break
+        tokens.append(j)
+
+    # Step 4: if all of them were accepted, the target's last row gives a bonus token.
+    else:
+        left = q[len(x_draft)]  # [n_vocab]
+
+    own = Own(rng.random(), left)
+    tokens.append(token_at(*own))
+    return Accepted(tokens, tests, own)
 
 
 def speculative_sampling(
@@ -64,17 +156,13 @@ def speculative_sampling(
     N: int,
     K: int | Callable[[], int],
     rng: np.random.Generator,
-    lenience: float = 1.0,
+    accept: Callable = token_by_token,
 ) -> Iterator[Step]:
     """Algorithm 2, "Speculative Sampling (SpS)": one call of the target, up to K + 1 tokens; exactly N tokens in all.
 
-    Whatever distributions p the draft draws from, the tokens are distributed as the target's own (the paper's Theorem
-    1). K may also be a function that chooses the lookahead of the next iteration. u is the paper's r. (The blog's
-    x_draft, p and q begin with the prompt; here they are the window alone, so i counts from 0.)
-
-    The theorem does not hold for a lenience below 1: u is then drawn from [0, lenience), more drafts are accepted, and
-    the tokens are distributed neither as the target's nor as the draft's. (At temperature 0 it changes nothing.)
-    Source of the lenience: Leviathan et al. 2023, appendix "Lenience"; u from [0, b) is toyllm's way to write it.
+    K may also be a function that chooses the lookahead of the next iteration. accept: another rule; which of them are
+    lossless they say themselves. (The blog's x_draft, p and q begin with the prompt; here they are the window alone, so
+    i counts from 0.)
     """
     next_K = K if callable(K) else lambda: K
     x = np.asarray(x)  # [n]
@@ -83,30 +171,14 @@ def speculative_sampling(
 
     while n < T:
         # Step 1: the draft proposes up to K tokens. The target adds one more of its own, so leave room.
-        x_draft, p, _ = draft(x, min(next_K(), T - n - 1))  # [m], [m, n_vocab], and who proposed each
-        m = len(x_draft)
+        proposal = Proposal(*draft(x, min(next_K(), T - n - 1)))  # tokens [m], p [m, n_vocab]
+        m = len(proposal.tokens)
 
-        # Step 2: the target scores them all in one call; q[i] is its distribution at the position of x_draft[i].
-        q = target_model(np.append(x, x_draft).astype(int), n_last=m + 1)  # [m + 1, n_vocab]
+        # Step 2: the target scores them all in one call; q[i] is its distribution at the position of tokens[i].
+        q = target_model(np.append(x, proposal.tokens).astype(int), n_last=m + 1)  # [m + 1, n_vocab]
 
-        # Step 3: accept drafts from left to right; after a rejection, resample from max(0, q - p).
-        tokens = []
-        for i in range(m):
-            j = int(x_draft[i])
-            u = rng.random() * lenience
-            if u * float(p[i][j]) < float(q[i][j]):  # u < q / p; strict, so that q = 0 is never accepted
-                tokens.append(j)
-            else:
-                residual = max_fn(q[i] - p[i])  # [n_vocab]
-                if not residual.any():  # where p and q differ by rounding alone
-                    residual = q[i]
-                tokens.append(sample(residual, rng))
-                break
-
-        # Step 4: if all of them were accepted, the target's last row gives a bonus token.
-        else:
-            tokens.append(sample(q[m], rng))
-
+        # Steps 3 and 4: the rule keeps the first of them, none or all, and adds a token of the target's own.
+        tokens, tests, own = accept(proposal, q, rng)
         x = np.append(x, tokens)  # [n + len(tokens)]
         n += len(tokens)
-        yield Step(tokens, drafted=m, accepted=len(tokens) - 1)
+        yield Step(tokens, proposal, q, tests, own)

@@ -10,7 +10,8 @@ what the same window gave after it does not, anywhere: see cut. The text ends be
 from collections.abc import Iterable, Iterator
 
 from encoder import Encoder, StreamDecoder
-from speculative.sampling import Step
+from speculative.sampling import Proposal, Step
+from speculative.trees import Tree, cut_tree
 
 
 def until_stop(steps: Iterable[Step], encoder: Encoder, stop: str | None) -> Iterator[Step]:
@@ -39,4 +40,12 @@ def cut(step: Step, n: int) -> Step:
     """
     if n == len(step.tokens):
         return step
-    return Step(step.tokens[:n], drafted=n, accepted=n)
+    if isinstance(step.proposal, Tree):
+        return cut_tree(step, n)
+    return Step(
+        step.tokens[:n],
+        Proposal(*(column[:n] for column in step.proposal)),
+        step.q[:n],
+        step.tests[:n],
+        stopped=True,
+    )

@@ -18,11 +18,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import mul
+from typing import NamedTuple
 
 import numpy as np
 
 from plumbing.arguments import Flag
-from speculative.sampling import Step, max_fn, sample
+from speculative.sampling import Accepted, Own, Step, Test, residual, token_at
 
 MOST_NODES = 64
 
@@ -68,14 +69,64 @@ class Tree:
         """The nodes from below the root to this one."""
         return [*self.path(self.parents[node]), node] if node else []
 
-    def walk(self, tokens: Sequence[int]) -> list[int]:
-        """The nodes that tokens lead to, from the root down. No two siblings have the same token."""
-        nodes = []
-        node = 0
-        for token in tokens:
-            node = next(child for child in self.children[node] if self.tokens[child] == token)
-            nodes.append(node)
-        return nodes
+
+class TreeTest(NamedTuple):
+    """A sampling.Test of one node."""
+
+    u: float
+    p: float
+    q: float  # of what the siblings before it have left
+    passed: bool
+    node: int
+
+
+class TreeStep(Step):
+    """A Step whose proposal is a Tree, with q [1 + n_nodes, n_vocab]."""
+
+    @property
+    def drafted(self) -> int:
+        """How many nodes were proposed."""
+        return len(self.proposal.tokens) - 1
+
+
+def by_ratio(u: float, p: float, q: float) -> Test:
+    """The paper's test of a draft."""
+    return Test(u, p, q, u * p < q)
+
+
+def sibling_by_sibling(
+    tree: Tree, q, rng: np.random.Generator, test: Callable = by_ratio, rest: Callable = residual
+) -> Accepted:  # q [1 + n_nodes, n_vocab]
+    """The rule of acceptance of a tree. Another rule has another test, or leaves another rest(left, p) of q after a
+    rejection."""
+    tokens = []
+    tests = []
+    node = 0
+
+    # Step 3: walk down from the root. A rejected child leaves less of q for its siblings; after the last of them,
+    # resample from what is left.
+    while tree.children[node]:
+        left = q[node]  # [n_vocab]
+        for child in tree.children[node]:
+            j = tree.tokens[child]
+            p = tree.p[child]  # [n_vocab]
+            tested = TreeTest(*test(rng.random(), float(p[j]), float(left[j])), child)
+            tests.append(tested)
+            if tested.passed:
+                tokens.append(j)
+                break
+            left = rest(left, p)  # [n_vocab]
+        else:
+            break
+        node = child
+
+    # Step 4: if the walk came to a leaf, its row gives a bonus token.
+    else:
+        left = q[node]  # [n_vocab]
+
+    own = Own(rng.random(), left)
+    tokens.append(token_at(*own))
+    return Accepted(tokens, tests, own)
 
 
 def tree_speculative_sampling(
@@ -85,12 +136,12 @@ def tree_speculative_sampling(
     N: int,
     shape: Shape | Callable[[], Shape],
     rng: np.random.Generator,
-    lenience: float = 1.0,
+    accept: Callable = sibling_by_sibling,
 ) -> Iterator[Step]:
     """Exactly N tokens, distributed as the target's own, whatever the tree, if its tokens were drawn from its p.
 
     draft(x, shape) -> Tree; target_model(x, tree) -> [1 + n_nodes, n_vocab], what follows the root and each node.
-    shape may be a function that chooses that of the next tree; lenience is that of speculative_sampling.
+    shape may be a function that chooses that of the next tree. accept: another rule for trees.
     """
     next_shape = shape if callable(shape) else lambda: shape
     x = np.asarray(x)  # [n]
@@ -104,49 +155,39 @@ def tree_speculative_sampling(
         # Step 2: the target scores all nodes in one call; q[i] is the distribution of what follows node i.
         q = target_model(x, tree)  # [1 + n_nodes, n_vocab]
 
-        # Step 3: walk down from the root. A rejected child leaves less of q for its siblings; after the last of them,
-        # resample from what is left.
-        tokens = []
-        node = 0
-        while tree.children[node]:
-            left = q[node]  # [n_vocab]
-            for child in tree.children[node]:
-                j = tree.tokens[child]
-                p = tree.p[child]  # [n_vocab]
-                u = rng.random() * lenience
-                if u * float(p[j]) < float(left[j]):
-                    tokens.append(j)
-                    break
-                residual = max_fn(left - p)  # [n_vocab]
-                if residual.any():  # else p and what is left differ by rounding alone
-                    left = residual
-            else:
-                tokens.append(sample(left, rng))
-                break
-            node = child
-
-        # Step 4: if the walk came to a leaf, its row gives a bonus token.
-        else:
-            tokens.append(sample(q[node], rng))
-
+        # Steps 3 and 4: the rule walks down the tree, and adds a token of the target's own.
+        tokens, tests, own = accept(tree, q, rng)
         x = np.append(x, tokens)  # [n + len(tokens)]
         n += len(tokens)
-        yield Step(tokens, drafted=len(tree.tokens) - 1, accepted=len(tokens) - 1)
+        yield TreeStep(tokens, tree, q, tests, own)
 
 
-def acceptance_by_depth(tree: Tree, q, path: Sequence[int], lenience: float = 1.0) -> list[float]:
-    # q [1 + n_nodes, n_vocab]
-    """At each node of a walk that has children: the chance that one of them is accepted."""
+def cut_tree(step: TreeStep, n: int) -> TreeStep:
+    """The step's first n tokens, accepted drafts all of them, as if the tree had been no deeper than that."""
+    tree = step.proposal
+    nodes = [node for node in range(len(tree.tokens)) if len(tree.path(node)) <= n]
+    place = {node: i for i, node in enumerate(nodes)}
+    kept = Tree(tree.tokens[:1], by=tree.by)
+    for node in nodes[1:]:
+        kept.add(place[tree.parents[node]], tree.tokens[node], tree.p[node])
+    tests = [test._replace(node=place[test.node]) for test in step.tests if test.node in place]
+    return TreeStep(step.tokens[:n], kept, [step.q[node] for node in nodes], tests, stopped=True)
+
+
+def acceptance_by_depth(step: TreeStep, chance: Callable, rest: Callable = residual) -> list[float]:
+    """At each node of the walk that has children: the chance that one of them is accepted.
+
+    chance(p, left): that of a child which was drawn from p; rest: that of the rule.
+    """
+    tree = step.proposal
     chances = []
-    for node in [0, *path]:
-        left = q[node]  # [n_vocab], what is left of q
+    for node in [0, *(test.node for test in step.tests if test.passed)]:
+        left = step.q[node]  # [n_vocab], what is left of q
         all_rejected = 1.0
         for child in tree.children[node]:
             p = tree.p[child]  # [n_vocab]
-            all_rejected *= 1 - float(np.sum(np.minimum(p, left / lenience)))
-            residual = max_fn(left - p)  # [n_vocab]
-            if residual.any():
-                left = residual
+            all_rejected *= 1 - chance(p, left)
+            left = rest(left, p)  # [n_vocab]
         if tree.children[node]:
             chances.append(1 - all_rejected)
     return chances

@@ -1,7 +1,5 @@
 """Exact output distributions: runs a random program along every path it can take, and weighs each."""
 
-import inspect
-import types
 from collections import defaultdict
 from functools import cache
 
@@ -55,16 +53,6 @@ class Uniform:
 
     def __gt__(self, bound):
         return not self < bound
-
-
-def broken(module, right, wrong):
-    """A module of ours with the first such piece of its source replaced."""
-    source = inspect.getsource(module)
-    assert right in source
-    copy = types.ModuleType("speculative.broken")
-    copy.__package__ = module.__package__
-    exec(compile(source.replace(right, wrong, 1), "broken.py", "exec"), vars(copy))
-    return copy
 
 
 def output_distribution(program):

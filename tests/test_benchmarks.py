@@ -20,8 +20,8 @@ from plumbing.errors import UserError
 from plumbing.texts import read_prompts
 from speculative.drafters.base import Proposal
 from speculative.engines.runtime import compiled_pass as compiled_kernels
-from speculative.measure.recorder import Iteration, Recorder
-from speculative.sampling import Step, autoregressive_sampling, speculative_sampling
+from speculative.measure.recorder import Counted, Iteration, Recorder
+from speculative.sampling import autoregressive_sampling, speculative_sampling
 
 
 class Interrupted(BaseException):
@@ -109,7 +109,7 @@ def test_rows(options, pair):
 
 def iterations(*seconds, drafted=0, n_tokens=1):
     """A run of equal iterations, after a first that took 9 seconds."""
-    return [Iteration(Step([0] * n_tokens, drafted, n_tokens - 1), seconds=s) for s in (9.0, *seconds)]
+    return [Iteration(Counted([0] * n_tokens, drafted, n_tokens - 1), seconds=s) for s in (9.0, *seconds)]
 
 
 def test_the_speedup_is_the_median_over_prompts_of_medians_over_repeats():
@@ -140,7 +140,7 @@ def test_even_costs_leave_out_what_was_interrupted():
 
     def run(n_tokens, n_iterations, drafted, interrupted=1.0):
         total = interrupted * (0.01 * n_iterations + 0.001 * drafted)
-        step = Step([0] * (n_tokens - n_iterations + 1), drafted, 0)
+        step = Counted([0] * (n_tokens - n_iterations + 1), drafted, 0)
         return [*iterations(), Iteration(step, seconds=total), *iterations(*[0] * (n_iterations - 1))[1:]]
 
     runs = {K: [run(100, 60 - 5 * K, K * (60 - 5 * K))] * 2 for K in (1, 2, 4, 8)}

@@ -13,13 +13,14 @@ from tiny import Interrupted, decoded, random_params
 
 from benchmarks import assumption, iterations, paper
 from plumbing.errors import UserError
+from speculative.accept import choose
 from speculative.drafters.model import model_drafter
 from speculative.engines.formats import FORMATS
 from speculative.engines.packed import pack
 from speculative.engines.runtime import compiled_pass as compiled_kernels
 from speculative.measure.analysis import leviathan_speedup
-from speculative.measure.recorder import Iteration
-from speculative.sampling import Step, speculative_sampling
+from speculative.measure.recorder import Counted, Iteration
+from speculative.sampling import speculative_sampling
 
 
 def is_picture(path):
@@ -100,8 +101,9 @@ def test_the_distribution_with_lenience_is_that_of_the_loop(b):
     """The first token of a window, over every path that the sampler can take."""
     model, draft = random_model(1, 5), random_model(2, 5)
     x = np.array([1, 3])
+    rule = choose(lenience=b).chain
     exact = output_distribution(
-        lambda rng: decoded(speculative_sampling(x, model_drafter(draft, rng), model, 2, 1, rng, b))[0]
+        lambda rng: decoded(speculative_sampling(x, model_drafter(draft, rng), model, 2, 1, rng, rule))[0]
     )
     found = paper.lenient_distribution(draft(x)[0].astype(float), model(x)[0].astype(float), b)  # [5]
     assert found == pytest.approx([exact.get(token, 0) for token in range(5)])
@@ -145,8 +147,8 @@ def test_what_is_decoded_is_drawn(tmp_path, command, figure):  # noqa: F811
 
 def test_a_row_of_iterations():
     """3 iterations of 2 drafts for 6 tokens, and 2 of 2 for 6: r = 6/9 and 6/6."""
-    three = [Iteration(Step([1, 2], 2, 1))] * 3
-    two = [Iteration(Step([1, 2, 3], 2, 2))] * 2
+    three = [Iteration(Counted([1, 2], 2, 1))] * 3
+    two = [Iteration(Counted([1, 2, 3], 2, 2))] * 2
     row = iterations.summarise([three, two])
     assert row["r"] == pytest.approx((6 / 9 + 1) / 2) and row["standard_error"] == pytest.approx(1 / 6)
     assert (row["iterations"], row["p50"], row["sequences"]) == (2.5, 2.5, 2)

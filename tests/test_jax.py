@@ -17,13 +17,14 @@ import jax
 import jax.numpy as jnp
 
 from plumbing.errors import UserError
+from speculative.accept import choose
 from speculative.drafters.model import model_drafter
 from speculative.engines import packed, runtime
 from speculative.engines.jax import model as jax_model
 from speculative.engines.jax import sampling as jax_sampling
 from speculative.engines.jax.loop import DeviceDecoder
 from speculative.engines.jax.model import JaxModel
-from speculative.engines.jax.sampling import accept
+from speculative.engines.jax.sampling import lenient, token_by_token
 from speculative.engines.jax.sharding import place
 from speculative.engines.plain import CachedModel
 from speculative.filters import GREEDY, Filters
@@ -54,6 +55,7 @@ def networks(pair):
 # prompts of up to SMALL tokens, which are padded to one length.
 K = 3
 FILTERS = Filters(0.9, top_p=0.95)
+LENIENCE = 0.5
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +65,7 @@ def greedy(networks):
 
 @pytest.fixture(scope="module")
 def sampled(networks):
-    return DeviceDecoder(*networks, FILTERS, lenience=0.5, block=3)
+    return DeviceDecoder(*networks, FILTERS, rule=choose(lenience=LENIENCE), block=3)
 
 
 @contextmanager
@@ -199,8 +201,8 @@ def test_what_is_accepted_or_resampled_is_distributed_as_the_target():
     def one(key):
         draft_key, key = jax.random.split(key)
         x_draft = jax.random.categorical(draft_key, jnp.log(p))  # [3]
-        accepted, token = accept(x_draft, jnp.asarray(p), jnp.asarray(q), 3, key)
-        return accepted, jnp.append(x_draft, 0).at[accepted].set(token)
+        accepted = token_by_token(x_draft, jnp.asarray(p), jnp.asarray(q), 3, key)
+        return accepted.kept, jnp.append(x_draft, 0).at[accepted.kept].set(accepted.token)
 
     accepted, tokens = map(np.asarray, jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(0), n)))
     for i in range(4):
@@ -217,7 +219,8 @@ def first_tokens(p, q, u, lenience=1.0):
     p, q = jnp.array([p], jnp.float32), jnp.array([q, [0, 0, 1]], jnp.float32)
 
     def one(key):
-        return accept(jnp.array([0]), p, q, 1, key, lenience, uniform=lambda key, shape: jnp.full(shape, u))
+        accepted = lenient(lenience)(jnp.array([0]), p, q, 1, key, uniform=lambda key, shape: jnp.full(shape, u))
+        return accepted.kept, accepted.token
 
     accepted, tokens = jax.vmap(one)(jax.random.split(jax.random.key(0), 20))
     return {*zip(accepted.tolist(), tokens.tolist(), strict=True)}
@@ -252,7 +255,7 @@ def test_greedy_steps_are_those_of_the_python_loop(pair, greedy, K):
         for n, N in [(1, 16), (2, 16), (8, 16), (8, 1), (3, 2), (7, 12)]:
             x = random_prompt(n)
             steps = list(greedy.speculative(x, N, K, seed=0) if K else greedy.autoregressive(x, N, seed=0))
-            assert steps == python_steps(pair, x, N, K)
+            assert outcomes(steps) == outcomes(python_steps(pair, x, N, K))
             accepted |= {step.accepted for step in steps}
     assert compiled == []
     assert len(accepted) > 1 or K == 0
@@ -264,7 +267,7 @@ def test_a_row_that_is_fed_with_padding_gives_the_same_steps(pair, networks, K):
     decoder = DeviceDecoder(*networks, block=3)
     decoder.fewest_rows = 2
     x = random_prompt(8)
-    assert list(decoder.speculative(x, 16, K, seed=0)) == python_steps(pair, x, 16, K)
+    assert outcomes(decoder.speculative(x, 16, K, seed=0)) == outcomes(python_steps(pair, x, 16, K))
 
 
 def by_prompt(calls, n):
@@ -279,13 +282,18 @@ def steps(rows):
     return [row.step for row in rows]
 
 
+def outcomes(steps):
+    """Of Steps at temperature 0 all but the random numbers, and the rows, which stay on the device."""
+    return [(step.tokens, [*step.proposal.tokens], [test[1:] for test in step.tests]) for step in steps]
+
+
 @pytest.mark.parametrize("n_batch", [1, 2, *[pytest.param(n, marks=slow) for n in (3, None)]])
 def test_a_batch_is_its_rows(pair, greedy, n_batch):
     """However many are decoded at a time; and there are never more, and never fewer while prompts are waiting."""
     prompts = [random_prompt(n) for n in (1, 3, 9 if n_batch == 1 else 7, 5, 8, 2)]  # 9 are padded to another length
     calls = list(greedy.batch(prompts, 13, K, seed=0, n_batch=n_batch))
     rows = by_prompt(calls, len(prompts))
-    assert [steps(of_one) for of_one in rows] == [python_steps(pair, x, 13, K) for x in prompts]
+    assert [outcomes(steps(of_one)) for of_one in rows] == [outcomes(python_steps(pair, x, 13, K)) for x in prompts]
     assert len({len(of_one) for of_one in rows}) > 1  # ragged, or nothing was tested
     last_begins = next(i for i, call in enumerate(calls) if any(row.number == len(prompts) - 1 for row in call))
     assert {len(call) for call in calls[:last_begins]} <= {n_batch}
@@ -313,7 +321,7 @@ def test_a_cache_that_is_full_doubles():
     decoder.grow = lambda state, capacity: grown.append(capacity) or grow(state, capacity=capacity)
     with counting_compilations() as compiled:
         rows = by_prompt(decoder.batch(prompts, 80, K, seed=0, n_batch=1), 2)
-    assert [steps(of_one) for of_one in rows] == [python_steps(pair, x, 80, K) for x in prompts]
+    assert [outcomes(steps(of_one)) for of_one in rows] == [outcomes(python_steps(pair, x, 80, K)) for x in prompts]
     assert (grown, compiled) == ([128], [])
 
 
@@ -331,7 +339,8 @@ def test_a_stop_ends_a_row_and_the_next_prompt_takes_its_place(pair, greedy, n_b
     calls = list(decoder.batch(prompts, 13, K, seed=0, n_batch=n_batch, stop=stop))
     expected = [[step for i, step in enumerate(x) if not any(end in s.tokens for s in x[:i])] for x in whole]
     expected[1] = [whole[1][0]._replace(tokens=whole[1][0].tokens[:1])]
-    assert [steps(rows) for rows in by_prompt(calls, 4)] == expected and len(expected[0]) < len(whole[0])
+    assert [outcomes(steps(rows)) for rows in by_prompt(calls, 4)] == [*map(outcomes, expected)]
+    assert len(expected[0]) < len(whole[0])
     assert len(calls) < sum(map(len, whole))
 
 
@@ -341,10 +350,12 @@ def test_the_chances_of_acceptance_are_those_that_the_recorder_finds(pair, sampl
     text, n_tested = list(x), set()
     for [row] in sampled.batch([x], 16, K, seed=3):
         step = row.step
-        tested = min(len(step.tokens), step.drafted)
+        tested = len(step.tests)
+        assert tested == min(len(step.tokens), step.drafted)
+        assert [test.passed for test in step.tests] == [i < step.accepted for i in range(tested)]
         q = target(np.array([*text, *step.tokens[:-1]]), len(step.tokens))[:tested]  # [tested, n_vocab]
         p = draft(np.array([*text, *step.tokens[:-1]]), len(step.tokens))[:tested]  # [tested, n_vocab]
-        np.testing.assert_allclose(row.alpha, acceptance_chance(p, q / sampled.lenience), rtol=1e-4)
+        np.testing.assert_allclose(row.alpha, acceptance_chance(p, q / LENIENCE), rtol=1e-4)
         np.testing.assert_allclose(row.matching, matching_chance(p, q), rtol=1e-4)
         text += step.tokens
         n_tested.add(tested)
@@ -419,7 +430,9 @@ def test_the_texts_are_distributed_as_the_targets_own(K, lenience, draft_tempera
         q = model([1, *text[:2]], 3)
         expected[text] = n * float(np.prod([q[i, token] for i, token in enumerate(text)]))
     networks = place(params, hparams), place(draft_params, hparams)
-    decoder = DeviceDecoder(*networks, chosen, chosen._replace(temperature=draft_temperature), lenience, block=3)
+    decoder = DeviceDecoder(
+        *networks, chosen, chosen._replace(temperature=draft_temperature), choose(lenience=lenience), 3
+    )
     rows = by_prompt(decoder.batch([[1]] * n, 3, K, seed=1), n)
     counts = Counter(tuple(decoded(steps(of_one))) for of_one in rows)
     possible = [text for text in expected if expected[text] > 0]

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from speculative import filters
 from speculative.engines.jax import sampling as jax_sampling
-from speculative.engines.jax.sampling import accept, sample, to_distribution
+from speculative.engines.jax.sampling import sample, to_distribution, token_by_token
 
 N_VOCAB = 50257
 WIDTH = math.isqrt(N_VOCAB - 1) + 1  # of the stretches that sample cuts the vocabulary into
@@ -95,8 +95,8 @@ def test_a_resampled_token_is_the_targets_over_the_whole_vocabulary(alike):
     def first(q, key):
         draft_key, key = jax.random.split(key)
         x_draft = sample(jnp.asarray(p), draft_key)[None]  # [1]
-        accepted, token = accept(x_draft, jnp.asarray(p)[None], jnp.stack([q, q]), 1, key)
-        return jnp.where(accepted, x_draft[0], token)
+        accepted = token_by_token(x_draft, jnp.asarray(p)[None], jnp.stack([q, q]), 1, key)
+        return jnp.where(accepted.kept, x_draft[0], accepted.token)
 
     ids = draw(q, 40_000, seed=2, sample=first, batch_size=50)
     assert abs(deviation(q[ids] == RARE, mass(q, q == RARE))) < 4 and chi_square(ids, q) < 4

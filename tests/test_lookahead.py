@@ -11,10 +11,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tiny import decoded
 
-from speculative.drafters.base import NOTHING, Proposal
 from speculative.drafters.model import model_drafter
 from speculative.engines.plain import common_prefix
 from speculative.lookahead import AutoK, decode_chain
+from speculative.sampling import NOTHING, Proposal
 
 N_VOCAB = 5
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from enumeration import random_model
 from test_flags import parse, refused
-from tiny import ROOT, encoder_of, one_hot, python, refusal
+from tiny import ROOT, encoder_of, one_hot, python, refusal, stub
 
 from plumbing import files
+from speculative.accept import TOKEN, choose
 from speculative.cli.display import check_output
-from speculative.drafters.base import Proposal
 from speculative.drafters.model import model_drafter
 from speculative.measure import page as page_module
 from speculative.measure.details import N_TOP, likeliest
@@ -23,7 +23,7 @@ from speculative.measure.document import document, token_ids
 from speculative.measure.page import page, read_page
 from speculative.measure.recorder import Recorder
 from speculative.measure.run import Run
-from speculative.sampling import Step, autoregressive_sampling, max_fn, speculative_sampling
+from speculative.sampling import Proposal, autoregressive_sampling, max_fn, speculative_sampling
 from speculative.stop import cut
 
 HOSTILE = "</script><img src=x onerror=alert(1)> \0\x1b[31m\x7f\x9b\u202e\u2066 {{data}} \u2028 é"
@@ -34,14 +34,13 @@ RNG = np.random.default_rng
 # ---- What decided an iteration ---------------------------------------------------------------------------------------
 
 
-def recorded(target, make_draft, x, N, K=4, lenience=1.0, details=True):
+def recorded(target, make_draft, x, N, K=4, rule=TOKEN, details=True):
     """Two Recorders of decoders over this target and the draft that make_draft(rng) gives."""
-    plain, speculative = (Recorder(lenience, details=details) for _ in range(2))
-    rng = plain.rng(RNG(0))
-    list(plain.watch(autoregressive_sampling(x, plain.target(target), N, rng)))
-    rng = speculative.rng(RNG(0))
+    plain, speculative = (Recorder(rule, details=details) for _ in range(2))
+    list(plain.watch(autoregressive_sampling(x, plain.target(target), N, RNG(0))))
+    rng = RNG(0)
     draft, scored = speculative.draft(make_draft(rng)), speculative.target(target)
-    list(speculative.watch(speculative_sampling(x, draft, scored, N, K, rng, lenience)))
+    list(speculative.watch(speculative_sampling(x, draft, scored, N, K, rng, rule.chain)))
     return plain, speculative
 
 
@@ -49,7 +48,7 @@ def recorded(target, make_draft, x, N, K=4, lenience=1.0, details=True):
 def test_the_details_are_what_decided(lenience):
     """And where none are asked for, none are kept, and the tokens are the same."""
     target, draft_model = random_model(1, 20), random_model(2, 20)
-    record = partial(recorded, target, partial(model_drafter, draft_model), [3], 200, lenience=lenience)
+    record = partial(recorded, target, partial(model_drafter, draft_model), [3], 200, rule=choose(lenience=lenience))
     plain, speculative = record()
     x, seen = [3], set()
     for iteration in speculative.iterations:
@@ -61,7 +60,8 @@ def test_the_details_are_what_decided(lenience):
         for j, test in enumerate(d["tested"]):
             token = d["drafts"][j]
             assert (test["p"], test["q"]) == (float(p[j][token]), float(q[j][token]))
-            assert (test["u"] * test["p"] < test["q"]) == (j < step.accepted) and 0 <= test["u"] < lenience
+            assert (test["u"] * test["p"] < test["q"]) == (j < step.accepted) == test["passed"]
+            assert 0 <= test["u"] < lenience
             assert token in test["top"]["tokens"] and N_TOP <= len(test["top"]["tokens"]) <= N_TOP + 1
             assert test["top"]["p"] == pytest.approx(p[j][test["top"]["tokens"]], rel=1e-3)
             assert test["top"]["q"] == pytest.approx(q[j][test["top"]["tokens"]], rel=1e-3)
@@ -77,7 +77,6 @@ def test_the_details_are_what_decided(lenience):
     for run, without in zip((plain, speculative), record(details=False), strict=True):
         assert [i.step for i in run.iterations] == [i.step for i in without.iterations]
         assert all(i.details for i in run.iterations) and not any(i.details for i in without.iterations)
-    assert Recorder(details=True).rng(RNG(5)).integers(9) == RNG(5).integers(9)
 
 
 def test_the_likeliest():
@@ -92,7 +91,7 @@ def test_the_likeliest():
 def first_details(tokens, p, q, numbers, n):
     """Of a first step with these drafts and random numbers, cut to n tokens."""
     recorder = Recorder(details=True)
-    rng = recorder.rng(SimpleNamespace(random=iter(numbers).__next__))
+    rng = SimpleNamespace(random=iter(numbers).__next__)
     draft, target = recorder.draft(lambda x, k: Proposal(tokens, p)), recorder.target(lambda x, n_last: q)
     steps = itertools.islice(speculative_sampling([0], draft, target, 9, len(tokens), rng), 1)
     list(recorder.watch(cut(step, n) for step in steps))
@@ -145,7 +144,7 @@ def test_the_document_has_all_that_the_page_needs():
     keys += [*written["figures"], *written["figures"]["seconds"]]
     assert [key for key in keys if f"`{key}`" not in documented and f'`"{key}"`' not in documented] == []
     recorder = Recorder()
-    list(recorder.watch(iter([Step([first], 0, 0)])))  # a text without its last bytes
+    list(recorder.watch(iter([stub([first], 0, 0)])))  # a text without its last bytes
     [sample] = document(written["options"], ENCODER, [""], [[1]], recorder, recorder)["speculative"]["samples"]
     assert sample["pieces"] == ["\N{REPLACEMENT CHARACTER}"] == [sample["text"]]
 
@@ -180,7 +179,8 @@ CHANGES = {
     "an origin of no meaning": lambda run, sample: sample["origins"].__setitem__(0, "</p>"),
     "a token without its text": lambda run, sample: run.update(vocabulary={}),
     "details of another shape": lambda run, sample: sample["iterations"][0]["details"].update(own=3),
-    "one test too few": lambda run, sample: sample["iterations"][0]["details"]["tested"].pop(),
+    "fewer tests than accepted": lambda run, sample: sample["iterations"][0]["details"]["tested"].clear(),
+    "a test that says nothing": lambda run, sample: sample["iterations"][0]["details"]["tested"][0].pop("passed"),
     "p for more tokens": lambda run, sample: sample["iterations"][0]["details"]["tested"][0]["top"]["p"].append(0),
 }
 TWO_TEXTS = "a page shows one text, and this run has 2"

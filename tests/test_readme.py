@@ -13,10 +13,15 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
-def test_the_loop_is_the_one_that_runs():
+def test_the_rule_and_the_loop_are_those_that_run():
     source = (ROOT / "speculative" / "sampling.py").read_text(encoding="utf-8")
-    _, loop = source.split("    T = n + N\n\n    while n < T:\n        # Step 1", 1)
-    assert PYTHON[0] == textwrap.dedent("    while n < T:\n        # Step 1" + loop)
+    _, rule = source.split("def token_by_token", 1)
+    rule, loop = rule.split("\n\n\ndef speculative_sampling", 1)
+    signature, rule = rule.split("\n", 1)
+    _, rule = rule.split('    """\n', 1)
+    _, loop = loop.split("    while n < T:\n", 1)
+    assert PYTHON[0] == f"def token_by_token{signature}\n{rule}\n\n\n" + textwrap.dedent("    while n < T:\n" + loop)
+    assert len(PYTHON[0].splitlines()) <= 45
 
 
 def test_the_snippet_decodes_what_the_target_alone_decodes(monkeypatch, tmp_path, capsys):

@@ -17,18 +17,17 @@ from tiny import N_VOCAB, counting_target, encoder_of, largest_file, one_hot, re
 
 import main
 from plumbing import files
+from speculative.accept import TOKEN, choose
 from speculative.cli import display, outcome
 from speculative.costs import best_k
 from speculative.drafters import Drafter
-from speculative.drafters.base import Proposal
 from speculative.drafters.level import level
 from speculative.measure import better, report
 from speculative.measure.document import document
 from speculative.measure.figures import figures
-from speculative.measure.recorder import Iteration, Recorder, origins
-from speculative.sampling import Step, autoregressive_sampling, speculative_sampling
+from speculative.measure.recorder import Counted, Iteration, Recorder, origins
+from speculative.sampling import Proposal, autoregressive_sampling, speculative_sampling
 from speculative.stop import cut
-from speculative.typical import ALL
 
 PROMPT = [0, 1, 2]
 ENCODER = encoder_of()
@@ -140,15 +139,16 @@ def test_figures_hold_after_a_stop():
     assert (f["tokens"], f["drafted"], f["accepted"], f["met_by_position"]) == (2, 2, 2, [1, 1])
     assert f["r"] == 2 / 3
     assert not any(isinstance(value, np.ndarray) for i in recorder.iterations for value in vars(i).values())
-    assert len(recorder.proposal.p) == len(recorder.q) == 0  # no distribution is kept
+    assert recorder.held == []  # no distribution is kept
 
 
 def test_alpha_under_lenience_is_the_chance_that_a_draft_passes():
     p, q = np.array([[0.5, 0.5]], np.float32), np.array([[0.1, 0.9], [0.5, 0.5]], np.float32)
     for lenience, alpha in ((1.0, 0.6), (0.5, 0.7)):
-        recorder = Recorder(lenience=lenience)
+        rule = choose(lenience=lenience)
+        recorder = Recorder(rule)
         draft, target = recorder.draft(lambda x, k: Proposal([1], p)), recorder.target(lambda x, n_last: q)
-        next(recorder.watch(speculative_sampling([0], draft, target, 2, 1, np.random.default_rng(0), lenience)))
+        next(recorder.watch(speculative_sampling([0], draft, target, 2, 1, np.random.default_rng(0), rule.chain)))
         assert recorder.iterations[0].alpha == pytest.approx([alpha])
 
 
@@ -181,7 +181,7 @@ def test_the_six_lines():
 
 def test_every_figure_has_its_formula():
     f = scripted_figures([4, 2, 0, 1], N=55)
-    rows = {name: (value, formula) for name, value, formula in report.table(f, 1.0, 6e9, 60e9)}
+    rows = {name: (value, formula) for name, value, formula in report.table(f, TOKEN, 6e9, 60e9)}
     assert rows["r"] == ("0.579", "tokens / Σ over iterations of (drafted + 1)")
     assert rows["tokens per iteration"] == ("2.75", "1: 25%  2: 25%  3: 25%  5: 25%")
     assert rows["by position"][0] == "15/20 10/14 5/10 5/5"
@@ -191,10 +191,10 @@ def test_every_figure_has_its_formula():
     assert rows["predicted, blog"] == ("1.76x", "r(K + 1) / (Kc + β)")
     assert rows["ceiling"][0] == "10.0 tokens/s" and rows["of the ceiling"][0] == "9% autoregressive, 12% speculative"
     assert "by proposer" not in rows and not any(name.startswith("level") for name in rows)
-    lenient = {name: formula for name, _, formula in report.table(f, 0.5)}
+    lenient = {name: formula for name, _, formula in report.table(f, choose(lenience=0.5))}
     assert lenient["α"] == "mean of Σ min(p, q / 0.5)" and "ceiling" not in lenient
-    of_typical = {name: formula for name, _, formula in report.table(f, ALL)}
-    assert of_typical["α"] == "mean of 1 where the draft is typical, else 0"
+    of_typical = {name: formula for name, _, formula in report.table(f, choose(typical=0.3))}
+    assert of_typical["α"] == "mean of Σ p of the tokens that are typical"
 
 
 FREE = "No other K is sure to be faster; the largest gain would come if drafting were free: "
@@ -297,7 +297,7 @@ def test_where_windows_seem_cheaper_than_rows_nothing_is_predicted():
 )
 def test_origins(step, known, expected):
     tree = {"tokens": [1, 2, 3], "parents": [0, 0, 1], "path": known["path"]} if "path" in known else None
-    assert ", ".join(origins(Iteration(Step(*step), tree=tree, by=known.get("by", [])))) == expected
+    assert ", ".join(origins(Iteration(Counted(*step), tree=tree, by=known.get("by", [])))) == expected
 
 
 def test_who_proposed_what_passed():
@@ -337,7 +337,7 @@ def test_what_each_level_did():
     first = recorder.iterations[0]
     [calls] = first.levels.values()
     assert first.by == ["inside", "inside", "middle", "middle"]
-    assert [i.step for i in calls] == [Step([1, 2, 3], 3, 2), Step([4], 0, 0)]
+    assert [i.step for i in calls] == [([1, 2, 3], 3, 2), ([4], 0, 0)]
     assert [i.alpha for i in calls] == [[1.0, 1.0, 0.0], []]
     assert [(i.scoring, i.drafting) for i in calls] == [pytest.approx((0.1, 0.03)), pytest.approx((0.1, 0.0))]
     assert (first.drafting, first.scoring) == pytest.approx((0.23, 1.0))
@@ -388,7 +388,7 @@ def shown(monkeypatch, capsys):
 
 
 def test_the_colour_says_who_wrote_a_token(shown):
-    step = Step(ENCODER.encode("ab"), 2, 1)
+    step = Counted(ENCODER.encode("ab"), 2, 1)
     assert "\033[32ma" in shown(step, by=["model", "model"], color=True)
     assert "\033[3;35ma" in shown(step, by=["ngram", "model"], color=True)
 
@@ -396,9 +396,9 @@ def test_the_colour_says_who_wrote_a_token(shown):
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_character_in_several_tokens_has_the_colour_of_the_last(shown, stream):
     first, second = ENCODER.encode("é")
-    out = shown(Step([first], 1, 0), Step([second], 0, 0), color=True, stream=stream)
+    out = shown(Counted([first], 1, 0), Counted([second], 0, 0), color=True, stream=stream)
     assert "\033[33mé\033[0m" in out  # yellow, that of autoregressive
-    out = shown(Step([first], 0, 0), color=True, stream=stream)
+    out = shown(Counted([first], 0, 0), color=True, stream=stream)
     assert "\033[33m\N{REPLACEMENT CHARACTER}\033[0m" in out
 
 
@@ -406,7 +406,7 @@ def test_without_color_it_is_the_text_but_for_what_a_terminal_would_obey(shown):
     text = "\033[2J\r\a\b\x7f\x9b2J\u202e\u2066"
     for color, written in ((False, "a – b"), (False, f"a{text}\tb"), (True, f"a{text}\tb")):
         tokens = ENCODER.encode(written)
-        out = shown(Step(tokens, 99, len(tokens) - 1), color=color)
+        out = shown(Counted(tokens, 99, len(tokens) - 1), color=color)
         assert not set(text) & set(out) - ({*"[2J\033"} if color else {*"[2J"})
         assert color or out == f"\nTitle\n-----\nTime = 1.50s\nText = {written.translate(display.SHOWN)}\n"
 

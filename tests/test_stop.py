@@ -3,10 +3,9 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import encoder_of
+from tiny import counts, encoder_of, stub
 
 from encoder import END_OF_TEXT, StreamDecoder
-from speculative.sampling import Step
 from speculative.stop import until_stop
 
 ENCODER = encoder_of("the", "re", " end", ".,", "é")
@@ -18,7 +17,7 @@ def windows(tokens, sizes):
     for size in sizes:
         part = tokens[i : i + size]
         if part:
-            steps.append(Step(part, drafted=len(part), accepted=len(part) - 1))
+            steps.append(stub(part, len(part), len(part) - 1))
         i += size
     return steps
 
@@ -55,16 +54,17 @@ def test_what_is_counted(before, stop, after):
     tokens = ENCODER.encode("the end.,the")
     assert [ENCODER.decode([t]) for t in tokens] == ["the", " end", ".,", "the"]
 
-    def steps(counts):
+    def steps(expected):
         rest = iter(tokens)
-        return [Step([next(rest) for _ in range(n)], drafted, accepted) for n, drafted, accepted in counts]
+        return [stub([next(rest) for _ in range(n)], drafted, accepted) for n, drafted, accepted in expected]
 
-    assert run(steps(before), stop)[0] == steps(after)
+    found, _ = run(steps(before), stop)
+    assert [*map(counts, found)] == [*map(counts, steps(after))]
 
 
 def test_end_of_text_is_the_token_and_not_the_characters():
     tokens = [*ENCODER.encode(END_OF_TEXT), ENCODER.eot, *ENCODER.encode("the")]
-    _, kept = run([Step(tokens, 20, len(tokens) - 1)], END_OF_TEXT)
+    _, kept = run([stub(tokens, 20, len(tokens) - 1)], END_OF_TEXT)
     assert kept == tokens[: tokens.index(ENCODER.eot) + 1]
     assert text_before_stop(kept, END_OF_TEXT) == END_OF_TEXT
 

@@ -3,12 +3,15 @@
 import numpy as np
 import pytest
 from enumeration import distance_from_target, output_distribution, random_model
+from tiny import counts
 
+from speculative.accept import TOKEN, choose
 from speculative.drafters import first_tree_of
 from speculative.drafters.lookup import lookup_tree, prompt_lookup
 from speculative.drafters.model import model_drafter, model_tree
 from speculative.sampling import sample, speculative_sampling
-from speculative.trees import Tree, acceptance_by_depth, by_paths, regular, tree_speculative_sampling
+from speculative.stop import cut
+from speculative.trees import Tree, by_paths, regular, tree_speculative_sampling
 
 
 @pytest.mark.parametrize("depth", [1, 2, 5])
@@ -20,7 +23,10 @@ def test_the_chain_is_the_tree_with_one_child_each(seed, depth):
     chain = speculative_sampling([1], model_drafter(model, rng), target, 30, depth, rng)
     draft, shape = model_tree(by_paths(model), again), regular([1] * depth)
     tree = tree_speculative_sampling([1], draft, by_paths(target), 30, shape, again)
-    assert [*chain] == [*tree]
+    for by_tree, by_chain in zip(tree, chain, strict=True):
+        assert counts(by_tree) == counts(by_chain)
+        assert [test[:4] for test in by_tree.tests] == by_chain.tests
+        assert by_tree.own.u == by_chain.own.u
     assert rng.random() == again.random()
 
 
@@ -53,13 +59,25 @@ def test_greedy_siblings_are_the_likeliest():
     assert draft([0], regular([9])).tokens == [0, 1, 2, 0, 3]
 
 
-def test_a_walk_is_the_path_of_its_tokens():
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        tree = model_tree(lambda x, tree, nodes: np.full((len(nodes), 9), 1 / 9, np.float32), rng)([0], regular([3, 2]))
-        for node in range(len(tree.tokens)):
-            path = tree.path(node)
-            assert tree.walk([tree.tokens[i] for i in path]) == path
+def test_a_stop_cuts_a_tree_to_its_depth():
+    """What is left is a whole tree of that depth, with its rows and the chances that it had."""
+    target, model = random_model(1, 4), random_model(2, 4)
+    rng = np.random.default_rng(3)
+    n_cut = 0
+    draft = model_tree(by_paths(model), rng)
+    for step in tree_speculative_sampling([1], draft, by_paths(target), 300, regular([2, 2, 1]), rng):
+        path = [test.node for test in step.tests if test.passed]
+        assert [step.proposal.tokens[node] for node in path] == step.tokens[:-1]
+        for n in range(1, step.accepted + 1):
+            part = cut(step, n)
+            tree = part.proposal
+            assert counts(part) == (step.tokens[:n], len(tree.tokens) - 1, n)
+            assert [tree.tokens[test.node] for test in part.tests if test.passed] == step.tokens[:n]
+            assert len(part.q) == len(tree.tokens)
+            assert max(len(tree.path(node)) for node in range(len(tree.tokens))) == n
+            assert TOKEN.chances(part) == TOKEN.chances(step)[:n]
+            n_cut += 1
+    assert n_cut > 50
 
 
 def repeating(model, rng):
@@ -102,10 +120,15 @@ def test_the_acceptance_by_depth_is_the_share_that_is_accepted(seed, lenience):
     """At the root of a tree whose two children are not drawn, computed over all paths."""
     target, model = random_model(seed, 3), random_model(seed + 1000, 3)
     tree = model_tree(by_paths(model), None, greedy=True)([1], regular([2]))
-    [chance] = acceptance_by_depth(tree, by_paths(target)(np.array([1]), tree), [], lenience)
+    rule = choose(lenience=lenience)
+    chances = set()
 
     def accepted(rng):
         draft = lambda x, shape: tree  # noqa: E731
-        return next(tree_speculative_sampling([1], draft, by_paths(target), 2, regular([2]), rng, lenience)).accepted
+        step = next(tree_speculative_sampling([1], draft, by_paths(target), 2, regular([2]), rng, rule.tree))
+        chances.add(rule.chances(step)[0])
+        return step.accepted
 
-    assert output_distribution(accepted).get(1, 0) == pytest.approx(chance)
+    found = output_distribution(accepted).get(1, 0)
+    [chance] = chances
+    assert found == pytest.approx(chance)

@@ -6,11 +6,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from enumeration import broken
 
 from speculative import sampling
+from speculative.accept import Rule, by_ratio, choose, one_by_one, residual
 from speculative.drafters import Drafter
-from speculative.drafters.base import Proposal
 from speculative.drafters.model import model_drafter, model_tree
 from speculative.filters import to_distribution
 from speculative.lookahead import AutoK
@@ -18,6 +17,7 @@ from speculative.measure import sampled
 from speculative.measure.decoders import Check, Choice, Decoders
 from speculative.measure.uniform import BINS, LEVEL, alike, detectable, flat, place
 from speculative.measure.verify import show, verify
+from speculative.sampling import Proposal, token_by_token
 from speculative.trees import regular
 
 N_VOCAB = 50
@@ -61,12 +61,10 @@ def chains_of(model):
     return lambda rng: Drafter(model_drafter(model, rng))
 
 
-def decoders(temperature, model=Table, sampling=None, **options):
+def decoders(temperature, model=Table, **options):
     """A target and a draft that is like it."""
     logits, noise = np.random.default_rng(1).standard_normal((2, N_VOCAB, N_VOCAB), np.float32)
     target, draft = (to_distribution(table, temperature) for table in (logits, logits + noise))
-    if sampling:
-        options["speculative"] = lambda x, drafter, *rest: sampling(x, drafter.chain, *rest)
     return Decoders(model(target), chains_of(Table(draft)), **options)
 
 
@@ -87,26 +85,40 @@ def test_it_passes_where_nothing_is_broken(K, name, n_tokens):
     assert f"K = 1, 2, 4, 8, {name}" in checks["greedy"].detail
 
 
-ACCEPT = "u * float(p[i][j]) < float(q[i][j])"
-RESIDUAL = "residual = max_fn(q[i] - p[i])"
+def wrong(test=by_ratio, rest=residual):
+    """The paper's rule but for its test, or for what is left after a rejection."""
+    return Rule("wrong", partial(one_by_one, test=test, rest=rest))
+
+
+def any_draft(u, p, q):
+    return sampling.Test(u, p, q, u < 0.9)
+
+
+def p_for_q(u, p, q):
+    return sampling.Test(u, p, q, u * q < p)
+
+
+def stale_bonus(proposal, q, rng):
+    """The bonus is drawn from the row before the last."""
+    return token_by_token(proposal, np.concatenate([q[:-1], q[-2:-1]]) if len(q) > 1 else q, rng)
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong", "seen_by"),
+    ("rule", "seen_by"),
     [
-        (ACCEPT, "rng.random() < 0.9", "speculative against the target"),
-        (ACCEPT, "rng.random() * float(q[i][j]) < float(p[i][j])", "speculative against the target"),
-        (RESIDUAL, "residual = q[i]", "speculative against the target"),
-        (RESIDUAL, "residual = max_fn(p[i] - q[i])", "speculative against the target"),
-        ("sample(q[m], rng)", "sample(q[m - 1], rng)", "greedy"),
+        (wrong(test=any_draft), "speculative against the target"),
+        (wrong(test=p_for_q), "speculative against the target"),
+        (wrong(rest=lambda q, p: q), "speculative against the target"),
+        (wrong(rest=lambda q, p: residual(p, q)), "speculative against the target"),
+        (Rule("wrong", stale_bonus), "greedy"),
     ],
 )
-def test_it_sees_a_broken_loop(right, wrong, seen_by):
-    assert seen_by in failed(run(sampling=broken(sampling, right, wrong).speculative_sampling))
+def test_it_sees_a_broken_rule(rule, seen_by):
+    assert seen_by in failed(run(rule=rule))
 
 
 def test_it_sees_lenience_a_stale_cache_and_rows_that_depend_on_their_number():
-    assert "speculative against the target" in failed(run(lenience=0.3))
+    assert "speculative against the target" in failed(run(rule=choose(lenience=0.3)))
     assert {"greedy", "rows"} <= failed(run(model=Stale))
     checks = run(model=Blurred)
     assert failed(checks) == {"rows"}

@@ -15,6 +15,7 @@ from checkpoints.tensors import build_params, checkpoint_shapes
 from encoder import BYTE_TO_CHAR, END_OF_TEXT, Encoder
 from plumbing.errors import UserError
 from speculative.engines.packed import pack as convert  # noqa: F401
+from speculative.sampling import Proposal, Step
 
 ROOT = Path(__file__).parents[1]
 
@@ -78,6 +79,15 @@ def one_hot(*ids, n_vocab=N_VOCAB):  # -> [len(ids), n_vocab]
 def counting_target(x, n_last=1):
     """A greedy model that counts: after id t comes (t + 1) % N_VOCAB."""
     return one_hot(*[(int(t) + 1) % N_VOCAB for t in x[len(x) - n_last :]])
+
+
+def stub(tokens, drafted, accepted):
+    """A Step of which only this is known."""
+    return Step(tokens, Proposal([0] * drafted, []), [], [], stopped=accepted == len(tokens))
+
+
+def counts(step):
+    return step.tokens, step.drafted, step.accepted
 
 
 def decoded(steps):

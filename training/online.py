@@ -38,7 +38,8 @@ from speculative.engines.jax.model import keep_compiled
 from speculative.engines.models import create_model_fn
 from speculative.engines.packed import pack, packer
 from speculative.filters import to_distribution
-from speculative.sampling import Step, speculative_sampling
+from speculative.measure.recorder import Counted, counted
+from speculative.sampling import speculative_sampling
 from training.common import add_models, add_recipe, check_fits, count, load_on_device, of_layers, read_models
 from training.files import as_float16, read_vocabulary, save_model
 from training.fit import load_checkpoint, make_train_step, save_checkpoint
@@ -103,27 +104,20 @@ class Served(NamedTuple):
     """One text, how it was decoded, and what was learned after it."""
 
     x: np.ndarray  # [n]
-    steps: list[Step]
+    steps: list[Counted]
     seconds: float  # of decoding
     learning: float  # seconds
     loss: float | None  # where the draft learned after this text
 
 
-def decode_and_keep(x, draft_model, target_model, N: int, K: int, rng) -> tuple[Text, list[Step]]:
+def decode_and_keep(x, draft_model, target_model, N: int, K: int, rng) -> tuple[Text, list[Counted]]:
     """Speculative decoding of N tokens that keeps q for each of them: of each step the rows up to its last token,
     resampled or bonus. What comes after a rejected draft belongs to no text, so those rows are left out."""
     rows = []
     steps = []
-
-    def scored(x, n_last=1):
-        nonlocal q
-        q = target_model(x, n_last)  # [n_last, n_vocab]
-        return q
-
-    q = None
-    for step in speculative_sampling(x, model_drafter(draft_model, rng), scored, N, K, rng):
-        rows.append(q[: len(step.tokens)].astype(np.float16))
-        steps.append(step)
+    for step in speculative_sampling(x, model_drafter(draft_model, rng), target_model, N, K, rng):
+        rows.append(step.q[: len(step.tokens)].astype(np.float16))
+        steps.append(counted(step))
     x = np.append(x, [token for step in steps for token in step.tokens]).astype(np.int32)  # [n]
     return Text(x, np.concatenate(rows)), steps
 

@@ -176,7 +176,7 @@ def run_batch_fn(title: str, name: str, texts: Any, prompts: list[str]) -> Recor
     decode_fn = getattr(pair, name)
     input_ids = [encode(pair.encoder, prompt) for prompt in prompts]
     pair.forget()
-    recorder = Recorder(pair.lenience)
+    recorder = Recorder(pair.accept)
     with Display(title, o, pair.encoder, len(prompts)) as display:
         for prompt in prompts:
             display.begin(prompt)

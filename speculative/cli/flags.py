@@ -15,7 +15,7 @@ from typing import Any
 from plumbing import arguments, exits
 from plumbing.arguments import Flag, nearest
 from plumbing.errors import UserError
-from speculative import decoding, drafters, filters, trees
+from speculative import accept, decoding, drafters, filters, trees
 from speculative.cli import devices, display, interactive, load, packing, prompts, serve
 from speculative.version import __version__
 
@@ -56,7 +56,7 @@ def rooms() -> list[tuple[str, tuple[Flag, ...]]]:
     return [
         ("The blog's run, which is the default", BLOG),
         ("The text", prompts.FLAGS),
-        ("The distribution", (*filters.FLAGS, *decoding.FLAGS)),
+        ("The distribution", (*filters.FLAGS, *accept.FLAGS)),
         ("The drafter", (drafters.FLAG, drafters.TEMPERATURE, *trees.FLAGS, *drafters.flags_of_kinds())),
         ("The engine", (*load.FLAGS, *devices.FLAGS)),
         ("What is shown", display.FLAGS),

@@ -19,7 +19,7 @@ from encoder import Encoder
 from plumbing import arguments
 from plumbing.arguments import Flag
 from plumbing.patience import lines
-from speculative import drafters
+from speculative import accept, drafters
 from speculative.cli import devices
 from speculative.cli.checks import check_disk, check_length, check_memory, check_tree, check_verify, different
 from speculative.decoding import Pair, lookaheads
@@ -172,8 +172,7 @@ def load_id_pair(
         draft_temperature=draft_temperature,
         lookahead=chosen,
         inner_K=inner_K,
-        lenience=lenience,
-        typical=typical,
+        accept=accept.choose(lenience=lenience, typical=typical),
     )
     if engine == "numpy":
         runtime.set_threads(threads)

@@ -101,11 +101,8 @@ def differences(o: Any, pair: Pair, input_ids: list, runs: list[Recorder]) -> li
 def notes(o: Any, pair: Pair, stand_ins: dict[str, str]) -> list[str]:
     """What a reader of the lines has to know besides. stand_ins: {model: what it is instead of the official one}"""
     lines = [f"Note: {size} is a stand-in for the official model: {what}." for size, what in stand_ins.items()]
-    if (o.typical or o.lenience < 1) and o.temperature > 0:
-        how = f"lenience {o.lenience:g}"
-        if o.typical:
-            how = f"typical acceptance, ε = {o.typical:g},"
-        lines.append(f"Note: with {how} the speculative text is not distributed as the target's.")
+    if not pair.accept.lossless and o.temperature > 0:
+        lines.append(f"Note: with {pair.accept.words} the speculative text is not distributed as the target's.")
     if pair.goes_by_times and o.temperature > 0:
         flag = "--tree" if o.tree else "--K"
         lines.append(f"Note: {flag} auto depends on measured times, so the same seed may give another text next time.")
@@ -120,7 +117,7 @@ def show_tables(o: Any, pair: Pair, f: dict, speculative: Recorder) -> None:
 
     on_numpy = o.engine == "numpy"  # on JAX, weights lie and are read elsewhere
     bandwidth = read_bandwidth(n_bytes=2**28, repeats=30) if on_numpy else None
-    rows = report.table(f, speculative.lenience, pair.target.weight_bytes, bandwidth)
+    rows = report.table(f, speculative.rule, pair.target.weight_bytes, bandwidth)
     peak = memory.peak() if on_numpy else None
     if peak:
         weights = sum(model.weight_bytes for model in pair.models.values())

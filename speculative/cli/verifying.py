@@ -55,9 +55,8 @@ def decoders(o: Any, pair: Pair, temperature: float) -> Decoders:
         pair.target,
         pair.create_drafter,
         speculative=speculative,
-        lenience=pair.lenience,
+        rule=pair.accept,
         autoregressive=autoregressive,
-        scoring=pair.scoring(),
     )
     if o.engine == "numpy":
         return both

@@ -78,7 +78,7 @@ def make_drafter(text: str, parts: Parts) -> Drafter:
         tree = first_tree_of(*(kind.tree(parts) for kind in innermost))
     # From the innermost level out. K is what is drafted at a time for this level's model, by all that is inside it.
     for [kind], K in reversed([*zip(outer, parts.inner_K, strict=True)]):
-        chain = level(kind.name, kind.model(parts), chain, K, parts.rng, parts.record)
+        chain = level(kind.name, kind.model(parts), chain, K, parts.rng, parts.record, parts.accept)
     return Drafter(chain, tree)
 
 

@@ -1,4 +1,4 @@
-"""What a drafter is, what it says, and what a file of this folder declares."""
+"""A drafter as a decoder takes it, what it is made of, and what a file of this folder declares."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -7,22 +7,7 @@ import numpy as np
 
 from plumbing.arguments import Flag
 from speculative.filters import Filters
-
-
-class Proposal(NamedTuple):
-    """What draft(x, k) gives: up to k tokens that may come after x.
-
-    Losslessness asks no more than this: tokens[i] was drawn from p[i], given x and the tokens before it; p[i] is
-    one-hot where nothing was drawn; and a drawn token must be proposed, even an improbable one. A bad drafter costs
-    time and changes nothing else.
-    """
-
-    tokens: Sequence[int]  # [m]
-    p: Sequence  # [m, n_vocab]
-    by: Sequence[str] = ()  # [m], the name of who proposed each
-
-
-NOTHING = Proposal([], [])
+from speculative.sampling import NOTHING, Proposal, token_by_token  # noqa: F401
 
 
 class Drafter(NamedTuple):
@@ -35,7 +20,7 @@ class Drafter(NamedTuple):
 def no_record(name: str, model: Callable, draft: Callable, steps: Callable[..., Any]) -> Any:
     """Parts.record where nothing is recorded. A level calls it for each proposal, and gets the Steps of the decode.
 
-    A recorder has one that hands steps a model and a drafter which note each call.
+    A recorder has one that hands steps a model and a drafter which time each call.
     """
     return steps(model, draft)
 
@@ -50,6 +35,7 @@ class Parts(NamedTuple):
     models: dict[str, Callable] = {}  # by need: "draft", "copy" and "target"  # noqa: RUF012
     prepared: dict[str, Any] = {}  # by name: what each kind's prepare() gave  # noqa: RUF012
     inner_K: Sequence = ()  # the lookaheads inside the levels, from the outermost in: numbers, or AutoK
+    accept: Callable = token_by_token  # the rule of acceptance inside the levels, which has to be lossless
     record: Callable = no_record  # stands between a level and the models that it calls
 
 

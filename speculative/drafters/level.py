@@ -11,42 +11,38 @@ from collections.abc import Callable
 
 import numpy as np
 
-from speculative.drafters.base import NOTHING, Proposal, no_record
+from speculative.drafters.base import Proposal, no_record
 from speculative.lookahead import decode_chain
+from speculative.sampling import token_by_token
 
 
 def level(
-    name: str, model: Callable, draft: Callable, K, rng: np.random.Generator, record: Callable = no_record
+    name: str,
+    model: Callable,
+    draft: Callable,
+    K,
+    rng: np.random.Generator,
+    record: Callable = no_record,
+    accept: Callable = token_by_token,
 ) -> Callable:
     """The drafter `name`, whose model is sped up by draft. K: a number, or an AutoK.
 
     record: Parts.record. draft has to draw from the same rng: another of the same seed would not be independent.
+    accept: a lossless rule, as p has to be what the tokens were drawn from.
     """
 
     def drafted(x, k):  # [n], k -> [k], [k, n_vocab]
         tokens = []
         p = []
         by = []
-        proposal = NOTHING  # until the drafter is asked, which an AutoK may never do
-        q = None
-
-        def proposed(x, k):
-            nonlocal proposal
-            proposal = draft(x, k)
-            return proposal
-
-        def scored(x, n_last=1):
-            nonlocal q
-            q = model(x, n_last)  # [n_last, n_vocab]
-            return q
 
         def steps(model, draft):
-            return decode_chain(x, draft, model, k, K, rng)
+            return decode_chain(x, draft, model, k, K, rng, accept)
 
-        for step in record(name, scored, proposed, steps):
+        for step in record(name, model, draft, steps):
             tokens += step.tokens
-            p += [*q[: len(step.tokens)]]
-            by += [*proposal.by[: step.accepted], name]  # the last token of a step is the model's own
+            p += [*step.q[: len(step.tokens)]]
+            by += [*step.proposal.by[: step.accepted], name]  # the last token of a step is the model's own
         return Proposal(tokens, p, by)
 
     return drafted

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from speculative.accept import TOKEN, Rule
 from speculative.decoding import Lookahead, decode
-from speculative.drafters import Drafter
 from speculative.sampling import autoregressive_sampling
 
 
@@ -29,10 +29,9 @@ class Decoders(NamedTuple):
 
     target_model: Callable  # model(x, n_last) -> [n_last, n_vocab]; if it has a cache, with forget()
     make_drafter: Callable  # rng -> drafters.Drafter
-    speculative: Callable = decode  # (x, drafter, target_model, N, lookahead, rng, lenience) -> Steps
-    lenience: float = 1.0
+    speculative: Callable = decode  # (x, drafter, target_model, N, lookahead, rng, rule) -> Steps
+    rule: Rule = TOKEN
     autoregressive: Callable = autoregressive_sampling
-    scoring: Callable | None = None  # the target as the speculative decoder takes it, where that is another function
     # Where rows are not promised to be the same to the bit: the target's logits, and how far apart the two best may be
     # where greedy texts part.
     logits: Callable | None = None
@@ -49,37 +48,22 @@ class Decoders(NamedTuple):
     ) -> list[int]:
         """N tokens; where K is None, of the autoregressive decoder.
 
-        tick(n) is called after n new tokens, note(proposal) after each proposal.
+        tick(n) is called after n new tokens, note(proposal) with what was proposed for them.
         """
         if K is None:
             steps = self.autoregressive(x, self.target_model, N, rng)
         else:
             lookahead = K.make() if isinstance(K, Choice) else K
-            target = self.scoring or self.target_model
-            drafter = noted(self.make_drafter(rng), note)
-            steps = self.speculative(x, drafter, target, N, lookahead, rng, self.lenience)
+            drafter = self.make_drafter(rng)
+            steps = self.speculative(x, drafter, self.target_model, N, lookahead, rng, self.rule)
         tokens = []
         for step in steps:
             tokens += [int(token) for token in step.tokens]
             tick(len(step.tokens))
+            note(step.proposal)
         return tokens
 
     def direct(self, x, n_last: int) -> np.ndarray:  # -> [n_last, n_vocab]
         """The target, from an empty cache."""
         getattr(self.target_model, "forget", lambda: None)()
         return np.asarray(self.target_model(x, n_last))
-
-
-def noted(drafter: Drafter, note: Callable) -> Drafter:
-    """The same drafter; note(proposal) is called with each chain or tree that it proposes."""
-
-    def after(draft):
-        def drafting(x, wanted):
-            proposal = draft(x, wanted)
-            note(proposal)
-            return proposal
-
-        return drafting
-
-    tree = after(drafter.tree) if drafter.tree else None
-    return Drafter(after(drafter.chain), tree)

@@ -19,7 +19,7 @@ from typing import Any
 
 from plumbing.errors import UserError
 from plumbing.files import check_outputs, open_to_read, write_text
-from speculative import drafters
+from speculative import accept, drafters
 from speculative.measure import report
 from speculative.measure.document import check_version
 from speculative.measure.shape import is_run
@@ -34,9 +34,11 @@ def page(run: dict) -> str:
     if len(samples) != 2:
         raise UserError(f"a page shows one text, and this run has {len(run['speculative']['samples'])}")
     figures = run["figures"] | {"beta": with_numbers(run["figures"]["beta"] or {})}
+    rule = accept.choose(**run["options"])
     words = {
+        "rule": {"lossless": rule.lossless, "words": rule.words},
         "summary": report.summary(figures, run["options"]["K"]),
-        "table": report.table(figures, run["options"].get("lenience", 1)),
+        "table": report.table(figures, rule),
         "drafters": {name: report.words(name) for name in drafters.KINDS},
         "has_draft": drafters.needs(run["options"]["drafter"], "draft"),
     }

@@ -1,29 +1,38 @@
-"""Notes what happens in a run: a recorder that stands around a decoder and its models."""
+"""Notes what happens in a run: a recorder that times a decoder and its models, and reads what the steps hold."""
 
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
+from speculative.accept import TOKEN, Rule
 from speculative.drafters import Drafter
-from speculative.drafters.base import NOTHING
 from speculative.engines.plain import common_prefix
-from speculative.measure.analysis import acceptance_chance, matching_chance
+from speculative.measure.analysis import matching_chance
 from speculative.measure.details import details
 from speculative.sampling import Step
-from speculative.trees import MOST_NODES, Tree, acceptance_by_depth
+from speculative.trees import MOST_NODES, Tree, TreeStep
 
 HELD = 2**24  # probabilities, 64 MB, that wait for the end of the run before their details are taken
 IN_TREE = MOST_NODES  # tokens: no path down a tree is longer
 IN_STEP = 2  # tokens: after a window that was accepted whole, the draft is this far behind; reading them is no prefill
 
 
+class Counted(NamedTuple):
+    """The counts of a Step, to keep: its window is large."""
+
+    tokens: list[int]
+    drafted: int
+    accepted: int
+
+
 @dataclass
 class Iteration:
     """One step of a decoder, and what it took. Times in seconds, None where they are not known."""
 
-    step: Step | None = None
+    step: Counted | None = None
     drafting: float | None = 0.0  # in the draft
     scoring: float | None = 0.0  # in the target
     seconds: float | None = 0.0  # in all
@@ -37,23 +46,8 @@ class Iteration:
     details: dict | None = None  # what decided this step (details.py), if that is kept
 
 
-class Noted:
-    """A generator whose random() adds what it gives to draws; in all else the generator itself."""
-
-    def __init__(self, rng: np.random.Generator, draws: list[float]):
-        self.rng = rng
-        self.draws = draws
-
-    def random(self) -> float:
-        self.draws.append(self.rng.random())
-        return self.draws[-1]
-
-    def __getattr__(self, name):
-        return getattr(self.rng, name)
-
-
 class Watched:
-    """A model, of which the recorder notes each call, in a chain or a tree."""
+    """A model, of which the recorder times each call, in a chain or a tree."""
 
     def __init__(self, model: Callable, note: Callable):
         self.model = model
@@ -70,23 +64,20 @@ class Recorder:
     """Notes every step of a decoder:
 
         recorder = Recorder()
-        for step in recorder.watch(pair.speculative(x, N, recorder.rng(rng), recorder)):
+        for step in recorder.watch(pair.speculative(x, N, rng, recorder)):
             ...
 
-    Only the decoder's own time is counted, neither what is done with a step nor the recorder's bookkeeping. p and q are
-    held for no longer than that step. Where details are kept, HELD of them wait: to take them between two steps would
-    be a pause, in which the threads of a small model go to sleep and make the next step slower.
+    Only the decoder's own time is counted, neither what is done with a step nor the recorder's bookkeeping. A step's p
+    and q are held no longer than that step. Where details are kept, HELD of them wait: to take them between two steps
+    would be a pause, in which the threads of a small model go to sleep and make the next step slower.
 
     The parts of one loop on a device cannot be timed. Such a decoder calls note() before each step, and writes what is
     known of its times into prefill, t_draft and t_target.
     """
 
-    def __init__(self, lenience: float = 1.0, clock: Callable[[], float] = time.perf_counter, details: bool = False):
-        """lenience: as the decoder's. α is Σ min(p, q / lenience), the chance that a draft is accepted with it.
-
-        details: whether to keep what decided each step. The decoder's generator is then to be self.rng(rng).
-        """
-        self.lenience = lenience
+    def __init__(self, rule: Rule = TOKEN, clock: Callable[[], float] = time.perf_counter, details: bool = False):
+        """rule: the decoder's. details: whether to keep what decided each step."""
+        self.rule = rule
         self.clock = clock
         self.details = details
         self.samples = []  # a list of Iterations for each decoder that was watched
@@ -96,61 +87,51 @@ class Recorder:
         self.t_target = {}  # likewise {rows: seconds}
         self.row_calls = 0  # of prompts decoded together: how many rows all calls of the target had, idle ones included
         self.now = Iteration()
-        self.proposal = NOTHING  # a Proposal or a Tree
-        self.q = []  # [n_last, n_vocab]
-        self.draws = []  # the random numbers since the target's last call
-        self.held = []  # (iteration, proposal, q, draws), of which the details are still to be taken
+        self.held = []  # (iteration, step), of which the details are still to be taken
         self.seen = np.empty(0, int)  # the text of the target's last call
         self.read_by_draft = np.empty(0, int)  # the text
         self.levels = {}  # {name: Recorder of that level of the drafter}, the outermost first
-        self.waiting = None  # of a level, which is timed: [(iteration, proposal, q)] whose chances are taken later
-
-    def rng(self, rng: np.random.Generator) -> np.random.Generator:
-        return Noted(rng, self.draws) if self.details else rng
+        self.waiting = None  # of a level, which is timed: [(iteration, step)] whose chances are taken later
 
     def drafter(self, drafter: Drafter) -> Drafter:
         tree = self.draft(drafter.tree) if drafter.tree else None
         return Drafter(self.draft(drafter.chain), tree)
 
     def draft(self, draft: Callable) -> Callable:
-        """A drafter's chain or tree, watched."""
+        """A drafter's chain or tree, timed."""
 
         def recorded(x, wanted):
             start = self.clock()
-            self.proposal = draft(x, wanted)
+            proposal = draft(x, wanted)
             self.now.drafting = self.clock() - start
-            if isinstance(self.proposal, Tree):
+            behind = IN_STEP
+            tokens = proposal.tokens
+            if isinstance(proposal, Tree):
                 behind = IN_TREE
                 tokens = []
-                self.now.by = [self.proposal.by] * (len(self.proposal.tokens) - 1)
-            else:
-                behind = IN_STEP
-                tokens = self.proposal.tokens
-                self.now.by = [*self.proposal.by]
             self.now.draft_prefill = len(x) - common_prefix(self.read_by_draft, x) > behind
             self.read_by_draft = np.append(x, tokens).astype(int)
-            return self.proposal
+            return proposal
 
         return recorded
 
     def target(self, target_model: Callable) -> Watched:
-        """The target, watched."""
+        """The target, timed."""
 
         def recorded(x, most, call):  # most: so many tokens may be new to it, and it is no prefill
             start = self.clock()
-            self.q = call()  # [n_last, n_vocab]
+            q = call()  # [n_last, n_vocab]
             self.now.scoring = self.clock() - start
             self.now.prefill = len(x) - common_prefix(self.seen, x) > most
             self.seen = np.asarray(x)
-            self.draws.clear()
-            return self.q
+            return q
 
         return Watched(target_model, recorded)
 
     def level(self, name: str, model: Callable, draft: Callable, steps: Callable) -> Iterator[Step]:
         """drafters.base.Parts.record: a level is recorded as a decoder of its own."""
         if name not in self.levels:
-            self.levels[name] = Recorder(clock=self.clock)
+            self.levels[name] = Recorder(self.rule if self.rule.lossless else TOKEN, self.clock)
             self.levels[name].waiting = []
         recorder = self.levels[name]
         return recorder.watch(steps(recorder.target(model), recorder.draft(draft)))
@@ -163,8 +144,6 @@ class Recorder:
         self.samples.append([])
         while True:
             self.now = Iteration()
-            self.proposal = NOTHING
-            self.q = []
             start = self.clock()
             step = next(decoder, None)
             seconds = self.clock() - start
@@ -178,54 +157,42 @@ class Recorder:
             yield step
 
     def note_step(self, step: Step) -> None:
-        self.now.step = step
+        self.now.step = counted(step)
         self.now.levels = {name: recorder.taken() for name, recorder in self.levels.items()}
-        if isinstance(self.proposal, Tree):
-            return self.note_tree(step)
-        self.now.by = self.now.by[: step.drafted]  # which a stop text may have cut
+        if isinstance(step.proposal, Tree):
+            self.now.by = [step.proposal.by] * step.drafted
+            self.now.tree = tree_document(step)
+        else:
+            self.now.by = [*step.proposal.by]
+        if not len(step.q):  # a loop on the device keeps its rows to itself, and has told the chances: see note()
+            return None
         if self.waiting is not None:
-            return self.waiting.append((self.now, self.proposal, self.q))
-        self.take_chances(self.now, self.proposal, self.q)
-        if self.details and len(self.q):  # a loop on the device shows none
-            self.held.append((self.now, self.proposal, self.q, [*self.draws]))
-            if sum(len(proposal.p) + len(q) for _, proposal, q, _ in self.held) * len(self.q[0]) > HELD:
+            return self.waiting.append((self.now, step))
+        self.take_chances(self.now, step)
+        if self.details and not self.now.tree:
+            self.held.append((self.now, step))
+            if sum(len(step.proposal.p) + len(step.q) for _, step in self.held) * len(step.q[0]) > HELD:
                 self.take_details()
+        return None
 
-    def take_chances(self, iteration: Iteration, proposal, q) -> None:  # q [m + 1, n_vocab]
-        step = iteration.step
-        n_met = min(len(step.tokens), step.drafted)  # none after the first that is rejected, or after a stop
-        del iteration.alpha[n_met:], iteration.matching[n_met:]
-        for p_i, q_i in list(zip(proposal.p, q, strict=False))[:n_met]:  # [n_vocab] each
-            iteration.alpha.append(float(acceptance_chance(p_i, q_i / self.lenience)))
-            iteration.matching.append(float(matching_chance(p_i, q_i)))
+    def take_chances(self, iteration: Iteration, step: Step) -> None:
+        iteration.alpha = self.rule.chances(step)
+        if not iteration.tree:
+            pairs = zip(step.tests, step.proposal.p, step.q, strict=False)
+            iteration.matching = [float(matching_chance(p_i, q_i)) for _, p_i, q_i in pairs]
 
     def taken(self) -> list[Iteration]:
         """Of a level: the iterations since this was asked last."""
-        for iteration, proposal, q in self.waiting:
-            self.take_chances(iteration, proposal, q)
+        for iteration, step in self.waiting:
+            self.take_chances(iteration, step)
         self.waiting.clear()
         iterations = self.iterations
         self.samples.clear()
         return iterations
 
-    def note_tree(self, step: Step) -> None:
-        tree = self.proposal
-        path = tree.walk(step.tokens[: step.accepted])
-        nodes = range(1, len(tree.tokens))
-        if step.drafted < len(nodes):  # a stop text has cut it: what is left is the path
-            nodes = path
-        place = {node: i for i, node in enumerate([0, *nodes])}
-        self.now.by = [tree.by] * len(nodes)
-        self.now.alpha = acceptance_by_depth(tree, self.q, path, self.lenience)
-        self.now.tree = {
-            "tokens": [tree.tokens[node] for node in nodes],
-            "parents": [place[tree.parents[node]] for node in nodes],
-            "path": [place[node] for node in path],
-        }
-
     def take_details(self) -> None:
-        for iteration, proposal, q, draws in self.held:
-            iteration.details = details(iteration.step, proposal.tokens, proposal.p, q, draws, self.lenience)
+        for iteration, step in self.held:
+            iteration.details = details(step)
         self.held.clear()
 
     def watch_batch(self, decoder: Iterator[list], n_prompts: int, n_batch: int) -> Iterator[list]:
@@ -245,7 +212,7 @@ class Recorder:
             self.row_calls += n_batch
             for number, step, alpha, matching in rows:
                 self.note(alpha, matching)
-                self.now.step = step
+                self.now.step = counted(step)
                 samples[number].append(self.now)
             yield rows
 
@@ -256,6 +223,20 @@ class Recorder:
     @property
     def n_tokens(self) -> int:
         return sum(len(i.step.tokens) for i in self.iterations)
+
+
+def counted(step: Step) -> Counted:
+    return Counted(step.tokens, step.drafted, step.accepted)
+
+
+def tree_document(step: TreeStep) -> dict:
+    """The nodes but for the root, which is number 0, and the path that was walked."""
+    tree = step.proposal
+    return {
+        "tokens": tree.tokens[1:],
+        "parents": tree.parents[1:],
+        "path": [test.node for test in step.tests if test.passed],
+    }
 
 
 def origins(iteration: Iteration) -> list[str]:

@@ -1,6 +1,7 @@
 """A run in words: six lines after the blog's, and with --verbose every figure with its formula."""
 
-from speculative import drafters, typical
+from speculative import drafters
+from speculative.accept import TOKEN, Rule
 from speculative.measure.analysis import ceiling
 
 Row = tuple[str, str, str]  # a figure's name, its value, its formula
@@ -93,12 +94,10 @@ def largest_gain(f: dict) -> tuple[str, float]:
     return max(gains.items(), key=lambda item: item[1])
 
 
-def table(
-    f: dict, lenience: float = 1.0, weight_bytes: float | None = None, bandwidth: float | None = None
-) -> list[Row]:
+def table(f: dict, rule: Rule = TOKEN, weight_bytes: float | None = None, bandwidth: float | None = None) -> list[Row]:
     """Every figure with its formula. weight_bytes of the target and the machine's bandwidth in bytes/s add the ceiling
     of autoregressive decoding."""
-    rows = [*rows_of_tokens(f), *rows_of_acceptance(f, lenience), *rows_of_costs(f), *rows_of_predictions(f)]
+    rows = [*rows_of_tokens(f), *rows_of_acceptance(f, rule), *rows_of_costs(f), *rows_of_predictions(f)]
     if weight_bytes and bandwidth and f["tokens"]:
         rows += rows_of_ceiling(f, weight_bytes, bandwidth)
     return rows
@@ -115,13 +114,13 @@ def rows_of_tokens(f: dict) -> list[Row]:
     ]
 
 
-def rows_of_acceptance(f: dict, lenience: float) -> list[Row]:
+def rows_of_acceptance(f: dict, rule: Rule) -> list[Row]:
     """By position, by who proposed the token, by level."""
     rows = []
     if f["met_by_position"]:
         counted = zip(f["accepted_by_position"], f["met_by_position"], strict=True)
         by_position = " ".join(f"{accepted}/{tested}" for accepted, tested in counted)
-        chance, order = chance_and_order(f["tree"], lenience)
+        chance, order = chance_and_order(f["tree"], rule)
         rows.append(("by position", by_position, f"accepted / tested, {order}"))
         rows.append(("α", f"{f['alpha']:.3f}", f"mean of {chance}"))
     if len(f["by_proposer"]) > 1:
@@ -133,16 +132,11 @@ def rows_of_acceptance(f: dict, lenience: float) -> list[Row]:
     return rows
 
 
-def chance_and_order(tree: bool, lenience: float) -> tuple[str, str]:
+def chance_and_order(tree: bool, rule: Rule) -> tuple[str, str]:
     """What the chance of acceptance is at a position, and how positions are ordered."""
     if tree:
         return "the chance that one of the siblings is accepted", "by depth"
-    chance = f"Σ min(p, q / {lenience:g})"
-    if lenience == 1:
-        chance = "Σ min(p, q) = 1 - TVD(p, q)"
-    elif lenience == typical.ALL:
-        chance = "1 where the draft is typical, else 0"
-    return chance, "first to last of the window"
+    return rule.formula, "first to last of the window"
 
 
 def rows_of_costs(f: dict) -> list[Row]:

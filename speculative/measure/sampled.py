@@ -81,6 +81,8 @@ def count_tokens(histograms, decoders: Decoders, x, tokens: list[int], rng) -> N
 
 def count_drafts(histogram, proposal, rng) -> None:  # [BINS]
     """Counts the drafts of a Proposal or a Tree, each at its place in the p that it comes with."""
+    if not len(proposal.p):  # nothing was proposed, or a loop on the device keeps p to itself
+        return
     if not isinstance(proposal, Tree):
         for token, p in zip(proposal.tokens, proposal.p, strict=True):
             p = np.asarray(p)  # [n_vocab]

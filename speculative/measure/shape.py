@@ -36,7 +36,7 @@ ITERATION = {
     "scoring": MAYBE,
     "seconds": MAYBE,
 }
-DETAILS = {"drafts": [int], "tested": [{"u": NUMBER, "p": NUMBER, "q": NUMBER, "top": TOP}]}
+DETAILS = {"drafts": [int], "tested": [{"u": NUMBER, "p": NUMBER, "q": NUMBER, "passed": FLAG, "top": TOP}]}
 OWN = {"from": TEXT, "u": NUMBER, "top": {"tokens": [int], "probability": [NUMBER]}}
 TREE = {"tokens": [int], "parents": [int], "path": [int]}
 SAMPLE = {"pieces": [TEXT], "tokens": [int], "origins": [TEXT], "iterations": [ITERATION]}
@@ -117,7 +117,7 @@ def agrees_in_itself(iteration: dict, vocabulary: dict) -> bool:
         fits(details, DETAILS)
         and (own is None or fits(own, OWN))
         and (own is None) == (n_tokens == accepted)
-        and len(tested) == min(accepted + 1, len(details["drafts"]))
+        and accepted <= len(tested) <= len(details["drafts"]) == iteration["drafted"]
         and all(len({len(column) for column in top.values()}) == 1 for top in tops)
         and all(isinstance(vocabulary[str(token)], str) for token in shown)
     )

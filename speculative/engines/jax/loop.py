@@ -27,10 +27,11 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from plumbing.errors import UserError
+from speculative.accept import TOKEN, Rule
 from speculative.engines.jax.model import SMALL, Network, power_of_two
-from speculative.engines.jax.sampling import accept, greedy_sample, sample, to_distribution
+from speculative.engines.jax.sampling import RULES, greedy_sample, sample, to_distribution
 from speculative.filters import GREEDY, Filters
-from speculative.sampling import Step
+from speculative.sampling import Proposal, Step, Test
 
 PROBED = 4  # calls at a time, where their costs are measured
 
@@ -53,7 +54,14 @@ class Output(NamedTuple):
 
     tokens: Any  # [K + 1]
     count: Any  # how many of them are new: 0 where the row was done before
+    x_draft: Any  # [K]
     drafted: Any
+    tested: Any  # how many of the drafts were
+    # The fields of sampling.Test:
+    u: Any  # [K]
+    p: Any  # [K]
+    q: Any  # [K]
+    passed: Any  # [K]
     alpha: Any  # [K]
     matching: Any  # [K]
 
@@ -63,7 +71,7 @@ class Row(NamedTuple):
 
     number: int  # of the prompt, the first being 0
     step: Step
-    alpha: list[float]  # for each draft that was tested, in order: Σ min(p, q / lenience)
+    alpha: list[float]  # for each draft that was tested, in order: the rule's chance of acceptance
     matching: list[float]  # likewise Σ p q
 
 
@@ -79,15 +87,15 @@ class DeviceDecoder:
         draft: Network | None = None,
         filters: Filters = GREEDY,
         draft_filters: Filters | None = None,
-        lenience: float = 1.0,
+        rule: Rule = TOKEN,
         block: int = 8,
         end: int = -1,
     ):
-        """filters are the target's, and the draft's too where draft_filters is None; lenience is that of sampling.py.
+        """filters are the target's, and the draft's too where draft_filters is None; rule has to be one of RULES.
         The decoding of a prompt also ends with the call that gave the token `end`."""
         self.target = target
         self.draft = draft
-        self.lenience = lenience
+        self.accept = RULES[rule.name](rule.value)
         self.block = block
         self.end = end
         draft_filters = draft_filters or filters
@@ -405,17 +413,17 @@ class DeviceDecoder:
         window = jnp.append(x[n - 1], x_draft)  # [K + 1]
         logits, target_cache = forward(self.target, params["target"], window, n - 1, target_cache, fewest)
         q = self.to_probs(logits)  # [K + 1, n_vocab]
-        alpha = jnp.sum(jnp.minimum(p, q[:K] / self.lenience), axis=-1)  # [K]
         matching = jnp.sum(p * q[:K], axis=-1)  # [K]
 
         # Steps 3 and 4: accept the drafts from left to right, then resample or add the bonus token.
-        accepted, token = accept(x_draft, p, q, k, key, self.lenience, self.sample)
-        tokens = jnp.where(jnp.arange(K + 1) < accepted, jnp.append(x_draft, 0), token)  # [K + 1]
+        kept, token, tested, tests, alpha = self.accept(x_draft, p, q, k, key, self.sample)
+        tokens = jnp.where(jnp.arange(K + 1) < kept, jnp.append(x_draft, 0), token)  # [K + 1]
         x = lax.dynamic_update_slice(x, tokens, (n,))  # beyond the new n, the next step overwrites it
-        count = jnp.where(n < T, accepted + 1, 0)
+        count = jnp.where(n < T, kept + 1, 0)
         n += count
         T = jnp.where(jnp.any((tokens == end) & (jnp.arange(K + 1) < count)), n, T)
-        return State(x, n, T, row_key, draft_cache, target_cache), Output(tokens, count, k, alpha, matching)
+        output = Output(tokens, count, x_draft, k, tested, *tests, alpha, matching)
+        return State(x, n, T, row_key, draft_cache, target_cache), output
 
     def propose(self, params, x, n, cache, key, K, fewest):  # -> [K], [K, n_vocab], the cache after
         """model_drafter, on the device. It first feeds the last two tokens, as it may not know the one before."""
@@ -447,8 +455,11 @@ def forward(network: Network, params, tokens, start, cache, fewest: int):  # [n]
 
 def row_of(number: int, output: Output) -> Row:
     """An Output of a call for one prompt, on the host, in plain numbers and lists."""
-    tested = min(output.count, output.drafted)
-    step = Step(output.tokens[: output.count], output.drafted, accepted=output.count - 1)
+    tested = output.tested
+    fields = zip(output.u, output.p, output.q, output.passed, strict=True)
+    tests = [Test(*values) for values in fields][:tested]
+    proposal = Proposal(output.x_draft[: output.drafted], ())  # p and q stay on the device
+    step = Step(output.tokens[: output.count], proposal, (), tests)
     return Row(number, step, output.alpha[:tested], output.matching[:tested])
 
 

@@ -3,7 +3,8 @@
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -23,24 +24,18 @@ class DevicePair(Pair):
     can be decoded together: see rows().
     """
 
-    decoder: DeviceDecoder | None = None
     # What ready() measured: "draft", of a token; rows: of the target's call.
     seconds: dict = field(default_factory=dict)
 
-    def __post_init__(self):
-        super().__post_init__()
-        if self.decoder is None:
-            draft = next(model for need, model in self.models.items() if need != "target").network
-            decoder = DeviceDecoder(
-                self.target.network, draft, self.filters, self.draft_filters, lenience=self.lenience
-            )
-            object.__setattr__(self, "decoder", decoder)
+    @cached_property
+    def decoder(self) -> DeviceDecoder:
+        """The loop, which is compiled once for these filters."""
+        draft = next(model for need, model in self.models.items() if need != "target").network
+        return DeviceDecoder(self.target.network, draft, self.filters, self.draft_filters, self.accept)
 
     def at(self, filters: Filters) -> "DevicePair":
         """The same weights with other filters: the loop is compiled anew."""
-        fields = {name: value for name, value in vars(self).items() if name not in ("decoder", "seconds")}
-        models = {need: model.with_probs(filters) for need, model in self.models.items()}
-        return DevicePair(**fields | {"filters": filters, "models": models})
+        return replace(super().at(filters), seconds={})
 
     def ready(self, prompts: Sequence, N: int, batch: int = 1, timed: bool = True, stop: str | None = None) -> None:
         """Compiles both loops for these prompts [n_prompts][n], `batch` of them at a time, and times their parts."""
@@ -64,7 +59,7 @@ class DevicePair(Pair):
         def autoregressive(x, model, N, rng):
             return self.steps(x, N, 0, rng)
 
-        def speculative(x, drafter, model, N, K, rng, lenience):
+        def speculative(x, drafter, model, N, K, rng, rule):
             return self.steps(x, N, K, rng)
 
         return autoregressive, speculative

@@ -6,6 +6,8 @@ random number of 23 bits, as jax.random.uniform gives, never draws what is below
 """
 
 import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -91,18 +93,42 @@ def greedy_sample(p, key):  # [n_vocab] -> id
     return jnp.argmax(p).astype(jnp.int32)
 
 
-def accept(x_draft, p, q, k, key, lenience=1.0, sample=sample, uniform=uniform):  # [K], [K, n_vocab], [K + 1, n_vocab]
-    """Steps 3 and 4 of the loop: how many of the first k drafts are accepted, and the token that follows them.
+# ---- Rules of acceptance ---------------------------------------------------------------------------------------------
 
-    Sampling max(0, q - p) after a rejection and q after none are one thing, if p is 0 where nothing was drafted.
-    """
-    u_key, sample_key = jax.random.split(key)
-    i = jnp.arange(len(x_draft))  # [K]
-    u = uniform(u_key, x_draft.shape)  # [K]
-    passes = (u * lenience * p[i, x_draft] < q[i, x_draft]) & (i < k)  # [K], strict: at u = 0, q = 0 must not pass
-    accepted = jnp.sum(jnp.cumprod(passes.astype(jnp.int32)))  # those before the first that does not pass
-    q = q[accepted]  # [n_vocab]
-    p = jnp.pad(p, ((0, 1), (0, 0)))[accepted]  # [n_vocab]
-    residual = jnp.maximum(q - jnp.where(accepted < k, p, 0), 0)  # [n_vocab]
-    token = sample(jnp.where(jnp.any(residual > 0), residual, q), sample_key)
-    return accepted, token
+
+class Accepted(NamedTuple):
+    """A rule's verdict on a window of K drafts, of which k may be accepted. What is not tested has no meaning."""
+
+    kept: Any  # how many drafts are
+    token: Any  # the target's own, after them
+    tested: Any  # how many drafts are
+    tests: tuple  # arrays [K] each: the fields of sampling.Test
+    alpha: Any  # [K], the chance that a draft is accepted at each place
+
+
+def lenient(b: float) -> Callable:
+    """token_by_token with u from [0, b)."""
+
+    def accept(x_draft, p, q, k, key, sample=sample, uniform=uniform):  # [K], [K, n_vocab], [K + 1, n_vocab]
+        # Sampling max(0, q - p) after a rejection and q after none are one thing, if p is 0 where nothing was drafted.
+        K = len(x_draft)
+        u_key, sample_key = jax.random.split(key)
+        i = jnp.arange(K)  # [K]
+        u = uniform(u_key, x_draft.shape) * b  # [K]
+        p_i = p[i, x_draft]  # [K]
+        q_i = q[i, x_draft]  # [K]
+        passed = (u * p_i < q_i) & (i < k)  # [K], strict: at u = 0, q = 0 must not pass
+        kept = jnp.sum(jnp.cumprod(passed.astype(jnp.int32)))  # those before the first that does not pass
+        p_next = jnp.where(kept < k, jnp.pad(p, ((0, 1), (0, 0)))[kept], 0)  # [n_vocab]
+        residual = jnp.maximum(q[kept] - p_next, 0)  # [n_vocab]
+        token = sample(jnp.where(jnp.any(residual > 0), residual, q[kept]), sample_key)
+        alpha = jnp.sum(jnp.minimum(p, q[:K] / b), axis=-1)  # [K]
+        return Accepted(kept, token, jnp.minimum(kept + 1, k), (u, p_i, q_i, passed), alpha)
+
+    return accept
+
+
+token_by_token = lenient(1.0)
+
+# By the names of speculative.accept.RULES: the value of its flag -> accept(x_draft, p, q, k, key, sample).
+RULES = {"token": lambda value: token_by_token, "lenience": lenient}

@@ -55,13 +55,13 @@ function whyNoDetails() {
 function steps(i, position) {
   const { drafts, tested, own } = i.details;
   const m = drafts.length;
-  const rejected = tested.length > i.accepted;
+  const rejected = tested.some((test) => !test.passed);
   const skipped = m - tested.length;
   const whole = (read) => (read ? ", the reading of the prompt included" : "");
   const step = (title, ...content) => make("section.step", make("h3", title), ...content);
 
   const chips = drafts.map((id, j) => make("span.draft-chip", chip(id, j < tested.length ? "" : "untested"), by(i, j)));
-  const cards = tested.map((test, j) => card(i, test, j, j === position && j < i.accepted));
+  const cards = tested.map((test, j) => card(i, test, j, j === position && test.passed));
   const residual =
     own?.from === "residual"
       ? "max(0, q − p), normalised: what q has and p lacks"
@@ -129,7 +129,7 @@ function by(i, j) {
 }
 
 /** One draft that was tested. */
-function card(i, { u, p, q, top }, j, isChosen) {
+function card(i, { u, p, q, passed, top }, j, isChosen) {
   const id = i.details.drafts[j];
   const longest = Math.max(...top.p, ...top.q);
   const rows = top.tokens.map((token, row) => {
@@ -137,7 +137,7 @@ function card(i, { u, p, q, top }, j, isChosen) {
     return [chip(token), probability(p), probability(q), bars({ p: p / longest, q: q / longest })];
   });
   const [sign, verdict] =
-    j < i.accepted
+    passed
       ? ["<", make("strong.verdict.accepted", "✓ accepted")]
       : ["≥", make("strong.verdict.resampled", "✗ rejected")];
   return make(

@@ -25,9 +25,9 @@ function showTexts() {
   byId("same").append(
     options.temperature > 0
       ? "Each text is a random draw, with random numbers of its own, so the two need not be equal. " +
-          (options.lenience < 1
-            ? `With lenience ${options.lenience} the speculative one is not distributed as the target's.`
-            : "Both are drawn from the target's distribution.")
+          (report.rule.lossless
+            ? "Both are drawn from the target's distribution."
+            : `With ${report.rule.words} the speculative one is not distributed as the target's.`)
       : difference === Math.max(...lengths)
         ? "The two texts are equal, token for token: temperature 0 is greedy, and nothing was lost."
         : `The texts differ from token ${difference + 1} on. At temperature 0 only rounding may do that, where ` +

@@ -1,0 +1,208 @@
+"""Rules of acceptance: how many drafts of a window are kept, and what the target's own token after them is drawn from.
+
+A rule is accept(proposal, q, rng) -> Accepted, for chains; token_by_token, the paper's, stands in sampling.py. A twin
+for trees is accept(tree, q, rng) -> Accepted. To add a rule, write its function, and an entry for RULES.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from plumbing import arguments
+from plumbing.arguments import Flag
+from speculative.one_hot import OneHot
+from speculative.sampling import Accepted, Own, Proposal, Step, Test, residual, token_at, token_by_token
+from speculative.trees import acceptance_by_depth, by_ratio, sibling_by_sibling
+
+
+def passed(step: Step) -> list[float]:
+    """Of a rule that does not say what the chance of acceptance was: 1 or 0."""
+    return [float(test.passed) for test in step.tests]
+
+
+class Rule(NamedTuple):
+    """A rule as a decoder takes it."""
+
+    name: str  # its key in RULES
+    chain: Callable = token_by_token  # accept(proposal, q, rng) -> Accepted
+    tree: Callable | None = None  # accept(tree, q, rng) -> Accepted, where it has that
+    chances: Callable = passed  # chances(step) -> at each place that was tested, that of acceptance
+    formula: str = "1 where the draft passed, else 0"  # of that chance
+    lossless: bool = True
+    words: str = ""  # what it is called in a sentence, where it is not lossless
+    value: float | None = None  # that of its flag
+
+    @property
+    def inner(self) -> Callable:
+        """The rule inside the levels of a drafter: p has to be what the tokens were drawn from, so a lossless one."""
+        return self.chain if self.lossless else token_by_token
+
+
+# ---- The paper's rule, and what changes its test ---------------------------------------------------------------------
+
+
+def one_by_one(proposal: Proposal, q, rng: np.random.Generator, test: Callable, rest: Callable) -> Accepted:
+    """token_by_token with another test(u, p, q) -> Test, and another rest(q, p) to resample from."""
+    tokens = []
+    tests = []
+    left = q[len(proposal.tokens)]  # [n_vocab]
+    for j, p_i, q_i in zip(map(int, proposal.tokens), proposal.p, q, strict=False):
+        tests.append(test(rng.random(), float(p_i[j]), float(q_i[j])))
+        if not tests[-1].passed:
+            left = rest(q_i, p_i)  # [n_vocab]
+            break
+        tokens.append(j)
+    own = Own(rng.random(), left)
+    return Accepted([*tokens, token_at(*own)], tests, own)
+
+
+def chances(step: Step, chance: Callable, rest: Callable = residual, rows: Callable = lambda q: q) -> list[float]:
+    """chance(p, q) of each draft that was tested; in a tree, that one of the siblings is accepted. rows: the rule's
+    share of the target's rows."""
+    if isinstance(step.proposal, Proposal):
+        pairs = zip(step.tests, step.proposal.p, rows(step.q), strict=False)
+        return [chance(p_i, q_i) for _, p_i, q_i in pairs]
+    return acceptance_by_depth(step._replace(q=rows(step.q)), chance, rest)
+
+
+def token() -> Rule:
+    def chance(p, q):  # [n_vocab] twice
+        return float(np.sum(np.minimum(p, q)))
+
+    return Rule(
+        "token",
+        token_by_token,
+        sibling_by_sibling,
+        partial(chances, chance=chance),
+        formula="Σ min(p, q) = 1 - TVD(p, q)",
+    )
+
+
+def lenient(b: float) -> Rule:
+    """u is drawn from [0, b): with b below 1 more drafts are accepted, and the tokens are distributed neither as the
+    target's nor as the draft's. At temperature 0 it changes nothing.
+
+    Source: Leviathan et al. 2023, appendix "Lenience"; u from [0, b) is toyllm's way to write it.
+    """
+
+    def test(u, p, q):
+        return by_ratio(u * b, p, q)
+
+    def chance(p, q):  # [n_vocab] twice
+        return float(np.sum(np.minimum(p, q / b)))
+
+    return Rule(
+        "lenience",
+        partial(one_by_one, test=test, rest=residual),
+        partial(sibling_by_sibling, test=test),
+        partial(chances, chance=chance),
+        formula=f"Σ min(p, q / {b:g})",
+        lossless=False,
+        words=f"lenience {b:g}",
+        value=b,
+    )
+
+
+# ---- Typical acceptance ----------------------------------------------------------------------------------------------
+
+
+def probable(q, epsilon: float):  # [n, n_vocab] -> [n, n_vocab]
+    """What is left of each row where only probable tokens are: q(x) > min(ε, √ε e**-H(q)), H the entropy in nats.
+
+    Where the target is sure of the next token, probable is what has more than ε; where it could go many ways, e**-H(q)
+    is about 1 over their number, and a share of that is enough. ε is between 0 and 1, so that the largest is left.
+    """
+    if isinstance(q, OneHot):
+        return q
+    entropy = -np.sum(q * np.log(np.maximum(q, np.finfo(q.dtype).tiny)), axis=-1, keepdims=True)  # [n, 1]
+    edge = np.minimum(epsilon, np.sqrt(epsilon) * np.exp(-entropy))  # [n, 1]
+    left = np.where((q > edge) | (q == np.max(q, axis=-1, keepdims=True)), q, 0)  # [n, n_vocab]
+    return left / np.sum(left, axis=-1, keepdims=True)
+
+
+def typical(epsilon: float) -> Rule:
+    """A draft is accepted where the target finds it probable enough, however much more probable it was to the draft.
+    The target's own tokens are drawn from what is probable, too. It is not lossless.
+
+    Source: Cai et al. 2024, "Medusa", section 2.3.1, with δ = √ε, their default; Hewitt et al. 2022, "Truncation
+    Sampling as Language Model Desmoothing", section 3.3, which samples from the same tokens (η-sampling).
+    """
+    rows = partial(probable, epsilon=epsilon)
+
+    def test(u, p, q):  # u decides nothing
+        return Test(u, p, q, q > 0)
+
+    def rest(q, p):  # [n_vocab] twice -> [n_vocab]
+        return q
+
+    def chain(proposal, q, rng):
+        return one_by_one(proposal, rows(q), rng, test, rest)
+
+    def tree(tree, q, rng):
+        return sibling_by_sibling(tree, rows(q), rng, test, rest)
+
+    def chance(p, q):  # [n_vocab] twice
+        return float(np.sum(p[np.asarray(q) > 0]))
+
+    return Rule(
+        "typical",
+        chain,
+        tree,
+        partial(chances, chance=chance, rest=rest, rows=rows),
+        formula="Σ p of the tokens that are typical",
+        lossless=False,
+        words=f"typical acceptance, ε = {epsilon:g},",
+        value=epsilon,
+    )
+
+
+# ---- The registry ----------------------------------------------------------------------------------------------------
+
+
+class Kind(NamedTuple):
+    """One way to accept."""
+
+    make: Callable[..., Rule]  # of its flag's value, where it has a flag
+    flag: Flag | None = None
+
+
+RULES = {
+    "token": Kind(token),
+    "lenience": Kind(
+        lenient,
+        Flag(
+            "lenience",
+            arguments.lenience,
+            "below 1, more drafts are accepted, and the output is not the target's",
+            default=1.0,
+            excludes=("typical",),
+            live=True,
+        ),
+    ),
+    "typical": Kind(
+        typical,
+        Flag(
+            "typical",
+            arguments.typical,
+            "Medusa's typical acceptance with this ε; the output is not the target's",
+            only_engine="numpy",
+            why="JAX's loop has --lenience",
+            live=True,
+        ),
+    ),
+}
+
+FLAGS = tuple(kind.flag for kind in RULES.values() if kind.flag)
+
+TOKEN = token()
+
+
+def choose(**values) -> Rule:
+    """The rule that these values of the flags ask for; the paper's where they ask for none."""
+    for name, kind in RULES.items():
+        value = values.get(name)
+        if kind.flag and value not in (None, kind.flag.default):
+            return kind.make(value)
+    return TOKEN
