@@ -45,10 +45,11 @@ def cached_folder(hub: Hub) -> str | None:
     except ImportError:
         return None
     with contextlib.suppress(OSError, ValueError):  # damaged
-        config = try_to_load_from_cache(hub.name, "config.json", revision=hub.revision)
-        folder = os.path.dirname(config) if isinstance(config, str) else ""
-        if COMMIT.fullmatch(os.path.basename(folder)):  # what is noted for a branch may lead anywhere
-            return folder
+        for name in ("config.json", "hparams.json"):
+            path = try_to_load_from_cache(hub.name, name, revision=hub.revision)
+            folder = os.path.dirname(path) if isinstance(path, str) else ""
+            if COMMIT.fullmatch(os.path.basename(folder)):  # what is noted for a branch may lead anywhere
+                return folder
     return None
 
 
