@@ -10,6 +10,7 @@ const WORDS = {
   seed: "Seed",
 };
 const DECODERS = { autoregressive: "Autoregressive", speculative: "Speculative" };
+const NO_PROMPT = "<|endoftext|>"; // with which an empty one begins
 const LOOK = 2000; // milliseconds between two looks at the runs, as another tab may have asked for one
 const FORM = JSON.stringify([bench.target, bench.prompt, bench.fields]); // the name under which what it holds is kept
 const names = bench.fields.map(({ name }) => name);
@@ -34,6 +35,7 @@ function showForm() {
     byId("fields").append(make("div", make("label", { for: name }, WORDS[name]), input, note));
   }
   byId("fields").append(make("datalist", { id: "drafters" }, ...bench.drafters.map((value) => make("option", { value }))));
+  byId("prompt").placeholder = NO_PROMPT;
   const defaults = Object.fromEntries(bench.fields.map(({ name, value }) => [name, value]));
   fillForm(keptForm() ?? { prompt: bench.prompt, ...defaults });
   byId("form").addEventListener("submit", (event) => {
@@ -208,12 +210,13 @@ function showTexts(run) {
   clearLanes(run.prompt.text);
   for (const decoder of Object.keys(DECODERS)) {
     const [sample] = run[decoder].samples;
+    const each = run[decoder].seconds / sample.iterations.length; // for those of which no time is known
     let [first, end] = [0, 0];
     for (const { tokens: n, by, drafting, scoring, seconds } of sample.iterations) {
       const named = (origin, j) => (by[j] && by[j] !== "model" && origin === "accepted" ? `${origin}: ${by[j]}` : origin);
       const origins = sample.origins.slice(first, first + n).map(named);
       const tokens = origins.map((origin, j) => [sample.pieces[first + j], origin]);
-      [first, end] = [first + n, seconds === null ? run[decoder].seconds : end + seconds];
+      [first, end] = [first + n, end + (seconds ?? each)];
       showStep({ decoder, tokens, drafting, scoring, end });
     }
   }
@@ -225,7 +228,7 @@ function showTexts(run) {
 
 const pace = ({ tokens, seconds: s }) => make("span", seconds(s), make("small", `${(tokens / s).toFixed(1)} tokens/s`));
 const COLUMNS = {
-  prompt: (run) => run.prompt,
+  prompt: (run) => run.prompt || NO_PROMPT,
   tokens: (run) => run.n_tokens_to_generate,
   K: (run) => (run.tree === null ? run.K : `tree ${run.tree}`),
   temperature: (run) => run.temperature,
