@@ -19,7 +19,6 @@ from plumbing import arguments as values
 from plumbing import texts
 from plumbing.errors import UserError
 from plumbing.exits import guarded
-from speculative.cli.load import encode
 from speculative.measure.analysis import largest_beta
 from speculative.measure.machine import read_bandwidth
 
@@ -88,9 +87,9 @@ def main(argv=None):
     if any(B % o.data_parallel for B in o.B):
         raise UserError(f"--B: each must be a multiple of --data_parallel, {o.data_parallel}")
     prompts = texts.read_prompts(PROMPTS["prose"], o.n_prompts)
-    pair = load(o, prompts, engine="jax", mesh=o.mesh, data_parallel=o.data_parallel)
-    prompts = [encode(pair.encoder, prompt) for prompt in prompts]
-    decoder = pair.decoder
+    session = load(o, engine="jax", mesh=o.mesh, data_parallel=o.data_parallel)
+    prompts = [session.encode(prompt) for prompt in prompts]
+    decoder = session.pair.decoder
     device = jax.devices()[0].device_kind
     bandwidth = device_bandwidth()
     print(f"{device}: {bandwidth / 1e9:.1f} GB/s")

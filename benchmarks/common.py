@@ -20,9 +20,8 @@ from tqdm import tqdm
 from plumbing import arguments as values
 from plumbing import files, texts
 from plumbing.errors import UserError
-from speculative import decoding, drafters, trees
+from speculative import decoding, drafters, load_pair, trees
 from speculative.accept import TOKEN
-from speculative.cli.load import encode, load_id_pair
 from speculative.decoding import lookaheads
 from speculative.engines import formats
 from speculative.filters import Filters
@@ -120,11 +119,10 @@ class Setting(NamedTuple):
     K: int | str
 
 
-def load(o, prompts, **more):
-    """A Pair that decodes the prompts with any of o.drafters, loaded as main.py loads it. Raises UserError."""
+def load(o, **more):
+    """A session of the models, loaded as main.py loads them. Raises UserError."""
     names = ("draft_model_size", "target_model_size", "models_dir", "dtype", "draft_dtype")
-    options = {name: getattr(o, name) for name in names} | {"drafter": getattr(o, "drafters", "model")} | more
-    return load_id_pair(**options, prompts=prompts, n_tokens_to_generate=o.n_tokens)
+    return load_pair(**{name: getattr(o, name) for name in names} | more)
 
 
 class Pair:
@@ -132,11 +130,16 @@ class Pair:
 
     def __init__(self, o):
         prompts = [prompt for prompts in o.prompts.values() for prompt in prompts]
-        self.loaded = load(o, prompts)
+        first, *others = getattr(o, "drafters", ["model"])
+        session = load(o, drafter=first)
+        for drafter in others:
+            session.changed(drafter=drafter)  # loads what it needs
+        self.ids = {prompt: session.input_ids(prompt, o.n_tokens) for prompt in prompts}
+        models = {need: model for need, (_, model) in session.kept.items()}
+        self.loaded = replace(session.pair, models=models)
         self.encoder = self.loaded.encoder
         self.target = self.loaded.target
         self.draft = self.loaded.models.get("draft")
-        self.ids = {prompt: encode(self.encoder, prompt) for prompt in prompts}
 
     def sample_with(self, **filters):
         """Sets temperature and top_p of both models."""

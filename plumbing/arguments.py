@@ -92,7 +92,7 @@ def switch(value: str) -> bool:
 
 
 def integer(at_least: int, at_most: int | None = None) -> Callable[[str], int]:
-    def parse(value):
+    def parse(value: str) -> int:
         limits = f"from {at_least} to {at_most}"
         if at_most is None:
             limits = f"of at least {at_least}"
@@ -106,7 +106,7 @@ def integer(at_least: int, at_most: int | None = None) -> Callable[[str], int]:
 
 
 def number(must_be: str, allowed: Callable[[float], bool]) -> Callable[[str], float]:
-    def parse(value):
+    def parse(value: str) -> float:
         is_number = re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", value)
         if not is_number or not math.isfinite(float(value)) or not allowed(float(value)):
             raise ValueError(must_be)
@@ -116,7 +116,7 @@ def number(must_be: str, allowed: Callable[[float], bool]) -> Callable[[str], fl
 
 
 def one_of(*names: str) -> Callable[[str], str]:
-    def parse(value):
+    def parse(value: str) -> str:
         if value not in names:
             near = nearest(value, names)
             raise ValueError(f"one of {', '.join(names)}" + (f" (did you mean {near}?)" if near else ""))

@@ -1,6 +1,6 @@
 """What goes beyond the blog: one idea a file. Start with sampling.py, the paper's two algorithms.
 
-from speculative import load_pair  # pair.py
+from speculative import load_pair  # session.py
 
 pair = load_pair("124M", "1558M", K=4, temperature=0)
 for step in pair.speculative("Alan Turing theorized", 40):
@@ -22,7 +22,7 @@ def __getattr__(name: str):
     if name != "load_pair":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     check_neighbours()
-    from speculative.pair import load_pair
+    from speculative.session import load_pair
 
     return load_pair
 

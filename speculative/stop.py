@@ -10,6 +10,8 @@ what the same window gave after it does not, anywhere: see cut. The text ends be
 from collections.abc import Iterable, Iterator
 
 from encoder import Encoder, StreamDecoder
+from plumbing import arguments
+from plumbing.arguments import Flag
 from speculative.sampling import Proposal, Step
 from speculative.trees import Tree, cut_tree
 
@@ -49,3 +51,6 @@ def cut(step: Step, n: int) -> Step:
         step.tests[:n],
         stopped=True,
     )
+
+
+FLAGS = (Flag("stop", arguments.text, "end before this text, which may be <|endoftext|>", live=True),)

@@ -22,9 +22,8 @@ from checkpoints.tensors import checkpoint_shapes
 from encoder import BYTE_TO_CHAR, END_OF_TEXT
 from plumbing.errors import UserError
 from plumbing.signals import ENDINGS
-from speculative.cli.flags import choose_options
-from speculative.cli.load import load
-from speculative.cli.verifying import verify_pair
+from speculative import load_pair
+from speculative.cli.verifying import verify_session
 from speculative.engines import runtime
 from speculative.measure import verify
 from utils import load_encoder_hparams_and_params
@@ -189,10 +188,9 @@ def run_verify(tiny_pair, capsys):
     """flags -> (exit status, what --verify prints), with few draws."""
 
     def run_verify(draws=10, **flags):
-        o = choose_options(main.main, **USUAL | flags, models_dir=tiny_pair, verify=True)
-        pair = load(o, [o.prompt])
+        session = load_pair(**USUAL | flags, models_dir=tiny_pair)
         try:
-            verify_pair(o, pair, o.prompt, verify.PROMPTS[:1], draws=draws)
+            verify_session(session, session.options.prompt, verify.PROMPTS[:1], draws=draws)
             status = 0
         except SystemExit as end:
             status = end.code

@@ -8,11 +8,10 @@ import pytest
 from test_flags import parse, refused
 from tiny import refusal, texts
 
-import main
 from plumbing import arguments
 from plumbing.arguments import Flag
 from speculative import drafters
-from speculative.cli.flags import all_flags, check_engine, rooms, usage
+from speculative.cli.flags import all_flags, rooms, usage
 from speculative.drafters.base import Kind, Proposal
 from speculative.drafters.model import model_tree
 from speculative.one_hot import OneHot
@@ -129,7 +128,7 @@ def test_verify(run_verify, toy):
 
 
 def test_help_has_it(toy):
-    lines = usage(main.main).splitlines()
+    lines = usage().splitlines()
     assert f"{'':26}{'toy':13} the same token again; pays for a test" in lines
     [flag] = [line for line in lines if line.startswith(f"  --{FOLLOWS} ")]
     assert flag.endswith("the token that is proposed") and max(map(len, lines)) <= 120
@@ -138,13 +137,13 @@ def test_help_has_it(toy):
 def test_on_jax(run, register):
     register(ON_NUMPY)
     for drafter in ("toy", "model/toy", "toy+ngram"):
-        line = refusal(check_engine, parse(drafter=drafter, engine="jax"))
+        line = refused(drafter=drafter, engine="jax")
         assert line == "--drafter toy is for --engine numpy: it is a toy"
     pytest.importorskip("jax")
     jax = {"drafter": "toy", "engine": "jax", "threads": None}
     assert refusal(run, **jax) == line
     register(TOY)
-    assert check_engine(parse(drafter="toy", engine="jax")).engine == "jax"
+    assert parse(drafter="toy", engine="jax").engine == "jax"
     assert refusal(run, **jax, **{FOLLOWS: 3}) == f"--{FOLLOWS} is for --engine numpy: the toy says so"
 
 

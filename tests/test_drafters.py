@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tiny import N_VOCAB, counting_target, one_hot, refusal
 
 from speculative import drafters, load_pair
-from speculative.cli.verifying import verify_pair
+from speculative.cli.verifying import verify_session
 from speculative.drafters import KINDS, first_of, first_tree_of, is_model, needs, parse_drafter
 from speculative.drafters.base import NOTHING, Proposal
 from speculative.drafters.level import level
@@ -278,5 +278,5 @@ def test_the_output_is_the_targets_exactly(name, K, temperature, tmp_path):
 def test_nothing_is_lost_on_the_bundled_pair(name, capsys):
     pair = load_pair("tiny-draft", "tiny-target", MODELS, drafter=name, K=2, temperature=1, top_k=3)
     prompt = "It was upon a bitterly cold night in the winter of"
-    verify_pair(pair.o._replace(n_tokens_to_generate=10), pair.loaded, prompt, (), draws=50)
+    verify_session(pair.changed(n_tokens_to_generate=10), prompt, (), draws=50)
     assert "Verdict: no loss found" in capsys.readouterr().out

@@ -10,7 +10,7 @@ import pytest
 from tiny import ROOT, decoded, texts, tokens_of
 
 from plumbing.errors import UserError
-from speculative.cli.load import encode, load_id_pair
+from speculative import load_pair
 from speculative.drafters import KINDS
 from speculative.engines import memory
 
@@ -61,8 +61,8 @@ def test_the_edges_of_the_context_with_a_tree(tree, n_prompt, run_json):
 @pytest.mark.slow
 def test_many_decodes_in_one_process(tiny_pair):
     """Memory, open files and threads do not grow, and the last text is the first."""
-    pair = load_id_pair("draft", "target", str(tiny_pair), K=4, temperature=1.0, draft_dtype="int8")
-    x = encode(pair.encoder, "the")
+    pair = load_pair("draft", "target", models_dir=tiny_pair, K=4, temperature=1.0, draft_dtype="int8").pair
+    x = pair.encoder.encode("the")
 
     def decode():
         return [

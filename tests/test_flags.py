@@ -1,29 +1,33 @@
 """What may be typed: every flag's values, and what becomes of a command line's words."""
 
-import inspect
 import re
 
 import fire
 import pytest
 from tiny import refusal
 
-import main
 from plumbing.errors import UserError
-from speculative.cli.devices import choose_draft_dtype
-from speculative.cli.flags import DEMO, all_flags, check_engine, parse_options, rooms, usage, with_values
+from speculative.cli.flags import all_flags, rooms, usage, with_values
+from speculative.cli.flags import parse as parse_given
+from speculative.engines.devices import choose_draft_dtype
+from speculative.options import BLOG, DEMO
 
-BLOGS = {name: parameter.default for name, parameter in inspect.signature(main.main).parameters.items()}
-BLOGS.pop("more_flags")
+BLOGS = {flag.name: flag.default for flag in BLOG}
 FLAGS = all_flags()
 
 # Something that may be typed behind each flag that excludes others, or that is not for every run.
-SOME = dict.fromkeys(("typical", "lenience"), "0.5") | {"tree": "2,1", "draft_dtype": "int8", "serve": "8000"}
+SOME = dict.fromkeys(("typical", "lenience"), "0.5") | {
+    "tree": "2,1",
+    "draft_dtype": "int8",
+    "serve": "8000",
+    "only": "speculative",
+}
 SOME |= {name: "True" for name, flag in FLAGS.items() if flag.default is False}
 
 
 def parse(**flags):
-    """As main() does, with its defaults."""
-    return parse_options(main.main, **BLOGS | flags)
+    """As main() does."""
+    return parse_given(flags)
 
 
 def refused(**flags):
@@ -44,11 +48,11 @@ def test_the_defaults_are_the_blogs_run():
 
 def test_demo_only_changes_defaults():
     demo = parse(demo=True)
-    assert demo == parse()._replace(demo=True, **DEMO)
+    assert demo == parse().replaced(demo=True, **DEMO)
     chosen = {"models_dir": "here", "K": 2, "prompt": "mine"}
-    assert parse(demo=True, **chosen) == demo._replace(**chosen)
+    assert parse(demo=True, **chosen) == demo.replaced(**chosen)
     for other in ({"unconditional": True}, {"prompt_file": "a"}):
-        assert parse(demo=True, **other) == demo._replace(prompt=None, **other)
+        assert parse(demo=True, **other) == demo.replaced(prompt=None, **other)
 
 
 def test_a_default_is_not_given():
@@ -163,7 +167,7 @@ def test_what_excludes_each_other():
         for given in (flags, dict(reversed(flags.items()))):
             assert refused(**given) == f"--{first} and --{second} cannot be combined: give one of them"
         for flag, value in flags.items():
-            needs = {"json": "a"} if flag == "details" else {}
+            needs = {"details": {"json": "a"}, "batch": {"engine": "jax"}}.get(flag, {})
             assert getattr(parse(**{flag: value}, **needs), flag)
 
 
@@ -180,7 +184,10 @@ def test_what_excludes_each_other():
 )
 def test_a_flag_that_would_be_ignored_is_refused(flags, why):
     assert refused(**flags).startswith(why)
-    assert parse(**flags | {"drafter": "model/ngram", "json": "a", "engine": "jax"})
+    needs = {"drafter": "model/ngram", "json": "a", "engine": "jax"}
+    if "data_parallel" in flags:
+        needs |= {"drafter": "model", "batch": 2}
+    assert parse(**flags | needs)
 
 
 def test_what_is_for_one_engine_is_refused_on_the_other():
@@ -188,10 +195,10 @@ def test_what_is_for_one_engine_is_refused_on_the_other():
     assert {"tree", "threads", "typical"} <= {*of_numpy}
     for name in of_numpy:
         flags = {name: SOME.get(name, "1")}
-        assert check_engine(parse(**flags)) == parse(**flags)
-        line = refusal(check_engine, parse(**flags, engine="jax"))
+        assert parse(**flags)
+        line = refused(**flags, engine="jax")
         assert line == f"--{name} is for --engine numpy: {FLAGS[name].why}"
-    line = refusal(check_engine, parse(drafter="prompt_lookup+heads", engine="jax"))
+    line = refused(drafter="prompt_lookup+heads", engine="jax")
     assert line.startswith("--drafter heads is for")
 
 
@@ -207,10 +214,10 @@ def test_the_draft_is_stored_as_small_as_its_engine_likes():
 
 
 def test_the_usage_has_every_flag_with_its_default_in_groups():
-    lines = usage(main.main).splitlines()
+    lines = usage().splitlines()
     for flag, option in FLAGS.items():
         [line] = [line for line in lines if line.startswith(f"  --{flag} ")]
-        default = BLOGS.get(flag, option.default)
+        default = option.default
         assert line.endswith(f" [{default}]") or default is None or default is False
     assert max(map(len, lines)) <= 120
     assert [line for line in lines if line and line[0] != " "][1:] == [heading for heading, _ in rooms()]

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from tiny import HPARAMS, convert, logits_themselves, random_params, texts
 
-import main
 from plumbing.errors import UserError
 from speculative.cli.flags import usage
 from speculative.engines import formats, memory, runtime
@@ -67,7 +66,7 @@ def test_a_fill_that_gives_other_bits_is_refused(registered):
 
 def test_flags_memory_and_verify_know_it(registered, run, run_verify):
     dtype = registered(FLOAT32, "small", weight_bytes=0.25, help="a quarter")
-    assert "small (a quarter)" in usage(main.main)
+    assert "small (a quarter)" in usage()
     with pytest.raises(UserError, match="--dtype small would fit"):
         memory.check([(LARGE, "float32")], free=2 * 10**9)
     for tree in (None, "2,1"):

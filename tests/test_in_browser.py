@@ -18,11 +18,12 @@ from tiny import ROOT
 import main
 from speculative import costs, load_pair
 from speculative.cli.display import SHOWN
-from speculative.cli.flags import DEMO, live_flags
+from speculative.cli.flags import all_flags
 from speculative.cli.workbench import FIELDS, Workbench
 from speculative.drafters import KINDS
 from speculative.measure import analysis
 from speculative.measure.page import page, read_page
+from speculative.options import DEMO
 
 
 @pytest.fixture
@@ -82,15 +83,15 @@ def pair():
 
 @pytest.fixture
 def bench(pair):
-    return Workbench(pair, live_flags())
+    return Workbench(pair, all_flags())
 
 
 @pytest.fixture
 def endless(pair):
     """A workbench whose pair decodes until it is stopped, with the options of a real one."""
-    bench = Workbench(Scripted(), live_flags())
-    bench.pair.o = pair.o._replace(n_tokens_to_generate=4)
-    bench.pair.loaded = pair.loaded
+    bench = Workbench(Scripted(), all_flags())
+    bench.session.options = pair.options.replaced(n_tokens_to_generate=4)
+    bench.session.pair = pair.pair
     return bench
 
 

@@ -13,7 +13,7 @@ import pytest
 from tiny import ROOT, python, refusal
 
 import main
-from speculative.cli.flags import live_flags
+from speculative.cli.flags import all_flags
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_each_line_is_printed_as_main_prints_it(session, flags, capsys):
     prompts = ["the thing in", "another one", "the thing in"]
     lines = iter(session(*prompts, quiet="True").split("\nAutoregressive")[1:])
     for prompt in prompts:
-        main.main(prompt, quiet="True", **flags)
+        main.main(prompt=prompt, quiet="True", **flags)
         alone = capsys.readouterr().out.removeprefix("\nAutoregressive")
         assert re.sub(r"\d+\.\d\d", "", next(lines)) == re.sub(r"\d+\.\d\d", "", alone)
     assert "Acceptance rate r" in session("the thing in")
@@ -50,8 +50,8 @@ def test_a_flag_changes_for_the_lines_after_it(session, flags, capsys):
     said = "drafter = model/ngram\nK = 8/2\ntemperature = 1\ntop_p = 0.9\nquiet = True\n"
     assert out.startswith(said) and "temperature = 0.0\n" in out
     changed = {"K": "8/2", "top_p": "0.9", "drafter": "model/ngram", "quiet": "True"}
-    main.main("the", temperature="1", **changed, **flags)
-    main.main("the", **changed, **flags)
+    main.main(prompt="the", temperature="1", **changed, **flags)
+    main.main(prompt="the", **changed, **flags)
     sampled_and_greedy = capsys.readouterr().out
     assert "quiet = False" in session("/quiet", "/quiet")
     clock = re.compile(r"\d+\.\d\ds")
@@ -61,8 +61,8 @@ def test_a_flag_changes_for_the_lines_after_it(session, flags, capsys):
 def test_help_lists_what_can_change(session):
     out = session("/help", K="7")
     assert session("/", K="7") == out
-    for name, flag in live_flags().items():
-        assert f"  /{name:21} {flag.help} [" in out
+    for name, flag in all_flags().items():
+        assert (f"  /{name:21} {flag.help} [" in out) == flag.live
     assert "[7]" in out and "/dtype" not in out and "/models_dir" not in out
 
 

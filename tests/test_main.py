@@ -10,8 +10,8 @@ from tiny import python, refusal, texts, tokens_of
 import main
 from speculative import load_pair
 from speculative.cli import display
-from speculative.cli.flags import DEMO
 from speculative.engines import runtime
+from speculative.options import DEMO
 
 # The blog's run
 
@@ -165,7 +165,7 @@ def test_the_n_gram_drafter_reads_its_text(run_json, tmp_path):
 def test_weights_in_fewer_bytes(tiny_pair):
     def weight_bytes(**flags):
         pair = load_pair("draft", "target", models_dir=tiny_pair, threads=1, **flags)
-        return [pair.loaded.models[name].weight_bytes for name in ("target", "draft")]
+        return [pair.pair.models[name].weight_bytes for name in ("target", "draft")]
 
     for dtype in ("bfloat16", "int8"):
         fewer = weight_bytes(dtype=dtype, draft_dtype=dtype)

@@ -18,11 +18,11 @@ from tiny import ROOT, refusal, tokens_of
 
 from checkpoints.config import load_hparams
 from plumbing.terminal import SHOWN
-from speculative.cli import checks
-from speculative.cli import devices as on_device
-from speculative.cli.load import load_id_pair
+from speculative import checks
 from speculative.cli.prompts import choose_prompts
+from speculative.engines import devices as on_device
 from speculative.engines import memory
+from speculative.session import Session
 
 pytest.importorskip("jax")
 import jax
@@ -142,8 +142,9 @@ def test_a_model_that_does_not_fit_onto_the_device(free, fits):
 def test_each_row_of_a_batch_takes_a_cache(tiny_pair):
     """Of its prompt and what is decoded, on the copy of the models that decodes it."""
     n_cached = 10**12 * (20 + N)
-    load = partial(load_id_pair, "draft", "target", str(tiny_pair), engine="jax", n_tokens_to_generate=N)
-    line = refusal(load, prompts=["a", "x" * 20], batch=2 * 10**12, data_parallel=2)
+    o = parse(draft_model_size="draft", target_model_size="target", models_dir=tiny_pair, engine="jax")
+    o = o.replaced(n_tokens_to_generate=N, batch=2 * 10**12, data_parallel=2)
+    line = refusal(Session, o, parse, ["a", "x" * 20])
     folders = tiny_pair / "draft", tiny_pair / "target"
     needed = sum(memory.needed(load_hparams(folder / "hparams.json"), "float32", n_cached) for folder in folders)
     assert line.startswith(f"the models need {needed / 1e9:.1f} GB") and line.endswith("or a smaller --batch")
@@ -185,7 +186,7 @@ def test_what_several_processes_exclude(monkeypatch):
     line = refusal(sharding.make_mesh, 1, n_processes=lambda: 2)
     assert line.startswith("--mesh 1 leaves some processes without a device: --mesh ")
     monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "127.0.0.1:1")
-    assert "--K auto goes by measured times" in refusal(on_device.check, parse(engine="jax", K="auto"))
+    assert "--K auto goes by measured times" in refusal(on_device.check, parse(K="auto").replaced(engine="jax"))
 
 
 def test_greedy_texts_that_part_are_reported():

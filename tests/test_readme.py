@@ -29,7 +29,7 @@ def test_the_snippet_decodes_what_the_target_alone_decodes(monkeypatch, tmp_path
     (tmp_path / "models").symlink_to(ROOT / "models")
     names = {}
     exec(PYTHON[1], names)
-    pair = names["pair"].loaded
+    pair = names["pair"].pair
     prompt = names["run"].document["prompt"]
     steps = autoregressive_sampling(prompt["tokens"], pair.target, 40, np.random.default_rng(0))
     text = pair.encoder.decode(decoded(steps))

@@ -16,6 +16,7 @@ from test_flags import parse
 from tiny import N_VOCAB, counting_target, encoder_of, largest_file, one_hot, refusal
 
 import main
+from encoder import StreamDecoder
 from plumbing import files
 from speculative.accept import TOKEN, choose
 from speculative.cli import display, outcome
@@ -27,6 +28,7 @@ from speculative.measure.document import document
 from speculative.measure.figures import figures
 from speculative.measure.recorder import Counted, Iteration, Recorder, origins
 from speculative.sampling import Proposal, autoregressive_sampling, speculative_sampling
+from speculative.session import last_step, text_step
 from speculative.stop import cut
 
 PROMPT = [0, 1, 2]
@@ -376,11 +378,12 @@ def shown(monkeypatch, capsys):
     monkeypatch.delenv("NO_COLOR", raising=False)
 
     def shown(*steps, by=(), **flags):
-        with display.Display("Title", parse(**flags), ENCODER, 1) as d:
-            d.begin("")
+        text = StreamDecoder(ENCODER)
+        with display.Display("Title", parse(**flags), [""]) as d:
             for step in steps:
-                d.push(step, origins(Iteration(step, by=[*by])))
-            d.end()
+                d.push(text_step(text, step, origins(Iteration(step, by=[*by])), 0))
+            for step in last_step(text, 0):
+                d.push(step)
         d.print_time(1.5)
         return capsys.readouterr().out
 

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from tiny import decoded, refusal
 
-from speculative.cli import devices
-from speculative.cli.load import encode, load_id_pair
+from speculative import load_pair
 from speculative.decoding import lookaheads
-from speculative.engines import cpu, formats, models, packed
+from speculative.engines import cpu, devices, formats, models, packed
 from speculative.filters import GREEDY
 from speculative.lookahead import AutoK
 from speculative.sampling import autoregressive_sampling
@@ -24,7 +23,7 @@ PROMPTS = ["the", "in the thin", "tin inn in the"]
 
 
 def loaded(tiny_pair, **options):
-    return load_id_pair("draft", "target", str(tiny_pair), **options)
+    return load_pair("draft", "target", models_dir=tiny_pair, **options).pair
 
 
 def greedy(pair, x, N):
@@ -41,7 +40,7 @@ def test_the_text_is_the_targets_to_the_bit(tiny_pair, dtype, self_dtype, drafte
         Ks = (K, inner_K) if "/" in drafter else K
         lookahead, inner = lookaheads(Ks, None, drafter)
         pair.__dict__.update(lookahead=lookahead, inner_K=inner)  # the same weights with another K
-        x = encode(pair.encoder, PROMPTS[number % len(PROMPTS)])
+        x = pair.encoder.encode(PROMPTS[number % len(PROMPTS)])
         expected = greedy(pair, x, 40)
         assert decoded(pair.speculative(x, 40, np.random.default_rng(number))) == expected, Ks
 
@@ -66,7 +65,7 @@ def test_a_level_is_measured_after_those_that_draft_for_it(tiny_pair):
     levels = pair.levels()
     assert [level.K for level in levels] == [*Ks]
     assert [level.model for level in levels] == [pair.target, pair.models["copy"], pair.models["draft"]]
-    x = encode(pair.encoder, "in the thin in the thin in the")
+    x = pair.encoder.encode("in the thin in the thin in the")
     assert [by[-1] for by in (level.draft(x, 1).by for level in levels)] == ["self", "model", "prompt_lookup"]
     pair.ready([x], 9)
     assert learned == [*reversed(Ks)]

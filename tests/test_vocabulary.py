@@ -1,7 +1,6 @@
 """A draft whose vocabulary ends in another way than the target's, and one with another context."""
 
 import json
-from functools import partial
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ from tiny import decoded, logits_themselves
 
 from checkpoints.loading import load_encoder_and_hparams
 from plumbing.errors import UserError
-from speculative.cli.load import load_id_pair
+from speculative import load_pair
 from speculative.engines.vocabulary import share
 from speculative.filters import Filters
 
@@ -36,13 +35,13 @@ def write_model(folder, n_vocab, added=(), n_layer=2, n_ctx=48):
 
 @pytest.fixture
 def pair_of(tmp_path):
-    """The same as load_id_pair, of two folders whose first layer is the same."""
+    """The same as load_pair, of two folders whose first layer is the same."""
 
     def load(ends, **options):
         n_target, of_target, n_draft, of_draft = ends
         write_model(tmp_path / "target", n_target, of_target)
         write_model(tmp_path / "draft", n_draft, of_draft, n_layer=1)
-        return load_id_pair(str(tmp_path / "draft"), str(tmp_path / "target"), **options)
+        return load_pair(str(tmp_path / "draft"), str(tmp_path / "target"), **options).pair
 
     return load
 
@@ -75,7 +74,7 @@ def test_so_it_is_on_the_device(pair_of):
 def test_what_the_draft_is_told(pair_of, tmp_path):
     """Its own logits of the shared ids, for the text with its stand-in for what it does not know."""
     pair = pair_of((2050, ADDED, 2056, []), draft_dtype="float32")
-    alone = load_id_pair(str(tmp_path / "target"), str(tmp_path / "draft"), drafter="prompt_lookup").target
+    alone = load_pair(str(tmp_path / "target"), str(tmp_path / "draft"), drafter="prompt_lookup").pair.target
     logits = pair.models["draft"].with_probs(logits_themselves)([5, 2049, 7, 2048], 4)
     own = alone.with_probs(logits_themselves)([5, 2047, 7, 2047], 4)
     assert logits.shape == (4, 2050)
@@ -90,7 +89,7 @@ def test_other_merges_are_refused(pair_of, tmp_path):
     tokenizer["model"]["merges"].reverse()
     path.write_text(json.dumps(tokenizer))
     with pytest.raises(UserError, match="different vocabularies"):
-        load_id_pair(str(tmp_path / "draft"), str(tmp_path / "target"))
+        load_pair(str(tmp_path / "draft"), str(tmp_path / "target"))
 
 
 def test_the_bundled_form_and_hugging_faces_are_one_vocabulary(tmp_path):
@@ -105,12 +104,10 @@ def test_the_bundled_form_and_hugging_faces_are_one_vocabulary(tmp_path):
 def test_the_smaller_context_bounds_the_run_and_is_named(n_target, n_draft, named, tmp_path):
     write_model(tmp_path / "target", 2048, n_ctx=n_target)
     write_model(tmp_path / "draft", 2048, n_layer=1, n_ctx=n_draft)
-    load = partial(load_id_pair, str(tmp_path / "draft"), str(tmp_path / "target"), prompts=["To be"])
-    pair = load(n_tokens_to_generate=10)
-    x = pair.encoder.encode("To be")
-    N = 20 - len(x)
-    assert len(decoded(pair.speculative(x, N, np.random.default_rng(0)))) == N
+    session = load_pair(str(tmp_path / "draft"), str(tmp_path / "target"))
+    N = 20 - len(session.encode("To be"))
+    assert len(decoded(session.speculative("To be", N))) == N
     whose = f" that the {named} {tmp_path / named} has" if named else ""
     with pytest.raises(UserError) as caught:
-        load(n_tokens_to_generate=40)
+        session.speculative("To be", 40)
     assert f"exceed the context of 20 tokens{whose}: " in str(caught.value)

@@ -8,7 +8,7 @@ from tiny import python, refusal
 
 from benchmarks import common
 from plumbing import exits, patience
-from speculative.cli.load import load_id_pair
+from speculative import load_pair
 
 
 def test_without_a_terminal_there_is_a_line_at_the_start_and_one_at_the_end_of_what_takes_long(capsys):
@@ -42,7 +42,7 @@ def test_no_path_of_thousands_of_characters_is_quoted_whole(path, capsys):
 
 
 def test_an_empty_text_from_python_is_told_how_to_begin():
-    pair = load_id_pair("tiny-draft", "tiny-target", K=4, temperature=0)
+    pair = load_pair("tiny-draft", "tiny-target", K=4, temperature=0).pair
     for decode in (pair.autoregressive, pair.speculative):
         with pytest.raises(ValueError, match=r"an empty text begins with <.endoftext.>"):
             list(decode(pair.encoder.encode(""), 5, np.random.default_rng(0)))

@@ -22,7 +22,7 @@ from tiny import ROOT, refusal
 
 from plumbing.errors import UserError
 from speculative import load_pair
-from speculative.cli.flags import live_flags, with_values
+from speculative.cli.flags import all_flags, with_values
 from speculative.cli.serve import serve
 from speculative.measure.page import sha256
 
@@ -44,7 +44,7 @@ def pair(tiny_pair):
 
 @pytest.fixture
 def bench(pair):
-    return Workbench(pair, live_flags())
+    return Workbench(pair, all_flags())
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_the_page_has_the_flags_with_their_help_and_keeps_its_policy(client, pai
     """Nothing but its own style and script, and requests to where it came from."""
     html = client.get("/").text
     data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', html)[1])
-    flags = [{"name": name, "value": getattr(pair.o, name), "help": live_flags()[name].help} for name in FIELDS]
+    flags = [{"name": name, "value": getattr(pair.options, name), "help": all_flags()[name].help} for name in FIELDS]
     assert (data["fields"], data["target"], data["draft"]) == (flags, "target", "draft")
     policy = re.search(r'Content-Security-Policy"\s+content="([^"]*)"', html)[1]
     assert dict(rule.strip().split(" ", 1) for rule in policy.split(";")) == {
@@ -275,7 +275,7 @@ async def until(what):
 def test_one_decodes_and_the_others_wait():
     async def session():
         pair = Scripted()
-        bench = Workbench(pair, live_flags())
+        bench = Workbench(pair, all_flags())
         streams = [bench.events(prompt, {}) for prompt in "abc"]
         await first(streams[0], "step")
         assert await first(streams[1], "waiting") == ("waiting", 1)
@@ -300,7 +300,7 @@ def test_one_decodes_and_the_others_wait():
 def test_a_decode_that_fails_says_so(error, line):
     async def session():
         pair = Scripted(error)
-        bench = Workbench(pair, live_flags())
+        bench = Workbench(pair, all_flags())
         pair.go_on.release()
         assert await first(bench.events("a", {}), "error") == ("error", line)
         await until(lambda: not bench.decodes)
@@ -337,7 +337,7 @@ def request_of(address):
 
 @pytest.fixture
 def endless():
-    return Workbench(Scripted(), live_flags())
+    return Workbench(Scripted(), all_flags())
 
 
 @pytest.mark.parametrize("said", [0, 10, -1], ids=["nothing", "half a head", "all but the last byte"])
@@ -402,7 +402,7 @@ def test_the_port():
 def test_a_port_that_is_taken(pair):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        line = refusal(serve, pair, live_flags(), port)
+        line = refusal(serve, pair, all_flags(), port)
         assert line.startswith(f"cannot serve at port {port}: ") and line.endswith("; --serve 0 takes one that is free")
 
 

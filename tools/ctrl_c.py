@@ -47,7 +47,7 @@ def marked(space, name, phase):
 def run(main, doc, inner=flags.run):
     from speculative.cli import outcome
     from speculative.engines import runtime
-    marked(main.__globals__, "TextPair", "loading")
+    marked(main.__globals__, "Session", "loading")
     marked(runtime.__dict__, "warm_up", "compiling")
     marked(main.__globals__, "run_sampling_fn", lambda args: args[0].split()[0].lower())
     marked(main.__globals__, "show_report", "report")

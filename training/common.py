@@ -11,7 +11,7 @@ from plumbing import arguments as values
 from plumbing.arguments import Parser
 from plumbing.errors import UserError
 from plumbing.texts import read_prompts
-from speculative.cli.checks import check_vocabularies
+from speculative.checks import check_vocabularies
 from speculative.engines import memory
 from speculative.engines.jax.model import devices
 from training.divergences import DIVERGENCES

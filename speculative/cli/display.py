@@ -2,23 +2,21 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from tqdm import tqdm
 
 from checkpoints.folders import model_folder
-from encoder import Encoder, StreamDecoder
 from plumbing import arguments
 from plumbing.arguments import Flag
 from plumbing.files import check_outputs
+from plumbing.options import Options
 from plumbing.signals import LAST_WORDS
 from plumbing.terminal import SHOWN
 from speculative import drafters
-from speculative.cli import devices
-from speculative.cli.load import encode
-from speculative.measure.recorder import Recorder, origins
-from speculative.sampling import Step
+from speculative.engines import devices
+from speculative.session import TextStep
 
 COLUMNS = 110  # of a paragraph, at most
 
@@ -26,7 +24,7 @@ COLUMNS = 110  # of a paragraph, at most
 STYLES = {"accepted": "green", "resampled": "red underline", "bonus": "cyan bold", "autoregressive": "yellow"}
 
 
-def without_file(o: Any) -> str:
+def without_file(o: Options) -> str:
     """Why --details would do nothing with these options; "" where it does something."""
     if o.json or o.html:
         return ""
@@ -34,6 +32,13 @@ def without_file(o: Any) -> str:
 
 
 FLAGS = (
+    Flag(
+        "only",
+        arguments.one_of("autoregressive", "speculative"),
+        "decode with this decoder alone, and compare nothing",
+        excludes=("verify", "verbose", "json", "html"),
+        live=True,
+    ),
     Flag(
         "quiet",
         arguments.switch,
@@ -83,13 +88,13 @@ FLAGS = (
 )
 
 
-def check_output(o: Any) -> Any:
+def check_output(o: Options) -> Options:
     """Raises UserError where a file cannot be written, or is one that is read -> the options.
 
     Of several processes that compute the same, only the first writes.
     """
     if not devices.writes_files():
-        return o._replace(json=None, html=None)
+        return o.replaced(json=None, html=None)
     models = [model_folder(size, o.models_dir) for size in (o.target_model_size, o.draft_model_size)]
     check_outputs([o.json, o.html], [o.prompt_file, o.ngram_text, *models])
     return o
@@ -106,24 +111,24 @@ def style(origin: str | None) -> str:
 class Display:
     """Prints the blog's lines of one decoder; meanwhile a progress bar or the stream. Ctrl-C prints the texts so far.
 
-    with Display(...) as display:
-        display.begin(prompt); display.push(step, origins) for each step; display.end(); and again for the next sample
+    with Display(title, o, prompts) as display:
+        for step in session.speculative(prompts): display.push(step)
     display.print_time(seconds)
-
-    Prompts that are decoded together are all begun first. push() and end() then name them by number, from 0.
     """
 
-    def __init__(self, title: str, o: Any, encoder: Encoder, n_texts: int):
+    def __init__(self, title: str, o: Options, prompts: Sequence[str]):
         self.title = title
         self.o = o
-        self.encoder = encoder
-        self.bar = tqdm(total=n_texts * o.n_tokens_to_generate, unit="token", leave=False, disable=o.stream or None)
-        self.texts = []  # for each text, the pieces that it consists of: (text, origin)
-        self.decoders = []
+        self.prompts = prompts
+        self.bar = None
+        self.texts = []  # for each text that has begun, the pieces that it consists of: (text, origin)
 
     def __enter__(self) -> "Display":
         print(f"\n{self.title}\n{'-' * len(self.title)}", flush=True)
         LAST_WORDS.append(self.print_texts)
+        n_tokens = len(self.prompts) * self.o.n_tokens_to_generate
+        self.bar = tqdm(total=n_tokens, unit="token", leave=False, disable=self.o.stream or None)
+        self.begin()
         return self
 
     def __exit__(self, kind, *_) -> None:
@@ -131,64 +136,44 @@ class Display:
         LAST_WORDS.remove(self.print_texts)
         if kind and issubclass(kind, KeyboardInterrupt):
             self.print_texts()
+        elif self.o.stream:
+            print()
 
-    def begin(self, prompt: str) -> None:
+    def begin(self) -> None:
+        """The next text."""
+        prompt = self.prompts[len(self.texts)]
         self.texts.append([])
-        self.decoders.append(StreamDecoder(self.encoder, self.o.stop))
         self.write("Text = ", None)
         self.write(prompt, None)
 
-    def push(self, step: Step, origins: list[str], i: int = -1) -> None:
-        """origins: of each of the step's tokens (recorder.origins)."""
-        for token, origin in zip(step.tokens, origins, strict=True):
-            self.write(self.decoders[i].push([token]), origin, i)
+    def push(self, step: TextStep) -> None:
+        while len(self.texts) <= step.number:
+            if self.o.stream:
+                print()
+            self.begin()
+        origins = step.origins or [self.texts[step.number][-1][1]]  # the last step may be the rest of a character
+        for piece, origin in zip(step.pieces or [step.text], origins, strict=True):
+            self.write(piece, origin, step.number)
         self.bar.update(len(step.tokens))
 
-    def end(self, i: int = -1) -> None:
-        self.write(self.decoders[i].flush(), self.texts[i][-1][1], i)
-        self.write("\n", None, i)
-
-    def write(self, text: str, origin: str | None, i: int = -1) -> None:
-        self.texts[i].append((text, origin))
+    def write(self, text: str, origin: str | None, number: int = -1) -> None:
+        self.texts[number].append((text, origin))
         if self.o.stream:
             show([(text, origin)], self.o.color)
 
     def print_time(self, seconds: float) -> None:
         print(f"Time = {seconds:.2f}s")
-        self.print_texts()
+        if not self.o.stream:
+            self.print_texts()
 
     def print_texts(self) -> None:
-        for pieces in self.texts:
-            if not self.o.stream:
+        if self.o.stream:
+            print()  # the line that was interrupted
+        else:
+            for pieces in self.texts:
                 show(pieces, self.o.color)
-            if pieces[-1][0] != "\n":  # it was interrupted
                 print()
         sys.stdout.flush()
-
-
-def run_batch_fn(title: str, name: str, texts: Any, prompts: list[str]) -> Recorder:
-    """main.run_sampling_fn for prompts that are decoded together. texts: a pair.TextPair.
-
-    The decoder yields, for each call of the target, the Rows of the prompts that it served.
-    """
-    o = texts.o
-    pair = texts.loaded
-    decode_fn = getattr(pair, name)
-    input_ids = [encode(pair.encoder, prompt) for prompt in prompts]
-    pair.forget()
-    recorder = Recorder(pair.accept)
-    with Display(title, o, pair.encoder, len(prompts)) as display:
-        for prompt in prompts:
-            display.begin(prompt)
-        rng = np.random.default_rng(o.seed)
-        calls = decode_fn(input_ids, o.n_tokens_to_generate, rng, recorder, o.batch, o.stop)
-        for rows in recorder.watch_batch(calls, len(prompts), min(o.batch, len(prompts))):
-            for row in rows:
-                display.push(row.step, origins(recorder.samples[row.number][-1]), row.number)
-        for i in range(len(prompts)):
-            display.end(i)
-    display.print_time(recorder.seconds)
-    return recorder
 
 
 def painter(color: bool) -> Any:

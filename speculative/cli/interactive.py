@@ -1,15 +1,18 @@
 """--interactive: models are loaded once, and each line is a prompt. A line that begins with / changes a flag."""
 
 import contextlib
+import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from plumbing import arguments
 from plumbing.arguments import Flag
 from plumbing.errors import UserError
+from plumbing.options import Options
 from plumbing.signals import Terminated
+from speculative.options import check_live
+from speculative.session import Session
 
 MOST = 2**20  # characters of a line that nobody types, so that no endless one fills the memory
 
@@ -24,8 +27,14 @@ FLAGS = (
 )
 
 
-def interact(pair: Any, decode: Callable, flags: Mapping[str, Flag]) -> None:
-    """Reads lines until there are no more. pair: a pair.TextPair; decode(pair, prompts) prints; flags: what can change.
+def check(o: Options) -> None:
+    """Raises UserError where several processes would be asked one thing each."""
+    if (o.interactive or o.serve is not None) and os.environ.get("JAX_COORDINATOR_ADDRESS"):
+        raise UserError("here several processes compute the same: --interactive and --serve are for one that is asked")
+
+
+def interact(session: Session, decode: Callable, flags: Mapping[str, Flag]) -> None:
+    """Reads lines until there are no more. decode(session, prompts) prints; flags: those of the command line.
 
     At a terminal the session goes on after a mistake, and after Ctrl-C. Elsewhere both end it, as any command.
     """
@@ -37,7 +46,7 @@ def interact(pair: Any, decode: Callable, flags: Mapping[str, Flag]) -> None:
         print("\nA line is a prompt. /help lists what can change; Ctrl-C ends a text, Ctrl-D the session.")
     while True:
         try:
-            pair = answer(next_line(typed), pair, decode, flags)
+            session = answer(next_line(typed), session, decode, flags)
         except EOFError:
             return
         except (UserError, KeyboardInterrupt) as error:
@@ -63,19 +72,23 @@ def next_line(typed: bool) -> str:
         raise UserError(f"a line must be {must_be}") from None
 
 
-def answer(line: str, pair: Any, decode: Callable, flags: Mapping[str, Flag]) -> Any:
-    """-> the pair that answers the next line."""
+def answer(line: str, session: Session, decode: Callable, flags: Mapping[str, Flag]) -> Session:
+    """-> the session that answers the next line."""
     name, _, value = line[1:].partition(" ")
     if not line.startswith("/"):
         if line.strip():
-            decode(pair, [line])
-        return pair
+            decode(session, [line])
+        return session
+    o = session.options
     if name in ("", "help"):
         print("A flag alone is switched over, or set to its default.")
-        print("\n".join(f"  /{name:21} {flag.help} [{getattr(pair.o, name)}]" for name, flag in flags.items()))
-        return pair
+        for flag in flags.values():
+            if flag.live:
+                print(f"  /{flag.name:21} {flag.help} [{getattr(o, flag.name)}]")
+        return session
+    check_live(flags, [name])
     if name in flags and flags[name].parse is arguments.switch and not value:
-        value = not getattr(pair.o, name)
-    pair = pair.changed(**{name: None if value == "" else value})
-    print(f"{name} = {value or getattr(pair.o, name)}")
-    return pair
+        value = not getattr(o, name)
+    session = session.changed(**{name: None if value == "" else value})
+    print(f"{name} = {value or getattr(session.options, name)}")
+    return session

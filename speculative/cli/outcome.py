@@ -3,57 +3,62 @@
 import os
 import sys
 import textwrap
-from typing import Any
 
-from checkpoints.folders import model_folder
 from encoder import Encoder
-from plumbing import checksums
 from plumbing.errors import UserError
 from plumbing.files import write_json, write_text
+from plumbing.options import Options
 from plumbing.terminal import SHOWN
-from speculative.cli import devices
 from speculative.cli.display import COLUMNS, STYLES, painter, show
-from speculative.cli.load import encode
 from speculative.decoding import Pair
-from speculative.engines import formats, memory
+from speculative.engines import devices, formats, memory
 from speculative.measure import levels, report
-from speculative.measure.document import document
 from speculative.measure.figures import figures
 from speculative.measure.machine import read_bandwidth
 from speculative.measure.page import page
 from speculative.measure.recorder import Iteration, Recorder, origins
+from speculative.session import Session
 
 
-def show_report(o: Any, pair: Pair, prompts: list[str], runs: list[Recorder]) -> None:
-    """What stands after the blog's lines, the JSON file and the page.
+def show_report(session: Session, prompts: list[str], runs: dict[str, Recorder]) -> None:
+    """Writes what stands after the blog's lines, the JSON file and the page.
 
-    prompts: one, or with --batch several. runs: the autoregressive and the speculative one.
+    prompts: one, or with --batch several. runs: {decoder: what happened}, of both or with --only of one.
     """
-    input_ids = [encode(pair.encoder, prompt) for prompt in prompts]
-    instead = stand_ins(o, pair)
+    o = session.options
+    if o.only:
+        return None if o.quiet else show_rate(runs[o.only])
+    recorders = [runs["autoregressive"], runs["speculative"]]
     if o.json or o.html:
-        run = document(o._asdict(), pair.encoder, prompts, input_ids, *runs, instead)
+        run = session.document(prompts, recorders)
     if o.json:
         write_json(o.json, run)
     if o.html:
         write_text(o.html, page(run))
     if o.quiet:
-        return
+        return None
     if painter(o.color):
-        show_legend(runs[1])
-    f = figures(*runs)
+        show_legend(runs["speculative"])
+    f = figures(*recorders)
     lines = report.summary(f, o.K)
-    advice = copy_advice(o, pair, f)
+    advice = copy_advice(o, session.pair, f)
     if advice:
         lines[-1] = advice  # as it gains more than another K
     print()
-    for line in [*lines, *notes(o, pair, instead), *differences(o, pair, input_ids, runs)]:
+    for line in [*lines, *notes(session), *differences(session, prompts, recorders)]:
         print(textwrap.fill(line, COLUMNS))
     if o.verbose:
-        show_tables(o, pair, f, runs[1])
+        show_tables(session, f, runs["speculative"])
     for path, what in ((o.json, "the run as JSON"), (o.html, "the run as a page, for any browser")):
         if path:
             print(f"Wrote {path}: {what}, {os.path.getsize(path) / 1e3:,.0f} kB")
+    return None
+
+
+def show_rate(recorder: Recorder) -> None:
+    """Of one decoder alone, which leaves nothing to compare."""
+    if recorder.seconds:
+        print(f"\nTokens per second = {recorder.n_tokens / recorder.seconds:.1f}")
 
 
 def show_legend(speculative: Recorder) -> None:
@@ -66,7 +71,7 @@ def show_legend(speculative: Recorder) -> None:
     show([*pieces, ("\n", None)], color=True)
 
 
-def copy_advice(o: Any, pair: Pair, f: dict) -> str | None:
+def copy_advice(o: Options, pair: Pair, f: dict) -> str | None:
     """A sentence about what drafting with the target's own copy would bring, where that is more than was measured."""
     if o.engine != "numpy" or o.drafter != "model":
         return None
@@ -79,43 +84,40 @@ def copy_advice(o: Any, pair: Pair, f: dict) -> str | None:
     return levels.advice(f, share, share * target_bytes, target_bytes)
 
 
-def stand_ins(o: Any, pair: Pair) -> dict[str, str]:
-    """{model with an official name, but not the official weights: what it is instead}"""
-    sizes = [o.target_model_size]
-    if "draft" in pair.models:
-        sizes.append(o.draft_model_size)
-    instead = {size: checksums.stand_in(model_folder(size, o.models_dir)) for size in sizes}
-    return {size: what for size, what in instead.items() if what}
-
-
-def differences(o: Any, pair: Pair, input_ids: list, runs: list[Recorder]) -> list[str]:
+def differences(session: Session, prompts: list[str], recorders: list[Recorder]) -> list[str]:
     """Where greedy texts part, on an engine whose rounding depends on the number of rows."""
+    o = session.options
     if o.engine == "numpy" or o.temperature > 0:
         return []
     from speculative.engines.jax.pair import greedy_differences
 
-    texts = [[[token for i in sample for token in i.step.tokens] for sample in run.samples] for run in runs]
-    return greedy_differences(input_ids * o.n_samples, pair.target, *texts)
+    inputs = [session.encode(prompt) for prompt in prompts * o.n_samples]
+    texts = [[[token for i in sample for token in i.step.tokens] for sample in run.samples] for run in recorders]
+    return greedy_differences(inputs, session.pair.target, *texts)
 
 
-def notes(o: Any, pair: Pair, stand_ins: dict[str, str]) -> list[str]:
-    """What a reader of the lines has to know besides. stand_ins: {model: what it is instead of the official one}"""
+def notes(session: Session) -> list[str]:
+    """What a reader of the lines has to know besides."""
+    o = session.options
+    stand_ins = session.stand_ins()
     lines = [f"Note: {size} is a stand-in for the official model: {what}." for size, what in stand_ins.items()]
-    if not pair.accept.lossless and o.temperature > 0:
-        lines.append(f"Note: with {pair.accept.words} the speculative text is not distributed as the target's.")
-    if pair.goes_by_times and o.temperature > 0:
+    rule = session.pair.accept
+    if not rule.lossless and o.temperature > 0:
+        lines.append(f"Note: with {rule.words} the speculative text is not distributed as the target's.")
+    if session.pair.goes_by_times and o.temperature > 0:
         flag = "--tree" if o.tree else "--K"
         lines.append(f"Note: {flag} auto depends on measured times, so the same seed may give another text next time.")
     return lines
 
 
-def show_tables(o: Any, pair: Pair, f: dict, speculative: Recorder) -> None:
+def show_tables(session: Session, f: dict, speculative: Recorder) -> None:
     """--verbose: all iterations in a table, and all figures in another."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    on_numpy = o.engine == "numpy"  # on JAX, weights lie and are read elsewhere
+    pair = session.pair
+    on_numpy = session.options.engine == "numpy"  # on JAX, weights lie and are read elsewhere
     bandwidth = read_bandwidth(n_bytes=2**28, repeats=30) if on_numpy else None
     rows = report.table(f, speculative.rule, pair.target.weight_bytes, bandwidth)
     peak = memory.peak() if on_numpy else None

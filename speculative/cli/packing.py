@@ -4,7 +4,6 @@ import os
 import shutil
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -15,11 +14,12 @@ from plumbing import arguments, checksums
 from plumbing.arguments import Flag
 from plumbing.errors import UserError
 from plumbing.hub import in_cache
-from speculative.cli.load import Wanted, options_of, wanted_models
+from plumbing.options import Options
 from speculative.engines import cpu, packed_files
+from speculative.loading import choose
 from speculative.measure.decoders import Check
 
-ALONE = ("prompt_file", "unconditional", "stop", "n_samples", "batch", "verbose", "stream", "color")
+ALONE = ("prompt_file", "unconditional", "stop", "n_samples", "batch", "only", "verbose", "stream", "color")
 ALONE += ("json", "html", "verify", "interactive", "serve")
 
 FLAGS = (
@@ -44,16 +44,11 @@ FLAGS = (
 )
 
 
-def wanted_by(o: Any) -> list[Wanted]:
-    """The models of these options."""
-    return wanted_models(**options_of(o, wanted_models))
-
-
-def write_packed(o: Any) -> None:
+def write_packed(o: Options) -> None:
     """Packs what this run would load, one model after the other. Raises UserError."""
     if not cpu.has_numba():
         raise UserError("--pack is for compiled kernels: pip install numba")
-    for wanted in wanted_by(o):
+    for wanted in choose(o, {}).values():
         folder = complete_folder(wanted.model_size, o.models_dir, o.source)
         kept_in = own_folder(wanted.model_size, o.models_dir)
         if in_cache(kept_in):
@@ -76,7 +71,7 @@ def write_packed(o: Any) -> None:
         print(f"{path}: {os.path.getsize(path) / 1e6:,.0f} MB")
 
 
-def remove_packed(o: Any) -> None:
+def remove_packed(o: Options) -> None:
     """Removes all packed weights of both models, in whatever format. Raises UserError."""
     for model_size in dict.fromkeys((o.target_model_size, o.draft_model_size)):
         folder = own_folder(model_size, o.models_dir)
@@ -89,9 +84,9 @@ def remove_packed(o: Any) -> None:
             print(f"{folder} has no packed weights")
 
 
-def check_packed(o: Any) -> Iterator[Check]:
+def check_packed(o: Options) -> Iterator[Check]:
     """For each model that is mapped: whether its tiles are what packing makes of the weights now."""
-    for wanted in wanted_by(o):
+    for wanted in choose(o, {}).values():
         folder = complete_folder(wanted.model_size, o.models_dir, o.source)
         path = packs.path_of(own_folder(wanted.model_size, o.models_dir), wanted.dtype)
         params = packed_files.find(path, folder, wanted.dtype, wanted.hparams)

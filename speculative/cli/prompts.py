@@ -1,14 +1,12 @@
 """The texts that are continued: the flags that say which, and the prompts that they stand for."""
 
-from typing import Any
-
 from plumbing import arguments
 from plumbing.arguments import Flag
 from plumbing.errors import UserError
+from plumbing.options import Options
 from plumbing.texts import is_jsonl, read_prompts, read_text
 
 FLAGS = (
-    Flag("demo", arguments.switch, "the bundled pair of tiny models, offline, with a prompt that suits them", False),
     Flag(
         "prompt_file",
         arguments.path,
@@ -16,12 +14,11 @@ FLAGS = (
         excludes=("prompt", "unconditional"),
     ),
     Flag("unconditional", arguments.switch, "no prompt: start from <|endoftext|>", False, excludes=("prompt",)),
-    Flag("stop", arguments.text, "end before this text, which may be <|endoftext|>", live=True),
     Flag("n_samples", arguments.integer(1), "decode this many times, each time with a seed of its own", 1, live=True),
 )
 
 
-def choose_prompts(o: Any) -> list[str]:
+def choose_prompts(o: Options) -> list[str]:
     """One prompt. With --batch B, all of a file's, which has to have B or more; or one prompt, B times.
 
     With --interactive and --serve, where prompts come later, none.

@@ -12,6 +12,7 @@ from plumbing import arguments
 from plumbing.arguments import Flag
 from plumbing.errors import UserError
 from plumbing.signals import ENDINGS, end
+from speculative.session import Session
 
 
 def port(value: str) -> int:
@@ -47,9 +48,9 @@ def server(app: Any, **how) -> Any:
     return Server(uvicorn.Config(app, http=partial(Connection, **how), **plain, **quiet))
 
 
-def serve(pair: Any, flags: Mapping[str, Flag], port: int) -> None:
-    """Answers until Ctrl-C or SIGTERM, which end the process at once: nothing is to be saved. pair: a pair.TextPair;
-    flags: those that can change. Raises UserError."""
+def serve(session: Session, flags: Mapping[str, Flag], port: int) -> None:
+    """Answers until Ctrl-C or SIGTERM, which end the process at once: nothing is to be saved. flags:
+    those of the command line. Raises UserError."""
     from speculative.cli.workbench import Workbench, application
 
     with socket.socket() as listening:
@@ -63,7 +64,7 @@ def serve(pair: Any, flags: Mapping[str, Flag], port: int) -> None:
                 f"cannot serve at port {port}: {error.strerror}; --serve 0 takes one that is free"
             ) from None
         address = f"127.0.0.1:{listening.getsockname()[1]}"
-        app = application(Workbench(pair, flags), address)
+        app = application(Workbench(session, flags), address)
         for number in ENDINGS:
             signal.signal(number, lambda number, _: end(number))
         print(f"http://{address}/", flush=True)

@@ -3,15 +3,15 @@
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
 
 from plumbing.exits import fail
-from speculative.cli.load import encode
+from plumbing.options import Options
 from speculative.cli.packing import check_packed
 from speculative.decoding import Pair, lookaheads
 from speculative.engines import cpu, formats
 from speculative.measure import verify
 from speculative.measure.verify import Check, Choice, Decoders
+from speculative.session import Session
 from speculative.trees import regular
 
 NOT_COVERED = (
@@ -20,13 +20,15 @@ NOT_COVERED = (
 )
 
 
-def verify_pair(o: Any, pair: Pair, prompt: str, others: Sequence[str] = verify.PROMPTS, **limits) -> None:
+def verify_session(session: Session, prompt: str, others: Sequence[str] = verify.PROMPTS, **limits) -> None:
     """Prints the checks, of this prompt and the others, and the verdict. Exit status 1 where one fails. limits: those
     of verify.verify."""
+    o = session.options
+    pair = session.pair
     N = o.n_tokens_to_generate
     n_kept = pair.n_ctx - verify.most_new(N, o.K)
     # Of each prompt its end, so that what is decoded after it fits into the context.
-    prompts = [encode(pair.encoder, text)[-n_kept:] for text in (prompt, *others)]
+    prompts = [session.encode(text)[-n_kept:] for text in (prompt, *others)]
     checks = verify.verify(partial(decoders, o, pair), o.temperature, prompts, choice(o), N, seed=o.seed, **limits)
     if o.tree:
         checks = itertools.chain(checks, nodes(o, pair, prompts))
@@ -37,7 +39,7 @@ def verify_pair(o: Any, pair: Pair, prompt: str, others: Sequence[str] = verify.
         fail("", 1)
 
 
-def choice(o: Any) -> int | Choice:
+def choice(o: Options) -> int | Choice:
     """What the flags say of K or the tree."""
     if isinstance(o.K, int) and not o.tree:
         return o.K
@@ -47,7 +49,7 @@ def choice(o: Any) -> int | Choice:
     return Choice(name, lambda: lookaheads(o.K, o.tree, o.drafter)[0])
 
 
-def decoders(o: Any, pair: Pair, temperature: float) -> Decoders:
+def decoders(o: Options, pair: Pair, temperature: float) -> Decoders:
     """What verify checks of the pair, at this temperature."""
     pair = pair.at(pair.filters._replace(temperature=temperature))
     autoregressive, speculative = pair.samplers()
@@ -64,13 +66,13 @@ def decoders(o: Any, pair: Pair, temperature: float) -> Decoders:
     return both._replace(logits=logits, rounding=formats.on_jax(o.dtype).tolerance)
 
 
-def nodes(o: Any, pair: Pair, prompts: list) -> Iterator[Check]:
+def nodes(o: Options, pair: Pair, prompts: list) -> Iterator[Check]:
     """The check of a tree's rows: a generator, so that it is made when its turn comes."""
     widths = (2, 2, 1) if o.tree == "auto" else o.tree
     yield verify.check_nodes(decoders(o, pair, o.temperature or 1.0), prompts, regular(widths))
 
 
-def explained(o: Any, check: Check, has_numba: Callable[[], bool] = cpu.has_numba) -> Check:
+def explained(o: Options, check: Check, has_numba: Callable[[], bool] = cpu.has_numba) -> Check:
     """With the cause of a failure that is to be expected: without numba, rows are not equal to the bit."""
     if check.passed or check.name not in ("greedy", "rows", "nodes") or o.engine != "numpy" or has_numba():
         return check

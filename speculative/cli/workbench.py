@@ -27,6 +27,7 @@ from plumbing.errors import UserError
 from speculative import drafters
 from speculative.cli.guard import Guard
 from speculative.measure.page import fill
+from speculative.session import Session
 
 # The flags that a request may set.
 FIELDS = ("n_tokens_to_generate", "K", "temperature", "top_k", "top_p", "drafter", "stop", "seed")
@@ -44,19 +45,19 @@ class Stopped(Exception):
 class Workbench:
     """The models, the decodes that were asked for, and the runs that are over."""
 
-    def __init__(self, pair: Any, flags: Mapping[str, Flag]):
-        self.pair = pair
+    def __init__(self, session: Session, flags: Mapping[str, Flag]):
+        self.session = session
         self.flags = flags
         self.decodes = []  # a thread for each; the first of them runs, the others have not begun
         self.runs = {}  # {number: Run}
         self.numbers = map(str, range(1, 10**9))
 
     def page(self) -> str:
-        o = self.pair.o
+        o = self.session.options
         fields = [{"name": name, "value": getattr(o, name), "help": self.flags[name].help} for name in FIELDS]
         if o.tree:
             fields[1]["value"] = None  # K, in place of which it stands
-        draft = o.draft_model_size if "draft" in self.pair.loaded.models else None
+        draft = o.draft_model_size if "draft" in self.session.pair.models else None
         data = {"fields": fields, "prompt": o.prompt or "", "target": o.target_model_size, "draft": draft}
         data["drafters"] = [*drafters.KINDS]
         styles = ("page.css", "workbench.css")
@@ -101,8 +102,8 @@ class Workbench:
             told.append(("step", {"decoder": name, "tokens": tokens} | times))
 
         try:
-            pair = self.pair.changed(**flags)
-            run = pair.compare(prompt, pair.o.n_tokens_to_generate, watch)
+            session = self.session.changed(**flags)
+            run = session.compare(prompt, session.options.n_tokens_to_generate, watch)
             number = next(self.numbers)
             self.runs = {name: self.runs[name] for name in [*self.runs][1 - MOST_RUNS :]} | {number: run}
             told.append(("done", summary(number, run)))

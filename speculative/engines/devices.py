@@ -8,13 +8,14 @@ from typing import Any
 from plumbing import arguments
 from plumbing.arguments import Flag
 from plumbing.errors import UserError
+from plumbing.options import Options
 from speculative import drafters
 from speculative.decoding import Pair
 from speculative.engines import cpu, formats
 from speculative.lookahead import AutoK
 
 
-def without_jax(o: Any) -> str:
+def without_jax(o: Options) -> str:
     """Why a flag of JAX's would do nothing with these options; "" where it does something."""
     if o.engine == "numpy":
         return "it is about the devices of --engine jax"
@@ -138,12 +139,10 @@ def free_memory(device: Any, mesh: int) -> int | None:
     return mesh * (stats["bytes_limit"] - stats.get("bytes_in_use", 0))
 
 
-def check(o: Any) -> None:
+def check(o: Options) -> None:
     """Raises UserError where options do not go with the engine that was chosen."""
     if o.engine == "jax" and o.K == "auto" and os.environ.get("JAX_COORDINATOR_ADDRESS"):
         raise UserError("--K auto goes by measured times, on which several processes would not agree: give a number")
-    if (o.interactive or o.serve is not None) and os.environ.get("JAX_COORDINATOR_ADDRESS"):
-        raise UserError("here several processes compute the same: --interactive and --serve are for one that is asked")
     if o.batch > 1 and not one_loop(o.engine, o.drafter, o.K):
         raise UserError(
             "--batch needs the loop on the device, which is compiled for one draft model and one K: --engine jax, "

@@ -10,16 +10,14 @@ from plumbing.errors import UserError
 from plumbing.official import WEIGHT_BYTES
 from speculative import drafters
 from speculative.autotree import NODES
-from speculative.cli import devices
-from speculative.decoding import Pair
-from speculative.engines import memory
+from speculative.engines import devices, memory
 from speculative.measure.verify import most_new
 from speculative.trees import n_nodes
 
 
 def check_vocabularies(target: str, encoder: Encoder, draft: str, drafts_encoder: Encoder) -> None:
     """Raises UserError where the vocabulary of a draft that is to be trained differs from the target's in anything. (To
-    decode, the two may end in different tokens: see load.with_ids_of.) target and draft: their names."""
+    decode, the two may end in different tokens: see loading.with_ids_of.) target and draft: their names."""
     if vocabulary(encoder) != vocabulary(drafts_encoder):
         raise different(target, draft)
 
@@ -30,14 +28,6 @@ def different(target: str, draft: str) -> UserError:
 
 def vocabulary(encoder: Encoder) -> tuple:
     return encoder.id_to_bytes, encoder.merges
-
-
-def check_fits(pair: Pair, tree: tuple[int, ...] | str | None, n_prompt: int, n_new: int) -> None:
-    """Raises UserError where a prompt and what is to be decoded do not fit into what is loaded."""
-    contexts = {need: model.n_ctx for need, model in pair.models.items()}
-    check_length(contexts, n_prompt, n_new)
-    if tree is not None:
-        check_tree(pair.drafter, tree, n_prompt, n_new, contexts)
 
 
 def smallest(contexts: dict[str, int]) -> tuple[int, str]:

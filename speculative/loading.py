@@ -1,0 +1,232 @@
+"""From names of models to a Pair that decodes.
+
+The small files are read first: they are enough for all that checks.py looks at.
+"""
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from tqdm import tqdm
+
+from checkpoints import packs
+from checkpoints.folders import model_folder, own_folder
+from checkpoints.loading import complete_folder, load_encoder_and_hparams, load_params
+from checkpoints.tensors import parameter_count
+from encoder import Encoder
+from plumbing import arguments, checksums
+from plumbing.arguments import Flag
+from plumbing.options import Options
+from plumbing.patience import lines
+from speculative import accept, checks, drafters
+from speculative.decoding import Pair, lookaheads
+from speculative.drafters.base import Setting
+from speculative.engines import devices, formats, packed_files, runtime
+from speculative.engines.models import load_models, mapped_model
+from speculative.engines.vocabulary import share
+from speculative.filters import Filters
+
+
+def weight_format(value: str) -> str:
+    return arguments.one_of(*formats.FORMATS)(value)
+
+
+def draft_weight_format(value: str) -> str:
+    return arguments.one_of(*formats.FORMATS, "auto")(value)
+
+
+LARGE = 2**28  # bytes of weights, from which on a bar shows how they are read
+
+FLAGS = (
+    Flag("dtype", weight_format, lambda: f"weights of the target model: {formats.described()}", "float32"),
+    Flag(
+        "draft_dtype",
+        draft_weight_format,
+        "weights of the draft model; the output stays lossless; auto: int8, on jax as --dtype",
+        "auto",
+        in_vain=drafters.without_draft_model,
+    ),
+    Flag(
+        "threads",
+        arguments.integer(1),
+        "threads of the NumPy engine [one for each core]",
+        only_engine="numpy",
+        why="JAX takes all the cores that the process may use",
+    ),
+    Flag(
+        "source",
+        arguments.source,
+        "where to download missing models: openai, huggingface or the URL of a mirror",
+        "openai",
+    ),
+)
+
+
+class Wanted(NamedTuple):
+    """A model that is to be loaded, with what its small files say."""
+
+    need: str  # "target", "draft" or "copy"
+    model_size: str
+    dtype: str
+    encoder: Encoder
+    hparams: dict
+
+
+Kept = dict[str, tuple[Wanted, Any]]  # {need: (what was wanted, the model)}: what is loaded and stays
+
+
+def choose(o: Options, kept: Kept) -> dict[str, Wanted]:
+    """{need: model} of the target and what its drafter needs: a draft model, a copy, both or neither.
+
+    Reads the small files of those that are not kept, after a download of what is missing. Raises UserError.
+    """
+    needs = {need for kind in drafters.kinds_of(o.drafter) for need in kind.needs}
+    if "target" in kept:
+        target, _ = kept["target"]
+    else:
+        target = want("target", o.target_model_size, o.dtype, o)
+    wanted = {"target": target}
+    if "copy" in needs:
+        dtype = devices.choose_self_dtype(o.self_dtype, o.dtype, o.engine)
+        wanted["copy"] = target._replace(need="copy", dtype=dtype)
+    if "draft" in needs and "draft" in kept:
+        wanted["draft"], _ = kept["draft"]
+    elif "draft" in needs:
+        dtype = devices.choose_draft_dtype(o.draft_dtype, o.dtype, o.engine)
+        wanted["draft"] = with_ids_of(target, want("draft", o.draft_model_size, dtype, o))
+    return wanted
+
+
+def contexts(wanted: dict[str, Wanted]) -> dict[str, int]:
+    """{a model, in words: how many tokens fit into its context}"""
+    return {f"{one.need} {one.model_size}": one.hparams["n_ctx"] for one in wanted.values()}
+
+
+def check(o: Options, wanted: dict[str, Wanted], kept: Kept, longest: int, verify: bool = False) -> None:
+    """Raises UserError where what is going to be decoded does not fit, before gigabytes are downloaded and read.
+
+    longest: the tokens of the longest prompt; 0 where the prompts come later.
+    """
+    N = o.n_tokens_to_generate if longest else 1
+    checks.check_length(contexts(wanted), max(longest, 1), N)
+    if verify:
+        checks.check_verify(contexts(wanted), N, o.K)
+    if o.tree is not None and longest:
+        checks.check_tree(o.drafter, o.tree, longest, N, contexts(wanted))
+    if o.engine == "jax":
+        for one in wanted.values():
+            formats.on_jax(one.dtype)
+    n_cached = o.batch // o.data_parallel * (longest + N) if o.batch > 1 else None
+    new = [one for one in wanted.values() if one.need not in kept]
+    checks.check_memory([(one.hparams, one.dtype) for one in new], o.engine, o.mesh, n_cached)
+    checks.check_disk(o.models_dir, {one.model_size for one in new})
+
+
+def load(o: Options, wanted: dict[str, Wanted], kept: Kept, longest: int, quiet: bool = False) -> Pair:
+    """Reads the weights of those that are not kept, and keeps them -> the pair that decodes as the options say.
+
+    longest: as of check(), for JAX, which compiles for it. Raises UserError.
+    """
+    folders = {need: complete_folder(one.model_size, o.models_dir, o.source) for need, one in wanted.items()}
+    target = wanted["target"]
+    kinds = drafters.kinds_of(o.drafter)
+    of_drafters = o.taken(flag.name for flag in drafters.flags_of_kinds())
+    setting = Setting(folders["target"], target.hparams, target.encoder, of_drafters)
+    lookahead, inner_K = lookaheads(o.K, o.tree, o.drafter)
+    pair = Pair(
+        target.encoder,
+        models={},
+        drafter=o.drafter,
+        prepared={kind.name: kind.prepare(setting) for kind in kinds if kind.prepare},
+        filters=Filters(**o.taken(Filters._fields)),
+        draft_temperature=o.draft_temperature,
+        lookahead=lookahead,
+        inner_K=inner_K,
+        accept=accept.choose(**o.taken(flag.name for flag in accept.FLAGS)),
+    )
+    one_loop = devices.one_loop(o.engine, o.drafter, o.K)
+    if o.engine == "numpy":
+        runtime.set_threads(o.threads)
+        load_fn = load_models
+    else:
+        load_fn = devices.loader(o.mesh, o.data_parallel, None if one_loop else (max(longest, 1), o.K))
+    to_probs = {need: pair.filters if need == "target" else pair.draft_filters for need in wanted}
+    of_size = {}  # the copy comes with the target, from one reading
+    for one in wanted.values():
+        if one.need in kept:
+            pair.models[one.need] = kept[one.need][1].with_probs(to_probs[one.need])
+        else:
+            of_size.setdefault(one.model_size, []).append(one)
+    for together in of_size.values():
+        folder = folders[together[0].need]
+        models = {}
+        if o.engine == "numpy":
+            models = mapped_models(together, folder, own_folder(together[0].model_size, o.models_dir), to_probs, quiet)
+        unread = [one for one in together if one.need not in models]
+        if unread:
+            models |= read_models(unread, folder, load_fn, to_probs, quiet)
+        for one in together:
+            pair.models[one.need] = models[one.need]
+            kept[one.need] = one, models[one.need]
+    if one_loop:
+        return devices.pair_of_one_loop(pair)
+    pair.check_drafter()
+    return pair
+
+
+def mapped_models(
+    wanted: list[Wanted], folder: str, kept_in: str, to_probs: dict[str, Filters], quiet: bool
+) -> dict[str, Any]:
+    """{need: model} of those whose packed weights lie on the disk, in the folder kept_in."""
+    models = {}
+    for one in wanted:
+        path = packs.path_of(kept_in, one.dtype)
+        params = packed_files.find(path, folder, one.dtype, one.hparams)
+        if params is None:
+            continue
+        models[one.need] = mapped_model(params, one.hparams, to_probs[one.need], path)
+        if not quiet:
+            print(f"{one.model_size}: mapped from {path}", file=sys.stderr)
+    return models
+
+
+def read_models(
+    wanted: list[Wanted], folder: str, load_fn: Callable, to_probs: dict[str, Filters], quiet: bool
+) -> dict[str, Any]:
+    """{need: model} of one size, from one reading of its weights, which a bar shows where it takes long."""
+    hparams = wanted[0].hparams
+    loading = f"loading {wanted[0].model_size}"
+    n_bytes = 4 * parameter_count(hparams)
+    off = True if quiet or n_bytes < LARGE else None  # None: unless standard error is a terminal
+    bar = tqdm(desc=loading, total=n_bytes, unit="B", unit_scale=True, leave=False, disable=off)
+    read = partial(load_params, folder, hparams, progress=bar.update)
+    with lines(loading), bar:
+        models = load_fn(read, hparams, [one.dtype for one in wanted], [to_probs[one.need] for one in wanted])
+    return {one.need: model for one, model in zip(wanted, models, strict=True)}
+
+
+def want(need: str, model_size: str, dtype: str, o: Options) -> Wanted:
+    return Wanted(need, model_size, dtype, *load_encoder_and_hparams(model_size, o.models_dir, o.source))
+
+
+def with_ids_of(target: Wanted, draft: Wanted) -> Wanted:
+    """The draft, which is to take and give the target's ids also where its own vocabulary has another end.
+
+    Raises UserError where the two differ in more than their ends.
+    """
+    shared = share(target.encoder, draft.encoder)
+    if shared is None:
+        raise checks.different(target.model_size, draft.model_size)
+    if shared.n_shared == target.encoder.n_vocab == draft.encoder.n_vocab:
+        return draft
+    return draft._replace(hparams=draft.hparams | {"shared": shared})
+
+
+def stand_ins(o: Options, pair: Pair) -> dict[str, str]:
+    """{model with an official name, but not the official weights: what it is instead}"""
+    sizes = [o.target_model_size]
+    if "draft" in pair.models:
+        sizes.append(o.draft_model_size)
+    instead = {size: checksums.stand_in(model_folder(size, o.models_dir)) for size in sizes}
+    return {size: what for size, what in instead.items() if what}

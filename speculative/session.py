@@ -1,0 +1,238 @@
+"""A session: models loaded once, texts in and texts out.
+
+main.py, --interactive, the browser, Python and the benchmarks decode through it, and it stands on none of them:
+
+    session = load_pair("124M", "1558M", K=4)
+    for step in session.speculative("Alan Turing theorized", 40):
+        print(step.text, end="")
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from tqdm.auto import tqdm
+
+from encoder import StreamDecoder
+from plumbing import arguments
+from plumbing.errors import UserError
+from plumbing.options import Options, parse_one
+from speculative import checks, loading
+from speculative.measure.document import document
+from speculative.measure.recorder import Recorder, origins
+from speculative.measure.run import Run
+from speculative.options import check_live, model_flags, parse_options
+from speculative.sampling import Step
+from speculative.stop import until_stop
+
+# One step at a time in this process: all models share the threads of the forward pass.
+DECODING = threading.Lock()
+
+
+class TextStep(NamedTuple):
+    """One call of the target, as text. Where a text ends in part of a character, a last step has that text alone."""
+
+    text: str
+    tokens: list[int]
+    drafted: int  # how many tokens were proposed,
+    accepted: int  # and how many of those accepted
+    origins: list[str]  # of each token: see measure.recorder.origins
+    pieces: list[str]  # the text of each token
+    number: int = 0  # of several texts, which one it belongs to
+
+
+def load_pair(
+    draft_model_size: str | None = None, target_model_size: str | None = None, models_dir: str | None = None, **flags
+) -> "Session":
+    """Loads the target and what the drafter needs. Official models that are missing are downloaded.
+
+    The arguments are main.py's flags about models and decoding, with its defaults (for None) and its checks. Raises
+    UserError, whose message is one line.
+    """
+    names = {"draft_model_size": draft_model_size, "target_model_size": target_model_size, "models_dir": models_dir}
+    parse = partial(parse_given, names | flags)
+    return Session(parse(), parse)
+
+
+def parse_given(given: dict[str, Any], **more) -> Options:
+    return parse_options(model_flags(), given | more)
+
+
+class Session:
+    """Two decoders over the same models, and how they decode.
+
+    A decode is a generator, and each has random numbers of its own, made from the seed. Several may be under way, in
+    one thread or in many: each keeps its text, and one step is computed at a time.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        parse: Callable[..., Options],
+        prompts: Sequence[str] = (),
+        kept: loading.Kept | None = None,
+        quiet: bool = False,
+        verify: bool = False,
+    ):
+        """parse(**flags) gives the options where these flags are given, too.
+
+        prompts: those that are going to be decoded, if they are known: where one does not fit, it is refused before the
+        weights are read. kept: the models that are loaded already. quiet: nothing is said of the loading. verify:
+        whether --verify is going to decode. Raises UserError.
+        """
+        self.options = options
+        self.parse = parse
+        self.kept = {} if kept is None else kept
+        wanted = loading.choose(options, self.kept)
+        self.encoder = wanted["target"].encoder
+        self.contexts = loading.contexts(wanted)
+        self.ids = {}  # {prompt: its token ids}, so that each is encoded once
+        longest = max([len(self.encode(prompt)) for prompt in prompts], default=0)
+        loading.check(options, wanted, self.kept, longest, verify)
+        self.pair = loading.load(options, wanted, self.kept, longest, quiet)
+
+    def changed(self, /, **flags) -> "Session":
+        """The same models, decoding with these flags; None stands for the default. Raises UserError."""
+        check_live(model_flags(), flags)
+        parse = partial(self.parse, **flags)
+        return Session(parse(), parse, (), self.kept)
+
+    def autoregressive(self, prompt: str | Sequence[str], n_tokens_to_generate: int = 40, **how) -> Iterator[TextStep]:
+        """A token for each call of the target.
+
+        prompt: a text, or several, which are decoded one after the other, or as many together as --batch says.
+        sample=1, 2, ...: other random numbers. recorder: a Recorder that notes what happens. Raises UserError.
+        """
+        return self.decode(self.pair.autoregressive, prompt, n_tokens_to_generate, **how)
+
+    def speculative(self, prompt: str | Sequence[str], n_tokens_to_generate: int = 40, **how) -> Iterator[TextStep]:
+        """Up to K + 1 tokens for each call of the target; the same text at temperature 0. Otherwise as above."""
+        return self.decode(self.pair.speculative, prompt, n_tokens_to_generate, **how)
+
+    def decode(
+        self, sampling: Callable, prompt: str | Sequence[str], N: int, sample: int = 0, recorder: Recorder | None = None
+    ) -> Iterator[TextStep]:
+        N = tokens_asked_for(N)
+        sample = sample_number(sample)
+        prompts = [prompt] if isinstance(prompt, str) or not isinstance(prompt, Sequence) else prompt
+        inputs = [self.input_ids(each, N) for each in prompts]
+        recorder = recorder or Recorder(self.pair.accept)
+        if self.options.batch > 1:
+            return self.together(sampling, inputs, N, recorder)
+        return self.one_by_one(sampling, inputs, N, sample, recorder)
+
+    def one_by_one(
+        self, sampling: Callable, inputs: list, N: int, sample: int, recorder: Recorder
+    ) -> Iterator[TextStep]:
+        for number, x in enumerate(inputs):
+            seed = self.options.seed
+            if sample + number:  # the first sample is the blog's
+                seed = [seed, sample + number]
+            rng = np.random.default_rng(seed)
+            text = StreamDecoder(self.encoder, self.options.stop)
+            steps = recorder.watch(until_stop(sampling(x, N, rng, recorder), self.encoder, self.options.stop))
+            for step in one_at_a_time(steps):
+                yield text_step(text, step, origins(recorder.now), number)
+            yield from last_step(text, number)
+
+    def together(self, sampling: Callable, inputs: list, N: int, recorder: Recorder) -> Iterator[TextStep]:
+        """Of prompts that are decoded together each call of the target gives a step of several."""
+        o = self.options
+        texts = [StreamDecoder(self.encoder, o.stop) for _ in inputs]
+        calls = sampling(inputs, N, np.random.default_rng(o.seed), recorder, o.batch, o.stop)
+        calls = recorder.watch_batch(calls, len(inputs), min(o.batch, len(inputs)))
+        for rows in one_at_a_time(calls):
+            for row in rows:
+                iteration = recorder.samples[row.number][-1]
+                yield text_step(texts[row.number], row.step, origins(iteration), row.number)
+        for number, text in enumerate(texts):
+            yield from last_step(text, number)
+
+    def encode(self, prompt: str) -> list[int]:
+        """The prompt's ids; an empty one begins with <|endoftext|>. Raises UserError where it is no text."""
+        if not isinstance(prompt, str):
+            raise UserError(f"the prompt must be a text, not {prompt!r:.80}")
+        if prompt not in self.ids:
+            self.ids[prompt] = self.encoder.encode(prompt) or [self.encoder.eot]
+        return self.ids[prompt]
+
+    def input_ids(self, prompt: str, N: int) -> list[int]:
+        """Raises UserError where the prompt and N tokens more do not fit into the context."""
+        x = self.encode(prompt)
+        checks.check_length(self.contexts, len(x), N)
+        if self.options.tree is not None:
+            checks.check_tree(self.options.drafter, self.options.tree, len(x), N, self.contexts)
+        return x
+
+    def ready(self, prompts: Sequence[str], N: int, timed: bool = True) -> None:
+        """Does what has to be done before the clock starts."""
+        inputs = [self.input_ids(prompt, N) for prompt in prompts]
+        with DECODING:
+            self.pair.ready(inputs, N, batch=self.options.batch, timed=timed, stop=self.options.stop)
+
+    def recorder(self, details: bool = True) -> Recorder:
+        """Of one decoder, which begins with empty caches."""
+        with DECODING:
+            self.pair.forget()
+        return Recorder(self.pair.accept, details=details)
+
+    def compare(self, prompt: str, n_tokens_to_generate: int = 40, watch: Callable | None = None) -> Run:
+        """Decodes with both -> what happened. watch(name, step, recorder): called for each step, in place of a bar."""
+        N = tokens_asked_for(n_tokens_to_generate)
+        self.ready([prompt], N)
+        recorders = []
+        with tqdm(total=2 * N, unit="token", leave=False, disable=bool(watch) or None) as bar:
+            for name, decode_fn in (("autoregressive", self.autoregressive), ("speculative", self.speculative)):
+                recorders.append(self.recorder())
+                for step in decode_fn(prompt, N, recorder=recorders[-1]):
+                    bar.update(len(step.tokens))
+                    if watch:
+                        watch(name, step, recorders[-1])
+        return Run(self.document([prompt], recorders, prompt=prompt, n_tokens_to_generate=N))
+
+    def document(self, prompts: Sequence[str], recorders: Sequence[Recorder], **options) -> dict:
+        """All of a run, ready for JSON; options: those that were others than the session's."""
+        o = vars(self.options.replaced(**options))
+        inputs = [self.encode(prompt) for prompt in prompts]
+        return document(o, self.encoder, list(prompts), inputs, *recorders, self.stand_ins())
+
+    def stand_ins(self) -> dict[str, str]:
+        """{model with an official name, but not the official weights: what it is instead}"""
+        return loading.stand_ins(self.options, self.pair)
+
+
+def one_at_a_time(steps: Iterator) -> Iterator:
+    """The same steps. While one is computed, other threads wait."""
+    while True:
+        with DECODING:
+            step = next(steps, None)
+        if step is None:
+            return
+        yield step
+
+
+def text_step(text: StreamDecoder, step: Step, origins: list[str], number: int) -> TextStep:
+    pieces = [text.push([token]) for token in step.tokens]
+    return TextStep("".join(pieces), step.tokens, step.drafted, step.accepted, origins, pieces, number)
+
+
+def last_step(text: StreamDecoder, number: int) -> Iterator[TextStep]:
+    """The step of the bytes that are left, where there are any."""
+    rest = text.flush()
+    if rest:
+        yield TextStep(rest, [], 0, 0, [], [], number)
+
+
+def tokens_asked_for(N: Any) -> int:
+    """Raises UserError."""
+    return parse_one(model_flags()["n_tokens_to_generate"], N)
+
+
+def sample_number(value: Any) -> int:
+    """Raises UserError for what seeds no generator."""
+    try:
+        return arguments.integer(0)(str(value))
+    except ValueError as must_be:
+        raise UserError(f"sample must be {must_be}, not {str(value)!r:.80}") from None
