@@ -121,8 +121,11 @@ class Setting(NamedTuple):
 
 def load(o, **more):
     """A session of the models, loaded as main.py loads them. Raises UserError."""
-    names = ("draft_model_size", "target_model_size", "models_dir", "dtype", "draft_dtype")
-    return load_pair(**{name: getattr(o, name) for name in names} | more)
+    options = {"drafter": "model"} | more
+    names = ["draft_model_size", "target_model_size", "models_dir", "dtype"]
+    if drafters.needs(options["drafter"], "draft"):
+        names.append("draft_dtype")
+    return load_pair(**{name: getattr(o, name) for name in names} | options)
 
 
 class Pair:
@@ -130,7 +133,9 @@ class Pair:
 
     def __init__(self, o):
         prompts = [prompt for prompts in o.prompts.values() for prompt in prompts]
-        first, *others = getattr(o, "drafters", ["model"])
+        # First one that needs the draft model, where there is one: it is loaded in its format then.
+        names = sorted(getattr(o, "drafters", ["model"]), key=lambda name: not drafters.needs(name, "draft"))
+        first, *others = names
         session = load(o, drafter=first)
         for drafter in others:
             session.changed(drafter=drafter)  # loads what it needs

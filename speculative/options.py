@@ -85,19 +85,20 @@ def model_flags() -> dict[str, Flag]:
     return flags_of(rooms())
 
 
-def parse_options(flags: dict[str, Flag], given: dict[str, Any]) -> Options:
+def parse_options(flags: dict[str, Flag], given: dict[str, Any], **changed: Any) -> Options:
     """{flag: value, or what was typed of it} -> the options, with an engine that can do what is asked for.
 
-    Raises UserError for the first value that is not right, or does not go with the others.
+    changed: values that take the place of those that were given before. Of these alone each has to be of use, where
+    there are any. Raises UserError for the first value that is not right, or does not go with the others.
     """
-    values = given_values(flags, given)
+    values = given_values(flags, given | changed)
     # One of the blog's counts as used where it is given, another flag where it says something else than its default.
     used = {name for name, value in values.items() if flags[name] in BLOG or value != flags[name].default}
     check_exclusive(flags, used)
     if values.get("demo"):
         values = DEMO | values
     o = from_flags(flags.values(), values)
-    check_useful(flags, used, o)
+    check_useful(flags, used.intersection(changed or used), o)
     o = o.replaced(engine=devices.choose_engine(o.engine))
     check_engine(flags, o)
     return o

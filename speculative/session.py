@@ -52,12 +52,8 @@ def load_pair(
     UserError, whose message is one line.
     """
     names = {"draft_model_size": draft_model_size, "target_model_size": target_model_size, "models_dir": models_dir}
-    parse = partial(parse_given, names | flags)
+    parse = partial(parse_options, model_flags(), names | flags)
     return Session(parse(), parse)
-
-
-def parse_given(given: dict[str, Any], **more) -> Options:
-    return parse_options(model_flags(), given | more)
 
 
 class Session:
@@ -96,7 +92,7 @@ class Session:
     def changed(self, /, **flags) -> "Session":
         """The same models, decoding with these flags; None stands for the default. Raises UserError."""
         check_live(model_flags(), flags)
-        parse = partial(self.parse, **flags)
+        parse = partial(self.parse, **flags)  # what was changed before stays changed
         return Session(parse(), parse, (), self.kept)
 
     def autoregressive(self, prompt: str | Sequence[str], n_tokens_to_generate: int = 40, **how) -> Iterator[TextStep]:

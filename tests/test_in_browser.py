@@ -515,7 +515,7 @@ def test_stop_by_keyboard_alone(serving, go_to, endless):
     del endless.decodes[0]
     wait(driver, DECODES)
     driver.get("about:blank")  # who leaves ends the decode too
-    while endless.pair.running or endless.decodes:
+    while endless.session.running or endless.decodes:
         time.sleep(0.01)
 
 

@@ -125,7 +125,7 @@ def scripted_document(text, hits, prompt=HOSTILE):
         return Proposal(drafts, one_hot(*drafts, n_vocab=ENCODER.n_vocab))
 
     recorders = recorded(target, lambda rng: draft, x, len(script))
-    return document(parse(prompt="x")._asdict(), ENCODER, [prompt], [x], *recorders)
+    return document(vars(parse(prompt="x")), ENCODER, [prompt], [x], *recorders)
 
 
 def test_the_document_has_all_that_the_page_needs():

@@ -238,7 +238,7 @@ class Scripted:
     """A pair whose decodes go on until they are allowed to end."""
 
     def __init__(self, fails=None):
-        self.o = SimpleNamespace(n_tokens_to_generate=4)
+        self.options = SimpleNamespace(n_tokens_to_generate=4)
         self.go_on = threading.Semaphore(0)
         self.running = []
         self.fails = fails
@@ -369,7 +369,7 @@ def test_what_runs_is_not_cut_off_by_who_comes_later(endless, serving):
             for _ in range(3 * MOST_CONNECTIONS):
                 others.enter_context(connect(address, b"GET"))
             assert hung_up(others.enter_context(connect(address, b"")))  # by now a request would be late
-        endless.pair.go_on.release()
+        endless.session.go_on.release()
         assert b"event: error\n" in answer.readlines()
 
 

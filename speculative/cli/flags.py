@@ -31,9 +31,9 @@ def all_flags() -> dict[str, Flag]:
     return options.flags_of(rooms())
 
 
-def parse(given: dict[str, Any], **more: Any) -> Options:
-    """{flag: value, or what was typed of it}, in two parts -> the options. Raises UserError."""
-    o = options.parse_options(all_flags(), given | more)
+def parse(given: dict[str, Any], **changed: Any) -> Options:
+    """options.parse_options for all flags of the command line. Raises UserError."""
+    o = options.parse_options(all_flags(), given, **changed)
     interactive.check(o)
     if o.prompt_file or o.unconditional:
         return o.replaced(prompt=None)  # it is the default, and not what is continued
