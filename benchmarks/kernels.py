@@ -2,15 +2,21 @@
 
     python -m benchmarks.kernels
     python -m benchmarks.kernels 124M 1558M --models_dir MODELS_DIR --dtypes float32 int8 --rounds 7 --peers
+    python -m benchmarks.kernels 1558M --models_dir MODELS_DIR --tune
 
 Rows come after a context of 64 tokens; the time of several rows is a multiple of that of one. The limit of a row is the
 time in which this machine reads the bytes of the weights, at the bandwidth of the same rounds. An iteration is 4 rows
 of the first model, one by one, and 5 of the last at once; its limit is that of 4 + 1 rows. All are medians of rounds in
 which the row counts take turns.
+
+--tune measures what the kernels go by on this machine, whatever was found before: how many bytes ahead memory is asked
+for with so many rows or more (ahead), how many rows a pass has at most (rows), and how many bytes of a tile several
+passes share. It shows the time of each candidate over that of the usual one, the first, and what is taken.
 """
 
 from functools import partial
 from itertools import product
+from statistics import median
 
 import numpy as np
 from tqdm import tqdm
@@ -29,6 +35,7 @@ WEIGHTS = ["NumPy", *formats.FORMATS]  # NumPy: gpt2.py itself, in float32
 COLUMNS = f"""model weights 1_row_(ms)=ms:.1f {" ".join(f"{n}_rows=rows{n}:.2f" for n in peers.ROWS[1:])}
     over_limit:.2f iteration_(ms)=iteration:.1f over_limit=iteration_over_limit:.2f prefill=prefilled
     (ms)=prefill_ms:.0f"""
+TUNED = "model weights choice rounds times_over_the_usual=found taken"
 
 
 def row_of(model, weights, times):
@@ -37,12 +44,20 @@ def row_of(model, weights, times):
     return {"model": model, "weights": weights, "ms": 1e3 * times[1]} | relative
 
 
-def measure(model, models_dir, weights, memory, rounds):
-    """A row for COLUMNS. weights: a dtype, or NumPy."""
+def load(model, models_dir, weights):
+    """hparams and params. weights: a dtype, or NumPy."""
     convert = packed.packer(weights) if weights != "NumPy" else None
     _, hparams = load_encoder_and_hparams(model, models_dir)
-    params = load_params(complete_folder(model, models_dir), hparams, convert)
-    run = (runtime.new_pass if convert else plain.PlainPass)(params, hparams)
+    return hparams, load_params(complete_folder(model, models_dir), hparams, convert)
+
+
+def measure(model, models_dir, weights, memory, rounds):
+    """A row for COLUMNS."""
+    hparams, params = load(model, models_dir, weights)
+    run = (plain.PlainPass if weights == "NumPy" else runtime.new_pass)(params, hparams)
+    if weights != "NumPy":
+        forward(run, 1)
+        runtime.tune(params, hparams)
     tasks = {n: partial(forward, run, n, peers.CONTEXT) for n in peers.ROWS}
     times = take_turns(tasks | {"read": partial(read, memory, runtime.most_threads())}, rounds)
     n_prefill = min(512, hparams["n_ctx"])
@@ -50,6 +65,22 @@ def measure(model, models_dir, weights, memory, rounds):
     limit = plain.n_bytes(params) * times["read"] / memory.nbytes
     limits = {"limit_ms": 1e3 * limit, "over_limit": times[1] / limit}
     return row_of(model, weights, times) | limits | {"prefilled": n_prefill, "prefill_ms": 1e3 * prefill}
+
+
+def tune(model, models_dir, dtype):
+    """Rows for TUNED. Raises UserError."""
+    hparams, params = load(model, models_dir, dtype)
+    forward(runtime.new_pass(params, hparams), 1)
+    tuned = runtime.tune(params, hparams, limit=10.0, anew=True)
+    if not tuned:
+        raise UserError(
+            f"{model} in {dtype} fits into this CPU's caches, where little depends on it: take a larger one"
+        )
+    for name, ratios in tuned.ratios.items():
+        found = ", ".join(f"{candidate}: {median(found):.2f}" for candidate, found in ratios.items())
+        n_rounds = max(map(len, ratios.values()))
+        row = {"model": model, "weights": dtype, "choice": name, "rounds": n_rounds}
+        yield row | {"found": found, "taken": tuned.chosen[name]}
 
 
 def main(argv=None):
@@ -60,6 +91,7 @@ def main(argv=None):
     parser.add_argument("--rounds", type=count, default=9)
     parser.add_argument("--threads", type=count)
     parser.add_argument("--peers", action="store_true", help="also what benchmarks/peers.py measures")
+    parser.add_argument("--tune", action="store_true", help="find out anew what the kernels go by")
     parser.add_json()
     o = parser.parse_args(argv)
     if not runtime.compiled_pass():
@@ -68,6 +100,11 @@ def main(argv=None):
     others = peers.check(folders.values()) if o.peers else []
     runtime.set_threads(o.threads)
     threads = runtime.n_threads
+    if o.tune:
+        dtypes = [dtype for dtype in o.dtypes if dtype != "NumPy"]
+        rows = [row for model, dtype in product(o.models, dtypes) for row in tune(model, o.models_dir, dtype)]
+        print(table(rows, TUNED))
+        return write_results(o.json, o, rows=rows)
     memory = np.ones(2**28, np.int64)  # 2 GiB
     rows = []
     for model, weights in tqdm([*product(o.models, (*o.dtypes, *others))], disable=None):

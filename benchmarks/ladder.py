@@ -17,6 +17,7 @@ from benchmarks.tables import forward, table, take_turns
 from checkpoints.loading import load_encoder_and_hparams, load_params
 from plumbing.exits import guarded
 from speculative.engines import formats, kernels, packed, plain, runtime
+from speculative.engines.tuning import plan_of
 from speculative.measure.machine import read
 
 N_IN = 1600
@@ -47,12 +48,12 @@ def tiled(x, tiles, out):  # [n_rows, n_in], [n_tiles, n_in, LANES, 1], [n_rows,
 
 
 @njit(error_model="numpy", nogil=True)
-def in_registers(function, n_rows, x, x_stride, tiles, n_tiles, tile_bytes, out, n_steps):
+def in_registers(function, n_rows, x, x_stride, tiles, n_tiles, tile_bytes, out, n_steps, plan):
     """kernels.py's loop: the sums stay in registers. Addresses, and bytes from one to the next."""
     for tile in range(n_tiles):
         where = tiles + tile * tile_bytes
         into = out + tile * n_rows * 4 * kernels.LANES
-        kernels.call(function, (n_rows, x, x_stride, where, into, 4 * kernels.LANES, n_steps))
+        kernels.call(function, (n_rows, x, x_stride, where, into, 4 * kernels.LANES, n_steps, plan))
 
 
 def multiply(weight, n_rows):
@@ -61,8 +62,9 @@ def multiply(weight, n_rows):
     out = packed.aligned((len(weight.tiles), n_rows, kernels.LANES), np.float32)
     tiles = (weight.tiles.ctypes.data, len(weight.tiles), weight.tiles[0].nbytes)
     into = out.ctypes.data
+    plan = plan_of(weight.dtype).ctypes.data
     multiply = kernels.kernels_of(weight.dtype).multiply
-    here = (multiply.address, n_rows, x.ctypes.data, x.strides[0], *tiles, into, weight.n_steps)
+    here = (multiply.address, n_rows, x.ctypes.data, x.strides[0], *tiles, into, weight.n_steps, plan)
     return lambda kept=(x, out, weight): in_registers(*here)
 
 

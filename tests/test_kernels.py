@@ -7,16 +7,17 @@ import pytest
 
 pytest.importorskip("numba")
 
-from speculative.engines import formats, kernels
+from speculative.engines import formats, kernels, tuning
 from speculative.engines.cpu import BLOCK, this_cpu
 from speculative.engines.formats.int8 import ROUNDED, round_rows
 from speculative.engines.packed import PackedWeight, aligned
+from speculative.engines.tuning import plan_of
 
 # n_in, n_out: one input, less than a tile, whole tiles, an odd number of tiles, more than one block of inputs, and the
 # widths of a small model.
 SHAPES = [(1, 1), (1, 37), (70, 5), (64, 64), (33, 3 * 32), (1100, 130), (192, 576), (768, 192)]
 MOST_ROWS = 40
-FLOATS = kernels.SHARE // (4 * kernels.LANES)  # inputs after which the sums are stored and continued
+FLOATS = tuning.USUAL["share"] // (4 * kernels.LANES)  # inputs after which the sums are stored and continued
 
 
 def multiply(x, weight):  # [n_rows, n_in] -> [n_rows, n_out]
@@ -26,9 +27,10 @@ def multiply(x, weight):  # [n_rows, n_in] -> [n_rows, n_out]
     rows = kernels.prepared(x, weight.format, found)
     out = aligned((n_rows, len(weight.tiles), kernels.LANES), np.float32)
     function = found.multiply.ctypes
+    plan = plan_of(weight.dtype).ctypes.data
     for i, tile in enumerate(weight.tiles):
         where = (rows.ctypes.data, rows.strides[0], tile.ctypes.data, out[:, i].ctypes.data, out.strides[0])
-        function(*map(ctypes.c_int64, (n_rows, *where, weight.n_steps)))
+        function(*map(ctypes.c_int64, (n_rows, *where, weight.n_steps, plan)))
     out = out.reshape(n_rows, -1)
     return (out if weight.scale is None else out * weight.scale)[:, : weight.shape[1]]
 

@@ -18,14 +18,12 @@ from pathlib import Path
 from zlib import crc32
 
 import numpy as np
-from llvmlite import ir
-from numba import carray, njit, types
-from numba.extending import intrinsic
+from numba import carray, njit
 
 from speculative.engines import elementwise, kernels, team
 from speculative.engines.cpu import BLOCK
 from speculative.engines.elementwise import F, compiled_only, exp, gelu, gelu_by_erf, largest, layer_norm, total
-from speculative.engines.kernels import LANES, ROWS, call
+from speculative.engines.kernels import LANES, ROWS, call, pointer
 from speculative.engines.team import DEAD, PATIENCE, POSTED, add, meet, read, wait_for_change
 
 # Rows in one call at most. A prompt reads all weights once for each such part; and Python hears Ctrl-C between two.
@@ -45,28 +43,20 @@ def struct(**fields):
 # addresses of its kernels, prepare 0 where rows stay as they are; row_bytes is what a row takes as multiply reads it.
 WEIGHT = struct(
     **dict.fromkeys(("tiles", "tile_bytes", "scale", "n_in", "n_out", "n_steps"), int),
-    **dict.fromkeys(("row_bytes", "prepare", "multiply", "look_up"), int),
+    **dict.fromkeys(("row_bytes", "prepare", "multiply", "look_up", "plan"), int),
 )
 LINEAR = struct(w=WEIGHT, b=int)
 NORM = struct(g=int, b=int)
 LAYER = struct(ln_1=NORM, attn=struct(c_attn=LINEAR, c_proj=LINEAR), ln_2=NORM, mlp=struct(c_fc=LINEAR, c_proj=LINEAR))
-# Of these, multiply is the kernel of attention, which is float32's, and no_norm a NORM without addresses.
+# Of these, multiply and plan are those of attention, which are float32's, and no_norm is a NORM without addresses.
 JOB = struct(
     **dict.fromkeys(("n_threads", "n_layer", "n_head", "n_embd", "n_ctx", "activation"), int),
     **dict.fromkeys(("tokens", "positions", "sees", "sees_width", "n_rows", "n_past", "n_last"), int),
     **{"blocks": int, "wte": WEIGHT, "wpe": int, "ln_f": NORM, "no_norm": NORM, "keys": int, "values": int},
-    **dict.fromkeys(("x", "qkv", "a", "hidden", "prepared", "privates", "logits", "multiply"), int),
+    **dict.fromkeys(("x", "qkv", "a", "hidden", "prepared", "privates", "logits", "multiply", "plan"), int),
 )
 # What each thread has for itself.
 PRIVATE = struct(**dict.fromkeys(("sums", "row", "prepared", "queries", "scores", "path", "totals"), int))
-
-
-@intrinsic
-def pointer(typing, address):
-    def codegen(context, builder, signature, arguments):
-        return builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
-
-    return types.voidptr(types.int64), codegen
 
 
 @compiled_only
@@ -145,7 +135,7 @@ def linear(state, job, thread, private, x, n_rows, norm, w, b, out, out_stride, 
     for tile in range(first, last):
         sums[:] = 0
         where = w.tiles + tile * w.tile_bytes
-        call(w.multiply, (n_rows, ready, stride, where, private.sums, 4 * LANES, w.n_steps))
+        call(w.multiply, (n_rows, ready, stride, where, private.sums, 4 * LANES, w.n_steps, w.plan))
         channel = tile * LANES
         n = min(LANES, w.n_out - channel)
         for row in range(n_rows):
@@ -248,7 +238,7 @@ def attention(job, private, layer, head):
         for tile in range(n_slots // LANES):
             where = keys + tile * 4 * LANES * d_head
             into = private.scores + tile * 4 * LANES
-            call(job.multiply, (n_rows, private.queries, 4 * d_head, where, into, 4 * n_room, d_head))
+            call(job.multiply, (n_rows, private.queries, 4 * d_head, where, into, 4 * n_room, d_head, job.plan))
         totals = floats(private.totals, ROWS)
         for row in range(n_rows):
             if job.sees:
@@ -259,7 +249,7 @@ def attention(job, private, layer, head):
         for tile in range(d_room // LANES):
             sums[:n_rows] = 0
             where = values + tile * 4 * LANES * job.n_ctx
-            call(job.multiply, (n_rows, private.scores, 4 * n_room, where, private.sums, 4 * LANES, n_seen))
+            call(job.multiply, (n_rows, private.scores, 4 * n_room, where, private.sums, 4 * LANES, n_seen, job.plan))
             for row in range(n_rows):
                 for d in range(tile * LANES, min(d_head, (tile + 1) * LANES)):
                     a[first + row, from_head + d] = sums[row, d - tile * LANES] / totals[row]

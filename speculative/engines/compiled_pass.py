@@ -21,6 +21,7 @@ from speculative.engines.cpu import BLOCK, this_cpu
 from speculative.engines.kernels import LANES, ROWS, kernels_of
 from speculative.engines.packed import PackedWeight, aligned, sparse
 from speculative.engines.team import Team
+from speculative.engines.tuning import described, plan_of, tune  # noqa: F401
 
 # As Python has them: to call them a few times, nothing is to be compiled in every run.
 padded = compiled.padded.py_func
@@ -61,6 +62,7 @@ def fields_of(weight: PackedWeight) -> dict:
         "prepare": kernels.prepare.address if kernels.prepare else 0,
         "multiply": kernels.multiply.address,
         "look_up": kernels.look_up.address if kernels.look_up else 0,
+        "plan": plan_of(weight.format.name).ctypes.data,
     }
 
 
@@ -120,6 +122,7 @@ class CompiledPass:
             **{"blocks": blocks, "wte": params["wte"].T, "wpe": params["wpe"], "ln_f": params["ln_f"]},
             "activation": ACTIVATIONS[hparams.get("activation_function", "gelu_new")],
             **{"no_norm": no_norm, "multiply": kernels_of("float32").multiply.address, **self.buffers},
+            "plan": plan_of("float32"),
         }
         self.n_threads = 0
 

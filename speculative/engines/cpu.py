@@ -4,11 +4,13 @@ The tiles of packed weights are laid out for it, and the kernels are built for i
 any CPU; this one fits. NUMBA_CPU_NAME and NUMBA_CPU_FEATURES, if set, make this CPU stand in for a lesser one.
 """
 
+import contextlib
 import ctypes
 import functools
 import os
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 from plumbing.errors import UserError, first_line
@@ -80,3 +82,12 @@ def most_threads() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def cache_bytes(folder: str = "/sys/devices/system/cpu/cpu0/cache") -> int:
+    """Of the largest cache; a usual size where the system does not tell."""
+    found = []
+    for path in Path(folder).glob("index*/size"):
+        with contextlib.suppress(OSError, ValueError):
+            found.append(1024 * int(path.read_text().strip().removesuffix("K")))
+    return max(found, default=2**26)

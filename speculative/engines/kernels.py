@@ -29,7 +29,7 @@ from zlib import crc32
 
 import numpy as np
 from llvmlite import ir
-from numba import cfunc, types
+from numba import carray, cfunc, types
 from numba.extending import intrinsic
 
 from plumbing.errors import UserError
@@ -42,25 +42,27 @@ from speculative.engines.packed import aligned
 VECTOR = this_cpu().vector
 LANES = this_cpu().lanes
 ROWS = this_cpu().rows
-# Bytes. Where there are more than ROWS rows, all of them go over so much of a tile before the next part of it: it stays
-# in a core's first cache, and the next part is on its way meanwhile, as PREFETCH reaches about as far.
-SHARE = 16384
+# What depends on the CPU and changes no bit (tuning.py). ahead: for each number of rows in a pass, how many bytes ahead
+# of the loop memory is asked for; 0: not at all. rows: in a pass, at most. share: bytes. Where there is more than one
+# pass, each goes over so much of a tile before the next part of it, which stays in a core's first cache meanwhile.
+PLAN = np.dtype([("ahead", np.int64, ROWS + 1), ("rows", np.int64), ("share", np.int64)])
 
 
 # ---- A few rows times a part of a tile -------------------------------------------------------------------------------
 
 
 @intrinsic(prefer_literal=True)
-def accumulate(typing, name, n_rows, x, x_stride, tile, out, out_stride, n_steps):
+def accumulate(typing, name, n_rows, x, x_stride, tile, out, out_stride, n_steps, ahead):
     """out[:n_rows, :LANES] += x[:n_rows] @ tile, summed over the inputs in order, by the format of that name.
 
-    n_rows is 1 to ROWS, n_steps at least 1. x, tile and out are addresses; strides are bytes from row to row.
+    n_rows is 1 to ROWS, n_steps at least 1. x, tile and out are addresses; strides are bytes from row to row. ahead:
+    how many bytes ahead memory is asked for; 0: not at all.
     """
-    signature = types.void(name, *[types.int64] * 7)
+    signature = types.void(name, *[types.int64] * 8)
     format = formats.find(name.literal_value)
 
     def codegen(context, builder, signature, arguments):
-        _, n_rows, x, x_stride, tile, out, out_stride, n_steps = arguments
+        _, n_rows, x, x_stride, tile, out, out_stride, n_steps, ahead = arguments
         words = Words(builder)
         x, tile, out = (builder.inttoptr(address, POINTER) for address in (x, tile, out))
         end = builder.append_basic_block()
@@ -71,7 +73,7 @@ def accumulate(typing, name, n_rows, x, x_stride, tile, out, out_stride, n_steps
             builder.position_at_end(block)
             out_rows = area(words, out, out_stride, n)
             sums = format.begin(words, out_rows)
-            sums = multiply_steps(words, format, area(words, x, x_stride, n), tile, sums, n_steps)
+            sums = multiply_steps(words, format, area(words, x, x_stride, n), tile, sums, n_steps, ahead)
             format.end(words, out_rows, sums)
             builder.branch(end)
         builder.position_at_end(end)
@@ -84,11 +86,12 @@ def area(words, address, stride, n):
     return Area([words.at(address, words.times(stride, row)) for row in range(n)], stride)
 
 
-def multiply_steps(words, format, x, tile, sums, n_steps):
+def multiply_steps(words, format, x, tile, sums, n_steps, ahead):
     """The loop over the steps. It hands a format its part of the tile and of each row: step_bytes and x_bytes of them,
     which nothing checks."""
     loop = words.loop(n_steps, sums)
     tile_here = words.at(tile, words.times(loop.i, format.step_bytes(words.cpu)))
+    words.prefetch(tile_here, ahead, format.step_bytes(words.cpu))
     n_bytes = words.times(loop.i, x_bytes(format))
     x_here = Area([words.at(row, n_bytes) for row in x.rows], x.stride)
     sums = format.multiply(words, x_here, tile_here, loop.values)
@@ -107,7 +110,9 @@ def x_bytes(format: Format) -> int:
 class Kernels(NamedTuple):
     """A format's compiled functions; each has an `address`."""
 
-    multiply: Any  # (n_rows, x, x_stride, tile, out, out_stride, n_steps): out += x @ tile, for any number of rows
+    multiply: (
+        Any  # (n_rows, x, x_stride, tile, out, out_stride, n_steps, plan): out += x @ tile, for any number of rows
+    )
     look_up: Any  # (tile, lane, first, last, out): inputs first to last of a channel, before any scale; or None
     prepare: Any  # (x, out, n_blocks): out is a row of x as multiply reads it; or None where that is x itself
 
@@ -141,24 +146,27 @@ def compile_multiply(format: Format, version: int | None):
     name = format.name
     x_step = x_bytes(format)
     tile_step = format.step_bytes(this_cpu())
-    together = max(1, SHARE // tile_step)  # steps
 
-    @kept(version, 7)
-    def multiply(n_rows, x, x_stride, tile, out, out_stride, n_steps):
+    @kept(version, 8)
+    def multiply(n_rows, x, x_stride, tile, out, out_stride, n_steps, plan):
         _ = version
-        n_passes = (n_rows + ROWS - 1) // ROWS
+        plan = carray(pointer(plan), 1, PLAN)[0]
+        n_passes = (n_rows + plan.rows - 1) // plan.rows
         rows = (n_rows + n_passes - 1) // n_passes  # as many in each: a pass of one row would cost nearly as much
+        together = max(1, plan.share // tile_step) if n_passes > 1 else n_steps
         for first in range(0, n_steps, together):
             for row in range(0, n_rows, rows):
+                n = min(rows, n_rows - row)
                 accumulate(
                     name,
-                    min(rows, n_rows - row),
+                    n,
                     x + row * x_stride + first * x_step,
                     x_stride,
                     tile + first * tile_step,
                     out + row * out_stride,
                     out_stride,
                     min(together, n_steps - first),
+                    plan.ahead[n] if row == 0 else 0,
                 )
 
     return multiply
@@ -200,7 +208,10 @@ def agrees(format: Format, found: Kernels) -> bool:
     tile[:] = given
     rows = prepared(x, format, found)
     out = np.zeros((2, LANES), np.float32)
+    plan = np.zeros(1, PLAN)
+    plan["rows"] = ROWS
     arguments = (2, rows.ctypes.data, rows.strides[0], tile.ctypes.data, out.ctypes.data, out.strides[0], len(tile))
+    arguments = (*arguments, plan.ctypes.data)
     found.multiply.ctypes(*map(ctypes.c_int64, arguments))
     out = out if stored.scale is None else out * stored.scale
     return np.allclose(out, format.product(x[:, :n_in], stored), rtol=1e-4, atol=1e-4)
@@ -236,6 +247,14 @@ def prepared(x: np.ndarray, format: Format, kernels: Kernels) -> np.ndarray:  # 
     for row, prepared_row in zip(x, out, strict=True):
         kernels.prepare.ctypes(*map(ctypes.c_int64, (row.ctypes.data, prepared_row.ctypes.data, n_blocks)))
     return out
+
+
+@intrinsic
+def pointer(typing, address):
+    def codegen(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], POINTER)
+
+    return types.voidptr(types.int64), codegen
 
 
 @intrinsic

@@ -7,8 +7,6 @@ from numba.core.cgutils import get_or_insert_function
 
 from speculative.engines.cpu import REGISTERS, this_cpu
 
-PREFETCH = 8192  # bytes ahead of the loop that memory is asked for
-
 I8 = ir.IntType(8)
 I32 = ir.IntType(32)
 I64 = ir.IntType(64)
@@ -88,11 +86,13 @@ class Words:
         signature = ir.FunctionType(result, [operand.type for operand in operands])
         return self.ir.call(get_or_insert_function(self.ir.module, signature, name), operands)
 
-    def prefetch(self, pointer, n_bytes: int):
-        """Asks for memory that will be read soon, to lie in the second cache; changes nothing else."""
-        for byte in range(0, n_bytes, 64):
-            line = self.at(pointer, PREFETCH + byte)
-            self.call("llvm.prefetch.p0", ir.VoidType(), line, I32(0), I32(2), I32(1))
+    def prefetch(self, pointer, ahead, n_bytes: int):
+        """Asks for n_bytes of memory that lie `ahead` bytes further on, where that is not 0: they come into the second
+        cache, and nothing else changes."""
+        with self.ir.if_then(self.ir.icmp_signed("!=", ahead, I64(0))):
+            for byte in range(0, n_bytes, 64):
+                line = self.at(self.at(pointer, ahead), byte)
+                self.call("llvm.prefetch.p0", ir.VoidType(), line, I32(0), I32(2), I32(1))
 
     def keep_order(self):
         """Keeps the compiler from moving what is loaded after this before it: memory that is not read in order is not

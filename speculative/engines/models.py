@@ -61,4 +61,5 @@ def warm_up(model: CachedModel) -> np.ndarray:  # -> [n_last, n_vocab], of the l
     """The first call of each kind pays for memory and threads that the later ones find ready: it is not timed."""
     for n_last in (1, 5):  # a row; a window of rows
         rows = model(np.zeros(min(8, model.n_ctx), int), min(n_last, model.n_ctx))  # [n_last, n_vocab]
+    runtime.tune(model.params, model.hparams)
     return rows

@@ -6,6 +6,7 @@ import importlib
 import sys
 from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 from plumbing.errors import UserError
 from speculative.engines import cpu
@@ -55,6 +56,26 @@ def own_pass(params, hparams):
         return compiled.CompiledPass(
             params, hparams, lambda: compiled.choose_team(min(n_threads or most_threads(), useful))
         )
+
+
+def tune(params: dict, hparams: dict, **how: Any) -> Any:
+    """Lets the kernels go by what is fastest on this CPU where a model is larger than its caches, which takes a second,
+    once a week -> tuning.Tuned, or None where little depends on it. how: arguments of tuning.tune."""
+    compiled = compiled_pass()
+    if not compiled or not params["blocks"] or n_bytes(params) <= cpu.cache_bytes():
+        return None
+    return compiled.tune(own_pass(params, hparams), format_of(params), n_bytes(params["blocks"][0]), **how)
+
+
+def format_of(params: dict) -> str:
+    """The weight format of a model's blocks."""
+    return params["blocks"][0]["mlp"]["c_fc"]["w"].dtype
+
+
+def choices(params: dict) -> str:
+    """What the kernels of a model go by."""
+    compiled = compiled_pass()
+    return f"{format_of(params)}: {compiled.described(format_of(params))}" if compiled else "NumPy's own"
 
 
 def warm_up() -> None:

@@ -105,9 +105,6 @@ class Format:
     # Builds what an embedding needs: (Words, address of a tile, lane, input) -> a float32, before any scale. None where
     # another format stores the embedding.
     lookup: Callable | None = None
-    # Rows from which on it pays to ask for memory ahead. With fewer there is so little to do for each weight that the
-    # CPU's own loads are far ahead; to ask as well makes an int8 row take 1.4 times as long.
-    prefetch_from: int = 1
 
 
 # ---- What several formats have in common -----------------------------------------------------------------------------

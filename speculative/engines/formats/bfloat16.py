@@ -46,8 +46,6 @@ def fill(w, tile, scale, dot):
 
 def multiply(words, x, tile, sums):
     """A step has two inputs, which share 32 bits of the tile: the first is in the lower 16."""
-    if len(x.rows) >= BFLOAT16.prefetch_from:
-        words.prefetch(tile, 4 * words.cpu.lanes)
     pairs = words.load_side_by_side(tile, words.integers)
     first = [words.ir.shl(pair, words.full(words.integers, 16)) for pair in pairs]
     second = [words.ir.and_(pair, words.full(words.integers, 0xFFFF0000)) for pair in pairs]
@@ -82,7 +80,6 @@ BFLOAT16 = Format(
     embedding="bfloat16",
     fill=fill,
     lookup=lookup,
-    prefetch_from=2,
     # JAX rounds what is multiplied as well: the distance of two logits changes by up to 0.26.
     jax=OnJax("bfloat16", "bfloat16", "bfloat16", tolerance=0.3),
 )

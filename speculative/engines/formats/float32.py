@@ -21,8 +21,6 @@ def fill(w, tile, scale, dot):
 
 def multiply(words, x, tile, sums):
     """For the one input of a step, each row's x times the tile's weights."""
-    if len(x.rows) >= FLOAT32.prefetch_from:
-        words.prefetch(tile, 4 * words.cpu.lanes)
     weights = words.load_side_by_side(tile, words.floats)
     inputs = [words.load_float(row) for row in x.rows]
     return words.for_each(inputs, weights, sums, words.multiply_add)
@@ -46,7 +44,6 @@ FLOAT32 = Format(
     embedding="float32",
     fill=fill,
     lookup=lambda words, tile, lane, k: words.load(number_at(words, tile, lane, k, 4, 1), words.floats.element),
-    prefetch_from=6,
     # The distance of two logits of the bundled target changes by up to 5e-5 over the bundled prompts.
     jax=OnJax("float32", "float32", "float32", tolerance=1e-3),
 )

@@ -127,8 +127,6 @@ def multiply(words, x, tile, sums):
     cpu = words.cpu
     b = words.ir
     inputs = dot(cpu).inputs
-    if len(x.rows) >= INT4.prefetch_from:
-        words.prefetch(tile, INT4.step_bytes(cpu))
     offsets = [b.ashr(offset, words.full(words.integers, 4)) for offset in offsets_at(words, x)]
 
     inner = words.loop(HALF // inputs, words.for_each_register(offsets))
@@ -171,6 +169,5 @@ INT4 = Format(
     multiply=multiply,
     fill=fill,
     embedding="int8",
-    prefetch_from=3,
     jax="JAX has no product of 4-bit numbers with a scale for each block",
 )

@@ -195,8 +195,6 @@ def multiply(words, x, tile, sums):
 
     inner = words.loop(BLOCK // inputs, begin)
     here = words.at(tile, words.times(inner.i, inputs * cpu.lanes))
-    if len(x.rows) >= INT8.prefetch_from:
-        words.prefetch(here, inputs * cpu.lanes)
     words.keep_order()
     weights = words.load_side_by_side(here, words.vector(8, inputs * cpu.vector))
     if unsigned:
@@ -235,6 +233,5 @@ INT8 = Format(
     embedding="int8",
     fill=fill,
     lookup=lookup,
-    prefetch_from=4,
     jax=OnJax("int8", "bfloat16", "float32", 1e-3, quantise),
 )

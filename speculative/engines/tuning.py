@@ -1,0 +1,194 @@
+"""What depends on the CPU and changes no bit of a product, measured where it is used.
+
+Asking for memory ahead halves the time of a window on one CPU and adds a third to that of a row on another, so no
+constant is right for both. For each weight format the choices are measured once, in about a second, with the layers and
+threads of a model that no cache holds. What is found is kept beside the compiled kernels for a week.
+
+On a busy machine times tell little. So something else than the usual choice is taken only where it was faster in nearly
+every round.
+"""
+
+import functools
+import itertools
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+from llvmlite import binding
+
+from plumbing.files import replacing
+from speculative.engines.compiled import LAYER, work
+from speculative.engines.cpu import this_cpu
+from speculative.engines.kernels import PLAN, ROWS, VERSION
+from speculative.engines.team import Team
+
+WEEK = 7 * 24 * 3600  # seconds for which a choice is good
+SECONDS = 1.0  # that measuring takes
+ENOUGH = 2**26  # bytes, which take a millisecond or more to read
+ROUNDS = 6  # the fewest that tell anything
+FASTER = 0.95  # of the usual choice's time, which another one must be below
+
+
+class Choice(NamedTuple):
+    """A part of the plan, and what it may be: the usual first."""
+
+    part: Callable  # plan -> the array to write to
+    n_rows: int  # of a pass that shows what it is worth
+    candidates: tuple[int, ...]
+
+
+def ahead(n_rows: int, beyond: int) -> Choice:
+    """The bytes between the loop and the memory that it asks for, with n_rows rows or more, but fewer than `beyond`."""
+    candidates = (0, 8192, 16384) if n_rows < 5 else (8192, 0, 16384)
+    return Choice(lambda plan: plan["ahead"][:, n_rows:beyond], n_rows, candidates)
+
+
+MEASURED = [n for n in (1, 2, 3, 5, 8) if n <= ROWS]  # rows; what lies between two does as the first of them
+CHOICES = {f"ahead_{n}": ahead(n, beyond) for n, beyond in zip(MEASURED, [*MEASURED[1:], ROWS + 1], strict=True)}
+CHOICES["rows"] = Choice(lambda plan: plan["rows"], 2 * ROWS - 3, (ROWS, ROWS * 3 // 4))
+CHOICES["share"] = Choice(lambda plan: plan["share"], 2 * ROWS - 3, (16384, 32768))
+USUAL = {name: choice.candidates[0] for name, choice in CHOICES.items()}
+
+
+@functools.cache
+def plan_of(name: str) -> np.ndarray:  # [1] PLAN
+    """What the kernel of the weight format of that name goes by, wherever it is used. Before anything is measured, and
+    for models that a cache holds, it is the usual."""
+    plan = np.zeros(1, PLAN)
+    follow(plan, USUAL)
+    return plan
+
+
+def follow(plan: np.ndarray, chosen: dict[str, int]) -> None:  # [1] PLAN
+    for name, value in chosen.items():
+        CHOICES[name].part(plan)[:] = value
+
+
+# ---- Measuring -------------------------------------------------------------------------------------------------------
+
+
+def stopwatch(run: Callable, team: Team, layer_bytes: int) -> Callable[[int], float]:
+    """seconds(n_rows) of a pass through a few layers, other ones each time, so that they come from memory."""
+    job = run.job.copy()
+    tokens = np.zeros(run.chunk, np.int64)
+    job["tokens"] = job["positions"] = tokens.ctypes.data
+    job["sees"] = job["n_past"] = job["n_last"] = 0
+    n_layer = int(job["n_layer"][0])
+    n = min(n_layer, -(-ENOUGH // layer_bytes))
+    first = int(job["blocks"][0])
+    layers = itertools.cycle(range(first, first + (n_layer - n + 1) * LAYER.itemsize, n * LAYER.itemsize))
+    job["n_layer"] = n
+
+    def seconds(n_rows, kept=(run, tokens)):  # whose addresses the job has
+        job["blocks"] = next(layers)
+        job["n_rows"] = n_rows
+        start = time.perf_counter()
+        team.run(job)
+        return time.perf_counter() - start
+
+    return seconds
+
+
+def measure(
+    plan: np.ndarray,
+    seconds: Callable[[int], float],
+    limit: float = SECONDS,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict:
+    """{name of a choice: {candidate: [its time over the usual one's, of each round]}}, from rounds that take `limit`
+    seconds. seconds(n_rows) times a pass that goes by the plan, [1] PLAN, which is the usual in the end."""
+    ratios = {name: {candidate: [] for candidate in choice.candidates} for name, choice in CHOICES.items()}
+    seconds(2 * ROWS)  # finds memory and threads ready from then on
+    end = clock() + limit
+    while clock() < end:
+        for name, choice in CHOICES.items():
+            times = {}
+            for candidate in choice.candidates:
+                choice.part(plan)[:] = candidate
+                times[candidate] = seconds(choice.n_rows)
+            choice.part(plan)[:] = USUAL[name]
+            for candidate, taken in times.items():
+                ratios[name][candidate].append(taken / times[USUAL[name]])
+    return ratios
+
+
+def best(ratios: dict[int, list[float]], usual: int) -> int:
+    """The candidate that takes the least time, if it was faster than the usual one in all rounds but one of six."""
+    fastest = min(ratios, key=lambda candidate: median(ratios[candidate]))
+    n_rounds = len(ratios[usual])
+    n_faster = sum(ratio < FASTER for ratio in ratios[fastest])
+    return fastest if n_rounds >= ROUNDS and n_faster >= n_rounds * 5 / 6 else usual
+
+
+# ---- What is kept ----------------------------------------------------------------------------------------------------
+
+
+class Tuned(NamedTuple):
+    chosen: dict[str, int]
+    ratios: dict  # as measure gives them; {} where nothing had to be measured
+
+
+def this_machine() -> str:
+    """What a choice depends on."""
+    return f"{binding.get_host_cpu_name()} {sorted(this_cpu().features)}, kernels {VERSION}"
+
+
+def read_kept(path: Path, machine: str, now: float) -> dict[str, int] | None:
+    """What was chosen; None where nothing is kept, or what is kept is damaged, of another machine or too old."""
+    try:
+        kept = json.loads(path.read_text())
+        fits = kept["machine"] == machine and 0 <= now - kept["time"] < WEEK
+        chosen = {name: int(kept["chosen"][name]) for name in CHOICES}
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        return None
+    known = all(value in CHOICES[name].candidates for name, value in chosen.items())
+    return chosen if fits and known else None
+
+
+def keep(path: Path, machine: str, now: float, chosen: dict[str, int]) -> None:
+    """Where nothing can be written, the next run measures again."""
+    try:
+        with replacing(path) as part:
+            Path(part).write_text(json.dumps({"machine": machine, "time": now, "chosen": chosen}))
+    except OSError:
+        pass
+
+
+def tune(
+    run: Callable,
+    format: str,
+    layer_bytes: int,
+    limit: float = SECONDS,
+    anew: bool = False,
+    folder: str | None = None,
+    now: float | None = None,
+) -> Tuned:
+    """Sets what the format's kernel goes by to what was chosen on this machine, or is chosen now, with the layers of a
+    CompiledPass, in its threads.
+
+    limit: seconds of measuring. anew: whatever was chosen before. folder: where choices are kept; None: beside what
+    numba has compiled.
+    """
+    team = run.ready_team()
+    path = Path(folder or work.stats.cache_path, f"tuned-{format}-{team.n_threads}.json")
+    now = time.time() if now is None else now
+    chosen = None if anew else read_kept(path, this_machine(), now)
+    ratios = {}
+    if chosen is None:
+        ratios = measure(plan_of(format), stopwatch(run, team, layer_bytes), limit)
+        chosen = {name: best(ratios[name], USUAL[name]) for name in CHOICES}
+        keep(path, this_machine(), now, chosen)
+    follow(plan_of(format), chosen)
+    return Tuned(chosen, ratios)
+
+
+def described(format: str) -> str:
+    """For the report: "prefetching 0 bytes ahead from 1 row on, 8192 from 5; 10 rows in a pass"."""
+    plan = plan_of(format)[0]
+    ahead = plan["ahead"]  # [ROWS + 1]
+    parts = [f"{ahead[n]} from {n}" for n in range(1, ROWS + 1) if n == 1 or ahead[n] != ahead[n - 1]]
+    return f"prefetching by rows: {', '.join(parts)}; {plan['rows']} rows in a pass"

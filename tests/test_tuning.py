@@ -1,0 +1,186 @@
+"""What is chosen for a CPU: that no bit depends on it, that noise chooses nothing, and what is kept of it."""
+
+import ctypes
+import json
+
+import numpy as np
+import pytest
+from tiny import convert, random_params
+
+pytest.importorskip("numba")
+
+from speculative.engines import compiled_pass, formats, kernels, plain, runtime, tuning
+from speculative.engines.cpu import BLOCK, cache_bytes
+from speculative.engines.packed import PackedWeight, aligned, packer
+from speculative.engines.tuning import CHOICES, PLAN, USUAL
+
+HPARAMS = {"n_vocab": 261, "n_ctx": 96, "n_embd": 96, "n_head": 3, "n_layer": 3}
+FAST = {name: choice.candidates[-1] for name, choice in CHOICES.items()}  # nothing usual
+
+
+def plan_with(chosen):
+    plan = np.zeros(1, PLAN)
+    tuning.follow(plan, chosen)
+    return plan
+
+
+@pytest.mark.parametrize("dtype", formats.FORMATS)
+def test_no_bit_depends_on_a_choice(dtype):
+    rng = np.random.default_rng(0)
+    n_in = 20 * BLOCK
+    weight = PackedWeight.packed(rng.standard_normal((n_in, kernels.LANES), np.float32), dtype)
+    found = kernels.kernels_of(dtype)
+    n_rows = 2 * kernels.ROWS + 3
+    rows = kernels.prepared(rng.standard_normal((n_rows, n_in), np.float32), weight.format, found)
+
+    def product(n, plan):
+        out = aligned((n, kernels.LANES), np.float32)
+        where = (rows.ctypes.data, rows.strides[0], weight.tiles.ctypes.data, out.ctypes.data, out.strides[0])
+        found.multiply.ctypes(*map(ctypes.c_int64, (n, *where, weight.n_steps, plan.ctypes.data)))
+        return out
+
+    choices = [USUAL, FAST, *(USUAL | {name: c} for name in CHOICES for c in CHOICES[name].candidates)]
+    small_share = plan_with(USUAL)
+    small_share["share"] = 1  # a step at a time
+    plans = [*map(plan_with, choices), small_share]
+    for n in range(1, n_rows + 1):
+        expected = product(n, plans[0])
+        for plan in plans[1:]:
+            assert np.array_equal(product(n, plan), expected)
+
+
+# ---- Choosing --------------------------------------------------------------------------------------------------------
+
+
+class Machine:
+    """seconds(n_rows), of a machine on which what is fast takes so much of the usual time, and with so much noise."""
+
+    def __init__(self, fast, ratio, noise=0.0):
+        self.plan = plan_with(USUAL)
+        self.fast = fast
+        self.ratio = ratio
+        self.noise = noise
+        self.rng = np.random.default_rng(0)
+        self.now = 0.0
+
+    def seconds(self, n_rows):
+        taken = 1 + self.noise * self.rng.exponential()
+        for name, value in self.fast.items():
+            if value != USUAL[name] and (CHOICES[name].part(self.plan) == value).all():
+                taken *= self.ratio
+        self.now += taken
+        return taken
+
+    def chosen(self):
+        ratios = tuning.measure(self.plan, self.seconds, limit=200.0, clock=lambda: self.now)
+        return {name: tuning.best(ratios[name], USUAL[name]) for name in CHOICES}
+
+
+@pytest.mark.parametrize("noise", [0, 0.02])
+def test_what_is_faster_is_chosen(noise):
+    assert Machine(FAST, 0.8, noise).chosen() == FAST
+
+
+def test_what_is_hardly_faster_is_not():
+    assert Machine(FAST, 0.97).chosen() == USUAL
+
+
+def test_noise_chooses_nothing():
+    assert Machine({}, 1, noise=1).chosen() == USUAL
+
+
+def test_too_few_rounds_choose_nothing():
+    few = {0: [1.0] * 3, 8192: [0.5] * 3}
+    assert tuning.best(few, 0) == 0
+
+
+def test_measuring_leaves_the_usual_behind():
+    machine = Machine(FAST, 0.8)
+    machine.chosen()
+    assert machine.plan == plan_with(USUAL)
+
+
+# ---- What is kept ----------------------------------------------------------------------------------------------------
+
+NOW = 1_000_000_000.0
+
+
+@pytest.fixture
+def tuned(tmp_path):
+    """tuned(now, **more): what is found for a small model's layers, whose plan is the usual again afterwards."""
+    params = convert(random_params(HPARAMS), packer("int8"))
+    run = runtime.new_pass(params, HPARAMS)
+    layer_bytes = plain.n_bytes(params["blocks"][0])
+    yield lambda now, folder=tmp_path: tuning.tune(run, "int8", layer_bytes, 0.02, folder=str(folder), now=now)
+    tuning.follow(tuning.plan_of("int8"), USUAL)
+
+
+def kept_in(folder):
+    return next(folder.glob("tuned-int8-*.json"))
+
+
+def test_what_was_chosen_is_kept_and_followed(tuned, tmp_path):
+    assert tuned(NOW).ratios
+    kept = json.loads(kept_in(tmp_path).read_text())
+    kept_in(tmp_path).write_text(json.dumps(kept | {"chosen": FAST}))
+    again = tuned(NOW + 1)
+    assert again == (FAST, {})
+    assert tuning.plan_of("int8") == plan_with(FAST)
+
+
+@pytest.mark.parametrize("later", [-1, tuning.WEEK])
+def test_it_is_measured_anew_after_a_week(tuned, later):
+    tuned(NOW)
+    assert tuned(NOW + later).ratios
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"machine": "another CPU"},
+        {"chosen": USUAL | {"rows": 10**6}},
+        {"chosen": USUAL | {"rows": 0}},
+        {"chosen": USUAL | {"ahead_1": "far"}},
+        {"chosen": {}},
+        {"time": None},
+    ],
+)
+def test_what_does_not_fit_is_measured_anew(tuned, tmp_path, change):
+    tuned(NOW)
+    kept = json.loads(kept_in(tmp_path).read_text())
+    kept_in(tmp_path).write_text(json.dumps(kept | change))
+    assert tuned(NOW).ratios
+    assert not tuned(NOW).ratios
+
+
+@pytest.mark.parametrize("damaged", [b"", b"{", b"[]", b"\xff\xfe", b'{"machine": 1e999}'])
+def test_what_is_damaged_is_measured_anew(tuned, tmp_path, damaged):
+    tuned(NOW)
+    kept_in(tmp_path).write_bytes(damaged)
+    assert tuned(NOW).ratios
+
+
+def test_where_nothing_can_be_kept_it_is_measured_each_time(tuned, tmp_path):
+    tmp_path.joinpath("file").touch()
+    for _ in range(2):
+        assert tuned(NOW, folder=tmp_path / "file").ratios
+
+
+def test_a_model_that_a_cache_holds_is_not_measured():
+    params = convert(random_params(HPARAMS), packer("int8"))
+    assert runtime.tune(params, HPARAMS) is None
+
+
+def test_the_largest_cache_counts(tmp_path):
+    for i, size in enumerate(("64K", "32768K", "1024K")):
+        (tmp_path / f"index{i}").mkdir()
+        (tmp_path / f"index{i}" / "size").write_text(f"{size}\n")
+    assert cache_bytes(str(tmp_path)) == 2**25
+    assert cache_bytes(str(tmp_path / "none")) == 2**26
+
+
+def test_the_report_names_the_choice():
+    params = convert(random_params(HPARAMS), packer("int4"))
+    words = runtime.choices(params)
+    assert words == f"int4: prefetching by rows: 0 from 1, 8192 from 5; {kernels.ROWS} rows in a pass"
+    assert compiled_pass.described("int4") in words
