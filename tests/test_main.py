@@ -187,7 +187,7 @@ def test_verbose_has_a_row_for_every_iteration_and_every_figure(run_json):
     assert len(re.findall(r"^ \d+ +\d of \d +[\d.]+ ms", out, re.MULTILINE)) == document["figures"]["iterations"]
     # Where other work took the machine, nothing is said of costs.
     of_costs = () if document["figures"]["busy"] else ("c", "β", "predicted, Leviathan")
-    for figure in ("r", "α", *of_costs, "ceiling", "peak memory"):
+    for figure in ("r", "α", *of_costs, "ceiling", "peak memory", "kernels, draft"):
         assert re.search(rf"^ {figure}  +\S", out, re.MULTILINE)
 
 

@@ -9,7 +9,7 @@ from tiny import convert, random_params
 
 pytest.importorskip("numba")
 
-from speculative.engines import compiled_pass, formats, kernels, plain, runtime, tuning
+from speculative.engines import formats, kernels, plain, runtime, tuning
 from speculative.engines.cpu import BLOCK, cache_bytes
 from speculative.engines.packed import PackedWeight, aligned, packer
 from speculative.engines.tuning import CHOICES, PLAN, USUAL
@@ -181,6 +181,5 @@ def test_the_largest_cache_counts(tmp_path):
 
 def test_the_report_names_the_choice():
     params = convert(random_params(HPARAMS), packer("int4"))
-    words = runtime.choices(params)
-    assert words == f"int4: prefetching by rows: 0 from 1, 8192 from 5; {kernels.ROWS} rows in a pass"
-    assert compiled_pass.described("int4") in words
+    words = f"bytes asked for ahead by rows: 1: 0, 5: 8192; {kernels.ROWS} rows in a pass"
+    assert runtime.choices(params) == ("int4", words)

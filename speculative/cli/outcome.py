@@ -11,7 +11,7 @@ from plumbing.options import Options
 from plumbing.terminal import SHOWN
 from speculative.cli.display import COLUMNS, STYLES, painter, show
 from speculative.decoding import Pair
-from speculative.engines import devices, formats, memory
+from speculative.engines import devices, formats, memory, runtime
 from speculative.measure import levels, report
 from speculative.measure.figures import figures
 from speculative.measure.machine import read_bandwidth
@@ -124,6 +124,8 @@ def show_tables(session: Session, f: dict, speculative: Recorder) -> None:
     if peak:
         weights = sum(model.weight_bytes for model in pair.models.values())
         rows.append(("peak memory", f"{peak / 1e9:.2f} GB", f"of which {weights / 1e9:.2f} GB are weights"))
+    if on_numpy:
+        rows += [(f"kernels, {need}", *runtime.choices(model.params)) for need, model in pair.models.items()]
     iterations = Table("#", "accepted", "draft", "score", "α", "tokens", box=None, header_style="bold")
     for number, iteration in enumerate(speculative.iterations, start=1):
         iterations.add_row(str(number), *map(Text, iteration_row(iteration, pair.encoder)))

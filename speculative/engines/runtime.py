@@ -72,10 +72,12 @@ def format_of(params: dict) -> str:
     return params["blocks"][0]["mlp"]["c_fc"]["w"].dtype
 
 
-def choices(params: dict) -> str:
-    """What the kernels of a model go by."""
+def choices(params: dict) -> tuple[str, str]:
+    """A model's weight format, and what its kernels go by."""
     compiled = compiled_pass()
-    return f"{format_of(params)}: {compiled.described(format_of(params))}" if compiled else "NumPy's own"
+    if not compiled:
+        return "NumPy", "numba is not installed, or switched off"
+    return format_of(params), compiled.described(format_of(params))
 
 
 def warm_up() -> None:

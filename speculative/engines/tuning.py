@@ -187,8 +187,8 @@ def tune(
 
 
 def described(format: str) -> str:
-    """For the report: "prefetching 0 bytes ahead from 1 row on, 8192 from 5; 10 rows in a pass"."""
+    """For the report. The first of several row counts stands for those up to the next."""
     plan = plan_of(format)[0]
     ahead = plan["ahead"]  # [ROWS + 1]
-    parts = [f"{ahead[n]} from {n}" for n in range(1, ROWS + 1) if n == 1 or ahead[n] != ahead[n - 1]]
-    return f"prefetching by rows: {', '.join(parts)}; {plan['rows']} rows in a pass"
+    parts = [f"{n}: {ahead[n]}" for n in range(1, ROWS + 1) if n == 1 or ahead[n] != ahead[n - 1]]
+    return f"bytes asked for ahead by rows: {', '.join(parts)}; {plan['rows']} rows in a pass"
