@@ -55,9 +55,9 @@ def test_sample_draws_every_token_as_often_as_it_should():
 
 def test_softmax_leaves_the_tail_as_it_is():
     logits = 3 * np.random.default_rng(0).standard_normal((1, N_VOCAB)).astype(np.float32)
-    for temperature in (0.7, 1.0, 3.0):
+    for temperature, filters in ((0.7, Filters(0.7)), (1.0, Filters()), (3.0, Filters(3.0))):
         expected = softmax(logits.astype(np.float64) / temperature)
-        np.testing.assert_allclose(Filters(temperature)(logits), expected, rtol=1e-4)
+        np.testing.assert_allclose(filters(logits), expected, rtol=1e-4)
 
 
 class Model:
