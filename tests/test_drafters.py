@@ -178,24 +178,14 @@ def distances_of_levels(n_levels, level):
 
 
 def level_that_reports(report):
-    """A level whose tokens and rows are, for each step, what report(step, p, q) makes of them."""
+    """A level whose tokens and rows are, for each step, what report(tokens, p, q) makes of them."""
 
     def level(name, model, draft, K, rng):
         def drafted(x, k):
-            tokens, rows = [], []
-            p, q = [], []
-
-            def proposed(x, k):
-                proposal = draft(x, k)
-                p[:] = proposal.p
-                return proposal
-
-            def scored(x, n_last=1):
-                q[:] = model(x, n_last)
-                return q
-
-            for step in speculative_sampling(x, proposed, scored, k, K, rng):
-                more, of_more = report(step, p, q)
+            tokens = []
+            rows = []
+            for step in speculative_sampling(x, draft, model, k, K, rng):
+                more, of_more = report(step.tokens, [*step.proposal.p], [*step.q])
                 tokens += more
                 rows += of_more
             return Proposal(tokens, rows)
@@ -205,14 +195,14 @@ def level_that_reports(report):
     return level
 
 
-def what_came_of_it(step, p, q):
-    return step.tokens, q[: len(step.tokens)]
+def what_came_of_it(tokens, p, q):
+    return tokens, q[: len(tokens)]
 
 
 WRONG_REPORTS = {
-    "a bonus's row without the bonus": lambda step, p, q: (step.tokens[: step.drafted] or step.tokens, q),
-    "the p of what drafts for it": lambda step, p, q: (step.tokens, [*p, *q[len(p) :]][: len(step.tokens)]),
-    "the last row for all": lambda step, p, q: (step.tokens, [q[-1]] * len(step.tokens)),
+    "a bonus's row without the bonus": lambda tokens, p, q: (tokens[: len(p)] or tokens, q),
+    "the p of what drafts for it": lambda tokens, p, q: (tokens, [*p, *q[len(p) :]][: len(tokens)]),
+    "the last row for all": lambda tokens, p, q: (tokens, [q[-1]] * len(tokens)),
 }
 
 

@@ -1,6 +1,5 @@
 """The filters: what each keeps, against plain definitions, and that the loop's output is still the target's exactly."""
 
-import contextlib
 import importlib
 import itertools
 import pickle
@@ -12,6 +11,7 @@ import pytest
 from enumeration import distance_from_target, random_model, remembered
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny import value_for
 
 from speculative.cli.flags import all_flags
 from speculative.drafters.model import model_drafter
@@ -110,15 +110,7 @@ def test_a_large_vocabulary_is_cut_as_a_full_sort_would():
             assert set(np.flatnonzero(kept)) == set(order[:n_kept])
 
 
-def value_for(name):
-    """A value that the flag of a filter takes, and that is not what the filter has without it."""
-    for text in ("0.5", "2"):
-        with contextlib.suppress(ValueError):
-            return all_flags()[name].parse(text)
-    raise AssertionError(f"add a text that --{name} takes")
-
-
-ALONE = [Filters(**{name: value_for(name)}) for name in Filters._fields]
+ALONE = [Filters(**{name: value_for(all_flags()[name])}) for name in Filters._fields]
 FILTERS = [*itertools.product((0, 0.5, 1, 1.7), (None, 1, 2), (None, 0.5, 0.9)), *ALONE]
 
 

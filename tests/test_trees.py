@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from enumeration import distance_from_target, output_distribution, random_model
+from enumeration import distance_from_target, random_model
 from tiny import counts
 
-from speculative.accept import TOKEN, choose
+from speculative.accept import TOKEN
 from speculative.drafters import first_tree_of
 from speculative.drafters.lookup import lookup_tree, prompt_lookup
 from speculative.drafters.model import model_drafter, model_tree
@@ -112,23 +112,3 @@ def test_the_joint_law_is_the_targets_exactly(seed, drafter, shape, N):
     target, model = random_model(seed, 3), random_model(seed + 1000, 3)
     decode = lambda rng: tree_speculative_sampling([1], drafter(model, rng), by_paths(target), N, shape, rng)  # noqa: E731
     assert distance_from_target(decode, target, [1], N) < 1e-6
-
-
-@pytest.mark.parametrize("lenience", [1.0, 0.5])
-@pytest.mark.parametrize("seed", range(3))
-def test_the_acceptance_by_depth_is_the_share_that_is_accepted(seed, lenience):
-    """At the root of a tree whose two children are not drawn, computed over all paths."""
-    target, model = random_model(seed, 3), random_model(seed + 1000, 3)
-    tree = model_tree(by_paths(model), None, greedy=True)([1], regular([2]))
-    rule = choose(lenience=lenience)
-    chances = set()
-
-    def accepted(rng):
-        draft = lambda x, shape: tree  # noqa: E731
-        step = next(tree_speculative_sampling([1], draft, by_paths(target), 2, regular([2]), rng, rule.tree))
-        chances.add(rule.chances(step)[0])
-        return step.accepted
-
-    found = output_distribution(accepted).get(1, 0)
-    [chance] = chances
-    assert found == pytest.approx(chance)

@@ -128,6 +128,14 @@ def refusal(call, *args, **flags):
     return line
 
 
+def value_for(flag):
+    """A value that a flag takes, and that is not its default."""
+    for text in ("0.5", "2", flag.bare):
+        with contextlib.suppress(ValueError):
+            return flag.parse(text)
+    raise AssertionError(f"add a text that --{flag.name} takes")
+
+
 def python(*words, shell="", **options):
     """What `python WORDS` comes to, in the repository: subprocess.run's result. shell: a line that starts it, as "$@",
     with other streams or limits."""
