@@ -87,11 +87,11 @@ def test_its_tokens_are_its_own(run_json, toy):
     assert {name for i in iterations for name in i["by"]} == {"toy"}
     accepted = sum(i["accepted"] for i in iterations)
     assert document["figures"]["by_proposer"] == {"toy": [accepted, sum(len(i["alpha"]) for i in iterations)]}
-    assert document["schema"] == 3 and document["options"]["drafter"] == "toy"
+    assert (document["schema"], document["options"]["drafter"]) == (3, "toy")
     _, document = run_json(drafter="model/toy", n_tokens_to_generate=60)
     iterations = document["speculative"]["samples"][0]["iterations"]
     [level] = iterations[0]["levels"]
-    assert level["name"] == "model" and {*level["iterations"][0]["by"]} == {"toy"}
+    assert (level["name"], {*level["iterations"][0]["by"]}) == ("model", {"toy"})
     assert {name for i in iterations for name in i["by"]} <= {"model", "toy"}
 
 
@@ -103,13 +103,15 @@ def test_a_tree_where_it_drafts_one_and_none_where_it_drafts_none(run_json, regi
         assert plain["tokens"] == speculative["tokens"]
         iterations = speculative["iterations"]
         assert {name for i in iterations for name in i["by"]} <= {"toy"}
-        assert "tree" in iterations[0] and iterations[0]["drafted"] in (10, 1)
+        assert "tree" in iterations[0]
+        assert iterations[0]["drafted"] in (10, 1)
     assert run_json(drafter="toy+prompt_lookup", tree="2,1")
     register(TOY)
     for drafter in ("toy", "toy+model"):
         line = refusal(run_json, drafter=drafter, tree="2,1")
         assert line.startswith("--tree does not go with --drafter toy, which drafts chains only: model, ")
-        assert line.endswith("draft trees") and "toy" not in line.rpartition(": ")[2]
+        assert line.endswith("draft trees")
+        assert "toy" not in line.rpartition(": ")[2]
 
 
 def test_its_tokens_have_its_colour(run, toy, monkeypatch):
@@ -118,20 +120,24 @@ def test_its_tokens_have_its_colour(run, toy, monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
     outs = (run(drafter="toy", color=True, temperature=1, seed=seed, top_k=3) for seed in range(40))
     out = next(out for out in outs if "accepted: toy" in out)
-    assert "\033[91maccepted: toy\033[0m" in out and out.count("\033[91m") >= 2
+    assert "\033[91maccepted: toy\033[0m" in out
+    assert out.count("\033[91m") >= 2
 
 
 def test_verify(run_verify, toy):
     for one in [{"K": 2}] + [{"tree": "2,1"}] * (toy.tree is not None):
         status, out = run_verify(draws=25, drafter="toy", **one)
-        assert status == 0 and "Verdict: no loss found" in out and ("nodes" in out) == ("tree" in one)
+        assert status == 0
+        assert "Verdict: no loss found" in out
+        assert ("nodes" in out) == ("tree" in one)
 
 
 def test_help_has_it(toy):
     lines = usage().splitlines()
     assert f"{'':26}{'toy':13} the same token again; pays for a test" in lines
     [flag] = [line for line in lines if line.startswith(f"  --{FOLLOWS} ")]
-    assert flag.endswith("the token that is proposed") and max(map(len, lines)) <= 120
+    assert flag.endswith("the token that is proposed")
+    assert max(map(len, lines)) <= 120
 
 
 def test_on_jax(run, register):
@@ -154,7 +160,7 @@ def test_its_flag_is_parsed_and_reaches_it(run_json, toy):
     assert parse(drafter="toy", **{FOLLOWS: "17"}).toy_follows == 17
     _, document = run_json(drafter="toy", **{FOLLOWS: 17}, details=True)
     drafts = [i["details"]["drafts"] for i in document["speculative"]["samples"][0]["iterations"]]
-    assert {*itertools.chain(*drafts)} == {17} and document["options"][FOLLOWS] == 17
+    assert ({*itertools.chain(*drafts)}, document["options"][FOLLOWS]) == ({17}, 17)
 
 
 def test_its_flag_is_refused_by_its_own_rules(toy):

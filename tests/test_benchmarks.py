@@ -78,7 +78,8 @@ def test_what_was_interrupted_goes_on_where_it_stopped(options, pair, tmp_path):
     pair.measured, pair.interrupt_at = 0, None
     measured = common.measure(options, pair)
     assert pair.measured == n_warm_up + n_all - 7
-    assert path.read_bytes().startswith(kept) and len(measured) == n_all
+    assert path.read_bytes().startswith(kept)
+    assert len(measured) == n_all
     assert common.read_measurements(path) == measured
 
     pair.interrupt_at = pair.measured
@@ -89,20 +90,22 @@ def test_what_was_interrupted_goes_on_where_it_stopped(options, pair, tmp_path):
     assert {len(tables.tokens(run)) for run in others.values()} == {13}
     options.out = None  # nothing is kept
     kept = path.read_bytes()
-    assert common.measure(options, pair).keys() == others.keys() and path.read_bytes() == kept
+    assert common.measure(options, pair).keys() == others.keys()
+    assert path.read_bytes() == kept
 
 
 def test_each_repeat_is_measured_in_another_order(options):
     settings = [*common.all_settings(options)]
     first, second = ([s[2:] for s in settings if s.repeat == repeat] for repeat in (0, 1))
-    assert sorted(map(str, first)) == sorted(map(str, second)) and first != second
+    assert sorted(map(str, first)) == sorted(map(str, second))
+    assert first != second
 
 
 def test_rows(options, pair):
     rows = tables.summarise(common.measure(options, pair))
     kinds = [(row["drafter"], row["domain"], row["K"]) for row in rows[:3]]
     assert kinds == [("autoregressive", "code", 0), ("autoregressive", "prose", 0), ("model", "code", 1)]
-    assert rows[0]["speedup"] == 1 and rows[3]["alpha"] == pytest.approx(0.2)
+    assert (rows[0]["speedup"], rows[3]["alpha"]) == (1, pytest.approx(0.2))
     assert [row["runs"] for row in rows] == [2, 4, 2, 2, 4, 4]
     json.dumps(rows, allow_nan=False)
 
@@ -132,7 +135,7 @@ def test_the_speedup_is_the_median_over_prompts_of_medians_over_repeats():
 def test_an_iteration_that_was_held_up_does_not_count_in_the_usual_speedup():
     runs = [iterations(2, 2, 90, drafted=4, n_tokens=3), iterations(2, 2, 2, drafted=4)]
     found = tables.at_usual_times(runs, [iterations(1, 1, 1, 70), iterations(1, 1, 1, 1)])
-    assert found["usual_speedup"] == pytest.approx((1.5 + 0.5) / 2) and found["usual_loop_ms"] == 2000
+    assert (found["usual_speedup"], found["usual_loop_ms"]) == (pytest.approx((1.5 + 0.5) / 2), 2000)
 
 
 def test_even_costs_leave_out_what_was_interrupted():
@@ -221,7 +224,7 @@ GRID = ["--n_tokens", "10", "--K", "1", "3", "auto", "--settings", "0", "1:0.9",
 def test_sweep_and_drafters(command, tmp_path):
     words = ["--prompts", str(tmp_path / "prose.txt"), *GRID]
     lines = command(sweep, *words, "--out", str(tmp_path / "sweep"))
-    assert len(lines) == 1 + 2 * 4 + 2 and lines[1].split()[:4] == ["autoregressive", "0", "prose", "0"]
+    assert (len(lines), lines[1].split()[:4]) == (1 + 2 * 4 + 2, ["autoregressive", "0", "prose", "0"])
     rows = json.loads((tmp_path / "sweep" / "sweep.json").read_text())["rows"]
     assert [row["unlike"] for row in rows if row["temperature"] == 0] == [0] * 4
     for name in ("figure1", "predicted"):
@@ -234,7 +237,8 @@ def test_sweep_and_drafters(command, tmp_path):
     assert lines[-1] == "At temperature 0, texts that differ from autoregressive decoding's: 0"
 
     lines = command(trees, *words, "--drafters", "model", "--K", "2", "2,1")
-    assert lines[1].startswith("prose, temperature 0: autoregressive") and lines[4].split()[:3] == ["model", "2,1", "2"]
+    assert lines[1].startswith("prose, temperature 0: autoregressive")
+    assert lines[4].split()[:3] == ["model", "2,1", "2"]
 
 
 def test_levels(command, tmp_path):
@@ -243,7 +247,8 @@ def test_levels(command, tmp_path):
     rows = json.loads((tmp_path / "levels" / "levels.json").read_text())["rows"]
     kinds = [("autoregressive", 0), ("model", 2), ("self", 2), ("self/model", 2), ("self/model", "4/2")]
     assert [(row["drafter"], row["K"]) for row in rows] == kinds
-    assert [row["unlike"] for row in rows] == [0] * 5 and 0 < rows[-1]["copy_r"] <= 1
+    assert [row["unlike"] for row in rows] == [0] * 5
+    assert 0 < rows[-1]["copy_r"] <= 1
     if off := [abs(row["off"]) for row in rows[1:] if "off" in row]:  # none where the machine was too busy to tell
         assert lines.pop() == f"predicted within {np.median(off):.1%} (median)"
     assert len(lines) == 2 + 1 + len(rows)
@@ -255,7 +260,8 @@ def test_table1(command, tmp_path):
     _, *lines, last = command(table1, *words)
     assert [line.split()[:3] for line in lines[:2]] == [["prose", "0", "ArS"], ["prose", "0", "SpS"]]
     greedy = [line.split()[-3:] for line in lines[:2]]  # the same texts, so the same figures; each counts once
-    assert greedy[0] == greedy[1] and greedy[0][2] == "2"
+    assert greedy[0] == greedy[1]
+    assert greedy[0][2] == "2"
     assert last == "Greedy texts that are the same, token for token: 4 of 4"
 
 
@@ -264,7 +270,7 @@ def test_table1(command, tmp_path):
 def test_kernels(tiny_pair, weights):
     row = kernels.measure("target", tiny_pair, weights, np.ones(2**20, np.int64), rounds=2)
     line = tables.table([row], kernels.COLUMNS).splitlines()[1].split()
-    assert line[:2] == ["target", weights] and row["prefilled"] == 128
+    assert (line[:2], row["prefilled"]) == (["target", weights], 128)
     assert all(row[key] > 0 for key in row.keys() - {"model", "weights"})
 
 
@@ -276,7 +282,9 @@ def test_accelerator(command, tmp_path):
     assert len(lines) == 1 + 1 + 2
     rows = json.loads((tmp_path / "results.json").read_text())["rows"]
     assert [(row["B"], row["K"]) for row in rows] == [(2, 0), (2, 1)]
-    assert rows[0]["speedup"] == rows[0]["r"] == 1 and 0.5 <= rows[1]["r"] <= 1 and 0 <= rows[1]["alpha"] <= 1
+    assert rows[0]["speedup"] == rows[0]["r"] == 1
+    assert 0.5 <= rows[1]["r"] <= 1
+    assert 0 <= rows[1]["alpha"] <= 1
     assert rows[0]["useful"] == 9 / 12  # three prompts, two at a time: the third is alone
 
 
@@ -309,16 +317,19 @@ def test_bad_flags_are_said_before_anything_is_measured(monkeypatch, tmp_path, c
     module = pytest.importorskip(f"benchmarks.{name}")
     with pytest.raises(UserError) as error:
         module.main(words.split())
-    assert message in str(error.value) and "\n" not in str(error.value)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
     assert not capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_command_line_ends_with_one_line_and_status_2():
     run = subprocess.run([sys.executable, "-m", "benchmarks.sweep", "--K", "x"], capture_output=True, text=True)
-    assert run.returncode == 2 and not run.stdout
+    assert run.returncode == 2
+    assert not run.stdout
     assert run.stderr.startswith("error: argument --K: must be a whole number of at least 1, or auto")
-    assert run.stderr.endswith(", not 'x'\n") and run.stderr.count("\n") == 1
+    assert run.stderr.endswith(", not 'x'\n")
+    assert run.stderr.count("\n") == 1
 
 
 FOLDER = Path(common.__file__).parent
@@ -341,7 +352,8 @@ def test_the_steps_from_enter_to_the_first_token_are_all_the_time_there_was(tiny
     began = time.time()
     options = {"models_dir": str(tiny_pair), "draft_model_size": "draft", "target_model_size": "target"}
     seconds = start.steps(options, began)
-    assert len(seconds) == 5 and min(seconds.values()) >= 0
+    assert len(seconds) == 5
+    assert min(seconds.values()) >= 0
     assert sum(seconds.values()) <= time.time() - began + 1e-6
 
 

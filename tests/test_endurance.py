@@ -79,7 +79,8 @@ def test_many_decodes_in_one_process(tiny_pair):
     before = taken()
     assert all(decode() == first for _ in range(1000))
     after = taken()
-    assert after[1:] == before[1:] and after[0] - before[0] < 4096, (before, after)  # 4 MB: the allocator's own
+    assert after[1:] == before[1:], (before, after)
+    assert after[0] - before[0] < 4096, (before, after)  # 4 MB: the allocator's own
 
 
 def demo(cache):
@@ -101,4 +102,5 @@ def test_first_runs_at_the_same_time(tmp_path):
     after = demo(tmp_path)
     out, err = after.communicate()
     assert (after.returncode, err) == (0, "")
-    assert {texts(one) for one, _ in said} == {texts(out)} and texts(out)[0] == texts(out)[1]
+    assert {texts(one) for one, _ in said} == {texts(out)}
+    assert texts(out)[0] == texts(out)[1]

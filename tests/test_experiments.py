@@ -54,10 +54,12 @@ def test_assumption(capsys, tmp_path):
     found = json.loads(path.read_text(encoding="utf-8"))
     shown = capsys.readouterr().out
     for name, (*_, title) in assumption.EXPERIMENTS.items():
-        assert title in shown and is_picture(tmp_path / f"{name}.png")
+        assert title in shown
+        assert is_picture(tmp_path / f"{name}.png")
     assert [row["B"] for row in found["batch"]] == [1, 2] * len(FORMATS)
     shares = [row["share"] for row in found["context"] if row["dtype"] == "float32"]
-    assert shares == sorted(shares) and 0 < shares[0] < shares[-1] < 1
+    assert shares == sorted(shares)
+    assert 0 < shares[0] < shares[-1] < 1
 
 
 # ---- The papers' figures ---------------------------------------------------------------------------------------------
@@ -76,7 +78,8 @@ def test_theory(tmp_path, capsys):
     paper.main(words)
     assert is_picture(out)
     header, _, mine, best = capsys.readouterr().out.splitlines()
-    assert "α = 0.800, c = 0.100" in header and "1.20 in the run" in header
+    assert "α = 0.800, c = 0.100" in header
+    assert "1.20 in the run" in header
     assert mine.split()[-4:] == ["4", "3.36", "2.40", "1.49"]  # (1 - 0.8^5) / 0.2; that / 1.4; 5 / that
     assert best.split()[2] == "6"  # 2.470, of 2.460 for 5 and 2.448 for 7
 
@@ -126,7 +129,8 @@ def test_exact_distances():
     lenient = [[paper.lenient_distribution(p[n, t], q[n, t], 0.4) for t in range(3)] for n in range(3)]
     one = sum(abs(lenient[1][2][t] - q[1, 2, t]) for t in range(3)) / 2
     both = [lenient[1][2][s] * lenient[2][s][t] - q[1, 2, s] * q[2, s, t] for s, t in product(range(3), repeat=2)]
-    assert found[0.4] == pytest.approx((one, sum(map(abs, both)) / 2)) and found[0.4][1] > found[0.4][0] > 0
+    assert found[0.4] == pytest.approx((one, sum(map(abs, both)) / 2))
+    assert found[0.4][1] > found[0.4][0] > 0
 
 
 @pytest.mark.parametrize("figure", ["figure1", "lenience"])
@@ -137,11 +141,12 @@ def test_what_is_decoded_is_drawn(tmp_path, command, figure):  # noqa: F811
     assert is_picture(tmp_path / "picture.png")
     rows = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))["rows"]
     if figure == "figure1":
-        assert [row["K"] for row in rows] == [0, 1, 2] * 2 and rows[0]["iterations"] == 6 and rows[0]["sd"] == 0
+        assert ([row["K"] for row in rows], rows[0]["iterations"], rows[0]["sd"]) == ([0, 1, 2] * 2, 6, 0)
         assert all(row["ms"] > 0 and row["sequences"] == 3 for row in rows)
     else:
         assert [(row["K"], row["b"]) for row in rows] == [(1, 1), (1, 0.5), (2, 1), (2, 0.5)]
-        assert rows[0]["one"] == pytest.approx(0, abs=1e-6) and rows[1]["two"] >= rows[1]["one"] > 0
+        assert rows[0]["one"] == pytest.approx(0, abs=1e-6)
+        assert rows[1]["two"] >= rows[1]["one"] > 0
     assert len(lines) == 1 + len(rows)
 
 
@@ -150,7 +155,7 @@ def test_a_row_of_iterations():
     three = [Iteration(Counted([1, 2], 2, 1))] * 3
     two = [Iteration(Counted([1, 2, 3], 2, 2))] * 2
     row = iterations.summarise([three, two])
-    assert row["r"] == pytest.approx((6 / 9 + 1) / 2) and row["standard_error"] == pytest.approx(1 / 6)
+    assert (row["r"], row["standard_error"]) == (pytest.approx((6 / 9 + 1) / 2), pytest.approx(1 / 6))
     assert (row["iterations"], row["p50"], row["sequences"]) == (2.5, 2.5, 2)
     assert row["sd"] == pytest.approx(0.5**0.5)
 
@@ -161,7 +166,8 @@ def test_the_same_command_counts_the_same_iterations(command, tmp_path):  # noqa
     assert command(iterations, *words) == command(iterations, *words)
     greedy, sampled = json.loads(path.read_text(encoding="utf-8"))["rows"]
     assert (greedy["sequences"], sampled["sequences"]) == (20, 21)  # a seed changes nothing of a greedy text
-    assert 2 <= sampled["iterations"] <= 4 and sampled["top_p"] == 0.9
+    assert 2 <= sampled["iterations"] <= 4
+    assert sampled["top_p"] == 0.9
 
 
 # ---- Drafts that learn -----------------------------------------------------------------------------------------------
@@ -181,8 +187,8 @@ def test_the_grid_goes_on_where_it_was_interrupted(command, tmp_path, monkeypatc
     lines = command(distillation, *flags)
     assert [line for line in lines if " on " in line] == ["jsd on draft, seed 0"]
     again = command(distillation, *flags)  # what is all there is only shown
-    assert again == lines[-len(again) :] and len(again) == 1 + 2 + 2 + 1
-    assert again[0].split()[0] == "divergence" and again[1].split()[:2] == ["the", "start"]
+    assert again == lines[-6:]
+    assert (again[0].split()[0], again[1].split()[:2]) == ("divergence", ["the", "start"])
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["distillation.png", "runs.jsonl"]
 
 
@@ -190,18 +196,19 @@ def test_a_row_is_the_mean_of_its_seeds_and_their_spread():
     distillation = pytest.importorskip("benchmarks.distillation")
     figures = [dict.fromkeys(distillation.FIGURES, value) for value in (0.5, 0.7)]
     [row] = distillation.summarise({("kl", "corpus", seed): each for seed, each in enumerate(figures)})
-    assert row["alpha1"] == pytest.approx(0.6) and row["alpha1_sd"] == pytest.approx(0.02**0.5)
+    assert (row["alpha1"], row["alpha1_sd"]) == (pytest.approx(0.6), pytest.approx(0.02**0.5))
 
 
 def test_one_gaussian_covers_both_modes_or_seeks_one():
     distillation = pytest.importorskip("benchmarks.distillation")
     x, covering, q = distillation.fit_gaussian("kl")
     _, seeking, _ = distillation.fit_gaussian("reverse_kl")
-    assert q.sum() == pytest.approx(1) and covering.sum() == pytest.approx(1, abs=1e-5)
+    assert (q.sum(), covering.sum()) == (pytest.approx(1), pytest.approx(1, abs=1e-5))
     mean, spread = (covering * x).sum(), ((covering * x**2).sum() - (covering * x).sum() ** 2) ** 0.5
     assert mean == pytest.approx((q * x).sum(), abs=0.05)  # that of the mixture, as is the spread
     assert spread == pytest.approx(((q * x**2).sum() - (q * x).sum() ** 2) ** 0.5, abs=0.05)
-    assert (seeking * x).sum() == pytest.approx(-2, abs=0.1) and seeking[x > 1].sum() < 0.01
+    assert (seeking * x).sum() == pytest.approx(-2, abs=0.1)
+    assert seeking[x > 1].sum() < 0.01
 
 
 @pytest.mark.slow

@@ -289,7 +289,8 @@ def test_online_writes_the_texts_and_leaves_the_draft_and_goes_on_after_an_inter
         online.main(again)
     online.main(again)
     captured = capsys.readouterr()
-    assert (part.getvalue().splitlines(), captured.out.splitlines()) == (lines[:11], lines[10:])
+    assert part.getvalue().splitlines() == lines[:11]
+    assert captured.out.splitlines() == lines[10:]
     assert "going on from" in captured.err
     assert sorted(path.name for path in models.iterdir()) == ["again", "draft", "new", "target"]
 

@@ -49,22 +49,27 @@ def on_numpy(run_json):
 def test_the_text_is_that_of_numpy_and_what_is_not_known_is_null_and_not_printed(on_jax, on_numpy):
     out, document = on_jax(n_tokens_to_generate=24)
     _, on_numpy = on_numpy(n_tokens_to_generate=24)
-    assert "first difference" not in out and "Speedup = " in out
+    assert "first difference" not in out
+    assert "Speedup = " in out
     assert tokens_of(document) == tokens_of(document, "autoregressive") == tokens_of(on_numpy)
     f, iterations = document["figures"], document["speculative"]["samples"][0]["iterations"]
     assert [f["seconds"][part] for part in ("drafting", "scoring", "rest")] == [None] * 3
     assert {i[key] for i in iterations for key in ("drafting", "scoring", "seconds")} == {None}
-    assert "drafting" not in out and ("Predicted = " in out) != f["busy"]
+    assert "drafting" not in out
+    assert ("Predicted = " in out) != f["busy"]
     assert 0 < f["seconds"]["prefill"] < f["seconds"]["speculative"]
     if not f["busy"]:  # on a busy machine a window may seem cheaper than a row, and nothing is predicted
-        assert f["c"] == f["t_draft"] / f["t_target"] > 0 and f["beta"]["4"] > 0 and f["predicted_leviathan"] > 0
+        assert f["c"] == f["t_draft"] / f["t_target"] > 0
+        assert f["beta"]["4"] > 0
+        assert f["predicted_leviathan"] > 0
     assert [len(i["alpha"]) for i in iterations] == [min(i["accepted"] + 1, i["drafted"]) for i in iterations]
     for key in ("r", "alpha", "alpha_by_position", "matching", "met_by_position", "tokens_per_iteration_histogram"):
         assert f[key] == pytest.approx(on_numpy["figures"][key]), key
     names = ("engine", "device_platform", "device_kind", "devices", "jax")
     expected = ["jax", "cpu", "cpu", jax.device_count(), jax.__version__]
     assert [document["machine"][name] for name in names] == expected
-    assert on_numpy["machine"]["engine"] == "numpy" and "jax" not in on_numpy["machine"]
+    assert on_numpy["machine"]["engine"] == "numpy"
+    assert "jax" not in on_numpy["machine"]
 
 
 @pytest.mark.parametrize(
@@ -89,14 +94,17 @@ def test_a_batch_is_its_prompts_each_to_its_stop(on_jax, on_numpy, tmp_path):
     path.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS))
     stop = "h"  # which the first text alone has
     out, document = on_jax(prompt=None, prompt_file=path, batch=3, stop=stop)
-    assert [prompt["text"] for prompt in document["prompts"]] == PROMPTS and document["prompt"]["text"] == PROMPTS[0]
+    assert [prompt["text"] for prompt in document["prompts"]] == PROMPTS
+    assert document["prompt"]["text"] == PROMPTS[0]
     assert tokens_of(document) == tokens_of(document, "autoregressive")
     for prompt, sample in zip(PROMPTS, document["speculative"]["samples"], strict=True):
         [alone] = on_numpy(prompt=prompt, stop=stop)[1]["speculative"]["samples"]
-        assert (sample["text"], sample["tokens"]) == (alone["text"], alone["tokens"]) and stop not in sample["text"]
+        assert (sample["text"], sample["tokens"]) == (alone["text"], alone["tokens"])
+        assert stop not in sample["text"]
         assert out.count(f"Text = {prompt}{sample['text']}\n") == 2
     lengths = [*map(len, tokens_of(document))]
-    assert lengths[0] < N == lengths[1] and document["figures"]["tokens"] == sum(lengths)
+    assert lengths[0] < N == lengths[1]
+    assert document["figures"]["tokens"] == sum(lengths)
     assert 0.5 < document["figures"]["useful_row_calls"] <= 1
     assert out.index("Speculative Decode") < out.index("Speedup = ")
 
@@ -105,9 +113,13 @@ def test_a_batch_is_its_prompts_each_to_its_stop(on_jax, on_numpy, tmp_path):
 def test_verify_has_a_form_for_this_engine(run_verify):
     verify = partial(run_verify, engine="jax", threads=None, K=2)
     status, out = verify(draws=25)
-    assert status == 0 and "passed  greedy" in out and "rows" not in out and "would have shown" in out
+    assert status == 0
+    assert "passed  greedy" in out
+    assert "rows" not in out
+    assert "would have shown" in out
     status, out = verify(draws=40, lenience=0.01)
-    assert status == 1 and "FAILED  speculative against the target" in out
+    assert status == 1
+    assert "FAILED  speculative against the target" in out
 
 
 @pytest.mark.parametrize(
@@ -147,7 +159,8 @@ def test_each_row_of_a_batch_takes_a_cache(tiny_pair):
     line = refusal(Session, o, parse, ["a", "x" * 20])
     folders = tiny_pair / "draft", tiny_pair / "target"
     needed = sum(memory.needed(load_hparams(folder / "hparams.json"), "float32", n_cached) for folder in folders)
-    assert line.startswith(f"the models need {needed / 1e9:.1f} GB") and line.endswith("or a smaller --batch")
+    assert line.startswith(f"the models need {needed / 1e9:.1f} GB")
+    assert line.endswith("or a smaller --batch")
 
 
 @pytest.mark.parametrize(("device", "extra"), [("/dev/nvidia0", "cuda12"), ("/dev/accel0", "tpu"), (None, None)])
@@ -166,7 +179,8 @@ def test_prompts_as_editors_write_them(tmp_path):
     path.write_bytes(b"\xef\xbb\xbfin the\r\n\r\na thing\r\nit\r\n")
     assert choose_prompts(parse(prompt_file=str(path), engine="jax", batch=3)) == ["in the", "a thing", "it"]
     line = refusal(choose_prompts, parse(prompt_file=str(path), engine="jax", batch=4))
-    assert line.startswith("--batch 4 needs as many prompts, and ") and " has 3" in line
+    assert line.startswith("--batch 4 needs as many prompts, and ")
+    assert " has 3" in line
     path = tmp_path / "prompts.JSONL"  # which is the same without a batch
     path.write_text('{"prompt": "in the"}\n{"prompt": "a thing"}\n')
     assert choose_prompts(parse(prompt_file=str(path))) == ["in the"]
@@ -240,11 +254,14 @@ def test_two_processes_share_the_work_and_one_prints(start, on_jax, tmp_path):
     assert [process.returncode for process in pair] == [0, 0], said[0]
     _, alone = on_jax(**flags)
     texts = [sample["text"] for sample in alone["speculative"]["samples"]]
-    assert len({*texts}) == 4 and tokens_of(json.loads(path.read_text(encoding="utf-8"))) == tokens_of(alone)
+    assert len({*texts}) == 4
+    assert tokens_of(json.loads(path.read_text(encoding="utf-8"))) == tokens_of(alone)
     assert all(f"Text = {PROMPT}{text.translate(SHOWN)}\n" in first for text in texts)
-    assert "Decode" not in second and "Gloo" not in first + second
+    assert "Decode" not in second
+    assert "Gloo" not in first + second
     placed = [[line for line in err.splitlines() if line.startswith("the draft lies")] for err in said]
-    assert placed[0] == placed[1] and len(placed[0]) == 1
+    assert placed[0] == placed[1]
+    assert len(placed[0]) == 1
 
 
 @pytest.mark.slow
@@ -263,7 +280,8 @@ def test_where_one_process_ends_the_other_ends_with_a_line(process_id, number, s
         process.communicate()
     assert (ended.returncode, left.returncode) == (status, 2)
     last = left.err.read_text().splitlines()[-1]
-    assert last.startswith("error: ") and ("another of the processes" in last or "Gloo" in last)
+    assert last.startswith("error: ")
+    assert "another of the processes" in last or "Gloo" in last
 
 
 @pytest.mark.slow
@@ -271,6 +289,6 @@ def test_where_one_process_ends_the_other_ends_with_a_line(process_id, number, s
 def test_a_process_that_nobody_joins_ends_with_a_line(process_id, start):
     """The first, which the others are to find, or another, which finds nobody."""
     process = start(process_id, JOIN_SECONDS="1")
-    assert process.communicate()[0] == "" and process.returncode == 2
+    assert (process.communicate()[0], process.returncode) == ("", 2)
     last = process.err.read_text().splitlines()[-1]
     assert last.startswith("error: the other processes have not joined within JOIN_SECONDS=1: check JAX_COORDINATOR")

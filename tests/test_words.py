@@ -38,7 +38,9 @@ def test_no_path_of_thousands_of_characters_is_quoted_whole(path, capsys):
     with pytest.raises(SystemExit):
         exits.fail(f"error: cannot write to {path}: it is full", 2)
     said = capsys.readouterr().err
-    assert len(said) < 900 and said.startswith("error: cannot write to a") and said.endswith("it is full\n")
+    assert len(said) < 900
+    assert said.startswith("error: cannot write to a")
+    assert said.endswith("it is full\n")
 
 
 def test_an_empty_text_from_python_is_told_how_to_begin():

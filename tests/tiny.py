@@ -124,7 +124,9 @@ def refusal(call, *args, **flags):
     with pytest.raises(UserError) as caught:
         call(*args, **flags)
     line = str(caught.value)
-    assert line and line.isprintable() and len(line) < 1000
+    assert line
+    assert line.isprintable()
+    assert len(line) < 1000
     return line
 
 
