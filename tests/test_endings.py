@@ -223,9 +223,10 @@ def test_each_ending_is_one_line(error, status, line, monkeypatch, capsys):
     ("limit", "why"),
     [
         ("-v 40000", "`ulimit -v` gives"),  # hardly more than Python itself takes
-        ("-v 600000", "`ulimit -v` gives"),  # with 450 MB, SciPy's BLAS would try again for ever
+        ("-v 500000", "`ulimit -v` gives"),  # here SciPy's BLAS would try again for ever
         ("-d 150000", "`ulimit -d` gives"),  # here too
         ("-n 5", "Too many open files"),
+        ("-v 2000000; ulimit -s 1500000", "can't start new thread"),  # where NumPy's BLAS would say that it was Ctrl-C
     ],
 )
 def test_what_the_machine_does_not_give_is_told_in_one_line(limit, why):

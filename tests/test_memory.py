@@ -1,9 +1,14 @@
 """Whether the models fit, for machines with given free bytes."""
 
+import os
+import shutil
+
 import pytest
+from tiny import ROOT, python
 
 from checkpoints.tensors import parameter_count
 from plumbing.errors import UserError
+from plumbing.limits import MEGABYTE, least
 from speculative.engines import memory
 
 
@@ -108,12 +113,12 @@ def test_what_is_available(tmp_path):
 
 
 def test_a_limit_on_the_address_space():
-    """As `ulimit -v` sets it."""
+    """As `ulimit -v` sets it: what the libraries are still going to take is taken."""
     resource = pytest.importorskip("resource")
     if memory.read_number("/proc/self/status", "VmSize:") is None:
         pytest.skip("this system does not tell")
     before = resource.getrlimit(resource.RLIMIT_AS)
-    taken = memory.read_number("/proc/self/status", "VmSize:") * 1024
+    taken = max(memory.read_number("/proc/self/status", "VmSize:") * 1024, least("RLIMIT_AS"))
     try:
         resource.setrlimit(resource.RLIMIT_AS, (taken + 10**8, before[1]))
         assert 0.5e8 < memory.available() <= 1.1e8
@@ -121,3 +126,16 @@ def test_a_limit_on_the_address_space():
             memory.check(PAIR, memory.available())
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["main.py --demo --n_tokens_to_generate 4", "main.py --demo --pack --models_dir"])
+def test_as_little_as_is_let_in_is_enough_to_compile_everything(command, tmp_path):
+    """And a little less is refused at once. Else LLVM would abort, or SciPy's BLAS try again for ever."""
+    pytest.importorskip("numba")
+    shutil.copytree(ROOT / "models", tmp_path / "models")
+    words = command.replace("--models_dir", f"--models_dir {tmp_path / 'models'}").split()
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "compiled")}
+    kilobytes = (least("RLIMIT_AS") + 60 * MEGABYTE) // 1024
+    done = python(*words, shell=f'ulimit -v {kilobytes}; exec "$@"', env=environment)
+    assert done.returncode == 0, done.stderr

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from checkpoints.tensors import checkpoint_shapes, parameter_count
 from plumbing.errors import UserError
+from plumbing.limits import least, limit_of
 from speculative.engines import formats
 
 OFFICIAL = {"1558M": (48, 1600), "774M": (36, 1280), "355M": (24, 1024), "124M": (12, 768)}  # n_layer, n_embd
@@ -47,15 +48,13 @@ def cgroup_folders(root: Path, own_cgroup: str) -> list[Path]:
 
 
 def address_space() -> list[int]:
-    """[what `ulimit -v` leaves], or [] where it sets no limit."""
-    with contextlib.suppress(ImportError):  # Windows
-        import resource
-
-        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-        kilobytes = read_number("/proc/self/status", "VmSize:")
-        if limit != resource.RLIM_INFINITY and kilobytes is not None:
-            return [max(0, limit - kilobytes * 1024)]
-    return []
+    """[what `ulimit -v` leaves beside what is taken, and what the libraries are still going to take], or [] where it
+    sets no limit."""
+    limit = limit_of("RLIMIT_AS")
+    kilobytes = read_number("/proc/self/status", "VmSize:")
+    if limit is None or kilobytes is None:
+        return []
+    return [max(0, limit - max(kilobytes * 1024, least("RLIMIT_AS")))]
 
 
 def peak(status: str = "/proc/self/status") -> int | None:
@@ -94,4 +93,8 @@ def check(models: list[tuple[dict, str]], free: int | None, n_cached: int | None
             break
     else:
         remedy = "take smaller models" + (" or a smaller --batch" if n_cached else "")
-    raise UserError(f"the models need {total / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free: {remedy}")
+    raise UserError(f"the models need {in_words(total)} of memory, and {in_words(free)} are free: {remedy}")
+
+
+def in_words(n_bytes: int) -> str:
+    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e8 else f"{n_bytes / 1e6:.0f} MB"
