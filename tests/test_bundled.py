@@ -10,13 +10,13 @@ from tiny import convert, decoded
 
 from checkpoints.loading import load_params
 from gpt2 import gpt2
-from speculative.cli.flags import DEMO
 from speculative.drafters.model import model_drafter
 from speculative.engines.formats import FORMATS
 from speculative.engines.packed import packer
 from speculative.engines.plain import CachedModel
 from speculative.engines.runtime import new_pass
 from speculative.filters import GREEDY
+from speculative.options import DEMO
 from speculative.sampling import autoregressive_sampling, speculative_sampling
 
 PAIR = ["tiny-draft", "tiny-target"]

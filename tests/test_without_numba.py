@@ -5,8 +5,8 @@ import pytest
 from tiny import python, texts
 
 from gpt2 import gpt2
-from speculative.cli.flags import DEMO
 from speculative.engines.formats import FORMATS
+from speculative.options import DEMO
 
 COMMAND = """
 import sys
