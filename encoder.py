@@ -17,6 +17,8 @@ from pathlib import Path
 
 import regex  # and not re, which does not know \p{L}
 
+from plumbing.files import read_small
+
 END_OF_TEXT = "<|endoftext|>"
 
 
@@ -223,10 +225,8 @@ def read_pairs(path):
 
 
 def read_text(path):
-    """The text of a file, UTF-8 whatever the system's own encoding is, and with any system's line ends."""
+    """The text of a file, in UTF-8."""
     try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: should be UTF-8 text: {error.reason} at byte {error.start}") from None
+        return read_small(path)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None

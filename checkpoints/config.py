@@ -12,6 +12,7 @@ import numpy as np
 
 from checkpoints.tensors import bad_file
 from plumbing.errors import UserError, first_line
+from plumbing.files import read_small
 
 # Far above any GPT-2, yet low enough that no wrong number can ask for absurd amounts of memory.
 LIMITS = {"n_vocab": 2**20, "n_ctx": 2**16, "n_embd": 2**15, "n_head": 2**10, "n_layer": 2**10}
@@ -69,11 +70,10 @@ MUST_BE = {
 def read_config(path: str) -> dict:
     """The settings, each of which is known to be honoured, and every size under OpenAI's name. Raises UserError."""
     try:
-        with open(path, encoding="utf-8") as f:
-            config = json.load(f)
+        config = json.loads(read_small(path))
         if not isinstance(config, dict):
             raise TypeError("it is no object")
-    except (OSError, ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise bad_file(path, f"cannot be read as JSON ({first_line(error)})") from error
     for name, limit in LIMITS.items():
         value = next((config[alias] for alias in (*NAMES[name], name) if alias in config), None)

@@ -4,14 +4,15 @@ Such a tokenizer has settings that would give other ids; what encoder.py does no
 """
 
 import json
+import re
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
-import regex
-
+from checkpoints.added import MOST_LETTERS, Added, Finder
 from checkpoints.tensors import bad_file
-from encoder import BYTE_TO_CHAR, END_OF_TEXT, Encoder, read_text
+from encoder import BYTE_TO_CHAR, END_OF_TEXT, Encoder
 from plumbing.errors import UserError, first_line
+from plumbing.files import read_small
 
 MOST_ID = 2**20
 MOST_ADDED = 2**14
@@ -43,16 +44,6 @@ TOKENIZER_MUST_BE = {
 }
 
 
-class Added(NamedTuple):
-    """A token that is found in the text as it stands, before the rest is cut into words."""
-
-    id: int
-    lstrip: bool = False  # whether it takes the white space before it
-    rstrip: bool = False  # and after it
-    single_word: bool = False  # whether it is only found where no letter or digit stands beside it
-    normalized: bool = False  # whether it is looked for only where no token without this was found
-
-
 class AddedTokensEncoder(Encoder):
     """An Encoder with tokens that were added to its vocabulary, and ids that stand for no text.
 
@@ -75,7 +66,9 @@ class AddedTokensEncoder(Encoder):
         self.id_to_bytes |= {i: text.encode("utf-8", "replace") for text, i in as_they_are.items()}
         self.tokens = {END_OF_TEXT: added[eot], **added}
         self.added = {token.id for token in added.values()}
-        self.patterns = [pattern(self.tokens, normalized) for normalized in (False, True)]
+        first = {text: token for text, token in self.tokens.items() if not token.normalized}
+        then = {text: token for text, token in self.tokens.items() if token.normalized}
+        self.finders = [Finder(tokens) for tokens in (first, then) if tokens]
 
     def encode(self, text, allowed_special=False):
         skipped = set() if allowed_special else {END_OF_TEXT}
@@ -90,39 +83,10 @@ class AddedTokensEncoder(Encoder):
     def cut(self, text, skipped):
         """The ids of the added tokens in a text, and what stands between them, in order."""
         parts = [text]
-        for found in filter(None, self.patterns):
-            parts = [piece for part in parts for piece in cut_by(found, part, self.tokens, skipped)]
+        for finder in self.finders:
+            cut = [[part] if isinstance(part, int) else finder.cut(part, skipped) for part in parts]
+            parts = [*chain(*cut)]
         return parts
-
-
-def cut_by(pattern, part, added, skipped):
-    if isinstance(part, int):
-        return [part]
-    pieces = []
-    end = 0
-    for match in pattern.finditer(part):
-        if match[1] not in skipped:
-            pieces += [part[end : match.start()], added[match[1]].id]
-            end = match.end()
-    return [*pieces, part[end:]]
-
-
-def pattern(added, normalized):
-    """What finds these tokens, of two that begin at the same place the longer one; None where there are none."""
-    tokens = sorted((text for text in added if bool(added[text].normalized) == normalized), key=len, reverse=True)
-    if not tokens:
-        return None
-    return regex.compile(f"(?|{'|'.join(one_pattern(text, added[text]) for text in tokens)})")
-
-
-def one_pattern(text, token):
-    """Group 1 is the token, without the white space that it takes."""
-    found = f"({regex.escape(text, special_only=True)})"
-    if token.single_word:
-        found = rf"(?<!\w){found}(?!\w)"
-    if token.lstrip:
-        found = rf"(?:(?<!\s)\s*+)?{found}"  # as a whole or not at all, so that each space is looked at once
-    return rf"{found}\s*+" if token.rstrip else found
 
 
 def read_encoder(folder: str | Path, n_vocab: int) -> AddedTokensEncoder:
@@ -167,7 +131,8 @@ def added_entries(folder, config_path, config, path, tokenizer):
     decoder = config.get("added_tokens_decoder") or {}
     if not isinstance(decoder, dict) or not all(isinstance(entry, dict) for entry in decoder.values()):
         raise bad_file(config_path, "added_tokens_decoder is no object of objects")
-    yield config_path, [{**entry, "id": int(i) if i.isdecimal() else None} for i, entry in decoder.items()]
+    ids = {i: int(i) if re.fullmatch("[0-9]{1,7}", i) else None for i in decoder}
+    yield config_path, [{**entry, "id": ids[i]} for i, entry in decoder.items()]
     yield path, tokenizer.get("added_tokens") or []
 
 
@@ -188,6 +153,8 @@ def checked_added(path, entries, vocab):
         token = Added(**{name: entry.get(name) for name in Added._fields})
         if not text or not isinstance(text, str) or type(token.id) is not int or not 0 <= token.id < MOST_ID:
             raise bad_file(path, f"should give each added token a text and an id from 0 to {MOST_ID - 1}")
+        if len(text) > MOST_LETTERS:
+            raise bad_file(path, f"adds a token of {len(text):,} characters, and {MOST_LETTERS:,} are the most")
         if vocab.get(text, token.id) != token.id:
             raise bad_file(path, f"gives {text!r:.50} the id {token.id}, and the vocabulary {vocab[text]}")
         added[text] = token
@@ -224,21 +191,20 @@ def checked_merges(path, merges, vocab):
 def read_merges(path, vocab):
     """merges.txt: one merge a line, after a line "#version: ...", which some lack."""
     try:
-        lines = read_text(path).rstrip("\n").split("\n")
-    except ValueError as error:  # "PATH: FAULT"
-        raise bad_file(path, str(error).removeprefix(f"{path}: ")) from error
+        lines = read_small(path).rstrip("\n").split("\n")
+    except ValueError as error:
+        raise bad_file(path, str(error)) from error
     return checked_merges(path, [line for line in lines if not line.startswith("#version")], vocab)
 
 
 def read_object(path):
     """A file that holds a JSON object."""
     try:
-        with open(path, encoding="utf-8") as f:
-            found = json.load(f)
+        found = json.loads(read_small(path))
         if not isinstance(found, dict):
             raise TypeError("it is no object")
         return found
-    except (OSError, ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise bad_file(path, f"cannot be read as JSON ({first_line(error)})") from error
 
 

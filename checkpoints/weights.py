@@ -10,8 +10,8 @@ from collections.abc import Callable
 import numpy as np
 
 from checkpoints.tensors import bad_file, build_params
-from plumbing.checksums import MOST_SMALL
 from plumbing.errors import first_line
+from plumbing.files import read_small
 from plumbing.official import SAFETENSORS
 
 INDEX = f"{SAFETENSORS}.index.json"
@@ -110,11 +110,8 @@ UNUSED = references_to_one_in_a_list()  # Pythons differ in whether they count a
 def part_names(path: str) -> list[str]:
     """The files that model.safetensors.index.json names, which lie beside it. Raises UserError."""
     try:
-        if os.path.getsize(path) > MOST_SMALL:
-            raise ValueError(f"more than {MOST_SMALL:,} bytes")
-        with open(path, encoding="utf-8") as f:
-            names = sorted({str(name) for name in json.load(f)["weight_map"].values()})
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        names = sorted({str(name) for name in json.loads(read_small(path))["weight_map"].values()})
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise bad_file(path, f"cannot be read as an index ({first_line(error)})") from error
     for name in names:
         if not re.fullmatch(r"model[A-Za-z0-9_.-]{0,200}\.safetensors", name):

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from plumbing.errors import UserError, first_line
-from plumbing.files import clear_parts, write_note
+from plumbing.files import MOST_SMALL, clear_parts, read_small, write_note
 
 NAME = "checksums.json"
 VERIFIED = "verified.json"
@@ -29,7 +29,6 @@ OURS = re.compile(rf"{re.escape(NAME)}|{re.escape(VERIFIED)}|{PACKED}\w+\.safete
 MOST_BYTES = 2**20  # of the note itself
 MOST_WORDS = 200  # characters that a stand-in may say of itself
 DAMAGED = f"damaged: its sha256 is not the one in {NAME}"
-MOST_SMALL = 2**24  # bytes of a file that is read whole to be checked, and of any that does not hold weights
 
 
 def describe(path: str | Path, over: threading.Event | None = None) -> dict:
@@ -75,12 +74,9 @@ def read_note(folder: str | Path) -> dict[str, dict | str]:
     if not os.path.lexists(path):
         return {}
     try:
-        if not os.path.isfile(path) or os.path.getsize(path) > MOST_BYTES:
-            raise ValueError("no file, or too large a one")
-        with open(path, encoding="utf-8") as f:
-            content = json.load(f).items()
-            return {name: checked(name, about) for name, about in content if not name.startswith(PACKED)}
-    except (OSError, ValueError, OverflowError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        content = json.loads(read_small(path, MOST_BYTES)).items()
+        return {name: checked(name, about) for name, about in content if not name.startswith(PACKED)}
+    except (ValueError, OverflowError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise bad_note(folder, first_line(error)) from error
 
 
@@ -185,11 +181,8 @@ def read_verified(folder: str) -> dict:
     """{name: state} of the large files whose sha256 was found to be the one that is noted."""
     path = os.path.join(folder, VERIFIED)
     try:
-        if not is_there(folder, VERIFIED) or os.path.getsize(path) > MOST_BYTES:
-            return {}
-        with open(path, encoding="utf-8") as f:
-            return dict(json.load(f))
-    except (OSError, ValueError, TypeError, RecursionError):  # then they are compared once more
+        return dict(json.loads(read_small(path, MOST_BYTES)))
+    except (ValueError, TypeError, RecursionError):  # then they are compared once more
         return {}
 
 

@@ -25,6 +25,7 @@ from tqdm import tqdm
 
 from plumbing import checksums
 from plumbing.errors import UserError
+from plumbing.files import MOST_SMALL, read_small
 from plumbing.http import PATIENT, Limits, TryAgain, answer, new_session, persist
 from plumbing.patience import lines
 
@@ -33,7 +34,7 @@ class File(NamedTuple):
     name: str
     url: str
     size: int = 0  # bytes; 0 if not known in advance
-    most: int = checksums.MOST_SMALL  # bytes, where its size is not known
+    most: int = MOST_SMALL  # bytes, where its size is not known
     sha256: str = ""  # "" if not known in advance
     blob: str = ""  # the hash that git would give it, "" if not known in advance
     check: Callable[[Path], object] = lambda path: None  # raises UserError if the content is wrong
@@ -147,10 +148,8 @@ def write_note(part, file, response):
 
 def read_note(part, url):
     """The note of a .part that came from this URL; or that nothing is known."""
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
-        if not 0 < size(note_of(part)) < checksums.MOST_BYTES:
-            raise ValueError("no note")
-        note = json.loads(note_of(part).read_text(encoding="utf-8"))
+    with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
+        note = json.loads(read_small(note_of(part), checksums.MOST_BYTES))
         if note["url"] == url and note.keys() >= {"length", "etag", "md5", "sha256"}:
             return note
     return {"length": -1, "etag": ""}

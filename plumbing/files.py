@@ -20,6 +20,8 @@ from plumbing.errors import UserError
 from plumbing.terminal import ESCAPED
 
 ROOM = 2**20  # bytes, more than most runs need
+MOST_SMALL = 2**24  # bytes of a file that is read whole, and of any of a model folder that does not hold weights
+NO_FILE = "it is a pipe or a device, and not a file"
 
 # What the shell has opened already, or what never waits. Of anything else only plain files are read and written: a
 # named pipe would wait for ever for somebody at its other end.
@@ -34,11 +36,35 @@ def open_to_read(path: str) -> BinaryIO:
     return open(path, "rb")
 
 
+def read_small(path: str | os.PathLike, most: int = MOST_SMALL) -> str:
+    """The text of a file, UTF-8 whatever the system's own encoding is, and with any system's line ends.
+
+    Every small file of a model folder, which may be a stranger's, is read here: a pipe would wait for ever for somebody
+    at its other end, and a device need not end. Raises ValueError, which says why it cannot be read.
+    """
+    try:
+        with open(path, encoding="utf-8", opener=open_at_once) as f:
+            if not stat.S_ISREG(os.fstat(f.fileno()).st_mode):
+                raise ValueError(NO_FILE)
+            text = f.read(most + 1)
+    except OSError as error:
+        raise ValueError(error.strerror) from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"it is not UTF-8: {error.reason} at byte {error.start}") from None
+    if len(text) > most:
+        raise ValueError(f"it has more than {most:,} bytes")
+    return text
+
+
+def open_at_once(path, flags):
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
 def check_kind(path):
     """Raises OSError where opening a path, which may not exist, could wait for ever."""
     mode = os.stat(path).st_mode if os.path.exists(path) else stat.S_IFREG
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or OPEN.fullmatch(str(path))):
-        raise OSError(22, "it is a pipe or a device, and not a file")
+        raise OSError(22, NO_FILE)
 
 
 def check_outputs(outputs: Iterable[str | None], inputs: Iterable[str | None] = ()) -> None:

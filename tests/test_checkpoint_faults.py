@@ -12,14 +12,17 @@ import threading
 import numpy as np
 import pytest
 from conftest import MODELS, write_safetensors, write_small_files
+from test_checkpoints import CONFIG, random_tensors, write_folder
 from tiny import flatten, python, refusal
 
 import utils
 from checkpoints.config import load_hparams
+from checkpoints.folders import OPTIONAL
 from checkpoints.tensors import bad_file, checkpoint_shapes
 from checkpoints.weights import load_gpt2_params_from_safetensors
 from plumbing import checksums
 from plumbing.errors import UserError
+from plumbing.files import read_small
 from plumbing.official import TF_DATA, TF_INDEX
 from speculative.drafters import heads
 
@@ -183,6 +186,24 @@ def test_what_is_no_file_of_a_model(kind, strange):
             line = refusal(load, folder)
             assert name in line and "import" not in line
             assert "replace " in line or "lacks" in line or name == NOTE
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a link to a device", "a folder", "64 GB"])
+@pytest.mark.parametrize("name", OPTIONAL)
+def test_what_is_no_file_of_hugging_faces(name, kind, tmp_path):
+    """A pipe would be waited for, for ever, and what /dev/zero gives read until the memory is full."""
+    folder = write_folder(tmp_path / "theirs", CONFIG, random_tensors(CONFIG))
+    (folder / name).unlink(missing_ok=True)
+    ANY_FILE[kind](folder / name)
+    assert name in refusal(load, folder)
+
+
+def test_a_small_file_is_read_to_its_bound(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes("é\r\n".encode())
+    assert read_small(path, 2) == "é\n"
+    with pytest.raises(ValueError, match="more than 1 bytes"):
+        read_small(path, 1)
 
 
 DEEP = {"n_vocab": 260, "n_ctx": 16, "n_embd": 32, "n_head": 4, "n_layer": 1024}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from conftest import hugging_face_name
 from scipy.special import erf
-from tiny import ROOT, logits_themselves, refusal
+from tiny import ROOT, logits_themselves, python, refusal
 
 import gpt2
 from checkpoints.config import absorb, load_hparams
@@ -270,6 +270,59 @@ def test_tokenizer_json_gives_the_ids_of_its_own_library(vocabulary_folder, pref
         assert encoder.decode(ids) == tokenizer.decode(ids, skip_special_tokens=False)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_added_tokens_in_and_beside_each_other(seed, tmp_path):
+    """Any flags, of tokens that begin with each other, overlap and hold white space."""
+    from tokenizers import AddedToken
+
+    rng = random.Random(seed)
+    flags = ("lstrip", "rstrip", "single_word", "normalized")
+    letters = "ab_ \n<é"
+    added = {"".join(rng.choices(letters, k=rng.randint(1, 4))) for _ in range(rng.randint(1, 30))}
+    added = sorted(text for text in added if not text.isspace())  # at some of which the library gives up
+    tokens = [AddedToken(text, **{name: rng.random() < 0.3 for name in flags}) for text in added]
+    tokenizer = make_tokenizer(added=tokens)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    encoder = read_encoder(tmp_path, tokenizer.get_vocab_size())
+    for _ in range(500):
+        text = "".join(rng.choices(letters, k=rng.randint(0, 30)))
+        assert encoder.encode(text, allowed_special=True) == tokenizer.encode(text).ids
+
+
+def test_an_added_line_end_takes_those_beside_it(tmp_path):
+    from tokenizers import AddedToken
+
+    tokenizer = make_tokenizer(added=[AddedToken("\n", lstrip=True, rstrip=True)])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    ids = read_encoder(tmp_path, tokenizer.get_vocab_size()).encode("a \n\n b")
+    assert ids == tokenizer.encode("a \n\n b").ids
+    assert ids.count(2048) == 1
+
+
+HOSTILE = """import json, random, sys
+from checkpoints.tokenizer import read_encoder
+from speculative.engines import memory
+folder, n_characters = sys.argv[1:]
+rng = random.Random(0)
+added = ["".join(rng.choices("abcdefgh", k=int(n_characters))) for _ in range(16383)]
+tokenizer = json.load(open(f"{folder}/tokenizer.json"))
+tokenizer["added_tokens"] += [{"content": text, "id": i} for i, text in enumerate(added, 2048)]
+json.dump(tokenizer, open(f"{folder}/tokenizer.json", "w"))
+encoder = read_encoder(folder, 2048 + len(added))
+text = "the thing in " * 1000
+ids = encoder.encode(text + added[-1] + text)
+print(ids.count(2047 + len(added)), len(ids), memory.peak())
+"""
+
+
+@pytest.mark.parametrize("n_characters", [54, 855])
+def test_thousands_of_added_tokens_take_no_more_memory_than_their_file(n_characters, made, tmp_path):
+    (tmp_path / "tokenizer.json").write_text(made)
+    words = python("-c", HOSTILE, str(tmp_path), str(n_characters)).stdout.split()
+    assert words[:2] == ["1", "6003"]
+    assert words[2] == "None" or int(words[2]) < 300 * 2**20
+
+
 @pytest.mark.parametrize("header", ["#version: 0.2\n", ""])
 def test_vocab_json_and_merges_txt_likewise(header, tmp_path):
     tokenizer = make_tokenizer(added=["[PAD]", "<|user|>"])
@@ -373,6 +426,8 @@ def test_another_token_ends_the_text_where_the_settings_say_so(read):
         ({"added_tokens": [{"id": 7, "content": ""}]}, "a text"),
         ({"added_tokens": [{"id": 7, "content": END_OF_TEXT}]}, "gives '<|endoftext|>' the id 7"),
         ({"added_tokens": ["x"]}, "a text"),
+        ({"added_tokens": [{"id": 7, "content": "x" * 1025}]}, "a token of 1,025 characters, and 1,024 are the most"),
+        ({"added_tokens": [{"id": 7, "content": "x"}] * 16385}, "a list of at most 16384"),
         ({"model": {"vocab": ["a", "b"]}}, "another id"),
         ({"model": {"vocab": {"a": 0}}}, "no token for the byte 0"),
         ({"model": {"merges": ["a"]}}, "merge 1"),
@@ -393,6 +448,8 @@ def test_a_tokenizer_that_would_give_other_ids_is_named(changes, named, read):
 def test_settings_of_the_tokenizer_are_named(read):
     for setting in ({"add_bos_token": True}, {"tokenizer_class": "BertTokenizer"}):
         assert next(iter(setting)) in refusal(read, 2048, config=setting)
+    for number in ("9" * 5000, "²", "x"):
+        assert "an id from 0" in refusal(read, 2048, config={"added_tokens_decoder": {number: {"content": "x"}}})
     assert read(2048, lambda tokenizer: tokenizer.update(added_tokens={})).eot == 2047
 
 
