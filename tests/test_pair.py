@@ -3,6 +3,7 @@
 import html
 import re
 import sys
+from itertools import zip_longest
 
 import numpy as np
 import pytest
@@ -97,6 +98,15 @@ def test_flags_change_and_the_models_stay(load):
         "model",
     )  # the defaults, not what was given
     assert pair.options.K == 2 and list(pair.speculative(PROMPT, 30)) == list(load(K=2).speculative(PROMPT, 30))
+
+
+def test_two_that_share_their_models_decode_by_turns(load):
+    pair = load(K=2)
+    prompts = (PROMPT, "inn or tin")
+    expected = [text_of(pair.speculative(prompt, 20)) for prompt in prompts]
+    by_turns = zip_longest(pair.speculative(prompts[0], 20), pair.changed(K=3).speculative(prompts[1], 20))
+    pieces = [[step.text if step else "" for step in steps] for steps in zip(*by_turns, strict=True)]
+    assert ["".join(text) for text in pieces] == expected
 
 
 def test_what_cannot_change_and_a_drafter_that_needs_a_model_more_loads_it(load):
