@@ -95,7 +95,7 @@ def test_its_tokens_are_its_own(run_json, toy):
     assert {name for i in iterations for name in i["by"]} <= {"model", "toy"}
 
 
-def test_a_tree_where_it_drafts_one_and_none_where_it_drafts_none(run_json, register):
+def test_it_drafts_a_tree_where_it_can_and_is_refused_where_it_cannot(run_json, register):
     register(ON_NUMPY)
     for tree_flag in ("2,2,1", "auto"):
         _, document = run_json(drafter="toy", tree=tree_flag)
@@ -124,7 +124,7 @@ def test_its_tokens_have_its_colour(run, toy, monkeypatch):
     assert out.count("\033[91m") >= 2
 
 
-def test_verify(run_verify, toy):
+def test_verify_finds_no_loss(run_verify, toy):
     for one in [{"K": 2}] + [{"tree": "2,1"}] * (toy.tree is not None):
         status, out = run_verify(draws=25, drafter="toy", **one)
         assert status == 0
@@ -140,7 +140,7 @@ def test_help_has_it(toy):
     assert max(map(len, lines)) <= 120
 
 
-def test_on_jax(run, register):
+def test_jax_refuses_it_in_its_own_words(run, register):
     register(ON_NUMPY)
     for drafter in ("toy", "model/toy", "toy+ngram"):
         line = refused(drafter=drafter, engine="jax")

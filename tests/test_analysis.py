@@ -25,7 +25,7 @@ from speculative.measure.machine import read_bandwidth
         (0.8125, 0.163, 2.46),  # toyllm's GPT-2 XL, and what it predicts
     ],
 )
-def test_the_blogs_formula(r, c, speedup):
+def test_the_blogs_formula_gives_the_published_speedups(r, c, speedup):
     assert blog_speedup(r, 4, c) == pytest.approx(speedup, abs=0.005)
     assert blog_speedup(r, 4, c, beta=1.5) == pytest.approx(speedup * (4 * c + 1) / (4 * c + 1.5), abs=0.005)
 
@@ -35,19 +35,19 @@ TABLE_1 += [(0.8, 5, 1.63, 3.69), (0.9, 2, 1.11, 2.71), (0.9, 10, 1.60, 6.86)]
 
 
 @pytest.mark.parametrize(("alpha", "K", "operations", "speedup"), TABLE_1)
-def test_leviathans_table_1(alpha, K, operations, speedup):
+def test_leviathans_formulas_give_table_1(alpha, K, operations, speedup):
     assert leviathan_operations(alpha, K) == pytest.approx(operations, abs=0.006)
     assert leviathan_speedup(alpha, K, c=0) == pytest.approx(speedup, abs=0.005)
 
 
-def test_limits():
+def test_the_formulas_hold_at_their_limits():
     assert (leviathan_tokens(1, 5), leviathan_tokens(0, 5)) == (6, 1)
     beta = largest_beta(2 / 3, 5, 0.01)  # where it stops paying
     assert beta == pytest.approx(2.69, abs=0.005)
     assert leviathan_speedup(2 / 3, 5, 0.01, beta) == pytest.approx(1)
 
 
-def test_the_best_k():
+def test_the_best_k_is_the_one_with_the_highest_speedup():
     flat = lambda rows: 1.0  # noqa: E731
     assert best_k([0.5, 1.0, 0.2], 0, flat) == (3, pytest.approx(1 + 0.5 + 0.5 + 0.1))
     assert best_k([0.9] * 16, 0.0, flat)[0] == 16  # free drafts: as many as there may be
@@ -58,20 +58,20 @@ def test_the_best_k():
     assert best_k([0.2] * 16, 0.3, flat) == best_k([0.9] * 16, 0.01, lambda rows: float(rows)) == (0, 1.0)
 
 
-def test_acceptance_and_matching():
+def test_acceptance_is_the_sum_of_minima_and_matching_that_of_products():
     p = np.array([[0.5, 0.5, 0.0], [0.0, 1.0, 0.0]], np.float32)
     q = np.array([[0.25, 0.25, 0.5], [0.0, 1.0, 0.0]], np.float32)
     assert acceptance_chance(p, q).tolist() == [0.5, 1.0]
     assert matching_chance(p, q).tolist() == [0.25, 1.0]
 
 
-def test_ceiling_and_bandwidth():
+def test_the_bandwidth_is_that_of_the_fastest_reading():
     assert ceiling(6.23e9, 58e9) == pytest.approx(9.31, abs=0.005)
     ticks = iter([0.0, 4.0, 5.0, 5.5, 6.0, 9.0])  # three readings of 4, 0.5 and 3 seconds
     assert read_bandwidth(n_bytes=2**20, repeats=3, clock=lambda: next(ticks)) == 2**20 / 0.5
 
 
-def test_lines():
+def test_costs_between_those_that_were_measured_lie_on_a_line():
     cost = line_through({1: 1.0, 5: 1.4, 9: 3.0})
     assert [cost(rows) for rows in (1, 3, 5, 7, 9, 11)] == pytest.approx([1.0, 1.2, 1.4, 2.2, 3.0, 3.5])
     assert line_through({1: 1.0})(7) == 1.0

@@ -101,7 +101,7 @@ def test_each_repeat_is_measured_in_another_order(options):
     assert first != second
 
 
-def test_rows(options, pair):
+def test_a_row_sums_up_the_runs_of_a_drafter_and_a_K(options, pair):
     rows = tables.summarise(common.measure(options, pair))
     kinds = [(row["drafter"], row["domain"], row["K"]) for row in rows[:3]]
     assert kinds == [("autoregressive", "code", 0), ("autoregressive", "prose", 0), ("model", "code", 1)]
@@ -153,13 +153,13 @@ def test_even_costs_leave_out_what_was_interrupted():
     assert even[4] == pytest.approx((0.01 * 40 + 0.001 * 160) / 100, rel=1e-3)
 
 
-def test_which_way_a_formula_is_off():
+def test_a_formula_is_said_to_be_too_low_or_too_high():
     assert sweep.how_far_off([-0.19, -0.02]) == "too low, by up to 19%"
     assert sweep.how_far_off([0.1, 0.034]) == "too high, by up to 10%"
     assert sweep.how_far_off([-0.05, 0.1]) == "from 5% too low to 10% too high"
 
 
-def test_table():
+def test_a_table_is_as_wide_as_what_stands_in_it():
     rows = [{"K": 4, "mean_beta": 1.254}, {"K": "auto", "mean_beta": None}, {}]
     lines = ["   K  β of all", "   4      1.25", "auto          ", "              "]
     assert tables.table(rows, "K β_of_all=mean_beta:.2f").split("\n") == lines
@@ -188,7 +188,7 @@ def test_pictures_show_what_was_measured(options, pair):
 
 
 @pytest.mark.parametrize("text", ['{"text": 1}', "[" * 10**5, "not json", "", '{"prompt": ""}'])
-def test_bad_prompt_files(tmp_path, text):
+def test_a_bad_file_of_prompts_is_refused(tmp_path, text):
     (tmp_path / "a.jsonl").write_text(text)
     with pytest.raises(UserError, match="should"):
         read_prompts(tmp_path / "a.jsonl", 4)
@@ -221,7 +221,7 @@ def command(tiny_pair, tmp_path, capsys):
 GRID = ["--n_tokens", "10", "--K", "1", "3", "auto", "--settings", "0", "1:0.9", "--repeats", "1"]
 
 
-def test_sweep_and_drafters(command, tmp_path):
+def test_sweep_drafters_and_trees_print_what_they_measured(command, tmp_path):
     words = ["--prompts", str(tmp_path / "prose.txt"), *GRID]
     lines = command(sweep, *words, "--out", str(tmp_path / "sweep"))
     assert (len(lines), lines[1].split()[:4]) == (1 + 2 * 4 + 2, ["autoregressive", "0", "prose", "0"])
@@ -241,7 +241,7 @@ def test_sweep_and_drafters(command, tmp_path):
     assert lines[4].split()[:3] == ["model", "2,1", "2"]
 
 
-def test_levels(command, tmp_path):
+def test_levels_prints_what_it_measured_and_predicted(command, tmp_path):
     words = ["--prompts", str(tmp_path / "prose.txt"), "--n_tokens", "24", "--settings", "0", "--K", "2", "4/2"]
     lines = command(levels, *words, "--out", str(tmp_path / "levels"))
     rows = json.loads((tmp_path / "levels" / "levels.json").read_text())["rows"]
@@ -255,7 +255,7 @@ def test_levels(command, tmp_path):
     assert (tmp_path / "levels" / "levels.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_table1(command, tmp_path):
+def test_table1_counts_the_same_text_once(command, tmp_path):
     words = ["--prompts", str(tmp_path / "prose.txt"), "--n_tokens", "8", "--K", "2", "--repeats", "2"]
     _, *lines, last = command(table1, *words)
     assert [line.split()[:3] for line in lines[:2]] == [["prose", "0", "ArS"], ["prose", "0", "SpS"]]
@@ -267,7 +267,7 @@ def test_table1(command, tmp_path):
 
 @pytest.mark.skipif(not compiled_kernels(), reason="numba is not installed")
 @pytest.mark.parametrize("weights", ["NumPy", "int8"])
-def test_kernels(tiny_pair, weights):
+def test_kernels_times_every_part(tiny_pair, weights):
     row = kernels.measure("target", tiny_pair, weights, np.ones(2**20, np.int64), rounds=2)
     line = tables.table([row], kernels.COLUMNS).splitlines()[1].split()
     assert (line[:2], row["prefilled"]) == (["target", weights], 128)
@@ -275,7 +275,7 @@ def test_kernels(tiny_pair, weights):
 
 
 @pytest.mark.slow  # compiles four loops
-def test_accelerator(command, tmp_path):
+def test_accelerator_measures_every_K_and_B(command, tmp_path):
     accelerator = pytest.importorskip("benchmarks.accelerator")
     words = ["--K", "1", "--B", "2", "--n_tokens", "6", "--rounds", "1", "--n_prompts", "3"]
     lines = command(accelerator, *words, "--json", str(tmp_path / "results.json"))

@@ -42,7 +42,7 @@ def held_out_prompts():
     return [json.loads(line)["prompt"] for line in (MODELS / "tiny-target/prompts.jsonl").read_text().splitlines()]
 
 
-def test_its_files(bundled):
+def test_its_files_are_small_and_the_target_is_deep(bundled):
     assert sum(path.stat().st_size for name in PAIR for path in (MODELS / name).iterdir()) <= 16e6
     for name in ("encoder.json", "vocab.bpe"):
         assert (MODELS / "tiny-draft" / name).read_bytes() == (MODELS / "tiny-target" / name).read_bytes()
@@ -124,7 +124,7 @@ def test_demo_repeats_no_4_gram(bundled, greedy):
     assert N / sum(step.drafted + 1 for step in steps) >= 0.6
 
 
-def test_r_over_held_out_prompts(bundled, greedy):
+def test_r_is_high_over_held_out_prompts(bundled, greedy):
     encoder, prompts = bundled["tiny-target"][0], held_out_prompts()
     assert len(set(prompts)) == 20
     r = [40 / sum(step.drafted + 1 for step in decode_speculatively(greedy, encoder.encode(p), 40)) for p in prompts]

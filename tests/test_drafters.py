@@ -83,7 +83,7 @@ def test_ngram_keys_that_do_not_fit_are_refused():
 # Several, and their names
 
 
-def test_the_first_that_proposes_anything():
+def test_the_first_that_has_anything_proposes():
     asked = []
     one = Proposal([1], [[0, 1]], ["one"])
     nothing, says_one, other = (lambda x, k, said=said: asked.append(said) or said for said in (NOTHING, one, "other"))
@@ -98,7 +98,7 @@ def test_the_first_that_proposes_anything():
     assert first_tree_of(nobody, nobody)(x, regular([2])).tokens == [1]
 
 
-def test_names():
+def test_a_name_is_levels_of_kinds():
     named = [[kind.name for kind in kinds] for kinds in parse_drafter("model/self/prompt_lookup+ngram")]
     assert named == [["model"], ["self"], ["prompt_lookup", "ngram"]]
     drafters = ["model", "ngram", "prompt_lookup+model", "model/ngram", "ngram/prompt_lookup+heads"]

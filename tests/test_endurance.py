@@ -59,7 +59,7 @@ def test_the_edges_of_the_context_with_a_tree(tree, n_prompt, run_json):
 
 
 @pytest.mark.slow
-def test_many_decodes_in_one_process(tiny_pair):
+def test_many_decodes_in_one_process_take_no_more_memory(tiny_pair):
     """Memory, open files and threads do not grow, and the last text is the first."""
     pair = load_pair("draft", "target", models_dir=tiny_pair, K=4, temperature=1.0, draft_dtype="int8").pair
     x = pair.encoder.encode("the")
@@ -91,7 +91,7 @@ def demo(cache):
 
 
 @pytest.mark.slow
-def test_first_runs_at_the_same_time(tmp_path):
+def test_first_runs_at_the_same_time_share_one_cache(tmp_path):
     """All compile at once, into one cache, and say so in a line; the next run finds it whole, and does not compile. On
     a machine that is so busy too, each decodes the same text."""
     pytest.importorskip("numba")

@@ -30,7 +30,7 @@ def is_picture(path):
 # ---- Where a window costs more than a row ----------------------------------------------------------------------------
 
 
-def test_where_a_speedup_ends_and_the_roofline():
+def test_a_speedup_ends_where_the_line_through_it_meets_1():
     for Bs, speedups, end in (
         ([1, 2, 4, 8], [2, 1.5, 0.5, 0.4], 3),
         ([1, 2], [2, 1.5], None),
@@ -41,7 +41,7 @@ def test_where_a_speedup_ends_and_the_roofline():
 
 
 @pytest.mark.skipif(not compiled_kernels(), reason="numba is not installed")
-def test_assumption(capsys, tmp_path):
+def test_assumption_measures_and_draws_every_experiment(capsys, tmp_path):
     """On models of a few thousand parameters."""
 
     def cut_model(size, convert):
@@ -65,7 +65,7 @@ def test_assumption(capsys, tmp_path):
 # ---- The papers' figures ---------------------------------------------------------------------------------------------
 
 
-def test_theory(tmp_path, capsys):
+def test_the_picture_of_the_theory_has_the_runs_point(tmp_path, capsys):
     """The picture is written, and its point is the run's."""
     path, out = tmp_path / "run.json", tmp_path / "theory.png"
     figures = {"alpha": 0.8, "c": 0.1, "mean_beta": 1.2, "usual_K": 4}
@@ -95,7 +95,7 @@ def test_what_is_drawn_is_the_formula():
 
 
 @pytest.mark.parametrize(("alpha", "c", "K"), [(0.3, 0.5, 0), (0.99, 0.001, 16), (0.5, 0.499, 1), (0.8, 0.1, 6)])
-def test_the_best_lookahead(alpha, c, K):
+def test_the_best_lookahead_is_that_of_the_formula(alpha, c, K):
     assert paper.best_lookahead(alpha, c) == K
 
 
@@ -112,7 +112,7 @@ def test_the_distribution_with_lenience_is_that_of_the_loop(b):
     assert found == pytest.approx([exact.get(token, 0) for token in range(5)])
 
 
-def test_exact_distances():
+def test_distances_are_summed_over_all_texts_of_two_tokens():
     """After two tokens, against the same sum written out."""
     rng = np.random.default_rng(0)
     p, q = (rng.dirichlet(np.ones(3), (4, 3)) for _ in range(2))
@@ -150,7 +150,7 @@ def test_what_is_decoded_is_drawn(tmp_path, command, figure):  # noqa: F811
     assert len(lines) == 1 + len(rows)
 
 
-def test_a_row_of_iterations():
+def test_a_row_of_iterations_is_their_mean_and_spread():
     """3 iterations of 2 drafts for 6 tokens, and 2 of 2 for 6: r = 6/9 and 6/6."""
     three = [Iteration(Counted([1, 2], 2, 1))] * 3
     two = [Iteration(Counted([1, 2, 3], 2, 2))] * 2

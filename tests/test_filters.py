@@ -84,7 +84,7 @@ def test_top_p_keeps_the_fewest_that_are_enough_and_their_ties(x, temperature, t
         (Filters(0.5, None, 0.7), [1, 0, 0, 0]),  # and of what temperature made: 16/22 is enough where 0.5 was not
     ],
 )
-def test_by_hand(filters, expected):
+def test_filters_are_applied_one_after_the_other(filters, expected):
     x = np.log(np.array([[0.5, 0.25, 0.125, 0.125]], np.float32))
     np.testing.assert_allclose(filters(x), [expected], atol=1e-6)
 

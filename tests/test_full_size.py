@@ -144,7 +144,7 @@ def test_both_models_or_none(tmp_path, error):
     assert not list(tmp_path.iterdir())
 
 
-def test_what_would_fail_is_said_beforehand(tmp_path):
+def test_a_disk_too_small_and_a_model_that_is_there_are_refused_beforehand(tmp_path):
     usage = shutil.disk_usage(tmp_path)._replace(free=6e9)
     line = refusal(full_size.main, [str(tmp_path)], disk_usage=lambda path: usage)
     assert "has 6.0 GB of disk left, and 6.8 are needed" in line

@@ -113,7 +113,7 @@ def test_a_level_of_a_tree_feeds_only_its_own_nodes(params):
     assert [*map(len, fed)] == [5, 3, 6, 1, 2], "of the path that was walked nothing is computed again"
 
 
-def test_lineage():
+def test_lineage_is_a_token_and_all_that_it_descends_from():
     rng = np.random.default_rng(0)
     for _ in range(100):
         parents = np.array([i - 1 if rng.random() < 0.6 else rng.integers(-1, i) for i in range(rng.integers(1, 12))])

@@ -145,7 +145,7 @@ def test_no_draft_model_is_needed(run_json, with_heads, tree, most):
 
 @pytest.mark.parametrize("flags", [{"K": 3}, {"tree": "2,2"}, {"K": "auto"}])
 @pytest.mark.parametrize("temperature", [0, 1])
-def test_verify(run_verify, with_heads, flags, temperature):
+def test_verify_finds_no_loss(run_verify, with_heads, flags, temperature):
     status, out = run_verify(draws=30, drafter="heads", temperature=temperature, **flags)
     assert status == 0
     assert "nodes: 14 rows" in out or "tree" not in flags
@@ -179,7 +179,7 @@ def test_heads_that_cannot_be_used(tiny_pair, with_heads):
     assert "is not there: python -m training heads --target_model_size target makes it" in start()
 
 
-def test_the_bundled_heads(bundled):
+def test_the_bundled_heads_guess_well(bundled):
     """They belong to the target, and a good part of their guesses is accepted."""
     encoder, hparams, params = bundled["tiny-target"]
     heads = check_heads(load_heads(str(MODELS / "tiny-target"), hparams), hparams, params["ln_f"])
@@ -200,7 +200,7 @@ def test_the_bundled_heads(bundled):
 
 
 @pytest.mark.slow
-def test_training(tmp_path, tiny_pair, capsys, run):
+def test_training_raises_the_acceptance_of_every_head(tmp_path, tiny_pair, capsys, run):
     from training import heads as command
 
     shutil.copytree(tiny_pair / "target", tmp_path / "target")
@@ -229,7 +229,7 @@ def test_training(tmp_path, tiny_pair, capsys, run):
         ("--prompts p", "either --files or --prompts"),
     ],
 )
-def test_what_training_refuses(words, line):
+def test_training_refuses_what_cannot_be_done_in_a_line(words, line):
     from training.heads import arguments_of_heads
 
     assert line in refusal(arguments_of_heads, ["--target_model_size", "t", "--files", "f", *words.split()])

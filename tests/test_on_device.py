@@ -196,7 +196,7 @@ def test_addresses_and_counts_that_are_none(monkeypatch, address, count):
     assert "JAX_NUM_PROCESSES must be a whole number" in refusal(processes.start_processes)
 
 
-def test_what_several_processes_exclude(monkeypatch):
+def test_several_processes_exclude_a_mesh_of_one_and_times(monkeypatch):
     line = refusal(sharding.make_mesh, 1, n_processes=lambda: 2)
     assert line.startswith("--mesh 1 leaves some processes without a device: --mesh ")
     monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "127.0.0.1:1")

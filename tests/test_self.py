@@ -100,7 +100,7 @@ def test_each_tensor_is_read_once_and_what_is_not_rounded_is_shared(bundled):
         assert copy.weight_bytes < target.weight_bytes / 3
 
 
-def test_what_no_copy_can_have(tiny_pair):
+def test_a_copy_of_as_many_bytes_is_refused(tiny_pair):
     for dtype, self_dtype, other in (("int8", "float32", "--self_dtype int4"), ("int4", "auto", "another --drafter")):
         line = refusal(loaded, tiny_pair, drafter="self", dtype=dtype, self_dtype=self_dtype)
         assert line.startswith(f"a copy takes fewer bytes than the target, which is in {dtype} here: take {other}")

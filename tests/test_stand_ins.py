@@ -46,7 +46,7 @@ def test_what_cannot_be_shown_is_refused(folder, words):
     assert "checksums.json: damaged" in refusal(checksums.stand_in, folder)
 
 
-def test_a_run_names_it(folder, tmp_path, capsys):
+def test_a_run_names_a_stand_in(folder, tmp_path, capsys):
     paths = tmp_path / "run.json", tmp_path / "run.html"
     shutil.copytree(SMALL, tmp_path / "other")
     flags = {"models_dir": str(tmp_path), "target_model_size": "124M", "draft_model_size": "other"}

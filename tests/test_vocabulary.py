@@ -65,7 +65,7 @@ def test_such_a_draft_loses_nothing(pair_of, ends, options):
     assert (p[:, n_shared:] == 0).all()
 
 
-def test_so_it_is_on_the_device(pair_of):
+def test_such_a_draft_loses_nothing_on_the_device(pair_of):
     pytest.importorskip("jax")
     pair = pair_of(OTHERS, engine="jax", temperature=0.0, K=3)
     x = pair.encoder.encode("To be[PAD] or<|user|> not to be")
@@ -73,7 +73,7 @@ def test_so_it_is_on_the_device(pair_of):
     assert decoded(both[0]) == decoded(both[1])
 
 
-def test_what_the_draft_is_told(pair_of, tmp_path):
+def test_the_draft_is_told_a_stand_in_for_what_it_does_not_know(pair_of, tmp_path):
     """Its own logits of the shared ids, for the text with its stand-in for what it does not know."""
     pair = pair_of((2050, ADDED, 2056, []), draft_dtype="float32")
     alone = load_pair(str(tmp_path / "target"), str(tmp_path / "draft"), drafter="prompt_lookup").pair.target
