@@ -58,6 +58,11 @@ def text(value: str) -> str:
         raise ValueError("text in UTF-8") from None
 
 
+def prompt(value: str) -> str:
+    """A text that may be empty."""
+    return value and text(value)
+
+
 def path(value: str) -> str:
     try:
         # No system has longer ones, and os.path.realpath takes seconds over a million slashes.

@@ -19,7 +19,7 @@ from speculative.engines import devices
 BLOG = (
     Flag(
         "prompt",
-        arguments.text,
+        arguments.prompt,
         "the text to continue",
         "Alan Turing theorized that computers would one day become",
     ),

@@ -120,7 +120,7 @@ def test_numbers_are_numbers(flag):
 @pytest.mark.parametrize(
     "flag, bad",
     {
-        "prompt": ["", "\udcff", "a\ud800b"],
+        "prompt": ["\udcff", "a\ud800b"],
         "stop": ["", "\udc80"],
         "draft_model_size": ["", "a\\b", "/\0", "a\0b", "124M\n", "é", "a" * 300, "a/b/c", "a/../b", "a b/c", "C:a"],
         "models_dir": ["", "a\0b"],

@@ -8,22 +8,23 @@ import os
 import re
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 from test_page import HOSTILE, scripted_document
 from test_workbench import Scripted
-from tiny import ROOT
 
 import main
-from speculative import costs, load_pair
+from speculative import costs
 from speculative.cli.display import SHOWN
-from speculative.cli.flags import all_flags
+from speculative.cli.flags import all_flags, parse
 from speculative.cli.workbench import FIELDS, Workbench
 from speculative.drafters import KINDS
 from speculative.measure import analysis
 from speculative.measure.page import page, read_page
 from speculative.options import DEMO
+from speculative.session import Session
 
 
 @pytest.fixture
@@ -78,7 +79,8 @@ def run_main(tmp_path, capsys):
 
 @pytest.fixture(scope="module")
 def pair():
-    return load_pair("tiny-draft", "tiny-target", models_dir=ROOT / "models", threads=1)
+    given = {"demo": True, "threads": 1}
+    return Session(parse(given), partial(parse, given))
 
 
 @pytest.fixture
@@ -416,7 +418,7 @@ def test_a_run_that_is_over_is_shown_as_it_was(serving, go_to, bench):
         "top_k": "",
         "top_p": "0.9",
     }
-    asked |= {"drafter": "prompt_lookup+model", "stop": " zebra", "seed": "5"}
+    asked |= {"drafter": "prompt_lookup+model", "stop": " zebra", "seed": "5", "only": ""}
     number = decode(driver, **asked)
     text = in_frame(driver, "speculative", "One two")
     texts = texts_of_lanes(driver)
@@ -430,6 +432,31 @@ def test_a_run_that_is_over_is_shown_as_it_was(serving, go_to, bench):
     wait(driver, IN_VIEW)
     assert [row["TH"] for row in rows_of_runs(driver)] == ["2", "1"]
     assert js(driver, "document.querySelector('tr.drawn').id") == f"row-{number}"
+
+
+@pytest.mark.slow
+def test_one_decoder_alone(serving, go_to, bench):
+    """Its text, its line in the table, and no page; then both again."""
+    driver = go_to(serving(bench))
+    number = decode(driver, only="speculative", n_tokens_to_generate=9)
+    run = bench.runs[number].document
+    visible = "Object.values(lanes).map((lane) => lane.article.checkVisibility())"
+    assert js(driver, visible) == [False, True]
+    shown = texts_of_lanes(driver)[1]
+    assert shown[0] == run["prompt"]["text"] + run["speculative"]["samples"][0]["text"]
+    assert text_of(driver, "live-title") == "The text" and text_of(driver, "state").startswith("Done: 9 tokens in ")
+    assert "autoregressive" not in rows_of_runs(driver)[0] and "speedup" not in rows_of_runs(driver)[0]
+    assert js(driver, "byId('shown').hidden")
+    decode(driver, only="", n_tokens_to_generate=5)
+    assert js(driver, visible) == [True, True] and not js(driver, "byId('shown').hidden")
+    driver.find_element("css selector", f"[aria-label='Show run {number}']").click()
+    wait(driver, "lanes.speculative.tokens === 9")
+    assert js(driver, visible) == [False, True] and texts_of_lanes(driver)[1] == shown
+    assert js(driver, "[byId('shown').hidden, formValues().only, document.activeElement.id]") == [
+        True,
+        "speculative",
+        "live-title",
+    ]
 
 
 @pytest.mark.slow
@@ -480,11 +507,19 @@ def test_a_run_is_as_high_as_it_has_to_be_and_its_line_as_wide_as_the_screen(ser
 @pytest.mark.slow
 def test_what_is_wrong_is_said_beside_the_form_in_its_words(serving, go_to, bench):
     driver = go_to(serving(bench))
-    fill_in(driver, K="none")
-    click(driver, "start")
-    wait(driver, "!request")
-    assert text_of(driver, "wrong").startswith("“Lookahead K” must be a whole number of at least 1")
-    assert text_of(driver, "state") == "Not decoded."
+    for fields, line in (
+        ({"K": "none"}, "“Lookahead K” must be a whole number of at least 1"),
+        (
+            {"K": 4, "n_tokens_to_generate": 5000},
+            "the prompt's 17 tokens and 5000 more exceed the context of 256 tokens",
+        ),
+    ):
+        fill_in(driver, **fields)
+        click(driver, "start")
+        wait(driver, "!request")
+        assert text_of(driver, "wrong").startswith(line)
+        assert "--" not in text_of(driver, "wrong")
+        assert text_of(driver, "state") == "Not decoded."
     decode(driver, K="8/2", drafter="model/ngram", n_tokens_to_generate=5)
     assert text_of(driver, "wrong") == ""
     assert rows_of_runs(driver)[0]["K"] == "8/2"

@@ -84,6 +84,15 @@ def test_without_a_prompt(run_json):
     _, document = run_json(prompt=None, unconditional=True, quiet=True)
     assert document["prompt"] == {"text": "", "tokens": [259]}
     assert len(tokens_of(document)[0]) == 12
+    _, empty = run_json(prompt="", quiet=True)
+    assert empty["prompt"] == document["prompt"]
+    assert tokens_of(empty) == tokens_of(document)
+
+
+def test_an_empty_prompt_is_typed_as_any_other(pair_words, run_json):
+    typed = python("main.py", *pair_words, "--n_tokens_to_generate=12", "--quiet", "--prompt", "", check=True)
+    out, _ = run_json(prompt="", quiet=True)
+    assert texts(typed.stdout) == texts(out)
 
 
 @pytest.mark.parametrize("flags", [{}, {"stream": True}, {"color": True}, {"color": True, "stream": True}], ids=str)

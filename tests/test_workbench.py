@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections import deque
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -21,10 +22,10 @@ from test_flags import refused
 from tiny import ROOT, refusal
 
 from plumbing.errors import UserError
-from speculative import load_pair
-from speculative.cli.flags import all_flags, with_values
+from speculative.cli.flags import all_flags, parse, with_values
 from speculative.cli.serve import serve
 from speculative.measure.page import sha256
+from speculative.session import Session
 
 pytest.importorskip("starlette")
 from starlette.exceptions import HTTPException
@@ -39,7 +40,8 @@ ASKS = {"origin": f"http://{ADDRESS}", "content-type": "application/json"}
 
 @pytest.fixture(scope="module")
 def pair(tiny_pair):
-    return load_pair("draft", "target", models_dir=tiny_pair, threads=1)
+    given = {"draft_model_size": "draft", "target_model_size": "target", "models_dir": tiny_pair, "threads": 1}
+    return Session(parse(given), partial(parse, given))
 
 
 @pytest.fixture
@@ -94,6 +96,29 @@ def test_the_steps_of_a_decode_and_its_run(client, pair, flags):
     assert client.get("/runs").json() == [summary]  # for a page that is loaded again, and for other tabs
     for name in ("autoregressive", "speculative"):
         assert summary[name] == {"tokens": 12, "seconds": document[name]["seconds"]}
+
+
+def test_an_empty_prompt_is_that_of_python(client, pair):
+    assert events(ask(client, prompt="").text)[-1][0] == "done"
+    document = client.get("/runs/1.json").json()
+    expected = pair.compare("", 12).document
+    assert document["prompt"] == expected["prompt"] == {"text": "", "tokens": [pair.encoder.eot]}
+    assert document["speculative"]["samples"][0]["tokens"] == expected["speculative"]["samples"][0]["tokens"]
+
+
+@pytest.mark.parametrize("name", ["autoregressive", "speculative"])
+def test_one_decoder_alone(client, pair, name):
+    """Its text and its times are those of both; nothing is compared, and there is no page."""
+    *steps, (last, summary) = events(ask(client, only=name, temperature=1).text)
+    assert last == "done" and {step["decoder"] for _, step in steps} == {name}
+    run = client.get("/runs/1.json").json()
+    both = pair.changed(temperature=1).compare(PROMPT, 12).document
+    assert run[name]["samples"][0]["tokens"] == both[name]["samples"][0]["tokens"]
+    [other] = {"autoregressive", "speculative"} - {name}
+    assert (run[other]["samples"], summary[other], summary["speedup"]) == ([], None, None)
+    assert summary[name] == {"tokens": 12, "seconds": run[name]["seconds"]}
+    page = client.get("/runs/1")
+    assert (page.status_code, page.text) == (404, "one decoder alone has no page")
 
 
 def test_the_page_has_the_flags_with_their_help_and_keeps_its_policy(client, pair):
@@ -223,6 +248,12 @@ def test_no_more_of_a_request_is_read_than_it_may_have():
         (PROMPT, {"drafter": "../heads"}, "unknown drafter '..'"),
         (PROMPT, {"seed": "9" * 100}, "--seed must be a whole number"),
         ("x" * 200, {}, "the prompt's 200 tokens and 12 more exceed the context of 128 tokens"),
+        (
+            "x" * 20,
+            {"n_tokens_to_generate": "120"},
+            "the prompt's 20 tokens and 120 more exceed the context of 128 tokens",
+        ),
+        ("", {"n_tokens_to_generate": "128"}, "the prompt's 1 tokens and 128 more exceed the context of 128 tokens"),
     ],
 )
 def test_flags_are_checked_as_the_command_lines_are(client, prompt, flags, line):
@@ -238,7 +269,7 @@ class Scripted:
     """A pair whose decodes go on until they are allowed to end."""
 
     def __init__(self, fails=None):
-        self.options = SimpleNamespace(n_tokens_to_generate=4)
+        self.options = SimpleNamespace(n_tokens_to_generate=4, only=None)
         self.go_on = threading.Semaphore(0)
         self.running = []
         self.fails = fails

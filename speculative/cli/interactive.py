@@ -65,7 +65,7 @@ def next_line(typed: bool) -> str:
         if len(line) == MOST:
             raise ValueError(f"at most {MOST:,} characters")
         line = line.rstrip("\r\n")
-        return line and arguments.text(line)
+        return arguments.prompt(line)
     except UnicodeDecodeError:
         raise UserError("a line must be text in UTF-8") from None
     except ValueError as must_be:

@@ -13,7 +13,13 @@ FLAGS = (
         "read the prompt from a file; --prompt_file=- is standard input",
         excludes=("prompt", "unconditional"),
     ),
-    Flag("unconditional", arguments.switch, "no prompt: start from <|endoftext|>", False, excludes=("prompt",)),
+    Flag(
+        "unconditional",
+        arguments.switch,
+        'no prompt, as --prompt "": start from <|endoftext|>',
+        False,
+        excludes=("prompt",),
+    ),
     Flag("n_samples", arguments.integer(1), "decode this many times, each time with a seed of its own", 1, live=True),
 )
 

@@ -10,7 +10,7 @@ import json
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,12 @@ from plumbing.errors import UserError
 from speculative import drafters
 from speculative.cli.guard import Guard
 from speculative.measure.page import fill
+from speculative.measure.recorder import Recorder
+from speculative.measure.run import Run
 from speculative.session import Session
 
 # The flags that a request may set.
-FIELDS = ("n_tokens_to_generate", "K", "temperature", "top_k", "top_p", "drafter", "stop", "seed")
+FIELDS = ("n_tokens_to_generate", "K", "temperature", "top_k", "top_p", "drafter", "stop", "seed", "only")
 MOST_BYTES = 2**16  # of a request
 LONGEST = 100  # characters of a flag: a drafter of a thousand levels would take minutes for a token
 MOST_DECODES = 8  # one that runs, and those that wait
@@ -103,7 +105,10 @@ class Workbench:
 
         try:
             session = self.session.changed(**flags)
-            run = session.compare(prompt, session.options.n_tokens_to_generate, watch)
+            if session.options.only:
+                run = alone(session, prompt, watch)
+            else:
+                run = session.compare(prompt, session.options.n_tokens_to_generate, watch)
             number = next(self.numbers)
             self.runs = {name: self.runs[name] for name in [*self.runs][1 - MOST_RUNS :]} | {number: run}
             told.append(("done", summary(number, run)))
@@ -116,19 +121,30 @@ class Workbench:
             self.decodes.remove(threading.current_thread())
 
 
+def alone(session: Session, prompt: str, watch: Callable) -> Run:
+    """Session.compare with one decoder, which leaves nothing to compare: there is no page of such a run."""
+    o = session.options
+    session.ready([prompt], o.n_tokens_to_generate)
+    recorders = {"autoregressive": Recorder(), "speculative": Recorder()}
+    recorders[o.only] = session.recorder()
+    for step in getattr(session, o.only)(prompt, o.n_tokens_to_generate, recorder=recorders[o.only]):
+        watch(o.only, step, recorders[o.only])
+    return Run(session.document([prompt], [*recorders.values()], prompt=prompt))
+
+
 def event(kind: str, value: Any) -> str:
     return f"event: {kind}\ndata: {json.dumps(value)}\n\n"
 
 
-def summary(number: str, run: Any) -> dict:
-    """A run's line in the list of runs."""
+def summary(number: str, run: Run) -> dict:
+    """A run's line in the list of runs. A decoder that was not asked is None."""
     options = run.document["options"]
     line = {"number": number, "speedup": run.speedup, "r": run.r} | {n: options[n] for n in (*FIELDS, "tree", "prompt")}
     if options["tree"]:
         line["K"] = None
     for name in ("autoregressive", "speculative"):
-        [sample] = run.document[name]["samples"]
-        line[name] = {"tokens": len(sample["tokens"]), "seconds": run.document[name]["seconds"]}
+        tokens = [token for sample in run.document[name]["samples"] for token in sample["tokens"]]
+        line[name] = {"tokens": len(tokens), "seconds": run.document[name]["seconds"]} if tokens else None
     return line
 
 
@@ -149,7 +165,7 @@ async def asked(request: Request) -> tuple[str, dict[str, str | None]]:
             raise ValueError
         if max(map(len, flags.values()), default=0) > LONGEST:
             raise HTTPException(400, f"a flag may have {LONGEST} characters")
-        return prompt and arguments.text(prompt), {name: value or None for name, value in flags.items()}
+        return arguments.prompt(prompt), {name: value or None for name, value in flags.items()}
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         raise HTTPException(400, 'a request is {"prompt": text, "flags": {flag: text}}') from None
 
@@ -175,6 +191,8 @@ def application(workbench: Workbench, address: str) -> Starlette:
         run = workbench.runs[number]
         if kind:
             return JSONResponse(run.document)
+        if run.document["options"]["only"]:
+            raise HTTPException(404, "one decoder alone has no page")
         return HTMLResponse(run.html().encode(errors="backslashreplace"))
 
     routes = [Route("/", home), Route("/decode", decode, methods=["POST"])]

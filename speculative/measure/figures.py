@@ -115,8 +115,8 @@ def times(autoregressive: Recorder, speculative: Recorder) -> dict:
             "rest": None if drafting is None else speculative.seconds - drafting - scoring,
             "prefill": prefills[1],
         },
-        "speedup": share(*seconds),
-        "speedup_without_prefill": share(*later),
+        "speedup": share(*seconds) or None,  # where one decoder was not asked, there is nothing to compare
+        "speedup_without_prefill": share(*later) or None,
     }
 
 

@@ -8,6 +8,7 @@ const WORDS = {
   drafter: "Drafter",
   stop: "Stop text",
   seed: "Seed",
+  only: "Decode with",
 };
 const DECODERS = { autoregressive: "Autoregressive", speculative: "Speculative" };
 const NO_PROMPT = "<|endoftext|>"; // with which an empty one begins
@@ -29,6 +30,7 @@ function showForm() {
     ? `Here the target is ${bench.target} and the draft model ${bench.draft}.`
     : `Here the target is ${bench.target}, and there is no draft model.`;
   for (const { name, help } of bench.fields) {
+    if (name === "only") continue; // a choice beside the button
     const how = { id: name, "aria-describedby": `${name}-help`, autocomplete: "off", placeholder: "none" };
     const input = make("input", name === "drafter" ? { ...how, list: "drafters" } : how);
     const note = make("small", { id: `${name}-help` }, help);
@@ -90,7 +92,7 @@ async function decode() {
   request = new AbortController();
   byId("wrong").textContent = "";
   setBusy(true, "Asked.");
-  clearLanes(prompt);
+  clearLanes(formValues());
   let said = "";
   try {
     const headers = { "content-type": "application/json" };
@@ -117,11 +119,12 @@ const HEARD = {
   error(line) {
     throw new Error(line);
   },
-  done(summary) {
-    showRuns([...runs.filter(({ number }) => number !== summary.number), summary]);
-    showPage(summary.number);
+  done(run) {
+    showRuns([...runs.filter(({ number }) => number !== run.number), run]);
+    showPage(run);
     describeLanes();
-    return `Done: ${times(summary.speedup)} as fast, acceptance rate r = ${summary.r.toFixed(3)}.`;
+    if (run.only) return `Done: ${many(run[run.only].tokens, "token")} in ${seconds(run[run.only].seconds)}.`;
+    return `Done: ${times(run.speedup)} as fast, acceptance rate r = ${run.r.toFixed(3)}.`;
   },
 };
 
@@ -148,10 +151,9 @@ function showLanes() {
     const status = make("span");
     const text = make("p.text");
     const picture = svg("svg", { role: "img", preserveAspectRatio: "none", "aria-label": `${title}: nothing yet` });
-    byId("decoders").append(
-      make("article", { "aria-labelledby": name }, make("h3", { id: name }, title, " ", status), picture, text),
-    );
-    lanes[name] = { status, text, picture };
+    const article = make("article", { "aria-labelledby": name }, make("h3", { id: name }, title, " ", status), picture, text);
+    byId("decoders").append(article);
+    lanes[name] = { article, status, text, picture };
   }
   for (const kind of ["draft", "target"]) {
     byId("key").append(make("span", make(`i.${kind}`), ` the ${kind} is called`));
@@ -159,11 +161,14 @@ function showLanes() {
   for (const [origin, meaning] of Object.entries(MEANINGS)) {
     byId("meanings").append(make("li", make(`span.token.${origin}`, origin), ` ${meaning}`));
   }
-  clearLanes(byId("prompt").value);
+  clearLanes(formValues());
 }
 
-function clearLanes(prompt) {
-  for (const lane of Object.values(lanes)) {
+/** Begins both texts, or that of the one decoder that is asked. */
+function clearLanes({ prompt, only }) {
+  byId("live-title").textContent = only ? "The text" : "The two texts";
+  for (const [name, lane] of Object.entries(lanes)) {
+    lane.article.hidden = Boolean(only) && only !== name;
     Object.assign(lane, { tokens: 0, calls: 0, end: 0 });
     lane.status.textContent = "";
     lane.picture.replaceChildren();
@@ -205,11 +210,12 @@ function describeLanes() {
   }
 }
 
-/** Both texts of a run that is over. */
+/** The texts of a run that is over. */
 function showTexts(run) {
-  clearLanes(run.prompt.text);
+  clearLanes(run.options);
   for (const decoder of Object.keys(DECODERS)) {
     const [sample] = run[decoder].samples;
+    if (!sample) continue;
     const each = run[decoder].seconds / sample.iterations.length; // for those of which no time is known
     let [first, end] = [0, 0];
     for (const { tokens: n, by, drafting, scoring, seconds } of sample.iterations) {
@@ -226,7 +232,12 @@ function showTexts(run) {
 
 // ---- The runs so far ------------------------------------------------------------------------------------------------
 
-const pace = ({ tokens, seconds: s }) => make("span", seconds(s), make("small", `${(tokens / s).toFixed(1)} tokens/s`));
+function pace(decoder) {
+  if (!decoder) return null;
+  const { tokens, seconds: s } = decoder;
+  return make("span", seconds(s), make("small", `${(tokens / s).toFixed(1)} tokens/s`));
+}
+
 const COLUMNS = {
   prompt: (run) => run.prompt || NO_PROMPT,
   tokens: (run) => run.n_tokens_to_generate,
@@ -234,13 +245,13 @@ const COLUMNS = {
   temperature: (run) => run.temperature,
   "top-k": (run) => run.top_k,
   "top-p": (run) => run.top_p,
-  drafter: (run) => run.drafter,
+  drafter: (run) => make("span", ...run.drafter.split(/(?<=[+/])/).flatMap((name) => [name, make("wbr")])),
   stop: (run) => run.stop,
   seed: (run) => run.seed,
   autoregressive: (run) => pace(run.autoregressive),
   speculative: (run) => pace(run.speculative),
-  speedup: (run) => times(run.speedup),
-  r: (run) => run.r.toFixed(3),
+  speedup: (run) => run.speedup && times(run.speedup),
+  r: (run) => run.r?.toFixed(3),
 };
 
 /** The table of these runs. A column in which nothing would stand is left out. */
@@ -265,28 +276,32 @@ function runRow(run, columns) {
     const value = cell(run);
     return make("td", { "data-name": name }, value instanceof Node ? value : typed(value));
   });
-  const ways = make("td", show, " ", file("HTML", ""), " ", file("JSON", ".json"));
-  return make("tr", { id: `row-${number}` }, make("th", { scope: "row" }, number), ...cells, ways);
+  const files = run.only ? [file("JSON", ".json")] : [file("HTML", ""), file("JSON", ".json")];
+  const ways = make("div.ways", show, make("div", ...files));
+  return make("tr", { id: `row-${number}` }, make("th", { scope: "row" }, number), ...cells, make("td", ways));
 }
 
-/** A run that is over, as it was: its flags in the form, its texts, and its page. */
+/** A run that is over, as it was: its flags in the form, its texts, and its page, where it has one. */
 async function showRun(run) {
   fillForm(run);
-  showPage(run.number);
+  showPage(run);
   const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
-  byId("shown").scrollIntoView({ behavior: still ? "auto" : "smooth" });
-  byId("shown-title").focus({ preventScroll: true });
+  const title = byId(run.only ? "live-title" : "shown-title");
+  title.scrollIntoView({ behavior: still ? "auto" : "smooth" });
+  title.focus({ preventScroll: true });
   const answer = await fetch(`/runs/${run.number}.json`);
   if (answer.ok && !request) showTexts(await answer.json()); // texts that grow are not disturbed
 }
 
-/** The page of a run, in a frame that is as high as it. */
-function showPage(number) {
+/** The page of a run, in a frame that is as high as it. One decoder alone has none. */
+function showPage({ number, only }) {
   shownRun = number;
-  byId("shown").hidden = false;
-  byId("shown-title").textContent = `Run ${number}`;
-  byId("frame").title = `Run ${number}, replayed`;
-  byId("frame").src = `/runs/${number}`;
+  byId("shown").hidden = Boolean(only);
+  if (!only) {
+    byId("shown-title").textContent = `Run ${number}`;
+    byId("frame").title = `Run ${number}, replayed`;
+    byId("frame").src = `/runs/${number}`;
+  }
   markShown();
 }
 
