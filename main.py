@@ -51,16 +51,17 @@ def main(**flags) -> None:
 def decode(session: Session, prompts: list[str]) -> None:
     """Decodes with both samplers. Prints the blog's lines, then ours."""
     o = session.options
+    pair = session.pair
     session.ready(prompts, o.n_tokens_to_generate, timed=bool(o.json or not o.quiet))
     runs = {}
 
     # autoregressive
     if o.only != "speculative":
-        runs["autoregressive"] = run_sampling_fn("Autoregressive Decode", session.autoregressive, session, prompts)
+        runs["autoregressive"] = run_sampling_fn("Autoregressive Decode", pair.autoregressive, session, prompts)
 
     # speculative
     if o.only != "autoregressive":
-        runs["speculative"] = run_sampling_fn("Speculative Decode", session.speculative, session, prompts)
+        runs["speculative"] = run_sampling_fn("Speculative Decode", pair.speculative, session, prompts)
 
     # what came of it
     show_report(session, prompts, runs)
@@ -72,11 +73,11 @@ def run_sampling_fn(title: str, decode_fn: Callable, session: Session, prompts: 
     texts = prompts * o.n_samples
     recorder = session.recorder(details=o.details or bool(o.html))
     with Display(title, o, texts) as display:
-        for step in decode_fn(texts, o.n_tokens_to_generate, recorder=recorder):
+        for step in session.texts(decode_fn, texts, o.n_tokens_to_generate, recorder=recorder):
             display.push(step)
     display.print_time(recorder.seconds)
     return recorder
 
 
 if __name__ == "__main__":
-    run(main, __doc__)
+    exits.guarded(partial(run, main, __doc__))

@@ -21,7 +21,7 @@ from speculative.drafters import Drafter, check_tree, make_drafter, parse_drafte
 from speculative.drafters.base import Parts
 from speculative.filters import GREEDY, Filters
 from speculative.lookahead import Auto, AutoK, decode_chain
-from speculative.sampling import Step, autoregressive_sampling
+from speculative.sampling import Step, autoregressive_sampling, speculative_sampling
 from speculative.trees import regular, tree_speculative_sampling
 
 FEW = 8  # tokens at the end of a prompt: costs are measured with them as the text
@@ -186,10 +186,13 @@ class Pair:
 
     def speculative(self, x, N: int, rng: np.random.Generator, recorder=None) -> Iterator[Step]:
         """N tokens, up to K + 1 for each call of the target."""
-        if recorder is None:
-            return decode(x, self.create_drafter(rng), self.target, N, self.lookahead, rng, self.accept)
-        drafter = recorder.drafter(self.create_drafter(rng, recorder.level))
-        target = recorder.target(self.target)
+        drafter = self.create_drafter(rng, recorder.level if recorder else None)
+        target = self.target
+        if recorder:
+            drafter = recorder.drafter(drafter)
+            target = recorder.target(target)
+        if isinstance(self.lookahead, int):
+            return speculative_sampling(x, drafter.chain, target, N, self.lookahead, rng, self.accept.chain)
         return decode(x, drafter, target, N, self.lookahead, rng, self.accept)
 
     def forget(self) -> None:

@@ -27,7 +27,7 @@ from speculative.options import check_live, model_flags, parse_options
 from speculative.sampling import Step
 from speculative.stop import until_stop
 
-# One step at a time in this process: all models share the threads of the forward pass.
+# Held while a step is computed: all models of a process share the threads of the forward pass.
 DECODING = threading.Lock()
 
 
@@ -95,51 +95,52 @@ class Session:
         parse = partial(self.parse, **flags)  # what was changed before stays changed
         return Session(parse(), parse, (), self.kept)
 
-    def autoregressive(self, prompt: str | Sequence[str], n_tokens_to_generate: int = 40, **how) -> Iterator[TextStep]:
-        """A token for each call of the target.
+    def autoregressive(self, prompt: str, n_tokens_to_generate: int = 40, sample: int = 0) -> Iterator[TextStep]:
+        """A token for each call of the target. sample=1, 2, ...: other random numbers. Raises UserError."""
+        return self.texts(self.pair.autoregressive, [prompt], n_tokens_to_generate, sample)
 
-        prompt: a text, or several, which are decoded one after the other, or as many together as --batch says.
-        sample=1, 2, ...: other random numbers. recorder: a Recorder that notes what happens. Raises UserError.
-        """
-        return self.decode(self.pair.autoregressive, prompt, n_tokens_to_generate, **how)
-
-    def speculative(self, prompt: str | Sequence[str], n_tokens_to_generate: int = 40, **how) -> Iterator[TextStep]:
+    def speculative(self, prompt: str, n_tokens_to_generate: int = 40, sample: int = 0) -> Iterator[TextStep]:
         """Up to K + 1 tokens for each call of the target; the same text at temperature 0. Otherwise as above."""
-        return self.decode(self.pair.speculative, prompt, n_tokens_to_generate, **how)
+        return self.texts(self.pair.speculative, [prompt], n_tokens_to_generate, sample)
 
-    def decode(
-        self, sampling: Callable, prompt: str | Sequence[str], N: int, sample: int = 0, recorder: Recorder | None = None
+    def texts(
+        self, decode_fn: Callable, prompts: Sequence[str], N: int, sample: int = 0, recorder: Recorder | None = None
     ) -> Iterator[TextStep]:
+        """The steps of one decoder, as text: of one prompt after the other, or of as many together as --batch says.
+
+        decode_fn: self.pair.autoregressive or self.pair.speculative. sample: the number of the first prompt's random
+        numbers. recorder notes what happens. Raises UserError at the call, and not at the first step.
+        """
         N = tokens_asked_for(N)
         sample = sample_number(sample)
-        prompts = [prompt] if isinstance(prompt, str) or not isinstance(prompt, Sequence) else prompt
-        inputs = [self.input_ids(each, N) for each in prompts]
+        inputs = [self.input_ids(prompt, N) for prompt in prompts]
         recorder = recorder or Recorder(self.pair.accept)
         if self.options.batch > 1:
-            return self.together(sampling, inputs, N, recorder)
-        return self.one_by_one(sampling, inputs, N, sample, recorder)
+            return self.together(decode_fn, inputs, N, recorder)
+        return self.one_by_one(decode_fn, inputs, N, sample, recorder)
 
     def one_by_one(
-        self, sampling: Callable, inputs: list, N: int, sample: int, recorder: Recorder
+        self, decode_fn: Callable, inputs: list, N: int, sample: int, recorder: Recorder
     ) -> Iterator[TextStep]:
+        o = self.options
         for number, x in enumerate(inputs):
-            seed = self.options.seed
+            seed = o.seed
             if sample + number:  # the first sample is the blog's
                 seed = [seed, sample + number]
-            rng = np.random.default_rng(seed)
-            text = StreamDecoder(self.encoder, self.options.stop)
-            steps = recorder.watch(until_stop(sampling(x, N, rng, recorder), self.encoder, self.options.stop))
-            for step in one_at_a_time(steps):
+            text = StreamDecoder(self.encoder, o.stop)
+            steps = decode_fn(x, N, np.random.default_rng(seed), recorder)
+            if o.stop:
+                steps = until_stop(steps, self.encoder, o.stop)
+            for step in recorder.watch(steps, DECODING):
                 yield text_step(text, step, origins(recorder.now), number)
             yield from last_step(text, number)
 
-    def together(self, sampling: Callable, inputs: list, N: int, recorder: Recorder) -> Iterator[TextStep]:
+    def together(self, decode_fn: Callable, inputs: list, N: int, recorder: Recorder) -> Iterator[TextStep]:
         """Of prompts that are decoded together each call of the target gives a step of several."""
         o = self.options
         texts = [StreamDecoder(self.encoder, o.stop) for _ in inputs]
-        calls = sampling(inputs, N, np.random.default_rng(o.seed), recorder, o.batch, o.stop)
-        calls = recorder.watch_batch(calls, len(inputs), min(o.batch, len(inputs)))
-        for rows in one_at_a_time(calls):
+        calls = decode_fn(inputs, N, np.random.default_rng(o.seed), recorder, o.batch, o.stop)
+        for rows in recorder.watch_batch(calls, len(inputs), min(o.batch, len(inputs)), DECODING):
             for row in rows:
                 iteration = recorder.samples[row.number][-1]
                 yield text_step(texts[row.number], row.step, origins(iteration), row.number)
@@ -180,9 +181,12 @@ class Session:
         self.ready([prompt], N)
         recorders = []
         with tqdm(total=2 * N, unit="token", leave=False, disable=bool(watch) or None) as bar:
-            for name, decode_fn in (("autoregressive", self.autoregressive), ("speculative", self.speculative)):
+            for name, decode_fn in (
+                ("autoregressive", self.pair.autoregressive),
+                ("speculative", self.pair.speculative),
+            ):
                 recorders.append(self.recorder())
-                for step in decode_fn(prompt, N, recorder=recorders[-1]):
+                for step in self.texts(decode_fn, [prompt], N, recorder=recorders[-1]):
                     bar.update(len(step.tokens))
                     if watch:
                         watch(name, step, recorders[-1])
@@ -197,16 +201,6 @@ class Session:
     def stand_ins(self) -> dict[str, str]:
         """{model with an official name, but not the official weights: what it is instead}"""
         return loading.stand_ins(self.options, self.pair)
-
-
-def one_at_a_time(steps: Iterator) -> Iterator:
-    """The same steps. While one is computed, other threads wait."""
-    while True:
-        with DECODING:
-            step = next(steps, None)
-        if step is None:
-            return
-        yield step
 
 
 def text_step(text: StreamDecoder, step: Step, origins: list[str], number: int) -> TextStep:

@@ -20,6 +20,7 @@ import main
 from checkpoints.openai import import_tensorflow
 from checkpoints.tensors import checkpoint_shapes
 from encoder import BYTE_TO_CHAR, END_OF_TEXT
+from plumbing import exits
 from plumbing.errors import UserError
 from plumbing.signals import ENDINGS
 from speculative import load_pair
@@ -147,7 +148,7 @@ def command(capsys):
 
     def command(*words):
         try:
-            main.run(main.main, main.__doc__, list(words))
+            exits.guarded(lambda: main.run(main.main, main.__doc__, list(words)))
             status = 0
         except SystemExit as end:
             status = end.code

@@ -19,8 +19,9 @@ class Missing:
 sys.meta_path.insert(0, Missing())
 sys.path.insert(0, "")
 import main
+from plumbing import exits
 
-main.run(main.main, main.__doc__, sys.argv[1:])
+exits.guarded(lambda: main.run(main.main, main.__doc__, sys.argv[1:]))
 """
 
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from plumbing import arguments, exits
+from plumbing import arguments
 from plumbing.arguments import Flag
 from plumbing.errors import UserError
 from plumbing.options import Options
@@ -44,20 +44,16 @@ def parse(given: dict[str, Any], **changed: Any) -> Options:
 
 
 def run(main: Callable, doc: str, words: list[str] | None = None) -> None:
-    """Calls main with the flags that were typed, or with these words. Ends as exits.guarded does."""
+    """Calls main with the flags that were typed, or with these words. Raises UserError."""
     import fire
 
     words = sys.argv[1:] if words is None else words
-
-    def typed():
-        if {"-h", "--help"} & {*words}:
-            print(f"{doc}\n{usage()}")
-        elif "--version" in words:
-            print(f"speculative-sampling {__version__}")
-        else:
-            fire.Fire(fire.decorators.SetParseFn(str)(main), command=with_values(words))
-
-    exits.guarded(typed)
+    if {"-h", "--help"} & {*words}:
+        print(f"{doc}\n{usage()}")
+    elif "--version" in words:
+        print(f"speculative-sampling {__version__}")
+    else:
+        fire.Fire(fire.decorators.SetParseFn(str)(main), command=with_values(words))
 
 
 def with_values(words: list[str]) -> list[str]:

@@ -87,6 +87,8 @@ def first_of(*drafters: Callable) -> Callable:
 
     Whether a drafter has one must not depend on what it draws: a token that was drawn is never withdrawn.
     """
+    if len(drafters) == 1:
+        return drafters[0]
 
     def draft(x, k):  # [n], k -> [m], [m, n_vocab]
         proposals = (drafter(x, k) for drafter in drafters)
@@ -97,6 +99,8 @@ def first_of(*drafters: Callable) -> Callable:
 
 def first_tree_of(*drafters: Callable) -> Callable:
     """The tree of the first drafter that proposes anything."""
+    if len(drafters) == 1:
+        return drafters[0]
 
     def draft(x, shape):
         trees = (drafter(x, shape) for drafter in drafters)

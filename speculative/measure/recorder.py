@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from speculative.trees import MOST_NODES, Tree, TreeStep
 
 HELD = 2**24  # probabilities, 64 MB, that wait for the end of the run before their details are taken
 IN_TREE = MOST_NODES  # tokens: no path down a tree is longer
+FREE = nullcontext()  # a lock that nobody else wants
 IN_STEP = 2  # tokens: after a window that was accepted whole, the draft is this far behind; reading them is no prefill
 
 
@@ -49,15 +51,21 @@ class Iteration:
 class Watched:
     """A model, of which the recorder times each call, in a chain or a tree."""
 
-    def __init__(self, model: Callable, note: Callable):
+    def __init__(self, model: Callable, recorder: "Recorder"):
         self.model = model
-        self.note = note
+        self.recorder = recorder
 
     def __call__(self, x, n_last: int = 1):  # -> [n_last, n_vocab]
-        return self.note(x, n_last, lambda: self.model(x, n_last))
+        start = self.recorder.clock()
+        q = self.model(x, n_last)  # [n_last, n_vocab]
+        self.recorder.scored(x, n_last, start)
+        return q
 
     def tree(self, x, tree: Tree, nodes=None):  # -> [m, n_vocab]
-        return self.note(x, IN_TREE, lambda: self.model.tree(x, tree, nodes))
+        start = self.recorder.clock()
+        q = self.model.tree(x, tree, nodes)  # [m, n_vocab]
+        self.recorder.scored(x, IN_TREE, start)
+        return q
 
 
 class Recorder:
@@ -117,16 +125,14 @@ class Recorder:
 
     def target(self, target_model: Callable) -> Watched:
         """The target, timed."""
+        return Watched(target_model, self)
 
-        def recorded(x, most, call):  # most: so many tokens may be new to it, and it is no prefill
-            start = self.clock()
-            q = call()  # [n_last, n_vocab]
-            self.now.scoring = self.clock() - start
-            self.now.prefill = len(x) - common_prefix(self.seen, x) > most
-            self.seen = np.asarray(x)
-            return q
-
-        return Watched(target_model, recorded)
+    def scored(self, x, most: int, start: float) -> None:
+        """After a call of the target that began at `start`. Where more tokens than `most` are new to it, it was a
+        prefill."""
+        self.now.scoring = self.clock() - start
+        self.now.prefill = len(x) - common_prefix(self.seen, x) > most
+        self.seen = np.asarray(x)
 
     def level(self, name: str, model: Callable, draft: Callable, steps: Callable) -> Iterator[Step]:
         """drafters.base.Parts.record: a level is recorded as a decoder of its own."""
@@ -140,13 +146,15 @@ class Recorder:
         """For a decoder that runs elsewhere: what is known of the step that it gives next; its times are not."""
         self.now = Iteration(None, None, None, None, alpha=alpha, matching=matching)
 
-    def watch(self, decoder: Iterator[Step]) -> Iterator[Step]:
+    def watch(self, decoder: Iterator[Step], lock: AbstractContextManager = FREE) -> Iterator[Step]:
+        """The same steps. lock is held while one is computed, and its time does not include the wait for it."""
         self.samples.append([])
         while True:
-            self.now = Iteration()
-            start = self.clock()
-            step = next(decoder, None)
-            seconds = self.clock() - start
+            with lock:
+                self.now = Iteration()
+                start = self.clock()
+                step = next(decoder, None)
+                seconds = self.clock() - start
             self.seconds += seconds
             if step is None:
                 return self.take_details()
@@ -195,7 +203,9 @@ class Recorder:
             iteration.details = details(step)
         self.held.clear()
 
-    def watch_batch(self, decoder: Iterator[list], n_prompts: int, n_batch: int) -> Iterator[list]:
+    def watch_batch(
+        self, decoder: Iterator[list], n_prompts: int, n_batch: int, lock: AbstractContextManager = FREE
+    ) -> Iterator[list]:
         """The same for prompts that are decoded together, n_batch at a time: a sample for each.
 
         The decoder yields, for each call of the target, (number of the prompt, Step, alpha, matching) of those that it
@@ -204,9 +214,10 @@ class Recorder:
         samples = [[] for _ in range(n_prompts)]
         self.samples += samples
         while True:
-            start = self.clock()
-            rows = next(decoder, None)
-            self.seconds += self.clock() - start
+            with lock:
+                start = self.clock()
+                rows = next(decoder, None)
+                self.seconds += self.clock() - start
             if rows is None:
                 return
             self.row_calls += n_batch
