@@ -19,8 +19,7 @@ import gpt2 as plain
 from plumbing.errors import UserError
 from speculative.engines import compiled, compiled_pass, elementwise, runtime
 from speculative.engines.formats import FORMATS
-from speculative.engines.formats.int8 import ROUNDED
-from speculative.engines.packed import PackedEmbedding, PackedWeight, packer
+from speculative.engines.packed import packer
 from speculative.engines.plain import CachedModel
 from speculative.engines.team import Team
 
@@ -46,25 +45,6 @@ def logits(run, splits):
     return np.concatenate([run(part, len(part)) for part in np.split(TOKENS, np.cumsum(splits)[:-1])])
 
 
-class PreparedRows:
-    """A packed weight for gpt2.py, which multiplies it by rows as its format's kernel reads them, by NumPy."""
-
-    __array_ufunc__ = None
-
-    def __init__(self, w):
-        self.w = w
-
-    def __getitem__(self, ids):
-        return self.w[ids]
-
-    @property
-    def T(self):
-        return PreparedRows(self.w.T)
-
-    def __rmatmul__(self, x):
-        return self.w.format.rows.plain(x) @ self.w.dequantize()
-
-
 # n_layer, n_embd, n_head: heads of 1 to 80 numbers, rows that fill no block and no tile
 SIZES = [(0, 96, 3), (1, 96, 3), (3, 96, 3), (1, 3, 3), (1, 8, 1), (1, 33, 3), (1, 80, 1), (1, 70, 2)]
 
@@ -75,8 +55,7 @@ def test_the_pass_gives_what_gpt2_gives(n_layer, n_embd, n_head, dtype):
     """Where rows are rounded, a last bit may decide how one is; in the first layer this changes few numbers."""
     run, params = new_pass(dtype, 2, HPARAMS | {"n_layer": n_layer, "n_embd": n_embd, "n_head": n_head})
     typical = most = 1e-5
-    if FORMATS[dtype].rows is ROUNDED:
-        params = replaced(params, (PackedWeight, PackedEmbedding), PreparedRows)
+    if FORMATS[dtype].rows.build:
         typical, most = (1e-5, 2e-2) if n_layer < 2 else (5e-3, 4e-2)
     x = params["wte"][TOKENS] + params["wpe"][: len(TOKENS)]
     for block in params["blocks"]:
@@ -85,14 +64,6 @@ def test_the_pass_gives_what_gpt2_gives(n_layer, n_embd, n_head, dtype):
     for a, b in ((run(TOKENS, len(TOKENS)), expected), (run.hidden, x)):
         error = np.abs(a - b) / np.max(np.abs(b))
         assert np.median(error) < typical and np.max(error) < most
-
-
-def replaced(params, types, by):
-    if isinstance(params, dict):
-        return {name: replaced(value, types, by) for name, value in params.items()}
-    if isinstance(params, list):
-        return [replaced(value, types, by) for value in params]
-    return by(params) if isinstance(params, types) else params
 
 
 @pytest.mark.parametrize("dtype", FORMATS)

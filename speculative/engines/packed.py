@@ -140,7 +140,7 @@ class PackedWeight:
         return self.tiles.nbytes + (0 if self.scale is None else self.scale.nbytes)
 
     def __rmatmul__(self, x):  # [n_rows, n_in] float32 -> [n_rows, n_out] float32
-        return x @ self.dequantize()
+        return self.format.rows.plain(x) @ self.dequantize()
 
     def stored(self, tile: int) -> formats.Stored:
         """The channels of a tile as they were rounded, with those that fill it up."""
