@@ -94,8 +94,10 @@ def is_same(path: str, other: str) -> bool:
         return os.path.realpath(path) == os.path.realpath(other)
 
 
-def check_writable(path: str) -> None:
+def check_writable(path: str | os.PathLike) -> None:
     """Raises UserError where write_text could not write to path, or the disk has no ROOM."""
+    if not isinstance(path, (str, os.PathLike)) or not str(path) or "\0" in str(path):
+        raise UserError(f"{path!r:.80} is not the name of a file")
     try:
         if path == "-":
             raise OSError(22, "standard output has the texts, and a file of that name is written ./-")

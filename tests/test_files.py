@@ -1,5 +1,6 @@
 """What is written appears whole or not at all, under its own name alone, and never over what is read."""
 
+import json
 import os
 import stat
 import sys
@@ -10,6 +11,7 @@ import pytest
 from tiny import refusal
 
 from plumbing import files
+from speculative.measure.run import Run
 
 
 @pytest.fixture
@@ -35,6 +37,19 @@ def test_what_is_read_is_not_overwritten_by_any_name(folder):
     for twice in (("a", "a"), ("a", "./a"), ("a", "dir/../a"), ("text", "hard"), ("link", "text")):
         assert "written twice" in refusal(files.check_outputs, twice)
     files.check_outputs((os.devnull, os.devnull))
+
+
+def test_what_is_no_name_of_a_file(folder, run_json):
+    _, document = run_json(details=True)
+    before = sorted(folder.iterdir())
+    run = Run(document)
+    for path in ("", "a\0b", None, 5, b"page"):
+        for write in (run.page, run.json):
+            assert refusal(write, path) == f"{path!r} is not the name of a file"
+    assert sorted(folder.iterdir()) == before
+    run.page(folder / "page.html")
+    run.json(folder / "run.json")
+    assert json.loads((folder / "run.json").read_text()) == document
 
 
 def test_the_file_behind_standard_input_is_not_overwritten(folder):

@@ -43,13 +43,13 @@ class Run:
 
     def page(self, path: str) -> None:
         """Writes the page. Raises UserError."""
-        check_writable(str(path))
-        write_text(str(path), self.html())
+        check_writable(path)
+        write_text(path, self.html())
 
     def json(self, path: str) -> None:
         """Writes the document. Raises UserError."""
-        check_writable(str(path))
-        write_json(str(path), self.document)
+        check_writable(path)
+        write_json(path, self.document)
 
     def __repr__(self) -> str:
         return "\n".join(report.summary(self.figures, self.document["options"]["K"]))
