@@ -63,7 +63,7 @@ class Workbench:
         data = {"fields": fields, "prompt": o.prompt or "", "target": o.target_model_size, "draft": draft}
         data["drafters"] = [*drafters.KINDS]
         styles = ("page.css", "workbench.css")
-        scripts = ("elements.js", "workbench.js")
+        scripts = ("elements.js", "form.js", "lanes.js", "runs.js", "decode.js")
         return fill("workbench.html", styles, scripts, data, Path(__file__).parent / "web")
 
     async def events(self, prompt: str, flags: dict[str, str | None]) -> AsyncIterator[str]:
