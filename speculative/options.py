@@ -23,7 +23,7 @@ BLOG = (
         "the text to continue",
         "Alan Turing theorized that computers would one day become",
     ),
-    Flag("n_tokens_to_generate", arguments.integer(1), "how many tokens to add to it (N)", 40, live=True),
+    Flag("n_tokens_to_generate", arguments.integer(1), "how many tokens to add to the prompt (N)", 40, live=True),
     Flag(
         "draft_model_size",
         arguments.model,

@@ -16,6 +16,7 @@ from test_page import HOSTILE, scripted_document
 from test_workbench import Scripted
 
 import main
+from benchmarks import picture
 from speculative import costs
 from speculative.cli.display import SHOWN
 from speculative.cli.flags import all_flags, parse
@@ -568,6 +569,13 @@ def test_the_server_is_gone(browser, serving, endless, when):
     assert text_of(browser, "wrong") == "The server does not answer: is main.py still running?"
     assert js(browser, "byId('start').disabled") is False
     browser.get_log("browser")  # the browser itself says that it was not answered
+
+
+@pytest.mark.slow
+def test_the_picture_of_the_workbench(browser, tmp_path):
+    picture.main([str(tmp_path / "workbench.png"), "--demo"])
+    drawn = (tmp_path / "workbench.png").read_bytes()
+    assert drawn.startswith(b"\x89PNG") and len(drawn) > 50_000
 
 
 # ---- Both ------------------------------------------------------------------------------------------------------------

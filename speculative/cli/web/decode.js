@@ -39,7 +39,7 @@ const HEARD = {
   done(run) {
     showRuns([...runs.filter(({ number }) => number !== run.number), run]);
     showPage(run);
-    describeLanes();
+    endLanes();
     if (run.only) return `Done: ${many(run[run.only].tokens, "token")} in ${seconds(run[run.only].seconds)}.`;
     return `Done: ${times(run.speedup)} as fast, acceptance rate r = ${run.r.toFixed(3)}.`;
   },

@@ -54,14 +54,17 @@ function showStep({ decoder, tokens, drafting, scoring, end }) {
   scaleLanes();
 }
 
-/** Both lanes on one time axis, which has room for what comes. */
-function scaleLanes() {
-  const total = roundStep(Math.max(...Object.values(lanes).map((lane) => lane.end)) || 1);
+/** Both lanes on one time axis; while they grow, it has room for what comes. */
+function scaleLanes(grows = true) {
+  const end = Math.max(...Object.values(lanes).map((lane) => lane.end)) || 1;
+  const total = grows ? roundStep(end) : end;
   lanes.autoregressive.picture.setAttribute("viewBox", `0 17 ${total} 19`); // where nothing is drafted
   lanes.speculative.picture.setAttribute("viewBox", `0 0 ${total} 36`);
 }
 
-function describeLanes() {
+/** All is decoded. */
+function endLanes() {
+  scaleLanes(false);
   for (const [name, { calls, end, picture }] of Object.entries(lanes)) {
     picture.setAttribute("aria-label", `${DECODERS[name]}: ${many(calls, "call")} of the target, ${seconds(end)}`);
   }
@@ -84,5 +87,5 @@ function showTexts(run) {
     }
   }
   byId("state").textContent = "";
-  describeLanes();
+  endLanes();
 }
