@@ -124,10 +124,11 @@ class Workbench:
 def alone(session: Session, prompt: str, watch: Callable) -> Run:
     """Session.compare with one decoder, which leaves nothing to compare: there is no page of such a run."""
     o = session.options
-    session.ready([prompt], o.n_tokens_to_generate)
+    N = o.n_tokens_to_generate
+    session.ready([prompt], N)
     recorders = {"autoregressive": Recorder(), "speculative": Recorder()}
     recorders[o.only] = session.recorder()
-    for step in getattr(session, o.only)(prompt, o.n_tokens_to_generate, recorder=recorders[o.only]):
+    for step in session.texts(getattr(session.pair, o.only), [prompt], N, recorder=recorders[o.only]):
         watch(o.only, step, recorders[o.only])
     return Run(session.document([prompt], [*recorders.values()], prompt=prompt))
 
