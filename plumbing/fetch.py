@@ -98,10 +98,10 @@ def receive(session, file, part, bar, limits):
     """Appends to a .part what one request brings. Returns its note, or raises TryAgain if that is not the end of it."""
     note = read_note(part, file.url)
     have = size(part)
-    if have == note["length"]:
+    if have == note["length"] == (file.size or have):
         return note
     headers = dict(file.headers)
-    if 0 < have < note["length"] and note["etag"].startswith('"'):  # W/"..." promises too little
+    if 0 < have < note["length"] and re.fullmatch('"[!#-~]+"', note["etag"]):  # W/"..." promises too little
         headers |= {"Range": f"bytes={have}-", "If-Range": note["etag"]}  # if the file has changed, all of it
     with answer(session, file.url, headers, limits, file.explain) as response:
         if response.status_code == 200:
@@ -150,7 +150,8 @@ def read_note(part, url):
     """The note of a .part that came from this URL; or that nothing is known."""
     with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
         note = json.loads(read_small(note_of(part), checksums.MOST_BYTES))
-        if note["url"] == url and note.keys() >= {"length", "etag", "md5", "sha256"}:
+        texts = [note[name] for name in ("etag", "md5", "sha256")]
+        if note["url"] == url and type(note["length"]) is int and all(type(text) is str for text in texts):
             return note
     return {"length": -1, "etag": ""}
 

@@ -367,7 +367,12 @@ def test_what_is_built_on(faults, requests, fetch, server, folder):
     assert_complete(folder, server)
 
 
-@pytest.mark.parametrize("note", ["", "{", "[]", "null", '{"url": 1}', '{"url": "URL"}', "[" * 10**5, "\udcff"])
+NOTE = {"url": "URL", "length": 10**6, "etag": "", "md5": "", "sha256": ""}
+NOTES = ["", "{", "[]", "null", '{"url": 1}', '{"url": "URL"}', "[" * 10**5, "\udcff"]
+NOTES += [json.dumps(NOTE | wrong) for wrong in ({"length": "x"}, {"length": 1000}, {"etag": '"\n"'}, {"md5": 5})]
+
+
+@pytest.mark.parametrize("note", NOTES)
 def test_a_damaged_note_means_starting_again(note, fetch, server, folder):
     folder.mkdir()
     (folder / "weights.part").write_bytes(bytes(1000))
