@@ -40,7 +40,7 @@ def load_encoder_hparams_and_params(model_size: str, models_dir: str) -> tuple[E
 
 
 def check_model(model_size: str, models_dir: str) -> None:
-    """Reads a whole model, and prints for each file whether it is what was noted. Raises UserError if one is not."""
+    """Reads a whole model and prints whether each file agrees with its note. Raises UserError if one does not."""
     folder = model_folder(model_size, models_dir)
     missing = missing_files(folder)
     if missing:

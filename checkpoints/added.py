@@ -1,8 +1,7 @@
-"""Tokens that were added to a vocabulary: they are found in a text as they stand, before the rest is cut into words.
+"""Added tokens: they are found in a text as they stand, before the rest is cut into words.
 
-As in Hugging Face's tokenizers, of two that begin at the same place the longer one is found, and then what follows it.
-The time is linear in the text, however many tokens there are: about twenty comparisons for each place that one of them
-could begin at.
+As in Hugging Face's tokenizers, the longest token at a place is found, and the search goes on after it. The time is
+linear in the text, however many tokens there are: about twenty comparisons for each place where one may begin.
 """
 
 from bisect import bisect_left, bisect_right
@@ -26,7 +25,7 @@ class Added(NamedTuple):
 
 
 class Finder:
-    """Finds tokens {text: Added}, of which there is at least one."""
+    """Finds the tokens {text: Added} in a text. There is at least one token."""
 
     def __init__(self, tokens):
         self.tokens = tokens
@@ -54,10 +53,13 @@ class Finder:
         return last[: lengths[n - 1]] if n else ""
 
     def cut(self, text, skipped):
-        """The ids of the tokens in a text, and what stands between them, in order. skipped: what is left as text."""
+        """The ids of the tokens in a text and the pieces of text between them, in order.
+
+        skipped: the tokens that are left as text.
+        """
         pieces = []
-        end = 0  # of what is in pieces
-        at = 0  # from here on is looked for more
+        end = 0  # of the text that is in pieces
+        at = 0  # where the search goes on
         while found := self.first.search(text, at):
             i = found.start()
             token = self.longest(text, i)

@@ -1,7 +1,7 @@
-"""hparams.json or config.json, setting by setting: honoured, or refused in a line that names it.
+"""The settings of a model: hparams.json or config.json. Each is honoured, or refused in a line that names it.
 
-Three settings of Hugging Face's GPT-2 are honoured in the weights, as they are read, so that gpt2.py need not know of
-them, nor any other way to compute it (see absorb).
+Three settings of Hugging Face's GPT-2 change the weights as they are read. So gpt2.py need not know of them, and
+neither does any faster way to compute it (see absorb).
 """
 
 import json
@@ -17,7 +17,7 @@ from plumbing.files import read_small
 # Far above any GPT-2, yet low enough that no wrong number can ask for absurd amounts of memory.
 LIMITS = {"n_vocab": 2**20, "n_ctx": 2**16, "n_embd": 2**15, "n_head": 2**10, "n_layer": 2**10}
 MOST_INNER = 2**17
-# The names that Hugging Face has for these, the first of them that is there counts.
+# Hugging Face's names for these. The first that is there counts.
 NAMES = {
     "n_vocab": ("vocab_size",),
     "n_ctx": ("n_positions", "max_position_embeddings"),
@@ -34,7 +34,7 @@ ACTIVATIONS = {
 EPSILON = 1e-5  # of gpt2.py's layer norm
 EPSILONS = 1e-12, 1.0  # from, to
 
-# {setting: (what it must be, whether it is that)}. Most are what a GPT-2 without the setting has; with
+# {setting: (the supported values in words, whether a value is one)}. Most of them mean the same as no setting. With
 # reorder_and_upcast_attn attention is computed in float32, as it always is here.
 MUST_BE = {
     "model_type": ("gpt2", lambda value: value == "gpt2"),
@@ -68,7 +68,7 @@ MUST_BE = {
 
 
 def read_config(path: str) -> dict:
-    """The settings, each of which is known to be honoured, and every size under OpenAI's name. Raises UserError."""
+    """All settings, with the sizes under OpenAI's names. Raises UserError for one that is not honoured."""
     try:
         config = json.loads(read_small(path))
         if not isinstance(config, dict):
@@ -105,7 +105,7 @@ def load_hparams(path: str) -> dict:
 
 
 def absorb(config: dict, convert: Callable | None = None) -> Callable | None:
-    """convert(name, array), given arrays that make up for the settings that gpt2.py does not have.
+    """convert(name, array) -> the same for arrays that are first changed to honour the settings gpt2.py does not have.
 
     scale_attn_weights and scale_attn_by_inverse_layer_idx: scores that are c times GPT-2's are those of queries that
     are c times as long, so c goes into the columns of c_attn that make the queries.

@@ -1,4 +1,4 @@
-"""Which files make a model, where each comes from, and how each is checked when it has come."""
+"""The files that are downloaded for a model: where each comes from, and how it is checked."""
 
 import re
 from collections.abc import Collection
@@ -20,11 +20,11 @@ PART_OF_WEIGHTS = re.compile("model-[0-9]{5}-of-[0-9]{5}[.]safetensors")
 def download_gpt2_files(
     model_size: str, model_dir: str, source: str = "openai", names: Collection = (), limits: Any = None
 ) -> None:
-    """Downloads what model_dir lacks of an official model, or of one of the Hugging Face hub; after an interruption,
-    the rest. names: where given, these files alone; of the hub's models, all but the weights.
+    """Downloads the files of an official model, or of one of the Hugging Face hub, that model_dir lacks.
 
-    source: for an official model "openai", "huggingface", or the URL of a mirror that has OpenAI's files at
-    URL/model_size. limits: http.Limits. Raises UserError.
+    An interrupted download goes on where it was. source: for an official model "openai", "huggingface", or the URL of a
+    mirror that has OpenAI's files at URL/model_size. names: if given, only these files; for a model of the hub, all but
+    the weights. limits: see plumbing.http.Limits. Raises UserError.
     """
     from plumbing.fetch import fetch_files
     from plumbing.http import PATIENT
@@ -41,7 +41,7 @@ def download_gpt2_files(
 
 
 def official_files(model_size, model_dir, source):
-    """The fetch.Files of one of OpenAI's models, from the source. Raises UserError."""
+    """The fetch.Files of one of OpenAI's models. Raises UserError if there is no model of that name."""
     from plumbing.fetch import File
     from plumbing.http import check_url
 
@@ -61,8 +61,10 @@ def official_files(model_size, model_dir, source):
 
 
 def hub_files(hub, model_dir, limits):
-    """The fetch.Files of a model of the hub, those that are read first in front. Raises UserError where the hub has no
-    such model, or what is in the folder is not of it."""
+    """The fetch.Files of a model of the hub, in the order in which they are read.
+
+    Raises UserError if the hub has no such model, or the folder holds files of another one.
+    """
     from plumbing.listing import check_same, listing
 
     commit, listed = listing(hub, official.endpoint(), limits)
@@ -73,7 +75,7 @@ def hub_files(hub, model_dir, limits):
 
 
 def wanted(hub, listed):
-    """Of all files of a model of the hub the names of those that are read here. Raises UserError."""
+    """The names of the files that are read here, of all that the hub lists. Raises UserError."""
     vocabulary = ["tokenizer.json"] if "tokenizer.json" in listed else ["vocab.json", "merges.txt"]
     weights = INDEX if INDEX in listed and SAFETENSORS not in listed else SAFETENSORS
     lacks = [name for name in ("config.json", *vocabulary, weights) if name not in listed]
@@ -87,7 +89,7 @@ def wanted(hub, listed):
 
 
 def check_file(name, model_size, path):
-    """Raises UserError if what was downloaded to path cannot be the file of that name."""
+    """Raises UserError if the download in path cannot be the file of that name."""
     check_weights(name, path)
     if name == "hparams.json" and load_hparams(path) != official.HPARAMS[model_size]:
         raise UserError(f"these are not the hparams of {model_size}")

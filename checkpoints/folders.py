@@ -1,4 +1,4 @@
-"""Which files make a folder a model: OpenAI's or Hugging Face's, under the names that they have there."""
+"""The files that make a folder a model: OpenAI's or Hugging Face's, under their own names."""
 
 import os
 from itertools import product
@@ -18,8 +18,10 @@ OPTIONAL = ["tokenizer_config.json", "special_tokens_map.json", "added_tokens.js
 
 
 def model_folder(model_size: str, models_dir: str) -> str:
-    """Where a model is, or is to be: models_dir/model_size; a path that begins with . / or ~; or of a model of the hub
-    its folder in models_dir, or else that of Hugging Face's own libraries. Raises UserError for what is none of these.
+    """The folder of a model, which may not be there yet. Raises UserError if model_size is neither a name nor a path.
+
+    It is models_dir/model_size, or a path that begins with . / or ~. A model of the hub has its folder in models_dir,
+    or else in the cache of Hugging Face's own libraries.
 
     Only a path leads out of models_dir.
     """
@@ -42,8 +44,8 @@ def model_folder(model_size: str, models_dir: str) -> str:
 
 
 def own_folder(model_size: str, models_dir: str) -> str:
-    """Where what is made of a model is kept: in its folder; but of one in the cache of Hugging Face's libraries where a
-    download would put it. Raises UserError."""
+    """The folder for files that are made of a model: its own; for a model in the cache of Hugging Face's libraries the
+    one where a download would put it. Raises UserError."""
     folder = model_folder(model_size, models_dir)
     hub = hub_name(model_size)
     if hub and in_cache(folder):
@@ -52,7 +54,10 @@ def own_folder(model_size: str, models_dir: str) -> str:
 
 
 def missing_files(folder: str) -> list[str]:
-    """What the folder lacks, in the form of which it has most; [] where it is complete. Raises UserError."""
+    """The files that the folder lacks, [] if it is complete. Raises UserError.
+
+    They are those of the form of which it has most.
+    """
     return [name for name in best_form(folder) if not has(folder, name)]
 
 
@@ -63,12 +68,12 @@ def small_files(folder: str) -> list[str]:
 
 
 def weight_files(folder: str) -> list[str]:
-    """Those that hold its weights; the one by which they are read comes first."""
+    """The files of a complete folder that hold its weights. The first is the one by which they are read."""
     return [name for name in best_form(folder) if is_weights(name)]
 
 
 def config_path(folder: str) -> str:
-    """hparams.json or config.json, whichever there is."""
+    """The path of hparams.json or config.json."""
     return os.path.join(folder, best_form(folder)[0])
 
 

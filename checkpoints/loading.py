@@ -21,7 +21,7 @@ from plumbing.official import SMALL_FILES, TF_INDEX
 
 
 def load_encoder_and_hparams(model_size: str, models_dir: str, source: str = "openai") -> tuple[Encoder, dict]:
-    """Everything but the weights: enough to know whether a model fits, before gigabytes are downloaded and read.
+    """Loads everything but the weights. That is enough to know whether a model fits, before gigabytes are downloaded.
 
     Raises UserError.
     """
@@ -60,7 +60,7 @@ def load_params(
 
 
 def complete_folder(model_size: str, models_dir: str, source: str = "openai", names: Collection = ()) -> str:
-    """The model's folder, after a download of what it lacks: all of it, or `names` alone. Raises UserError."""
+    """The model's folder. Files that it lacks are downloaded: all of them, or only `names`. Raises UserError."""
     folder = model_folder(model_size, models_dir)
     if missing_files(folder):
         download_gpt2_files(model_size, folder, source, names)

@@ -28,7 +28,7 @@ def load_gpt2_params_from_tf_ckpt(
 
 
 def import_tensorflow():
-    """tensorflow, without the log lines that its C++ side writes past sys.stderr while it is imported."""
+    """Imports tensorflow, without the log lines that its C++ side writes while that takes place."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     stderr = os.dup(2)
     try:

@@ -1,4 +1,4 @@
-"""What tensors a GPT-2 has, and how they become its parameters, whatever file they come from."""
+"""The tensors of a GPT-2, and how they become its parameters, whatever file they come from."""
 
 import math
 import os
@@ -33,12 +33,14 @@ def checkpoint_shapes(hparams: dict) -> dict[str, tuple[int, ...]]:
 
 
 def parameter_count(hparams: dict) -> int:
-    """How many numbers the parameters are; as float32, each takes 4 bytes."""
+    """The number of parameters. Each takes 4 bytes as float32."""
     return sum(math.prod(shape) for shape in checkpoint_shapes(hparams).values())
 
 
 def build_params(path, found, read, hparams, convert=None, progress=None):
-    """params from the checkpoint in path. found: {name: shape}, which hparams must agree with; read: name -> array.
+    """Reads all tensors of a checkpoint -> params. Raises UserError.
+
+    path: of the checkpoint, for messages. found: {name: shape}, which must agree with hparams. read: name -> array.
 
     Each tensor is read, in a thread of its own, while the one before it is converted. progress(n) is told of the bytes
     that are done.
@@ -85,8 +87,11 @@ def checked(path, name: str, shape: tuple[int, ...], read: Callable) -> np.ndarr
 
 
 def is_finite(array: np.ndarray) -> bool:
-    """Of float32s. Their squares add up to a finite number, in one pass over them; where they do not, they may only be
-    large: then minimum and maximum decide, in which both NaN and infinity show."""
+    """Whether all float32s of an array are finite.
+
+    If the sum of their squares is finite, they are: that takes one pass. If it is not, they may only be large. Then the
+    minimum and the maximum decide, since NaN and infinity show in both.
+    """
     flat = array.reshape(-1)  # [n]
     with np.errstate(over="ignore", invalid="ignore"):
         if math.isfinite(float(np.dot(flat, flat))):

@@ -1,6 +1,6 @@
 """Hugging Face's files of a byte-level BPE: tokenizer.json, or vocab.json and merges.txt, and the tokens added to them.
 
-Such a tokenizer has settings that would give other ids; what encoder.py does not do is refused in a line that names it.
+Some settings of such a tokenizer would give other ids than encoder.py. They are refused in a line that names them.
 """
 
 import json
@@ -20,8 +20,7 @@ ALPHABET = set(BYTE_TO_CHAR.values())
 NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 CLASSES = (None, "GPT2Tokenizer", "GPT2TokenizerFast", "PreTrainedTokenizerFast", "TokenizersBackend")
 
-# {setting: the values of it with which the ids are those of encoder.py}, where None stands for a setting that is not
-# there.
+# {setting: the values with which the ids are those of encoder.py}. None stands for a setting that is missing.
 CONFIG_MUST_BE = {
     "tokenizer_class": CLASSES,
     "add_bos_token": (None, False),
@@ -56,7 +55,7 @@ class AddedTokensEncoder(Encoder):
         eot: the text of the token that ends a text. prefix_space: whether a text that begins without one gets a space.
         """
         in_bytes = {token: i for token, i in vocab.items() if ALPHABET.issuperset(token)}
-        made = [pair for pair in pairs if in_bytes.keys() >= {*pair, "".join(pair)}]  # others no text leads to
+        made = [pair for pair in pairs if in_bytes.keys() >= {*pair, "".join(pair)}]  # no text leads to the others
         super().__init__({**in_bytes, END_OF_TEXT: added[eot].id}, made)
         self.n_vocab = n_vocab
         self.prefix_space = prefix_space
@@ -81,7 +80,7 @@ class AddedTokensEncoder(Encoder):
         return ids
 
     def cut(self, text, skipped):
-        """The ids of the added tokens in a text, and what stands between them, in order."""
+        """The ids of the added tokens in a text and the pieces of text between them, in order."""
         parts = [text]
         for finder in self.finders:
             cut = [[part] if isinstance(part, int) else finder.cut(part, skipped) for part in parts]
@@ -125,7 +124,7 @@ def read_encoder(folder: str | Path, n_vocab: int) -> AddedTokensEncoder:
 
 
 def added_entries(folder, config_path, config, path, tokenizer):
-    """(file, what it lists as added tokens), of all files that may; what a later one says counts."""
+    """(file, the added tokens that it lists) for all files that may list some. A later one overrides an earlier one."""
     if (old := folder / "added_tokens.json").exists():
         yield old, [{"content": text, "id": i, "normalized": True} for text, i in read_object(old).items()]
     decoder = config.get("added_tokens_decoder") or {}
@@ -137,7 +136,7 @@ def added_entries(folder, config_path, config, path, tokenizer):
 
 
 def text_of(token):
-    """A named token is its text, or an object with it."""
+    """A token of the settings, which is a text or an object that has it -> the text; None for anything else."""
     token = token.get("content") if isinstance(token, dict) else token
     return token if isinstance(token, str) else None
 
@@ -189,7 +188,7 @@ def checked_merges(path, merges, vocab):
 
 
 def read_merges(path, vocab):
-    """merges.txt: one merge a line, after a line "#version: ...", which some lack."""
+    """merges.txt: one merge a line. Some files begin with a line "#version: ..."."""
     try:
         lines = read_small(path).rstrip("\n").split("\n")
     except ValueError as error:

@@ -23,8 +23,10 @@ WORTHWHILE = 2**20  # bytes of a tensor, from which on memory is used again
 def load_gpt2_params_from_safetensors(
     path: str, hparams: dict, convert: Callable | None = None, progress: Callable | None = None
 ) -> dict:
-    """Hugging Face's weights, in float32, float16 or bfloat16 -> the same params, in float32. path: the file, or the
-    index of its parts."""
+    """Hugging Face's weights, in float32, float16 or bfloat16 -> the params of gpt2.gpt2, in float32.
+
+    path: the file, or the index of its parts. convert, progress: as in tensors.build_params. Raises UserError.
+    """
     import ml_dtypes
 
     with contextlib.ExitStack() as stack:
@@ -57,11 +59,13 @@ def load_gpt2_params_from_safetensors(
 
 
 class Tensors:
-    """The tensors of a safetensors file that the library has found whole, read into memory that is used again: to be
-    given new memory for each of them takes longer than to read it."""
+    """The tensors of a safetensors file that the library has found whole.
+
+    They are read into memory that is used again: getting new memory for a tensor takes longer than reading it.
+    """
 
     def __init__(self, found, file):
-        """found: what safe_open gives. file: the same file, open."""
+        """found: the result of safe_open. file: the same file, open."""
         self.found = found
         self.file = file
         self.names = found.offset_keys()
@@ -91,7 +95,7 @@ class Tensors:
         return memory.view(dtype).reshape(self.shape(name))
 
     def memory(self, n_bytes: int) -> np.ndarray:  # -> uint8 [n_bytes]
-        """Memory that nobody refers to any more, or new."""
+        """Memory that nobody refers to any more, or new memory."""
         for buffer in self.buffers:
             if len(buffer) >= n_bytes and sys.getrefcount(buffer) == UNUSED:
                 return buffer[:n_bytes]

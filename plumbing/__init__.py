@@ -1,1 +1,1 @@
-"""What every command needs and no reader of the method does. Nothing here imports anything of ours from elsewhere."""
+"""Files, downloads, signals and errors: every command needs them. Nothing here imports from the rest of the project."""

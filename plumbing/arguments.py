@@ -1,5 +1,6 @@
-"""The values of flags: their types, as functions from what was typed to the value, and argparse's parser for the other
-commands.
+"""Flags and the types of their values. A type is a function from the text that was typed to the value.
+
+The other commands use argparse, whose parser is here too.
 
 A type raises ValueError, which says what the value must be.
 """
@@ -34,8 +35,10 @@ class Flag(NamedTuple):
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """What somebody who typed this name may have meant: the same in another case, the one that begins so, or one that
-    is spelt alike."""
+    """The known name that somebody who typed this one may have meant, None if there is none.
+
+    It is the same name in another case, the only one that begins with it, or one of similar spelling.
+    """
     if not name:  # every name begins with it
         return None
     known = list(known)
@@ -140,7 +143,7 @@ def source(value: str) -> str:
 
 
 def argument(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """One of these as the type of an argparse argument, whose message is lost unless the exception is argparse's."""
+    """A type of ours as the type of an argparse argument. argparse shows a message only if the exception is its own."""
 
     def checked(value):
         try:
@@ -158,7 +161,7 @@ typical = number("a number from 0.000001 to 0.999999", lambda value: 1e-6 <= val
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's, which raises UserError where argparse would print its usage and end the program."""
+    """An ArgumentParser that raises UserError. argparse itself would print its usage and end the program."""
 
     def __init__(self, doc: str, **options):
         super().__init__(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, **options)

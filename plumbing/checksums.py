@@ -24,16 +24,17 @@ from plumbing.files import MOST_SMALL, clear_parts, read_small, write_note
 NAME = "checksums.json"
 VERIFIED = "verified.json"
 STAND_IN = "stand-in"  # the one key that is not a file's name
-PACKED = "packed-"  # so begins the name of a file that --pack has made of the weights, and can make again
-OURS = re.compile(rf"{re.escape(NAME)}|{re.escape(VERIFIED)}|{PACKED}\w+\.safetensors")  # what a run writes unasked
+PACKED = "packed-"  # the beginning of the names of files that --pack makes of the weights
+OURS = re.compile(
+    rf"{re.escape(NAME)}|{re.escape(VERIFIED)}|{PACKED}\w+\.safetensors"
+)  # files that a run writes unasked
 MOST_BYTES = 2**20  # of the note itself
 MOST_WORDS = 200  # characters that a stand-in may say of itself
 DAMAGED = f"damaged: its sha256 is not the one in {NAME}"
 
 
 def describe(path: str | Path, over: threading.Event | None = None) -> dict:
-    """{"bytes": its size, "sha256": as hexadecimal digits} of a file. `over` ends it early, when nobody needs it
-    now."""
+    """{"bytes": size, "sha256": hexadecimal digits} of a file. `over` ends the reading early."""
     sha256 = hashlib.sha256()
     with open(path, "rb") as f:
         while chunk := f.read(2**20):
@@ -44,7 +45,7 @@ def describe(path: str | Path, over: threading.Event | None = None) -> dict:
 
 
 def note(folder: str | Path, files: dict[str, dict], stand_in: str = "") -> None:
-    """Adds files, {name: what describe gave}, to the note of a folder, where they may replace others, and drops those
+    """Adds files, {name: result of describe}, to the note of a folder, where they may replace others, and drops those
     that the folder no longer has. stand_in: what the model is instead of the official one."""
     entries = {name: about for name, about in read_note(folder).items() if name == STAND_IN or is_there(folder, name)}
     entries |= files
@@ -59,17 +60,17 @@ def is_there(folder, name):
 
 
 def noted(folder: str | Path) -> dict[str, dict]:
-    """{name: what describe gave} for the files of a folder; {} where nothing is noted. Raises UserError."""
+    """{name: result of describe} for the files of a folder; {} if nothing is noted. Raises UserError."""
     return {name: about for name, about in read_note(folder).items() if name != STAND_IN}
 
 
 def stand_in(folder: str | Path) -> str:
-    """What the model in a folder is in place of the official one of its name; "" where it says nothing of the kind."""
+    """The words for a model that is not the official one of its name; "" if it does not say so. Raises UserError."""
     return read_note(folder).get(STAND_IN, "")
 
 
 def read_note(folder: str | Path) -> dict[str, dict | str]:
-    """The whole note, {} where there is none; but packed weights have sums of their own. Raises UserError."""
+    """The whole note, {} if there is none. Packed weights are left out: they have their own sums. Raises UserError."""
     path = os.path.join(folder, NAME)
     if not os.path.lexists(path):
         return {}
@@ -86,7 +87,7 @@ def bad_note(folder, fault):
 
 
 def checked(name, about):
-    """An entry of the note, in the types it should have."""
+    """An entry of the note, converted to its types. Raises ValueError, TypeError or KeyError."""
     if name != STAND_IN:
         return {"bytes": int(about["bytes"]), "sha256": str(about["sha256"])}
     if len(about) > MOST_WORDS or not about.isprintable():  # it is shown, and a stranger may have written it
@@ -95,9 +96,9 @@ def checked(name, about):
 
 
 def find_fault(path: str, thorough: bool = False) -> str | None:
-    """What is wrong with a file, None where nothing is: too large for what it is, or not what was noted.
+    """The fault of a file, None if it has none: it is too large for its kind, or not the file that was noted.
 
-    Of large weights, whose sha256 takes long, the size alone is compared, unless thorough: compared() does the rest.
+    The sha256 of large weights takes long. Only their size is compared, unless thorough: compared() does the rest.
     """
     folder, name = os.path.split(path)
     n_bytes = os.path.getsize(path)
@@ -138,8 +139,9 @@ def check_whole(folder: str) -> None:
 def compared(
     folder: str, names: list[str], bad_file: Callable[[str, str], UserError], describe: Callable = describe
 ) -> Iterator[None]:
-    """Takes the sha256 of large safetensors while the body of the `with` reads them, and compares it at the end: raises
-    bad_file(path, fault) where it is not what was noted. (OpenAI's form has sums of its own, for each tensor.)
+    """Takes the sha256 of large safetensors while the body of the `with` reads them, and compares it at the end.
+
+    Raises bad_file(path, fault) if it is not the one that was noted. OpenAI's form has its own sums, for each tensor.
 
     A file that was compared before, and has not changed since, is not compared again.
     """
@@ -167,12 +169,12 @@ def compared(
 
 
 def clear_left_over(folder: str | Path) -> None:
-    """Removes what runs that were killed had begun to write here."""
+    """Removes files that killed runs had begun to write here."""
     clear_parts(folder, OURS.fullmatch)
 
 
 def state(path: str, about: dict) -> list:
-    """What changes when a file does, and the sha256 that is noted for it. about: what describe gave."""
+    """The noted sha256, and the size and times of the file, which change when it does. about: a result of describe."""
     now = os.stat(path)
     return [about["sha256"], now.st_size, now.st_mtime_ns, now.st_ctime_ns]
 
@@ -195,10 +197,10 @@ def keep_verified(folder: str, files: dict) -> None:
 
 
 def show(folder: str, names: list[str], known: dict[str, str]) -> list[str]:
-    """Prints what each file that is there turns out to be -> the names of those that are damaged.
+    """Prints whether each file is whole -> the names of those that are damaged.
 
-    Shows what else is noted too, and other safetensors, heads for example. known: {name: sha256} of official files that
-    may not be noted; a stand-in's are not these.
+    It also shows other files that are noted, and other safetensors, heads for example. known: {name: sha256} of
+    official files, which may not be noted; a stand-in does not have them.
     """
     files = noted(folder)
     found = {path.name for path in Path(folder).glob("*.safetensors") if not path.name.startswith(PACKED)}

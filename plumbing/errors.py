@@ -1,4 +1,4 @@
-"""What becomes one line for the user. It imports nothing of ours, so that every module may import it."""
+"""Errors that the user sees as one line. This imports nothing of ours, so that every module may import it."""
 
 
 class UserError(Exception):
@@ -6,11 +6,11 @@ class UserError(Exception):
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what a library says, at a length that can be read."""
+    """The first line of a library's message, cut to a length that can be read."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:150]
 
 
 def shortened(message: str, most: int = 800) -> str:
-    """A message without its middle, where a path of thousands of characters stands in it."""
+    """The message without its middle if it is too long, because of a path of thousands of characters for example."""
     half = most // 2
     return message if len(message) <= most else f"{message[:half]} ... {message[-half:]}"

@@ -21,7 +21,7 @@ EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.EAGAIN)  # no more files, no more
 
 
 def begin() -> None:
-    """To be called before a command's slow imports; after them, guarded() sees to how it ends.
+    """To be called before the slow imports of a command. After them, guarded() sees to how it ends.
 
     Until then Ctrl-C and SIGTERM end the program at once, with a line; what fails is a line as well.
     """
@@ -40,7 +40,7 @@ def begin_package() -> None:
 
 
 def guarded(action: Callable, interrupted: str = "interrupted") -> None:
-    """Calls action, of any command. What it raises ends it with a line and the status that explained() gives, Ctrl-C
+    """Calls the action of a command. An exception ends it with the line and the status that explained() gives, Ctrl-C
     with the line `interrupted` and 130, and SIGTERM with 143."""
     try:
         try:
@@ -80,8 +80,8 @@ def conclude(error: BaseException, interrupted: str) -> None:
         line = interrupted.replace("interrupted", word)
     else:
         line, status = explained(error)
-    # JAX may be compiling in threads of its own, over which Python's way out crashes; and there it would wait for other
-    # processes, which wait for this one.
+    # JAX may be compiling in threads of its own: Python's way out crashes over them, or waits for other processes that
+    # wait for this one.
     if "jax" in sys.modules and (number or "JAX_COORDINATOR_ADDRESS" in os.environ):
         with contextlib.suppress(OSError):
             sys.stdout.flush()
@@ -90,7 +90,7 @@ def conclude(error: BaseException, interrupted: str) -> None:
 
 
 def explained(error: BaseException) -> tuple[str, int]:
-    """(the line that says what was wrong, the exit status): 2 for what was foreseen, 1 for anything else.
+    """(the line that says what was wrong, the exit status). The status is 2 for foreseen errors, 1 for others.
 
     The line is "" where nobody is left to read it. Silences a standard output that cannot be written to.
     """

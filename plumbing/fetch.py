@@ -39,11 +39,11 @@ class File(NamedTuple):
     blob: str = ""  # the hash that git would give it, "" if not known in advance
     check: Callable[[Path], object] = lambda path: None  # raises UserError if the content is wrong
     headers: Mapping[str, str] = MappingProxyType({})  # of the request
-    explain: Callable[[requests.Response], str] = lambda response: ""  # what a refusal means, "" if that is not known
+    explain: Callable[[requests.Response], str] = lambda response: ""  # the meaning of a refusal, "" if unknown
 
 
 def fetch_files(files: list[File], folder: str, limits: Limits = PATIENT) -> None:
-    """Downloads those of the files, all of one server, that the folder lacks, in this order. Raises UserError."""
+    """Downloads the files that the folder lacks, in this order. All are on one server. Raises UserError."""
     folder = Path(folder)
     try:
         with new_session(files[0].url) as session, lock(folder):
@@ -65,7 +65,7 @@ def fetch_files(files: list[File], folder: str, limits: Limits = PATIENT) -> Non
 
 
 def lock(folder):
-    """Waits until no other process downloads to this folder. A lock ends with its process, even if that is killed."""
+    """Waits until no other process downloads to this folder. A lock ends with its process, even with a killed one."""
     folder.mkdir(parents=True, exist_ok=True)
     own = FileLock(folder / ".lock")
     try:
@@ -82,7 +82,7 @@ def check_disk_space(folder, n_bytes):
 
 
 def complete(session, file, part, bar, limits):
-    """One request, and what follows where it brings the rest of the file."""
+    """Makes one request. If that brings the rest of the file, verifies it and gives it its name."""
     note = receive(session, file, part, bar, limits)
     bar.set_postfix_str("verifying")
     about = checksums.describe(part)
@@ -95,7 +95,7 @@ def complete(session, file, part, bar, limits):
 
 
 def receive(session, file, part, bar, limits):
-    """Appends to a .part what one request brings. Returns its note, or raises TryAgain if that is not the end of it."""
+    """Appends the bytes of one request to a .part -> its note. Raises TryAgain if the file does not end there."""
     note = read_note(part, file.url)
     have = size(part)
     if have == note["length"] == (file.size or have):
@@ -128,7 +128,7 @@ def receive(session, file, part, bar, limits):
 
 
 def write_note(part, file, response):
-    """Notes what a server says of the file that it sends. Raises TryAgain if it cannot be the file."""
+    """Notes the length, the version and the hashes that a server gives. Raises TryAgain if it cannot be the file."""
     headers = response.headers
     length = headers.get("Content-Length", "")
     if headers.get("Content-Encoding", "identity") != "identity" or not re.fullmatch("[0-9]{1,15}", length):
@@ -147,7 +147,7 @@ def write_note(part, file, response):
 
 
 def read_note(part, url):
-    """The note of a .part that came from this URL; or that nothing is known."""
+    """The note of a .part that came from this URL. A length of -1 means that there is none."""
     with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
         note = json.loads(read_small(note_of(part), checksums.MOST_BYTES))
         texts = [note[name] for name in ("etag", "md5", "sha256")]
@@ -157,7 +157,7 @@ def read_note(part, url):
 
 
 def find_fault(part, note, file, sha256):
-    """What is wrong with a complete .part, or None."""
+    """The fault of a complete .part, None if it has none."""
     md5 = hashlib.md5(usedforsecurity=False)
     with open(part, "rb") as f:
         if re.match(rb"\s*<(!doctype )?html", f.read(100), re.IGNORECASE):

@@ -23,7 +23,7 @@ ROOM = 2**20  # bytes, more than most runs need
 MOST_SMALL = 2**24  # bytes of a file that is read whole, and of any of a model folder that does not hold weights
 NO_FILE = "it is a pipe or a device, and not a file"
 
-# What the shell has opened already, or what never waits. Of anything else only plain files are read and written: a
+# The shell has opened these already, or they never wait. All other files that are read or written must be plain ones: a
 # named pipe would wait for ever for somebody at its other end.
 OPEN = re.compile(r"/dev/(null|stdin|stdout|stderr|fd/\d+)|/proc/self/fd/\d+")
 
@@ -37,10 +37,10 @@ def open_to_read(path: str) -> BinaryIO:
 
 
 def read_small(path: str | os.PathLike, most: int = MOST_SMALL) -> str:
-    """The text of a file, UTF-8 whatever the system's own encoding is, and with any system's line ends.
+    """The text of a file, which is UTF-8 on every system and may have any system's line ends.
 
-    Every small file of a model folder, which may be a stranger's, is read here: a pipe would wait for ever for somebody
-    at its other end, and a device need not end. Raises ValueError, which says why it cannot be read.
+    Every small file of a model is read here, since the folder may come from a stranger: reading a pipe could wait for
+    ever, and a device may never end. Raises ValueError, which says why the file cannot be read.
     """
     try:
         with open(path, encoding="utf-8", opener=open_at_once) as f:
@@ -61,15 +61,16 @@ def open_at_once(path, flags):
 
 
 def check_kind(path):
-    """Raises OSError where opening a path, which may not exist, could wait for ever."""
+    """Raises OSError if opening the path could wait for ever. The path may not exist."""
     mode = os.stat(path).st_mode if os.path.exists(path) else stat.S_IFREG
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or OPEN.fullmatch(str(path))):
         raise OSError(22, NO_FILE)
 
 
 def check_outputs(outputs: Iterable[str | None], inputs: Iterable[str | None] = ()) -> None:
-    """Raises UserError where one of the outputs cannot be written, is one of the inputs, or is written twice: before
-    hours of work, not after.
+    """Raises UserError if one of the outputs cannot be written, is one of the inputs, or is written twice.
+
+    This is asked before hours of work, not after.
 
     An input may be a folder, of which every file is read, or "-", the standard input. A path of None is left out.
     """
@@ -85,7 +86,7 @@ def check_outputs(outputs: Iterable[str | None], inputs: Iterable[str | None] = 
 
 
 def is_same(path: str, other: str) -> bool:
-    """Whether two paths lead to one plain file, by whatever names; or will, where there is none yet."""
+    """Whether two paths lead to the same plain file, which may not exist yet."""
     if not is_plain_file(path):
         return False
     try:
@@ -95,7 +96,7 @@ def is_same(path: str, other: str) -> bool:
 
 
 def check_writable(path: str | os.PathLike) -> None:
-    """Raises UserError where write_text could not write to path, or the disk has no ROOM."""
+    """Raises UserError if write_text could not write to path, or the disk has no ROOM."""
     if not isinstance(path, (str, os.PathLike)) or not str(path) or "\0" in str(path):
         raise UserError(f"{path!r:.80} is not the name of a file")
     try:
@@ -124,7 +125,7 @@ def check_writable(path: str | os.PathLike) -> None:
 
 
 def write_json(path: str, content: dict) -> None:
-    """In UTF-8; what a terminal would obey when it shows the file becomes an escape, \\u009b for example."""
+    """Writes JSON in UTF-8. Characters that a terminal would obey become escapes, \\u009b for example."""
     text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
     write_text(path, text.translate(ESCAPED) + "\n")
 
@@ -142,8 +143,8 @@ def write_text(path: str, text: str) -> None:
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike) -> Iterator[str]:
-    """A path to write to. What it holds in the end takes the place of the file `path`, all at once; where something
-    goes wrong, nothing is left. A link of that name is replaced, not followed.
+    """A path to write to. In the end that file takes the place of the file `path`, all at once; if something goes
+    wrong, nothing is left. A link of that name is replaced, not followed.
 
     The path is in a new folder, so that no other process and no file of the user's has its name. Raises OSError where
     a folder, a pipe or a device has the name.
@@ -158,7 +159,7 @@ def replacing(path: str | os.PathLike) -> Iterator[str]:
 
 
 def write_note(path: str | os.PathLike, text: str) -> None:
-    """write_text for what nobody asked for: a link is replaced, not followed. Raises UserError."""
+    """Writes a file that nobody asked for: a link of that name is replaced, not followed. Raises UserError."""
     try:
         with replacing(path) as part, open(part, "w", encoding="utf-8") as f:
             f.write(text)
@@ -167,8 +168,10 @@ def write_note(path: str | os.PathLike, text: str) -> None:
 
 
 def clear_parts(folder: str | os.PathLike, is_ours: Callable[[str], object]) -> None:
-    """Removes what `replacing` has left in a folder where a run was killed: files whose names are ours, untouched for
-    an hour, for another run may be writing."""
+    """Removes the folders that `replacing` has left where a run was killed.
+
+    They hold nothing but files whose names are ours. They are an hour old, since another run may be writing.
+    """
     for part in Path(folder).glob(".*.part"):
         with contextlib.suppress(OSError):
             if not stat.S_ISDIR(part.lstat().st_mode):
@@ -182,7 +185,7 @@ def clear_parts(folder: str | os.PathLike, is_ours: Callable[[str], object]) -> 
 
 
 def behind_links(path: str | os.PathLike) -> str:
-    """The plain file that a link leads to, which is what is written: the link stays."""
+    """The plain file that a link leads to. Written is that file, and the link stays."""
     return os.path.realpath(path) if os.path.islink(path) else os.fspath(path)
 
 

@@ -1,4 +1,4 @@
-"""Requests to servers that may be slow, busy or wrong: what is asked again, how often, and what is not followed."""
+"""Requests to servers that may be slow, busy or wrong. They are repeated a few times, and never wait for long."""
 
 import contextlib
 import re
@@ -18,7 +18,7 @@ from plumbing.terminal import one_line
 
 
 class Limits(NamedTuple):
-    """How patient a download is: seconds, but for the retries."""
+    """The limits of a download's patience. Times are in seconds."""
 
     connect: float = 10  # until a server answers
     read: float = 20  # until the next bytes arrive
@@ -34,7 +34,7 @@ PATIENT = Limits()
 
 
 class TryAgain(requests.RequestException):
-    """A fault that the next request may not meet. response: the answer, if that may say how long to wait."""
+    """A fault that may be gone at the next request. response: the answer, which may say how long to wait."""
 
 
 def check_url(url: str) -> str:
@@ -47,7 +47,7 @@ def check_url(url: str) -> str:
 
 
 def new_session(url):
-    """A session that no redirect leads to http, except on the server of the url itself. Raises UserError."""
+    """A session that follows redirects to https, and to http only on the server of the url itself. Raises UserError."""
     session = requests.Session()
     del session.adapters["http://"]
     session.mount(urljoin(check_url(url), "/"), requests.adapters.HTTPAdapter())
@@ -55,9 +55,9 @@ def new_session(url):
 
 
 def persist(attempt: Callable[[], Any], url: str, limits: Limits, arrived: Callable[[], int] = lambda: 0) -> Any:
-    """What attempt() returns, which asks a server. Where it fails it is called again, as long as that brings more.
+    """Calls attempt(), which asks a server, until it succeeds -> its result. Raises UserError when it is given up.
 
-    arrived(): the bytes that are there already. Raises UserError.
+    arrived(): the number of bytes that are there. As long as that grows, every failure is the first one.
     """
     best = arrived()
     waited = 0.0  # seconds since something came
@@ -90,14 +90,14 @@ def persist(attempt: Callable[[], Any], url: str, limits: Limits, arrived: Calla
 
 
 def reason_of(error):
-    """In a line what went wrong first: "Connection refused", for example."""
+    """The first of the errors behind this one, as a line: "Connection refused", for example."""
     while error.__cause__ or error.__context__:
         error = error.__cause__ or error.__context__
     return one_line(getattr(error, "strerror", None) or first_line(error))
 
 
 def pause_asked_for(response):
-    """The seconds of a Retry-After; 0 where there is none, or one that is neither a number nor a date."""
+    """The seconds of a Retry-After; 0 if there is none, or if it is neither a number nor a date."""
     with contextlib.suppress(urllib3.exceptions.InvalidHeader, ValueError, OverflowError):
         return (response is not None and urllib3.Retry().get_retry_after(response.raw)) or 0
     return 0
@@ -107,8 +107,10 @@ def pause_asked_for(response):
 def answer(
     session: requests.Session, url: str, headers: dict, limits: Limits, explain: Callable[[requests.Response], str]
 ) -> Iterator[requests.Response]:
-    """The answer to a request, before its body is read. Raises TryAgain for a server that is busy, and UserError for
-    one that refuses."""
+    """The answer to a request. Its body has not been read yet.
+
+    Raises TryAgain if the server is busy, and UserError if it refuses.
+    """
     headers = {"Accept-Encoding": "identity", **headers}
     with notice(f"no answer from {urlsplit(url).hostname} yet, Ctrl-C ends it", limits.silent):
         response = session.get(url, headers=headers, stream=True, timeout=(limits.connect, limits.read))
@@ -122,7 +124,7 @@ def answer(
 
 
 def read(url: str, most: int, headers: dict, explain: Callable[[Any], str], limits: Limits = PATIENT) -> bytes:
-    """An answer of at most so many bytes. Raises UserError."""
+    """The content under an address, which is not longer than `most` bytes. Raises UserError."""
 
     def attempt():
         start = time.monotonic()

@@ -1,4 +1,4 @@
-"""Models of the Hugging Face hub: what they are called, and where they are in the cache of its own libraries.
+"""Models of the Hugging Face hub: their names, and their folders in the cache of its own libraries.
 
 A model is downloaded to models_dir/OWNER/NAME; one that is whole in that cache is read there.
 """
@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-# The names without an owner that the hub still knows, and what they are now.
+# The names without an owner that the hub still knows, and the full ones.
 SHORT = {
     **{name: f"openai-community/{name}" for name in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")},
     "distilgpt2": "distilbert/distilgpt2",
@@ -30,7 +30,7 @@ class Hub(NamedTuple):
 
 
 def hub_name(model_size: str) -> Hub | None:
-    """ "owner/name", "owner/name@revision" or one of SHORT -> Hub; None for what is no such name."""
+    """ "owner/name", "owner/name@revision" or one of SHORT -> Hub; None for any other text."""
     match = NAME.fullmatch(model_size)
     if not match:
         return None
@@ -39,7 +39,10 @@ def hub_name(model_size: str) -> Hub | None:
 
 
 def cached_folder(hub: Hub) -> str | None:
-    """Where Hugging Face's libraries keep this model, or as much of it as they have; None where they have nothing."""
+    """The folder of this model in the cache of Hugging Face's libraries, None if there is none.
+
+    It may be incomplete.
+    """
     try:
         from huggingface_hub import try_to_load_from_cache
     except ImportError:
@@ -48,13 +51,13 @@ def cached_folder(hub: Hub) -> str | None:
         for name in ("config.json", "hparams.json"):
             path = try_to_load_from_cache(hub.name, name, revision=hub.revision)
             folder = os.path.dirname(path) if isinstance(path, str) else ""
-            if COMMIT.fullmatch(os.path.basename(folder)):  # what is noted for a branch may lead anywhere
+            if COMMIT.fullmatch(os.path.basename(folder)):  # a branch's entry is a text, and might lead anywhere
                 return folder
     return None
 
 
 def in_cache(folder: str | Path) -> bool:
-    """Whether a folder is in that cache, where nothing of ours is to be written."""
+    """Whether a folder is in that cache. Nothing of ours is to be written there."""
     try:
         from huggingface_hub import constants
     except ImportError:

@@ -1,4 +1,4 @@
-"""What `ulimit` has to leave a command, so that the libraries it loads can start."""
+"""The limits of `ulimit` that are too low for the libraries that a command loads."""
 
 import contextlib
 import ctypes
@@ -17,7 +17,7 @@ M_ARENA_MAX = -8  # of mallopt, in the C library of Linux
 
 
 def too_low(new_thread: Callable = threading.Thread) -> str | None:
-    """What is too low, and how high it has to be; None where all limits leave enough, or the system knows of none."""
+    """A line that says which limit is too low and how high it has to be; None if all are high enough."""
     for name, (flag, what, *_) in LEAST.items():
         limit = limit_of(name)
         if limit is not None and limit < least(name):

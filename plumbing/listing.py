@@ -1,8 +1,9 @@
-"""What the Hugging Face hub lists of a model: its files at one commit, and the size and hash of each.
+"""The files of a model of the Hugging Face hub at one commit, with the size and the hash that the hub lists for each.
 
-huggingface_hub knows who asks (HF_TOKEN, or `hf auth login`) and whether anyone may (HF_HUB_OFFLINE). The bytes come
-through fetch.py, like OpenAI's: version 2.4 of huggingface_hub begins an interrupted file anew, waits for as long as a
-server asks it to (Retry-After), and gives a file its name before anybody can compare its hash.
+huggingface_hub gives the user's token (HF_TOKEN, or `hf auth login`) and says whether the network may be used
+(HF_HUB_OFFLINE). The files themselves are downloaded by fetch.py, like OpenAI's: version 2.4 of huggingface_hub begins
+an interrupted file anew, waits for as long as a server asks it to (Retry-After), and gives a file its name before its
+hash can be compared.
 """
 
 import functools
@@ -23,8 +24,10 @@ MOST_BYTES = 2**50  # of a file in it
 
 
 def credentials(hub: Hub) -> dict[str, str]:
-    """The header that says who asks; {} where nobody has logged in. It does not follow a redirect to another host.
-    Raises UserError where nobody may ask."""
+    """The header with the user's token, {} if there is none. A redirect to another host does not get it.
+
+    Raises UserError if the network may not be used.
+    """
     try:
         from huggingface_hub import get_token, is_offline_mode
     except ImportError as error:
@@ -58,8 +61,11 @@ def listing(hub: Hub, hub_url: str, limits: Limits = PATIENT) -> tuple[str, dict
 
 
 def as_file(listed: dict, base: str) -> File:
-    """{"rfilename": name, "size": bytes, "lfs": {"sha256": digits}} of a large file; of a small one blobId in place of
-    lfs. base: the address under which the files are."""
+    """An entry of the hub's list -> File. Raises ValueError, TypeError or KeyError if it is none.
+
+    listed: {"rfilename": name, "size": bytes, "lfs": {"sha256": digits}} for a large file, and "blobId" in place of
+    "lfs" for a small one. base: the address under which the files are.
+    """
     name = str(listed["rfilename"])
     size = listed["size"]
     large = listed.get("lfs") or {}
@@ -72,8 +78,7 @@ def as_file(listed: dict, base: str) -> File:
 
 
 def check_same(folder: str, hub: Hub, commit: str, file: File) -> None:
-    """Raises UserError where a file that is in the folder is not the one that is listed, as far as can be told without
-    reading gigabytes."""
+    """Raises UserError if the folder has another file of that name. Of large files the noted sha256 is compared."""
     path = Path(folder, file.name)
     if not path.is_file():
         return
@@ -84,7 +89,7 @@ def check_same(folder: str, hub: Hub, commit: str, file: File) -> None:
 
 
 def explain(hub: Hub, response: Any) -> str:
-    """What a refusal means, in a line that says what to do; "" where that is not known."""
+    """The line for a refusal, which says what to do; "" if its meaning is not known."""
     status = response.status_code
     code = response.headers.get("X-Error-Code", "")
     if status in (401, 403) and code == "GatedRepo":

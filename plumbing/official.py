@@ -1,4 +1,4 @@
-"""What is known of OpenAI's four models: their files, sizes and hashes, and where they are published."""
+"""OpenAI's four models: their files, sizes and hashes, and where they are published."""
 
 import os
 
@@ -51,5 +51,5 @@ def addresses(model_size: str, source: str) -> dict[str, str]:
 
 
 def endpoint() -> str:
-    """Where the Hugging Face hub is, or the mirror that its own libraries ask too."""
+    """The address of the Hugging Face hub, or of the mirror that HF_ENDPOINT names."""
     return (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")

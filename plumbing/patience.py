@@ -1,4 +1,4 @@
-"""What is shown while something takes long: a bar at a terminal, lines elsewhere."""
+"""Progress: a bar at a terminal, lines elsewhere."""
 
 import contextlib
 import sys

@@ -88,7 +88,7 @@ def interruption(error: BaseException | None) -> int | None:
 
 
 def unraisable(error):
-    """For an exception where none can be raised: a KeyboardInterrupt in numba's callbacks, say, must not be lost."""
+    """Hears of exceptions that Python cannot raise. A KeyboardInterrupt in numba's callbacks must not be lost."""
     number = interruption(error.exc_value)
     if number:
         end(number)

@@ -1,8 +1,8 @@
-"""Characters that a terminal would obey are shown instead, as a name, a server or a model may send what clears the
-screen.
+"""Control characters are shown, and the terminal does not obey them: a name, a server or a model may send some that
+clear the screen.
 
-Everything that a command prints passes through Shown, so no print can forget it. rich, which writes colours, goes round
-it: what is handed to rich is translated before.
+Everything that a command prints passes through Shown, so no print can forget it. Only rich, which writes colours, goes
+round it: its texts are translated before.
 """
 
 from typing import TextIO
@@ -17,12 +17,12 @@ SHOWN |= {code: f"\\x{code:02x}" for code in range(0x80, 0xA0)}
 
 
 def one_line(text: str) -> str:
-    """The same text in one line, whatever is in the names that it quotes."""
+    """The same text in one line. The names that it quotes may hold line ends and control characters."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 class Shown:
-    """A stream on which no control character acts but line ends, tabs and the return before a progress bar."""
+    """A stream on which the only control characters are line ends, tabs and the return before a progress bar."""
 
     def __init__(self, stream: TextIO):
         self.stream = stream

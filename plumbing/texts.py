@@ -1,4 +1,4 @@
-"""Texts from files: prompts, and what n-grams are counted in."""
+"""Texts from files: prompts, and texts in which n-grams are counted."""
 
 import json
 
@@ -10,8 +10,10 @@ MAX_TEXT_BYTES = 2**28  # so that no endless file, such as /dev/zero, fills the 
 
 
 def read_text(path: str, what: str, most: int = MAX_TEXT_BYTES, silent: float = SECONDS) -> str:
-    """A text file of at most so many bytes, UTF-8; "-" is the standard input. Says what it waits for after so many
-    silent seconds. Raises UserError."""
+    """A text file in UTF-8 of at most `most` bytes; "-" is the standard input. Raises UserError.
+
+    A line says what it waits for after that many silent seconds.
+    """
     try:
         with (
             notice(f"waiting for the end of the {what}, which comes from {path}", silent),
@@ -30,8 +32,10 @@ def read_text(path: str, what: str, most: int = MAX_TEXT_BYTES, silent: float = 
 
 
 def read_prompts(path: str, n: int | None = None) -> list[str]:
-    """The first n prompts of a file (default: all): .jsonl, objects with "prompt"; any other, one a line. Raises
-    UserError."""
+    """The first n prompts of a file (default: all). Raises UserError.
+
+    A file .jsonl has an object with "prompt" on each line, any other file has one prompt a line.
+    """
     lines = [line.rstrip("\r") for line in read_text(path, "file of prompts").split("\n") if line.strip()][:n]
     try:
         prompts = [json.loads(line)["prompt"] for line in lines] if is_jsonl(path) else lines

@@ -39,7 +39,7 @@ def folder(tiny_files, tmp_path):
 
 @pytest.fixture
 def outcome(folder, tiny_hparams, tiny_arrays):
-    """What a load of the file comes to: "intact", "altered", or the line that it is refused with."""
+    """The outcome of loading the file: "intact", "altered", or the line of the refusal."""
 
     def outcome(name="model.safetensors"):
         try:
@@ -247,7 +247,7 @@ def note(folder):
 
 
 def check(folder, capsys):
-    """(exit status, what stands on standard output, what on standard error) of python utils.py check."""
+    """(exit status, standard output, standard error) of python utils.py check."""
     with pytest.raises(SystemExit) as end:
         utils.main(["check", folder.name, "--models_dir", str(folder.parent)])
     return end.value.code, *capsys.readouterr()
@@ -295,7 +295,7 @@ def test_a_flipped_bit_of_large_weights(large, capsys):
 
 
 def test_large_weights_are_compared_while_they_are_read(large):
-    """And what ends the reading ends that."""
+    """An exception in the reading ends it too."""
     begun = threading.Event()
     ended = []
 
@@ -310,7 +310,7 @@ def test_large_weights_are_compared_while_they_are_read(large):
 
 
 def test_heads_are_compared(tmp_path, capsys):
-    """And listed."""
+    """The check lists it."""
     folder = tmp_path / "tiny"
     shutil.copytree(MODELS / "tiny-target", folder)
     hparams = load_hparams(str(folder / "hparams.json"))
@@ -323,7 +323,7 @@ def test_heads_are_compared(tmp_path, capsys):
 
 
 def test_changes_of_the_bundled_model(tmp_path):
-    """In any file, the note included: none is passed over."""
+    """Every file is looked at, the note included."""
     folder = tmp_path / "tiny"
     rng = np.random.default_rng(0)
     shutil.copytree(MODELS / "tiny-draft", folder)

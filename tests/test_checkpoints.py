@@ -83,7 +83,7 @@ def write_folder(folder, config, tensors, n_parts=1, vocabulary=True):
 
 
 def plain_logits(config, tensors, ids):
-    """Hugging Face's GPT-2 with all its settings, put together of the parts of ours, in float64: the oracle."""
+    """The oracle: Hugging Face's GPT-2 with all its settings, made of the parts of gpt2.py, in float64."""
     params = as_params(tensors, sizes(config))
     eps = config.get("layer_norm_epsilon", 1e-5)
     activation = ACTIVATIONS[config.get("activation_function", "gelu_new")]
@@ -120,7 +120,7 @@ def assert_close(logits, expected, tolerance=1e-4):
 
 @pytest.mark.parametrize(("number", "engine"), CASES)
 def test_logits_are_what_the_settings_say(number, engine, tmp_path):
-    """Whether the weights lie in parts, are half as wide, or the settings have our file's name."""
+    """The weights may lie in parts or be half as wide, and the settings may have OpenAI's file name."""
     config = CONFIG | SETTINGS[number]
     dtype = (np.float32, np.float16, ml_dtypes.bfloat16)[number % 3]
     tensors = {name: array.astype(dtype) for name, array in random_tensors(config).items()}
@@ -234,7 +234,7 @@ PIECES += ["x́", "é", "日本", "🙂"]
 
 
 def strings(n, seed=0):
-    """Texts with all that decides where a word or an added token ends."""
+    """Texts with everything that decides where a word or an added token ends."""
     rng = random.Random(seed)
     text = (TINY / "held_out.txt").read_text(encoding="utf-8")
 
@@ -272,7 +272,7 @@ def test_tokenizer_json_gives_the_ids_of_its_own_library(vocabulary_folder, pref
 
 @pytest.mark.parametrize("seed", range(20))
 def test_added_tokens_in_and_beside_each_other(seed, tmp_path):
-    """Any flags, of tokens that begin with each other, overlap and hold white space."""
+    """The tokens begin with each other, overlap and hold white space. Each has random flags."""
     from tokenizers import AddedToken
 
     rng = random.Random(seed)

@@ -119,7 +119,7 @@ def served(server):
 
 
 def certify(server, folder):
-    """Makes it speak https -> its certificate, which nobody has signed."""
+    """Makes a server speak https -> its certificate, which nobody has signed."""
     if not shutil.which("openssl"):
         pytest.skip("needs openssl to make a certificate")
     key, cert = folder / "key.pem", folder / "cert.pem"
@@ -170,7 +170,7 @@ def server():
 
 @pytest.fixture
 def folder(server, tmp_path):
-    """Where the files go. At every request and at the end, whatever has its name there must be whole."""
+    """The folder of the files. At every request and at the end, each file under its own name must be whole."""
     folder = tmp_path / "model"
     broken = []
 
@@ -272,7 +272,7 @@ def test_pauses_are_those_that_are_asked_for(asked, expected, fetch, server):
 
 
 def test_the_waiting_in_a_row_is_bounded(fetch, server):
-    """Stalls and pauses, however many retries are left."""
+    """Stalls and pauses count, however many retries are left."""
     server.faults[WEIGHTS] = [{"to": 70_000, "then": "stall"}] + [{"to": 0, "then": "stall"}] * 100
     assert "timed out" in refusal(fetch, LIMITS._replace(read=0.1, waiting=0.35, retries=100))
     assert 2 <= len(ranges(server)) <= 5  # each takes 0.1 s at least
@@ -510,7 +510,7 @@ fetch.fetch_files([fetch.File(name, f"{url}/{name}") for name in names], folder,
 
 @pytest.mark.parametrize("ends", [None, signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_second_process_waits_for_the_first(ends, server, folder):
-    """Where that is killed it goes on from there, and where that has left nothing it begins."""
+    """If the first one is killed, the second goes on from there."""
 
     def start():
         command = [sys.executable, "-c", SCRIPT, f"{server.url}/model", folder, *CONTENTS]

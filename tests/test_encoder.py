@@ -61,7 +61,7 @@ def oracle(vocabulary):
 
 @pytest.mark.parametrize("kind", [r"\p{L}", r"\p{N}", r"\s"])
 def test_letters_numbers_and_white_space_are_those_of_tiktoken(kind):
-    """They are compared for every character of Python's Unicode, which is older than that of both."""
+    """Both are compared for every character of Python's Unicode, which is older than theirs."""
     tiktoken = pytest.importorskip("tiktoken")
     text = "".join(char for char in map(chr, range(0x110000)) if unicodedata.category(char) not in ("Cn", "Cs"))
     single_bytes = {bytes([byte]): byte for byte in range(256)}
@@ -104,7 +104,7 @@ def test_long_words_and_white_space_encode_as_in_tiktoken(gpt2, oracle, alphabet
 
 
 def test_every_token_is_what_its_own_bytes_merge_into(gpt2):
-    """Why the merges cannot differ from tiktoken's on any word.
+    """The merges cannot differ from tiktoken's on any word.
 
     tiktoken merges neighbours whenever the two together are a token; bpe only pairs that vocab.bpe lists. The first
     time that tiktoken merged an unlisted pair, the token's bytes alone would have come to that pair too (nothing had
@@ -191,7 +191,7 @@ BAD_FILES = {
 
 @pytest.mark.parametrize("vocab, lines, named", BAD_FILES.values(), ids=BAD_FILES.keys())
 def test_files_that_do_not_fit_are_refused_in_one_line(tmp_path, vocab, lines, named):
-    """What is no vocabulary at all is tried in test_checkpoint_faults.py."""
+    """Files that are no vocabulary at all are tried in test_checkpoint_faults.py."""
     write_files(tmp_path / "bad", vocab, lines)
     with pytest.raises(ValueError) as caught:
         get_encoder("bad", tmp_path)

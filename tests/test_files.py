@@ -1,4 +1,4 @@
-"""What is written appears whole or not at all, under its own name alone, and never over what is read."""
+"""Files appear whole or not at all, under their own names, and never over files that are read."""
 
 import json
 import os
@@ -53,7 +53,7 @@ def test_what_is_no_name_of_a_file(folder, run_json):
 
 
 def test_the_file_behind_standard_input_is_not_overwritten(folder):
-    """As in --prompt_file=- < text."""
+    """The command is --prompt_file=- < text."""
     saved = os.dup(0)
     with open("text") as file:
         os.dup2(file.fileno(), 0)
@@ -65,7 +65,7 @@ def test_the_file_behind_standard_input_is_not_overwritten(folder):
 
 
 def test_a_file_with_the_name_of_a_part_is_let_alone(folder):
-    """Whatever it is: a file, what a link leads to, a folder."""
+    """It may be a file, a link or a folder."""
     Path("text.part").write_text("mine")
     Path("run.part").symlink_to("dir/inside")
     Path("page.part").mkdir()
@@ -81,7 +81,7 @@ def test_a_file_with_the_name_of_a_part_is_let_alone(folder):
 
 
 def test_several_that_write_one_file(folder):
-    """A reader finds what one of them wrote, whole."""
+    """A reader finds the whole text of one of them."""
     contents = [str(n) * 200_000 for n in range(4)]
     files.write_text("text", contents[0])
 
@@ -113,7 +113,7 @@ def test_a_name_as_long_as_the_system_allows(folder):
 
 
 def test_pipes_and_devices(folder):
-    """Nobody may ever be at the other end of one with a name."""
+    """A named pipe could wait for ever for its other end."""
     assert "it is a pipe or a device" in refusal(files.check_outputs, ["pipe"])
     with pytest.raises(OSError, match="it is a pipe or a device"):
         files.open_to_read("pipe")
@@ -129,7 +129,7 @@ def test_pipes_and_devices(folder):
 
 @pytest.mark.skipif(not os.path.exists("/dev/fd"), reason="needs names for what is open")
 def test_what_a_shell_has_opened_is_used_as_it_is():
-    """<(command) and >(command)."""
+    """The shell makes them for <(command) and >(command)."""
     reader, writer = os.pipe()
     files.check_outputs([f"/dev/fd/{writer}"])
     files.write_text(f"/dev/fd/{writer}", "page")

@@ -60,7 +60,7 @@ class Hub(Server):
         return f"/{self.name}/resolve/{commit}/{file}"
 
     def stored(self, file):
-        """Where its bytes are."""
+        """The path under which its bytes are."""
         large = f"/cdn/{sha256(self.contents[file])}"
         return large if large in self.files else self.path(file)
 
@@ -91,7 +91,7 @@ def models_dir(tmp_path):
 
 @pytest.fixture
 def refused(models_dir):
-    """The line with which the model is refused."""
+    """Returns the line with which the model is refused."""
     return lambda: refusal(load_encoder_hparams_and_params, NAME, models_dir)
 
 
@@ -243,7 +243,7 @@ def test_a_list_that_comes_at_the_second_time(server, models_dir):
 
 
 def test_a_list_that_drips_is_not_waited_for(server):
-    """Its bytes come in time, but it would take for ever."""
+    """Each byte comes in time, but the whole would take for ever."""
     server.faults[LIST] = [{"to": 0, "then": "drip"}]
     assert "has not come in 0 s" in refusal(listing, hub_name(NAME), server.url, LIMITS._replace(waiting=0.1))
 

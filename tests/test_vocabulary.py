@@ -74,7 +74,7 @@ def test_such_a_draft_loses_nothing_on_the_device(pair_of):
 
 
 def test_the_draft_is_told_a_stand_in_for_what_it_does_not_know(pair_of, tmp_path):
-    """Its own logits of the shared ids, for the text with its stand-in for what it does not know."""
+    """The draft's own logits of the shared ids. A token that it does not know is replaced by its stand-in."""
     pair = pair_of((2050, ADDED, 2056, []), draft_dtype="float32")
     alone = load_pair(str(tmp_path / "target"), str(tmp_path / "draft"), drafter="prompt_lookup").pair.target
     logits = pair.models["draft"].with_probs(logits_themselves)([5, 2049, 7, 2048], 4)
