@@ -30,6 +30,7 @@ class Rule(NamedTuple):
     tree: Callable | None = None  # accept(tree, q, rng) -> Accepted, where it has that
     chances: Callable = passed  # chances(step) -> at each place that was tested, that of acceptance
     formula: str = "1 where the draft passed, else 0"  # of that chance
+    independent: bool = True  # whether that is the same wherever the drafts before it stand, as Leviathan's α is
     lossless: bool = True
     words: str = ""  # what it is called in a sentence, where it is not lossless
     value: float | None = None  # that of its flag
@@ -105,6 +106,74 @@ def lenient(b: float) -> Rule:
     )
 
 
+# ---- Block verification ----------------------------------------------------------------------------------------------
+
+
+class BlockTest(NamedTuple):
+    """A sampling.Test by block: it passed if u < h."""
+
+    u: float
+    p: float
+    q: float
+    passed: bool
+    w: float  # the chance that this draft is kept, whatever comes after it
+    h: float  # the chance that this test passes
+
+
+def chance_to_pass(w: float, q, p) -> float:  # q, p [n_vocab], of the place after the draft
+    """h of a draft that is not the last: s / (s + 1 - w), s = Σ max(0, w q - p).
+
+    Where s = 0 and w = 1, p and q are the same there, and the draft after this one is kept for certain. So h may be
+    anything: 1 is right also where the two differ by rounding.
+    """
+    s = float(np.sum(np.maximum(w * q - p, 0), dtype=np.float64))
+    return s / (s + 1 - w) if s + 1 - w > 0 else 1.0
+
+
+def block_by_block(proposal: Proposal, q, rng: np.random.Generator) -> Accepted:  # q [m + 1, n_vocab]
+    """The window is tested as a block: as lossless as token_by_token, and it keeps at least as many drafts on average.
+
+    w is the product of the ratios q / p so far, nowhere above 1. A draft is tested with a chance h that makes w the
+    chance that it is kept, be it by its own test or by a later one. The longest prefix whose last draft passes is kept;
+    the next token is drawn from what p leaves of w q. It takes one rng.random() for each draft, and one for the token.
+
+    Source: Sun et al. 2024, "Block Verification Accelerates Speculative Decoding", Algorithm 2. docs/walkthrough.md has
+    the proof.
+    """
+    x_draft, p, _ = proposal  # [m], [m, n_vocab]
+    m = len(x_draft)
+    w = [1.0]  # of no draft, of the first, ...
+    tests = []
+    kept = 0
+    for i, j in enumerate(map(int, x_draft), start=1):
+        p_j = float(p[i - 1][j])
+        q_j = float(q[i - 1][j])
+        w.append(min(1.0, w[-1] * q_j / p_j))
+        h = w[i]
+        if i < m:
+            h = chance_to_pass(w[i], q[i], p[i])
+        u = rng.random()
+        tests.append(BlockTest(u, p_j, q_j, u < h, w[i], h))
+        if tests[-1].passed:
+            kept = i
+
+    left = q[m]  # [n_vocab]
+    if kept < m:
+        left = residual(w[kept] * q[kept], p[kept])  # [n_vocab]
+    own = Own(rng.random(), left)
+    return Accepted([*map(int, x_draft[:kept]), token_at(*own)], tests, own)
+
+
+def block() -> Rule:
+    def chances(step):
+        """That one more draft is kept: (w - s) / w, with the w of the draft before it."""
+        w = [1.0, *(test.w for test in step.tests)]
+        window = zip(w[: step.reached], step.proposal.p, step.q, strict=False)
+        return [float(np.sum(np.minimum(p_i / w_i, q_i))) for w_i, p_i, q_i in window]
+
+    return Rule("block", block_by_block, chances=chances, formula="Σ min(p / w, q), by block", independent=False)
+
+
 # ---- Typical acceptance ----------------------------------------------------------------------------------------------
 
 
@@ -162,7 +231,7 @@ def typical(epsilon: float) -> Rule:
 
 
 class Kind(NamedTuple):
-    """One way to accept."""
+    """One way to accept: --accept has its name, or it has a flag of its own."""
 
     make: Callable[..., Rule]  # of its flag's value, where it has a flag
     flag: Flag | None = None
@@ -170,6 +239,7 @@ class Kind(NamedTuple):
 
 RULES = {
     "token": Kind(token),
+    "block": Kind(block),
     "lenience": Kind(
         lenient,
         Flag(
@@ -194,15 +264,45 @@ RULES = {
     ),
 }
 
-FLAGS = tuple(kind.flag for kind in RULES.values() if kind.flag)
-
 TOKEN = token()
 
 
-def choose(**values) -> Rule:
-    """The rule that these values of the flags ask for; the paper's where they ask for none."""
+def choose(accept: str = "token", **values) -> Rule:
+    """The rule that these values of the flags ask for."""
     for name, kind in RULES.items():
         value = values.get(name)
         if kind.flag and value not in (None, kind.flag.default):
             return kind.make(value)
-    return TOKEN
+    return RULES[accept].make()
+
+
+def by_name() -> list[str]:
+    """The rules that --accept names."""
+    return [name for name, kind in RULES.items() if kind.flag is None]
+
+
+def rule_named(value: str) -> str:
+    return arguments.one_of(*by_name())(value)
+
+
+def accepted_otherwise(o) -> str:
+    """Why --accept would do nothing with these options; "" where it does something."""
+    if o.tree and RULES[o.accept].make().tree is None:
+        return f"{o.accept} tests a chain, and --tree has a rule of its own"
+    for name, kind in RULES.items():
+        if kind.flag and getattr(o, name) != kind.flag.default:
+            return f"--{name} is another rule, and a window is accepted by one"
+    return ""
+
+
+FLAGS = (
+    Flag(
+        "accept",
+        rule_named,
+        lambda: f"the rule of acceptance: {', '.join(by_name())}; block keeps more above temperature 0",
+        "token",
+        in_vain=accepted_otherwise,
+        live=True,
+    ),
+    *(kind.flag for kind in RULES.values() if kind.flag),
+)

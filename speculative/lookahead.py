@@ -196,9 +196,9 @@ class AutoK(Auto):
             yield a
 
     def count(self, step: Step) -> None:
-        """Counts which positions were tested and which were accepted."""
+        """Counts which positions were reached and which were accepted."""
         n_accepted = step.accepted
-        n_tested = len(step.tests)
+        n_tested = step.reached
         self.n_asked = DISCOUNT * self.n_asked + 1
         self.n_proposed = DISCOUNT * self.n_proposed + (n_tested > 0)
         if n_tested > 0:

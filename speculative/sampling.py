@@ -79,6 +79,11 @@ class Step(NamedTuple):
         """How many of those were accepted."""
         return len(self.tokens) - int(not self.stopped)
 
+    @property
+    def reached(self) -> int:
+        """How many places of a chain a draft could be accepted at, since all before it were."""
+        return min(self.accepted + 1, self.drafted)
+
 
 def max_fn(x: np.ndarray) -> np.ndarray:  # [n_vocab] -> [n_vocab]
     """(x)_+ of the paper: max(0, x), normalised to a distribution; all zeros where nothing is above 0."""

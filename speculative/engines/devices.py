@@ -148,6 +148,12 @@ def check(o: Options) -> None:
             "--batch needs the loop on the device, which is compiled for one draft model and one K: --engine jax, "
             "--drafter model and a number for --K"
         )
+    if one_loop(o.engine, o.drafter, o.K):
+        from speculative.engines.jax.sampling import RULES
+
+        if o.accept not in RULES:
+            able = ", ".join(RULES)
+            raise UserError(f"--accept {o.accept} is for --engine numpy: the loop on the device has {able}")
     if o.batch % o.data_parallel:
         raise UserError(
             f"--data_parallel {o.data_parallel} gives each copy of the models as many prompts: --batch must be a "

@@ -12,6 +12,10 @@ t_target is the cost of a drafted token, β = t_target(K + 1 rows) / t_target(1 
 take β for 1, as it nearly is where reading the weights is all that takes time.
 """
 
+from collections.abc import Sequence
+from itertools import accumulate
+from operator import mul
+
 import numpy as np
 
 # ---- Speedups --------------------------------------------------------------------------------------------------------
@@ -31,6 +35,11 @@ def leviathan_tokens(alpha: float, K: int) -> float:
     Source: Leviathan et al. 2023, equation 1: (1 - α^(K + 1)) / (1 - α), which is the sum written here.
     """
     return sum(alpha**i for i in range(K + 1))
+
+
+def expected_tokens(alphas: Sequence[float], K: int) -> float:
+    """The same with a chance for each position, each if the drafts before it were accepted: 1 + a_1 + a_1 a_2 + ..."""
+    return 1 + sum(accumulate(alphas[:K], mul))
 
 
 def leviathan_speedup(alpha: float, K: int, c: float, beta: float = 1.0) -> float:

@@ -6,7 +6,7 @@ What depends on K is an average over the iterations, so the figures also hold wh
 from collections import Counter
 from statistics import mean, median
 
-from speculative.measure.analysis import blog_speedup, leviathan_tokens
+from speculative.measure.analysis import blog_speedup, expected_tokens, leviathan_tokens
 from speculative.measure.better import NOISE, better_K, gains_of_other_K, most_gaining_K
 from speculative.measure.recorder import Iteration, Recorder
 from speculative.measure.timing import by_key, cost_of_rows, costs, prefill_seconds, share
@@ -14,7 +14,7 @@ from speculative.measure.timing import by_key, cost_of_rows, costs, prefill_seco
 # The keys of predictions(), which are there also where nothing was measured.
 PREDICTED = (
     *("t_target", "t_draft", "c", "beta", "mean_beta", "largest_beta", "best_K", "better_K"),
-    *("predicted_blog", "predicted_leviathan", "predicted_best", "predicted_if"),
+    *("predicted_blog", "predicted_leviathan", "predicted_by_position", "predicted_best", "predicted_if"),
 )
 
 
@@ -151,8 +151,11 @@ def predictions(autoregressive: Recorder, speculative: Recorder, counted: dict) 
     if alpha is None or counted["tree"]:  # theirs are formulas for a chain
         return predicted
     tokens = counted["tokens_per_iteration"]
+    cost = K * c + mean_beta
+    if speculative.rule.independent:
+        predicted["predicted_leviathan"] = mean(leviathan_tokens(alpha, m) for m in windows) / cost
     predicted |= {
-        "predicted_leviathan": mean(leviathan_tokens(alpha, m) for m in windows) / (K * c + mean_beta),
+        "predicted_by_position": mean(expected_tokens(counted["alpha_by_position"], m) for m in windows) / cost,
         "largest_beta": tokens - K * c,  # with the tokens that were measured, in place of those that α gives
         "predicted_if": {  # what each obstacle costs: the speedup if it were gone
             "every draft were accepted": (K + 1) / (K * c + mean_beta),

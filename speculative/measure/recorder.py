@@ -186,7 +186,7 @@ class Recorder:
     def take_chances(self, iteration: Iteration, step: Step) -> None:
         iteration.alpha = self.rule.chances(step)
         if not iteration.tree:
-            pairs = zip(step.tests, step.proposal.p, step.q, strict=False)
+            pairs = zip(iteration.alpha, step.proposal.p, step.q, strict=False)
             iteration.matching = [float(matching_chance(p_i, q_i)) for _, p_i, q_i in pairs]
 
     def taken(self) -> list[Iteration]:

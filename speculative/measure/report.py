@@ -150,12 +150,16 @@ def rows_of_costs(f: dict) -> list[Row]:
 
 
 def rows_of_predictions(f: dict) -> list[Row]:
-    if f["predicted_leviathan"] is None:
+    if f["predicted_by_position"] is None:
         return []
+    formula = ("predicted, Leviathan", f["predicted_leviathan"], "(1 - α^(K + 1)) / ((1 - α)(Kc + β))")
+    if f["predicted_leviathan"] is None:  # with one α for all positions, as by block there is none
+        formula = ("predicted, by position", f["predicted_by_position"], "(1 + α_1 + α_1 α_2 + ...) / (Kc + β)")
+    name, speedup, how = formula
     return [
         ("largest β", f"{f['largest_beta']:.2f}", "tokens per iteration - Kc: above it, speculation loses"),
         ("predicted, blog", f"{f['predicted_blog']:.2f}x", "r(K + 1) / (Kc + β)"),
-        ("predicted, Leviathan", f"{f['predicted_leviathan']:.2f}x", "(1 - α^(K + 1)) / ((1 - α)(Kc + β))"),
+        (name, f"{speedup:.2f}x", how),
         ("measured", f"{f['speedup_without_prefill']:.2f}x", "without the prefill, to compare"),
         ("best K", f"{f['best_K']}, {f['predicted_best']:.2f}x", "of 0 to 2K: most expected tokens / (Kc + β)"),
         *((f"if {what}", f"{speedup:.2f}x", "predicted") for what, speedup in f["predicted_if"].items()),

@@ -31,7 +31,7 @@ from speculative.accept import TOKEN, Rule
 from speculative.engines.jax.model import SMALL, Network, power_of_two
 from speculative.engines.jax.sampling import RULES, greedy_sample, sample, to_distribution
 from speculative.filters import GREEDY, Filters
-from speculative.sampling import Proposal, Step, Test
+from speculative.sampling import Proposal, Step
 
 PROBED = 4  # calls at a time, where their costs are measured
 
@@ -57,13 +57,9 @@ class Output(NamedTuple):
     x_draft: Any  # [K]
     drafted: Any
     tested: Any  # how many of the drafts were
-    # The fields of sampling.Test:
-    u: Any  # [K]
-    p: Any  # [K]
-    q: Any  # [K]
-    passed: Any  # [K]
     alpha: Any  # [K]
     matching: Any  # [K]
+    tests: NamedTuple  # a sampling.Test, or the rule's own, of [K] each
 
 
 class Row(NamedTuple):
@@ -71,7 +67,7 @@ class Row(NamedTuple):
 
     number: int  # of the prompt, the first being 0
     step: Step
-    alpha: list[float]  # for each draft that was tested, in order: the rule's chance of acceptance
+    alpha: list[float]  # for each draft that was reached, in order: the rule's chance of acceptance
     matching: list[float]  # likewise Σ p q
 
 
@@ -171,11 +167,11 @@ class DeviceDecoder:
             self.kept = kept, state
             output, done = jax.tree.map(np.array, (output, done))  # [block, n_batch, ...], [n_batch]
             lengths += output.count.sum(axis=0)
-            output = [a.tolist() for a in output]
+            output = jax.tree.map(np.ndarray.tolist, output)
             for i in range(int(calls)):
                 rows = []
                 for slot, number in enumerate(serves):
-                    given = Output(*(a[i][slot] for a in output))
+                    given = output_at(output, i, slot)
                     if number is None or not given.count:
                         continue
                     row = row_of(number, given)
@@ -422,7 +418,7 @@ class DeviceDecoder:
         count = jnp.where(n < T, kept + 1, 0)
         n += count
         T = jnp.where(jnp.any((tokens == end) & (jnp.arange(K + 1) < count)), n, T)
-        output = Output(tokens, count, x_draft, k, tested, *tests, alpha, matching)
+        output = Output(tokens, count, x_draft, k, tested, alpha, matching, tests)
         return State(x, n, T, row_key, draft_cache, target_cache), output
 
     def propose(self, params, x, n, cache, key, K, fewest):  # -> [K], [K, n_vocab], the cache after
@@ -453,14 +449,18 @@ def forward(network: Network, params, tokens, start, cache, fewest: int):  # [n]
     return logits[: len(tokens)], cache
 
 
+def output_at(output: Output, i: int, slot: int) -> Output:
+    """That of one call for one slot, of lists [block][n_batch]."""
+    *fields, tests = output
+    return Output(*(field[i][slot] for field in fields), tests._make(field[i][slot] for field in tests))
+
+
 def row_of(number: int, output: Output) -> Row:
     """An Output of a call for one prompt, on the host, in plain numbers and lists."""
-    tested = output.tested
-    fields = zip(output.u, output.p, output.q, output.passed, strict=True)
-    tests = [Test(*values) for values in fields][:tested]
+    tests = [*map(output.tests._make, zip(*output.tests, strict=True))][: output.tested]
     proposal = Proposal(output.x_draft[: output.drafted], ())  # p and q stay on the device
     step = Step(output.tokens[: output.count], proposal, (), tests)
-    return Row(number, step, output.alpha[:tested], output.matching[:tested])
+    return Row(number, step, output.alpha[: step.reached], output.matching[: step.reached])
 
 
 def for_each_row(vmap: Callable, function: Callable, *batch):

@@ -31,6 +31,7 @@ function showWhy() {
     ["measured", figures.speedup_without_prefill, "q"],
     ["predicted, blog", figures.predicted_blog, "p"],
     ["predicted, Leviathan", figures.predicted_leviathan, "p"],
+    ["predicted, by position", figures.predicted_leviathan === null ? figures.predicted_by_position : null, "p"],
     [`predicted for K = ${figures.best_K}, the best`, figures.predicted_best, "p"],
   ].flatMap(([name, value, kind]) => (value === null ? [] : [[[name, times(value)], value, kind]]));
 

@@ -1,0 +1,411 @@
+"""Block verification: its law, exactly and over a whole vocabulary; what it keeps; and mistakes that are seen."""
+
+import itertools
+import json
+from collections import defaultdict
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from enumeration import distance_from_target, output_distribution, random_model, remembered, total_variation
+from test_flags import parse
+from tiny import refusal, texts
+
+from speculative.accept import BlockTest, block_by_block, chance_to_pass, choose, residual
+from speculative.drafters import first_of
+from speculative.drafters.level import level
+from speculative.drafters.lookup import prompt_lookup
+from speculative.drafters.model import model_drafter
+from speculative.lookahead import AutoK
+from speculative.one_hot import OneHot
+from speculative.sampling import Accepted, Own, Proposal, speculative_sampling, token_at, token_by_token
+
+RNG = np.random.default_rng
+BLOCK = choose(accept="block")
+
+
+def smooth_model(seed, n_vocab):
+    """Every token is possible, and no probability is a round number."""
+
+    def model(x, n_last):
+        contexts = [x[max(0, i - 1) : i + 1] for i in range(len(x) - n_last, len(x))]
+        rows = [RNG([seed, *map(int, context)]).dirichlet(np.ones(n_vocab)) for context in contexts]
+        return np.stack(rows).astype(np.float32)  # [n_last, n_vocab]
+
+    return remembered(model)
+
+
+def chain(model, rng, accept):
+    return model_drafter(model(1000), rng)
+
+
+def two_levels(model, rng, accept):
+    return level("a", model(1000), model_drafter(model(2000), rng), 2, rng, accept=accept)
+
+
+def three_levels(model, rng, accept):
+    inner = level("b", model(2000), model_drafter(model(3000), rng), 1, rng, accept=accept)
+    return level("a", model(1000), inner, 1, rng, accept=accept)
+
+
+def lookup_or_model(model, rng, accept):
+    return first_of(prompt_lookup(3), model_drafter(model(1000), rng))
+
+
+def equal_but_for_the_last(model, rng, accept):
+    """p is q itself up to a draw that the target would not make so often."""
+    target = model(0)
+    other = model(1000)
+    return model_drafter(lambda x, n_last=1: target(x, n_last) if len(x) < 3 else other(x, n_last), rng)
+
+
+def loss(accept, drafter, model, seed, K, N):
+    """Total variation between what is decoded with the rule and the target's own N tokens."""
+
+    def seeded(offset):
+        return model(seed + offset, 3)
+
+    def decode(rng):
+        draft = drafter(seeded, rng, accept)
+        return speculative_sampling([1, 2, 1], draft, seeded(0), N, K, rng, accept)
+
+    return distance_from_target(decode, seeded(0), [1, 2, 1], N)
+
+
+CASES = [
+    *((chain, K, K + 1) for K in (1, 2, 3)),
+    (two_levels, 2, 3),
+    (three_levels, 2, 3),
+    (lookup_or_model, 2, 4),
+    (equal_but_for_the_last, 3, 4),
+]
+
+
+@pytest.mark.parametrize(("drafter", "K", "N"), CASES)
+@pytest.mark.parametrize("model", [random_model, smooth_model])
+@pytest.mark.parametrize("seed", range(2))
+def test_the_law_is_the_targets_exactly(seed, model, drafter, K, N):
+    assert loss(block_by_block, drafter, model, seed, K, N) < 1e-6
+
+
+def test_with_a_k_that_chooses_itself_it_is_too():
+    """K depends on what was kept before, and a window on K."""
+    target, model = smooth_model(0, 3), smooth_model(1000, 3)
+    seen = set()
+
+    def decode(rng):
+        clock = itertools.count()
+        auto = AutoK(K_max=2, clock=lambda: float(next(clock)))
+        auto.know({1: 1.0, 2: 1.02, 3: 1.04}, 0.1)
+        auto.tested, auto.accepted = [1.0, 0.0], [0.5, 0.0]
+        for step in auto.decode([1], model_drafter(model, rng), target, 4, rng, block_by_block):
+            seen.add(step.drafted)
+            yield step
+
+    assert distance_from_target(decode, target, [1], 4) < 1e-6
+    assert len(seen) > 1
+
+
+# ---- Mistakes --------------------------------------------------------------------------------------------------------
+
+
+def capped(w, q, p):
+    return min(1.0, w * q / p)
+
+
+def after(w, q, p, kept):
+    return residual(w[kept] * q[kept], p[kept])
+
+
+def by_hand(next_w=capped, chance=chance_to_pass, left_after=after, row=0, stops=False):
+    """block_by_block, of parts that can be wrong: how w grows, the chance to pass, what is left, how far the row of p
+    is from the place after the draft, and whether a failure ends the test."""
+
+    def accept(proposal, q, rng):
+        x_draft, p, _ = proposal
+        m = len(x_draft)
+        w = [1.0]
+        tests = []
+        kept = 0
+        for i in range(1, m + 1):
+            j = int(x_draft[i - 1])
+            p_j = float(p[i - 1][j])
+            q_j = float(q[i - 1][j])
+            w.append(next_w(w[-1], q_j, p_j))
+            h = chance(w[i], q[i], p[i + row]) if i < m else w[i]
+            u = rng.random()
+            tests.append(BlockTest(u, p_j, q_j, u < h, w[i], h))
+            if tests[-1].passed:
+                kept = i
+            elif stops:
+                break
+        left = left_after(w, q, p, kept) if kept < m else q[m]
+        own = Own(rng.random(), left)
+        return Accepted([*map(int, x_draft[:kept]), token_at(*own)], tests, own)
+
+    return accept
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_by_hand_it_is_the_same(seed):
+    target, model = smooth_model(seed, 4), smooth_model(seed + 100, 4)
+
+    def steps(accept):
+        rng = RNG(seed)
+        return [*speculative_sampling([1], model_drafter(model, rng), target, 60, 4, rng, accept)]
+
+    for ours, theirs in zip(steps(by_hand()), steps(block_by_block), strict=True):
+        assert ours.tokens == theirs.tokens
+        assert ours.tests == theirs.tests
+
+
+def mass(q, p):
+    return float(np.sum(np.maximum(q - p, 0)))
+
+
+MISTAKES = {
+    "h is s / (s + 1)": {"chance": lambda w, q, p: mass(w * q, p) / (mass(w * q, p) + 1)},
+    "h is 1 where anything is left": {"chance": lambda w, q, p: float(mass(w * q, p) > 0)},
+    "w grows above 1": {"next_w": lambda w, q, p: w * q / p},
+    "the residual with the w before": {"left_after": lambda w, q, p, kept: residual(w[kept - 1] * q[kept], p[kept])},
+    "the residual without w": {"left_after": lambda w, q, p, kept: residual(q[kept], p[kept])},
+    "the first failure ends the test": {"stops": True},
+    "the chance with p of the row before": {"row": -1},
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_each_mistake_is_seen(mistake):
+    wrong = by_hand(**MISTAKES[mistake])
+    assert max(loss(wrong, chain, smooth_model, seed, 2, 3) for seed in range(3)) > 1e-3
+
+
+# ---- What it keeps ---------------------------------------------------------------------------------------------------
+
+
+def kept(accept, seed, K):
+    """{how many drafts of a first window are kept: the exact chance}"""
+    target, model = smooth_model(seed, 3), smooth_model(seed + 1000, 3)
+    return output_distribution(
+        lambda rng: next(speculative_sampling([1], model_drafter(model, rng), target, K + 1, K, rng, accept)).accepted
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_it_keeps_no_fewer_than_token_by_token_and_mostly_more(seed):
+    mean = {}
+    for accept in (token_by_token, block_by_block):
+        mean[accept] = [sum(n * chance for n, chance in kept(accept, seed, K).items()) for K in (1, 2, 3)]
+    assert mean[block_by_block][0] == pytest.approx(mean[token_by_token][0])  # a window of one draft has one test
+    assert mean[block_by_block][1] > mean[token_by_token][1]
+    assert mean[block_by_block][2] > mean[token_by_token][2]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_its_chances_are_the_shares_that_are_kept_at_each_place(seed):
+    """Of those that kept what is before it; and a longer window keeps as much of its beginning."""
+    target, model = smooth_model(seed, 3), smooth_model(seed + 1000, 3)
+    K = 3
+
+    def program(rng):
+        step = next(speculative_sampling([1], model_drafter(model, rng), target, K + 1, K, rng, block_by_block))
+        return step.accepted, tuple(BLOCK.chances(step))
+
+    of = output_distribution(program)
+    shorter = kept(block_by_block, seed, K - 1)
+    for i in range(K):
+        reached = sum(chance for (n, _), chance in of.items() if n >= i)
+        passed = sum(chance for (n, _), chance in of.items() if n > i)
+        expected = sum(chance * alpha[i] for (n, alpha), chance in of.items() if n >= i)
+        assert passed == pytest.approx(expected)
+        if i < K - 1:
+            assert sum(chance for n, chance in shorter.items() if n > i) == pytest.approx(passed)
+        assert passed < reached
+
+
+def test_it_keeps_a_window_whose_first_draft_token_by_token_rejects():
+    """p and q of two drafts of token 0: the first is half as likely to the target, the second twice as likely."""
+    p = np.array([[0.8, 0.2], [0.4, 0.6]], np.float32)
+    q = np.array([[0.4, 0.6], [0.8, 0.2], [0.5, 0.5]], np.float32)
+    proposal = Proposal([0, 0], p)
+    numbers = [0.6, 0.9, 0.1]
+
+    def rng():
+        return SimpleNamespace(random=iter(numbers).__next__)
+
+    assert token_by_token(proposal, q, rng()).tokens == [1]
+    accepted = block_by_block(proposal, q, rng())
+    assert accepted.tokens == [0, 0, 0]
+    assert [test.w for test in accepted.tests] == pytest.approx([0.5, 1.0])
+    assert [test.h for test in accepted.tests] == [0.0, pytest.approx(1.0)]
+    assert [test.passed for test in accepted.tests] == [False, True]
+
+
+@pytest.mark.parametrize("m", range(5))
+def test_it_takes_a_number_a_draft_and_one_more(m):
+    rows = smooth_model(0, 4)(np.array([1] * 9), 9)
+    rng = RNG(0)
+    block_by_block(Proposal([2] * m, rows[:m]), rows[4 : 5 + m], rng)
+    again = RNG(0)
+    again.random(m + 1)
+    assert rng.random() == again.random()
+
+
+def test_where_p_and_q_are_equal_all_is_kept():
+    """Nothing is left of q then, and w is 1: 0 / 0."""
+    rows = smooth_model(0, 4)(np.array([1] * 6), 6)
+    for seed in range(50):
+        accepted = block_by_block(Proposal([2] * 5, rows[:5]), rows, RNG(seed))
+        assert len(accepted.tokens) == 6
+
+
+def test_a_residual_that_rounding_empties_falls_back_to_the_target():
+    q = np.array([[0.5, 0.5, 0]] * 3, np.float32)
+    p = np.nextafter(q[:2], 1, dtype=np.float32)
+    numbers = [1 - 2**-53, 1 - 2**-53, 0.9]
+    accepted = block_by_block(Proposal([0, 0], p), q, SimpleNamespace(random=iter(numbers).__next__))
+    assert accepted.tokens[-1] == 1
+
+
+@pytest.mark.parametrize("rows", [OneHot, lambda ids, n_vocab: np.asarray(OneHot(ids, n_vocab))])
+@pytest.mark.parametrize("drafts", [*itertools.product((1, 2), repeat=3)])
+def test_at_temperature_0_it_is_token_by_token(drafts, rows):
+    q = rows(np.array([1, 2, 1, 0]), 4)
+    for p in (rows(np.array(drafts), 4), smooth_model(0, 4)(np.array([1] * 3), 3)):
+        for seed in range(5):
+            expected = token_by_token(Proposal(drafts, p), q, RNG(seed)).tokens
+            assert block_by_block(Proposal(drafts, p), q, RNG(seed)).tokens == expected
+
+
+@pytest.mark.slow
+def test_a_window_is_the_targets_over_a_whole_vocabulary():
+    """The first two tokens, of 50,257 each: how often they are of the tail, and of bins of equal mass."""
+    n_vocab = 50_257
+    rng = RNG(0)
+    logits = 2.5 * rng.standard_normal((2, 3, n_vocab))
+    q, p = (np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)).astype(np.float32)  # [3, n_vocab] each
+    p = (0.7 * q + 0.3 * p).astype(np.float32)
+    n = 4_000
+    places = np.empty((n, 2))
+    cumulative = np.cumsum(q, axis=-1, dtype=np.float64)  # [3, n_vocab]
+    for i in range(n):
+        x_draft = [token_at(rng.random(), row) for row in p[:2]]
+        tokens = block_by_block(Proposal(x_draft, p[:2]), q, rng).tokens
+        if len(tokens) == 1:
+            tokens.append(token_at(rng.random(), q[1]))
+        for place, token in enumerate(tokens[:2]):
+            below = cumulative[place, token] - q[place, token]
+            places[i, place] = (below + rng.random() * q[place, token]) / cumulative[place, -1]
+    counts = np.histogram2d(*places.T, bins=8, range=[[0, 1]] * 2)[0]
+    assert np.sum((counts - n / 64) ** 2 / (n / 64)) < 63 + 4 * np.sqrt(2 * 63)
+
+
+# ---- On the device ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("K", "k"), [(1, 1), (2, 2), (3, 3), (3, 2), (3, 0)])
+@pytest.mark.parametrize("model", [random_model, smooth_model])
+def test_the_law_on_the_device_is_the_targets_exactly(model, K, k):
+    """Of each window that can be drafted, and each way in which its tests can end; what comes after is the target's. Of
+    K drafts only k count."""
+    jax = pytest.importorskip("jax")
+    from speculative.engines.jax import sampling
+
+    target, draft = model(0, 3), model(1000, 3)
+    windows = [*itertools.product(range(3), repeat=K)]
+    p = np.stack([draft(np.array([1, *x[:-1]]), K) for x in windows])  # [3**K, K, 3]
+    q = np.stack([target(np.array([1, *x]), K + 1) for x in windows])  # [3**K, K + 1, 3]
+    drawn = np.prod([p[:, i, [x[i] for x in windows]].diagonal() for i in range(K)], axis=0)  # [3**K]
+    possible = np.flatnonzero(drawn)
+    us = [(*u, *[0.0] * (K - k)) for u in itertools.product((0.0, 1 - 2**-24), repeat=k)]
+
+    @jax.jit
+    def run(x_draft, p, q, u):
+        def normalised(left, key):
+            return left / left.sum()
+
+        key = jax.random.key(0)
+        return sampling.block_by_block(x_draft, p, q, k, key, normalised, lambda key, shape: u)
+
+    law = defaultdict(float)
+    for n, u in itertools.product(possible, us):
+        accepted = run(np.array(windows[n]), p[n], q[n], np.array(u, np.float32))
+        h = np.asarray(accepted.tests.h, float)[:k]
+        weight = drawn[n] * np.prod(np.where(np.array(u[:k]) == 0, h, 1 - h))
+        kept = int(accepted.kept)
+        for token, chance in enumerate(np.asarray(accepted.token)):
+            law[(*windows[n][:kept], token)] += weight * chance
+    for length in range(1, k + 1):  # what is shorter goes on as the target does
+        for text in [text for text in law if len(text) == length]:
+            chance = law.pop(text)
+            for token, q_token in enumerate(target(np.array([1, *text]), 1)[0]):
+                law[(*text, token)] += chance * float(q_token)
+    expected = {}
+    for text in itertools.product(range(3), repeat=k + 1):
+        rows = target(np.array([1, *text[:-1]]), k + 1)
+        expected[text] = np.prod([float(rows[i, token]) for i, token in enumerate(text)])
+    assert total_variation(law, expected) < 1e-5
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_device_tests_as_numpy_does(seed):
+    jax = pytest.importorskip("jax")
+    from speculative.engines.jax import sampling
+
+    rows = smooth_model(seed, 5)(np.array([1, 2, 3, 1, 2, 3, 1, 4, 2]), 9)
+    p, q = rows[:4], rows[4:]
+    x_draft = np.array([token_at(u, row) for u, row in zip(RNG(seed).random(4), p, strict=True)])
+    u = RNG(seed + 100).random(5)
+    ours = block_by_block(Proposal(x_draft, p), q, SimpleNamespace(random=iter(u).__next__))
+
+    def sample(left, key):
+        return left / left.sum()
+
+    key = jax.random.key(0)
+    theirs = sampling.block_by_block(x_draft, p, q, 4, key, sample, lambda key, shape: u[:4].astype(np.float32))
+    assert theirs.kept == len(ours.tokens) - 1
+    for name in BlockTest._fields:
+        expected = [getattr(test, name) for test in ours.tests]
+        np.testing.assert_allclose(np.asarray(getattr(theirs.tests, name)), expected, rtol=1e-5)
+    np.testing.assert_allclose(theirs.token, ours.own.left / ours.own.left.sum(), rtol=1e-4, atol=1e-6)
+
+
+# ---- From the command line -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flags", [{"K": 4}, {"K": "8/4", "drafter": "self/model"}, {"drafter": "prompt_lookup+ngram"}])
+def test_it_decodes_the_same_greedy_text_and_loses_nothing_above(run, run_verify, flags):
+    assert texts(run(accept="block", quiet=True, **flags)) == texts(run(quiet=True, **flags))
+    status, out = run_verify(draws=60, accept="block", temperature=1, **flags)
+    assert status == 0, out
+
+
+def test_what_is_said_of_it(run, tmp_path):
+    out = run(accept="block", temperature=1, verbose=True, K=4, json=str(tmp_path / "run.json"), details=True)
+    assert "mean of Σ min(p / w, q), by block" in out
+    assert "predicted, by position" in out
+    assert "predicted, Leviathan" not in out
+    written = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
+    assert written["figures"]["predicted_leviathan"] is None
+    [sample] = written["speculative"]["samples"]
+    for iteration in sample["iterations"]:
+        tested = iteration["details"]["tested"]
+        assert len(tested) == iteration["drafted"]
+        assert [test["passed"] for test in tested] == [test["u"] < test["h"] for test in tested]
+        last = max([i for i, test in enumerate(tested, start=1) if test["passed"]], default=0)
+        assert iteration["accepted"] == last
+        assert len(iteration["alpha"]) == min(last + 1, iteration["drafted"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        ({"accept": "blok"}, "--accept must be one of token, block (did you mean block?), not 'blok'"),
+        ({"tree": "2,1"}, "--accept is of no use here: block tests a chain, and --tree has a rule of its own"),
+        ({"tree": "auto"}, "--accept is of no use here: block tests a chain, and --tree has a rule of its own"),
+        ({"lenience": 0.5}, "--accept is of no use here: --lenience is another rule, and a window is accepted by one"),
+        ({"typical": 0.3}, "--accept is of no use here: --typical is another rule, and a window is accepted by one"),
+    ],
+)
+def test_what_does_not_go_with_it_is_said(flags, line):
+    assert refusal(parse, **{"accept": "block"} | flags) == line
