@@ -30,10 +30,14 @@ class Rule(NamedTuple):
     tree: Callable | None = None  # accept(tree, q, rng) -> Accepted, where it has that
     chances: Callable = passed  # chances(step) -> at each place that was tested, that of acceptance
     formula: str = "1 where the draft passed, else 0"  # of that chance
-    independent: bool = True  # whether that is the same wherever the drafts before it stand, as Leviathan's α is
+    independent: bool = True  # whether that may be taken for the same at each place, as Leviathan's α is
     lossless: bool = True
     words: str = ""  # what it is called in a sentence, where it is not lossless
     value: float | None = None  # that of its flag
+    # For the page of a run:
+    step: str = "Accept drafts by their tests"
+    test: str = ""  # the comparison, in the names of the test's fields
+    left: str = "what is left of q"  # what is resampled from
 
     @property
     def inner(self) -> Callable:
@@ -68,6 +72,13 @@ def chances(step: Step, chance: Callable, rest: Callable = residual, rows: Calla
     return acceptance_by_depth(step._replace(q=rows(step.q)), chance, rest)
 
 
+BY_RATIO = {
+    "step": "Accept from left to right, while u · p < q",
+    "test": "u · p < q",
+    "left": "max(0, q − p), normalised: what q has and p lacks",
+}
+
+
 def token() -> Rule:
     def chance(p, q):  # [n_vocab] twice
         return float(np.sum(np.minimum(p, q)))
@@ -78,6 +89,7 @@ def token() -> Rule:
         sibling_by_sibling,
         partial(chances, chance=chance),
         formula="Σ min(p, q) = 1 - TVD(p, q)",
+        **BY_RATIO,
     )
 
 
@@ -103,6 +115,7 @@ def lenient(b: float) -> Rule:
         lossless=False,
         words=f"lenience {b:g}",
         value=b,
+        **BY_RATIO,
     )
 
 
@@ -171,7 +184,16 @@ def block() -> Rule:
         window = zip(w[: step.reached], step.proposal.p, step.q, strict=False)
         return [float(np.sum(np.minimum(p_i / w_i, q_i))) for w_i, p_i, q_i in window]
 
-    return Rule("block", block_by_block, chances=chances, formula="Σ min(p / w, q), by block", independent=False)
+    return Rule(
+        "block",
+        block_by_block,
+        chances=chances,
+        formula="Σ min(p / w, q), by block",
+        independent=False,
+        step="Keep the drafts up to the last one that passes: u < h",
+        test="u < h",
+        left="max(0, w · q − p), normalised",
+    )
 
 
 # ---- Typical acceptance ----------------------------------------------------------------------------------------------
@@ -224,6 +246,9 @@ def typical(epsilon: float) -> Rule:
         lossless=False,
         words=f"typical acceptance, ε = {epsilon:g},",
         value=epsilon,
+        step="Accept from left to right what is typical of q",
+        test="q > 0",
+        left="q, cut to what is typical",
     )
 
 

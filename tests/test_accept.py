@@ -42,6 +42,7 @@ def test_a_plain_pair_is_a_proposal():
 
 def test_what_the_flags_choose():
     assert choose().name == choose(lenience=1.0, typical=None).name == "token"
+    assert choose(accept="block").name == "block"
     assert (choose(lenience=0.5).name, choose(lenience=0.5).value) == ("lenience", 0.5)
     assert (choose(typical=0.3).name, choose(typical=0.3).value) == ("typical", 0.3)
     assert {name for name, kind in RULES.items() if kind.flag} == {"lenience", "typical"}

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from enumeration import distance_from_target, output_distribution, random_model, remembered, total_variation
 from test_flags import parse
-from tiny import refusal, texts
+from tiny import ROOT, refusal, texts
 
+from plumbing.texts import read_prompts
+from speculative import load_pair
 from speculative.accept import BlockTest, block_by_block, chance_to_pass, choose, residual
 from speculative.drafters import first_of
 from speculative.drafters.level import level
@@ -277,7 +279,6 @@ def test_at_temperature_0_it_is_token_by_token(drafts, rows):
             assert block_by_block(Proposal(drafts, p), q, RNG(seed)).tokens == expected
 
 
-@pytest.mark.slow
 def test_a_window_is_the_targets_over_a_whole_vocabulary():
     """The first two tokens, of 50,257 each: how often they are of the tail, and of bins of equal mass."""
     n_vocab = 50_257
@@ -368,6 +369,21 @@ def test_the_device_tests_as_numpy_does(seed):
         expected = [getattr(test, name) for test in ours.tests]
         np.testing.assert_allclose(np.asarray(getattr(theirs.tests, name)), expected, rtol=1e-5)
     np.testing.assert_allclose(theirs.token, ours.own.left / ours.own.left.sum(), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("K", "at_least"), [(4, 1.03), (8, 1.08)])
+def test_the_bundled_pair_gives_more_tokens_an_iteration(K, at_least):
+    """By count, over 20 prompts and three seeds at temperature 1."""
+    prompts = read_prompts(str(ROOT / "models" / "tiny-target" / "prompts.jsonl"), 20)
+    pair = load_pair("tiny-draft", "tiny-target", str(ROOT / "models"), K=K, temperature=1.0)
+    mean = {}
+    for rule in ("token", "block"):
+        decoding = pair.changed(accept=rule)
+        samples = itertools.product(prompts, range(3))
+        steps = [step for prompt, sample in samples for step in decoding.speculative(prompt, 60, sample=sample)]
+        mean[rule] = np.mean([len(step.tokens) for step in steps if step.tokens])
+    assert mean["block"] >= at_least * mean["token"]
 
 
 # ---- From the command line -------------------------------------------------------------------------------------------

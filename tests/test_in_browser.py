@@ -165,6 +165,15 @@ def check_page(driver, run):
     assert js(driver, tokens) == sample["origins"]
 
 
+def compared(test, options):
+    """The numbers that a card shows of a test."""
+    if options["accept"] == "block":
+        return [test["w"], test["u"], test["h"]]
+    if options["typical"]:
+        return [test["q"], 0]
+    return [test["u"], test["p"], test["u"] * test["p"], test["q"]]
+
+
 def check_glass(driver, run, number):
     """The numbers of one iteration, as Python has them."""
     driver.execute_script("choose(arguments[0])", number)
@@ -179,8 +188,10 @@ def check_glass(driver, run, number):
     assert len(cards) == len(details["tested"]) + bool(details["own"])
     for j, (test, card) in enumerate(zip(details["tested"], cards, strict=False)):
         numbers = [float(x) for x in re.findall(r"[\d.]+(?:e-\d+)?", card["formula"])]
-        assert numbers == pytest.approx([test["u"], test["p"], test["u"] * test["p"], test["q"]], rel=0.006, abs=6e-4)
-        assert ("<" in card["formula"]) == (j < accepted) == (card["verdict"] == "✓ accepted")
+        assert numbers == pytest.approx(compared(test, run["options"]), rel=0.006, abs=6e-4)
+        assert (("<" in card["formula"]) or (">" in card["formula"])) == test["passed"]
+        assert ("✓" in card["verdict"]) == (j < accepted)
+        assert (card["verdict"] == "✓ accepted") == (test["passed"] and j < accepted)
         assert len(card["rows"]) == len(test["top"]["tokens"])
         for row, *values in zip(card["rows"], test["top"]["p"], test["top"]["q"], strict=True):
             assert [float(cell.replace("< 0.001", "0")) for cell in row[1:3]] == pytest.approx(values, abs=1e-3)
@@ -192,6 +203,8 @@ CASES = {
     "K auto": {"K": "auto"},
     "250 tokens": {"n_tokens_to_generate": 250, "prompt": "The"},
     "lenience": {"lenience": 0.5, "temperature": 1, "K": 2},
+    "block": {"accept": "block", "temperature": 1, "n_tokens_to_generate": 90},
+    "typical": {"typical": 0.3, "temperature": 1},
     "stop": {"stop": "thing", "temperature": 0.7, "n_tokens_to_generate": 90},
     **{name: {"drafter": name} for name in [*KINDS, "prompt_lookup+model", "model/ngram", "model/ngram/prompt_lookup"]},
     "jax": {"engine": "jax", "n_tokens_to_generate": 20},
@@ -209,13 +222,14 @@ def test_the_page_of_each_kind_of_run(case, show, run_main):
     check_page(driver, run)
     for name in ("plain", "speculative"):
         assert f"Text = {text_of(driver, name)}\n" in out
-    drawn = "With lenience 0.5" if case == "lenience" else "Both are drawn from the target's distribution."
+    lossy = {"lenience": "With lenience 0.5", "typical": "With typical acceptance, ε = 0.3,"}
+    drawn = lossy.get(case, "Both are drawn from the target's distribution.")
     assert (drawn if "temperature" in CASES[case] else "equal, token for token") in text_of(driver, "same")
     if case == "jax":
         assert "one compiled loop on the device" in text_of(driver, "glass")
         assert "does not tell how long a call took" in text_of(driver, "race-note")
     else:
-        for number in range(1, len(iterations) + 1) if case == "sampled" else {1, len(iterations)}:
+        for number in range(1, len(iterations) + 1) if case in ("sampled", "block") else {1, len(iterations)}:
             check_glass(driver, run, number)
     named = {by for i in iterations for by in i["by"][: i["accepted"]]}
     marks = js(driver, "[...document.querySelectorAll('#legend [data-by]')].map((e) => e.dataset.by)")

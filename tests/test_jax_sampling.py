@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from speculative import filters
 from speculative.engines.jax import sampling as jax_sampling
-from speculative.engines.jax.sampling import sample, to_distribution, token_by_token
+from speculative.engines.jax.sampling import block_by_block, sample, to_distribution, token_by_token
 
 N_VOCAB = 50257
 WIDTH = math.isqrt(N_VOCAB - 1) + 1  # of the stretches that sample cuts the vocabulary into
@@ -85,8 +85,9 @@ def test_every_stretch_and_every_place_in_it_is_drawn_as_often_as_it_should_be()
 
 @pytest.mark.slow
 @pytest.mark.parametrize("alike", [True, False], ids=["q = p but for the tail", "another q"])
-def test_a_resampled_token_is_the_targets_over_the_whole_vocabulary(alike):
-    """What follows one draft, accepted or resampled. In the first case, the residual is the tail and nothing else."""
+@pytest.mark.parametrize("accept", [token_by_token, block_by_block])
+def test_a_resampled_token_is_the_targets_over_the_whole_vocabulary(accept, alike):
+    """The first of two drafts, or what is resampled. In the first case, the residual is the tail and nothing else."""
     q, p = with_a_tail(), with_a_tail(seed=5)
     if alike:
         p = np.where(q == RARE, 0, q)
@@ -94,8 +95,8 @@ def test_a_resampled_token_is_the_targets_over_the_whole_vocabulary(alike):
 
     def first(q, key):
         draft_key, key = jax.random.split(key)
-        x_draft = sample(jnp.asarray(p), draft_key)[None]  # [1]
-        accepted = token_by_token(x_draft, jnp.asarray(p)[None], jnp.stack([q, q]), 1, key)
+        x_draft = jnp.stack([sample(jnp.asarray(p), key) for key in jax.random.split(draft_key)])  # [2]
+        accepted = accept(x_draft, jnp.stack([p, p]), jnp.stack([q, q, q]), 2, key)
         return jnp.where(accepted.kept, x_draft[0], accepted.token)
 
     ids = draw(q, 40_000, seed=2, sample=first, batch_size=50)

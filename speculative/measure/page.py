@@ -36,7 +36,7 @@ def page(run: dict) -> str:
     figures = run["figures"] | {"beta": with_numbers(run["figures"]["beta"] or {})}
     rule = accept.choose(**run["options"])
     words = {
-        "rule": {"lossless": rule.lossless, "words": rule.words},
+        "rule": {name: getattr(rule, name) for name in ("lossless", "words", "step", "test", "left")},
         "summary": report.summary(figures, run["options"]["K"]),
         "table": report.table(figures, rule),
         "drafters": {name: report.words(name) for name in drafters.KINDS},

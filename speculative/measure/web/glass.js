@@ -55,17 +55,17 @@ function whyNoDetails() {
 function steps(i, position) {
   const { drafts, tested, own } = i.details;
   const m = drafts.length;
-  const rejected = tested.some((test) => !test.passed);
-  const skipped = m - tested.length;
+  const rejected = i.accepted < m;
+  const skipped = m - i.accepted - 1;
   const whole = (read) => (read ? ", the reading of the prompt included" : "");
   const step = (title, ...content) => make("section.step", make("h3", title), ...content);
 
   const chips = drafts.map((id, j) => make("span.draft-chip", chip(id, j < tested.length ? "" : "untested"), by(i, j)));
-  const cards = tested.map((test, j) => card(i, test, j, j === position && test.passed));
+  const cards = tested.map((test, j) => card(i, test, j, j === position && j < i.accepted));
   const residual =
     own?.from === "residual"
-      ? "max(0, q − p), normalised: what q has and p lacks"
-      : "q, since max(0, q − p) is empty: they differ by rounding alone";
+      ? report.rule.left
+      : "q, since nothing else is left of it: p and q differ by rounding alone";
   return m === 0
     ? [
         step("Step 1. Nothing is proposed", make("p", "Only the target is called, as in autoregressive decoding.")),
@@ -82,14 +82,14 @@ function steps(i, position) {
           make("p", `${m + 1} rows, one for each draft and one more, in ${seconds(i.scoring)}${whole(i.prefill)}.`),
         ),
         step(
-          "Step 3. Accept from left to right, while u · p < q",
+          `Step 3. ${report.rule.step}`,
           make("div.cards", ...cards, rejected ? distribution(i, position, "In its place: ", residual) : ""),
           rejected && skipped ? make("p", `What was drafted after it is dropped: ${many(skipped, "token")}.`) : "",
         ),
         step(
           "Step 4. If all were accepted, the target adds a bonus token",
           rejected
-            ? make("p", `Not reached: draft ${tested.length} was rejected.`)
+            ? make("p", `Not reached: draft ${i.accepted + 1} was rejected.`)
             : own
               ? distribution(i, position, "Bonus: ", "q, after the last draft")
               : make("p", "Not reached: the text ended."),
@@ -128,27 +128,40 @@ function by(i, j) {
   return proposers.length > 1 ? make("small", ` ${PROPOSERS[name] ?? name}`) : "";
 }
 
+/** What was compared, in the words of the rule; the numbers alone where they are not known here. */
+function comparison({ u, p, q, w, h, passed }) {
+  const sign = (yes, no) => make("b", passed ? yes : no);
+  const whole = (...content) => make("span.whole", ...content);
+  switch (report.rule.test) {
+    case "u · p < q":
+      return [`u · p = ${exactly(u)} · ${exactly(p)} = ${exactly(u * p)} `, whole(sign("<", "≥"), ` ${exactly(q)} = q`)];
+    case "u < h":
+      return [`w = ${exactly(w)}; u = ${exactly(u)} `, whole(sign("<", "≥"), ` ${exactly(h)} = h`)];
+    case "q > 0":
+      return [`q = ${exactly(q)} `, whole(sign(">", "="), " 0, of what is typical")];
+  }
+  return [`u = ${exactly(u)}, p = ${exactly(p)}, q = ${exactly(q)}`];
+}
+
+function verdict(passed, isKept) {
+  if (!isKept) return make("strong.verdict.resampled", "✗ rejected");
+  return make("strong.verdict.accepted", passed ? "✓ accepted" : "✓ kept, as a later one passed");
+}
+
 /** One draft that was tested. */
-function card(i, { u, p, q, passed, top }, j, isChosen) {
+function card(i, test, j, isChosen) {
+  const { top } = test;
   const id = i.details.drafts[j];
   const longest = Math.max(...top.p, ...top.q);
   const rows = top.tokens.map((token, row) => {
     const [p, q] = [top.p[row], top.q[row]];
     return [chip(token), probability(p), probability(q), bars({ p: p / longest, q: q / longest })];
   });
-  const [sign, verdict] =
-    passed
-      ? ["<", make("strong.verdict.accepted", "✓ accepted")]
-      : ["≥", make("strong.verdict.resampled", "✗ rejected")];
   return make(
     `article.card.${isChosen ? "chosen" : ""}`,
     make("h4", `Draft ${j + 1}: `, chip(id)),
-    make(
-      "p.formula",
-      `u · p = ${exactly(u)} · ${exactly(p)} = ${exactly(u * p)} `,
-      make("span.whole", make("b", sign), ` ${exactly(q)} = q`),
-    ),
-    make("p", verdict),
+    make("p.formula", ...comparison(test)),
+    make("p", verdict(test.passed, j < i.accepted)),
     table("The likeliest tokens here", ["token", "p", "q", ""], rows, [top.tokens.indexOf(id)]),
   );
 }
