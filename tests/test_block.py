@@ -399,10 +399,7 @@ def test_it_decodes_the_same_greedy_text_and_loses_nothing_above(run, run_verify
 def test_what_is_said_of_it(run, tmp_path):
     out = run(accept="block", temperature=1, verbose=True, K=4, json=str(tmp_path / "run.json"), details=True)
     assert "mean of Σ min(p / w, q), by block" in out
-    assert "predicted, by position" in out
-    assert "predicted, Leviathan" not in out
     written = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
-    assert written["figures"]["predicted_leviathan"] is None
     [sample] = written["speculative"]["samples"]
     for iteration in sample["iterations"]:
         tested = iteration["details"]["tested"]

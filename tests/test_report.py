@@ -199,6 +199,20 @@ def test_every_figure_has_its_formula():
     assert of_typical["α"] == "mean of Σ p of the tokens that are typical"
 
 
+def test_by_block_the_prediction_goes_by_position():
+    """As Leviathan's formula has one chance for all of them."""
+    autoregressive, speculative = scripted([4, 2, 0, 1], N=55)
+    f = figures(autoregressive, speculative)
+    assert f["predicted_by_position"] == pytest.approx(f["predicted_blog"], rel=0.02)
+    speculative.rule = choose(accept="block")
+    by_block = figures(autoregressive, speculative)
+    assert by_block["predicted_leviathan"] is None
+    assert by_block["predicted_by_position"] == f["predicted_by_position"]
+    rows = {name: value for name, value, _ in report.table(by_block, speculative.rule)}
+    assert "predicted, Leviathan" not in rows
+    assert rows["predicted, by position"] == f"{f['predicted_by_position']:.2f}x"
+
+
 FREE = "No other K is sure to be faster; the largest gain would come if drafting were free: "
 
 
