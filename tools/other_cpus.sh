@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 python=$("${1:-python}" -c "import sys; print(sys.executable)")
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-tests="-m pytest -q -p no:cacheprovider tests/test_kernels.py tests/test_compiled.py"
+tests="-m pytest -q -p no:cacheprovider tests/test_kernels.py tests/test_compiled.py tests/test_tuning.py"
 export PYTHONDONTWRITEBYTECODE=1
 export G_SLICE=always-malloc # else, after a fork, the emulator may wait for its own memory for ever
 
@@ -29,7 +29,7 @@ packages="python$version-minimal libpython$version-minimal libpython$version-std
 )
 "$python" -m pip install -q --target "$folder/site" -c requirements.txt --only-binary=:all: --python-version $version \
     --platform=manylinux_2_{17,27,28}_aarch64 numpy numba pytest regex threadpoolctl
-for cpu in cortex-a72 neoverse-n1; do # without and with sdot
+for cpu in cortex-a72 neoverse-n1 max; do # without and with sdot, and with bfdot
     echo "$cpu"
     NUMBA_CACHE_DIR=$folder/$cpu PYTHONPATH=$folder/site \
         qemu-aarch64 -cpu $cpu -L "$folder/arm" "$folder/arm/usr/bin/python$version" $tests

@@ -65,11 +65,13 @@ def this_cpu() -> Cpu:
     given = numba.config.CPU_FEATURES
     features = (binding.get_host_cpu_features().flatten() if given is None else given).split(",")
     arm = binding.get_process_triple().startswith(("aarch64", "arm64"))
-    if arm and sys.platform == "linux" and given is None:  # LLVM does not look for dotprod there; the system knows
+    if arm and sys.platform == "linux" and given is None:  # LLVM does not look for these there; the system knows
+        getauxval = ctypes.CDLL(None).getauxval
         AT_HWCAP = 16
-        HWCAP_ASIMDDP = 1 << 20
-        if ctypes.CDLL(None).getauxval(AT_HWCAP) & HWCAP_ASIMDDP:
-            features.append("+dotprod")
+        AT_HWCAP2 = 26
+        for name, where, bit in (("dotprod", AT_HWCAP, 20), ("bf16", AT_HWCAP2, 14)):
+            if getauxval(where) & 1 << bit:
+                features.append(f"+{name}")
 
     features = frozenset(feature[1:] for feature in features if feature.startswith("+"))
     vector = 16 if "avx512f" in features else 8 if "avx" in features else 4

@@ -42,10 +42,12 @@ from speculative.engines.packed import aligned
 VECTOR = this_cpu().vector
 LANES = this_cpu().lanes
 ROWS = this_cpu().rows
+MOST_ROWS = 32  # in a pass of any format
 # What depends on the CPU and changes no bit (tuning.py). ahead: for each number of rows in a pass, how many bytes ahead
-# of the loop memory is asked for; 0: not at all. rows: in a pass, at most. share: bytes. Where there is more than one
-# pass, each goes over so much of a tile before the next part of it, which stays in a core's first cache meanwhile.
-PLAN = np.dtype([("ahead", np.int64, ROWS + 1), ("rows", np.int64), ("share", np.int64)])
+# of the loop memory is asked for; 0: not at all. rows: in a pass, at most; 0: as many as the format's kernel can take.
+# share: bytes. Where there is more than one pass, each goes over so much of a tile before the next part of it, which
+# stays in a core's cache meanwhile.
+PLAN = np.dtype([("ahead", np.int64, MOST_ROWS + 1), ("rows", np.int64), ("share", np.int64)])
 
 
 # ---- A few rows times a part of a tile -------------------------------------------------------------------------------
@@ -55,11 +57,11 @@ PLAN = np.dtype([("ahead", np.int64, ROWS + 1), ("rows", np.int64), ("share", np
 def accumulate(typing, name, n_rows, x, x_stride, tile, out, out_stride, n_steps, ahead):
     """out[:n_rows, :LANES] += x[:n_rows] @ tile, summed over the inputs in order, by the format of that name.
 
-    n_rows is 1 to ROWS, n_steps at least 1. x, tile and out are addresses; strides are bytes from row to row. ahead:
-    how many bytes ahead memory is asked for; 0: not at all.
+    n_rows is 1 to the format's most_rows, n_steps at least 1. x, tile and out are addresses; strides are bytes from row
+    to row. ahead: how many bytes ahead memory is asked for; 0: not at all.
     """
     signature = types.void(name, *[types.int64] * 8)
-    format = formats.find(name.literal_value)
+    format = building[name.literal_value]
 
     def codegen(context, builder, signature, arguments):
         _, n_rows, x, x_stride, tile, out, out_stride, n_steps, ahead = arguments
@@ -67,7 +69,7 @@ def accumulate(typing, name, n_rows, x, x_stride, tile, out, out_stride, n_steps
         x, tile, out = (builder.inttoptr(address, POINTER) for address in (x, tile, out))
         end = builder.append_basic_block()
         switch = builder.switch(n_rows, end)
-        for n in range(1, ROWS + 1):
+        for n in range(1, format.most_rows(words.cpu) + 1):
             block = builder.append_basic_block()
             switch.add_case(I64(n), block)
             builder.position_at_end(block)
@@ -110,11 +112,15 @@ def x_bytes(format: Format) -> int:
 class Kernels(NamedTuple):
     """A format's compiled functions; each has an `address`."""
 
-    multiply: (
-        Any  # (n_rows, x, x_stride, tile, out, out_stride, n_steps, plan): out += x @ tile, for any number of rows
-    )
-    look_up: Any  # (tile, lane, first, last, out): inputs first to last of a channel, before any scale; or None
-    prepare: Any  # (x, out, n_blocks): out is a row of x as multiply reads it; or None where that is x itself
+    # (n_rows, x, x_stride, tile, out, out_stride, n_steps, plan): out += x @ tile, for any number of rows
+    multiply: Any
+    # (tile, lane, first, last, out): inputs first to last of a channel, before any scale; or None
+    look_up: Any
+    # (x, out, n_blocks): out is a row of x as multiply reads it; or None where that is x itself
+    prepare: Any
+
+
+building: dict[str, Format] = {}  # by name, for the functions below that are given a name
 
 
 @functools.cache
@@ -122,14 +128,24 @@ def kernels_of(name: str) -> Kernels:
     """Compiled, or read from where numba keeps what it has compiled. Raises UserError where the kernel of a format does
     not give what its plain product gives."""
     format = formats.find(name)
+    faster = format.faster(this_cpu(), format)
+    if faster:
+        found = build(faster, VERSION)
+        if agrees(faster, found):
+            return found
     built_in = Path(format.multiply.__code__.co_filename).parent == Path(formats.__file__).parent
-    version = VERSION if built_in else None
-    look_up = compile_look_up(name, version) if format.lookup else None
-    prepare = compile_prepare(name, version) if format.rows.build else None
-    found = Kernels(compile_multiply(format, version), look_up, prepare)
+    found = build(format, VERSION if built_in else None)
     if not built_in and not agrees(format, found):
         raise UserError(f"the kernel of the weight format {name} does not give what its plain product gives")
     return found
+
+
+def build(format: Format, version: int | None) -> Kernels:
+    """numba keeps them on the disk, and not at all where version is None."""
+    building[format.name] = format
+    look_up = compile_look_up(format.name, version) if format.lookup else None
+    prepare = compile_prepare(format.name, version) if format.rows.build else None
+    return Kernels(compile_multiply(format, version), look_up, prepare)
 
 
 SOURCES = [__file__, llvm.__file__, cpu.__file__, *sorted(map(str, Path(formats.__file__).parent.glob("*.py")))]
@@ -146,12 +162,14 @@ def compile_multiply(format: Format, version: int | None):
     name = format.name
     x_step = x_bytes(format)
     tile_step = format.step_bytes(this_cpu())
+    most_rows = format.most_rows(this_cpu())
 
     @kept(version, 8)
     def multiply(n_rows, x, x_stride, tile, out, out_stride, n_steps, plan):
         _ = version
         plan = carray(pointer(plan), 1, PLAN)[0]
-        n_passes = (n_rows + plan.rows - 1) // plan.rows
+        most = min(plan.rows, most_rows) if plan.rows else most_rows
+        n_passes = (n_rows + most - 1) // most
         rows = (n_rows + n_passes - 1) // n_passes  # as many in each: a pass of one row would cost nearly as much
         together = max(1, plan.share // tile_step) if n_passes > 1 else n_steps
         for first in range(0, n_steps, together):
@@ -185,7 +203,7 @@ def compile_look_up(name: str, version: int | None):
 @intrinsic(prefer_literal=True)
 def look_up_one(typing, name, tile, lane, k, out):
     """out[0] = one weight, before any scale. tile and out are addresses."""
-    format = formats.find(name.literal_value)
+    format = building[name.literal_value]
 
     def codegen(context, builder, signature, arguments):
         _, tile, lane, k, out = arguments
@@ -198,21 +216,21 @@ def look_up_one(typing, name, tile, lane, k, out):
 
 
 def agrees(format: Format, found: Kernels) -> bool:
-    """Whether a new format's kernel computes its plain product, for two rows and a tile of two and a half blocks."""
+    """Whether a kernel computes its format's plain product, for more rows than a pass has and a tile of two and a half
+    blocks."""
     rng = np.random.default_rng(0)
+    n_rows = format.most_rows(this_cpu()) + 2
     n_in = 2 * BLOCK + BLOCK // 2
-    x = np.pad(rng.standard_normal((2, n_in), np.float32), ((0, 0), (0, BLOCK // 2)))  # [2, n_in padded]
+    x = np.pad(rng.standard_normal((n_rows, n_in), np.float32), ((0, 0), (0, BLOCK // 2)))  # [n_rows, n_in padded]
     stored = format.round(rng.standard_normal((n_in, LANES), np.float32))
     given = format.tile(stored, this_cpu())
     tile = aligned(given.shape, np.uint8)
     tile[:] = given
     rows = prepared(x, format, found)
-    out = np.zeros((2, LANES), np.float32)
+    out = np.zeros((n_rows, LANES), np.float32)
     plan = np.zeros(1, PLAN)
-    plan["rows"] = ROWS
-    arguments = (2, rows.ctypes.data, rows.strides[0], tile.ctypes.data, out.ctypes.data, out.strides[0], len(tile))
-    arguments = (*arguments, plan.ctypes.data)
-    found.multiply.ctypes(*map(ctypes.c_int64, arguments))
+    where = (rows.ctypes.data, rows.strides[0], tile.ctypes.data, out.ctypes.data, out.strides[0], len(tile))
+    found.multiply.ctypes(*map(ctypes.c_int64, (n_rows, *where, plan.ctypes.data)))
     out = out if stored.scale is None else out * stored.scale
     return np.allclose(out, format.product(x[:, :n_in], stored), rtol=1e-4, atol=1e-4)
 
@@ -228,7 +246,7 @@ def compile_prepare(name: str, version: int | None):
 
 @intrinsic(prefer_literal=True)
 def prepare_row(typing, name, x, out, n_blocks):
-    build = formats.find(name.literal_value).rows.build
+    build = building[name.literal_value].rows.build
 
     def codegen(context, builder, signature, arguments):
         _, x, out, n_blocks = arguments

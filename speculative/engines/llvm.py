@@ -24,6 +24,7 @@ class Words:
         self.ir = builder
         self.cpu = this_cpu()
         self.floats = ir.VectorType(F32, self.cpu.vector)
+        self.nothing = ir.VoidType()
         self.integers = ir.VectorType(I32, self.cpu.vector)
 
     # ---- Numbers and memory ----
@@ -35,6 +36,19 @@ class Words:
     def vector(self, n_bits: int, n: int):
         """The type of n such numbers."""
         return ir.VectorType(ir.IntType(n_bits), n)
+
+    def number(self, n: int):
+        """Such as a stride."""
+        return I64(n)
+
+    def bytes_at(self, content: bytes):
+        """The address of constant bytes."""
+        kind = ir.ArrayType(I8, len(content))
+        constant = ir.GlobalVariable(self.ir.module, kind, self.ir.module.get_unique_name("bytes"))
+        constant.initializer = kind(bytearray(content))
+        constant.global_constant = True
+        constant.linkage = "internal"
+        return self.ir.bitcast(constant, POINTER)
 
     def at(self, pointer, n_bytes):
         """The address n_bytes further on."""

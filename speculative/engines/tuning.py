@@ -23,7 +23,7 @@ from llvmlite import binding
 from plumbing.files import replacing
 from speculative.engines.compiled import LAYER, work
 from speculative.engines.cpu import this_cpu
-from speculative.engines.kernels import PLAN, ROWS, VERSION
+from speculative.engines.kernels import MOST_ROWS, PLAN, ROWS, VERSION
 from speculative.engines.team import Team
 
 WEEK = 7 * 24 * 3600  # seconds for which a choice is good
@@ -48,9 +48,9 @@ def ahead(n_rows: int, beyond: int) -> Choice:
 
 
 MEASURED = [n for n in (1, 2, 3, 5, 8) if n <= ROWS]  # rows; what lies between two does as the first of them
-CHOICES = {f"ahead_{n}": ahead(n, beyond) for n, beyond in zip(MEASURED, [*MEASURED[1:], ROWS + 1], strict=True)}
-CHOICES["rows"] = Choice(lambda plan: plan["rows"], 2 * ROWS - 3, (ROWS, ROWS * 3 // 4))
-CHOICES["share"] = Choice(lambda plan: plan["share"], 2 * ROWS - 3, (16384, 32768))
+CHOICES = {f"ahead_{n}": ahead(n, beyond) for n, beyond in zip(MEASURED, [*MEASURED[1:], MOST_ROWS + 1], strict=True)}
+CHOICES["rows"] = Choice(lambda plan: plan["rows"], 2 * ROWS - 3, (0, ROWS * 3 // 4))
+CHOICES["share"] = Choice(lambda plan: plan["share"], 2 * ROWS - 3, (16384, 131072))
 USUAL = {name: choice.candidates[0] for name, choice in CHOICES.items()}
 
 
@@ -189,6 +189,7 @@ def tune(
 def described(format: str) -> str:
     """For the report. The first of several row counts stands for those up to the next."""
     plan = plan_of(format)[0]
-    ahead = plan["ahead"]  # [ROWS + 1]
-    parts = [f"{n}: {ahead[n]}" for n in range(1, ROWS + 1) if n == 1 or ahead[n] != ahead[n - 1]]
-    return f"bytes asked for ahead by rows: {', '.join(parts)}; {plan['rows']} rows in a pass"
+    ahead = plan["ahead"]  # [MOST_ROWS + 1]
+    parts = [f"{n}: {ahead[n]}" for n in range(1, len(ahead)) if n == 1 or ahead[n] != ahead[n - 1]]
+    rows = f"; at most {plan['rows']} rows in a pass" if plan["rows"] else ""
+    return f"bytes asked for ahead by rows: {', '.join(parts)}{rows}"

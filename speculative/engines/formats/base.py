@@ -102,6 +102,11 @@ class Format:
     # on; and what stands after it: (Words, Area of out, sums).
     begin: Callable = load_sums
     end: Callable = store_sums
+    # cpu -> how many rows such a loop can have at most; 32 is the most of all.
+    most_rows: Callable = lambda cpu: cpu.rows
+    # (cpu, this format) -> the format with a kernel that only some CPUs have, for the same tiles and prepared rows, or
+    # None. It is taken where it gives what `product` gives.
+    faster: Callable = lambda cpu, format: None
     # Builds what an embedding needs: (Words, address of a tile, lane, input) -> a float32, before any scale. None where
     # another format stores the embedding.
     lookup: Callable | None = None

@@ -8,6 +8,7 @@ row, so no bit depends on how many there are.
 import numpy as np
 
 from speculative.engines.cpu import BLOCK, Cpu, Dot
+from speculative.engines.formats import amx
 from speculative.engines.formats.base import (
     Format,
     OnJax,
@@ -154,6 +155,7 @@ BFLOAT16 = Format(
     embedding="bfloat16",
     fill=fill,
     lookup=lookup,
+    faster=amx.where_there_is,
     # JAX rounds what is multiplied as well: the distance of two logits changes by up to 0.26.
     jax=OnJax("bfloat16", "bfloat16", "bfloat16", tolerance=0.3),
 )
