@@ -10,6 +10,7 @@ Source: Leviathan et al. 2023, sections 3.1 to 3.5, with a chance for each posit
 """
 
 import time
+from bisect import bisect
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -37,13 +38,15 @@ class Cost:
 
     def __init__(self):
         self.timed = deque(maxlen=20)  # (seconds of one, how many)
+        self.mean = 0.0  # it is asked for more often than it changes
 
     def add(self, seconds: float, n: int = 1) -> None:
         self.timed.append((max(0.0, seconds) / n, n))
+        kept = sorted(self.timed)[: max(1, len(self.timed) - 1)]
+        self.mean = sum([one * n for one, n in kept]) / sum([n for _, n in kept])
 
     def __call__(self) -> float:  # 0 where nothing was timed
-        kept = sorted(self.timed)[: max(1, len(self.timed) - 1)]
-        return sum(one * n for one, n in kept) / max(1, sum(n for _, n in kept))
+        return self.mean
 
 
 def line_through(costs: dict[int, float]) -> Callable[[int], float]:
@@ -54,9 +57,13 @@ def line_through(costs: dict[int, float]) -> Callable[[int], float]:
     slope = max(0.0, costs[last] - costs[1]) / max(1, last - 1)
 
     def cost(rows: int) -> float:
+        if rows in costs:
+            return costs[rows]
         if rows > last:
             return costs[last] + slope * (rows - last)
-        return float(np.interp(rows, known, [costs[n] for n in known]))
+        after = bisect(known, rows)
+        low, high = known[after - 1 : after + 1]
+        return costs[low] + (costs[high] - costs[low]) * (rows - low) / (high - low)
 
     return cost
 

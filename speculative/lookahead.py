@@ -52,6 +52,7 @@ class Auto:
         self.draft = Cost()  # of a draft token
         self.feed = Cost()  # of a token that the drafter has to catch up on
         self.windows = defaultdict(Cost)  # by rows, of a call of the target
+        self.window = line_through({1: 0.0})  # rows -> seconds of such a call, from all of these
         self.n_asked = 1.0  # discounted count of windows for which the drafter was asked,
         self.n_proposed = 1.0  # and of those for which it had something to propose
         self.first_draft = None  # (seconds, tokens of the prompt) of the first window
@@ -68,36 +69,36 @@ class Auto:
         if len(self.draft.timed) < 2:
             # A window of 1, and another one, as the first may have been interrupted.
             return 1 if self.prefilled else 0
-        at_stake = self.draft() + self.window()(2) - self.window()(1) + self.behind * self.feed()
+        at_stake = self.draft() + self.window(2) - self.window(1) + self.behind * self.feed()
         again = self.prefilled and (self.paid or at_stake <= STAKE * self.since)
         return self.best() or int(again)
 
-    def window(self) -> Callable[[int], float]:
-        """rows -> seconds of the target's call. A row takes no longer than a window, and what was timed but once may
-        have been interrupted."""
-        seconds = {rows: cost() for rows, cost in self.windows.items()}
-        trusted = {rows: seconds[rows] for rows, cost in self.windows.items() if len(cost.timed) > 1}
+    def time_window(self, rows: int, seconds: float) -> None:
+        """Files the seconds of a call of the target. A row takes no longer than a window, and what was timed but once
+        may have been interrupted."""
+        self.windows[rows].add(seconds)
+        means = {rows: cost() for rows, cost in self.windows.items()}
+        trusted = {rows: means[rows] for rows, cost in self.windows.items() if len(cost.timed) > 1}
         if max(trusted, default=1) == 1:
-            trusted = seconds
-        return line_through(trusted | {1: min(seconds.values())})
+            trusted = means
+        self.window = line_through(trusted | {1: min(means.values())})
 
     def row(self) -> float:
         """Seconds of one row: the unit of all costs."""
-        return self.window()(1) or 1.0  # a coarse clock may have measured 0
+        return self.window(1) or 1.0  # a coarse clock may have measured 0
 
     def beta(self) -> Callable[[int], float]:
         """rows -> the cost of a window, in rows. Where the drafter has nothing to propose, a window is one row."""
-        window = self.window()
-        share = self.n_proposed / self.n_asked
-        row = self.row()
-        return lambda rows: 1 + share * (window(rows) - window(1)) / row
+        row = self.window(1)
+        more = self.n_proposed / self.n_asked / self.row()
+        return lambda rows: 1 + more * (self.window(rows) - row)
 
     def know(self, windows: dict[int, float], draft: float) -> None:
         """Costs that were measured before the first decode: seconds of windows by their rows, and of a draft token."""
         for _ in range(2):  # what was measured but once is not trusted
             self.draft.add(draft)
             for rows, seconds in windows.items():
-                self.windows[rows].add(seconds)
+                self.time_window(rows, seconds)
 
     def decode(self, x, draft: Callable, target_model: Callable, N: int, rng, *rule) -> Iterator[Step]:
         """sampling(x, draft, target_model, N, self, rng, *rule), timed and counted. rule: of acceptance, or nothing."""
@@ -140,8 +141,7 @@ class Auto:
     def file_times(self, k: int, step: Step, drafting: float, scoring: float) -> None:
         """Files the seconds of a step for which k drafts were asked."""
         m = step.drafted
-        self.windows[m + 1].add(scoring)
-        window = self.window()
+        self.time_window(m + 1, scoring)
         if k == 0:
             self.since += scoring
             self.behind += 1
@@ -154,7 +154,8 @@ class Auto:
                 # what the first draft took beyond this one, it took to read the prompt
                 seconds, n_prompt = self.first_draft
                 self.feed.add(seconds - self.draft(), n_prompt)
-        self.paid = k * self.draft() + window(m + 1) - window(1) <= step.accepted * window(1)
+        row = self.window(1)
+        self.paid = k * self.draft() + self.window(m + 1) - row <= step.accepted * row
         self.since = 0.0
         self.behind = 0
 

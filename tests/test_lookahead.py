@@ -235,8 +235,10 @@ def test_the_output_is_the_targets_exactly(seed, N):
 
         auto = AutoK(K_max=3, clock=lambda: now[0])
         auto.first_draft = 0.1, 1
-        for cost, seconds in [(auto.windows[1], 1.0), (auto.windows[2], 1.02), (auto.draft, 0.1), (auto.draft, 0.1)]:
-            cost.add(seconds)
+        auto.time_window(1, 1.0)
+        auto.time_window(2, 1.02)
+        auto.draft.add(0.1)
+        auto.draft.add(0.1)
         auto.tested, auto.accepted = [1.0, 0.0, 0.0], [0.8, 0.0, 0.0]
         for step in decode_chain([1], timed(model_drafter(model, rng), 0.1), timed(target, 1.0), N, auto, rng):
             seen.add(step.drafted)
