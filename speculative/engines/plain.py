@@ -8,6 +8,8 @@ import numpy as np
 
 from gpt2 import attention, gelu, gpt2, layer_norm
 
+NO_TOKENS = np.empty(0, int)
+
 SQRT_HALF = math.sqrt(0.5)
 ERF = np.frompyfunc(math.erf, 1, 1)  # NumPy has none
 
@@ -106,12 +108,12 @@ class CachedModel:
 
     def forget(self) -> None:
         """Forgets which tokens the cache holds: the next x shares no prefix with it and is computed whole."""
-        self.tokens = self.parents = np.empty(0, int)  # those whose keys and values are held, and each one's parent
+        self.tokens = NO_TOKENS  # those whose keys and values are held,
+        self.parents = None  # and each one's parent: see logits
 
     def __call__(self, x, n_last: int = 1) -> np.ndarray:  # [n] -> [n_last, n_vocab]
         """Raises ValueError where x does not fit into the context or has fewer than n_last tokens."""
-        x = np.asarray(x)  # [n]
-        return self.to_probs(self.logits(x, np.arange(-1, len(x) - 1), n_last))  # [n_last, n_vocab]
+        return self.to_probs(self.logits(np.asarray(x), n_last))  # [n_last, n_vocab]
 
     def tree(self, x, tree, nodes=None) -> np.ndarray:  # [n], trees.Tree, [m] -> [m, n_vocab]
         """What follows each of these nodes (default: all) of a tree of drafts whose root is the last token of x.
@@ -122,21 +124,20 @@ class CachedModel:
         if nodes is None:
             nodes = range(len(tree.tokens))
         tokens = np.append(x, tree.tokens[1:]).astype(int)  # [n + n_nodes - 1]; node i stands at n - 1 + i
-        parents = np.append(
-            np.arange(-1, len(x) - 1), np.add(tree.parents[1:], len(x) - 1).astype(int)
-        )  # [n + n_nodes - 1]
+        parents = np.append(in_line(len(x)), np.add(tree.parents[1:], len(x) - 1).astype(int))  # [n + n_nodes - 1]
         first = min(nodes)
-        logits = self.logits(tokens, parents, len(tree.tokens) - first)
+        logits = self.logits(tokens, len(tree.tokens) - first, parents)
         return self.to_probs(logits[np.subtract(nodes, first)])  # [m, n_vocab]
 
-    def logits(self, tokens, parents, n_last):  # [n], [n] -> [n_last, n_vocab]
-        """Of the last n_last tokens. Each token follows its parent, which stands before it."""
+    def logits(self, tokens, n_last: int, parents=None) -> np.ndarray:  # [n], [n] -> [n_last, n_vocab]
+        """Of the last n_last tokens. Each token follows its parent, which stands before it; where parents is None, the
+        token before it."""
         check_length(len(tokens), n_last, self.n_ctx)
         held = self.tokens, self.parents
         self.forget()  # so that an interrupted pass leaves an empty cache behind and not a wrong one
         n = self.forward.length = min(self.bring_together(*held, tokens, parents), len(tokens) - n_last)
         positions = sees = None
-        if (parents[n:] != np.arange(n - 1, len(tokens) - 1)).any():  # not only one after the other
+        if parents is not None and (parents[n:] != in_line(len(tokens))[n:]).any():
             sees = lineage(parents, n)  # [len(tokens) - n, len(tokens)]
             positions = sees.sum(axis=1) - 1  # [len(tokens) - n]
         logits = self.forward(tokens[n:], n_last, positions, sees)  # [n_last, n_vocab]
@@ -147,24 +148,35 @@ class CachedModel:
     def bring_together(self, held_tokens, held_parents, tokens, parents) -> int:  # [n_held] twice, [n] twice
         """Moves what the cache holds elsewhere, as a path that was walked down a tree, to where it stands in tokens ->
         how many of these, from the first on, need not be computed."""
-        place = places(held_tokens, held_parents, tokens, parents)
-        n = next((n for n, at in enumerate(place) if n != at), len(place))
-        if place[n:]:
-            self.forward.move(np.array(place[n:]), n)
-        return len(place)
+        n, elsewhere = places(held_tokens, held_parents, tokens, parents)
+        if elsewhere:
+            self.forward.move(np.array(elsewhere), n)
+        return n + len(elsewhere)
 
     def hidden(self, x) -> np.ndarray | None:  # [n] -> [n_embd]
         """What the last block gave for the last token of x, if that was among those whose rows the last call gave."""
-        place = places(self.tokens, self.parents, np.asarray(x), np.arange(-1, len(x) - 1))
-        if not place or len(place) < len(x):
+        n, elsewhere = places(self.tokens, self.parents, np.asarray(x), None)
+        if not len(x) or n + len(elsewhere) < len(x):
             return None
+        last = elsewhere[-1] if elsewhere else n - 1
         first = len(self.tokens) - len(self.forward.hidden)  # of the tokens whose rows the last call gave
-        return self.forward.hidden[place[-1] - first] if place[-1] >= first else None
+        return self.forward.hidden[last - first] if last >= first else None
 
 
-def places(held_tokens, held_parents, tokens, parents) -> list[int]:  # [n_held] twice, [n] twice
-    """Where the tokens are held, up to the first that is not."""
-    n = min(common_prefix(held_tokens, tokens), common_prefix(held_parents, parents))
+def in_line(n: int) -> np.ndarray:  # -> [n]
+    """The parents of tokens that each follow the one before."""
+    return np.arange(-1, n - 1)
+
+
+def places(held_tokens, held_parents, tokens, parents) -> tuple[int, list[int]]:  # [n_held] twice, [n] twice
+    """How many tokens are held where they stand, from the first on; and where those after them are held, up to the
+    first that is not. Parents may be None: see CachedModel.logits."""
+    n = common_prefix(held_tokens, tokens)
+    if held_parents is None and parents is None:
+        return n, []
+    held_parents = in_line(len(held_tokens)) if held_parents is None else held_parents
+    parents = in_line(len(tokens)) if parents is None else parents
+    n = min(n, common_prefix(held_parents, parents))
     place = [*range(n)]
     for token, parent in zip(tokens[n:], parents[n:], strict=True):
         held_parent = place[parent] if parent >= 0 else -1
@@ -172,13 +184,13 @@ def places(held_tokens, held_parents, tokens, parents) -> list[int]:  # [n_held]
         if not same.any():
             break
         place.append(int(same.argmax()))
-    return place
+    return n, place[n:]
 
 
 def lineage(parents: np.ndarray, n: int = 0) -> np.ndarray:  # [m] -> [m - n, m] bool
     """Row i is true at token n + i and at all that it descends from."""
     m = len(parents)
-    straight = common_prefix(parents, np.arange(-1, m - 1))  # tokens that each follow the one before
+    straight = common_prefix(parents, in_line(m))  # tokens that each follow the one before
     first = min(n, straight)
     sees = np.tri(m - first, m, first, dtype=bool)  # [m - first, m]
     for i in range(straight, m):
@@ -210,8 +222,8 @@ def check_length(n: int, n_last: int, n_ctx: int) -> None:
 
 def common_prefix(a: np.ndarray, b: np.ndarray) -> int:  # [n_a], [n_b] -> how many leading tokens are the same
     n = min(len(a), len(b))
-    differ = np.flatnonzero(a[:n] != b[:n])
-    return int(differ[0]) if len(differ) else n
+    differ = a[:n] != b[:n]  # [n]
+    return int(differ.argmax()) if differ.any() else n
 
 
 def n_bytes(params) -> int:
