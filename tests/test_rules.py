@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from enumeration import distance_from_target, output_distribution, random_model
+from enumeration import distance_from_target, output_distribution, random_model, text_distribution, total_variation
 from tiny import decoded, one_hot, value_for
 
 from speculative.accept import RULES
+from speculative.drafters.level import level
 from speculative.drafters.model import model_drafter, model_tree
 from speculative.sampling import autoregressive_sampling, speculative_sampling, token_at
 from speculative.trees import TreeStep, by_paths, regular, tree_speculative_sampling
@@ -46,6 +47,17 @@ def test_a_rule_is_lossless_where_it_says_so_and_nowhere_else(rule, decode):
         assert max(distances) < 1e-6
     else:
         assert max(distances) > 1e-3
+
+
+def test_a_level_inside_drafts_its_models_own_text_whatever_the_rule(rule):
+    for target, model in MODELS:
+
+        def drafted(rng, target=target, model=model):
+            draft = level("a level", target, model_drafter(model, rng), 2, rng, accept=rule.inner)
+            return tuple(draft([1], 3).tokens)
+
+        expected = text_distribution(lambda rng, target=target: autoregressive_sampling([1], target, 3, rng))
+        assert total_variation(output_distribution(drafted), expected) < 1e-6
 
 
 @both
