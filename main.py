@@ -38,7 +38,7 @@ def main(**flags) -> None:
     prompts = choose_prompts(o)  # one; with --batch several
 
     # load both models
-    session = Session(o, partial(parse, flags), prompts, quiet=o.quiet, verify=o.verify)
+    session = Session(o, flags, parse, prompts, quiet=o.quiet, verify=o.verify)
     if o.verify:
         return verify_session(session, *prompts)
     if o.interactive:

@@ -16,6 +16,7 @@ import numpy as np
 from gpt2 import softmax
 from plumbing import arguments
 from plumbing.arguments import Flag
+from plumbing.options import Options
 from speculative.one_hot import OneHot
 
 
@@ -80,9 +81,20 @@ def nucleus_edge(p: np.ndarray, top_p: float) -> np.ndarray:  # [n, n_vocab] -> 
     return edges
 
 
+def greedy(o: Options) -> str:
+    """Why a filter does nothing with these options; "" where it does something. (--verify samples at 1 then.)"""
+    if o.temperature == 0 and not getattr(o, "verify", False):
+        return "at temperature 0 the likeliest token is taken"
+    return ""
+
+
 FLAGS = (
-    Flag("top_k", arguments.integer(1), "keep the k likeliest tokens", live=True),
+    Flag("top_k", arguments.integer(1), "keep the k likeliest tokens", in_vain=greedy, live=True),
     Flag(
-        "top_p", arguments.share, "nucleus: keep the fewest tokens whose probabilities sum to at least this", live=True
+        "top_p",
+        arguments.share,
+        "nucleus: keep the fewest tokens whose probabilities sum to at least this",
+        in_vain=greedy,
+        live=True,
     ),
 )

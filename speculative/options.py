@@ -11,6 +11,7 @@ from typing import Any
 from plumbing import arguments
 from plumbing.arguments import Flag
 from plumbing.errors import UserError
+from plumbing.official import MODEL_SIZES
 from plumbing.options import Options, check_exclusive, check_useful, from_flags, given_values
 from speculative import accept, decoding, drafters, filters, loading, stop, trees
 from speculative.engines import devices
@@ -22,8 +23,16 @@ BLOG = (
         arguments.prompt,
         "the text to continue",
         "Alan Turing theorized that computers would one day become",
+        short="p",
     ),
-    Flag("n_tokens_to_generate", arguments.integer(1), "how many tokens to add to the prompt (N)", 40, live=True),
+    Flag(
+        "n_tokens_to_generate",
+        arguments.integer(1),
+        "how many tokens to add to the prompt (N)",
+        40,
+        live=True,
+        short="n",
+    ),
     Flag(
         "draft_model_size",
         arguments.model,
@@ -43,10 +52,18 @@ BLOG = (
         "lookahead: tokens drafted at a time (levels: 8/4); auto: by measured acceptance and cost",
         4,
         live=True,
+        short="K",
         joined_by="/",
     ),
-    Flag("temperature", arguments.temperature, "0 is greedy; 1 is the target's own distribution", 0.0, live=True),
-    Flag("seed", arguments.integer(0), "random seed, the same for both decoders", 123, live=True),
+    Flag(
+        "temperature",
+        arguments.temperature,
+        "0 is greedy; 1 is the target's own distribution",
+        0.0,
+        live=True,
+        short="t",
+    ),
+    Flag("seed", arguments.integer(0), "random seed, the same for both decoders", 123, live=True, short="s"),
 )
 
 DEMO_FLAG = Flag(
@@ -88,8 +105,8 @@ def model_flags() -> dict[str, Flag]:
 def parse_options(flags: dict[str, Flag], given: dict[str, Any], **changed: Any) -> Options:
     """{flag: value, or what was typed of it} -> the options, with an engine that can do what is asked for.
 
-    changed: values that take the place of those that were given before. Of these alone each has to be of use, where
-    there are any. Raises UserError for the first value that is not right, or does not go with the others.
+    changed: values that take the place of those that were given. Where there are any, these alone have to be of use.
+    Raises UserError for the first value that is not right, or does not go with the others.
     """
     values = given_values(flags, given | changed)
     # One of the blog's counts as used where it is given, another flag where it says something else than its default.
@@ -97,11 +114,20 @@ def parse_options(flags: dict[str, Flag], given: dict[str, Any], **changed: Any)
     check_exclusive(flags, used)
     if values.get("demo"):
         values = DEMO | values
+        check_demo(values)
     o = from_flags(flags.values(), values)
     check_useful(flags, used.intersection(changed or used), o)
     o = o.replaced(engine=devices.choose_engine(o.engine))
     check_engine(flags, o)
     return o
+
+
+def check_demo(values: dict[str, Any]) -> None:
+    """Raises UserError where --demo, whose models are there already, stands beside a model that would be downloaded."""
+    for name in ("draft_model_size", "target_model_size"):
+        size = values[name]
+        if values["models_dir"] == DEMO["models_dir"] and size in MODEL_SIZES:
+            raise UserError(f"--demo is the bundled pair: leave it out to decode with --{name} {size}")
 
 
 def check_live(flags: dict[str, Flag], given: Collection[str]) -> None:

@@ -52,8 +52,9 @@ def load_pair(
     UserError, whose message is one line.
     """
     names = {"draft_model_size": draft_model_size, "target_model_size": target_model_size, "models_dir": models_dir}
-    parse = partial(parse_options, model_flags(), names | flags)
-    return Session(parse(), parse)
+    given = names | flags
+    parse = partial(parse_options, model_flags())
+    return Session(parse(given), given, parse)
 
 
 class Session:
@@ -66,19 +67,21 @@ class Session:
     def __init__(
         self,
         options: Options,
+        given: dict[str, Any],
         parse: Callable[..., Options],
         prompts: Sequence[str] = (),
         kept: loading.Kept | None = None,
         quiet: bool = False,
         verify: bool = False,
     ):
-        """parse(**flags) gives the options where these flags are given, too.
+        """parse(given, **changed) gives the options: those of the flags that were given, but for those that change.
 
         prompts: those that are going to be decoded, if they are known: where one does not fit, it is refused before the
         weights are read. kept: the models that are loaded already. quiet: nothing is said of the loading. verify:
         whether --verify is going to decode. Raises UserError.
         """
         self.options = options
+        self.given = given
         self.parse = parse
         self.kept = {} if kept is None else kept
         wanted = loading.choose(options, self.kept)
@@ -92,8 +95,7 @@ class Session:
     def changed(self, /, **flags) -> "Session":
         """The same models, decoding with these flags; None stands for the default. Raises UserError."""
         check_live(model_flags(), flags)
-        parse = partial(self.parse, **flags)  # what was changed before stays changed
-        return Session(parse(), parse, (), self.kept)
+        return Session(self.parse(self.given, **flags), self.given | flags, self.parse, (), self.kept)
 
     def autoregressive(self, prompt: str, n_tokens_to_generate: int = 40, sample: int = 0) -> Iterator[TextStep]:
         """A token for each call of the target. sample=1, 2, ...: other random numbers. Raises UserError."""

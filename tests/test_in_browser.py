@@ -8,7 +8,6 @@ import os
 import re
 import threading
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -81,7 +80,7 @@ def run_main(tmp_path, capsys):
 @pytest.fixture(scope="module")
 def pair():
     given = {"demo": True, "threads": 1}
-    return Session(parse(given), partial(parse, given))
+    return Session(parse(given), given, parse)
 
 
 @pytest.fixture

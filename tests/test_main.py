@@ -1,7 +1,10 @@
 """The command line, end to end, on a pair of tiny models with random weights; every flag at work once."""
 
+import contextlib
+import os
 import re
 import shutil
+import sys
 
 import pytest
 from conftest import PROMPT
@@ -211,12 +214,39 @@ def test_color_on_a_terminal(run, monkeypatch):
     assert "\033" not in run(color=True)
 
 
+def test_no_bar_is_left_on_a_terminal(pair_words):
+    """As somebody sees it who sits there: the screen after the run is what a pipe gets."""
+    pyte = pytest.importorskip("pyte")
+    pty = pytest.importorskip("pty")
+    words = ["main.py", *pair_words, "--n_tokens_to_generate=40", "--n_samples=2"]
+    screen = pyte.Screen(120, 60)
+    stream = pyte.ByteStream(screen)
+    process, terminal = pty.fork()
+    if not process:
+        os.environ["TERM"] = "xterm-256color"
+        os.execv(sys.executable, [sys.executable, *words])
+    with contextlib.suppress(OSError), open(terminal, "rb", buffering=0) as output:  # the end is an error there
+        while received := output.read(2**16):
+            stream.feed(received)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+    shown = "\n".join(line.rstrip() for line in screen.display)
+    assert "Autoregressive Decode\n---------------------\nTime = " in shown
+    assert "Speculative Decode\n------------------\nTime = " in shown
+    assert "token/s" not in shown
+    assert "%|" not in shown
+
+
 # --verify
 
 
 @pytest.mark.parametrize(
     "flags",
-    [{}, {"temperature": 0.8, "K": "auto"}, {"drafter": "prompt_lookup", "top_k": 5}, {"prompt": "x" * 127, "K": 20}],
+    [
+        {},
+        {"temperature": 0.8, "K": "auto"},
+        {"drafter": "prompt_lookup", "top_k": 5, "temperature": 1},
+        {"prompt": "x" * 127, "K": 20},
+    ],
 )
 def test_verify_passes(run_verify, flags):
     status, out = run_verify(**flags | {"n_tokens_to_generate": 1})

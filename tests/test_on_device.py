@@ -125,9 +125,9 @@ def test_verify_has_a_form_for_this_engine(run_verify):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"batch": 2, "engine": "numpy"}, "--batch needs the loop on the device"),
-        ({"batch": 2, "K": "auto"}, "--batch needs the loop on the device"),
-        ({"batch": 2, "drafter": "prompt_lookup"}, "--batch needs the loop on the device"),
+        ({"batch": 2, "engine": "numpy"}, "--batch decodes prompts together in JAX's loop"),
+        ({"batch": 2, "K": "auto"}, "--batch decodes prompts together in JAX's loop"),
+        ({"batch": 2, "drafter": "prompt_lookup"}, "--batch decodes prompts together in JAX's loop"),
         ({"batch": 4097}, "--batch must be a whole number from 1 to 4096"),
         ({"batch": 4, "data_parallel": 3}, "--data_parallel 3 gives each copy of the models as many prompts"),
         ({"batch": 512, "data_parallel": 512}, "--mesh 1 --data_parallel 512 needs 512 devices"),
@@ -156,7 +156,7 @@ def test_each_row_of_a_batch_takes_a_cache(tiny_pair):
     n_cached = 10**12 * (20 + N)
     o = parse(draft_model_size="draft", target_model_size="target", models_dir=tiny_pair, engine="jax")
     o = o.replaced(n_tokens_to_generate=N, batch=2 * 10**12, data_parallel=2)
-    line = refusal(Session, o, parse, ["a", "x" * 20])
+    line = refusal(Session, o, {}, parse, ["a", "x" * 20])
     folders = tiny_pair / "draft", tiny_pair / "target"
     needed = sum(memory.needed(load_hparams(folder / "hparams.json"), "float32", n_cached) for folder in folders)
     assert line.startswith(f"the models need {needed / 1e9:.1f} GB")

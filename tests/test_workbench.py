@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 from collections import deque
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -41,7 +40,7 @@ ASKS = {"origin": f"http://{ADDRESS}", "content-type": "application/json"}
 @pytest.fixture(scope="module")
 def pair(tiny_pair):
     given = {"draft_model_size": "draft", "target_model_size": "target", "models_dir": tiny_pair, "threads": 1}
-    return Session(parse(given), partial(parse, given))
+    return Session(parse(given), given, parse)
 
 
 @pytest.fixture

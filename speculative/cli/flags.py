@@ -60,27 +60,27 @@ def with_values(words: list[str]) -> list[str]:
     """A command line's words, each flag as --flag=value, so that fire has nothing left to guess. Raises UserError.
 
     The word after a flag is its value, also where it looks like a number, a list or -x; but not where it begins with
-    two dashes. A switch, which needs none, gets True.
+    two dashes. What needs no value, as a switch, which gets True, takes none that looks like a short flag.
     """
     words = list(words)
     flags = all_flags()
+    long = {flag.short: flag.name for flag in flags.values() if flag.short}
     given = {}
     while words:
         word = words.pop(0)
-        match = re.fullmatch(r"--([A-Za-z][A-Za-z0-9_-]*)(?:=(.*))?", word, re.DOTALL)
+        match = re.fullmatch(rf"(?:--([A-Za-z][A-Za-z0-9_-]*)|-([{''.join(long)}]))(?:=(.*))?", word, re.DOTALL)
         if not match:
             raise UserError(f"unexpected {word!r:.80}: every value follows its --flag, and a text goes in quotes")
-        name = match[1].replace("-", "_")
-        value = match[2]
+        name = match[1].replace("-", "_") if match[1] else long[match[2]]
+        value = match[3]
         if name in given:
             raise UserError(f"--{name:.80} is given twice")
-        if value is None and words and not words[0].startswith("--"):
+        bare = "True" if name not in flags or flags[name].parse is arguments.switch else flags[name].bare
+        if value is None and words and not words[0].startswith("--") and not (bare and words[0][1:] in long):
             value = words.pop(0)
-        if value is None and name in flags and flags[name].bare:
-            value = flags[name].bare
-        elif value is None and name in flags and flags[name].parse is not arguments.switch:
+        if value is None and not bare:
             raise UserError(f"--{name} needs a value; one that begins with -- is written --{name}=VALUE")
-        given[name] = "True" if value is None else value
+        given[name] = bare if value is None else value
     check_typed(given)
     return [f"--{name}={value}" for name, value in given.items()]
 
@@ -95,7 +95,10 @@ def check_typed(given: dict[str, str]) -> None:
 
 def usage() -> str:
     """--help: the flags in groups, with their defaults."""
-    lines = ["usage: python main.py [--FLAG VALUE ...]"]
+    short = [flag for flag in all_flags().values() if flag.short]
+    letters = ", ".join(f"-{flag.short}" for flag in short)
+    names = ", ".join(f"--{flag.name}" for flag in short)
+    lines = ["usage: python main.py [--FLAG VALUE ...]", f"       {letters} are short for {names}"]
     for heading, flags in rooms():
         lines += ["", heading]
         for flag in flags:

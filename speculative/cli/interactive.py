@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -73,22 +74,44 @@ def next_line(typed: bool) -> str:
 
 
 def answer(line: str, session: Session, decode: Callable, flags: Mapping[str, Flag]) -> Session:
-    """-> the session that answers the next line."""
-    name, _, value = line[1:].partition(" ")
+    """-> the session that answers the next line. Raises EOFError where that is to be the end, and UserError."""
+    short = [flag.short for flag in flags.values() if flag.short]
+    if re.match(rf"(--({'|'.join(flags)})|-({'|'.join(short)}))(\s|=|$)", line):
+        raise UserError("a line is a prompt: flags change with a line like /temperature 1 /K 8, before it")
     if not line.startswith("/"):
         if line.strip():
             decode(session, [line])
         return session
     o = session.options
-    if name in ("", "help"):
-        print("A flag alone is switched over, or set to its default.")
+    command = line[1:].strip()
+    if command in ("quit", "exit"):
+        raise EOFError
+    if command in ("", "help"):
+        print("/quit ends the session. A flag alone is switched over, or set to its default:")
         for flag in flags.values():
             if flag.live:
                 print(f"  /{flag.name:21} {flag.help} [{getattr(o, flag.name)}]")
         return session
-    check_live(flags, [name])
-    if name in flags and flags[name].parse is arguments.switch and not value:
-        value = not getattr(o, name)
-    session = session.changed(**{name: None if value == "" else value})
-    print(f"{name} = {value or getattr(session.options, name)}")
+    changed = changes(line, flags)
+    check_live(flags, changed)
+    for name, value in changed.items():
+        if name in flags and flags[name].parse is arguments.switch and not value:
+            changed[name] = not getattr(o, name)
+    session = session.changed(**changed)
+    for name, value in changed.items():
+        print(f"{name} = {getattr(session.options, name) if value is None else value}")
     return session
+
+
+def changes(line: str, flags: Mapping[str, Flag]) -> dict[str, str | None]:
+    """ "/K 8/4 /temperature=1 /stop" -> {"K": "8/4", "temperature": "1", "stop": None}
+
+    A value goes on to the next flag, as it may hold spaces and slashes. The first name may be one that is none.
+    """
+    parts = re.split(rf"(?:^|\s)/({'|'.join(flags)})(?=[\s=]|$)", line)
+    first, *named = parts
+    if first:
+        name, *value = re.split(r"[\s=]", first[1:], maxsplit=1)
+        named = [name, "".join(value), *named]
+    values = [value[1:] if value[:1] in (" ", "=") else value for value in named[1::2]]
+    return {name: value or None for name, value in zip(named[::2], values, strict=True)}

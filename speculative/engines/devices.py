@@ -145,8 +145,8 @@ def check(o: Options) -> None:
         raise UserError("--K auto goes by measured times, on which several processes would not agree: give a number")
     if o.batch > 1 and not one_loop(o.engine, o.drafter, o.K):
         raise UserError(
-            "--batch needs the loop on the device, which is compiled for one draft model and one K: --engine jax, "
-            "--drafter model and a number for --K"
+            "--batch decodes prompts together in JAX's loop, which is compiled for one draft model and one K: it needs "
+            "--engine jax, --drafter model and a number for --K"
         )
     if one_loop(o.engine, o.drafter, o.K):
         from speculative.engines.jax.sampling import RULES

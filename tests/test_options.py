@@ -1,0 +1,81 @@
+"""Options: frozen, typed, with each default once; and each flag about models and decoding reaches a decode."""
+
+from dataclasses import FrozenInstanceError, fields
+
+import numpy as np
+import pytest
+from tiny import decoded
+
+from plumbing import arguments
+from plumbing.arguments import Flag
+from plumbing.options import from_flags
+from speculative import filters
+from speculative.filters import Filters
+from speculative.options import model_flags, parse_options
+from speculative.session import Session
+
+# A session is given the prompt and N by who asks it for a text; --demo has become other values; the rest is JAX's.
+NOT_READ = {"prompt", "n_tokens_to_generate", "demo", "mesh", "data_parallel"}
+
+
+class Watched:
+    """Options that note which flags are read."""
+
+    def __init__(self, options):
+        self.options = options
+        self.read = set()
+
+    def __getattr__(self, name):
+        self.read.add(name)
+        return getattr(self.options, name)
+
+    def taken(self, names):
+        return {name: getattr(self, name) for name in names}
+
+
+def flags_that_reach_no_decode(flags, given):
+    o = Watched(parse_options(flags, given))
+    session = Session(o, given, parse_options)
+    assert len(decoded(session.texts(session.pair.speculative, ["the"], 4))) == 4
+    return {*flags} - o.read - NOT_READ
+
+
+@pytest.fixture
+def given(tiny_pair):
+    return {"draft_model_size": "draft", "target_model_size": "target", "models_dir": str(tiny_pair), "threads": 1}
+
+
+def test_every_flag_about_models_and_decoding_reaches_a_decode(given):
+    everyones = given | {"drafter": "self/model+ngram", "stop": "no such text"}
+    assert flags_that_reach_no_decode(model_flags(), everyones) == set()
+
+
+def test_a_flag_that_is_declared_and_not_carried_through_is_named(given):
+    toy = Flag("toy_filter", arguments.share, "keeps half of the tokens", live=True)
+    flags = model_flags() | {"toy_filter": toy}
+    assert flags_that_reach_no_decode(flags, given | {"toy_filter": "0.5"}) == {"toy_filter"}
+
+
+def test_a_filter_is_a_field_and_a_flag():
+    assert {"temperature", *(flag.name for flag in filters.FLAGS)} == {*Filters._fields}
+
+
+@pytest.mark.parametrize("name", [name for name in Filters._fields if name != "temperature"])
+def test_a_filter_changes_the_distribution(name):
+    value = {"top_k": 2}.get(name, 0.3)
+    logits = np.log(np.array([[0.4, 0.3, 0.2, 0.1]], np.float32))
+    p = Filters(temperature=1.0, **{name: value})(logits)
+    assert np.count_nonzero(p) < 4
+
+
+def test_options_are_frozen_typed_and_equal_where_their_values_are():
+    flags = model_flags()
+    o = from_flags(flags.values(), {"K": 8})
+    assert o == from_flags(flags.values(), {}).replaced(K=8)
+    with pytest.raises(FrozenInstanceError):
+        o.K = 4
+    kinds = {field.name: field.type for field in fields(o)}
+    assert kinds["temperature"] is float
+    assert kinds["seed"] is int
+    assert kinds["top_k"] == int | None
+    assert kinds["drafter"] is str
