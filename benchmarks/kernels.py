@@ -6,8 +6,8 @@
 
 Rows come after a context of 64 tokens; the time of several rows is a multiple of that of one. The limit of a row is the
 time in which this machine reads the bytes of the weights, at the bandwidth of the same rounds. An iteration is 4 rows
-of the first model, one by one, and 5 of the last at once; its limit is that of 4 + 1 rows. All are medians of rounds in
-which the row counts take turns.
+of the first model, one by one, and 5 of the last at once; its limit is that of 4 + 1 rows. A prompt has 512 tokens, or
+as many as the model can see. All are medians of rounds in which the row counts take turns.
 
 --tune measures what the kernels go by on this machine, whatever was found before: how many bytes ahead memory is asked
 for with so many rows or more (ahead), how many rows a pass has at most (rows), and how many bytes of a tile several
@@ -33,15 +33,19 @@ from speculative.measure.machine import read
 
 WEIGHTS = ["NumPy", *formats.FORMATS]  # NumPy: gpt2.py itself, in float32
 COLUMNS = f"""model weights 1_row_(ms)=ms:.1f {" ".join(f"{n}_rows=rows{n}:.2f" for n in peers.ROWS[1:])}
-    over_limit:.2f iteration_(ms)=iteration:.1f over_limit=iteration_over_limit:.2f prefill=prefilled
-    (ms)=prefill_ms:.0f"""
+    over_limit:.2f iteration_(ms)=iteration:.1f over_limit=iteration_over_limit:.2f
+    prompt=prompt_tokens (ms)=prompt_ms:.0f"""
 TUNED = "model weights choice rounds times_over_the_usual=found taken"
 
 
 def row_of(model, weights, times):
-    """A row for COLUMNS. times: {rows: seconds}"""
+    """A row for COLUMNS. times: as peers.take_all_turns gives them; None where there are none."""
+    row = {"model": model, "weights": weights}
+    if not times:
+        return row | {"ms": "–"}
     relative = {f"rows{n}": times[n] / times[1] for n in peers.ROWS[1:]}
-    return {"model": model, "weights": weights, "ms": 1e3 * times[1]} | relative
+    prompt = {"prompt_tokens": times["prompt_tokens"], "prompt_ms": 1e3 * times["prompt"]}
+    return row | {"ms": 1e3 * times[1]} | relative | prompt
 
 
 def load(model, models_dir, weights):
@@ -60,11 +64,11 @@ def measure(model, models_dir, weights, memory, rounds):
         runtime.tune(params, hparams)
     tasks = {n: partial(forward, run, n, peers.CONTEXT) for n in peers.ROWS}
     times = take_turns(tasks | {"read": partial(read, memory, runtime.most_threads())}, rounds)
-    n_prefill = min(512, hparams["n_ctx"])
-    prefill = take_turns({"prefill": partial(forward, run, n_prefill, 0, 1)}, 3)["prefill"]
+    n_prompt = min(peers.PROMPT, hparams["n_ctx"])
+    times |= take_turns({"prompt": partial(forward, run, n_prompt, 0, 1)}, 3) | {"prompt_tokens": n_prompt}
     limit = plain.n_bytes(params) * times["read"] / memory.nbytes
     limits = {"limit_ms": 1e3 * limit, "over_limit": times[1] / limit}
-    return row_of(model, weights, times) | limits | {"prefilled": n_prefill, "prefill_ms": 1e3 * prefill}
+    return row_of(model, weights, times) | limits
 
 
 def tune(model, models_dir, dtype):
@@ -115,6 +119,8 @@ def main(argv=None):
     found = {(row["model"], row["weights"]): row for row in rows}
     for row in (row for row in rows if row["model"] == o.models[-1]):
         draft = found[o.models[0], row["weights"]]
+        if "–" in (draft["ms"], row["ms"]):
+            continue
         row["iteration"] = 4 * draft["ms"] + row["rows5"] * row["ms"]
         if "limit_ms" in row:
             row["iteration_over_limit"] = row["iteration"] / (4 * draft["limit_ms"] + row["limit_ms"])

@@ -4,7 +4,8 @@
     python -m benchmarks.kernels 124M 1558M --models_dir MODELS_DIR --peers
 
 All read the same safetensors. Each peer runs in a process of its own, one after another; one that is not installed is
-skipped with a line. llama.cpp reads GGUF files, which are written beside the checkpoint once.
+skipped with a line, and so is one whose process dies. llama.cpp reads GGUF files, which are written beside the
+checkpoint once.
 """
 
 import json
@@ -18,13 +19,21 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.tables import take_turns
-from plumbing.errors import UserError
+from plumbing.errors import UserError, first_line
 from plumbing.files import replacing
 from speculative.engines import formats
 
 ROWS = (1, 5, 9, 17)
 CONTEXT = 64  # tokens in the cache when a pass is timed
-TOKENS = np.random.default_rng(0).integers(0, 256, CONTEXT).tolist()
+PROMPT = 512  # tokens, or as many as the model can see
+TOKENS = np.random.default_rng(0).integers(0, 256, PROMPT).tolist()
+
+
+def take_all_turns(feed, read, prompt, rounds):
+    """feed(n) passes n rows after the context; read(prompt) a prompt, up to the logits of its last token -> {n:
+    seconds}, and "prompt", of how many "prompt_tokens"."""
+    times = take_turns({n: partial(feed, n) for n in ROWS}, rounds)
+    return times | take_turns({"prompt": partial(read, prompt)}, 3) | {"prompt_tokens": len(prompt)}
 
 
 def time_transformers(folder, dtype, threads, rounds):
@@ -48,9 +57,12 @@ def time_transformers(folder, dtype, threads, rounds):
         model(torch.tensor([TOKENS[:n]]), past_key_values=cache)
         cache.crop(-n)
 
+    def read(prompt):
+        model(torch.tensor([prompt]), logits_to_keep=1)
+
     with torch.inference_mode():
-        model(torch.tensor([TOKENS]), past_key_values=cache)
-        return take_turns({n: partial(feed, n) for n in ROWS}, rounds)
+        model(torch.tensor([TOKENS[:CONTEXT]]), past_key_values=cache)
+        return take_all_turns(feed, read, TOKENS[: config.n_positions], rounds)
 
 
 def time_jax(folder, dtype, threads, rounds):
@@ -63,17 +75,23 @@ def time_jax(folder, dtype, threads, rounds):
     folder = Path(folder)
     _, hparams = load_encoder_and_hparams(folder.name, str(folder.parent))
     network = place(partial(load_params, str(folder), hparams), hparams, dtype)
-    step = jax.jit(network.forward, donate_argnames="cache")
-    tokens = np.array(TOKENS, np.int32)
+    step = jax.jit(network.forward, donate_argnames="cache", static_argnames="n_last")
+    tokens = np.array(TOKENS[: hparams["n_ctx"]], np.int32)
     cache = network.new_cache(2 * CONTEXT)
-    _, cache = step(network.params, tokens, np.int32(0), cache)
+    _, cache = step(network.params, tokens[:CONTEXT], np.int32(0), cache)
+    large_cache = network.new_cache(len(tokens))
 
     def feed(n):
         nonlocal cache
         logits, cache = step(network.params, tokens[:n], np.int32(CONTEXT), cache)
         jax.block_until_ready(logits)
 
-    return take_turns({n: partial(feed, n) for n in ROWS}, rounds)
+    def read(prompt):
+        nonlocal large_cache
+        logits, large_cache = step(network.params, prompt, np.int32(0), large_cache, n_last=1)
+        jax.block_until_ready(logits)
+
+    return take_all_turns(feed, read, tokens, rounds)
 
 
 def time_llama_cpp(folder, dtype, threads, rounds):
@@ -83,14 +101,21 @@ def time_llama_cpp(folder, dtype, threads, rounds):
     if not os.path.exists(path):
         with replacing(path) as part:
             write_gguf(Path(folder), dtype, part)
-    model = Llama(path, n_ctx=256, n_threads=threads, n_threads_batch=threads, logits_all=True, verbose=False)
+    n_ctx = json.loads(Path(folder, "hparams.json").read_text())["n_ctx"]
+    options = {"n_ctx": n_ctx, "n_threads": threads, "n_threads_batch": threads, "verbose": False}
+    model = Llama(path, logits_all=True, **options)
+    one_row = Llama(path, **options)
 
     def feed(n):
         model.n_tokens = CONTEXT  # forgets what came after the context
         model.eval(TOKENS[:n])
 
-    model.eval(TOKENS)
-    return take_turns({n: partial(feed, n) for n in ROWS}, rounds)
+    def read(prompt):
+        one_row.n_tokens = 0
+        one_row.eval(prompt)
+
+    model.eval(TOKENS[:CONTEXT])
+    return take_all_turns(feed, read, TOKENS[:n_ctx], rounds)
 
 
 def write_gguf(folder, dtype, path):
@@ -138,11 +163,37 @@ def check(folders):
     return [peer for peer in PEERS if peer not in missing]
 
 
-def measure(peer, folder, threads, rounds):
-    """{rows: seconds}, measured in a process of its own, so that its memory is free again afterwards."""
-    time, dtype, _ = PEERS[peer]
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(time, (folder, dtype, threads, rounds))
+def measure(peer, folder, threads, rounds, peers=PEERS):
+    """What its time_... gives; None where that fails, or its process dies, which a line says."""
+    time, dtype, _ = peers[peer]
+    found = in_its_own_process(time, folder, dtype, threads, rounds)
+    if isinstance(found, str):
+        print(f"{peer}: {found}", file=sys.stderr)
+        return None
+    return found
+
+
+def in_its_own_process(function, *arguments):
+    """What the function gives, in a process whose memory is free again afterwards; words where that fails or dies."""
+    context = multiprocessing.get_context("spawn")
+    receiving, sending = context.Pipe(duplex=False)
+    process = context.Process(target=send_result, args=(sending, function, arguments))
+    process.start()
+    sending.close()  # so that the end of the process ends the pipe
+    try:
+        return receiving.recv()
+    except EOFError:
+        process.join()
+        return f"its process died with status {process.exitcode}"
+    finally:
+        process.join()
+
+
+def send_result(sending, function, arguments):
+    try:
+        sending.send(function(*arguments))
+    except Exception as error:  # its kind is the peer's affair
+        sending.send(f"{type(error).__name__}: {first_line(error)}")
 
 
 if __name__ == "__main__":

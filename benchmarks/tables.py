@@ -110,9 +110,15 @@ def unlike_texts(rows):
 
 def table(rows, columns):
     """Lines of text. columns: words such as "K", "r:.2f" or "β=mean_beta:.2f", that is heading=key:format; _ in the
-    heading is a space. What is None, or not in a row, is left empty."""
+    heading is a space. What is None, or not in a row, is left empty; words stay as they are."""
     words = [re.fullmatch("(?:(.+)=)?(.+?)(?::(.+))?", word).groups("") for word in columns.split()]
     cells = [[(heading or key).replace("_", " ") for heading, key, _ in words]]
-    cells += [["" if row.get(key) is None else format(row[key], form) for _, key, form in words] for row in rows]
+    cells += [[cell(row.get(key), form) for _, key, form in words] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "\n".join("  ".join(cell.rjust(n) for cell, n in zip(line, widths, strict=True)) for line in cells)
+
+
+def cell(value, form):
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else format(value, form)

@@ -155,12 +155,12 @@ def test_a_configuration_names_each_register_that_is_used():
 
 
 def test_a_pass_with_it_is_a_model_in_bfloat16():
-    """Of two threads, each with registers of its own."""
+    hparams = HPARAMS | {"n_layer": 1}
     changes = {"name": "tiles", "embedding": "tiles", "jax": "it is emulated", "faster": lambda cpu, format: None}
     formats.register(replace(EMULATED, **changes))
     try:
-        params = convert(random_params(), packer("tiles"))
-        fast, plain = (CachedModel(params, HPARAMS, logits_themselves, new) for new in (runtime.new_pass, PlainPass))
+        params = convert(random_params(hparams), packer("tiles"))
+        fast, plain = (CachedModel(params, hparams, logits_themselves, new) for new in (runtime.new_pass, PlainPass))
         x = np.arange(7)
         assert np.max(np.abs(fast(x, 3) - plain(x, 3))) <= 1e-2 * np.max(np.abs(plain(x, 3)))
     finally:

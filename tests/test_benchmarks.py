@@ -3,6 +3,8 @@ bad flags are said before anything is measured."""
 
 import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -14,7 +16,7 @@ import pytest
 from matplotlib.figure import Figure
 from tiny import refusal
 
-from benchmarks import common, drafters, kernels, levels, start, sweep, table1, tables, trees
+from benchmarks import common, drafters, kernels, levels, peers, start, sweep, table1, tables, trees
 from encoder import get_encoder
 from plumbing.errors import UserError
 from plumbing.texts import read_prompts
@@ -270,8 +272,32 @@ def test_table1_counts_the_same_text_once(command, tmp_path):
 def test_kernels_times_every_part(tiny_pair, weights):
     row = kernels.measure("target", tiny_pair, weights, np.ones(2**20, np.int64), rounds=2)
     line = tables.table([row], kernels.COLUMNS).splitlines()[1].split()
-    assert (line[:2], row["prefilled"]) == (["target", weights], 128)
+    assert (line[:2], row["prompt_tokens"]) == (["target", weights], 128)
     assert all(row[key] > 0 for key in row.keys() - {"model", "weights"})
+
+
+def ends_by_a_signal(folder, dtype, threads, rounds):
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def finds_no_memory(folder, dtype, threads, rounds):
+    raise MemoryError("none for\nthis model")
+
+
+@pytest.mark.parametrize(
+    ("peer", "words"),
+    [(ends_by_a_signal, "its process died with status -11"), (finds_no_memory, "MemoryError: none for")],
+)
+def test_a_peer_that_dies_gets_a_line_and_a_dash(peer, words, capfd):
+    times = peers.measure("the peer", "folder", 1, 1, {"the peer": (peer, "float32", "torch")})
+    assert times is None
+    assert words in capfd.readouterr().err
+    lines = tables.table([kernels.row_of("target", "the peer", times)], kernels.COLUMNS).splitlines()
+    assert lines[1].split() == ["target", "the", "peer", "–"]
+
+
+def test_what_a_peer_gives_comes_back():
+    assert peers.in_its_own_process(max, 3, 5) == 5
 
 
 @pytest.mark.slow  # compiles four loops
