@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import shutil
+import struct
 import sys
 
 import pytest
@@ -217,12 +218,13 @@ def test_color_on_a_terminal(run, monkeypatch):
 def test_no_bar_is_left_on_a_terminal(pair_words):
     """As somebody sees it who sits there: the screen after the run is what a pipe gets."""
     pyte = pytest.importorskip("pyte")
-    pty = pytest.importorskip("pty")
+    pty, fcntl, termios = map(pytest.importorskip, ("pty", "fcntl", "termios"))
     words = ["main.py", *pair_words, "--n_tokens_to_generate=40", "--n_samples=2"]
     screen = pyte.Screen(120, 60)
     stream = pyte.ByteStream(screen)
     process, terminal = pty.fork()
     if not process:
+        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 60, 120, 0, 0))  # a bar has no room without a width
         os.environ["TERM"] = "xterm-256color"
         os.execv(sys.executable, [sys.executable, *words])
     with contextlib.suppress(OSError), open(terminal, "rb", buffering=0) as output:  # the end is an error there
