@@ -185,7 +185,8 @@ def mapped_models(
         params = packed_files.find(path, folder, one.dtype, one.hparams)
         if params is None:
             continue
-        models[one.need] = mapped_model(params, one.hparams, to_probs[one.need], path)
+        name = f"{in_words(one)}, mapped from {path},"
+        models[one.need] = mapped_model(params, one.hparams, to_probs[one.need], name)
         if not quiet:
             print(f"{one.model_size}: mapped from {path}", file=sys.stderr)
     return models
@@ -202,8 +203,13 @@ def read_models(
     bar = tqdm(desc=loading, total=n_bytes, unit="B", unit_scale=True, leave=False, disable=off)
     read = partial(load_params, folder, hparams, progress=bar.update)
     with lines(loading), bar:
-        models = load_fn(read, hparams, [one.dtype for one in wanted], [to_probs[one.need] for one in wanted])
+        dtypes = [one.dtype for one in wanted]
+        models = load_fn(read, hparams, dtypes, [to_probs[one.need] for one in wanted], [*map(in_words, wanted)])
     return {one.need: model for one, model in zip(wanted, models, strict=True)}
+
+
+def in_words(one: Wanted) -> str:
+    return f"the {one.need} {one.model_size}"
 
 
 def want(need: str, model_size: str, dtype: str, o: Options) -> Wanted:

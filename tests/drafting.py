@@ -19,13 +19,15 @@ class Network:
         rng = np.random.default_rng(9)
         self.hparams = {"n_vocab": n_vocab, "n_embd": N_EMBD}
         self.params = {"ln_f": {"g": np.ones(N_EMBD, np.float32), "b": np.zeros(N_EMBD, np.float32)}}
-        wte = rng.standard_normal((n_vocab, N_EMBD)).astype(np.float32)  # [n_vocab, n_embd]
-        self.forward = SimpleNamespace(output=lambda h: h @ wte.T)
+        self.wte = rng.standard_normal((n_vocab, N_EMBD)).astype(np.float32)  # [n_vocab, n_embd]
 
     def hidden(self, x):  # [n] -> [n_embd]
         """It depends on the last two tokens."""
         rng = np.random.default_rng([int(token) for token in x[-2:]])
         return rng.standard_normal(N_EMBD).astype(np.float32)
+
+    def output(self, h, first):  # [n, n_embd] -> [n, n_vocab]
+        return h @ self.wte.T
 
 
 def prepared(name, folder, network, tokens):

@@ -62,7 +62,7 @@ def test_what_is_mapped_is_what_was_packed(folder, dtype):
     assert all(np.array_equal(actual[name], expected[name]) for name in expected)
     x = np.arange(9)
     read = CachedModel(params, hparams, logits_themselves, runtime.new_pass)
-    assert np.array_equal(mapped_model(mapped, hparams, logits_themselves, "")(x, 5), read(x, 5))
+    assert np.array_equal(mapped_model(mapped, hparams, logits_themselves)(x, 5), read(x, 5))
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
@@ -85,7 +85,7 @@ def test_a_draft_whose_vocabulary_has_another_end_is_mapped(folder):
     params = load_params(folder, hparams, packer("float32"))
     shared = Shared(hparams["n_vocab"] - 3, hparams["n_vocab"] + 2, unknown=0)
     hparams = hparams | {"shared": shared}
-    draft = mapped_model(find(folder, hparams), hparams, logits_themselves, "")
+    draft = mapped_model(find(folder, hparams), hparams, logits_themselves)
     read = CachedModel(params, hparams, logits_themselves, runtime.new_pass)
     assert np.array_equal(draft([1, 2], 2), read([1, 2], 2))
 
@@ -184,8 +184,8 @@ def test_a_damaged_file_is_refused_in_a_line(folder, change, fault):
 def test_infinity_among_the_tiles_shows_in_a_pass(folder):
     path, hparams = packed(folder)
     rewritten(path, begins_with("h0/mlp/c_fc/w/tiles", np.inf))
-    with pytest.raises(UserError, match="the packed weights hold NaN or infinity"):
-        mapped_model(find(folder, hparams), hparams, logits_themselves, path)
+    with pytest.raises(UserError, match="of PACK gives logits that are not finite"):
+        mapped_model(find(folder, hparams), hparams, logits_themselves, "the model of PACK")
 
 
 OF_NO_KIND = b"\x12" + bytes(7) + b'{"__metadata__":1}'

@@ -105,7 +105,7 @@ def head_model(target, heads: Callable, to_probs: Callable) -> Callable:
         h = target.hidden(x[:-1])  # [n_embd]; the last token of x is the target's own, which it has not been fed yet
         if h is None:
             return np.empty((0, target.hparams["n_vocab"]), np.float32)
-        return to_probs(target.forward.output(heads(h)))  # [n_heads, n_vocab]
+        return to_probs(target.output(heads(h), len(x) + 1))  # [n_heads, n_vocab]
 
     return model
 

@@ -179,10 +179,10 @@ def loader(mesh: int, data_parallel: int, warm: tuple[int, Any] | None) -> Calla
     devices = make_mesh(mesh, data_parallel)
     placed = []
 
-    def load_on_jax(read, hparams, dtypes, to_probs):
-        return [load_one(read, hparams, *one) for one in zip(dtypes, to_probs, strict=True)]
+    def load_on_jax(read, hparams, dtypes, to_probs, names):
+        return [load_one(read, hparams, *one) for one in zip(dtypes, to_probs, names, strict=True)]
 
-    def load_one(read, hparams, dtype, to_probs):
+    def load_one(read, hparams, dtype, to_probs, name):
         if placed:  # the target comes first
             network, seconds = place_draft(read, hparams, dtype, devices)
         else:
@@ -193,7 +193,7 @@ def loader(mesh: int, data_parallel: int, warm: tuple[int, Any] | None) -> Calla
             times = " and ".join(f"{1000 * s:.2f} ms {how}" for how, s in seconds.items())
             how = "split over the devices" if network.split else "whole on every device"
             say(f"the draft lies {how}: a token takes {times}")
-        model = JaxModel(network, to_probs)
+        model = JaxModel(network, to_probs, name)
         if warm:
             n_prompt, K = warm
             longest = K if isinstance(K, int) else AutoK().K_max

@@ -1,22 +1,23 @@
 """From parameters to what decodes on the NumPy engine: functions from tokens to distributions."""
 
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 
 import numpy as np
 
-from checkpoints.tensors import bad_file
 from speculative.engines import packed, runtime
 from speculative.engines.plain import CachedModel
 
 
-def create_model_fn(params: dict, hparams: dict, to_probs: Callable) -> CachedModel:
-    """A network -> a function from tokens to distributions, with a cache of its own. Packs what is not packed yet."""
+def create_model_fn(params: dict, hparams: dict, to_probs: Callable, name: str = "the model") -> CachedModel:
+    """A network -> a function from tokens to distributions, with a cache of its own. Packs what is not packed yet.
+    name: what a message calls it."""
     runtime.warm_up()
-    return CachedModel(packed.pack(params, packed.packer("float32")), hparams, to_probs, runtime.new_pass)
+    return CachedModel(packed.pack(params, packed.packer("float32")), hparams, to_probs, runtime.new_pass, name)
 
 
 def load_models(
-    read: Callable, hparams: dict, dtypes: Sequence[str], to_probs: Sequence[Callable]
+    read: Callable, hparams: dict, dtypes: Sequence[str], to_probs: Sequence[Callable], names: Sequence[str] = ()
 ) -> list[CachedModel]:
     """A model in each of these formats, from one reading: read(convert) gives the parameters as load_params does.
 
@@ -25,22 +26,17 @@ def load_models(
     packers = [packed.packer(dtype) for dtype in dtypes]
     params = read(lambda name, array: Copies(pack(name, array) for pack in packers))
     models = []
-    for i, to_probs_fn in enumerate(to_probs):
-        models.append(create_model_fn(one_of_each(params, i), hparams, to_probs_fn))
+    for i, (to_probs_fn, name) in enumerate(zip_longest(to_probs, names, fillvalue="the model")):
+        models.append(create_model_fn(one_of_each(params, i), hparams, to_probs_fn, name))
         warm_up(models[-1])
     return models
 
 
-def mapped_model(params: dict, hparams: dict, to_probs: Callable, path: str) -> CachedModel:
-    """A model whose packed weights lie on the disk, in the file `path`. A NaN or infinity among them shows in the
-    logits of a pass (but for -inf before a ReLU), which is cheaper than a look at each weight. Raises UserError."""
-    model = create_model_fn(params, hparams, lambda logits: logits)
-    logits = warm_up(model)  # [n_last, n_vocab]
-    if "shared" in hparams:
-        logits = logits[:, : hparams["shared"].n_shared]  # the target's other ids have -inf
-    if not np.isfinite(logits).all():
-        raise bad_file(path, "the packed weights hold NaN or infinity")
-    model.to_probs = to_probs
+def mapped_model(params: dict, hparams: dict, to_probs: Callable, name: str = "the model") -> CachedModel:
+    """A model whose packed weights lie on the disk. A NaN or infinity among them shows in the logits of a pass (but for
+    -inf before a ReLU), which is cheaper than a look at each weight. Raises UserError."""
+    model = create_model_fn(params, hparams, to_probs, name)
+    warm_up(model)
     return model
 
 
@@ -57,9 +53,8 @@ def one_of_each(params, i: int):
     return [one_of_each(value, i) for value in params]
 
 
-def warm_up(model: CachedModel) -> np.ndarray:  # -> [n_last, n_vocab], of the last call
+def warm_up(model: CachedModel) -> None:
     """The first call of each kind pays for memory and threads that the later ones find ready: it is not timed."""
     for n_last in (1, 5):  # a row; a window of rows
-        rows = model(np.zeros(min(8, model.n_ctx), int), min(n_last, model.n_ctx))  # [n_last, n_vocab]
+        model(np.zeros(min(8, model.n_ctx), int), min(n_last, model.n_ctx))
     runtime.tune(model.params, model.hparams)
-    return rows

@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 
 from gpt2 import attention, gelu, gpt2, layer_norm
+from plumbing.errors import UserError
 
 NO_TOKENS = np.empty(0, int)
 
@@ -72,7 +73,8 @@ class PlainPass:
     def __call__(self, tokens, n_last: int, positions=None, sees=None) -> np.ndarray:  # [n] -> [n_last, n_vocab]
         """In a tree, positions [n] and sees [n, length + n] say where the tokens stand and which others they see."""
         self.cache.sees = sees
-        return self.gpt2(tokens, n_last=n_last, positions=positions)
+        with np.errstate(over="ignore", invalid="ignore"):  # what comes of it shows in the logits
+            return self.gpt2(tokens, n_last=n_last, positions=positions)
 
     @property
     def hidden(self) -> np.ndarray:  # [n_last, n_embd]
@@ -91,11 +93,20 @@ class CachedModel:
     the rest. So a rejected draft, another prompt, a draft that is one token behind: all are just another x.
     """
 
-    def __init__(self, params: dict, hparams: dict, to_probs: Callable, new_pass: Callable = PlainPass):
-        """to_probs: logits [n, n_vocab] -> distributions [n, n_vocab]. new_pass: PlainPass, or what does the same."""
+    def __init__(
+        self,
+        params: dict,
+        hparams: dict,
+        to_probs: Callable,
+        new_pass: Callable = PlainPass,
+        name: str = "the model",
+    ):
+        """to_probs: logits [n, n_vocab] -> distributions [n, n_vocab]. new_pass: PlainPass, or what does the same.
+        name: what a message calls it."""
         self.params = params
         self.hparams = hparams
         self.new_pass = new_pass
+        self.name = name
         self.n_ctx = hparams["n_ctx"]
         self.weight_bytes = n_bytes(params)  # what a token reads, beside the cache (and though of wpe only a row)
         self.to_probs = to_probs
@@ -104,7 +115,7 @@ class CachedModel:
 
     def with_probs(self, to_probs: Callable) -> "CachedModel":
         """The same weights, with another way from logits to distributions and a cache of its own."""
-        return CachedModel(self.params, self.hparams, to_probs, self.new_pass)
+        return CachedModel(self.params, self.hparams, to_probs, self.new_pass, self.name)
 
     def forget(self) -> None:
         """Forgets which tokens the cache holds: the next x shares no prefix with it and is computed whole."""
@@ -112,7 +123,8 @@ class CachedModel:
         self.parents = None  # and each one's parent: see logits
 
     def __call__(self, x, n_last: int = 1) -> np.ndarray:  # [n] -> [n_last, n_vocab]
-        """Raises ValueError where x does not fit into the context or has fewer than n_last tokens."""
+        """Raises ValueError where x does not fit into the context or has fewer than n_last tokens; and UserError where
+        a row has no largest logit, because the weights are damaged."""
         return self.to_probs(self.logits(np.asarray(x), n_last))  # [n_last, n_vocab]
 
     def tree(self, x, tree, nodes=None) -> np.ndarray:  # [n], trees.Tree, [m] -> [m, n_vocab]
@@ -141,8 +153,16 @@ class CachedModel:
             sees = lineage(parents, n)  # [len(tokens) - n, len(tokens)]
             positions = sees.sum(axis=1) - 1  # [len(tokens) - n]
         logits = self.forward(tokens[n:], n_last, positions, sees)  # [n_last, n_vocab]
+        check_finite(logits, self.name, len(tokens) - n_last + 1)
         self.tokens = tokens
         self.parents = parents
+        return logits
+
+    def output(self, h, first: int) -> np.ndarray:  # [n, n_embd] -> [n, n_vocab]
+        """The logits of what the last block might have given, as heads guess it. first: the position of the token that
+        the first row is about. Raises UserError as above."""
+        logits = self.forward.output(h)  # [n, n_vocab]
+        check_finite(logits, f"{self.name}, with its heads,", first)
         return logits
 
     def bring_together(self, held_tokens, held_parents, tokens, parents) -> int:  # [n_held] twice, [n] twice
@@ -218,6 +238,21 @@ def check_length(n: int, n_last: int, n_ctx: int) -> None:
         raise ValueError("there is no token to go on from: an empty text begins with <|endoftext|>, the encoder's eot")
     if not n_last <= n <= n_ctx:
         raise ValueError(f"{n} tokens: the context holds {n_ctx}, and {n_last} rows were asked for")
+
+
+def check_finite(logits: np.ndarray, name: str, first: int) -> None:  # [n, n_vocab]
+    """Raises UserError where a row holds NaN or +inf, of which no distribution can be made. (-inf is a probability of
+    0.) name: the model's; first: the position of the token that the first row is about."""
+    if math.isfinite(np.maximum.reduce(logits, axis=None)):  # max() takes twice as long on a short row
+        return
+    row = int(np.argmin(np.isfinite(logits.max(axis=-1))))
+    raise not_finite(name, first + row)
+
+
+def not_finite(name: str, position: int) -> UserError:
+    damaged = "its weights are damaged, or too large to compute with"
+    compare = "`python utils.py check` compares them with what was noted of them"
+    return UserError(f"{name} gives logits that are not finite, at position {position}: {damaged}; {compare}")
 
 
 def common_prefix(a: np.ndarray, b: np.ndarray) -> int:  # [n_a], [n_b] -> how many leading tokens are the same

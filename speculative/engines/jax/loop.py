@@ -30,6 +30,7 @@ from plumbing.errors import UserError
 from speculative.accept import TOKEN, Rule
 from speculative.engines.jax.model import SMALL, Network, power_of_two
 from speculative.engines.jax.sampling import RULES, greedy_sample, sample, to_distribution
+from speculative.engines.plain import not_finite
 from speculative.filters import GREEDY, Filters
 from speculative.sampling import Proposal, Step
 
@@ -59,6 +60,9 @@ class Output(NamedTuple):
     tested: Any  # how many of the drafts were
     alpha: Any  # [K]
     matching: Any  # [K]
+    # The position at which a model's logits had no largest; -1 where all had.
+    target_fault: Any
+    draft_fault: Any
     tests: NamedTuple  # a sampling.Test, or the rule's own, of [K] each
 
 
@@ -174,6 +178,7 @@ class DeviceDecoder:
                     given = output_at(output, i, slot)
                     if number is None or not given.count:
                         continue
+                    check_finite(given)
                     row = row_of(number, given)
                     cut = stop(number, row.step) if stop else None
                     if cut:
@@ -399,8 +404,10 @@ class DeviceDecoder:
 
         # Step 1: the draft proposes K tokens, of which k may be accepted.
         k = jnp.clip(T - n - 1, 0, K)
+        draft_fault = jnp.int32(-1)
         if K:
-            x_draft, p, draft_cache = self.propose(params["draft"], x, n, draft_cache, draft_key, K, fewest)
+            x_draft, p, peaks, draft_cache = self.propose(params["draft"], x, n, draft_cache, draft_key, K, fewest)
+            draft_fault = fault(peaks, n, k)
         else:
             x_draft = jnp.zeros(0, jnp.int32)
             p = jnp.zeros((0, self.target.hparams["n_vocab"]))
@@ -408,6 +415,7 @@ class DeviceDecoder:
         # Step 2: the target scores all of them in one call, after the token that it has not been fed yet.
         window = jnp.append(x[n - 1], x_draft)  # [K + 1]
         logits, target_cache = forward(self.target, params["target"], window, n - 1, target_cache, fewest)
+        target_fault = fault(jnp.max(logits, axis=-1), n, k + 1)
         q = self.to_probs(logits)  # [K + 1, n_vocab]
         matching = jnp.sum(p * q[:K], axis=-1)  # [K]
 
@@ -418,28 +426,43 @@ class DeviceDecoder:
         count = jnp.where(n < T, kept + 1, 0)
         n += count
         T = jnp.where(jnp.any((tokens == end) & (jnp.arange(K + 1) < count)), n, T)
-        output = Output(tokens, count, x_draft, k, tested, alpha, matching, tests)
+        faults = (target_fault, draft_fault)
+        output = Output(tokens, count, x_draft, k, tested, alpha, matching, *faults, tests)
         return State(x, n, T, row_key, draft_cache, target_cache), output
 
-    def propose(self, params, x, n, cache, key, K, fewest):  # -> [K], [K, n_vocab], the cache after
-        """model_drafter, on the device. It first feeds the last two tokens, as it may not know the one before."""
+    def propose(self, params, x, n, cache, key, K, fewest):  # -> [K], [K, n_vocab], [K], the cache after
+        """model_drafter, on the device. It first feeds the last two tokens, as it may not know the one before. The
+        third array has the largest logit of each row."""
         start = jnp.maximum(n - 2, 0)
         logits, cache = self.draft.forward(params, lax.dynamic_slice(x, (start,), (2,)), start, cache)  # [2, n_vocab]
 
-        def draw(logits, i):  # [n_vocab] -> id, [n_vocab]
+        def draw(logits, i):  # [n_vocab] -> id, [n_vocab], the largest
             [p_i] = self.draft_to_probs(logits[None])
-            return self.draft_sample(p_i, jax.random.fold_in(key, i)), p_i
+            return self.draft_sample(p_i, jax.random.fold_in(key, i)), p_i, jnp.max(logits)
 
         def draw_and_feed(carry, i):
             logits, cache = carry
-            token, p_i = draw(logits, i)
-            [logits], cache = forward(self.draft, params, token[None], n + i, cache, fewest)
-            return (logits, cache), (token, p_i)
+            drawn = draw(logits, i)
+            [logits], cache = forward(self.draft, params, drawn[0][None], n + i, cache, fewest)
+            return (logits, cache), drawn
 
         # The last one is only drawn: nothing is asked of the draft after it.
-        (logits, cache), (tokens, p) = lax.scan(draw_and_feed, (logits[n - 1 - start], cache), jnp.arange(K - 1))
-        token, p_i = draw(logits, K - 1)
-        return jnp.append(tokens, token), jnp.append(p, p_i[None], axis=0), cache
+        (logits, cache), drawn = lax.scan(draw_and_feed, (logits[n - 1 - start], cache), jnp.arange(K - 1))
+        last = draw(logits, K - 1)
+        tokens, p, peaks = (jnp.append(a, b[None], axis=0) for a, b in zip(drawn, last, strict=True))
+        return tokens, p, peaks, cache
+
+
+def fault(peaks, n, k):  # [m] -> the position of the first of the first k that is not finite, n being that of the first
+    wrong = ~jnp.isfinite(peaks) & (jnp.arange(len(peaks)) < k)  # [m]
+    return jnp.where(jnp.any(wrong), n + jnp.argmax(wrong), -1).astype(jnp.int32)
+
+
+def check_finite(given: Output) -> None:
+    """Raises UserError where a model's weights are damaged. given: on the host."""
+    for name, position in (("the draft model", given.draft_fault), ("the target", given.target_fault)):
+        if position >= 0:
+            raise not_finite(name, position)
 
 
 def forward(network: Network, params, tokens, start, cache, fewest: int):  # [n] -> [n, n_vocab], the cache after

@@ -29,7 +29,7 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from plumbing.errors import UserError, first_line
-from speculative.engines.plain import n_reusable
+from speculative.engines.plain import check_finite, n_reusable
 from speculative.engines.vocabulary import to_draft, to_target
 
 ACTIVATIONS = {"gelu": partial(jax.nn.gelu, approximate=False), "relu": jax.nn.relu}  # by their names in config.json
@@ -204,9 +204,11 @@ def power_of_two(n: int) -> int:
 class JaxModel:
     """model(x, n_last) -> [n_last, n_vocab], computing only what the previous call did not: CachedModel's twin."""
 
-    def __init__(self, network: Network, to_probs: Callable):
-        """to_probs: logits [n, n_vocab] -> distributions [n, n_vocab], as for CachedModel, and like there on NumPy."""
+    def __init__(self, network: Network, to_probs: Callable, name: str = "the model"):
+        """to_probs: logits [n, n_vocab] -> distributions [n, n_vocab], as for CachedModel, and like there on NumPy.
+        name: what a message calls it."""
         self.network = network
+        self.name = name
         self.to_probs = to_probs
         self.n_ctx = network.hparams["n_ctx"]
         self.weight_bytes = network.weight_bytes
@@ -233,7 +235,8 @@ class JaxModel:
         self.tokens = np.empty(0, int)  # the tokens whose keys and values the cache holds
 
     def __call__(self, x, n_last: int = 1) -> np.ndarray:  # [n] -> [n_last, n_vocab]
-        """Raises ValueError where x does not fit into the context or has fewer than n_last tokens."""
+        """Raises ValueError where x does not fit into the context or has fewer than n_last tokens; and UserError where
+        a row has no largest logit, because the weights are damaged."""
         x = np.asarray(x)  # [n]
         n_keep = n_reusable(self.tokens, x, n_last, self.n_ctx)
         self.forget()  # so that an interrupted pass leaves an empty cache behind and not a wrong one
@@ -242,8 +245,10 @@ class JaxModel:
             self.feed(x[:n_without_logits], n_keep, n_last=0)
             n_keep = n_without_logits
         logits, start = self.feed(x, n_keep)
+        logits = logits[len(x) - n_last - start : len(x) - start]  # [n_last, n_vocab]
+        check_finite(logits, self.name, len(x) - n_last + 1)
         self.tokens = x
-        return self.to_probs(logits[len(x) - n_last - start : len(x) - start])  # [n_last, n_vocab]
+        return self.to_probs(logits)  # [n_last, n_vocab]
 
     def feed(self, x, n_keep, n_last=None):  # [n] -> [n_rows or n_last, n_vocab], the position of the first row
         """Feeds x[n_keep:], padded to a power of two (a prompt: of at least SMALL).
