@@ -125,6 +125,7 @@ def test_the_logits_are_those_of_numpy_whatever_was_asked_before(models):
 def test_models_of_the_same_weights_keep_their_texts_apart(models):
     """Two of them take turns, each with a text of its own."""
     numpy_model, one = models
+    one(random_prompt(5))
     both = [one, one.with_probs(logits_themselves)]
     texts = [random_prompt(9, seed) for seed in range(2)]
     for n in range(6, 10):

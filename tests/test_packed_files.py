@@ -70,8 +70,16 @@ def test_no_tensor_of_a_deep_model_is_taken_for_another(folder, dtype):
     hparams = HPARAMS | {"n_layer": 12}
     arrays = flatten(random_params(hparams))
     path = packs.path_of(folder, dtype)
-    packed_files.save(path, folder, dtype, hparams, lambda write: [write(*item) for item in arrays.items()])
-    found = flatten(packed_files.find(path, folder, dtype, hparams))
+
+    def read(convert):
+        for name, array in arrays.items():
+            convert(name, array)
+
+    packed_files.save(path, folder, dtype, hparams, read)
+    mapped = packed_files.find(path, folder, dtype, hparams)
+    _, different = packed_files.first_difference(mapped, dtype, read, np.random.default_rng(0))
+    assert different == ""
+    found = flatten(mapped)
     assert found.keys() == arrays.keys()
     pack = packer(dtype)
     for name, array in arrays.items():
