@@ -4,7 +4,6 @@ import re
 from collections.abc import Collection
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from checkpoints.config import load_hparams
 from checkpoints.folders import OPTIONAL, is_weights, missing_files
@@ -17,27 +16,23 @@ from plumbing.official import MODEL_SIZES, SAFETENSORS, TF_DATA, WEIGHT_BYTES
 PART_OF_WEIGHTS = re.compile("model-[0-9]{5}-of-[0-9]{5}[.]safetensors")
 
 
-def download_gpt2_files(
-    model_size: str, model_dir: str, source: str = "openai", names: Collection = (), limits: Any = None
-) -> None:
+def download_gpt2_files(model_size: str, model_dir: str, source: str = "openai", names: Collection = ()) -> None:
     """Downloads the files of an official model, or of one of the Hugging Face hub, that model_dir lacks.
 
     An interrupted download goes on where it was. source: for an official model "openai", "huggingface", or the URL of a
     mirror that has OpenAI's files at URL/model_size. names: if given, only these files; for a model of the hub, all but
-    the weights. limits: see plumbing.http.Limits. Raises UserError.
+    the weights. Raises UserError.
     """
     from plumbing.fetch import fetch_files
-    from plumbing.http import PATIENT
 
-    limits = limits or PATIENT
     hub = hub_name(model_size)
     if hub and Path(model_dir).parts[-2:] == tuple(str(hub).split("/")):
-        files = hub_files(hub, model_dir, limits)
+        files = hub_files(hub, model_dir)
         files = [file for file in files if not (names and is_weights(file.name))]
     else:
         files = official_files(model_size, model_dir, source)
         files = [file for file in files if file.name in (names or [file.name])]
-    fetch_files(files, model_dir, limits)
+    fetch_files(files, model_dir)
 
 
 def official_files(model_size, model_dir, source):
@@ -60,14 +55,14 @@ def official_files(model_size, model_dir, source):
     return files
 
 
-def hub_files(hub, model_dir, limits):
+def hub_files(hub, model_dir):
     """The fetch.Files of a model of the hub, in the order in which they are read.
 
     Raises UserError if the hub has no such model, or the folder holds files of another one.
     """
     from plumbing.listing import check_same, listing
 
-    commit, listed = listing(hub, official.endpoint(), limits)
+    commit, listed = listing(hub, official.endpoint())
     files = [listed[name] for name in wanted(hub, listed)]
     for file in files:
         check_same(model_dir, hub, commit, file)

@@ -58,10 +58,18 @@ def fetch_files(files: list[File], folder: str, limits: Limits = PATIENT) -> Non
                     persist(partial(complete, session, file, part, bar, limits), file.url, limits, partial(size, part))
             for file in files:
                 discard(folder / f"{file.name}.part")  # it was renamed, but its note is left
-                if file.name not in checksums.noted(folder):  # it was there before, perhaps from elsewhere
-                    checksums.note(folder, {file.name: checksums.describe(folder / file.name)})
+                if file.name not in checksums.noted(folder):
+                    note_found(folder / file.name, file)
     except OSError as error:
         raise UserError(f"cannot write to {folder}: {error.strerror or error}; run again to go on from here") from error
+
+
+def note_found(path, file):
+    """Notes a file that was there before, perhaps from elsewhere. Raises UserError if it is another one."""
+    about = checksums.describe(path)
+    if file.sha256 and about["sha256"] != file.sha256:
+        raise UserError(f"{path} is not the file that {file.url} is: delete it and run again")
+    checksums.note(path.parent, {file.name: about})
 
 
 def lock(folder):

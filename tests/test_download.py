@@ -213,6 +213,10 @@ def test_each_file_comes_once_and_in_order(fetch, server, folder):
     fetch()
     assert_complete(folder, server)
     assert server.requests[3:] == [("/model/words", None)]
+    (folder / "words").write_bytes(CONTENTS["words"][::-1])
+    (folder / checksums.NAME).unlink()
+    assert f"{folder / 'words'} is not the file that {server.url}/model/words is: delete it" in refusal(fetch)
+    (folder / "words").unlink()
 
 
 # ---- Broken connections and busy servers -----------------------------------------------------------------------------
@@ -584,7 +588,7 @@ def test_what_is_not_the_official_file_is_refused(mirror, server, tmp_path, tiny
     weights = f"{HUB}/model.safetensors"
 
     def line(source="huggingface", folder=tmp_path):
-        return refusal(download_gpt2_files, "124M", folder, source, limits=LIMITS)
+        return refusal(download_gpt2_files, "124M", folder, source)
 
     server.faults[weights] = [{"headers": {"Content-Length": "9" * 12}}]
     assert "999,999,999,999 bytes, more than" in line()
