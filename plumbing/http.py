@@ -67,7 +67,7 @@ def persist(attempt: Callable[[], Any], url: str, limits: Limits, arrived: Calla
         try:
             return attempt()
         except (requests.RequestException, urllib3.exceptions.HTTPError, ValueError) as error:
-            response = getattr(error, "response", None)
+            response = error.response if isinstance(error, TryAgain) else None
             reason = reason_of(error)
         waited += time.monotonic() - start
         if arrived() > best:

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import math
 import os
 import signal
 import sys
@@ -42,10 +43,12 @@ def listen() -> None:
 
 def hear(number, frame):
     heard.append(number)
+    last_heard[0] = time.monotonic()
     raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
 
-heard = []
+heard = []  # since listen()
+last_heard = [-math.inf]  # when, in whichever command of this process
 
 
 def number_heard() -> int | None:
@@ -69,7 +72,8 @@ def watch_over():
     def watch():
         while number := os.read(reader, 1)[0]:
             time.sleep(GRACE)
-            if number in ENDINGS and not heard and signal.getsignal(number) is hear:
+            is_heard = time.monotonic() - last_heard[0] < 2 * GRACE
+            if number in ENDINGS and not is_heard and signal.getsignal(number) is hear:
                 with contextlib.suppress(Exception):
                     for say in LAST_WORDS:
                         say()

@@ -289,11 +289,12 @@ def test_the_waiting_in_a_row_is_bounded(fetch, server):
         (close(0), "more expected", 3),
         (status(503), "status 503", 8),
         (status(404), "status 404", 1),
+        (status(302, Location="/model/settings"), "Exceeded 30 redirects", 93),
         ({"headers": {"Content-Length": "2000000000"}}, "has 2,000,000,000 bytes, more than 16,777,216", 1),
     ],
 )
 def test_where_nothing_comes_it_is_soon_given_up(fault, why, n_requests, fetch, server, folder):
-    server.faults["/model/settings"] = [fault] * 50
+    server.faults["/model/settings"] = [fault] * 100
     assert why in refusal(fetch, LIMITS._replace(read=0.1))
     assert len(server.requests) == n_requests
     server.faults.clear()

@@ -171,6 +171,20 @@ def test_a_signal_shows_the_text_so_far(words, number, pair_words):
     assert words == "--verify" or (len(set(whole[:-1])) <= 1 and whole[0].startswith(whole[-1]))
 
 
+TWICE = """import contextlib, signal, time
+from plumbing import exits
+with contextlib.suppress(SystemExit):
+    exits.guarded(lambda: signal.raise_signal(signal.SIGINT))
+exits.guarded(lambda: time.sleep(1))
+print("done")
+"""
+
+
+def test_a_signal_ends_one_command_and_not_the_next_in_the_same_process():
+    done = python("-c", TWICE)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "interrupted\n")
+
+
 # ---- What ends a command ---------------------------------------------------------------------------------------------
 
 
