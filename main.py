@@ -70,10 +70,9 @@ def decode(session: Session, prompts: list[str]) -> None:
 def run_sampling_fn(title: str, decode_fn: Callable, session: Session, prompts: list[str]) -> Recorder:
     """Decodes each prompt o.n_samples times, and prints the blog's lines -> what happened."""
     o = session.options
-    texts = prompts * o.n_samples
     recorder = session.recorder(details=o.details or bool(o.html))
-    with Display(title, o, texts) as display:
-        for step in session.texts(decode_fn, texts, o.n_tokens_to_generate, recorder=recorder):
+    with Display(title, o, prompts) as display:
+        for step in session.texts(decode_fn, prompts, o.n_tokens_to_generate, o.n_samples, recorder=recorder):
             display.push(step)
     display.print_time(recorder.seconds)
     return recorder

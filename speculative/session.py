@@ -99,19 +99,26 @@ class Session:
 
     def autoregressive(self, prompt: str, n_tokens_to_generate: int = 40, sample: int = 0) -> Iterator[TextStep]:
         """A token for each call of the target. sample=1, 2, ...: other random numbers. Raises UserError."""
-        return self.texts(self.pair.autoregressive, [prompt], n_tokens_to_generate, sample)
+        return self.texts(self.pair.autoregressive, [prompt], n_tokens_to_generate, sample=sample)
 
     def speculative(self, prompt: str, n_tokens_to_generate: int = 40, sample: int = 0) -> Iterator[TextStep]:
         """Up to K + 1 tokens for each call of the target; the same text at temperature 0. Otherwise as above."""
-        return self.texts(self.pair.speculative, [prompt], n_tokens_to_generate, sample)
+        return self.texts(self.pair.speculative, [prompt], n_tokens_to_generate, sample=sample)
 
     def texts(
-        self, decode_fn: Callable, prompts: Sequence[str], N: int, sample: int = 0, recorder: Recorder | None = None
+        self,
+        decode_fn: Callable,
+        prompts: Sequence[str],
+        N: int,
+        n_samples: int = 1,
+        sample: int = 0,
+        recorder: Recorder | None = None,
     ) -> Iterator[TextStep]:
-        """The steps of one decoder, as text: of one prompt after the other, or of as many together as --batch says.
+        """The steps of one decoder, as text: of one text after the other, or of as many together as --batch says.
 
-        decode_fn: self.pair.autoregressive or self.pair.speculative. sample: the number of the first prompt's random
-        numbers. recorder notes what happens. Raises UserError at the call, and not at the first step.
+        decode_fn: self.pair.autoregressive or self.pair.speculative. n_samples: of each prompt. sample: the number of
+        the first text's random numbers. recorder notes what happens. Raises UserError at the call, and not at the first
+        step.
         """
         N = tokens_asked_for(N)
         sample = sample_number(sample)
@@ -119,13 +126,14 @@ class Session:
         recorder = recorder or Recorder(self.pair.accept)
         if self.options.batch > 1:
             return self.together(decode_fn, inputs, N, recorder)
-        return self.one_by_one(decode_fn, inputs, N, sample, recorder)
+        return self.one_by_one(decode_fn, inputs, N, n_samples, sample, recorder)
 
     def one_by_one(
-        self, decode_fn: Callable, inputs: list, N: int, sample: int, recorder: Recorder
+        self, decode_fn: Callable, inputs: list, N: int, n_samples: int, sample: int, recorder: Recorder
     ) -> Iterator[TextStep]:
         o = self.options
-        for number, x in enumerate(inputs):
+        for number in range(n_samples * len(inputs)):
+            x = inputs[number % len(inputs)]
             seed = o.seed
             if sample + number:  # the first sample is the blog's
                 seed = [seed, sample + number]

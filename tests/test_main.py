@@ -15,6 +15,7 @@ import main
 from speculative import load_pair
 from speculative.cli import display
 from speculative.engines import runtime
+from speculative.measure import verify
 from speculative.options import DEMO
 
 # The blog's run
@@ -254,7 +255,7 @@ def test_verify_passes(run_verify, flags):
     status, out = run_verify(**flags | {"n_tokens_to_generate": 1})
     assert status == 0 and "Verdict: no loss found" in out
     n_tokens = 8 if flags.get("K", 4) == 4 else 10  # one for each of two prompts and of four or five K
-    assert out.startswith(f"Verify\n------\npassed  greedy: {n_tokens} speculative tokens equal")
+    assert out.startswith(f"Verify\n------\n{verify.ABOUT}\npassed  greedy: {n_tokens} speculative tokens equal")
 
 
 def test_verify_fails_where_something_is_lost(run_verify, run):

@@ -16,7 +16,7 @@ from speculative.lookahead import AutoK
 from speculative.measure import sampled
 from speculative.measure.decoders import Check, Choice, Decoders
 from speculative.measure.uniform import BINS, LEVEL, alike, detectable, flat, place
-from speculative.measure.verify import show, verify
+from speculative.measure.verify import ABOUT, show, verify
 from speculative.sampling import Proposal, token_by_token
 from speculative.trees import regular
 
@@ -239,4 +239,4 @@ def test_the_verdict_says_what_it_excludes():
         lines = []
         assert show(checks, print=lines.append) == passed
         said = [f"{'passed' if check.passed else 'FAILED'}  {check.name}: {check.detail}" for check in checks]
-        assert lines == ["Verify\n------", *said, f"Verdict: {line}"]
+        assert lines == [f"Verify\n------\n{ABOUT}", *said, f"Verdict: {line}"]

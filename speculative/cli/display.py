@@ -126,7 +126,7 @@ class Display:
     def __enter__(self) -> "Display":
         print(f"\n{self.title}\n{'-' * len(self.title)}", flush=True)
         LAST_WORDS.append(self.print_texts)
-        n_tokens = len(self.prompts) * self.o.n_tokens_to_generate
+        n_tokens = len(self.prompts) * self.o.n_samples * self.o.n_tokens_to_generate
         self.bar = tqdm(total=n_tokens, unit="token", leave=False, disable=self.o.stream or None)
         self.begin()
         return self
@@ -141,7 +141,7 @@ class Display:
 
     def begin(self) -> None:
         """The next text."""
-        prompt = self.prompts[len(self.texts)]
+        prompt = self.prompts[len(self.texts) % len(self.prompts)]
         self.texts.append([])
         self.write("Text = ", None)
         self.write(prompt, None)

@@ -160,11 +160,17 @@ def check_nodes(decoders: Decoders, prompts, shape) -> Check:
     return Check("nodes", True, f"{compared} rows of trees equal to the bit those of their paths")
 
 
+ABOUT = (
+    "Both decoders are compared with the target itself, in about a minute. Texts are drawn as long as there is time:\n"
+    "the more there are, the smaller the shift of a distribution that would show."
+)
+
+
 def show(checks: Iterable[Check], print=print) -> bool:
     """Prints each check as it comes, then the verdict. -> whether all passed."""
     passed = True
     shift = None
-    print("Verify\n------")
+    print(f"Verify\n------\n{ABOUT}")
     for check in checks:
         print(f"{'passed' if check.passed else 'FAILED'}  {check.name}: {check.detail}")
         passed = passed and check.passed
