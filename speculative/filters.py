@@ -1,12 +1,13 @@
 """From logits to the distribution that is sampled: the same function for draft and target, before p meets q.
 
-Equal to temperature, then top-k, then top-p, as in the library transformers. (Top-k comes first in the code: dividing
-keeps the order, but may round two logits to one.) The p that is tested must be the p that was drawn from, and the q the
-one that the target would be sampled from: to filter after the ratio q / p, or to draw from a filtered p and test with
-the unfiltered one, would change the output. Draft and target may well have different settings.
+Equal to temperature, then top-k, top-p and min-p, as in the library transformers. (In the code top-k comes first:
+dividing keeps the order, but may round two logits to one.) The p that is tested must be the p that was drawn from, and
+the q the one that the target would be sampled from: to filter after the ratio q / p, or to draw from a filtered p and
+test with the unfiltered one, would change the output. Draft and target may well have different settings.
 
 Source: Fan et al. 2018, "Hierarchical Neural Story Generation" (top-k); Holtzman et al. 2020, "The Curious Case of
-Neural Text Degeneration" (top-p, or nucleus).
+Neural Text Degeneration" (top-p, or nucleus); Nguyen et al. 2024, "Turning Up the Heat: Min-p Sampling for Creative and
+Coherent LLM Outputs".
 """
 
 from typing import NamedTuple
@@ -21,11 +22,12 @@ from speculative.one_hot import OneHot
 
 
 class Filters(NamedTuple):
-    """Temperature, top-k and top-p, as one value: what both engines take, and a function from logits to p or q."""
+    """All of them as one value: what both engines take, and a function from logits to p or q."""
 
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float | None = None
+    min_p: float | None = None
 
     def __call__(self, logits: np.ndarray) -> np.ndarray:  # [n, n_vocab] -> [n, n_vocab]
         return to_distribution(logits, *self)
@@ -35,15 +37,20 @@ GREEDY = Filters(temperature=0.0)
 
 
 def to_distribution(
-    logits: np.ndarray, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None
+    logits: np.ndarray,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
 ) -> np.ndarray:  # [n, n_vocab] -> [n, n_vocab]
     """Each row of logits to a distribution, whatever the other rows are. A logit of -inf is a probability of 0.
 
     temperature >= 0: softmax(logits / temperature). 0 is greedy: all on the largest logit (on a tie, the lowest id),
-        and top_k and top_p no longer matter. Close to 0, tied largest logits share the probability.
+        and the others no longer matter. Close to 0, tied largest logits share the probability.
     top_k >= 1: keeps the k largest logits, and those that are tied with the k-th. None, or n_vocab or more: all.
     top_p from 0 to 1: keeps the fewest most probable tokens that have at least top_p of the probability together, and
         those that are tied with the last of them; so at least one token, however small top_p is. None, or 1: all.
+    min_p from 0 to 1: keeps the tokens that have at least min_p times the largest probability. None, or 0: all.
     """
     if temperature == 0:
         return OneHot(np.argmax(logits, axis=-1), logits.shape[-1], logits.dtype)  # [n, n_vocab]
@@ -53,6 +60,9 @@ def to_distribution(
     p = softmax(divide(logits, temperature))  # [n, n_vocab]
     if top_p is not None and top_p < 1:
         p = np.where(p >= nucleus_edge(p, top_p), p, 0)  # [n, n_vocab]
+        p /= np.sum(p, axis=-1, keepdims=True)
+    if min_p is not None:
+        p = np.where(p >= min_p * np.max(p, axis=-1, keepdims=True), p, 0)  # [n, n_vocab]
         p /= np.sum(p, axis=-1, keepdims=True)
     return p
 
@@ -94,6 +104,13 @@ FLAGS = (
         "top_p",
         arguments.share,
         "nucleus: keep the fewest tokens whose probabilities sum to at least this",
+        in_vain=greedy,
+        live=True,
+    ),
+    Flag(
+        "min_p",
+        arguments.share,
+        "keep the tokens with at least this share of the largest probability",
         in_vain=greedy,
         live=True,
     ),

@@ -33,19 +33,19 @@ def logits(draw):
 
 temperatures = st.one_of(st.just(0), st.floats(0, 1e300), st.floats(0.1, 10))
 top_ks = st.one_of(st.none(), st.integers(1, 15))
-top_ps = st.one_of(st.none(), st.floats(0, 1), st.sampled_from([0.5, 0.25, 1]))
+shares = st.one_of(st.none(), st.floats(0, 1), st.sampled_from([0.5, 0.25, 1]))
 
 
-@given(logits(), temperatures, top_ks, top_ps)
-def test_every_row_is_a_distribution_of_its_own(x, temperature, top_k, top_p):
+@given(logits(), temperatures, top_ks, shares, shares)
+def test_every_row_is_a_distribution_of_its_own(x, temperature, top_k, top_p, min_p):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        p = np.asarray(to_distribution(x, temperature, top_k, top_p))
+        p = np.asarray(to_distribution(x, temperature, top_k, top_p, min_p))
     assert (p.dtype, p.shape) == (np.float32, x.shape)
     assert p.min() >= 0
     np.testing.assert_allclose(p.sum(axis=-1), 1, atol=1e-6)
     assert (p[x == -np.inf] == 0).all()
-    alone = [to_distribution(row[None], temperature, top_k, top_p)[0] for row in x]
+    alone = [to_distribution(row[None], temperature, top_k, top_p, min_p)[0] for row in x]
     assert np.array_equal(p, np.stack(alone))
     if temperature == 0:
         assert np.array_equal(p, np.eye(x.shape[1])[x.argmax(axis=-1)])
@@ -71,6 +71,15 @@ def test_top_p_keeps_the_fewest_that_are_enough_and_their_ties(x, temperature, t
         np.testing.assert_allclose(q, np.where(kept, p, 0) / p[kept].sum(), atol=1e-6)
 
 
+@given(logits(), temperatures.filter(bool), shares, st.floats(0, 1))
+def test_min_p_keeps_what_has_enough_of_the_largest(x, temperature, top_p, min_p):
+    before = to_distribution(x, temperature, None, top_p)
+    after = to_distribution(x, temperature, None, top_p, min_p)
+    for p, q in zip(before, after, strict=True):
+        kept = np.where(p >= np.float32(min_p) * p.max(), p, 0)
+        np.testing.assert_allclose(q, kept / kept.sum(), rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("filters", "expected"),
     [
@@ -81,6 +90,11 @@ def test_top_p_keeps_the_fewest_that_are_enough_and_their_ties(x, temperature, t
         (Filters(1, None, 0.7), [2 / 3, 1 / 3, 0, 0]),
         (Filters(1, None, 0), [1, 0, 0, 0]),
         (Filters(1, 2, 0.6), [1, 0, 0, 0]),  # top-p is taken of what top-k left: of two, 0.5 is 2/3
+        (Filters(1, min_p=0.5), [2 / 3, 1 / 3, 0, 0]),  # a share of exactly min_p is enough
+        (Filters(1, min_p=0.51), [1, 0, 0, 0]),
+        (Filters(1, min_p=0.25), [1 / 2, 1 / 4, 1 / 8, 1 / 8]),
+        (Filters(0.5, min_p=0.25), [4 / 5, 1 / 5, 0, 0]),  # of what temperature made
+        (Filters(1, 2, 0.7, 0.51), [1, 0, 0, 0]),
         (Filters(0.5, None, 0.7), [1, 0, 0, 0]),  # and of what temperature made: 16/22 is enough where 0.5 was not
     ],
 )

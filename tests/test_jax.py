@@ -169,12 +169,14 @@ def test_fewer_bytes_and_near(params, networks, models, dtype, share, n_scales, 
 # ---- Distributions ---------------------------------------------------------------------------------------------------
 
 
-# (temperature, top_k, top_p): each value of one with several of the others.
+# (temperature, top_k, top_p, min_p): each value of one with several of the others.
 FILTERINGS = [
     *[(0, top_k, top_p) for top_k, top_p in [(None, None), (5, 0.5)]],
     *[(temperature, None, None) for temperature in (1e-3, 0.7, 1.0, 5.0)],
     *[(temperature, top_k, None) for temperature, top_k in [(0.7, 1), (1.0, 5), (5.0, 40), (1e-3, 99)]],
     *[(0.7, None, top_p) for top_p in (0.0, 0.1, 0.5, 0.95, 1.0)],
+    *[(1.0, None, None, min_p) for min_p in (1e-6, 0.1, 0.5, 1.0)],
+    *[(5.0, 30, 0.9, 0.3), (0.7, None, 0.5, 0.05)],
     *[(1e-3, None, 0.5), (5.0, 5, 0.5), (5.0, 5, 0.95), (1.0, 1, 0.1), (5.0, 99, 0.95), (1.0, 40, 0.0)],
 ]
 

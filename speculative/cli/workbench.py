@@ -26,13 +26,14 @@ from plumbing.arguments import Flag
 from plumbing.errors import UserError
 from speculative import drafters
 from speculative.cli.guard import Guard
+from speculative.filters import Filters
 from speculative.measure.page import fill
 from speculative.measure.recorder import Recorder
 from speculative.measure.run import Run
 from speculative.session import Session
 
 # The flags that a request may set.
-FIELDS = ("n_tokens_to_generate", "K", "temperature", "top_k", "top_p", "drafter", "stop", "seed", "only")
+FIELDS = ("n_tokens_to_generate", "K", *Filters._fields, "drafter", "stop", "seed", "only")
 MOST_BYTES = 2**16  # of a request
 LONGEST = 100  # characters of a flag: a drafter of a thousand levels would take minutes for a token
 MOST_DECODES = 8  # one that runs, and those that wait
@@ -61,7 +62,7 @@ class Workbench:
             fields[1]["value"] = None  # K, in place of which it stands
         draft = o.draft_model_size if "draft" in self.session.pair.models else None
         data = {"fields": fields, "prompt": o.prompt or "", "target": o.target_model_size, "draft": draft}
-        data["drafters"] = [*drafters.KINDS]
+        data |= {"drafters": [*drafters.KINDS], "filters": Filters._fields}
         styles = ("page.css", "workbench.css")
         scripts = ("elements.js", "form.js", "lanes.js", "runs.js", "decode.js")
         return fill("workbench.html", styles, scripts, data, Path(__file__).parent / "web")

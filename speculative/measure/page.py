@@ -20,6 +20,7 @@ from typing import Any
 from plumbing.errors import UserError
 from plumbing.files import check_outputs, open_to_read, write_text
 from speculative import accept, drafters
+from speculative.filters import Filters
 from speculative.measure import report
 from speculative.measure.document import check_version
 from speculative.measure.shape import is_run
@@ -39,6 +40,7 @@ def page(run: dict) -> str:
         "rule": {name: getattr(rule, name) for name in ("lossless", "words", "step", "test", "left")},
         "summary": report.summary(figures, run["options"]["K"]),
         "table": report.table(figures, rule),
+        "filters": Filters._fields,
         "drafters": {name: report.words(name) for name in drafters.KINDS},
         "has_draft": drafters.needs(run["options"]["drafter"], "draft"),
     }

@@ -2,14 +2,13 @@ const bench = JSON.parse(byId("data").textContent);
 const WORDS = {
   n_tokens_to_generate: "Tokens",
   K: "Lookahead K",
-  temperature: "Temperature",
-  top_k: "Top-k",
-  top_p: "Top-p",
   drafter: "Drafter",
   stop: "Stop text",
   seed: "Seed",
   only: "Decode with",
 };
+const hyphened = (name) => name.replace("_", "-"); // top_k is top-k
+const capital = (text) => text[0].toUpperCase() + text.slice(1);
 const NO_PROMPT = "<|endoftext|>"; // with which an empty one begins
 const FORM = JSON.stringify([bench.target, bench.prompt, bench.fields]); // the name under which what it holds is kept
 const names = bench.fields.map(({ name }) => name);
@@ -28,7 +27,7 @@ function showForm() {
     const how = { id: name, "aria-describedby": `${name}-help`, autocomplete: "off", placeholder: "none" };
     const input = make("input", name === "drafter" ? { ...how, list: "drafters" } : how);
     const note = make("small", { id: `${name}-help` }, help);
-    byId("fields").append(make("div", make("label", { for: name }, WORDS[name]), input, note));
+    byId("fields").append(make("div", make("label", { for: name }, WORDS[name] ?? capital(hyphened(name))), input, note));
   }
   byId("fields").append(make("datalist", { id: "drafters" }, ...bench.drafters.map((value) => make("option", { value }))));
   byId("prompt").placeholder = NO_PROMPT;

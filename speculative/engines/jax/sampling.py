@@ -19,9 +19,15 @@ from speculative.sampling import Test
 # ---- From logits to a distribution -----------------------------------------------------------------------------------
 
 
-def to_distribution(logits, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None):
-    """filters.to_distribution, in jax.numpy: [n, n_vocab] -> [n, n_vocab]. The last two steps cannot be shared, since
-    arrays cannot be changed in place here, and how many candidates there are must not change a shape.
+def to_distribution(
+    logits,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+):
+    """filters.to_distribution, in jax.numpy: [n, n_vocab] -> [n, n_vocab]. It cannot be shared, since arrays cannot be
+    changed in place here, and how many candidates there are must not change a shape.
 
     Probabilities are summed in float32, in NumPy in float64: a token on the very edge of the nucleus may differ.
     """
@@ -34,6 +40,9 @@ def to_distribution(logits, temperature: float = 1.0, top_k: int | None = None, 
     p = jax.nn.softmax((logits - jnp.max(logits, axis=-1, keepdims=True)) / temperature)  # [n, n_vocab]
     if top_p is not None and top_p < 1:
         p = jnp.where(p >= nucleus_edge(p, top_p), p, 0)
+        p /= jnp.sum(p, axis=-1, keepdims=True)
+    if min_p is not None:
+        p = jnp.where(p >= min_p * jnp.max(p, axis=-1, keepdims=True), p, 0)
         p /= jnp.sum(p, axis=-1, keepdims=True)
     return p
 

@@ -93,13 +93,13 @@ function showHeader() {
           : `${many(fast, "token")} in ${seconds(mine)}; token by token, ${slow} in ${seconds(autoregressive)}.`),
     );
   const model = (size) => (run.stand_ins?.[size] ? `${size}, a stand-in: ${run.stand_ins[size]}` : size);
-  const optional = { top_k: "top-k", top_p: "top-p", draft_temperature: "draft temperature", stop: "stop text" };
+  const filters = run.report.filters.map((name) => [name, name.replace("_", "-")]);
+  const optional = { ...Object.fromEntries(filters), draft_temperature: "draft temperature", stop: "stop text" };
   define(byId("facts"), [
     ["draft", run.report.has_draft ? model(options.draft_model_size) : "no model"],
     ["target", model(options.target_model_size)],
     ["drafter", options.drafter],
     ["lookahead K", [options.K].flat().join("/")],
-    ["temperature", options.temperature],
     ...Object.keys(optional).flatMap((name) => (options[name] == null ? [] : [[optional[name], options[name]]])),
     ["seed", options.seed],
     ["engine", options.engine],
