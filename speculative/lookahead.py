@@ -52,7 +52,9 @@ class Auto:
         self.draft = Cost()  # of a draft token
         self.feed = Cost()  # of a token that the drafter has to catch up on
         self.windows = defaultdict(Cost)  # by rows, of a call of the target
-        self.window = line_through({1: 0.0})  # rows -> seconds of such a call, from all of these
+        self.means = {}  # {rows: seconds of such a call},
+        self.trusted = {}  # those that were timed more than once,
+        self.window = line_through({1: 0.0})  # and what follows from them for any number of rows
         self.n_asked = 1.0  # discounted count of windows for which the drafter was asked,
         self.n_proposed = 1.0  # and of those for which it had something to propose
         self.first_draft = None  # (seconds, tokens of the prompt) of the first window
@@ -76,12 +78,13 @@ class Auto:
     def time_window(self, rows: int, seconds: float) -> None:
         """Files the seconds of a call of the target. A row takes no longer than a window, and what was timed but once
         may have been interrupted."""
-        self.windows[rows].add(seconds)
-        means = {rows: cost() for rows, cost in self.windows.items()}
-        trusted = {rows: means[rows] for rows, cost in self.windows.items() if len(cost.timed) > 1}
-        if max(trusted, default=1) == 1:
-            trusted = means
-        self.window = line_through(trusted | {1: min(means.values())})
+        cost = self.windows[rows]
+        cost.add(seconds)
+        self.means[rows] = cost()
+        if len(cost.timed) > 1:
+            self.trusted[rows] = cost()
+        known = self.trusted if max(self.trusted, default=1) > 1 else self.means
+        self.window = line_through(known | {1: min(self.means.values())})
 
     def row(self) -> float:
         """Seconds of one row: the unit of all costs."""

@@ -8,8 +8,21 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 
-class OneHot(NDArrayOperatorsMixin):
-    """np.eye(n_vocab)[ids], [*ids.shape, n_vocab]. Its numbers and rows are cheap; for all else it becomes an array."""
+class Lazy(NDArrayOperatorsMixin):
+    """What becomes an array for all that it does not do itself."""
+
+    def __array_ufunc__(self, ufunc, method, *inputs, **options):
+        arrays = (np.asarray(value) if isinstance(value, Lazy) else value for value in inputs)
+        return getattr(ufunc, method)(*arrays, **options)
+
+    def __getattr__(self, name: str):
+        if name.startswith("__"):  # by which NumPy asks what this is
+            raise AttributeError(name)
+        return getattr(np.asarray(self), name)
+
+
+class OneHot(Lazy):
+    """np.eye(n_vocab)[ids], [*ids.shape, n_vocab]. Its numbers and rows are cheap, and what the sampling loop asks."""
 
     def __init__(self, ids, n_vocab: int, dtype=np.float32):  # [...]
         self.ids = np.asarray(ids)
@@ -27,27 +40,52 @@ class OneHot(NDArrayOperatorsMixin):
             return OneHot(self.ids[key], self.n_vocab, self.dtype)
         if not -self.n_vocab <= key < self.n_vocab:
             raise IndexError(f"{key} is no token: there are {self.n_vocab}")
-        return self.dtype.type(key % self.n_vocab == self.ids)
+        return self.dtype.type(key % self.n_vocab == int(self.ids))
 
     def __array__(self, dtype=None, copy=None):  # -> [..., n_vocab]
         array = np.zeros(self.shape, dtype or self.dtype)
         np.put_along_axis(array, self.ids[..., None], 1, axis=-1)
         return array
 
-    def __array_ufunc__(self, ufunc, method, *inputs, **options):
-        arrays = (np.asarray(value) if isinstance(value, OneHot) else value for value in inputs)
-        return getattr(ufunc, method)(*arrays, **options)
+    # sampling.max_fn(q - p) of two rows: their difference, what is above 0 of it, the sum of that, and its share.
 
-    def __getattr__(self, name: str):
-        if name.startswith("__"):  # by which NumPy asks what this is
-            raise AttributeError(name)
-        return getattr(np.asarray(self), name)
+    def __sub__(self, other):
+        if isinstance(other, OneHot) and self.ids.ndim == other.ids.ndim == 0:
+            return Difference(self, other)
+        return super().__sub__(other)
+
+    def sum(self, *args, **options):
+        return np.asarray(self).sum(*args, **options) if args or options else self.dtype.type(self.ids.size)
+
+    def __truediv__(self, other):
+        return self if np.isscalar(other) and other == 1 else super().__truediv__(other)
+
+    def any(self, *args, **options):
+        return np.asarray(self).any(*args, **options) if args or options else self.ids.size > 0
 
     # np.cumsum and np.searchsorted ask their argument for a method of that name. So sampling.sample works as it stands.
 
     def cumsum(self, **options) -> "Staircase":
         """Of one row."""
         return Staircase(int(self.ids), self.n_vocab)
+
+
+class Difference(Lazy):
+    """One row less another: 1 at one token, -1 at another."""
+
+    def __init__(self, row: OneHot, other: OneHot):
+        self.row = row
+        self.other = other
+        self.dtype = row.dtype
+
+    def __array__(self, dtype=None, copy=None):  # -> [n_vocab]
+        return np.asarray(self.row, dtype) - np.asarray(self.other, dtype)
+
+    def __array_ufunc__(self, ufunc, method, *inputs, **options):
+        above_0 = ufunc is np.maximum and inputs[0] is self and np.isscalar(inputs[1]) and inputs[1] == 0
+        if above_0 and self.row.ids != self.other.ids:
+            return self.row
+        return super().__array_ufunc__(ufunc, method, *inputs, **options)
 
 
 class Staircase:

@@ -17,7 +17,7 @@ from speculative.cli.flags import all_flags
 from speculative.drafters.model import model_drafter
 from speculative.filters import Filters, to_distribution
 from speculative.one_hot import OneHot
-from speculative.sampling import max_fn, sample, speculative_sampling
+from speculative.sampling import max_fn, residual, sample, speculative_sampling
 
 
 @st.composite
@@ -171,11 +171,16 @@ def test_one_hot_rows_are_what_the_arrays_are():
     for row, array in zip(rows, arrays, strict=True):
         assert len(row) == n_vocab
         assert [float(row[j]) for j in range(n_vocab)] == array.tolist() == [*row]
-        results = [[one - p, p - one, one / 0.5, one - first] for one, first in ((row, rows[0]), (array, arrays[0]))]
+        results = [[one - p, p - one, one / 0.5] for one in (row, array)]
         for a, b in zip(*results, strict=True):
             assert (type(a), a.dtype) == (np.ndarray, np.float32)
             assert np.array_equal(a, b)
         assert np.array_equal(max_fn(row), array)
+        for other_row, other in zip(rows, arrays, strict=True):
+            assert np.array_equal(row - other_row, array - other)
+            assert np.array_equal((row - other_row) * 2, (array - other) * 2)
+            assert np.array_equal(max_fn(row - other_row), max_fn(array - other))
+            assert np.array_equal(residual(row, other_row), residual(array, other))
         for u in (0.0, 0.3, 1 - 2**-53):
             drawn = [sample(q, types.SimpleNamespace(random=lambda u=u: u)) for q in (row, array)]
             assert drawn[0] == drawn[1]

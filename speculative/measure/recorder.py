@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from speculative.trees import MOST_NODES, Tree, TreeStep
 HELD = 2**24  # probabilities, 64 MB, that wait for the end of the run before their details are taken
 IN_TREE = MOST_NODES  # tokens: no path down a tree is longer
 FREE = nullcontext()  # a lock that nobody else wants
+NOTHING = np.empty(0, int)
 IN_STEP = 2  # tokens: after a window that was accepted whole, the draft is this far behind; reading them is no prefill
 
 
@@ -48,6 +49,15 @@ class Iteration:
     details: dict | None = None  # what decided this step (details.py), if that is kept
 
 
+@dataclass
+class Read:
+    """The texts that both models were given; None where one was not called."""
+
+    draft: Any = None  # [n]
+    target: Any = None  # [n]
+    most: int = IN_STEP  # so many tokens may be new to the target, and it is no prefill
+
+
 class Watched:
     """A model, of which the recorder times each call, in a chain or a tree."""
 
@@ -75,9 +85,10 @@ class Recorder:
         for step in recorder.watch(pair.speculative(x, N, rng, recorder)):
             ...
 
-    Only the decoder's own time is counted, neither what is done with a step nor the recorder's bookkeeping. A step's p
-    and q are held no longer than that step. Where details are kept, HELD of them wait: to take them between two steps
-    would be a pause, in which the threads of a small model go to sleep and make the next step slower.
+    Only the decoder's own time is counted, neither what is done with a step nor the recorder's bookkeeping: while the
+    clock runs, no more is done than to keep what was read. A step's p and q are held no longer than that step. Where
+    details are kept, HELD of them wait: to take them between two steps would be a pause, in which the threads of a
+    small model go to sleep and make the next step slower.
 
     The parts of one loop on a device cannot be timed. Such a decoder calls note() before each step, and writes what is
     known of its times into prefill, t_draft and t_target.
@@ -95,11 +106,11 @@ class Recorder:
         self.t_target = {}  # likewise {rows: seconds}
         self.row_calls = 0  # of prompts decoded together: how many rows all calls of the target had, idle ones included
         self.now = Iteration()
+        self.read = Read()
         self.held = []  # (iteration, step), of which the details are still to be taken
-        self.seen = np.empty(0, int)  # the text of the target's last call
-        self.read_by_draft = np.empty(0, int)  # the text
+        self.known = Read(NOTHING, NOTHING)  # the texts that both models have read
         self.levels = {}  # {name: Recorder of that level of the drafter}, the outermost first
-        self.waiting = None  # of a level, which is timed: [(iteration, step)] whose chances are taken later
+        self.waiting = None  # of a level, which is timed: what note_step takes, later
 
     def drafter(self, drafter: Drafter) -> Drafter:
         tree = self.draft(drafter.tree) if drafter.tree else None
@@ -112,13 +123,7 @@ class Recorder:
             start = self.clock()
             proposal = draft(x, wanted)
             self.now.drafting = self.clock() - start
-            behind = IN_STEP
-            tokens = proposal.tokens
-            if isinstance(proposal, Tree):
-                behind = IN_TREE
-                tokens = []
-            self.now.draft_prefill = len(x) - common_prefix(self.read_by_draft, x) > behind
-            self.read_by_draft = np.append(x, tokens).astype(int)
+            self.read.draft = x
             return proposal
 
         return recorded
@@ -131,8 +136,8 @@ class Recorder:
         """After a call of the target that began at `start`. Where more tokens than `most` are new to it, it was a
         prefill."""
         self.now.scoring = self.clock() - start
-        self.now.prefill = len(x) - common_prefix(self.seen, x) > most
-        self.seen = np.asarray(x)
+        self.read.target = x
+        self.read.most = most
 
     def level(self, name: str, model: Callable, draft: Callable, steps: Callable) -> Iterator[Step]:
         """drafters.base.Parts.record: a level is recorded as a decoder of its own."""
@@ -152,6 +157,7 @@ class Recorder:
         while True:
             with lock:
                 self.now = Iteration()
+                self.read = Read()
                 start = self.clock()
                 step = next(decoder, None)
                 seconds = self.clock() - start
@@ -160,39 +166,49 @@ class Recorder:
                 return self.take_details()
             if self.now.seconds is not None:  # else it runs elsewhere: see note()
                 self.now.seconds = seconds
-            self.note_step(step)
             self.samples[-1].append(self.now)
+            if self.waiting is None:
+                self.note_step(self.now, step, self.read)
+            else:
+                self.waiting.append((self.now, step, self.read))
             yield step
 
-    def note_step(self, step: Step) -> None:
-        self.now.step = counted(step)
-        self.now.levels = {name: recorder.taken() for name, recorder in self.levels.items()}
+    def note_step(self, iteration: Iteration, step: Step, read: Read) -> None:
+        iteration.step = counted(step)
+        iteration.levels = {name: recorder.taken() for name, recorder in self.levels.items()}
         if isinstance(step.proposal, Tree):
-            self.now.by = [step.proposal.by] * step.drafted
-            self.now.tree = tree_document(step)
+            iteration.by = [step.proposal.by] * step.drafted
+            iteration.tree = tree_document(step)
         else:
-            self.now.by = [*step.proposal.by]
+            iteration.by = [*step.proposal.by]
+        self.note_prefills(iteration, step, read)
         if not len(step.q):  # a loop on the device keeps its rows to itself, and has told the chances: see note()
-            return None
-        if self.waiting is not None:
-            return self.waiting.append((self.now, step))
-        self.take_chances(self.now, step)
-        if self.details and not self.now.tree:
-            self.held.append((self.now, step))
+            return
+        iteration.alpha = self.rule.chances(step)
+        if iteration.tree:
+            return
+        pairs = zip(iteration.alpha, step.proposal.p, step.q, strict=False)
+        iteration.matching = [float(matching_chance(p_i, q_i)) for _, p_i, q_i in pairs]
+        if self.details:
+            self.held.append((iteration, step))
             if sum(len(step.proposal.p) + len(step.q) for _, step in self.held) * len(step.q[0]) > HELD:
                 self.take_details()
-        return None
 
-    def take_chances(self, iteration: Iteration, step: Step) -> None:
-        iteration.alpha = self.rule.chances(step)
-        if not iteration.tree:
-            pairs = zip(iteration.alpha, step.proposal.p, step.q, strict=False)
-            iteration.matching = [float(matching_chance(p_i, q_i)) for _, p_i, q_i in pairs]
+    def note_prefills(self, iteration: Iteration, step: Step, read: Read) -> None:
+        """Whether either model had to read more than what a step adds."""
+        if read.draft is not None:
+            most = IN_TREE if iteration.tree else IN_STEP
+            iteration.draft_prefill = len(read.draft) - common_prefix(self.known.draft, read.draft) > most
+            drafts = [] if iteration.tree else step.proposal.tokens
+            self.known.draft = np.append(read.draft, drafts).astype(int)
+        if read.target is not None:
+            iteration.prefill = len(read.target) - common_prefix(self.known.target, read.target) > read.most
+            self.known.target = np.asarray(read.target)
 
     def taken(self) -> list[Iteration]:
         """Of a level: the iterations since this was asked last."""
-        for iteration, step in self.waiting:
-            self.take_chances(iteration, step)
+        for waiting in self.waiting:
+            self.note_step(*waiting)
         self.waiting.clear()
         iterations = self.iterations
         self.samples.clear()
