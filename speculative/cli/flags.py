@@ -60,7 +60,7 @@ def with_values(words: list[str]) -> list[str]:
     """A command line's words, each flag as --flag=value, so that fire has nothing left to guess. Raises UserError.
 
     The word after a flag is its value, also where it looks like a number, a list or -x; but not where it begins with
-    two dashes. What needs no value, as a switch, which gets True, takes none that looks like a short flag.
+    two dashes. What needs no value, as a switch, which gets True, takes none that begins with one.
     """
     words = list(words)
     flags = all_flags()
@@ -76,7 +76,7 @@ def with_values(words: list[str]) -> list[str]:
         if name in given:
             raise UserError(f"--{name:.80} is given twice")
         bare = "True" if name not in flags or flags[name].parse is arguments.switch else flags[name].bare
-        if value is None and words and not words[0].startswith("--") and not (bare and words[0][1:] in long):
+        if value is None and words and not words[0].startswith("-" if bare else "--"):
             value = words.pop(0)
         if value is None and not bare:
             raise UserError(f"--{name} needs a value; one that begins with -- is written --{name}=VALUE")
