@@ -71,19 +71,22 @@ def fill(struct, values, keep):
 
     struct: a record of NumPy; keep: a list that lives as long as the struct.
     """
-    for name in struct.dtype.names:
-        value = values[name]
-        if isinstance(value, dict):
-            fill(struct[name], value, keep)
-        elif isinstance(value, PackedWeight):
-            fill(struct[name], fields_of(value), keep)
-        elif isinstance(value, np.ndarray):
-            if value.dtype.kind == "f" and value.dtype != np.float32:
-                raise ValueError(f"{name} is {value.dtype}, and compiled code reads float32")
-            keep.append(np.ascontiguousarray(value))
-            struct[name] = keep[-1].ctypes.data
-        else:
-            struct[name] = value
+    todo = [(struct, values)]
+    while todo:
+        struct, values = todo.pop()
+        for name in struct.dtype.names:
+            value = values[name]
+            if isinstance(value, PackedWeight):
+                value = fields_of(value)
+            if isinstance(value, dict):
+                todo.append((struct[name], value))
+            elif isinstance(value, np.ndarray):
+                if value.dtype.kind == "f" and value.dtype != np.float32:
+                    raise ValueError(f"{name} is {value.dtype}, and compiled code reads float32")
+                keep.append(np.ascontiguousarray(value))
+                struct[name] = keep[-1].ctypes.data
+            else:
+                struct[name] = value
 
 
 class CompiledPass:
