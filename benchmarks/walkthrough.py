@@ -1,4 +1,4 @@
-"""Prints the first half of docs/walkthrough.md: the blog's two cases, with the numbers of a run of the bundled pair.
+"""Prints the first half of docs/walkthrough.md: the blog's two cases and a block, with the numbers of the bundled pair.
 
 python -m benchmarks.walkthrough
 
@@ -12,6 +12,7 @@ import numpy as np
 from benchmarks.common import MODELS, Parser
 from checkpoints.loading import load_encoder_and_hparams, load_params
 from plumbing.exits import guarded
+from speculative.accept import TOKEN, choose
 from speculative.drafters.model import model_drafter
 from speculative.engines.plain import CachedModel
 from speculative.filters import to_distribution
@@ -25,7 +26,7 @@ TEMPERATURE = 1.0
 SEED = 28
 N_SHOWN = 6  # the likeliest tokens of a residual
 
-PAGE = """# Two iterations, and why nothing is lost
+PAGE = """# Three iterations, and why nothing is lost
 
 The blog explains the loop with two cases: the target agrees with the draft, or rejects it. Here are both, from a run of
 the bundled pair at temperature {temperature:g} with K = {K} and seed {seed}. Its prompt is
@@ -41,7 +42,10 @@ token that the draft proposed, p is the draft's probability of it, q is the targ
 {agrees}
 ## The target rejects
 
-{rejects}"""
+{rejects}
+## The window as a block
+
+{blocks}"""
 
 AGREES = """{steps}
 **Step 4.** All {K} were accepted. The same call of the target also gave q for the next position. The bonus token is
@@ -66,18 +70,36 @@ The draw gives {own}. The text grows by {n}:
 """
 
 
-def run():
+BLOCKS = """`--accept block` goes on after a failure. w is the product of the ratios q / p so far, capped at 1 at each draft, and h
+the chance of a draft's test. **All drafts up to the last one that passes are kept:**
+
+    w_0 = 1,   w_i = min(1, w_(i-1) q_i / p_i)                    q_i, p_i of draft i
+    s_i = Σ max(0, w_i q_(i+1) - p_(i+1))                         over all tokens
+    h_i = s_i / (s_i + 1 - w_i);   for the last draft h_m = w_m
+
+A window of a run with the same seed, whose text so far ends with `{before}`:
+
+{table}
+
+Token by token, these numbers reject {lost}. {passed} after it is likelier to the target than to the draft: w rises
+again, the test passes, and all before it stay. Then {own} is drawn from max(0, w q - p), divided by its sum:
+
+> {text}
+"""
+
+
+def run(rule=TOKEN):
     """-> (encoder, [(text before an iteration, the Iteration with its details), ...]) of a speculative run."""
     to_probs = partial(to_distribution, temperature=TEMPERATURE)
     rng = np.random.default_rng(SEED)
-    recorder = Recorder(details=True)
+    recorder = Recorder(rule, details=True)
     encoder, hparams = load_encoder_and_hparams("tiny-target", str(MODELS))
     params = load_params(str(MODELS / "tiny-target"), hparams)
     target = recorder.target(CachedModel(params, hparams, to_probs))
     _, hparams = load_encoder_and_hparams("tiny-draft", str(MODELS))
     params = load_params(str(MODELS / "tiny-draft"), hparams)
     draft = recorder.draft(model_drafter(CachedModel(params, hparams, to_probs), rng))
-    steps = speculative_sampling(encoder.encode(PROMPT), draft, target, N, K, rng)
+    steps = speculative_sampling(encoder.encode(PROMPT), draft, target, N, K, rng, rule.chain)
     before = []
     tokens = []
     for step in recorder.watch(steps):
@@ -154,14 +176,44 @@ def rejects(encoder, before, iteration):
     )
 
 
+def kept_token_by_token(tested):
+    """How many drafts of a window are kept with these u, p and q."""
+    passed = [test["u"] * test["p"] < test["q"] for test in tested]
+    return [*passed, False].index(False)
+
+
+def blocks(encoder, before, iteration):
+    step = iteration.step
+    details = iteration.details
+    lost = kept_token_by_token(details["tested"])
+    drafts = [quoted(encoder, token) for token in details["drafts"]]
+    cells = []
+    for i, (draft, test) in enumerate(zip(drafts, details["tested"], strict=True)):
+        numbers = [f"{test[name]:.3f}" for name in ("p", "q")] + [f"{test[name]:.2f}" for name in ("w", "h", "u")]
+        verdict = "passes" if test["passed"] else "fails"
+        kept = "kept" if i < step.accepted else "dropped"
+        cells.append([draft, *numbers, f"{verdict}, {kept}"])
+    return BLOCKS.format(
+        before=before[-24:],
+        table=rows(["draft", "p", "q", "w", "h", "u", ""], cells),
+        lost=drafts[lost],
+        passed=drafts[step.accepted - 1],
+        own=quoted(encoder, step.tokens[-1]),
+        text=before + encoder.decode(step.tokens),
+    )
+
+
 def page():
     encoder, iterations = run()
+    _, by_block = run(choose(accept="block"))
+    gained = next(one for one in by_block if kept_token_by_token(one[1].details["tested"]) < one[1].step.accepted < K)
     whole = next(one for one in iterations if one[1].step.accepted == K)
     rejected = next(one for one in iterations if 0 < one[1].step.accepted < one[1].step.drafted)
     return PAGE.format(
         **{"temperature": TEMPERATURE, "K": K, "seed": SEED, "prompt": PROMPT},
         agrees=agrees(encoder, *whole),
         rejects=rejects(encoder, *rejected),
+        blocks=blocks(encoder, *gained),
     )
 
 
