@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.common import Parser, count, write_results, writing
-from benchmarks.sweep import INK, draw
+from benchmarks.pictures import INK, draw
 from benchmarks.tables import forward, table, take_turns
 from checkpoints.tensors import build_params, checkpoint_shapes
 from plumbing import arguments as values

@@ -15,8 +15,9 @@ from statistics import mean, stdev
 
 import numpy as np
 
-from benchmarks.common import Parser, count, measured_on, read_lines, writing
-from benchmarks.sweep import COLORS, INK, draw
+from benchmarks.common import Parser, count, writing
+from benchmarks.grid import measured_on, read_lines
+from benchmarks.pictures import COLORS, INK, draw
 from benchmarks.tables import table
 from checkpoints.loading import load_encoder_and_hparams
 from plumbing.exits import guarded

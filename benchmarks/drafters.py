@@ -13,15 +13,25 @@ from collections import defaultdict
 
 import numpy as np
 
-from benchmarks.common import grid_options, measure, write_results
-from benchmarks.tables import setting_of, summarise, table, tokens, unlike_texts
+from benchmarks import grid
+from benchmarks.common import write_results
+from benchmarks.tables import autoregressive_of, by_setting, summarise, table, tokens, unlike_texts
 from plumbing.exits import guarded
 from speculative.drafters import KINDS
+
+DEFAULTS = {
+    "drafters": [*KINDS, "prompt_lookup+model"],
+    "K": [*range(1, 11), "auto"],
+    "settings": [(0.0, None), (0.5, None), (1.0, None), (1.0, 0.9)],
+    "n_tokens": 128,
+}
 
 
 def even_seconds(runs):
     """{K: [[Iteration, ...], ...]} of one drafter -> {K: seconds per token at even costs}, a geometric mean.
-    The times of an iteration and of a draft are fitted to the seconds of all runs, without the first iteration."""
+
+    The times of an iteration and of a draft are fitted to the seconds of all runs, without the first iteration.
+    """
     timed = [(K, run[1:]) for K, each in runs.items() for run in each]
     counted = np.array([(len(run), sum(i.step.drafted for i in run)) for _, run in timed], float)  # [n_runs, 2]
     measured = np.array([sum(i.seconds for i in run) for _, run in timed])  # [n_runs]
@@ -35,40 +45,37 @@ def even_seconds(runs):
     return {K: float(np.exp(np.mean(each))) for K, each in logs.items()}
 
 
-def lines_of(rows, measured):
-    """{(temperature, top_p, domain): [a line for each drafter]}: the row of its best K, the speedup at each K, and
-    auto's share of the best speedup, by the clock and at even costs (where another K may be the best)."""
-    cells = defaultdict(dict)
-    runs = defaultdict(lambda: defaultdict(list))
-    lines = defaultdict(list)
-    for s, iterations in measured.items():
-        runs[s[3:-1]][s.K].append(iterations)
-    for row in rows:
-        cells[row["drafter"], row["temperature"], row["top_p"], row["domain"]][row["K"]] = row
-    for (drafter, *setting), by_K in cells.items():
-        fixed = {K: row for K, row in by_K.items() if K != "auto"} or by_K
-        best = max(fixed.values(), key=lambda row: row["speedup"])
-        line = best | {str(K): row["speedup"] for K, row in by_K.items()}
-        if "auto" in by_K:
-            even = even_seconds(runs[(drafter, *setting)])
-            line["auto_over_best"] = by_K["auto"]["speedup"] / best["speedup"]
-            line["auto_over_best_at_even_costs"] = min(even[K] for K in fixed) / even["auto"]
-        lines[tuple(setting)].append(line)
-    return lines
+def line_of(rows, measured):
+    """The rows of a drafter -> that of its best K, with the speedup at each K, and auto's share of the best speedup.
+
+    The share is by the clock and at even costs, where another K may be the best.
+    """
+    by_K = {row["K"]: row for row in rows}
+    fixed = {K: row for K, row in by_K.items() if K != "auto"} or by_K
+    best = max(fixed.values(), key=lambda row: row["speedup"])
+    line = best | {str(K): row["speedup"] for K, row in by_K.items()}
+    if "auto" in by_K:
+        runs = defaultdict(list)
+        for s, iterations in measured.items():
+            if all(getattr(s, name) == best[name] for name in ("drafter", "temperature", "top_p", "domain")):
+                runs[s.K].append(iterations)
+        even = even_seconds(runs)
+        line["auto_over_best"] = by_K["auto"]["speedup"] / best["speedup"]
+        line["auto_over_best_at_even_costs"] = min(even[K] for K in fixed) / even["auto"]
+    return line
 
 
 def main(argv=None):
-    defaults = {"K": [*range(1, 11), "auto"], "drafters": [*KINDS, "prompt_lookup+model"], "n_tokens": 128}
-    o = grid_options(__doc__, argv, settings=[(0.0, None), (0.5, None), (1.0, None), (1.0, 0.9)], **defaults)
-    measured = measure(o)
+    o = grid.options(__doc__, argv, **DEFAULTS)
+    measured = grid.measure(o)
     rows = summarise(measured)
     write_results(o.out and f"{o.out}/drafters.json", o, rows=rows)
     columns = f"""drafter {" ".join(f"{K}:.2f" for K in o.K)} best_K=K tokens/iteration=tokens_per_iteration:.2f r:.2f
         auto/best=auto_over_best:.2f at_even_costs=auto_over_best_at_even_costs:.2f"""
-    for (temperature, top_p, domain), (alone, *lines) in lines_of(rows, measured).items():
-        setting = setting_of(domain, temperature, top_p)
-        print(f"\n{setting}: autoregressive decoding takes {alone['ms_per_token']:.2f} ms a token; speedups")
-        print(table(lines, columns))
+    for alone, *others in by_setting(rows):
+        of = {name: [row for row in others if row["drafter"] == name] for name in o.drafters}
+        print(f"{autoregressive_of(alone)}; speedups")
+        print(table([line_of(rows, measured) for rows in of.values()], columns))
     print(unlike_texts(rows))
 
 

@@ -11,8 +11,9 @@ With --out it also draws levels.png: what a token costs with the best K of each 
 
 from statistics import median
 
-from benchmarks.common import grid_options, lookahead, measure, write_results
-from benchmarks.sweep import COLORS, draw
+from benchmarks import grid
+from benchmarks.common import lookahead, write_results
+from benchmarks.pictures import COLORS, draw
 from benchmarks.tables import summarise, table
 from plumbing.exits import guarded
 
@@ -23,9 +24,9 @@ COLUMNS = """domain drafter K runs tokens/iteration=tokens_per_iteration:.2f r:.
 
 def main(argv=None):
     Ks = ["4", "8", "8/4", "16/4", "8/8", "auto"]
-    o = grid_options(__doc__, argv, drafters=["model", "self", "self/model"], K=[*map(lookahead, Ks)], repeats=1)
+    o = grid.options(__doc__, argv, drafters=["model", "self", "self/model"], K=[*map(lookahead, Ks)], repeats=1)
     rows = []
-    for row in summarise(measure(o)):
+    for row in summarise(grid.measure(o)):
         if row["K"] and row["predicted_blog"]:
             row["off"] = row["predicted_blog"] / row["speedup_without_prefill"] - 1
         if row["levels"]:

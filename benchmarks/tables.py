@@ -3,12 +3,13 @@
 import re
 import time
 from collections import defaultdict
-from operator import ne
+from itertools import groupby
+from operator import itemgetter, ne
 from statistics import median
 
 import numpy as np
 
-from benchmarks.common import BASELINE, Setting
+from benchmarks.grid import BASELINE, Setting
 from speculative.measure.figures import figures
 from speculative.measure.recorder import Recorder
 
@@ -19,8 +20,8 @@ def summarise(measured):
     for s, iterations in measured.items():
         groups[s[3:]][s.prompt].append(iterations)
     rows = []
-    for kind in sorted(groups, key=lambda kind: (*kind[:2], kind[2] or 1, kind[3], str(kind[4]).zfill(4))):
-        baseline = groups[(BASELINE, *kind[1:4], 0)]
+    for kind in sorted(groups, key=place_of):
+        baseline = groups[(BASELINE, *kind[1:4], 0, None)]
         runs, plain = ([run for prompt in baseline for run in of[prompt]] for of in (groups[kind], baseline))
         # [prompts, repeats] each
         ms, plain_ms = (np.reshape([*map(ms_per_token, x)], (len(baseline), -1)) for x in (runs, plain))
@@ -29,8 +30,44 @@ def summarise(measured):
         row |= {"ms_per_token": ms.mean(), "sd": ms.std()}
         row["speedup"] = np.median(np.median(plain_ms, 1) / np.median(ms, 1))
         row |= at_usual_times(runs, plain)
+        # At temperature 0 a repeat is the same text again, and no further evidence.
+        texts = runs if row["temperature"] else [of_prompt[0] for of_prompt in groups[kind].values()]
+        row |= of_texts(texts) | whole_times(runs)
         rows.append({name: float(value) if isinstance(value, np.floating) else value for name, value in row.items()})
     return rows
+
+
+def place_of(kind):
+    """Where a kind of run stands in a table: by setting, autoregressive decoding first."""
+    drafter, temperature, top_p, domain, K, lenience = kind
+    return temperature, top_p or 1, domain, drafter != BASELINE, drafter, str(K).zfill(4), -(lenience or 1)
+
+
+def by_setting(rows):
+    """The rows of each temperature, top-p and domain, autoregressive decoding's first."""
+    return [[*of] for _, of in groupby(rows, key=itemgetter("temperature", "top_p", "domain"))]
+
+
+def of_texts(texts):
+    """How many iterations a text took, and how that varies; r of a text, the mean and its standard error."""
+    n = [len(run) for run in texts]
+    row = {"texts": len(texts), "text_iterations": np.mean(n)}
+    row |= zip(("p50", "p90", "p99"), np.percentile(n, [50, 90, 99]), strict=True)
+    row["text_iterations_sd"] = np.std(n, ddof=1) if len(n) > 1 else None
+    row["text_r"], row["text_r_error"] = mean_and_error([len(tokens(run)) / rows_of(run) for run in texts])
+    return row
+
+
+def whole_times(runs):
+    """Milliseconds of a text with its prefill, and of an iteration without it."""
+    ms = [1e3 * sum(i.seconds for i in run) for run in runs]
+    loop_ms = 1e3 * np.mean([i.seconds for run in runs for i in run[1:]])
+    return {"text_ms": np.mean(ms), "text_ms_sd": np.std(ms), "loop_ms": loop_ms}
+
+
+def rows_of(run):
+    """How many rows the target scored."""
+    return sum(i.step.drafted + 1 for i in run)
 
 
 def at_usual_times(runs, plain):
@@ -98,14 +135,19 @@ def forward(run, n_rows, n_past=64, n_last=None):
     run(np.arange(n_rows), n_last or n_rows)
 
 
-def setting_of(domain, temperature, top_p):
-    return f"{domain}, temperature {temperature:g}" + (f", top-p {top_p:g}" if top_p else "")
+def autoregressive_of(row):
+    """The line above the table of one setting. row: of autoregressive decoding."""
+    top_p = f", top-p {row['top_p']:g}" if row["top_p"] else ""
+    setting = f"{row['domain']}, temperature {row['temperature']:g}{top_p}"
+    return f"\n{setting}: autoregressive decoding takes {row['ms_per_token']:.2f} ms a token"
 
 
 def unlike_texts(rows):
-    """The line that says whether anything was lost."""
-    unlike = sum(row["unlike"] for row in rows if row["temperature"] == 0)
-    return f"\nAt temperature 0, texts that differ from autoregressive decoding's: {unlike}"
+    """The line that says whether anything was lost; "" where nothing was decoded at temperature 0."""
+    greedy = [row for row in rows if row["temperature"] == 0]
+    if not greedy:
+        return ""
+    return f"\nAt temperature 0, texts that differ from autoregressive decoding's: {sum(r['unlike'] for r in greedy)}"
 
 
 def table(rows, columns):

@@ -10,35 +10,31 @@ line of its table, chain or tree. Speedups are medians over prompts. Heads need 
 training heads), and their trees are no deeper than there are heads.
 """
 
-from collections import defaultdict
-
-from benchmarks.common import grid_options, measure, write_results
-from benchmarks.tables import setting_of, summarise, table, unlike_texts
+from benchmarks import grid
+from benchmarks.common import write_results
+from benchmarks.tables import autoregressive_of, by_setting, summarise, table, unlike_texts
 from plumbing.exits import guarded
 
-TREES = ["2,1", "2,2", "3,1,1", "2,2,1,1", "2,1,1,1,1,1", "4,2,1,1", "tree"]
+DEFAULTS = {
+    "drafters": ["model", "prompt_lookup", "heads"],
+    "K": [1, 2, 4, 6, 8, 10, "auto", "2,1", "2,2", "3,1,1", "2,2,1,1", "2,1,1,1,1,1", "4,2,1,1", "tree"],
+    "settings": [(0.0, None), (1.0, None)],
+    "n_tokens": 96,
+}
 COLUMNS = """drafter shape=K runs tokens/iteration=tokens_per_iteration:.2f rows:.1f ms/token=ms_per_token:.2f
     speedup:.2f of_best:.2f"""
 
 
 def main(argv=None):
-    defaults = {
-        "K": [1, 2, 4, 6, 8, 10, "auto", *TREES],
-        "drafters": ["model", "prompt_lookup", "heads"],
-        "n_tokens": 96,
-    }
-    o = grid_options(__doc__, argv, settings=[(0.0, None), (1.0, None)], **defaults)
-    rows = summarise(measure(o))
+    o = grid.options(__doc__, argv, **DEFAULTS)
+    rows = summarise(grid.measure(o))
     write_results(o.out and f"{o.out}/trees.json", o, rows=rows)
-    tables = defaultdict(list)
-    for row in rows:
-        row["rows"] = row["tokens_per_iteration"] / row["r"]
-        tables[row["domain"], row["temperature"], row["top_p"]].append(row)
-    for (domain, temperature, top_p), (alone, *lines) in tables.items():
+    for alone, *lines in by_setting(rows):
         best = max(row["speedup"] for row in lines)
-        setting = setting_of(domain, temperature, top_p)
-        print(f"\n{setting}: autoregressive decoding takes {alone['ms_per_token']:.2f} ms a token")
-        print(table([row | {"of_best": row["speedup"] / best} for row in lines], COLUMNS))
+        for row in lines:
+            row |= {"rows": row["tokens_per_iteration"] / row["r"], "of_best": row["speedup"] / best}
+        print(autoregressive_of(alone))
+        print(table(lines, COLUMNS))
     print(unlike_texts(rows))
 
 

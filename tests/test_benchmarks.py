@@ -16,7 +16,7 @@ import pytest
 from matplotlib.figure import Figure
 from tiny import refusal
 
-from benchmarks import common, drafters, kernels, levels, peers, start, sweep, table1, tables, trees
+from benchmarks import common, drafters, grid, kernels, levels, peers, pictures, start, sweep, tables, trees
 from encoder import get_encoder
 from plumbing.errors import UserError
 from plumbing.texts import read_prompts
@@ -41,16 +41,17 @@ def options(tmp_path):
         K=[1, 3],
         drafters=["model"],
         settings=[(0.0, None)],
+        lenience=[None],
         out=str(tmp_path / "out"),
     )
 
 
-class FakePair:
-    """Stands in for the models: counts what is measured, and is interrupted when told so."""
+class Run:
+    """Stands in for grid.decode: counts what is measured, and is interrupted when told so."""
 
     measured, interrupt_at = 0, None
 
-    def decode(self, s, N):
+    def __call__(self, s, N):
         if self.measured == self.interrupt_at:
             raise Interrupted
         self.measured += 1
@@ -65,50 +66,50 @@ class FakePair:
 
 
 @pytest.fixture
-def pair():
-    return FakePair()
+def run():
+    return Run()
 
 
-def test_what_was_interrupted_goes_on_where_it_stopped(options, pair, tmp_path):
+def test_what_was_interrupted_goes_on_where_it_stopped(options, run, tmp_path):
     n_warm_up, n_all = 3, 3 * 3 * 2
-    pair.interrupt_at = n_warm_up + 7
+    run.interrupt_at = n_warm_up + 7
     with pytest.raises(Interrupted):
-        common.measure(options, pair)
+        grid.measure(options, run)
     path = tmp_path / "out" / "measurements.jsonl"
     kept = path.read_bytes()
     path.write_bytes(kept + b'\n["x", 0, "mod')  # killed while it wrote a line
-    pair.measured, pair.interrupt_at = 0, None
-    measured = common.measure(options, pair)
-    assert pair.measured == n_warm_up + n_all - 7
+    run.measured, run.interrupt_at = 0, None
+    measured = grid.measure(options, run)
+    assert run.measured == n_warm_up + n_all - 7
     assert path.read_bytes().startswith(kept)
     assert len(measured) == n_all
-    assert common.read_measurements(path) == measured
+    assert grid.read_measurements(path) == measured
 
-    pair.interrupt_at = pair.measured
-    assert common.measure(options, pair) == measured  # all is there: nothing is decoded
-    options.n_tokens, pair.interrupt_at = 13, None
-    others = common.measure(options, pair)  # with other options, all anew
+    run.interrupt_at = run.measured
+    assert grid.measure(options, run) == measured  # all is there: nothing is decoded
+    options.n_tokens, run.interrupt_at = 13, None
+    others = grid.measure(options, run)  # with other options, all anew
     assert not measured.keys() & others.keys()
     assert {len(tables.tokens(run)) for run in others.values()} == {13}
     options.out = None  # nothing is kept
     kept = path.read_bytes()
-    assert common.measure(options, pair).keys() == others.keys()
+    assert grid.measure(options, run).keys() == others.keys()
     assert path.read_bytes() == kept
 
 
 def test_each_repeat_is_measured_in_another_order(options):
-    settings = [*common.all_settings(options)]
+    settings = [*grid.all_settings(options)]
     first, second = ([s[2:] for s in settings if s.repeat == repeat] for repeat in (0, 1))
     assert sorted(map(str, first)) == sorted(map(str, second))
     assert first != second
 
 
-def test_a_row_sums_up_the_runs_of_a_drafter_and_a_K(options, pair):
-    rows = tables.summarise(common.measure(options, pair))
-    kinds = [(row["drafter"], row["domain"], row["K"]) for row in rows[:3]]
-    assert kinds == [("autoregressive", "code", 0), ("autoregressive", "prose", 0), ("model", "code", 1)]
-    assert (rows[0]["speedup"], rows[3]["alpha"]) == (1, pytest.approx(0.2))
-    assert [row["runs"] for row in rows] == [2, 4, 2, 2, 4, 4]
+def test_a_row_sums_up_the_runs_of_a_drafter_and_a_K(options, run):
+    rows = tables.summarise(grid.measure(options, run))
+    assert [row["domain"] for row in rows] == ["code"] * 3 + ["prose"] * 3
+    assert [(row["drafter"], row["K"]) for row in rows[:3]] == [("autoregressive", 0), ("model", 1), ("model", 3)]
+    assert (rows[0]["speedup"], rows[2]["alpha"]) == (1, pytest.approx(0.2))
+    assert [row["runs"] for row in rows] == [2, 2, 2, 4, 4, 4]
     json.dumps(rows, allow_nan=False)
 
 
@@ -123,7 +124,7 @@ def test_the_speedup_is_the_median_over_prompts_of_medians_over_repeats():
         "model": {"a": [4, 4, 4], "b": [2, 200, 2], "c": [9, 9, 9]},
     }
     measured = {
-        common.Setting("", repeat, prompt, drafter, 0.0, None, "prose", K): iterations(ms / 1e3, ms / 1e3)
+        grid.Setting("", repeat, prompt, drafter, 0.0, None, "prose", K): iterations(ms / 1e3, ms / 1e3)
         for (drafter, by_prompt), K in zip(milliseconds.items(), (0, 4), strict=True)
         for prompt, repeats in by_prompt.items()
         for repeat, ms in enumerate(repeats)
@@ -156,9 +157,9 @@ def test_even_costs_leave_out_what_was_interrupted():
 
 
 def test_a_formula_is_said_to_be_too_low_or_too_high():
-    assert sweep.how_far_off([-0.19, -0.02]) == "too low, by up to 19%"
-    assert sweep.how_far_off([0.1, 0.034]) == "too high, by up to 10%"
-    assert sweep.how_far_off([-0.05, 0.1]) == "from 5% too low to 10% too high"
+    assert pictures.how_far_off([-0.19, -0.02]) == "too low, by up to 19%"
+    assert pictures.how_far_off([0.1, 0.034]) == "too high, by up to 10%"
+    assert pictures.how_far_off([-0.05, 0.1]) == "from 5% too low to 10% too high"
 
 
 def test_a_table_is_as_wide_as_what_stands_in_it():
@@ -174,17 +175,17 @@ def test_tasks_take_turns():
     assert "".join(calls) == "abababab"
 
 
-def test_pictures_show_what_was_measured(options, pair):
-    rows = tables.summarise(common.measure(options, pair))
+def test_pictures_show_what_was_measured(options, run):
+    rows = tables.summarise(grid.measure(options, run))
     lines = {domain: [r for r in rows if r["K"] and r["domain"] == domain] for domain in ("prose", "code")}
 
     axes = Figure().subplots(1, 3)
-    sweep.plot_figure1(lines, axes)
+    pictures.plot_figure1(lines, axes)
     for panel, key in zip(axes[1:], ("r", "usual_loop_ms"), strict=True):
         assert [[*line.get_ydata()] for line in panel.lines] == [[r[key] for r in of_one] for of_one in lines.values()]
 
     panel = Figure().subplots()
-    sweep.plot_predicted(lines, [panel])
+    pictures.plot_predicted(lines, [panel])
     first = panel.collections[0].get_offsets().tolist()
     assert first == [[r["predicted_blog"], r["usual_speedup"]] for r in lines["prose"]]
 
@@ -257,16 +258,6 @@ def test_levels_prints_what_it_measured_and_predicted(command, tmp_path):
     assert (tmp_path / "levels" / "levels.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_table1_counts_the_same_text_once(command, tmp_path):
-    words = ["--prompts", str(tmp_path / "prose.txt"), "--n_tokens", "8", "--K", "2", "--repeats", "2"]
-    _, *lines, last = command(table1, *words)
-    assert [line.split()[:3] for line in lines[:2]] == [["prose", "0", "ArS"], ["prose", "0", "SpS"]]
-    greedy = [line.split()[-3:] for line in lines[:2]]  # the same texts, so the same figures; each counts once
-    assert greedy[0] == greedy[1]
-    assert greedy[0][2] == "2"
-    assert last == "Greedy texts that are the same, token for token: 4 of 4"
-
-
 @pytest.mark.skipif(not compiled_kernels(), reason="numba is not installed")
 @pytest.mark.parametrize("weights", ["NumPy", "int8"])
 def test_kernels_times_every_part(tiny_pair, weights):
@@ -318,7 +309,7 @@ BAD = [
     ("sweep", "--n_tokens 9", "--n_tokens must be at least 10"),
     ("sweep", "--out file/folder", "cannot write to file/folder"),
     ("drafters", "--drafters modl", "unknown drafter 'modl'"),
-    ("table1", "--prompts nowhere.txt", "cannot read the file of prompts from nowhere.txt"),
+    ("levels", "--prompts nowhere.txt", "cannot read the file of prompts from nowhere.txt"),
     ("trees", "--out=", "must be the name of a file or folder, not ''"),
     ("full_size", "file", "cannot write to file"),
     ("full_size", "out --format pickle", "argument --format: invalid choice: 'pickle'"),
@@ -328,10 +319,14 @@ BAD = [
     ("assumption", "batches", "NAME: must be one of batch, context (did you mean batch?)"),
     ("assumption", "batch --out file/folder", "cannot write to file/folder"),
     ("distillation", "file --out file", "cannot write to file: "),
-    ("paper", "theory", "theory needs --run"),
     ("paper", "figure1 --out no/such/folder.png", "cannot write to no/such/folder.png"),
-    ("paper", "theory --run none.json", "cannot read none.json"),
-    ("paper", "theory --run file", "file is not what main.py --json writes"),
+    ("paper", "figure1 --out figure1.txt", "--out must be a .png, .svg or .pdf, not figure1.txt"),
+    ("paper", "figure1 --K auto", "--K: the papers have whole numbers"),
+    ("paper", "table1 --out table1.png", "table1 is a table, without a picture for --out"),
+    ("paper", "lenience --settings 0", "lenience is measured with --settings 1 and --drafters model"),
+    ("theory", "", "the following arguments are required: --run"),
+    ("theory", "--run none.json", "cannot read none.json"),
+    ("theory", "--run file", "file is not what main.py --json writes"),
     ("picture", "--color", "the picture's file comes first, and then main.py's flags: --color is none"),
 ]
 

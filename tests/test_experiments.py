@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from test_benchmarks import command  # noqa: F401
 from tiny import Interrupted, decoded, random_params
 
-from benchmarks import assumption, iterations, paper
+from benchmarks import assumption, paper, tables, theory
 from plumbing.errors import UserError
 from speculative.accept import choose
 from speculative.drafters.model import model_drafter
@@ -69,13 +69,13 @@ def test_the_picture_of_the_theory_has_the_runs_point(tmp_path, capsys):
     """The picture is written, and its point is the run's."""
     path, out = tmp_path / "run.json", tmp_path / "theory.png"
     figures = {"alpha": 0.8, "c": 0.1, "mean_beta": 1.2, "usual_K": 4}
-    words = ["theory", "--run", str(path), "--out", str(out)]
+    words = ["--run", str(path), "--out", str(out)]
     for broken in ({}, figures | {"alpha": None}, [1]):
         path.write_text(json.dumps({"figures": broken}), encoding="utf-8")
         with pytest.raises(UserError, match="is not what"):
-            paper.main(words)
+            theory.main(words)
     path.write_text(json.dumps({"figures": figures}), encoding="utf-8")
-    paper.main(words)
+    theory.main(words)
     assert is_picture(out)
     header, _, mine, best = capsys.readouterr().out.splitlines()
     assert "α = 0.800, c = 0.100" in header
@@ -86,7 +86,7 @@ def test_the_picture_of_the_theory_has_the_runs_point(tmp_path, capsys):
 
 def test_what_is_drawn_is_the_formula():
     tokens, time, best, _ = axes = Figure().subplots(1, 4)
-    paper.plot_theory({"alpha": 0.8, "c": 0.1, "K": 4}, axes)
+    theory.plot_theory({"alpha": 0.8, "c": 0.1, "K": 4}, axes)
     assert [float(line.get_ydata()[0]) for line in tokens.lines[:4]] == [1] * 4  # at α = 0, whatever K
     assert time.lines[2].get_ydata()[4] == pytest.approx(1 / leviathan_speedup(0.8, 4, 0.1))
     for panel, point in ((tokens, (0.8, 3.3616)), (time, (4, 1.4 / 3.3616)), (best, (0.8, 0.1))):
@@ -96,7 +96,7 @@ def test_what_is_drawn_is_the_formula():
 
 @pytest.mark.parametrize(("alpha", "c", "K"), [(0.3, 0.5, 0), (0.99, 0.001, 16), (0.5, 0.499, 1), (0.8, 0.1, 6)])
 def test_the_best_lookahead_is_that_of_the_formula(alpha, c, K):
-    assert paper.best_lookahead(alpha, c) == K
+    assert theory.best_lookahead(alpha, c) == K
 
 
 @pytest.mark.parametrize("b", [1.0, 0.5, 0.1])
@@ -117,14 +117,10 @@ def test_distances_are_summed_over_all_texts_of_two_tokens():
     rng = np.random.default_rng(0)
     p, q = (rng.dirichlet(np.ones(3), (4, 3)) for _ in range(2))
 
-    class Pair:
-        def draft(self, x):
-            return p[len(x), [x[-1]]]
+    def model(table):
+        return lambda x: table[len(x), [x[-1]]]
 
-        def target(self, x):
-            return q[len(x), [x[-1]]]
-
-    found = paper.exact_distances(Pair(), [2], [1.0, 0.4])
+    found = paper.exact_distances(model(p), model(q), [2], [1.0, 0.4])
     assert found[1.0] == pytest.approx((0, 0))
     lenient = [[paper.lenient_distribution(p[n, t], q[n, t], 0.4) for t in range(3)] for n in range(3)]
     one = sum(abs(lenient[1][2][t] - q[1, 2, t]) for t in range(3)) / 2
@@ -133,41 +129,62 @@ def test_distances_are_summed_over_all_texts_of_two_tokens():
     assert found[0.4][1] > found[0.4][0] > 0
 
 
-@pytest.mark.parametrize("figure", ["figure1", "lenience"])
-def test_what_is_decoded_is_drawn(tmp_path, command, figure):  # noqa: F811
-    words = ["--sequences", "3", "--n_tokens", "6", "--n_prompts", "2", "--domains", "prose", "--K", "1", "2"]
-    words += ["--lenience", "1", "0.5", "--n_exact", "1", "--out", str(tmp_path / "picture.png")]
-    lines = command(paper, figure, *words, "--json", str(tmp_path / "rows.json"))
-    assert is_picture(tmp_path / "picture.png")
+@pytest.mark.parametrize("figure", paper.PRESETS)
+def test_what_is_decoded_is_shown(tmp_path, command, figure):  # noqa: F811
+    words = ["--prompts", str(tmp_path / "prose.txt"), "--repeats", "2", "--n_tokens", "6", "--K", "1", "2"]
+    words += ["--n_exact", "1", "--json", str(tmp_path / "rows.json")]
+    drawn = paper.PRESETS[figure].plot is not None
+    if drawn:
+        words += ["--out", str(tmp_path / "picture.png")]
+    if figure == "lenience":
+        words += ["--lenience", "1", "0.5"]
+    _, *lines = command(paper, figure, *words)
     rows = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))["rows"]
-    if figure == "figure1":
-        assert ([row["K"] for row in rows], rows[0]["iterations"], rows[0]["sd"]) == ([0, 1, 2] * 2, 6, 0)
-        assert all(row["ms"] > 0 and row["sequences"] == 3 for row in rows)
-    else:
-        assert [(row["K"], row["b"]) for row in rows] == [(1, 1), (1, 0.5), (2, 1), (2, 0.5)]
-        assert rows[0]["one"] == pytest.approx(0, abs=1e-6)
-        assert rows[1]["two"] >= rows[1]["one"] > 0
-    assert len(lines) == 1 + len(rows)
+    assert lines[: len(rows)] == tables.table(rows, paper.PRESETS[figure].columns).splitlines()[1:]
+    assert drawn == (tmp_path / "picture.png").exists()
+    for row in rows:
+        assert row["runs"] == 4
+        assert row["texts"] == (2 if row["temperature"] == 0 else 4)  # a greedy text is the same again
+    assert (rows[0]["K"], rows[0]["text_iterations"], rows[0]["text_iterations_sd"]) == (0, 6, 0)
 
 
-def test_a_row_of_iterations_is_their_mean_and_spread():
+def test_a_row_of_iterations_is_their_mean_and_spread(command, tmp_path):  # noqa: F811
+    words = ["--prompts", str(tmp_path / "prose.txt"), "--n_tokens", "8", "--K", "2", "--repeats", "2"]
+    _, *lines, _, last = command(paper, "table1", *words)
+    assert [line.split()[:3] for line in lines[:2]] == [["prose", "0", "ArS"], ["prose", "0", "SpS"]]
+    assert lines[0].split()[-3:] == lines[1].split()[-3:]  # the same texts, so the same figures
+    assert last == "At temperature 0, texts that differ from autoregressive decoding's: 0"
+
+
+def test_more_lenient_is_further_away(command, tmp_path):  # noqa: F811
+    path = tmp_path / "rows.json"
+    words = ["--prompts", str(tmp_path / "prose.txt"), "--n_tokens", "6", "--K", "1", "2", "--repeats", "1"]
+    words += ["--n_exact", "1", "--lenience", "1", "0.5", "--json", str(path), "--out", str(tmp_path / "lenience.png")]
+    command(paper, "lenience", *words)
+    plain, *rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    assert [(row["K"], row["lenience"]) for row in rows] == [(1, 1), (1, 0.5), (2, 1), (2, 0.5)]
+    assert plain["lenience"] is None
+    assert rows[0]["one"] == pytest.approx(0, abs=1e-6)
+    assert rows[1]["two"] >= rows[1]["one"] > 0
+
+
+def test_a_row_of_texts():
     """3 iterations of 2 drafts for 6 tokens, and 2 of 2 for 6: r = 6/9 and 6/6."""
     three = [Iteration(Counted([1, 2], 2, 1))] * 3
     two = [Iteration(Counted([1, 2, 3], 2, 2))] * 2
-    row = iterations.summarise([three, two])
-    assert (row["r"], row["standard_error"]) == (pytest.approx((6 / 9 + 1) / 2), pytest.approx(1 / 6))
-    assert (row["iterations"], row["p50"], row["sequences"]) == (2.5, 2.5, 2)
-    assert row["sd"] == pytest.approx(0.5**0.5)
+    row = tables.of_texts([three, two])
+    assert (row["text_r"], row["text_r_error"]) == (pytest.approx((6 / 9 + 1) / 2), pytest.approx(1 / 6))
+    assert (row["text_iterations"], row["p50"], row["texts"]) == (2.5, 2.5, 2)
+    assert row["text_iterations_sd"] == pytest.approx(0.5**0.5)
 
 
 def test_the_same_command_counts_the_same_iterations(command, tmp_path):  # noqa: F811
-    path = tmp_path / "rows.json"
-    words = ["--K", "2", "--settings", "0", "1:0.9", "--sequences", "21", "--n_tokens", "4", "--json", str(path)]
-    assert command(iterations, *words) == command(iterations, *words)
-    greedy, sampled = json.loads(path.read_text(encoding="utf-8"))["rows"]
-    assert (greedy["sequences"], sampled["sequences"]) == (20, 21)  # a seed changes nothing of a greedy text
-    assert 2 <= sampled["iterations"] <= 4
-    assert sampled["top_p"] == 0.9
+    words = ["--prompts", str(tmp_path / "prose.txt"), "--K", "2", "--settings", "1:0.9", "--n_tokens", "4"]
+    words += ["--repeats", "9"]
+    shown = command(paper, "iterations", *words)
+    assert shown == command(paper, "iterations", *words)
+    r, iterations = (float(shown[2].split()[i]) for i in (4, 6))
+    assert (0.3 <= r <= 1, 2 <= iterations <= 4) == (True, True)
 
 
 # ---- Drafts that learn -----------------------------------------------------------------------------------------------

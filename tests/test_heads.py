@@ -236,18 +236,17 @@ def test_training_refuses_what_cannot_be_done_in_a_line(words, line):
 
 
 def test_the_benchmarks_measure_heads():
-    from benchmarks import common, tables
+    from benchmarks import common, grid, tables
 
     names = {"models_dir": str(common.MODELS), "draft_model_size": "tiny-draft", "target_model_size": "tiny-target"}
     o = SimpleNamespace(**names, dtype="float32", draft_dtype="int8", n_tokens=24, prompts={"a": ["The man"]})
     o.drafters = ["heads"]
-    pair = common.Pair(o)
-    assert pair.draft is None
+    session = grid.loaded(o)
+    assert [*session.kept] == ["target"]
     decoded = {}
     for K in (0, 2, "2,1", "tree", "auto"):
-        s = common.Setting("", 0, "The man", "heads", 0.0, None, "a", K)
-        decoded[K] = tables.tokens(pair.decode(s, 24))
+        s = grid.Setting("", 0, "The man", "heads", 0.0, None, "a", K)
+        decoded[K] = tables.tokens(grid.decode(session, s, 24))
     assert all(tokens == decoded[0] and len(tokens) == 24 for tokens in decoded.values())
-    warm = common.Setting("", 0, "The man", "heads", 1.0, 0.9, "a", "2,1")
-    assert any(i.step.drafted == 4 for i in pair.decode(warm, 24))
-    assert pair.loaded.draft_filters.top_p == 0.9
+    warm = grid.Setting("", 0, "The man", "heads", 1.0, 0.9, "a", "2,1")
+    assert any(i.step.drafted == 4 for i in grid.decode(session, warm, 24))
