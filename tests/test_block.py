@@ -13,14 +13,15 @@ from tiny import ROOT, refusal, texts
 
 from plumbing.texts import read_prompts
 from speculative import load_pair
-from speculative.accept import BlockTest, block_by_block, chance_to_pass, choose, residual
+from speculative.accept import choose
+from speculative.block import BlockTest, block_by_block, chance_to_pass
 from speculative.drafters import first_of
 from speculative.drafters.level import level
 from speculative.drafters.lookup import prompt_lookup
 from speculative.drafters.model import model_drafter
 from speculative.lookahead import AutoK
 from speculative.one_hot import OneHot
-from speculative.sampling import Accepted, Own, Proposal, speculative_sampling, token_at, token_by_token
+from speculative.sampling import Accepted, Own, Proposal, residual, speculative_sampling, token_at, token_by_token
 
 RNG = np.random.default_rng
 BLOCK = choose(accept="block")

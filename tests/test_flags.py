@@ -249,7 +249,16 @@ def test_words(words, flags):
 
 
 def test_words_out_of_place():
-    bad = {"4": "4", "-": "-", "-- --trace": "--", "-k 4": "-k", "---K 4": "---K", "--quiet -x 3": "-x", "--=4": "--=4", "--K=4 5": "5"}
+    bad = {
+        "4": "4",
+        "-": "-",
+        "-- --trace": "--",
+        "-k 4": "-k",
+        "---K 4": "---K",
+        "--quiet -x 3": "-x",
+        "--=4": "--=4",
+        "--K=4 5": "5",
+    }
     for words, word in bad.items():
         expected = f"unexpected '{word}': every value follows its --flag, and a text goes in quotes"
         assert refusal(with_values, words.split()) == expected

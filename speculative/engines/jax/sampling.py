@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from speculative.accept import BlockTest
+from speculative.block import BlockTest
 from speculative.sampling import Test
 
 # ---- From logits to a distribution -----------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ def lenient(b: float) -> Callable:
 
 
 def block_by_block(x_draft, p, q, k, key, sample=sample, uniform=uniform):  # [K], [K, n_vocab], [K + 1, n_vocab]
-    """accept.block_by_block."""
+    """block.block_by_block."""
     K = len(x_draft)
     u_key, sample_key = jax.random.split(key)
     i = jnp.arange(K)  # [K]
