@@ -54,7 +54,7 @@ def test_where_numpy_multiplies_too():
     """Without a warning of NumPy's beside it."""
     params = random_params()
     params["blocks"][1]["attn"]["c_attn"]["w"][:, 0] = np.float32(3e38)
-    with pytest.raises(UserError, match="^the model gives logits that are not finite, at position 2:"):
+    with pytest.raises(UserError, match=r"^the model gives logits that are not finite, at position 2:"):
         CachedModel(params, HPARAMS, GREEDY)([1, 2, 3], 2)
 
 
