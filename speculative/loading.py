@@ -22,7 +22,7 @@ from plumbing.patience import lines
 from speculative import accept, checks, drafters
 from speculative.decoding import Pair, lookaheads
 from speculative.drafters.base import Setting
-from speculative.engines import devices, formats, packed_files, runtime
+from speculative.engines import devices, formats, packed, packed_files, runtime
 from speculative.engines.models import load_models, mapped_model
 from speculative.engines.vocabulary import share
 from speculative.filters import Filters
@@ -148,6 +148,8 @@ def load(o: Options, wanted: dict[str, Wanted], kept: Kept, longest: int, quiet:
     one_loop = devices.one_loop(o.engine, o.drafter, o.K)
     if o.engine == "numpy":
         runtime.set_threads(o.threads)
+        runtime.warm_up()  # so that what is compiled now is not taken for loading
+        packed.compile_for(one.dtype for one in wanted.values() if one.need not in kept)
         load_fn = load_models
     else:
         load_fn = devices.loader(o.mesh, o.data_parallel, None if one_loop else (max(longest, 1), o.K))

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,12 +16,12 @@ from pathlib import Path
 import pytest
 from tiny import ROOT, largest_file, python
 
-from plumbing import exits
+from plumbing import compiling, exits
 from plumbing.errors import UserError
 from plumbing.files import write_json
 from plumbing.terminal import SHOWN
 from speculative.cli import verifying
-from speculative.engines import compiling, runtime
+from speculative.engines import runtime
 from speculative.measure.verify import Check
 
 # ---- Signals ---------------------------------------------------------------------------------------------------------
@@ -307,6 +308,31 @@ def test_a_compilers_cache_that_cannot_be_kept_or_is_damaged(tmp_path, capsys):
             err = lines()
             assert err.count("\n") == 1 and "is damaged" in err
             assert lines() == ""
+
+
+PACKS = "from speculative.engines import packed; packed.compile_for(['float32'])"
+
+
+@pytest.mark.slow
+def test_another_copy_of_the_repository_finds_what_is_compiled(tmp_path):
+    """One with other sources does not, and what it compiles is another version's."""
+    pytest.importorskip("numba")
+    for package in ("plumbing", "checkpoints", "speculative"):
+        shutil.copytree(ROOT / package, tmp_path / "copy" / package)
+    for name in ("gpt2.py", "encoder.py"):
+        shutil.copy(ROOT / name, tmp_path / "copy")
+    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    environment["XDG_CACHE_HOME"] = str(tmp_path / "cache")
+    old = tmp_path / "cache/speculative-sampling/kernels-old"
+    old.mkdir(parents=True)
+    os.utime(old, (1, 1))
+    compiling = "compiling what packs float32, once on this machine ...\n"
+    for folder, change, err in ((ROOT, "", compiling), ("copy", "", ""), ("copy", "# changed\n", compiling)):
+        with open(tmp_path / "copy/speculative/engines/packed.py", "a") as f:
+            f.write(change)
+        done = python("-c", PACKS, cwd=tmp_path / folder, env=environment)
+        assert (done.returncode, done.stderr) == (0, err)
+    assert not old.exists() and len([*old.parent.iterdir()]) == 2
 
 
 def test_verify_names_the_cause_without_numba():

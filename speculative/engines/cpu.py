@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from plumbing.errors import UserError, first_line
+from plumbing.compiling import has_numba
 
 BLOCK = 32  # inputs that share a scale where rows are rounded; rows are filled up to whole blocks
 REGISTERS = 2  # of weights side by side in a tile
@@ -41,18 +41,6 @@ class Dot(NamedTuple):
     name: str | None  # LLVM's name for it; None where the CPU has none and simpler ones do
     inputs: int  # that it takes at once; they lie side by side in a tile
     unsigned: bool = False  # whether it takes weights as 0 to 255
-
-
-@functools.cache
-def has_numba() -> bool:
-    """Whether anything can be compiled here."""
-    try:
-        import numba
-    except ImportError:
-        return False
-    except ValueError as error:  # a setting of its own in the environment
-        raise UserError(f"numba cannot be used ({first_line(error)}): check what NUMBA_... is set to") from error
-    return not numba.config.DISABLE_JIT
 
 
 @functools.cache

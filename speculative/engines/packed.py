@@ -7,16 +7,16 @@ the tiles stand for, what runs where numba is not installed, and the tests' orac
 import contextlib
 import functools
 import mmap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from plumbing.compiling import announced, compiled
 from plumbing.errors import UserError
 from speculative.engines import cpu, formats
-from speculative.engines.compiling import compiled
 from speculative.engines.cpu import BLOCK, most_threads, this_cpu
 
 PARTS = 2 * most_threads()  # of a matrix, that are packed side by side
@@ -174,7 +174,8 @@ def filler(format: formats.Format) -> Callable:
     n_steps = -(-n_in // format.step)
     filled = np.zeros(n_steps * format.step_bytes(this), np.uint8)  # [n_steps * step_bytes]
     scale = np.ones(this.lanes if format.channel_bytes else 0, np.float32)
-    fill(w, filled, scale, format.dot(this).inputs)
+    with announced(f"what packs {format.name}"):
+        fill(w, filled, scale, format.dot(this).inputs)
     stored = format.round(w)
     same = np.array_equal(filled, format.tile(stored, this).reshape(-1))
     if not same or (stored.scale is not None and not np.array_equal(scale, stored.scale)):
@@ -196,6 +197,15 @@ class PackedEmbedding:
 
     def __getitem__(self, ids):  # [n] -> [n, n_embd]
         return self.T.columns(ids)
+
+
+def compile_for(dtypes: Iterable[str]) -> None:
+    """Compiles what packs these formats, or loads it from the disk."""
+    if cpu.has_numba():
+        for dtype in dtypes:
+            for name in (dtype, formats.find(dtype).embedding):
+                if formats.find(name).fill:
+                    filler(formats.find(name))
 
 
 def packer(dtype: str) -> Callable:

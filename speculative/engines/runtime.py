@@ -1,6 +1,5 @@
 """Which forward pass decodes: the compiled one where numba is installed, else gpt2.py; in how many threads."""
 
-import contextlib
 import functools
 import importlib
 import sys
@@ -8,13 +7,14 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from plumbing.compiling import announced, kept
 from plumbing.errors import UserError
 from speculative.engines import cpu
-from speculative.engines.compiling import kept
 from speculative.engines.cpu import most_threads
 from speculative.engines.plain import PlainPass, n_bytes
 from speculative.engines.vocabulary import SharedPass
 
+FORWARD_PASS = "the forward pass"
 THREAD_BYTES = 2**23  # of weights for each thread after the first: one that reads fewer costs more than it saves
 
 n_threads = None  # of the next forward pass; None: one for each core
@@ -52,7 +52,7 @@ def own_pass(params, hparams):
     if not compiled:
         return PlainPass(params, hparams)
     useful = 1 + n_bytes(params) // THREAD_BYTES
-    with announced():
+    with announced(FORWARD_PASS):
         return compiled.CompiledPass(
             params, hparams, lambda: compiled.choose_team(min(n_threads or most_threads(), useful))
         )
@@ -85,29 +85,8 @@ def warm_up() -> None:
     compiled = compiled_pass()
     if not compiled:
         return say_numpy_multiplies()
-    with announced():
+    with announced(FORWARD_PASS):
         compiled.compile_all()
-
-
-@contextlib.contextmanager
-def announced():
-    """Prints a line where anything is compiled. That happens once on a machine, as numba keeps the result beside the
-    source or in the user's cache."""
-    from numba.core import event
-
-    class Announcer(event.Listener):
-        said = False
-
-        def on_start(self, event):
-            if not self.said:
-                print("compiling the forward pass, once on this machine ...", file=sys.stderr, flush=True)
-            self.said = True
-
-        def on_end(self, event):
-            pass
-
-    with event.install_listener("numba:compile", Announcer()):
-        yield
 
 
 def set_threads(n: int | None = None) -> None:
