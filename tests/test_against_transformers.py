@@ -8,7 +8,6 @@ import pytest
 from tiny import ROOT, decoded, logits_themselves
 
 from checkpoints.loading import load_encoder_and_hparams, load_params
-from checkpoints.tokenizer import read_encoder
 from speculative.engines.models import load_models
 from speculative.engines.plain import CachedModel
 from speculative.filters import GREEDY
@@ -82,17 +81,3 @@ def test_a_saved_folder_gives_their_logits_and_their_greedy_text(settings, form,
     with torch.no_grad():
         output = theirs.generate(torch.tensor([ids]), attention_mask=torch.ones(1, len(ids)), **options)[0]
     assert ours == output[len(ids) :].tolist()
-
-
-@pytest.mark.parametrize("prefix_space", [False, True])
-def test_a_saved_tokenizer_gives_their_ids(prefix_space, tmp_path):
-    from test_checkpoints import strings
-
-    added = ["[PAD][", "foo bar", transformers.AddedToken("<mask>", lstrip=True)]
-    make_tokenizer(added, add_prefix_space=prefix_space).save_pretrained(tmp_path)
-    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    ours = read_encoder(tmp_path, len(theirs))
-    for text in strings(2000):
-        ids = theirs.encode(text)
-        assert ours.encode(text, allowed_special=True) == ids
-        assert ours.decode(ids) == theirs.decode(ids, clean_up_tokenization_spaces=False)

@@ -2,26 +2,25 @@
 
 import itertools
 import json
-from collections import defaultdict
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from enumeration import distance_from_target, output_distribution, random_model, remembered, total_variation
+from enumeration import distance_from_target, output_distribution, random_model, remembered
 from test_flags import parse
-from tiny import ROOT, refusal, texts
+from tiny import ROOT, refusal
 
 from plumbing.texts import read_prompts
 from speculative import load_pair
 from speculative.accept import choose
-from speculative.block import BlockTest, block_by_block, chance_to_pass
+from speculative.block import BlockTest, block_by_block
 from speculative.drafters import first_of
 from speculative.drafters.level import level
 from speculative.drafters.lookup import prompt_lookup
 from speculative.drafters.model import model_drafter
 from speculative.lookahead import AutoK
 from speculative.one_hot import OneHot
-from speculative.sampling import Accepted, Own, Proposal, residual, speculative_sampling, token_at, token_by_token
+from speculative.sampling import Proposal, speculative_sampling, token_at, token_by_token
 
 RNG = np.random.default_rng
 BLOCK = choose(accept="block")
@@ -110,77 +109,6 @@ def test_with_a_k_that_chooses_itself_it_is_too():
 
 
 # ---- Mistakes --------------------------------------------------------------------------------------------------------
-
-
-def capped(w, q, p):
-    return min(1.0, w * q / p)
-
-
-def after(w, q, p, kept):
-    return residual(w[kept] * q[kept], p[kept])
-
-
-def by_hand(next_w=capped, chance=chance_to_pass, left_after=after, row=0, stops=False):
-    """block_by_block, of parts that can be wrong: how w grows, the chance to pass, what is left, how far the row of p
-    is from the place after the draft, and whether a failure ends the test."""
-
-    def accept(proposal, q, rng):
-        x_draft, p, _ = proposal
-        m = len(x_draft)
-        w = [1.0]
-        tests = []
-        kept = 0
-        for i in range(1, m + 1):
-            j = int(x_draft[i - 1])
-            p_j = float(p[i - 1][j])
-            q_j = float(q[i - 1][j])
-            w.append(next_w(w[-1], q_j, p_j))
-            h = chance(w[i], q[i], p[i + row]) if i < m else w[i]
-            u = rng.random()
-            tests.append(BlockTest(u, p_j, q_j, u < h, w[i], h))
-            if tests[-1].passed:
-                kept = i
-            elif stops:
-                break
-        left = left_after(w, q, p, kept) if kept < m else q[m]
-        own = Own(rng.random(), left)
-        return Accepted([*map(int, x_draft[:kept]), token_at(*own)], tests, own)
-
-    return accept
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_by_hand_it_is_the_same(seed):
-    target, model = smooth_model(seed, 4), smooth_model(seed + 100, 4)
-
-    def steps(accept):
-        rng = RNG(seed)
-        return [*speculative_sampling([1], model_drafter(model, rng), target, 60, 4, rng, accept)]
-
-    for ours, theirs in zip(steps(by_hand()), steps(block_by_block), strict=True):
-        assert ours.tokens == theirs.tokens
-        assert ours.tests == theirs.tests
-
-
-def mass(q, p):
-    return float(np.sum(np.maximum(q - p, 0)))
-
-
-MISTAKES = {
-    "h is s / (s + 1)": {"chance": lambda w, q, p: mass(w * q, p) / (mass(w * q, p) + 1)},
-    "h is 1 where anything is left": {"chance": lambda w, q, p: float(mass(w * q, p) > 0)},
-    "w grows above 1": {"next_w": lambda w, q, p: w * q / p},
-    "the residual with the w before": {"left_after": lambda w, q, p, kept: residual(w[kept - 1] * q[kept], p[kept])},
-    "the residual without w": {"left_after": lambda w, q, p, kept: residual(q[kept], p[kept])},
-    "the first failure ends the test": {"stops": True},
-    "the chance with p of the row before": {"row": -1},
-}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_each_mistake_is_seen(mistake):
-    wrong = by_hand(**MISTAKES[mistake])
-    assert max(loss(wrong, chain, smooth_model, seed, 2, 3) for seed in range(3)) > 1e-3
 
 
 # ---- What it keeps ---------------------------------------------------------------------------------------------------
@@ -305,52 +233,10 @@ def test_a_window_is_the_targets_over_a_whole_vocabulary():
 # ---- On the device ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("K", "k"), [(1, 1), (2, 2), (3, 3), (3, 2), (3, 0)])
-@pytest.mark.parametrize("model", [random_model, smooth_model])
-def test_the_law_on_the_device_is_the_targets_exactly(model, K, k):
-    """Of each window that can be drafted, and each way in which its tests can end; what comes after is the target's. Of
-    K drafts only k count."""
-    jax = pytest.importorskip("jax")
-    from speculative.engines.jax import sampling
-
-    target, draft = model(0, 3), model(1000, 3)
-    windows = [*itertools.product(range(3), repeat=K)]
-    p = np.stack([draft(np.array([1, *x[:-1]]), K) for x in windows])  # [3**K, K, 3]
-    q = np.stack([target(np.array([1, *x]), K + 1) for x in windows])  # [3**K, K + 1, 3]
-    drawn = np.prod([p[:, i, [x[i] for x in windows]].diagonal() for i in range(K)], axis=0)  # [3**K]
-    possible = np.flatnonzero(drawn)
-    us = [(*u, *[0.0] * (K - k)) for u in itertools.product((0.0, 1 - 2**-24), repeat=k)]
-
-    @jax.jit
-    def run(x_draft, p, q, u):
-        def normalised(left, key):
-            return left / left.sum()
-
-        key = jax.random.key(0)
-        return sampling.block_by_block(x_draft, p, q, k, key, normalised, lambda key, shape: u)
-
-    law = defaultdict(float)
-    for n, u in itertools.product(possible, us):
-        accepted = run(np.array(windows[n]), p[n], q[n], np.array(u, np.float32))
-        h = np.asarray(accepted.tests.h, float)[:k]
-        weight = drawn[n] * np.prod(np.where(np.array(u[:k]) == 0, h, 1 - h))
-        kept = int(accepted.kept)
-        for token, chance in enumerate(np.asarray(accepted.token)):
-            law[(*windows[n][:kept], token)] += weight * chance
-    for length in range(1, k + 1):  # what is shorter goes on as the target does
-        for text in [text for text in law if len(text) == length]:
-            chance = law.pop(text)
-            for token, q_token in enumerate(target(np.array([1, *text]), 1)[0]):
-                law[(*text, token)] += chance * float(q_token)
-    expected = {}
-    for text in itertools.product(range(3), repeat=k + 1):
-        rows = target(np.array([1, *text[:-1]]), k + 1)
-        expected[text] = np.prod([float(rows[i, token]) for i, token in enumerate(text)])
-    assert total_variation(law, expected) < 1e-5
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_the_device_tests_as_numpy_does(seed):
+@pytest.mark.parametrize("k", [4, 3, 1, 0])
+@pytest.mark.parametrize("seed", range(6))
+def test_the_device_tests_as_numpy_does(seed, k):
+    """Of 4 drafts only k count."""
     jax = pytest.importorskip("jax")
     from speculative.engines.jax import sampling
 
@@ -358,17 +244,17 @@ def test_the_device_tests_as_numpy_does(seed):
     p, q = rows[:4], rows[4:]
     x_draft = np.array([token_at(u, row) for u, row in zip(RNG(seed).random(4), p, strict=True)])
     u = RNG(seed + 100).random(5)
-    ours = block_by_block(Proposal(x_draft, p), q, SimpleNamespace(random=iter(u).__next__))
+    ours = block_by_block(Proposal(x_draft[:k], p[:k]), q[: k + 1], SimpleNamespace(random=iter(u).__next__))
 
     def sample(left, key):
         return left / left.sum()
 
     key = jax.random.key(0)
-    theirs = sampling.block_by_block(x_draft, p, q, 4, key, sample, lambda key, shape: u[:4].astype(np.float32))
+    theirs = sampling.block_by_block(x_draft, p, q, k, key, sample, lambda key, shape: u[:4].astype(np.float32))
     assert theirs.kept == len(ours.tokens) - 1
     for name in BlockTest._fields:
         expected = [getattr(test, name) for test in ours.tests]
-        np.testing.assert_allclose(np.asarray(getattr(theirs.tests, name)), expected, rtol=1e-5)
+        np.testing.assert_allclose(np.asarray(getattr(theirs.tests, name))[:k], expected, rtol=1e-5)
     np.testing.assert_allclose(theirs.token, ours.own.left / ours.own.left.sum(), rtol=1e-4, atol=1e-6)
 
 
@@ -388,13 +274,6 @@ def test_the_bundled_pair_gives_more_tokens_an_iteration(K, at_least):
 
 
 # ---- From the command line -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("flags", [{"K": 4}, {"K": "8/4", "drafter": "self/model"}, {"drafter": "prompt_lookup+ngram"}])
-def test_it_decodes_the_same_greedy_text_and_loses_nothing_above(run, run_verify, flags):
-    assert texts(run(accept="block", quiet=True, **flags)) == texts(run(quiet=True, **flags))
-    status, out = run_verify(draws=60, accept="block", temperature=1, **flags)
-    assert status == 0, out
 
 
 def test_what_is_said_of_it(run, tmp_path):

@@ -19,11 +19,9 @@ from speculative.drafters import KINDS, first_of, first_tree_of, is_model, needs
 from speculative.drafters.base import NOTHING, Proposal
 from speculative.drafters.level import level
 from speculative.drafters.lookup import lookup_tree, prompt_lookup
-from speculative.drafters.model import model_drafter
 from speculative.drafters.ngram import ngram_log_model
 from speculative.filters import Filters
 from speculative.lookahead import AutoK, decode_chain
-from speculative.sampling import speculative_sampling
 from speculative.trees import regular
 
 slow = pytest.mark.slow
@@ -160,62 +158,6 @@ def test_each_token_of_a_level_is_its_proposers():
         assert tokens == [(begin + 1 + i) % N_VOCAB for i in range(k)]
         assert len(by) == len(p) == k
         assert {*by} <= {"inner", "outer"}
-
-
-def distances_of_levels(n_levels, level):
-    """Over a vocabulary of two: the target's law against that of a decode with so many levels of drafting."""
-    for seed in range(3):
-        target, outer, middle, innermost = (random_model(1000 * i + seed, 2) for i in range(4))
-        models = [outer, middle][: n_levels - 1]
-
-        def decode(rng, target=target, models=models, innermost=innermost):
-            draft = model_drafter(innermost, rng, "innermost")
-            for K, model in enumerate(models[::-1], start=1):
-                draft = level("a level", model, draft, K, rng)
-            return speculative_sampling([1], draft, target, 4, 3, rng)
-
-        yield distance_from_target(decode, target, [1], 4)
-
-
-def level_that_reports(report):
-    """A level whose tokens and rows are, for each step, what report(tokens, p, q) makes of them."""
-
-    def level(name, model, draft, K, rng):
-        def drafted(x, k):
-            tokens = []
-            rows = []
-            for step in speculative_sampling(x, draft, model, k, K, rng):
-                more, of_more = report(step.tokens, [*step.proposal.p], [*step.q])
-                tokens += more
-                rows += of_more
-            return Proposal(tokens, rows)
-
-        return drafted
-
-    return level
-
-
-def what_came_of_it(tokens, p, q):
-    return tokens, q[: len(tokens)]
-
-
-WRONG_REPORTS = {
-    "a bonus's row without the bonus": lambda tokens, p, q: (tokens[: len(p)] or tokens, q),
-    "the p of what drafts for it": lambda tokens, p, q: (tokens, [*p, *q[len(p) :]][: len(tokens)]),
-    "the last row for all": lambda tokens, p, q: (tokens, [q[-1]] * len(tokens)),
-}
-
-
-@pytest.mark.parametrize("n_levels", [2, 3])
-@pytest.mark.parametrize("level", [level, level_that_reports(what_came_of_it)])
-def test_levels_are_exact(n_levels, level):
-    assert max(distances_of_levels(n_levels, level)) < 1e-6
-
-
-@pytest.mark.parametrize("n_levels", [2, 3])
-@pytest.mark.parametrize("report", WRONG_REPORTS)
-def test_levels_that_report_anything_else_are_not(n_levels, report):
-    assert max(distances_of_levels(n_levels, level_that_reports(WRONG_REPORTS[report]))) > 1e-3
 
 
 # The output distribution, computed and not sampled

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from conftest import MODELS
-from enumeration import distance_from_target, random_model
-from tiny import HPARAMS, convert, decoded, logits_themselves, one_hot, random_params, refusal, texts
+from tiny import HPARAMS, convert, decoded, logits_themselves, random_params, refusal, texts
 
 import main
 from speculative.drafters.heads import (
@@ -19,14 +18,13 @@ from speculative.drafters.heads import (
     fingerprint,
     head_drafter,
     head_model,
-    head_tree,
     load_heads,
 )
 from speculative.engines import formats, packed, runtime
 from speculative.engines.plain import CachedModel, PlainPass
 from speculative.filters import GREEDY
 from speculative.sampling import autoregressive_sampling, speculative_sampling
-from speculative.trees import Tree, by_paths, regular, tree_speculative_sampling
+from speculative.trees import Tree
 from utils import load_encoder_hparams_and_params
 
 
@@ -86,26 +84,6 @@ def test_the_compiled_output_layer_is_that_of_the_pass(dtype):
 # ---- Who drafts ------------------------------------------------------------------------------------------------------
 
 
-def of_places(seed, n_vocab, n_heads=2):
-    """heads(x) -> rows that depend on all of x but its last token, as a head's do."""
-    models = [random_model(seed + i, n_vocab) for i in range(n_heads)]
-    return lambda x: np.stack([model(np.append(x[:-1], 0))[0] for model in models]) if len(x) > 1 else one_hot()
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_the_law_is_the_targets_exactly(seed):
-    target, heads = random_model(seed, 3), of_places(seed + 50, 3)
-
-    def chain(rng):
-        return speculative_sampling([1], head_drafter(heads, rng), target, 4, 2, rng)
-
-    def tree(rng):
-        return tree_speculative_sampling([1], head_tree(heads, rng), by_paths(target), 3, regular([2, 1]), rng)
-
-    assert distance_from_target(chain, target, [1], 4) < 1e-6
-    assert distance_from_target(tree, target, [1], 3) < 1e-6
-
-
 # ---- From the command line -------------------------------------------------------------------------------------------
 
 
@@ -127,13 +105,6 @@ def with_heads(tiny_pair):
     (folder / FILE).unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize("drafter", ["heads+model", "prompt_lookup+heads"])
-@pytest.mark.parametrize("flags", [{"K": 3}, {"K": "auto"}, {"tree": "2,2,1"}, {"tree": "auto"}])
-def test_greedy_texts_are_equal(run, with_heads, drafter, flags):
-    plain, speculative = texts(run(quiet=True, drafter=drafter, **flags))
-    assert plain == speculative
-
-
 @pytest.mark.parametrize(("tree", "most"), [(None, 3), ("2,2,1", 10), ("1,1,1,1,1", 3)])
 def test_no_draft_model_is_needed(run_json, with_heads, tree, most):
     """Before the target has been called nothing is drafted, and then as many levels as there are heads."""
@@ -141,14 +112,6 @@ def test_no_draft_model_is_needed(run_json, with_heads, tree, most):
     _, document = run_json(**flags)
     first, second, *_ = document["speculative"]["samples"][0]["iterations"]
     assert (first["drafted"], second["drafted"]) == (0, most)
-
-
-@pytest.mark.parametrize("flags", [{"K": 3}, {"tree": "2,2"}, {"K": "auto"}])
-@pytest.mark.parametrize("temperature", [0, 1])
-def test_verify_finds_no_loss(run_verify, with_heads, flags, temperature):
-    status, out = run_verify(draws=30, drafter="heads", temperature=temperature, **flags)
-    assert status == 0
-    assert "nodes: 14 rows" in out or "tree" not in flags
 
 
 def test_heads_that_cannot_be_used(tiny_pair, with_heads):

@@ -220,23 +220,6 @@ def test_offline_and_without_a_network(server, refused, models_dir, set_variable
     assert not Path(models_dir).exists()
 
 
-@pytest.mark.parametrize(
-    ("fault", "says", "n_requests"),
-    [
-        ({"to": 50, "then": "close"}, "more expected", 3),
-        ({"to": 50, "then": "stall"}, "timed out", 3),
-        (status(429), "status 429", 8),
-        (status(503), "status 503", 8),
-        (status(429, Retry_After="3600"), "status 429, asks to wait 3600 s", 1),
-        ({"body": b"x" * (2**24 + 1)}, "has more than 16,777,216 bytes", 1),
-    ],
-)
-def test_a_list_that_does_not_come(fault, says, n_requests, server):
-    server.faults[LIST] = [fault] * 20
-    assert says in refusal(listing, hub_name(NAME), server.url, LIMITS._replace(read=0.2))
-    assert len(server.requests) == n_requests
-
-
 def test_a_list_that_comes_at_the_second_time(server, models_dir):
     server.faults[LIST] = [status(429, Retry_After="0"), {"to": 50, "then": "close"}]
     load_encoder_hparams_and_params(NAME, models_dir)

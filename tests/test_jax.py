@@ -24,7 +24,7 @@ from speculative.engines.jax import model as jax_model
 from speculative.engines.jax import sampling as jax_sampling
 from speculative.engines.jax.loop import DeviceDecoder
 from speculative.engines.jax.model import JaxModel
-from speculative.engines.jax.sampling import lenient, token_by_token
+from speculative.engines.jax.sampling import lenient
 from speculative.engines.jax.sharding import place
 from speculative.engines.plain import CachedModel
 from speculative.filters import GREEDY, Filters
@@ -191,30 +191,6 @@ def test_the_filters_are_those_of_numpy():
         expected = Filters(*chosen)(logits)
         np.testing.assert_array_equal(actual > 0, expected > 0, err_msg=str(chosen))
         np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=1e-30, err_msg=str(chosen))
-
-
-def test_what_is_accepted_or_resampled_is_distributed_as_the_target():
-    """The first token, whether p's or resampled, is q[0]'s; after i acceptances the next one is q[i]'s, as is the bonus
-    token after all of them."""
-    rng, n = np.random.default_rng(2), 60_000
-    p, q = rng.dirichlet(np.ones(5), 3).astype(np.float32), rng.dirichlet(np.ones(5), 4).astype(np.float32)
-    q[0, 1] = p[0, 4] = 0  # some ids are impossible
-    p, q = p / p.sum(-1, keepdims=True), q / q.sum(-1, keepdims=True)  # [3, 5], [4, 5]
-
-    def one(key):
-        draft_key, key = jax.random.split(key)
-        x_draft = jax.random.categorical(draft_key, jnp.log(p))  # [3]
-        accepted = token_by_token(x_draft, jnp.asarray(p), jnp.asarray(q), 3, key)
-        return accepted.kept, jnp.append(x_draft, 0).at[accepted.kept].set(accepted.token)
-
-    accepted, tokens = map(np.asarray, jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(0), n)))
-    for i in range(4):
-        reached = tokens[accepted >= i, i]
-        frequency = np.bincount(reached, minlength=5) / len(reached)
-        assert np.all(frequency[q[i] == 0] == 0)
-        assert np.abs(frequency - q[i]).max() < 4 * np.sqrt(0.25 / len(reached))
-    alpha = np.minimum(p, q[:3]).sum(-1)
-    assert np.mean(accepted) == pytest.approx(np.cumprod(alpha).sum(), abs=0.02)
 
 
 def first_tokens(p, q, u, lenience=1.0):

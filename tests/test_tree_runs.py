@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from tiny import decoded, texts
+from tiny import decoded
 
 from plumbing.errors import UserError
 from speculative import autotree
@@ -125,13 +125,6 @@ def test_with_dear_rows_it_is_a_chain():
 # ---- From the command line -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("drafter", ["model", "prompt_lookup", "ngram", "prompt_lookup+model"])
-@pytest.mark.parametrize("tree", ["2,2,1", "1", "4,1", "auto"])
-def test_greedy_texts_are_equal(run, drafter, tree):
-    plain, speculative = texts(run(quiet=True, tree=tree, drafter=drafter))
-    assert plain == speculative
-
-
 def test_it_is_reported(run_json):
     out, document = run_json(tree="2,2,1", verbose=True)
     assert re.search(r"\d of \d", out) and "by position" in out
@@ -157,9 +150,3 @@ def test_it_is_reported(run_json):
 def test_a_tree_that_cannot_be_drafted(run, flags, line):
     with pytest.raises(UserError, match=line):
         run(**flags)
-
-
-def test_verify_with_a_tree(run_verify):
-    for tree in ("2,1", "auto"):
-        status, out = run_verify(draws=30, tree=tree)
-        assert status == 0 and "passed  nodes" in out and f"tree {tree}" in out and "no loss found" in out

@@ -5,7 +5,6 @@ import pytest
 from tiny import python, texts
 
 from gpt2 import gpt2
-from speculative.engines.formats import FORMATS
 from speculative.options import DEMO
 
 COMMAND = """
@@ -47,11 +46,3 @@ def test_the_demonstration_decodes_the_text_of_gpt2(expected):
     assert texts(done.stdout)[0] == expected
     assert texts(done.stdout)[1] == expected
     assert "numba is not installed, or switched off, so NumPy multiplies" in done.stderr
-
-
-@pytest.mark.parametrize("dtype", FORMATS)
-def test_every_format_decodes(dtype):
-    """Their rows are those of an array that NumPy multiplies by, so both texts are its own."""
-    done = without_numba("--demo", f"--dtype={dtype}", f"--draft_dtype={dtype}", "--n_tokens_to_generate=5")
-    plain, speculative = texts(done.stdout)
-    assert plain == speculative
