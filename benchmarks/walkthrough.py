@@ -70,8 +70,8 @@ The draw gives {own}. The text grows by {n}:
 """
 
 
-BLOCKS = """`--accept block` goes on after a failure. w is the product of the ratios q / p so far, capped at 1 \
-at each draft, and h
+BLOCKS = """\
+`--accept block` goes on after a failure. w is the product of the ratios q / p so far, capped at 1 at each draft, and h
 the chance of a draft's test. **All drafts up to the last one that passes are kept:**
 
     w_0 = 1,   w_i = min(1, w_(i-1) q_i / p_i)                    q_i, p_i of draft i
