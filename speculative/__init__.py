@@ -1,11 +1,11 @@
-"""What goes beyond the blog: one idea a file. Start with sampling.py, the paper's two algorithms.
+"""The method, one idea a file. Start with sampling.py, the paper's two algorithms. From Python:
 
 from speculative import load_pair  # session.py
 
-pair = load_pair("124M", "1558M", K=4, temperature=0)
-for step in pair.speculative("Alan Turing theorized", 40):
+session = load_pair("124M", "1558M", K=4, temperature=0)
+for step in session.speculative("Alan Turing theorized", 40):
     print(step.text, end="", flush=True)
-run = pair.compare("Alan Turing theorized", 40)
+run = session.compare("Alan Turing theorized", 40)
 run.page("run.html")
 """
 
@@ -18,7 +18,7 @@ __all__ = ["__version__", "load_pair"]
 
 
 def __getattr__(name: str):
-    """Imported when it is asked for, so that who wants the two algorithms alone does not wait for the rest."""
+    """Imports load_pair when it is asked for: a reader who wants the two algorithms alone need not wait for the rest."""
     if name != "load_pair":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     check_neighbours()

@@ -1,4 +1,4 @@
-"""What the README quotes is what the code says."""
+"""The README quotes the code word for word, its snippets run, and its links lead somewhere."""
 
 import re
 import textwrap
@@ -29,7 +29,7 @@ def test_the_snippet_decodes_what_the_target_alone_decodes(monkeypatch, tmp_path
     (tmp_path / "models").symlink_to(ROOT / "models")
     names = {}
     exec(PYTHON[1], names)
-    pair = names["pair"].pair
+    pair = names["session"].pair
     prompt = names["run"].document["prompt"]
     steps = autoregressive_sampling(prompt["tokens"], pair.target, 40, np.random.default_rng(0))
     text = pair.encoder.decode(decoded(steps))
@@ -47,7 +47,7 @@ def test_files_are_as_long_as_the_table_says(row):
 
 
 def links(text):
-    """What a page in Markdown links to, pictures included."""
+    """The targets of all links of a page in Markdown, pictures included."""
     return re.findall(r"\]\(([^)#]+)[^)]*\)", text)
 
 
