@@ -18,7 +18,7 @@ __all__ = ["__version__", "load_pair"]
 
 
 def __getattr__(name: str):
-    """Imports load_pair when it is asked for: a reader who wants the two algorithms alone need not wait for the rest."""
+    """Imports load_pair when it is asked for: the two algorithms alone need not wait for the rest."""
     if name != "load_pair":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     check_neighbours()
