@@ -1,8 +1,9 @@
 """GPT-2's forward pass, from scratch, in NumPy: token ids in, logits out.
 
 Read it from the bottom up (gpt2 is the whole network) or from the top down (each function uses only those above it).
-Activations have one row for each token; the comments give the shapes. The compiled kernels that run by default are
-tested against this file.
+Activations have one row for each token; the comments give the shapes. In this file q, k and v are attention's queries,
+keys and values; elsewhere q is the target's distribution and K the lookahead. The compiled kernels that run by default
+are tested against this file.
 
 Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners"; the names are picoGPT's.
 """
@@ -40,7 +41,7 @@ def linear(x, w, b):  # [n_seq, n_in], [n_in, n_out], [n_out] -> [n_seq, n_out]
 
 
 def ffn(x, c_fc, c_proj, activation=gelu):  # [n_seq, n_embd] -> [n_seq, n_embd]
-    """The feed-forward network: up to four times the width, a non-linearity, and down again."""
+    """The feed-forward network: each row made four times as wide, a non-linearity, and back to its width."""
     a = activation(linear(x, **c_fc))  # [n_seq, n_embd] -> [n_seq, 4*n_embd]
     return linear(a, **c_proj)  # [n_seq, 4*n_embd] -> [n_seq, n_embd]
 
@@ -61,7 +62,8 @@ def attention(q, k, v, sees=None):  # [n_head, n_q, d_head], [n_head, n_k, d_hea
 
 
 def mha(x, c_attn, c_proj, n_head, attend=attention):  # [n_seq, n_embd] -> [n_seq, n_embd]
-    """Multi-head attention. attend(q, k, v) is attention itself, or a cache that also attends to what it remembers."""
+    """Multi-head attention. attend(q, k, v) is attention itself, or that of a cache, which adds k and v to the keys and
+    values of earlier tokens and attends to them all."""
     n_seq, n_embd = x.shape
     x = linear(x, **c_attn)  # [n_seq, n_embd] -> [n_seq, 3*n_embd]
     x = np.reshape(x, (n_seq, 3, n_head, n_embd // n_head))  # -> [n_seq, 3, n_head, d_head]
@@ -80,15 +82,15 @@ def transformer_block(x, mlp, attn, ln_1, ln_2, n_head, attend=attention, activa
 
 def gpt2(inputs, wte, wpe, blocks, ln_f, n_head, cache=None, n_last=None, positions=None, activation=gelu):
     # [n_seq] -> [n_last, n_vocab]
-    """The logits of the token that follows each input token, or each of the last n_last (default: all) of them.
+    """The logits of what follows each of the last n_last input tokens, by default of all.
 
     wte [n_vocab, n_embd] and wpe [n_ctx, n_embd] embed tokens and positions; blocks is the list of layers; the keys
     of its dicts are the argument names above, so the parameters are splatted straight in.
 
     With a cache, inputs are the tokens that come after the cache.length tokens it holds: cache.layers has an attend
     for each block, which appends the new keys and values to those of the earlier tokens and attends over them all.
-    cache.hidden is then what the last block gave for the tokens whose logits are returned. positions [n_seq] are those
-    of the inputs where they do not just follow each other.
+    cache.hidden is then the last block's output for the tokens whose logits are returned. positions [n_seq] are the
+    inputs' own, for a tree of drafts, in which siblings stand at one position.
     """
     n_past = 0 if cache is None else cache.length
     if positions is None:

@@ -37,7 +37,7 @@ def main(**flags) -> None:
         return remove_packed(o)
     prompts = choose_prompts(o)  # one; with --batch several
 
-    # load both models
+    # load both models (flags and parse stay with them: --interactive and --serve change flags later)
     session = Session(o, flags, parse, prompts, quiet=o.quiet, verify=o.verify)
     if o.verify:
         return verify_session(session, *prompts)
@@ -63,12 +63,15 @@ def decode(session: Session, prompts: list[str]) -> None:
     if o.only != "autoregressive":
         runs["speculative"] = run_sampling_fn("Speculative Decode", pair.speculative, session, prompts)
 
-    # what came of it
+    # speedup, acceptance rate, and why
     show_report(session, prompts, runs)
 
 
 def run_sampling_fn(title: str, decode_fn: Callable, session: Session, prompts: list[str]) -> Recorder:
-    """Decodes each prompt o.n_samples times, and prints the blog's lines -> what happened."""
+    """Decodes each prompt o.n_samples times, and prints the blog's lines -> a record of every step.
+
+    decode_fn is pair.autoregressive or pair.speculative. session.texts calls it for each text, and turns ids into text.
+    """
     o = session.options
     recorder = session.recorder(details=o.details or bool(o.html))
     with Display(title, o, prompts) as display:

@@ -31,7 +31,8 @@ Lookahead = int | AutoK | tuple[int, ...] | AutoTree
 
 
 def decode(x, drafter: Drafter, target_model, N: int, lookahead: Lookahead, rng, rule: Rule = TOKEN) -> Iterator[Step]:
-    """N tokens, chains or trees. With a lossless rule they are distributed as the target's own, whoever drafts."""
+    """The loop that suits the lookahead: chains for a K, trees for widths or an AutoTree. It gives N tokens; with a
+    lossless rule they are distributed as the target's own, whoever drafts."""
     if isinstance(lookahead, AutoTree):
         return lookahead.decode(x, drafter.tree, target_model.tree, N, rng, rule.tree)
     if isinstance(lookahead, tuple):
@@ -65,7 +66,8 @@ def lookaheads(
 
 
 class Level(NamedTuple):
-    """Who drafts for a model, and how far ahead. The outermost level is the whole drafter, for the target."""
+    """A model, the drafter that drafts for it, and how far ahead. The outermost level is the whole drafter, for the
+    target."""
 
     K: int | AutoK
     model: Callable  # model(x, n_last), for which it drafts
@@ -74,7 +76,7 @@ class Level(NamedTuple):
 
 @dataclass(frozen=True)
 class Pair:
-    """A target and what drafts for it, over token ids. (speculative.pair.TextPair takes and gives texts.)"""
+    """A target and what drafts for it, over token ids. session.Session takes and gives texts."""
 
     encoder: Any
     models: dict[str, Any]  # "target", and what the drafter needs: "draft", "copy"
@@ -96,7 +98,7 @@ class Pair:
 
     @property
     def goes_by_times(self) -> bool:
-        """Whether a K or a tree is chosen by measured times, so that a seed alone does not decide the text."""
+        """True if a K or a tree is chosen by measured times, so that a seed alone does not decide the text."""
         return any(isinstance(lookahead, Auto) for lookahead in (self.lookahead, *self.inner_K))
 
     @property
@@ -147,7 +149,7 @@ class Pair:
         self.create_drafter(np.random.default_rng(0))
 
     def levels(self) -> list[Level]:
-        """Of a drafter of chains, from the outermost in: "a/b" drafts for the target, then b for a's model."""
+        """The levels of a drafter of chains, outermost first: "a/b" drafts for the target, then b for a's model."""
         parts = self.parts(np.random.default_rng(0))
         *outer, _ = parse_drafter(self.drafter)
         models = [self.target, *(kind.model(parts) for [kind] in outer)]
@@ -160,8 +162,8 @@ class Pair:
         return [Level(K, model, drafter.chain) for K, model, drafter in zip(Ks, models, drafters, strict=True)]
 
     def ready(self, prompts, N: int, **options) -> None:
-        """What has to be done before the clock starts: each AutoK gets the costs of windows and drafts, once. N and
-        options are for the loop on a device (DevicePair)."""
+        """Prepares what the clock must not count: each AutoK gets the costs of windows and drafts, once. N and options
+        are for the loop on a device (DevicePair)."""
         x = np.asarray(prompts[0])[-FEW:]  # [n]
         if self.goes_by_times and not self.drafts_trees:
             # From the innermost level out: what drafts for a level takes as long as the K inside it makes it.
@@ -172,7 +174,7 @@ class Pair:
 
     @property
     def n_ctx(self) -> int:
-        """How many tokens fit into the context of all models."""
+        """The number of tokens that fit into the context of every model."""
         return min(model.n_ctx for model in self.models.values())
 
     def samplers(self) -> tuple[Callable, Callable]:
@@ -191,7 +193,7 @@ class Pair:
         if recorder:
             drafter = recorder.drafter(drafter)
             target = recorder.target(target)
-        if isinstance(self.lookahead, int):
+        if isinstance(self.lookahead, int):  # the blog's case: nothing lies between, for a reader with a debugger
             return speculative_sampling(x, drafter.chain, target, N, self.lookahead, rng, self.accept.chain)
         return decode(x, drafter, target, N, self.lookahead, rng, self.accept)
 

@@ -36,7 +36,7 @@ NOTHING = Proposal([], [])
 
 
 class Test(NamedTuple):
-    """The test of one draft. A rule may have a test of its own, with more fields after these."""
+    """The test of one draft. Another rule may add fields after these."""
 
     u: float  # the random number
     p: float  # of the draft, to the draft model
@@ -56,32 +56,34 @@ class Accepted(NamedTuple):
 
     tokens: list[int]  # the drafts that are kept, then one token of the target's own
     tests: list[Test]  # of each draft that was tested, in order
-    own: Own | None = None  # None where it is not known
+    own: Own | None = None  # the draw of that last token; None where a rule does not tell it
 
 
 class Step(NamedTuple):
-    """One iteration, that is one call of the target model. It holds the whole window: large, so not to be kept."""
+    """One iteration, that is one call of the target model. p and q of the whole window are in it: too large to keep."""
 
     tokens: list[int]  # the ids that are new
     proposal: Any  # a Proposal, or with trees a Tree
     q: Any  # [m + 1, n_vocab], the target's rows
     tests: list[Test]
     own: Own | None = None
-    stopped: bool = False  # whether a stop text has cut it, so that all of its tokens are drafts
+    stopped: bool = (
+        False  # whether a stop text has cut it: then all of its tokens are drafts, and none the target's own
+    )
 
     @property
     def drafted(self) -> int:
-        """How many tokens were proposed."""
+        """The number of tokens that were proposed."""
         return len(self.proposal.tokens)
 
     @property
     def accepted(self) -> int:
-        """How many of those were accepted."""
+        """The number of those that were accepted."""
         return len(self.tokens) - int(not self.stopped)
 
     @property
     def reached(self) -> int:
-        """How many places of a chain a draft could be accepted at, since all before it were."""
+        """The number of positions of a chain that acceptance came to: the accepted drafts, and the one after them."""
         return min(self.accepted + 1, self.drafted)
 
 
@@ -98,7 +100,8 @@ def residual(q: np.ndarray, p: np.ndarray) -> np.ndarray:  # [n_vocab] twice -> 
 
 
 def token_at(u: float, p: np.ndarray) -> int:  # u, [n_vocab] -> id
-    """The first id whose cumulative probability exceeds u times the sum of all. So it is never one of probability 0."""
+    """The first id whose cumulative probability exceeds u times the sum, which rounding may keep from being 1. So it is
+    never an id of probability 0."""
     cumulative = np.cumsum(p, dtype=np.float64)  # [n_vocab]
     return int(np.searchsorted(cumulative, u * cumulative[-1], side="right"))
 

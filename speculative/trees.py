@@ -36,12 +36,12 @@ def regular(widths: Sequence[int]) -> Shape:
 
 
 def n_nodes(widths: Sequence[int]) -> int:
-    """Of a regular tree, without the root."""
+    """The number of nodes of a regular tree, without the root."""
     return sum(accumulate(widths, mul))
 
 
 def pruned(shape: Shape, depth: int) -> Shape:
-    """What is left of a shape where no path may be longer than depth."""
+    """The shape without the nodes that lie deeper than depth."""
     return tuple(pruned(child, depth - 1) for child in shape) if depth > 0 else ()
 
 
@@ -75,7 +75,7 @@ class TreeTest(NamedTuple):
 
     u: float
     p: float
-    q: float  # of what the siblings before it have left
+    q: float  # its share of what the rejected siblings before it have left of q
     passed: bool
     node: int
 
@@ -85,7 +85,7 @@ class TreeStep(Step):
 
     @property
     def drafted(self) -> int:
-        """How many nodes were proposed."""
+        """The number of nodes that were proposed."""
         return len(self.proposal.tokens) - 1
 
 
@@ -97,8 +97,10 @@ def by_ratio(u: float, p: float, q: float) -> Test:
 def sibling_by_sibling(
     tree: Tree, q, rng: np.random.Generator, test: Callable = by_ratio, rest: Callable = residual
 ) -> Accepted:  # q [1 + n_nodes, n_vocab]
-    """The rule of acceptance of a tree. Another rule has another test, or leaves another rest(left, p) of q after a
-    rejection."""
+    """The rule of acceptance of a tree: token_by_token, with several children to test at each position.
+
+    rest(left, p) is what a rejected child leaves of q for its siblings. Other rules have another test or another rest.
+    """
     tokens = []
     tests = []
     node = 0
@@ -116,7 +118,7 @@ def sibling_by_sibling(
                 tokens.append(j)
                 break
             left = rest(left, p)  # [n_vocab]
-        else:
+        else:  # every child was rejected
             break
         node = child
 
@@ -163,7 +165,7 @@ def tree_speculative_sampling(
 
 
 def cut_tree(step: TreeStep, n: int) -> TreeStep:
-    """The step's first n tokens, accepted drafts all of them, as if the tree had been no deeper than that."""
+    """The step's first n tokens, all of them accepted drafts, as if the tree had been n deep."""
     tree = step.proposal
     nodes = [node for node in range(len(tree.tokens)) if len(tree.path(node)) <= n]
     place = {node: i for i, node in enumerate(nodes)}
@@ -175,9 +177,9 @@ def cut_tree(step: TreeStep, n: int) -> TreeStep:
 
 
 def acceptance_by_depth(step: TreeStep, chance: Callable, rest: Callable = residual) -> list[float]:
-    """At each node of the walk that has children: the chance that one of them is accepted.
+    """The chance that one of the children is accepted, for each node of the walk that has any.
 
-    chance(p, left): that of a child which was drawn from p; rest: that of the rule.
+    chance(p, left): the chance of a child that was drawn from p; rest: the rule's.
     """
     tree = step.proposal
     chances = []
@@ -194,7 +196,7 @@ def acceptance_by_depth(step: TreeStep, chance: Callable, rest: Callable = resid
 
 
 def by_paths(model: Callable) -> Callable:
-    """model(x, n_last) as model(x, tree, nodes), which takes each node's path for a text of its own.
+    """The plain form of an engine's tree: model(x, n_last) -> model(x, tree, nodes), one call for each node's path.
 
     It is slow. The engines' trees are tested against it.
     """

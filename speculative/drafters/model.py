@@ -12,13 +12,17 @@ from speculative.trees import Tree
 
 
 def model_drafter(model: Callable, rng: np.random.Generator, name: str = "model") -> Callable:
-    """k tokens, one after the other, each drawn from what the model gives for the text so far."""
+    """Step 1 of the blog's loop: k tokens, one after the other, each drawn from p given the text so far.
+
+    rng is the decoder's own: a second generator of the same seed would draw the numbers that the tests draw, and the
+    output would no longer be the target's.
+    """
 
     def draft(x, k):  # [n], k -> [k], [k, n_vocab]
         tokens = []
         p = []
         for _ in range(k):
-            [p_i] = model(np.append(x, tokens).astype(int))  # [n_vocab]; astype as [] would make it float64
+            [p_i] = model(np.append(x, tokens).astype(int))  # [n_vocab]; an empty list makes np.append give float64
             p.append(p_i)
             tokens.append(sample(p_i, rng))
         return Proposal(tokens, p, [name] * k)
@@ -27,7 +31,7 @@ def model_drafter(model: Callable, rng: np.random.Generator, name: str = "model"
 
 
 def model_tree(model: Callable, rng: np.random.Generator, greedy: bool = False, name: str = "model") -> Callable:
-    """A tree, depth by depth: one call of the model scores all nodes of a depth.
+    """A tree (trees.py), depth by depth: one call of the model scores all nodes of a depth.
 
     model(x, tree, nodes) -> [len(nodes), n_vocab], what follows these nodes. Siblings are drawn without replacement; if
     greedy, they are the likeliest tokens instead, the lowest id first on a tie, and nothing is drawn.
@@ -35,22 +39,27 @@ def model_tree(model: Callable, rng: np.random.Generator, greedy: bool = False, 
 
     def draft(x, shape):
         tree = Tree([int(x[-1])], by=name)
-        parents = [(0, shape)]  # nodes of one depth, and the shapes below them
-        while parents := [(node, below) for node, below in parents if below]:
+        parents = with_children([(0, shape)])
+        while parents:
             rows = model(x, tree, [node for node, _ in parents])  # [len(parents), n_vocab]
-            children = []
+            added = []
             for (node, below), row in zip(parents, rows, strict=True):
                 siblings = likeliest(row, len(below)) if greedy else drawn(row, len(below), rng)
-                for (token, p), shape_below in zip(siblings, below, strict=False):
-                    children.append((tree.add(node, token, p), shape_below))
-            parents = children
+                for (token, p), child_shape in zip(siblings, below, strict=False):  # there may be fewer than wanted
+                    added.append((tree.add(node, token, p), child_shape))
+            parents = with_children(added)
         return tree
 
     return draft
 
 
+def with_children(nodes: list[tuple]) -> list[tuple]:
+    """Of (node, its shape) of one depth, those to which children are to be added."""
+    return [(node, shape) for node, shape in nodes if shape]
+
+
 def drawn(p, width: int, rng: np.random.Generator) -> Iterator[tuple]:  # [n_vocab] -> width of (token, its p) at most
-    """Draws without replacement: each token comes from what those before it left of p, as long as anything is left."""
+    """Draws without replacement: each token from p without those before it, as long as any probability is left."""
     for _ in range(width):
         token = sample(p, rng)
         yield token, p
@@ -62,7 +71,7 @@ def drawn(p, width: int, rng: np.random.Generator) -> Iterator[tuple]:  # [n_voc
 def likeliest(p, width: int) -> list[tuple]:  # [n_vocab] -> width of (token, one-hot) at most
     """The likeliest tokens, the lowest id first on a tie, and none of probability 0.
 
-    Nothing is drawn, so each p is one-hot. No more than the candidates are sorted: the whole vocabulary takes long.
+    Nothing is drawn, so each p is one-hot. Only the candidates are sorted: to sort the vocabulary takes long.
     """
     p = np.asarray(p)  # [n_vocab]
     width = min(width, len(p))
@@ -81,7 +90,7 @@ def tree(parts: Parts) -> Callable:
 
 
 def scorer(model: Any) -> Callable:
-    """model.tree, which is looked up in the call: a model without one can still draft chains."""
+    """model.tree, looked up in the call and not before: a model without it can still draft chains."""
     return lambda x, tree, nodes: model.tree(x, tree, nodes)
 
 
