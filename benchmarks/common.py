@@ -24,6 +24,7 @@ class Parser(values.Parser):
         self.add_argument("--draft_model_size", default="tiny-draft")
         self.add_argument("--target_model_size", default="tiny-target")
         self.add_argument("--models_dir", default=str(MODELS))
+        self.add_argument("--source", type=values.argument(values.source), default="openai", help="as of main.py")
 
     def add_models(self):
         self.add_pair()
@@ -70,7 +71,7 @@ def load(o, names=("model",), prompts=(), **flags) -> Session:
     """
     # First one that needs the draft model, where there is one: the draft model is loaded in its format then.
     first, *others = sorted(names, key=lambda name: not drafters.needs(name, "draft"))
-    given = ["draft_model_size", "target_model_size", "models_dir", "dtype"]
+    given = ["draft_model_size", "target_model_size", "models_dir", "source", "dtype"]
     if drafters.needs(first, "draft"):
         given.append("draft_dtype")
     session = load_pair(**{name: getattr(o, name) for name in given}, drafter=first, **flags)

@@ -19,11 +19,10 @@ from benchmarks.common import Parser, count, writing
 from benchmarks.grid import measured_on, read_lines
 from benchmarks.pictures import COLORS, INK, draw
 from benchmarks.tables import table
-from checkpoints.loading import load_encoder_and_hparams
 from plumbing.exits import guarded
 from speculative.engines.jax.model import keep_compiled
 from speculative.measure.machine import machine
-from training.common import load_on_device, read_beginnings
+from training.common import load_on_device, read_beginnings, want
 from training.distil import RATE
 from training.divergences import DIVERGENCES
 from training.files import as_float16
@@ -50,9 +49,10 @@ class Experiment:
     def __init__(self, o):
         keep_compiled()
         self.o = o
-        encoder, self.hparams = load_encoder_and_hparams(o.target_model_size, o.models_dir)
-        self.begin, self.begin_held_out = read_beginnings(o.files, None, encoder, Recipe.n_batch, Recipe.n_seq)
-        self.target = load_on_device(o.target_model_size, o.models_dir, self.hparams)
+        wanted = want("target", o.target_model_size, o)
+        self.hparams = wanted.hparams
+        self.begin, self.begin_held_out = read_beginnings(o.files, None, wanted.encoder, Recipe.n_batch, Recipe.n_seq)
+        self.target = load_on_device(wanted, o)
         first = {"blocks": self.target.params["blocks"][:1]}
         self.start = Model(self.target.params | first, self.target.n_head)
         self.gpt2 = load_gpt2()
@@ -148,8 +148,7 @@ def measure(o):
         experiment = experiment or Experiment(o)
         draft = experiment.start
         if run == references[1]:
-            _, hparams = load_encoder_and_hparams(o.draft_model_size, o.models_dir)
-            draft = load_on_device(o.draft_model_size, o.models_dir, hparams)
+            draft = load_on_device(want("draft", o.draft_model_size, o), o)
         elif run in runs:
             print(f"{run[0]} on {run[1]}, seed {run[2]}", flush=True)
             draft = experiment.train(*run)

@@ -15,27 +15,22 @@ from functools import partial
 
 import numpy as np
 
-from benchmarks.common import PROMPTS, Parser, count
+from benchmarks.common import PROMPTS, Parser, count, load
 from benchmarks.tables import table
-from checkpoints.folders import model_folder
-from checkpoints.loading import load_encoder_and_hparams, load_params
 from plumbing.errors import UserError
 from plumbing.exits import guarded
 from plumbing.texts import read_prompts
 from speculative.engines.jax.model import keep_compiled
-from speculative.engines.models import create_model_fn
-from speculative.engines.packed import packer
-from speculative.filters import to_distribution
-from training.common import add_recipe, load_on_device
+from training.common import add_recipe, load_on_device, want
 from training.online import RATE, Learner, acceptance_rate, add_online, numpy_model, serve
 
 COLUMNS = """draft r_first_domain=first:.3f second=second:.3f its_second_half=end:.3f the_first_again=again:.3f
     seconds_decoding=decoding:.1f learning=learning:.1f"""
 
 
-def draw_prompts(path, n, n_prompt, encoder, rng):  # -> [n][n_ids]
+def draw_prompts(path, n, n_prompt, session, rng):  # -> [n][n_ids]
     """n of the prompts of a file, each cut to its first n_prompt tokens; all of them before one comes twice."""
-    ids = [(encoder.encode(prompt) or [encoder.eot])[:n_prompt] for prompt in read_prompts(path)]
+    ids = [session.encode(prompt)[:n_prompt] for prompt in read_prompts(path)]
     order = np.concatenate([rng.permutation(len(ids)) for _ in range(-(-n // len(ids)))])
     return [ids[i] for i in order[:n]]
 
@@ -50,16 +45,16 @@ class Experiment:
 
     def __init__(self, o):
         keep_compiled()
-        encoder, hparams = load_encoder_and_hparams(o.target_model_size, o.models_dir)
-        _, draft_hparams = load_encoder_and_hparams(o.draft_model_size, o.models_dir)
-        self.o = o = but(o, rate=o.rate or RATE / draft_hparams["n_embd"])
-        params = load_params(model_folder(o.target_model_size, o.models_dir), hparams, packer(o.dtype))
-        self.target = create_model_fn(params, hparams, partial(to_distribution, temperature=o.temperature))
-        self.draft = load_on_device(o.draft_model_size, o.models_dir, draft_hparams)
-        self.to_model = partial(numpy_model, hparams=draft_hparams, temperature=o.temperature, dtype=o.draft_dtype)
+        wanted = want("draft", o.draft_model_size, o)
+        self.o = o = but(o, rate=o.rate or RATE / wanted.hparams["n_embd"])
+        session = load(o, ["prompt_lookup"], temperature=o.temperature, engine="numpy")
+        self.target = session.pair.target
+        self.draft = load_on_device(wanted, o)
+        how = {"temperature": o.temperature, "dtype": o.draft_dtype}
+        self.to_model = partial(numpy_model, hparams=wanted.hparams, **how)
         rng = np.random.default_rng(o.seed)
         half = o.n_texts // 2
-        first, second = (draw_prompts(path, half + o.n_again, o.n_prompt, encoder, rng) for path in (o.first, o.second))
+        first, second = (draw_prompts(path, half + o.n_again, o.n_prompt, session, rng) for path in (o.first, o.second))
         self.stream = first[:half] + second[:half]
         self.again = first[half:]
         warm_up = self.learner(1)

@@ -202,8 +202,8 @@ def test_the_benchmarks_measure_heads():
     from benchmarks import common, grid, tables
 
     names = {"models_dir": str(common.MODELS), "draft_model_size": "tiny-draft", "target_model_size": "tiny-target"}
-    o = SimpleNamespace(**names, dtype="float32", draft_dtype="int8", n_tokens=24, prompts={"a": ["The man"]})
-    o.drafters = ["heads"]
+    o = SimpleNamespace(**names, source="openai", dtype="float32", draft_dtype="int8", n_tokens=24)
+    o.drafters, o.prompts = ["heads"], {"a": ["The man"]}
     session = grid.loaded(o)
     assert [*session.kept] == ["target"]
     decoded = {}

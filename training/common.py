@@ -5,15 +5,17 @@ from pathlib import Path
 import jax.numpy as jnp
 
 from checkpoints.folders import model_folder
-from checkpoints.loading import load_encoder_and_hparams, load_params
+from checkpoints.loading import complete_folder
 from checkpoints.tensors import parameter_count
 from plumbing import arguments as values
 from plumbing.arguments import Parser
 from plumbing.errors import UserError
 from plumbing.texts import read_prompts
+from speculative import loading
 from speculative.checks import check_vocabularies
 from speculative.engines import memory
 from speculative.engines.jax.model import devices
+from speculative.loading import Wanted
 from training.divergences import DIVERGENCES
 from training.files import check_new, check_trainable
 from training.recipe import Model, Recipe
@@ -30,6 +32,8 @@ def add_models(parser: Parser, out: str | None = None) -> None:
     if out:
         add("--draft_model_size", type=model, help="the draft to begin with, likewise")
     add("--models_dir", type=values.argument(values.path), default="models", help="where models are")
+    source = values.argument(values.source)
+    add("--source", type=source, default="openai", help="where to download missing models, as of main.py")
     if out:
         name = values.argument(values.folder_name)
         add("--out", type=name, required=True, help=f"the name of a new folder in models_dir: {out}")
@@ -59,34 +63,51 @@ def add_recipe(parser: Parser, rate: float, divergence: bool = True, n_seq: bool
     add("--seed", type=values.argument(values.integer(0)), default=Recipe.seed, help="random seed")
 
 
-def read_models(o, rate: float, first_layers: int | None = None, flags: str = "--n_seq"):
-    """-> (encoder, hparams of target and draft). Raises UserError if one cannot draft for the other.
+def want(need: str, model_size: str, o) -> Wanted:
+    """A model, by its small files. Raises UserError, also where training does not know its kind."""
+    one = loading.want(need, model_size, "float32", o)
+    check_trainable(model_size, one.hparams)
+    return one
+
+
+def want_both(o, rate: float, first_layers: int | None = None, flags: str = "--n_seq") -> tuple[Wanted, Wanted]:
+    """-> (target, draft), by their small files. Raises UserError if one cannot draft for the other.
 
     rate: as add_recipe's; flags: those that say how many tokens a row has.
     """
     check_new(Path(model_folder(o.out, o.models_dir)))
-    encoder, target = load_encoder_and_hparams(o.target_model_size, o.models_dir)
-    check_trainable(o.target_model_size, target)
+    target = want("target", o.target_model_size, o)
     if first_layers:
-        if first_layers > target["n_layer"]:
-            raise UserError(f"--first_layers {first_layers}: {o.target_model_size} has {target['n_layer']}")
-        draft = target | {"n_layer": first_layers}
+        if first_layers > target.hparams["n_layer"]:
+            raise UserError(f"--first_layers {first_layers}: {o.target_model_size} has {target.hparams['n_layer']}")
+        draft = target._replace(need="draft", hparams=target.hparams | {"n_layer": first_layers})
     else:
-        other, draft = load_encoder_and_hparams(o.draft_model_size, o.models_dir)
-        check_trainable(o.draft_model_size, draft)
-        check_vocabularies(o.target_model_size, encoder, o.draft_model_size, other)
-    n_draft = parameter_count(draft)
-    n_target = parameter_count(target)
+        draft = want("draft", o.draft_model_size, o)
+        check_vocabularies(o.target_model_size, target.encoder, o.draft_model_size, draft.encoder)
+    n_draft = parameter_count(draft.hparams)
+    n_target = parameter_count(target.hparams)
     if n_draft > n_target:
         raise UserError(
             f"the draft {o.draft_model_size} has {n_draft:,} parameters and the target {o.target_model_size} "
             f"{n_target:,}: a draft should be the smaller of the two"
         )
-    n_ctx = min(target["n_ctx"], draft["n_ctx"])
+    n_ctx = min(target.hparams["n_ctx"], draft.hparams["n_ctx"])
     if o.n_seq > n_ctx:
         raise UserError(f"{flags} {o.n_seq} tokens, and the context has {n_ctx}")
-    o.rate = o.rate or rate / draft["n_embd"]
-    return encoder, target, draft
+    o.rate = o.rate or rate / draft.hparams["n_embd"]
+    return target, draft
+
+
+def load_on_device(one: Wanted, o) -> Model:
+    """The model's weights, as arrays of JAX. What is missing of it is downloaded first. Raises UserError."""
+    devices(1)  # raises UserError where JAX finds none
+
+    def load_fn(read, hparams, *_):
+        return [Model(read(lambda name, array: jnp.asarray(array)), hparams["n_head"])]
+
+    folder = complete_folder(one.model_size, o.models_dir, o.source)
+    [model] = loading.read_models([one], folder, load_fn, {one.need: None}, quiet=False).values()
+    return model
 
 
 def read_beginnings(files, prompts, encoder, n_batch: int, n_seq: int):
@@ -121,9 +142,3 @@ def check_fits(weights: int, more: int, flags: str) -> None:
     if free is not None and needed > free:
         remedy = f"a smaller {flags}" if more > needed / 5 else "smaller models"
         raise UserError(f"this needs {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free: take {remedy}")
-
-
-def load_on_device(model_size: str, models_dir: str, hparams: dict) -> Model:
-    devices(1)  # raises UserError where JAX finds none
-    params = load_params(model_folder(model_size, models_dir), hparams, lambda name, array: jnp.asarray(array))
-    return Model(params, hparams["n_head"])

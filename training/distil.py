@@ -12,7 +12,6 @@ same temperature. After an interruption the same command goes on.
 """
 
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
 
 from checkpoints.folders import model_folder
@@ -30,7 +29,7 @@ from training.common import (
     load_on_device,
     of_layers,
     read_beginnings,
-    read_models,
+    want_both,
 )
 from training.files import as_float16, read_vocabulary, save_model
 from training.recipe import N_HELD_OUT, ROUND, TEXTS, Model, Recipe, distil
@@ -75,23 +74,22 @@ def check_memory(o, target: dict, draft: dict) -> None:
 
 def main(arguments: list[str]) -> None:
     o = arguments_of_distil(arguments)
-    encoder, target_hparams, draft_hparams = read_models(o, RATE, o.first_layers)
-    begin, begin_held_out = read_beginnings(o.files, o.prompts, encoder, o.n_batch, o.n_seq)
-    check_memory(o, target_hparams, draft_hparams)
+    wanted, wanted_draft = want_both(o, RATE, o.first_layers)
+    begin, begin_held_out = read_beginnings(o.files, o.prompts, wanted.encoder, o.n_batch, o.n_seq)
+    check_memory(o, wanted.hparams, wanted_draft.hparams)
     keep_compiled()
-    load = partial(load_on_device, models_dir=o.models_dir)
-    target = load(o.target_model_size, hparams=target_hparams)
+    target = load_on_device(wanted, o)
     if o.first_layers:
         draft = Model(target.params | {"blocks": target.params["blocks"][: o.first_layers]}, target.n_head)
     else:
-        draft = load(o.draft_model_size, hparams=draft_hparams)
+        draft = load_on_device(wanted_draft, o)
     folder = Path(model_folder(o.out, o.models_dir))
     recipe = Recipe(**{field.name: getattr(o, field.name) for field in fields(Recipe)})
     about = f"{o.target_model_size} {o.draft_model_size or o.first_layers} {o.files or o.prompts}"
     checkpoint = folder.with_name(f"{o.out}.npz")
     params, history = distil(recipe, target, draft, begin, begin_held_out, checkpoint, o.every, about)
     vocabulary = read_vocabulary(model_folder(o.target_model_size, o.models_dir))
-    save_model(folder, draft_hparams, as_float16(params), vocabulary)
+    save_model(folder, wanted_draft.hparams, as_float16(params), vocabulary)
     checkpoint.unlink(missing_ok=True)
     (_, before), *_, (_, after) = history
     for what in before:

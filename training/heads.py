@@ -17,7 +17,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from checkpoints.folders import model_folder
-from checkpoints.loading import load_encoder_and_hparams
 from checkpoints.tensors import parameter_count
 from plumbing import arguments as values
 from plumbing import checksums
@@ -25,9 +24,9 @@ from plumbing.arguments import Parser
 from plumbing.errors import UserError
 from speculative.drafters.heads import FILE, MOST_HEADS, fingerprint
 from speculative.engines.jax.model import keep_compiled
-from training.common import add_models, add_recipe, add_texts, check_fits, load_on_device, read_beginnings
+from training.common import add_models, add_recipe, add_texts, check_fits, load_on_device, read_beginnings, want
 from training.divergences import kl
-from training.files import as_float16, check_new, check_trainable, save_tensors
+from training.files import as_float16, check_new, save_tensors
 from training.fit import fit
 from training.network import EndToEnd, load_gpt2
 from training.recipe import acceptance_chance, after_prompt, distributions, tempered, write
@@ -146,15 +145,15 @@ def main(arguments: list[str]) -> None:
     folder = Path(model_folder(o.target_model_size, o.models_dir))
     path = folder / FILE
     check_new(path)
-    encoder, hparams = load_encoder_and_hparams(o.target_model_size, o.models_dir)
-    check_trainable(o.target_model_size, hparams)
+    wanted = want("target", o.target_model_size, o)
+    hparams = wanted.hparams
     if o.n_seq > hparams["n_ctx"]:
         raise UserError(f"--n_seq {o.n_seq} tokens, and the context has {hparams['n_ctx']}")
     o.rate = o.rate or RATE / hparams["n_embd"]
-    begin, begin_held_out = read_beginnings(o.files, o.prompts, encoder, o.n_batch, o.n_seq)
+    begin, begin_held_out = read_beginnings(o.files, o.prompts, wanted.encoder, o.n_batch, o.n_seq)
     check_memory(o, hparams)
     keep_compiled()
-    target = load_on_device(o.target_model_size, o.models_dir, hparams)
+    target = load_on_device(wanted, o)
     checkpoint = path.with_suffix(".npz")
     params, history = train_heads(o, target, begin, begin_held_out, checkpoint)
     save_tensors(path, as_float16(params), {"target": fingerprint(hparams, target.params["ln_f"])})

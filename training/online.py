@@ -27,12 +27,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from checkpoints.folders import model_folder
-from checkpoints.loading import load_params
 from checkpoints.tensors import parameter_count
 from plumbing import arguments as values
 from plumbing.arguments import Parser
 from plumbing.errors import UserError
 from plumbing.texts import read_prompts
+from speculative import load_pair
 from speculative.drafters.model import model_drafter
 from speculative.engines.jax.model import keep_compiled
 from speculative.engines.models import create_model_fn
@@ -40,7 +40,7 @@ from speculative.engines.packed import pack, packer
 from speculative.filters import to_distribution
 from speculative.measure.recorder import Counted, counted
 from speculative.sampling import speculative_sampling
-from training.common import add_models, add_recipe, check_fits, count, load_on_device, of_layers, read_models
+from training.common import add_models, add_recipe, check_fits, count, load_on_device, of_layers, want_both
 from training.files import as_float16, read_vocabulary, save_model
 from training.fit import load_checkpoint, make_train_step, save_checkpoint
 from training.network import load_gpt2
@@ -196,17 +196,18 @@ def say(line: str) -> None:
 
 def main(arguments: list[str]) -> None:
     o = arguments_of_online(arguments)
-    encoder, target_hparams, draft_hparams = read_models(o, RATE, flags="--n_prompt and --n_tokens make")
+    wanted, wanted_draft = want_both(o, RATE, flags="--n_prompt and --n_tokens make")
+    encoder = wanted.encoder
+    draft_hparams = wanted_draft.hparams
     texts = read_prompts(o.prompts)
     if len(texts) < o.every:
         raise UserError(f"{o.prompts} has {len(texts)} prompts, and the draft learns after every {o.every}: give more")
-    check_memory(o, target_hparams, draft_hparams)
+    check_memory(o, wanted.hparams, draft_hparams)
     keep_compiled()
     prompts = [(encoder.encode(text) or [encoder.eot])[: o.n_prompt] for text in texts]
-    params = load_params(model_folder(o.target_model_size, o.models_dir), target_hparams, packer("float32"))
-    to_probs = partial(to_distribution, temperature=o.temperature)
-    target_model = create_model_fn(params, target_hparams, to_probs)
-    learner = Learner(load_on_device(o.draft_model_size, o.models_dir, draft_hparams), o.n_seq, o)
+    of_target = {name: getattr(o, name) for name in ("target_model_size", "models_dir", "source", "temperature")}
+    target_model = load_pair(**of_target, drafter="prompt_lookup", engine="numpy").pair.target
+    learner = Learner(load_on_device(wanted_draft, o), o.n_seq, o)
     folder = Path(model_folder(o.out, o.models_dir))
     identity = f"online {sorted((name, value) for name, value in vars(o).items() if name != 'rate')}"
     checkpoint = folder.with_name(f"{o.out}.npz")
@@ -227,8 +228,7 @@ def main(arguments: list[str]) -> None:
             say(f"text {number}/{len(prompts)}: {shown}, {one.learning:.1f} s learning: loss {one.loss:.4f}")
             recent = []
             save_checkpoint(checkpoint, learner.state, number, (), identity)
-    save_model(
-        folder, draft_hparams, as_float16(learner.params), read_vocabulary(folder.with_name(o.target_model_size))
-    )
+    vocabulary = read_vocabulary(model_folder(o.target_model_size, o.models_dir))
+    save_model(folder, draft_hparams, as_float16(learner.params), vocabulary)
     checkpoint.unlink(missing_ok=True)
     say(f"{folder} is the new draft: --draft_model_size {o.out}")
