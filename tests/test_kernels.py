@@ -17,7 +17,7 @@ from speculative.engines.tuning import plan_of
 # widths of a small model.
 SHAPES = [(1, 1), (1, 37), (70, 5), (64, 64), (33, 3 * 32), (1100, 130), (192, 576), (768, 192)]
 MOST_ROWS = 40
-FLOATS = tuning.USUAL["share"] // (4 * kernels.LANES)  # inputs after which the sums are stored and continued
+FLOATS = tuning.usual("float32")["share"] // (4 * kernels.LANES)  # inputs after which the sums are stored and continued
 
 
 def multiply(x, weight):  # [n_rows, n_in] -> [n_rows, n_out]

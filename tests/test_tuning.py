@@ -12,9 +12,10 @@ pytest.importorskip("numba")
 from speculative.engines import formats, kernels, plain, runtime, tuning
 from speculative.engines.cpu import BLOCK, cache_bytes
 from speculative.engines.packed import PackedWeight, aligned, packer
-from speculative.engines.tuning import CHOICES, PLAN, USUAL
+from speculative.engines.tuning import CHOICES, PLAN
 
 HPARAMS = {"n_vocab": 261, "n_ctx": 96, "n_embd": 96, "n_head": 3, "n_layer": 3}
+USUAL = tuning.usual("int8")
 FAST = {name: choice.candidates[-1] for name, choice in CHOICES.items()}  # nothing usual
 
 
@@ -72,7 +73,7 @@ class Machine:
         return taken
 
     def chosen(self):
-        ratios = tuning.measure(self.plan, self.seconds, limit=200.0, clock=lambda: self.now)
+        ratios = tuning.measure(self.plan, USUAL, self.seconds, limit=200.0, clock=lambda: self.now)
         return {name: tuning.best(ratios[name], USUAL[name]) for name in CHOICES}
 
 
@@ -181,4 +182,4 @@ def test_the_largest_cache_counts(tmp_path):
 
 def test_the_report_names_the_choice():
     params = convert(random_params(HPARAMS), packer("int4"))
-    assert runtime.choices(params) == ("int4", "bytes asked for ahead by rows: 1: 0, 5: 8192")
+    assert runtime.choices(params) == ("int4", "bytes asked for ahead by rows: 1: 0, 3: 8192")

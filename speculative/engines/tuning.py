@@ -23,6 +23,7 @@ from llvmlite import binding
 from plumbing.files import replacing
 from speculative.engines.compiled import LAYER, work
 from speculative.engines.cpu import this_cpu
+from speculative.engines.formats import find
 from speculative.engines.kernels import MOST_ROWS, PLAN, ROWS, VERSION
 from speculative.engines.team import Team
 
@@ -34,24 +35,35 @@ FASTER = 0.95  # of the usual choice's time, which another one must be below
 
 
 class Choice(NamedTuple):
-    """A part of the plan, and what it may be: the usual first."""
+    """A part of the plan, and what it may be."""
 
     part: Callable  # plan -> the array to write to
     n_rows: int  # of a pass that shows what it is worth
     candidates: tuple[int, ...]
+    usual: Callable  # Format -> one of them
 
 
 def ahead(n_rows: int, beyond: int) -> Choice:
     """The bytes between the loop and the memory that it asks for, with n_rows rows or more, but fewer than `beyond`."""
-    candidates = (0, 8192, 16384) if n_rows < 5 else (8192, 0, 16384)
-    return Choice(lambda plan: plan["ahead"][:, n_rows:beyond], n_rows, candidates)
+    usual = 8192
+    return Choice(
+        part=lambda plan: plan["ahead"][:, n_rows:beyond],
+        n_rows=n_rows,
+        candidates=(0, usual, 16384),
+        usual=lambda format: usual if n_rows >= format.prefetch_from else 0,
+    )
 
 
 MEASURED = [n for n in (1, 2, 3, 5, 8) if n <= ROWS]  # rows; what lies between two does as the first of them
 CHOICES = {f"ahead_{n}": ahead(n, beyond) for n, beyond in zip(MEASURED, [*MEASURED[1:], MOST_ROWS + 1], strict=True)}
-CHOICES["rows"] = Choice(lambda plan: plan["rows"], 2 * ROWS - 3, (0, ROWS * 3 // 4))
-CHOICES["share"] = Choice(lambda plan: plan["share"], 2 * ROWS - 3, (16384, 131072))
-USUAL = {name: choice.candidates[0] for name, choice in CHOICES.items()}
+SEVERAL = 2 * ROWS - 3  # rows that take two passes
+CHOICES["rows"] = Choice(lambda plan: plan["rows"], SEVERAL, (0, ROWS * 3 // 4), lambda format: 0)
+CHOICES["share"] = Choice(lambda plan: plan["share"], SEVERAL, (16384, 131072), lambda format: 16384)
+
+
+def usual(name: str) -> dict[str, int]:
+    """What is chosen where nothing is measured."""
+    return {choice: CHOICES[choice].usual(find(name)) for choice in CHOICES}
 
 
 @functools.cache
@@ -59,7 +71,7 @@ def plan_of(name: str) -> np.ndarray:  # [1] PLAN
     """What the kernel of the weight format of that name goes by, wherever it is used. Before anything is measured, and
     for models that a cache holds, it is the usual."""
     plan = np.zeros(1, PLAN)
-    follow(plan, USUAL)
+    follow(plan, usual(name))
     return plan
 
 
@@ -95,6 +107,7 @@ def stopwatch(run: Callable, team: Team, layer_bytes: int) -> Callable[[int], fl
 
 def measure(
     plan: np.ndarray,
+    usual: dict[str, int],
     seconds: Callable[[int], float],
     limit: float = SECONDS,
     clock: Callable[[], float] = time.perf_counter,
@@ -102,6 +115,7 @@ def measure(
     """{name of a choice: {candidate: [its time over the usual one's, of each round]}}, from rounds that take `limit`
     seconds. seconds(n_rows) times a pass that goes by the plan, [1] PLAN, which is the usual in the end."""
     ratios = {name: {candidate: [] for candidate in choice.candidates} for name, choice in CHOICES.items()}
+    follow(plan, usual)
     seconds(2 * ROWS)  # finds memory and threads ready from then on
     end = clock() + limit
     while clock() < end:
@@ -110,9 +124,9 @@ def measure(
             for candidate in choice.candidates:
                 choice.part(plan)[:] = candidate
                 times[candidate] = seconds(choice.n_rows)
-            choice.part(plan)[:] = USUAL[name]
+            choice.part(plan)[:] = usual[name]
             for candidate, taken in times.items():
-                ratios[name][candidate].append(taken / times[USUAL[name]])
+                ratios[name][candidate].append(taken / times[usual[name]])
     return ratios
 
 
@@ -179,8 +193,9 @@ def tune(
     chosen = None if anew else read_kept(path, this_machine(), now)
     ratios = {}
     if chosen is None:
-        ratios = measure(plan_of(format), stopwatch(run, team, layer_bytes), limit)
-        chosen = {name: best(ratios[name], USUAL[name]) for name in CHOICES}
+        without = usual(format)
+        ratios = measure(plan_of(format), without, stopwatch(run, team, layer_bytes), limit)
+        chosen = {name: best(ratios[name], without[name]) for name in CHOICES}
         keep(path, this_machine(), now, chosen)
     follow(plan_of(format), chosen)
     return Tuned(chosen, ratios)

@@ -102,6 +102,9 @@ class Format:
     # on; and what stands after it: (Words, Area of out, sums).
     begin: Callable = load_sums
     end: Callable = store_sums
+    # Rows from which on it usually pays to ask for memory ahead: with fewer there is so little to do for each weight
+    # that the CPU's own loads are far ahead. tuning.py measures it for models that no cache holds.
+    prefetch_from: int = 1
     # cpu -> how many rows such a loop can have at most; 32 is the most of all.
     most_rows: Callable = lambda cpu: cpu.rows
     # (cpu, this format) -> the format with a kernel that only some CPUs have, for the same tiles and prepared rows, or

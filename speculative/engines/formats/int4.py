@@ -169,5 +169,6 @@ INT4 = Format(
     multiply=multiply,
     fill=fill,
     embedding="int8",
+    prefetch_from=3,
     jax="JAX has no product of 4-bit numbers with a scale for each block",
 )

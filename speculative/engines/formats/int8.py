@@ -233,5 +233,6 @@ INT8 = Format(
     embedding="int8",
     fill=fill,
     lookup=lookup,
+    prefetch_from=5,
     jax=OnJax("int8", "bfloat16", "float32", 1e-3, quantise),
 )
