@@ -63,7 +63,7 @@ def measure(decoder, prompts, N, Ks, B, rounds, bandwidth):
         row |= {"speedup": t[0] / t[K], "compiling": compiling[K], "useful": len(steps) / (B * len(calls[K]))}
         if K:
             t_draft, t_target = costs[K]
-            alpha = accepted / (accepted + sum(s.accepted < s.drafted for s in steps))
+            alpha = accepted / sum(step.reached for step in steps)
             c = t_draft / t_target[1]
             row |= {"alpha": alpha, "c": c, "beta": t_target[K + 1] / t_target[1]}
             row |= {"largest_beta": largest_beta(alpha, K, c)}

@@ -12,6 +12,7 @@ import numpy as np
 
 from plumbing import arguments
 from plumbing.arguments import Flag
+from plumbing.options import Options
 from speculative.block import block_by_block
 from speculative.block import chances as chances_by_block
 from speculative.one_hot import OneHot
@@ -249,7 +250,7 @@ def rule_named(value: str) -> str:
     return arguments.one_of(*by_name())(value)
 
 
-def accepted_otherwise(o) -> str:
+def accepted_otherwise(o: Options) -> str:
     """Why --accept would do nothing with these options; "" where it does something."""
     if o.tree and RULES[o.accept].make().tree is None:
         return f"{o.accept} tests a chain, and --tree has a rule of its own"

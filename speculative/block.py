@@ -69,4 +69,4 @@ def chances(step: Step) -> list[float]:
     """At each place that was reached, that one more draft is kept: (w - s) / w, with the w of the draft before it."""
     w = [1.0, *(test.w for test in step.tests)]
     window = zip(w[: step.reached], step.proposal.p, step.q, strict=False)
-    return [float(np.sum(np.minimum(p_i / w_i, q_i))) for w_i, p_i, q_i in window]
+    return [float(np.sum(np.minimum(p_i, w_i * q_i))) / w_i for w_i, p_i, q_i in window]

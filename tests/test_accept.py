@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 from enumeration import random_model
-from tiny import decoded, one_hot, texts
+from test_flags import parse
+from tiny import decoded, one_hot, refusal, texts
 
-from speculative.accept import RULES, by_ratio, choose, one_by_one, probable, residual
+from speculative.accept import RULES, Kind, Rule, by_ratio, choose, one_by_one, probable, residual
+from speculative.cli.flags import usage
 from speculative.drafters.model import model_drafter, model_tree
 from speculative.one_hot import OneHot
-from speculative.sampling import speculative_sampling, token_by_token
+from speculative.sampling import Proposal, speculative_sampling, token_by_token
 from speculative.trees import by_paths, regular, tree_speculative_sampling
 
 RNG = np.random.default_rng
@@ -47,6 +49,46 @@ def test_what_the_flags_choose():
     assert (choose(typical=0.3).name, choose(typical=0.3).value) == ("typical", 0.3)
     assert {name for name, kind in RULES.items() if kind.flag} == {"lenience", "typical"}
     assert [choose(**values).lossless for values in ({}, {"lenience": 0.5}, {"typical": 0.3})] == [True, False, False]
+
+
+# ---- A rule that is registered ---------------------------------------------------------------------------------------
+
+
+def at_most_one(proposal, q, rng):
+    """The first draft alone is tested: what follows it is never kept."""
+    return token_by_token(Proposal(proposal.tokens[:1], proposal.p[:1]), q[: len(proposal.tokens[:1]) + 1], rng)
+
+
+@pytest.fixture
+def toy(monkeypatch):
+    """It says nothing of its chances and has no words for the page, no trees and no twin on the device."""
+    monkeypatch.setitem(RULES, "toy", Kind(lambda: Rule("toy", at_most_one)))
+
+
+def test_a_rule_that_is_registered_decodes_and_shows(run, run_verify, run_json, toy, tmp_path):
+    for flags in ({"K": 3}, {"K": "auto"}, {"drafter": "model/ngram", "K": "3/2"}):
+        assert texts(run(accept="toy", quiet=True, **flags)) == texts(run(quiet=True, **flags))
+    path = tmp_path / "run.html"
+    _, document = run_json(accept="toy", temperature=1, details=True, html=str(path))
+    iterations = document["speculative"]["samples"][0]["iterations"]
+    assert {i["accepted"] for i in iterations} == {0, 1}
+    assert {len(i["details"]["tested"]) for i in iterations} <= {0, 1}
+    assert '"step":"Accept drafts by their tests"' in path.read_text(encoding="utf-8")
+    assert "mean of 1 where the draft passed, else 0" in run(accept="toy", temperature=1, verbose=True)
+    status, _ = run_verify(draws=40, accept="toy", temperature=1, K=3)
+    assert status == 0
+    assert "the rule of acceptance: token, block, toy" in usage()
+
+
+def test_where_it_is_not_supported_it_is_refused(run, toy):
+    assert refusal(parse, accept="toy", tree="2,1") == (
+        "--accept is of no use here: toy tests a chain, and --tree has a rule of its own"
+    )
+    pytest.importorskip("jax")
+    assert refusal(run, accept="toy", engine="jax", threads=None) == (
+        "--accept toy is for --engine numpy: the loop on the device has token, block"
+    )
+    run(accept="toy", engine="jax", threads=None, drafter="prompt_lookup")  # whose loop is the host's
 
 
 # ---- Typical acceptance ----------------------------------------------------------------------------------------------

@@ -18,10 +18,11 @@ from tiny import ROOT, refusal, tokens_of
 
 from checkpoints.config import load_hparams
 from plumbing.terminal import SHOWN
-from speculative import checks
+from speculative import checks, load_pair
 from speculative.cli.prompts import choose_prompts
 from speculative.engines import devices as on_device
 from speculative.engines import memory
+from speculative.filters import Filters
 from speculative.session import Session
 
 pytest.importorskip("jax")
@@ -87,6 +88,17 @@ def test_flags_give_the_same_text_on_both(on_jax, on_numpy, flags):
     _, found = on_jax(**flags)
     _, expected = on_numpy(**flags)
     assert tokens_of(found) == tokens_of(found, "autoregressive") == tokens_of(expected)
+
+
+def test_other_filters_reach_the_target_and_its_draft(tiny_pair):
+    """The draft keeps the temperature of its own, as on the other engine."""
+    flags = {"target_model_size": "target", "draft_model_size": "draft", "models_dir": tiny_pair}
+    pair = load_pair(**flags, engine="jax", temperature=1.0, draft_temperature=0.5).pair
+    cooler = pair.at(Filters(0.8, top_k=3))
+    assert cooler.target.to_probs == Filters(0.8, top_k=3)
+    assert cooler.models["draft"].to_probs == cooler.draft_filters == Filters(0.5, top_k=3)
+    assert cooler.decoder is not pair.decoder
+    assert cooler.seconds == {}
 
 
 def test_a_batch_is_its_prompts_each_to_its_stop(on_jax, on_numpy, tmp_path):

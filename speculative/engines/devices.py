@@ -9,7 +9,7 @@ from plumbing import arguments
 from plumbing.arguments import Flag
 from plumbing.errors import UserError
 from plumbing.options import Options
-from speculative import drafters
+from speculative import accept, drafters
 from speculative.decoding import Pair
 from speculative.engines import cpu, formats
 from speculative.lookahead import AutoK
@@ -152,7 +152,7 @@ def check(o: Options) -> None:
         from speculative.engines.jax.sampling import RULES
 
         if o.accept not in RULES:
-            able = ", ".join(RULES)
+            able = ", ".join(name for name in accept.by_name() if name in RULES)
             raise UserError(f"--accept {o.accept} is for --engine numpy: the loop on the device has {able}")
     if o.batch % o.data_parallel:
         raise UserError(
