@@ -187,7 +187,8 @@ def test_pictures_show_what_was_measured(options, run):
     panel = Figure().subplots()
     pictures.plot_predicted(lines, [panel])
     first = panel.collections[0].get_offsets().tolist()
-    assert first == [[r["predicted_blog"], r["usual_speedup"]] for r in lines["prose"]]
+    known = [r for r in lines["prose"] if r["predicted_blog"]]  # on a busy machine nothing is predicted
+    assert first == [[r["predicted_blog"], r["usual_speedup"]] for r in known]
 
 
 @pytest.mark.parametrize("text", ['{"text": 1}', "[" * 10**5, "not json", "", '{"prompt": ""}'])

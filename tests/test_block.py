@@ -8,17 +8,14 @@ import numpy as np
 import pytest
 from enumeration import distance_from_target, output_distribution, random_model, remembered
 from test_flags import parse
-from tiny import ROOT, refusal
+from tiny import refusal
 
-from plumbing.texts import read_prompts
-from speculative import load_pair
 from speculative.accept import choose
 from speculative.block import BlockTest, block_by_block
 from speculative.drafters import first_of
 from speculative.drafters.level import level
 from speculative.drafters.lookup import prompt_lookup
 from speculative.drafters.model import model_drafter
-from speculative.lookahead import AutoK
 from speculative.one_hot import OneHot
 from speculative.sampling import Proposal, speculative_sampling, token_at, token_by_token
 
@@ -88,24 +85,6 @@ CASES = [
 @pytest.mark.parametrize("seed", range(2))
 def test_the_law_is_the_targets_exactly(seed, model, drafter, K, N):
     assert loss(block_by_block, drafter, model, seed, K, N) < 1e-6
-
-
-def test_with_a_k_that_chooses_itself_it_is_too():
-    """K depends on what was kept before, and a window on K."""
-    target, model = smooth_model(0, 3), smooth_model(1000, 3)
-    seen = set()
-
-    def decode(rng):
-        clock = itertools.count()
-        auto = AutoK(K_max=2, clock=lambda: float(next(clock)))
-        auto.know({1: 1.0, 2: 1.02, 3: 1.04}, 0.1)
-        auto.tested, auto.accepted = [1.0, 0.0], [0.5, 0.0]
-        for step in auto.decode([1], model_drafter(model, rng), target, 4, rng, block_by_block):
-            seen.add(step.drafted)
-            yield step
-
-    assert distance_from_target(decode, target, [1], 4) < 1e-6
-    assert len(seen) > 1
 
 
 # ---- Mistakes --------------------------------------------------------------------------------------------------------
@@ -256,21 +235,6 @@ def test_the_device_tests_as_numpy_does(seed, k):
         expected = [getattr(test, name) for test in ours.tests]
         np.testing.assert_allclose(np.asarray(getattr(theirs.tests, name))[:k], expected, rtol=1e-5)
     np.testing.assert_allclose(theirs.token, ours.own.left / ours.own.left.sum(), rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("K", "at_least"), [(4, 1.03), (8, 1.08)])
-def test_the_bundled_pair_gives_more_tokens_an_iteration(K, at_least):
-    """By count, over 20 prompts and three seeds at temperature 1."""
-    prompts = read_prompts(str(ROOT / "models" / "tiny-target" / "prompts.jsonl"), 20)
-    pair = load_pair("tiny-draft", "tiny-target", str(ROOT / "models"), K=K, temperature=1.0)
-    mean = {}
-    for rule in ("token", "block"):
-        decoding = pair.changed(accept=rule)
-        samples = itertools.product(prompts, range(3))
-        steps = [step for prompt, sample in samples for step in decoding.speculative(prompt, 60, sample=sample)]
-        mean[rule] = np.mean([len(step.tokens) for step in steps if step.tokens])
-    assert mean["block"] >= at_least * mean["token"]
 
 
 # ---- From the command line -------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ import io
 import os
 import re
 import select
-import signal
 import subprocess
 import sys
 import time
@@ -169,14 +168,3 @@ def whole_session(pair_words):
     terminal.ask("the thing\r", "Acceptance rate r = ")
     terminal.ask("\x04")
     assert terminal.process.wait(60) == 0
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.name != "posix", reason="a pseudo-terminal")
-def test_sigterm_ends_a_session_at_a_terminal(pair_words):
-    terminal = Terminal("--interactive", *pair_words)
-    terminal.ask("/n_samples 100000\r")
-    terminal.ask("the thing\r", "Autoregressive Decode")
-    terminal.process.send_signal(signal.SIGTERM)
-    terminal.until("terminated")
-    assert terminal.process.wait(60) == 143

@@ -278,16 +278,6 @@ def test_a_batch_is_its_rows(pair, greedy, n_batch):
     assert {len(call) for call in calls[:last_begins]} <= {n_batch}
 
 
-@slow
-def test_a_batch_of_int8_is_its_rows(params):
-    network = place(params, HPARAMS, "int8")
-    prompts = [random_prompt(5), random_prompt(9)]
-    together = by_prompt(DeviceDecoder(network, network).batch(prompts, 4, 2, seed=0), 2)
-    for x, rows in zip(prompts, together, strict=True):
-        alone = autoregressive_sampling(x, JaxModel(network, GREEDY), 4, np.random.default_rng(0))
-        assert decoded(steps(rows)) == decoded(alone)
-
-
 def test_a_cache_that_is_full_doubles():
     """For one prompt and for those that take its place; and nothing is compiled on the way."""
     hparams = HPARAMS | {"n_ctx": 100}

@@ -76,17 +76,6 @@ def test_all_that_a_run_writes_goes_under_its_own_name(models, tmp_path):
     assert not list(models.glob("*/.*"))
 
 
-def test_a_link_in_the_place_of_a_note_is_replaced(tmp_path):
-    (tmp_path / "precious").write_text("precious")
-    for target in ("precious", "missing"):
-        for name in OWN:
-            (tmp_path / name).unlink(missing_ok=True)
-            (tmp_path / name).symlink_to(target)
-            files.write_note(tmp_path / name, "{}")
-            assert (tmp_path / name).read_text() == "{}" and not (tmp_path / name).is_symlink()
-    assert (tmp_path / "precious").read_text() == "precious" and not (tmp_path / "missing").exists()
-
-
 def test_what_is_no_file_is_not_replaced(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()

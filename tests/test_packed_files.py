@@ -44,27 +44,6 @@ def find(folder, hparams, dtype="float32"):
     return packed_files.find(packs.path_of(folder, dtype), folder, dtype, hparams)
 
 
-def arrays_of(params, hparams):
-    arrays = {}
-    for name in packed_files.checkpoint_shapes(hparams):
-        arrays |= packed_files.parts(name, packed_files.tensor(params, name))
-    return arrays
-
-
-@pytest.mark.parametrize("dtype", FORMATS)
-def test_what_is_mapped_is_what_was_packed(folder, dtype):
-    _, hparams = packed(folder, dtype)
-    params = load_params(folder, hparams, packer(dtype))
-    mapped = find(folder, hparams, dtype)
-    expected = arrays_of(params, hparams)
-    actual = arrays_of(mapped, hparams)
-    assert actual.keys() == expected.keys()
-    assert all(np.array_equal(actual[name], expected[name]) for name in expected)
-    x = np.arange(9)
-    read = CachedModel(params, hparams, logits_themselves, runtime.new_pass)
-    assert np.array_equal(mapped_model(mapped, hparams, logits_themselves)(x, 5), read(x, 5))
-
-
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_no_tensor_of_a_deep_model_is_taken_for_another(folder, dtype):
     hparams = HPARAMS | {"n_layer": 12}

@@ -24,7 +24,6 @@ from speculative.costs import best_k
 from speculative.drafters import Drafter
 from speculative.drafters.level import level
 from speculative.measure import better, report
-from speculative.measure.document import document
 from speculative.measure.figures import figures
 from speculative.measure.recorder import Counted, Iteration, Recorder, origins
 from speculative.sampling import Proposal, autoregressive_sampling, speculative_sampling
@@ -142,16 +141,6 @@ def test_figures_hold_after_a_stop():
     assert f["r"] == 2 / 3
     assert not any(isinstance(value, np.ndarray) for i in recorder.iterations for value in vars(i).values())
     assert recorder.held == []  # no distribution is kept
-
-
-def test_alpha_under_lenience_is_the_chance_that_a_draft_passes():
-    p, q = np.array([[0.5, 0.5]], np.float32), np.array([[0.1, 0.9], [0.5, 0.5]], np.float32)
-    for lenience, alpha in ((1.0, 0.6), (0.5, 0.7)):
-        rule = choose(lenience=lenience)
-        recorder = Recorder(rule)
-        draft, target = recorder.draft(lambda x, k: Proposal([1], p)), recorder.target(lambda x, n_last: q)
-        next(recorder.watch(speculative_sampling([0], draft, target, 2, 1, np.random.default_rng(0), rule.chain)))
-        assert recorder.iterations[0].alpha == pytest.approx([alpha])
 
 
 def test_speedups_are_those_of_the_formula():
@@ -434,20 +423,6 @@ def test_the_row_of_an_iteration():
 
 
 # What is written
-
-
-def test_the_document_is_whole_and_valid(tmp_path):
-    path = tmp_path / "run.json"
-    files.write_json(str(path), document({"K": 4}, ENCODER, ["abc"], [PROMPT], *scripted([4, 2, 0, 1], N=55)))
-    content = json.loads(path.read_text(encoding="utf-8"))
-    assert content["schema"] == 3 and content["prompt"] == {"text": "abc", "tokens": PROMPT}
-    [sample] = content["speculative"]["samples"]
-    assert sample["tokens"] == [(3 + i) % N_VOCAB for i in range(55)]
-    assert len(sample["origins"]) == 55 and sample["origins"].count("accepted") == 35
-    assert sum(i["accepted"] for i in sample["iterations"]) == content["figures"]["accepted"] == 35
-    assert sum(i["seconds"] for i in sample["iterations"]) == pytest.approx(content["speculative"]["seconds"])
-    too_short = document({}, ENCODER, [""], [PROMPT], *scripted([9], N=1))
-    assert "NaN" not in json.dumps(too_short, allow_nan=False)
 
 
 @pytest.mark.parametrize("flag", ["json", "html"])

@@ -144,21 +144,16 @@ def test_it_is_measured_anew_after_a_week(tuned, later):
         {"chosen": USUAL | {"ahead_1": "far"}},
         {"chosen": {}},
         {"time": None},
+        *(b"", b"{", b"[]", b"\xff\xfe", b'{"machine": 1e999}'),
     ],
 )
-def test_what_does_not_fit_is_measured_anew(tuned, tmp_path, change):
+def test_what_is_damaged_or_does_not_fit_is_measured_anew(tuned, tmp_path, change):
     tuned(NOW)
-    kept = json.loads(kept_in(tmp_path).read_text())
-    kept_in(tmp_path).write_text(json.dumps(kept | change))
+    kept = kept_in(tmp_path)
+    content = change if isinstance(change, bytes) else json.dumps(json.loads(kept.read_text()) | change).encode()
+    kept.write_bytes(content)
     assert tuned(NOW).ratios
     assert not tuned(NOW).ratios
-
-
-@pytest.mark.parametrize("damaged", [b"", b"{", b"[]", b"\xff\xfe", b'{"machine": 1e999}'])
-def test_what_is_damaged_is_measured_anew(tuned, tmp_path, damaged):
-    tuned(NOW)
-    kept_in(tmp_path).write_bytes(damaged)
-    assert tuned(NOW).ratios
 
 
 def test_where_nothing_can_be_kept_it_is_measured_each_time(tuned, tmp_path):
