@@ -9,9 +9,10 @@ from plumbing.errors import UserError
 from speculative import decoding, drafters, load_pair, trees
 from speculative.engines import formats
 from speculative.measure.machine import machine
+from speculative.options import BUNDLED
 from speculative.session import Session
 
-MODELS = Path(__file__).parents[1] / "models"
+MODELS = Path(BUNDLED)
 PROMPTS = {"prose": MODELS / "tiny-target" / "prompts.jsonl", "code": Path(__file__).parent / "prompts" / "code.jsonl"}
 
 count = values.argument(values.integer(1))

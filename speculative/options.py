@@ -70,13 +70,17 @@ DEMO_FLAG = Flag(
     "demo", arguments.switch, "the bundled pair of tiny models, offline, with a prompt that suits them", False
 )
 
+HERE = Path(__file__).parent
+# The bundled pair: beside the package in the repository, in it where a wheel was installed.
+BUNDLED = str(HERE / "models" if (HERE / "models").is_dir() else HERE.parent / "models")
+
 # --demo stands for the bundled pair, and a prompt of the kind that it was trained on, to the end of a sentence.
 DEMO = {
     "prompt": '"From the first, two facts were very obvious to me,',
     "n_tokens_to_generate": 54,
     "draft_model_size": "tiny-draft",
     "target_model_size": "tiny-target",
-    "models_dir": str(Path(__file__).parents[1] / "models"),
+    "models_dir": BUNDLED,
 }
 
 Room = tuple[str, tuple[Flag, ...]]  # a heading of --help, and the flags below it

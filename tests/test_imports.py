@@ -14,7 +14,7 @@ from tiny import ROOT, python
 FLOORS = (
     "benchmarks",
     "training",
-    "main",
+    "main speculative.__main__",
     "speculative.__init__",
     "speculative.cli",
     "speculative.session",

@@ -30,8 +30,9 @@ def test_what_is_large_is_an_extra():
 def test_its_modules_are_those_that_are_there():
     packaged = SETTINGS["tool"]["setuptools"]
     assert sorted(packaged["py-modules"]) == sorted(path.stem for path in ROOT.glob("*.py"))
-    folders = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests", "tools"}
-    assert {name.rstrip("*") for name in packaged["packages"]["find"]["include"]} == folders
+    folders = {path.parent.relative_to(ROOT) for path in ROOT.glob("[!.]*/**/__init__.py")}
+    ours = {".".join(folder.parts) for folder in folders if folder.parts[0] not in ("tests", "tools")}
+    assert {*packaged["packages"]} == ours | {"speculative.models"}
 
 
 def test_its_version_stands_in_one_place():
