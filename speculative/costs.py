@@ -69,8 +69,10 @@ def line_through(costs: dict[int, float]) -> Callable[[int], float]:
 
 
 def measured(target_model: Callable, draft: Callable, x, n_ctx: int) -> tuple[dict[int, float], float]:
-    """What decoding after the text x [n] is going to cost: {rows: seconds of the target's call}, and the seconds of a
-    draft token. Before each is timed, it reads the text."""
+    """Measures decoding after the text x [n]: {rows: seconds of the target's call}, and the seconds of a draft token.
+
+    Each model reads the text before it is timed.
+    """
     target_model(x, 1)
     windows = {}
     for rows in WINDOWS:
@@ -82,7 +84,7 @@ def measured(target_model: Callable, draft: Callable, x, n_ctx: int) -> tuple[di
 
 
 def least_seconds(call: Callable) -> float:
-    """Of two calls, the seconds of the faster."""
+    """The seconds of the faster of two calls, as one may be interrupted."""
     seconds = []
     for _ in range(2):
         start = time.perf_counter()

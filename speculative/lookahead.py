@@ -1,8 +1,11 @@
 """A lookahead K that is chosen, window by window, from measured acceptance and costs.
 
-AutoK measures how often drafts are accepted, position by position, the time of a draft token, and that of the target's
-windows, by their rows. It chooses the K with the most tokens per second (costs.best_k); one of the choices is K = 0,
+AutoK measures how often drafts are accepted, position by position, the time of a draft token, and the time of the
+target's calls. It chooses the K with the most tokens per second (costs.best_k); one of the choices is K = 0,
 autoregressive decoding.
+
+A window of K drafts is K + 1 rows to the target. Windows are chosen by their drafts and timed by their rows: a choice
+of 0 is a call of one row, and window(2) gives the seconds of a call with one draft.
 
 K may depend on all that was known before its window was drafted, but not on what was drafted. A drafter that takes back
 an improbable token no longer draws from p; the test u < q / p then passes too many of the probable ones, and the output
@@ -36,13 +39,13 @@ class Auto:
     """Chooses a lookahead by measured costs: AutoK a number, autotree.AutoTree the shape of a tree. decode() decodes
     with this object as the lookahead, timed and counted; without it, the choice stays 1.
 
-    While it is 0, nothing is learned about the drafter. So a window of 1 is tried again: at once if the last window
-    paid for itself, else when it puts at stake no more than STAKE of the time since then. So a drafter that never helps
+    While it is 0, nothing is learned about the drafter. So one draft is tried again: at once if the last window paid
+    for itself, else when it puts at stake no more than STAKE of the time since then. So a drafter that never helps
     costs about STAKE. What was learned stays for the next decode with the same models and drafter.
     """
 
     sampling: Callable  # the loop that decode() times
-    nothing: Callable  # x -> what stands for the proposal where the choice is 0 and the drafter is not asked
+    nothing: Callable  # x -> the empty proposal, where the choice is 0 and the drafter is not asked
     best: Callable  # -> the choice with the most expected tokens per second
     count: Callable  # counts the tests of a step
 
@@ -51,10 +54,10 @@ class Auto:
         self.clock = clock
         self.draft = Cost()  # of a draft token
         self.feed = Cost()  # of a token that the drafter has to catch up on
-        self.windows = defaultdict(Cost)  # by rows, of a call of the target
-        self.means = {}  # {rows: seconds of such a call},
-        self.trusted = {}  # those that were timed more than once,
-        self.window = line_through({1: 0.0})  # and what follows from them for any number of rows
+        self.windows = defaultdict(Cost)  # {rows: of a call of the target}
+        self.means = {}  # {rows: mean seconds of such a call},
+        self.trusted = {}  # those of them that were timed more than once,
+        self.window = line_through({1: 0.0})  # and from these rows -> seconds, for any number of rows
         self.n_asked = 1.0  # discounted count of windows for which the drafter was asked,
         self.n_proposed = 1.0  # and of those for which it had something to propose
         self.first_draft = None  # (seconds, tokens of the prompt) of the first window
@@ -66,18 +69,18 @@ class Auto:
 
     def __call__(self):
         if not self.windows:
-            # First a window, in which both models read the prompt, so that it is not timed; then a row.
+            # First a draft: both models read the prompt, so that this window is not timed. Then none: one row is timed.
             return 0 if self.first_draft else 1
         if len(self.draft.timed) < 2:
-            # A window of 1, and another one, as the first may have been interrupted.
+            # Then a draft twice, as the first may have been interrupted.
             return 1 if self.prefilled else 0
         at_stake = self.draft() + self.window(2) - self.window(1) + self.behind * self.feed()
         again = self.prefilled and (self.paid or at_stake <= STAKE * self.since)
         return self.best() or int(again)
 
     def time_window(self, rows: int, seconds: float) -> None:
-        """Files the seconds of a call of the target. A row takes no longer than a window, and what was timed but once
-        may have been interrupted."""
+        """Files the seconds of a call of the target. Calls that were timed once only may have been interrupted, so they
+        count while there is nothing better; and one row takes no longer than several."""
         cost = self.windows[rows]
         cost.add(seconds)
         self.means[rows] = cost()
@@ -97,8 +100,8 @@ class Auto:
         return lambda rows: 1 + more * (self.window(rows) - row)
 
     def know(self, windows: dict[int, float], draft: float) -> None:
-        """Costs that were measured before the first decode: seconds of windows by their rows, and of a draft token."""
-        for _ in range(2):  # what was measured but once is not trusted
+        """Takes costs that were measured before the first decode: {rows: seconds}, and the seconds of a draft token."""
+        for _ in range(2):  # as if measured twice: time_window does not trust a single timing
             self.draft.add(draft)
             for rows, seconds in windows.items():
                 self.time_window(rows, seconds)
@@ -125,7 +128,7 @@ class Auto:
             if step is None:
                 self.seen = np.asarray(text)
                 return
-            scoring = self.clock() - start - drafting  # with what the loop does beside, more of it for a window
+            scoring = self.clock() - start - drafting  # the loop's own work too: it grows with the window
             if self.prefilled:
                 self.file_times(wanted, step, drafting, scoring)
             elif wanted and not self.first_draft:
@@ -137,7 +140,7 @@ class Auto:
             yield step
 
     def follows(self, x) -> bool:  # [n]
-        """Whether a decode goes on from where another one was, as those of a level do, so that nothing is prefilled."""
+        """True if a decode goes on from where another one ended, as those of a level do: then nothing is prefilled."""
         n = min(len(self.seen), len(x) - 1)
         return n > 0 and bool(np.array_equal(self.seen[:n], np.asarray(x)[:n])) and len(x) - n <= 2
 
@@ -191,7 +194,7 @@ class AutoK(Auto):
         return K
 
     def chances(self) -> Iterator[float]:
-        """Of acceptance, a_1, a_2, ...: later positions are tested less often, and lean on the one before."""
+        """The chances a_1, a_2, ... of acceptance: later positions are tested less often, and lean on those before."""
         a = 0.0
         lean = 0
         for accepted, tested in zip(self.accepted, self.tested, strict=True):

@@ -9,7 +9,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 
 class Lazy(NDArrayOperatorsMixin):
-    """What becomes an array for all that it does not do itself."""
+    """An object that does a few things itself, and becomes an array for everything else."""
 
     def __array_ufunc__(self, ufunc, method, *inputs, **options):
         arrays = (np.asarray(value) if isinstance(value, Lazy) else value for value in inputs)
@@ -66,7 +66,7 @@ class OneHot(Lazy):
     # np.cumsum and np.searchsorted ask their argument for a method of that name. So sampling.sample works as it stands.
 
     def cumsum(self, **options) -> "Staircase":
-        """Of one row."""
+        """The cumulative probabilities of one row."""
         return Staircase(int(self.ids), self.n_vocab)
 
 
@@ -99,7 +99,7 @@ class Staircase:
         return float(i % self.n_vocab >= self.token)
 
     def searchsorted(self, u: float, side: str = "left", sorter=None) -> int:
-        """How many lie below u, or with side="right" at or below."""
+        """The number of values below u, or with side="right" at or below u."""
         if u < 0 or (u == 0 and side == "left"):
             return 0
         return self.token if u < 1 or (u == 1 and side == "left") else self.n_vocab

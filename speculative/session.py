@@ -36,11 +36,11 @@ class TextStep(NamedTuple):
 
     text: str
     tokens: list[int]
-    drafted: int  # how many tokens were proposed,
-    accepted: int  # and how many of those accepted
+    drafted: int  # number of tokens that were proposed,
+    accepted: int  # and of those that were accepted
     origins: list[str]  # of each token: see measure.recorder.origins
     pieces: list[str]  # the text of each token
-    number: int = 0  # of several texts, which one it belongs to
+    number: int = 0  # the number of the text it belongs to, where there are several
 
 
 def load_pair(
@@ -74,7 +74,7 @@ class Session:
         quiet: bool = False,
         verify: bool = False,
     ):
-        """parse(given, **changed) gives the options: those of the flags that were given, but for those that change.
+        """given: the flags that were given, and parse(given, **changed) the options of them: kept for changed().
 
         prompts: those that are going to be decoded, if they are known: where one does not fit, it is refused before the
         weights are read. kept: the models that are loaded already. quiet: nothing is said of the loading. verify:
@@ -98,7 +98,8 @@ class Session:
         return Session(self.parse(self.given, **flags), self.given | flags, self.parse, (), self.kept)
 
     def autoregressive(self, prompt: str, n_tokens_to_generate: int = 40, sample: int = 0) -> Iterator[TextStep]:
-        """A token for each call of the target. sample=1, 2, ...: other random numbers. Raises UserError."""
+        """A token for each call of the target. sample: 0 for the blog's random numbers, 1, 2, ... for others. Raises
+        UserError."""
         return self.texts(self.pair.autoregressive, [prompt], n_tokens_to_generate, sample=sample)
 
     def speculative(self, prompt: str, n_tokens_to_generate: int = 40, sample: int = 0) -> Iterator[TextStep]:
@@ -114,11 +115,11 @@ class Session:
         sample: int = 0,
         recorder: Recorder | None = None,
     ) -> Iterator[TextStep]:
-        """The steps of one decoder, as text: of one text after the other, or of as many together as --batch says.
+        """The steps of one decoder, as text: one text after the other, or as many together as --batch says.
 
-        decode_fn: self.pair.autoregressive or self.pair.speculative. n_samples: of each prompt. sample: the number of
-        the first text's random numbers. recorder notes what happens. Raises UserError at the call, and not at the first
-        step.
+        decode_fn: self.pair.autoregressive or self.pair.speculative. n_samples: the number of texts of each prompt.
+        sample: the first text's number, which with the seed decides its random numbers. recorder: notes what happens.
+        Raises UserError at the call, and not at the first step.
         """
         N = tokens_asked_for(N)
         sample = sample_number(sample)
@@ -135,7 +136,7 @@ class Session:
         for number in range(n_samples * len(inputs)):
             x = inputs[number % len(inputs)]
             seed = o.seed
-            if sample + number:  # the first sample is the blog's
+            if sample + number:  # number 0 has the seed itself, as the blog
                 seed = [seed, sample + number]
             text = StreamDecoder(self.encoder, o.stop)
             steps = decode_fn(x, N, np.random.default_rng(seed), recorder)
@@ -146,7 +147,7 @@ class Session:
             yield from last_step(text, number)
 
     def together(self, decode_fn: Callable, inputs: list, N: int, recorder: Recorder) -> Iterator[TextStep]:
-        """Of prompts that are decoded together each call of the target gives a step of several."""
+        """Prompts that are decoded together, on JAX: one call of the target gives a step of several texts."""
         o = self.options
         texts = [StreamDecoder(self.encoder, o.stop) for _ in inputs]
         calls = decode_fn(inputs, N, np.random.default_rng(o.seed), recorder, o.batch, o.stop)
@@ -174,19 +175,19 @@ class Session:
         return x
 
     def ready(self, prompts: Sequence[str], N: int, timed: bool = True) -> None:
-        """Does what has to be done before the clock starts."""
+        """Prepares what the clock must not count. timed: whether the device is also to time the parts of its loop."""
         inputs = [self.input_ids(prompt, N) for prompt in prompts]
         with DECODING:
             self.pair.ready(inputs, N, batch=self.options.batch, timed=timed, stop=self.options.stop)
 
     def recorder(self, details: bool = True) -> Recorder:
-        """Of one decoder, which begins with empty caches."""
+        """A recorder for one decoder. The caches are emptied, so that both decoders begin alike."""
         with DECODING:
             self.pair.forget()
         return Recorder(self.pair.accept, details=details)
 
     def compare(self, prompt: str, n_tokens_to_generate: int = 40, watch: Callable | None = None) -> Run:
-        """Decodes with both -> what happened. watch(name, step, recorder): called for each step, in place of a bar."""
+        """Decodes with both -> the run. watch(name, step, recorder): called for each step, in place of a bar."""
         N = tokens_asked_for(n_tokens_to_generate)
         self.ready([prompt], N)
         recorders = []
@@ -203,7 +204,7 @@ class Session:
         return Run(self.document([prompt], recorders, prompt=prompt, n_tokens_to_generate=N))
 
     def document(self, prompts: Sequence[str], recorders: Sequence[Recorder], **options) -> dict:
-        """All of a run, ready for JSON; options: those that were others than the session's."""
+        """A whole run, ready for JSON. options: those in which it differs from the session's."""
         o = vars(self.options.replaced(**options))
         inputs = [self.encode(prompt) for prompt in prompts]
         return document(o, self.encoder, list(prompts), inputs, *recorders, self.stand_ins())
@@ -219,7 +220,7 @@ def text_step(text: StreamDecoder, step: Step, origins: list[str], number: int) 
 
 
 def last_step(text: StreamDecoder, number: int) -> Iterator[TextStep]:
-    """The step of the bytes that are left, where there are any."""
+    """A step with the bytes of an unfinished character, if the text ends in one."""
     rest = text.flush()
     if rest:
         yield TextStep(rest, [], 0, 0, [], [], number)

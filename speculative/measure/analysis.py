@@ -4,8 +4,8 @@ That of Chen et al. 2023, as everywhere here: p is the draft's distribution, q t
 et al. 2023 swap p and q and write γ for K; their formulas stand below in our letters. (Their β, the chance of
 acceptance at one position, is a single value of acceptance_chance here; our β is a cost.)
 
-There are two acceptance rates. r is a share: of all rows that were scored, those that gave a token, the resampled and
-bonus ones included. α is a chance: that of one drafted token being accepted.
+There are two acceptance rates. r is a share: of K + 1 tokens that an iteration could give, those it gave, resampled
+and bonus tokens included. α is a chance: that of one drafted token being accepted.
 
 Costs are relative to one row of the target, which is what a token costs in autoregressive decoding. c = t_draft /
 t_target is the cost of a drafted token, β = t_target(K + 1 rows) / t_target(1 row) that of scoring a window. The papers
@@ -24,7 +24,7 @@ import numpy as np
 def blog_speedup(r: float, K: float, c: float, beta: float = 1.0) -> float:
     """Speedup from r: r (K + 1) tokens are decoded in the time of K drafts and a window.
 
-    Source: the blog post, "Speedup Results", which explains with it the speedups of Chen et al. 2023. It has 1 for β.
+    Source: the blog post, "Speedup Results", where it explains the speedups of Chen et al. 2023; it has 1 for β.
     """
     return r * (K + 1) / (K * c + beta)
 
@@ -48,7 +48,7 @@ def leviathan_speedup(alpha: float, K: int, c: float, beta: float = 1.0) -> floa
 
 
 def leviathan_operations(alpha: float, K: int, c_operations: float = 0.0) -> float:
-    """By what factor the arithmetic operations grow; c_operations is the draft's per token, over the target's.
+    """The factor by which arithmetic operations grow; c_operations is the draft's per token, over the target's.
 
     Source: Leviathan et al. 2023, theorem 3.11.
     """
@@ -82,5 +82,5 @@ def acceptance_chance(p, q):  # [m, n_vocab] twice -> [m]
 
 
 def matching_chance(p, q):  # [m, n_vocab] twice -> [m]
-    """Σ p q: what naive matching would accept, that is to sample the target too and see whether the tokens agree."""
+    """Σ p q: the chance that a token sampled from the target is the draft's, by which naive matching would accept."""
     return np.sum(np.multiply(p, q), axis=-1)

@@ -19,7 +19,7 @@ from speculative.trees import MOST_NODES, Tree, TreeStep
 HELD = 2**24  # probabilities, 64 MB, that wait for the end of the run before their details are taken
 IN_TREE = MOST_NODES  # tokens: no path down a tree is longer
 FREE = nullcontext()  # a lock that nobody else wants
-NOTHING = np.empty(0, int)
+NO_TOKENS = np.empty(0, int)
 IN_STEP = 2  # tokens: after a window that was accepted whole, the draft is this far behind; reading them is no prefill
 
 
@@ -51,7 +51,7 @@ class Iteration:
 
 @dataclass
 class Read:
-    """The texts that both models were given; None where one was not called."""
+    """The texts that both models have read in a step; None for one that was not called."""
 
     draft: Any = None  # [n]
     target: Any = None  # [n]
@@ -79,7 +79,7 @@ class Watched:
 
 
 class Recorder:
-    """Notes every step of a decoder:
+    """Notes every step of a decoder that it watches:
 
         recorder = Recorder()
         for step in recorder.watch(pair.speculative(x, N, rng, recorder)):
@@ -108,9 +108,9 @@ class Recorder:
         self.now = Iteration()
         self.read = Read()
         self.held = []  # (iteration, step), of which the details are still to be taken
-        self.known = Read(NOTHING, NOTHING)  # the texts that both models have read
+        self.known = Read(NO_TOKENS, NO_TOKENS)  # the texts that both models have read
         self.levels = {}  # {name: Recorder of that level of the drafter}, the outermost first
-        self.waiting = None  # of a level, which is timed: what note_step takes, later
+        self.waiting = None  # for a level's recorder a list: note_step's arguments, for when the clock has stopped
 
     def drafter(self, drafter: Drafter) -> Drafter:
         tree = self.draft(drafter.tree) if drafter.tree else None
@@ -133,8 +133,7 @@ class Recorder:
         return Watched(target_model, self)
 
     def scored(self, x, most: int, start: float) -> None:
-        """After a call of the target that began at `start`. Where more tokens than `most` are new to it, it was a
-        prefill."""
+        """Notes a call of the target that began at `start`. It was a prefill if more than `most` tokens were new."""
         self.now.scoring = self.clock() - start
         self.read.target = x
         self.read.most = most
@@ -195,7 +194,7 @@ class Recorder:
                 self.take_details()
 
     def note_prefills(self, iteration: Iteration, step: Step, read: Read) -> None:
-        """Whether either model had to read more than what a step adds."""
+        """Notes whether either model had to read more tokens than a step adds: that is a prefill."""
         if read.draft is not None:
             most = IN_TREE if iteration.tree else IN_STEP
             iteration.draft_prefill = len(read.draft) - common_prefix(self.known.draft, read.draft) > most
@@ -206,7 +205,7 @@ class Recorder:
             self.known.target = np.asarray(read.target)
 
     def taken(self) -> list[Iteration]:
-        """Of a level: the iterations since this was asked last."""
+        """For a level's recorder: its iterations since the last call, which it then forgets."""
         for waiting in self.waiting:
             self.note_step(*waiting)
         self.waiting.clear()
