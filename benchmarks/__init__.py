@@ -1,4 +1,4 @@
-"""What is measured, and against whom: python -m benchmarks.NAME."""
+"""The measurements, and the programs that are compared: python -m benchmarks.NAME."""
 
 from plumbing import exits
 

@@ -1,4 +1,4 @@
-"""Where scoring a window stops costing what scoring a token costs: β, the ratio of the two, by cause.
+"""The point where scoring a window stops costing what scoring a token costs: β, the ratio of the two, by cause.
 
     python -m benchmarks.assumption [batch context] [--out FOLDER]
 

@@ -1,4 +1,4 @@
-"""Who drafts best: every drafter, for K from 1 to 10 and auto, at several temperatures, on prose and code.
+"""The drafters compared: every one, for K from 1 to 10 and auto, at several temperatures, on prose and code.
 
     python -m benchmarks.drafters
     python -m benchmarks.drafters --models_dir MODELS_DIR --draft_model_size 124M --target_model_size 1558M

@@ -52,7 +52,7 @@ NEVER_IN_UTF8 = [BYTE_TO_CHAR[byte] for byte in (0xC0, 0xC1, *range(0xF5, 0x100)
 
 
 def growth(old, new):
-    """How often a channel is repeated, how many are left over, and by what factor the stream is larger."""
+    """The repetitions of a channel, the channels left over, and the factor by which the stream is larger."""
     times = (new["n_embd"] - 2) // old["n_embd"]
     n_left = new["n_embd"] - times * old["n_embd"]
     return times, n_left, math.sqrt(new["n_embd"] / (new["n_embd"] - n_left))

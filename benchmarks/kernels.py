@@ -1,4 +1,4 @@
-"""What the kernels reach on this machine, beside NumPy and others: a pass over 1 to 17 rows, and a prefill.
+"""The speed of the kernels on this machine, beside NumPy and others: a pass over 1 to 17 rows, and a prefill.
 
     python -m benchmarks.kernels
     python -m benchmarks.kernels 124M 1558M --models_dir MODELS_DIR --dtypes float32 int8 --rounds 7 --peers

@@ -164,7 +164,7 @@ def check(folders):
 
 
 def measure(peer, folder, threads, rounds, peers=PEERS):
-    """What its time_... gives; None where that fails, or its process dies, which a line says."""
+    """The result of its time_...; None where that fails, or its process dies, which a line says."""
     time, dtype, _ = peers[peer]
     found = in_its_own_process(time, folder, dtype, threads, rounds)
     if isinstance(found, str):
@@ -174,7 +174,7 @@ def measure(peer, folder, threads, rounds, peers=PEERS):
 
 
 def in_its_own_process(function, *arguments):
-    """What the function gives, in a process whose memory is free again afterwards; words where that fails or dies."""
+    """The function's result, from a process whose memory is free again afterwards; words where that fails or dies."""
     context = multiprocessing.get_context("spawn")
     receiving, sending = context.Pipe(duplex=False)
     process = context.Process(target=send_result, args=(sending, function, arguments))

@@ -1,4 +1,4 @@
-"""What becomes of measurements: rows of figures, and tables of them; and tasks that take turns while they are timed."""
+"""Tables: measurements become rows of figures, and these a table; and tasks that take turns while they are timed."""
 
 import re
 import time

@@ -49,7 +49,7 @@ def origin(folder: str) -> dict[str, list]:
 
 
 def state(folder: str) -> list[tuple]:
-    """What no writing to these files leaves as it was."""
+    """The marks of these files that any writing to them changes."""
     states = [os.stat(path) for path in made_of(folder)]
     return [(now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns) for now in states]
 
@@ -92,12 +92,12 @@ def sum_of(file: np.ndarray) -> str:  # uint8 [n_bytes]
 
 
 def sum_noted(file: np.ndarray) -> str:  # uint8 [n_bytes]
-    """What the file says that its sha256 is."""
+    """The sha256 that the file states of itself."""
     return bytes(file[DIGITS]).decode("ascii", "replace")
 
 
 def is_of(header: dict, folder: str) -> bool:
-    """Whether packed weights were made of the files of this folder, as far as can be told at once."""
+    """True if packed weights were made of the files of this folder, as far as can be told at once."""
     return header["__metadata__"].get("origin") == json.dumps(origin(folder))
 
 

@@ -87,7 +87,7 @@ def checked(path, name: str, shape: tuple[int, ...], read: Callable) -> np.ndarr
 
 
 def is_finite(array: np.ndarray) -> bool:
-    """Whether all float32s of an array are finite.
+    """True if all float32s of an array are finite.
 
     If the sum of their squares is finite, they are: that takes one pass. If it is not, they may only be large. Then the
     minimum and the maximum decide, since NaN and infinity show in both.

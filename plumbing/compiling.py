@@ -37,7 +37,7 @@ def has_numba() -> bool:
 
 
 def kept(make: Callable[[], Any]) -> Any:
-    """What make() gives, which asks numba to keep what it compiles: njit(cache=True), or an import with some of it.
+    """The result of make(), which asks numba to keep what it compiles: njit(cache=True), or an import with some of it.
 
     Raises UserError where no folder can be written to at all.
     """

@@ -1,4 +1,4 @@
-"""How every command ends: with a result, or with one line that says why there is none.
+"""The end of every command: a result, or one line that says why there is none.
 
 Signals are answered from begin() on. Before that, in the few hundredths of a second in which Python itself starts, the
 answer is Python's own.

@@ -86,7 +86,7 @@ def check_outputs(outputs: Iterable[str | None], inputs: Iterable[str | None] = 
 
 
 def is_same(path: str, other: str) -> bool:
-    """Whether two paths lead to the same plain file, which may not exist yet."""
+    """True if two paths lead to the same plain file, which may not exist yet."""
     if not is_plain_file(path):
         return False
     try:
@@ -194,7 +194,7 @@ def is_plain_file(path: str) -> bool:
 
 
 def is_printed_to(path: str) -> bool:
-    """Whether path is the file that standard output or standard error goes to."""
+    """True if path is the file that standard output or standard error goes to."""
     printed_to = []
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or no file

@@ -57,7 +57,7 @@ def cached_folder(hub: Hub) -> str | None:
 
 
 def in_cache(folder: str | Path) -> bool:
-    """Whether a folder is in that cache. Nothing of ours is to be written there."""
+    """True if a folder is in that cache. Nothing of ours is to be written there."""
     try:
         from huggingface_hub import constants
     except ImportError:

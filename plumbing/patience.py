@@ -32,8 +32,8 @@ def notice(line: str, seconds: float = SECONDS) -> contextlib.AbstractContextMan
 
 @contextlib.contextmanager
 def lines(what: str, at_once: float = AT_ONCE) -> Iterator[None]:
-    """Where standard error is no terminal, and so shows no bar: a line on it once this has taken at_once seconds, and
-    another when it is done."""
+    """Stands in for a bar where standard error is no terminal: it prints a line once this has taken at_once seconds,
+    and another when it is done."""
     if sys.stderr.isatty():
         yield
         return

@@ -1,4 +1,4 @@
-"""How a command hears Ctrl-C and SIGTERM: at once while it begins, then as an exception, and at its end not at all."""
+"""Ctrl-C and SIGTERM, which end a command at once while it begins, then as an exception, and at its end not at all."""
 
 import contextlib
 import functools

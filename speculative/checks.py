@@ -1,4 +1,4 @@
-"""What is refused in a line, before gigabytes are downloaded and read: vocabularies that differ, too long a prompt, too
+"""Refusals in a line, before gigabytes are downloaded and read: vocabularies that differ, too long a prompt, too
 large a tree, too little memory, too full a disk.
 """
 

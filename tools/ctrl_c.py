@@ -109,7 +109,7 @@ def interrupted(phase, seconds, folder):
 
 
 def fault(phase, status, took, folder, texts):
-    """What is not as it should be, or ""."""
+    """The fault that was found, or ""."""
     out, err = ((folder / name).read_text(encoding="utf-8") for name in ("out", "err"))
     # "token/s" and "/200", 2 samples of 100 tokens, are of progress bars
     lines = [line for line in re.split("[\r\n]", err) if line.strip() and "token/s" not in line and "/200" not in line]

@@ -71,7 +71,7 @@ def environment(row: Row, folder: Path) -> str:
 
 
 def copy_checkout(place: Path) -> None:
-    """What git knows of the checkout, with the times of its files, by which numba knows what it has compiled."""
+    """Copies the files that git knows of, with their times, by which numba knows what it has compiled."""
     for name in subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True).split("\0")[:-1]:
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, place / name)

@@ -1,4 +1,4 @@
-"""How the bundled pair was made, and how drafts learn: python -m training pair | distil | heads | online."""
+"""The making of the bundled pair, and drafts that learn: python -m training pair | distil | heads | online."""
 
 from plumbing import exits
 

@@ -1,4 +1,4 @@
-"""What the commands share: flags, the models and the text that they name, and whether they fit into memory."""
+"""The parts that the commands share: flags, the models and texts that they name, a check that they fit into memory."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""How far the draft's distribution p is from the target's q: four divergences that a draft can learn to make small.
+"""The distance of the draft's distribution p from the target's q: four divergences that a draft can learn to reduce.
 
     kl           KL(q ‖ p) = Σ q log(q / p)        from the target to the draft ("forward")
     reverse_kl   KL(p ‖ q) = Σ p log(p / q)        from the draft to the target

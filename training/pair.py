@@ -85,8 +85,8 @@ def mean_loss(loss, tests):
 
 
 def own_text(gpt2, n_head, params, tokens, n_ctx, n_rows, temperatures, n_prompts, rng):  # -> [n_rows, n_ctx]
-    """What the target writes after stretches of the text, each cut to one of the lengths n_prompts, at one of the
-    temperatures."""
+    """Texts that the target writes after stretches of the text, each cut to one of the lengths n_prompts, at one of
+    the temperatures."""
     rounds = []
     for i in range(n_rows // 128):
         x = windows(tokens, n_ctx - 1, 128, rng)  # [128, n_ctx]

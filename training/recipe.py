@@ -29,7 +29,7 @@ N_HELD_OUT = 4  # batches on which α is measured
 
 @dataclass(frozen=True)
 class Recipe:
-    """What the draft learns, from what, and for how long."""
+    """The loss that the draft learns by, the texts that it learns from, and for how long."""
 
     divergence: str = "jsd"
     text: str = "target"
@@ -65,7 +65,7 @@ def tempered(log_p, temperature):  # [n, n_vocab], [n] -> [n, n_vocab]
 
 
 def distributions(log_p, temperature):  # [n, n_vocab], [n] -> [n, n_vocab]
-    """What is sampled from at each row's temperature: at 0, one-hot."""
+    """The distribution that is sampled from, at each row's temperature: at 0, one-hot."""
     greedy = jax.nn.one_hot(jnp.argmax(log_p, axis=-1), log_p.shape[-1])  # [n, n_vocab]
     return jnp.where((temperature > 0)[:, None], jnp.exp(tempered(log_p, temperature)), greedy)
 

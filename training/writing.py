@@ -1,4 +1,4 @@
-"""What a model writes by itself: many texts at once, on the device."""
+"""Texts that a model writes by itself, many at once, on the device."""
 
 import math
 from functools import partial

@@ -1,4 +1,4 @@
-"""What a run prints while it decodes: the blog's lines."""
+"""The lines of the blog, which a run prints while it decodes."""
 
 import os
 import sys
@@ -177,7 +177,7 @@ class Display:
 
 
 def painter(color: bool) -> Any:
-    """What shows colours: rich's console on a terminal, unless NO_COLOR (no-color.org) is set; else None."""
+    """Rich's console, which shows colours on a terminal; None elsewhere, or where NO_COLOR (no-color.org) is set."""
     if not color or os.environ.get("NO_COLOR"):
         return None
     from rich.console import Console

@@ -1,4 +1,4 @@
-"""Whom --serve answers: this machine's own browser, and there the page alone; and how long it waits for them."""
+"""The guard of --serve: it answers this machine's own browser and there the page alone, and waits for nobody for long."""
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
@@ -61,7 +61,7 @@ class Connection(H11Protocol):
         self.loop.call_later(self.slow, self.drop_if_late)
 
     def has_arrived(self) -> bool:
-        """Whether it has asked for something, to the last byte."""
+        """True if it has asked for something, to the last byte."""
         return self.cycle is not None and not self.cycle.more_body
 
     def drop_if_late(self) -> None:

@@ -34,7 +34,7 @@ FLAGS = (
 
 
 def server(app: Any, **how) -> Any:
-    """What answers with this application. how: see guard.Connection."""
+    """The server that answers with this application. how: see guard.Connection."""
     import uvicorn
 
     from speculative.cli.guard import Connection

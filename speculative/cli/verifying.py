@@ -40,7 +40,7 @@ def verify_session(session: Session, prompt: str, others: Sequence[str] = verify
 
 
 def choice(o: Options) -> int | Choice:
-    """What the flags say of K or the tree."""
+    """The words of the flags about K or the tree."""
     if isinstance(o.K, int) and not o.tree:
         return o.K
     widths = o.tree if isinstance(o.tree, str) else ",".join(map(str, o.tree or ()))
@@ -50,7 +50,7 @@ def choice(o: Options) -> int | Choice:
 
 
 def decoders(o: Options, pair: Pair, temperature: float) -> Decoders:
-    """What verify checks of the pair, at this temperature."""
+    """The decoders that verify checks, at this temperature."""
     pair = pair.at(pair.filters._replace(temperature=temperature))
     autoregressive, speculative = pair.samplers()
     both = Decoders(

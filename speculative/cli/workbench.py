@@ -1,4 +1,4 @@
-"""What --serve answers: a page, decodes as they happen, and runs that are over.
+"""The answers of --serve: a page, decodes as they happen, and runs that are over.
 
 It is built on Starlette, as all it needs is four routes, a stream and a policy. Each decode has a thread of its own,
 and one runs at a time. Its steps go to the page as server-sent events, in the answer to the request that asked for it.

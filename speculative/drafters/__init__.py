@@ -1,4 +1,4 @@
-"""What proposes the tokens: one file a drafter, the registry of them, and how a name becomes one.
+"""The drafters, which propose tokens: a file for each, their registry, and the way from a name to a drafter.
 
     a+b  is a, or b where a has nothing to propose
     a/b  is a, for which b drafts (level.py): two levels, a the outer one; + binds closer than /
@@ -60,12 +60,12 @@ def kinds_of(*texts: str) -> list[Kind]:
 
 
 def needs(text: str, what: str) -> bool:
-    """Whether a drafter needs "draft", a model of its own, or "copy", the target rounded."""
+    """True if a drafter needs "draft", a model of its own, or "copy", the target rounded."""
     return any(what in kind.needs for kind in kinds_of(text))
 
 
 def is_model(text: str) -> bool:
-    """Whether the drafter is a model, the draft or the copy, and nothing besides."""
+    """True if the drafter is a model, the draft or the copy, and nothing else."""
     return text in (model.KIND.name, self.KIND.name)
 
 

@@ -26,7 +26,7 @@ def no_record(name: str, model: Callable, draft: Callable, steps: Callable[..., 
 
 
 class Parts(NamedTuple):
-    """What a drafter is made of, for one decode."""
+    """The parts of which a drafter is made, for one decode."""
 
     n_vocab: int
     rng: np.random.Generator  # the decoder's own: with another of the same seed, what is drawn would not be independent
@@ -40,7 +40,7 @@ class Parts(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """What a kind's prepare() is given, before the weights are loaded."""
+    """The argument of a kind's prepare(), which is called before the weights are loaded."""
 
     folder: str  # of the target
     hparams: dict  # of the target

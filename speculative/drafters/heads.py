@@ -48,7 +48,7 @@ class Heads(NamedTuple):
 
 
 def fingerprint(hparams: dict, ln_f: dict) -> str:
-    """What tells targets apart: the shape, and the last layer norm, which every training changes."""
+    """The marks of a target: its shape, and its last layer norm, which every training changes."""
     numbers = [np.array([*hparams.values()], np.int64), *(np.asarray(ln_f[name], np.float32) for name in ("g", "b"))]
     return sha256(b"".join(a.astype(a.dtype.newbyteorder("<")).tobytes() for a in numbers)).hexdigest()
 

@@ -18,7 +18,7 @@ NAME = "prompt_lookup"
 
 
 def earlier_ends(x: np.ndarray, n_max: int) -> Iterator[np.ndarray]:  # [n] -> [n_1], [n_2], ..., n_max at most
-    """Where the last token of x stood before, then where the last two did, and so on, while there are such places.
+    """The earlier places of the last token of x, then of the last two tokens, and so on, while there are any.
 
     A position is where the match ends: what followed stands at position + 1.
     """

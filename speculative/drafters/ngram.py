@@ -76,7 +76,7 @@ def count_ngrams(tokens: np.ndarray, n: int, n_vocab: int):  # [n_tokens] -> [n_
 
 
 def followers(table, context: np.ndarray, n_vocab: int):  # context [n - 1] -> ids [n_seen], counts [n_seen]
-    """What follows a context in a table of n-grams: those that begin with it are neighbours there."""
+    """The tokens that follow a context in a table of n-grams, where those that begin with it are neighbours."""
     keys, counts = table
     first = 0
     for token in context:

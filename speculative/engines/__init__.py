@@ -1,1 +1,1 @@
-"""How a forward pass is made fast. Each engine is a function model(x, n_last) -> [n_last, n_vocab] distributions."""
+"""The engines, which make a forward pass fast: each is a function model(x, n_last) -> [n_last, n_vocab]."""

@@ -69,7 +69,7 @@ def floats(address, shape):
 
 @compiled_only
 def share(thread, n_threads, n):
-    """What a thread does of n tiles, heads or numbers: from, to."""
+    """A thread's share of n tiles, heads or numbers: from, to."""
     return thread * n // n_threads, (thread + 1) * n // n_threads
 
 
@@ -99,7 +99,7 @@ def embed(job, thread):
 
 @compiled_only
 def prepare(state, job, thread, private, x, n_rows, w, norm):
-    """What a product reads: rows of x after layer norm (where norm has an address), and as w wants them.
+    """Prepares the rows that a product reads: x after layer norm (where norm has an address), and as w wants them.
 
     A few rows are prepared by each thread for itself, many by all for all. -> address, bytes from row to row
     """

@@ -1,4 +1,4 @@
-"""What this CPU can do: which vector registers and which instructions it has.
+"""This CPU's vector registers and instructions.
 
 The tiles of packed weights are laid out for it, and the kernels are built for it. LLVM would translate any choice to
 any CPU; this one fits. NUMBA_CPU_NAME and NUMBA_CPU_FEATURES, if set, make this CPU stand in for a lesser one.
@@ -68,14 +68,14 @@ def this_cpu() -> Cpu:
 
 
 def most_threads() -> int:
-    """How many threads can be asked for: one for each core that this process may use."""
+    """The most threads that can be asked for: one for each core that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def cache_bytes(folder: str = "/sys/devices/system/cpu/cpu0/cache") -> int:
-    """Of the largest cache; a usual size where the system does not tell."""
+    """The bytes of the largest cache; a usual size where the system does not tell."""
     found = []
     for path in Path(folder).glob("index*/size"):
         with contextlib.suppress(OSError, ValueError):

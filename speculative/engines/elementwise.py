@@ -1,4 +1,4 @@
-"""What gpt2.py does to single numbers and rows, compiled: the exponential, GELU, layer norm, and the sums they need."""
+"""The functions of gpt2.py on single numbers and rows, compiled: the exponential, GELU, layer norm, and their sums."""
 
 import math
 from functools import partial

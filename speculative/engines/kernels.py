@@ -216,7 +216,7 @@ def look_up_one(typing, name, tile, lane, k, out):
 
 
 def agrees(format: Format, found: Kernels) -> bool:
-    """Whether a kernel computes its format's plain product, for more rows than a pass has and a tile of two and a half
+    """True if a kernel computes its format's plain product, for more rows than a pass has and a tile of two and a half
     blocks."""
     rng = np.random.default_rng(0)
     n_rows = format.most_rows(this_cpu()) + 2

@@ -1,4 +1,4 @@
-"""Whether the models fit into memory, asked before they are loaded; and how much was taken in the end."""
+"""Memory: a check before the models are loaded that they fit, and the peak that was taken in the end."""
 
 import contextlib
 from pathlib import Path
@@ -37,7 +37,7 @@ def available(
 
 
 def cgroup_folders(root: Path, own_cgroup: str) -> list[Path]:
-    """Where the limits of this process's control group stand, and of those that it lies in."""
+    """The folders with the limits of this process's control group, and of the groups around it."""
     with contextlib.suppress(OSError, ValueError):
         for line in Path(own_cgroup).read_text().splitlines():
             _, controllers, name = line.split(":", 2)

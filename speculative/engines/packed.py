@@ -61,7 +61,7 @@ def aligned(shape, dtype):  # -> zeros [*shape], at a multiple of 64 bytes: the 
 
 
 def tiles_shape(shape: tuple[int, int], dtype: str) -> tuple[int, int, int]:
-    """How many tiles a matrix [n_in, n_out] has, how many steps a tile, and how many bytes a step."""
+    """The tiles of a matrix [n_in, n_out], the steps of a tile, and the bytes of a step."""
     n_in, n_out = shape
     format = formats.find(dtype)
     return -(-n_out // this_cpu().lanes), -(-n_in // format.step), format.step_bytes(this_cpu())

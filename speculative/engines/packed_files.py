@@ -75,7 +75,7 @@ def save(path: str, folder: str, dtype: str, hparams: dict, read: Callable) -> N
 
 
 def header_bytes(about: dict[str, str], tensors: dict[str, dict]) -> bytes:
-    """How the file begins. Its length does not depend on what sums are in it."""
+    """The beginning of the file. Its length does not depend on the sums in it."""
     text = json.dumps({"__metadata__": about, **tensors}).encode()
     text += b" " * (-(8 + len(text)) % ALIGNMENT)
     return struct.pack("<Q", len(text)) + text

@@ -16,7 +16,7 @@ ERF = np.frompyfunc(math.erf, 1, 1)  # NumPy has none
 
 
 def gelu_by_erf(x):  # [n_seq, n_hidden] -> [n_seq, n_hidden]
-    """What gpt2.gelu approximates: x times the chance that a normal variable is below it."""
+    """The function that gpt2.gelu approximates: x times the chance that a normal variable is below it."""
     return 0.5 * x * (1 + ERF(x * SQRT_HALF).astype(x.dtype))
 
 
@@ -78,11 +78,11 @@ class PlainPass:
 
     @property
     def hidden(self) -> np.ndarray:  # [n_last, n_embd]
-        """What the last block gave in the last call."""
+        """The last block's output in the last call."""
         return self.cache.hidden
 
     def output(self, x) -> np.ndarray:  # [n, n_embd] -> [n, n_vocab]
-        """What comes after the last block: the logits of what it might have given."""
+        """The output layer alone: the logits of rows that the last block might have given."""
         return layer_norm(x, **self.ln_f) @ self.wte.T
 
 
@@ -128,7 +128,7 @@ class CachedModel:
         return self.to_probs(self.logits(np.asarray(x), n_last))  # [n_last, n_vocab]
 
     def tree(self, x, tree, nodes=None) -> np.ndarray:  # [n], trees.Tree, [m] -> [m, n_vocab]
-        """What follows each of these nodes (default: all) of a tree of drafts whose root is the last token of x.
+        """The distributions after these nodes (default: all) of a tree of drafts, whose root is the last token of x.
 
         Each node sees the text and the path to itself, and nothing else of the tree. Raises ValueError as above.
         """
@@ -142,8 +142,8 @@ class CachedModel:
         return self.to_probs(logits[np.subtract(nodes, first)])  # [m, n_vocab]
 
     def logits(self, tokens, n_last: int, parents=None) -> np.ndarray:  # [n], [n] -> [n_last, n_vocab]
-        """Of the last n_last tokens. Each token follows its parent, which stands before it; where parents is None, the
-        token before it."""
+        """The logits of the last n_last tokens. Each token follows its parent, which stands before it; where parents is
+        None, the token before it."""
         check_length(len(tokens), n_last, self.n_ctx)
         held = self.tokens, self.parents
         self.forget()  # so that an interrupted pass leaves an empty cache behind and not a wrong one
@@ -174,7 +174,7 @@ class CachedModel:
         return n + len(elsewhere)
 
     def hidden(self, x) -> np.ndarray | None:  # [n] -> [n_embd]
-        """What the last block gave for the last token of x, if that was among those whose rows the last call gave."""
+        """The last block's output for the last token of x; None if that was not among the last call's rows."""
         n, elsewhere = places(self.tokens, self.parents, np.asarray(x), None)
         if not len(x) or n + len(elsewhere) < len(x):
             return None
@@ -189,8 +189,8 @@ def in_line(n: int) -> np.ndarray:  # -> [n]
 
 
 def places(held_tokens, held_parents, tokens, parents) -> tuple[int, list[int]]:  # [n_held] twice, [n] twice
-    """How many tokens are held where they stand, from the first on; and where those after them are held, up to the
-    first that is not. Parents may be None: see CachedModel.logits."""
+    """The number of tokens, from the first on, that are held where they stand; and the places where those after them
+    are held, up to the first that is not. Parents may be None: see CachedModel.logits."""
     n = common_prefix(held_tokens, tokens)
     if held_parents is None and parents is None:
         return n, []
@@ -224,7 +224,7 @@ def lineage(parents: np.ndarray, n: int = 0) -> np.ndarray:  # [m] -> [m - n, m]
 
 
 def n_reusable(tokens: np.ndarray, x: np.ndarray, n_last: int, n_ctx: int) -> int:  # [n_tokens], [n]
-    """How many leading tokens of x need not be computed where those of `tokens` are cached.
+    """The number of leading tokens of x that need not be computed where those of `tokens` are cached.
 
     The last n_last always are: a cache holds keys and values, no logits. Raises ValueError where x does not fit.
     """

@@ -179,7 +179,7 @@ class Team:
             self.seconds = self.seconds_with_core = 0.0
 
     def has_cores(self) -> bool:
-        """Whether it is worth while to run on all threads: not for a second after the machine was seen to be busy."""
+        """True if all threads are worth using: not for a second after the machine was seen to be busy."""
         return time.perf_counter() >= self.alone_until
 
     def start(self) -> None:

@@ -13,7 +13,7 @@ from encoder import Encoder
 
 
 class Shared(NamedTuple):
-    """What the two have in common, as hparams["shared"] of the draft."""
+    """The part that the two have in common, as hparams["shared"] of the draft."""
 
     n_shared: int  # the ids below it
     n_vocab: int  # the target's

@@ -1,1 +1,1 @@
-"""What happened in a run and why: the recorder, the formulas, the checks, and what shows them."""
+"""The measuring of a run: the recorder, the formulas, the checks, and the pages and tables that show them."""

@@ -1,4 +1,4 @@
-"""What --verify checks, both decoders of a pair at one temperature; and what a check gives."""
+"""Both decoders of a pair at one temperature, which --verify checks; and the result of a check."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -25,7 +25,7 @@ class Choice(NamedTuple):
 
 
 class Decoders(NamedTuple):
-    """What is verified, at one temperature."""
+    """The decoders that are verified, at one temperature."""
 
     target_model: Callable  # model(x, n_last) -> [n_last, n_vocab]; if it has a cache, with forget()
     make_drafter: Callable  # rng -> drafters.Drafter

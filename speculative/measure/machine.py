@@ -1,4 +1,4 @@
-"""What a run ran on, and how fast that reads its memory."""
+"""The machine of a run, and the speed at which it reads its memory."""
 
 import os
 import platform
@@ -13,7 +13,7 @@ from speculative.engines.cpu import most_threads
 
 
 def machine(engine: str = "numpy") -> dict:
-    """What the run ran on; with engine "jax", its devices too."""
+    """The machine of the run; with engine "jax", its devices too."""
     return {
         "engine": engine,
         "platform": platform.platform(),

@@ -62,7 +62,7 @@ def check_sampled(
 
 
 def goes_on(elapsed: float, seconds: float, counts: np.ndarray) -> bool:
-    """Whether there is time for more draws, or need of them."""
+    """True if there is time for more draws; or, up to LONGEST times as long, if they are needed."""
     return elapsed < seconds or (elapsed < LONGEST * seconds and detectable(counts[1, 0].sum()) > SHIFT)
 
 

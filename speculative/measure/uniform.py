@@ -1,4 +1,4 @@
-"""Whether tokens come from the distribution that they should come from, though no two are of the same context.
+"""A test that tokens come from the distribution that they should come from, though no two have the same context.
 
 Each token gets a place between 0 and 1 (place()), which is uniform if the token was drawn from q, whatever q is (the
 probability integral transform). So all places go into one histogram, and a chi-square test says how far that is from
@@ -18,7 +18,7 @@ def count_place(histogram: np.ndarray, token: int, q: np.ndarray, order: np.ndar
 
 
 def place(token: int, q: np.ndarray, order: np.ndarray, rng) -> float:  # q, order [n_vocab] -> between 0 and 1
-    """Where a token drawn from q stands, q laid out by falling order, ties by id. 1 for a token that q excludes."""
+    """The place of a token drawn from q, where q lies in falling order, ties by id. 1 for a token that q excludes."""
     if q[token] == 0:
         return 1.0
     before = order > order[token]  # [n_vocab]

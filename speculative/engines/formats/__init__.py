@@ -36,7 +36,7 @@ def register(format: Format) -> None:
 
 
 def contradiction(format: Format, cpu: Cpu) -> str | None:
-    """What is wrong with the parts that are NumPy, tried on a small matrix; None where nothing is."""
+    """The fault of the parts that are NumPy, tried on a small matrix; None where they have none."""
     step = format.step
     if BLOCK % step or (format.rows.build and step != BLOCK):
         return f"a step of {step} inputs does not fit rows of blocks of {BLOCK}"
@@ -71,7 +71,7 @@ def find(name: str) -> Format:
 
 
 def on_jax(name: str) -> OnJax:
-    """What JAX needs to take this format. Raises UserError where it cannot."""
+    """The parts that JAX needs of this format. Raises UserError where it cannot take it."""
     needs = find(name).jax
     if isinstance(needs, str):
         raise UserError(f"weights in {name} are for --engine numpy: {needs}")

@@ -39,7 +39,7 @@ class Instructions(NamedTuple):
 
 
 def intrinsic(words, name, *operands):
-    """Of LLVM; numbers are registers, which are a part of the instruction."""
+    """Calls an intrinsic function of LLVM. Numbers are registers, which are a part of the instruction."""
     register = words.integer(8)
     operands = [register(o) if isinstance(o, int) else o for o in operands]
     words.call(f"llvm.x86.{name}", words.nothing, *operands)
@@ -55,7 +55,7 @@ AMX = Instructions(
 
 
 def configuration(n_rows: int) -> bytes:
-    """Of the registers, for so many rows: the palette, then bytes of a row and number of rows of each."""
+    """The configuration of the registers for so many rows: the palette, then the bytes of a row and the rows of each."""
     parts = heights(n_rows)
     rows = dict.fromkeys(WEIGHTS, HEIGHT)
     for height, sums, x in zip(parts, SUMS, X, strict=False):
@@ -65,7 +65,7 @@ def configuration(n_rows: int) -> bytes:
 
 
 def heights(n_rows: int) -> list[int]:
-    """Of the tiles that so many rows take."""
+    """The heights of the tiles that so many rows take."""
     return [min(HEIGHT, n_rows - first) for first in range(0, n_rows, HEIGHT)]
 
 

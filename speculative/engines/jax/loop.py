@@ -40,7 +40,7 @@ PROBED = 4  # calls at a time, where their costs are measured
 
 
 class State(NamedTuple):
-    """Where the decoding stands. Every array has one more axis in front, of the prompts that are decoded together."""
+    """The state of the decoding. Every array has one more axis in front, of the prompts that are decoded together."""
 
     x: Any  # [capacity], the tokens; beyond n there is nothing of meaning
     n: Any
@@ -51,7 +51,7 @@ class State(NamedTuple):
 
 
 class Output(NamedTuple):
-    """What a call of the target gave."""
+    """The result of a call of the target."""
 
     tokens: Any  # [K + 1]
     count: Any  # how many of them are new: 0 where the row was done before
@@ -67,7 +67,7 @@ class Output(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What a call of the target gave for one prompt, on the host."""
+    """The result of a call of the target for one prompt, on the host."""
 
     number: int  # of the prompt, the first being 0
     step: Step
@@ -229,7 +229,7 @@ class DeviceDecoder:
             )
 
     def capacity(self, lengths, ends, K: int) -> int:  # [n_batch] twice
-        """How many tokens a cache is to hold for a block of calls. lengths, ends: of the texts now, and at their end.
+        """The tokens that a cache has to hold for a block of calls. lengths, ends: of the texts now, and at their end.
 
         It is 64, doubled until that is enough: with more sizes there would be more to compile. A window may begin at
         the last token, and so end K after it.
@@ -246,7 +246,7 @@ class DeviceDecoder:
         return self.grow(state, capacity=capacity) if state.x.shape[1] < capacity else state
 
     def arguments(self, prompts, N: int, seed: int, first: int = 0) -> tuple:
-        """What the prompts from number `first` on are to the compiled functions, padded to one length:
+        """The prompts from number `first` on as the compiled functions take them, padded to one length:
         tokens [n_batch, n_padded], lengths [n_batch], numbers [n_batch], N, seed."""
         lengths = np.array([len(x) for x in prompts], np.int32)  # [n_batch]
         n_padded = min(max(SMALL, power_of_two(int(lengths.max()))), -(-self.n_ctx // 64) * 64)
@@ -286,7 +286,7 @@ class DeviceDecoder:
         return time.perf_counter() - begin
 
     def probe(self, n: int, N: int, K: int, n_batch: int = 1) -> tuple[float, dict[int, float]]:
-        """What the parts of a decode take in its middle, if n is the prompt's length -> the seconds of a drafted token,
+        """Times the parts of a decode in its middle; n is the prompt's length -> the seconds of a drafted token,
         {rows: seconds} of one row of the target and of a window; each for n_batch prompts together.
 
         The medians of three times, after one that compiles, of PROBED calls each.
@@ -473,7 +473,7 @@ def forward(network: Network, params, tokens, start, cache, fewest: int):  # [n]
 
 
 def output_at(output: Output, i: int, slot: int) -> Output:
-    """That of one call for one slot, of lists [block][n_batch]."""
+    """One call's output for one slot, out of lists [block][n_batch]."""
     *fields, tests = output
     return Output(*(field[i][slot] for field in fields), tests._make(field[i][slot] for field in tests))
 

@@ -96,7 +96,7 @@ class Network:
 
     @property
     def weight_bytes(self) -> int:
-        """What one token reads: all but wpe, of which it reads a single row."""
+        """The bytes that one token reads: all but wpe, of which it reads a single row."""
         read = jax.tree.leaves({**self.params, "wpe": None})
         return sum(a.size * a.dtype.itemsize for a in read)
 
@@ -108,11 +108,11 @@ class Network:
 
     @property
     def everywhere(self):
-        """Where lies what every device has."""
+        """The sharding of arrays that every device holds whole."""
         return NamedSharding(self.mesh, PartitionSpec())
 
     def cache_sharding(self, n_batch_axes: int = 0):
-        """Where the caches lie."""
+        """The sharding of the caches."""
         return NamedSharding(self.mesh, PartitionSpec(*["data"] * n_batch_axes, "model" if self.split else None))
 
     def forward(self, params, tokens, start, cache, n_last=None):

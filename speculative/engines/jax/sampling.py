@@ -164,8 +164,8 @@ def block_by_block(x_draft, p, q, k, key, sample=sample, uniform=uniform):  # [K
 
 
 def left_after(kept, k, p, q):  # [K, n_vocab], [K + 1, n_vocab] -> [n_vocab]
-    """What the target's own token is drawn from. max(0, q - p) after a rejection and q after none are one thing, if p
-    is 0 where nothing was drafted."""
+    """The distribution of the target's own token. max(0, q - p) after a rejection and q after none are one formula, if
+    p is 0 where nothing was drafted."""
     p = jnp.where(kept < k, jnp.pad(p, ((0, 1), (0, 0)))[kept], 0)  # [n_vocab]
     residual = jnp.maximum(q[kept] - p, 0)  # [n_vocab]
     return jnp.where(jnp.any(residual > 0), residual, q[kept])

@@ -1,4 +1,4 @@
-"""Where a model lies: on one device, or on several, split as in Megatron.
+"""The placing of a model: on one device, or on several, split as in Megatron.
 
 Source: Shoeybi et al. 2019, "Megatron-LM"; section 4.1 of Chen et al. 2023 runs its models like this.
 
