@@ -1,4 +1,4 @@
-"""The guard of --serve: it answers this machine's own browser and there the page alone, and waits for nobody for long."""
+"""The guard of --serve: it answers this machine's own browser and there the page alone, and waits for no one long."""
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse

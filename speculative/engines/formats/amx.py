@@ -55,7 +55,7 @@ AMX = Instructions(
 
 
 def configuration(n_rows: int) -> bytes:
-    """The configuration of the registers for so many rows: the palette, then the bytes of a row and the rows of each."""
+    """The registers' configuration for so many rows: the palette, then the bytes of a row and the rows of each."""
     parts = heights(n_rows)
     rows = dict.fromkeys(WEIGHTS, HEIGHT)
     for height, sums, x in zip(parts, SUMS, X, strict=False):
