@@ -240,8 +240,9 @@ def test_the_device_tests_as_numpy_does(seed, k):
 # ---- From the command line -------------------------------------------------------------------------------------------
 
 
-def test_what_is_said_of_it(run, tmp_path):
-    out = run(accept="block", temperature=1, verbose=True, K=4, json=str(tmp_path / "run.json"), details=True)
+@pytest.mark.parametrize("K", [4, "auto"])
+def test_what_is_said_of_it(run, tmp_path, K):
+    out = run(accept="block", temperature=1, verbose=True, K=K, json=str(tmp_path / "run.json"), details=True)
     assert "mean of Σ min(p / w, q), by block" in out
     written = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
     [sample] = written["speculative"]["samples"]

@@ -225,10 +225,11 @@ def test_a_list_that_comes_at_the_second_time(server, models_dir):
     load_encoder_hparams_and_params(NAME, models_dir)
 
 
-def test_a_list_that_drips_is_not_waited_for(server):
+def test_a_list_that_is_long_or_drips_is_not_waited_for(server):
     """Each byte comes in time, but the whole would take for ever."""
-    server.faults[LIST] = [{"to": 0, "then": "drip"}]
+    server.faults[LIST] = [{"to": 0, "then": "drip"}, {"body": b"x" * (2**24 + 1)}]
     assert "has not come in 0 s" in refusal(listing, hub_name(NAME), server.url, LIMITS._replace(waiting=0.1))
+    assert "has more than 16,777,216 bytes" in refusal(listing, hub_name(NAME), server.url, LIMITS)
 
 
 def test_without_huggingface_hub_the_line_says_what_to_install(server, models_dir):
