@@ -81,8 +81,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("drafter", "K", "N"), CASES)
-@pytest.mark.parametrize("model", [random_model, smooth_model])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("model", "seed"), [(random_model, 1), (smooth_model, 0)])
 def test_the_law_is_the_targets_exactly(seed, model, drafter, K, N):
     assert loss(block_by_block, drafter, model, seed, K, N) < 1e-6
 
@@ -194,7 +193,7 @@ def test_a_window_is_the_targets_over_a_whole_vocabulary():
     logits = 2.5 * rng.standard_normal((2, 3, n_vocab))
     q, p = (np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)).astype(np.float32)  # [3, n_vocab] each
     p = (0.7 * q + 0.3 * p).astype(np.float32)
-    n = 4_000
+    n = 2_000
     places = np.empty((n, 2))
     cumulative = np.cumsum(q, axis=-1, dtype=np.float64)  # [3, n_vocab]
     for i in range(n):

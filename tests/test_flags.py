@@ -139,7 +139,7 @@ def test_what_is_wrong(flag, bad):
 
 def test_a_long_value_does_not_make_a_long_line():
     for flag in FLAGS:
-        for value in ("/" * 10**6, "\udcff" * 10**6):
+        for value in ("/" * 10**5, "\udcff" * 10**5):
             try:
                 parse(**{flag: value})
             except UserError as error:

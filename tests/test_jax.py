@@ -389,12 +389,12 @@ def test_the_loop_does_not_copy_the_cache(greedy, K):
     [(2, 1.0, 0.4), *[pytest.param(*case, marks=slow) for case in [(0, 1.0, 0.8), (2, 0.3, 0.8)]]],
 )
 def test_the_texts_are_distributed_as_the_targets_own(K, lenience, draft_temperature):
-    """All texts of three tokens over a vocabulary of three, in 10,000 rows; with lenience they are not."""
+    """All texts of three tokens over a vocabulary of three, in 5,000 rows; with lenience they are not."""
     hparams = {"n_vocab": 3, "n_ctx": 8, "n_embd": 4, "n_head": 1, "n_layer": 1}
     params, draft_params = random_params(hparams, seed=5), random_params(hparams, seed=6)
     chosen = Filters(0.8, top_p=0.9)
     model = CachedModel(params, hparams, chosen)
-    n, expected = 10_000, {}
+    n, expected = 5_000, {}
     for text in itertools.product(range(3), repeat=3):
         q = model([1, *text[:2]], 3)
         expected[text] = n * float(np.prod([q[i, token] for i, token in enumerate(text)]))

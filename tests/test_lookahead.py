@@ -77,7 +77,7 @@ def best_fixed(N, **world):
     return min(World(**world).fixed(N, K) for K in range(11))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(
     st.lists(st.booleans(), min_size=1, max_size=40),
     st.floats(0, 1),
@@ -101,7 +101,7 @@ def test_hardly_slower_than_autoregressive_decoding_whatever_the_drafter(script,
     assert world.auto(256) <= max(256 / 0.96, 1.03 * 256 + 3 * (draft + row))
 
 
-@pytest.mark.parametrize("length", [64, 128, 256])
+@pytest.mark.parametrize("length", [64, 256])
 @pytest.mark.parametrize("begins", [0, 1])
 @pytest.mark.parametrize(("draft", "row", "feed"), [(0.0001, 0.03, 0), (0.1, 0.04, 0.02), (0.25, 0.05, 0.02)])
 def test_where_the_text_changes_no_fixed_k_is_faster(length, begins, draft, row, feed):
@@ -217,7 +217,7 @@ def test_a_clock_that_does_not_move():
     assert World(always, draft_time=0, row=0, noise=lambda: 0.0).auto(64) == 0
 
 
-@pytest.mark.parametrize(("seed", "N"), [(0, 5), (2, 5), pytest.param(1, 6, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("seed", "N"), [(0, 5), pytest.param(1, 6, marks=pytest.mark.slow)])
 def test_the_output_is_the_targets_exactly(seed, N):
     """K depends on what was accepted before, and takes every value from 0 to 3 on some path."""
     target, model = random_model(seed, 3), random_model(seed + 1000, 3)

@@ -94,10 +94,10 @@ def test_without_a_prompt(run_json):
     assert tokens_of(empty) == tokens_of(document)
 
 
-def test_an_empty_prompt_is_typed_as_any_other(pair_words, run_json):
-    typed = python("main.py", *pair_words, "--n_tokens_to_generate=12", "--quiet", "--prompt", "", check=True)
-    out, _ = run_json(prompt="", quiet=True)
-    assert texts(typed.stdout) == texts(out)
+def test_an_empty_prompt_is_typed_as_any_other(pair_words, run, command):
+    status, typed, _ = command(*pair_words, "--n_tokens_to_generate=12", "--quiet", "--prompt", "")
+    assert status == 0
+    assert texts(typed) == texts(run(prompt="", quiet=True))
 
 
 @pytest.mark.parametrize("flags", [{}, {"stream": True}, {"color": True}, {"color": True, "stream": True}], ids=str)

@@ -17,6 +17,8 @@ from checkpoints.config import load_hparams
 from checkpoints.loading import load_params
 from plumbing import checksums
 from plumbing.errors import UserError
+from speculative import load_pair
+from speculative.cli.verifying import verify_session
 from speculative.engines import cpu, packed_files, runtime
 from speculative.engines.formats import FORMATS
 from speculative.engines.models import mapped_model
@@ -326,13 +328,16 @@ def test_packs_of_what_lies_in_the_cache_of_hugging_face_go_elsewhere(tiny_pair,
     assert sorted(theirs.rglob("*")) == before
 
 
-def test_verify_compares_packs_and_says_what_it_does_not_cover(tiny_pair, tmp_path, command):
+def test_verify_compares_packs_and_says_what_it_does_not_cover(tiny_pair, tmp_path, command, capsys):
     models = shutil.copytree(tiny_pair, tmp_path / "models")
     words = [f"--models_dir={models}", "--target_model_size=target", "--draft_model_size=draft", "--prompt=the"]
     assert command(*words, "--pack")[0] == 0
     path = models / "target/packed-float32.safetensors"
     rewritten(path, begins_with("h0/mlp/c_fc/w/tiles", 0.25))
-    status, out, _ = command(*words, "--verify", "--n_tokens_to_generate=2")
-    assert status == 1 and f"FAILED  packed: {path}: tensor h0/mlp/c_fc/w is not what packing makes" in out
+    pair = load_pair("draft", "target", models_dir=models, threads=1, n_tokens_to_generate=2)
+    with pytest.raises(SystemExit) as end:
+        verify_session(pair, "the", (), draws=10)
+    out = capsys.readouterr().out
+    assert end.value.code == 1 and f"FAILED  packed: {path}: tensor h0/mlp/c_fc/w is not what packing makes" in out
     assert f"tiles of {models}/draft/packed-int8.safetensors are what packing makes of the weights" in out
     assert re.search("^Not covered: the weights, tokens and settings themselves", out, re.MULTILINE)
