@@ -16,7 +16,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from benchmarks.common import PROMPTS, Parser, check_n_tokens, count, load, lookahead, setting, writing
 from plumbing import arguments as values

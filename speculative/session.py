@@ -13,13 +13,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from encoder import StreamDecoder
 from plumbing import arguments
 from plumbing.errors import UserError
 from plumbing.options import Options, parse_one
-from speculative import checks, loading
+from speculative import checks, drafters, loading
 from speculative.measure.document import document
 from speculative.measure.recorder import Recorder, origins
 from speculative.measure.run import Run
@@ -48,11 +48,11 @@ def load_pair(
 ) -> "Session":
     """Loads the target and what the drafter needs. Official models that are missing are downloaded.
 
-    The arguments are main.py's flags about models and decoding, with its defaults (for None) and its checks. Raises
-    UserError, whose message is one line.
+    The arguments are main.py's flags about models and decoding, with its defaults (for None) and its checks; drafter
+    may also be a function draft(x, k) -> (tokens, p). Raises UserError, whose message is one line.
     """
     names = {"draft_model_size": draft_model_size, "target_model_size": target_model_size, "models_dir": models_dir}
-    given = names | flags
+    given = with_drafter(names | flags)
     parse = partial(parse_options, model_flags())
     return Session(parse(given), given, parse)
 
@@ -94,8 +94,17 @@ class Session:
 
     def changed(self, /, **flags) -> "Session":
         """The same models, decoding with these flags; None stands for the default. Raises UserError."""
+        flags = with_drafter(flags)
         check_live(model_flags(), flags)
         return Session(self.parse(self.given, **flags), self.given | flags, self.parse, (), self.kept)
+
+    def __repr__(self) -> str:
+        o = self.options
+        of_models = []
+        for need in self.pair.models:
+            one, _ = self.kept[need]
+            of_models.append(f"{need} {one.model_size} {one.dtype}")
+        return f"Session({', '.join(of_models)}, drafter {o.drafter}, K={o.K}, temperature={o.temperature:g})"
 
     def autoregressive(self, prompt: str, n_tokens_to_generate: int = 40, sample: int = 0) -> Iterator[TextStep]:
         """A token for each call of the target. sample: 0 for the blog's random numbers, 1, 2, ... for others. Raises
@@ -224,6 +233,13 @@ def last_step(text: StreamDecoder, number: int) -> Iterator[TextStep]:
     rest = text.flush()
     if rest:
         yield TextStep(rest, [], 0, 0, [], [], number)
+
+
+def with_drafter(flags: dict[str, Any]) -> dict[str, Any]:
+    """The same flags, where the drafter may be a function."""
+    if "drafter" in flags:
+        return flags | {"drafter": drafters.name_of(flags["drafter"])}
+    return flags
 
 
 def tokens_asked_for(N: Any) -> int:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from tiny import ROOT, decoded
 
+from speculative.drafters import KINDS
 from speculative.sampling import autoregressive_sampling
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -26,7 +27,6 @@ def test_the_rule_and_the_loop_are_those_that_run():
 
 def test_the_snippet_decodes_what_the_target_alone_decodes(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "models").symlink_to(ROOT / "models")
     names = {}
     exec(PYTHON[1], names)
     pair = names["session"].pair
@@ -36,6 +36,27 @@ def test_the_snippet_decodes_what_the_target_alone_decodes(monkeypatch, tmp_path
     assert names["run"].text == text
     assert capsys.readouterr().out.startswith(text)
     assert prompt["text"] in (tmp_path / "run.html").read_text(encoding="utf-8")
+
+
+def test_the_page_on_python_runs_from_any_folder(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    before = dict(KINDS)
+    names = {}
+    try:
+        for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+            exec(code, names)
+    finally:
+        for name in KINDS.keys() - before.keys():
+            del KINDS[name]
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0].startswith("Session(target tiny-target float32, draft tiny-draft int8, drafter model, K=4")
+    assert len({*shown[1:4]}) == 3
+    run = names["run"]
+    assert "".join(record["text"] for record in names["records"]) == run.text
+    assert sum(record["tokens"] for record in names["records"]) == 30
+    kinds = {type(value) for record in names["records"] for value in record.values()}
+    assert kinds <= {int, float, str, type(None)}
 
 
 @pytest.mark.parametrize("row", re.findall(r"^\| .*\]\([\w/.]+\) \| \d.*$", README, re.MULTILINE))

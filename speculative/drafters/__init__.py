@@ -9,17 +9,32 @@ To add a drafter, write a file with a KIND in it, and add that to KINDS.
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 from plumbing.arguments import Flag, nearest, temperature
 from plumbing.errors import UserError
-from speculative.drafters import heads, lookup, model, ngram, self
-from speculative.drafters.base import NOTHING, Drafter, Kind, Parts
+from speculative.drafters import heads, lookup, model, ngram, own, self
+from speculative.drafters.base import NOTHING, Drafter, Kind, Parts, Proposal
 from speculative.drafters.level import level
 from speculative.trees import Tree
 
 KINDS = {kind.name: kind for kind in (model.KIND, self.KIND, lookup.KIND, ngram.KIND, heads.KIND)}
 
 RENAMED = {"staged": "model/ngram", "staged_lookup": "model/prompt_lookup"}
+
+
+OF_FUNCTIONS = {}  # {function: its name in KINDS}
+
+
+def name_of(value: Any) -> Any:
+    """A drafter's name as it is; of a function draft(x, k) -> (tokens, p) that under which KINDS has it from now on."""
+    if not callable(value):
+        return value
+    if value not in OF_FUNCTIONS:
+        kind = own.kind_of(value, KINDS)
+        KINDS[kind.name] = kind
+        OF_FUNCTIONS[value] = kind.name
+    return OF_FUNCTIONS[value]
 
 
 def parse_drafter(text: str) -> list[list[Kind]]:
@@ -91,7 +106,7 @@ def first_of(*drafters: Callable) -> Callable:
         return drafters[0]
 
     def draft(x, k):  # [n], k -> [m], [m, n_vocab]
-        proposals = (drafter(x, k) for drafter in drafters)
+        proposals = (Proposal(*drafter(x, k)) for drafter in drafters)
         return next((proposal for proposal in proposals if len(proposal.tokens)), NOTHING)
 
     return draft

@@ -24,6 +24,27 @@ class Run:
         return self.document["speculative"]["samples"][0]["text"]
 
     @property
+    def autoregressive(self) -> str:
+        """What the autoregressive decoder added."""
+        return self.document["autoregressive"]["samples"][0]["text"]
+
+    @property
+    def iterations(self) -> list[dict]:
+        """A flat record for each iteration of the speculative decoder: pandas.DataFrame(run.iterations). In seconds."""
+        sample = self.document["speculative"]["samples"][0]
+        records = []
+        n = 0
+        for number, iteration in enumerate(sample["iterations"]):
+            alpha = iteration["alpha"]
+            record = {"iteration": number, "text": "".join(sample["pieces"][n : n + iteration["tokens"]])}
+            record |= {key: iteration[key] for key in ("tokens", "drafted", "accepted")}
+            record |= {key: iteration[key] for key in ("drafting", "scoring", "seconds")}
+            record["alpha"] = sum(alpha) / len(alpha) if alpha else None  # the mean, where drafts were tested
+            n += iteration["tokens"]
+            records.append(record)
+        return records
+
+    @property
     def figures(self) -> dict:
         return self.document["figures"]
 
