@@ -1,4 +1,4 @@
-"""What the JAX engine reaches on this machine's device: python -m benchmarks.accelerator [--K 2 4] [--B 1 8 32]
+"""The speed of the JAX engine on this machine's device: python -m benchmarks.accelerator [--K 2 4] [--B 1 8 32]
 
 B prompts are decoded at a time, wholly on the device; K = 0 is autoregressive. "of limit" is the share of the measured
 bandwidth that reading the weights uses. "useful" is the share of all rows that served a prompt. β is the time of a

@@ -1,4 +1,4 @@
-"""What the benchmarks share: their flags, the session that decodes, and the file of results."""
+"""The parts that the benchmarks share: their flags, the session that decodes, and the file of results."""
 
 import contextlib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What helps a draft to learn: four divergences on text from four sources, with the same start and number of steps.
+"""Learning compared: four divergences on text from four sources, with the same start and number of steps.
 
     python -m benchmarks.distillation FILES... [--steps 100 --seeds 3 --out distillation]
 
@@ -44,7 +44,7 @@ def checkpoint_of(folder, divergence, text, seed):
 
 
 class Experiment:
-    """What all runs share: the models, the text to learn from, and text of the target on which they are compared."""
+    """Shared by all runs: the models, the text to learn from, and text of the target on which they are compared."""
 
     def __init__(self, o):
         keep_compiled()

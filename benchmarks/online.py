@@ -1,4 +1,4 @@
-"""What a draft gains by learning while it serves, on a stream of prompts that changes its domain in the middle.
+"""The gain of a draft that learns while it serves, on a stream of prompts that changes its domain in the middle.
 
     python -m benchmarks.online FIRST SECOND [--n_texts 320]
 

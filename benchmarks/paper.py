@@ -64,7 +64,7 @@ def log_likelihood(target, x, new):
 
 
 def distances(o, session, rows, texts):
-    """How far the first tokens of a window are from the target's; and the speedup of all texts together."""
+    """The distance of a window's first tokens from the target's; and the speedup of all texts together."""
     likelihood(o, session, rows, texts)
     sampled = session.changed(temperature=1.0).pair
     xs = [session.encode(prompt) for prompt in [*chain(*o.prompts.values())][: o.n_exact]]

@@ -38,7 +38,7 @@ def summarise(measured):
 
 
 def place_of(kind):
-    """Where a kind of run stands in a table: by setting, autoregressive decoding first."""
+    """The place of a kind of run in a table: by setting, autoregressive decoding first."""
     drafter, temperature, top_p, domain, K, lenience = kind
     return temperature, top_p or 1, domain, drafter != BASELINE, drafter, str(K).zfill(4), -(lenience or 1)
 
@@ -49,7 +49,7 @@ def by_setting(rows):
 
 
 def of_texts(texts):
-    """How many iterations a text took, and how that varies; r of a text, the mean and its standard error."""
+    """The iterations of a text, their mean and spread; r of a text, its mean and standard error."""
     n = [len(run) for run in texts]
     row = {"texts": len(texts), "text_iterations": np.mean(n)}
     row |= zip(("p50", "p90", "p99"), np.percentile(n, [50, 90, 99]), strict=True)
@@ -66,7 +66,7 @@ def whole_times(runs):
 
 
 def rows_of(run):
-    """How many rows the target scored."""
+    """The number of rows that the target scored."""
     return sum(i.step.drafted + 1 for i in run)
 
 

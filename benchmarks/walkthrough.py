@@ -178,7 +178,7 @@ def rejects(encoder, before, iteration):
 
 
 def kept_token_by_token(tested):
-    """How many drafts of a window are kept with these u, p and q."""
+    """The number of drafts of a window that are kept with these u, p and q."""
     passed = [test["u"] * test["p"] < test["q"] for test in tested]
     return [*passed, False].index(False)
 

@@ -26,7 +26,7 @@ MONTH = 30 * 24 * 3600  # seconds after which what nobody has used is removed
 
 @functools.cache
 def has_numba() -> bool:
-    """Whether anything can be compiled here."""
+    """True if anything can be compiled here."""
     try:
         import numba
     except ImportError:
@@ -87,7 +87,7 @@ def announced(what: str) -> Iterator[None]:
 
 
 def cache_home() -> Path:
-    """Where this user's programs keep what they can make again."""
+    """The folder in which this user's programs keep what they can make again."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "speculative-sampling"
 
 

@@ -1,7 +1,8 @@
 """Rules of acceptance: how many drafts of a window are kept, and what the target's own token after them is drawn from.
 
-A rule is accept(proposal, q, rng) -> Accepted, for chains; token_by_token, the paper's, stands in sampling.py. A twin
-for trees is accept(tree, q, rng) -> Accepted. To add a rule, write its function, and an entry for RULES.
+A rule is accept(proposal, q, rng) -> Accepted, for chains, and may have a twin for trees, accept(tree, q, rng). The
+paper's, token_by_token, is in sampling.py, and block verification in block.py. Here are the lenient and the typical
+rule, which change the paper's test, and the registry: to add a rule, write its function, and an entry for RULES.
 """
 
 from collections.abc import Callable
@@ -20,8 +21,8 @@ from speculative.sampling import Accepted, Own, Proposal, Step, Test, residual, 
 from speculative.trees import acceptance_by_depth, by_ratio, sibling_by_sibling
 
 
-def passed(step: Step) -> list[float]:
-    """Of a rule that does not say what the chance of acceptance was: 1 or 0."""
+def passed_or_not(step: Step) -> list[float]:
+    """1 or 0 for each test, in place of the chances, for a rule that does not tell them."""
     return [float(test.passed) for test in step.tests]
 
 
@@ -31,20 +32,20 @@ class Rule(NamedTuple):
     name: str  # its key in RULES
     chain: Callable = token_by_token  # accept(proposal, q, rng) -> Accepted
     tree: Callable | None = None  # accept(tree, q, rng) -> Accepted, where it has that
-    chances: Callable = passed  # chances(step) -> at each place that was tested, that of acceptance
+    chances: Callable = passed_or_not  # chances(step) -> the chance of acceptance at each position that was tested
     formula: str = "1 where the draft passed, else 0"  # of that chance
-    independent: bool = True  # whether that may be taken for the same at each place, as Leviathan's α is
+    independent: bool = True  # whether one chance may stand for all positions, as Leviathan's α does
     lossless: bool = True
-    words: str = ""  # what it is called in a sentence, where it is not lossless
-    value: float | None = None  # that of its flag
-    # For the page of a run:
+    words: str = ""  # its name in a sentence, where it is not lossless
+    value: float | None = None  # its flag's value
+    # The page of a run shows these three:
     step: str = "Accept drafts by their tests"
     test: str = ""  # the comparison, in the names of the test's fields
-    left: str = "what is left of q"  # what is resampled from
+    left: str = "what is left of q"  # the distribution that is resampled from
 
     @property
     def inner(self) -> Callable:
-        """The rule inside the levels of a drafter: p has to be what the tokens were drawn from, so a lossless one."""
+        """The rule inside the levels of a drafter: a lossless one, as p has to be what the tokens were drawn from."""
         return self.chain if self.lossless else token_by_token
 
 
@@ -52,7 +53,7 @@ class Rule(NamedTuple):
 
 
 def one_by_one(proposal: Proposal, q, rng: np.random.Generator, test: Callable, rest: Callable) -> Accepted:
-    """token_by_token with another test(u, p, q) -> Test, and another rest(q, p) to resample from."""
+    """token_by_token with another test(u, p, q) -> Test, and another rest(q, p) in place of residual."""
     tokens = []
     tests = []
     left = q[len(proposal.tokens)]  # [n_vocab]
@@ -67,8 +68,10 @@ def one_by_one(proposal: Proposal, q, rng: np.random.Generator, test: Callable, 
 
 
 def chances(step: Step, chance: Callable, rest: Callable = residual, rows: Callable = lambda q: q) -> list[float]:
-    """chance(p, q) of each draft that was tested; in a tree, that one of the siblings is accepted. rows: the rule's
-    share of the target's rows."""
+    """chance(p, q) of each draft that was tested; in a tree, the chance that one of the siblings is accepted.
+
+    rows(q) are the target's rows as the rule changes them before it tests; rest(q, p) is what it resamples from.
+    """
     if isinstance(step.proposal, Proposal):
         pairs = zip(step.tests, step.proposal.p, rows(step.q), strict=False)
         return [chance(p_i, q_i) for _, p_i, q_i in pairs]
@@ -97,8 +100,8 @@ def token() -> Rule:
 
 
 def lenient(b: float) -> Rule:
-    """u is drawn from [0, b): with b below 1 more drafts are accepted, and the tokens are distributed neither as the
-    target's nor as the draft's. At temperature 0 it changes nothing.
+    """The paper's rule with u drawn from [0, b). With b below 1 more drafts are accepted, and the tokens are
+    distributed neither as the target's nor as the draft's. At temperature 0 it changes nothing.
 
     Source: Leviathan et al. 2023, appendix "Lenience"; u from [0, b) is toyllm's way to write it.
     """
@@ -140,10 +143,10 @@ def block() -> Rule:
 
 
 def probable(q, epsilon: float):  # [n, n_vocab] -> [n, n_vocab]
-    """What is left of each row where only probable tokens are: q(x) > min(ε, √ε e**-H(q)), H the entropy in nats.
+    """Each row cut to its probable tokens, q(x) > min(ε, √ε e**-H(q)), H the entropy in nats, and normalised.
 
-    Where the target is sure of the next token, probable is what has more than ε; where it could go many ways, e**-H(q)
-    is about 1 over their number, and a share of that is enough. ε is between 0 and 1, so that the largest is left.
+    Where the target is sure of the next token, a probable one has more than ε. Where it could go many ways, e**-H(q) is
+    about 1 over their number, and a share of that is enough. The likeliest token always stays.
     """
     if isinstance(q, OneHot):
         return q
@@ -154,8 +157,9 @@ def probable(q, epsilon: float):  # [n, n_vocab] -> [n, n_vocab]
 
 
 def typical(epsilon: float) -> Rule:
-    """A draft is accepted where the target finds it probable enough, however much more probable it was to the draft.
-    The target's own tokens are drawn from what is probable, too. It is not lossless.
+    """A draft is accepted if the target finds it probable enough, however much more probable it was to the draft.
+
+    The target's own tokens are drawn from the probable ones, too. It is not lossless.
 
     Source: Cai et al. 2024, "Medusa", section 2.3.1, with δ = √ε, their default; Hewitt et al. 2022, "Truncation
     Sampling as Language Model Desmoothing", section 3.3, which samples from the same tokens (η-sampling).
@@ -168,10 +172,10 @@ def typical(epsilon: float) -> Rule:
     def rest(q, p):  # [n_vocab] twice -> [n_vocab]
         return q
 
-    def chain(proposal, q, rng):
+    def accept_chain(proposal, q, rng):
         return one_by_one(proposal, rows(q), rng, test, rest)
 
-    def tree(tree, q, rng):
+    def accept_tree(tree, q, rng):
         return sibling_by_sibling(tree, rows(q), rng, test, rest)
 
     def chance(p, q):  # [n_vocab] twice
@@ -179,8 +183,8 @@ def typical(epsilon: float) -> Rule:
 
     return Rule(
         "typical",
-        chain,
-        tree,
+        accept_chain,
+        accept_tree,
         partial(chances, chance=chance, rest=rest, rows=rows),
         formula="Σ p of the tokens that are typical",
         lossless=False,

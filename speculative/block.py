@@ -43,9 +43,11 @@ def block_by_block(proposal: Proposal, q, rng: np.random.Generator) -> Accepted:
     """
     x_draft, p, _ = proposal  # [m], [m, n_vocab]
     m = len(x_draft)
-    w = [1.0]  # of no draft, of the first, ...
+    w = [1.0]  # [m + 1], of no draft, of the first, ...
     tests = []
     kept = 0
+
+    # Draft i is x_draft[i - 1]; so p[i] and q[i] are those of the place after it.
     for i, j in enumerate(map(int, x_draft), start=1):
         p_j = float(p[i - 1][j])
         q_j = float(q[i - 1][j])
@@ -66,7 +68,7 @@ def block_by_block(proposal: Proposal, q, rng: np.random.Generator) -> Accepted:
 
 
 def chances(step: Step) -> list[float]:
-    """At each place that was reached, that one more draft is kept: (w - s) / w, with the w of the draft before it."""
+    """The chance that one more draft is kept, at each place that was reached: (w - s) / w, w of the draft before it."""
     w = [1.0, *(test.w for test in step.tests)]
     window = zip(w[: step.reached], step.proposal.p, step.q, strict=False)
     return [float(np.sum(np.minimum(p_i, w_i * q_i))) / w_i for w_i, p_i, q_i in window]

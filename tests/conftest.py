@@ -1,4 +1,4 @@
-"""What several test files share: where the fixtures lie, the bundled pair, and a tiny model in every form."""
+"""The parts that several test files share: the fixtures' place, the bundled pair, and a tiny model in every form."""
 
 import contextlib
 import importlib
@@ -136,7 +136,7 @@ def tiny_pair(tiny_hparams, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def pair_words(tiny_pair):
-    """That pair, as the words of a command line."""
+    """The tiny pair, as the words of a command line."""
     return f"--models_dir={tiny_pair} --target_model_size=target --draft_model_size=draft --threads=1".split()
 
 

@@ -13,7 +13,7 @@ N_EMBD = 3
 
 
 class Network:
-    """What a drafter may ask of the target's network: what its last block gave, and its output layer."""
+    """The parts of the target's network that a drafter may use: its last block's output, and its output layer."""
 
     def __init__(self, n_vocab):
         rng = np.random.default_rng(9)
@@ -31,7 +31,7 @@ class Network:
 
 
 def prepared(name, folder, network, tokens):
-    """What every kind in the name prepares from the target's folder, with its flags as they are by default.
+    """The parts that every kind in the name prepares from the target's folder, with its flags as they are by default.
 
     The heads lie in the folder. Whatever text the kinds read has these tokens.
     """

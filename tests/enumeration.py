@@ -30,7 +30,7 @@ class Paths:
 
 
 class Uniform:
-    """What random() returns: a number from 0 to 1 of which is known what it has been compared with."""
+    """A result of random(): a number from 0 to 1 of which all comparisons are known."""
 
     def __init__(self, rng):
         self.rng, self.low, self.high, self.factor = rng, 0.0, 1.0, 1.0

@@ -100,7 +100,7 @@ def test_weights_of_fewer_bytes_predict_as_well(bundled, held_out, dtype):
 @pytest.mark.parametrize(("dtype", "share", "error"), [("float32", 1, 1e-5), ("bfloat16", 0.99, 2e-2)])
 @pytest.mark.parametrize("name", PAIR)
 def test_the_engine_has_the_argmax_of_gpt2(bundled, name, dtype, share, error):
-    """Where rows are rounded, a last bit may decide how one is, and so now and then which of two tokens is ahead."""
+    """A last bit may decide how a row is rounded, and so now and then which of two tokens is ahead."""
     encoder, hparams, params = bundled[name]
     stored = convert(params, packer(dtype))
     run = from_the_start(new_pass(stored, hparams))

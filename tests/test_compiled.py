@@ -40,7 +40,7 @@ def new_pass(dtype="float32", n_threads=1, hparams=HPARAMS):
 
 
 def logits(run, splits):
-    """Of all tokens, after calls of so many tokens each."""
+    """The logits of all tokens, after calls of so many tokens each."""
     run.length = 0
     return np.concatenate([run(part, len(part)) for part in np.split(TOKENS, np.cumsum(splits)[:-1])])
 
@@ -52,7 +52,7 @@ SIZES = [(0, 96, 3), (1, 96, 3), (3, 96, 3), (1, 3, 3), (1, 8, 1), (1, 33, 3), (
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize(("n_layer", "n_embd", "n_head"), SIZES)
 def test_the_pass_gives_what_gpt2_gives(n_layer, n_embd, n_head, dtype):
-    """Where rows are rounded, a last bit may decide how one is; in the first layer this changes few numbers."""
+    """A last bit may decide how a row is rounded; in the first layer this changes few numbers."""
     run, params = new_pass(dtype, 2, HPARAMS | {"n_layer": n_layer, "n_embd": n_embd, "n_head": n_head})
     typical = most = 1e-5
     if FORMATS[dtype].rows.build:

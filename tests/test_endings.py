@@ -1,4 +1,4 @@
-"""How runs end when they are told to, when the machine gives too little and when models write what a terminal obeys."""
+"""The ends of runs that are told to end, that get too little of the machine, or whose text a terminal would obey."""
 
 import errno
 import json
@@ -140,7 +140,7 @@ def test_a_signal_at_any_line_of_our_own_is_one_line(number, word, status):
 
 @pytest.mark.slow
 def test_ctrl_c_in_each_phase_of_a_run():
-    """How soon it ends is told too, and is a matter of the machine."""
+    """The time until it ends is told too, and is a matter of the machine."""
     done = python("tools/ctrl_c.py", "6", "--phases", *PHASES)
     faults = [line for line in done.stderr.splitlines() if not re.fullmatch(r"\w+: [\d.]+ s", line)]
     assert (done.returncode, faults) == (0, [])

@@ -90,7 +90,7 @@ sys.meta_path.append(Editable)
 
 
 def beside(folder, name, script, **environment):
-    """What a script of the user's comes to, beside which something of this name lies."""
+    """The result of a user's script, beside which something of this name lies."""
     if name.endswith(".py"):
         (folder / name).write_text("raise SystemExit('this is the user's')")
     else:

@@ -1,4 +1,4 @@
-"""What a real browser makes of the page of a run and of the workbench.
+"""The page of a run and the workbench, in a real browser.
 
 The browser is Chromium with its chromedriver, as Debian packages them (apt-get install chromium chromium-driver).
 """
@@ -98,7 +98,7 @@ def endless(pair):
 
 
 def js(driver, expression, *arguments):
-    """What an expression in JavaScript comes to."""
+    """The value of an expression in JavaScript."""
     return driver.execute_script(f"return {expression}", *arguments)
 
 
@@ -371,7 +371,7 @@ def decode(driver, **fields):
 
 
 def in_frame(driver, name, text):
-    """What an element of the run's page says, once it shows that run."""
+    """The text of an element of the run's page, once it shows that run."""
     inside = "byId('frame').contentDocument"
     wait(driver, f"{inside}?.getElementById('{name}')?.textContent && "
                  f"{inside}.body.textContent.includes(arguments[0])", text)  # fmt: skip
@@ -379,13 +379,13 @@ def in_frame(driver, name, text):
 
 
 def rows_of_runs(driver):
-    """What the cells of each run's row say, {name: text}, the latest run first."""
+    """The cells of each run's row, {name: text}, the latest run first."""
     cells = "Object.fromEntries([...r.cells].map((c) => [c.dataset.name ?? c.tagName, c.textContent]))"
     return js(driver, f"[...document.querySelectorAll('#runs tbody tr')].map((r) => {cells})")
 
 
 def texts_of_lanes(driver):
-    """Of each decoder: its text, the origins of its tokens, how many calls of the target are drawn."""
+    """For each decoder its text, the origins of its tokens, and the number of calls of the target that are drawn."""
     return js(
         driver,
         "Object.values(lanes).map((l) => [l.text.textContent, "
@@ -608,7 +608,7 @@ def shown(request, serving, show, run_main, go_to):
 
 @pytest.mark.parametrize(("mode", "background"), [("light", "rgb(255, 255, 255)"), ("dark", "rgb(22, 24, 27)")])
 def test_a_phone_in_the_dark_and_a_screen_reader(shown, mode, background):
-    """What can be used or looked at has a name in the browser's own accessibility tree."""
+    """Everything that can be used or looked at has a name in the browser's own accessibility tree."""
     for width in (360, 1280):
         emulate(shown, width, color_scheme=mode)
         assert js(shown, "document.documentElement.scrollWidth") <= width

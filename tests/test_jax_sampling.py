@@ -46,7 +46,7 @@ def draw(p, n, seed, sample=sample, batch_size=1000):  # -> [n]
 
 
 def deviation(found, chance):  # [n], whether each draw is of a kind
-    """How many standard deviations their number is from its mean."""
+    """The distance of their number from its mean, in standard deviations."""
     return (found.sum() - found.size * chance) / np.sqrt(found.size * chance * (1 - chance))
 
 

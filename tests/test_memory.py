@@ -1,4 +1,4 @@
-"""Whether the models fit, for machines with given free bytes."""
+"""The check that models fit into memory, for machines with given free bytes."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""What a run writes beside a model without being asked: under its own names alone, whatever links a folder holds."""
+"""The files that a run writes beside a model without being asked: own names alone, whatever links a folder holds."""
 
 import json
 import os

@@ -34,7 +34,7 @@ ERRORS = {"float32": (0, 0, 0), "bfloat16": (2**-8, 0, 0), "int8": (0, 0.5001 / 
 
 @pytest.mark.parametrize("dtype", ERRORS)
 def test_a_weight_stands_for_its_matrix(dtype):
-    """Of channels of very different sizes, one of them all zeros."""
+    """A matrix with channels of very different sizes, one of them all zeros."""
     w = random_weight(3 * BLOCK, 101) * np.logspace(-3, 3, 101, dtype=np.float32)
     w[:, 5] = 0
     weight = PackedWeight.packed(w, dtype)

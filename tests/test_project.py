@@ -1,4 +1,4 @@
-"""What pyproject.toml says of the project agrees with what is there."""
+"""pyproject.toml agrees with the project."""
 
 import re
 

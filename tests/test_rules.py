@@ -72,7 +72,7 @@ def test_greedy_texts_are_the_targets_whatever_the_rule(rule, decode):
 
 
 def n_passed(step):
-    """How far the last draft that passed is from the root. In a chain an earlier failure need not be the end."""
+    """The depth of the last draft that passed. In a chain an earlier failure need not be the end."""
     if isinstance(step, TreeStep):
         return sum(test.passed for test in step.tests)
     return max([i for i, test in enumerate(step.tests, start=1) if test.passed], default=0)

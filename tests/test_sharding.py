@@ -62,7 +62,7 @@ def collectives(program):
 
 
 def on_devices():
-    """What the tests below look at, for each number of devices."""
+    """The results that the tests below look at, for each number of devices."""
     import jax
 
     from speculative.engines.jax import sharding
@@ -106,7 +106,7 @@ def on_copies():
 
 
 def on_eight(call):
-    """What this function returns where XLA makes eight devices of the CPU."""
+    """The result of this function where XLA makes eight devices of the CPU."""
     # Optimisation would take most of the time, and change nothing of what is looked at.
     flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
     here = Path(__file__).parent

@@ -112,7 +112,7 @@ SHAPES = [(), *(regular([1] * K) for K in (1, 2, 4, 8)), *map(regular, ([2], [2,
     ],
 )
 def test_auto_is_nearly_the_best_fixed_tree(right):
-    """Where the first guess is right, the second, either, none, and none for long."""
+    """Targets for which the first guess is right, the second, either, none, and none for long."""
     took, _ = World(right).auto(300)
     assert took <= min(World(right).fixed(shape, 300) for shape in SHAPES) / 0.95
 

@@ -60,7 +60,7 @@ def test_greedy_siblings_are_the_likeliest():
 
 
 def test_a_stop_cuts_a_tree_to_its_depth():
-    """What is left is a whole tree of that depth, with its rows and the chances that it had."""
+    """A cut leaves a whole tree of that depth, with its rows and the chances that it had."""
     target, model = random_model(1, 4), random_model(2, 4)
     rng = np.random.default_rng(3)
     n_cut = 0

@@ -1,4 +1,4 @@
-"""Where numba and llvmlite are not installed, the command decodes with gpt2.py itself, in every weight format."""
+"""The command without numba and llvmlite: it decodes with gpt2.py itself, in every weight format."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What is said of what takes long and of what is no command, and how much of it is quoted."""
+"""The words about things that take long and things that are no command, and how much they quote."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What many tests decode with: random networks of a few thousand parameters, a model that counts, a broken loop; and
+"""The models of many tests: random networks of a few thousand parameters, a model that counts, a broken loop; and
 how they ask for what is refused."""
 
 import contextlib

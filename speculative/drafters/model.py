@@ -54,7 +54,7 @@ def model_tree(model: Callable, rng: np.random.Generator, greedy: bool = False, 
 
 
 def with_children(nodes: list[tuple]) -> list[tuple]:
-    """Of (node, its shape) of one depth, those to which children are to be added."""
+    """The nodes of one depth, as (node, its shape), to which children are to be added."""
     return [(node, shape) for node, shape in nodes if shape]
 
 

@@ -72,7 +72,7 @@ def choose_engine(engine: str) -> str:
 
 
 def writes_files() -> bool:
-    """Whether this process writes what --json and --html ask for: of several that compute the same, the first does."""
+    """True if this process writes the files of --json and --html: of several that compute the same, the first does."""
     if "jax" not in sys.modules or not os.environ.get("JAX_COORDINATOR_ADDRESS"):
         return True
     import jax
@@ -121,7 +121,7 @@ def accelerator() -> Any:
 
 
 def unused_accelerator(exists: Callable[[str], bool] = os.path.exists) -> str | None:
-    """What to install where this machine has an accelerator that JAX does not see; None where it has none."""
+    """The package to install where this machine has an accelerator that JAX does not see; None where it has none."""
     import jax
 
     for device, name, extra in (("/dev/nvidia0", "an NVIDIA GPU", "cuda12"), ("/dev/accel0", "a TPU", "tpu")):
@@ -162,7 +162,7 @@ def check(o: Options) -> None:
 
 
 def one_loop(engine: str, drafter: str, K) -> bool:
-    """Whether the whole decode is compiled as one loop on the device; else a loop of Python calls the models."""
+    """True if the whole decode is compiled as one loop on the device; else a loop of Python calls the models."""
     return engine == "jax" and drafters.is_model(drafter) and isinstance(K, int)
 
 

@@ -1,4 +1,4 @@
-"""What depends on the CPU and changes no bit of a product, measured where it is used.
+"""The choices that depend on the CPU and change no bit of a product, measured where they are used.
 
 Asking for memory ahead halves the time of a window on one CPU and adds a third to that of a row on another, so no
 constant is right for both. For each weight format the choices are measured once, in about a second, with the layers and
@@ -62,7 +62,7 @@ CHOICES["share"] = Choice(lambda plan: plan["share"], SEVERAL, (16384, 131072), 
 
 
 def usual(name: str) -> dict[str, int]:
-    """What is chosen where nothing is measured."""
+    """The choices where nothing is measured."""
     return {choice: CHOICES[choice].usual(find(name)) for choice in CHOICES}
 
 
@@ -147,12 +147,12 @@ class Tuned(NamedTuple):
 
 
 def this_machine() -> str:
-    """What a choice depends on."""
+    """The things that a choice depends on."""
     return f"{binding.get_host_cpu_name()} {sorted(this_cpu().features)}, kernels {VERSION}"
 
 
 def read_kept(path: Path, machine: str, now: float) -> dict[str, int] | None:
-    """What was chosen; None where nothing is kept, or what is kept is damaged, of another machine or too old."""
+    """The choices that were made; None if none are kept, or they are damaged, of another machine or too old."""
     try:
         kept = json.loads(path.read_text())
         fits = kept["machine"] == machine and 0 <= now - kept["time"] < WEEK
@@ -164,7 +164,7 @@ def read_kept(path: Path, machine: str, now: float) -> dict[str, int] | None:
 
 
 def keep(path: Path, machine: str, now: float, chosen: dict[str, int]) -> None:
-    """Where nothing can be written, the next run measures again."""
+    """Keeps the choices. Where nothing can be written, the next run measures again."""
     try:
         with replacing(path) as part:
             Path(part).write_text(json.dumps({"machine": machine, "time": now, "chosen": chosen}))

@@ -1,4 +1,4 @@
-"""What a weight format is: all that packing, the kernels, the memory check, the flags and JAX must know of one.
+"""A weight format: all that packing, the kernels, the memory check, the flags and JAX must know of one.
 
 The builders of kernels write LLVM's language, and all of it comes with the Words that they are given (llvm.py): a
 format's file imports nothing of llvmlite, as its plain parts work without.
@@ -22,7 +22,7 @@ class Stored(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """What a row of inputs becomes before a product."""
+    """The form that a row of inputs takes before a product."""
 
     name: str
     bytes: Callable  # cpu -> of a BLOCK of inputs, at most as many as they have as float32
@@ -54,7 +54,7 @@ def store_sums(words, out: Area, sums):
 
 
 class OnJax(NamedTuple):
-    """What the JAX engine needs. Types are named as NumPy names them."""
+    """The parts that the JAX engine needs. Types are named as NumPy names them."""
 
     stored: str  # the type that a weight has on the device
     computed: str  # that of what is multiplied by it, and of the cache
@@ -129,7 +129,7 @@ def interleave(numbers, cpu, step, per_k):  # [n_in, n] -> uint8 [n_steps, step_
 
 
 def separate(tile, n_in, dtype, cpu, per_k):  # uint8 [n_steps, step_bytes] -> [n_in, lanes]
-    """What interleave was given, and the zeros beside it."""
+    """The inverse of interleave, with the zeros that it added."""
     numbers = tile.reshape(-1).view(dtype).reshape(-1, cpu.lanes, per_k)  # [n_k / per_k, lanes, per_k]
     return numbers.swapaxes(1, 2).reshape(-1, cpu.lanes)[:n_in]
 
@@ -145,7 +145,7 @@ def number_at(words, tile, lane, k, itemsize, per_k):
 
 
 def sum_in_order(x, w):  # [n_rows, n_in], [n_in, n_out] -> [n_rows, n_out]
-    """What the kernels compute, plainly: each output is summed over the inputs in order, whatever rows stand beside it.
+    """The kernels' product, plainly: each output is summed over the inputs in order, whatever rows stand beside it.
 
     (They round once for each multiply-add, and NumPy, which has no such operation, twice.)
     """

@@ -22,7 +22,7 @@ from speculative.engines.formats.base import (
 
 
 def dot(cpu: Cpu) -> Dot:
-    """Where there is none, the rounded numbers are multiplied as float32s."""
+    """The CPU's instruction for bfloat16s. Without one, the rounded numbers are multiplied as float32s."""
     if "avx512bf16" in cpu.features and cpu.vector == 16:
         return Dot("llvm.x86.avx512bf16.dpbf16ps.512", 2)
     if "bf16" in cpu.features:
@@ -48,7 +48,7 @@ def widen(stored: Stored):  # -> [n_in, n] float32
 
 
 def row_bytes(cpu: Cpu) -> int:
-    """Of a block: bfloat16s for the instruction, and else float32s of their values."""
+    """The bytes of a block: bfloat16s for the instruction, else float32s of the same values."""
     return BLOCK * (2 if dot(cpu).name else 4)
 
 
@@ -96,7 +96,7 @@ def fill(w, tile, scale, dot):
 
 
 def multiply(words, x, tile, sums):
-    """Of each pair of inputs, which share 32 bits of the tile, the first is in the lower 16."""
+    """Two inputs share 32 bits of the tile, the first in the lower 16."""
     cpu = words.cpu
     size = row_bytes(cpu) // BLOCK
     inner = words.loop(BLOCK // 2, sums)

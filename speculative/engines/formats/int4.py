@@ -54,7 +54,7 @@ def product(x, stored: Stored):  # [n_rows, n_in] -> [n_rows, n_out]
 
 
 def tile(stored: Stored, cpu):  # -> uint8 [n_blocks, step_bytes]
-    """Of each block HALF bytes for each channel, as int8 would have them, then the scales."""
+    """For each block, HALF bytes a channel, in int8's order, then the scales."""
     codes = (blocks_of(stored.numbers) + LARGEST).astype(np.uint8)  # [n_blocks, BLOCK, n], from 0 to 15
     pairs = codes[:, :HALF] | codes[:, HALF:] << 4  # [n_blocks, HALF, n]
     pairs = interleave(pairs.reshape(-1, pairs.shape[2]), cpu, HALF, dot(cpu).inputs)  # [n_blocks, HALF * lanes]

@@ -46,12 +46,12 @@ def plain_rows(x):  # [n_rows, n_in] -> [n_rows, n_in]
 
 
 def item_bits(cpu: Cpu) -> int:
-    """Of a rounded input as it lies beside a weight; its value fits into 8."""
+    """The bits of a rounded input as it lies beside a weight; its value fits into 8."""
     return 8 if dot(cpu).inputs == 4 else 16
 
 
 def row_bytes(cpu: Cpu) -> int:
-    """Of a rounded block: the numbers, what they are to be multiplied by, and -128 times their sum."""
+    """The bytes of a rounded block: its numbers, their scale, and -128 times their sum."""
     return BLOCK * item_bits(cpu) // 8 + 8
 
 
@@ -90,12 +90,12 @@ ROUNDED = Rows("int8", row_bytes, plain_rows, build_row)
 
 
 def scales_at(words, x):
-    """Of each row, what its block is to be multiplied by."""
+    """The scale of a block in each row."""
     return [words.load_float(words.at(row, row_bytes(words.cpu) - 8)) for row in x.rows]
 
 
 def offsets_at(words, x):
-    """Of each row, -128 times the sum of its block."""
+    """-128 times the sum of a block in each row."""
     return [words.load_integer(words.at(row, row_bytes(words.cpu) - 4)) for row in x.rows]
 
 
