@@ -173,7 +173,7 @@ def cut_tree(step: TreeStep, n: int) -> TreeStep:
     for node in nodes[1:]:
         kept.add(place[tree.parents[node]], tree.tokens[node], tree.p[node])
     tests = [test._replace(node=place[test.node]) for test in step.tests if test.node in place]
-    return TreeStep(step.tokens[:n], kept, [step.q[node] for node in nodes], tests, stopped=True)
+    return TreeStep(step.tokens[:n], kept, step.q[nodes], tests, stopped=True)
 
 
 def acceptance_by_depth(step: TreeStep, chance: Callable, rest: Callable = residual) -> list[float]:

@@ -5,7 +5,7 @@ import pytest
 from enumeration import distance_from_target, random_model
 from tiny import counts
 
-from speculative.accept import TOKEN
+from speculative.accept import TOKEN, typical
 from speculative.drafters import first_tree_of
 from speculative.drafters.lookup import lookup_tree, prompt_lookup
 from speculative.drafters.model import model_drafter, model_tree
@@ -75,7 +75,8 @@ def test_a_stop_cuts_a_tree_to_its_depth():
             assert [tree.tokens[test.node] for test in part.tests if test.passed] == step.tokens[:n]
             assert len(part.q) == len(tree.tokens)
             assert max(len(tree.path(node)) for node in range(len(tree.tokens))) == n
-            assert TOKEN.chances(part) == TOKEN.chances(step)[:n]
+            for rule in (TOKEN, typical(0.3)):
+                assert rule.chances(part) == rule.chances(step)[:n]
             n_cut += 1
     assert n_cut > 50
 
