@@ -97,9 +97,9 @@ def is_same(path: str, other: str) -> bool:
 
 def check_writable(path: str | os.PathLike) -> None:
     """Raises UserError if write_text could not write to path, or the disk has no ROOM."""
-    if not isinstance(path, (str, os.PathLike)) or not str(path) or "\0" in str(path):
-        raise UserError(f"{path!r:.80} is not the name of a file")
     try:
+        if not isinstance(path, (str, os.PathLike)) or not str(path):
+            raise ValueError
         if path == "-":
             raise OSError(22, "standard output has the texts, and a file of that name is written ./-")
         if os.path.isdir(path):
@@ -120,8 +120,10 @@ def check_writable(path: str | os.PathLike) -> None:
                 f.flush()
             with contextlib.suppress(FileNotFoundError):
                 os.stat(target)  # an error of another kind where the name is too long, or a link leads to itself
+    except ValueError:  # a zero byte, or half a surrogate pair
+        raise UserError(f"{path!r:.80} is not the name of a file") from None
     except OSError as error:
-        raise UserError(f"cannot write to {path}: {error.strerror}") from None
+        raise UserError(f"cannot write to {str(path):.200}: {error.strerror}") from None
 
 
 def write_json(path: str, content: dict) -> None:

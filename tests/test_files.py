@@ -43,9 +43,10 @@ def test_what_is_no_name_of_a_file(folder, run_json):
     _, document = run_json(details=True)
     before = sorted(folder.iterdir())
     run = Run(document)
-    for path in ("", "a\0b", None, 5, b"page"):
+    for path in ("", "a\0b", "a\0/b", "\ud800", None, 5, b"page"):
         for write in (run.page, run.json):
             assert refusal(write, path) == f"{path!r} is not the name of a file"
+    assert len(refusal(run.json, "a" * 100_000)) < 300
     assert sorted(folder.iterdir()) == before
     run.page(folder / "page.html")
     run.json(folder / "run.json")
