@@ -123,7 +123,7 @@ def check_writable(path: str | os.PathLike) -> None:
     except ValueError:  # a zero byte, or half a surrogate pair
         raise UserError(f"{path!r:.80} is not the name of a file") from None
     except OSError as error:
-        raise UserError(f"cannot write to {str(path):.200}: {error.strerror}") from None
+        raise UserError(f"cannot write to {path!s:.200}: {error.strerror}") from None
 
 
 def write_json(path: str, content: dict) -> None:
