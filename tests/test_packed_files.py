@@ -295,6 +295,7 @@ def test_large_weights_are_compared_once_until_they_change(tmp_path):
 
 def test_unpack_removes_what_pack_has_written(tiny_pair, tmp_path, command):
     models = shutil.copytree(tiny_pair, tmp_path / "models")
+    (models / "target/packed-mine.safetensors").write_bytes(b"a user's own file")
     before = sorted(models.rglob("*"))
     words = [f"--models_dir={models}", "--target_model_size=target", "--draft_model_size=draft"]
     for pack in (["--pack"], ["--pack", "--dtype=int4"]):

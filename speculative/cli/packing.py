@@ -15,7 +15,7 @@ from plumbing.arguments import Flag
 from plumbing.errors import UserError
 from plumbing.hub import in_cache
 from plumbing.options import Options
-from speculative.engines import cpu, packed_files
+from speculative.engines import cpu, formats, packed_files
 from speculative.loading import choose
 from speculative.measure.decoders import Check
 
@@ -75,7 +75,8 @@ def remove_packed(o: Options) -> None:
     """Removes all packed weights of both models, in whatever format. Raises UserError."""
     for model_size in dict.fromkeys((o.target_model_size, o.draft_model_size)):
         folder = own_folder(model_size, o.models_dir)
-        paths = packs.paths_in(folder)
+        names = (packs.path_of(folder, dtype) for dtype in formats.FORMATS)  # a user's file may have a name like them
+        paths = sorted(filter(os.path.lexists, names))
         for path in paths:
             n_bytes = os.lstat(path).st_size
             os.unlink(path)
