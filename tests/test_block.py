@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from enumeration import distance_from_target, output_distribution, random_model, remembered
 from test_flags import parse
-from tiny import refusal
+from tiny import python, refusal
 
 from speculative.accept import choose
 from speculative.block import BlockTest, block_by_block
@@ -266,3 +266,11 @@ def test_what_is_said_of_it(run, tmp_path, K):
 )
 def test_what_does_not_go_with_it_is_said(flags, line):
     assert refusal(parse, **{"accept": "block"} | flags) == line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["numpy", "jax"])
+def test_verify_finds_no_loss_on_the_bundled_pair(engine):
+    result = python("main.py", "--demo", "--accept=block", "--temperature=1", f"--engine={engine}", "--verify")
+    assert result.returncode == 0, result.stdout
+    assert "passed  speculative against the target" in result.stdout
