@@ -89,24 +89,25 @@ sys.meta_path.append(Editable)
 """
 
 
-def beside(folder, name, script, **environment):
-    """The result of a user's script, beside which something of this name lies."""
-    if name.endswith(".py"):
-        (folder / name).write_text("raise SystemExit('this is the user's')")
-    else:
-        (folder / name).mkdir()
+def beside(folder, names, script, **environment):
+    """The result of a user's script, beside which something of each name lies."""
+    for name in names:
+        if name.endswith(".py"):
+            (folder / name).write_text("raise SystemExit('this is the user's')")
+        else:
+            (folder / name).mkdir()
     (folder / "script.py").write_text(script)
     return python("script.py", ROOT / "models", ROOT, cwd=folder, env=os.environ | environment)
 
 
-@pytest.mark.parametrize("name", ["utils.py", "main.py", "training.py", "checkpoints"])
-def test_a_file_beside_the_users_script_hides_nothing_that_the_package_needs(name, tmp_path):
-    assert beside(tmp_path, name, LOADS, PYTHONPATH=str(ROOT)).stdout == "3\n"
+def test_a_file_beside_the_users_script_hides_nothing_that_the_package_needs(tmp_path):
+    names = ["utils.py", "main.py", "training.py", "checkpoints"]
+    assert beside(tmp_path, names, LOADS, PYTHONPATH=str(ROOT)).stdout == "3\n"
 
 
 @pytest.mark.parametrize("name", ["encoder.py", "gpt2.py", "plumbing.py", "checkpoints"])
 def test_what_hides_a_module_of_ours_is_named(name, tmp_path):
-    said = beside(tmp_path, name, EDITABLE + LOADS, PYTHONPATH="").stderr
+    said = beside(tmp_path, [name], EDITABLE + LOADS, PYTHONPATH="").stderr
     line = f"ImportError: {tmp_path / name} hides {name.removesuffix('.py')} of speculative-sampling"
     assert said.splitlines()[-1] == f"{line}: give it another name"
 

@@ -67,7 +67,9 @@ def test_packed_weights_too(broken, command):
     assert re.fullmatch(LINE.format(rf"{name}, mapped from .*\.safetensors,"), err.splitlines(keepends=True)[-1])
 
 
-@pytest.mark.parametrize("words", ["--temperature=1", "--K=auto"])
+@pytest.mark.parametrize(
+    ("broken", "words"), [("target", "--temperature=1"), ("draft", "--K=auto")], indirect=["broken"]
+)
 def test_on_jax_too(broken, words, command):
     """In one loop on the device, and in the loop that calls its models."""
     pytest.importorskip("jax")

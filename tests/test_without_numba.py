@@ -7,6 +7,7 @@ from tiny import python, texts
 from gpt2 import gpt2
 from speculative.options import DEMO
 
+N = 12
 COMMAND = """
 import sys
 
@@ -35,14 +36,14 @@ def expected(bundled):
     """The demonstration's prompt and its greedy text, by gpt2.py and nothing else of ours."""
     encoder, hparams, params = bundled["tiny-target"]
     x = encoder.encode(DEMO["prompt"])
-    for _ in range(int(DEMO["n_tokens_to_generate"])):
+    for _ in range(N):
         logits = gpt2(x, **params, n_head=hparams["n_head"])
         x.append(int(np.argmax(logits[-1])))
     return encoder.decode(x)
 
 
 def test_the_demonstration_decodes_the_text_of_gpt2(expected):
-    done = without_numba("--demo")
+    done = without_numba("--demo", f"--n_tokens_to_generate={N}")
     assert texts(done.stdout)[0] == expected
     assert texts(done.stdout)[1] == expected
     assert "numba is not installed, or switched off, so NumPy multiplies" in done.stderr
