@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 
+from plumbing import extras
 from plumbing.errors import UserError
 
 # Colours that the colour-blind tell apart (Okabe and Ito 2008), on a light grey that shows on white and on black pages.
@@ -17,6 +18,7 @@ GRID = "#CFCFC8"
 
 def picture(path):
     """The path of a picture. Raises UserError."""
+    extras.check("a picture", ["matplotlib"])
     if not path.endswith((".png", ".svg", ".pdf")):
         raise UserError(f"--out must be a .png, .svg or .pdf, not {path:.80}")
     return path

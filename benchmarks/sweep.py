@@ -9,6 +9,7 @@ from benchmarks import grid
 from benchmarks.common import write_results, writing
 from benchmarks.pictures import pictures
 from benchmarks.tables import summarise, table
+from plumbing import extras
 from plumbing.exits import guarded
 from speculative.measure.machine import machine
 
@@ -19,6 +20,7 @@ COLUMNS = """drafter T=temperature:g top-p=top_p:g domain K ms/token=ms_per_toke
 
 def main(argv=None):
     o = grid.options(__doc__, argv, K=[1, 2, 3, 4, 6, 8], settings=[(0.0, None), (1.0, None)], out="sweep")
+    extras.check("a picture", ["matplotlib"])
     rows = summarise(grid.measure(o))
     where = machine()
     write_results(f"{o.out}/sweep.json", o, rows=rows)

@@ -16,8 +16,8 @@ from checkpoints.tensors import bad_file
 from checkpoints.tokenizer import read_encoder
 from checkpoints.weights import load_gpt2_params_from_safetensors
 from encoder import Encoder, get_encoder
-from plumbing import checksums
-from plumbing.official import SMALL_FILES, TF_INDEX
+from plumbing import checksums, extras
+from plumbing.official import MODEL_SIZES, SMALL_FILES, TF_INDEX
 
 
 def load_encoder_and_hparams(model_size: str, models_dir: str, source: str = "openai") -> tuple[Encoder, dict]:
@@ -63,5 +63,7 @@ def complete_folder(model_size: str, models_dir: str, source: str = "openai", na
     """The model's folder. Files that it lacks are downloaded: all of them, or only `names`. Raises UserError."""
     folder = model_folder(model_size, models_dir)
     if missing_files(folder):
+        if model_size in MODEL_SIZES and source != "huggingface":
+            extras.check("OpenAI's form of a checkpoint (--source huggingface has another)", ["tensorflow"])
         download_gpt2_files(model_size, folder, source, names)
     return folder

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from checkpoints.tensors import bad_file, build_params
 from plumbing.errors import UserError, first_line
+from plumbing.extras import advice
 
 
 def load_gpt2_params_from_tf_ckpt(
@@ -36,7 +37,9 @@ def import_tensorflow():
             os.dup2(nowhere.fileno(), 2)
         import tensorflow
     except ImportError as error:
-        raise UserError("OpenAI's checkpoints need tensorflow: install it, or use --source huggingface") from error
+        raise UserError(
+            f"OpenAI's checkpoints need tensorflow: {advice('tensorflow')}, or use --source huggingface"
+        ) from error
     finally:
         os.dup2(stderr, 2)
         os.close(stderr)

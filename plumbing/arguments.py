@@ -30,6 +30,7 @@ class Flag(NamedTuple):
     why: str = ""
     in_vain: Callable[[Any], str] = lambda o: ""  # options -> why it would do nothing with these; "" where it does
     live: bool = False  # whether it can change while the models stay loaded
+    needs: tuple[str, ...] = ()  # libraries that the small installation lacks
     bare: str = ""  # what it stands for without a value; "" where it needs one
     short: str = ""  # a letter that may be typed in place of the name, as -K
     joined_by: str = ","  # between the parts of a value that comes from Python as a tuple or list

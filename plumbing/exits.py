@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 
 from plumbing.errors import UserError, first_line, shortened
+from plumbing.extras import advice
 from plumbing.limits import too_low
 from plumbing.signals import ENDINGS, end, ignore_signals, interruption, leave, listen, number_heard, unraisable
 from plumbing.terminal import Shown, one_line
@@ -97,7 +98,7 @@ def explained(error: BaseException) -> tuple[str, int]:
     if isinstance(error, UserError):
         return f"error: {error}", 2
     if isinstance(error, ModuleNotFoundError):
-        return f"error: {first_line(error)}: pip install -r requirements.txt", 2
+        return f"error: {first_line(error)}: {advice(error.name)}", 2
     if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
         return "error: the memory is full: a smaller model needs less, and so does --dtype int8 where there is one", 2
     # By its name, as JAX may not be imported. Gloo, which links processes, raises errors of other classes.

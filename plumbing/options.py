@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, make_dataclass, replace
 from functools import cache
 from typing import Any, get_type_hints
 
+from plumbing import extras
 from plumbing.arguments import Flag, nearest
 from plumbing.errors import UserError
 
@@ -62,6 +63,13 @@ def parse_one(flag: Flag, value: Any) -> Any:
         return flag.parse(flag.joined_by.join(map(str, parts)))
     except ValueError as must_be:
         raise UserError(f"--{flag.name} must be {must_be}, not {str(value)!r:.80}") from None
+
+
+def check_libraries(flags: dict[str, Flag], used: Collection[str]) -> None:
+    """Raises UserError where a flag that is used needs a library that is not installed."""
+    for name in flags:
+        if name in used:
+            extras.check(f"--{name}", flags[name].needs)
 
 
 def check_exclusive(flags: dict[str, Flag], used: Collection[str]) -> None:

@@ -12,7 +12,7 @@ from plumbing import arguments
 from plumbing.arguments import Flag
 from plumbing.errors import UserError
 from plumbing.official import MODEL_SIZES
-from plumbing.options import Options, check_exclusive, check_useful, from_flags, given_values
+from plumbing.options import Options, check_exclusive, check_libraries, check_useful, from_flags, given_values
 from speculative import accept, decoding, drafters, filters, loading, stop, trees
 from speculative.engines import devices
 
@@ -116,6 +116,7 @@ def parse_options(flags: dict[str, Flag], given: dict[str, Any], **changed: Any)
     # One of the blog's counts as used where it is given, another flag where it says something else than its default.
     used = {name for name, value in values.items() if flags[name] in BLOG or value != flags[name].default}
     check_exclusive(flags, used)
+    check_libraries(flags, used)
     if values.get("demo"):
         values = DEMO | values
         check_demo(values)

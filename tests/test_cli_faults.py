@@ -160,7 +160,8 @@ def test_a_package_that_is_missing_is_one_line(tmp_path):
     (tmp_path / "jax.py").write_text("raise ModuleNotFoundError(\"No module named 'jax'\", name='jax')")
     done = python("-m", "benchmarks.accelerator", env=os.environ | {"PYTHONPATH": str(tmp_path)})
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: No module named 'jax': pip install -r requirements.txt\n"
+    advice = 'pip install jax, or in the repository pip install -e ".[jax]"'
+    assert done.stderr == f"error: No module named 'jax': {advice}\n"
 
 
 @pytest.mark.slow  # a process, which imports JAX

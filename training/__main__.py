@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
+from plumbing import extras
 from plumbing.errors import UserError
 from plumbing.exits import guarded
 
@@ -19,6 +20,7 @@ def chosen() -> Callable:
     if command not in COMMANDS:
         got = f", not {command!r:.80}" if command else ""
         raise UserError(f"python -m training needs a command, {' or '.join(COMMANDS)}{got}")
+    extras.check(f"python -m training {command}", ("jax", "optax", "tokenizers"))
     module = __import__(f"training.{command}", fromlist=["main"])
     return partial(module.main, arguments)
 

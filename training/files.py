@@ -5,8 +5,6 @@ import shutil
 import tempfile
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from checkpoints.folders import small_files
@@ -29,6 +27,9 @@ def named_tensors(params, path=()):
 
 def as_float16(params):
     """Rounded to what the file will hold, so that the draft learns from the target that is used."""
+    import jax
+    import jax.numpy as jnp
+
     return jax.tree.map(lambda a: jnp.asarray(a, np.float16).astype(np.float32), params)
 
 

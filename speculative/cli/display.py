@@ -84,6 +84,7 @@ FLAGS = (
         "instead of the run, check that nothing is lost, on texts of --n_tokens_to_generate tokens",
         False,
         excludes=("n_samples", "stop"),
+        needs=("scipy",),
     ),
 )
 

@@ -28,6 +28,7 @@ FLAGS = (
         port,
         "serve the workbench, a page for the browser of this machine, at this port (without one: 8000)",
         excludes=("prompt", "prompt_file", "unconditional", "batch", "json", "html", "verify", "interactive"),
+        needs=("starlette", "uvicorn"),
         bare="8000",
     ),
 )

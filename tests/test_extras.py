@@ -1,0 +1,73 @@
+"""Where an extra is not installed, what needs it says so before any work begins, and the rest works without it."""
+
+import json
+import re
+
+import pytest
+from tiny import ROOT, python
+
+from plumbing.extras import EXTRAS
+
+tomllib = pytest.importorskip("tomllib")
+
+BLOCKED = f"""
+import runpy
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {[*EXTRAS]!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Missing())
+sys.path.insert(0, {str(ROOT)!r})
+module = sys.argv[1]
+sys.argv = ["-m", *sys.argv[2:]]  # as python -m has it while the package is imported
+runpy.run_module(module, run_name="__main__", alter_sys=True)
+"""
+
+
+def slim(*words, **options):
+    return python("-c", BLOCKED, *words, **options)
+
+
+def test_the_extras_are_those_that_are_declared():
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    for library, extra in EXTRAS.items():
+        assert library in {re.match(r"[\w-]+", line)[0].removesuffix("-cpu") for line in declared[extra]}
+
+
+@pytest.mark.parametrize(
+    ("words", "library"),
+    [
+        (["speculative", "--demo", "--verify"], "scipy"),
+        (["speculative", "--demo", "--serve"], "starlette"),
+        (["speculative", "--demo", "--engine", "jax"], "jax"),
+        (["training", "pair", "text.txt"], "jax"),
+        (["benchmarks.sweep", "--out", "sweep"], "matplotlib"),
+        (["speculative", "--models_dir", "none"], "tensorflow"),
+    ],
+)
+def test_what_needs_an_extra_says_which(words, library, tmp_path):
+    done = slim(*words, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    assert f"pip install {library}" in done.stderr or f"import {library}" in done.stderr
+    assert "requirements.txt" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_demo_and_its_page_need_no_extra(tmp_path):
+    done = slim(
+        "speculative", "--demo", "--n_tokens_to_generate", "6", "--json", "run.json", "--html", "p.html", cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert (
+        len(json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))["speculative"]["samples"][0]["tokens"]) == 6
+    )
+
+
+def test_stand_ins_need_neither_jax_nor_tensorflow(tmp_path):
+    """All that is imported for them; 6.8 GB are not written."""
+    done = slim("benchmarks.full_size", "--help", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
