@@ -89,12 +89,17 @@ def test_every_layer_lowers_the_held_out_loss(bundled, held_out, name):
     assert min(without) > whole
 
 
+# In how many places the greedy choice is float32's, at least; docs/kernels.md has the figures.
+SAME = {"bfloat16": 0.98, "int8": 0.975, "int4": 0.88}
+
+
 @pytest.mark.parametrize("dtype", [name for name in FORMATS if name != "float32"])
 def test_weights_of_fewer_bytes_predict_as_well(bundled, held_out, dtype):
     _, hparams, params = bundled["tiny-target"]
-    exact = loss(partial(gpt2, **params, n_head=hparams["n_head"]), held_out)
-    run = new_pass(load_params(MODELS / "tiny-target", hparams, packer(dtype)), hparams)
-    assert abs(loss(from_the_start(run), held_out) / exact - 1) < 0.005
+    exact = partial(gpt2, **params, n_head=hparams["n_head"])
+    run = from_the_start(new_pass(load_params(MODELS / "tiny-target", hparams, packer(dtype)), hparams))
+    assert abs(loss(run, held_out) / loss(exact, held_out) - 1) < 0.005
+    assert np.mean([run(x[:-1]).argmax(axis=1) == exact(x[:-1]).argmax(axis=1) for x in held_out]) >= SAME[dtype]
 
 
 @pytest.mark.parametrize(("dtype", "share", "error"), [("float32", 1, 1e-5), ("bfloat16", 0.99, 2e-2)])
