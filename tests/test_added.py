@@ -6,11 +6,12 @@ import re
 import numpy as np
 import pytest
 from test_flags import parse, refused
-from tiny import refusal
+from tiny import ROOT, refusal, texts
 
 from plumbing import arguments
 from plumbing.arguments import Flag
 from speculative import drafters
+from speculative.accept import RULES
 from speculative.cli.flags import all_flags, rooms, usage
 from speculative.drafters.base import Kind, Proposal
 from speculative.drafters.model import model_tree
@@ -161,3 +162,20 @@ def test_a_flag_of_two_names_is_noticed(toy):
     """No two rooms may declare the same one: the latter would hide the former."""
     names = [flag.name for _, flags in rooms() for flag in flags]
     assert len(names) == len({*names}) == len(all_flags())
+
+
+def test_what_contributing_shows_works(run):
+    """A drafter and a rule, as CONTRIBUTING.md adds them."""
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    kinds, rules = dict(drafters.KINDS), dict(RULES)
+    names = {}
+    try:
+        for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+            exec(code, names)
+        plain, speculative = texts(run(drafter="again", accept="at_most_one", quiet=True))
+        assert plain == speculative
+    finally:
+        for registry, before in ((drafters.KINDS, kinds), (RULES, rules)):
+            for name in registry.keys() - before.keys():
+                del registry[name]
+    assert names["FLAG"].parse("4") == 4
