@@ -144,7 +144,7 @@ def test_it_is_measured_anew_after_a_week(tuned, later):
         {"chosen": USUAL | {"ahead_1": "far"}},
         {"chosen": {}},
         {"time": None},
-        *(b"", b"{", b"[]", b"\xff\xfe", b'{"machine": 1e999}'),
+        *(b"", b"{", b"[]", b"[" * 100_000, b"\xff\xfe", b'{"machine": 1e999}'),
     ],
 )
 def test_what_is_damaged_or_does_not_fit_is_measured_anew(tuned, tmp_path, change):

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from llvmlite import binding
 
-from plumbing.files import replacing
+from plumbing.files import read_small, replacing
 from speculative.engines.compiled import LAYER, work
 from speculative.engines.cpu import this_cpu
 from speculative.engines.formats import find
@@ -154,10 +154,10 @@ def this_machine() -> str:
 def read_kept(path: Path, machine: str, now: float) -> dict[str, int] | None:
     """The choices that were made; None if none are kept, or they are damaged, of another machine or too old."""
     try:
-        kept = json.loads(path.read_text())
+        kept = json.loads(read_small(path))
         fits = kept["machine"] == machine and 0 <= now - kept["time"] < WEEK
         chosen = {name: int(kept["chosen"][name]) for name in CHOICES}
-    except (OSError, ValueError, KeyError, TypeError, OverflowError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
     known = all(value in CHOICES[name].candidates for name, value in chosen.items())
     return chosen if fits and known else None
