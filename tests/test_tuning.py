@@ -56,12 +56,12 @@ def test_no_bit_depends_on_a_choice(dtype):
 class Machine:
     """seconds(n_rows), of a machine on which what is fast takes so much of the usual time, and with so much noise."""
 
-    def __init__(self, fast, ratio, noise=0.0):
+    def __init__(self, fast, ratio, noise=0.0, seed=0):
         self.plan = plan_with(USUAL)
         self.fast = fast
         self.ratio = ratio
         self.noise = noise
-        self.rng = np.random.default_rng(0)
+        self.rng = np.random.default_rng(seed)
         self.now = 0.0
 
     def seconds(self, n_rows):
@@ -73,7 +73,7 @@ class Machine:
         return taken
 
     def chosen(self):
-        ratios = tuning.measure(self.plan, USUAL, self.seconds, limit=200.0, clock=lambda: self.now)
+        ratios = tuning.measure(self.plan, USUAL, self.seconds, limit=500.0, clock=lambda: self.now)
         return {name: tuning.best(ratios[name], USUAL[name]) for name in CHOICES}
 
 
@@ -86,8 +86,10 @@ def test_what_is_hardly_faster_is_not():
     assert Machine(FAST, 0.97).chosen() == USUAL
 
 
-def test_noise_chooses_nothing():
-    assert Machine({}, 1, noise=1).chosen() == USUAL
+def test_noise_hardly_ever_chooses_anything():
+    """Where single passes take up to several times as long as others."""
+    chosen = [Machine({}, 1, noise=1, seed=seed).chosen() for seed in range(20)]
+    assert sum(one != USUAL for one in chosen) <= 2
 
 
 def test_too_few_rounds_choose_nothing():
