@@ -40,6 +40,7 @@ class Setting(NamedTuple):
     domain: str
     K: int | str
     lenience: float | None = None
+    accept: str = "token"
 
 
 def add_grid(parser):
@@ -64,7 +65,7 @@ def options(doc, argv=None, **defaults):
     add_grid(parser)
     results = "a folder for the results and each measurement, from which an interrupted run goes on"
     parser.add_argument("--out", type=values.argument(values.path), help=results)
-    parser.set_defaults(lenience=[None], **defaults)
+    parser.set_defaults(**{"lenience": [None], "accept": ["token"]} | defaults)
     o = parser.parse_args(argv)
     read(o)
     return o
@@ -85,6 +86,7 @@ def loaded(o):
 def decode(session, s, N):
     """N tokens of a Setting, from empty caches -> [Iteration, ...]"""
     flags = {"temperature": s.temperature, "top_p": s.top_p, "seed": s.repeat, "lenience": s.lenience}
+    flags["accept"] = s.accept
     if s.K == "tree":
         flags |= {"drafter": s.drafter, "tree": "auto"}
     elif "," in str(s.K):
@@ -110,12 +112,13 @@ def all_settings(o):
     on = measured_on(o, "models_dir", "target_model_size", "dtype", "draft_model_size", "draft_dtype", "n_tokens")
     prompts = [(prompt, domain) for domain, prompts in o.prompts.items() for prompt in prompts]
     # A K may have fewer numbers than a drafter has levels, and no more.
-    kinds = [kind for kind in product(o.drafters, o.K, o.lenience) if str(kind[1]).count("/") <= kind[0].count("/")]
-    once = [*product([(BASELINE, 0, None), *kinds], o.settings, prompts)]
+    kinds = product(o.drafters, o.K, o.lenience, o.accept)
+    kinds = [kind for kind in kinds if str(kind[1]).count("/") <= kind[0].count("/")]
+    once = [*product([(BASELINE, 0, None, "token"), *kinds], o.settings, prompts)]
     for repeat in range(o.repeats):
         for i in np.random.default_rng(repeat).permutation(len(once)):
-            (drafter, K, lenience), (temperature, top_p), (prompt, domain) = once[i]
-            yield Setting(on, repeat, prompt, drafter, temperature, top_p, domain, K, lenience)
+            (drafter, K, lenience, accept), (temperature, top_p), (prompt, domain) = once[i]
+            yield Setting(on, repeat, prompt, drafter, temperature, top_p, domain, K, lenience, accept)
 
 
 def measure(o, run=None):
@@ -132,7 +135,7 @@ def measure(o, run=None):
             todo = [s for s in settings if s not in done]
             if todo and not run:
                 run = partial(decode, loaded(o))
-            for s in {(s.drafter, s.K, s.lenience): s for s in todo}.values():
+            for s in {(s.drafter, s.K, s.lenience, s.accept): s for s in todo}.values():
                 run(s, min(o.n_tokens, 24))  # not counted
             for s in tqdm(todo, unit="run", disable=None):
                 done[s] = run(s, o.n_tokens)

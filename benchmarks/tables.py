@@ -21,7 +21,7 @@ def summarise(measured):
         groups[s[3:]][s.prompt].append(iterations)
     rows = []
     for kind in sorted(groups, key=place_of):
-        baseline = groups[(BASELINE, *kind[1:4], 0, None)]
+        baseline = groups[(BASELINE, *kind[1:4], 0, None, "token")]
         runs, plain = ([run for prompt in baseline for run in of[prompt]] for of in (groups[kind], baseline))
         # [prompts, repeats] each
         ms, plain_ms = (np.reshape([*map(ms_per_token, x)], (len(baseline), -1)) for x in (runs, plain))
@@ -39,8 +39,8 @@ def summarise(measured):
 
 def place_of(kind):
     """The place of a kind of run in a table: by setting, autoregressive decoding first."""
-    drafter, temperature, top_p, domain, K, lenience = kind
-    return temperature, top_p or 1, domain, drafter != BASELINE, drafter, str(K).zfill(4), -(lenience or 1)
+    drafter, temperature, top_p, domain, K, lenience, accept = kind
+    return temperature, top_p or 1, domain, drafter != BASELINE, drafter, str(K).zfill(4), -(lenience or 1), accept
 
 
 def by_setting(rows):
