@@ -23,7 +23,7 @@ from plumbing import arguments as values
 from plumbing import texts
 from speculative import drafters
 from speculative.measure.machine import machine
-from speculative.measure.recorder import Counted, Iteration
+from speculative.measure.record import Counted, Iteration
 
 BASELINE = "autoregressive"  # where the name of a drafter stands; its K is 0
 

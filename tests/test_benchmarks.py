@@ -22,7 +22,8 @@ from plumbing.errors import UserError
 from plumbing.texts import read_prompts
 from speculative.drafters.base import Proposal
 from speculative.engines.runtime import compiled_pass as compiled_kernels
-from speculative.measure.recorder import Counted, Iteration, Recorder
+from speculative.measure.record import Counted, Iteration
+from speculative.measure.recorder import Recorder
 from speculative.sampling import autoregressive_sampling, speculative_sampling
 
 

@@ -19,7 +19,7 @@ from speculative.engines.formats import FORMATS
 from speculative.engines.packed import pack
 from speculative.engines.runtime import compiled_pass as compiled_kernels
 from speculative.measure.analysis import leviathan_speedup
-from speculative.measure.recorder import Counted, Iteration
+from speculative.measure.record import Counted, Iteration
 from speculative.sampling import speculative_sampling
 
 

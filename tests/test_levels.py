@@ -11,6 +11,7 @@ from speculative.measure import levels
 from speculative.measure.figures import figures
 from speculative.measure.recorder import Recorder
 from speculative.sampling import speculative_sampling
+from speculative.stop import cut
 
 FIGURES = {"busy": False, "tree": False, "c": 0.024, "alpha": 0.6, "beta": {5: 1.1, 17: 1.6}}
 FIGURES |= {"speedup_without_prefill": 2.0, "predicted_blog": 2.2, "better_K": None}
@@ -69,3 +70,25 @@ def test_the_prefill_is_in_no_cost_of_a_level():
     assert found["t_draft"] == pytest.approx(0.01)
     assert found["beta"] == pytest.approx(1)
     assert found["predicted_seconds"] == pytest.approx((0.1 + 0.01) / 2)
+
+
+@pytest.mark.parametrize(("n", "calls"), [(1, [1]), (3, [3]), (4, [3, 1]), (5, [3, 2]), (6, [3, 3])])
+def test_what_a_stop_cuts_is_cut_from_the_figures_of_a_level(n, calls):
+    """Six drafts, in two windows of the level: two tokens of the drafter inside, and one of the level's own."""
+    rng = np.random.default_rng(0)
+    recorder = Recorder()
+
+    def inside(x, k):
+        tokens = [(int(x[-1]) + 1 + i) % 7 for i in range(k)]
+        return Proposal(tokens, one_hot(*tokens), ["inside"] * k)
+
+    drafter = recorder.drafter(Drafter(level("middle", counting_target, inside, 2, rng, recorder.level)))
+    steps = speculative_sampling([0], drafter.chain, recorder.target(counting_target), 7, 6, rng)
+    list(recorder.watch(cut(step, n) for step in steps))
+    f = figures(Recorder(), recorder)
+    [found] = f["levels"]
+    assert f["drafted"] == found["tokens"] == n
+    assert [len(call.step.tokens) for call in recorder.iterations[0].levels["middle"]] == calls
+    assert found["drafted"] == sum(min(call, 2) for call in calls)
+    assert found["accepted"] == found["drafted"]
+    assert all(len(call.alpha) == call.step.drafted for call in recorder.iterations[0].levels["middle"])

@@ -6,6 +6,7 @@ import re
 import shutil
 import struct
 import sys
+import textwrap
 
 import pytest
 from conftest import PROMPT
@@ -119,6 +120,14 @@ def test_the_text_ends_before_the_stop_text(run_json, monkeypatch, flags):
             n = len(sample["tokens"])
             assert sample["tokens"] == whole[decoder]["tokens"][:n]
             assert n < 30 or stop not in whole[decoder]["text"][:-1]
+
+
+@pytest.mark.parametrize("flags", [{}, {"temperature": 1, "lenience": 0.5}, {"temperature": 1, "K": "auto"}])
+def test_the_file_says_what_the_screen_says(run_json, flags):
+    out, document = run_json(**flags)
+    lines = "\n".join(textwrap.fill(line, display.COLUMNS) for line in document["summary"])
+    assert f"\n\n{lines}\nWrote " in out
+    assert lines.startswith("Speedup = ")
 
 
 def test_several_samples(run_json):

@@ -21,7 +21,7 @@ from plumbing.terminal import SHOWN
 from speculative import checks, load_pair
 from speculative.cli.prompts import choose_prompts
 from speculative.engines import devices as on_device
-from speculative.engines import memory
+from speculative.engines import formats, memory
 from speculative.filters import Filters
 from speculative.session import Session
 
@@ -216,15 +216,19 @@ def test_several_processes_exclude_a_mesh_of_one_and_times(monkeypatch):
 
 
 def test_greedy_texts_that_part_are_reported():
-    """By a model whose two best logits are 2 and 3 apart from one another by a margin of 0.25."""
+    """By a model whose two best logits, of 2 and 3, are 0.25 apart; the line says whether rounding explains that."""
     logits = np.array([[0, 1, 4.25, 4.5]], np.float32)
     target = SimpleNamespace(with_probs=lambda to_probs: lambda x: to_probs(logits))
     prompts, texts = [[5, 6], [7]], [[3, 3], [3, 3, 3]]
-    assert greedy_differences(prompts, target, texts, texts) == []
-    [line] = greedy_differences(prompts, target, texts, [[3, 3], [3, 2, 3]])
-    assert line.startswith(
-        "for prompt 2, first difference at position 2: token 3 or 2, where the two best logits are 0.25 apart"
-    )
+    assert greedy_differences(prompts, target, texts, texts, 1.0) == []
+    for dtype, verdict in (
+        ("bfloat16", "as near as rounding can bring into another order."),
+        ("float32", "a defect, as rounding decides where they are at most 0.001 apart."),
+    ):
+        tolerance = formats.on_jax(dtype).tolerance
+        [line] = greedy_differences(prompts, target, texts, [[3, 3], [3, 2, 3]], tolerance)
+        where = "for prompt 2, first difference at position 2: token 3 or 2, where the two best logits are 0.25 apart"
+        assert line == f"{where}: {verdict}"
 
 
 # ---- Several processes -----------------------------------------------------------------------------------------------

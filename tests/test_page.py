@@ -172,8 +172,11 @@ CHANGES = {
     "no pieces": lambda run, sample: sample.pop("pieces"),
     "two texts": lambda run, sample: run["speculative"]["samples"].append(sample),
     "a type": lambda run, sample: sample["iterations"][0].update(seconds="1"),
-    "a truth for a number": lambda run, sample: run["figures"].update(speedup=True),
-    "a number that cannot be drawn": lambda run, sample: run["figures"].update(speedup=1e308),
+    "a truth for a number": lambda run, sample: sample["iterations"][0].update(seconds=True),
+    "a number that cannot be drawn": lambda run, sample: sample["iterations"][0].update(seconds=1e308),
+    "a window of millions": lambda run, sample: sample["iterations"][-1].update(drafted=10**7),
+    "a summary that is no text": lambda run, sample: run["summary"].append(3),
+    "a decoder that tells nothing": lambda run, sample: run["speculative"].pop("decodes"),
     "one token less": lambda run, sample: sample["tokens"].pop(),
     "more accepted than drafted": lambda run, sample: sample["iterations"][0].update(accepted=9),
     "an origin of no meaning": lambda run, sample: sample["origins"].__setitem__(0, "</p>"),
@@ -200,6 +203,14 @@ def test_a_file_that_is_no_run(kind, tmp_path):
         CHANGES[kind](run, run["speculative"]["samples"][0])
         path.write_text(json.dumps(run))
     assert said in refusal(read_page, str(path))
+
+
+def test_the_figures_of_a_file_are_computed_anew(tmp_path):
+    run = json.loads(json.dumps(scripted_document("abc", [1])))
+    right = page(run)
+    run["figures"]["speedup"] = 99
+    (tmp_path / "run.json").write_text(json.dumps(run))
+    assert read_page(str(tmp_path / "run.json")) == right
 
 
 def test_a_run_without_a_figure_that_came_later():

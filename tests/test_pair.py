@@ -4,6 +4,7 @@ import html
 import re
 import sys
 from itertools import zip_longest
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,8 +13,10 @@ from tiny import ROOT, decoded, python, refusal
 import speculative
 from speculative import load_pair
 from speculative.measure.page import read_page
+from speculative.measure.record import Counted, Iteration
 from speculative.measure.recorder import Recorder
 from speculative.sampling import autoregressive_sampling
+from speculative.session import Session
 
 PROMPT = "the thing in"
 
@@ -162,6 +165,25 @@ def test_a_run(load, tmp_path):
     run.json(tmp_path / "run.json")
     assert read_page(str(tmp_path / "run.json")) == (tmp_path / "run.html").read_text(encoding="utf-8")
     assert "is a folder" in refusal(run.page, tmp_path)
+
+
+def test_of_several_decodes_the_one_of_the_middle_time_is_kept():
+    """As many as make half a second; a text that measured times have made another one does not count."""
+    decodes = iter([(0.3, 5), (0.01, 6), (0.05, 5), (0.15, 5), (9.0, 5)])
+
+    def texts(decode_fn, prompts, N, n_samples, recorder):
+        recorder.seconds, token = next(decodes)
+        recorder.samples = [[Iteration(Counted([token], 0, 0))]]
+        return iter([])
+
+    options = SimpleNamespace(demo=True, n_tokens_to_generate=1, n_samples=1)
+    session = SimpleNamespace(options=options, recorder=lambda details: Recorder(), texts=texts)
+    first = Recorder()
+    texts(None, ["a"], 1, 1, first)
+    middle = Session.middle_decode(session, None, ["a"], first)
+    assert (middle.seconds, middle.decodes) == (0.15, 3)
+    options.demo = False
+    assert Session.middle_decode(session, None, ["a"], first) is first
 
 
 def test_a_run_shows_itself_in_a_frame(load):

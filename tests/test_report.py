@@ -25,7 +25,8 @@ from speculative.drafters import Drafter
 from speculative.drafters.level import level
 from speculative.measure import better, report
 from speculative.measure.figures import figures
-from speculative.measure.recorder import Counted, Iteration, Recorder, origins
+from speculative.measure.record import Counted, Iteration, origins
+from speculative.measure.recorder import Recorder
 from speculative.sampling import Proposal, autoregressive_sampling, speculative_sampling
 from speculative.session import last_step, text_step
 from speculative.stop import cut
@@ -105,20 +106,21 @@ def test_the_figures_of_a_script():
     f = scripted_figures([4, 2, 0, 1], N=55)
     assert (f["tokens"], f["iterations"], f["drafted"], f["accepted"]) == (55, 20, 75, 35)
     assert f["r"] == 55 / 95
-    assert f["tokens_per_iteration_histogram"] == {1: 5, 2: 5, 3: 5, 5: 5}
+    assert f["tokens_per_iteration_histogram"] == {"1": 5, "2": 5, "3": 5, "5": 5}
     assert f["met_by_position"] == [20, 14, 10, 5]
     assert f["accepted_by_position"] == [15, 10, 5, 5]
     assert f["alpha_by_position"] == [15 / 20, 10 / 14, 5 / 10, 5 / 5]
     assert f["alpha"] == f["matching"] == 35 / 49  # one-hot: each draft that met the rule has Σ min(p, q) 0 or 1
-    assert [f["t_target"], f["t_draft"], f["c"], f["beta"][5]] == pytest.approx([1.0, 0.1, 0.1, 1.2])
+    # The loop's 0.02 s are in the time of the target's call.
+    assert [f["t_target"], f["t_draft"], f["c"]] == pytest.approx([1.02, 0.1, 0.1 / 1.02])
+    assert f["beta"]["5"] == pytest.approx(1.22 / 1.02)
     drafting, scoring, rest = 7.5, 20 + 0.05 * 75, 20 * 0.02
     seconds = {"autoregressive": 55 * 1.02 + 7, "speculative": drafting + scoring + rest + 14, "prefill": 14}
     seconds |= {"drafting": drafting + 7, "scoring": scoring + 7, "rest": rest}
     assert f["seconds"] == pytest.approx(seconds)
     assert f["speedup"] == pytest.approx(seconds["autoregressive"] / seconds["speculative"])
     assert f["speedup_without_prefill"] == pytest.approx(55 * 1.02 / (drafting + scoring + rest))
-    # what is measured where the loop takes no time
-    assert f["predicted_blog"] == pytest.approx(55 / (drafting + scoring), rel=1e-3)
+    assert f["predicted_blog"] == pytest.approx(f["speedup_without_prefill"])
 
 
 def test_the_figures_where_k_changes():
@@ -126,8 +128,8 @@ def test_the_figures_where_k_changes():
     f = scripted_figures([9], K=lambda: next(choices))
     iterations = f["iterations"]
     assert f["r"] == 1.0 == f["tokens"] / (f["drafted"] + iterations)
-    assert f["mean_beta"] == pytest.approx(1 + 0.05 * f["drafted"] / iterations)
-    assert f["predicted_blog"] == pytest.approx(f["tokens"] / (iterations + 0.15 * f["drafted"]))
+    assert f["mean_beta"] == pytest.approx(1 + 0.05 / 1.02 * f["drafted"] / iterations)
+    assert f["predicted_blog"] == pytest.approx(1.02 * f["tokens"] / (1.02 * iterations + 0.15 * f["drafted"]))
 
 
 def test_figures_hold_after_a_stop():
@@ -163,7 +165,7 @@ def test_the_six_lines():
         "Tokens per second = 0.9 autoregressive, 1.2 speculative",
         "Acceptance rate r = 0.579  (2.75 tokens per iteration)",
         "Time = 32% drafting, 67% scoring, 1% rest",
-        "Predicted = 1.76x  (r(K + 1) / (Kc + β), c = 0.100, β = 1.19; measured 1.77x without the prefill)",
+        "Predicted = 1.77x  (r(K + 1) / (Kc + β), c = 0.098, β = 1.18; measured 1.77x without the prefill)",
         "No other K is sure to be faster; the largest gain would come if every draft were accepted: 73%.",
     ]
     nothing = figures(Recorder(), Recorder())
@@ -178,8 +180,8 @@ def test_every_figure_has_its_formula():
     assert rows["by position"][0] == "15/20 10/14 5/10 5/5"
     assert rows["α"] == ("0.714", "mean of Σ min(p, q) = 1 - TVD(p, q)")
     assert rows["naive matching"][0] == "0.714"
-    assert rows["c"] == ("0.100", "t_draft / t_target = 100.0 ms / 1000.0 ms")
-    assert rows["predicted, blog"] == ("1.76x", "r(K + 1) / (Kc + β)")
+    assert rows["c"] == ("0.098", "t_draft / t_target = 100.0 ms / 1020.0 ms")
+    assert rows["predicted, blog"] == ("1.77x", "r(K + 1) / (Kc + β)")
     assert rows["ceiling"][0] == "10.0 tokens/s" and rows["of the ceiling"][0] == "9% autoregressive, 12% speculative"
     assert "by proposer" not in rows and not any(name.startswith("level") for name in rows)
     lenient = {name: formula for name, _, formula in report.table(f, choose(lenience=0.5))}
@@ -212,7 +214,7 @@ FREE = "No other K is sure to be faster; the largest gain would come if drafting
         ("K = 21 to 32 would be faster: by about 13%", [99], {"N": 300, "K": 16}),
         # The last windows are cut short, so the run as a whole did worse than its K does.
         ("No other K is sure to be faster", [99], {"N": 25, "K": 16}),
-        ("K = 3 to 4 would be faster: by about 35%", [99], {"N": 300, "K": 2}),
+        ("K = 3 to 4 would be faster: by about 36%", [99], {"N": 300, "K": 2}),
         ("Speculative decoding did not pay: 1.00 tokens per iteration, for the time of 3.", [0], {"t_draft": 0.5}),
         ("Nothing was drafted, so this was autoregressive decoding.", [9], {"K": lambda: 0}),
         ("Too little was drafted to tell more", [9], {"N": 5, "K": 4}),
@@ -247,7 +249,7 @@ def test_a_run_that_is_too_short_to_tell_advises_no_k():
     found = [by_chance(0.85, 4, 14, noise=0.1, seed=seed) for seed in range(20)]
     assert len({f["best_K"] for f in found}) > 2
     for f in found:
-        assert f["better_K"] is None and f["predicted_best"] >= f["predicted_blog"]
+        assert f["better_K"] is None and f["predicted_best"] >= f["speedup_without_prefill"]
         assert "No other K is sure to be faster" in report.summary(f)[-1]
 
 
@@ -363,11 +365,10 @@ def test_what_each_level_did():
 
     plain = Recorder(clock=clock)
     list(plain.watch(autoregressive_sampling([0], plain.target(counts(1.0)), 14, rng)))
-    for iteration in recorder.iterations:
-        iteration.drafting += 9  # in none of the parts
     f = figures(plain, recorder)
-    assert f["t_draft"] == middle["predicted_seconds"]
-    assert f["best_K"] >= 4 and f["predicted_best"] < 1.5 * f["predicted_blog"]
+    assert f["t_draft"] == pytest.approx(middle["predicted_seconds"])
+    assert f["best_K"] >= 4
+    assert f["predicted_best"] < 1.5 * f["predicted_blog"]
 
 
 # What is shown
@@ -435,7 +436,7 @@ def test_a_path_that_cannot_be_written_is_one_line_before_the_models_are_read(fl
     Path("link").symlink_to("printed")
     with open("printed", "w") as printed, contextlib.redirect_stdout(printed):
         line = refusal(main.main, **{flag: path}, target_model_size="none-of-this-name")
-    assert line.startswith(f"cannot write to {path}: ")
+    assert line.startswith(f"cannot write to {path:.200}: ")
     assert ("this run prints to it" in line) == (path in ("printed", "link"))
     assert sorted(os.listdir()) == ["file", "folder", "link", "printed"] and Path("printed").read_text() == ""
 

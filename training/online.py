@@ -38,7 +38,8 @@ from speculative.engines.jax.model import keep_compiled
 from speculative.engines.models import create_model_fn
 from speculative.engines.packed import pack, packer
 from speculative.filters import to_distribution
-from speculative.measure.recorder import Counted, counted
+from speculative.measure.record import Counted
+from speculative.measure.recorder import counted
 from speculative.sampling import speculative_sampling
 from training.common import add_models, add_recipe, check_fits, count, load_on_device, of_layers, want_both
 from training.files import as_float16, read_vocabulary, save_model

@@ -5,18 +5,15 @@ import sys
 import textwrap
 
 from encoder import Encoder
-from plumbing.errors import UserError
 from plumbing.files import write_json, write_text
-from plumbing.options import Options
 from plumbing.terminal import SHOWN
 from speculative.cli.display import COLUMNS, STYLES, painter, show
-from speculative.decoding import Pair
-from speculative.engines import devices, formats, memory, runtime
-from speculative.measure import levels, report
-from speculative.measure.figures import figures
+from speculative.engines import memory, runtime
+from speculative.measure import report
 from speculative.measure.machine import read_bandwidth
 from speculative.measure.page import page
-from speculative.measure.recorder import Iteration, Recorder, origins
+from speculative.measure.record import Iteration, origins
+from speculative.measure.recorder import Recorder
 from speculative.session import Session
 
 
@@ -28,9 +25,9 @@ def show_report(session: Session, prompts: list[str], runs: dict[str, Recorder])
     o = session.options
     if o.only:
         return None if o.quiet else show_rate(runs[o.only])
-    recorders = [runs["autoregressive"], runs["speculative"]]
-    if o.json or o.html:
-        run = session.document(prompts, recorders)
+    if o.quiet and not o.json and not o.html:
+        return None
+    run = session.document(prompts, [runs["autoregressive"], runs["speculative"]])
     if o.json:
         write_json(o.json, run)
     if o.html:
@@ -39,16 +36,11 @@ def show_report(session: Session, prompts: list[str], runs: dict[str, Recorder])
         return None
     if painter(o.color):
         show_legend(runs["speculative"])
-    f = figures(*recorders)
-    lines = report.summary(f, o.K)
-    advice = copy_advice(o, session.pair, f)
-    if advice:
-        lines[-1] = advice  # as it gains more than another K
     print()
-    for line in [*lines, *notes(session), *differences(session, prompts, recorders)]:
+    for line in run["summary"]:
         print(textwrap.fill(line, COLUMNS))
     if o.verbose:
-        show_tables(session, f, runs["speculative"])
+        show_tables(session, run["figures"], runs["speculative"])
     for path, what in ((o.json, "the run as JSON"), (o.html, "the run as a page, for any browser")):
         if path:
             print(f"Wrote {path}: {what}, {os.path.getsize(path) / 1e3:,.0f} kB")
@@ -69,45 +61,6 @@ def show_legend(speculative: Recorder) -> None:
     for origin in (accepted, *sorted(of_drafters), *others):
         pieces += [(origin.replace("_", " "), origin), ("  ", None)]
     show([*pieces, ("\n", None)], color=True)
-
-
-def copy_advice(o: Options, pair: Pair, f: dict) -> str | None:
-    """A sentence about what drafting with the target's own copy would bring, where that is more than was measured."""
-    if o.engine != "numpy" or o.drafter != "model":
-        return None
-    try:
-        copy = formats.find(devices.choose_self_dtype("auto", o.dtype, o.engine))
-    except UserError:  # there is no format with fewer bytes
-        return None
-    share = copy.weight_bytes / formats.find(o.dtype).weight_bytes
-    target_bytes = pair.target.weight_bytes
-    return levels.advice(f, share, share * target_bytes, target_bytes)
-
-
-def differences(session: Session, prompts: list[str], recorders: list[Recorder]) -> list[str]:
-    """Where greedy texts part, on an engine whose rounding depends on the number of rows."""
-    o = session.options
-    if o.engine == "numpy" or o.temperature > 0:
-        return []
-    from speculative.engines.jax.pair import greedy_differences
-
-    inputs = [session.encode(prompt) for prompt in prompts * o.n_samples]
-    texts = [[[token for i in sample for token in i.step.tokens] for sample in run.samples] for run in recorders]
-    return greedy_differences(inputs, session.pair.target, *texts)
-
-
-def notes(session: Session) -> list[str]:
-    """What a reader of the lines has to know besides."""
-    o = session.options
-    stand_ins = session.stand_ins()
-    lines = [f"Note: {size} is a stand-in for the official model: {what}." for size, what in stand_ins.items()]
-    rule = session.pair.accept
-    if not rule.lossless and o.temperature > 0:
-        lines.append(f"Note: with {rule.words} the speculative text is not distributed as the target's.")
-    if session.pair.goes_by_times and o.temperature > 0:
-        flag = "--tree" if o.tree else "--K"
-        lines.append(f"Note: {flag} auto depends on measured times, so the same seed may give another text next time.")
-    return lines
 
 
 def show_tables(session: Session, f: dict, speculative: Recorder) -> None:

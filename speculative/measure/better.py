@@ -1,4 +1,4 @@
-"""Whether another K would be faster than this run's, and how sure that is.
+"""The gain of other lookaheads over this run's K, and how sure it is.
 
 A run tests few drafts and times few calls, so it leaves open by how much another K would gain. Here the gain is drawn
 many times over: each draw takes chances of acceptance that the tested drafts allow for, and costs that the timed calls
@@ -11,21 +11,18 @@ one does.
 
 import numpy as np
 
-from speculative.measure.recorder import Recorder
-from speculative.measure.timing import cost_of_rows, costs
+from speculative.measure.record import Record
+from speculative.measure.timing import cost_of_rows, costs, middle_of
 
 DRAWS = 200
 SURE = 0.95  # the share of the draws in which a gain has to show
 NOISE = 0.05  # of a time: what is less may be chance, however often it was measured
 
 
-def gains_of_other_K(
-    autoregressive: Recorder, speculative: Recorder, t_draft: float | None = None
-) -> np.ndarray:  # -> [DRAWS, 2K + 1]
-    """How many times as fast as this run each K from 0 to twice its own would be: further than that nothing was seen.
+def gains_of_other_K(autoregressive: Record, speculative: Record) -> np.ndarray:  # -> [DRAWS, 2K + 1]
+    """The speed of each K from 0 to twice this run's own over that of the run: nothing was seen beyond.
 
-    Its own K is the longest window. Some draft was tested, and measure.timing.costs are known. t_draft: seconds of a
-    draft token where they follow from its levels; else they are drawn, too.
+    Its own K is the longest window. Some draft was tested, and measure.timing.costs are known.
     """
     K = max(i.step.drafted for i in speculative.iterations)
     alpha = [i.alpha for i in speculative.iterations]
@@ -34,12 +31,12 @@ def gains_of_other_K(
     proposed = np.mean([i.step.drafted > 0 for i in speculative.iterations])
     rng = np.random.default_rng(0)
 
+    middle = middle_of(speculative.iterations)
+
     def middles(seconds):  # [n] -> [DRAWS]
-        return np.median(rng.choice(seconds, (DRAWS, len(seconds))), axis=1)
+        return np.array([*map(middle, rng.choice(seconds, (DRAWS, len(seconds))).tolist())])
 
     drawn = costs(autoregressive, speculative, middles)
-    if t_draft is not None:
-        drawn = drawn._replace(t_draft=t_draft)
     c = np.broadcast_to(drawn.c, DRAWS)
     betas = {rows: np.broadcast_to(cost, DRAWS) for rows, cost in drawn.beta.items()}
     gains = []
@@ -60,7 +57,7 @@ def drawn_chances(tested, passed, rng) -> np.ndarray:  # [n] twice -> [n]
 
 
 def speedups(chances, proposed: float, c: float, beta) -> np.ndarray:  # [n], ..., [n + 1] -> [n + 1]
-    """Of K = 0, ..., n over autoregressive decoding, where a share of the iterations has drafts: see costs.best_k."""
+    """The speedups of K = 0, ..., n, where a share of the iterations has drafts: see costs.best_k."""
     K = np.arange(len(beta))  # [n + 1]
     more = np.append(0, np.cumsum(np.cumprod(chances)))  # [n + 1] tokens beyond the target's own
     return (1 + proposed * more) / (1 + proposed * (K * c + np.asarray(beta) - 1))

@@ -1,4 +1,6 @@
-"""What decided an iteration: its drafts, the test of each that was tested, and the target's own draw."""
+"""The details of an iteration: its drafts, the tests that decided about them, and the target's own draw."""
+
+from typing import TypedDict
 
 import numpy as np
 
@@ -7,15 +9,46 @@ from speculative.sampling import Step
 N_TOP = 10  # tokens of a distribution that are kept, the likeliest
 
 
-def details(step: Step) -> dict:
-    """Of the step of a chain.
+class Top(TypedDict):
+    tokens: list[int]
+    p: list[float]
+    q: list[float]
 
-    -> {"drafts": ids [m],
-        "tested": {"u", "p", "q", "passed", "top"} and what else the rule tells, for each draft that was tested,
-        "own": {"from": "residual" or "q", "u", "top"}, how the target's own token was drawn; None if it was not}
 
-    "top" has "tokens" and their "p" and "q", or in "own" their "probability".
-    """
+class Drawn(TypedDict):
+    tokens: list[int]
+    probability: list[float]
+
+
+# A rule may tell more of a test.
+class Tested(TypedDict):
+    u: float
+    p: float
+    q: float
+    passed: bool
+    top: Top
+
+
+# from: "residual" or "q"
+Own = TypedDict("Own", {"from": str, "u": float, "top": Drawn})
+
+
+class Details(TypedDict):
+    drafts: list[int]  # [m]
+    tested: list[Tested]  # of each draft that was tested, in order
+    own: Own | None  # how the target's own token was drawn; None if it was not
+
+
+class TreeDetails(TypedDict):
+    """The nodes of a tree from number 1 on, as node 0 is the last token of the text; and the path that was walked."""
+
+    tokens: list[int]
+    parents: list[int]
+    path: list[int]
+
+
+def details(step: Step) -> Details:
+    """The details of a step that drafted a chain."""
     drafts = [int(token) for token in step.proposal.tokens]
     tested = []
     for test, j, p_i, q_i in zip(step.tests, drafts, step.proposal.p, step.q, strict=False):  # p_i, q_i [n_vocab]
@@ -25,7 +58,7 @@ def details(step: Step) -> dict:
     return {"drafts": drafts, "tested": tested, "own": own_token(step)}
 
 
-def own_token(step: Step) -> dict | None:
+def own_token(step: Step) -> Own | None:
     if step.own is None:
         return None
     u, left = step.own

@@ -1,19 +1,27 @@
-"""All of a run as one JSON document: what --json writes. docs/output.md explains every key."""
+"""All of a run as one JSON document: what --json writes, and pages are made of. docs/output.md explains every key."""
+
+from typing import Any
 
 from encoder import Encoder, StreamDecoder
 from plumbing.errors import UserError
+from speculative import accept
+from speculative.measure.details import Details
 from speculative.measure.figures import figures
 from speculative.measure.machine import machine
-from speculative.measure.recorder import Iteration, Recorder, origins
+from speculative.measure.record import Iteration, Record, checked, origins, read_iteration, read_record, to_json
+from speculative.measure.report import summary
 
 SCHEMA = 3  # changes when a key is renamed or means something else, not when one is added
+DECODERS = ("autoregressive", "speculative")
+MOST = 2**13  # tokens of a window in a file: more is a file that was made to take long
+ORIGINS = {"accepted", "resampled", "bonus", "autoregressive"}
 
 
 def check_version(run: dict, name: str = "this run") -> None:
     """Raises UserError where another version wrote a document: with another schema, or before it had all figures."""
     if run["schema"] != SCHEMA:
         raise UserError(f"{name} has schema {run['schema']!r:.20}, and this version reads {SCHEMA}: decode again")
-    lacks = [key for key in figures(Recorder(), Recorder()) if key not in run["figures"]]
+    lacks = [key for key in figures(Record(), Record()) if key not in run["figures"]]
     if lacks:
         earlier = f"an earlier version with schema {SCHEMA} wrote it"
         raise UserError(f"{name} lacks the figure {lacks[0]}, as {earlier}: decode again")
@@ -24,22 +32,21 @@ def document(
     encoder: Encoder,
     prompts: list[str],
     input_ids: list,
-    autoregressive: Recorder,
-    speculative: Recorder,
+    autoregressive: Record,
+    speculative: Record,
     stand_ins: dict[str, str] | None = None,
 ) -> dict:
     """options: every flag and its value. prompts: one, or with --batch several; input_ids: theirs. stand_ins: {a model
     with an official name, but not the official weights: what it is instead}.
 
-    -> {schema, options, stand_ins, machine, prompts [{text, tokens}], prompt (the first of them), autoregressive
-    {seconds, samples}, speculative (likewise), figures}; a sample is {text, pieces, tokens, origins, iterations}.
-    Seconds throughout; None where a run was too short to measure something. Where the recorders kept details, the
-    iterations have them and vocabulary has the text of each token in them.
+    Seconds throughout; None where a run was too short to measure something. Where the records have details, vocabulary
+    has the text of each token in them.
     """
     read = [{"text": p, "tokens": [int(token) for token in ids]} for p, ids in zip(prompts, input_ids, strict=True)]
-    runs = {"autoregressive": autoregressive, "speculative": speculative}
-    shown = {token for run in runs.values() for i in run.iterations if i.details for token in token_ids(i.details)}
-    shown |= {token for i in speculative.iterations if i.tree for token in i.tree["tokens"]}
+    records = dict(zip(DECODERS, (autoregressive, speculative), strict=True))
+    stop = options.get("stop")
+    found = figures(autoregressive, speculative)
+    shown = {token for record in records.values() for i in record.iterations for token in shown_tokens(i)}
     vocabulary = {str(token): token_text(token, encoder) for token in sorted(shown)}
     return {
         "schema": SCHEMA,
@@ -49,13 +56,11 @@ def document(
         "prompt": read[0],
         "prompts": read,
         **{
-            name: {
-                "seconds": run.seconds,
-                "samples": [sample_document(sample, encoder, options.get("stop")) for sample in run.samples],
-            }
-            for name, run in runs.items()
+            name: to_json(record) | {"samples": [sample_document(sample, encoder, stop) for sample in record.samples]}
+            for name, record in records.items()
         },
-        "figures": figures(autoregressive, speculative),
+        "figures": found,
+        "summary": summary(found, options.get("K")),
         **({"vocabulary": vocabulary} if vocabulary else {}),
     }
 
@@ -70,35 +75,86 @@ def sample_document(sample: list[Iteration], encoder: Encoder, stop: str | None)
         "pieces": pieces,
         "tokens": tokens,
         "origins": [origin.partition(":")[0] for i in sample for origin in origins(i)],
-        "iterations": [iteration_document(i) for i in sample],
+        "iterations": [*map(to_json, sample)],
     }
 
 
-def iteration_document(iteration: Iteration) -> dict:
-    step = iteration.step
-    fields = {"tokens": len(step.tokens), "drafted": step.drafted, "accepted": step.accepted}
-    fields |= {key: value for key, value in vars(iteration).items() if key not in ("step", "details", "levels")}
-    fields["levels"] = [
-        {"name": name, "iterations": [level_document(i) for i in iterations]}
-        for name, iterations in iteration.levels.items()
-    ]
-    if iteration.details:
-        fields["details"] = iteration.details
-    return fields
+def shown_tokens(iteration: Iteration) -> set[int]:
+    """The tokens that a page shows beside the text."""
+    if iteration.tree:
+        return {*iteration.tree["tokens"]}
+    return token_ids(iteration.details) if iteration.details else set()
 
 
-def level_document(iteration: Iteration) -> dict:
-    """One call of a level's model, within one proposal."""
-    step = iteration.step
-    fields = {"tokens": len(step.tokens), "drafted": step.drafted, "accepted": step.accepted}
-    return fields | {key: getattr(iteration, key) for key in ("drafting", "scoring", "alpha", "by")}
+def token_ids(details: Details) -> set[int]:
+    return {*details["drafts"], *(token for top in tops(details) for token in top["tokens"])}
 
 
-def token_ids(details: dict) -> set[int]:
-    parts = [*details["tested"], *filter(None, [details["own"]])]
-    return {*details["drafts"], *(token for part in parts for token in part["top"]["tokens"])}
+def tops(details: Details) -> list[dict]:
+    """The likeliest tokens where a draft was tested, and where the target's own was drawn."""
+    return [part["top"] for part in [*details["tested"], *filter(None, [details["own"]])]]
 
 
 def token_text(token: int, encoder: Encoder) -> str:
     """The token's bytes as text; those that are a part of a character as \\xNN."""
     return encoder.to_bytes([token]).decode("utf-8", "backslashreplace")
+
+
+# ---- A file ----------------------------------------------------------------------------------------------------------
+
+
+def read_document(run: dict) -> dict:
+    """Checks what a JSON file holds, and computes the figures anew from its iterations -> the document.
+
+    Raises ValueError, TypeError, KeyError or AttributeError for a wrong type, a missing key or counts that disagree.
+    """
+    for part in (run["options"], run["machine"], run["prompt"]):
+        checked(part, dict[str, Any])
+    checked(run["prompt"]["text"], str)
+    checked(run["machine"]["cpus"], int)
+    rule = accept.choose(**run["options"])
+    records = [
+        read_record(run[name], samples=[*map(read_sample, run[name]["samples"])], rule=rule) for name in DECODERS
+    ]
+    vocabulary = checked(run.get("vocabulary", {}), dict[str, str])
+    if not {str(token) for record in records for i in record.iterations for token in shown_tokens(i)} <= {*vocabulary}:
+        raise ValueError("a token has no text")
+    return run | {"figures": figures(*records), "summary": checked(run["summary"], list[str])}
+
+
+def read_sample(sample: dict) -> list[Iteration]:
+    tokens = checked(sample["tokens"], list[int])
+    for column, kind in (("pieces", list[str]), ("origins", list[str])):
+        if len(checked(sample[column], kind)) != len(tokens):
+            raise ValueError(f"there are not as many {column} as tokens")
+    if not {*sample["origins"]} <= ORIGINS:
+        raise ValueError("an origin that is none")
+    iterations = []
+    n = 0
+    for known in sample["iterations"]:
+        iterations.append(read_iteration(known, tokens[n : n + checked(known["tokens"], int)]))
+        n += known["tokens"]
+    if n != len(tokens) or not all(map(agrees, iterations)):
+        raise ValueError("its counts do not agree")
+    return iterations
+
+
+def agrees(iteration: Iteration) -> bool:
+    """True if the parts of an iteration that was read are possible together."""
+    n_tokens = len(iteration.step.tokens)
+    drafted = iteration.step.drafted
+    accepted = iteration.step.accepted
+    if not 0 <= accepted <= n_tokens <= accepted + 1 <= drafted + 1 <= MOST:
+        return False
+    if iteration.tree:
+        parents = iteration.tree["parents"]
+        in_order = all(0 <= parent <= node for node, parent in enumerate(parents))
+        return in_order and len(iteration.tree["tokens"]) == len(parents) == drafted
+    details = iteration.details
+    if details is None:
+        return True
+    return (
+        (details["own"] is None) == (n_tokens == accepted)
+        and accepted <= len(details["tested"]) <= len(details["drafts"]) == drafted
+        and all(len({len(column) for column in top.values()}) == 1 for top in tops(details))
+    )

@@ -1,4 +1,4 @@
-"""What levels of drafting with the target's own copy would bring: a prediction from a run without them."""
+"""A prediction, from a run without them, of the speedup that levels with the target's own copy would bring."""
 
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ def with_copy(f: dict, row: float) -> Levels:
     costs as many of its rows as the target's does, and that the target accepts the copy's as often as its kind expects.
     The result is scaled by this run's own error: its measured speedup over the predicted one.
     """
-    beta = cost_of_rows(f["beta"])
+    beta = cost_of_rows({int(rows): cost for rows, cost in f["beta"].items()})
     inner_K, inner_speedup = best_k([f["alpha"]] * K_MAX, f["c"] / row, beta)
     passed, of = KIND.expected
     K, speedup = best_k([passed / of] * K_MAX, row / inner_speedup, beta)

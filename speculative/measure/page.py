@@ -22,8 +22,7 @@ from plumbing.files import check_outputs, open_to_read, write_text
 from speculative import accept, drafters
 from speculative.filters import Filters
 from speculative.measure import report
-from speculative.measure.document import check_version
-from speculative.measure.shape import is_run
+from speculative.measure.document import check_version, read_document
 
 SCRIPTS = ("elements.js", "run.js", "text.js", "race.js", "glass.js", "why.js", "whatif.js")  # in web/
 WEB = Path(__file__).parent / "web"
@@ -34,12 +33,10 @@ def page(run: dict) -> str:
     samples = run["autoregressive"]["samples"] + run["speculative"]["samples"]
     if len(samples) != 2:
         raise UserError(f"a page shows one text, and this run has {len(run['speculative']['samples'])}")
-    figures = run["figures"] | {"beta": with_numbers(run["figures"]["beta"] or {})}
     rule = accept.choose(**run["options"])
     words = {
         "rule": {name: getattr(rule, name) for name in ("lossless", "words", "step", "test", "left")},
-        "summary": report.summary(figures, run["options"]["K"]),
-        "table": report.table(figures, rule),
+        "table": report.table(run["figures"], rule),
         "filters": Filters._fields,
         "drafters": {name: report.words(name) for name in drafters.KINDS},
         "has_draft": drafters.needs(run["options"]["drafter"], "draft"),
@@ -64,11 +61,6 @@ def fill(template: str, styles: Sequence[str], scripts: Sequence[str], data: Any
     return re.sub(r"\{\{([a-z ]+)\}\}", lambda match: parts[match[1]], read(template))
 
 
-def with_numbers(by_rows: dict) -> dict[int, float]:
-    """JSON has no numbers for keys."""
-    return {int(rows): value for rows, value in by_rows.items()}
-
-
 def sha256(text: str) -> str:
     """As a Content-Security-Policy names what it allows."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
@@ -91,10 +83,7 @@ def read_page(path: str) -> str:
         with open_to_read(path) as f:
             run = json.load(f)
         check_version(run, path)
-        html = page(run)
-        if not is_run(run):
-            raise ValueError
-        return html
+        return page(read_document(run))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):

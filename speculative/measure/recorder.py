@@ -3,8 +3,8 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +12,8 @@ from speculative.accept import TOKEN, Rule
 from speculative.drafters import Drafter
 from speculative.engines.plain import common_prefix
 from speculative.measure.analysis import matching_chance
-from speculative.measure.details import details
+from speculative.measure.details import TreeDetails, details
+from speculative.measure.record import Counted, Iteration, Record, first_tokens
 from speculative.sampling import Step
 from speculative.trees import MOST_NODES, Tree, TreeStep
 
@@ -21,32 +22,6 @@ IN_TREE = MOST_NODES  # tokens: no path down a tree is longer
 FREE = nullcontext()  # a lock that nobody else wants
 NO_TOKENS = np.empty(0, int)
 IN_STEP = 2  # tokens: after a window that was accepted whole, the draft is this far behind; reading them is no prefill
-
-
-class Counted(NamedTuple):
-    """The counts of a Step, to keep: its window is large."""
-
-    tokens: list[int]
-    drafted: int
-    accepted: int
-
-
-@dataclass
-class Iteration:
-    """One step of a decoder, and what it took. Times in seconds, None where they are not known."""
-
-    step: Counted | None = None
-    drafting: float | None = 0.0  # in the draft
-    scoring: float | None = 0.0  # in the target
-    seconds: float | None = 0.0  # in all
-    draft_prefill: bool = False  # whether the draft also read text that was new to it: kept out of t_draft then
-    prefill: bool = False  # likewise the target, and t_target
-    alpha: list[float] = field(default_factory=list)  # the chance of acceptance where a draft was tested, in order
-    matching: list[float] = field(default_factory=list)  # Σ p q, likewise
-    by: list[str] = field(default_factory=list)  # who proposed each draft, where that is known
-    levels: dict[str, list] = field(default_factory=dict)  # Iterations of each level of the drafter, outermost first
-    tree: dict | None = None  # {tokens, parents, path}, where the draft was one; node 0 is the last token of the text
-    details: dict | None = None  # what decided this step (details.py), if that is kept
 
 
 @dataclass
@@ -78,7 +53,7 @@ class Watched:
         return q
 
 
-class Recorder:
+class Recorder(Record):
     """Notes every step of a decoder that it watches:
 
         recorder = Recorder()
@@ -96,15 +71,9 @@ class Recorder:
 
     def __init__(self, rule: Rule = TOKEN, clock: Callable[[], float] = time.perf_counter, details: bool = False):
         """rule: the decoder's. details: whether to keep what decided each step."""
-        self.rule = rule
+        super().__init__(rule=rule)
         self.clock = clock
         self.details = details
-        self.samples = []  # a list of Iterations for each decoder that was watched
-        self.seconds = 0.0
-        self.prefill = None  # seconds of it, where they are measured and not reckoned from the iterations
-        self.t_draft = None  # likewise those of a drafted token
-        self.t_target = {}  # likewise {rows: seconds}
-        self.row_calls = 0  # of prompts decoded together: how many rows all calls of the target had, idle ones included
         self.now = Iteration()
         self.read = Read()
         self.held = []  # (iteration, step), of which the details are still to be taken
@@ -174,10 +143,13 @@ class Recorder:
 
     def note_step(self, iteration: Iteration, step: Step, read: Read) -> None:
         iteration.step = counted(step)
-        iteration.levels = {name: recorder.taken() for name, recorder in self.levels.items()}
+        n = step.drafted
+        for name, recorder in self.levels.items():
+            iteration.levels[name] = first_tokens(recorder.taken(), n)
+            n = sum(call.step.drafted for call in iteration.levels[name])
         if isinstance(step.proposal, Tree):
             iteration.by = [step.proposal.by] * step.drafted
-            iteration.tree = tree_document(step)
+            iteration.tree = tree_details(step)
         else:
             iteration.by = [*step.proposal.by]
         self.note_prefills(iteration, step, read)
@@ -242,42 +214,15 @@ class Recorder:
                 samples[number].append(self.now)
             yield rows
 
-    @property
-    def iterations(self) -> list[Iteration]:
-        return [iteration for sample in self.samples for iteration in sample]
-
-    @property
-    def n_tokens(self) -> int:
-        return sum(len(i.step.tokens) for i in self.iterations)
-
 
 def counted(step: Step) -> Counted:
     return Counted(step.tokens, step.drafted, step.accepted)
 
 
-def tree_document(step: TreeStep) -> dict:
-    """The nodes but for the root, which is number 0, and the path that was walked."""
+def tree_details(step: TreeStep) -> TreeDetails:
     tree = step.proposal
     return {
         "tokens": tree.tokens[1:],
         "parents": tree.parents[1:],
         "path": [test.node for test in step.tests if test.passed],
     }
-
-
-def origins(iteration: Iteration) -> list[str]:
-    """Where each of a step's tokens came from. The drafts come first; the last token is the target's own.
-
-    A draft that is not the draft model's own is "accepted: " and the name of who proposed it.
-    """
-    step = iteration.step
-    whole = step.accepted == step.drafted
-    if iteration.tree:  # whose path is whole where it ends in a leaf
-        last = [0, *iteration.tree["path"]][-1]
-        whole = last not in iteration.tree["parents"]
-    own = "bonus" if whole else "resampled"
-    if step.drafted == 0:
-        own = "autoregressive"
-    by = [*iteration.by, *["model"] * step.accepted][: step.accepted]
-    accepted = ["accepted" if name == "model" else f"accepted: {name}" for name in by]
-    return [*accepted, own][: len(step.tokens)]

@@ -6,7 +6,6 @@ from speculative.measure.analysis import ceiling
 
 Row = tuple[str, str, str]  # a figure's name, its value, its formula
 
-DISAGREE = 1.5  # times: of measured and predicted speedup, one is wrong by now
 REST = "no time passed outside of both models"
 
 
@@ -21,8 +20,10 @@ def summary(f: dict, K: int | str | tuple | None = None) -> list[str]:
     if not n_tokens:
         return ["No token was decoded."]
     rate = n_tokens / seconds["speculative"]  # tokens per second
+    if f["speedup"] is None:  # the other decoder was not asked
+        return [f"Tokens per second = {rate:.1f}"]
     lines = [
-        f"Speedup = {f['speedup']:.2f}x  (autoregressive time / speculative time, per token)",
+        f"Speedup = {f['speedup']:.2f}x  (autoregressive time / speculative time, per token{of_decodes(f)})",
         f"Tokens per second = {rate / f['speedup']:.1f} autoregressive, {rate:.1f} speculative",
         f"Acceptance rate r = {f['r']:.3f}  ({f['tokens_per_iteration']:.2f} tokens per iteration)",
     ]
@@ -36,6 +37,14 @@ def summary(f: dict, K: int | str | tuple | None = None) -> list[str]:
         formula = f"r({n} + 1) / ({n}c + β), {costs}; measured {measured} without the prefill"
         lines.append(f"Predicted = {f['predicted_blog']:.2f}x  ({formula})")
     return [*lines, advice(f, K)]
+
+
+def of_decodes(f: dict) -> str:
+    """The number of decodes, if each decoder decoded the same several times."""
+    n = f["decodes"]
+    if max(n.values()) == 1:
+        return ""
+    return f"; the middle of {n['autoregressive']} and {n['speculative']} decodes"
 
 
 def advice(f: dict, K: int | str | tuple | None = None) -> str:
@@ -52,7 +61,7 @@ def advice(f: dict, K: int | str | tuple | None = None) -> str:
     measured = f["speedup_without_prefill"]
     if obstacle == REST and gain > 1:
         return "Most of the time passes outside of both models; with larger ones it would matter less."
-    if f["iterations"] > 4 and not 1 / DISAGREE < measured / f["predicted_blog"] < DISAGREE:
+    if f["disagree"]:
         return "Measured and predicted speedup disagree: is something else running? Try again."
     drafts = f["drafted"] / f["iterations"]
     if f["tree"]:
@@ -86,7 +95,7 @@ def better(other: dict) -> str:
 
 
 def largest_gain(f: dict) -> tuple[str, float]:
-    """Of the obstacles, the one that costs most, and how much faster this run would be without it."""
+    """The obstacle that costs most, and how much faster this run would be without it."""
     gains = {obstacle: speedup / f["predicted_blog"] - 1 for obstacle, speedup in (f["predicted_if"] or {}).items()}
     seconds = f["seconds"]
     if seconds["rest"] is not None:
@@ -115,7 +124,7 @@ def rows_of_tokens(f: dict) -> list[Row]:
 
 
 def rows_of_acceptance(f: dict, rule: Rule) -> list[Row]:
-    """By position, by who proposed the token, by level."""
+    """Acceptance by position, by who proposed the token, and by level."""
     rows = []
     if f["met_by_position"]:
         counted = zip(f["accepted_by_position"], f["met_by_position"], strict=True)
@@ -133,7 +142,7 @@ def rows_of_acceptance(f: dict, rule: Rule) -> list[Row]:
 
 
 def chance_and_order(tree: bool, rule: Rule) -> tuple[str, str]:
-    """What the chance of acceptance is at a position, and how positions are ordered."""
+    """The chance of acceptance at a position, in words; and the order of the positions."""
     if tree:
         return "the chance that one of the siblings is accepted", "by depth"
     return rule.formula, "first to last of the window"
@@ -144,7 +153,7 @@ def rows_of_costs(f: dict) -> list[Row]:
     if f["c"] is not None:
         rows.append(("c", f"{f['c']:.3f}", f"t_draft / t_target = {ms(f['t_draft'])} / {ms(f['t_target'])}"))
     if f["mean_beta"] is not None and f["drafted"]:
-        by_rows = "  ".join(f"{n} rows: {beta:.2f}" for n, beta in f["beta"].items() if n > 1)
+        by_rows = "  ".join(f"{n} rows: {beta:.2f}" for n, beta in f["beta"].items() if n != "1")
         rows.append(("β", f"{f['mean_beta']:.2f}", f"t_target of a window / of one row; {by_rows}"))
     return rows
 
@@ -161,7 +170,11 @@ def rows_of_predictions(f: dict) -> list[Row]:
         ("predicted, blog", f"{f['predicted_blog']:.2f}x", "r(K + 1) / (Kc + β)"),
         (name, f"{speedup:.2f}x", how),
         ("measured", f"{f['speedup_without_prefill']:.2f}x", "without the prefill, to compare"),
-        ("best K", f"{f['best_K']}, {f['predicted_best']:.2f}x", "of 0 to 2K: most expected tokens / (Kc + β)"),
+        (
+            "best K",
+            f"{f['best_K']}, {f['predicted_best']:.2f}x",
+            "of 0 to 2K: most expected tokens / (Kc + β); times measured / predicted",
+        ),
         *((f"if {what}", f"{speedup:.2f}x", "predicted") for what, speedup in f["predicted_if"].items()),
     ]
 
@@ -176,7 +189,7 @@ def rows_of_ceiling(f: dict, weight_bytes: float, bandwidth: float) -> list[Row]
 
 
 def level_row(level: dict) -> Row:
-    """What a drafter did for which another one drafts."""
+    """The row of a level, that is of a drafter for which another one drafts."""
     accepted = f"r {level['r']:.2f}, {level['tokens_per_iteration']:.1f} tokens a call, K = {level['K']:.1f} on average"
     if level["alpha"] is not None:
         accepted += f", α {level['alpha']:.2f}"
@@ -193,7 +206,7 @@ def ms(seconds: float) -> str:
 
 
 def words(name: str) -> str:
-    """What a drafter is called in a sentence."""
+    """The name of a drafter in a sentence."""
     if name in drafters.KINDS and drafters.KINDS[name].words:
         return drafters.KINDS[name].words
     return name

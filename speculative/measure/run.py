@@ -4,7 +4,6 @@ import html
 from dataclasses import dataclass
 
 from plumbing.files import check_writable, write_json, write_text
-from speculative.measure import report
 from speculative.measure.document import check_version
 from speculative.measure.page import page
 
@@ -20,12 +19,12 @@ class Run:
 
     @property
     def text(self) -> str:
-        """What the speculative decoder added to the prompt."""
+        """The text that the speculative decoder added to the prompt."""
         return self.document["speculative"]["samples"][0]["text"]
 
     @property
     def autoregressive(self) -> str:
-        """What the autoregressive decoder added."""
+        """The text that the autoregressive decoder added."""
         return self.document["autoregressive"]["samples"][0]["text"]
 
     @property
@@ -73,7 +72,7 @@ class Run:
         write_json(path, self.document)
 
     def __repr__(self) -> str:
-        return "\n".join(report.summary(self.figures, self.document["options"]["K"]))
+        return "\n".join(self.document["summary"])
 
     def _repr_html_(self) -> str:
         """In a frame of its own, and a sandbox: the page's style and scripts meet nothing of the notebook's."""

@@ -1,20 +1,36 @@
-"""What a run's calls took: the median seconds of a window and of a draft token, and what the prefill took beyond
-that."""
+"""The costs of a run, in seconds. Calls that are alike are averaged, so that an interruption counts for little."""
 
 from collections.abc import Callable, Sequence
-from statistics import median
-from typing import NamedTuple
+from statistics import fmean, mean, median
+from typing import Any, NamedTuple
 
 from speculative.costs import line_through
-from speculative.measure.recorder import Recorder
+from speculative.measure.record import Iteration, Record
 
-Middle = Callable[[Sequence[float]], float]  # of the seconds of calls that are alike, those that stand for all
+FEW = 8  # iterations, below which nothing is typical
+LONG = 2  # times the median: what took longer was interrupted
+OFTEN = 3  # calls, from which on what they took says what others would take
+
+Middle = Callable[[Sequence[float]], Any]  # of the seconds of calls that are alike, what stands for each of them
+
+
+def typical(seconds: Sequence[float]) -> float:
+    """Their mean, in which one that was interrupted counts as LONG medians."""
+    most = LONG * median(seconds)
+    return fmean([min(one, most) for one in seconds])
+
+
+def middle_of(iterations: Sequence[Iteration]) -> Middle:
+    return typical if len(iterations) >= FEW else fmean
 
 
 class Costs(NamedTuple):
-    t_target: float  # seconds of a row
+    """Seconds. What the loop takes besides is a part of the target's call, as it is done once for each."""
+
+    t_target: float  # of a row
     t_draft: float | None  # of a draft token, where any was drafted
     t_window: dict[int, float]  # of a window, by its rows
+    often: Sequence[int]  # the rows of which there were enough calls, or all where there were of none
 
     @property
     def c(self) -> float:
@@ -23,18 +39,37 @@ class Costs(NamedTuple):
 
     @property
     def beta(self) -> dict[int, float]:  # by rows
-        return {rows: seconds / self.t_target for rows, seconds in self.t_window.items()}
+        return {rows: self.t_window[rows] / self.t_target for rows in self.often}
+
+    def mean_beta(self, windows: Sequence[int]) -> float:  # rows of each window
+        between = cost_of_rows(self.beta)
+        known = {rows: seconds / self.t_target for rows, seconds in self.t_window.items()}
+        return mean(known[rows] if rows in known else between(rows) for rows in windows)
 
 
-def costs(autoregressive: Recorder, speculative: Recorder, middle: Middle = median) -> Costs | None:
+def costs(autoregressive: Record, speculative: Record, middle: Middle | None = None) -> Costs | None:
     """None where a run is so short that every call included a prefill."""
-    t_target = window_seconds(autoregressive, middle).get(1)
-    t_window = window_seconds(speculative, middle, at_least=3) or window_seconds(speculative, middle)
-    t_draft = seconds_per_draft(speculative, middle)
+    middle = middle or middle_of(speculative.iterations)
+    t_target = seconds_of_windows(autoregressive, middle).get(1)
+    t_window = seconds_of_windows(speculative, middle)
+    t_draft = seconds_of_draft(speculative, middle)
     drafted = any(i.step.drafted for i in speculative.iterations)
     if t_target is None or not t_window or (drafted and t_draft is None):
         return None
-    return Costs(t_target, t_draft, t_window)
+    calls = windows(speculative.iterations)
+    often = [rows for rows in t_window if len(calls.get(rows, ())) >= OFTEN]
+    return Costs(t_target, t_draft, t_window, often or [*t_window])
+
+
+def level_costs(calls: Sequence[Iteration]) -> Costs | None:
+    """The costs of a level; None if every call included a prefill. t_target is that of its cheapest window, as there
+    may have been no call of a single row."""
+    middle = middle_of(calls)
+    t_window = {rows: middle(seconds) for rows, seconds in windows(calls).items()}
+    t_draft = per_draft(calls, middle)
+    if not t_window or t_draft is None:
+        return None
+    return Costs(min(t_window.values()), t_draft, t_window, [*t_window])
 
 
 def cost_of_rows(beta: dict[int, float]) -> Callable[[int], float]:
@@ -42,35 +77,42 @@ def cost_of_rows(beta: dict[int, float]) -> Callable[[int], float]:
     return line_through({1: 1.0} | {rows: cost for rows, cost in beta.items() if rows > 1})
 
 
-def window_seconds(run: Recorder, middle: Middle = median, at_least: int = 1) -> dict[int, float]:
-    """t_target, {rows: seconds}, where at_least this many calls read nothing but these rows."""
-    if run.t_target:
-        return run.t_target
-    calls = [(i.step.drafted + 1, i.scoring) for i in run.iterations if not i.prefill and i.scoring]
-    return {rows: middle(seconds) for rows, seconds in by_key(calls).items() if len(seconds) >= at_least}
+def windows(iterations: Sequence[Iteration]) -> dict[int, list[float]]:
+    """{rows: seconds of each call of the target that read nothing but these rows}"""
+    return by_key([(i.step.drafted + 1, i.seconds - i.drafting) for i in iterations if not i.prefill and i.scoring])
 
 
-def seconds_per_draft(run: Recorder, middle: Middle = median) -> float | None:
-    """t_draft. Calls that propose nothing are a part of what those cost that do."""
-    if run.t_draft is not None:
-        return run.t_draft
-    calls = [(i.step.drafted, i.drafting) for i in run.iterations if not i.draft_prefill and i.drafting is not None]
-    spent = sum(len(seconds) * middle(seconds) for seconds in by_key(calls).values())
-    return share(spent, sum(drafted for drafted, _ in calls))
+def seconds_of_windows(run: Record, middle: Middle) -> dict[int, Any]:
+    return run.t_target or {rows: middle(seconds) for rows, seconds in windows(run.iterations).items()}
 
 
-def prefill_seconds(run: Recorder) -> float:
-    """What the prefill took, beyond what the same calls take otherwise."""
+def seconds_of_draft(run: Record, middle: Middle) -> Any:
+    return per_draft(run.iterations, middle) if run.t_draft is None else run.t_draft
+
+
+def per_draft(iterations: Sequence[Iteration], middle: Middle) -> Any:
+    """Seconds of a draft token. Proposals are alike where the same drafter made as many; what empty ones take is a part
+    of what the others cost."""
+    timed = [i for i in iterations if not i.draft_prefill and i.drafting is not None]
+    proposals = by_key([((i.step.drafted, *i.by[:1]), i.drafting) for i in timed])
+    spent = sum(len(seconds) * middle(seconds) for seconds in proposals.values())
+    return share(spent, sum(i.step.drafted for i in timed))
+
+
+def prefill_seconds(run: Record) -> float:
+    """Seconds of the prefill, beyond those that the same calls take otherwise."""
     if run.prefill is not None:
         return run.prefill
-    t_target = window_seconds(run)
-    t_draft = seconds_per_draft(run) or 0.0
-    scoring = [i.scoring - t_target.get(i.step.drafted + 1, 0.0) for i in run.iterations if i.prefill]
+    middle = middle_of(run.iterations)
+    t_window = seconds_of_windows(run, middle)
+    window = line_through({1: min(t_window.values(), default=0.0)} | t_window)
+    t_draft = seconds_of_draft(run, middle) or 0.0
+    scoring = [i.seconds - i.drafting - window(i.step.drafted + 1) for i in run.iterations if i.prefill]
     drafting = [i.drafting - i.step.drafted * t_draft for i in run.iterations if i.draft_prefill]
     return sum(max(0.0, seconds) for seconds in scoring + drafting)
 
 
-def by_key(pairs: list[tuple[int, float]]) -> dict[int, list[float]]:
+def by_key(pairs: list[tuple[Any, float]]) -> dict[Any, list[float]]:
     grouped = {}
     for key, value in sorted(pairs):
         grouped.setdefault(key, []).append(value)

@@ -113,10 +113,12 @@ class DevicePair(Pair):
         self.decoder.forget()
 
 
-def greedy_differences(prompts: list, target_model: JaxModel, autoregressive: list, speculative: list) -> list[str]:
+def greedy_differences(
+    prompts: list, target_model: JaxModel, autoregressive: list, speculative: list, tolerance: float
+) -> list[str]:
     """Where the two greedy texts of a prompt part, which rounding can bring about here: a line for each prompt.
 
-    autoregressive and speculative: the new tokens of each prompt.
+    autoregressive and speculative: the new tokens of each prompt. tolerance: formats.base.OnJax.
     """
     model = target_model.with_probs(lambda logits: logits)
     lines = []
@@ -124,5 +126,8 @@ def greedy_differences(prompts: list, target_model: JaxModel, autoregressive: li
         difference = first_difference(x, *texts, model)
         if difference:
             where = f"for prompt {number}, " if len(prompts) > 1 else ""
-            lines.append(f"{where}{difference}: rounding, where that is about 1e-4, and a defect where it is large.")
+            verdict = "as near as rounding can bring into another order"
+            if difference.margin > tolerance:
+                verdict = f"a defect, as rounding decides where they are at most {tolerance:g} apart"
+            lines.append(f"{where}{difference}: {verdict}.")
     return lines

@@ -10,7 +10,7 @@ function chart(caption, columns, rows) {
 const share = (part, whole) => `${Math.round((100 * part) / whole)} %`;
 
 function showWhy() {
-  byId("summary").append(...report.summary.filter(Boolean).map((line) => make("li", line)));
+  byId("summary").append(...run.summary.filter(Boolean).map((line) => make("li", line)));
   for (const [name, value, formula] of report.table)
     byId("figures").tBodies[0].append(
       make("tr", make("th", { scope: "row" }, name), make("td", value), make("td", formula)),
