@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
+from tiny import ROOT
 
 from speculative.costs import Cost, best_k, line_through
 from speculative.measure.analysis import (
     acceptance_chance,
     blog_speedup,
     ceiling,
+    experts_read,
     largest_beta,
     leviathan_operations,
     leviathan_speedup,
@@ -15,6 +17,8 @@ from speculative.measure.analysis import (
     matching_chance,
 )
 from speculative.measure.machine import read_bandwidth
+
+PAPER = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -63,6 +67,35 @@ def test_acceptance_is_the_sum_of_minima_and_matching_that_of_products():
     q = np.array([[0.25, 0.25, 0.5], [0.0, 1.0, 0.0]], np.float32)
     assert acceptance_chance(p, q).tolist() == [0.5, 1.0]
     assert matching_chance(p, q).tolist() == [0.25, 1.0]
+
+
+@pytest.mark.parametrize("skew", [0.0, 1.0, 3.0])
+@pytest.mark.parametrize(("E", "k"), [(8, 2), (5, 1), (16, 4)])
+def test_the_experts_that_a_window_reads_are_those_of_a_simulated_routing(E, k, skew):
+    """A router gives each expert a score, of which the k largest count; with skew some are liked better."""
+    rng = np.random.default_rng(0)
+    liked = skew * np.linspace(0, 1, E)  # [E]
+    scores = rng.gumbel(size=(20_000, 9, E)) + liked  # [n_windows, n_rows, E]
+    chosen = scores >= np.partition(scores, E - k, axis=-1)[..., E - k, None]  # [n_windows, n_rows, E]
+    chances = chosen.mean(axis=(0, 1))  # [E]
+    assert chances.sum() == pytest.approx(k)
+    for rows in (1, 2, 5, 9):
+        read = chosen[:, :rows].any(axis=1).sum(axis=-1)  # [n_windows]
+        assert experts_read(chances, rows) == pytest.approx(read.mean(), abs=5 * read.std() / len(read) ** 0.5 + 1e-9)
+        uniform = E * (1 - (1 - k / E) ** rows)
+        assert experts_read([k / E] * E, rows) == pytest.approx(uniform)
+        assert experts_read(chances, rows) < uniform + 0.01
+        assert skew == 0 or rows == 1 or experts_read(chances, rows) < uniform - 0.01
+
+
+def test_the_table_of_experts():
+    """That of docs/paper.md: 8 experts of 2, all of whose bytes are experts'."""
+    rows = [line.split() for line in PAPER.partition("rows  experts")[2].splitlines()[1:5]]
+    assert [row[0] for row in rows] == ["1", "2", "5", "9"]
+    for n, *row in rows:
+        read = experts_read([2 / 8] * 8, int(n))
+        speedups = [leviathan_speedup(0.8, int(n) - 1, 0.05, beta) for beta in (read / 2, 1)]
+        assert row == [f"{value:.2f}" for value in (read, read / 2, *speedups)]
 
 
 def test_the_bandwidth_is_that_of_the_fastest_reading():

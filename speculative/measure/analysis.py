@@ -69,6 +69,15 @@ def ceiling(weight_bytes: float, bandwidth: float) -> float:
     return bandwidth / weight_bytes
 
 
+def experts_read(chances: Sequence[float], rows: int) -> float:
+    """Expected number of experts that a window reads, if each row is routed to expert e with chances[e], whatever the
+    others are routed to. With k of E experts a row and all alike it is E (1 - (1 - k/E)^rows), and otherwise less.
+
+    A mixture of experts reads only these, so its β grows with the rows also where reading is all that takes time.
+    """
+    return sum(1 - (1 - chance) ** rows for chance in chances)
+
+
 # ---- How well a draft agrees -----------------------------------------------------------------------------------------
 
 
