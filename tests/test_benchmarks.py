@@ -43,6 +43,7 @@ def options(tmp_path):
         drafters=["model"],
         settings=[(0.0, None)],
         lenience=[None],
+        accept=["token"],
         out=str(tmp_path / "out"),
     )
 
