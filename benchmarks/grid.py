@@ -8,6 +8,7 @@ holds the prefill. The commands that measure a grid are presets of it: sweep, dr
 import contextlib
 import json
 import os
+import time
 from dataclasses import astuple
 from functools import partial
 from itertools import chain, product
@@ -22,6 +23,7 @@ from benchmarks.common import PROMPTS, Parser, check_n_tokens, count, load, look
 from plumbing import arguments as values
 from plumbing import texts
 from speculative import drafters
+from speculative.lookahead import Auto
 from speculative.measure.machine import machine
 from speculative.measure.record import Counted, Iteration
 
@@ -54,6 +56,7 @@ def add_grid(parser):
     add("--drafters", nargs="+", type=drafters.drafter, default=["model"])
     add("--K", nargs="+", type=values.argument(lookahead), help="lookaheads: whole numbers, auto, or trees: 2,2,1")
     add("--repeats", type=count, default=3)
+    parser.set_defaults(lenience=[None], accept=["token"])
 
 
 def options(doc, argv=None, **defaults):
@@ -65,7 +68,7 @@ def options(doc, argv=None, **defaults):
     add_grid(parser)
     results = "a folder for the results and each measurement, from which an interrupted run goes on"
     parser.add_argument("--out", type=values.argument(values.path), help=results)
-    parser.set_defaults(**{"lenience": [None], "accept": ["token"]} | defaults)
+    parser.set_defaults(**defaults)
     o = parser.parse_args(argv)
     read(o)
     return o
@@ -83,7 +86,7 @@ def loaded(o):
     return load(o, o.drafters, chain(*o.prompts.values()))
 
 
-def decode(session, s, N):
+def decode(session, s, N, clock=time.perf_counter):
     """N tokens of a Setting, from empty caches -> [Iteration, ...]"""
     flags = {"temperature": s.temperature, "top_p": s.top_p, "seed": s.repeat, "lenience": s.lenience}
     flags["accept"] = s.accept
@@ -96,6 +99,10 @@ def decode(session, s, N):
     session = session.changed(**flags)
     session.ready([s.prompt], N)
     recorder = session.recorder(details=False)
+    recorder.clock = clock
+    for K in (session.pair.lookahead, *session.pair.inner_K):
+        if isinstance(K, Auto):
+            K.clock = clock
     decode_fn = session.pair.speculative if s.K else session.pair.autoregressive
     for _ in session.texts(decode_fn, [s.prompt], N, sample=crc32(s.prompt.encode()), recorder=recorder):
         pass

@@ -16,7 +16,20 @@ import pytest
 from matplotlib.figure import Figure
 from tiny import refusal
 
-from benchmarks import common, drafters, grid, kernels, levels, peers, pictures, start, sweep, tables, trees
+from benchmarks import (
+    common,
+    drafters,
+    grid,
+    kernels,
+    levels,
+    peers,
+    pictures,
+    predictions,
+    start,
+    sweep,
+    tables,
+    trees,
+)
 from encoder import get_encoder
 from plumbing.errors import UserError
 from plumbing.texts import read_prompts
@@ -135,6 +148,26 @@ def test_the_speedup_is_the_median_over_prompts_of_medians_over_repeats():
     assert row["speedup"] == pytest.approx(2.0)  # of 2, 3 and 1
     assert row["ms_per_token"] == pytest.approx((4 * 3 + 2 + 200 + 2 + 27) / 9)
     assert plain["speedup"] == 1
+
+
+def test_each_run_is_predicted_beside_its_own_baseline():
+    """Of two texts the second took ten times as long, with both decoders."""
+
+    def run(seconds, n, drafted):
+        step = Counted([0] * (drafted + 1), drafted, drafted)
+        first = Iteration(step, 40.0 * drafted, 50.0, 40.0 * drafted + 50, prefill=True, draft_prefill=True)
+        later = Iteration(step, 0.2 * seconds * drafted, seconds, (1 + 0.2 * drafted) * seconds, alpha=[1.0] * drafted)
+        return [first, *[later] * n]
+
+    measured = {}
+    for prompt, seconds in (("a", 1.0), ("b", 10.0)):
+        measured[grid.Setting("", 0, prompt, "autoregressive", 0.0, None, "prose", 0)] = run(seconds, 12, 0)
+        measured[grid.Setting("", 0, prompt, "model", 0.0, None, "prose", 4)] = run(seconds, 9, 4)
+    runs = [*predictions.predicted(measured)]
+    assert [run["predicted"] for run in runs] == pytest.approx([5 / 1.8] * 2)
+    [row] = predictions.of_kinds(runs)
+    assert (row["drafter"], row["K"], row["runs"]) == ("model", 4, 2)
+    assert row["most_off"] < 0.01
 
 
 def test_an_iteration_that_was_held_up_does_not_count_in_the_usual_speedup():

@@ -156,6 +156,46 @@ def test_speedups_are_those_of_the_formula():
     assert better.speedups(np.array(a), 0.0, 0.05, [1, 2, 3, 4, 5]) == pytest.approx(np.ones(5))
 
 
+def of_calls(*calls, n_tokens=3):
+    """A Recorder of iterations of (who drafted, drafts, seconds of drafting, seconds in all), and a prefill before."""
+    recorder = Recorder()
+    first = Iteration(Counted([0], 0, 0), 0.0, 9.0, 9.0, prefill=True)
+    later = [
+        Iteration(Counted([0] * n_tokens, n, n_tokens - 1), drafting, seconds - drafting, seconds, by=[who] * n)
+        for who, n, drafting, seconds in calls
+    ]
+    recorder.samples = [[first, *later]]
+    recorder.seconds = sum(i.seconds for i in recorder.iterations)
+    return recorder
+
+
+PLAIN = [("", 0, 0.0, 1.0)] * 20
+
+
+@pytest.mark.parametrize(("n", "counts_as"), [(9, 4 * 1.2), (6, 100)])
+def test_an_interruption_counts_for_little_where_there_are_enough_calls(n, counts_as):
+    """It counts for four usual calls; below eight iterations for what it took, as nothing is usual there."""
+    run = of_calls(*[("model", 4, 0.4, 1.6)] * (n - 1), ("model", 4, 0.4, 100.4))
+    f = figures(of_calls(*PLAIN, n_tokens=1), run)
+    assert f["t_target"] == 1
+    assert f["t_draft"] == pytest.approx(0.1)
+    assert f["beta"]["5"] == pytest.approx((1.2 * (n - 1) + counts_as) / n)
+
+
+def test_proposals_are_costed_by_who_made_them():
+    """A lookup costs nothing, and a model much: the cost of a draft is that of both as they were."""
+    run = of_calls(*[("prompt_lookup", 4, 0.001, 1.2)] * 15, *[("model", 4, 2.0, 3.2)] * 5)
+    f = figures(of_calls(*PLAIN, n_tokens=1), run)
+    assert f["t_draft"] == pytest.approx((15 * 0.001 + 5 * 2.0) / 80)
+    assert f["predicted_blog"] == pytest.approx(f["speedup_without_prefill"], rel=0.01)
+
+
+def test_where_measured_and_predicted_disagree_the_figures_say_so():
+    run = of_calls(*[("model", 4, 0.4, 1.6)] * 10, ("model", 4, 0.4, 300))
+    assert figures(of_calls(*PLAIN, n_tokens=1), run)["disagree"]
+    assert not figures(of_calls(*PLAIN, n_tokens=1), of_calls(*[("model", 4, 0.4, 1.6)] * 10))["disagree"]
+
+
 # In words
 
 

@@ -33,9 +33,9 @@ class Iteration:
     alpha: list[float] = field(default_factory=list)  # the chance of acceptance where a draft was tested, in order
     matching: list[float] = field(default_factory=list)  # Σ p q, likewise
     by: list[str] = field(default_factory=list)  # who proposed each draft, where that is known
+    levels: dict[str, list["Iteration"]] = field(default_factory=dict)  # of each level of the drafter, outermost first
     tree: TreeDetails | None = None  # where the draft was one
     details: Details | None = None  # what decided this step, if that is kept
-    levels: dict[str, list["Iteration"]] = field(default_factory=dict)  # of each level of the drafter, outermost first
 
 
 @dataclass

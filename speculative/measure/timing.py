@@ -1,5 +1,6 @@
-"""The costs of a run, in seconds. Calls that are alike are averaged, so that an interruption counts for little."""
+"""The costs of a run, in seconds: averages over its calls, in which an interruption counts for little."""
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from statistics import fmean, mean, median
 from typing import Any, NamedTuple
@@ -7,21 +8,11 @@ from typing import Any, NamedTuple
 from speculative.costs import line_through
 from speculative.measure.record import Iteration, Record
 
-FEW = 8  # iterations, below which nothing is typical
-LONG = 2  # times the median: what took longer was interrupted
-OFTEN = 3  # calls, from which on what they took says what others would take
+FEW = 8  # iterations, below which nothing is usual
+LONG = 4  # times what is usual: a call that took longer was interrupted, and counts as this
+OFTEN = 3  # calls, from which on their time is usual
 
 Middle = Callable[[Sequence[float]], Any]  # of the seconds of calls that are alike, what stands for each of them
-
-
-def typical(seconds: Sequence[float]) -> float:
-    """Their mean, in which one that was interrupted counts as LONG medians."""
-    most = LONG * median(seconds)
-    return fmean([min(one, most) for one in seconds])
-
-
-def middle_of(iterations: Sequence[Iteration]) -> Middle:
-    return typical if len(iterations) >= FEW else fmean
 
 
 class Costs(NamedTuple):
@@ -47,9 +38,8 @@ class Costs(NamedTuple):
         return mean(known[rows] if rows in known else between(rows) for rows in windows)
 
 
-def costs(autoregressive: Record, speculative: Record, middle: Middle | None = None) -> Costs | None:
+def costs(autoregressive: Record, speculative: Record, middle: Middle = fmean) -> Costs | None:
     """None where a run is so short that every call included a prefill."""
-    middle = middle or middle_of(speculative.iterations)
     t_target = seconds_of_windows(autoregressive, middle).get(1)
     t_window = seconds_of_windows(speculative, middle)
     t_draft = seconds_of_draft(speculative, middle)
@@ -64,9 +54,8 @@ def costs(autoregressive: Record, speculative: Record, middle: Middle | None = N
 def level_costs(calls: Sequence[Iteration]) -> Costs | None:
     """The costs of a level; None if every call included a prefill. t_target is that of its cheapest window, as there
     may have been no call of a single row."""
-    middle = middle_of(calls)
-    t_window = {rows: middle(seconds) for rows, seconds in windows(calls).items()}
-    t_draft = per_draft(calls, middle)
+    t_window = {rows: fmean(seconds) for rows, seconds in windows(calls).items()}
+    t_draft = per_draft(calls, fmean)
     if not t_window or t_draft is None:
         return None
     return Costs(min(t_window.values()), t_draft, t_window, [*t_window])
@@ -79,7 +68,27 @@ def cost_of_rows(beta: dict[int, float]) -> Callable[[int], float]:
 
 def windows(iterations: Sequence[Iteration]) -> dict[int, list[float]]:
     """{rows: seconds of each call of the target that read nothing but these rows}"""
-    return by_key([(i.step.drafted + 1, i.seconds - i.drafting) for i in iterations if not i.prefill and i.scoring])
+    timed = [i for i in iterations if not i.prefill and i.scoring]
+    calls = by_key([(i.step.drafted + 1, i.seconds - i.drafting) for i in timed])
+    if len(iterations) < FEW:
+        return calls
+    medians = {rows: median(seconds) for rows, seconds in calls.items()}
+    usual = {rows: seconds for rows, seconds in medians.items() if len(calls[rows]) >= OFTEN} or medians
+    between = line_through({1: min(usual.values(), default=0.0)} | usual)
+    return {rows: [min(one, LONG * between(rows)) for one in seconds] for rows, seconds in calls.items()}
+
+
+def proposals(iterations: Sequence[Iteration]) -> dict[tuple, list[float]]:
+    """{(drafts, who made them): seconds of each proposal}, without those that read the prompt."""
+    timed = [i for i in iterations if not i.draft_prefill and i.drafting is not None]
+    calls = by_key([((i.step.drafted, *i.by[:1]), i.drafting) for i in timed])
+    if len(iterations) < FEW:
+        return calls
+    a_draft = defaultdict(list)  # seconds of a draft token, by who makes them
+    for (n, *who), seconds in calls.items():
+        a_draft[(*who,)] += [one / max(1, n) for one in seconds]
+    most = {who: LONG * median(seconds) for who, seconds in a_draft.items()}
+    return {(n, *who): [min(one, max(1, n) * most[(*who,)]) for one in seconds] for (n, *who), seconds in calls.items()}
 
 
 def seconds_of_windows(run: Record, middle: Middle) -> dict[int, Any]:
@@ -91,22 +100,19 @@ def seconds_of_draft(run: Record, middle: Middle) -> Any:
 
 
 def per_draft(iterations: Sequence[Iteration], middle: Middle) -> Any:
-    """Seconds of a draft token. Proposals are alike where the same drafter made as many; what empty ones take is a part
-    of what the others cost."""
-    timed = [i for i in iterations if not i.draft_prefill and i.drafting is not None]
-    proposals = by_key([((i.step.drafted, *i.by[:1]), i.drafting) for i in timed])
-    spent = sum(len(seconds) * middle(seconds) for seconds in proposals.values())
-    return share(spent, sum(i.step.drafted for i in timed))
+    """Seconds of a draft token. Empty proposals belong to the cost of the others."""
+    calls = proposals(iterations)
+    spent = sum(len(seconds) * middle(seconds) for seconds in calls.values())
+    return share(spent, sum(n * len(seconds) for (n, *_), seconds in calls.items()))
 
 
 def prefill_seconds(run: Record) -> float:
     """Seconds of the prefill, beyond those that the same calls take otherwise."""
     if run.prefill is not None:
         return run.prefill
-    middle = middle_of(run.iterations)
-    t_window = seconds_of_windows(run, middle)
+    t_window = seconds_of_windows(run, fmean)
     window = line_through({1: min(t_window.values(), default=0.0)} | t_window)
-    t_draft = seconds_of_draft(run, middle) or 0.0
+    t_draft = seconds_of_draft(run, fmean) or 0.0
     scoring = [i.seconds - i.drafting - window(i.step.drafted + 1) for i in run.iterations if i.prefill]
     drafting = [i.drafting - i.step.drafted * t_draft for i in run.iterations if i.draft_prefill]
     return sum(max(0.0, seconds) for seconds in scoring + drafting)
