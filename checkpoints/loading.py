@@ -17,7 +17,6 @@ from checkpoints.tokenizer import read_encoder
 from checkpoints.weights import load_gpt2_params_from_safetensors
 from encoder import Encoder, get_encoder
 from plumbing import checksums, extras
-from plumbing.compiling import has_numba
 from plumbing.official import MODEL_SIZES, SMALL_FILES, TF_INDEX
 
 
@@ -64,8 +63,7 @@ def complete_folder(model_size: str, models_dir: str, source: str = "openai", na
     """The model's folder. Files that it lacks are downloaded: all of them, or only `names`. Raises UserError."""
     folder = model_folder(model_size, models_dir)
     if missing_files(folder):
-        if model_size in MODEL_SIZES and source != "huggingface" and not has_numba():
-            what = "OpenAI's form of a checkpoint, where numba is not installed (--source huggingface has another),"
-            extras.check(what, ["tensorflow"])
+        if model_size in MODEL_SIZES and source != "huggingface":
+            extras.check("OpenAI's form of a checkpoint (--source huggingface has another)", ["tensorflow"])
         download_gpt2_files(model_size, folder, source, names)
     return folder

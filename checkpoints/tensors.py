@@ -2,7 +2,6 @@
 
 import math
 import os
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,9 +10,6 @@ import numpy as np
 from plumbing.checksums import PACKED
 from plumbing.errors import UserError, first_line
 from plumbing.official import MODEL_SIZES
-
-READERS = 2  # threads: a reader also takes a sum of what it has read
-AHEAD = 2**26  # bytes that are read while a tensor is converted: a matrix or two of 1558M
 
 
 def bad_file(path, fault: str) -> UserError:
@@ -44,10 +40,10 @@ def parameter_count(hparams: dict) -> int:
 def build_params(path, found, read, hparams, convert=None, progress=None):
     """Reads all tensors of a checkpoint -> params. Raises UserError.
 
-    path: of the checkpoint, for messages. found: {name: shape}, which must agree with hparams. read: name -> array,
-    called from several threads.
+    path: of the checkpoint, for messages. found: {name: shape}, which must agree with hparams. read: name -> array.
 
-    While a tensor is converted, the next ones are read. progress(n) is told of the bytes that are done.
+    Each tensor is read, in a thread of its own, while the one before it is converted. progress(n) is told of the bytes
+    that are done.
     """
     shapes = checkpoint_shapes(hparams)
     for name in sorted(shapes.keys() ^ found.keys()):
@@ -57,19 +53,19 @@ def build_params(path, found, read, hparams, convert=None, progress=None):
         if found[name] not in (shape, (1, *shape)):
             raise bad_file(path, f"tensor {name} is {found[name]!s:.100}, but hparams.json makes it {shape}")
     params = {}
-    unread = deque(shapes)
-    coming = deque()
-    n_coming = 0  # bytes
-    with ThreadPoolExecutor(READERS) as ahead:
-        for name, shape in shapes.items():
-            while unread and n_coming < AHEAD:
-                n_coming += 4 * math.prod(shapes[unread[0]])
-                coming.append(ahead.submit(checked, path, unread[0], shapes[unread.popleft()], read))
-            array = coming.popleft().result()
+    names = [*shapes]
+    with ThreadPoolExecutor(1) as ahead:
+
+        def start(name):
+            return ahead.submit(checked, path, name, shapes[name], read)
+
+        coming = start(names[0])
+        for name, following in zip(names, [*names[1:], None], strict=True):
+            array = coming.result()
+            if following:
+                coming = start(following)
+            n_bytes = array.nbytes
             put(params, name, convert(name, array) if convert else array)
-            del array  # its memory is used again
-            n_bytes = 4 * math.prod(shape)
-            n_coming -= n_bytes
             if progress:
                 progress(n_bytes)
     return with_blocks(params, hparams)

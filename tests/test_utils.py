@@ -7,12 +7,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 from conftest import hugging_face_name, write_safetensors, write_tf
-from tiny import flatten, python, refusal
+from tiny import flatten, refusal
 
-from checkpoints.bundle import open_bundle
 from checkpoints.config import load_hparams
 from checkpoints.loading import load_params
-from checkpoints.openai import import_tensorflow, open_by_tensorflow
+from checkpoints.openai import import_tensorflow
 from checkpoints.tensors import build_params, checkpoint_shapes, parameter_count
 from checkpoints.weights import load_gpt2_params_from_safetensors
 from plumbing import official
@@ -95,22 +94,8 @@ def test_the_official_index_holds_what_hparams_say(shared):
     assert stored == {f"model/{name}": (1, *shape) if name.endswith("/w") else shape for name, shape in shapes}
     bias = reader.get_tensor("model/h0/attn/c_attn/b")
     assert bias[:2].tolist() == np.array([0.48033914, -0.5254326], np.float32).tolist()
-    with open_bundle(str(folder / "model.ckpt")) as (variables, read):
-        assert variables == stored
-        assert np.array_equal(read("model/h0/attn/c_attn/b"), bias)
-    for open_fn in (open_bundle, open_by_tensorflow):
-        line = refusal(load_gpt2_params_from_tf_ckpt, str(folder / "model.ckpt"), hparams, open_fn=open_fn)
-        assert f"{folder / TF_DATA}: tensor wte cannot be used" in line  # its data is cut short
-
-
-def test_openais_form_needs_no_tensorflow(tiny_files, tiny_arrays, tiny_hparams, tmp_path):
-    pytest.importorskip("numba")
-    for name, content in tiny_files.items():
-        (tmp_path / name).write_bytes(content)
-    code = "import sys, numpy, utils; sys.modules['tensorflow'] = None\n"
-    code += f"params = utils.load_gpt2_params_from_tf_ckpt({str(tmp_path / 'model.ckpt')!r}, {tiny_hparams})\n"
-    code += "print(params['wte'].tobytes().hex())"
-    assert python("-c", code).stdout.strip() == tiny_arrays["wte"].tobytes().hex()
+    line = refusal(load_gpt2_params_from_tf_ckpt, str(folder / "model.ckpt"), hparams)  # its data is cut short
+    assert f"{folder / TF_DATA}: tensor wte cannot be used" in line
 
 
 def test_official_sizes():
