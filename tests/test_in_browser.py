@@ -431,6 +431,7 @@ def test_a_run_that_is_over_is_shown_as_it_was(serving, go_to, bench):
         "temperature": "1",
         "top_k": "",
         "top_p": "0.9",
+        "min_p": "",
     }
     asked |= {"drafter": "prompt_lookup+model", "stop": " zebra", "seed": "5", "only": ""}
     number = decode(driver, **asked)
