@@ -39,7 +39,6 @@ from speculative.engines.formats.base import Area, Format
 from speculative.engines.llvm import I64, POINTER, Words
 from speculative.engines.packed import aligned
 
-VECTOR = this_cpu().vector
 LANES = this_cpu().lanes
 ROWS = this_cpu().rows
 MOST_ROWS = 32  # in a pass of any format
