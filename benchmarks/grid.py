@@ -110,7 +110,7 @@ def decode(session, s, N, clock=time.perf_counter):
 
 
 def measured_on(o, *names):
-    """What a measurement is kept by: these options and the machine. With others it is made anew."""
+    """The key of a measurement: these options and the machine. With others it is made anew."""
     return " ".join(map(str, [*(getattr(o, name) for name in names), *machine().values()]))
 
 
@@ -157,7 +157,7 @@ def read_measurements(path):
 
 
 def read_lines(path):
-    """What the lines of a .jsonl hold. One that cannot be read, such as one that was cut off, is skipped."""
+    """The lines of a .jsonl, read. One that cannot be read, such as one that was cut off, is skipped."""
     for line in Path(path).read_bytes().splitlines() if Path(path).exists() else []:
         with contextlib.suppress(ValueError):
             yield json.loads(line)

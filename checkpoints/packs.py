@@ -117,7 +117,7 @@ def show(kept_in: str, folder: str) -> list[str]:
 
 
 def find_fault(path: str, folder: str) -> str:
-    """Why no run uses it, "" where it is of these weights. Raises UserError where a run would use it, and must not."""
+    """The reason why no run uses it, "" where one does. Raises UserError where a run would use it, and must not."""
     file, header, _ = read_file(path)
     if not is_of(header, folder):
         return ": it was made of other weights; --pack makes it anew"

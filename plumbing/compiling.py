@@ -24,6 +24,17 @@ SOURCES = ("plumbing/compiling.py", "checkpoints/*.py", "speculative/engines/**/
 MONTH = 30 * 24 * 3600  # seconds after which what nobody has used is removed
 
 
+def number_of_sources() -> str:
+    """A number for all that is compiled, as it lies on the disk now."""
+    number = hashlib.sha256()
+    for path in sorted(path for pattern in SOURCES for path in ROOT.glob(pattern)):
+        number.update(path.read_bytes())
+    return number.hexdigest()
+
+
+RUNNING = number_of_sources()  # taken as soon as this program begins: it goes on with these when the files change
+
+
 @functools.cache
 def has_numba() -> bool:
     """True if anything can be compiled here."""
@@ -97,10 +108,7 @@ def version() -> str:
     import llvmlite
     import numba
 
-    number = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__}".encode())
-    for path in sorted(path for pattern in SOURCES for path in ROOT.glob(pattern)):
-        number.update(path.read_bytes())
-    return number.hexdigest()[:16]
+    return hashlib.sha256(f"{numba.__version__} {llvmlite.__version__} {RUNNING}".encode()).hexdigest()[:16]
 
 
 @functools.cache
@@ -161,7 +169,8 @@ def folder_until_the_end() -> str:
 @functools.cache
 def forgive_the_cache() -> None:
     """numba ends with an OSError where it cannot write what it has compiled, and with any error where what it reads
-    again is damaged, by a power cut for example. Now it does without, and compiles again."""
+    again is damaged, by a power cut for example. Now it does without, and compiles again. Nor is anything kept once the
+    sources have changed under a running program, as by an update."""
     from numba.core.caching import Cache
 
     save = Cache.save_overload
@@ -179,6 +188,8 @@ def forgive_the_cache() -> None:
             return None
 
     def save_overload(self, sig, data):
+        if number_of_sources() != RUNNING:
+            return  # a module that was imported since may be a newer one
         try:
             save(self, sig, data)
         except OSError as error:

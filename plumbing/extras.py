@@ -33,7 +33,7 @@ def installed(name: str) -> bool:
 
 
 def advice(name: str | None) -> str:
-    """What to install for a module that is missing."""
+    """The command that installs a missing module."""
     library = str(name).partition(".")[0]
     if library in EXTRAS:
         return f'pip install {library}, or in the repository pip install -e ".[{EXTRAS[library]}]"'

@@ -255,7 +255,7 @@ def rule_named(value: str) -> str:
 
 
 def accepted_otherwise(o: Options) -> str:
-    """Why --accept would do nothing with these options; "" where it does something."""
+    """The reason why --accept would do nothing with these options; "" where it does something."""
     if o.tree and RULES[o.accept].make().tree is None:
         return f"{o.accept} tests a chain, and --tree has a rule of its own"
     for name, kind in RULES.items():

@@ -92,7 +92,7 @@ def nucleus_edge(p: np.ndarray, top_p: float) -> np.ndarray:  # [n, n_vocab] -> 
 
 
 def greedy(o: Options) -> str:
-    """Why a filter does nothing with these options; "" where it does something. (--verify samples at 1 then.)"""
+    """The reason why a filter does nothing here; "" where it does something. (--verify then samples at 1.)"""
     if o.temperature == 0 and not getattr(o, "verify", False):
         return "at temperature 0 the likeliest token is taken"
     return ""

@@ -95,7 +95,7 @@ def test_where_it_is_not_supported_it_is_refused(run, toy):
 
 
 def is_probable(q, epsilon):
-    """As the paper writes it."""
+    """The paper's own formula."""
     entropy = -sum(float(a) * np.log(float(a)) for a in q if a > 0)
     return [float(a) > min(epsilon, np.sqrt(epsilon) * np.exp(-entropy)) for a in q]
 

@@ -15,6 +15,7 @@ from speculative.accept import RULES
 from speculative.cli.flags import all_flags, rooms, usage
 from speculative.drafters.base import Kind, Proposal
 from speculative.drafters.model import model_tree
+from speculative.engines.formats import FORMATS
 from speculative.one_hot import OneHot
 
 FOLLOWS = "toy_follows"
@@ -165,17 +166,30 @@ def test_a_flag_of_two_names_is_noticed(toy):
 
 
 def test_what_contributing_shows_works(run):
-    """A drafter and a rule, as CONTRIBUTING.md adds them."""
+    """A drafter, a rule, a flag and a format, as CONTRIBUTING.md adds them."""
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    kinds, rules = dict(drafters.KINDS), dict(RULES)
+    registries = (drafters.KINDS, RULES, FORMATS)
+    before = [dict(registry) for registry in registries]
     names = {}
     try:
         for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
             exec(code, names)
-        plain, speculative = texts(run(drafter="again", accept="at_most_one", quiet=True))
+        plain, speculative = texts(run(drafter="again", accept="at_most_one", dtype="grid", quiet=True))
         assert plain == speculative
     finally:
-        for registry, before in ((drafters.KINDS, kinds), (RULES, rules)):
-            for name in registry.keys() - before.keys():
+        for registry, names_before in zip(registries, before, strict=True):
+            for name in registry.keys() - names_before.keys():
                 del registry[name]
     assert names["FLAG"].parse("4") == 4
+
+
+def test_the_lines_of_a_filter_in_contributing_are_the_code():
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    shown = page.split("all the lines of `--min_p`:")[1].split("```")[1]
+    source = []
+    for line in shown.strip().splitlines():
+        if not line.startswith(" "):
+            source = (ROOT / line).read_text(encoding="utf-8").splitlines()
+        else:
+            assert any(own.strip().startswith(line.split("  # of")[0].strip()) for own in source), line
+    assert "jnp." in shown

@@ -178,7 +178,7 @@ def test_a_cpu_that_lacks_a_part_of_it_does_without(missing):
 
 
 def test_a_kernel_that_gives_something_else_is_not_taken(kernel):
-    """As where the instructions do not do here what they should."""
+    """The instructions do not do what they should."""
     assert kernels.agrees(EMULATED, kernel)
 
     def twice(words, x, tile, sums):

@@ -49,8 +49,11 @@ def outcome(folder, tiny_hparams, tiny_arrays):
                 params = utils.load_gpt2_params_from_tf_ckpt(str(folder / "model.ckpt"), tiny_hparams)
         except UserError as error:
             line = str(error)
-            assert line.isprintable() and len(line.encode("utf-8", "replace")) < 1000
-            assert str(folder / name) in line and "delete " in line and "and run again" in line
+            assert line.isprintable()
+            assert len(line.encode("utf-8", "replace")) < 1000
+            assert str(folder / name) in line
+            assert "delete " in line
+            assert "and run again" in line
             return line
         flat = flatten(params)
         assert flat.keys() == tiny_arrays.keys()
@@ -184,7 +187,8 @@ def test_what_is_no_file_of_a_model(kind, strange):
         ANY_FILE[kind](folder / name)
         if (kind, name) != ("an empty object", NOTE):
             line = refusal(load, folder)
-            assert name in line and "import" not in line
+            assert name in line
+            assert "import" not in line
             assert "replace " in line or "lacks" in line or name == NOTE
 
 
@@ -225,14 +229,17 @@ def test_a_folder_from_a_stranger(name, write, why, strange):
     (strange / name).unlink()
     write(strange / name)
     line = refusal(load, strange)
-    assert name in line and why in line
+    assert name in line
+    assert why in line
     code = "import atexit, runpy, sys; from speculative.engines import memory\n"
     code += "atexit.register(lambda: print(memory.peak())); sys.argv[0] = 'main.py'\n"
     code += "runpy.run_path('main.py', run_name='__main__')"
     words = f"--models_dir={strange.parent} --target_model_size=strange --draft_model_size=strange".split()
     done = python("-c", code, *words, "--prompt=the", "--n_tokens_to_generate=4")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and done.stderr[:-1].isprintable(), done.stderr
-    assert done.stderr.startswith("error: ") and name in done.stderr
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert done.stderr[:-1].isprintable()
+    assert done.stderr.startswith("error: ")
+    assert name in done.stderr
     assert done.stdout == "None\n" or int(done.stdout) < 2**30
 
 
@@ -263,7 +270,8 @@ def test_a_damaged_note(strange, capsys):
         (strange / NOTE).write_text(content)
         assert "checksums.json: damaged (" in refusal(load, strange)
     status, *said = check(strange, capsys)
-    assert status == 2 and NOTE in "".join(said)
+    assert status == 2
+    assert NOTE in "".join(said)
     (strange / NOTE).unlink()
     load(strange)
 
@@ -290,8 +298,11 @@ def test_a_flipped_bit_of_large_weights(large, capsys):
         flip(path, content, position, 3)
         assert f"{path}: {checksums.DAMAGED}; replace" in refusal(load, large)
     status, out, err = check(large, capsys)
-    assert status == 2 and err.startswith(f"error: {path}: damaged; ") and err.count("\n") == 1
-    assert f"DAMAGED  {path}: damaged: its sha256" in out and out.count("ok  ") == 3
+    assert status == 2
+    assert err.startswith(f"error: {path}: damaged; ")
+    assert err.count("\n") == 1
+    assert f"DAMAGED  {path}: damaged: its sha256" in out
+    assert out.count("ok  ") == 3
 
 
 def test_large_weights_are_compared_while_they_are_read(large):

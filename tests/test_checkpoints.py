@@ -365,14 +365,16 @@ def adds(*texts, first=2048):
 
 def test_the_same_tokens_as_from_openais_files(read):
     ours, theirs = get_encoder(TINY.name, str(TINY.parent)), read(2048)
-    assert ours.id_to_bytes == theirs.id_to_bytes and ours.merges == theirs.merges
+    assert ours.id_to_bytes == theirs.id_to_bytes
+    assert ours.merges == theirs.merges
     assert "the model has 2000 ids" in refusal(read, 2000)
 
 
 def test_added_tokens(read):
     encoder = read(2049, adds("[PAD]"))
     ids = encoder.encode(f"a{END_OF_TEXT}[PAD]")  # <|endoftext|> in a prompt is plain text as ever
-    assert encoder.eot not in ids and ids[-1] == 2048
+    assert encoder.eot not in ids
+    assert ids[-1] == 2048
     assert encoder.decode(ids) == f"a{END_OF_TEXT}[PAD]"
     large = read(2100, adds("[PAD]", "too many"))
     assert large.n_vocab == 2100
@@ -443,7 +445,8 @@ def test_a_tokenizer_that_would_give_other_ids_is_named(changes, named, read):
             tokenizer[key] = {**tokenizer[key], **value} if key == "model" and value else value
 
     line = refusal(read, 2048, change)
-    assert "tokenizer.json" in line and named in line
+    assert "tokenizer.json" in line
+    assert named in line
 
 
 def test_settings_of_the_tokenizer_are_named(read):
@@ -465,7 +468,8 @@ def test_training_saves_the_tokens_as_they_are_there(tmp_path):
     check_trainable("target", hparams)
     save_model(tmp_path / "draft", hparams, params, read_vocabulary(folder))
     theirs, same, narrow = load_encoder_hparams_and_params("draft", str(tmp_path))
-    assert theirs.encode("a[PAD]") == encoder.encode("a[PAD]") and same == hparams
+    assert theirs.encode("a[PAD]") == encoder.encode("a[PAD]")
+    assert same == hparams
     ids = np.arange(9)
     logits = [CachedModel(each, hparams, logits_themselves)(ids, 9) for each in (params, narrow)]
     assert_close(*logits, tolerance=0.02)  # in float16

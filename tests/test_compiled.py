@@ -63,7 +63,8 @@ def test_the_pass_gives_what_gpt2_gives(n_layer, n_embd, n_head, dtype):
     expected = plain.gpt2(TOKENS, **params, n_head=n_head)
     for a, b in ((run(TOKENS, len(TOKENS)), expected), (run.hidden, x)):
         error = np.abs(a - b) / np.max(np.abs(b))
-        assert np.median(error) < typical and np.max(error) < most
+        assert np.median(error) < typical
+        assert np.max(error) < most
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
@@ -80,7 +81,8 @@ def test_the_logits_of_a_token_have_the_same_bits_in_every_split_and_with_any_th
     for n_last in (1, 2, CHUNK - 1, CHUNK + 1, 90):
         run.length = 0
         assert np.array_equal(run(TOKENS, n_last), alone[-n_last:])
-        assert np.array_equal(run.hidden, hidden[-n_last:]) and run.length == n
+        assert np.array_equal(run.hidden, hidden[-n_last:])
+        assert run.length == n
     in_one = compiled_pass.CompiledPass(params, HPARAMS, partial(compiled_pass.make_team, n_threads))
     assert np.array_equal(in_one(TOKENS, n), alone)
 

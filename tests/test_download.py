@@ -335,7 +335,8 @@ def test_a_wrong_file_is_never_kept_and_asked_for_again(kind, name, fetch, serve
     path = f"/model/{name}"
     server.faults[path] = [WRONG[kind]] * 50
     line = refusal(fetch)
-    assert name in line and not (folder / name).exists()
+    assert name in line
+    assert not (folder / name).exists()
     assert "web page" in line or kind != "web page" or name == "weights"
     assert len(server.faults[path]) >= 50 - 4  # gigabytes are not downloaded for ever
     server.faults[path] = [WRONG[kind]]
@@ -429,7 +430,8 @@ def test_no_network_says_what_works_without(fetch):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         line = refusal(fetch, url=f"http://127.0.0.1:{closed.getsockname()[1]}")
-    assert "(Connection refused)" in line and "python main.py --demo works without" in line
+    assert "(Connection refused)" in line
+    assert "python main.py --demo works without" in line
     assert "cannot download https://nowhere.invalid" in refusal(fetch, url="https://nowhere.invalid")
     assert "cannot download" in refusal(fetch, url=f"https://{'a' * 70}.invalid")
 
@@ -442,14 +444,16 @@ def test_a_disk_too_small_is_noticed_beforehand(fetch, server, folder):
     assert not server.requests
     server.faults["/model/words"] = [{"headers": {"Content-Length": "9" * 15}}]
     assert "GB free" in refusal(fetch, most=10**16)
-    assert not (folder / "words.part").exists() and not server.faults["/model/words"]
+    assert not (folder / "words.part").exists()
+    assert not server.faults["/model/words"]
 
 
 @pytest.mark.parametrize("room", [4000, 50_000, 99_999])
 def test_a_disk_that_fills_up(room, fetch, server, folder):
     with largest_file(room):
         line = refusal(fetch)
-    assert "File too large" in line and "run again to go on" in line
+    assert "File too large" in line
+    assert "run again to go on" in line
     assert (folder / "weights.part").stat().st_size == room
     fetch()
     assert ranges(server) == [None, f"bytes={room}-"]
@@ -578,7 +582,8 @@ def test_official_models_come_with_their_first_use(source, mirror, server, tmp_p
     server.faults["/cdn/file"] = [close(70_000), close(20_000)]
     source = mirror if source == "mirror" else source
     encoder, hparams = load_encoder_and_hparams("124M", tmp_path, source)
-    assert (encoder.n_vocab, hparams) == (260, tiny_hparams) and len(server.requests) == 3  # the small files alone
+    assert (encoder.n_vocab, hparams) == (260, tiny_hparams)
+    assert len(server.requests) == 3  # the small files alone
     params = load_params(complete_folder("124M", tmp_path, source), hparams)
     np.testing.assert_array_equal(params["blocks"][1]["mlp"]["c_proj"]["w"], tiny_arrays["h1/mlp/c_proj/w"])
     np.testing.assert_array_equal(params["wte"], tiny_arrays["wte"])
@@ -613,14 +618,16 @@ def test_the_command(mirror, server, tmp_path, capsys, monkeypatch):
     with pytest.raises(SystemExit) as end:
         utils.main(download)
     signal.signal(signal.SIGINT, before)
-    assert end.value.code == 130 and not (tmp_path / "124M" / TF_DATA).exists()
+    assert end.value.code == 130
+    assert not (tmp_path / "124M" / TF_DATA).exists()
     assert capsys.readouterr().err.splitlines()[-1] == "interrupted; run again to go on from here"
     server.before_answer = lambda path: None
     utils.main(download)
     assert capsys.readouterr().out == f"124M is in {tmp_path / '124M'}\n"
     utils.main(["check", "124M", "--models_dir", str(tmp_path)])
     out = capsys.readouterr().out
-    assert out.count("ok  ") == 5 and "finite numbers" in out
+    assert out.count("ok  ") == 5
+    assert "finite numbers" in out
 
 
 WRONG_WORDS = """|download 12M|download ../124M|upload 124M|download 124M --src openai|download 124M --source openia
@@ -634,4 +641,6 @@ def test_a_wrong_command_is_one_line(words, capsys, monkeypatch):
         utils.main(words.split())
     out, line = capsys.readouterr()
     assert (end.value.code, out) == (2, "")
-    assert line.startswith("error: ") and line.endswith("\n") and line[:-1].isprintable()
+    assert line.startswith("error: ")
+    assert line.endswith("\n")
+    assert line[:-1].isprintable()

@@ -90,7 +90,7 @@ IMPORTS += [("-m speculative.measure.page run.json -o run.html", "base64")]
 
 @pytest.mark.parametrize(("words", "module"), IMPORTS)
 def test_ctrl_c_while_modules_are_imported(words, module, tmp_path):
-    """As early as Python lets us: the slow imports of a command have only begun."""
+    """The signal comes as early as Python allows: the slow imports of a command have only begun."""
     slow = "import os, sys, signal\nclass Slow:\n def find_spec(self, name, *args):\n"
     slow += f"  if name == {module!r}: os.kill(os.getpid(), signal.SIGINT)\nsys.meta_path.insert(0, Slow())\n"
     (tmp_path / "sitecustomize.py").write_text(slow)
@@ -134,7 +134,9 @@ def test_a_signal_at_any_line_of_our_own_is_one_line(number, word, status):
     """From the first moment at which it raises an exception, until it is ignored."""
     done = python("-c", EVERY_LINE, str(int(number)))
     *statuses, last = map(int, done.stdout.split())
-    assert last == 0 and len(statuses) > 20 and set(statuses) == {status}
+    assert last == 0
+    assert len(statuses) > 20
+    assert set(statuses) == {status}
     assert done.stderr == f"{word}\n" * len(statuses)
 
 
@@ -166,9 +168,12 @@ def test_a_signal_shows_the_text_so_far(words, number, pair_words):
     process.send_signal(number)
     out, err = process.communicate()
     word = "interrupted" if number == signal.SIGINT else "terminated"
-    assert re.search(rf"(^|[\r\n]){word}\n$", err) and "Error" not in err and "Traceback" not in err, err
+    assert re.search(rf"(^|[\r\n]){word}\n$", err)
+    assert "Error" not in err
+    assert "Traceback" not in err
     whole = re.findall(r"^Text = the(.*)$", out, re.MULTILINE)
-    assert process.returncode == 128 + number and (first + out).endswith("\n")
+    assert process.returncode == 128 + number
+    assert (first + out).endswith("\n")
     assert words == "--verify" or (len(set(whole[:-1])) <= 1 and whole[0].startswith(whole[-1]))
 
 
@@ -231,7 +236,8 @@ def test_each_ending_is_one_line(error, status, line, monkeypatch, capsys):
     with pytest.raises(SystemExit) as end:
         exits.guarded(action)
     out, err = capsys.readouterr()
-    assert (end.value.code, out, err.count("\n")) == (status, "", 1) and err.startswith(line)
+    assert (end.value.code, out, err.count("\n")) == (status, "", 1)
+    assert err.startswith(line)
 
 
 @pytest.mark.parametrize(
@@ -246,8 +252,10 @@ def test_each_ending_is_one_line(error, status, line, monkeypatch, capsys):
 )
 def test_what_the_machine_does_not_give_is_told_in_one_line(limit, why):
     done = python("main.py", "--demo", shell=f'ulimit {limit}; exec "$@"')
-    assert (done.returncode, done.stdout) == (2, "") and done.stderr.count("\n") == 1
-    assert done.stderr.startswith("error: ") and why in done.stderr
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("error: ")
+    assert why in done.stderr
 
 
 NUMBA = "from speculative.engines import cpu; print(cpu.has_numba())"
@@ -264,11 +272,12 @@ JAX = "from speculative.engines.jax.model import jnp; print(jnp.arange(2.0).dtyp
     ],
 )
 def test_settings_of_libraries_in_the_environment(setting, code, result):
-    """What they cannot be used with is told in a line, and what would not be the model's numbers is not done."""
+    """A line names what cannot be used, and nothing goes on with numbers that are not the model's."""
     pytest.importorskip(setting.partition("_")[0].lower())
     name, _, value = setting.partition("=")
     done = python("-c", f"from plumbing import exits; exits.begin(); {code}", env=os.environ | {name: value})
-    assert (done.stdout + done.stderr).startswith(result) and (done.stdout + done.stderr).count("\n") == 1
+    assert (done.stdout + done.stderr).startswith(result)
+    assert (done.stdout + done.stderr).count("\n") == 1
     assert done.returncode == (2 if result.startswith("error") else 0)
 
 
@@ -276,7 +285,8 @@ def test_settings_of_libraries_in_the_environment(setting, code, result):
 def test_how_to_see_more_of_it(when):
     for words, shows in (([], False), (["-X", "dev"], True)):
         done = python(*words, "-c", f"from plumbing import exits; {when}")
-        assert (done.returncode, done.stdout) == (1, "") and ("Traceback" in done.stderr) == shows
+        assert (done.returncode, done.stdout) == (1, "")
+        assert ("Traceback" in done.stderr) == shows
         assert done.stderr.splitlines()[-1].startswith("error: ZeroDivisionError: division by zero; ")
 
 
@@ -299,14 +309,17 @@ def test_a_compilers_cache_that_cannot_be_kept_or_is_damaged(tmp_path, capsys):
 
     with largest_file(10):
         err = lines()
-    assert err.count("\n") == 1 and "File too large" in err and "NUMBA_CACHE_DIR" in err
+    assert err.count("\n") == 1
+    assert "File too large" in err
+    assert "NUMBA_CACHE_DIR" in err
     assert lines() == ""
     for suffix in ("nbi", "nbc"):
         for damage in (lambda content: b"", lambda content: content[: len(content) // 2], lambda content: bytes(9000)):
             [kept] = tmp_path.glob(f"__pycache__/*.{suffix}")
             kept.write_bytes(damage(kept.read_bytes()))
             err = lines()
-            assert err.count("\n") == 1 and "is damaged" in err
+            assert err.count("\n") == 1
+            assert "is damaged" in err
             assert lines() == ""
 
 
@@ -332,7 +345,28 @@ def test_another_copy_of_the_repository_finds_what_is_compiled(tmp_path):
             f.write(change)
         done = python("-c", PACKS, cwd=tmp_path / folder, env=environment)
         assert (done.returncode, done.stderr) == (0, err)
-    assert not old.exists() and len([*old.parent.iterdir()]) == 2
+    assert not old.exists()
+    assert len([*old.parent.iterdir()]) == 2
+
+
+@pytest.mark.slow
+def test_what_changes_under_a_running_program_is_not_kept(tmp_path):
+    """It may have imported some modules before an update and some after it: its kernels are of no version."""
+    pytest.importorskip("numba")
+    for package in ("plumbing", "checkpoints", "speculative"):
+        shutil.copytree(ROOT / package, tmp_path / package)
+    for name in ("gpt2.py", "encoder.py"):
+        shutil.copy(ROOT / name, tmp_path)
+    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    environment["XDG_CACHE_HOME"] = str(tmp_path / "cache")
+    source = tmp_path / "speculative/engines/packed.py"
+    before = source.read_text(encoding="utf-8")
+    update = f"from plumbing import compiling; open({str(source)!r}, 'a').write('# newer'); "
+    for code, compiles in ((update + PACKS, True), (PACKS, True), (PACKS, False)):
+        source.write_text(before, encoding="utf-8")
+        done = python("-c", code, cwd=tmp_path, env=environment)
+        assert done.returncode == 0
+        assert ("compiling what packs" in done.stderr) == compiles
 
 
 def test_verify_names_the_cause_without_numba():
@@ -367,12 +401,13 @@ def test_no_print_can_forget_it(capsys):
     out, err = capsys.readouterr()
     assert "\033[31mred\033[0m" in out
     for stream in (out.partition("\033")[0], err):
-        assert stream.count("\r") == 1 and stream.count("é東\n\t") == 4
+        assert stream.count("\r") == 1
+        assert stream.count("é東\n\t") == 4
         assert_none_is_obeyed(stream.replace("\r", ""))
 
 
 def test_nothing_goes_round_the_streams():
-    """What writes to a descriptor or to Python's own streams is for the last words of a process alone."""
+    """Only the last words of a process write to a descriptor or to Python's own streams."""
     round_about = re.compile(r"os\.write\(|sys\.__std\w+__|\.buffer\.write|Console\([^)]*file=sys")
     paths = [path.relative_to(ROOT) for path in ROOT.glob("**/*.py")]
     ours = [path for path in paths if not {"tests", "tools", ".venv"} & {*path.parts}]
@@ -400,7 +435,8 @@ def assert_none_is_obeyed(text):
 def test_no_message_quotes_a_control_character(command):
     for char in OBEYED[1:]:
         status, out, err = command(f"--prompt_file=a{char}b")
-        assert (status, out) == (2, "") and err.count("\n") == 1
+        assert (status, out) == (2, "")
+        assert err.count("\n") == 1
         assert_none_is_obeyed(err)
 
 
@@ -410,5 +446,6 @@ def test_json_holds_no_control_character(tmp_path):
     path = Path(tmp_path, "run.json")
     write_json(str(path), text)
     written = path.read_text(encoding="utf-8")
-    assert json.loads(written) == text and "é東" in written
+    assert json.loads(written) == text
+    assert "é東" in written
     assert_none_is_obeyed(written)

@@ -1,4 +1,4 @@
-"""Where an extra is not installed, what needs it says so before any work begins, and the rest works without it."""
+"""A flag that needs a missing extra says so before any work begins; the rest works without it."""
 
 import json
 import re

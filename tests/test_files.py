@@ -75,8 +75,10 @@ def test_a_file_with_the_name_of_a_part_is_let_alone(folder):
         files.check_outputs([name])
         files.write_text(name, "new")
         assert Path(name).read_text() == "new"
-    assert Path("text.part").read_text() == "mine" and Path("dir/inside").read_text() == "old"
-    assert Path("run.part").is_symlink() and Path("link").is_symlink()
+    assert Path("text.part").read_text() == "mine"
+    assert Path("dir/inside").read_text() == "old"
+    assert Path("run.part").is_symlink()
+    assert Path("link").is_symlink()
     assert {*os.listdir()} == before | {"run", "page"}
     assert Path("run").stat().st_mode == Path("text.part").stat().st_mode  # it is for whom other new files are
 
@@ -95,7 +97,8 @@ def test_several_that_write_one_file(folder):
         writer.start()
     while any(writer.is_alive() for writer in writers):
         assert Path("text").read_text() in contents
-    assert not list(folder.glob("*.part")) and not list(folder.glob(".*.part"))
+    assert not list(folder.glob("*.part"))
+    assert not list(folder.glob(".*.part"))
 
 
 def test_what_goes_wrong_leaves_the_old_file_and_nothing_else(folder):
@@ -103,7 +106,8 @@ def test_what_goes_wrong_leaves_the_old_file_and_nothing_else(folder):
     with pytest.raises(KeyboardInterrupt), files.replacing("text") as part:
         Path(part).write_text("half")
         raise KeyboardInterrupt
-    assert Path("text").read_text() == "old" and sorted(os.listdir()) == before
+    assert Path("text").read_text() == "old"
+    assert sorted(os.listdir()) == before
 
 
 def test_a_name_as_long_as_the_system_allows(folder):
@@ -123,7 +127,8 @@ def test_pipes_and_devices(folder):
     assert stat.S_ISFIFO(os.stat("pipe").st_mode)
     files.check_outputs([os.devnull])
     files.write_json(os.devnull, {})
-    assert not os.path.isfile(os.devnull) and os.path.exists(os.devnull)
+    assert not os.path.isfile(os.devnull)
+    assert os.path.exists(os.devnull)
     if sys.platform == "linux":
         assert "it is a pipe or a device" in refusal(files.check_outputs, ["/dev/zero"])
 

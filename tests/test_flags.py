@@ -1,4 +1,4 @@
-"""What may be typed: every flag's values, and what becomes of a command line's words."""
+"""The command line: every flag's values, and what its words become."""
 
 import re
 
@@ -26,7 +26,7 @@ SOME |= {name: "True" for name, flag in FLAGS.items() if flag.default is False}
 
 
 def parse(**flags):
-    """As main() does."""
+    """The options of a command line, read as main() reads them."""
     return parse_given(flags)
 
 
@@ -162,7 +162,9 @@ PAIRS = [sorted((name, other), key=[*FLAGS].index) for name, flag in FLAGS.items
 
 def test_what_excludes_each_other():
     assert {name for pair in PAIRS for name in pair} <= {*FLAGS}
-    assert ["K", "tree"] in PAIRS and ["prompt", "prompt_file"] in PAIRS and ["n_samples", "verify"] in PAIRS
+    assert ["K", "tree"] in PAIRS
+    assert ["prompt", "prompt_file"] in PAIRS
+    assert ["n_samples", "verify"] in PAIRS
     for first, second in PAIRS:
         flags = {flag: SOME.get(flag, "2") for flag in (first, second)}
         for given in (flags, dict(reversed(flags.items()))):

@@ -120,7 +120,8 @@ def test_a_model_is_downloaded_checked_and_read(server, source, models_dir, caps
     main(["check", NAME, "--models_dir", models_dir])
     assert len(server.requests) == n_requests  # nothing is asked for what is there
     out = capsys.readouterr().out
-    assert f"{NAME} is in {folder}" in out and out.count("ok ") == 3
+    assert f"{NAME} is in {folder}" in out
+    assert out.count("ok ") == 3
 
 
 def test_parts_optional_files_a_short_name_and_a_revision(tmp_path, monkeypatch, models_dir):
@@ -142,7 +143,8 @@ def test_what_is_not_the_listed_file_never_gets_its_name(name, server, refused, 
     content = server.contents[name]
     server.files[server.stored(name)] = content[:-1] + bytes([content[-1] ^ 1])
     line = refused()
-    assert name in line and ("sha256" in line or "not the file that the hub lists" in line)
+    assert name in line
+    assert "sha256" in line or "not the file that the hub lists" in line
     assert not Path(models_dir, NAME, name).exists()
 
 
@@ -248,10 +250,12 @@ def test_what_their_own_libraries_have_is_read_there(server, source, models_dir,
     for name in (NAME, f"{NAME}@{COMMIT}"):
         load_encoder_hparams_and_params(name, models_dir)
         assert model_folder(name, models_dir) == str(cache / "snapshots" / COMMIT)
-    assert not server.requests and not Path(models_dir).exists()
+    assert not server.requests
+    assert not Path(models_dir).exists()
     (cache / "snapshots" / COMMIT / "model.safetensors").unlink()  # half a model is not read there
     load_encoder_hparams_and_params(NAME, models_dir)
-    assert server.requests and missing_files(model_folder(NAME, models_dir)) == []
+    assert server.requests
+    assert missing_files(model_folder(NAME, models_dir)) == []
     shutil.copytree(source, cache / "elsewhere")  # a whole model, but out of the folder of its versions
     (cache / "refs" / "main").write_text("../elsewhere")
     assert model_folder(NAME, str(tmp_path / "other")) == str(tmp_path / "other" / "owner" / "my-gpt2")

@@ -42,7 +42,8 @@ def go_to(browser):
 
     yield go_to
     emulate(browser, None)
-    assert opened and browser.get_log("browser") == []
+    assert opened
+    assert browser.get_log("browser") == []
     messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     asked = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
     assert opened[-1] in asked
@@ -236,7 +237,8 @@ def test_the_page_of_each_kind_of_run(case, show, run_main):
     if case == "demo":
         n_figures = 5 if run["figures"]["busy"] else 15  # where other work took the machine, nothing is predicted
         assert js(driver, "document.querySelectorAll('#figures tbody tr').length") == n_figures
-        assert text_of(driver, "summary").startswith("Speedup = ") and path.stat().st_size < 400_000
+        assert text_of(driver, "summary").startswith("Speedup = ")
+        assert path.stat().st_size < 400_000
 
 
 CAT = "The cat sat on the mat."
@@ -259,7 +261,8 @@ def test_a_rejection_at_each_position_chosen_by_a_click_or_by_hand(show):
     wait(driver, "byId('outcome').textContent.startsWith('Iteration 4 of ')")
     driver.execute_script("byId('K').focus()")
     press(driver, "ARROW_RIGHT")  # a slider keeps its own arrow keys
-    assert text_of(driver, "outcome").startswith("Iteration 4 of ") and text_of(driver, "K-value") == "5"
+    assert text_of(driver, "outcome").startswith("Iteration 4 of ")
+    assert text_of(driver, "K-value") == "5"
 
 
 def test_text_is_data(show):
@@ -306,7 +309,8 @@ def test_the_race(show, seconds, speed):
         driver.execute_script("byId('speed').value = 1")
         click(driver, "play")
         wait(driver, "!race.playing")
-        assert text_of(driver, "play") == "Play" and js(driver, "race.now") == total
+        assert text_of(driver, "play") == "Play"
+        assert js(driver, "race.now") == total
 
 
 def test_the_sliders_answer_with_the_formulas_of_python(show):
@@ -350,7 +354,8 @@ def test_the_policy_stops_what_is_not_the_pages(browser, tmp_path):
     browser.get(path.as_uri())
     assert js(browser, "typeof stolen") == "undefined"
     blocked = [entry["message"] for entry in browser.get_log("browser")]
-    assert len(blocked) == 2 and all("Content Security Policy" in line for line in blocked)
+    assert len(blocked) == 2
+    assert all("Content Security Policy" in line for line in blocked)
 
 
 # ---- The workbench ---------------------------------------------------------------------------------------------------
@@ -459,14 +464,18 @@ def test_one_decoder_alone(serving, go_to, bench):
     assert js(driver, visible) == [False, True]
     shown = texts_of_lanes(driver)[1]
     assert shown[0] == run["prompt"]["text"] + run["speculative"]["samples"][0]["text"]
-    assert text_of(driver, "live-title") == "The text" and text_of(driver, "state").startswith("Done: 9 tokens in ")
-    assert "autoregressive" not in rows_of_runs(driver)[0] and "speedup" not in rows_of_runs(driver)[0]
+    assert text_of(driver, "live-title") == "The text"
+    assert text_of(driver, "state").startswith("Done: 9 tokens in ")
+    assert "autoregressive" not in rows_of_runs(driver)[0]
+    assert "speedup" not in rows_of_runs(driver)[0]
     assert js(driver, "byId('shown').hidden")
     decode(driver, only="", n_tokens_to_generate=5)
-    assert js(driver, visible) == [True, True] and not js(driver, "byId('shown').hidden")
+    assert js(driver, visible) == [True, True]
+    assert not js(driver, "byId('shown').hidden")
     driver.find_element("css selector", f"[aria-label='Show run {number}']").click()
     wait(driver, "lanes.speculative.tokens === 9")
-    assert js(driver, visible) == [False, True] and texts_of_lanes(driver)[1] == shown
+    assert js(driver, visible) == [False, True]
+    assert texts_of_lanes(driver)[1] == shown
     assert js(driver, "[byId('shown').hidden, formValues().only, document.activeElement.id]") == [
         True,
         "speculative",
@@ -484,7 +493,8 @@ def test_each_tab_has_all_runs_and_its_own_form(serving, go_to, bench):
     paces = {name: run.document[name]["seconds"] for name in ("autoregressive", "speculative")}
     paces = {name: f"{1000 * s:.{1 if s >= 0.01 else 2}f} ms{9 / s:.1f} tokens/s" for name, s in paces.items()}
     told = {"prompt": "Once", "tokens": "9", "stop": "zebra", "speedup": f"{run.speedup:.2f}x", "r": f"{run.r:.3f}"}
-    assert row.items() >= {**told, **paces}.items() and "top-k" not in row
+    assert row.items() >= {**told, **paces}.items()
+    assert "top-k" not in row
     fill_in(driver, prompt=" left \n so ", K="7/", stop=" ")
     driver.refresh()
     wait(driver, "runs.length")
@@ -495,7 +505,8 @@ def test_each_tab_has_all_runs_and_its_own_form(serving, go_to, bench):
     driver.switch_to.new_window("tab")
     driver.get(address)
     wait(driver, "runs.length")
-    assert rows_of_runs(driver) == rows and text_of(driver, "K") != "7/"
+    assert rows_of_runs(driver) == rows
+    assert text_of(driver, "K") != "7/"
     decode(driver, n_tokens_to_generate=5)
     driver.close()
     driver.switch_to.window(first)
@@ -589,7 +600,8 @@ def test_the_server_is_gone(browser, serving, endless, when):
 def test_the_picture_of_the_workbench(browser, tmp_path):
     picture.main([str(tmp_path / "workbench.png"), "--demo"])
     drawn = (tmp_path / "workbench.png").read_bytes()
-    assert drawn.startswith(b"\x89PNG") and len(drawn) > 50_000
+    assert drawn.startswith(b"\x89PNG")
+    assert len(drawn) > 50_000
 
 
 # ---- Both ------------------------------------------------------------------------------------------------------------
@@ -632,4 +644,5 @@ def test_accessibility(shown, mode):
         "axe.run(document, {preload: false, iframes: false}).then(({violations, passes}) => arguments[0]("
         "[passes.length, violations.map((v) => [v.impact, v.id, v.nodes.map((n) => n.html + n.failureSummary)])]))"
     )
-    assert n_passed > 20 and violations == []
+    assert n_passed > 20
+    assert violations == []

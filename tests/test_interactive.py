@@ -47,7 +47,8 @@ def test_a_flag_changes_for_the_lines_after_it(session, flags, capsys):
     lines = ["/drafter model/ngram", "/K 8/2", "/temperature 1", "/top_p 0.9", "/quiet"]
     out = session(*lines, "the", "/temperature", "the")
     said = "drafter = model/ngram\nK = 8/2\ntemperature = 1\ntop_p = 0.9\nquiet = True\n"
-    assert out.startswith(said) and "temperature = 0.0\n" in out
+    assert out.startswith(said)
+    assert "temperature = 0.0\n" in out
     changed = {"K": "8/2", "top_p": "0.9", "drafter": "model/ngram", "quiet": "True"}
     main.main(prompt="the", temperature="1", **changed, **flags)
     main.main(prompt="the", **{name: value for name, value in changed.items() if name != "top_p"}, **flags)
@@ -72,7 +73,9 @@ def test_help_lists_what_can_change(session):
     assert session("/", K="7") == out
     for name, flag in all_flags().items():
         assert (f"  /{name:21} {flag.help} [" in out) == flag.live
-    assert "[7]" in out and "/dtype" not in out and "/models_dir" not in out
+    assert "[7]" in out
+    assert "/dtype" not in out
+    assert "/models_dir" not in out
 
 
 @pytest.mark.parametrize(
@@ -100,9 +103,10 @@ def test_what_it_does_not_go_with(session):
 
 
 def test_no_standard_input(pair_words):
-    """As a program that nobody sits at may be started: without lines, and without the stream."""
+    """Nobody sits there: standard input has no lines, or is closed."""
     ended = python("main.py", "--interactive", *pair_words, shell='exec "$@" <&-')
-    assert (ended.returncode, ended.stdout) == (0, "") and "error" not in ended.stderr
+    assert (ended.returncode, ended.stdout) == (0, "")
+    assert "error" not in ended.stderr
 
 
 class Terminal:
@@ -146,7 +150,7 @@ def owns_terminal():
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="a pseudo-terminal")
 def test_at_a_terminal(pair_words):
-    """Where Python is kept from hearing Ctrl-C for too long, as on a busy machine, the session ends: then once more."""
+    """On a busy machine Python may hear Ctrl-C too late, and the session ends: then it is tried once more."""
     for tries_left in (2, 1, 0):
         try:
             return whole_session(pair_words)

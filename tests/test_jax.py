@@ -217,7 +217,7 @@ def test_the_edges_of_acceptance():
 
 
 def python_steps(pair, x, N, K):
-    """What the oracle does at temperature 0."""
+    """The tokens that the oracle chooses at temperature 0."""
     target, draft = (CachedModel(*model, GREEDY) for model in pair)
     rng = np.random.default_rng(0)
     if K == 0:
@@ -242,7 +242,7 @@ def test_greedy_steps_are_those_of_the_python_loop(pair, greedy, K):
 
 @pytest.mark.parametrize("K", [0, pytest.param(2, marks=slow)])
 def test_a_row_that_is_fed_with_padding_gives_the_same_steps(pair, networks, K):
-    """As an accelerator does; to the end of the context, where the padding stands behind the last position."""
+    """An accelerator's way, up to the end of the context, where the padding stands behind the last position."""
     decoder = DeviceDecoder(*networks, block=3)
     decoder.fewest_rows = 2
     x = random_prompt(8)
@@ -250,7 +250,7 @@ def test_a_row_that_is_fed_with_padding_gives_the_same_steps(pair, networks, K):
 
 
 def by_prompt(calls, n):
-    """What batch yields -> the Rows of each prompt."""
+    """The results that batch yields -> the Rows of each prompt."""
     rows = [[] for _ in range(n)]
     for row in itertools.chain(*calls):
         rows[row.number].append(row)
@@ -342,10 +342,12 @@ def test_the_prefill_is_shared_by_decodes_of_the_same_prompt(sampled):
     for seed in range(3):
         decoder.forget()
         alone.append(tokens_of(decoder, x, 12, seed))
-    assert len(prefills) == 3 and alone[0] != alone[1] != alone[2]
+    assert len(prefills) == 3
+    assert alone[0] != alone[1] != alone[2]
     decoder.forget()
     next(decoder.speculative(x, 12, K, 5))  # one that is not read to its end
-    assert [tokens_of(decoder, x, 12, seed) for seed in range(3)] == alone and len(prefills) == 4
+    assert [tokens_of(decoder, x, 12, seed) for seed in range(3)] == alone
+    assert len(prefills) == 4
     tokens_of(decoder, x[:6], 12, 0)
     assert len(prefills) == 5
 
@@ -405,7 +407,8 @@ def test_the_texts_are_distributed_as_the_targets_own(K, lenience, draft_tempera
     rows = by_prompt(decoder.batch([[1]] * n, 3, K, seed=1), n)
     counts = Counter(tuple(decoded(steps(of_one))) for of_one in rows)
     possible = [text for text in expected if expected[text] > 0]
-    assert {*counts} <= {*possible} and len(possible) > 8
+    assert {*counts} <= {*possible}
+    assert len(possible) > 8
     chi_square = sum((counts[text] - expected[text]) ** 2 / expected[text] for text in possible)
     degrees = len(possible) - 1
     assert (chi_square < degrees + 5 * np.sqrt(2 * degrees)) == (lenience == 1)
@@ -440,4 +443,5 @@ def test_a_platform_that_is_not_there_is_one_line():
     program = "from speculative.engines.jax.model import devices; from plumbing.errors import UserError\n"
     program += "try: devices(1)\nexcept UserError as error: print(error)"
     line = python("-c", program, env=os.environ | {"JAX_PLATFORMS": "rocm"}).stdout
-    assert "JAX_PLATFORMS=rocm" in line and line.count("\n") == 1
+    assert "JAX_PLATFORMS=rocm" in line
+    assert line.count("\n") == 1

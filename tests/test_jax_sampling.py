@@ -70,7 +70,9 @@ def test_the_shortest_waiting_times_are_as_frequent_as_they_should_be():
     """Of 4 million of them 4 are below 1e-6, and 40, 400, ... below 1e-5, 1e-4, ...; the longest likewise."""
     waiting = np.asarray(jax.jit(partial(jax_sampling.exponential, shape=(2**22,)))(jax.random.key(0)))
     shortest = np.partition(waiting, 1000)[:1000]
-    assert shortest.min() > 0 and np.isfinite(waiting).all() and len(np.unique(shortest)) == 1000
+    assert shortest.min() > 0
+    assert np.isfinite(waiting).all()
+    assert len(np.unique(shortest)) == 1000
     for chance in (1e-6, 1e-5, 1e-4, 0.1):
         assert abs(deviation(waiting < -np.log1p(-chance), chance)) < 4
         assert abs(deviation(waiting > -np.log(chance), chance)) < 4
@@ -100,7 +102,8 @@ def test_a_resampled_token_is_the_targets_over_the_whole_vocabulary(accept, alik
         return jnp.where(accepted.kept, x_draft[0], accepted.token)
 
     ids = draw(q, 40_000, seed=2, sample=first, batch_size=50)
-    assert abs(deviation(q[ids] == RARE, mass(q, q == RARE))) < 4 and chi_square(ids, q) < 4
+    assert abs(deviation(q[ids] == RARE, mass(q, q == RARE))) < 4
+    assert chi_square(ids, q) < 4
 
 
 @pytest.mark.slow
@@ -113,8 +116,11 @@ def test_the_edge_of_the_nucleus_over_the_whole_vocabulary():
     unlike = np.flatnonzero((p > 0) != (expected > 0))
     edge = expected[expected > 0].min()
     [full] = filters.to_distribution(logits, 0.9)
-    assert len(unlike) <= 2 and np.allclose(full[unlike], edge * 0.95, rtol=1e-3)
+    assert len(unlike) <= 2
+    assert np.allclose(full[unlike], edge * 0.95, rtol=1e-3)
     ids = draw(p, 100_000, seed=4)
-    assert np.all(p[ids] > 0) and chi_square(ids, expected) < 4
+    assert np.all(p[ids] > 0)
+    assert chi_square(ids, expected) < 4
     least = (expected > 0) & (expected < 4 * edge)  # the tokens next to the edge, each rarer than 1e-4
-    assert expected[least].max() < 1e-4 and abs(deviation(least[ids], mass(expected, least))) < 4
+    assert expected[least].max() < 1e-4
+    assert abs(deviation(least[ids], mass(expected, least))) < 4

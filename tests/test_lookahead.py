@@ -160,7 +160,7 @@ def test_many_short_decodes_do_not_pay_for_a_window_each(N, steps):
 
 
 def test_a_drafter_that_still_knows_the_prompt_does_not_make_catching_up_seem_free():
-    """As where several samples are decoded from one prompt."""
+    """Several samples are decoded from one prompt."""
     world = World(never, draft_time=1.0, feed=0.5)
     for _ in range(20):
         world.fed = world.fed[: len(world.prompt)]
@@ -171,7 +171,8 @@ def test_a_drafter_that_still_knows_the_prompt_does_not_make_catching_up_seem_fr
 def test_what_was_learned_stays_for_the_next_decode_whatever_the_prompt_takes_to_read():
     world = World(always, feed=2.0)
     world.auto(100)
-    assert max(world.ks[:4]) > 0 and world.ks[6] == 16
+    assert max(world.ks[:4]) > 0
+    assert world.ks[6] == 16
     world.fed = np.empty(0, int)
     world.auto(100)
     assert world.ks[0] == 16

@@ -25,7 +25,8 @@ from speculative.options import DEMO
 def test_the_blogs_lines_in_the_blogs_order_and_then_ours(run):
     out = run(quiet=True)
     plain, speculative = texts(out)
-    assert plain == speculative and plain.startswith(PROMPT)
+    assert plain == speculative
+    assert plain.startswith(PROMPT)
     assert re.sub(r"\d\.\d\d", "0.00", out) == (
         f"\nAutoregressive Decode\n{'-' * 21}\nTime = 0.00s\nText = {plain}\n"
         f"\nSpeculative Decode\n{'-' * 18}\nTime = 0.00s\nText = {plain}\n"
@@ -33,7 +34,8 @@ def test_the_blogs_lines_in_the_blogs_order_and_then_ours(run):
     out = run()
     assert texts(out) == (plain, plain)
     added = out.split("\n\nSpeedup = ")[1].splitlines()
-    assert len(added) <= 7 and re.match(r"[\d.]+x  \(autoregressive time", added[0])
+    assert len(added) <= 7
+    assert re.match(r"[\d.]+x  \(autoregressive time", added[0])
 
 
 @pytest.mark.parametrize(("N", "K"), [(1, 4), (2, 10**17), (7, 4), (116, 1), (116, 200)])  # 116 fill the context
@@ -41,7 +43,8 @@ def test_exactly_n_tokens(run_json, N, K):
     prompt = "x" * 12
     out, document = run_json(prompt=prompt, n_tokens_to_generate=N, K=K, quiet=True)
     [plain], [speculative] = tokens_of(document, "autoregressive"), tokens_of(document)
-    assert len(plain) == len(speculative) == N and plain == speculative
+    assert len(plain) == len(speculative) == N
+    assert plain == speculative
     assert texts(out)[0] == texts(out)[1] == prompt + document["speculative"]["samples"][0]["text"]
     assert document["options"]["K"] == K
 
@@ -49,13 +52,16 @@ def test_exactly_n_tokens(run_json, N, K):
 def test_the_seed_decides(run):
     flags = {"temperature": 1, "quiet": True, "n_tokens_to_generate": 40}
     first, again, other = (texts(run(seed=seed, **flags)) for seed in (5, 5, 6))
-    assert first == again and first[0] != other[0] and first[1] != other[1]
+    assert first == again
+    assert first[0] != other[0]
+    assert first[1] != other[1]
 
 
 def test_the_bundled_pair_is_the_demo(command, capsys):
     status, out, _ = command("--demo", "--quiet", "--n_tokens_to_generate=3")
     main.main(demo=True, quiet=True, n_tokens_to_generate=3)
-    assert status == 0 and texts(out) == texts(capsys.readouterr().out)
+    assert status == 0
+    assert texts(out) == texts(capsys.readouterr().out)
     assert texts(out)[0].startswith(DEMO["prompt"])
 
 
@@ -74,7 +80,8 @@ def test_a_prompt_from_a_file(run_json, tmp_path):
     path = tmp_path / "prompt.txt"
     path.write_bytes("in thé\n".encode())
     (out, document), (typed, other) = run_json(prompt=None, prompt_file=path), run_json(prompt="in thé\n")
-    assert texts(out) == texts(typed) and document["prompt"] == other["prompt"]
+    assert texts(out) == texts(typed)
+    assert document["prompt"] == other["prompt"]
     assert (document["options"]["prompt"], other["options"]["prompt"]) == (None, "in thé\n")
 
 
@@ -133,10 +140,13 @@ def test_the_file_says_what_the_screen_says(run_json, flags):
 def test_several_samples(run_json):
     flags = {"temperature": 1, "quiet": True, "n_samples": 3}
     out, document = run_json(**flags)
-    assert out.count("Text = ") == 6 and out.count("Time = ") == 2
+    assert out.count("Text = ") == 6
+    assert out.count("Time = ") == 2
     for decoder in ("autoregressive", "speculative"):
         samples = tokens_of(document, decoder)
-        assert len(samples) == 3 and samples[0] != samples[1] != samples[2] and {len(s) for s in samples} == {12}
+        assert len(samples) == 3
+        assert samples[0] != samples[1] != samples[2]
+        assert {len(s) for s in samples} == {12}
     assert tokens_of(run_json(**flags | {"n_samples": 1})[1])[0] == samples[0]
     assert tokens_of(run_json(**flags)[1]) == samples
 
@@ -219,14 +229,15 @@ def test_color_on_a_terminal(run, monkeypatch):
     assert "\033" not in run(color=True)  # into a pipe
     monkeypatch.setenv("FORCE_COLOR", "1")
     out = run(color=True)
-    assert "\033[33m" in out and "\033[32maccepted" in out
+    assert "\033[33m" in out
+    assert "\033[32maccepted" in out
     assert "\033" not in run()
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\033" not in run(color=True)
 
 
 def test_no_bar_is_left_on_a_terminal(pair_words):
-    """As somebody sees it who sits there: the screen after the run is what a pipe gets."""
+    """After a run, the screen of a terminal shows what a pipe gets."""
     pyte = pytest.importorskip("pyte")
     pty, fcntl, termios = map(pytest.importorskip, ("pty", "fcntl", "termios"))
     words = ["main.py", *pair_words, "--n_tokens_to_generate=40", "--n_samples=2"]
@@ -262,7 +273,8 @@ def test_no_bar_is_left_on_a_terminal(pair_words):
 )
 def test_verify_passes(run_verify, flags):
     status, out = run_verify(**flags | {"n_tokens_to_generate": 1})
-    assert status == 0 and "Verdict: no loss found" in out
+    assert status == 0
+    assert "Verdict: no loss found" in out
     n_tokens = 8 if flags.get("K", 4) == 4 else 10  # one for each of two prompts and of four or five K
     assert out.startswith(f"Verify\n------\n{verify.ABOUT}\npassed  greedy: {n_tokens} speculative tokens equal")
 

@@ -46,7 +46,8 @@ def broken(request, tiny_pair, tmp_path):
 def test_a_run_ends_in_one_line(broken, words, command):
     flags, name = broken
     status, _, err = command(*flags, *words.split())
-    assert status == 2 and re.fullmatch(LINE.format(name), err.splitlines(keepends=True)[-1]), err
+    assert status == 2
+    assert re.fullmatch(LINE.format(name), err.splitlines(keepends=True)[-1])
 
 
 @pytest.mark.filterwarnings("error")
@@ -76,7 +77,8 @@ def test_on_jax_too(broken, words, command):
     flags, name = broken
     status, _, err = command(*flags[:-1], "--engine=jax", *words.split())
     name = name if words == "--K=auto" else f"({name}|target|draft model)"
-    assert status == 2 and re.search(f"{LINE.format(name)}$", err), err
+    assert status == 2
+    assert re.search(f"{LINE.format(name)}$", err)
 
 
 @pytest.mark.parametrize("row", [0, 2])

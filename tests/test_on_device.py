@@ -84,7 +84,7 @@ def test_the_text_is_that_of_numpy_and_what_is_not_known_is_null_and_not_printed
     ids=str,
 )
 def test_flags_give_the_same_text_on_both(on_jax, on_numpy, flags):
-    """What the loop on the device does not know goes by the Python loop; a window wider than the text costs no more."""
+    """The Python loop takes what the loop on the device does not know; a window wider than the text costs no more."""
     _, found = on_jax(**flags)
     _, expected = on_numpy(**flags)
     assert tokens_of(found) == tokens_of(found, "autoregressive") == tokens_of(expected)

@@ -70,7 +70,8 @@ def test_all_that_a_run_writes_goes_under_its_own_name(models, tmp_path):
         opened = [Path(path) for path in log.read_text().splitlines()]
         strange = [path for path in opened if path.is_relative_to(models) and not path.parent.name.endswith(".part")]
         assert strange == []
-    assert (tmp_path / "precious").read_text() == "precious" and not (tmp_path / "missing").exists()
+    assert (tmp_path / "precious").read_text() == "precious"
+    assert not (tmp_path / "missing").exists()
     for name in OWN:
         assert (models / "target" / name).is_symlink() == (name == "checksums.json" or "int8" in name)
     assert not list(models.glob("*/.*"))
@@ -86,7 +87,7 @@ def test_what_is_no_file_is_not_replaced(tmp_path):
 
 
 def test_nothing_is_kept_beside_a_link_to_the_weights(models, tmp_path):
-    """As in Hugging Face's cache, which is not ours to write to."""
+    """Hugging Face's cache is not ours to write to."""
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     shutil.copy(models / "target" / "noted.json", theirs / "checksums.json")

@@ -19,7 +19,7 @@ def random_weight(n_in, n_out, seed=0):
 
 
 def test_bfloat16_rounds_to_nearest_and_ties_to_even():
-    """As another implementation does: every number that it has, and what lies next to it and halfway to the next."""
+    """Another implementation's rounding: every number that it has, its neighbours, and halfway to the next."""
     lower = np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], np.uint32)
     numbers = (np.arange(2**16, dtype=np.uint32)[:, None] << 16 | lower).view(np.float32)  # [2**16, 6]
     numbers = numbers[np.isfinite(numbers).all(axis=1)]
@@ -104,9 +104,11 @@ def test_without_numba_numpy_multiplies_and_one_line_says_so(monkeypatch, capsys
         runtime.warm_up()
         runtime.set_threads(1)
         model = runtime.new_pass(convert(random_params(), packer("float32")), HPARAMS)
-        assert model(np.arange(5), 2).shape == (2, HPARAMS["n_vocab"]) and model.length == 5
+        assert model(np.arange(5), 2).shape == (2, HPARAMS["n_vocab"])
+        assert model.length == 5
         lines = capsys.readouterr().err.splitlines()
-        assert len(lines) == 1 and "numba is not installed" in lines[0]
+        assert len(lines) == 1
+        assert "numba is not installed" in lines[0]
     finally:
         monkeypatch.undo()
         forget_numba()

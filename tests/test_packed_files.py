@@ -166,7 +166,8 @@ def test_a_damaged_file_is_refused_in_a_line(folder, change, fault):
     rewritten(path, change)
     with pytest.raises(UserError, match=re.escape(fault)) as error:
         find(folder, hparams)
-    assert f"{path}: " in str(error.value) and str(error.value).endswith(f"; delete {path} and run again")
+    assert f"{path}: " in str(error.value)
+    assert str(error.value).endswith(f"; delete {path} and run again")
     assert "\n" not in str(error.value)
 
 
@@ -190,7 +191,8 @@ def test_what_is_no_such_file_is_refused_in_a_line(folder, content):
 
 def test_each_bit_counts_and_the_note_is_not_believed_of_another_file(folder):
     path, hparams = packed(folder)
-    assert find(folder, hparams) and find(folder, hparams)
+    assert find(folder, hparams)
+    assert find(folder, hparams)
     for at in (-1, os.path.getsize(path) // 2):
         change_and_keep_the_time(path, at)
         with pytest.raises(UserError, match="damaged: its sha256 is not the one"):
@@ -221,7 +223,8 @@ def test_check_compares_packs_with_the_weights(folder, capsys):
     assert capsys.readouterr().out == f"ok       {path}\n"
     # What changed between the places of the sample, and kept size and time, shows in the sha256.
     rewritten(path, lambda header, data: header["__metadata__"].update({"sha256 of model.safetensors": "0" * 64}))
-    assert find(folder, hparams) and packs.show(folder, folder) == [path]
+    assert find(folder, hparams)
+    assert packs.show(folder, folder) == [path]
     assert "it was made of another" in capsys.readouterr().out
     change_and_keep_the_time(path)
     assert packs.show(folder, folder) == [path]
@@ -237,7 +240,8 @@ def test_tiles_are_packed_anew_to_be_compared(folder, dtype):
     read = partial(load_params, folder, hparams)
     compare = partial(packed_files.first_difference, dtype=dtype, read=read, rng=np.random.default_rng(0))
     n_tiles, different = compare(find(folder, hparams, dtype))
-    assert n_tiles > 9 and different == ""
+    assert n_tiles > 9
+    assert different == ""
     for name in ("h1/mlp/c_fc/w/tiles", "wte/tiles", "ln_f/g"):
         rewritten(path, begins_with(name, 0.25))
         assert compare(find(folder, hparams, dtype))[1] == name.removesuffix("/tiles")
@@ -255,10 +259,13 @@ def test_pack_writes_and_the_next_run_maps(tiny_pair, tmp_path, capsys):
         texts.append([line for line in out.splitlines() if line.startswith("Text")])
         if pack:
             there = [line.rpartition(":")[0] or line for line in out.splitlines()]
-            assert len(there) == 2 and os.path.isfile(packs.path_of(f"{models}/target", "float32"))
-    assert out and f"target: mapped from {models}/target/packed-float32.safetensors" in err
+            assert len(there) == 2
+            assert os.path.isfile(packs.path_of(f"{models}/target", "float32"))
+    assert out
+    assert f"target: mapped from {models}/target/packed-float32.safetensors" in err
     assert f"draft: mapped from {models}/draft/packed-int8.safetensors" in err
-    assert texts[0] == texts[3] and texts[1] == texts[2] == []
+    assert texts[0] == texts[3]
+    assert texts[1] == texts[2] == []
 
 
 def test_large_weights_are_compared_once_until_they_change(tmp_path):
@@ -301,10 +308,12 @@ def test_unpack_removes_what_pack_has_written(tiny_pair, tmp_path, command):
     for pack in (["--pack"], ["--pack", "--dtype=int4"]):
         assert command(*words, *pack)[0] == 0
     status, out, err = command(*words, "--unpack")
-    assert (status, err, out.count("removed ")) == (0, "", 3) and f"{models}/target/packed-int4.safetensors: " in out
+    assert (status, err, out.count("removed ")) == (0, "", 3)
+    assert f"{models}/target/packed-int4.safetensors: " in out
     assert sorted(set(models.rglob("*")) - {models / "target/verified.json", models / "draft/verified.json"}) == before
     status, out, _ = command(*words, "--unpack")
-    assert status == 0 and f"{models}/draft has no packed weights" in out
+    assert status == 0
+    assert f"{models}/draft has no packed weights" in out
     assert "--pack" in command(*words, "--unpack", "--pack")[2]
 
 
@@ -320,12 +329,15 @@ def test_packs_of_what_lies_in_the_cache_of_hugging_face_go_elsewhere(tiny_pair,
     own = tmp_path / "models/owner/name/packed-float32.safetensors"
     assert command(*words, "--pack")[:2] == (0, f"{own}: 0 MB\n")
     status, _, err = command(*words, "--prompt=the", "--n_tokens_to_generate=2")
-    assert status == 0 and f"owner/name: mapped from {own}" in err
+    assert status == 0
+    assert f"owner/name: mapped from {own}" in err
     status, out, _ = command(*words, "--unpack")
-    assert status == 0 and f"removed {own}" in out
+    assert status == 0
+    assert f"removed {own}" in out
     words[1] = f"--target_model_size={theirs / 'snapshots' / commit}"
     status, _, err = command(*words, "--pack")
-    assert status == 2 and "is Hugging Face's, where nothing is written: name the model OWNER/NAME" in err
+    assert status == 2
+    assert "is Hugging Face's, where nothing is written: name the model OWNER/NAME" in err
     assert sorted(theirs.rglob("*")) == before
 
 
@@ -339,6 +351,7 @@ def test_verify_compares_packs_and_says_what_it_does_not_cover(tiny_pair, tmp_pa
     with pytest.raises(SystemExit) as end:
         verify_session(pair, "the", (), draws=10)
     out = capsys.readouterr().out
-    assert end.value.code == 1 and f"FAILED  packed: {path}: tensor h0/mlp/c_fc/w is not what packing makes" in out
+    assert end.value.code == 1
+    assert f"FAILED  packed: {path}: tensor h0/mlp/c_fc/w is not what packing makes" in out
     assert f"tiles of {models}/draft/packed-int8.safetensors are what packing makes of the weights" in out
     assert re.search("^Not covered: the weights, tokens and settings themselves", out, re.MULTILINE)

@@ -56,13 +56,15 @@ def test_the_details_are_what_decided(lenience):
         m = len(d["drafts"])
         p = np.concatenate([draft_model([*x, *d["drafts"][:j]], 1) for j in range(m)]) if m else []  # [m, n_vocab]
         q = target([*x, *d["drafts"]], m + 1)  # [m + 1, n_vocab]
-        assert m == step.drafted and len(d["tested"]) == min(m, step.accepted + 1)
+        assert m == step.drafted
+        assert len(d["tested"]) == min(m, step.accepted + 1)
         for j, test in enumerate(d["tested"]):
             token = d["drafts"][j]
             assert (test["p"], test["q"]) == (float(p[j][token]), float(q[j][token]))
             assert (test["u"] * test["p"] < test["q"]) == (j < step.accepted) == test["passed"]
             assert 0 <= test["u"] < lenience
-            assert token in test["top"]["tokens"] and N_TOP <= len(test["top"]["tokens"]) <= N_TOP + 1
+            assert token in test["top"]["tokens"]
+            assert N_TOP <= len(test["top"]["tokens"]) <= N_TOP + 1
             assert test["top"]["p"] == pytest.approx(p[j][test["top"]["tokens"]], rel=1e-3)
             assert test["top"]["q"] == pytest.approx(q[j][test["top"]["tokens"]], rel=1e-3)
         rejected = step.accepted < m
@@ -76,7 +78,8 @@ def test_the_details_are_what_decided(lenience):
     assert seen == {0, 1, 2, 3, 4}  # a rejection at each position, and none
     for run, without in zip((plain, speculative), record(details=False), strict=True):
         assert [i.step for i in run.iterations] == [i.step for i in without.iterations]
-        assert all(i.details for i in run.iterations) and not any(i.details for i in without.iterations)
+        assert all(i.details for i in run.iterations)
+        assert not any(i.details for i in without.iterations)
 
 
 def test_the_likeliest():
@@ -131,7 +134,8 @@ def scripted_document(text, hits, prompt=HOSTILE):
 def test_the_document_has_all_that_the_page_needs():
     written = json.loads(json.dumps(scripted_document("aé東b", [1, 0]), allow_nan=False))
     [sample] = written["speculative"]["samples"]
-    assert sample["pieces"] == ["a", "", "é", "", "", "東", "b"] and sample["text"] == "aé東b"
+    assert sample["pieces"] == ["a", "", "é", "", "", "東", "b"]
+    assert sample["text"] == "aé東b"
     for run in ("autoregressive", "speculative"):
         for iteration in written[run]["samples"][0]["iterations"]:
             assert {str(token) for token in token_ids(iteration["details"])} <= written["vocabulary"].keys()
@@ -152,8 +156,10 @@ def test_the_document_has_all_that_the_page_needs():
 def test_nothing_in_the_data_is_markup():
     html = page(scripted_document("</script>" + HOSTILE, [2]))
     data = html.partition('id="data">')[2].partition("</script>")[0]
-    assert "<" not in data and json.loads(data)["prompt"]["text"] == HOSTILE
-    assert html.count("</script>") == 2 and "{{" not in html.replace(data, "")
+    assert "<" not in data
+    assert json.loads(data)["prompt"]["text"] == HOSTILE
+    assert html.count("</script>") == 2
+    assert "{{" not in html.replace(data, "")
     assert set(re.findall(r"(.{6})https?:", html.replace(data, ""))) == {'href="', 'ntNS("'}  # links, and SVG's name
 
 
@@ -225,7 +231,8 @@ def test_the_page_in_docs_is_one_of_today():
     run = json.loads(html.partition('id="data">')[2].partition("</script>")[0])
     del run["report"]
     assert page(run) == html, "write it again, as docs/output.md says"
-    assert len(html.encode()) < 400_000 and not re.search(r"/(home|root|tmp|work)/", html)
+    assert len(html.encode()) < 400_000
+    assert not re.search(r"/(home|root|tmp|work)/", html)
 
 
 def test_the_page_of_a_file(tmp_path, monkeypatch):
@@ -240,14 +247,16 @@ def test_the_page_of_a_file(tmp_path, monkeypatch):
         ("run.json -o .", "cannot write to .: it is a folder"),
     ):
         assert line in refusal(page_module.main, words.split())
-    assert json.loads(Path("run.json").read_text()) == written and not Path("other.html").exists()
+    assert json.loads(Path("run.json").read_text()) == written
+    assert not Path("other.html").exists()
 
 
 def test_a_page_shows_one_text_that_is_decoded():
     for other in ({"batch": 2}, {"n_samples": 2}, {"verify": True}):
         assert "cannot be combined" in refused(html="a.html", **other)
     assert "written twice" in refusal(check_output, parse(html="a", json="./a"))
-    assert parse(details=True, json="a").details and parse(details=True, html="a").html == "a"
+    assert parse(details=True, json="a").details
+    assert parse(details=True, html="a").html == "a"
 
 
 def test_details_for_json_alone(run_json, tmp_path):

@@ -27,7 +27,7 @@ def load(tiny_pair):
 
 
 def greedy_text(pair, prompt, n):
-    """What the target alone goes on with."""
+    """The text that the target alone goes on with."""
     x = pair.encode(prompt)
     steps = autoregressive_sampling(x, pair.pair.target, n, np.random.default_rng(0))
     return pair.encoder.decode(decoded(steps))
@@ -100,7 +100,8 @@ def test_flags_change_and_the_models_stay(load):
         0.0,
         "model",
     )  # the defaults, not what was given
-    assert pair.options.K == 2 and list(pair.speculative(PROMPT, 30)) == list(load(K=2).speculative(PROMPT, 30))
+    assert pair.options.K == 2
+    assert list(pair.speculative(PROMPT, 30)) == list(load(K=2).speculative(PROMPT, 30))
 
 
 def test_two_that_share_their_models_decode_by_turns(load):
@@ -160,7 +161,8 @@ def test_a_run(load, tmp_path):
     seconds = [run.document[name]["seconds"] for name in ("autoregressive", "speculative")]
     assert run.speedup == pytest.approx(seconds[0] / seconds[1])
     assert str(run).startswith(f"Speedup = {run.speedup:.2f}x")
-    assert run.document["prompt"]["text"] == PROMPT and run.document["options"]["n_tokens_to_generate"] == 30
+    assert run.document["prompt"]["text"] == PROMPT
+    assert run.document["options"]["n_tokens_to_generate"] == 30
     run.page(tmp_path / "run.html")
     run.json(tmp_path / "run.json")
     assert read_page(str(tmp_path / "run.json")) == (tmp_path / "run.html").read_text(encoding="utf-8")
@@ -168,7 +170,7 @@ def test_a_run(load, tmp_path):
 
 
 def test_of_several_decodes_the_one_of_the_middle_time_is_kept():
-    """As many as make half a second; a text that measured times have made another one does not count."""
+    """The demo decodes as often as makes half a second; a text that measured times have changed does not count."""
     decodes = iter([(0.3, 5), (0.01, 6), (0.05, 5), (0.15, 5), (9.0, 5)])
 
     def texts(decode_fn, prompts, N, n_samples, recorder):
@@ -217,7 +219,8 @@ def test_what_watches_a_run_sees_each_step(load):
 def test_the_package_is_light_and_gives_load_pair_alone():
     out = python("-c", "import sys, speculative.sampling; print(*sys.modules)").stdout
     ours = [name for name in out.split() if name.startswith(("speculative", "plumbing", "encoder", "gpt2", "tqdm"))]
-    assert ours == ["speculative.version", "speculative", "speculative.sampling"] and speculative.__all__ == [
+    assert ours == ["speculative.version", "speculative", "speculative.sampling"]
+    assert speculative.__all__ == [
         "__version__",
         "load_pair",
     ]
@@ -245,8 +248,10 @@ def test_in_a_notebook(tiny_pair):
     nbclient.NotebookClient(notebook, km=kernel, allow_errors=True, resources=where).execute()
     outputs = [cell.outputs for cell in notebook.cells]
     [shown] = [output for output in outputs[1] if output.output_type == "execute_result"]
-    assert "<iframe " in shown.data["text/html"] and shown.data["text/plain"].startswith("Speedup = ")
+    assert "<iframe " in shown.data["text/html"]
+    assert shown.data["text/plain"].startswith("Speedup = ")
     assert not [output for output in outputs[1] if output.output_type == "stream" and output.text.strip()]
     assert "IProgress" not in str(outputs)
     [failed] = outputs[2]
-    assert failed.ename == "UserError" and failed.evalue.startswith("--K must be a whole number of at least 1, or auto")
+    assert failed.ename == "UserError"
+    assert failed.evalue.startswith("--K must be a whole number of at least 1, or auto")

@@ -152,7 +152,8 @@ def test_speedups_are_those_of_the_formula():
     a = [0.9, 0.8, 0.7, 0.6]
     found = better.speedups(np.array(a), 1.0, 0.05, [beta(k + 1) for k in range(5)])
     K, speedup = best_k(a, 0.05, beta)
-    assert int(np.argmax(found)) == K and found.max() == pytest.approx(speedup)
+    assert int(np.argmax(found)) == K
+    assert found.max() == pytest.approx(speedup)
     assert better.speedups(np.array(a), 0.0, 0.05, [1, 2, 3, 4, 5]) == pytest.approx(np.ones(5))
 
 
@@ -222,16 +223,19 @@ def test_every_figure_has_its_formula():
     assert rows["naive matching"][0] == "0.714"
     assert rows["c"] == ("0.098", "t_draft / t_target = 100.0 ms / 1020.0 ms")
     assert rows["predicted, blog"] == ("1.77x", "r(K + 1) / (Kc + β)")
-    assert rows["ceiling"][0] == "10.0 tokens/s" and rows["of the ceiling"][0] == "9% autoregressive, 12% speculative"
-    assert "by proposer" not in rows and not any(name.startswith("level") for name in rows)
+    assert rows["ceiling"][0] == "10.0 tokens/s"
+    assert rows["of the ceiling"][0] == "9% autoregressive, 12% speculative"
+    assert "by proposer" not in rows
+    assert not any(name.startswith("level") for name in rows)
     lenient = {name: formula for name, _, formula in report.table(f, choose(lenience=0.5))}
-    assert lenient["α"] == "mean of Σ min(p, q / 0.5)" and "ceiling" not in lenient
+    assert lenient["α"] == "mean of Σ min(p, q / 0.5)"
+    assert "ceiling" not in lenient
     of_typical = {name: formula for name, _, formula in report.table(f, choose(typical=0.3))}
     assert of_typical["α"] == "mean of Σ p of the tokens that are typical"
 
 
 def test_by_block_the_prediction_goes_by_position():
-    """As Leviathan's formula has one chance for all of them."""
+    """Leviathan's formula has one chance for all of them."""
     autoregressive, speculative = scripted([4, 2, 0, 1], N=55)
     f = figures(autoregressive, speculative)
     assert f["predicted_by_position"] == pytest.approx(f["predicted_blog"], rel=0.02)
@@ -289,7 +293,8 @@ def test_a_run_that_is_too_short_to_tell_advises_no_k():
     found = [by_chance(0.85, 4, 14, noise=0.1, seed=seed) for seed in range(20)]
     assert len({f["best_K"] for f in found}) > 2
     for f in found:
-        assert f["better_K"] is None and f["predicted_best"] >= f["speedup_without_prefill"]
+        assert f["better_K"] is None
+        assert f["predicted_best"] >= f["speedup_without_prefill"]
         assert "No other K is sure to be faster" in report.summary(f)[-1]
 
 
@@ -297,9 +302,12 @@ def test_a_run_that_is_too_short_to_tell_advises_no_k():
 def test_a_long_run_knows_which_k_are_better(alpha, K, better_K):
     f = by_chance(alpha, K, 300)
     found = f["better_K"]
-    assert found["from"] == better_K[0] and found["to"] in better_K and found["sure"] == 0.95
+    assert found["from"] == better_K[0]
+    assert found["to"] in better_K
+    assert found["sure"] == 0.95
     most = max(true_gain(alpha, K, other) for other in better_K)
-    assert found["at_least"] < most < found["gain"] + 0.05 and true_gain(alpha, K, f["best_K"]) > most - 0.05
+    assert found["at_least"] < most < found["gain"] + 0.05
+    assert true_gain(alpha, K, f["best_K"]) > most - 0.05
     pattern = rf"K = {found['from']} to {found['to']} would be faster: by about \d+%, at least \d+% \(95% sure\)\."
     assert re.fullmatch(pattern, report.summary(f, K)[-1])
     for chosen in ("auto", (4, "auto"), K + 3):  # it chose itself, or the drafter gives fewer
@@ -307,7 +315,7 @@ def test_a_long_run_knows_which_k_are_better(alpha, K, better_K):
 
 
 def test_what_is_said_with_so_much_certainty_is_true_that_often():
-    """Where another K gains exactly nothing, few runs say that it gains."""
+    """Few runs say that another K gains where it gains exactly nothing."""
     found = [by_chance(0.8, 5, 40, seed=seed)["better_K"] for seed in range(40)]
     assert sum(one is not None and true_gain(0.8, 5, one["from"]) < 0 for one in found) <= 4
 
@@ -317,7 +325,8 @@ def test_where_windows_seem_cheaper_than_rows_nothing_is_predicted():
     assert f["busy"]
     assert [f[name] for name in ("c", "beta", "mean_beta", "predicted_blog", "predicted_best", "best_K")] == [None] * 6
     *rest, advice = report.summary(f)
-    assert "too busy to tell" in advice and not any("Predicted" in line for line in rest)
+    assert "too busy to tell" in advice
+    assert not any("Predicted" in line for line in rest)
     assert not any("x" in value for _, value, _ in report.table(f))
     as_a_row = [by_chance(0.8, 4, 30, t_more_rows=0.0, noise=0.02, seed=seed) for seed in range(5)]
     assert not any(f["busy"] for f in as_a_row)  # chance is no failure
@@ -355,7 +364,8 @@ def test_who_proposed_what_passed():
     target = recorder.target(lambda x, n_last: one_hot(3, 4, 1, 1, 1))
     next(recorder.watch(speculative_sampling(PROMPT, draft, target, 5, 4, np.random.default_rng(0))))
     f = figures(Recorder(), recorder)
-    assert f["by_proposer"] == {"model": [1, 2], "ngram": [1, 1]} and f["levels"] == []
+    assert f["by_proposer"] == {"model": [1, 2], "ngram": [1, 1]}
+    assert f["levels"] == []
     rows = {name: value for name, value, _ in report.table(f | {"tokens": 0})}
     assert rows["by proposer"] == "draft model 1/2, n-gram 1/1"
 
@@ -392,7 +402,8 @@ def test_what_each_level_did():
     f = figures(Recorder(), recorder)
     [middle] = f["levels"]
     calls = [i for iteration in recorder.iterations for i in iteration.levels["middle"]]
-    assert middle["name"] == "middle" and middle["calls"] == len(calls)
+    assert middle["name"] == "middle"
+    assert middle["calls"] == len(calls)
     assert middle["tokens"] == f["drafted"] == sum(len(i.step.tokens) for i in calls)
     assert middle["accepted"] == sum(i.step.accepted for i in calls)
     assert middle["scoring"] == pytest.approx(0.1 * len(calls))
@@ -469,7 +480,7 @@ def test_the_row_of_an_iteration():
 @pytest.mark.parametrize("flag", ["json", "html"])
 @pytest.mark.parametrize("path", ["missing/run", "folder", "file/run", "a" * 300, "printed", "link"])
 def test_a_path_that_cannot_be_written_is_one_line_before_the_models_are_read(flag, path, tmp_path, monkeypatch):
-    """As is one that the run prints to: the page would take its place."""
+    """A file that the run prints to is refused too: the page would take its place."""
     monkeypatch.chdir(tmp_path)
     Path("folder").mkdir()
     Path("file").write_text("")
@@ -478,7 +489,8 @@ def test_a_path_that_cannot_be_written_is_one_line_before_the_models_are_read(fl
         line = refusal(main.main, **{flag: path}, target_model_size="none-of-this-name")
     assert line.startswith(f"cannot write to {path:.200}: ")
     assert ("this run prints to it" in line) == (path in ("printed", "link"))
-    assert sorted(os.listdir()) == ["file", "folder", "link", "printed"] and Path("printed").read_text() == ""
+    assert sorted(os.listdir()) == ["file", "folder", "link", "printed"]
+    assert Path("printed").read_text() == ""
 
 
 def test_a_full_disk_is_told_before_the_run_and_after_it_and_leaves_the_old_file(tmp_path):
@@ -486,5 +498,6 @@ def test_a_full_disk_is_told_before_the_run_and_after_it_and_leaves_the_old_file
     files.write_json(str(path), {"prompt": "é \udc80"})
     with largest_file(2**10):
         lines = [refusal(files.check_outputs, [str(path)]), refusal(files.write_text, str(path), "x" * 2**11)]
-    assert lines == [f"cannot write to {path}: File too large"] * 2 and os.listdir(tmp_path) == ["run.json"]
+    assert lines == [f"cannot write to {path}: File too large"] * 2
+    assert os.listdir(tmp_path) == ["run.json"]
     assert json.loads(path.read_text(encoding="utf-8")) == {"prompt": "é \udc80"}

@@ -37,7 +37,8 @@ def test_a_lookup_chain_is_prompt_lookup(depth):
         x = rng.integers(3, size=rng.integers(1, 20))
         tree = lookup_tree(3)(x, regular([1] * depth))
         tokens, p, by = prompt_lookup(3)(x, depth)
-        assert tree.tokens[1:] == list(tokens) and np.array_equal(np.reshape(tree.p[1:], (-1, 3)), p)
+        assert tree.tokens[1:] == list(tokens)
+        assert np.array_equal(np.reshape(tree.p[1:], (-1, 3)), p)
         assert [tree.by] * len(tokens) == by
 
 
@@ -45,7 +46,8 @@ def test_several_places_give_several_continuations():
     a, b, c, d = range(4)
     x = np.array([a, b, c, a, b, d, a, b, c, a, b])  # c a b was followed by d a; a b also by c a, twice
     tree = lookup_tree(4)(x, regular([2, 2]))
-    assert tree.tokens == [b, d, a, c, a] and tree.parents == [-1, 0, 1, 0, 3]
+    assert tree.tokens == [b, d, a, c, a]
+    assert tree.parents == [-1, 0, 1, 0, 3]
     assert lookup_tree(4)(x, regular([1, 1])).tokens == [b, d, a]
     assert lookup_tree(4)(np.array([a, b, c]), regular([2, 2])).tokens == [c]  # nothing was found
 
@@ -54,7 +56,8 @@ def test_greedy_siblings_are_the_likeliest():
     row = np.array([0.1, 0.4, 0.4, 0.1, 0.0], np.float32)
     draft = model_tree(lambda x, tree, nodes: np.tile(row, (len(nodes), 1)), None, greedy=True)
     tree = draft([0], regular([3, 1]))
-    assert tree.tokens == [0, 1, 2, 0, 1, 1, 1] and tree.parents == [-1, 0, 0, 0, 1, 2, 3]
+    assert tree.tokens == [0, 1, 2, 0, 1, 1, 1]
+    assert tree.parents == [-1, 0, 0, 0, 1, 2, 3]
     assert all(p[token] == p.sum() == 1 for token, p in zip(tree.tokens[1:], tree.p[1:], strict=True))
     assert draft([0], regular([9])).tokens == [0, 1, 2, 0, 3]
 

@@ -1,4 +1,4 @@
-"""What is chosen for a CPU: that no bit depends on it, that noise chooses nothing, and what is kept of it."""
+"""The choices for a CPU: no bit depends on them, noise makes none, and what is kept of them."""
 
 import ctypes
 import json
@@ -87,7 +87,7 @@ def test_what_is_hardly_faster_is_not():
 
 
 def test_noise_hardly_ever_chooses_anything():
-    """Where single passes take up to several times as long as others."""
+    """Single passes take up to several times as long as others."""
     chosen = [Machine({}, 1, noise=1, seed=seed).chosen() for seed in range(20)]
     assert sum(one != USUAL for one in chosen) <= 2
 

@@ -124,7 +124,8 @@ def test_what_is_missing_is_named(model):
         path.write_bytes(content)
     for models_dir in (model.parent, model / "nowhere"):
         line = refusal(load_encoder_hparams_and_params, "tinny", models_dir)
-        assert "tinny lacks hparams.json" in line and all(name in line for name in MODEL_SIZES)
+        assert "tinny lacks hparams.json" in line
+        assert all(name in line for name in MODEL_SIZES)
 
 
 def test_what_does_not_fit(model, tiny_hparams, tiny_arrays):
@@ -138,12 +139,15 @@ def test_what_does_not_fit(model, tiny_hparams, tiny_arrays):
         assert "h1/mlp/c_fc/w holds NaN or infinity" in line()
     for dtype in (np.float64, np.int32, ml_dtypes.float8_e4m3fn):
         write_weights(model, {name: array.astype(dtype) for name, array in tiny_arrays.items()})
-        assert "tensor wte " in line() and dtype.__name__ in line()
+        assert "tensor wte " in line()
+        assert dtype.__name__ in line()
     for change in ({"n_layer": 1}, {"n_layer": 3}, {"n_ctx": 17}, {"n_embd": 16}):
         (model / "hparams.json").write_text(json.dumps(tiny_hparams | change))
-        assert "hparams.json" in line() and "tensor" in line()
+        assert "hparams.json" in line()
+        assert "tensor" in line()
     (model / "hparams.json").write_text(json.dumps(tiny_hparams | {"n_vocab": 259}))
-    assert "260 tokens" in line() and "n_vocab is 259" in line()
+    assert "260 tokens" in line()
+    assert "n_vocab is 259" in line()
 
 
 def test_a_full_memory_is_not_the_files_fault(tiny_hparams):

@@ -76,9 +76,11 @@ def events(text):
 @pytest.mark.parametrize("flags", [{}, {"K": "auto"}, {"temperature": 1, "top_p": 0.9, "seed": 7, "K": 3}])
 def test_the_steps_of_a_decode_and_its_run(client, pair, flags):
     answer = ask(client, **flags)
-    assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/event-stream")
     *steps, (last, summary) = events(answer.text)
-    assert last == "done" and {kind for kind, _ in steps} == {"step"}
+    assert last == "done"
+    assert {kind for kind, _ in steps} == {"step"}
     document = client.get("/runs/1.json").json()
     for name in ("autoregressive", "speculative"):
         mine = [step for _, step in steps if step["decoder"] == name]
@@ -91,7 +93,8 @@ def test_the_steps_of_a_decode_and_its_run(client, pair, flags):
         assert document["speculative"]["samples"][0]["tokens"] == expected["tokens"]
     assert (summary["number"], summary["prompt"], summary["n_tokens_to_generate"]) == ("1", PROMPT, 12)
     page = client.get("/runs/1")
-    assert page.headers["content-type"].startswith("text/html") and "<h1>" in page.text
+    assert page.headers["content-type"].startswith("text/html")
+    assert "<h1>" in page.text
     assert client.get("/runs").json() == [summary]  # for a page that is loaded again, and for other tabs
     for name in ("autoregressive", "speculative"):
         assert summary[name] == {"tokens": 12, "seconds": document[name]["seconds"]}
@@ -109,7 +112,8 @@ def test_an_empty_prompt_is_that_of_python(client, pair):
 def test_one_decoder_alone(client, pair, name):
     """Its text and its times are those of both; nothing is compared, and there is no page."""
     *steps, (last, summary) = events(ask(client, only=name, temperature=1).text)
-    assert last == "done" and {step["decoder"] for _, step in steps} == {name}
+    assert last == "done"
+    assert {step["decoder"] for _, step in steps} == {name}
     run = client.get("/runs/1.json").json()
     both = pair.changed(temperature=1).compare(PROMPT, 12).document
     assert run[name]["samples"][0]["tokens"] == both[name]["samples"][0]["tokens"]
@@ -140,7 +144,8 @@ def test_the_page_has_the_flags_with_their_help_and_keeps_its_policy(client, pai
     for path in ("/", "/runs/1", "/nothing"):
         headers = client.get(path).headers
         assert headers["content-security-policy"] == "frame-ancestors 'self'"
-        assert headers["x-content-type-options"] == "nosniff" and headers["cache-control"] == "no-store"
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["cache-control"] == "no-store"
         assert "access-control-allow-origin" not in headers
 
 
@@ -182,7 +187,8 @@ def test_whose_requests_are_decoded(client, headers, status):
     answer = ask(client, headers=headers)
     assert answer.status_code == status
     if status != 200:
-        assert answer.text.isprintable() and len(answer.text) < 100
+        assert answer.text.isprintable()
+        assert len(answer.text) < 100
         assert client.get("/runs/1").status_code == 404
 
 
@@ -237,7 +243,8 @@ def test_no_more_of_a_request_is_read_than_it_may_have():
 
     with pytest.raises(HTTPException) as caught:
         asyncio.run(asked(Request()))
-    assert caught.value.status_code == 413 and len(read) <= MOST_BYTES // 4096 + 1
+    assert caught.value.status_code == 413
+    assert len(read) <= MOST_BYTES // 4096 + 1
 
 
 @pytest.mark.parametrize(
@@ -257,7 +264,10 @@ def test_no_more_of_a_request_is_read_than_it_may_have():
 )
 def test_flags_are_checked_as_the_command_lines_are(client, prompt, flags, line):
     [(kind, said)] = events(ask(client, prompt, **flags).text)
-    assert kind == "error" and said.startswith(line) and said.isprintable() and len(said) < 400
+    assert kind == "error"
+    assert said.startswith(line)
+    assert said.isprintable()
+    assert len(said) < 400
     assert ask(client).status_code == 200  # and the next one is decoded
 
 
@@ -380,7 +390,8 @@ def test_who_says_nothing_shuts_nobody_out(bench, serving, said):
             others.enter_context(connect(address, request[:said]))
         with connect(address, request) as owner, owner.makefile("rb") as answer:
             lines = answer.readlines()
-    assert lines[0] == b"HTTP/1.1 200 OK\r\n" and b"event: done\n" in lines
+    assert lines[0] == b"HTTP/1.1 200 OK\r\n"
+    assert b"event: done\n" in lines
     assert hung_up(first)
 
 
@@ -433,7 +444,8 @@ def test_a_port_that_is_taken(pair):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         line = refusal(serve, pair, all_flags(), port)
-        assert line.startswith(f"cannot serve at port {port}: ") and line.endswith("; --serve 0 takes one that is free")
+        assert line.startswith(f"cannot serve at port {port}: ")
+        assert line.endswith("; --serve 0 takes one that is free")
 
 
 @pytest.mark.slow
@@ -453,6 +465,7 @@ def test_a_signal_ends_it_while_it_decodes(pair_words, number, line):
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
         assert (process.returncode, out) == (128 + number, "")
-        assert err.splitlines()[-1] == line and "Traceback" not in err
+        assert err.splitlines()[-1] == line
+        assert "Traceback" not in err
     finally:
         process.kill()

@@ -25,7 +25,7 @@ STYLES = {"accepted": "green", "resampled": "red underline", "bonus": "cyan bold
 
 
 def without_file(o: Options) -> str:
-    """Why --details would do nothing with these options; "" where it does something."""
+    """The reason why --details would do nothing with these options; "" where it does something."""
     if o.json or o.html:
         return ""
     return "it is about what --json writes: add --json FILE"

@@ -1,4 +1,4 @@
-"""What is said when both decoders are done: our lines after the blog's, the JSON file, the page."""
+"""The last words of a run, when both decoders are done: our lines after the blog's, the JSON file, the page."""
 
 import os
 import sys

@@ -140,7 +140,7 @@ FLAG = Flag(
 
 
 def draws_nothing(o) -> str:
-    """Why a temperature of the drafter's own would do nothing with these options; "" where it does something."""
+    """The reason why the drafter's own temperature would do nothing here; "" where it does something."""
     if any(kind.draws for kind in kinds_of(o.drafter)):
         return ""
     return f"--drafter {o.drafter} draws nothing at random"
@@ -164,14 +164,14 @@ def flags_of_kinds() -> Iterator[Flag]:
 
 
 def lacks(name: str, o) -> str:
-    """Why a flag of that kind would do nothing with these options; "" where it does something."""
+    """The reason why a flag of that kind would do nothing with these options; "" where it does something."""
     if name in [kind.name for kind in kinds_of(o.drafter)]:
         return ""
     return f"--drafter {o.drafter} has no {name} in it"
 
 
 def without_draft_model(o) -> str:
-    """Why a flag of the draft model would do nothing with these options; "" where it does something."""
+    """The reason why a flag of the draft model would do nothing with these options; "" where it does something."""
     if needs(o.drafter, "draft"):
         return ""
     return f"--drafter {o.drafter} needs no draft model"

@@ -157,7 +157,7 @@ class CompiledPass:
         return team
 
     def move(self, slots: np.ndarray, to: int) -> None:  # [n]
-        """As KVCache.move."""
+        """The same as KVCache.move."""
         keys = self.buffers["keys"]
         values = self.buffers["values"]
         keys = keys.reshape(*keys.shape[:2], -1, keys.shape[3], LANES)  # [n_layer, n_head, n_tiles, d_head, LANES]
@@ -169,7 +169,7 @@ class CompiledPass:
         values[:, :, :, there] = values[:, :, :, slots]
 
     def output(self, x) -> np.ndarray:  # [n, n_embd] -> [n, n_vocab]
-        """As PlainPass.output: a pass of no tokens and no blocks, whose last n rows are at hand."""
+        """The same as PlainPass.output: a pass of no tokens and no blocks, whose last n rows are at hand."""
         team = self.ready_team()
         n = len(x)
         self.x[:n, : self.n_embd] = x

@@ -16,7 +16,7 @@ from speculative.lookahead import AutoK
 
 
 def without_jax(o: Options) -> str:
-    """Why a flag of JAX's would do nothing with these options; "" where it does something."""
+    """The reason why a flag of JAX's would do nothing with these options; "" where it does something."""
     if o.engine == "numpy":
         return "it is about the devices of --engine jax"
     return ""

@@ -68,7 +68,7 @@ def usual(name: str) -> dict[str, int]:
 
 @functools.cache
 def plan_of(name: str) -> np.ndarray:  # [1] PLAN
-    """What the kernel of the weight format of that name goes by, wherever it is used. Before anything is measured, and
+    """The choices that the kernel of that weight format goes by, wherever it is used. Before anything is measured, and
     for models that a cache holds, it is the usual."""
     plan = np.zeros(1, PLAN)
     follow(plan, usual(name))

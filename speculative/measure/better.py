@@ -69,7 +69,7 @@ def most_gaining_K(gains) -> tuple[int, float]:  # [DRAWS, n]
 
 
 def better_K(gains) -> dict | None:  # [DRAWS, n]
-    """Those K that are sure to gain more than NOISE, and the gain of the surest; None where there are none."""
+    """The K that are sure to gain more than NOISE, and the gain of the surest; None where there are none."""
     at_least = np.quantile(gains, 1 - SURE, axis=0)  # [n]
     at_least[0] = 0  # which would not be speculation
     better = np.flatnonzero(at_least > 1 + NOISE)

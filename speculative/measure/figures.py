@@ -171,7 +171,7 @@ def with_texts(by_number: dict[int, Any]) -> dict[str, Any]:
 
 
 def per_token(record: Record, seconds: float) -> float:
-    """As a stop text may cut the texts of the two decoders at different places. 0 where nothing was decoded."""
+    """Seconds a token, as a stop text may cut the two texts at different places; 0 where nothing was decoded."""
     return seconds / record.n_tokens if record.n_tokens else 0.0
 
 

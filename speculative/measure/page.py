@@ -62,7 +62,7 @@ def fill(template: str, styles: Sequence[str], scripts: Sequence[str], data: Any
 
 
 def sha256(text: str) -> str:
-    """As a Content-Security-Policy names what it allows."""
+    """The names by which a Content-Security-Policy allows something."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 

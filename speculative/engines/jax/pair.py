@@ -116,7 +116,7 @@ class DevicePair(Pair):
 def greedy_differences(
     prompts: list, target_model: JaxModel, autoregressive: list, speculative: list, tolerance: float
 ) -> list[str]:
-    """Where the two greedy texts of a prompt part, which rounding can bring about here: a line for each prompt.
+    """The places where the two greedy texts of a prompt part, as rounding can bring about here: a line for each prompt.
 
     autoregressive and speculative: the new tokens of each prompt. tolerance: formats.base.OnJax.
     """
