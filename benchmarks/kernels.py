@@ -11,7 +11,8 @@ as many as the model can see. All are medians of rounds in which the row counts 
 
 --tune measures what the kernels go by on this machine, whatever was found before: how many bytes ahead memory is asked
 for with so many rows or more (ahead), how many rows a pass has at most (rows), and how many bytes of a tile several
-passes share. It shows the time of each candidate over that of the usual one, the first, and what is taken.
+passes share (share); for a model that this CPU's caches hold, how many threads it takes. It shows the time of each
+candidate over that of the usual one, and what is taken.
 """
 
 from functools import partial
@@ -77,9 +78,7 @@ def tune(model, models_dir, dtype):
     forward(runtime.new_pass(params, hparams), 1)
     tuned = runtime.tune(params, hparams, limit=10.0, anew=True)
     if not tuned:
-        raise UserError(
-            f"{model} in {dtype} fits into this CPU's caches, where little depends on it: take a larger one"
-        )
+        raise UserError(f"{model} in {dtype} fits into this CPU's caches, and has one core: there is nothing to choose")
     for name, ratios in tuned.ratios.items():
         found = ", ".join(f"{candidate}: {median(found):.2f}" for candidate, found in ratios.items())
         n_rounds = max(map(len, ratios.values()))

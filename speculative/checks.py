@@ -68,7 +68,7 @@ def check_tree(drafter: str, tree: tuple[int, ...] | str, n_prompt: int, n_new: 
         nodes = n_nodes(tree)
     if depth >= n_new:
         raise UserError(
-            f"a tree of {depth} levels needs --n_tokens_to_generate of at least {depth + 1}, not {n_new}: a level for "
+            f"a tree of depth {depth} needs --n_tokens_to_generate of at least {depth + 1}, not {n_new}: a level for "
             "each token but the last"
         )
     n_ctx, whose = smallest(contexts)

@@ -9,7 +9,7 @@ from tiny import convert, random_params
 
 pytest.importorskip("numba")
 
-from speculative.engines import formats, kernels, plain, runtime, tuning
+from speculative.engines import formats, kernels, plain, runtime, threads, tuning
 from speculative.engines.cpu import BLOCK, cache_bytes
 from speculative.engines.packed import PackedWeight, aligned, packer
 from speculative.engines.tuning import CHOICES, PLAN
@@ -164,9 +164,73 @@ def test_where_nothing_can_be_kept_it_is_measured_each_time(tuned, tmp_path):
         assert tuned(NOW, folder=tmp_path / "file").ratios
 
 
-def test_a_model_that_a_cache_holds_is_not_measured():
+def test_a_model_that_a_cache_holds_has_nothing_to_choose_on_one_core():
+    """The tests have one thread."""
     params = convert(random_params(HPARAMS), packer("int8"))
     assert runtime.tune(params, HPARAMS) is None
+
+
+# ---- Threads ---------------------------------------------------------------------------------------------------------
+
+SMALL = 2**20  # bytes, which usually take one thread
+
+
+class Cores:
+    """seconds(n_threads), of a machine with 8 cores on which so many threads are fastest."""
+
+    def __init__(self, fastest, ratio=0.8):
+        self.fastest = fastest
+        self.ratio = ratio
+        self.now = 0.0
+
+    def seconds(self, n_threads):
+        taken = self.ratio if n_threads == self.fastest else 1.0
+        self.now += taken
+        return taken
+
+
+@pytest.fixture
+def tune_threads(tmp_path):
+    """tune_threads(cores, n_bytes, most, **more) -> tuning.Tuned"""
+    before = dict(threads.chosen)
+
+    def tune(cores, n_bytes=SMALL, most=8, now=NOW, **more):
+        timed = {"seconds": cores.seconds, "clock": lambda: cores.now}
+        how = {"limit": 500.0, "folder": str(tmp_path), "now": now}
+        return threads.tune_threads(None, "int8", n_bytes, most, **timed, **how, **more)
+
+    yield tune
+    threads.chosen.clear()
+    threads.chosen.update(before)
+
+
+@pytest.mark.parametrize(("n_bytes", "most", "numbers"), [(SMALL, 8, [1, 2, 4, 8]), (2**26, 12, [1, 2, 4, 8, 9, 12])])
+def test_the_number_of_threads_that_is_fastest_is_taken(tune_threads, n_bytes, most, numbers):
+    for n in numbers:
+        found = tune_threads(Cores(n), n_bytes, most, anew=True)
+        assert [*found.ratios["threads"]] == numbers
+        assert found.chosen == {"threads": n}
+        assert threads.threads_of("int8", n_bytes, most) == n
+        assert tune_threads(Cores(1), n_bytes, most) == ({"threads": n}, {})  # kept
+    assert tune_threads(Cores(4, ratio=0.97), n_bytes, most, now=NOW + tuning.WEEK).chosen == {
+        "threads": threads.usual(n_bytes, most)
+    }
+
+
+def test_a_number_of_threads_that_this_machine_does_not_have_is_measured_anew(tune_threads, tmp_path):
+    tune_threads(Cores(8))
+    [kept] = tmp_path.glob("threads-*.json")
+    kept.write_text(json.dumps(json.loads(kept.read_text()) | {"chosen": {"threads": 64}}))
+    assert tune_threads(Cores(2)).chosen == {"threads": 2}
+
+
+def test_a_real_pass_is_timed_in_each_number_of_threads(tmp_path):
+    params = convert(random_params(HPARAMS), packer("int8"))
+    seconds = threads.stopwatch(runtime.new_pass(params, HPARAMS))
+    assert min(seconds(n) for n in (1, 2, 3)) > 0
+
+
+# ---- The machine and the report --------------------------------------------------------------------------------------
 
 
 def test_the_largest_cache_counts(tmp_path):
@@ -179,4 +243,4 @@ def test_the_largest_cache_counts(tmp_path):
 
 def test_the_report_names_the_choice():
     params = convert(random_params(HPARAMS), packer("int4"))
-    assert runtime.choices(params) == ("int4", "bytes asked for ahead by rows: 1: 0, 3: 8192")
+    assert runtime.choices(params) == ("int4", "1 thread; bytes asked for ahead by rows: 1: 0, 3: 8192")

@@ -21,7 +21,7 @@ from speculative.engines.cpu import BLOCK, this_cpu
 from speculative.engines.kernels import LANES, ROWS, kernels_of
 from speculative.engines.packed import PackedWeight, aligned, sparse
 from speculative.engines.team import Team
-from speculative.engines.tuning import described, plan_of, tune  # noqa: F401
+from speculative.engines.tuning import plan_of
 
 # As Python has them: to call them a few times, nothing is to be compiled in every run.
 padded = compiled.padded.py_func

@@ -15,7 +15,6 @@ from speculative.engines.plain import PlainPass, n_bytes
 from speculative.engines.vocabulary import SharedPass
 
 FORWARD_PASS = "the forward pass"
-THREAD_BYTES = 2**23  # of weights for each thread after the first: one that reads fewer costs more than it saves
 
 n_threads = None  # of the next forward pass; None: one for each core
 
@@ -51,33 +50,48 @@ def own_pass(params, hparams):
     compiled = compiled_pass()
     if not compiled:
         return PlainPass(params, hparams)
-    useful = 1 + n_bytes(params) // THREAD_BYTES
     with announced(FORWARD_PASS):
-        return compiled.CompiledPass(
-            params, hparams, lambda: compiled.choose_team(min(n_threads or most_threads(), useful))
-        )
+        size = n_bytes(params)
+        return compiled.CompiledPass(params, hparams, lambda: compiled.choose_team(threads_of(format_of(params), size)))
+
+
+def threads_of(format: str, n_bytes: int) -> int:
+    """The threads that the next pass of a model takes, which has so many bytes of weights."""
+    from speculative.engines import threads
+
+    return threads.threads_of(format, n_bytes, n_threads or most_threads())
 
 
 def tune(params: dict, hparams: dict, **how: Any) -> Any:
-    """Lets the kernels go by what is fastest on this CPU where a model is larger than its caches, which takes a second,
-    once a week -> tuning.Tuned, or None where little depends on it. how: arguments of tuning.tune."""
-    compiled = compiled_pass()
-    if not compiled or not params["blocks"] or n_bytes(params) <= cpu.cache_bytes():
+    """Lets the kernels go by what is fastest on this CPU, once a week: where a model is larger than its caches, what
+    depends on memory, in a second; else the number of threads, in a tenth of one -> tuning.Tuned, or None where nothing
+    is to choose. how: arguments of tuning.tune."""
+    if not compiled_pass() or not params["blocks"]:
         return None
-    return compiled.tune(own_pass(params, hparams), format_of(params), n_bytes(params["blocks"][0]), **how)
+    from speculative.engines import threads, tuning
+
+    run = own_pass(params, hparams)
+    most = n_threads or most_threads()
+    if n_bytes(params) > cpu.cache_bytes():
+        return tuning.tune(run, format_of(params), n_bytes(params["blocks"][0]), **how)
+    if most > 1:
+        return threads.tune_threads(run, format_of(params), n_bytes(params), most, **how)
+    return None
 
 
 def format_of(params: dict) -> str:
-    """The weight format of a model's blocks."""
-    return params["blocks"][0]["mlp"]["c_fc"]["w"].dtype
+    """The weight format of a model's matrices."""
+    return params["wte"].T.dtype if not params["blocks"] else params["blocks"][0]["mlp"]["c_fc"]["w"].dtype
 
 
 def choices(params: dict) -> tuple[str, str]:
     """A model's weight format, and what its kernels go by."""
-    compiled = compiled_pass()
-    if not compiled:
+    if not compiled_pass():
         return "NumPy", "numba is not installed, or switched off"
-    return format_of(params), compiled.described(format_of(params))
+    from speculative.engines import tuning
+
+    n = threads_of(format_of(params), n_bytes(params))
+    return format_of(params), f"{n} thread{'s' if n > 1 else ''}; {tuning.described(format_of(params))}"
 
 
 def warm_up() -> None:

@@ -12,7 +12,7 @@ import functools
 import itertools
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -151,23 +151,24 @@ def this_machine() -> str:
     return f"{binding.get_host_cpu_name()} {sorted(this_cpu().features)}, kernels {VERSION}"
 
 
-def read_kept(path: Path, machine: str, now: float) -> dict[str, int] | None:
-    """The choices that were made; None if none are kept, or they are damaged, of another machine or too old."""
+def read_kept(path: Path, candidates: dict[str, Sequence[int]], now: float) -> dict[str, int] | None:
+    """The choices that were made, of {name: candidates}; None if none are kept, or they are damaged, of another machine
+    or too old."""
     try:
         kept = json.loads(read_small(path))
-        fits = kept["machine"] == machine and 0 <= now - kept["time"] < WEEK
-        chosen = {name: int(kept["chosen"][name]) for name in CHOICES}
+        fits = kept["machine"] == this_machine() and 0 <= now - kept["time"] < WEEK
+        chosen = {name: int(kept["chosen"][name]) for name in candidates}
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
-    known = all(value in CHOICES[name].candidates for name, value in chosen.items())
+    known = all(value in candidates[name] for name, value in chosen.items())
     return chosen if fits and known else None
 
 
-def keep(path: Path, machine: str, now: float, chosen: dict[str, int]) -> None:
+def keep(path: Path, now: float, chosen: dict[str, int]) -> None:
     """Keeps the choices. Where nothing can be written, the next run measures again."""
     try:
         with replacing(path) as part:
-            Path(part).write_text(json.dumps({"machine": machine, "time": now, "chosen": chosen}))
+            Path(part).write_text(json.dumps({"machine": this_machine(), "time": now, "chosen": chosen}))
     except OSError:
         pass
 
@@ -190,13 +191,14 @@ def tune(
     team = run.ready_team()
     path = Path(folder or work.stats.cache_path, f"tuned-{format}-{team.n_threads}.json")
     now = time.time() if now is None else now
-    chosen = None if anew else read_kept(path, this_machine(), now)
+    candidates = {name: choice.candidates for name, choice in CHOICES.items()}
+    chosen = None if anew else read_kept(path, candidates, now)
     ratios = {}
     if chosen is None:
         without = usual(format)
         ratios = measure(plan_of(format), without, stopwatch(run, team, layer_bytes), limit)
         chosen = {name: best(ratios[name], without[name]) for name in CHOICES}
-        keep(path, this_machine(), now, chosen)
+        keep(path, now, chosen)
     follow(plan_of(format), chosen)
     return Tuned(chosen, ratios)
 
