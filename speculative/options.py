@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-from plumbing import arguments
+from plumbing import arguments, extras
 from plumbing.arguments import Flag
 from plumbing.errors import UserError
 from plumbing.official import MODEL_SIZES
-from plumbing.options import Options, check_exclusive, check_libraries, check_useful, from_flags, given_values
+from plumbing.options import Options, check_exclusive, check_useful, given_values
 from speculative import accept, decoding, drafters, filters, loading, stop, trees
 from speculative.engines import devices
 
@@ -114,14 +114,16 @@ def parse_options(flags: dict[str, Flag], given: dict[str, Any], **changed: Any)
     """
     values = given_values(flags, given | changed)
     # One of the blog's counts as used where it is given, another flag where it says something else than its default.
-    used = {name for name, value in values.items() if flags[name] in BLOG or value != flags[name].default}
-    check_exclusive(flags, used)
-    check_libraries(flags, used)
+    there = [flag for flag in flags.values() if flag.name in values]
+    used = [flag for flag in there if flag in BLOG or values[flag.name] != flag.default]
+    check_exclusive(used)
+    for flag in used:
+        extras.check(f"--{flag.name}", flag.needs)
     if values.get("demo"):
         values = DEMO | values
         check_demo(values)
-    o = from_flags(flags.values(), values)
-    check_useful(flags, used.intersection(changed or used), o)
+    o = Options(**{name: flag.default for name, flag in flags.items()} | values)
+    check_useful([flag for flag in used if not changed or flag.name in changed], o)
     o = o.replaced(engine=devices.choose_engine(o.engine))
     check_engine(flags, o)
     return o

@@ -1,6 +1,4 @@
-"""Options: frozen, typed, with each default once; and each flag about models and decoding reaches a decode."""
-
-from dataclasses import FrozenInstanceError, fields
+"""Options: frozen, with each default once; and each flag about models and decoding reaches a decode."""
 
 import numpy as np
 import pytest
@@ -8,7 +6,6 @@ from tiny import decoded
 
 from plumbing import arguments
 from plumbing.arguments import Flag
-from plumbing.options import from_flags
 from speculative import filters
 from speculative.filters import Filters
 from speculative.options import model_flags, parse_options
@@ -68,14 +65,8 @@ def test_a_filter_changes_the_distribution(name):
     assert np.count_nonzero(p) < 4
 
 
-def test_options_are_frozen_typed_and_equal_where_their_values_are():
-    flags = model_flags()
-    o = from_flags(flags.values(), {"K": 8})
-    assert o == from_flags(flags.values(), {}).replaced(K=8)
-    with pytest.raises(FrozenInstanceError):
+def test_options_are_frozen_and_equal_where_their_values_are():
+    o = parse_options(model_flags(), {"K": 8})
+    assert o == parse_options(model_flags(), {}).replaced(K=8)
+    with pytest.raises(AttributeError):
         o.K = 4
-    kinds = {field.name: field.type for field in fields(o)}
-    assert kinds["temperature"] is float
-    assert kinds["seed"] is int
-    assert kinds["top_k"] == int | None
-    assert kinds["drafter"] is str
