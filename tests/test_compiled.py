@@ -22,6 +22,7 @@ from speculative.engines.formats import FORMATS
 from speculative.engines.packed import packer
 from speculative.engines.plain import CachedModel
 from speculative.engines.team import Team
+from speculative.engines.threads import choose_team
 
 HPARAMS = {"n_vocab": 261, "n_ctx": 96, "n_embd": 96, "n_head": 3, "n_layer": 3}
 TOKENS = np.random.default_rng(5).integers(0, HPARAMS["n_vocab"], HPARAMS["n_ctx"])
@@ -236,10 +237,10 @@ def test_on_a_busy_machine_one_thread_works_alone_for_a_while():
     team = compiled_pass.make_team(7)
     for _ in range(10):
         team.judge(0.01, 0.009)
-    assert compiled_pass.choose_team(7) is team
+    assert choose_team(7) is team
     team.judge(0.01, 0)  # once is little
-    assert compiled_pass.choose_team(7) is team
+    assert choose_team(7) is team
     team.judge(0.03, 0.01)
-    assert compiled_pass.choose_team(7) is compiled_pass.make_team(1)
+    assert choose_team(7) is compiled_pass.make_team(1)
     team.alone_until = 0
-    assert compiled_pass.choose_team(7) is team
+    assert choose_team(7) is team

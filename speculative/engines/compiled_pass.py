@@ -35,12 +35,6 @@ def make_team(n_threads: int) -> Team:
     return Team(n_threads, work, JOB)
 
 
-def choose_team(n_threads: int) -> Team:
-    """n threads; or one alone, while the machine is too busy for more. No bit of what they compute depends on that."""
-    team = make_team(n_threads)
-    return team if team.has_cores() else make_team(1)
-
-
 def compile_all() -> None:
     for name in formats.FORMATS:
         kernels_of(name)
@@ -101,6 +95,7 @@ class CompiledPass:
         n_inner = hparams.get("n_inner", 4 * n_embd)
         self.width = padded(max(n_embd, n_inner))  # of what a product reads
         self.n_vocab = hparams["n_vocab"]
+        self.n_ctx = hparams["n_ctx"]
         self.n_embd = n_embd
         self.length = 0
         self.team = team
@@ -120,18 +115,23 @@ class CompiledPass:
             "values": sparse((n_layer, n_head, hparams["n_ctx"], padded_to_tiles(d_head)), np.float32),
         }
         self.job = np.zeros(1, JOB)
-        self.fields = {
+        of_a_call = ("tokens", "positions", "sees", "sees_width", "n_rows", "n_past", "n_last", "logits")
+        fields = {
             **{name: hparams[name] for name in ("n_layer", "n_head", "n_embd", "n_ctx")},
             **{"blocks": blocks, "wte": params["wte"].T, "wpe": params["wpe"], "ln_f": params["ln_f"]},
             "activation": ACTIVATIONS[hparams.get("activation_function", "gelu_new")],
             **{"no_norm": no_norm, "multiply": kernels_of("float32").multiply.address, **self.buffers},
             "plan": plan_of("float32"),
+            **dict.fromkeys((*of_a_call, "n_threads", "privates"), 0),
         }
+        fill(self.job[0], fields, self.kept)
         self.n_threads = 0
 
     def share(self, n_threads: int) -> None:
-        """Gives each thread memory of its own."""
-        n_room = padded_to_tiles(self.fields["n_ctx"])
+        """Gives each thread memory of its own, if they are not as many as in the call before."""
+        if n_threads == self.n_threads:
+            return
+        n_room = padded_to_tiles(self.n_ctx)
         shapes = {
             "sums": (self.chunk, LANES),
             "row": (self.width,),
@@ -142,19 +142,12 @@ class CompiledPass:
             "totals": (ROWS,),
         }
         privates = np.zeros(n_threads, PRIVATE)
-        self.kept_private = []
+        self.kept_private = [privates]
         for private in privates:
             fill(private, {name: aligned(shape, np.float32) for name, shape in shapes.items()}, self.kept_private)
-        call = dict.fromkeys(("tokens", "positions", "sees", "sees_width", "n_rows", "n_past", "n_last", "logits"), 0)
-        fields = {**self.fields, "privates": privates, "n_threads": n_threads, **call}
-        fill(self.job[0], fields, self.kept_private)
+        self.job["privates"] = privates.ctypes.data
+        self.job["n_threads"] = n_threads
         self.n_threads = n_threads
-
-    def ready_team(self) -> Team:
-        team = self.team()
-        if self.n_threads != team.n_threads:
-            self.share(team.n_threads)
-        return team
 
     def move(self, slots: np.ndarray, to: int) -> None:  # [n]
         """The same as KVCache.move."""
@@ -170,7 +163,8 @@ class CompiledPass:
 
     def output(self, x) -> np.ndarray:  # [n, n_embd] -> [n, n_vocab]
         """The same as PlainPass.output: a pass of no tokens and no blocks, whose last n rows are at hand."""
-        team = self.ready_team()
+        team = self.team()
+        self.share(team.n_threads)
         n = len(x)
         self.x[:n, : self.n_embd] = x
         logits = np.empty((n, self.n_vocab), np.float32)  # [n, n_vocab]
@@ -188,12 +182,12 @@ class CompiledPass:
         [n, length + n] say where they stand and which others they see. Then hidden [n_last, n_embd] is what the last
         block gave for the last n_last of them. Raises UserError where a thread dies, and ValueError for tokens that
         are none or too many, as compiled code looks up whatever it is given. positions and sees are trusted."""
-        team = self.ready_team()
+        team = self.team()
+        self.share(team.n_threads)
         tokens = np.ascontiguousarray(tokens, np.int64)  # [n]
-        if self.length + len(tokens) > self.fields["n_ctx"] or np.any((tokens < 0) | (tokens >= self.n_vocab)):
-            n_ctx = self.fields["n_ctx"]
+        if self.length + len(tokens) > self.n_ctx or np.any((tokens < 0) | (tokens >= self.n_vocab)):
             raise ValueError(
-                f"there are {n_ctx} positions and {self.n_vocab} tokens: one was asked for that is not there"
+                f"there are {self.n_ctx} positions and {self.n_vocab} tokens: one was asked for that is not there"
             )
         positions = np.arange(self.length, self.length + len(tokens)) if positions is None else positions  # [n]
         positions = np.ascontiguousarray(positions, np.int64)  # [n]

@@ -8,6 +8,7 @@ import numpy as np
 
 from gpt2 import attention, gelu, gpt2, layer_norm
 from plumbing.errors import UserError
+from speculative.engines.vocabulary import to_draft, to_target
 
 NO_TOKENS = np.empty(0, int)
 
@@ -108,6 +109,7 @@ class CachedModel:
         self.new_pass = new_pass
         self.name = name
         self.n_ctx = hparams["n_ctx"]
+        self.shared = hparams.get("shared")  # of a draft, the ids that it shares with its target, if not all
         self.weight_bytes = n_bytes(params)  # what a token reads, beside the cache (and though of wpe only a row)
         self.to_probs = to_probs
         self.forward = new_pass(params, hparams)
@@ -152,7 +154,11 @@ class CachedModel:
         if parents is not None and (parents[n:] != in_line(len(tokens))[n:]).any():
             sees = lineage(parents, n)  # [len(tokens) - n, len(tokens)]
             positions = sees.sum(axis=1) - 1  # [len(tokens) - n]
-        logits = self.forward(tokens[n:], n_last, positions, sees)  # [n_last, n_vocab]
+        if self.shared:
+            logits = self.forward(to_draft(tokens[n:], self.shared), n_last, positions, sees)  # [n_last, its n_vocab]
+            logits = to_target(logits, self.shared)  # [n_last, n_vocab]
+        else:
+            logits = self.forward(tokens[n:], n_last, positions, sees)  # [n_last, n_vocab]
         check_finite(logits, self.name, len(tokens) - n_last + 1)
         self.tokens = tokens
         self.parents = parents
@@ -221,15 +227,6 @@ def lineage(parents: np.ndarray, n: int = 0) -> np.ndarray:  # [m] -> [m - n, m]
             sees[i - first] = sees[parent - first]
         sees[i - first, i] = True
     return sees[n - first :]
-
-
-def n_reusable(tokens: np.ndarray, x: np.ndarray, n_last: int, n_ctx: int) -> int:  # [n_tokens], [n]
-    """The number of leading tokens of x that need not be computed where those of `tokens` are cached.
-
-    The last n_last always are: a cache holds keys and values, no logits. Raises ValueError where x does not fit.
-    """
-    check_length(len(x), n_last, n_ctx)
-    return min(common_prefix(tokens, x), len(x) - n_last)
 
 
 def check_length(n: int, n_last: int, n_ctx: int) -> None:

@@ -12,7 +12,6 @@ from plumbing.errors import UserError
 from speculative.engines import cpu
 from speculative.engines.cpu import most_threads
 from speculative.engines.plain import PlainPass, n_bytes
-from speculative.engines.vocabulary import SharedPass
 
 FORWARD_PASS = "the forward pass"
 
@@ -39,20 +38,15 @@ def say_numpy_multiplies() -> None:
 
 
 def new_pass(params: dict, hparams: dict) -> Callable:
-    """A forward pass with a cache of its own: compiled, or gpt2.py where numba is not installed. Where hparams say
-    which ids a draft shares with its target, it takes and gives the target's."""
-    if "shared" in hparams:
-        return SharedPass(own_pass(params, hparams), hparams["shared"])
-    return own_pass(params, hparams)
-
-
-def own_pass(params, hparams):
+    """A forward pass with a cache of its own: compiled, or gpt2.py where numba is not installed."""
     compiled = compiled_pass()
     if not compiled:
         return PlainPass(params, hparams)
+    from speculative.engines import threads
+
+    size = n_bytes(params)
     with announced(FORWARD_PASS):
-        size = n_bytes(params)
-        return compiled.CompiledPass(params, hparams, lambda: compiled.choose_team(threads_of(format_of(params), size)))
+        return compiled.CompiledPass(params, hparams, lambda: threads.choose_team(threads_of(format_of(params), size)))
 
 
 def threads_of(format: str, n_bytes: int) -> int:
@@ -70,7 +64,7 @@ def tune(params: dict, hparams: dict, **how: Any) -> Any:
         return None
     from speculative.engines import threads, tuning
 
-    run = own_pass(params, hparams)
+    run = new_pass(params, hparams)
     most = n_threads or most_threads()
     if n_bytes(params) > cpu.cache_bytes():
         return tuning.tune(run, format_of(params), n_bytes(params["blocks"][0]), **how)

@@ -14,6 +14,7 @@ import numpy as np
 
 from speculative.engines.compiled import work
 from speculative.engines.compiled_pass import make_team
+from speculative.engines.team import Team
 from speculative.engines.tuning import Tuned, best, keep, read_kept
 
 THREAD_BYTES = 2**23  # of weights for each thread after the first, where nothing is measured
@@ -21,6 +22,12 @@ SECONDS = 0.1  # that measuring takes
 PASSES = 4  # of a turn: the first may have to wake the others
 
 chosen = {}  # {key of a model: threads}
+
+
+def choose_team(n_threads: int) -> Team:
+    """n threads; or one alone, while the machine is too busy for more. No bit of what they compute depends on that."""
+    team = make_team(n_threads)
+    return team if team.has_cores() else make_team(1)
 
 
 def key_of(format: str, n_bytes: int, most: int) -> str:

@@ -188,7 +188,8 @@ def tune(
     limit: seconds of measuring. anew: whatever was chosen before. folder: where choices are kept; None: beside what
     numba has compiled.
     """
-    team = run.ready_team()
+    team = run.team()
+    run.share(team.n_threads)
     path = Path(folder or work.stats.cache_path, f"tuned-{format}-{team.n_threads}.json")
     now = time.time() if now is None else now
     candidates = {name: choice.candidates for name, choice in CHOICES.items()}

@@ -40,30 +40,3 @@ def to_draft(tokens, shared: Shared, np: ModuleType = np):  # [n] -> [n]
 def to_target(logits, shared: Shared, np: ModuleType = np):  # [n, the draft's n_vocab] -> [n, n_vocab]
     n_more = shared.n_vocab - shared.n_shared
     return np.pad(logits[:, : shared.n_shared], ((0, 0), (0, n_more)), constant_values=-np.inf)
-
-
-class SharedPass:
-    """A forward pass of such a draft, plain or compiled, with the target's ids."""
-
-    def __init__(self, forward, shared: Shared):
-        self.forward = forward
-        self.shared = shared
-        self.move = forward.move
-
-    @property
-    def length(self) -> int:
-        return self.forward.length
-
-    @length.setter
-    def length(self, length: int) -> None:
-        self.forward.length = length
-
-    @property
-    def hidden(self) -> np.ndarray:  # [n_last, n_embd]
-        return self.forward.hidden
-
-    def __call__(self, tokens, n_last: int, positions=None, sees=None) -> np.ndarray:  # [n] -> [n_last, n_vocab]
-        return to_target(self.forward(to_draft(tokens, self.shared), n_last, positions, sees), self.shared)
-
-    def output(self, x) -> np.ndarray:  # [n, n_embd] -> [n, n_vocab]
-        return to_target(self.forward.output(x), self.shared)

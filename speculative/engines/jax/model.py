@@ -29,7 +29,7 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from plumbing.errors import UserError, first_line
-from speculative.engines.plain import check_finite, n_reusable
+from speculative.engines.plain import check_finite, check_length, common_prefix
 from speculative.engines.vocabulary import to_draft, to_target
 
 ACTIVATIONS = {"gelu": partial(jax.nn.gelu, approximate=False), "relu": jax.nn.relu}  # by their names in config.json
@@ -238,7 +238,8 @@ class JaxModel:
         """Raises ValueError where x does not fit into the context or has fewer than n_last tokens; and UserError where
         a row has no largest logit, because the weights are damaged."""
         x = np.asarray(x)  # [n]
-        n_keep = n_reusable(self.tokens, x, n_last, self.n_ctx)
+        check_length(len(x), n_last, self.n_ctx)
+        n_keep = min(common_prefix(self.tokens, x), len(x) - n_last)
         self.forget()  # so that an interrupted pass leaves an empty cache behind and not a wrong one
         n_without_logits = len(x) - n_last
         if len(x) - n_keep > max(n_last, SMALL):  # a prompt, of which only the last few tokens need logits
