@@ -21,13 +21,12 @@ from plumbing.errors import UserError
 from plumbing.options import Options, parse_one
 from speculative import checks, drafters, loading
 from speculative.measure.document import document
-from speculative.measure.record import origins
+from speculative.measure.record import Iteration, origins
 from speculative.measure.recorder import Recorder
 from speculative.measure.run import Run
 from speculative.measure.verdict import verdict
 from speculative.options import check_live, model_flags, parse_options
 from speculative.sampling import Step
-from speculative.stop import until_stop
 
 # Held while a step is computed: all models of a process share the threads of the forward pass.
 DECODING = threading.Lock()
@@ -153,23 +152,20 @@ class Session:
                 seed = [seed, sample + number]
             text = StreamDecoder(self.encoder, o.stop)
             steps = decode_fn(x, N, np.random.default_rng(seed), recorder)
-            if o.stop:
-                steps = until_stop(steps, self.encoder, o.stop)
-            for step in recorder.watch(steps, DECODING):
-                yield text_step(text, step, origins(recorder.now), number)
-            yield from last_step(text, number)
+            for step in recorder.watch(steps, DECODING, text):
+                yield text_step(step, recorder.now, number)
+            yield from last_step(text, recorder.samples[-1], number)
 
     def together(self, decode_fn: Callable, inputs: list, N: int, recorder: Recorder) -> Iterator[TextStep]:
         """Prompts that are decoded together, on JAX: one call of the target gives a step of several texts."""
         o = self.options
         texts = [StreamDecoder(self.encoder, o.stop) for _ in inputs]
         calls = decode_fn(inputs, N, np.random.default_rng(o.seed), recorder, o.batch, o.stop)
-        for rows in recorder.watch_batch(calls, len(inputs), min(o.batch, len(inputs)), DECODING):
+        for rows in recorder.watch_batch(calls, texts, min(o.batch, len(inputs)), DECODING):
             for row in rows:
-                iteration = recorder.samples[row.number][-1]
-                yield text_step(texts[row.number], row.step, origins(iteration), row.number)
+                yield text_step(row.step, recorder.samples[row.number][-1], row.number)
         for number, text in enumerate(texts):
-            yield from last_step(text, number)
+            yield from last_step(text, recorder.samples[number], number)
 
     def encode(self, prompt: str) -> list[int]:
         """The prompt's ids; an empty one begins with <|endoftext|>. Raises UserError where it is no text."""
@@ -245,15 +241,17 @@ class Session:
         return loading.stand_ins(self.options, self.pair)
 
 
-def text_step(text: StreamDecoder, step: Step, origins: list[str], number: int) -> TextStep:
-    pieces = [text.push([token]) for token in step.tokens]
-    return TextStep("".join(pieces), step.tokens, step.drafted, step.accepted, origins, pieces, number)
+def text_step(step: Step, iteration: Iteration, number: int) -> TextStep:
+    pieces = iteration.pieces
+    return TextStep("".join(pieces), step.tokens, step.drafted, step.accepted, origins(iteration), pieces, number)
 
 
-def last_step(text: StreamDecoder, number: int) -> Iterator[TextStep]:
-    """A step with the bytes of an unfinished character, if the text ends in one."""
+def last_step(text: StreamDecoder, sample: list[Iteration], number: int) -> Iterator[TextStep]:
+    """A step with the bytes of an unfinished character, if the text ends in one: they belong to its last token."""
     rest = text.flush()
     if rest:
+        *before, last = sample[-1].pieces
+        sample[-1].pieces = [*before, last + rest]
         yield TextStep(rest, [], 0, 0, [], [], number)
 
 

@@ -7,32 +7,21 @@ Decoding ends with the first token that completes the stop text, the same token 
 what the same window gave after it does not, anywhere: see cut. The text ends before the stop text (StreamDecoder).
 """
 
-from collections.abc import Iterable, Iterator
-
-from encoder import Encoder, StreamDecoder
+from encoder import StreamDecoder
 from plumbing import arguments
 from plumbing.arguments import Flag
 from speculative.sampling import Proposal, Step
 from speculative.trees import Tree, cut_tree
 
 
-def until_stop(steps: Iterable[Step], encoder: Encoder, stop: str | None) -> Iterator[Step]:
-    """The steps up to the first token that completes the stop text; all of them where none does, or stop is None."""
-    text = StreamDecoder(encoder, stop)
-    for step in steps:
-        last = completes(text, step)
-        yield last or step
-        if last:
-            return
-
-
-def completes(text: StreamDecoder, step: Step) -> Step | None:
-    """The step up to the token with which the text is stopped; None where none of its tokens does that."""
-    for i, token in enumerate(step.tokens):
-        text.push([token])
+def read(text: StreamDecoder, step: Step) -> tuple[Step, list[str]]:
+    """The step up to the token that completes the stop text, all of it where none does; and the text of each token."""
+    pieces = []
+    for token in step.tokens:
+        pieces.append(text.push([token]))
         if text.stopped:
-            return cut(step, i + 1)
-    return None
+            break
+    return cut(step, len(pieces)), pieces
 
 
 def cut(step: Step, n: int) -> Step:

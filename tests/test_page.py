@@ -13,6 +13,7 @@ from enumeration import random_model
 from test_flags import parse, refused
 from tiny import ROOT, encoder_of, one_hot, python, refusal, stub
 
+from encoder import StreamDecoder
 from plumbing import files
 from speculative.accept import TOKEN, choose
 from speculative.cli.display import check_output
@@ -24,6 +25,7 @@ from speculative.measure.page import page, read_page
 from speculative.measure.recorder import Recorder
 from speculative.measure.run import Run
 from speculative.sampling import Proposal, autoregressive_sampling, max_fn, speculative_sampling
+from speculative.session import last_step
 from speculative.stop import cut
 
 HOSTILE = "</script><img src=x onerror=alert(1)> \0\x1b[31m\x7f\x9b\u202e\u2066 {{data}} \u2028 é"
@@ -37,10 +39,11 @@ RNG = np.random.default_rng
 def recorded(target, make_draft, x, N, K=4, rule=TOKEN, details=True):
     """Two Recorders of decoders over this target and the draft that make_draft(rng) gives."""
     plain, speculative = (Recorder(rule, details=details) for _ in range(2))
-    list(plain.watch(autoregressive_sampling(x, plain.target(target), N, RNG(0))))
+    list(plain.watch(autoregressive_sampling(x, plain.target(target), N, RNG(0)), text=StreamDecoder(ENCODER)))
     rng = RNG(0)
     draft, scored = speculative.draft(make_draft(rng)), speculative.target(target)
-    list(speculative.watch(speculative_sampling(x, draft, scored, N, K, rng, rule.chain)))
+    steps = speculative_sampling(x, draft, scored, N, K, rng, rule.chain)
+    list(speculative.watch(steps, text=StreamDecoder(ENCODER)))
     return plain, speculative
 
 
@@ -148,9 +151,11 @@ def test_the_document_has_all_that_the_page_needs():
     keys += [*written["figures"], *written["figures"]["seconds"]]
     assert [key for key in keys if f"`{key}`" not in documented and f'`"{key}"`' not in documented] == []
     recorder = Recorder()
-    list(recorder.watch(iter([stub([first], 0, 0)])))  # a text without its last bytes
+    text = StreamDecoder(ENCODER)
+    list(recorder.watch(iter([stub([first], 0, 0)]), text=text))
+    [last] = last_step(text, recorder.samples[0], 0)  # the text ends without its last bytes
     [sample] = document(written["options"], ENCODER, [""], [[1]], recorder, recorder)["speculative"]["samples"]
-    assert sample["pieces"] == ["\N{REPLACEMENT CHARACTER}"] == [sample["text"]]
+    assert sample["pieces"] == ["\N{REPLACEMENT CHARACTER}"] == [sample["text"]] == [last.text]
 
 
 def test_nothing_in_the_data_is_markup():

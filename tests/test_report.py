@@ -434,10 +434,12 @@ def shown(monkeypatch, capsys):
 
     def shown(*steps, by=(), **flags):
         text = StreamDecoder(ENCODER)
+        sample = []
         with display.Display("Title", parse(**flags), [""]) as d:
             for step in steps:
-                d.push(text_step(text, step, origins(Iteration(step, by=[*by])), 0))
-            for step in last_step(text, 0):
+                sample.append(Iteration(step, by=[*by], pieces=[text.push([token]) for token in step.tokens]))
+                d.push(text_step(step, sample[-1], 0))
+            for step in last_step(text, sample, 0):
                 d.push(step)
         d.print_time(1.5)
         return capsys.readouterr().out

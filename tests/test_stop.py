@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tiny import counts, encoder_of, stub
 
 from encoder import END_OF_TEXT, StreamDecoder
-from speculative.stop import until_stop
+from speculative.measure.recorder import Recorder
 
 ENCODER = encoder_of("the", "re", " end", ".,", "é")
 
@@ -25,7 +25,7 @@ def windows(tokens, sizes):
 def run(steps, stop=None):
     """-> the steps, their tokens; of `steps` none is asked for after the last of those."""
     asked = iter(steps)
-    found = list(until_stop(asked, ENCODER, stop))
+    found = list(Recorder().watch(asked, text=StreamDecoder(ENCODER, stop)))
     assert len(list(asked)) == len(steps) - len(found)
     return found, [t for s in found for t in s.tokens]
 

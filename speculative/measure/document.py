@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from encoder import Encoder, StreamDecoder
+from encoder import Encoder
 from plumbing.errors import UserError
 from speculative import accept
 from speculative.measure.details import Details
@@ -44,7 +44,6 @@ def document(
     """
     read = [{"text": p, "tokens": [int(token) for token in ids]} for p, ids in zip(prompts, input_ids, strict=True)]
     records = dict(zip(DECODERS, (autoregressive, speculative), strict=True))
-    stop = options.get("stop")
     found = figures(autoregressive, speculative)
     shown = {token for record in records.values() for i in record.iterations for token in shown_tokens(i)}
     vocabulary = {str(token): token_text(token, encoder) for token in sorted(shown)}
@@ -56,7 +55,7 @@ def document(
         "prompt": read[0],
         "prompts": read,
         **{
-            name: to_json(record) | {"samples": [sample_document(sample, encoder, stop) for sample in record.samples]}
+            name: to_json(record) | {"samples": [sample_document(sample) for sample in record.samples]}
             for name, record in records.items()
         },
         "figures": found,
@@ -65,15 +64,12 @@ def document(
     }
 
 
-def sample_document(sample: list[Iteration], encoder: Encoder, stop: str | None) -> dict:
-    tokens = [int(token) for i in sample for token in i.step.tokens]
-    text = StreamDecoder(encoder, stop)
-    pieces = [text.push([token]) for token in tokens]
-    pieces[-1:] = [piece + text.flush() for piece in pieces[-1:]]
+def sample_document(sample: list[Iteration]) -> dict:
+    pieces = [piece for i in sample for piece in i.pieces]
     return {
         "text": "".join(pieces),
         "pieces": pieces,
-        "tokens": tokens,
+        "tokens": [int(token) for i in sample for token in i.step.tokens],
         "origins": [origin.partition(":")[0] for i in sample for origin in origins(i)],
         "iterations": [*map(to_json, sample)],
     }

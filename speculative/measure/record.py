@@ -36,6 +36,7 @@ class Iteration:
     levels: dict[str, list["Iteration"]] = field(default_factory=dict)  # of each level of the drafter, outermost first
     tree: TreeDetails | None = None  # where the draft was one
     details: Details | None = None  # what decided this step, if that is kept
+    pieces: list[str] = field(default_factory=list)  # the text of each token; the last one's has what the text ends in
 
 
 @dataclass
@@ -101,7 +102,9 @@ def origins(iteration: Iteration) -> list[str]:
 # ---- JSON ------------------------------------------------------------------------------------------------------------
 
 OF_RECORD = {name: kind for name, kind in get_type_hints(Record).items() if name not in ("samples", "rule")}
-OF_ITERATION = {name: kind for name, kind in get_type_hints(Iteration).items() if name not in ("step", "levels")}
+OF_ITERATION = {
+    name: kind for name, kind in get_type_hints(Iteration).items() if name not in ("step", "levels", "pieces")
+}
 
 
 def to_json(value: Record | Iteration) -> dict:

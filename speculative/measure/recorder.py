@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from encoder import StreamDecoder
 from speculative.accept import TOKEN, Rule
 from speculative.drafters import Drafter
 from speculative.engines.plain import common_prefix
@@ -15,6 +16,7 @@ from speculative.measure.analysis import matching_chance
 from speculative.measure.details import TreeDetails, details
 from speculative.measure.record import Counted, Iteration, Record, first_tokens
 from speculative.sampling import Step
+from speculative.stop import read
 from speculative.trees import MOST_NODES, Tree, TreeStep
 
 HELD = 2**24  # probabilities, 64 MB, that wait for the end of the run before their details are taken
@@ -119,10 +121,16 @@ class Recorder(Record):
         """For a decoder that runs elsewhere: what is known of the step that it gives next; its times are not."""
         self.now = Iteration(None, None, None, None, alpha=alpha, matching=matching)
 
-    def watch(self, decoder: Iterator[Step], lock: AbstractContextManager = FREE) -> Iterator[Step]:
-        """The same steps. lock is held while one is computed, and its time does not include the wait for it."""
+    def watch(
+        self, decoder: Iterator[Step], lock: AbstractContextManager = FREE, text: StreamDecoder | None = None
+    ) -> Iterator[Step]:
+        """The same steps, up to the one with which the text is stopped.
+
+        lock is held while one is computed, and its time does not include the wait for it. text: turns ids into text,
+        and says where that is to end.
+        """
         self.samples.append([])
-        while True:
+        while not (text and text.stopped):
             with lock:
                 self.now = Iteration()
                 self.read = Read()
@@ -131,7 +139,9 @@ class Recorder(Record):
                 seconds = self.clock() - start
             self.seconds += seconds
             if step is None:
-                return self.take_details()
+                break
+            if text:
+                step, self.now.pieces = read(text, step)
             if self.now.seconds is not None:  # else it runs elsewhere: see note()
                 self.now.seconds = seconds
             self.samples[-1].append(self.now)
@@ -140,6 +150,7 @@ class Recorder(Record):
             else:
                 self.waiting.append((self.now, step, self.read))
             yield step
+        self.take_details()
 
     def note_step(self, iteration: Iteration, step: Step, read: Read) -> None:
         iteration.step = counted(step)
@@ -191,14 +202,14 @@ class Recorder(Record):
         self.held.clear()
 
     def watch_batch(
-        self, decoder: Iterator[list], n_prompts: int, n_batch: int, lock: AbstractContextManager = FREE
+        self, decoder: Iterator[list], texts: list[StreamDecoder], n_batch: int, lock: AbstractContextManager = FREE
     ) -> Iterator[list]:
-        """The same for prompts that are decoded together, n_batch at a time: a sample for each.
+        """The same for prompts that are decoded together, n_batch at a time: a sample and a text for each.
 
         The decoder yields, for each call of the target, (number of the prompt, Step, alpha, matching) of those that it
         served.
         """
-        samples = [[] for _ in range(n_prompts)]
+        samples = [[] for _ in texts]
         self.samples += samples
         while True:
             with lock:
@@ -211,6 +222,7 @@ class Recorder(Record):
             for number, step, alpha, matching in rows:
                 self.note(alpha, matching)
                 self.now.step = counted(step)
+                _, self.now.pieces = read(texts[number], step)
                 samples[number].append(self.now)
             yield rows
 

@@ -13,7 +13,7 @@ from speculative.decoding import Pair
 from speculative.engines.jax.loop import DeviceDecoder, first_difference
 from speculative.engines.jax.model import JaxModel
 from speculative.filters import Filters
-from speculative.stop import completes
+from speculative.stop import read
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,8 @@ class DevicePair(Pair):
         texts = defaultdict(lambda: StreamDecoder(self.encoder, stop))
 
         def stops(number, step):
-            return completes(texts[number], step)
+            step, _ = read(texts[number], step)
+            return step if texts[number].stopped else None
 
         before = 0.0
         if recorder:
