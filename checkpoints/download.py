@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from checkpoints.config import load_hparams
-from checkpoints.folders import OPTIONAL, is_weights, missing_files
+from checkpoints.folders import OPTIONAL, missing_files
 from checkpoints.weights import INDEX, open_safetensors
 from plumbing import official
 from plumbing.errors import UserError
@@ -28,7 +28,7 @@ def download_gpt2_files(model_size: str, model_dir: str, source: str = "openai",
     hub = hub_name(model_size)
     if hub and Path(model_dir).parts[-2:] == tuple(str(hub).split("/")):
         files = hub_files(hub, model_dir)
-        files = [file for file in files if not (names and is_weights(file.name))]
+        files = [file for file in files if not (names and file.name.startswith("model"))]
     else:
         files = official_files(model_size, model_dir, source)
         files = [file for file in files if file.name in (names or [file.name])]

@@ -1,7 +1,6 @@
 """The files that make a folder a model: OpenAI's or Hugging Face's, under their own names."""
 
 import os
-from itertools import product
 
 from checkpoints.weights import INDEX, part_names
 from plumbing import arguments
@@ -10,10 +9,9 @@ from plumbing.hub import cached_folder, hub_name, in_cache
 from plumbing.official import SAFETENSORS, SMALL_FILES, TF_DATA, TF_INDEX
 
 HPARAMS, *OPENAI_VOCABULARY = SMALL_FILES
-# Settings, tokens and weights, each in the order in which they are looked for.
-SETTINGS = (HPARAMS, "config.json")
+# Settings and tokens, each in the order in which they are looked for.
+SETTINGS = ([HPARAMS], ["config.json"])
 VOCABULARIES = (OPENAI_VOCABULARY, ["tokenizer.json"], ["vocab.json", "merges.txt"])
-WEIGHTS = ([SAFETENSORS], [INDEX], [TF_INDEX, TF_DATA])
 OPTIONAL = ["tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"]
 
 
@@ -58,18 +56,19 @@ def missing_files(folder: str) -> list[str]:
 
     They are those of the form of which it has most.
     """
-    return [name for name in best_form(folder) if not has(folder, name)]
+    settings, vocabulary, weights = best_form(folder)
+    return [name for name in (settings, *vocabulary, *weights) if not has(folder, name)]
 
 
 def small_files(folder: str) -> list[str]:
     """The files of a complete folder that hold its settings and its tokens."""
-    optional = [name for name in OPTIONAL if has(folder, name)]
-    return [name for name in best_form(folder) if not is_weights(name)] + optional
+    settings, vocabulary, _ = best_form(folder)
+    return [settings, *vocabulary, *(name for name in OPTIONAL if has(folder, name))]
 
 
 def weight_files(folder: str) -> list[str]:
     """The files of a complete folder that hold its weights. The first is the one by which they are read."""
-    return [name for name in best_form(folder) if is_weights(name)]
+    return best_form(folder)[2]
 
 
 def config_path(folder: str) -> str:
@@ -77,17 +76,18 @@ def config_path(folder: str) -> str:
     return os.path.join(folder, best_form(folder)[0])
 
 
-def best_form(folder):
-    forms = []
-    for settings, vocabulary, weights in product(SETTINGS, VOCABULARIES, WEIGHTS):
-        parts = part_names(os.path.join(folder, INDEX)) if weights == [INDEX] and has(folder, INDEX) else []
-        forms.append([settings, *vocabulary, *weights, *parts])
-    return max(forms, key=lambda form: (all(has(folder, name) for name in form), sum(has(folder, n) for n in form)))
+def best_form(folder: str) -> tuple[str, list[str], list[str]]:
+    """(settings, tokens, weights): of each, what the folder has whole, or else that of which it has most."""
+    parts = part_names(os.path.join(folder, INDEX)) if has(folder, INDEX) else []
+    weights = ([SAFETENSORS], [INDEX, *parts], [TF_INDEX, TF_DATA])
+
+    def there(names):
+        n = sum(has(folder, name) for name in names)
+        return n == len(names), n
+
+    [settings] = max(SETTINGS, key=there)
+    return settings, max(VOCABULARIES, key=there), max(weights, key=there)
 
 
 def has(folder, name):
     return os.path.isfile(os.path.join(folder, name))
-
-
-def is_weights(name: str) -> bool:
-    return name.startswith("model.") or name.endswith(".safetensors")
