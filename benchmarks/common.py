@@ -54,7 +54,7 @@ def lookahead(text):
     """ "4" -> 4. As they are stay "auto", "16/4" (levels), "tree" (one that chooses its shape) and "2,2,1" (a tree)."""
     if text == "tree" or ("," in text and trees.widths(text)):
         return text
-    K = decoding.K(text)
+    K = decoding.parse_K(text)
     return K if isinstance(K, int) else text
 
 

@@ -42,7 +42,7 @@ def steps(options: dict, began: float) -> dict[str, float]:
     for size in (options["draft_model_size"], options["target_model_size"]):
         load_encoder_and_hparams(size, options["models_dir"])
     done("settings and tokens")
-    runtime.warm_up()
+    runtime.warm_up(["float32", "int8"])
     done("the kernels, compiled before")
     pair = load_pair(**options)
     done("weights: read, packed or mapped; a pass to warm up")

@@ -203,7 +203,7 @@ class Pair:
             model.forget()
 
 
-def K(value: str) -> int | str | tuple:
+def parse_K(value: str) -> int | str | tuple:
     """The value of --K: a number or "auto"; with levels one for each, as 16/4 -> (16, 4), from the outermost in."""
     positive = arguments.integer(1)
     try:

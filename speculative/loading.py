@@ -148,8 +148,9 @@ def load(o: Options, wanted: dict[str, Wanted], kept: Kept, longest: int, quiet:
     one_loop = devices.one_loop(o.engine, o.drafter, o.K)
     if o.engine == "numpy":
         runtime.set_threads(o.threads)
-        runtime.warm_up()  # so that what is compiled now is not taken for loading
-        packed.compile_for(one.dtype for one in wanted.values() if one.need not in kept)
+        dtypes = [one.dtype for one in wanted.values() if one.need not in kept]
+        runtime.warm_up(dtypes)  # so that what is compiled now is not taken for loading
+        packed.compile_for(dtypes)
         load_fn = load_models
     else:
         load_fn = devices.loader(o.mesh, o.data_parallel, None if one_loop else (max(longest, 1), o.K))

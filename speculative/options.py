@@ -16,6 +16,15 @@ from plumbing.options import Options, check_exclusive, check_useful, given_value
 from speculative import accept, decoding, drafters, filters, loading, stop, trees
 from speculative.engines import devices
 
+N_TOKENS = Flag(
+    "n_tokens_to_generate",
+    arguments.integer(1),
+    "how many tokens to add to the prompt (N)",
+    40,
+    live=True,
+    short="n",
+)
+
 # With the blog's defaults.
 BLOG = (
     Flag(
@@ -25,14 +34,7 @@ BLOG = (
         "Alan Turing theorized that computers would one day become",
         short="p",
     ),
-    Flag(
-        "n_tokens_to_generate",
-        arguments.integer(1),
-        "how many tokens to add to the prompt (N)",
-        40,
-        live=True,
-        short="n",
-    ),
+    N_TOKENS,
     Flag(
         "draft_model_size",
         arguments.model,
@@ -48,7 +50,7 @@ BLOG = (
     ),
     Flag(
         "K",
-        decoding.K,
+        decoding.parse_K,
         "lookahead: tokens drafted at a time (levels: 8/4); auto: by measured acceptance and cost",
         4,
         live=True,

@@ -25,7 +25,7 @@ from speculative.measure.record import Iteration, origins
 from speculative.measure.recorder import Recorder
 from speculative.measure.run import Run
 from speculative.measure.verdict import verdict
-from speculative.options import check_live, model_flags, parse_options
+from speculative.options import N_TOKENS, check_live, model_flags, parse_options
 from speculative.sampling import Step
 
 # Held while a step is computed: all models of a process share the threads of the forward pass.
@@ -264,7 +264,7 @@ def with_drafter(flags: dict[str, Any]) -> dict[str, Any]:
 
 def tokens_asked_for(N: Any) -> int:
     """Raises UserError."""
-    return parse_one(model_flags()["n_tokens_to_generate"], N)
+    return parse_one(N_TOKENS, N)
 
 
 def sample_number(value: Any) -> int:

@@ -94,6 +94,8 @@ def check_output(o: Options) -> Options:
 
     Of several processes that compute the same, only the first writes.
     """
+    if not o.json and not o.html:
+        return o
     if not devices.writes_files():
         return o.replaced(json=None, html=None)
     models = [model_folder(size, o.models_dir) for size in (o.target_model_size, o.draft_model_size)]

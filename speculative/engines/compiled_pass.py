@@ -1,7 +1,7 @@
 """The compiled pass from Python: the memory it works on, the call, and the threads that all models share."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import numpy as np
 from numba import typeof, types
@@ -35,8 +35,9 @@ def make_team(n_threads: int) -> Team:
     return Team(n_threads, work, JOB)
 
 
-def compile_all() -> None:
-    for name in formats.FORMATS:
+def compile_for(dtypes: Collection[str]) -> None:
+    """All that multiplies weights in these formats. (Attention, and whatever is not packed, is in float32.)"""
+    for name in {"float32", *dtypes, *(formats.find(dtype).embedding for dtype in dtypes)}:
         kernels_of(name)
     work.compile((types.int64, types.int64, typeof(np.zeros(1, JOB)), types.int64))
 

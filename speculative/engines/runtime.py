@@ -3,7 +3,7 @@
 import functools
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import ModuleType
 from typing import Any
 
@@ -88,13 +88,13 @@ def choices(params: dict) -> tuple[str, str]:
     return format_of(params), f"{n} thread{'s' if n > 1 else ''}; {tuning.described(format_of(params))}"
 
 
-def warm_up() -> None:
-    """Compiles the forward pass, or loads it from the disk, so that no timed part has to."""
+def warm_up(dtypes: Collection[str] = ()) -> None:
+    """Compiles the forward pass for weights in these formats, or loads it from the disk: no timed part has to then."""
     compiled = compiled_pass()
     if not compiled:
         return say_numpy_multiplies()
     with announced(FORWARD_PASS):
-        compiled.compile_all()
+        compiled.compile_for(dtypes)
 
 
 def set_threads(n: int | None = None) -> None:
