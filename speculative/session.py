@@ -232,13 +232,10 @@ class Session:
         """A whole run, ready for JSON. options: those in which it differs from the session's."""
         o = vars(self.options.replaced(**options))
         inputs = [self.encode(prompt) for prompt in prompts]
-        run = document(o, self.encoder, list(prompts), inputs, *recorders, self.stand_ins())
+        instead = loading.stand_ins(self.options, self.pair)
+        run = document(o, self.encoder, list(prompts), inputs, *recorders, instead)
         run["summary"] = verdict(run, self.options, self.pair, recorders)
         return run
-
-    def stand_ins(self) -> dict[str, str]:
-        """{model with an official name, but not the official weights: what it is instead}"""
-        return loading.stand_ins(self.options, self.pair)
 
 
 def text_step(step: Step, iteration: Iteration, number: int) -> TextStep:

@@ -7,13 +7,13 @@ from plumbing.errors import UserError
 from plumbing.options import Options
 from speculative.decoding import Pair
 from speculative.engines import devices, formats
-from speculative.measure import levels, report
+from speculative.measure import levels
 from speculative.measure.record import Record
 
 
 def verdict(run: dict, o: Options, pair: Pair, records: Sequence[Record]) -> list[str]:
     """run: its document. records: of the autoregressive decoder and the speculative one."""
-    lines = report.summary(run["figures"], o.K)
+    lines = [*run["summary"]]
     advice = copy_advice(run["figures"], o, pair)
     if advice:
         lines[-1] = advice  # as it gains more than another K
