@@ -23,7 +23,7 @@ from speculative import accept, checks, drafters
 from speculative.decoding import Pair, lookaheads
 from speculative.drafters.base import Setting
 from speculative.engines import devices, formats, packed, packed_files, runtime
-from speculative.engines.models import load_models, mapped_model
+from speculative.engines.models import load_models, packed_model
 from speculative.engines.vocabulary import share
 from speculative.filters import Filters
 
@@ -189,7 +189,7 @@ def mapped_models(
         if params is None:
             continue
         name = f"{in_words(one)}, mapped from {path},"
-        models[one.need] = mapped_model(params, one.hparams, to_probs[one.need], name)
+        models[one.need] = packed_model(params, one.hparams, to_probs[one.need], name)
         if not quiet:
             print(f"{one.model_size}: mapped from {path}", file=sys.stderr)
     return models

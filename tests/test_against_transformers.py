@@ -72,7 +72,7 @@ def test_a_saved_folder_gives_their_logits_and_their_greedy_text(settings, form,
         expected = theirs(torch.tensor([ids])).logits[0].numpy()
     read = partial(load_params, str(tmp_path / "model"), hparams)
     plain = CachedModel(read(), hparams, logits_themselves)
-    fast, greedy = load_models(read, hparams, ["float32"] * 2, [logits_themselves, GREEDY])
+    fast, greedy = load_models(read, hparams, ["float32"] * 2, [logits_themselves, GREEDY], ["fast", "greedy"])
     for model in (plain, fast):
         np.testing.assert_allclose(model(ids, len(ids)), expected, rtol=1e-4, atol=1e-4)
     n_new = hparams["n_ctx"] - len(ids)

@@ -140,7 +140,7 @@ def test_logits_are_what_the_settings_say(number, engine, tmp_path):
         model = JaxModel(place(read, hparams), logits_themselves)
     else:
         pytest.importorskip("numba")
-        model = load_models(read, hparams, [engine], [logits_themselves])[0]
+        [model] = load_models(read, hparams, [engine], [logits_themselves], ["the model"])
     logits = model(IDS, len(IDS))
     expected = plain_logits(config, tensors, IDS)
     if engine == "int8":  # whole numbers up to 127 in place of weights and rows

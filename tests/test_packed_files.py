@@ -21,7 +21,7 @@ from speculative import load_pair
 from speculative.cli.verifying import verify_session
 from speculative.engines import cpu, packed_files, runtime
 from speculative.engines.formats import FORMATS
-from speculative.engines.models import mapped_model
+from speculative.engines.models import packed_model
 from speculative.engines.packed import packer
 from speculative.engines.plain import CachedModel
 from speculative.engines.vocabulary import Shared
@@ -74,7 +74,7 @@ def test_a_draft_whose_vocabulary_has_another_end_is_mapped(folder):
     params = load_params(folder, hparams, packer("float32"))
     shared = Shared(hparams["n_vocab"] - 3, hparams["n_vocab"] + 2, unknown=0)
     hparams = hparams | {"shared": shared}
-    draft = mapped_model(find(folder, hparams), hparams, logits_themselves)
+    draft = packed_model(find(folder, hparams), hparams, logits_themselves, "the draft")
     read = CachedModel(params, hparams, logits_themselves, runtime.new_pass)
     assert np.array_equal(draft([1, 2], 2), read([1, 2], 2))
 
@@ -175,7 +175,7 @@ def test_infinity_among_the_tiles_shows_in_a_pass(folder):
     path, hparams = packed(folder)
     rewritten(path, begins_with("h0/mlp/c_fc/w/tiles", np.inf))
     with pytest.raises(UserError, match="of PACK gives logits that are not finite"):
-        mapped_model(find(folder, hparams), hparams, logits_themselves, "the model of PACK")
+        packed_model(find(folder, hparams), hparams, logits_themselves, "the model of PACK")
 
 
 OF_NO_KIND = b"\x12" + bytes(7) + b'{"__metadata__":1}'

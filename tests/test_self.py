@@ -92,7 +92,7 @@ def test_each_tensor_is_read_once_and_what_is_not_rounded_is_shared(bundled):
 
         return packed.pack(params, counted)
 
-    target, copy = models.load_models(reading, hparams, ["float32", "int8"], [GREEDY, GREEDY])
+    target, copy = models.load_models(reading, hparams, ["float32", "int8"], [GREEDY, GREEDY], ["target", "copy"])
     assert len(read) == 4 + 12 * len(params["blocks"])
     assert target.params["ln_f"]["g"] is copy.params["ln_f"]["g"]
     assert target.params["wpe"] is copy.params["wpe"]

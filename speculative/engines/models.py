@@ -1,7 +1,6 @@
 """From parameters to what decodes on the NumPy engine: functions from tokens to distributions."""
 
 from collections.abc import Callable, Sequence
-from itertools import zip_longest
 
 import numpy as np
 
@@ -17,7 +16,7 @@ def create_model_fn(params: dict, hparams: dict, to_probs: Callable, name: str =
 
 
 def load_models(
-    read: Callable, hparams: dict, dtypes: Sequence[str], to_probs: Sequence[Callable], names: Sequence[str] = ()
+    read: Callable, hparams: dict, dtypes: Sequence[str], to_probs: Sequence[Callable], names: Sequence[str]
 ) -> list[CachedModel]:
     """A model in each of these formats, from one reading: read(convert) gives the parameters as load_params does.
 
@@ -25,18 +24,18 @@ def load_models(
     """
     packers = [packed.packer(dtype) for dtype in dtypes]
     params = read(lambda name, array: Copies(pack(name, array) for pack in packers))
-    models = []
-    for i, (to_probs_fn, name) in enumerate(zip_longest(to_probs, names, fillvalue="the model")):
-        models.append(create_model_fn(one_of_each(params, i), hparams, to_probs_fn, name))
-        warm_up(models[-1])
-    return models
+    each = enumerate(zip(to_probs, names, strict=True))
+    return [packed_model(one_of_each(params, i), hparams, *of_one) for i, of_one in each]
 
 
-def mapped_model(params: dict, hparams: dict, to_probs: Callable, name: str = "the model") -> CachedModel:
-    """A model whose packed weights lie on the disk. A NaN or infinity among them shows in the logits of a pass (but for
-    -inf before a ReLU), which is cheaper than a look at each weight. Raises UserError."""
-    model = create_model_fn(params, hparams, to_probs, name)
-    warm_up(model)
+def packed_model(params: dict, hparams: dict, to_probs: Callable, name: str) -> CachedModel:
+    """A model whose weights are packed already. Raises UserError where a NaN or infinity among them shows in the logits
+    of a pass (but for -inf before a ReLU), which is cheaper than a look at each weight."""
+    model = CachedModel(params, hparams, to_probs, runtime.new_pass, name)
+    # The first call of each kind pays for memory and threads that the later ones find ready: it is not timed.
+    for n_last in (1, 5):  # a row; a window of rows
+        model(np.zeros(min(8, model.n_ctx), int), min(n_last, model.n_ctx))
+    runtime.tune(params, hparams)
     return model
 
 
@@ -51,10 +50,3 @@ def one_of_each(params, i: int):
     if isinstance(params, dict):
         return {name: one_of_each(value, i) for name, value in params.items()}
     return [one_of_each(value, i) for value in params]
-
-
-def warm_up(model: CachedModel) -> None:
-    """The first call of each kind pays for memory and threads that the later ones find ready: it is not timed."""
-    for n_last in (1, 5):  # a row; a window of rows
-        model(np.zeros(min(8, model.n_ctx), int), min(n_last, model.n_ctx))
-    runtime.tune(model.params, model.hparams)
