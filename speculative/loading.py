@@ -130,15 +130,17 @@ def load(o: Options, wanted: dict[str, Wanted], kept: Kept, longest: int, quiet:
     """
     folders = {need: complete_folder(one.model_size, o.models_dir, o.source) for need, one in wanted.items()}
     target = wanted["target"]
-    kinds = drafters.kinds_of(o.drafter)
-    of_drafters = o.taken(flag.name for flag in drafters.flags_of_kinds())
-    setting = Setting(folders["target"], target.hparams, target.encoder, of_drafters)
+    prepared = {}
+    for kind in drafters.kinds_of(o.drafter):
+        if kind.prepare:
+            options = o.taken(flag.name for flag in kind.flags)
+            prepared[kind.name] = kind.prepare(Setting(folders["target"], target.hparams, target.encoder, options))
     lookahead, inner_K = lookaheads(o.K, o.tree, o.drafter)
     pair = Pair(
         target.encoder,
         models={},
         drafter=o.drafter,
-        prepared={kind.name: kind.prepare(setting) for kind in kinds if kind.prepare},
+        prepared=prepared,
         filters=Filters(**o.taken(Filters._fields)),
         draft_temperature=o.draft_temperature,
         lookahead=lookahead,

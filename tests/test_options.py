@@ -39,12 +39,13 @@ def flags_that_reach_no_decode(flags, given):
 
 @pytest.fixture
 def given(tiny_pair):
-    return {"draft_model_size": "draft", "target_model_size": "target", "models_dir": str(tiny_pair), "threads": 1}
+    """Of a decode that asks every drafter with flags of its own."""
+    names = {"draft_model_size": "draft", "target_model_size": "target", "models_dir": str(tiny_pair), "threads": 1}
+    return names | {"drafter": "self/model+ngram", "stop": "no such text"}
 
 
 def test_every_flag_about_models_and_decoding_reaches_a_decode(given):
-    everyones = given | {"drafter": "self/model+ngram", "stop": "no such text"}
-    assert flags_that_reach_no_decode(model_flags(), everyones) == set()
+    assert flags_that_reach_no_decode(model_flags(), given) == set()
 
 
 def test_a_flag_that_is_declared_and_not_carried_through_is_named(given):
