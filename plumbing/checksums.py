@@ -147,23 +147,25 @@ def compared(
     """
     clear_left_over(folder)
     files = noted(folder)
-    paths = {name: os.path.join(folder, name) for name in names if name.endswith(".safetensors") and name in files}
-    large = {name: path for name, path in paths.items() if os.path.getsize(path) > MOST_SMALL}
     verified = read_verified(folder)
-    found = {name: state(path, files[name]) for name, path in large.items()}
-    found = {name: now for name, now in found.items() if verified.get(name) != now}
     over = threading.Event()
+    described = []  # (path, its state, the result of describe to come)
     with ThreadPoolExecutor(max_workers=1) as thread:
-        described = {name: thread.submit(describe, paths[name], over) for name in found}
         try:
+            for name in names:
+                path = os.path.join(folder, name)
+                if name not in files or not name.endswith(".safetensors") or os.path.getsize(path) <= MOST_SMALL:
+                    continue
+                now = state(path, files[name])
+                if verified.get(name) != now:
+                    described.append((path, now, thread.submit(describe, path, over)))
             yield
-            for name, about in described.items():
+            for path, now, about in described:
+                name = os.path.basename(path)
                 if about.result() != files[name]:
-                    raise bad_file(paths[name], DAMAGED)
-            # A link leads into a cache of somebody else's, where nothing of ours belongs.
-            own = {name: now for name, now in found.items() if not os.path.islink(paths[name])}
-            if own:
-                keep_verified(folder, own)
+                    raise bad_file(path, DAMAGED)
+                if not os.path.islink(path):  # which leads into somebody else's cache, where nothing of ours belongs
+                    keep_verified(folder, {name: now})
         finally:
             over.set()
 

@@ -6,6 +6,7 @@
 To add a drafter, write a file with a KIND in it, and add that to KINDS.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -21,7 +22,6 @@ from speculative.trees import Tree
 KINDS = {kind.name: kind for kind in (model.KIND, self.KIND, lookup.KIND, ngram.KIND, heads.KIND)}
 
 RENAMED = {"staged": "model/ngram", "staged_lookup": "model/prompt_lookup"}
-
 
 OF_FUNCTIONS = {}  # {function: its name in KINDS}
 
@@ -40,8 +40,7 @@ def name_of(value: Any) -> Any:
 def parse_drafter(text: str) -> list[list[Kind]]:
     """ "a/b+c" -> [[a], [b, c]], from the outermost level in. Raises UserError for what is no drafter."""
     levels = [[kind_named(name) for name in part.split("+")] for part in text.split("/")]
-    names = [kind.name for kinds in levels for kind in kinds]
-    name, times = Counter(names).most_common(1)[0]
+    [(name, times)] = Counter(re.split("[+/]", text)).most_common(1)
     if times > 1:
         raise UserError(f"in {text!r:.80} {name} stands twice: once is enough")
     for kinds in levels[:-1]:
@@ -69,9 +68,9 @@ def kind_named(name: str) -> Kind:
     )
 
 
-def kinds_of(*texts: str) -> list[Kind]:
-    """Every kind that these drafters consist of, each once."""
-    return list({kind.name: kind for text in texts for kinds in parse_drafter(text) for kind in kinds}.values())
+def kinds_of(text: str) -> list[Kind]:
+    """Every kind that a drafter consists of."""
+    return [kind for kinds in parse_drafter(text) for kind in kinds]
 
 
 def needs(text: str, what: str) -> bool:
@@ -165,7 +164,7 @@ def flags_of_kinds() -> Iterator[Flag]:
 
 def lacks(name: str, o) -> str:
     """The reason why a flag of that kind would do nothing with these options; "" where it does something."""
-    if name in [kind.name for kind in kinds_of(o.drafter)]:
+    if name in re.split("[+/]", o.drafter):
         return ""
     return f"--drafter {o.drafter} has no {name} in it"
 
