@@ -142,7 +142,7 @@ class Pair:
         parts = self.parts(rng)
         if record:
             parts = parts._replace(record=record)
-        return make_drafter(self.drafter, parts)
+        return make_drafter(self.drafter, parts, self.drafts_trees)
 
     def check_drafter(self) -> None:
         """Raises UserError where the drafter was not made for this target."""

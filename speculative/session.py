@@ -10,6 +10,7 @@ main.py, --interactive, the browser, Python and the benchmarks decode through it
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -200,15 +201,17 @@ class Session:
         there are SETTLED seconds of it -> the Recorder of the decode that took the middle time."""
         o = self.options
         recorders = [recorder]
-        while o.demo and sum(one.seconds for one in recorders) < SETTLED:
+        seconds = recorder.seconds
+        while o.demo and seconds < SETTLED:
             again = self.recorder(recorder.details)
             for _ in self.texts(decode_fn, prompts, o.n_tokens_to_generate, o.n_samples, recorder=again):
                 pass
-            recorders.append(again)
-        same = [one for one in recorders if one.tokens == recorder.tokens]  # by measured times a text may be another
-        same.sort(key=lambda one: one.seconds)
-        middle = same[(len(same) - 1) // 2]
-        middle.decodes = len(same)
+            seconds += again.seconds
+            if again.tokens == recorder.tokens:  # by measured times a text may be another
+                recorders.append(again)
+        recorders.sort(key=attrgetter("seconds"))
+        middle = recorders[(len(recorders) - 1) // 2]
+        middle.decodes = len(recorders)
         return middle
 
     def compare(self, prompt: str, n_tokens_to_generate: int = 40, watch: Callable | None = None) -> Run:

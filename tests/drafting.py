@@ -46,6 +46,6 @@ def prepared(name, folder, network, tokens):
     return {kind.name: kind.prepare(setting) for kind in kinds if kind.prepare}
 
 
-def drafter_of(name, rng, n_vocab, **parts):
+def drafter_of(name, rng, n_vocab, trees=False, **parts):
     """The drafter of that name, of such Parts, with a K of 1 in each level."""
-    return make_drafter(name, Parts(n_vocab, rng, **{"inner_K": (1,) * name.count("/")} | parts))
+    return make_drafter(name, Parts(n_vocab, rng, **{"inner_K": (1,) * name.count("/")} | parts), trees)

@@ -85,7 +85,8 @@ def make(name, tmp_path):
     tokens = np.random.default_rng(4).integers(N_VOCAB, size=3000)
     of_kinds = prepared(name, tmp_path, network, tokens)
     models = {"target": network, "draft": Model(5), "copy": Model(6)}
-    return lambda rng: drafter_of(name, rng, N_VOCAB, models=models, prepared=of_kinds, filters=FLAT)
+    trees = KINDS[name].tree is not None
+    return lambda rng: drafter_of(name, rng, N_VOCAB, trees, models=models, prepared=of_kinds, filters=FLAT)
 
 
 TEXT = [7, 8, 7, 8, 7]

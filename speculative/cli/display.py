@@ -191,11 +191,10 @@ def painter(color: bool) -> Any:
 
 def show(pieces: list[tuple[str, str | None]], color: bool) -> None:
     """Prints (text, origin) pieces, in colour where that can be shown."""
-    pieces = [(text.translate(SHOWN), origin) for text, origin in pieces]
     console = painter(color)
     if console:
         from rich.text import Text
 
-        console.print(Text.assemble(*((text, style(origin)) for text, origin in pieces)), end="")
+        console.print(Text.assemble(*((text.translate(SHOWN), style(origin)) for text, origin in pieces)), end="")
     else:
-        print("".join(text for text, _ in pieces), end="", flush=True)
+        print("".join(text for text, _ in pieces).translate(SHOWN), end="", flush=True)

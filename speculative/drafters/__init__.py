@@ -83,12 +83,13 @@ def is_model(text: str) -> bool:
     return text in (model.KIND.name, self.KIND.name)
 
 
-def make_drafter(text: str, parts: Parts) -> Drafter:
-    """The drafter of that name. Raises UserError where what was prepared for it belongs to another target."""
+def make_drafter(text: str, parts: Parts, trees: bool = False) -> Drafter:
+    """The drafter of that name. trees: whether it is to draft trees too, which check_tree() has to allow. Raises
+    UserError where what was prepared for it belongs to another target."""
     *outer, innermost = parse_drafter(text)
     chain = first_of(*(kind.chain(parts) for kind in innermost))
     tree = None
-    if not outer and all(kind.tree for kind in innermost):
+    if trees:
         tree = first_tree_of(*(kind.tree(parts) for kind in innermost))
     # From the innermost level out. K is what is drafted at a time for this level's model, by all that is inside it.
     for [kind], K in reversed([*zip(outer, parts.inner_K, strict=True)]):

@@ -1,7 +1,6 @@
 """The blog's draft model: a smaller model, decoded autoregressively, as a chain or depth by depth as a tree."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 
@@ -86,12 +85,7 @@ def chain(parts: Parts) -> Callable:
 
 
 def tree(parts: Parts) -> Callable:
-    return model_tree(scorer(parts.models["draft"]), parts.rng, parts.greedy)
-
-
-def scorer(model: Any) -> Callable:
-    """model.tree, looked up in the call and not before: a model without it can still draft chains."""
-    return lambda x, tree, nodes: model.tree(x, tree, nodes)
+    return model_tree(parts.models["draft"].tree, parts.rng, parts.greedy)
 
 
 KIND = Kind(

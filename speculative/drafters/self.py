@@ -11,7 +11,7 @@ from collections.abc import Callable
 from plumbing import arguments
 from plumbing.arguments import Flag
 from speculative.drafters.base import Kind, Parts
-from speculative.drafters.model import model_drafter, model_tree, scorer
+from speculative.drafters.model import model_drafter, model_tree
 
 NAME = "self"
 
@@ -21,7 +21,7 @@ def chain(parts: Parts) -> Callable:
 
 
 def tree(parts: Parts) -> Callable:
-    return model_tree(scorer(parts.models["copy"]), parts.rng, parts.greedy, NAME)
+    return model_tree(parts.models["copy"].tree, parts.rng, parts.greedy, NAME)
 
 
 KIND = Kind(
