@@ -56,14 +56,14 @@ def one_by_one(proposal: Proposal, q, rng: np.random.Generator, test: Callable, 
     """token_by_token with another test(u, p, q) -> Test, and another rest(q, p) in place of residual."""
     tokens = []
     tests = []
-    left = q[len(proposal.tokens)]  # [n_vocab]
+    q_own = q[len(proposal.tokens)]  # [n_vocab]
     for j, p_i, q_i in zip(map(int, proposal.tokens), proposal.p, q, strict=False):
         tests.append(test(rng.random(), float(p_i[j]), float(q_i[j])))
         if not tests[-1].passed:
-            left = rest(q_i, p_i)  # [n_vocab]
+            q_own = rest(q_i, p_i)  # [n_vocab]
             break
         tokens.append(j)
-    own = Own(rng.random(), left)
+    own = Own(rng.random(), q_own)
     return Accepted([*tokens, token_at(*own)], tests, own)
 
 

@@ -60,10 +60,10 @@ def block_by_block(proposal: Proposal, q, rng: np.random.Generator) -> Accepted:
         if tests[-1].passed:
             kept = i
 
-    left = q[m]  # [n_vocab]
+    q_own = q[m]  # [n_vocab]
     if kept < m:
-        left = residual(w[kept] * q[kept], p[kept])  # [n_vocab]
-    own = Own(rng.random(), left)
+        q_own = residual(w[kept] * q[kept], p[kept])  # [n_vocab]
+    own = Own(rng.random(), q_own)
     return Accepted([*map(int, x_draft[:kept]), token_at(*own)], tests, own)
 
 

@@ -48,7 +48,7 @@ class Own(NamedTuple):
     """The draw of a window's last token, which is the target's own."""
 
     u: float  # the random number
-    left: Any  # [n_vocab], the distribution that it was drawn from
+    q: Any  # [n_vocab], what it was drawn from: the target's row, or what is left of it after a rejection
 
 
 class Accepted(NamedTuple):
@@ -144,15 +144,15 @@ def token_by_token(proposal: Proposal, q, rng: np.random.Generator) -> Accepted:
         passed = u * p_j < q_j  # u < q / p; strict, so that q = 0 is never accepted
         tests.append(Test(u, p_j, q_j, passed))
         if not passed:
-            left = residual(q[i], p[i])  # [n_vocab]
+            q_own = residual(q[i], p[i])  # [n_vocab]
             break
         tokens.append(j)
 
     # Step 4: if all of them were accepted, the target's last row gives a bonus token.
     else:
-        left = q[len(x_draft)]  # [n_vocab]
+        q_own = q[len(x_draft)]  # [n_vocab]
 
-    own = Own(rng.random(), left)
+    own = Own(rng.random(), q_own)
     tokens.append(token_at(*own))
     return Accepted(tokens, tests, own)
 

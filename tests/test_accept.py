@@ -31,7 +31,7 @@ def test_a_rule_that_changes_nothing_is_the_papers(seed):
         assert ours.tokens == theirs.tokens
         assert ours.tests == theirs.tests
         assert ours.own.u == theirs.own.u
-        assert np.array_equal(ours.own.left, theirs.own.left)
+        assert np.array_equal(ours.own.q, theirs.own.q)
 
 
 def test_a_plain_pair_is_a_proposal():

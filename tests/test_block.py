@@ -308,7 +308,7 @@ def test_the_device_tests_as_numpy_does(seed, k):
     for name in BlockTest._fields:
         expected = [getattr(test, name) for test in ours.tests]
         np.testing.assert_allclose(np.asarray(getattr(theirs.tests, name))[:k], expected, rtol=1e-5)
-    np.testing.assert_allclose(theirs.token, ours.own.left / ours.own.left.sum(), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(theirs.token, ours.own.q / ours.own.q.sum(), rtol=1e-4, atol=1e-6)
 
 
 # ---- From the command line -------------------------------------------------------------------------------------------

@@ -61,14 +61,14 @@ def details(step: Step) -> Details:
 def own_token(step: Step) -> Own | None:
     if step.own is None:
         return None
-    u, left = step.own
+    u, q = step.own
     rejected = step.accepted < step.drafted
-    residual = rejected and not np.may_share_memory(left, step.q)  # else nothing was left but q's own row
-    top = likeliest(left, step.tokens[-1])
+    residual = rejected and not np.may_share_memory(q, step.q)  # else nothing was left but q's own row
+    top = likeliest(q, step.tokens[-1])
     return {
         "from": "residual" if residual else "q",
         "u": u,
-        "top": {"tokens": top, "probability": rounded(left[top])},
+        "top": {"tokens": top, "probability": rounded(q[top])},
     }
 
 
