@@ -10,7 +10,6 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0][:150]
 
 
-def shortened(message: str, most: int = 800) -> str:
+def shortened(message: str) -> str:
     """The message without its middle if it is too long, because of a path of thousands of characters for example."""
-    half = most // 2
-    return message if len(message) <= most else f"{message[:half]} ... {message[-half:]}"
+    return message if len(message) <= 800 else f"{message[:400]} ... {message[-400:]}"

@@ -227,9 +227,10 @@ def packer(dtype: str) -> Callable:
 
 
 def pack(params: Any, convert: Callable, name: str = "") -> Any:
-    """A nested dict of arrays, as the loader would have given it with this packer's convert."""
+    """A nested dict of arrays, as the loader would have given it with this convert(name, array). What is packed already
+    stays; the names are made of the keys: wte, attn/c_proj/w."""
     if isinstance(params, dict):
         return {key: pack(value, convert, f"{name}/{key}" if name else key) for key, value in params.items()}
     if isinstance(params, list):
-        return [pack(value, convert, name) for value in params]
+        return [pack(block, convert) for block in params]
     return convert(name, params) if isinstance(params, np.ndarray) else params

@@ -44,7 +44,6 @@ def processor() -> str:
 def read_bandwidth(
     n_bytes: int = 2**31,
     repeats: int = 5,
-    threads: int | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
     """Bytes a second that this machine reads from memory: the best of `repeats` sums over n_bytes, in all threads."""
@@ -52,7 +51,7 @@ def read_bandwidth(
     seconds = []
     for _ in range(repeats):
         start = clock()
-        read(memory, threads or os.cpu_count() or 1)
+        read(memory, os.cpu_count() or 1)
         seconds.append(clock() - start)
     return memory.nbytes / min(seconds)
 

@@ -21,6 +21,7 @@ import numpy as np
 from tqdm import tqdm
 
 from plumbing.patience import working
+from speculative.engines.plain import common_prefix
 from speculative.measure.decoders import Check, Choice, Decoders
 from speculative.measure.sampled import check_sampled
 
@@ -80,7 +81,7 @@ def compare_greedy(decoders: Decoders, prompts, lookaheads: list, N: int, tick: 
         expected = decoders.decode(x, N, None, rng, tick)
         for K in lookaheads:
             actual = decoders.decode(x, N, K, rng, tick)
-            at = next((i for i, (a, b) in enumerate(zip(actual, expected, strict=False)) if a != b), len(actual))
+            at = common_prefix(np.array(actual), np.array(expected))
             n_tokens += at
             if actual == expected:
                 continue

@@ -165,15 +165,6 @@ class StaticCache:
         return multiply(weights.astype(values.dtype), values)  # [n_head, n, d_head]
 
 
-def map_params(function: Callable, params, name: str = ""):
-    """function(name, array) for every array of the nested dict; a name is made of the keys: wte, attn/c_proj/w."""
-    if isinstance(params, dict):
-        return {key: map_params(function, value, f"{name}/{key}" if name else key) for key, value in params.items()}
-    if isinstance(params, list):
-        return [map_params(function, block) for block in params]
-    return function(name, params)
-
-
 def is_matrix(name: str) -> bool:
     return name == "wte" or name.endswith("/w")
 

@@ -31,15 +31,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from plumbing.errors import UserError
 from speculative.engines import formats
-from speculative.engines.jax.model import (
-    JaxModel,
-    Matrix,
-    Network,
-    devices,
-    is_matrix,
-    load_gpt2,
-    map_params,
-)
+from speculative.engines.jax.model import JaxModel, Matrix, Network, devices, is_matrix, load_gpt2
+from speculative.engines.packed import pack
 
 # Which axis of which tensor is split. c_attn is kept as [n_embd, 3, n_head, d_head] (its bias without the first), as a
 # device's share of its columns is not contiguous.
@@ -125,7 +118,7 @@ def place(
     gpt2 = load_gpt2()
     if split:
         gpt2.mha = partial(mha, gpt2)
-    params = params(convert) if callable(params) else map_params(convert, params)
+    params = params(convert) if callable(params) else pack(params, convert)
     return Network(params, hparams, n_padded, computed, gpt2, mesh, split)
 
 
