@@ -23,8 +23,8 @@ from checkpoints.tensors import build_params, checkpoint_shapes
 from plumbing import arguments as values
 from plumbing.errors import UserError
 from plumbing.exits import guarded
+from plumbing.official import HPARAMS
 from speculative.engines import formats, packed, plain, runtime
-from speculative.engines.memory import OFFICIAL
 from speculative.measure.analysis import largest_beta, leviathan_speedup
 from speculative.measure.machine import machine
 
@@ -37,9 +37,7 @@ CONTEXT = "dtype context cache's_share=share:.1% ms:.1f c:.2f β=beta:.2f speedu
 
 def cut_model(size, convert):
     """-> (params, hparams) of an official shape, cut, with random weights."""
-    n_layer, n_embd = OFFICIAL[size]
-    hparams = {"n_vocab": 50257 // CUT, "n_ctx": 1024, "n_embd": n_embd, "n_head": n_embd // 64}
-    hparams["n_layer"] = n_layer // CUT
+    hparams = HPARAMS[size] | {"n_vocab": 50257 // CUT, "n_layer": HPARAMS[size]["n_layer"] // CUT}
     rng = np.random.default_rng(0)
     shapes = checkpoint_shapes(hparams)
 

@@ -42,8 +42,8 @@ from plumbing import arguments as values
 from plumbing import checksums
 from plumbing.errors import UserError, first_line
 from plumbing.exits import guarded
+from plumbing.official import HPARAMS
 from speculative.drafters import heads
-from speculative.engines.memory import OFFICIAL
 from training.files import save_tensors
 
 GROWN = {"124M": MODELS / "tiny-draft", "1558M": MODELS / "tiny-target"}
@@ -171,9 +171,7 @@ def main(argv=None, grow=grow_model, disk_usage=shutil.disk_usage):
     parser.add_argument("--format", choices=writers, default="safetensors")
     o = parser.parse_args(argv)
     out = Path(o.out_dir)
-    hparams = {}
-    for size, (n_layer, n_embd) in ((size, OFFICIAL[size]) for size in GROWN):
-        hparams[size] = {"n_vocab": 50257, "n_ctx": 1024, "n_embd": n_embd, "n_head": n_embd // 64, "n_layer": n_layer}
+    hparams = {size: HPARAMS[size] for size in GROWN}
     needed = 2**25 + 4 * sum(map(parameter_count, hparams.values()))
     try:
         out.mkdir(parents=True, exist_ok=True)

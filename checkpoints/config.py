@@ -7,6 +7,7 @@ neither does any faster way to compute it (see absorb).
 import json
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
@@ -67,14 +68,20 @@ MUST_BE = {
 }
 
 
-def read_config(path: str) -> dict:
-    """All settings, with the sizes under OpenAI's names. Raises UserError for one that is not honoured."""
+def read_object(path: str | Path) -> dict:
+    """A file that holds a JSON object. Raises UserError."""
     try:
-        config = json.loads(read_small(path))
-        if not isinstance(config, dict):
+        found = json.loads(read_small(path))
+        if not isinstance(found, dict):
             raise TypeError("it is no object")
+        return found
     except (ValueError, TypeError, RecursionError) as error:
         raise bad_file(path, f"cannot be read as JSON ({first_line(error)})") from error
+
+
+def read_config(path: str) -> dict:
+    """All settings, with the sizes under OpenAI's names. Raises UserError for one that is not honoured."""
+    config = read_object(path)
     for name, limit in LIMITS.items():
         value = next((config[alias] for alias in (*NAMES[name], name) if alias in config), None)
         if type(value) is not int or not 1 <= value <= limit:

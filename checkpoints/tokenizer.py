@@ -9,9 +9,10 @@ from itertools import chain
 from pathlib import Path
 
 from checkpoints.added import MOST_LETTERS, Added, Finder
+from checkpoints.config import read_object
 from checkpoints.tensors import bad_file
 from encoder import BYTE_TO_CHAR, END_OF_TEXT, Encoder
-from plumbing.errors import UserError, first_line
+from plumbing.errors import UserError
 from plumbing.files import read_small
 
 MOST_ID = 2**20
@@ -194,17 +195,6 @@ def read_merges(path, vocab):
     except ValueError as error:
         raise bad_file(path, str(error)) from error
     return checked_merges(path, [line for line in lines if not line.startswith("#version")], vocab)
-
-
-def read_object(path):
-    """A file that holds a JSON object."""
-    try:
-        found = json.loads(read_small(path))
-        if not isinstance(found, dict):
-            raise TypeError("it is no object")
-        return found
-    except (ValueError, TypeError, RecursionError) as error:
-        raise bad_file(path, f"cannot be read as JSON ({first_line(error)})") from error
 
 
 def setting(tokenizer, name):

@@ -41,11 +41,11 @@ def limit_of(name: str) -> int | None:
 def least(name: str) -> int:
     """The bytes that a limit has to leave."""
     _, _, base, for_each_core = LEAST[name]
-    return (base + for_each_core * cores()) * MEGABYTE
+    return (base + for_each_core * most_threads()) * MEGABYTE
 
 
-def cores() -> int:
-    """The number of cores that this process may use."""
+def most_threads() -> int:
+    """The most threads that are of use: one for each core that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -62,11 +62,11 @@ def too_few_threads(new_thread: Callable) -> str | None:
     over = threading.Event()
     started = []
     try:
-        for _ in range(2 * cores() + 6):
+        for _ in range(2 * most_threads() + 6):
             started.append(new_thread(target=over.wait))
             started[-1].start()
     except RuntimeError as error:
-        return f"{error}: a run takes {2 * cores() + 6}, and `ulimit -a` shows what this process may have"
+        return f"{error}: a run takes {2 * most_threads() + 6}, and `ulimit -a` shows what this process may have"
     finally:
         over.set()
         for thread in started:

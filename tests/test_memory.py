@@ -9,20 +9,15 @@ from tiny import ROOT, python
 from checkpoints.tensors import parameter_count
 from plumbing.errors import UserError
 from plumbing.limits import MEGABYTE, least
+from plumbing.official import HPARAMS
 from speculative.engines import memory
 
-
-def official(size):
-    n_layer, n_embd = memory.OFFICIAL[size]
-    return {"n_vocab": 50257, "n_ctx": 1024, "n_embd": n_embd, "n_layer": n_layer}
-
-
-PAIR = [(official("1558M"), "float32"), (official("124M"), "float32")]
+PAIR = [(HPARAMS["1558M"], "float32"), (HPARAMS["124M"], "float32")]
 
 
 def test_what_a_model_needs():
     """1558M: 6.23 GB of float32, 0.63 GB of cache, 0.64 GB for wte and one that it is made from."""
-    hparams = official("1558M")
+    hparams = HPARAMS["1558M"]
     assert parameter_count(hparams) * 4 == 6_230_444_800
     assert memory.needed(hparams, "float32") == 6_230_444_800 + 629_145_600 + 2 * 321_644_800
     width, n_layer = 1600, 48
@@ -59,7 +54,7 @@ def test_the_line_says_what_would_fit_and_it_does(models, gigabytes, remedy):
     if remedy.startswith("--"):
         words = remedy.removesuffix(" would fit").split()
         flags = dict(zip(words[::2], words[1::2], strict=True))
-        target = official(flags.get("--target_model_size", "1558M"))
+        target = HPARAMS[flags.get("--target_model_size", "1558M")]
         drafts = [(hparams, flags["--draft_dtype"]) for hparams, _ in models[1:]]
         memory.check([(target, flags["--dtype"]), *drafts], free)
 

@@ -7,7 +7,6 @@ any CPU; this one fits. NUMBA_CPU_NAME and NUMBA_CPU_FEATURES, if set, make this
 import contextlib
 import ctypes
 import functools
-import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,13 +64,6 @@ def this_cpu() -> Cpu:
     vector = 16 if "avx512f" in features else 8 if "avx" in features else 4
     rows = 10 if vector == 16 or arm else 5  # 32 registers, or 16
     return Cpu(vector, rows, arm or "fma" in features, features)
-
-
-def most_threads() -> int:
-    """The most threads that can be asked for: one for each core that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def cache_bytes(folder: str = "/sys/devices/system/cpu/cpu0/cache") -> int:

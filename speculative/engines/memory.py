@@ -6,9 +6,8 @@ from pathlib import Path
 from checkpoints.tensors import checkpoint_shapes, parameter_count
 from plumbing.errors import UserError
 from plumbing.limits import least, limit_of
+from plumbing.official import HPARAMS
 from speculative.engines import formats
-
-OFFICIAL = {"1558M": (48, 1600), "774M": (36, 1280), "355M": (24, 1024), "124M": (12, 768)}  # n_layer, n_embd
 
 
 def needed(hparams: dict, dtype: str, n_cached: int | None = None) -> int:
@@ -83,8 +82,7 @@ def check(models: list[tuple[dict, str]], free: int | None, n_cached: int | None
     smaller_formats = formats.by_size(jax)[1:]
     smallest = smaller_formats[-1]
     remedies = [(f"--dtype {dtype}", dtype, hparams) for dtype in smaller_formats]
-    for size, (n_layer, n_embd) in OFFICIAL.items():
-        smaller = {"n_vocab": 50257, "n_ctx": 1024, "n_embd": n_embd, "n_layer": n_layer}
+    for size, smaller in reversed(HPARAMS.items()):
         if parameter_count(smaller) < parameter_count(hparams[0]):
             remedies.append((f"--target_model_size {size} --dtype {smallest}", smallest, [smaller, *hparams[1:]]))
     for flags, dtype, instead in remedies:

@@ -16,8 +16,9 @@ import numpy as np
 
 from plumbing.compiling import announced, compiled
 from plumbing.errors import UserError
+from plumbing.limits import most_threads
 from speculative.engines import cpu, formats
-from speculative.engines.cpu import BLOCK, most_threads, this_cpu
+from speculative.engines.cpu import BLOCK, this_cpu
 
 PARTS = 2 * most_threads()  # of a matrix, that are packed side by side
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from plumbing.compiling import announced, kept
 from plumbing.errors import UserError
+from plumbing.limits import most_threads
 from speculative.engines import cpu
-from speculative.engines.cpu import most_threads
 from speculative.engines.plain import PlainPass, n_bytes
 
 FORWARD_PASS = "the forward pass"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from speculative.engines.cpu import most_threads
+from plumbing.limits import most_threads
 
 
 def machine(engine: str = "numpy") -> dict:

@@ -28,6 +28,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
+from plumbing.compiling import cache_home
 from plumbing.errors import UserError, first_line
 from speculative.engines.plain import check_finite, check_length, common_prefix
 from speculative.engines.vocabulary import to_draft, to_target
@@ -275,10 +276,8 @@ def keep_compiled(folder: str | Path | None = None) -> Path:
 
     By default JAX_COMPILATION_CACHE_DIR, or else a folder in the user's cache.
     """
-    cache_home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(
-        folder or os.environ.get("JAX_COMPILATION_CACHE_DIR") or Path(cache_home) / "speculative-sampling-jax"
-    )
+    beside_ours = cache_home().with_name("speculative-sampling-jax")
+    folder = Path(folder or os.environ.get("JAX_COMPILATION_CACHE_DIR") or beside_ours)
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     return folder
