@@ -61,7 +61,9 @@ def is_there(folder, name):
 
 def noted(folder: str | Path) -> dict[str, dict]:
     """{name: result of describe} for the files of a folder; {} if nothing is noted. Raises UserError."""
-    return {name: about for name, about in read_note(folder).items() if name != STAND_IN}
+    files = read_note(folder)
+    files.pop(STAND_IN, None)
+    return files
 
 
 def stand_in(folder: str | Path) -> str:

@@ -57,9 +57,8 @@ def check_exclusive(used: list[Flag]) -> None:
                 raise UserError(f"--{first} and --{second} cannot be combined: give one of them")
 
 
-def check_useful(used: list[Flag], o: Options) -> None:
-    """Raises UserError where a flag that is used does nothing with the other options."""
-    for flag in used:
-        why = flag.in_vain(o)
-        if why:
-            raise UserError(f"--{flag.name} is of no use here: {why}")
+def check_useful(flag: Flag, o: Options) -> None:
+    """Raises UserError where a flag would do nothing with these options."""
+    why = flag.in_vain(o)
+    if why:
+        raise UserError(f"--{flag.name} is of no use here: {why}")

@@ -116,8 +116,10 @@ def parse_options(flags: dict[str, Flag], given: dict[str, Any], **changed: Any)
     """
     values = given_values(flags, given | changed)
     # One of the blog's counts as used where it is given, another flag where it says something else than its default.
-    there = [flag for flag in flags.values() if flag.name in values]
-    used = [flag for flag in there if flag in BLOG or values[flag.name] != flag.default]
+    used = []
+    for name, flag in flags.items():
+        if name in values and (flag in BLOG or values[name] != flag.default):
+            used.append(flag)
     check_exclusive(used)
     for flag in used:
         extras.check(f"--{flag.name}", flag.needs)
@@ -125,7 +127,9 @@ def parse_options(flags: dict[str, Flag], given: dict[str, Any], **changed: Any)
         values = DEMO | values
         check_demo(values)
     o = Options(**{name: flag.default for name, flag in flags.items()} | values)
-    check_useful([flag for flag in used if not changed or flag.name in changed], o)
+    for flag in used:
+        if not changed or flag.name in changed:
+            check_useful(flag, o)
     o = o.replaced(engine=devices.choose_engine(o.engine))
     check_engine(flags, o)
     return o
