@@ -27,7 +27,6 @@ from speculative.measure.recorder import Recorder
 from speculative.measure.run import Run
 from speculative.measure.verdict import verdict
 from speculative.options import N_TOKENS, check_live, model_flags, parse_options
-from speculative.sampling import Step
 
 # Held while a step is computed: all models of a process share the threads of the forward pass.
 DECODING = threading.Lock()
@@ -153,8 +152,8 @@ class Session:
                 seed = [seed, sample + number]
             text = StreamDecoder(self.encoder, o.stop)
             steps = decode_fn(x, N, np.random.default_rng(seed), recorder)
-            for step in recorder.watch(steps, DECODING, text):
-                yield text_step(step, recorder.now, number)
+            for _ in recorder.watch(steps, DECODING, text):
+                yield text_step(recorder.now, number)
             yield from last_step(text, recorder.samples[-1], number)
 
     def together(self, decode_fn: Callable, inputs: list, N: int, recorder: Recorder) -> Iterator[TextStep]:
@@ -164,7 +163,7 @@ class Session:
         calls = decode_fn(inputs, N, np.random.default_rng(o.seed), recorder, o.batch, o.stop)
         for rows in recorder.watch_batch(calls, texts, min(o.batch, len(inputs)), DECODING):
             for row in rows:
-                yield text_step(row.step, recorder.samples[row.number][-1], row.number)
+                yield text_step(recorder.samples[row.number][-1], row.number)
         for number, text in enumerate(texts):
             yield from last_step(text, recorder.samples[number], number)
 
@@ -241,9 +240,9 @@ class Session:
         return run
 
 
-def text_step(step: Step, iteration: Iteration, number: int) -> TextStep:
+def text_step(iteration: Iteration, number: int) -> TextStep:
     pieces = iteration.pieces
-    return TextStep("".join(pieces), step.tokens, step.drafted, step.accepted, origins(iteration), pieces, number)
+    return TextStep("".join(pieces), *iteration.step, origins(iteration), pieces, number)
 
 
 def last_step(text: StreamDecoder, sample: list[Iteration], number: int) -> Iterator[TextStep]:

@@ -438,7 +438,7 @@ def shown(monkeypatch, capsys):
         with display.Display("Title", parse(**flags), [""]) as d:
             for step in steps:
                 sample.append(Iteration(step, by=[*by], pieces=[text.push([token]) for token in step.tokens]))
-                d.push(text_step(step, sample[-1], 0))
+                d.push(text_step(sample[-1], 0))
             for step in last_step(text, sample, 0):
                 d.push(step)
         d.print_time(1.5)
