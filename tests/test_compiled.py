@@ -22,7 +22,7 @@ from speculative.engines.formats import FORMATS
 from speculative.engines.packed import packer
 from speculative.engines.plain import CachedModel
 from speculative.engines.team import Team
-from speculative.engines.threads import choose_team
+from speculative.engines.threads import choose_team, make_team
 
 HPARAMS = {"n_vocab": 261, "n_ctx": 96, "n_embd": 96, "n_head": 3, "n_layer": 3}
 TOKENS = np.random.default_rng(5).integers(0, HPARAMS["n_vocab"], HPARAMS["n_ctx"])
@@ -32,7 +32,7 @@ CHUNK = 30  # fewer rows than a call may have, so that these few tokens are seve
 
 
 def in_parts(params, hparams, n_threads=1):
-    return compiled_pass.CompiledPass(params, hparams, partial(compiled_pass.make_team, n_threads), CHUNK)
+    return compiled_pass.CompiledPass(params, hparams, partial(make_team, n_threads), CHUNK)
 
 
 def new_pass(dtype="float32", n_threads=1, hparams=HPARAMS):
@@ -84,7 +84,7 @@ def test_the_logits_of_a_token_have_the_same_bits_in_every_split_and_with_any_th
         assert np.array_equal(run(TOKENS, n_last), alone[-n_last:])
         assert np.array_equal(run.hidden, hidden[-n_last:])
         assert run.length == n
-    in_one = compiled_pass.CompiledPass(params, HPARAMS, partial(compiled_pass.make_team, n_threads))
+    in_one = compiled_pass.CompiledPass(params, HPARAMS, partial(make_team, n_threads))
     assert np.array_equal(in_one(TOKENS, n), alone)
 
 
@@ -94,7 +94,7 @@ class Interrupted:
     n_threads, n_jobs = 1, 0
 
     def run(self, job):
-        compiled_pass.make_team(1).run(job)
+        make_team(1).run(job)
         self.n_jobs += 1
         if self.n_jobs == 2:
             raise KeyboardInterrupt
@@ -227,20 +227,20 @@ def test_a_forked_process_has_threads_of_its_own():
 @pytest.mark.parametrize(("n_vocab", "n_threads"), [(50, 1), (1_000_000, min(6, runtime.most_threads()))])
 def test_threads_are_as_many_as_there_is_to_read_for(n_vocab, n_threads):
     runtime.set_threads(runtime.most_threads())
-    compiled_pass.make_team(n_threads).alone_until = 0.0  # whatever was seen of this machine before
+    make_team(n_threads).alone_until = 0.0  # whatever was seen of this machine before
     hparams = TINY | {"n_vocab": n_vocab}  # 48 MB of embedding, or next to nothing
     params = convert(random_params(hparams), packer("float32"))
     assert runtime.new_pass(params, hparams).team().n_threads == n_threads
 
 
 def test_on_a_busy_machine_one_thread_works_alone_for_a_while():
-    team = compiled_pass.make_team(7)
+    team = make_team(7)
     for _ in range(10):
         team.judge(0.01, 0.009)
     assert choose_team(7) is team
     team.judge(0.01, 0)  # once is little
     assert choose_team(7) is team
     team.judge(0.03, 0.01)
-    assert choose_team(7) is compiled_pass.make_team(1)
+    assert choose_team(7) is make_team(1)
     team.alone_until = 0
     assert choose_team(7) is team

@@ -140,8 +140,9 @@ def test_the_context_ends_where_it_ends(params):
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
 def test_compiled_rows_of_a_tree_are_those_of_the_chain_to_the_bit(dtype):
     """The texts are longer than a tile of keys, the trees wider than a block of rows, and paths of them are walked."""
-    compiled = runtime.compiled_pass()
-    new_pass = partial(compiled.CompiledPass, team=partial(compiled.make_team, 2))
+    from speculative.engines.threads import make_team
+
+    new_pass = partial(runtime.compiled_pass().CompiledPass, team=partial(make_team, 2))
     hparams = {"n_vocab": 300, "n_ctx": 200, "n_embd": 96, "n_head": 3, "n_layer": 2}
     params = convert(random_params(hparams), packed.packer(dtype))
     model, alone = (CachedModel(params, hparams, logits_themselves, new_pass) for _ in range(2))

@@ -1,22 +1,12 @@
-"""The compiled pass from Python: the memory it works on, the call, and the threads that all models share."""
+"""The compiled pass from Python: the memory it works on, and the call."""
 
-import functools
 from collections.abc import Callable, Collection
 
 import numpy as np
 from numba import typeof, types
 
 from speculative.engines import compiled, formats
-from speculative.engines.compiled import (
-    CHUNK,
-    GELU,
-    GELU_BY_ERF,
-    JOB,
-    LAYER,
-    PRIVATE,
-    RELU,
-    work,
-)
+from speculative.engines.compiled import CHUNK, GELU, GELU_BY_ERF, JOB, LAYER, PRIVATE, RELU, work
 from speculative.engines.cpu import BLOCK, this_cpu
 from speculative.engines.kernels import LANES, ROWS, kernels_of
 from speculative.engines.packed import PackedWeight, aligned, sparse
@@ -28,11 +18,6 @@ padded = compiled.padded.py_func
 padded_to_tiles = compiled.padded_to_tiles.py_func
 
 ACTIVATIONS = {"gelu_new": GELU, "gelu": GELU_BY_ERF, "relu": RELU}  # by their names in config.json
-
-
-@functools.cache
-def make_team(n_threads: int) -> Team:
-    return Team(n_threads, work, JOB)
 
 
 def compile_for(dtypes: Collection[str]) -> None:
@@ -129,9 +114,7 @@ class CompiledPass:
         self.n_threads = 0
 
     def share(self, n_threads: int) -> None:
-        """Gives each thread memory of its own, if they are not as many as in the call before."""
-        if n_threads == self.n_threads:
-            return
+        """Gives each thread memory of its own."""
         n_room = padded_to_tiles(self.n_ctx)
         shapes = {
             "sums": (self.chunk, LANES),
@@ -165,7 +148,8 @@ class CompiledPass:
     def output(self, x) -> np.ndarray:  # [n, n_embd] -> [n, n_vocab]
         """The same as PlainPass.output: a pass of no tokens and no blocks, whose last n rows are at hand."""
         team = self.team()
-        self.share(team.n_threads)
+        if team.n_threads != self.n_threads:
+            self.share(team.n_threads)
         n = len(x)
         self.x[:n, : self.n_embd] = x
         logits = np.empty((n, self.n_vocab), np.float32)  # [n, n_vocab]
@@ -184,7 +168,8 @@ class CompiledPass:
         block gave for the last n_last of them. Raises UserError where a thread dies, and ValueError for tokens that
         are none or too many, as compiled code looks up whatever it is given. positions and sees are trusted."""
         team = self.team()
-        self.share(team.n_threads)
+        if team.n_threads != self.n_threads:
+            self.share(team.n_threads)
         tokens = np.ascontiguousarray(tokens, np.int64)  # [n]
         if self.length + len(tokens) > self.n_ctx or np.any((tokens < 0) | (tokens >= self.n_vocab)):
             raise ValueError(

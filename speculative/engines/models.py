@@ -24,8 +24,10 @@ def load_models(
     """
     packers = [packed.packer(dtype) for dtype in dtypes]
     params = read(lambda name, array: Copies(pack(name, array) for pack in packers))
-    each = enumerate(zip(to_probs, names, strict=True))
-    return [packed_model(one_of_each(params, i), hparams, *of_one) for i, of_one in each]
+    models = []
+    for i, (of_one, name) in enumerate(zip(to_probs, names, strict=True)):
+        models.append(packed_model(one_of_each(params, i), hparams, of_one, name))
+    return models
 
 
 def packed_model(params: dict, hparams: dict, to_probs: Callable, name: str) -> CachedModel:

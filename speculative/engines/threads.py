@@ -5,6 +5,7 @@ takes all cores. How many serve a small one depends on how quickly the cores hea
 once, in a tenth of a second. No bit of what is computed depends on it.
 """
 
+import functools
 import time
 from collections.abc import Callable
 from functools import partial
@@ -12,8 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from speculative.engines.compiled import work
-from speculative.engines.compiled_pass import make_team
+from speculative.engines.compiled import JOB, work
 from speculative.engines.team import Team
 from speculative.engines.tuning import Tuned, best, keep, read_kept
 
@@ -22,6 +22,12 @@ SECONDS = 0.1  # that measuring takes
 PASSES = 4  # of a turn: the first may have to wake the others
 
 chosen = {}  # {key of a model: threads}
+
+
+@functools.cache
+def make_team(n_threads: int) -> Team:
+    """The threads are shared by all models."""
+    return Team(n_threads, work, JOB)
 
 
 def choose_team(n_threads: int) -> Team:
