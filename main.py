@@ -77,7 +77,7 @@ def run_sampling_fn(title: str, decode_fn: Callable, session: Session, prompts: 
     with Display(title, o, prompts) as display:
         for step in session.texts(decode_fn, prompts, o.n_tokens_to_generate, o.n_samples, recorder=recorder):
             display.push(step)
-        recorder = session.middle_decode(decode_fn, prompts, recorder)  # with --demo of several, as one takes no time
+        recorder = session.middle_decode(decode_fn, prompts, recorder)  # with --demo, of several
     display.print_time(recorder.seconds)
     return recorder
 

@@ -268,7 +268,7 @@ FLAGS = (
     Flag(
         "accept",
         rule_named,
-        lambda: f"the rule of acceptance: {', '.join(by_name())}; block keeps more above temperature 0",
+        lambda: f"the rule of acceptance: {', '.join(by_name())}; block keeps more on average above temperature 0",
         "token",
         in_vain=accepted_otherwise,
         live=True,

@@ -20,7 +20,7 @@ class BlockTest(NamedTuple):
     p: float
     q: float
     passed: bool
-    w: float  # the chance that this draft is kept, whatever comes after it
+    w: float  # the chance that this draft is kept, by its own test or by that of a later draft
     h: float  # the chance that this test passes
 
 
@@ -37,7 +37,7 @@ def chance_to_pass(w: float, q, p) -> float:  # q, p [n_vocab], of the place aft
 def block_by_block(proposal: Proposal, q, rng: np.random.Generator) -> Accepted:  # q [m + 1, n_vocab]
     """The window is tested as a block: as lossless as token_by_token, and it keeps at least as many drafts on average.
 
-    w is the product of the ratios q / p so far, nowhere above 1. A draft is tested with a chance h that makes w the
+    w is the product of the ratios q / p so far, cut to 1 after each. A draft is tested with a chance h that makes w the
     chance that it is kept, be it by its own test or by a later one. The longest prefix whose last draft passes is kept;
     the next token is drawn from what p leaves of w q. It takes one rng.random() for each draft, and one for the token.
     """

@@ -1,6 +1,6 @@
 """From logits to the distribution that is sampled: the same function for draft and target, before p meets q.
 
-Equal to temperature, then top-k, top-p and min-p, as in the library transformers. (In the code top-k comes first:
+The same as temperature, then top-k, top-p and min-p, as in the library transformers. (In the code top-k comes first:
 dividing keeps the order, but may round two logits to one.) The p that is tested must be the p that was drawn from, and
 the q the one that the target would be sampled from: to filter after the ratio q / p, or to draw from a filtered p and
 test with the unfiltered one, would change the output. Draft and target may well have different settings.

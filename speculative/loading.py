@@ -50,7 +50,7 @@ FLAGS = (
     Flag(
         "threads",
         arguments.integer(1),
-        "threads of the NumPy engine [one for each core]",
+        "threads of the NumPy engine, at most [one for each core]",
         only_engine="numpy",
         why="JAX takes all the cores that the process may use",
     ),
@@ -126,7 +126,7 @@ def check(o: Options, wanted: dict[str, Wanted], kept: Kept, longest: int, verif
 def load(o: Options, wanted: dict[str, Wanted], kept: Kept, longest: int, quiet: bool = False) -> Pair:
     """Reads the weights of those that are not kept, and keeps them -> the pair that decodes as the options say.
 
-    longest: as of check(), for JAX, which compiles for it. Raises UserError.
+    longest: as in check(), for JAX, which compiles for it. Raises UserError.
     """
     folders = {need: complete_folder(one.model_size, o.models_dir, o.source) for need, one in wanted.items()}
     target = wanted["target"]
@@ -222,7 +222,7 @@ def want(need: str, model_size: str, dtype: str, o: Options) -> Wanted:
 
 
 def with_ids_of(target: Wanted, draft: Wanted) -> Wanted:
-    """The draft, which is to take and give the target's ids also where its own vocabulary has another end.
+    """The draft, set to use the target's token ids. Their vocabularies may differ at the end.
 
     Raises UserError where the two differ in more than their ends.
     """

@@ -22,9 +22,9 @@ import numpy as np
 class Proposal(NamedTuple):
     """Up to k tokens that may come after x. A plain pair (tokens, p) is one too.
 
-    Losslessness asks no more than this: tokens[i] was drawn from p[i], given x and the tokens before it; p[i] is
-    one-hot where nothing was drawn; and a token that was drawn is never withdrawn, not even an improbable one. A bad
-    drafter costs time and changes nothing else.
+    Losslessness asks no more than this: tokens[i] was drawn from p[i], given x and the tokens before it, with random
+    numbers that nothing else uses; p[i] is one-hot where nothing was drawn; and a token that was drawn is never
+    withdrawn, not even an improbable one. A bad drafter costs time and changes nothing else.
     """
 
     tokens: Sequence[int]  # [m]
@@ -168,8 +168,8 @@ def speculative_sampling(
 ) -> Iterator[Step]:
     """Algorithm 2, "Speculative Sampling (SpS)": one call of the target, up to K + 1 tokens; exactly N tokens in all.
 
-    K may also be a function that chooses the lookahead of the next iteration. accept: another rule; which of them are
-    lossless they say themselves. (The blog's x_draft, p and q begin with the prompt; here they are the window alone, so
+    K may also be a function that chooses the lookahead of the next iteration. accept: the rule; accept.py has others,
+    and says which are lossless. (The blog's x_draft, p and q begin with the prompt; here they are the window alone, so
     i counts from 0.)
     """
     next_K = K if callable(K) else lambda: K

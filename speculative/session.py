@@ -31,7 +31,7 @@ from speculative.options import N_TOKENS, check_live, model_flags, parse_options
 # Held while a step is computed: all models of a process share the threads of the forward pass.
 DECODING = threading.Lock()
 
-SETTLED = 0.5  # seconds of decoding, from which on the middle one says what a decode takes
+SETTLED = 0.5  # seconds of decoding, after which the time of the middle decode can be trusted
 
 
 class TextStep(NamedTuple):

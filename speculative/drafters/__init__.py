@@ -27,7 +27,7 @@ OF_FUNCTIONS = {}  # {function: its name in KINDS}
 
 
 def name_of(value: Any) -> Any:
-    """A drafter's name as it is; of a function draft(x, k) -> (tokens, p) that under which KINDS has it from now on."""
+    """The name of a drafter. A function draft(x, k) -> (tokens, p) is added to KINDS, once, under a name of its own."""
     if not callable(value):
         return value
     if value not in OF_FUNCTIONS:

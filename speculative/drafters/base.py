@@ -11,16 +11,16 @@ from speculative.sampling import NOTHING, Proposal, token_by_token  # noqa: F401
 
 
 class Drafter(NamedTuple):
-    """A drafter as a decoder takes it. What draws, draws from the decoder's own generator."""
+    """A drafter as a decoder takes it. Its random draws come from the decoder's own generator."""
 
     chain: Callable[..., Proposal]  # draft(x, k) -> Proposal
     tree: Callable | None = None  # draft(x, shape) -> trees.Tree, where it can
 
 
 def no_record(name: str, model: Callable, draft: Callable, steps: Callable[..., Any]) -> Any:
-    """Parts.record where nothing is recorded. A level calls it for each proposal, and gets the Steps of the decode.
+    """Parts.record where nothing is recorded: the Steps of steps(model, draft), the decode of one proposal.
 
-    A recorder has one that hands steps a model and a drafter which time each call.
+    A recorder's own wraps model and draft first, so that each of their calls is timed.
     """
     return steps(model, draft)
 
@@ -61,7 +61,7 @@ class Kind(NamedTuple):
     prepare: Callable[[Setting], Any] | None = None  # raises UserError; what it gives is Parts.prepared[name]
     flags: tuple[Flag, ...] = ()  # its own
     words: str = ""  # its name in a sentence; "" is the name itself
-    expected: tuple[float, float] = (2.5, 3.0)  # AutoK begins as if so many of its first drafts had passed, of so many
+    expected: tuple[float, float] = (2.5, 3.0)  # (passed, tested), with which AutoK begins at the first position
     color: str = "green"  # of the tokens that it proposed, in rich's words
     only_engine: str = ""  # "numpy" where another engine cannot, and `why`
     why: str = ""

@@ -15,7 +15,7 @@ from speculative.engines.plain import PlainPass, n_bytes
 
 FORWARD_PASS = "the forward pass"
 
-n_threads = None  # of the next forward pass; None: one for each core
+n_threads = None  # at most, in a forward pass; None: one for each core
 
 
 def compiled_pass() -> ModuleType | None:
@@ -50,16 +50,16 @@ def new_pass(params: dict, hparams: dict) -> Callable:
 
 
 def threads_of(format: str, n_bytes: int) -> int:
-    """The threads that the next pass of a model takes, which has so many bytes of weights."""
+    """The number of threads of the next pass of a model with n_bytes of weights."""
     from speculative.engines import threads
 
     return threads.threads_of(format, n_bytes, n_threads or most_threads())
 
 
 def tune(params: dict, hparams: dict, **how: Any) -> Any:
-    """Lets the kernels go by what is fastest on this CPU, once a week: where a model is larger than its caches, what
-    depends on memory, in a second; else the number of threads, in a tenth of one -> tuning.Tuned, or None where nothing
-    is to choose. how: arguments of tuning.tune."""
+    """Measures what is fastest on this CPU, once a week. For a model that no cache holds it is how memory is asked for
+    (a second), for a smaller one the number of threads (a tenth) -> tuning.Tuned, or None where there is nothing to
+    choose. how: arguments of tuning.tune."""
     if not compiled_pass() or not params["blocks"]:
         return None
     from speculative.engines import threads, tuning
@@ -98,7 +98,8 @@ def warm_up(dtypes: Collection[str] = ()) -> None:
 
 
 def set_threads(n: int | None = None) -> None:
-    """Makes the forward pass and NumPy's BLAS use n threads each, or one for each core. Raises UserError."""
+    """Lets the forward pass take n threads at most (a small model takes fewer: threads.py), and NumPy's BLAS n; None:
+    one for each core. Raises UserError where there are not so many cores."""
     import threadpoolctl
 
     global n_threads

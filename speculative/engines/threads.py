@@ -37,7 +37,8 @@ def choose_team(n_threads: int) -> Team:
 
 
 def key_of(format: str, n_bytes: int, most: int) -> str:
-    """Models in one format, of the same size but for less than a factor of two, on as many cores have one number."""
+    """Models share a number that have the same format, the same number of cores, and sizes between the same two powers
+    of 2."""
     return f"{format}-{n_bytes.bit_length()}-{most}"
 
 

@@ -1,8 +1,9 @@
 """The choices that depend on the CPU and change no bit of a product, measured where they are used.
 
-Asking for memory ahead halves the time of a window on one CPU and adds a third to that of a row on another, so no
-constant is right for both. For each weight format the choices are measured once, in about a second, with the layers and
-threads of a model that no cache holds. What is found is kept beside the compiled kernels for a week.
+Asking for memory ahead makes a window of int8 1.6 times as fast and one of float32 1.4 times as slow on the same CPU,
+and a row a third faster on another (docs/kernels.md), so no constant is right for all. For each weight format the
+choices are measured once, in about a second, with the layers and threads of a model that no cache holds. What is found
+is kept beside the compiled kernels for a week.
 
 On a busy machine times tell little. So something else than the usual choice is taken only where it was faster in nearly
 every round.
@@ -131,7 +132,8 @@ def measure(
 
 
 def best(ratios: dict[int, list[float]], usual: int) -> int:
-    """The candidate that takes the least time, if it was faster than the usual one in nine rounds of ten."""
+    """The candidate with the least median time, if there were ROUNDS rounds or more, and in nine of ten it took less
+    than FASTER of the usual one's time; else the usual one."""
     fastest = min(ratios, key=lambda candidate: median(ratios[candidate]))
     n_rounds = len(ratios[usual])
     n_faster = sum(ratio < FASTER for ratio in ratios[fastest])

@@ -27,7 +27,7 @@ def gains_of_other_K(autoregressive: Record, speculative: Record) -> np.ndarray:
     K = max(i.step.drafted for i in speculative.iterations)
     alpha = [i.alpha for i in speculative.iterations]
     tested = np.array([sum(len(a) > j for a in alpha) for j in range(2 * K)])  # [2K]
-    passed = np.array([sum(a[j] for a in alpha if len(a) > j) for j in range(2 * K)])  # [2K]
+    expected = np.array([sum(a[j] for a in alpha if len(a) > j) for j in range(2 * K)])  # [2K] to pass
     proposed = np.mean([i.step.drafted > 0 for i in speculative.iterations])
     rng = np.random.default_rng(0)
 
@@ -41,21 +41,22 @@ def gains_of_other_K(autoregressive: Record, speculative: Record) -> np.ndarray:
     for draw in range(DRAWS):
         line = cost_of_rows({rows: cost[draw] for rows, cost in betas.items()})
         beta = [max(1.0, line(k + 1)) for k in range(2 * K + 1)]  # [2K + 1]
-        speedup = speedups(drawn_chances(tested, passed, rng), proposed, c[draw], beta)  # [2K + 1]
+        speedup = speedups(drawn_chances(tested, expected, rng), proposed, c[draw], beta)  # [2K + 1]
         gains.append(speedup / speedup[K])
     return np.stack(gains)
 
 
-def drawn_chances(tested, passed, rng) -> np.ndarray:  # [n] twice -> [n]
-    """A chance of acceptance for each position, which leans on that of all where few drafts were tested."""
-    failed = np.maximum(0, tested - passed)  # [n]; chances add up to a little more than 1 by rounding
-    of_all = rng.beta(passed.sum() + 1, failed.sum() + 1)
-    each = rng.beta(passed + 2 * of_all, failed + 2 * (1 - of_all))  # [n]
+def drawn_chances(tested, expected, rng) -> np.ndarray:  # [n] tests, [n] the sum of their chances -> [n]
+    """A draw of the chance of acceptance at each position. That of all positions together follows Laplace's rule; each
+    one begins as if two more of its drafts had been tested, and had passed with that chance."""
+    failed = np.maximum(0, tested - expected)  # [n]; chances add up to a little more than 1 by rounding
+    of_all = rng.beta(expected.sum() + 1, failed.sum() + 1)
+    each = rng.beta(expected + 2 * of_all, failed + 2 * (1 - of_all))  # [n]
     return np.where(tested > 0, each, of_all)
 
 
 def speedups(chances, proposed: float, c: float, beta) -> np.ndarray:  # [n], ..., [n + 1] -> [n + 1]
-    """The speedups of K = 0, ..., n, where a share of the iterations has drafts: see costs.best_k."""
+    """The speedups of K = 0, ..., n, where a share of the iterations has drafts: see speculative.costs.best_k."""
     K = np.arange(len(beta))  # [n + 1]
     more = np.append(0, np.cumsum(np.cumprod(chances)))  # [n + 1] tokens beyond the target's own
     return (1 + proposed * more) / (1 + proposed * (K * c + np.asarray(beta) - 1))

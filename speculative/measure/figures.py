@@ -13,7 +13,7 @@ from speculative.measure.better import NOISE, better_K, gains_of_other_K, most_g
 from speculative.measure.record import Iteration, Record
 from speculative.measure.timing import costs, level_costs, prefill_seconds, share
 
-DISAGREE = 1.5  # times: of measured and predicted speedup, one is wrong by now
+DISAGREE = 1.5  # the factor between measured and predicted speedup, from which on one of them must be wrong
 # The keys of predictions(), which are there also where nothing was measured.
 PREDICTED = (
     *("t_target", "t_draft", "c", "beta", "mean_beta", "largest_beta", "best_K", "better_K"),
@@ -69,10 +69,7 @@ def sums(iterations: list[Iteration]) -> dict[str, Any]:
 
 
 def levels(speculative: Record) -> list[dict[str, Any]]:
-    """The figures of each level that has another one inside it, the outermost first.
-
-    predicted_seconds is what one of its tokens takes by the blog's formula.
-    """
+    """The figures of each level that has another one inside it, the outermost first."""
     of = {}
     for iteration in speculative.iterations:
         for name, calls in iteration.levels.items():
@@ -81,6 +78,7 @@ def levels(speculative: Record) -> list[dict[str, Any]]:
 
 
 def level_figures(name: str, calls: list[Iteration]) -> dict[str, Any]:
+    """The figures of one level. predicted_seconds is what one of its tokens takes by the blog's formula."""
     level = {
         "name": name,
         "calls": len(calls),

@@ -9,7 +9,7 @@ from speculative.costs import line_through
 from speculative.measure.record import Iteration, Record
 
 FEW = 8  # iterations, below which nothing is usual
-LONG = 4  # times what is usual: a call that took longer was interrupted, and counts as this
+LONG = 4  # a call of more than this many times the usual was interrupted, and counts as that many
 OFTEN = 3  # calls, from which on their time is usual
 
 Middle = Callable[[Sequence[float]], Any]  # of the seconds of calls that are alike, what stands for each of them
@@ -21,7 +21,7 @@ class Costs(NamedTuple):
     t_target: float  # of a row
     t_draft: float | None  # of a draft token, where any was drafted
     t_window: dict[int, float]  # of a window, by its rows
-    often: Sequence[int]  # the rows of which there were enough calls, or all where there were of none
+    often: Sequence[int]  # the row counts that were timed OFTEN times or more; all of them where none was
 
     @property
     def c(self) -> float:

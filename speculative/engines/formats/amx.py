@@ -105,7 +105,7 @@ def by_tiles(format: Format, instructions: Instructions) -> Format:
 
 def where_there_is(cpu: Cpu, format: Format) -> Format | None:
     """The format with this kernel on such a CPU, whose system lets this process use it; else None."""
-    has = {"amx-tile", "amx-bf16", "avx512bf16"} <= cpu.features and cpu.vector == HEIGHT
+    has = {"amx-tile", "amx-bf16", "avx512bf16"} <= cpu.features and cpu.vector == WIDTH // 4
     return by_tiles(format, AMX) if has and permitted() else None
 
 

@@ -17,8 +17,8 @@ class Stored(NamedTuple):
     """Some output channels of a matrix, rounded."""
 
     numbers: np.ndarray  # [n_in, n]
-    scale: np.ndarray | None = None  # [n], which each sum over the inputs is multiplied by
-    block_scale: np.ndarray | None = None  # [n_in / BLOCK, n], which those over each block of inputs are multiplied by
+    scale: np.ndarray | None = None  # [n]; the channel's sum is multiplied by it
+    block_scale: np.ndarray | None = None  # [n_in / BLOCK, n]; each block's part of that sum is multiplied by it
 
 
 class Rows(NamedTuple):
@@ -98,8 +98,8 @@ class Format:
     # [n_steps * step_bytes]; w has zeros where the last tile has no channel, and dot is the number of inputs that the
     # instruction takes. It is compiled (so plain loops), and gives the same bits. None: packing goes by round and tile.
     fill: Callable | None = None
-    # Build what stands before the loop over the steps, (Words, Area of out) -> sums, which each step is given and gives
-    # on; and what stands after it: (Words, Area of out, sums).
+    # Build what stands before the loop over the steps, (Words, Area of out) -> sums, the values that each step takes
+    # and returns; and what stands after it: (Words, Area of out, sums).
     begin: Callable = load_sums
     end: Callable = store_sums
     # Rows from which on it usually pays to ask for memory ahead: with fewer there is so little to do for each weight

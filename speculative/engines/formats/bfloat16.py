@@ -1,8 +1,8 @@
 """bfloat16: the upper 16 bits of a float32, so 2 bytes a weight, with 8 bits of precision.
 
-Rows are rounded to it as well, and sums are float32s: so PyTorch and JAX have it, and CPUs an instruction, which takes
-two inputs at once. How that rounds, and in which order it adds the two, is the CPU's affair; it is the same for every
-row, so no bit depends on how many there are.
+Rows are rounded to it as well, and sums are float32s: PyTorch and JAX do the same, and some CPUs have an instruction
+for it, which takes two inputs at once. How that rounds, and in which order it adds the two, is the CPU's affair; it is
+the same for every row, so no bit depends on how many there are.
 """
 
 import numpy as np
