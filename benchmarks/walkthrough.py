@@ -72,10 +72,10 @@ The draw gives {own}. The text grows by {n}:
 
 BLOCKS = """\
 `--accept block` goes on after a failure. w is the product of the ratios q / p so far, capped at 1 at each draft, and h
-the chance of a draft's test. **All drafts up to the last one that passes are kept:**
+the chance that a draft's test passes. **All drafts up to the last one that passes are kept:**
 
-    w_0 = 1,   w_i = min(1, w_(i-1) q_i / p_i)                    q_i, p_i of draft i
-    s_i = Σ max(0, w_i q_(i+1) - p_(i+1))                         over all tokens
+    w_0 = 1,   w_i = min(1, w_(i-1) q_i(x_i) / p_i(x_i))          x_i is draft i, p_i and q_i its rows
+    s_i = Σ max(0, w_i q_(i+1)(x) - p_(i+1)(x))                   over all tokens x
     h_i = s_i / (s_i + 1 - w_i);   for the last draft h_m = w_m
 
 A window of a run with the same seed, whose text so far ends with `{before}`:
