@@ -1,11 +1,12 @@
 """Against Hugging Face's own library: folders that it saved with every setting."""
 
-import json
 from functools import partial
 
 import numpy as np
 import pytest
-from tiny import ROOT, decoded, logits_themselves
+from test_checkpoints import SETTINGS as OF_CHECKPOINTS
+from test_checkpoints import TINY, official_vocabulary
+from tiny import decoded, logits_themselves
 
 from checkpoints.loading import load_encoder_and_hparams, load_params
 from speculative.engines.models import load_models
@@ -16,27 +17,17 @@ from speculative.sampling import autoregressive_sampling
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers", exc_type=ImportError)
 
-EAGER = {"reorder_and_upcast_attn": True, "attn_implementation": "eager"}
+EAGER = {"attn_implementation": "eager"}  # as reorder_and_upcast_attn has it
 SETTINGS = [
-    {},
-    *({"activation_function": name} for name in ("gelu", "relu", "gelu_fast", "gelu_pytorch_tanh")),
-    *({"layer_norm_epsilon": epsilon} for epsilon in (0.1, 1e-12)),
-    *({"n_inner": n_inner} for n_inner in (7, 100)),
-    {"scale_attn_weights": False},
-    {"scale_attn_by_inverse_layer_idx": True},
-    EAGER,
-    {"activation_function": "gelu", "layer_norm_epsilon": 1e-3, "scale_attn_weights": False, "n_inner": 70}
-    | {"scale_attn_by_inverse_layer_idx": True}
-    | EAGER,
+    *(settings | (EAGER if "reorder_and_upcast_attn" in settings else {}) for settings in OF_CHECKPOINTS),
+    {"activation_function": "gelu_fast"},
 ]
 IN_PARTS = {"max_shard_size": 50_000}
 
 
 def make_tokenizer(added, **options):
-    folder = ROOT / "models" / "tiny-target"
-    vocab = json.loads((folder / "encoder.json").read_text(encoding="utf-8"))
-    merges = (folder / "vocab.bpe").read_text(encoding="utf-8").rstrip("\n").split("\n")[1:]
-    tokenizer = transformers.GPT2Tokenizer(vocab=vocab, merges=[tuple(merge.split(" ")) for merge in merges], **options)
+    vocab, merges = official_vocabulary(TINY)
+    tokenizer = transformers.GPT2Tokenizer(vocab=vocab, merges=merges, **options)
     tokenizer.add_tokens(["[PAD]", *added])
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|user|>"]})
     return tokenizer

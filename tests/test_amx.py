@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from test_kernels import multiply
 from tiny import HPARAMS, convert, logits_themselves, random_params
 
 pytest.importorskip("numba")
@@ -14,14 +15,13 @@ pytest.importorskip("numba")
 from llvmlite import binding, ir
 
 from speculative.engines import formats, kernels, runtime
-from speculative.engines.cpu import BLOCK, Cpu, this_cpu
+from speculative.engines.cpu import Cpu, this_cpu
 from speculative.engines.formats import BFLOAT16, amx
 from speculative.engines.formats.bfloat16 import from_upper_half
-from speculative.engines.kernels import LANES, build, prepared
+from speculative.engines.kernels import build
 from speculative.engines.llvm import POINTER, Words
-from speculative.engines.packed import PackedWeight, aligned, packer
+from speculative.engines.packed import PackedWeight, packer
 from speculative.engines.plain import CachedModel, PlainPass
-from speculative.engines.tuning import plan_of
 
 pytestmark = pytest.mark.skipif(this_cpu().vector != 16 or not BFLOAT16.dot(this_cpu()).name, reason="other layouts")
 
@@ -110,17 +110,6 @@ def kernel():
     return build(EMULATED, None)
 
 
-def multiply(kernel, x, weight):  # [n_rows, n_in] -> [n_rows, n_out]
-    n_rows, n_in = x.shape
-    rows = prepared(np.pad(x, ((0, 0), (0, -n_in % BLOCK))), EMULATED, kernel)
-    out = aligned((n_rows, len(weight.tiles), LANES), np.float32)
-    plan = plan_of("float32").ctypes.data
-    for i, tile in enumerate(weight.tiles):
-        where = (rows.ctypes.data, rows.strides[0], tile.ctypes.data, out[:, i].ctypes.data, out.strides[0])
-        kernel.multiply.ctypes(*map(ctypes.c_int64, (n_rows, *where, weight.n_steps, plan)))
-    return out.reshape(n_rows, -1)[:, : weight.shape[1]]
-
-
 # ---- The kernel ------------------------------------------------------------------------------------------------------
 
 
@@ -131,7 +120,7 @@ def test_it_gives_the_plain_product(kernel, n_in, n_out):
     x = rng.standard_normal((40, n_in), np.float32)
     expected = BFLOAT16.product(x, BFLOAT16.round(w))
     largest = np.abs(x) @ np.abs(w)
-    error = np.abs(multiply(kernel, x, PackedWeight.packed(w, "bfloat16")) - expected)
+    error = np.abs(multiply(x, PackedWeight.packed(w, "bfloat16"), kernel, EMULATED) - expected)
     assert np.all(error <= 3e-6 * largest)
 
 
@@ -139,9 +128,9 @@ def test_no_bit_depends_on_the_number_of_rows(kernel):
     rng = np.random.default_rng(1)
     weight = PackedWeight.packed(rng.standard_normal((100, 40), np.float32), "bfloat16")
     x = rng.standard_normal((70, 100), np.float32)
-    alone = np.concatenate([multiply(kernel, row[None], weight) for row in x])
+    alone = np.concatenate([multiply(row[None], weight, kernel, EMULATED) for row in x])
     for n in (2, 5, 15, 16, 17, 31, 32, 33, 64, 65, 70):
-        assert np.array_equal(multiply(kernel, x[:n], weight), alone[:n])
+        assert np.array_equal(multiply(x[:n], weight, kernel, EMULATED), alone[:n])
 
 
 def test_a_configuration_names_each_register_that_is_used():

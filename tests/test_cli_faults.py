@@ -155,15 +155,6 @@ def test_wild_command_lines(seed, n, command, pair_words, folder):
 # ---- Libraries -------------------------------------------------------------------------------------------------------
 
 
-def test_a_package_that_is_missing_is_one_line(tmp_path):
-    """The command cannot even be imported without it."""
-    (tmp_path / "jax.py").write_text("raise ModuleNotFoundError(\"No module named 'jax'\", name='jax')")
-    done = python("-m", "benchmarks.accelerator", env=os.environ | {"PYTHONPATH": str(tmp_path)})
-    assert (done.returncode, done.stdout) == (2, "")
-    advice = 'pip install jax, or in the repository pip install -e ".[jax]"'
-    assert done.stderr == f"error: No module named 'jax': {advice}\n"
-
-
 @pytest.mark.slow  # a process, which imports JAX
 def test_flags_that_xla_does_not_know():
     """XLA would end the process itself, with status 1."""

@@ -66,7 +66,9 @@ def test_a_default_is_not_given():
     assert "cannot be combined" in refused(K="4", tree="2")  # which was typed
 
 
-@pytest.mark.parametrize("value", ["3.10", "a,b", "[1,2]", "True", "None", "1e3", "'quoted'", '"', " ", "é\n\t", "# a"])
+@pytest.mark.parametrize(
+    "value", ["", "3.10", "a,b", "[1,2]", "True", "None", "1e3", "'quoted'", '"', " ", "é\n\t", "# a"]
+)
 def test_a_text_stays_as_it_was_typed(value):
     """fire would turn most of these into something else."""
     kept = []

@@ -1,12 +1,12 @@
 """Grown models compute what the small ones do, in files that any reader of these formats takes."""
 
-import json
 import shutil
 
 import numpy as np
 import pytest
 from conftest import MODELS, hugging_face_name, write_safetensors, write_small_files
 from safetensors import safe_open
+from test_bundled import held_out_prompts
 from tiny import refusal
 
 pytest.importorskip("jax")
@@ -49,11 +49,6 @@ def grown_target(tmp_path_factory):
     shape = {"n_vocab": 2500, "n_ctx": 300, "n_embd": 448, "n_head": 7, "n_layer": 13}
     full_size.grow_model(MODELS / "tiny-target", models_dir / "target", shape, full_size.write_safetensors)
     return models_dir
-
-
-def held_out_prompts():
-    lines = (MODELS / "tiny-target" / "prompts.jsonl").read_text().splitlines()
-    return [json.loads(line)["prompt"] for line in lines]
 
 
 def test_the_grown_target_guesses_the_same_and_its_heads_nearly(grown_target):

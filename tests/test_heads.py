@@ -11,15 +11,7 @@ from conftest import MODELS
 from tiny import HPARAMS, convert, decoded, logits_themselves, random_params, refusal, texts
 
 import main
-from speculative.drafters.heads import (
-    FILE,
-    Heads,
-    check_heads,
-    fingerprint,
-    head_drafter,
-    head_model,
-    load_heads,
-)
+from speculative.drafters.heads import FILE, Heads, check_heads, fingerprint, head_drafter, head_model, load_heads
 from speculative.engines import formats, packed, runtime
 from speculative.engines.plain import CachedModel, PlainPass
 from speculative.filters import GREEDY
@@ -79,9 +71,6 @@ def test_the_compiled_output_layer_is_that_of_the_pass(dtype):
         logits = model(np.arange(12), n)
         np.testing.assert_array_equal(model.forward.output(model.forward.hidden), logits)
         np.testing.assert_array_equal(model(np.arange(12), n), logits)
-
-
-# ---- Who drafts ------------------------------------------------------------------------------------------------------
 
 
 # ---- From the command line -------------------------------------------------------------------------------------------
@@ -172,11 +161,9 @@ def test_training_raises_the_acceptance_of_every_head(tmp_path, tiny_pair, capsy
     arguments = f"--target_model_size target --models_dir {tmp_path} --files {tmp_path / 'text.txt'} --n_rows 64"
     command.main([*arguments.split(), "--n_seq", "32", "--steps", "150", "--heads", "2"])
     out = capsys.readouterr().out
-    [*_, first, second] = [
-        tuple(map(float, re.findall(rf"α of head {i} at temperature 1 (0\.\d+)", out))) for i in (1, 2)
-    ]
-    assert first[-1] > first[0]
-    assert second[-1] > second[0]
+    for i in (1, 2):
+        alphas = [*map(float, re.findall(rf"α of head {i} at temperature 1 (0\.\d+)", out))]
+        assert alphas[-1] > alphas[0]
     assert [path.name for path in tmp_path.joinpath("target").glob("heads*")] == [FILE]
     plain, speculative = texts(run(models_dir=tmp_path, drafter="heads", quiet=True))
     assert plain == speculative

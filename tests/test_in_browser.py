@@ -406,49 +406,34 @@ def texts_of_run(run):
     return [[(prompt + s["text"]).translate(SHOWN), s["origins"], len(s["iterations"])] for s in samples]
 
 
-@pytest.mark.slow
-def test_a_run_from_the_prompt_to_the_last_token(serving, go_to, bench):
-    """And all that it has of text is data."""
-    driver = go_to(serving(bench))
-    prompt = "</script><img src=x onerror=alert(1)> {{data}} \u202e\u2066 \x7f é </textarea><b>"
-    chosen = {"n_tokens_to_generate": 30, "temperature": 1, "K": 3, "stop": "zebra", "seed": 5}
-    number = decode(driver, prompt=prompt, **chosen)
-    document = bench.runs[number].document
-    assert document["prompt"]["text"] == prompt
-    assert {name: document["options"][name] for name in chosen} == chosen
-    assert texts_of_lanes(driver) == texts_of_run(document)
-    assert in_frame(driver, "speculative", "img src=x") == texts_of_run(document)[1][0]
-    assert f"r = {bench.runs[number].r:.3f}" in text_of(driver, "state")
-    assert js(driver, "document.images.length + document.querySelectorAll('b').length") == 0
-
-
 IN_VIEW = "byId('shown-title').getBoundingClientRect().top >= 0 && byId('frame').getBoundingClientRect().top < 200"
 
 
 @pytest.mark.slow
-def test_a_run_that_is_over_is_shown_as_it_was(serving, go_to, bench):
-    """Its flags in the form, its texts, and its page, in view."""
+def test_a_run_is_shown_while_it_decodes_and_as_it_was_when_it_is_over(serving, go_to, bench):
+    """Its flags in the form, its texts, and its page, in view; and all that it has of text is data."""
     driver = go_to(serving(bench))
-    asked = {
-        "prompt": "One two",
-        "n_tokens_to_generate": "30",
-        "K": "3",
-        "temperature": "1",
-        "top_k": "",
-        "top_p": "0.9",
-        "min_p": "",
-    }
-    asked |= {"drafter": "prompt_lookup+model", "stop": " zebra", "seed": "5", "only": ""}
+    prompt = "</script><img src=x onerror=alert(1)> {{data}} \u202e\u2066 \x7f é </textarea><b>"
+    chosen = {"n_tokens_to_generate": 30, "K": 3, "temperature": 1.0, "top_p": 0.9, "seed": 5}
+    chosen |= {"drafter": "prompt_lookup+model", "stop": " zebra"}
+    asked = {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in chosen.items()}
+    asked |= {"prompt": prompt, "top_k": "", "min_p": "", "only": ""}
     number = decode(driver, **asked)
-    text = in_frame(driver, "speculative", "One two")
+    document = bench.runs[number].document
+    assert document["prompt"]["text"] == prompt
+    assert {name: document["options"][name] for name in chosen} == chosen
+    assert f"r = {bench.runs[number].r:.3f}" in text_of(driver, "state")
     texts = texts_of_lanes(driver)
+    assert texts == texts_of_run(document)
+    assert in_frame(driver, "speculative", "img src=x") == texts[1][0]
     decode(driver, prompt="Another", n_tokens_to_generate=5, temperature=0, stop="", drafter="model", top_p="")
     driver.execute_script("scrollTo(0, 0)")
     driver.find_element("css selector", f"[aria-label='Show run {number}']").click()
-    assert in_frame(driver, "speculative", "One two") == text
+    assert in_frame(driver, "speculative", "img src=x") == texts[1][0]
     wait(driver, "lanes.speculative.tokens > 5")
-    assert texts_of_lanes(driver) == texts == texts_of_run(bench.runs[number].document)
+    assert texts_of_lanes(driver) == texts
     assert js(driver, "formValues()") == asked
+    assert js(driver, "document.images.length + document.querySelectorAll('b').length") == 0
     wait(driver, IN_VIEW)
     assert [row["TH"] for row in rows_of_runs(driver)] == ["2", "1"]
     assert js(driver, "document.querySelector('tr.drawn').id") == f"row-{number}"
@@ -476,11 +461,8 @@ def test_one_decoder_alone(serving, go_to, bench):
     wait(driver, "lanes.speculative.tokens === 9")
     assert js(driver, visible) == [False, True]
     assert texts_of_lanes(driver)[1] == shown
-    assert js(driver, "[byId('shown').hidden, formValues().only, document.activeElement.id]") == [
-        True,
-        "speculative",
-        "live-title",
-    ]
+    shown = js(driver, "[byId('shown').hidden, formValues().only, document.activeElement.id]")
+    assert shown == [True, "speculative", "live-title"]
 
 
 @pytest.mark.slow
@@ -533,12 +515,10 @@ def test_a_run_is_as_high_as_it_has_to_be_and_its_line_as_wide_as_the_screen(ser
 @pytest.mark.slow
 def test_what_is_wrong_is_said_beside_the_form_in_its_words(serving, go_to, bench):
     driver = go_to(serving(bench))
+    too_many = "the prompt's 17 tokens and 5000 more exceed the context of 256 tokens"
     for fields, line in (
         ({"K": "none"}, "“Lookahead K” must be a whole number of at least 1"),
-        (
-            {"K": 4, "n_tokens_to_generate": 5000},
-            "the prompt's 17 tokens and 5000 more exceed the context of 256 tokens",
-        ),
+        ({"K": 4, "n_tokens_to_generate": 5000}, too_many),
     ):
         fill_in(driver, **fields)
         click(driver, "start")

@@ -83,7 +83,6 @@ def test_help_lists_what_can_change(session):
     [
         ("/k 8", "unknown flag --k: did you mean --K?"),
         ("/K 0", "--K must be a whole number of at least 1, or auto"),
-        ("/self 1", "unknown flag --self"),
         ("/dtype int8", "--dtype cannot change while models are loaded: start again with it"),
         ("--temperature 1 Hello", "a line is a prompt: flags change with a line like /temperature 1"),
         ("-K 4", "a line is a prompt: flags change with a line like"),

@@ -20,17 +20,17 @@ MOST_ROWS = 40
 FLOATS = tuning.usual("float32")["share"] // (4 * kernels.LANES)  # inputs after which the sums are stored and continued
 
 
-def multiply(x, weight):  # [n_rows, n_in] -> [n_rows, n_out]
+def multiply(x, weight, kernel=None, format=None, plan=None):  # [n_rows, n_in] -> [n_rows, n_out]
+    """The product by the kernel of a weight's format, or by another."""
+    format = format or weight.format
+    kernel = kernel or kernels.kernels_of(format.name)
+    plan = plan_of(weight.dtype) if plan is None else plan
     n_rows, n_in = x.shape
-    x = np.pad(x, ((0, 0), (0, -n_in % BLOCK)))
-    found = kernels.kernels_of(weight.dtype)
-    rows = kernels.prepared(x, weight.format, found)
+    rows = kernels.prepared(np.pad(x, ((0, 0), (0, -n_in % BLOCK))), format, kernel)
     out = aligned((n_rows, len(weight.tiles), kernels.LANES), np.float32)
-    function = found.multiply.ctypes
-    plan = plan_of(weight.dtype).ctypes.data
     for i, tile in enumerate(weight.tiles):
         where = (rows.ctypes.data, rows.strides[0], tile.ctypes.data, out[:, i].ctypes.data, out.strides[0])
-        function(*map(ctypes.c_int64, (n_rows, *where, weight.n_steps, plan)))
+        kernel.multiply.ctypes(*map(ctypes.c_int64, (n_rows, *where, weight.n_steps, plan.ctypes.data)))
     out = out.reshape(n_rows, -1)
     return (out if weight.scale is None else out * weight.scale)[:, : weight.shape[1]]
 

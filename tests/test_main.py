@@ -13,7 +13,6 @@ from conftest import PROMPT
 from tiny import python, refusal, texts, tokens_of
 
 import main
-from speculative import load_pair
 from speculative.cli import display
 from speculative.engines import runtime
 from speculative.measure import verify
@@ -102,12 +101,6 @@ def test_without_a_prompt(run_json):
     assert tokens_of(empty) == tokens_of(document)
 
 
-def test_an_empty_prompt_is_typed_as_any_other(pair_words, run, command):
-    status, typed, _ = command(*pair_words, "--n_tokens_to_generate=12", "--quiet", "--prompt", "")
-    assert status == 0
-    assert texts(typed) == texts(run(prompt="", quiet=True))
-
-
 @pytest.mark.parametrize("flags", [{}, {"stream": True}, {"color": True}, {"color": True, "stream": True}], ids=str)
 def test_the_text_ends_before_the_stop_text(run_json, monkeypatch, flags):
     """At each place of a sampled text."""
@@ -193,16 +186,6 @@ def test_the_n_gram_drafter_reads_its_text(run_json, tmp_path):
     _, better = run_json(drafter="ngram", quiet=True, n_tokens_to_generate=40, ngram_text=text)
     assert tokens_of(better) == tokens_of(document)
     assert better["figures"]["accepted"] > document["figures"]["accepted"]
-
-
-def test_weights_in_fewer_bytes(tiny_pair):
-    def weight_bytes(**flags):
-        pair = load_pair("draft", "target", models_dir=tiny_pair, threads=1, **flags)
-        return [pair.pair.models[name].weight_bytes for name in ("target", "draft")]
-
-    for dtype in ("bfloat16", "int8"):
-        fewer = weight_bytes(dtype=dtype, draft_dtype=dtype)
-        assert all(a < b for a, b in zip(fewer, weight_bytes(draft_dtype="float32"), strict=True))
 
 
 def test_threads(run):

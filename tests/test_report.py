@@ -21,8 +21,6 @@ from plumbing import files
 from speculative.accept import TOKEN, choose
 from speculative.cli import display, outcome
 from speculative.costs import best_k
-from speculative.drafters import Drafter
-from speculative.drafters.level import level
 from speculative.measure import better, report
 from speculative.measure.figures import figures
 from speculative.measure.record import Counted, Iteration, origins
@@ -368,58 +366,6 @@ def test_who_proposed_what_passed():
     assert f["levels"] == []
     rows = {name: value for name, value, _ in report.table(f | {"tokens": 0})}
     assert rows["by proposer"] == "draft model 1/2, n-gram 1/1"
-
-
-def test_what_each_level_did():
-    """The target counts, as does the level but for one token in 7; the drafter inside is right twice, then wrong."""
-    clock, rng = Clock(), np.random.default_rng(0)
-    recorder = Recorder(clock=clock)
-
-    def counts(seconds, but=None):
-        def model(x, n_last=1):
-            clock.now += seconds
-            return one_hot(*[(int(t) + 1 + (t == but)) % N_VOCAB for t in x[len(x) - n_last :]])
-
-        return model
-
-    def inside(x, k):
-        clock.now += 0.01 * k
-        tokens = [(int(x[-1]) + 1 + i + (i >= 2)) % N_VOCAB for i in range(k)]
-        return Proposal(tokens, one_hot(*tokens), ["inside"] * k)
-
-    drafter = recorder.drafter(Drafter(level("middle", counts(0.1, but=5), inside, 3, rng, recorder.level)))
-    steps = speculative_sampling([0], drafter.chain, recorder.target(counts(1.0)), 14, 4, rng)
-    assert [t for step in recorder.watch(steps) for t in step.tokens] == [i % N_VOCAB for i in range(1, 15)]
-
-    first = recorder.iterations[0]
-    [calls] = first.levels.values()
-    assert first.by == ["inside", "inside", "middle", "middle"]
-    assert [i.step for i in calls] == [([1, 2, 3], 3, 2), ([4], 0, 0)]
-    assert [i.alpha for i in calls] == [[1.0, 1.0, 0.0], []]
-    assert [(i.scoring, i.drafting) for i in calls] == [pytest.approx((0.1, 0.03)), pytest.approx((0.1, 0.0))]
-    assert (first.drafting, first.scoring) == pytest.approx((0.23, 1.0))
-
-    f = figures(Recorder(), recorder)
-    [middle] = f["levels"]
-    calls = [i for iteration in recorder.iterations for i in iteration.levels["middle"]]
-    assert middle["name"] == "middle"
-    assert middle["calls"] == len(calls)
-    assert middle["tokens"] == f["drafted"] == sum(len(i.step.tokens) for i in calls)
-    assert middle["accepted"] == sum(i.step.accepted for i in calls)
-    assert middle["scoring"] == pytest.approx(0.1 * len(calls))
-    assert sum(n for _, n in f["by_proposer"].values()) == sum(f["met_by_position"])
-    rows = {name: value for name, value, _ in report.table(f | {"tokens": 0})}
-    assert rows["level: middle"].startswith(f"r {middle['r']:.2f}, {middle['tokens'] / len(calls):.1f} tokens a call")
-    assert (middle["t_row"], middle["c"], middle["beta"]) == pytest.approx((0.1, 0.1, 1.0))
-    expected = (middle["drafted"] * 0.01 + len(calls) * 0.1) / middle["tokens"]  # the time of its parts, a token
-    assert middle["predicted_seconds"] == pytest.approx(expected)
-
-    plain = Recorder(clock=clock)
-    list(plain.watch(autoregressive_sampling([0], plain.target(counts(1.0)), 14, rng)))
-    f = figures(plain, recorder)
-    assert f["t_draft"] == pytest.approx(middle["predicted_seconds"])
-    assert f["best_K"] >= 4
-    assert f["predicted_best"] < 1.5 * f["predicted_blog"]
 
 
 # What is shown

@@ -1,17 +1,17 @@
 """The choices for a CPU: no bit depends on them, noise makes none, and what is kept of them."""
 
-import ctypes
 import json
 
 import numpy as np
 import pytest
+from test_kernels import multiply
 from tiny import convert, random_params
 
 pytest.importorskip("numba")
 
 from speculative.engines import formats, kernels, plain, runtime, threads, tuning
 from speculative.engines.cpu import BLOCK, cache_bytes
-from speculative.engines.packed import PackedWeight, aligned, packer
+from speculative.engines.packed import PackedWeight, packer
 from speculative.engines.tuning import CHOICES, PLAN
 
 HPARAMS = {"n_vocab": 261, "n_ctx": 96, "n_embd": 96, "n_head": 3, "n_layer": 3}
@@ -30,24 +30,16 @@ def test_no_bit_depends_on_a_choice(dtype):
     rng = np.random.default_rng(0)
     n_in = 20 * BLOCK
     weight = PackedWeight.packed(rng.standard_normal((n_in, kernels.LANES), np.float32), dtype)
-    found = kernels.kernels_of(dtype)
     n_rows = 2 * kernels.ROWS + 3
-    rows = kernels.prepared(rng.standard_normal((n_rows, n_in), np.float32), weight.format, found)
-
-    def product(n, plan):
-        out = aligned((n, kernels.LANES), np.float32)
-        where = (rows.ctypes.data, rows.strides[0], weight.tiles.ctypes.data, out.ctypes.data, out.strides[0])
-        found.multiply.ctypes(*map(ctypes.c_int64, (n, *where, weight.n_steps, plan.ctypes.data)))
-        return out
-
+    x = rng.standard_normal((n_rows, n_in), np.float32)
     choices = [USUAL, FAST, *(USUAL | {name: c} for name in CHOICES for c in CHOICES[name].candidates)]
     small_share = plan_with(USUAL)
     small_share["share"] = 1  # a step at a time
     plans = [*map(plan_with, choices), small_share]
     for n in range(1, n_rows + 1):
-        expected = product(n, plans[0])
+        expected = multiply(x[:n], weight, plan=plans[0])
         for plan in plans[1:]:
-            assert np.array_equal(product(n, plan), expected)
+            assert np.array_equal(multiply(x[:n], weight, plan=plan), expected)
 
 
 # ---- Choosing --------------------------------------------------------------------------------------------------------

@@ -4,9 +4,8 @@ import re
 
 import numpy as np
 import pytest
-from tiny import python, refusal
+from tiny import python
 
-from benchmarks import common
 from plumbing import exits, patience
 from speculative import load_pair
 
@@ -25,12 +24,6 @@ def test_without_a_terminal_there_is_a_line_at_the_start_and_one_at_the_end_of_w
 def test_what_is_no_command_of_its_own_says_which_is():
     done = python("-m", "benchmarks.peers", "--rounds", "4")
     assert (done.returncode, done.stderr) == (2, "error: this is measured by python -m benchmarks.kernels --peers\n")
-
-
-def test_a_file_without_a_name_is_refused():
-    parser = common.Parser("")
-    parser.add_json()
-    assert "argument --json: must be the name of a file or folder, not ''" in refusal(parser.parse_args, ["--json", ""])
 
 
 @pytest.mark.parametrize("path", ["a" * 5000, "a b/" * 1250])
