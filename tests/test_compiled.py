@@ -9,14 +9,13 @@ from functools import partial
 import numpy as np
 import pytest
 from tiny import HPARAMS as TINY
-from tiny import convert, logits_themselves, random_params
+from tiny import convert, logits_themselves, random_params, refusal
 
 pytest.importorskip("numba")
 
 from numba import njit
 
 import gpt2 as plain
-from plumbing.errors import UserError
 from speculative.engines import compiled, compiled_pass, elementwise, runtime
 from speculative.engines.formats import FORMATS
 from speculative.engines.packed import packer
@@ -165,8 +164,8 @@ def test_a_thread_that_dies_ends_all_with_one_line():
         return done + 1
 
     team = Team(3, work, compiled.JOB)
-    with pytest.raises(UserError, match=r"^a thread of the NumPy engine has died \(no memory for this thread\).*$"):
-        team.run(np.zeros(1, compiled.JOB))
+    line = refusal(team.run, np.zeros(1, compiled.JOB))
+    assert line.startswith("a thread of the NumPy engine has died (no memory for this thread)")
     team.close()
 
 
@@ -178,8 +177,7 @@ def test_a_dead_partner_is_not_waited_for():
     team.counters[compiled.DEAD * 8] = 1
     run(TOKENS[:3], 1)  # ends, though its partner no longer comes to the barriers
     team.error = RuntimeError("dead")
-    with pytest.raises(UserError, match="has died"):
-        run(TOKENS[:3], 1)
+    assert "has died" in refusal(run, TOKENS[:3], 1)
     team.close()
 
 
@@ -189,10 +187,8 @@ def test_threads_that_the_system_does_not_have():
             raise RuntimeError("can't start new thread")
 
     team = Team(4, compiled.work, compiled.JOB, Unstartable)
-    with pytest.raises(UserError, match="cannot start 4 threads"):
-        team.run(np.zeros(1, compiled.JOB))
-    with pytest.raises(UserError, match="has died"):
-        team.run(np.zeros(1, compiled.JOB))
+    assert "cannot start 4 threads" in refusal(team.run, np.zeros(1, compiled.JOB))
+    assert "has died" in refusal(team.run, np.zeros(1, compiled.JOB))
 
 
 def test_after_an_interrupted_call_the_next_is_whole():

@@ -326,16 +326,21 @@ def test_a_compilers_cache_that_cannot_be_kept_or_is_damaged(tmp_path, capsys):
 PACKS = "from speculative.engines import packed; packed.compile_for(['float32'])"
 
 
+def copy_of_sources(folder, cache):
+    """-> the settings of a process that keeps what it compiles in this cache."""
+    pytest.importorskip("numba")
+    for package in ("plumbing", "checkpoints", "speculative"):
+        shutil.copytree(ROOT / package, folder / package)
+    for name in ("gpt2.py", "encoder.py"):
+        shutil.copy(ROOT / name, folder)
+    usual = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    return usual | {"XDG_CACHE_HOME": str(cache)}
+
+
 @pytest.mark.slow
 def test_another_copy_of_the_repository_finds_what_is_compiled(tmp_path):
     """One with other sources does not, and what it compiles is another version's."""
-    pytest.importorskip("numba")
-    for package in ("plumbing", "checkpoints", "speculative"):
-        shutil.copytree(ROOT / package, tmp_path / "copy" / package)
-    for name in ("gpt2.py", "encoder.py"):
-        shutil.copy(ROOT / name, tmp_path / "copy")
-    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
-    environment["XDG_CACHE_HOME"] = str(tmp_path / "cache")
+    environment = copy_of_sources(tmp_path / "copy", tmp_path / "cache")
     old = tmp_path / "cache/speculative-sampling/kernels-old"
     old.mkdir(parents=True)
     os.utime(old, (1, 1))
@@ -352,13 +357,7 @@ def test_another_copy_of_the_repository_finds_what_is_compiled(tmp_path):
 @pytest.mark.slow
 def test_what_changes_under_a_running_program_is_not_kept(tmp_path):
     """It may have imported some modules before an update and some after it: its kernels are of no version."""
-    pytest.importorskip("numba")
-    for package in ("plumbing", "checkpoints", "speculative"):
-        shutil.copytree(ROOT / package, tmp_path / package)
-    for name in ("gpt2.py", "encoder.py"):
-        shutil.copy(ROOT / name, tmp_path)
-    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
-    environment["XDG_CACHE_HOME"] = str(tmp_path / "cache")
+    environment = copy_of_sources(tmp_path, tmp_path / "cache")
     source = tmp_path / "speculative/engines/packed.py"
     before = source.read_text(encoding="utf-8")
     update = f"from plumbing import compiling; open({str(source)!r}, 'a').write('# newer'); "

@@ -6,6 +6,7 @@ goes on, and that whatever is wrong is said in one line."""
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,13 +16,12 @@ import numpy as np
 import pytest
 from enumeration import output_distribution, random_model, remembered, total_variation
 from scipy.special import rel_entr
-from tiny import ROOT, Interrupted, decoded, random_params
+from tiny import ROOT, Interrupted, decoded, random_params, refusal
 
 pytest.importorskip("jax")
 
 import jax
 
-from plumbing.errors import UserError
 from speculative.engines import memory
 from speculative.engines.plain import CachedModel
 from speculative.filters import Filters
@@ -150,8 +150,7 @@ def test_a_run_that_was_interrupted_ends_like_one_that_was_not(loaded, tmp_path)
     assert [step for step, _ in its_history] == [step for step, _ in history] == [0, 4, 8, 12, 16]
     for a, b in zip(jax.tree.leaves(again), jax.tree.leaves(whole), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-    with pytest.raises(UserError, match="of another run"):
-        recipe.distil(Recipe(**SMALL), target, draft, begin, begin, part, every=4)
+    assert "of another run" in refusal(recipe.distil, Recipe(**SMALL), target, draft, begin, begin, part, every=4)
 
 
 # ---- While it serves -------------------------------------------------------------------------------------------------
@@ -269,8 +268,7 @@ def test_the_new_draft_is_a_folder_that_loads(models, capsys):
     assert hparams["n_layer"] == 1
     assert np.isfinite(params["wte"]).all()
     assert sorted(path.name for path in models.iterdir()) == ["draft", "new", "target"]
-    with pytest.raises(UserError, match="new is there already"):
-        distil.main(words)
+    assert "new is there already" in refusal(distil.main, words)
 
 
 def test_online_writes_the_texts_and_leaves_the_draft_and_goes_on_after_an_interruption(models, capsys):
@@ -338,9 +336,7 @@ def test_what_is_wrong_is_one_line(command, words, message, models, tmp_path):
     vocab = json.loads((other / "encoder.json").read_text())
     vocab["!"], vocab['"'] = vocab['"'], vocab["!"]
     (other / "encoder.json").write_text(json.dumps(vocab))
-    with pytest.raises(UserError, match=message) as error:
-        command.main(words.split())
-    assert "\n" not in str(error.value)
+    assert re.search(message, refusal(command.main, words.split()))
     assert not (models / "new").exists()
 
 

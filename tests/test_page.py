@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from enumeration import random_model
 from test_flags import parse, refused
-from tiny import ROOT, encoder_of, one_hot, python, refusal, stub
+from tiny import ROOT, encoder_of, one_hot, refusal, stub
 
 from encoder import StreamDecoder
 from plumbing import files
@@ -244,7 +244,7 @@ def test_the_page_of_a_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     written = json.loads(json.dumps(scripted_document("abc", [1])))
     files.write_json("run.json", written)
-    python("-m", "speculative.measure.page", tmp_path / "run.json", "-o", tmp_path / "run.html", check=True)
+    page_module.main(["run.json", "-o", "run.html"])
     assert Path("run.html").read_text(encoding="utf-8") == page(written)
     for words, line in (
         ("run.json -o ./run.json", "would be overwritten"),

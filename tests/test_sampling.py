@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from enumeration import distance_from_target, random_model, text_distribution
-from tiny import N_VOCAB, counting_target, counts, decoded, one_hot
+from tiny import N_VOCAB, counting_target, counts, decoded, one_hot, stale_bonus
 
 from speculative.accept import by_ratio, one_by_one
 from speculative.drafters.model import model_drafter
@@ -18,7 +18,6 @@ from speculative.sampling import (
     residual,
     sample,
     speculative_sampling,
-    token_by_token,
 )
 
 
@@ -123,19 +122,10 @@ def wrong_rest(rest):
     return partial(one_by_one, test=by_ratio, rest=rest)
 
 
-def stale_bonus(proposal, q, rng):
-    """The bonus is drawn from the row before the last."""
-    return token_by_token(proposal, np.concatenate([q[:-1], q[-2:-1]]) if len(q) > 1 else q, rng)
+MISTAKES = [wrong_rest(lambda q, p: q), wrong_rest(lambda q, p: residual(q, p.max())), stale_bonus]
 
 
-@pytest.mark.parametrize(
-    "accept",
-    [
-        wrong_rest(lambda q, p: q),
-        wrong_rest(lambda q, p: residual(q, p.max())),
-        stale_bonus,
-    ],
-)
+@pytest.mark.parametrize("accept", MISTAKES)
 def test_each_mistake_is_seen(accept):
     mutant = partial(speculative_sampling, accept=accept)
     assert max(distance(mutant, 3, 2, seed) for seed in range(4)) > 1e-4

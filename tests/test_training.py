@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from tiny import largest_file, logits_themselves
+from tiny import largest_file, logits_themselves, refusal
 
 pytest.importorskip("jax")
 
@@ -121,8 +121,8 @@ def small_fit(tmp_path):
 
 
 def test_a_loss_that_is_no_number_ends_the_run_and_keeps_the_last_checkpoint(small_fit, tmp_path):
-    with pytest.raises(UserError, match=r"not a number after step 6: .*part.npz keeps the last good step.*rate below"):
-        small_fit(lambda step: math.nan if step == 5 else 1.0)
+    line = refusal(small_fit, lambda step: math.nan if step == 5 else 1.0)
+    assert re.search("not a number after step 6: .*part.npz keeps the last good step.*rate below", line)
     assert int(np.load(tmp_path / "part.npz")["arr_0"]) == 4
 
 
@@ -138,19 +138,16 @@ def test_a_full_disk_leaves_the_checkpoint_before(small_fit, tmp_path):
 
 
 def test_a_short_text_is_an_error():
-    with pytest.raises(UserError, match="too short"):
-        texts.learn_vocabulary(["abc"], 1024)
+    assert "too short" in refusal(texts.learn_vocabulary, ["abc"], 1024)
 
 
 def test_a_checkpoint_of_another_run_is_an_error(tmp_path):
     path = tmp_path / "other.npz"
     fit.save_checkpoint(path, [np.zeros(3)], 1)
     for state, recipe in (([np.zeros(4)], ""), ([np.zeros(3)], "another")):
-        with pytest.raises(UserError, match="another run"):
-            fit.load_checkpoint(path, state, recipe)
+        assert "another run" in refusal(fit.load_checkpoint, path, state, recipe)
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(UserError, match="no checkpoint that can be read"):
-        fit.load_checkpoint(path, [np.zeros(3)])
+    assert "no checkpoint that can be read" in refusal(fit.load_checkpoint, path, [np.zeros(3)])
 
 
 def test_new_tensors_are_for_whom_other_new_files_are(tmp_path):

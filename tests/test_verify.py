@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tiny import stale_bonus
 
 from speculative import sampling
 from speculative.accept import Rule, by_ratio, choose, one_by_one, residual
@@ -17,7 +18,7 @@ from speculative.measure import sampled
 from speculative.measure.decoders import Check, Choice, Decoders
 from speculative.measure.uniform import BINS, LEVEL, alike, detectable, flat, place
 from speculative.measure.verify import ABOUT, show, verify
-from speculative.sampling import Proposal, token_by_token
+from speculative.sampling import Proposal
 from speculative.trees import regular
 
 N_VOCAB = 50
@@ -97,11 +98,6 @@ def any_draft(u, p, q):
 
 def p_for_q(u, p, q):
     return sampling.Test(u, p, q, u * q < p)
-
-
-def stale_bonus(proposal, q, rng):
-    """The bonus is drawn from the row before the last."""
-    return token_by_token(proposal, np.concatenate([q[:-1], q[-2:-1]]) if len(q) > 1 else q, rng)
 
 
 @pytest.mark.parametrize(

@@ -59,12 +59,7 @@ def test_the_check_of_the_theorem_passes(capsys):
 
 @pytest.mark.parametrize(
     ("name", "wrong"),
-    [
-        ("min", lambda one, ratio: ratio),
-        ("max", lambda zero, difference: difference),
-        ("max", lambda zero, difference: max(zero, -difference)),
-        ("max", lambda zero, difference: abs(difference)),
-    ],
+    [("min", lambda one, ratio: ratio), ("max", lambda zero, difference: abs(difference))],
 )
 def test_the_check_of_the_theorem_can_fail(name, wrong):
     with pytest.raises(AssertionError):

@@ -1,7 +1,6 @@
 """The command without numba and llvmlite: it decodes with gpt2.py itself, in every weight format."""
 
 import numpy as np
-import pytest
 from tiny import python, texts
 
 from gpt2 import gpt2
@@ -25,25 +24,13 @@ exits.guarded(lambda: main.run(main.main, main.__doc__, sys.argv[1:]))
 """
 
 
-def without_numba(*words, **options):
-    done = python("-c", COMMAND, *words, **options)
-    assert done.returncode == 0, done.stderr
-    return done
-
-
-@pytest.fixture(scope="module")
-def expected(bundled):
+def test_the_demonstration_decodes_the_text_of_gpt2(bundled):
     """The demonstration's prompt and its greedy text, by gpt2.py and nothing else of ours."""
     encoder, hparams, params = bundled["tiny-target"]
     x = encoder.encode(DEMO["prompt"])
     for _ in range(N):
-        logits = gpt2(x, **params, n_head=hparams["n_head"])
-        x.append(int(np.argmax(logits[-1])))
-    return encoder.decode(x)
-
-
-def test_the_demonstration_decodes_the_text_of_gpt2(expected):
-    done = without_numba("--demo", f"--n_tokens_to_generate={N}")
-    assert texts(done.stdout)[0] == expected
-    assert texts(done.stdout)[1] == expected
+        x.append(int(np.argmax(gpt2(x, **params, n_head=hparams["n_head"])[-1])))
+    done = python("-c", COMMAND, "--demo", f"--n_tokens_to_generate={N}")
+    assert done.returncode == 0, done.stderr
+    assert texts(done.stdout) == (encoder.decode(x),) * 2
     assert "numba is not installed, or switched off, so NumPy multiplies" in done.stderr
