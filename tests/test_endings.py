@@ -214,6 +214,7 @@ UNFORESEEN = "error: ZeroDivisionError: division by; python -X dev in place of p
     ("error", "status", "line"),
     [
         (UserError("a\x9b2J\nb"), 2, "error: a\\x9b2J\\nb\n"),
+        (ModuleNotFoundError("No 'jax'", name="jax"), 2, "error: No 'jax': pip install jax, or in the repository pip"),
         (MemoryError(), 2, "error: the memory is full: a smaller model needs less, and so does --dtype int8"),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), 2, "error: the memory is full: a smaller model needs less"),
         (RuntimeError("can't start new thread"), 2, "error: can't start new thread: `ulimit -a` shows"),
