@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from tiny import ROOT, python, refusal
+from tiny import ROOT, refusal
 
 import main
 from speculative.cli.flags import all_flags
@@ -101,11 +101,12 @@ def test_what_it_does_not_go_with(session):
         assert "cannot be combined" in refusal(session, **other)
 
 
-def test_no_standard_input(pair_words):
-    """Nobody sits there: standard input has no lines, or is closed."""
-    ended = python("main.py", "--interactive", *pair_words, shell='exec "$@" <&-')
-    assert (ended.returncode, ended.stdout) == (0, "")
-    assert "error" not in ended.stderr
+def test_no_standard_input(pair_words, command, monkeypatch):
+    """Nobody sits there: Python has no sys.stdin where it is closed."""
+    monkeypatch.setattr(sys, "stdin", None)
+    status, out, err = command("--interactive", *pair_words)
+    assert (status, out) == (0, "")
+    assert "error" not in err
 
 
 class Terminal:

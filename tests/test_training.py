@@ -39,7 +39,7 @@ def works():
 def trained(works, tmp_path_factory):
     """(the folder of the models, [history of the target, of the draft])"""
     out = tmp_path_factory.mktemp("models")
-    return out, pair.train_pair(works, out, TARGET, DRAFT, steps=60, draft_steps=30, n_rows=128)
+    return out, pair.train_pair(works, out, TARGET, DRAFT, steps=40, draft_steps=20, n_rows=128)
 
 
 def test_the_pair_loads_and_has_the_losses_that_were_reported_which_fell(trained, works):
