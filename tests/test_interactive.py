@@ -86,6 +86,7 @@ def test_help_lists_what_can_change(session):
         ("/dtype int8", "--dtype cannot change while models are loaded: start again with it"),
         ("--temperature 1 Hello", "a line is a prompt: flags change with a line like /temperature 1"),
         ("-K 4", "a line is a prompt: flags change with a line like"),
+        ("/quit /K 4", "/quit stands alone on its line"),
         ("/tree 2,2", "--K and --tree cannot be combined: give one of them"),
         ("x" * 120, "the prompt's 120 tokens and 12 more exceed the context of 128 tokens"),
         ("half a pair \udcff", "a line must be text in UTF-8"),

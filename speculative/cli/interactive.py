@@ -83,7 +83,9 @@ def answer(line: str, session: Session, decode: Callable, flags: Mapping[str, Fl
             decode(session, [line])
         return session
     o = session.options
-    command = line[1:].strip()
+    command, *rest = line[1:].split(maxsplit=1) or [""]
+    if command in ("quit", "exit", "help") and rest:
+        raise UserError(f"/{command} stands alone on its line")
     if command in ("quit", "exit"):
         raise EOFError
     if command in ("", "help"):
