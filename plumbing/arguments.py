@@ -35,6 +35,10 @@ class Flag(NamedTuple):
     short: str = ""  # a letter that may be typed in place of the name, as -K
     joined_by: str = ","  # between the parts of a value that comes from Python as a tuple or list
 
+    def help_now(self) -> str:
+        """The help, with what is registered by now."""
+        return self.help() if callable(self.help) else self.help
+
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that somebody who typed this one may have meant, None if there is none.

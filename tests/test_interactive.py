@@ -72,7 +72,8 @@ def test_help_lists_what_can_change(session):
     out = session("/help", K="7")
     assert session("/", K="7") == out
     for name, flag in all_flags().items():
-        assert (f"  /{name:21} {flag.help} [" in out) == flag.live
+        assert (f"  /{name:21} {flag.help_now()} [" in out) == flag.live
+    assert "the rule of acceptance: token, block" in out
     assert "[7]" in out
     assert "/dtype" not in out
     assert "/models_dir" not in out

@@ -128,7 +128,9 @@ def test_the_page_has_the_flags_with_their_help_and_keeps_its_policy(client, pai
     """Nothing but its own style and script, and requests to where it came from."""
     html = client.get("/").text
     data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', html)[1])
-    flags = [{"name": name, "value": getattr(pair.options, name), "help": all_flags()[name].help} for name in FIELDS]
+    flags = [
+        {"name": name, "value": getattr(pair.options, name), "help": all_flags()[name].help_now()} for name in FIELDS
+    ]
     assert (data["fields"], data["target"], data["draft"]) == (flags, "target", "draft")
     policy = re.search(r'Content-Security-Policy"\s+content="([^"]*)"', html)[1]
     assert dict(rule.strip().split(" ", 1) for rule in policy.split(";")) == {

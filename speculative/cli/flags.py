@@ -103,8 +103,7 @@ def usage() -> str:
         lines += ["", heading]
         for flag in flags:
             shown = "" if flag.default is None or flag.default is False else f" [{flag.default}]"
-            help = flag.help() if callable(flag.help) else flag.help
-            lines.append(f"  --{flag.name:21} {help}{shown}")
+            lines.append(f"  --{flag.name:21} {flag.help_now()}{shown}")
             if flag is drafters.FLAG:
                 lines += [f"{'':26}{line}" for line in drafters.help_of_kinds()]
     return "\n".join(lines)

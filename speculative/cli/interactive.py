@@ -92,7 +92,7 @@ def answer(line: str, session: Session, decode: Callable, flags: Mapping[str, Fl
         print("/quit ends the session. A flag alone is switched over, or set to its default:")
         for flag in flags.values():
             if flag.live:
-                print(f"  /{flag.name:21} {flag.help} [{getattr(o, flag.name)}]")
+                print(f"  /{flag.name:21} {flag.help_now()} [{getattr(o, flag.name)}]")
         return session
     changed = changes(line, flags)
     check_live(flags, changed)

@@ -57,7 +57,7 @@ class Workbench:
 
     def page(self) -> str:
         o = self.session.options
-        fields = [{"name": name, "value": getattr(o, name), "help": self.flags[name].help} for name in FIELDS]
+        fields = [{"name": name, "value": getattr(o, name), "help": self.flags[name].help_now()} for name in FIELDS]
         if o.tree:
             fields[1]["value"] = None  # K, in place of which it stands
         draft = o.draft_model_size if "draft" in self.session.pair.models else None
