@@ -5,7 +5,6 @@ large a tree, too little memory, too full a disk.
 from collections.abc import Callable, Collection, Sequence
 
 from checkpoints.folders import missing_files, model_folder
-from encoder import Encoder
 from plumbing.errors import UserError
 from plumbing.official import WEIGHT_BYTES
 from speculative import drafters
@@ -14,33 +13,16 @@ from speculative.engines import devices, memory
 from speculative.measure.verify import most_new
 from speculative.trees import n_nodes
 
-
-def check_vocabularies(target: str, encoder: Encoder, draft: str, drafts_encoder: Encoder) -> None:
-    """Raises UserError where the vocabulary of a draft that is to be trained differs from the target's in anything. (To
-    decode, the two may end in different tokens: see loading.with_ids_of.) target and draft: their names."""
-    if vocabulary(encoder) != vocabulary(drafts_encoder):
-        raise different(target, draft)
+Context = tuple[int, str]  # the tokens that fit into the smallest, and in words whose it is
 
 
 def different(target: str, draft: str) -> UserError:
     return UserError(f"{draft} and {target} have different vocabularies, so one cannot draft for the other")
 
 
-def vocabulary(encoder: Encoder) -> tuple:
-    return encoder.id_to_bytes, encoder.merges
-
-
-def smallest(contexts: dict[str, int]) -> tuple[int, str]:
-    """{model: its n_ctx} -> the smallest, and in words whose it is; "" where all are the same."""
-    name = min(contexts, key=contexts.get)
-    if len({*contexts.values()}) == 1:
-        return contexts[name], ""
-    return contexts[name], f" that the {name} has"
-
-
-def check_length(contexts: dict[str, int], longest: int, n_new: int) -> None:
+def check_length(context: Context, longest: int, n_new: int) -> None:
     """Raises UserError where the longest prompt and what is to be decoded do not fit into the smallest context."""
-    n_ctx, whose = smallest(contexts)
+    n_ctx, whose = context
     if longest + n_new > n_ctx:
         raise UserError(
             f"the prompt's {longest} tokens and {n_new} more exceed the context of {n_ctx} tokens{whose}: "
@@ -48,16 +30,16 @@ def check_length(contexts: dict[str, int], longest: int, n_new: int) -> None:
         )
 
 
-def check_verify(contexts: dict[str, int], N: int, K) -> None:
+def check_verify(context: Context, N: int, K) -> None:
     """Raises UserError where what --verify decodes, N tokens or two windows, does not fit into the context."""
     n_new = most_new(N, K)
-    n_ctx, whose = smallest(contexts)
+    n_ctx, whose = context
     if n_ctx < n_new + 2:
         flag = f"--n_tokens_to_generate {N}" if n_new == N else f"--K {K}"
         raise UserError(f"--verify with {flag} decodes {n_new} tokens, too many for a context of {n_ctx}{whose}")
 
 
-def check_tree(drafter: str, tree: tuple[int, ...] | str, n_prompt: int, n_new: int, contexts: dict[str, int]) -> None:
+def check_tree(drafter: str, tree: tuple[int, ...] | str, n_prompt: int, n_new: int, context: Context) -> None:
     """Raises UserError where the drafter drafts no trees, or such a tree does not fit."""
     drafters.check_tree(drafter)
     if tree == "auto":
@@ -71,7 +53,7 @@ def check_tree(drafter: str, tree: tuple[int, ...] | str, n_prompt: int, n_new: 
             f"a tree of depth {depth} needs --n_tokens_to_generate of at least {depth + 1}, not {n_new}: a level for "
             "each token but the last"
         )
-    n_ctx, whose = smallest(contexts)
+    n_ctx, whose = context
     needed = n_prompt + n_new + nodes
     if needed > n_ctx:
         raise UserError(

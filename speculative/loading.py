@@ -98,9 +98,13 @@ def choose(o: Options, kept: Kept) -> dict[str, Wanted]:
     return wanted
 
 
-def contexts(wanted: dict[str, Wanted]) -> dict[str, int]:
-    """{a model, in words: how many tokens fit into its context}"""
-    return {f"{one.need} {one.model_size}": one.hparams["n_ctx"] for one in wanted.values()}
+def context(wanted: dict[str, Wanted]) -> checks.Context:
+    """The smallest of these models. Where all are the same, it is not said whose it is."""
+    smallest = min(wanted.values(), key=lambda one: one.hparams["n_ctx"])
+    n_ctx = smallest.hparams["n_ctx"]
+    if all(one.hparams["n_ctx"] == n_ctx for one in wanted.values()):
+        return n_ctx, ""
+    return n_ctx, f" that {in_words(smallest)} has"
 
 
 def check(o: Options, wanted: dict[str, Wanted], kept: Kept, longest: int, verify: bool = False) -> None:
@@ -109,11 +113,11 @@ def check(o: Options, wanted: dict[str, Wanted], kept: Kept, longest: int, verif
     longest: the tokens of the longest prompt; 0 where the prompts come later.
     """
     N = o.n_tokens_to_generate if longest else 1
-    checks.check_length(contexts(wanted), max(longest, 1), N)
+    checks.check_length(context(wanted), max(longest, 1), N)
     if verify:
-        checks.check_verify(contexts(wanted), N, o.K)
+        checks.check_verify(context(wanted), N, o.K)
     if o.tree is not None and longest:
-        checks.check_tree(o.drafter, o.tree, longest, N, contexts(wanted))
+        checks.check_tree(o.drafter, o.tree, longest, N, context(wanted))
     if o.engine == "jax":
         for one in wanted.values():
             formats.on_jax(one.dtype)

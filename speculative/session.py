@@ -89,7 +89,7 @@ class Session:
         self.kept = {} if kept is None else kept
         wanted = loading.choose(options, self.kept)
         self.encoder = wanted["target"].encoder
-        self.contexts = loading.contexts(wanted)
+        self.context = loading.context(wanted)
         self.ids = {}  # {prompt: its token ids}, so that each is encoded once
         longest = max([len(self.encode(prompt)) for prompt in prompts], default=0)
         loading.check(options, wanted, self.kept, longest, verify)
@@ -178,9 +178,9 @@ class Session:
     def input_ids(self, prompt: str, N: int) -> list[int]:
         """Raises UserError where the prompt and N tokens more do not fit into the context."""
         x = self.encode(prompt)
-        checks.check_length(self.contexts, len(x), N)
+        checks.check_length(self.context, len(x), N)
         if self.options.tree is not None:
-            checks.check_tree(self.options.drafter, self.options.tree, len(x), N, self.contexts)
+            checks.check_tree(self.options.drafter, self.options.tree, len(x), N, self.context)
         return x
 
     def ready(self, prompts: Sequence[str], N: int, timed: bool = True) -> None:

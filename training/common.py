@@ -12,7 +12,7 @@ from plumbing.arguments import Parser
 from plumbing.errors import UserError
 from plumbing.texts import read_prompts
 from speculative import loading
-from speculative.checks import check_vocabularies
+from speculative.checks import different
 from speculative.engines import memory
 from speculative.engines.jax.model import devices
 from speculative.loading import Wanted
@@ -83,7 +83,10 @@ def want_both(o, rate: float, first_layers: int | None = None, flags: str = "--n
         draft = target._replace(need="draft", hparams=target.hparams | {"n_layer": first_layers})
     else:
         draft = want("draft", o.draft_model_size, o)
-        check_vocabularies(o.target_model_size, target.encoder, o.draft_model_size, draft.encoder)
+        # To decode, the two may end in different tokens (loading.with_ids_of); to learn, they are the same.
+        of_both = [(one.encoder.id_to_bytes, one.encoder.merges) for one in (target, draft)]
+        if of_both[0] != of_both[1]:
+            raise different(o.target_model_size, o.draft_model_size)
     n_draft = parameter_count(draft.hparams)
     n_target = parameter_count(target.hparams)
     if n_draft > n_target:

@@ -185,7 +185,8 @@ class CompiledPass:
         job = self.job[0]
         job["sees"] = 0
         for chunk in range(n_chunks):
-            first, end = (len(tokens) * i // n_chunks for i in (chunk, chunk + 1))
+            first = len(tokens) * chunk // n_chunks
+            end = len(tokens) * (chunk + 1) // n_chunks
             wanted = slice(max(0, first - n_before), max(0, end - n_before))
             job["tokens"] = tokens[first:].ctypes.data
             job["positions"] = positions[first:].ctypes.data
