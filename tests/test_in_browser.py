@@ -517,7 +517,7 @@ def test_what_is_wrong_is_said_beside_the_form_in_its_words(serving, go_to, benc
     driver = go_to(serving(bench))
     too_many = "the prompt's 17 tokens and 5000 more exceed the context of 256 tokens"
     for fields, line in (
-        ({"K": "none"}, "“Lookahead K” must be a whole number of at least 1"),
+        ({"K": "none"}, "“Lookahead” must be a whole number of at least 1"),
         ({"K": 4, "n_tokens_to_generate": 5000}, too_many),
     ):
         fill_in(driver, **fields)

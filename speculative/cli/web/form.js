@@ -1,7 +1,7 @@
 const bench = JSON.parse(byId("data").textContent);
 const WORDS = {
   n_tokens_to_generate: "Tokens",
-  K: "Lookahead K",
+  K: "Lookahead",
   drafter: "Drafter",
   stop: "Stop text",
   seed: "Seed",
