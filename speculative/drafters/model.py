@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from speculative.drafters.base import Kind, Parts, Proposal
+from speculative.drafters.base import Kind, Proposal
 from speculative.one_hot import OneHot
 from speculative.sampling import max_fn, sample
 from speculative.trees import Tree
@@ -80,20 +80,19 @@ def likeliest(p, width: int) -> list[tuple]:  # [n_vocab] -> width of (token, on
     return [(token, OneHot(int(token), len(p))) for token in order if p[token] > 0]
 
 
-def chain(parts: Parts) -> Callable:
-    return model_drafter(parts.models["draft"], parts.rng)
+def drafts_of(need: str, name: str, **about) -> Kind:
+    """The drafter of that name whose drafts are those of Parts.models[need]. about: the rest of its Kind."""
+
+    def model(parts):
+        return parts.models[need]
+
+    def chain(parts):
+        return model_drafter(model(parts), parts.rng, name)
+
+    def tree(parts):
+        return model_tree(model(parts).tree, parts.rng, parts.greedy, name)
+
+    return Kind(name, chain=chain, tree=tree, model=model, needs=(need,), **about)
 
 
-def tree(parts: Parts) -> Callable:
-    return model_tree(parts.models["draft"].tree, parts.rng, parts.greedy)
-
-
-KIND = Kind(
-    name="model",
-    help="the draft model",
-    words="draft model",
-    chain=chain,
-    tree=tree,
-    model=lambda parts: parts.models["draft"],
-    needs=("draft",),
-)
+KIND = drafts_of("draft", "model", help="the draft model", words="draft model")

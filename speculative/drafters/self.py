@@ -6,32 +6,15 @@ training nor a second download. As it is itself a large model, a small one may d
 Source: Georganas et al. 2025, "ML-SpecQD: Multi-Level Speculative Decoding with Quantized Drafts".
 """
 
-from collections.abc import Callable
-
 from plumbing import arguments
 from plumbing.arguments import Flag
-from speculative.drafters.base import Kind, Parts
-from speculative.drafters.model import model_drafter, model_tree
+from speculative.drafters.model import drafts_of
 
-NAME = "self"
-
-
-def chain(parts: Parts) -> Callable:
-    return model_drafter(parts.models["copy"], parts.rng, NAME)
-
-
-def tree(parts: Parts) -> Callable:
-    return model_tree(parts.models["copy"].tree, parts.rng, parts.greedy, NAME)
-
-
-KIND = Kind(
-    name=NAME,
+KIND = drafts_of(
+    "copy",
+    "self",
     help="a copy of the target, rounded (--self_dtype); pays where the target is large",
     words="rounded copy",
-    chain=chain,
-    tree=tree,
-    model=lambda parts: parts.models["copy"],
-    needs=("copy",),
     flags=(
         Flag(
             "self_dtype",

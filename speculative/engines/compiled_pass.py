@@ -128,7 +128,9 @@ class CompiledPass:
         privates = np.zeros(n_threads, PRIVATE)
         self.kept_private = [privates]
         for private in privates:
-            fill(private, {name: aligned(shape, np.float32) for name, shape in shapes.items()}, self.kept_private)
+            for name, shape in shapes.items():
+                self.kept_private.append(aligned(shape, np.float32))
+                private[name] = self.kept_private[-1].ctypes.data
         self.job["privates"] = privates.ctypes.data
         self.job["n_threads"] = n_threads
         self.n_threads = n_threads

@@ -51,36 +51,23 @@ class KVCache:
             held[:, :, to : to + len(slots)] = held[:, :, slots]
 
 
-class PlainPass:
-    """gpt2.py and a KVCache: tokens that come after the first `length` -> logits of the last n_last."""
+class PlainPass(KVCache):
+    """gpt2.py with its cache: tokens that come after the first `length` -> logits of the last n_last, of which hidden
+    [n_last, n_embd] is the last block's output."""
 
-    def __init__(self, params: dict, hparams: dict, cache: type = KVCache):
+    def __init__(self, params: dict, hparams: dict):
         n_head = hparams["n_head"]
-        self.cache = cache(hparams["n_layer"], n_head, hparams["n_ctx"], hparams["n_embd"] // n_head)
+        super().__init__(hparams["n_layer"], n_head, hparams["n_ctx"], hparams["n_embd"] // n_head)
         activation = ACTIVATIONS[hparams.get("activation_function", "gelu_new")]
-        self.gpt2 = partial(gpt2, **params, n_head=n_head, cache=self.cache, activation=activation)
-        self.move = self.cache.move
+        self.gpt2 = partial(gpt2, **params, n_head=n_head, cache=self, activation=activation)
         self.ln_f = params["ln_f"]
         self.wte = params["wte"]
 
-    @property
-    def length(self) -> int:
-        return self.cache.length
-
-    @length.setter
-    def length(self, length: int) -> None:
-        self.cache.length = length
-
     def __call__(self, tokens, n_last: int, positions=None, sees=None) -> np.ndarray:  # [n] -> [n_last, n_vocab]
         """In a tree, positions [n] and sees [n, length + n] say where the tokens stand and which others they see."""
-        self.cache.sees = sees
+        self.sees = sees
         with np.errstate(over="ignore", invalid="ignore"):  # what comes of it shows in the logits
             return self.gpt2(tokens, n_last=n_last, positions=positions)
-
-    @property
-    def hidden(self) -> np.ndarray:  # [n_last, n_embd]
-        """The last block's output in the last call."""
-        return self.cache.hidden
 
     def output(self, x) -> np.ndarray:  # [n, n_embd] -> [n, n_vocab]
         """The output layer alone: the logits of rows that the last block might have given."""

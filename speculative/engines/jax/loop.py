@@ -132,10 +132,6 @@ class DeviceDecoder:
         self.kept = None, None  # what was prefilled, and the State after its decoding
         self.prefill_seconds = 0.0  # what the last decode's prefill took
 
-    def autoregressive(self, x, N: int, seed: int) -> Iterator[Step]:
-        """Algorithm 1."""
-        return self.speculative(x, N, 0, seed)
-
     def speculative(self, x, N: int, K: int, seed: int) -> Iterator[Step]:
         """Algorithm 2; with K = 0, Algorithm 1."""
         return (row.step for [row] in self.batch([x], N, K, seed))
