@@ -143,7 +143,7 @@ def test_it_is_reported(run_json):
 @pytest.mark.parametrize(
     ("flags", "line"),
     [
-        ({"tree": "1,1,1,1", "n_tokens_to_generate": "4"}, "4 levels needs --n_tokens_to_generate of at least 5"),
+        ({"tree": "1,1,1,1", "n_tokens_to_generate": "4"}, "depth 4 needs --n_tokens_to_generate of at least 5"),
         ({"tree": "64", "n_tokens_to_generate": "100"}, "take .* places of a context of"),
         ({"tree": "2", "drafter": "model/ngram"}, "--tree does not go with the levels of --drafter model/ngram"),
     ],
