@@ -11,12 +11,12 @@ from collections.abc import Callable, Collection
 from checkpoints.config import absorb, load_hparams, read_config
 from checkpoints.download import download_gpt2_files
 from checkpoints.folders import config_path, missing_files, model_folder, small_files, weight_files
-from checkpoints.openai import load_gpt2_params_from_tf_ckpt
+from checkpoints.openai import choose_open_fn, load_gpt2_params_from_tf_ckpt
 from checkpoints.tensors import bad_file
 from checkpoints.tokenizer import read_encoder
 from checkpoints.weights import load_gpt2_params_from_safetensors
 from encoder import Encoder, get_encoder
-from plumbing import checksums, extras
+from plumbing import checksums
 from plumbing.official import MODEL_SIZES, SMALL_FILES, TF_INDEX
 
 
@@ -64,6 +64,6 @@ def complete_folder(model_size: str, models_dir: str, source: str = "openai", na
     folder = model_folder(model_size, models_dir)
     if missing_files(folder):
         if model_size in MODEL_SIZES and source != "huggingface":
-            extras.check("OpenAI's form of a checkpoint (--source huggingface has another)", ["tensorflow"])
+            choose_open_fn()  # or what is downloaded could not be read
         download_gpt2_files(model_size, folder, source, names)
     return folder

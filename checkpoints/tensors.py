@@ -2,14 +2,18 @@
 
 import math
 import os
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 
 import numpy as np
 
 from plumbing.checksums import PACKED
 from plumbing.errors import UserError, first_line
 from plumbing.official import MODEL_SIZES
+
+AHEAD = 6  # tensors that are read while one is converted: from one matrix to the next at most, biases and norms between
 
 
 def bad_file(path, fault: str) -> UserError:
@@ -42,8 +46,8 @@ def build_params(path, found, read, hparams, convert=None, progress=None):
 
     path: of the checkpoint, for messages. found: {name: shape}, which must agree with hparams. read: name -> array.
 
-    Each tensor is read, in a thread of its own, while the one before it is converted. progress(n) is told of the bytes
-    that are done.
+    While a tensor is converted, a thread reads the next ones, in the order of checkpoint_shapes. progress(n) is told of
+    the bytes that are done.
     """
     shapes = checkpoint_shapes(hparams)
     for name in sorted(shapes.keys() ^ found.keys()):
@@ -53,21 +57,17 @@ def build_params(path, found, read, hparams, convert=None, progress=None):
         if found[name] not in (shape, (1, *shape)):
             raise bad_file(path, f"tensor {name} is {found[name]!s:.100}, but hparams.json makes it {shape}")
     params = {}
-    names = [*shapes]
+    unread = iter(shapes)
+    coming = deque()
     with ThreadPoolExecutor(1) as ahead:
-
-        def start(name):
-            return ahead.submit(checked, path, name, shapes[name], read)
-
-        coming = start(names[0])
-        for name, following in zip(names, [*names[1:], None], strict=True):
-            array = coming.result()
-            if following:
-                coming = start(following)
-            n_bytes = array.nbytes
+        for name, shape in shapes.items():
+            for following in islice(unread, 1 + AHEAD - len(coming)):
+                coming.append(ahead.submit(checked, path, following, shapes[following], read))
+            array = coming.popleft().result()
             put(params, name, convert(name, array) if convert else array)
+            del array  # whose memory may be used again
             if progress:
-                progress(n_bytes)
+                progress(4 * math.prod(shape))
     return with_blocks(params, hparams)
 
 

@@ -4,11 +4,11 @@ import contextlib
 import json
 import os
 import re
-import sys
 from collections.abc import Callable
 
 import numpy as np
 
+from checkpoints.ranges import Ranges
 from checkpoints.tensors import bad_file, build_params
 from plumbing.errors import first_line
 from plumbing.files import read_small
@@ -17,7 +17,6 @@ from plumbing.official import SAFETENSORS
 INDEX = f"{SAFETENSORS}.index.json"
 MOST_HEADER = 2**23  # bytes of a safetensors header, which is a hundred times the official ones'
 MOST_PARTS = 1000
-WORTHWHILE = 2**20  # bytes of a tensor, from which on memory is used again
 
 
 def load_gpt2_params_from_safetensors(
@@ -59,10 +58,7 @@ def load_gpt2_params_from_safetensors(
 
 
 class Tensors:
-    """The tensors of a safetensors file that the library has found whole.
-
-    They are read into memory that is used again: getting new memory for a tensor takes longer than reading it.
-    """
+    """The tensors of a safetensors file that the library has found whole."""
 
     def __init__(self, found, file):
         """found: the result of safe_open. file: the same file, open."""
@@ -72,7 +68,7 @@ class Tensors:
         n_header = int.from_bytes(file.read(8), "little")
         self.header = json.loads(file.read(n_header))
         self.begin = 8 + n_header
-        self.buffers = []
+        self.ranges = Ranges(file)
 
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self.found.get_slice(name).get_shape())
@@ -82,33 +78,10 @@ class Tensors:
 
         dtype = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}.get(self.header[name]["dtype"])
         begin, end = self.header[name]["data_offsets"]
-        if dtype is None or end - begin < WORTHWHILE:
+        if dtype is None:
             return self.found.get_tensor(name)
-        memory = self.memory(end - begin)  # uint8 [n_bytes]
-        self.file.seek(self.begin + begin)
-        n_read = 0
-        while n_read < len(memory):
-            n_more = self.file.readinto(memory[n_read:])
-            if not n_more:
-                raise ValueError("the file ends within it")
-            n_read += n_more
-        return memory.view(dtype).reshape(self.shape(name))
-
-    def memory(self, n_bytes: int) -> np.ndarray:  # -> uint8 [n_bytes]
-        """Memory that nobody refers to any more, or new memory."""
-        for buffer in self.buffers:
-            if len(buffer) >= n_bytes and sys.getrefcount(buffer) == UNUSED:
-                return buffer[:n_bytes]
-        self.buffers.append(np.empty(n_bytes, np.uint8))
-        return self.buffers[-1][:]
-
-
-def references_to_one_in_a_list() -> int:
-    for buffer in [np.empty(1, np.uint8)]:
-        return sys.getrefcount(buffer)
-
-
-UNUSED = references_to_one_in_a_list()  # Pythons differ in whether they count a loop's own
+        content = self.ranges.read(self.begin + begin, end - begin)  # uint8 [n_bytes]
+        return content.view(dtype).reshape(self.shape(name))
 
 
 def part_names(path: str) -> list[str]:

@@ -8,20 +8,25 @@ import os
 import shutil
 import struct
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
 from conftest import MODELS, write_safetensors, write_small_files
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from test_checkpoints import CONFIG, random_tensors, write_folder
 from tiny import flatten, python, refusal
 
 import utils
+from checkpoints.bundle import MAGIC, MOST_INDEX, Entry, has_crc32c, open_bundle, read_index
 from checkpoints.config import load_hparams
 from checkpoints.folders import OPTIONAL
+from checkpoints.openai import open_by_tensorflow
 from checkpoints.tensors import bad_file, checkpoint_shapes
 from checkpoints.weights import load_gpt2_params_from_safetensors
 from plumbing import checksums
-from plumbing.errors import UserError
+from plumbing.errors import UserError, first_line
 from plumbing.files import read_small
 from plumbing.official import TF_DATA, TF_INDEX
 from speculative.drafters import heads
@@ -39,14 +44,15 @@ def folder(tiny_files, tmp_path):
 
 @pytest.fixture
 def outcome(folder, tiny_hparams, tiny_arrays):
-    """The outcome of loading the file: "intact", "altered", or the line of the refusal."""
+    """The outcome of loading the file: "intact", "altered", or the line of the refusal. open_fn: who reads OpenAI's."""
 
-    def outcome(name="model.safetensors"):
+    def outcome(name="model.safetensors", open_fn=open_bundle):
         try:
             if name == "model.safetensors":
                 params = load_gpt2_params_from_safetensors(folder / name, tiny_hparams)
             else:
-                params = utils.load_gpt2_params_from_tf_ckpt(str(folder / "model.ckpt"), tiny_hparams)
+                path = str(folder / "model.ckpt")
+                params = utils.load_gpt2_params_from_tf_ckpt(path, tiny_hparams, open_fn=open_fn)
         except UserError as error:
             line = str(error)
             assert line.isprintable()
@@ -62,29 +68,207 @@ def outcome(folder, tiny_hparams, tiny_arrays):
     return outcome
 
 
+WITH_CRC32C = pytest.mark.skipif(not has_crc32c(), reason="google-crc32c is not installed, or not compiled")
+
+
 def flip(path, content, position, bit):
     path.write_bytes(content[:position] + bytes([content[position] ^ 1 << bit]) + content[position + 1 :])
 
 
-@pytest.mark.parametrize("name", [TF_INDEX, TF_DATA, "model.safetensors"])
-def test_flipped_bits_and_files_cut_short(name, folder, tiny_files, tiny_arrays, outcome):
+@pytest.mark.parametrize(
+    ("name", "open_fn"),
+    [
+        pytest.param(TF_INDEX, open_bundle, marks=WITH_CRC32C),
+        (TF_INDEX, open_by_tensorflow),
+        pytest.param(TF_DATA, open_bundle, marks=WITH_CRC32C),
+        (TF_DATA, open_by_tensorflow),
+        ("model.safetensors", None),
+    ],
+)
+def test_flipped_bits_and_files_cut_short(name, open_fn, folder, tiny_files, tiny_arrays, outcome):
     """In OpenAI's form everything has a checksum over it but the index's last bytes, of which most mean nothing."""
     content = tiny_files[name]
+    outcome = partial(outcome, name, open_fn)
     rng = np.random.default_rng(0)
     header = 8 + struct.unpack("<Q", content[:8])[0]
     end = header if name == "model.safetensors" else len(content)
     positions = {*range(8), *range(end - 48, end), *rng.integers(0, end, 300).tolist()}
     for position in sorted(positions):
         flip(folder / name, content, position, int(rng.integers(8)))
-        result = outcome(name)
+        result = outcome()
         assert result != "altered"
         assert result != "intact" or name == "model.safetensors" or (name == TF_INDEX and position >= end - 100)
     for length in [0, 1, 7, 8, 9, len(content) - 1, *rng.integers(0, len(content), 40).tolist()]:
         (folder / name).write_bytes(content[:length])
-        assert name in outcome(name)
+        assert name in outcome()
     if name == TF_DATA:
         flip(folder / name, content, content.index(tiny_arrays["h1/mlp/c_proj/w"].tobytes()) + 77, 3)
-        assert f"{folder / name}: tensor h1/mlp/c_proj/w cannot be used" in outcome(name)
+        assert f"{folder / name}: tensor h1/mlp/c_proj/w cannot be used" in outcome()
+
+
+# ---- The index of OpenAI's form -------------------------------------------------------------------------------------
+
+
+def varint(n):
+    return bytes([n & 127 | 128]) + varint(n >> 7) if n > 127 else bytes([n])
+
+
+def field(number, value):
+    """Of a protocol buffer."""
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+def remainder(byte):
+    for _ in range(8):
+        byte = byte >> 1 ^ 0x82F63B78 * (byte & 1)
+    return byte
+
+
+REMAINDERS = [remainder(byte) for byte in range(256)]
+
+
+def crc32c(content):
+    crc = 2**32 - 1
+    for byte in content:
+        crc = crc >> 8 ^ REMAINDERS[(crc ^ byte) & 255]
+    return crc ^ 2**32 - 1
+
+
+def sealed(blocks, listed=None):
+    """An index of these blocks, of which one more lists `listed`, by default all: (begin, n_bytes) each."""
+    table = b""
+    places = []
+    for content in [*blocks, None]:
+        if content is None:
+            content = block((b"%06d" % i, varint(begin) + varint(n)) for i, (begin, n) in enumerate(listed or places))
+        places.append((len(table), len(content)))
+        crc = crc32c(content + b"\0")
+        masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32
+        table += content + b"\0" + masked.to_bytes(4, "little")
+    footer = varint(0) + varint(0) + varint(places[-1][0]) + varint(places[-1][1])
+    return table + footer.ljust(40, b"\0") + MAGIC
+
+
+def block(pairs, whole=b"\0\0\0\0\1\0\0\0"):
+    return b"".join(varint(0) + varint(len(k)) + varint(len(v)) + k + v for k, v in pairs) + whole
+
+
+def index(*pairs):
+    """One that begins as it should."""
+    return sealed([block([HEADER, *pairs])])
+
+
+HEADER = (b"", field(1, 1))
+
+
+def tensor(dtype=1, shape=(2,), begin=0, n_bytes=8, more=b""):
+    dims = b"".join(field(2, field(1, n)) for n in shape)
+    return field(1, dtype) + field(2, dims) + field(4, begin) + field(5, n_bytes) + more
+
+
+@WITH_CRC32C
+def test_an_index_is_read_as_it_was_written():
+    assert crc32c(b"123456789") == 0xE3069283  # as it stands in the catalogues
+    shared = varint(1) + varint(1) + varint(len(tensor())) + b"b" + tensor()  # "ab", of which "b" is new
+    found = read_index(
+        sealed([block([HEADER, (b"a", tensor())], shared + block([])), block([(b"c", tensor(2, (3, 4), 8, 48))])])
+    )
+    assert found == {
+        "a": Entry(1, (2,), 0, 8, 0),
+        "ab": Entry(1, (2,), 0, 8, 0),
+        "c": Entry(2, (3, 4), 8, 48, 0),
+    }
+
+
+@WITH_CRC32C
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "it is no table"),
+        (bytes(100), "it is no table"),
+        (bytes(MOST_INDEX) + MAGIC, "it has more than 1,048,576 bytes"),
+        (b"\xff" * 60 + MAGIC, "a number does not end"),
+        (sealed([], [(0, 2**60)]), "its blocks overlap"),
+        (sealed([], [(2**60, 30)]), "it ends too early"),
+        (sealed([b""]), "it ends too early"),
+        (sealed([block([HEADER])], [(1, 3)]), "the CRC32C of a block is wrong"),
+        (sealed([block([HEADER])], [(0, 13)] * 2), "its names are not in order"),
+        (sealed([block([HEADER], b"\xff" * 4)]), "it ends too early"),
+        (sealed([block([HEADER], b"\x80" + bytes(4))]), "a number does not end"),
+        (sealed([block([HEADER], b"\1\0\0" + block([]))]), "a name is too long"),
+        (sealed([block([HEADER], b"\0\1\x7f" + block([]))]), "it ends too early"),
+        (sealed([block([])]), "its names are not in order"),
+        (sealed([block([(b"a", tensor())])]), "its names are not in order"),
+        (sealed([block([(b"", field(1, 2))])]), "its data are in several files"),
+        (sealed([block([(b"", b"")])]), "its data are in several files"),
+        (sealed([block([(b"", field(1, 1) + field(2, 1))])]), "big-endian"),
+        (index((b"b", tensor()), (b"a", tensor())), "its names are not in order"),
+        (index((b"a", tensor()), (b"a", tensor())), "its names are not in order"),
+        (index((b"a" * 256, tensor())), "a name is too long"),
+        (index((b"\xff", tensor())), "can't decode"),
+        (index((b"a", tensor(more=field(3, 1)))), "its data are in several files"),
+        (index((b"a", tensor(more=field(7, b"")))), "a tensor is in slices"),
+        (index((b"a", b"\x08")), "a number does not end"),
+        (index((b"a", b"\x0a\x09")), "it ends too early"),
+        (index((b"a", b"\x35\0")), "it ends too early"),
+        (index((b"a", b"\x0b")), "a field is of kind 3"),
+        (index((b"a", b"\x80" * 20)), "a number does not end"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_hostile_indexes(content, why):
+    with pytest.raises(ValueError, match=why):
+        read_index(content)
+
+
+@WITH_CRC32C
+def test_blocks_that_are_listed_again_and_again_are_not_read_for_ever():
+    names = block([HEADER, *((b"a%06d" % i, tensor()) for i in range(10**4))])
+    assert len(read_index(sealed([names]))) == 10**4
+    with pytest.raises(ValueError, match="its blocks overlap"):
+        read_index(sealed([names], [(0, len(names))] * 10**4))
+
+
+@WITH_CRC32C
+@settings(max_examples=200, deadline=None)
+@given(edits=st.lists(st.tuples(st.integers(0, 100), st.integers(0, 3), st.binary(max_size=12)), max_size=4))
+def test_whatever_an_index_says_it_is_read_or_refused(edits):
+    """With the right checksums: who wants to do harm takes them too."""
+    content = block([HEADER, (b"model/wpe", tensor()), (b"model/wte", tensor(1, (3, 4), 8, 48))])
+    for at, n_bytes, new in edits:
+        content = content[:at] + new + content[at + n_bytes :]
+    try:
+        entries = read_index(sealed([content]))
+    except ValueError as error:
+        assert first_line(error).isprintable()
+    else:
+        for dtype, shape, *rest in entries.values():
+            assert {type(number) for number in (dtype, *shape, *rest)} == {int}
+
+
+@WITH_CRC32C
+@pytest.mark.parametrize(
+    ("entry", "why"),
+    [
+        (tensor(shape=(2**62,), n_bytes=2**64 - 1), "it has 18446744073709551615 bytes"),
+        (tensor(shape=(2**60,), n_bytes=2**62), "the file ends within it"),
+        (tensor(begin=2**63), "the file ends within it"),
+        (tensor(begin=1), "the file ends within it"),
+        (tensor(dtype=2), "it is float64, not float32"),
+        (tensor(dtype=7), "it is of TensorFlow's type 7, not float32"),
+        (tensor(), "its CRC32C is not the one that the index has"),
+    ],
+)
+def test_hostile_tensors(entry, why, tmp_path):
+    (tmp_path / TF_INDEX).write_bytes(index((b"a", entry)))
+    (tmp_path / TF_DATA).write_bytes(bytes(8))
+    with open_bundle(str(tmp_path / "model.ckpt")) as (_, read), pytest.raises(ValueError, match=why):
+        read("a")
+
+
+# ---- The header of safetensors ---------------------------------------------------------------------------------------
 
 
 def entry(dtype="F32", shape=(2,), offsets=(0, 8)):

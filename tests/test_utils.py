@@ -1,17 +1,20 @@
 """Loading: both forms of a checkpoint give the same arrays, and whatever does not fit is refused in one line."""
 
 import json
+import threading
 import weakref
 
 import ml_dtypes
 import numpy as np
 import pytest
 from conftest import hugging_face_name, write_safetensors, write_tf
-from tiny import flatten, refusal
+from tiny import flatten, python, refusal
 
+from checkpoints.bundle import open_bundle
 from checkpoints.config import load_hparams
 from checkpoints.loading import load_params
-from checkpoints.openai import import_tensorflow
+from checkpoints.openai import import_tensorflow, open_by_tensorflow
+from checkpoints.ranges import Ranges
 from checkpoints.tensors import build_params, checkpoint_shapes, parameter_count
 from checkpoints.weights import load_gpt2_params_from_safetensors
 from plumbing import official
@@ -85,6 +88,7 @@ def test_prefix_masks_and_tied_head_are_hugging_faces_business(tiny_hparams, tin
 
 
 def test_the_official_index_holds_what_hparams_say(shared):
+    pytest.importorskip("google_crc32c")
     pytest.importorskip("tensorflow")
     folder = shared / "official-124M"
     hparams = load_hparams(folder / "hparams.json")
@@ -94,8 +98,22 @@ def test_the_official_index_holds_what_hparams_say(shared):
     assert stored == {f"model/{name}": (1, *shape) if name.endswith("/w") else shape for name, shape in shapes}
     bias = reader.get_tensor("model/h0/attn/c_attn/b")
     assert bias[:2].tolist() == np.array([0.48033914, -0.5254326], np.float32).tolist()
-    line = refusal(load_gpt2_params_from_tf_ckpt, str(folder / "model.ckpt"), hparams)  # its data is cut short
-    assert f"{folder / TF_DATA}: tensor wte cannot be used" in line
+    with open_bundle(str(folder / "model.ckpt")) as (variables, read):
+        assert variables == stored
+        assert np.array_equal(read("model/h0/attn/c_attn/b"), bias)
+    for open_fn in (open_bundle, open_by_tensorflow):
+        line = refusal(load_gpt2_params_from_tf_ckpt, str(folder / "model.ckpt"), hparams, open_fn=open_fn)
+        assert f"{folder / TF_DATA}: tensor wte cannot be used" in line  # its data is cut short
+
+
+def test_openais_form_needs_no_tensorflow(tiny_files, tiny_arrays, tiny_hparams, tmp_path):
+    pytest.importorskip("google_crc32c")
+    for name, content in tiny_files.items():
+        (tmp_path / name).write_bytes(content)
+    code = "import sys, numpy, utils; sys.modules['tensorflow'] = None\n"
+    code += f"params = utils.load_gpt2_params_from_tf_ckpt({str(tmp_path / 'model.ckpt')!r}, {tiny_hparams})\n"
+    code += "print(params['wte'].tobytes().hex())"
+    assert python("-c", code).stdout.strip() == tiny_arrays["wte"].tobytes().hex()
 
 
 def test_official_sizes():
@@ -148,6 +166,41 @@ def test_what_does_not_fit(model, tiny_hparams, tiny_arrays):
     (model / "hparams.json").write_text(json.dumps(tiny_hparams | {"n_vocab": 259}))
     assert "260 tokens" in line()
     assert "n_vocab is 259" in line()
+
+
+def test_tensors_are_read_in_order_and_by_one_thread(tiny_hparams, tiny_arrays):
+    """What draws random weights as they are asked for relies on it."""
+    read_by = []
+
+    def read(name):
+        read_by.append((name, threading.get_ident()))
+        return tiny_arrays[name]
+
+    assert_same(build_params("model.safetensors", checkpoint_shapes(tiny_hparams), read, tiny_hparams), tiny_arrays)
+    assert [name for name, _ in read_by] == [*checkpoint_shapes(tiny_hparams)]
+    assert len({thread for _, thread in read_by}) == 1
+
+
+def test_what_is_kept_is_not_written_over(tmp_path):
+    """Memory is used again, but not while an array, a view of one or a buffer of it is in use."""
+    n_bytes = 2**20
+    content = np.random.default_rng(0).integers(0, 256, 20 * n_bytes, np.uint8)
+    (tmp_path / "file").write_bytes(content)
+    kept = []
+    with open(tmp_path / "file", "rb", buffering=0) as f:
+        ranges = Ranges(f)
+        places = set()
+        for i, keep in enumerate([np.asarray, lambda a: a.view("f4").reshape(2, -1)[1:], memoryview, lambda a: 0] * 5):
+            array = ranges.read(i * n_bytes, n_bytes)
+            assert np.array_equal(array, content[i * n_bytes : (i + 1) * n_bytes])
+            places.add(array.ctypes.data)
+            kept.append(keep(array))
+            del array
+    assert len(places) == 16  # that of what is not kept is used again
+    for i, something in enumerate(kept):
+        if i % 4 < 3:
+            bytes_of_it = np.asarray(something).tobytes()
+            assert bytes_of_it == content[(i + 1) * n_bytes - len(bytes_of_it) : (i + 1) * n_bytes].tobytes()
 
 
 def test_a_full_memory_is_not_the_files_fault(tiny_hparams):
