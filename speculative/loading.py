@@ -4,8 +4,8 @@ The small files are read first: they are enough for all that checks.py looks at.
 """
 
 import sys
+import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 from tqdm import tqdm
@@ -22,7 +22,7 @@ from plumbing.patience import lines
 from speculative import accept, checks, drafters
 from speculative.decoding import Pair, lookaheads
 from speculative.drafters.base import Setting
-from speculative.engines import devices, formats, packed, packed_files, runtime
+from speculative.engines import cpu, devices, formats, packed, packed_files, runtime
 from speculative.engines.models import load_models, packed_model
 from speculative.engines.vocabulary import share
 from speculative.filters import Filters
@@ -36,6 +36,7 @@ def draft_weight_format(value: str) -> str:
     return arguments.one_of(*formats.FORMATS, "auto")(value)
 
 
+SLOW = 5  # seconds of reading and packing, from which on it is said how to do without
 LARGE = 2**28  # bytes of weights, from which on a bar shows how they are read
 
 FLAGS = (
@@ -202,18 +203,36 @@ def mapped_models(
 
 
 def read_models(
-    wanted: list[Wanted], folder: str, load_fn: Callable, to_probs: dict[str, Filters], quiet: bool
+    wanted: list[Wanted],
+    folder: str,
+    load_fn: Callable,
+    to_probs: dict[str, Filters],
+    quiet: bool,
+    slow: float = SLOW,
 ) -> dict[str, Any]:
-    """{need: model} of one size, from one reading of its weights, which a bar shows where it takes long."""
+    """{need: model} of one size, from one reading of its weights, which a bar shows where it takes long. Where that
+    takes more than `slow` seconds, a line says what --pack would save."""
     hparams = wanted[0].hparams
     loading = f"loading {wanted[0].model_size}"
     n_bytes = 4 * parameter_count(hparams)
     off = True if quiet or n_bytes < LARGE else None  # None: unless standard error is a terminal
     bar = tqdm(desc=loading, total=n_bytes, unit="B", unit_scale=True, leave=False, disable=off)
-    read = partial(load_params, folder, hparams, progress=bar.update)
+    seconds = 0.0
+
+    def read(convert):
+        nonlocal seconds
+        start = time.perf_counter()
+        params = load_params(folder, hparams, convert, bar.update)
+        seconds = time.perf_counter() - start
+        return params
+
     with lines(loading), bar:
         dtypes = [one.dtype for one in wanted]
         models = load_fn(read, hparams, dtypes, [to_probs[one.need] for one in wanted], [*map(in_words, wanted)])
+    if seconds > slow and load_fn is load_models and cpu.has_numba() and not quiet:
+        on_disk = sum(packed_files.places(hparams, one.dtype)[1] for one in wanted)
+        save = f"--pack, given once, saves most of it at each start, for {on_disk / 1e9:.1f} GB of disk"
+        print(f"{wanted[0].model_size}: read and packed in {seconds:.0f} s; {save}", file=sys.stderr)
     return {one.need: model for one, model in zip(wanted, models, strict=True)}
 
 

@@ -21,10 +21,11 @@ from speculative import load_pair
 from speculative.cli.verifying import verify_session
 from speculative.engines import cpu, packed_files, runtime
 from speculative.engines.formats import FORMATS
-from speculative.engines.models import packed_model
+from speculative.engines.models import load_models, packed_model
 from speculative.engines.packed import packer
 from speculative.engines.plain import CachedModel
 from speculative.engines.vocabulary import Shared
+from speculative.loading import Wanted, read_models
 
 pytestmark = pytest.mark.skipif(not cpu.has_numba(), reason="nothing is packed without numba")
 
@@ -298,6 +299,16 @@ def test_large_weights_are_compared_once_until_they_change(tmp_path):
     checksums.keep_verified(str(tmp_path), {})
     with pytest.raises(UserError, match="damaged"):
         compare()
+
+
+@pytest.mark.parametrize(("slow", "quiet", "said"), [(0, False, True), (60, False, False), (0, True, False)])
+def test_a_slow_start_says_what_a_pack_would_save(folder, slow, quiet, said, capsys):
+    hparams = load_hparams(f"{folder}/hparams.json")
+    wanted = [Wanted(need, "target", dtype, None, hparams) for need, dtype in (("target", "float32"), ("copy", "int8"))]
+    to_probs = dict.fromkeys(("target", "copy"), logits_themselves)
+    assert read_models(wanted, folder, load_models, to_probs, quiet, slow).keys() == {"target", "copy"}
+    line = r"^target: read and packed in \d+ s; --pack, given once, saves most of it at each start, for 0\.0 GB"
+    assert bool(re.search(line, capsys.readouterr().err, re.MULTILINE)) == said
 
 
 def test_unpack_removes_what_pack_has_written(tiny_pair, tmp_path, command):
