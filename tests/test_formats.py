@@ -10,6 +10,7 @@ from tiny import HPARAMS, convert, logits_themselves, random_params, refusal, te
 from speculative.cli.flags import usage
 from speculative.engines import formats, memory, runtime
 from speculative.engines.formats import BFLOAT16, FLOAT32, INT8
+from speculative.engines.formats.base import Stored
 from speculative.engines.packed import PackedWeight, packer
 from speculative.engines.plain import CachedModel, PlainPass
 
@@ -33,7 +34,7 @@ def registered():
 
 
 def halved(w):
-    return formats.Stored(w / 2)
+    return Stored(w / 2)
 
 
 @pytest.mark.parametrize(

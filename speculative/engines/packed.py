@@ -19,6 +19,7 @@ from plumbing.errors import UserError
 from plumbing.limits import most_threads
 from speculative.engines import cpu, formats
 from speculative.engines.cpu import BLOCK, this_cpu
+from speculative.engines.formats.base import Format, Stored
 
 PARTS = 2 * most_threads()  # of a matrix, that are packed side by side
 
@@ -143,7 +144,7 @@ class PackedWeight:
     def __rmatmul__(self, x):  # [n_rows, n_in] float32 -> [n_rows, n_out] float32
         return self.format.rows.plain(x) @ self.dequantize()
 
-    def stored(self, tile: int) -> formats.Stored:
+    def stored(self, tile: int) -> Stored:
         """The channels of a tile as they were rounded, with those that fill it up."""
         lanes = self.cpu.lanes
         scale = None if self.scale is None else self.scale[tile * lanes : (tile + 1) * lanes]  # [lanes]
@@ -165,7 +166,7 @@ class PackedWeight:
 
 
 @functools.cache
-def filler(format: formats.Format) -> Callable:
+def filler(format: Format) -> Callable:
     """A format's fill, compiled. Raises UserError where it does not give the bits of round and tile, on a small matrix:
     whoever writes a format after another's pattern changes the one and forgets the other."""
     fill = compiled(format.fill)

@@ -9,7 +9,7 @@ import numpy as np
 
 from plumbing.errors import UserError
 from speculative.engines.cpu import BLOCK, Cpu
-from speculative.engines.formats.base import Format, OnJax, Stored
+from speculative.engines.formats.base import Format, OnJax
 from speculative.engines.formats.bfloat16 import BFLOAT16
 from speculative.engines.formats.float32 import FLOAT32
 from speculative.engines.formats.int4 import INT4
@@ -110,17 +110,3 @@ def model_bytes(name: str, shapes: dict[str, tuple[int, ...]]) -> int:
 
 for format in (FLOAT32, BFLOAT16, INT8, INT4):
     register(format)
-
-__all__ = [
-    "FORMATS",
-    "Format",
-    "OnJax",
-    "Stored",
-    "by_size",
-    "described",
-    "find",
-    "model_bytes",
-    "n_bytes",
-    "on_jax",
-    "register",
-]
