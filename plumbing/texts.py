@@ -9,8 +9,8 @@ from plumbing.patience import SECONDS, notice
 MAX_TEXT_BYTES = 2**28  # so that no endless file, such as /dev/zero, fills the memory
 
 
-def read_text(path: str, what: str, silent: float = SECONDS) -> str:
-    """A text file in UTF-8; "-" is the standard input. Raises UserError.
+def read_text(path: str, what: str, most: int = MAX_TEXT_BYTES, silent: float = SECONDS) -> str:
+    """A text file in UTF-8 of at most `most` bytes; "-" is the standard input. Raises UserError.
 
     A line says what it waits for after that many silent seconds.
     """
@@ -19,13 +19,13 @@ def read_text(path: str, what: str, silent: float = SECONDS) -> str:
             notice(f"waiting for the end of the {what}, which comes from {path}", silent),
             open_to_read(path) as f,
         ):
-            data = f.read(MAX_TEXT_BYTES + 1)
+            data = f.read(most + 1)
         text = data.decode("utf-8-sig")  # some editors begin a file with a mark
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else f"byte {error.start} is not UTF-8"
         raise UserError(f"cannot read the {what} from {path}: {reason}") from None
-    if len(data) > MAX_TEXT_BYTES:
-        raise UserError(f"the {what} from {path} is longer than {MAX_TEXT_BYTES:,} bytes")
+    if len(data) > most:
+        raise UserError(f"the {what} from {path} is longer than {most:,} bytes")
     if not text.strip():
         raise UserError(f"the {what} from {path} is empty: it should be some text")
     return text

@@ -232,7 +232,7 @@ def test_greedy_steps_are_those_of_the_python_loop(pair, greedy, K):
     with counting_compilations() as compiled:
         for n, N in [(1, 16), (2, 16), (8, 16), (8, 1), (3, 2), (7, 12)]:
             x = random_prompt(n)
-            steps = list(greedy.speculative(x, N, K, seed=0) if K else greedy.autoregressive(x, N, seed=0))
+            steps = list(greedy.speculative(x, N, K, seed=0))
             assert outcomes(steps) == outcomes(python_steps(pair, x, N, K))
             accepted |= {step.accepted for step in steps}
     assert compiled == []
