@@ -271,7 +271,7 @@ def test_tokenizer_json_gives_the_ids_of_its_own_library(vocabulary_folder, pref
         assert encoder.decode(ids) == tokenizer.decode(ids, skip_special_tokens=False)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 20))])
 def test_added_tokens_in_and_beside_each_other(seed, tmp_path):
     """The tokens begin with each other, overlap and hold white space. Each has random flags."""
     from tokenizers import AddedToken

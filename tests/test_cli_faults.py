@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tiny import python, refusal
+from tiny import python
 
 from plumbing import texts
 
@@ -74,8 +74,7 @@ def test_bad_input_is_one_line(kind, command, pair_words, tiny_pair, folder):
 
 
 def test_texts_that_never_end(folder):
-    """The command says what it waits for, and reads no more than a text may have."""
-    assert "is longer than 9 bytes" in refusal(texts.read_text, "prompt.txt", "prompt", most=9)
+    """The command says what it waits for. (It reads no more than a text may have: /dev/zero is among BAD.)"""
     reader, writer = os.pipe()
     pipe = f"/dev/fd/{reader}"
     if not os.path.exists(pipe):
@@ -124,7 +123,7 @@ def wild_words(rng):
     return words
 
 
-@pytest.mark.parametrize(("seed", "n"), [(0, 60), pytest.param(1, 3000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("seed", "n"), [(0, 40), pytest.param(1, 3000, marks=pytest.mark.slow)])
 def test_wild_command_lines(seed, n, command, pair_words, folder):
     """Each of many command lines succeeds, or ends with one line and status 2; a good part of them decodes."""
     rng = random.Random(seed)

@@ -1,6 +1,7 @@
 """The way in from Python: load_pair, what its pair decodes, and what a run shows of itself."""
 
 import html
+import json
 import re
 import sys
 from itertools import zip_longest
@@ -161,6 +162,7 @@ def test_a_run(load, tmp_path):
     run.page(tmp_path / "run.html")
     run.json(tmp_path / "run.json")
     assert read_page(str(tmp_path / "run.json")) == (tmp_path / "run.html").read_text(encoding="utf-8")
+    assert json.loads((tmp_path / "run.json").read_text(encoding="utf-8")) == run.document
     assert "is a folder" in refusal(run.page, tmp_path)
 
 

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tiny import stale_bonus
 
 from speculative import sampling
 from speculative.accept import Rule, by_ratio, choose, one_by_one, residual
@@ -18,7 +17,7 @@ from speculative.measure import sampled
 from speculative.measure.decoders import Check, Choice, Decoders
 from speculative.measure.uniform import BINS, LEVEL, alike, detectable, flat, place
 from speculative.measure.verify import ABOUT, show, verify
-from speculative.sampling import Proposal
+from speculative.sampling import Proposal, token_by_token
 from speculative.trees import regular
 
 N_VOCAB = 50
@@ -92,19 +91,16 @@ def wrong(test=by_ratio, rest=residual):
     return Rule("wrong", partial(one_by_one, test=test, rest=rest))
 
 
-def any_draft(u, p, q):
-    return sampling.Test(u, p, q, u < 0.9)
-
-
-def p_for_q(u, p, q):
-    return sampling.Test(u, p, q, u * q < p)
+def stale_bonus(proposal, q, rng):
+    """The bonus is drawn from the row before the last."""
+    return token_by_token(proposal, np.concatenate([q[:-1], q[-2:-1]]) if len(q) > 1 else q, rng)
 
 
 @pytest.mark.parametrize(
     ("rule", "seen_by"),
     [
-        (wrong(test=any_draft), "speculative against the target"),
-        (wrong(test=p_for_q), "speculative against the target"),
+        (wrong(test=lambda u, p, q: sampling.Test(u, p, q, u < 0.9)), "speculative against the target"),
+        (wrong(test=lambda u, p, q: sampling.Test(u, p, q, u * q < p)), "speculative against the target"),
         (wrong(rest=lambda q, p: q), "speculative against the target"),
         (wrong(rest=lambda q, p: residual(p, q)), "speculative against the target"),
         (Rule("wrong", stale_bonus), "greedy"),

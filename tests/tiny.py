@@ -15,7 +15,7 @@ from checkpoints.tensors import build_params, checkpoint_shapes
 from encoder import BYTE_TO_CHAR, END_OF_TEXT, Encoder
 from plumbing.errors import UserError
 from speculative.engines.packed import pack as convert  # noqa: F401
-from speculative.sampling import Proposal, Step, token_by_token
+from speculative.sampling import Proposal, Step
 
 ROOT = Path(__file__).parents[1]
 
@@ -79,11 +79,6 @@ def one_hot(*ids, n_vocab=N_VOCAB):  # -> [len(ids), n_vocab]
 def counting_target(x, n_last=1):
     """A greedy model that counts: after id t comes (t + 1) % N_VOCAB."""
     return one_hot(*[(int(t) + 1) % N_VOCAB for t in x[len(x) - n_last :]])
-
-
-def stale_bonus(proposal, q, rng):
-    """The paper's rule, but that the bonus is drawn from the row before the last."""
-    return token_by_token(proposal, np.concatenate([q[:-1], q[-2:-1]]) if len(q) > 1 else q, rng)
 
 
 def stub(tokens, drafted, accepted):
