@@ -74,7 +74,8 @@ def test_bad_input_is_one_line(kind, command, pair_words, tiny_pair, folder):
 
 
 def test_texts_that_never_end(folder):
-    """The command says what it waits for. (It reads no more than a text may have: /dev/zero is among BAD.)"""
+    """The command says what it waits for, and reads no more than a text may have."""
+    assert "is longer than 9 bytes" in refusal(texts.read_text, "prompt.txt", "prompt", most=9)
     reader, writer = os.pipe()
     pipe = f"/dev/fd/{reader}"
     if not os.path.exists(pipe):
