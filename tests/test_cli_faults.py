@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tiny import python
+from tiny import python, refusal
 
 from plumbing import texts
 
