@@ -29,11 +29,6 @@ def path_of(folder: str, dtype: str) -> str:
     return os.path.join(folder, f"{PACKED}{dtype}.safetensors")
 
 
-def paths_in(folder: str) -> list[str]:
-    """All packed weights that lie in a folder."""
-    return sorted(map(str, Path(folder).glob(f"{PACKED}*.safetensors")))
-
-
 def made_of(folder: str) -> list[str]:
     """The paths of the files that decide what packing gives: the settings and the weights."""
     return [config_path(folder), *(os.path.join(folder, name) for name in weight_files(folder))]
@@ -105,7 +100,7 @@ def show(kept_in: str, folder: str) -> list[str]:
     """Prints what each file of packed weights in the folder kept_in turns out to be, after all of it and all of the
     weights was read -> the paths of those that are damaged. Those of other weights are not used by any run."""
     damaged = []
-    for path in filter(os.path.isfile, paths_in(kept_in)):
+    for path in filter(os.path.isfile, sorted(map(str, Path(kept_in).glob(f"{PACKED}*.safetensors")))):
         try:
             fault = find_fault(path, folder)
         except UserError as error:

@@ -23,17 +23,20 @@ def show_report(session: Session, prompts: list[str], runs: dict[str, Recorder])
     prompts: one, or with --batch several. runs: {decoder: what happened}, of both or with --only of one.
     """
     o = session.options
-    if o.only:
-        return None if o.quiet else show_rate(runs[o.only])
+    if o.only:  # which leaves nothing to compare
+        [alone] = runs.values()
+        if alone.seconds and not o.quiet:
+            print(f"\nTokens per second = {alone.n_tokens / alone.seconds:.1f}")
+        return
     if o.quiet and not o.json and not o.html:
-        return None
+        return
     run = session.document(prompts, [runs["autoregressive"], runs["speculative"]])
     if o.json:
         write_json(o.json, run)
     if o.html:
         write_text(o.html, page(run))
     if o.quiet:
-        return None
+        return
     if painter(o.color):
         show_legend(runs["speculative"])
     print()
@@ -44,13 +47,6 @@ def show_report(session: Session, prompts: list[str], runs: dict[str, Recorder])
     for path, what in ((o.json, "the run as JSON"), (o.html, "the run as a page, for any browser")):
         if path:
             print(f"Wrote {path}: {what}, {os.path.getsize(path) / 1e3:,.0f} kB")
-    return None
-
-
-def show_rate(recorder: Recorder) -> None:
-    """Of one decoder alone, which leaves nothing to compare."""
-    if recorder.seconds:
-        print(f"\nTokens per second = {recorder.n_tokens / recorder.seconds:.1f}")
 
 
 def show_legend(speculative: Recorder) -> None:

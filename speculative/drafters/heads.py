@@ -25,7 +25,7 @@ from checkpoints.tensors import bad_file
 from checkpoints.weights import open_safetensors
 from plumbing import checksums
 from plumbing.errors import UserError
-from speculative.drafters.base import Kind, Parts, Proposal, Setting
+from speculative.drafters.base import Kind, Parts, Proposal
 from speculative.drafters.model import model_tree
 from speculative.sampling import sample
 from speculative.trees import pruned
@@ -135,30 +135,18 @@ def head_tree(model: Callable, rng: np.random.Generator, greedy: bool = False) -
     return draft
 
 
-def prepare(setting: Setting) -> Heads:
-    return load_heads(setting.folder, setting.hparams)
-
-
 def model_of_heads(parts: Parts) -> Callable:
     target = parts.models["target"]
     heads = check_heads(parts.prepared[NAME], target.hparams, target.params["ln_f"])
     return head_model(target, heads, parts.filters)
 
 
-def chain(parts: Parts) -> Callable:
-    return head_drafter(model_of_heads(parts), parts.rng)
-
-
-def tree(parts: Parts) -> Callable:
-    return head_tree(model_of_heads(parts), parts.rng, parts.greedy)
-
-
 KIND = Kind(
     name=NAME,
     help="heads on the target (python -m training heads); pays where a draft costs much",
-    chain=chain,
-    tree=tree,
-    prepare=prepare,
+    chain=lambda parts: head_drafter(model_of_heads(parts), parts.rng),
+    tree=lambda parts: head_tree(model_of_heads(parts), parts.rng, parts.greedy),
+    prepare=lambda setting: load_heads(setting.folder, setting.hparams),
     color="blue",
     only_engine="numpy",
     why="JAX's models keep no output of the last block",

@@ -10,7 +10,7 @@ from itertools import cycle
 
 import numpy as np
 
-from speculative.drafters.base import Kind, Parts, Proposal
+from speculative.drafters.base import Kind, Proposal
 from speculative.one_hot import OneHot
 from speculative.trees import Tree
 
@@ -80,20 +80,12 @@ def add_path(tree: Tree, shape, tokens: Iterator[int], n_vocab: int) -> None:
         below = below[i]
 
 
-def chain(parts: Parts) -> Callable:
-    return prompt_lookup(parts.n_vocab)
-
-
-def tree(parts: Parts) -> Callable:
-    return lookup_tree(parts.n_vocab)
-
-
 KIND = Kind(
     name=NAME,
     help="what followed the same words before; pays where text repeats itself",
     words="prompt lookup",
-    chain=chain,
-    tree=tree,
+    chain=lambda parts: prompt_lookup(parts.n_vocab),
+    tree=lambda parts: lookup_tree(parts.n_vocab),
     draws=False,
     color="blue italic",
 )

@@ -86,13 +86,14 @@ def drafts_of(need: str, name: str, **about) -> Kind:
     def model(parts):
         return parts.models[need]
 
-    def chain(parts):
-        return model_drafter(model(parts), parts.rng, name)
-
-    def tree(parts):
-        return model_tree(model(parts).tree, parts.rng, parts.greedy, name)
-
-    return Kind(name, chain=chain, tree=tree, model=model, needs=(need,), **about)
+    return Kind(
+        name,
+        chain=lambda parts: model_drafter(model(parts), parts.rng, name),
+        tree=lambda parts: model_tree(model(parts).tree, parts.rng, parts.greedy, name),
+        model=model,
+        needs=(need,),
+        **about,
+    )
 
 
 KIND = drafts_of("draft", "model", help="the draft model", words="draft model")

@@ -98,20 +98,12 @@ def model(parts: Parts) -> Callable:
     return lambda x, n_last=1: parts.filters(log_model(x, n_last))
 
 
-def chain(parts: Parts) -> Callable:
-    return model_drafter(model(parts), parts.rng, NAME)
-
-
-def tree(parts: Parts) -> Callable:
-    return model_tree(by_paths(model(parts)), parts.rng, parts.greedy, NAME)
-
-
 KIND = Kind(
     name=NAME,
     help="n-grams of the text so far, and of --ngram_text",
     words="n-gram",
-    chain=chain,
-    tree=tree,
+    chain=lambda parts: model_drafter(model(parts), parts.rng, NAME),
+    tree=lambda parts: model_tree(by_paths(model(parts)), parts.rng, parts.greedy, NAME),
     model=model,
     prepare=prepare,
     flags=(Flag("ngram_text", path, "a text file that the n-gram drafter is trained on"),),
