@@ -4,6 +4,7 @@ import html
 import json
 import re
 import sys
+from dataclasses import dataclass
 from itertools import zip_longest
 from types import SimpleNamespace
 
@@ -140,10 +141,43 @@ def test_a_function_drafts(load):
         (lambda x, k: ([1] * (k + 1), np.eye(260)[[1] * (k + 1)]), "proposes 5 tokens, and 4 were asked for"),
         (lambda x, k: ([1], np.ones((1, 5))), "gives p of shape (1, 5) for 1 tokens: it should be (1, 260)"),
         (lambda x, k: ([1], []), "gives p of shape (0,) for 1 tokens"),
+        (lambda x, k: None, "should give (tokens, p): cannot unpack"),
+        (lambda x, k: ([1.5], np.eye(260)[[1]]), "[1.5] are no ids of tokens"),
+        (lambda x, k: (["1"], np.eye(260)[[1]]), "['1'] are no ids of tokens"),
+        (lambda x, k: ([260], np.eye(260)[[1]]), "proposes the token 260: ids go from 0 to 259"),
+        (lambda x, k: ([-1], np.eye(260)[[1]]), "proposes the token -1"),
+        (lambda x, k: ([1], np.full((1, 260), np.nan)), "p that is no distribution"),
+        (lambda x, k: ([1], -np.eye(260)[[1]]), "p that is no distribution"),
+        (lambda x, k: ([1], np.eye(260)[[1]] / 2), "p that is no distribution"),
+        (lambda x, k: ([1], np.eye(260)[[1]].astype(str)), "should give (tokens, p): Cannot cast"),
+        (lambda x, k: ([1], np.eye(260)[[2]]), "proposes a token whose p is 0"),
     ],
 )
 def test_what_a_function_proposes_is_checked(load, given, line):
     assert line in refusal(list, load(drafter=given).speculative(PROMPT, 20))
+
+
+def test_a_function_may_write_to_its_x_and_give_lists_or_whole_numbers(load):
+    def careless(x, k):
+        token = float(x[-1])
+        x[:] = 0
+        return [token] * k, np.eye(260, dtype=int)[[int(token)] * k].tolist()
+
+    for accept in ("token", "block"):
+        pair = load(drafter=careless, accept=accept)
+        assert text_of(pair.speculative(PROMPT, 20)) == greedy_text(pair, PROMPT, 20)
+
+
+def test_a_dataclass_that_can_be_called_drafts(load):
+    @dataclass
+    class Echo:  # equal ones are equal, so it has no hash
+        n_vocab: int
+
+        def __call__(self, x, k):
+            return [x[-1]] * k, np.eye(self.n_vocab)[[x[-1]] * k]
+
+    pair = load(drafter=Echo(260))
+    assert text_of(pair.speculative(PROMPT, 20)) == greedy_text(pair, PROMPT, 20)
 
 
 # ---- A run -----------------------------------------------------------------------------------------------------------

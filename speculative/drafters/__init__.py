@@ -8,7 +8,7 @@ To add a drafter, write a file with a KIND in it, and add that to KINDS.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from typing import Any
 
@@ -30,11 +30,12 @@ def name_of(value: Any) -> Any:
     """The name of a drafter. A function draft(x, k) -> (tokens, p) is added to KINDS, once, under a name of its own."""
     if not callable(value):
         return value
-    if value not in OF_FUNCTIONS:
+    key = value if isinstance(value, Hashable) else id(value)  # a dataclass that can be called is not; KINDS keeps it
+    if key not in OF_FUNCTIONS:
         kind = own.kind_of(value, KINDS)
         KINDS[kind.name] = kind
-        OF_FUNCTIONS[value] = kind.name
-    return OF_FUNCTIONS[value]
+        OF_FUNCTIONS[key] = kind.name
+    return OF_FUNCTIONS[key]
 
 
 def parse_drafter(text: str) -> list[list[Kind]]:
