@@ -33,7 +33,7 @@ class Flag(NamedTuple):
     needs: tuple[str, ...] = ()  # libraries that the small installation lacks
     bare: str = ""  # what it stands for without a value; "" where it needs one
     short: str = ""  # a letter that may be typed in place of the name, as -K
-    joined_by: str = ","  # between the parts of a value that comes from Python as a tuple or list
+    joined_by: str = ""  # between the parts of a value that comes from Python as a tuple or list; "": it has one part
 
     def help_now(self) -> str:
         """The help, with what is registered by now."""

@@ -41,6 +41,8 @@ def given_values(flags: dict[str, Flag], given: dict[str, Any]) -> dict[str, Any
 def parse_one(flag: Flag, value: Any) -> Any:
     """The value of a flag. Raises UserError."""
     parts = value if isinstance(value, tuple | list) else [value]
+    if len(parts) > 1 and not flag.joined_by:
+        raise UserError(f"--{flag.name} must be one value, not {str(value)!r:.80}")
     try:
         return flag.parse(flag.joined_by.join(map(str, parts)))
     except ValueError as must_be:

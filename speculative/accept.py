@@ -13,6 +13,7 @@ import numpy as np
 
 from plumbing import arguments
 from plumbing.arguments import Flag
+from plumbing.errors import UserError
 from plumbing.options import Options
 from speculative.block import block_by_block
 from speculative.block import chances as chances_by_block
@@ -262,6 +263,13 @@ def accepted_otherwise(o: Options) -> str:
         if kind.flag and getattr(o, name) != kind.flag.default:
             return f"--{name} is another rule, and a window is accepted by one"
     return ""
+
+
+def check_tree(o: Options) -> None:
+    """Raises UserError where trees are drafted, and the rule has no form for them. (Where both are given at once,
+    --accept is of no use; but one may be changed after the other.)"""
+    if o.tree and choose(**o.taken(flag.name for flag in FLAGS)).tree is None:
+        raise UserError(f"--tree does not go with --accept {o.accept}, which tests a chain: set one to its default")
 
 
 FLAGS = (

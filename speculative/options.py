@@ -132,6 +132,7 @@ def parse_options(flags: dict[str, Flag], given: dict[str, Any], **changed: Any)
             check_useful(flag, o)
     o = o.replaced(engine=devices.choose_engine(o.engine))
     check_engine(flags, o)
+    accept.check_tree(o)
     return o
 
 

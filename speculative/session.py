@@ -28,8 +28,9 @@ from speculative.measure.run import Run
 from speculative.measure.verdict import verdict
 from speculative.options import N_TOKENS, check_live, model_flags, parse_options
 
-# Held while a step is computed: all models of a process share the threads of the forward pass.
-DECODING = threading.Lock()
+# Held while a step is computed: all models of a process share the threads of the forward pass. A step may ask for
+# another, where the drafter is a function that decodes with a session itself.
+DECODING = threading.RLock()
 
 SETTLED = 0.5  # seconds of decoding, after which the time of the middle decode can be trusted
 

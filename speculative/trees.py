@@ -231,5 +231,6 @@ FLAGS = (
         only_engine="numpy",
         why="JAX's loop drafts chains",
         live=True,
+        joined_by=",",
     ),
 )

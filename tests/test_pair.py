@@ -63,6 +63,7 @@ def test_both_give_the_targets_text_and_may_be_given_up(load, flags):
         ({"k": 4}, "unknown flag --k: did you mean --K?"),
         ({"K": (8, 0), "drafter": "model/ngram"}, "--K must be a whole number of at least 1, or auto; with levels one"),
         ({"tree": [2, 2], "K": 5}, "--K and --tree cannot be combined: give one of them"),
+        ({"stop": ["a", "b"]}, "--stop must be one value, not \"['a', 'b']\""),
         ({"html": "a.html"}, "unknown flag --html: see --help"),
     ],
 )
@@ -115,6 +116,8 @@ def test_what_cannot_change_and_a_drafter_that_needs_a_model_more_loads_it(load)
     for name in ("dtype", "target_model_size", "models_dir", "engine", "threads"):
         assert refusal(pair.changed, **{name: "int8"}).startswith(f"--{name} cannot change while models are loaded")
     assert refusal(pair.changed, top_k=0).startswith("--top_k must be")
+    for first, then in (({"accept": "block"}, {"tree": "2,1"}), ({"tree": "2,1"}, {"accept": "block"})):
+        assert "block" in refusal(pair.changed(**first).changed, **then)
     assert refusal(pair.changed, tok_k=0) == "unknown flag --tok_k: did you mean --top_k?"
     assert "draft" not in pair.pair.models
     other = pair.changed(drafter="model")
@@ -166,6 +169,25 @@ def test_a_function_may_write_to_its_x_and_give_lists_or_whole_numbers(load):
     for accept in ("token", "block"):
         pair = load(drafter=careless, accept=accept)
         assert text_of(pair.speculative(PROMPT, 20)) == greedy_text(pair, PROMPT, 20)
+
+
+def test_a_function_may_decode_with_a_session_itself():
+    program = """
+from speculative import load_pair
+
+pair = load_pair(demo=True, threads=1)
+
+
+def draft(x, k):
+    next(pair.autoregressive("It", 1))
+    return [], []
+
+
+print("".join(step.text for step in pair.changed(drafter=draft).speculative("It was", 3)))
+print("".join(step.text for step in pair.autoregressive("It was", 3)))
+"""
+    speculative, plain = python("-c", program, timeout=100).stdout.splitlines()  # else it waits for ever
+    assert speculative == plain
 
 
 def test_a_dataclass_that_can_be_called_drafts(load):
