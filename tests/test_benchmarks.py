@@ -240,45 +240,32 @@ def test_default_prompts_fit_the_bundled_pair():
 # ---- The commands ----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def command(tiny_pair, tmp_path, capsys):
-    """Runs a benchmark's main on the tiny pair -> the lines that it prints."""
-    (tmp_path / "prose.txt").write_text("the thin tin\nin the inn\n")
-    pair = ["--models_dir", str(tiny_pair), "--draft_model_size", "draft", "--target_model_size", "target"]
-
-    def run(module, *words):
-        module.main([*pair, *words])
-        return capsys.readouterr().out.splitlines()
-
-    return run
-
-
 GRID = ["--n_tokens", "10", "--K", "1", "3", "auto", "--settings", "0", "1:0.9", "--repeats", "1"]
 
 
-def test_sweep_drafters_and_trees_print_what_they_measured(command, tmp_path):
+def test_sweep_drafters_and_trees_print_what_they_measured(benchmark, tmp_path):
     words = ["--prompts", str(tmp_path / "prose.txt"), *GRID]
-    lines = command(sweep, *words, "--out", str(tmp_path / "sweep"))
+    lines = benchmark(sweep, *words, "--out", str(tmp_path / "sweep"))
     assert (len(lines), lines[1].split()[:4]) == (1 + 2 * 4 + 2, ["autoregressive", "0", "prose", "0"])
     rows = json.loads((tmp_path / "sweep" / "sweep.json").read_text())["rows"]
     assert [row["unlike"] for row in rows if row["temperature"] == 0] == [0] * 4
     for name in ("figure1", "predicted"):
         assert (tmp_path / "sweep" / f"{name}_model.png").read_bytes().startswith(b"\x89PNG")
 
-    lines = command(drafters, *words, "--drafters", "model", "prompt_lookup")
+    lines = benchmark(drafters, *words, "--drafters", "model", "prompt_lookup")
     assert lines[1].startswith("prose, temperature 0: autoregressive decoding takes")
     assert lines[2].split()[:5] == ["drafter", "1", "3", "auto", "best"]
     assert [lines[i].split()[0] for i in (3, 4, 8, 9)] == ["model", "prompt_lookup"] * 2
     assert lines[-1] == "At temperature 0, texts that differ from autoregressive decoding's: 0"
 
-    lines = command(trees, *words, "--drafters", "model", "--K", "2", "2,1")
+    lines = benchmark(trees, *words, "--drafters", "model", "--K", "2", "2,1")
     assert lines[1].startswith("prose, temperature 0: autoregressive")
     assert lines[4].split()[:3] == ["model", "2,1", "2"]
 
 
-def test_levels_prints_what_it_measured_and_predicted(command, tmp_path):
+def test_levels_prints_what_it_measured_and_predicted(benchmark, tmp_path):
     words = ["--prompts", str(tmp_path / "prose.txt"), "--n_tokens", "24", "--settings", "0", "--K", "2", "4/2"]
-    lines = command(levels, *words, "--out", str(tmp_path / "levels"))
+    lines = benchmark(levels, *words, "--out", str(tmp_path / "levels"))
     rows = json.loads((tmp_path / "levels" / "levels.json").read_text())["rows"]
     kinds = [("autoregressive", 0), ("model", 2), ("self", 2), ("self/model", 2), ("self/model", "4/2")]
     assert [(row["drafter"], row["K"]) for row in rows] == kinds
@@ -324,10 +311,10 @@ def test_what_a_peer_gives_comes_back():
 
 
 @pytest.mark.slow  # compiles four loops
-def test_accelerator_measures_every_K_and_B(command, tmp_path):
+def test_accelerator_measures_every_K_and_B(benchmark, tmp_path):
     accelerator = pytest.importorskip("benchmarks.accelerator")
     words = ["--K", "1", "--B", "2", "--n_tokens", "6", "--rounds", "1", "--n_prompts", "3"]
-    lines = command(accelerator, *words, "--json", str(tmp_path / "results.json"))
+    lines = benchmark(accelerator, *words, "--json", str(tmp_path / "results.json"))
     assert len(lines) == 1 + 1 + 2
     rows = json.loads((tmp_path / "results.json").read_text())["rows"]
     assert [(row["B"], row["K"]) for row in rows] == [(2, 0), (2, 1)]

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from enumeration import output_distribution, random_model
 from matplotlib.figure import Figure
-from test_benchmarks import command  # noqa: F401
 from tiny import Interrupted, decoded, random_params, refusal
 
 from benchmarks import assumption, paper, tables, theory
@@ -128,7 +127,7 @@ def test_distances_are_summed_over_all_texts_of_two_tokens():
 
 
 @pytest.mark.parametrize("figure", paper.PRESETS)
-def test_what_is_decoded_is_shown(tmp_path, command, figure):  # noqa: F811
+def test_what_is_decoded_is_shown(tmp_path, benchmark, figure):
     words = ["--prompts", str(tmp_path / "prose.txt"), "--repeats", "2", "--n_tokens", "6", "--K", "1", "2"]
     words += ["--n_exact", "1", "--json", str(tmp_path / "rows.json")]
     drawn = paper.PRESETS[figure].plot is not None
@@ -136,7 +135,7 @@ def test_what_is_decoded_is_shown(tmp_path, command, figure):  # noqa: F811
         words += ["--out", str(tmp_path / "picture.png")]
     if figure == "lenience":
         words += ["--lenience", "1", "0.5"]
-    _, *lines = command(paper, figure, *words)
+    _, *lines = benchmark(paper, figure, *words)
     rows = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))["rows"]
     assert lines[: len(rows)] == tables.table(rows, paper.PRESETS[figure].columns).splitlines()[1:]
     assert drawn == (tmp_path / "picture.png").exists()
@@ -152,9 +151,9 @@ def test_what_is_decoded_is_shown(tmp_path, command, figure):  # noqa: F811
         assert lenient[1]["two"] >= lenient[1]["one"] > 0
 
 
-def test_a_row_of_iterations_is_their_mean_and_spread(command, tmp_path):  # noqa: F811
+def test_a_row_of_iterations_is_their_mean_and_spread(benchmark, tmp_path):
     words = ["--prompts", str(tmp_path / "prose.txt"), "--n_tokens", "8", "--K", "2", "--repeats", "2"]
-    _, *lines, _, last = command(paper, "table1", *words)
+    _, *lines, _, last = benchmark(paper, "table1", *words)
     assert [line.split()[:3] for line in lines[:2]] == [["prose", "0", "ArS"], ["prose", "0", "SpS"]]
     assert lines[0].split()[-3:] == lines[1].split()[-3:]  # the same texts, so the same figures
     assert last == "At temperature 0, texts that differ from autoregressive decoding's: 0"
@@ -170,11 +169,11 @@ def test_a_row_of_texts():
     assert row["text_iterations_sd"] == pytest.approx(0.5**0.5)
 
 
-def test_the_same_command_counts_the_same_iterations(command, tmp_path):  # noqa: F811
+def test_the_same_command_counts_the_same_iterations(benchmark, tmp_path):
     words = ["--prompts", str(tmp_path / "prose.txt"), "--K", "2", "--settings", "1:0.9", "--n_tokens", "4"]
     words += ["--repeats", "9"]
-    shown = command(paper, "iterations", *words)
-    assert shown == command(paper, "iterations", *words)
+    shown = benchmark(paper, "iterations", *words)
+    assert shown == benchmark(paper, "iterations", *words)
     r, iterations = (float(shown[2].split()[i]) for i in (4, 6))
     assert (0.3 <= r <= 1, 2 <= iterations <= 4) == (True, True)
 
@@ -183,7 +182,7 @@ def test_the_same_command_counts_the_same_iterations(command, tmp_path):  # noqa
 
 
 @pytest.mark.slow
-def test_the_grid_goes_on_where_it_was_interrupted(command, tmp_path, monkeypatch):  # noqa: F811
+def test_the_grid_goes_on_where_it_was_interrupted(benchmark, tmp_path, monkeypatch):
     distillation = pytest.importorskip("benchmarks.distillation")
     monkeypatch.chdir(tmp_path)
     words = np.random.default_rng(0).choice(["the", "in", "thing", "at"], (400, 12))
@@ -191,11 +190,11 @@ def test_the_grid_goes_on_where_it_was_interrupted(command, tmp_path, monkeypatc
     flags = ["text.txt", "--steps", "2", "--seeds", "1", "--divergences", "jsd", "--texts", "target", "draft"]
     flags += ["--out", "out"]
     with pytest.raises(KeyboardInterrupt), contextlib.redirect_stdout(Interrupted("jsd on draft")) as part:
-        command(distillation, *flags)
+        benchmark(distillation, *flags)
     assert "jsd on target, seed 0" in part.getvalue()
-    lines = command(distillation, *flags)
+    lines = benchmark(distillation, *flags)
     assert [line for line in lines if " on " in line] == ["jsd on draft, seed 0"]
-    again = command(distillation, *flags)  # what is all there is only shown
+    again = benchmark(distillation, *flags)  # what is all there is only shown
     assert again == lines[-6:]
     assert (again[0].split()[0], again[1].split()[:2]) == ("divergence", ["the", "start"])
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["distillation.png", "runs.jsonl"]
@@ -221,10 +220,10 @@ def test_one_gaussian_covers_both_modes_or_seeks_one():
 
 
 @pytest.mark.slow
-def test_online_serves_every_form_the_same_stream(command, tmp_path):  # noqa: F811
+def test_online_serves_every_form_the_same_stream(benchmark, tmp_path):
     online = pytest.importorskip("benchmarks.online")
     (tmp_path / "code.txt").write_text("in the\nat thing in\n")
     flags = ["--n_texts", "8", "--n_again", "2", "--every", "2", "--n_steps", "1", "--n_tokens", "6", "--n_batch", "2"]
-    _, *rows = command(online, str(tmp_path / "prose.txt"), str(tmp_path / "code.txt"), *flags)
+    _, *rows = benchmark(online, str(tmp_path / "prose.txt"), str(tmp_path / "code.txt"), *flags)
     assert [row.split()[0] for row in rows] == ["frozen", "online", "distilled"]
     assert all(0 < float(r) <= 1 for row in rows for r in row.split()[1:5])
