@@ -1,23 +1,24 @@
-"""Block verification: its law, exactly and over a whole vocabulary; and what it keeps."""
+"""Block verification: its law, exactly and over a whole vocabulary; what it keeps; and mistakes that are seen."""
 
 import itertools
 import json
+from collections import defaultdict
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from enumeration import distance_from_target, output_distribution, random_model, remembered
+from enumeration import distance_from_target, output_distribution, random_model, remembered, total_variation
 from test_flags import parse
 from tiny import python, refusal
 
 from speculative.accept import choose
-from speculative.block import BlockTest, block_by_block
+from speculative.block import BlockTest, block_by_block, chance_to_pass
 from speculative.drafters import first_of
 from speculative.drafters.level import level
 from speculative.drafters.lookup import prompt_lookup
 from speculative.drafters.model import model_drafter
 from speculative.one_hot import OneHot
-from speculative.sampling import Proposal, speculative_sampling, token_at, token_by_token
+from speculative.sampling import Accepted, Proposal, residual, speculative_sampling, token_at, token_by_token
 
 RNG = np.random.default_rng
 BLOCK = choose(accept="block")
@@ -84,6 +85,53 @@ CASES = [
 @pytest.mark.parametrize(("model", "seed"), [(random_model, 1), (smooth_model, 0)])
 def test_the_law_is_the_targets_exactly(seed, model, drafter, K, N):
     assert loss(block_by_block, drafter, model, seed, K, N) < 1e-6
+
+
+# ---- Mistakes --------------------------------------------------------------------------------------------------------
+
+
+def mass(q, p):
+    return float(np.sum(np.maximum(q - p, 0)))
+
+
+def by_hand(next_w=lambda w, ratio: min(1.0, w * ratio), h=chance_to_pass, at=0, row=0, stops=False):
+    """block_by_block, of parts that can be wrong: how w grows, h, whose w the residual has, counted from the last draft
+    that is kept, whose p h has, counted from the place after the draft, and whether a failure ends the test."""
+
+    def accept(proposal, q, rng):
+        x_draft, p, _ = proposal
+        m = len(x_draft)
+        w = [1.0]
+        kept = 0
+        for i, j in enumerate(x_draft, start=1):
+            w.append(next_w(w[-1], float(q[i - 1][j]) / float(p[i - 1][j])))
+            if rng.random() < (h(w[i], q[i], p[i + row]) if i < m else w[i]):
+                kept = i
+            elif stops:
+                break
+        left = residual(w[kept + at] * q[kept], p[kept]) if kept < m else q[m]  # [n_vocab]
+        return Accepted([*x_draft[:kept], token_at(rng.random(), left)], [])
+
+    return accept
+
+
+MISTAKES = {
+    "h without 1 - w": {"h": lambda w, q, p: float(mass(w * q, p) > 0)},
+    "w is not capped at 1": {"next_w": lambda w, ratio: w * ratio},
+    "the residual with the w before": {"at": -1},
+    "the first failure ends the test": {"stops": True},
+    "the p of the row before": {"row": -1},
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_each_mistake_is_seen(mistake):
+    losses = [loss(by_hand(**MISTAKES[mistake]), chain, smooth_model, seed, 2, 3) for seed in range(2)]
+    assert max(losses) > 1e-3
+
+
+def test_without_a_mistake_nothing_is_seen():
+    assert loss(by_hand(), chain, smooth_model, 0, 2, 3) < 1e-6
 
 
 # ---- What it keeps ---------------------------------------------------------------------------------------------------
@@ -206,6 +254,36 @@ def test_a_window_is_the_targets_over_a_whole_vocabulary():
 
 
 # ---- On the device ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("K", "k"), [(1, 1), (2, 2), (3, 3), (3, 2)])
+def test_the_law_on_the_device_is_the_targets_exactly(K, k):
+    """Of each window that can be drafted, each way in which its tests can end. Of K drafts only k count."""
+    jax = pytest.importorskip("jax")
+    from speculative.engines.jax import sampling
+
+    target, draft = random_model(0, 3), smooth_model(1000, 3)
+    key = jax.random.key(0)
+
+    @jax.jit
+    def run(x_draft, p, q, u):
+        normalised = lambda left, key: left / left.sum()  # noqa: E731
+        return sampling.block_by_block(x_draft, p, q, k, key, normalised, lambda key, shape: u)
+
+    law = defaultdict(float)
+    for window, fails in itertools.product(*(itertools.product(range(n), repeat=K) for n in (3, 2))):
+        p, q = draft(np.array([1, *window[:-1]]), K), target(np.array([1, *window]), K + 1)
+        accepted = run(np.array(window), p, q, (1 - 2**-24) * np.array(fails, np.float32))  # u is 0, or nearly 1
+        h = np.asarray(accepted.tests.h, float)[:k]
+        weight = np.prod(p[range(K), window]) * np.prod(np.abs(np.array(fails[:k]) - h)) / 2 ** (K - k)
+        kept = window[: int(accepted.kept)]
+        for text in itertools.product(range(3), repeat=k + 1):
+            if text[: len(kept)] == kept:  # what comes after the token of its own is the target's
+                rest = target(np.array([1, *text[:-1]]), k + 1)[range(k + 1), text][len(kept) + 1 :]
+                law[text] += weight * float(accepted.token[text[len(kept)]]) * float(np.prod(rest))
+    texts = itertools.product(range(3), repeat=k + 1)
+    expected = {x: float(np.prod(target(np.array([1, *x[:-1]]), k + 1)[range(k + 1), x])) for x in texts}
+    assert total_variation(law, expected) < 1e-5
 
 
 @pytest.mark.parametrize("k", [4, 3, 1, 0])

@@ -1,5 +1,6 @@
 """The two algorithms: every path by script, and the output distribution computed exactly."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -7,14 +8,17 @@ import pytest
 from enumeration import distance_from_target, random_model, text_distribution
 from tiny import N_VOCAB, counting_target, counts, decoded, one_hot
 
+from speculative.accept import by_ratio, one_by_one
 from speculative.drafters.model import model_drafter
 from speculative.sampling import (
     NOTHING,
     Proposal,
     autoregressive_sampling,
     max_fn,
+    residual,
     sample,
     speculative_sampling,
+    token_by_token,
 )
 
 
@@ -100,11 +104,38 @@ def test_an_empty_residual_falls_back_to_the_target():
 # The output distribution, computed and not sampled
 
 
+def distance(speculative, n_vocab, K, seed):
+    target, model = random_model(seed, n_vocab), random_model(seed + 1000, n_vocab)
+    N = min(K + 2, 4)
+    decode = lambda rng: speculative([1], model_drafter(model, rng), target, N, K, rng)  # noqa: E731
+    return distance_from_target(decode, target, [1], N)
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("n_vocab", "K"), [(3, 1), (3, 2), (4, 2), (3, 3)])
 def test_the_output_is_the_targets_exactly(n_vocab, K, seed):
-    target, model = random_model(seed, n_vocab), random_model(seed + 1000, n_vocab)
-    N = min(K + 2, 4)
-    assert len(text_distribution(lambda rng: autoregressive_sampling([1], target, N, rng))) > 4
-    decode = lambda rng: speculative_sampling([1], model_drafter(model, rng), target, N, K, rng)  # noqa: E731
-    assert distance_from_target(decode, target, [1], N) < 1e-6
+    texts = text_distribution(lambda rng: autoregressive_sampling([1], random_model(seed, n_vocab), K + 2, rng))
+    assert len(texts) > 4
+    assert distance(speculative_sampling, n_vocab, K, seed) < 1e-6
+
+
+def wrong_rest(rest):
+    return partial(one_by_one, test=by_ratio, rest=rest)
+
+
+def stale_bonus(proposal, q, rng):
+    """The bonus is drawn from the row before the last."""
+    return token_by_token(proposal, np.concatenate([q[:-1], q[-2:-1]]) if len(q) > 1 else q, rng)
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        wrong_rest(lambda q, p: q),
+        wrong_rest(lambda q, p: residual(q, p.max())),
+        stale_bonus,
+    ],
+)
+def test_each_mistake_is_seen(accept):
+    mutant = partial(speculative_sampling, accept=accept)
+    assert max(distance(mutant, 3, 2, seed) for seed in range(4)) > 1e-4

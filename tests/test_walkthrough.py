@@ -55,3 +55,17 @@ def test_the_numbers_are_those_of_the_models(page, bundled):
 def test_the_check_of_the_theorem_passes(capsys):
     exec(CHECK, {})
     assert "1000 times of 1000" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("min", lambda one, ratio: ratio),
+        ("max", lambda zero, difference: difference),
+        ("max", lambda zero, difference: max(zero, -difference)),
+        ("max", lambda zero, difference: abs(difference)),
+    ],
+)
+def test_the_check_of_the_theorem_can_fail(name, wrong):
+    with pytest.raises(AssertionError):
+        exec(CHECK, {name: wrong})
