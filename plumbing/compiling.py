@@ -98,8 +98,10 @@ def announced(what: str) -> Iterator[None]:
 
 
 def cache_home() -> Path:
-    """The folder in which this user's programs keep what they can make again."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "speculative-sampling"
+    """The folder in which this user's programs keep what they can make again. A relative one does not count, says the
+    XDG Base Directory Specification: it would be another one in each folder."""
+    home = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (home if home.is_absolute() else Path.home() / ".cache") / "speculative-sampling"
 
 
 @functools.cache

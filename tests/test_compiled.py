@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ pytest.importorskip("numba")
 from numba import njit
 
 import gpt2 as plain
+from plumbing import compiling
 from speculative.engines import compiled, compiled_pass, elementwise, runtime
 from speculative.engines.formats import FORMATS
 from speculative.engines.packed import packer
@@ -240,3 +242,10 @@ def test_on_a_busy_machine_one_thread_works_alone_for_a_while():
     assert choose_team(7) is make_team(1)
     team.alone_until = 0
     assert choose_team(7) is team
+
+
+def test_a_relative_cache_does_not_count(monkeypatch, tmp_path):
+    for home, kept in (("/there", "/there"), ("there", tmp_path / ".cache"), ("", tmp_path / ".cache")):
+        monkeypatch.setenv("XDG_CACHE_HOME", home)
+        monkeypatch.setenv("HOME", str(tmp_path))
+        assert compiling.cache_home() == Path(kept, "speculative-sampling")

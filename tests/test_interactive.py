@@ -88,6 +88,7 @@ def test_help_lists_what_can_change(session):
         ("--temperature 1 Hello", "a line is a prompt: flags change with a line like /temperature 1"),
         ("-K 4", "a line is a prompt: flags change with a line like"),
         ("/quit /K 4", "/quit stands alone on its line"),
+        ("/stop a /K 4 /stop b", "--stop is given twice"),
         ("/tree 2,2", "--K and --tree cannot be combined: give one of them"),
         ("x" * 120, "the prompt's 120 tokens and 12 more exceed the context of 128 tokens"),
         ("half a pair \udcff", "a line must be text in UTF-8"),

@@ -108,12 +108,17 @@ def answer(line: str, session: Session, decode: Callable, flags: Mapping[str, Fl
 def changes(line: str, flags: Mapping[str, Flag]) -> dict[str, str | None]:
     """ "/K 8/4 /temperature=1 /stop" -> {"K": "8/4", "temperature": "1", "stop": None}
 
-    A value goes on to the next flag, as it may hold spaces and slashes. The first name may be one that is none.
+    A value goes on to the next flag, as it may hold spaces and slashes. The first name may be one that is none. Raises
+    UserError where one stands twice.
     """
     parts = re.split(rf"(?:^|\s)/({'|'.join(flags)})(?=[\s=]|$)", line)
     first, *named = parts
     if first:
         name, *value = re.split(r"[\s=]", first[1:], maxsplit=1)
         named = [name, "".join(value), *named]
+    names = named[::2]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"--{name:.80} is given twice")
     values = [value[1:] if value[:1] in (" ", "=") else value for value in named[1::2]]
-    return {name: value or None for name, value in zip(named[::2], values, strict=True)}
+    return {name: value or None for name, value in zip(names, values, strict=True)}
