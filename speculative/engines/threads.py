@@ -19,7 +19,8 @@ from speculative.engines.tuning import Tuned, best, keep, read_kept
 
 THREAD_BYTES = 2**23  # of weights for each thread after the first, where nothing is measured
 SECONDS = 0.1  # that measuring takes
-PASSES = 4  # of a turn: the first may have to wake the others
+PASSES = 4  # of a turn
+PAUSE = 2e-4  # seconds
 
 chosen = {}  # {key of a model: threads}
 
@@ -58,18 +59,25 @@ def candidates(n_bytes: int, most: int) -> list[int]:
 
 
 def stopwatch(run: Callable) -> Callable[[int], float]:
-    """seconds(n_threads) of a CompiledPass over one token, in so many threads."""
+    """seconds(n_threads) of PASSES of a CompiledPass over one token, in so many threads.
+
+    Between two of them Python is busy, as it is where tokens are drawn: threads that do well in a row may then be slow.
+    """
     token = np.zeros(1, np.int64)
 
     def one_pass():
         run.length = 0
         start = time.perf_counter()
         run(token, 1)
-        return time.perf_counter() - start
+        end = time.perf_counter()
+        while time.perf_counter() < end + PAUSE:
+            pass
+        return end - start
 
     def seconds(n_threads):
         run.team = partial(make_team, n_threads)
-        return min(one_pass() for _ in range(PASSES))
+        one_pass()  # may have to wake the others
+        return sum(one_pass() for _ in range(PASSES))
 
     return seconds
 
