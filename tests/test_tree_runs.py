@@ -128,7 +128,9 @@ def test_it_is_reported(run_json):
     out, document = run_json(tree="2,2,1", verbose=True)
     assert re.search(r"\d of \d", out)
     assert "by position" in out
+    # Whatever the times of this run, which the sentence goes by.
     told = {"seconds": {"rest": 0, "speculative": 1}, "speedup_without_prefill": 1.0, "predicted_blog": 1.0}
+    told |= {"busy": False, "disagree": False, "predicted_if": {"drafting were free": 1.5}}
     assert "were accepted" in report.advice(document["figures"] | told)
     sample = document["speculative"]["samples"][0]
     assert sum(i["tokens"] for i in sample["iterations"]) == 12 == len(sample["origins"])
