@@ -135,6 +135,13 @@ class CompiledPass:
         self.job["n_threads"] = n_threads
         self.n_threads = n_threads
 
+    def ready_team(self) -> Team:
+        """The threads of the next call, each with memory of its own."""
+        team = self.team()
+        if team.n_threads != self.n_threads:
+            self.share(team.n_threads)
+        return team
+
     def move(self, slots: np.ndarray, to: int) -> None:  # [n]
         """The same as KVCache.move."""
         keys = self.buffers["keys"]
@@ -149,9 +156,7 @@ class CompiledPass:
 
     def output(self, x) -> np.ndarray:  # [n, n_embd] -> [n, n_vocab]
         """The same as PlainPass.output: a pass of no tokens and no blocks, whose last n rows are at hand."""
-        team = self.team()
-        if team.n_threads != self.n_threads:
-            self.share(team.n_threads)
+        team = self.ready_team()
         n = len(x)
         self.x[:n, : self.n_embd] = x
         logits = np.empty((n, self.n_vocab), np.float32)  # [n, n_vocab]
@@ -169,9 +174,7 @@ class CompiledPass:
         [n, length + n] say where they stand and which others they see. Then hidden [n_last, n_embd] is what the last
         block gave for the last n_last of them. Raises UserError where a thread dies, and ValueError for tokens that
         are none or too many, as compiled code looks up whatever it is given. positions and sees are trusted."""
-        team = self.team()
-        if team.n_threads != self.n_threads:
-            self.share(team.n_threads)
+        team = self.ready_team()
         tokens = np.ascontiguousarray(tokens, np.int64)  # [n]
         if self.length + len(tokens) > self.n_ctx or np.any((tokens < 0) | (tokens >= self.n_vocab)):
             raise ValueError(

@@ -15,7 +15,7 @@ import numpy as np
 
 from speculative.engines.compiled import JOB, work
 from speculative.engines.team import Team
-from speculative.engines.tuning import Tuned, best, keep, read_kept
+from speculative.engines.tuning import Tuned, settle
 
 THREAD_BYTES = 2**23  # of weights for each thread after the first, where nothing is measured
 SECONDS = 0.1  # that measuring takes
@@ -111,14 +111,12 @@ def tune_threads(
     """
     key = key_of(format, n_bytes, most)
     path = Path(folder or work.stats.cache_path, f"threads-{key}.json")
-    now = time.time() if now is None else now
     numbers = candidates(n_bytes, most)
-    found = None if anew else read_kept(path, {"threads": numbers}, now)
-    ratios = {}
-    if found is None:
-        without = usual(n_bytes, most)
-        ratios = {"threads": measure(numbers, without, seconds or stopwatch(run), limit, clock)}
-        found = {"threads": best(ratios["threads"], without)}
-        keep(path, now, found)
-    chosen[key] = found["threads"]
-    return Tuned(found, ratios)
+    without = usual(n_bytes, most)
+
+    def measured():
+        return {"threads": measure(numbers, without, seconds or stopwatch(run), limit, clock)}
+
+    tuned = settle(path, {"threads": numbers}, {"threads": without}, measured, anew, now)
+    chosen[key] = tuned.chosen["threads"]
+    return tuned

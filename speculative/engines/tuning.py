@@ -175,6 +175,28 @@ def keep(path: Path, now: float, chosen: dict[str, int]) -> None:
         pass
 
 
+def settle(
+    path: Path,
+    candidates: dict[str, Sequence[int]],
+    usual: dict[str, int],
+    measured: Callable[[], dict],
+    anew: bool,
+    now: float | None,
+) -> Tuned:
+    """What was chosen and is kept at that path, or else the best of what measured() gives, which is kept from now on.
+
+    candidates, usual: of each choice, by its name. measured() -> {name: ratios, as best takes them}.
+    """
+    now = time.time() if now is None else now
+    chosen = None if anew else read_kept(path, candidates, now)
+    if chosen is not None:
+        return Tuned(chosen, {})
+    ratios = measured()
+    chosen = {name: best(ratios[name], usual[name]) for name in candidates}
+    keep(path, now, chosen)
+    return Tuned(chosen, ratios)
+
+
 def tune(
     run: Callable,
     format: str,
@@ -190,20 +212,17 @@ def tune(
     limit: seconds of measuring. anew: whatever was chosen before. folder: where choices are kept; None: beside what
     numba has compiled.
     """
-    team = run.team()
-    run.share(team.n_threads)
+    team = run.ready_team()
     path = Path(folder or work.stats.cache_path, f"tuned-{format}-{team.n_threads}.json")
-    now = time.time() if now is None else now
+    without = usual(format)
     candidates = {name: choice.candidates for name, choice in CHOICES.items()}
-    chosen = None if anew else read_kept(path, candidates, now)
-    ratios = {}
-    if chosen is None:
-        without = usual(format)
-        ratios = measure(plan_of(format), without, stopwatch(run, team, layer_bytes), limit)
-        chosen = {name: best(ratios[name], without[name]) for name in CHOICES}
-        keep(path, now, chosen)
-    follow(plan_of(format), chosen)
-    return Tuned(chosen, ratios)
+
+    def measured():
+        return measure(plan_of(format), without, stopwatch(run, team, layer_bytes), limit)
+
+    tuned = settle(path, candidates, without, measured, anew, now)
+    follow(plan_of(format), tuned.chosen)
+    return tuned
 
 
 def described(format: str) -> str:
