@@ -44,9 +44,10 @@ def new_pass(params: dict, hparams: dict) -> Callable:
         return PlainPass(params, hparams)
     from speculative.engines import threads
 
+    format = format_of(params)
     size = n_bytes(params)
     with announced(FORWARD_PASS):
-        return compiled.CompiledPass(params, hparams, lambda: threads.choose_team(threads_of(format_of(params), size)))
+        return compiled.CompiledPass(params, hparams, lambda: threads.choose_team(threads_of(format, size)))
 
 
 def threads_of(format: str, n_bytes: int) -> int:
@@ -64,18 +65,19 @@ def tune(params: dict, hparams: dict, **how: Any) -> Any:
         return None
     from speculative.engines import threads, tuning
 
-    run = new_pass(params, hparams)
+    format = format_of(params)
+    size = n_bytes(params)
     most = n_threads or most_threads()
-    if n_bytes(params) > cpu.cache_bytes():
-        return tuning.tune(run, format_of(params), n_bytes(params["blocks"][0]), **how)
+    if size > cpu.cache_bytes():
+        return tuning.tune(new_pass(params, hparams), format, n_bytes(params["blocks"][0]), **how)
     if most > 1:
-        return threads.tune_threads(run, format_of(params), n_bytes(params), most, **how)
+        return threads.tune_threads(new_pass(params, hparams), format, size, most, **how)
     return None
 
 
 def format_of(params: dict) -> str:
     """The weight format of a model's matrices."""
-    return params["wte"].T.dtype if not params["blocks"] else params["blocks"][0]["mlp"]["c_fc"]["w"].dtype
+    return params["blocks"][0]["mlp"]["c_fc"]["w"].dtype if params["blocks"] else params["wte"].T.dtype
 
 
 def choices(params: dict) -> tuple[str, str]:

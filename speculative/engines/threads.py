@@ -20,7 +20,7 @@ from speculative.engines.tuning import Tuned, settle
 THREAD_BYTES = 2**23  # of weights for each thread after the first, where nothing is measured
 SECONDS = 0.1  # that measuring takes
 PASSES = 4  # of a turn
-PAUSE = 2e-4  # seconds
+PAUSE = 2e-4  # seconds between two of them
 
 chosen = {}  # {key of a model: threads}
 
