@@ -17,7 +17,7 @@ from pathlib import Path
 
 import regex  # and not re, which does not know \p{L}
 
-from plumbing.files import read_small
+from speculative.support.files import read_small
 
 END_OF_TEXT = "<|endoftext|>"
 

@@ -4,7 +4,7 @@ python main.py --prompt "Alan Turing theorized that computers would one day beco
 python main.py --demo
 """
 
-from plumbing import exits
+from speculative.support import exits
 
 if __name__ == "__main__":
     exits.begin()  # Ctrl-C during the imports, which are slow, ends with a line

@@ -7,22 +7,22 @@ These are the blog's functions. How each file is downloaded, checked and read st
 """
 
 if __name__ == "__main__":
-    from plumbing import exits
+    from speculative.support import exits
 
     exits.begin()  # and what follows is slow
 
 import os
 
-from checkpoints import packs
-from checkpoints.download import download_gpt2_files
-from checkpoints.folders import missing_files, model_folder, own_folder, small_files, weight_files
-from checkpoints.loading import complete_folder, load_encoder_and_hparams, load_params
-from checkpoints.openai import load_gpt2_params_from_tf_ckpt
-from checkpoints.tensors import bad_file
 from encoder import Encoder
-from plumbing import checksums, official
-from plumbing.errors import UserError
-from plumbing.official import MODEL_SIZES, SAFETENSORS, TF_DATA, TF_INDEX
+from speculative.checkpoints import packs
+from speculative.checkpoints.download import download_gpt2_files
+from speculative.checkpoints.folders import missing_files, model_folder, own_folder, small_files, weight_files
+from speculative.checkpoints.loading import complete_folder, load_encoder_and_hparams, load_params
+from speculative.checkpoints.openai import load_gpt2_params_from_tf_ckpt
+from speculative.checkpoints.tensors import bad_file
+from speculative.support import checksums, official
+from speculative.support.errors import UserError
+from speculative.support.official import MODEL_SIZES, SAFETENSORS, TF_DATA, TF_INDEX
 
 __all__ = ["download_gpt2_files", "load_encoder_hparams_and_params", "load_gpt2_params_from_tf_ckpt", "main"]
 
@@ -57,8 +57,8 @@ def check_model(model_size: str, models_dir: str) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Runs one command. Ends with status 2 after an error, and with 130 after Ctrl-C."""
-    from plumbing.arguments import Parser
-    from plumbing.exits import guarded
+    from speculative.support.arguments import Parser
+    from speculative.support.exits import guarded
 
     def run():
         parser = Parser("Downloads or checks a GPT-2: python utils.py download|check MODEL_SIZE")

@@ -1,5 +1,5 @@
 """The measurements, and the programs that are compared: python -m benchmarks.NAME."""
 
-from plumbing import exits
+from speculative.support import exits
 
 exits.begin_package()

@@ -19,14 +19,14 @@ import numpy as np
 from benchmarks.common import Parser, count, write_results, writing
 from benchmarks.pictures import INK, draw
 from benchmarks.tables import forward, table, take_turns
-from checkpoints.tensors import build_params, checkpoint_shapes
-from plumbing import arguments as values
-from plumbing.errors import UserError
-from plumbing.exits import guarded
-from plumbing.official import HPARAMS
+from speculative.checkpoints.tensors import build_params, checkpoint_shapes
 from speculative.engines import formats, packed, plain, runtime
 from speculative.measure.analysis import largest_beta, leviathan_speedup
 from speculative.measure.machine import machine
+from speculative.support import arguments as values
+from speculative.support.errors import UserError
+from speculative.support.exits import guarded
+from speculative.support.official import HPARAMS
 
 CUT = 12  # of the layers and of the vocabulary, one in so many stays
 DTYPES = [*formats.FORMATS]

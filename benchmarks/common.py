@@ -3,14 +3,14 @@
 import contextlib
 from pathlib import Path
 
-from plumbing import arguments as values
-from plumbing import files
-from plumbing.errors import UserError
 from speculative import decoding, drafters, load_pair, trees
 from speculative.engines import formats
 from speculative.measure.machine import machine
 from speculative.options import BUNDLED
 from speculative.session import Session
+from speculative.support import arguments as values
+from speculative.support import files
+from speculative.support.errors import UserError
 
 MODELS = Path(BUNDLED)
 PROMPTS = {"prose": MODELS / "tiny-target" / "prompts.jsonl", "code": Path(__file__).parent / "prompts" / "code.jsonl"}

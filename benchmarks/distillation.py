@@ -19,9 +19,9 @@ from benchmarks.common import Parser, count, writing
 from benchmarks.grid import measured_on, read_lines
 from benchmarks.pictures import COLORS, INK, draw
 from benchmarks.tables import table
-from plumbing.exits import guarded
 from speculative.engines.jax.model import keep_compiled
 from speculative.measure.machine import machine
+from speculative.support.exits import guarded
 from training.common import load_on_device, read_beginnings, want
 from training.distil import RATE
 from training.divergences import DIVERGENCES

@@ -16,8 +16,8 @@ import numpy as np
 from benchmarks import grid
 from benchmarks.common import write_results
 from benchmarks.tables import autoregressive_of, by_setting, summarise, table, tokens, unlike_texts
-from plumbing.exits import guarded
 from speculative.drafters import KINDS
+from speculative.support.exits import guarded
 
 DEFAULTS = {
     "drafters": [*KINDS, "prompt_lookup+model"],

@@ -33,17 +33,17 @@ import numpy as np
 
 from benchmarks.common import MODELS, Parser
 from benchmarks.tables import seconds
-from checkpoints.config import load_hparams
-from checkpoints.loading import load_params
-from checkpoints.openai import import_tensorflow
-from checkpoints.tensors import checkpoint_shapes, parameter_count
 from encoder import BYTE_TO_CHAR
-from plumbing import arguments as values
-from plumbing import checksums
-from plumbing.errors import UserError, first_line
-from plumbing.exits import guarded
-from plumbing.official import HPARAMS
+from speculative.checkpoints.config import load_hparams
+from speculative.checkpoints.loading import load_params
+from speculative.checkpoints.openai import import_tensorflow
+from speculative.checkpoints.tensors import checkpoint_shapes, parameter_count
 from speculative.drafters import heads
+from speculative.support import arguments as values
+from speculative.support import checksums
+from speculative.support.errors import UserError, first_line
+from speculative.support.exits import guarded
+from speculative.support.official import HPARAMS
 from training.files import save_tensors
 
 GROWN = {"124M": MODELS / "tiny-draft", "1558M": MODELS / "tiny-target"}

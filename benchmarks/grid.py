@@ -20,12 +20,12 @@ import numpy as np
 from tqdm import tqdm
 
 from benchmarks.common import PROMPTS, Parser, check_n_tokens, count, load, lookahead, setting, writing
-from plumbing import arguments as values
-from plumbing import texts
 from speculative import drafters
 from speculative.lookahead import Auto
 from speculative.measure.machine import machine
 from speculative.measure.record import Counted, Iteration
+from speculative.support import arguments as values
+from speculative.support import texts
 
 BASELINE = "autoregressive"  # where the name of a drafter stands; its K is 0
 

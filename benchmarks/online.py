@@ -17,10 +17,10 @@ import numpy as np
 
 from benchmarks.common import PROMPTS, Parser, count, load
 from benchmarks.tables import table
-from plumbing.errors import UserError
-from plumbing.exits import guarded
-from plumbing.texts import read_prompts
 from speculative.engines.jax.model import keep_compiled
+from speculative.support.errors import UserError
+from speculative.support.exits import guarded
+from speculative.support.texts import read_prompts
 from training.common import add_recipe, load_on_device, want
 from training.online import RATE, Learner, acceptance_rate, add_online, numpy_model, serve
 

@@ -32,11 +32,11 @@ from benchmarks import grid
 from benchmarks.common import PROMPTS, Parser, count, write_results, writing
 from benchmarks.pictures import draw, picture
 from benchmarks.tables import by_setting, mean_and_error, summarise, table, tokens, unlike_texts
-from plumbing import arguments as values
-from plumbing import files
-from plumbing.errors import UserError
-from plumbing.exits import guarded
 from speculative.measure.machine import machine
+from speculative.support import arguments as values
+from speculative.support import files
+from speculative.support.errors import UserError
+from speculative.support.exits import guarded
 
 # ---- What is measured ------------------------------------------------------------------------------------------------
 

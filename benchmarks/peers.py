@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.tables import take_turns
-from plumbing.errors import UserError, first_line
-from plumbing.files import replacing
 from speculative.engines import formats
+from speculative.support.errors import UserError, first_line
+from speculative.support.files import replacing
 
 ROWS = (1, 5, 9, 17)
 CONTEXT = 64  # tokens in the cache when a pass is timed
@@ -69,7 +69,7 @@ def time_jax(folder, dtype, threads, rounds):
     """The JAX engine's forward pass, with exactly as many rows, and a cache twice as long as the context."""
     import jax
 
-    from checkpoints.loading import load_encoder_and_hparams, load_params
+    from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
     from speculative.engines.jax.sharding import place
 
     folder = Path(folder)
@@ -197,6 +197,6 @@ def send_result(sending, function, arguments):
 
 
 if __name__ == "__main__":
-    from plumbing import exits
+    from speculative.support import exits
 
     exits.fail("error: this is measured by python -m benchmarks.kernels --peers", 2)

@@ -15,9 +15,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from plumbing.errors import UserError
-from plumbing.exits import guarded
-from plumbing.files import check_writable
+from speculative.support.errors import UserError
+from speculative.support.exits import guarded
+from speculative.support.files import check_writable
 
 ROOT = Path(__file__).parents[1]
 MAIN = [sys.executable, str(ROOT / "main.py")]

@@ -6,8 +6,8 @@ from functools import partial
 
 import numpy as np
 
-from plumbing import extras
-from plumbing.errors import UserError
+from speculative.support import extras
+from speculative.support.errors import UserError
 
 # Colours that the colour-blind tell apart (Okabe and Ito 2008), on a light grey that shows on white and on black pages.
 COLORS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"]

@@ -16,9 +16,9 @@ from statistics import median
 from benchmarks import grid
 from benchmarks.common import Parser, lookahead, write_results
 from benchmarks.tables import recorder_of, table
-from plumbing.exits import guarded
 from speculative.engines import runtime
 from speculative.measure.figures import figures
+from speculative.support.exits import guarded
 
 DRAFTERS = ["model", "prompt_lookup+model", "self/model"]
 K = [*map(lookahead, ["1", "2", "4", "8", "auto", "8/4"])]

@@ -16,7 +16,7 @@ from statistics import median
 
 from benchmarks.common import Parser, count
 from benchmarks.tables import table
-from plumbing.exits import guarded
+from speculative.support.exits import guarded
 
 COLUMNS = "step seconds=seconds:.2f"
 PROMPT = "Alan Turing theorized that computers would one day become"
@@ -35,8 +35,8 @@ def steps(options: dict, began: float) -> dict[str, float]:
     import main  # noqa: F401
 
     done("Python, and main.py's imports")
-    from checkpoints.loading import load_encoder_and_hparams
     from speculative import load_pair
+    from speculative.checkpoints.loading import load_encoder_and_hparams
     from speculative.engines import runtime
 
     for size in (options["draft_model_size"], options["target_model_size"]):

@@ -14,10 +14,10 @@ import numpy as np
 from benchmarks.common import Parser, writing
 from benchmarks.pictures import INK, draw, picture
 from benchmarks.tables import table
-from plumbing import files
-from plumbing.errors import UserError
-from plumbing.exits import guarded
 from speculative.measure.analysis import leviathan_operations, leviathan_speedup, leviathan_tokens
+from speculative.support import files
+from speculative.support.errors import UserError
+from speculative.support.exits import guarded
 
 LOOKAHEADS = [1, 2, 4, 8]
 COSTS = [0.01, 0.05, 0.1, 0.2, 0.4]

@@ -10,14 +10,14 @@ from functools import partial
 import numpy as np
 
 from benchmarks.common import MODELS, Parser
-from checkpoints.loading import load_encoder_and_hparams, load_params
-from plumbing.exits import guarded
 from speculative.accept import TOKEN, choose
+from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
 from speculative.drafters.model import model_drafter
 from speculative.engines.plain import CachedModel
 from speculative.filters import to_distribution
 from speculative.measure.recorder import Recorder
 from speculative.sampling import speculative_sampling
+from speculative.support.exits import guarded
 
 PROMPT = '"From the first, two facts were very obvious to me,'
 K = 4

@@ -33,7 +33,7 @@ def check_neighbours() -> None:
     Python looks for gpt2.py beside the user's script before it looks here, and would run that.
     """
     ours = Path(__file__).resolve().parents[1]
-    for name in ("gpt2", "encoder", "checkpoints", "plumbing"):
+    for name in ("gpt2", "encoder"):
         spec = find_spec(name)
         found = [spec.origin or "", *(spec.submodule_search_locations or [])] if spec else []
         paths = [Path(path).resolve() for path in found if path]

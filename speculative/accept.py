@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from plumbing import arguments
-from plumbing.arguments import Flag
-from plumbing.errors import UserError
-from plumbing.options import Options
 from speculative.block import block_by_block
 from speculative.block import chances as chances_by_block
 from speculative.one_hot import OneHot
 from speculative.sampling import Accepted, Own, Proposal, Step, Test, residual, token_at, token_by_token
+from speculative.support import arguments
+from speculative.support.arguments import Flag
+from speculative.support.errors import UserError
+from speculative.support.options import Options
 from speculative.trees import acceptance_by_depth, by_ratio, sibling_by_sibling
 
 

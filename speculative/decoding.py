@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plumbing import arguments
-from plumbing.errors import UserError
 from speculative.accept import TOKEN, Rule
 from speculative.autotree import AutoTree
 from speculative.costs import measured
@@ -22,6 +20,8 @@ from speculative.drafters.base import Parts
 from speculative.filters import GREEDY, Filters
 from speculative.lookahead import Auto, AutoK, decode_chain
 from speculative.sampling import Step, autoregressive_sampling, speculative_sampling
+from speculative.support import arguments
+from speculative.support.errors import UserError
 from speculative.trees import regular, tree_speculative_sampling
 
 FEW = 8  # tokens at the end of a prompt: costs are measured with them as the text

@@ -15,10 +15,10 @@ from typing import NamedTuple
 import numpy as np
 
 from gpt2 import softmax
-from plumbing import arguments
-from plumbing.arguments import Flag
-from plumbing.options import Options
 from speculative.one_hot import OneHot
+from speculative.support import arguments
+from speculative.support.arguments import Flag
+from speculative.support.options import Options
 
 
 class Filters(NamedTuple):

@@ -10,22 +10,22 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from checkpoints import packs
-from checkpoints.folders import model_folder, own_folder
-from checkpoints.loading import complete_folder, load_encoder_and_hparams, load_params
-from checkpoints.tensors import parameter_count
 from encoder import Encoder
-from plumbing import arguments, checksums
-from plumbing.arguments import Flag
-from plumbing.options import Options
-from plumbing.patience import lines
 from speculative import accept, checks, drafters
+from speculative.checkpoints import packs
+from speculative.checkpoints.folders import model_folder, own_folder
+from speculative.checkpoints.loading import complete_folder, load_encoder_and_hparams, load_params
+from speculative.checkpoints.tensors import parameter_count
 from speculative.decoding import Pair, lookaheads
 from speculative.drafters.base import Setting
 from speculative.engines import cpu, devices, formats, packed, packed_files, runtime
 from speculative.engines.models import load_models, packed_model
 from speculative.engines.vocabulary import share
 from speculative.filters import Filters
+from speculative.support import arguments, checksums
+from speculative.support.arguments import Flag
+from speculative.support.options import Options
+from speculative.support.patience import lines
 
 
 def weight_format(value: str) -> str:

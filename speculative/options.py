@@ -8,13 +8,13 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-from plumbing import arguments, extras
-from plumbing.arguments import Flag
-from plumbing.errors import UserError
-from plumbing.official import MODEL_SIZES
-from plumbing.options import Options, check_exclusive, check_useful, given_values
 from speculative import accept, decoding, drafters, filters, loading, stop, trees
 from speculative.engines import devices
+from speculative.support import arguments, extras
+from speculative.support.arguments import Flag
+from speculative.support.errors import UserError
+from speculative.support.official import MODEL_SIZES
+from speculative.support.options import Options, check_exclusive, check_useful, given_values
 
 N_TOKENS = Flag(
     "n_tokens_to_generate",

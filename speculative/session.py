@@ -17,9 +17,6 @@ import numpy as np
 from tqdm import tqdm
 
 from encoder import StreamDecoder
-from plumbing import arguments
-from plumbing.errors import UserError
-from plumbing.options import Options, parse_one
 from speculative import checks, drafters, loading
 from speculative.measure.document import document
 from speculative.measure.record import Iteration, origins
@@ -27,6 +24,9 @@ from speculative.measure.recorder import Recorder
 from speculative.measure.run import Run
 from speculative.measure.verdict import verdict
 from speculative.options import N_TOKENS, check_live, model_flags, parse_options
+from speculative.support import arguments
+from speculative.support.errors import UserError
+from speculative.support.options import Options, parse_one
 
 # Held while a step is computed: all models of a process share the threads of the forward pass. A step may ask for
 # another, where the drafter is a function that decodes with a session itself.

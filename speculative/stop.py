@@ -8,9 +8,9 @@ what the same window gave after it does not, anywhere: see cut. The text ends be
 """
 
 from encoder import StreamDecoder
-from plumbing import arguments
-from plumbing.arguments import Flag
 from speculative.sampling import Proposal, Step
+from speculative.support import arguments
+from speculative.support.arguments import Flag
 from speculative.trees import Tree, cut_tree
 
 

@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from plumbing.arguments import Flag
 from speculative.sampling import Accepted, Own, Step, Test, residual, token_at
+from speculative.support.arguments import Flag
 
 MOST_NODES = 64
 

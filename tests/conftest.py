@@ -17,16 +17,16 @@ import numpy as np
 import pytest
 
 import main
-from checkpoints.openai import import_tensorflow
-from checkpoints.tensors import checkpoint_shapes
 from encoder import BYTE_TO_CHAR, END_OF_TEXT
-from plumbing import exits
-from plumbing.errors import UserError
-from plumbing.signals import ENDINGS
 from speculative import load_pair
+from speculative.checkpoints.openai import import_tensorflow
+from speculative.checkpoints.tensors import checkpoint_shapes
 from speculative.cli.verifying import verify_session
 from speculative.engines import runtime
 from speculative.measure import verify
+from speculative.support import exits
+from speculative.support.errors import UserError
+from speculative.support.signals import ENDINGS
 from utils import load_encoder_hparams_and_params
 
 MODELS = Path(__file__).parents[1] / "models"

@@ -8,8 +8,6 @@ import pytest
 from test_flags import parse, refused
 from tiny import ROOT, refusal, texts
 
-from plumbing import arguments
-from plumbing.arguments import Flag
 from speculative import drafters
 from speculative.accept import RULES
 from speculative.cli.flags import all_flags, rooms, usage
@@ -17,6 +15,8 @@ from speculative.drafters.base import Kind, Proposal
 from speculative.drafters.model import model_tree
 from speculative.engines.formats import FORMATS
 from speculative.one_hot import OneHot
+from speculative.support import arguments
+from speculative.support.arguments import Flag
 
 FOLLOWS = "toy_follows"
 

@@ -8,7 +8,7 @@ from test_checkpoints import SETTINGS as OF_CHECKPOINTS
 from test_checkpoints import TINY, official_vocabulary
 from tiny import decoded, logits_themselves
 
-from checkpoints.loading import load_encoder_and_hparams, load_params
+from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
 from speculative.engines.models import load_models
 from speculative.engines.plain import CachedModel
 from speculative.filters import GREEDY

@@ -29,12 +29,12 @@ from benchmarks import (
     trees,
 )
 from encoder import get_encoder
-from plumbing.texts import read_prompts
 from speculative.drafters.base import Proposal
 from speculative.engines.runtime import compiled_pass as compiled_kernels
 from speculative.measure.record import Counted, Iteration
 from speculative.measure.recorder import Recorder
 from speculative.sampling import autoregressive_sampling, speculative_sampling
+from speculative.support.texts import read_prompts
 
 
 class Interrupted(BaseException):

@@ -8,8 +8,8 @@ import pytest
 from conftest import MODELS
 from tiny import convert, decoded
 
-from checkpoints.loading import load_params
 from gpt2 import gpt2
+from speculative.checkpoints.loading import load_params
 from speculative.drafters.model import model_drafter
 from speculative.engines.formats import FORMATS
 from speculative.engines.packed import packer

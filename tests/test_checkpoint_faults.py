@@ -19,17 +19,17 @@ from test_checkpoints import CONFIG, random_tensors, write_folder
 from tiny import flatten, python, refusal
 
 import utils
-from checkpoints.bundle import MAGIC, MOST_INDEX, Entry, has_crc32c, open_bundle, read_index
-from checkpoints.config import load_hparams
-from checkpoints.folders import OPTIONAL
-from checkpoints.openai import open_by_tensorflow
-from checkpoints.tensors import bad_file, checkpoint_shapes
-from checkpoints.weights import load_gpt2_params_from_safetensors
-from plumbing import checksums
-from plumbing.errors import UserError, first_line
-from plumbing.files import read_small
-from plumbing.official import TF_DATA, TF_INDEX
+from speculative.checkpoints.bundle import MAGIC, MOST_INDEX, Entry, has_crc32c, open_bundle, read_index
+from speculative.checkpoints.config import load_hparams
+from speculative.checkpoints.folders import OPTIONAL
+from speculative.checkpoints.openai import open_by_tensorflow
+from speculative.checkpoints.tensors import bad_file, checkpoint_shapes
+from speculative.checkpoints.weights import load_gpt2_params_from_safetensors
 from speculative.drafters import heads
+from speculative.support import checksums
+from speculative.support.errors import UserError, first_line
+from speculative.support.files import read_small
+from speculative.support.official import TF_DATA, TF_INDEX
 
 
 @pytest.fixture

@@ -14,12 +14,12 @@ from scipy.special import erf
 from tiny import ROOT, logits_themselves, python, refusal
 
 import gpt2
-from checkpoints.config import absorb, load_hparams
-from checkpoints.folders import missing_files
-from checkpoints.loading import load_encoder_and_hparams, load_params
-from checkpoints.tensors import build_params, checkpoint_shapes
-from checkpoints.tokenizer import read_encoder
 from encoder import BYTE_TO_CHAR, END_OF_TEXT, get_encoder
+from speculative.checkpoints.config import absorb, load_hparams
+from speculative.checkpoints.folders import missing_files
+from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
+from speculative.checkpoints.tensors import build_params, checkpoint_shapes
+from speculative.checkpoints.tokenizer import read_encoder
 from speculative.engines.models import load_models
 from speculative.engines.plain import CachedModel
 from utils import load_encoder_hparams_and_params
@@ -301,7 +301,7 @@ def test_an_added_line_end_takes_those_beside_it(tmp_path):
 
 
 HOSTILE = """import json, random, sys
-from checkpoints.tokenizer import read_encoder
+from speculative.checkpoints.tokenizer import read_encoder
 from speculative.engines import memory
 folder = sys.argv[1]
 rng = random.Random(0)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tiny import python, refusal
 
-from plumbing import texts
+from speculative.support import texts
 
 
 @pytest.fixture

@@ -17,13 +17,13 @@ pytest.importorskip("numba")
 from numba import njit
 
 import gpt2 as plain
-from plumbing import compiling
 from speculative.engines import compiled, compiled_pass, elementwise, runtime
 from speculative.engines.formats import FORMATS
 from speculative.engines.packed import packer
 from speculative.engines.plain import CachedModel
 from speculative.engines.team import Team
 from speculative.engines.threads import choose_team, make_team
+from speculative.support import compiling
 
 HPARAMS = {"n_vocab": 261, "n_ctx": 96, "n_embd": 96, "n_head": 3, "n_layer": 3}
 TOKENS = np.random.default_rng(5).integers(0, HPARAMS["n_vocab"], HPARAMS["n_ctx"])

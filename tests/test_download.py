@@ -20,12 +20,12 @@ import pytest
 from tiny import ROOT, largest_file, refusal
 
 import utils
-from checkpoints.loading import complete_folder, load_encoder_and_hparams, load_params
-from plumbing import checksums, official
-from plumbing.errors import UserError
-from plumbing.fetch import File, fetch_files
-from plumbing.http import Limits, check_url
-from plumbing.official import TF_DATA, TF_INDEX
+from speculative.checkpoints.loading import complete_folder, load_encoder_and_hparams, load_params
+from speculative.support import checksums, official
+from speculative.support.errors import UserError
+from speculative.support.fetch import File, fetch_files
+from speculative.support.http import Limits, check_url
+from speculative.support.official import TF_DATA, TF_INDEX
 from utils import download_gpt2_files
 
 LIMITS = Limits(connect=5, read=5, pause=0.001)
@@ -510,7 +510,7 @@ def test_a_crash_at_every_step_on_disk(fetch, server, folder, tmp_path):
 
 SCRIPT = """
 import signal, sys
-from plumbing import fetch, http
+from speculative.support import fetch, http
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs ignore
 url, folder, *names = sys.argv[1:]
 fetch.fetch_files([fetch.File(name, f"{url}/{name}") for name in names], folder, http.Limits(pause=0.01))

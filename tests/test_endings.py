@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 from tiny import ROOT, largest_file, python
 
-from plumbing import compiling, exits
-from plumbing.errors import UserError
-from plumbing.files import write_json
-from plumbing.terminal import SHOWN
 from speculative.cli import verifying
 from speculative.engines import runtime
 from speculative.measure.verify import Check
+from speculative.support import compiling, exits
+from speculative.support.errors import UserError
+from speculative.support.files import write_json
+from speculative.support.terminal import SHOWN
 
 # ---- Signals ---------------------------------------------------------------------------------------------------------
 
@@ -45,7 +45,7 @@ def start(*words, **options):
 
 def run_and_signal(code, number):
     """Runs code until it prints "ready" -> (exit status, standard output after that, standard error)."""
-    process = start("-c", f"from plumbing import exits, signals\n{code}")
+    process = start("-c", f"from speculative.support import exits, signals\n{code}")
     assert process.stdout.readline() == "ready\n"
     time.sleep(0.3)  # until it has begun what comes after that
     process.send_signal(number)
@@ -57,7 +57,7 @@ def test_a_signal_ends_a_command_in_one_line(number, word, status, tmp_path):
     """And what is being written meanwhile is taken back."""
     code = f"""
 import time
-from plumbing import files
+from speculative.support import files
 
 def write():
     with files.replacing({str(tmp_path / "file")!r}) as part:
@@ -100,13 +100,14 @@ def test_ctrl_c_while_modules_are_imported(words, module, tmp_path):
 
 EVERY_LINE = """
 import os, signal, sys
-from plumbing import exits, signals
+from speculative.support import exits, signals
 
 number, n_lines = int(sys.argv[1]), 0
 
 def count(frame, event, arg):
     global n_lines
-    if frame.f_globals.get("__name__") not in ("plumbing.exits", "plumbing.signals", "plumbing.terminal"):
+    rooms = [f"speculative.support.{name}" for name in ("exits", "signals", "terminal")]
+    if frame.f_globals.get("__name__") not in rooms:
         return None
     if event == "line" and signal.getsignal(number) is signals.hear:
         n_lines += 1
@@ -178,7 +179,7 @@ def test_a_signal_shows_the_text_so_far(words, number, pair_words):
 
 
 TWICE = """import contextlib, signal, time
-from plumbing import exits
+from speculative.support import exits
 with contextlib.suppress(SystemExit):
     exits.guarded(lambda: signal.raise_signal(signal.SIGINT))
 exits.guarded(lambda: time.sleep(1))
@@ -276,7 +277,7 @@ def test_settings_of_libraries_in_the_environment(setting, code, result):
     """A line names what cannot be used, and nothing goes on with numbers that are not the model's."""
     pytest.importorskip(setting.partition("_")[0].lower())
     name, _, value = setting.partition("=")
-    done = python("-c", f"from plumbing import exits; exits.begin(); {code}", env=os.environ | {name: value})
+    done = python("-c", f"from speculative.support import exits; exits.begin(); {code}", env=os.environ | {name: value})
     assert (done.stdout + done.stderr).startswith(result)
     assert (done.stdout + done.stderr).count("\n") == 1
     assert done.returncode == (2 if result.startswith("error") else 0)
@@ -285,7 +286,7 @@ def test_settings_of_libraries_in_the_environment(setting, code, result):
 @pytest.mark.parametrize("when", ["exits.begin(); 1 / 0", "exits.guarded(lambda: 1 / 0)"])
 def test_how_to_see_more_of_it(when):
     for words, shows in (([], False), (["-X", "dev"], True)):
-        done = python(*words, "-c", f"from plumbing import exits; {when}")
+        done = python(*words, "-c", f"from speculative.support import exits; {when}")
         assert (done.returncode, done.stdout) == (1, "")
         assert ("Traceback" in done.stderr) == shows
         assert done.stderr.splitlines()[-1].startswith("error: ZeroDivisionError: division by zero; ")
@@ -330,7 +331,7 @@ PACKS = "from speculative.engines import packed; packed.compile_for(['float32'])
 def copy_of_sources(folder, cache):
     """-> the settings of a process that keeps what it compiles in this cache."""
     pytest.importorskip("numba")
-    for package in ("plumbing", "checkpoints", "speculative"):
+    for package in ("speculative",):
         shutil.copytree(ROOT / package, folder / package)
     for name in ("gpt2.py", "encoder.py"):
         shutil.copy(ROOT / name, folder)
@@ -361,7 +362,7 @@ def test_what_changes_under_a_running_program_is_not_kept(tmp_path):
     environment = copy_of_sources(tmp_path, tmp_path / "cache")
     source = tmp_path / "speculative/engines/packed.py"
     before = source.read_text(encoding="utf-8")
-    update = f"from plumbing import compiling; open({str(source)!r}, 'a').write('# newer'); "
+    update = f"from speculative.support import compiling; open({str(source)!r}, 'a').write('# newer'); "
     for code, compiles in ((update + PACKS, True), (PACKS, True), (PACKS, False)):
         source.write_text(before, encoding="utf-8")
         done = python("-c", code, cwd=tmp_path, env=environment)
@@ -412,7 +413,7 @@ def test_nothing_goes_round_the_streams():
     paths = [path.relative_to(ROOT) for path in ROOT.glob("**/*.py")]
     ours = [path for path in paths if not {"tests", "tools", ".venv"} & {*path.parts}]
     found = {path.as_posix() for path in ours if round_about.search((ROOT / path).read_text("utf-8"))}
-    assert found == {"plumbing/signals.py", "speculative/engines/jax/processes.py"}
+    assert found == {"speculative/support/signals.py", "speculative/engines/jax/processes.py"}
 
 
 @pytest.mark.parametrize("words", ["", "--quiet", "--stream", "--color", "--verbose", "--color --stream"])

@@ -6,7 +6,7 @@ import re
 import pytest
 from tiny import ROOT, python
 
-from plumbing.extras import EXTRAS
+from speculative.support.extras import EXTRAS
 
 tomllib = pytest.importorskip("tomllib")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tiny import refusal
 
-from plumbing import files
 from speculative.measure.run import Run
+from speculative.support import files
 
 
 @pytest.fixture

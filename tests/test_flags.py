@@ -6,11 +6,11 @@ import fire
 import pytest
 from tiny import refusal
 
-from plumbing.errors import UserError
 from speculative.cli.flags import all_flags, rooms, usage, with_values
 from speculative.cli.flags import parse as parse_given
 from speculative.engines.devices import choose_draft_dtype
 from speculative.options import BLOG, DEMO
+from speculative.support.errors import UserError
 
 BLOGS = {flag.name: flag.default for flag in BLOG}
 FLAGS = all_flags()

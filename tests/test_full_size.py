@@ -12,16 +12,16 @@ from tiny import refusal
 pytest.importorskip("jax")
 
 from benchmarks import full_size
-from checkpoints.loading import load_params
-from checkpoints.tensors import build_params, checkpoint_shapes, parameter_count
 from encoder import END_OF_TEXT, get_encoder
 from gpt2 import gpt2
-from plumbing import checksums
-from plumbing.errors import UserError
-from plumbing.official import WEIGHT_BYTES
+from speculative.checkpoints.loading import load_params
+from speculative.checkpoints.tensors import build_params, checkpoint_shapes, parameter_count
 from speculative.drafters.heads import check_heads, head_model, load_heads
 from speculative.engines.models import create_model_fn
 from speculative.filters import GREEDY
+from speculative.support import checksums
+from speculative.support.errors import UserError
+from speculative.support.official import WEIGHT_BYTES
 from utils import load_encoder_hparams_and_params
 
 

@@ -11,10 +11,10 @@ from test_checkpoints import CONFIG, random_tensors, write_folder
 from test_download import LIMITS, Server, certify, ranges, served, sha256, status
 from tiny import python, refusal
 
-from checkpoints.folders import missing_files, model_folder
-from plumbing import checksums
-from plumbing.hub import hub_name
-from plumbing.listing import listing
+from speculative.checkpoints.folders import missing_files, model_folder
+from speculative.support import checksums
+from speculative.support.hub import hub_name
+from speculative.support.listing import listing
 from utils import load_encoder_hparams_and_params, main
 
 NAME = "owner/my-gpt2"

@@ -25,9 +25,9 @@ FLOORS = (
     "speculative.engines",
     "speculative",
     "utils",
-    "checkpoints",
+    "speculative.checkpoints",
     "encoder gpt2",
-    "plumbing",
+    "speculative.support",
 )
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names.split()}
 
@@ -105,7 +105,7 @@ def test_a_file_beside_the_users_script_hides_nothing_that_the_package_needs(tmp
     assert beside(tmp_path, names, LOADS, PYTHONPATH=str(ROOT)).stdout == "3\n"
 
 
-@pytest.mark.parametrize("name", ["encoder.py", "gpt2.py", "plumbing.py", "checkpoints"])
+@pytest.mark.parametrize("name", ["encoder.py", "gpt2.py", "speculative.support.py", "checkpoints"])
 def test_what_hides_a_module_of_ours_is_named(name, tmp_path):
     said = beside(tmp_path, [name], EDITABLE + LOADS, PYTHONPATH="").stderr
     line = f"ImportError: {tmp_path / name} hides {name.removesuffix('.py')} of speculative-sampling"

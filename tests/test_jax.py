@@ -438,7 +438,7 @@ def test_a_jax_that_cannot_be_imported_is_one_line(tmp_path, error):
 
 
 def test_a_platform_that_is_not_there_is_one_line():
-    program = "from speculative.engines.jax.model import devices; from plumbing.errors import UserError\n"
+    program = "from speculative.engines.jax.model import devices; from speculative.support.errors import UserError\n"
     program += "try: devices(1)\nexcept UserError as error: print(error)"
     line = python("-c", program, env=os.environ | {"JAX_PLATFORMS": "rocm"}).stdout
     assert "JAX_PLATFORMS=rocm" in line

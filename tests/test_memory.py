@@ -7,10 +7,10 @@ import shutil
 import pytest
 from tiny import ROOT, python, refusal
 
-from checkpoints.tensors import parameter_count
-from plumbing.limits import MEGABYTE, least
-from plumbing.official import HPARAMS
+from speculative.checkpoints.tensors import parameter_count
 from speculative.engines import memory
+from speculative.support.limits import MEGABYTE, least
+from speculative.support.official import HPARAMS
 
 PAIR = [(HPARAMS["1558M"], "float32"), (HPARAMS["124M"], "float32")]
 

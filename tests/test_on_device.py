@@ -16,14 +16,14 @@ from conftest import PROMPT
 from test_flags import parse
 from tiny import ROOT, refusal, tokens_of
 
-from checkpoints.config import load_hparams
-from plumbing.terminal import SHOWN
 from speculative import checks, load_pair
+from speculative.checkpoints.config import load_hparams
 from speculative.cli.prompts import choose_prompts
 from speculative.engines import devices as on_device
 from speculative.engines import formats, memory
 from speculative.filters import Filters
 from speculative.session import Session
+from speculative.support.terminal import SHOWN
 
 pytest.importorskip("jax")
 import jax

@@ -3,12 +3,12 @@
 import pytest
 from tiny import decoded
 
-from plumbing import arguments
-from plumbing.arguments import Flag
 from speculative import filters
 from speculative.filters import Filters
 from speculative.options import model_flags, parse_options
 from speculative.session import Session
+from speculative.support import arguments
+from speculative.support.arguments import Flag
 
 # A session is given the prompt and N by who asks it for a text; --demo has become other values; the rest is JAX's.
 NOT_READ = {"prompt", "n_tokens_to_generate", "demo", "mesh", "data_parallel"}

@@ -11,10 +11,10 @@ import pytest
 from conftest import write_safetensors, write_small_files
 from tiny import python, refusal
 
-from checkpoints.tensors import checkpoint_shapes
-from plumbing import checksums, files
-from plumbing.errors import UserError
+from speculative.checkpoints.tensors import checkpoint_shapes
 from speculative.engines import cpu
+from speculative.support import checksums, files
+from speculative.support.errors import UserError
 
 OWN = ("verified.json", "checksums.json", "packed-float32.safetensors", "packed-int8.safetensors")
 

@@ -12,12 +12,10 @@ import pytest
 from tiny import HPARAMS, flatten, logits_themselves, random_params
 
 import main
-from checkpoints import packs
-from checkpoints.config import load_hparams
-from checkpoints.loading import load_params
-from plumbing import checksums
-from plumbing.errors import UserError
 from speculative import load_pair
+from speculative.checkpoints import packs
+from speculative.checkpoints.config import load_hparams
+from speculative.checkpoints.loading import load_params
 from speculative.cli.verifying import verify_session
 from speculative.engines import cpu, packed_files, runtime
 from speculative.engines.formats import FORMATS
@@ -26,6 +24,8 @@ from speculative.engines.packed import packer
 from speculative.engines.plain import CachedModel
 from speculative.engines.vocabulary import Shared
 from speculative.loading import Wanted, read_models
+from speculative.support import checksums
+from speculative.support.errors import UserError
 
 pytestmark = pytest.mark.skipif(not cpu.has_numba(), reason="nothing is packed without numba")
 

@@ -14,7 +14,6 @@ from test_flags import parse, refused
 from tiny import ROOT, encoder_of, one_hot, refusal, stub
 
 from encoder import StreamDecoder
-from plumbing import files
 from speculative.accept import TOKEN, choose
 from speculative.cli.display import check_output
 from speculative.drafters.model import model_drafter
@@ -27,6 +26,7 @@ from speculative.measure.run import Run
 from speculative.sampling import Proposal, autoregressive_sampling, max_fn, speculative_sampling
 from speculative.session import last_step
 from speculative.stop import cut
+from speculative.support import files
 
 HOSTILE = "</script><img src=x onerror=alert(1)> \0\x1b[31m\x7f\x9b\u202e\u2066 {{data}} \u2028 é"
 ENCODER = encoder_of()

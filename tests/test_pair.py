@@ -271,7 +271,7 @@ def test_what_watches_a_run_sees_each_step(load):
 
 def test_the_package_is_light_and_gives_load_pair_alone():
     out = python("-c", "import sys, speculative.sampling; print(*sys.modules)").stdout
-    ours = [name for name in out.split() if name.startswith(("speculative", "plumbing", "encoder", "gpt2", "tqdm"))]
+    ours = [name for name in out.split() if name.startswith(("speculative", "encoder", "gpt2", "tqdm"))]
     assert ours == ["speculative.version", "speculative", "speculative.sampling"]
     assert speculative.__all__ == ["__version__", "load_pair"]
     with pytest.raises(AttributeError, match="has no attribute 'load_pears'"):

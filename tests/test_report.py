@@ -17,7 +17,6 @@ from tiny import N_VOCAB, counting_target, encoder_of, largest_file, one_hot, re
 
 import main
 from encoder import StreamDecoder
-from plumbing import files
 from speculative.accept import TOKEN, choose
 from speculative.cli import display, outcome
 from speculative.costs import best_k
@@ -28,6 +27,7 @@ from speculative.measure.recorder import Recorder
 from speculative.sampling import Proposal, autoregressive_sampling, speculative_sampling
 from speculative.session import last_step, text_step
 from speculative.stop import cut
+from speculative.support import files
 
 PROMPT = [0, 1, 2]
 ENCODER = encoder_of()

@@ -9,7 +9,7 @@ from tiny import refusal
 
 import main
 import utils
-from plumbing import checksums
+from speculative.support import checksums
 
 SMALL = MODELS / "tiny-draft"
 WORDS = "it computes what tiny-draft does"

@@ -13,8 +13,8 @@ pytest.importorskip("jax")
 import jax
 
 from encoder import Encoder, get_encoder
-from plumbing.errors import UserError
 from speculative.engines.plain import CachedModel
+from speculative.support.errors import UserError
 from training import files, fit, network, pair, texts, writing
 from training.network import load_gpt2
 from utils import load_encoder_hparams_and_params

@@ -10,15 +10,15 @@ import pytest
 from conftest import hugging_face_name, write_safetensors, write_tf
 from tiny import flatten, python, refusal
 
-from checkpoints.bundle import open_bundle
-from checkpoints.config import load_hparams
-from checkpoints.loading import load_params
-from checkpoints.openai import import_tensorflow, open_by_tensorflow
-from checkpoints.ranges import Ranges
-from checkpoints.tensors import build_params, checkpoint_shapes, parameter_count
-from checkpoints.weights import load_gpt2_params_from_safetensors
-from plumbing import official
-from plumbing.official import MODEL_SIZES, TF_DATA, TF_INDEX
+from speculative.checkpoints.bundle import open_bundle
+from speculative.checkpoints.config import load_hparams
+from speculative.checkpoints.loading import load_params
+from speculative.checkpoints.openai import import_tensorflow, open_by_tensorflow
+from speculative.checkpoints.ranges import Ranges
+from speculative.checkpoints.tensors import build_params, checkpoint_shapes, parameter_count
+from speculative.checkpoints.weights import load_gpt2_params_from_safetensors
+from speculative.support import official
+from speculative.support.official import MODEL_SIZES, TF_DATA, TF_INDEX
 from utils import load_encoder_hparams_and_params, load_gpt2_params_from_tf_ckpt
 
 FORMS = {"tf": [TF_INDEX, TF_DATA], "safetensors": ["model.safetensors"]}

@@ -7,8 +7,8 @@ import pytest
 from test_checkpoints import CONFIG, TINY, make_tokenizer, random_tensors, write_folder
 from tiny import decoded, logits_themselves, refusal
 
-from checkpoints.loading import load_encoder_and_hparams
 from speculative import load_pair
+from speculative.checkpoints.loading import load_encoder_and_hparams
 from speculative.engines.vocabulary import share
 from speculative.filters import Filters
 

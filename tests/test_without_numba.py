@@ -18,7 +18,7 @@ class Missing:
 sys.meta_path.insert(0, Missing())
 sys.path.insert(0, "")
 import main
-from plumbing import exits
+from speculative.support import exits
 
 exits.guarded(lambda: main.run(main.main, main.__doc__, sys.argv[1:]))
 """

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tiny import python
 
-from plumbing import exits, patience
 from speculative import load_pair
+from speculative.support import exits, patience
 
 
 def test_without_a_terminal_there_is_a_line_at_the_start_and_one_at_the_end_of_what_takes_long(capsys):

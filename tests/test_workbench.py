@@ -20,11 +20,11 @@ import pytest
 from test_flags import refused
 from tiny import ROOT, refusal
 
-from plumbing.errors import UserError
 from speculative.cli.flags import all_flags, parse, with_values
 from speculative.cli.serve import serve
 from speculative.measure.page import sha256
 from speculative.session import Session
+from speculative.support.errors import UserError
 
 pytest.importorskip("starlette")
 from starlette.exceptions import HTTPException

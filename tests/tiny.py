@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from checkpoints.tensors import build_params, checkpoint_shapes
 from encoder import BYTE_TO_CHAR, END_OF_TEXT, Encoder
-from plumbing.errors import UserError
+from speculative.checkpoints.tensors import build_params, checkpoint_shapes
 from speculative.engines.packed import pack as convert  # noqa: F401
 from speculative.sampling import Proposal, Step
+from speculative.support.errors import UserError
 
 ROOT = Path(__file__).parents[1]
 

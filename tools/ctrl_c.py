@@ -29,7 +29,7 @@ PAGE = "--demo --n_tokens_to_generate=100 --html=run.html".split()  # noqa: SIM9
 # Runs main.py, and says in a pipe what begins: imports at once, the rest where main.py calls it.
 MARKED = """
 import os, runpy, sys
-from plumbing import exits
+from speculative.support import exits
 from speculative.cli import flags
 
 pipe, root = int(sys.argv.pop(1)), os.getcwd()

@@ -19,19 +19,19 @@ import atheris
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-with atheris.instrument_imports(include=["checkpoints", "encoder", "plumbing", "speculative"]):
-    from checkpoints.config import load_hparams
-    from checkpoints.loading import load_encoder_and_hparams, load_params
-    from checkpoints.tensors import build_params, checkpoint_shapes, parameter_count
-    from checkpoints.weights import load_gpt2_params_from_safetensors
+with atheris.instrument_imports(include=["encoder", "speculative"]):
     from encoder import BYTE_TO_CHAR, END_OF_TEXT, get_encoder
-    from plumbing import checksums, texts
-    from plumbing.errors import UserError
+    from speculative.checkpoints.config import load_hparams
+    from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
+    from speculative.checkpoints.tensors import build_params, checkpoint_shapes, parameter_count
+    from speculative.checkpoints.weights import load_gpt2_params_from_safetensors
     from speculative.drafters.model import model_drafter
     from speculative.engines.plain import CachedModel
     from speculative.filters import GREEDY
     from speculative.measure.page import read_page
     from speculative.sampling import autoregressive_sampling, speculative_sampling
+    from speculative.support import checksums, texts
+    from speculative.support.errors import UserError
 
 HPARAMS = {"n_vocab": 260, "n_ctx": 4, "n_embd": 2, "n_head": 1, "n_layer": 1}
 CUT = b"\0\0\0\0"  # between the two files of a vocabulary

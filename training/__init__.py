@@ -1,5 +1,5 @@
 """The making of the bundled pair, and drafts that learn: python -m training pair | distil | heads | online."""
 
-from plumbing import exits
+from speculative.support import exits
 
 exits.begin_package()

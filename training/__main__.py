@@ -4,9 +4,9 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from plumbing import extras
-from plumbing.errors import UserError
-from plumbing.exits import guarded
+from speculative.support import extras
+from speculative.support.errors import UserError
+from speculative.support.exits import guarded
 
 COMMANDS = ("pair", "distil", "online", "heads")
 

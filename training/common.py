@@ -4,18 +4,18 @@ from pathlib import Path
 
 import jax.numpy as jnp
 
-from checkpoints.folders import model_folder
-from checkpoints.loading import complete_folder
-from checkpoints.tensors import parameter_count
-from plumbing import arguments as values
-from plumbing.arguments import Parser
-from plumbing.errors import UserError
-from plumbing.texts import read_prompts
 from speculative import loading
+from speculative.checkpoints.folders import model_folder
+from speculative.checkpoints.loading import complete_folder
+from speculative.checkpoints.tensors import parameter_count
 from speculative.checks import different
 from speculative.engines import memory
 from speculative.engines.jax.model import devices
 from speculative.loading import Wanted
+from speculative.support import arguments as values
+from speculative.support.arguments import Parser
+from speculative.support.errors import UserError
+from speculative.support.texts import read_prompts
 from training.divergences import DIVERGENCES
 from training.files import check_new, check_trainable
 from training.recipe import Model, Recipe

@@ -14,12 +14,12 @@ same temperature. After an interruption the same command goes on.
 from dataclasses import fields
 from pathlib import Path
 
-from checkpoints.folders import model_folder
-from checkpoints.tensors import parameter_count
-from plumbing import arguments as values
-from plumbing.arguments import Parser
-from plumbing.errors import UserError
+from speculative.checkpoints.folders import model_folder
+from speculative.checkpoints.tensors import parameter_count
 from speculative.engines.jax.model import keep_compiled
+from speculative.support import arguments as values
+from speculative.support.arguments import Parser
+from speculative.support.errors import UserError
 from training.common import (
     add_models,
     add_recipe,

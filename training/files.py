@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from checkpoints.folders import small_files
-from plumbing import checksums
-from plumbing.errors import UserError
-from plumbing.files import replacing
+from speculative.checkpoints.folders import small_files
+from speculative.support import checksums
+from speculative.support.errors import UserError
+from speculative.support.files import replacing
 
 HUGGING_FACE = {"wte": "wte.weight", "wpe": "wpe.weight", "blocks": "h", "g": "weight", "w": "weight", "b": "bias"}
 

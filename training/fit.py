@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from plumbing.errors import UserError
-from plumbing.files import replacing
+from speculative.support.errors import UserError
+from speculative.support.files import replacing
 
 PATIENCE = 120  # seconds after which a checkpoint is due, though nothing is to be evaluated yet
 SILENCE = 10  # seconds without a line, after which a step is shown

@@ -16,14 +16,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from checkpoints.folders import model_folder
-from checkpoints.tensors import parameter_count
-from plumbing import arguments as values
-from plumbing import checksums
-from plumbing.arguments import Parser
-from plumbing.errors import UserError
+from speculative.checkpoints.folders import model_folder
+from speculative.checkpoints.tensors import parameter_count
 from speculative.drafters.heads import FILE, MOST_HEADS, fingerprint
 from speculative.engines.jax.model import keep_compiled
+from speculative.support import arguments as values
+from speculative.support import checksums
+from speculative.support.arguments import Parser
+from speculative.support.errors import UserError
 from training.common import add_models, add_recipe, add_texts, check_fits, load_on_device, read_beginnings, want
 from training.divergences import kl
 from training.files import as_float16, check_new, save_tensors

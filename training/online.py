@@ -26,13 +26,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from checkpoints.folders import model_folder
-from checkpoints.tensors import parameter_count
-from plumbing import arguments as values
-from plumbing.arguments import Parser
-from plumbing.errors import UserError
-from plumbing.texts import read_prompts
 from speculative import load_pair
+from speculative.checkpoints.folders import model_folder
+from speculative.checkpoints.tensors import parameter_count
 from speculative.drafters.model import model_drafter
 from speculative.engines.jax.model import keep_compiled
 from speculative.engines.models import create_model_fn
@@ -41,6 +37,10 @@ from speculative.filters import to_distribution
 from speculative.measure.record import Counted
 from speculative.measure.recorder import counted
 from speculative.sampling import speculative_sampling
+from speculative.support import arguments as values
+from speculative.support.arguments import Parser
+from speculative.support.errors import UserError
+from speculative.support.texts import read_prompts
 from training.common import add_models, add_recipe, check_fits, count, load_on_device, of_layers, want_both
 from training.files import as_float16, read_vocabulary, save_model
 from training.fit import load_checkpoint, make_train_step, save_checkpoint

@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from encoder import Encoder
-from plumbing.arguments import Parser
-from plumbing.errors import UserError
+from speculative.support.arguments import Parser
+from speculative.support.errors import UserError
 from training.divergences import kl
 from training.files import as_float16, check_new, save_model, vocabulary_files, write
 from training.fit import fit

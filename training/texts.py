@@ -5,8 +5,8 @@ import json
 import numpy as np
 
 from encoder import END_OF_TEXT
-from plumbing.errors import UserError
-from plumbing.texts import read_text
+from speculative.support.errors import UserError
+from speculative.support.texts import read_text
 
 
 def read_works(files):  # -> [text of a work]

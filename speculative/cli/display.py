@@ -7,16 +7,16 @@ from typing import Any
 
 from tqdm import tqdm
 
-from checkpoints.folders import model_folder
-from plumbing import arguments
-from plumbing.arguments import Flag
-from plumbing.files import check_outputs
-from plumbing.options import Options
-from plumbing.signals import LAST_WORDS
-from plumbing.terminal import SHOWN
 from speculative import drafters
+from speculative.checkpoints.folders import model_folder
 from speculative.engines import devices
 from speculative.session import TextStep
+from speculative.support import arguments
+from speculative.support.arguments import Flag
+from speculative.support.files import check_outputs
+from speculative.support.options import Options
+from speculative.support.signals import LAST_WORDS
+from speculative.support.terminal import SHOWN
 
 COLUMNS = 110  # of a paragraph, at most
 

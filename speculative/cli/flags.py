@@ -5,13 +5,13 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from plumbing import arguments
-from plumbing.arguments import Flag
-from plumbing.errors import UserError
-from plumbing.options import Options
 from speculative import drafters, options
 from speculative.cli import display, interactive, packing, prompts, serve
 from speculative.options import Room
+from speculative.support import arguments
+from speculative.support.arguments import Flag
+from speculative.support.errors import UserError
+from speculative.support.options import Options
 from speculative.version import __version__
 
 

@@ -7,13 +7,13 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 
-from plumbing import arguments
-from plumbing.arguments import Flag
-from plumbing.errors import UserError
-from plumbing.options import Options
-from plumbing.signals import Terminated
 from speculative.options import check_live
 from speculative.session import Session
+from speculative.support import arguments
+from speculative.support.arguments import Flag
+from speculative.support.errors import UserError
+from speculative.support.options import Options
+from speculative.support.signals import Terminated
 
 MOST = 2**20  # characters of a line that nobody types, so that no endless one fills the memory
 

@@ -5,8 +5,6 @@ import sys
 import textwrap
 
 from encoder import Encoder
-from plumbing.files import write_json, write_text
-from plumbing.terminal import SHOWN
 from speculative.cli.display import COLUMNS, STYLES, painter, show
 from speculative.engines import memory, runtime
 from speculative.measure import report
@@ -15,6 +13,8 @@ from speculative.measure.page import page
 from speculative.measure.record import Iteration, origins
 from speculative.measure.recorder import Recorder
 from speculative.session import Session
+from speculative.support.files import write_json, write_text
+from speculative.support.terminal import SHOWN
 
 
 def show_report(session: Session, prompts: list[str], runs: dict[str, Recorder]) -> None:

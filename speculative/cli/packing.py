@@ -7,17 +7,17 @@ from functools import partial
 
 import numpy as np
 
-from checkpoints import packs
-from checkpoints.folders import own_folder
-from checkpoints.loading import complete_folder, load_params
-from plumbing import arguments, checksums
-from plumbing.arguments import Flag
-from plumbing.errors import UserError
-from plumbing.hub import in_cache
-from plumbing.options import Options
+from speculative.checkpoints import packs
+from speculative.checkpoints.folders import own_folder
+from speculative.checkpoints.loading import complete_folder, load_params
 from speculative.engines import cpu, formats, packed_files
 from speculative.loading import choose
 from speculative.measure.decoders import Check
+from speculative.support import arguments, checksums
+from speculative.support.arguments import Flag
+from speculative.support.errors import UserError
+from speculative.support.hub import in_cache
+from speculative.support.options import Options
 
 ALONE = ("prompt_file", "unconditional", "stop", "n_samples", "batch", "only", "verbose", "stream", "color")
 ALONE += ("json", "html", "verify", "interactive", "serve")

@@ -1,10 +1,10 @@
 """The texts that are continued: the flags that say which, and the prompts that they stand for."""
 
-from plumbing import arguments
-from plumbing.arguments import Flag
-from plumbing.errors import UserError
-from plumbing.options import Options
-from plumbing.texts import is_jsonl, read_prompts, read_text
+from speculative.support import arguments
+from speculative.support.arguments import Flag
+from speculative.support.errors import UserError
+from speculative.support.options import Options
+from speculative.support.texts import is_jsonl, read_prompts, read_text
 
 FLAGS = (
     Flag(

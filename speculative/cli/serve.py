@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from plumbing import arguments
-from plumbing.arguments import Flag
-from plumbing.errors import UserError
-from plumbing.signals import ENDINGS, end
 from speculative.session import Session
+from speculative.support import arguments
+from speculative.support.arguments import Flag
+from speculative.support.errors import UserError
+from speculative.support.signals import ENDINGS, end
 
 
 def port(value: str) -> int:

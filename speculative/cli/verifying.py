@@ -4,14 +4,14 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from plumbing.exits import fail
-from plumbing.options import Options
 from speculative.cli.packing import check_packed
 from speculative.decoding import Pair, lookaheads
 from speculative.engines import cpu, formats
 from speculative.measure import verify
 from speculative.measure.verify import Check, Choice, Decoders
 from speculative.session import Session
+from speculative.support.exits import fail
+from speculative.support.options import Options
 from speculative.trees import regular
 
 NOT_COVERED = (

@@ -21,9 +21,6 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from plumbing import arguments
-from plumbing.arguments import Flag
-from plumbing.errors import UserError
 from speculative import drafters
 from speculative.cli.guard import Guard
 from speculative.filters import Filters
@@ -31,6 +28,9 @@ from speculative.measure.page import fill
 from speculative.measure.recorder import Recorder
 from speculative.measure.run import Run
 from speculative.session import Session
+from speculative.support import arguments
+from speculative.support.arguments import Flag
+from speculative.support.errors import UserError
 
 # The flags that a request may set.
 FIELDS = ("n_tokens_to_generate", "K", *Filters._fields, "drafter", "stop", "seed", "only")

@@ -12,11 +12,11 @@ from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from typing import Any
 
-from plumbing.arguments import Flag, nearest, temperature
-from plumbing.errors import UserError
 from speculative.drafters import heads, lookup, model, ngram, own, self
 from speculative.drafters.base import NOTHING, Drafter, Kind, Parts, Proposal
 from speculative.drafters.level import level
+from speculative.support.arguments import Flag, nearest, temperature
+from speculative.support.errors import UserError
 from speculative.trees import Tree
 
 KINDS = {kind.name: kind for kind in (model.KIND, self.KIND, lookup.KIND, ngram.KIND, heads.KIND)}

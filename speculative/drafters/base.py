@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plumbing.arguments import Flag
 from speculative.filters import Filters
 from speculative.sampling import NOTHING, Proposal, token_by_token  # noqa: F401
+from speculative.support.arguments import Flag
 
 
 class Drafter(NamedTuple):

@@ -21,13 +21,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from checkpoints.tensors import bad_file
-from checkpoints.weights import open_safetensors
-from plumbing import checksums
-from plumbing.errors import UserError
+from speculative.checkpoints.tensors import bad_file
+from speculative.checkpoints.weights import open_safetensors
 from speculative.drafters.base import Kind, Parts, Proposal
 from speculative.drafters.model import model_tree
 from speculative.sampling import sample
+from speculative.support import checksums
+from speculative.support.errors import UserError
 from speculative.trees import pruned
 
 NAME = "heads"

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from plumbing.arguments import Flag, path
-from plumbing.texts import read_text
 from speculative.drafters.base import Kind, Parts, Setting
 from speculative.drafters.lookup import earlier_ends
 from speculative.drafters.model import model_drafter, model_tree
+from speculative.support.arguments import Flag, path
+from speculative.support.texts import read_text
 from speculative.trees import by_paths
 
 NAME = "ngram"

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from plumbing.errors import UserError, first_line
 from speculative.drafters.base import NOTHING, Kind, Parts, Proposal
+from speculative.support.errors import UserError, first_line
 
 ROUNDING = 0.01  # by which the sum of a row may differ from 1, as in float16
 

@@ -6,9 +6,9 @@ training nor a second download. As it is itself a large model, a small one may d
 Source: Georganas et al. 2025, "ML-SpecQD: Multi-Level Speculative Decoding with Quantized Drafts".
 """
 
-from plumbing import arguments
-from plumbing.arguments import Flag
 from speculative.drafters.model import drafts_of
+from speculative.support import arguments
+from speculative.support.arguments import Flag
 
 KIND = drafts_of(
     "copy",

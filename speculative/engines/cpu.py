@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from plumbing.compiling import has_numba
+from speculative.support.compiling import has_numba
 
 BLOCK = 32  # inputs that share a scale where rows are rounded; rows are filled up to whole blocks
 REGISTERS = 2  # of weights side by side in a tile

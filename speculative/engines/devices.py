@@ -5,14 +5,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from plumbing import arguments
-from plumbing.arguments import Flag
-from plumbing.errors import UserError
-from plumbing.options import Options
 from speculative import accept, drafters
 from speculative.decoding import Pair
 from speculative.engines import cpu, formats
 from speculative.lookahead import AutoK
+from speculative.support import arguments
+from speculative.support.arguments import Flag
+from speculative.support.errors import UserError
+from speculative.support.options import Options
 
 
 def without_jax(o: Options) -> str:

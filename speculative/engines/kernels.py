@@ -32,12 +32,12 @@ from llvmlite import ir
 from numba import carray, cfunc, types
 from numba.extending import intrinsic
 
-from plumbing.errors import UserError
 from speculative.engines import cpu, formats, llvm
 from speculative.engines.cpu import BLOCK, this_cpu
 from speculative.engines.formats.base import Area, Format
 from speculative.engines.llvm import I64, POINTER, Words
 from speculative.engines.packed import aligned
+from speculative.support.errors import UserError
 
 LANES = this_cpu().lanes
 ROWS = this_cpu().rows

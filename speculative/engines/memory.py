@@ -3,11 +3,11 @@
 import contextlib
 from pathlib import Path
 
-from checkpoints.tensors import checkpoint_shapes, parameter_count
-from plumbing.errors import UserError
-from plumbing.limits import least, limit_of
-from plumbing.official import HPARAMS
+from speculative.checkpoints.tensors import checkpoint_shapes, parameter_count
 from speculative.engines import formats
+from speculative.support.errors import UserError
+from speculative.support.limits import least, limit_of
+from speculative.support.official import HPARAMS
 
 
 def needed(hparams: dict, dtype: str, n_cached: int | None = None) -> int:

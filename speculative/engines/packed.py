@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from plumbing.compiling import announced, compiled
-from plumbing.errors import UserError
-from plumbing.limits import most_threads
 from speculative.engines import cpu, formats
 from speculative.engines.cpu import BLOCK, this_cpu
 from speculative.engines.formats.base import Format, Stored
+from speculative.support.compiling import announced, compiled
+from speculative.support.errors import UserError
+from speculative.support.limits import most_threads
 
 PARTS = 2 * most_threads()  # of a matrix, that are packed side by side
 

@@ -18,14 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from checkpoints import packs
-from checkpoints.tensors import bad_file, checkpoint_shapes, is_finite, put, with_blocks
-from plumbing import checksums
-from plumbing.errors import UserError
-from plumbing.files import replacing
+from speculative.checkpoints import packs
+from speculative.checkpoints.tensors import bad_file, checkpoint_shapes, is_finite, put, with_blocks
 from speculative.engines import cpu, formats
 from speculative.engines.cpu import BLOCK, this_cpu
 from speculative.engines.packed import PackedEmbedding, PackedWeight, packer, scale_shape, tiles_shape
+from speculative.support import checksums
+from speculative.support.errors import UserError
+from speculative.support.files import replacing
 
 ALIGNMENT = 64  # bytes of the largest vector register
 TYPES = {"uint8": "U8", "float32": "F32"}  # NumPy's names, and safetensors'

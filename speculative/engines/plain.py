@@ -7,8 +7,8 @@ from functools import partial
 import numpy as np
 
 from gpt2 import attention, gelu, gpt2, layer_norm
-from plumbing.errors import UserError
 from speculative.engines.vocabulary import to_draft, to_target
+from speculative.support.errors import UserError
 
 NO_TOKENS = np.empty(0, int)
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection
 from types import ModuleType
 from typing import Any
 
-from plumbing.compiling import announced, kept
-from plumbing.errors import UserError
-from plumbing.limits import most_threads
 from speculative.engines import cpu
 from speculative.engines.plain import PlainPass, n_bytes
+from speculative.support.compiling import announced, kept
+from speculative.support.errors import UserError
+from speculative.support.limits import most_threads
 
 FORWARD_PASS = "the forward pass"
 

@@ -20,7 +20,7 @@ from numba import njit, types
 from numba.core.cgutils import get_or_insert_function
 from numba.extending import intrinsic
 
-from plumbing.errors import UserError, first_line
+from speculative.support.errors import UserError, first_line
 
 # The counters that all threads read and write: passes asked for, threads at the barrier, barriers passed, threads dead.
 POSTED, ARRIVED, MET, DEAD = range(4)

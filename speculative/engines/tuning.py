@@ -21,12 +21,12 @@ from typing import NamedTuple
 import numpy as np
 from llvmlite import binding
 
-from plumbing.files import read_small, replacing
 from speculative.engines.compiled import LAYER, work
 from speculative.engines.cpu import this_cpu
 from speculative.engines.formats import find
 from speculative.engines.kernels import MOST_ROWS, PLAN, ROWS, VERSION
 from speculative.engines.team import Team
+from speculative.support.files import read_small, replacing
 
 WEEK = 7 * 24 * 3600  # seconds for which a choice is good
 SECONDS = 1.0  # that measuring takes

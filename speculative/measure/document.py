@@ -3,13 +3,13 @@
 from typing import Any
 
 from encoder import Encoder
-from plumbing.errors import UserError
 from speculative import accept
 from speculative.measure.details import Details
 from speculative.measure.figures import figures
 from speculative.measure.machine import machine
 from speculative.measure.record import Iteration, Record, checked, origins, read_iteration, read_record, to_json
 from speculative.measure.report import summary
+from speculative.support.errors import UserError
 
 SCHEMA = 3  # changes when a key is renamed or means something else, not when one is added
 DECODERS = ("autoregressive", "speculative")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from plumbing.limits import most_threads
+from speculative.support.limits import most_threads
 
 
 def machine(engine: str = "numpy") -> dict:

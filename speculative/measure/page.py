@@ -5,7 +5,7 @@ forbids that, and any script but these.
 """
 
 if __name__ == "__main__":
-    from plumbing import exits
+    from speculative.support import exits
 
     exits.begin()  # and what follows is slow
 
@@ -17,12 +17,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from plumbing.errors import UserError
-from plumbing.files import check_outputs, open_to_read, write_text
 from speculative import accept, drafters
 from speculative.filters import Filters
 from speculative.measure import report
 from speculative.measure.document import check_version, read_document
+from speculative.support.errors import UserError
+from speculative.support.files import check_outputs, open_to_read, write_text
 
 SCRIPTS = ("elements.js", "run.js", "text.js", "race.js", "glass.js", "why.js", "whatif.js")  # in web/
 WEB = Path(__file__).parent / "web"
@@ -67,7 +67,7 @@ def sha256(text: str) -> str:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    from plumbing.arguments import Parser
+    from speculative.support.arguments import Parser
 
     parser = Parser("A run as one page.", prog="python -m speculative.measure.page")
     parser.add_argument("run", help="what main.py --json FILE --details wrote")

@@ -3,9 +3,9 @@
 import html
 from dataclasses import dataclass
 
-from plumbing.files import check_writable, write_json, write_text
 from speculative.measure.document import check_version
 from speculative.measure.page import page
+from speculative.support.files import check_writable, write_json, write_text
 
 
 @dataclass(frozen=True, repr=False)

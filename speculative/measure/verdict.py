@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from plumbing.errors import UserError
-from plumbing.options import Options
 from speculative.decoding import Pair
 from speculative.engines import devices, formats
 from speculative.measure import levels
 from speculative.measure.record import Record
+from speculative.support.errors import UserError
+from speculative.support.options import Options
 
 
 def verdict(run: dict, o: Options, pair: Pair, records: Sequence[Record]) -> list[str]:

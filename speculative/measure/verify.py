@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 from tqdm import tqdm
 
-from plumbing.patience import working
 from speculative.engines.plain import common_prefix
 from speculative.measure.decoders import Check, Choice, Decoders
 from speculative.measure.sampled import check_sampled
+from speculative.support.patience import working
 
 PROMPTS = (
     "The lighthouse keeper had not spoken to anyone for a week when",

@@ -7,13 +7,13 @@ from dataclasses import fields
 
 import numpy as np
 
-from plumbing.errors import UserError
 from speculative.engines.cpu import BLOCK, Cpu
 from speculative.engines.formats.base import Format, OnJax, Stored  # noqa: F401
 from speculative.engines.formats.bfloat16 import BFLOAT16
 from speculative.engines.formats.float32 import FLOAT32
 from speculative.engines.formats.int4 import INT4
 from speculative.engines.formats.int8 import INT8
+from speculative.support.errors import UserError
 
 FORMATS: dict[str, Format] = {}  # by name, in the order in which --help has them
 

@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 
-from plumbing.errors import UserError, first_line
+from speculative.support.errors import UserError, first_line
 
 try:
     import jax

@@ -26,13 +26,13 @@ import numpy as np
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from plumbing.errors import UserError
 from speculative.accept import TOKEN, Rule
 from speculative.engines.jax.model import SMALL, Network, power_of_two
 from speculative.engines.jax.sampling import RULES, greedy_sample, sample, to_distribution
 from speculative.engines.plain import not_finite
 from speculative.filters import GREEDY, Filters
 from speculative.sampling import Proposal, Step
+from speculative.support.errors import UserError
 
 PROBED = 4  # calls at a time, where their costs are measured
 

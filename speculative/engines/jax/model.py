@@ -28,10 +28,10 @@ import numpy as np
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from plumbing.compiling import cache_home
-from plumbing.errors import UserError, first_line
 from speculative.engines.plain import check_finite, check_length, common_prefix
 from speculative.engines.vocabulary import to_draft, to_target
+from speculative.support.compiling import cache_home
+from speculative.support.errors import UserError, first_line
 
 ACTIVATIONS = {"gelu": partial(jax.nn.gelu, approximate=False), "relu": jax.nn.relu}  # by their names in config.json
 SMALL = 8  # tokens: up to this many are fed in one call that computes the logits of them all

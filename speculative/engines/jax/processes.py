@@ -16,9 +16,9 @@ from functools import partial
 
 import jax
 
-from plumbing.errors import UserError, first_line
-from plumbing.patience import after
-from plumbing.terminal import Shown
+from speculative.support.errors import UserError, first_line
+from speculative.support.patience import after
+from speculative.support.terminal import Shown
 
 KEY = "speculative: where the first process listens"  # in the store that JAX's processes share
 DONE = b"done"

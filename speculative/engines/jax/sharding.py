@@ -29,10 +29,10 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from plumbing.errors import UserError
 from speculative.engines import formats
 from speculative.engines.jax.model import JaxModel, Matrix, Network, devices, is_matrix, load_gpt2
 from speculative.engines.packed import pack
+from speculative.support.errors import UserError
 
 # Which axis of which tensor is split. c_attn is kept as [n_embd, 3, n_head, d_head] (its bias without the first), as a
 # device's share of its columns is not contiguous.

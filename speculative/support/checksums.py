@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from plumbing.errors import UserError, first_line
-from plumbing.files import MOST_SMALL, clear_parts, read_small, write_note
+from speculative.support.errors import UserError, first_line
+from speculative.support.files import MOST_SMALL, clear_parts, read_small, write_note
 
 NAME = "checksums.json"
 VERIFIED = "verified.json"

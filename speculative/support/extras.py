@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from importlib.util import find_spec
 
-from plumbing.errors import UserError
+from speculative.support.errors import UserError
 
 EXTRAS = {  # {library: the extra of pyproject.toml that has it}
     "scipy": "verify",

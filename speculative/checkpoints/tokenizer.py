@@ -8,12 +8,12 @@ import re
 from itertools import chain
 from pathlib import Path
 
-from checkpoints.added import MOST_LETTERS, Added, Finder
-from checkpoints.config import read_object
-from checkpoints.tensors import bad_file
 from encoder import BYTE_TO_CHAR, END_OF_TEXT, Encoder
-from plumbing.errors import UserError
-from plumbing.files import read_small
+from speculative.checkpoints.added import MOST_LETTERS, Added, Finder
+from speculative.checkpoints.config import read_object
+from speculative.checkpoints.tensors import bad_file
+from speculative.support.errors import UserError
+from speculative.support.files import read_small
 
 MOST_ID = 2**20
 MOST_ADDED = 2**14

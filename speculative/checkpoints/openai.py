@@ -4,10 +4,10 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 
-from checkpoints.bundle import has_crc32c, open_bundle
-from checkpoints.tensors import bad_file, build_params
-from plumbing import extras
-from plumbing.errors import UserError, first_line
+from speculative.checkpoints.bundle import has_crc32c, open_bundle
+from speculative.checkpoints.tensors import bad_file, build_params
+from speculative.support import extras
+from speculative.support.errors import UserError, first_line
 
 
 def load_gpt2_params_from_tf_ckpt(

@@ -9,9 +9,9 @@ from itertools import islice
 
 import numpy as np
 
-from plumbing.checksums import PACKED
-from plumbing.errors import UserError, first_line
-from plumbing.official import MODEL_SIZES
+from speculative.support.checksums import PACKED
+from speculative.support.errors import UserError, first_line
+from speculative.support.official import MODEL_SIZES
 
 AHEAD = 6  # tensors that are read while one is converted: from one matrix to the next at most, biases and norms between
 

@@ -23,11 +23,11 @@ import requests
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
-from plumbing import checksums
-from plumbing.errors import UserError
-from plumbing.files import MOST_SMALL, read_small
-from plumbing.http import PATIENT, Limits, TryAgain, answer, new_session, persist
-from plumbing.patience import lines
+from speculative.support import checksums
+from speculative.support.errors import UserError
+from speculative.support.files import MOST_SMALL, read_small
+from speculative.support.http import PATIENT, Limits, TryAgain, answer, new_session, persist
+from speculative.support.patience import lines
 
 
 class File(NamedTuple):

@@ -16,11 +16,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from plumbing.errors import UserError, first_line
+from speculative.support.errors import UserError, first_line
 
-ROOT = Path(__file__).parents[1]
-PACKAGES = ("plumbing", "checkpoints", "speculative")
-SOURCES = ("plumbing/compiling.py", "checkpoints/*.py", "speculative/engines/**/*.py")  # of all that is compiled
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("speculative",)
+SOURCES = (
+    "speculative/support/compiling.py",
+    "speculative/checkpoints/*.py",
+    "speculative/engines/**/*.py",
+)  # of all that is compiled
 MONTH = 30 * 24 * 3600  # seconds after which what nobody has used is removed
 
 

@@ -8,16 +8,16 @@ when it came, and its sha256.
 import os
 from collections.abc import Callable, Collection
 
-from checkpoints.config import absorb, load_hparams, read_config
-from checkpoints.download import download_gpt2_files
-from checkpoints.folders import config_path, missing_files, model_folder, small_files, weight_files
-from checkpoints.openai import choose_open_fn, load_gpt2_params_from_tf_ckpt
-from checkpoints.tensors import bad_file
-from checkpoints.tokenizer import read_encoder
-from checkpoints.weights import load_gpt2_params_from_safetensors
 from encoder import Encoder, get_encoder
-from plumbing import checksums
-from plumbing.official import MODEL_SIZES, SMALL_FILES, TF_INDEX
+from speculative.checkpoints.config import absorb, load_hparams, read_config
+from speculative.checkpoints.download import download_gpt2_files
+from speculative.checkpoints.folders import config_path, missing_files, model_folder, small_files, weight_files
+from speculative.checkpoints.openai import choose_open_fn, load_gpt2_params_from_tf_ckpt
+from speculative.checkpoints.tensors import bad_file
+from speculative.checkpoints.tokenizer import read_encoder
+from speculative.checkpoints.weights import load_gpt2_params_from_safetensors
+from speculative.support import checksums
+from speculative.support.official import MODEL_SIZES, SMALL_FILES, TF_INDEX
 
 
 def load_encoder_and_hparams(model_size: str, models_dir: str, source: str = "openai") -> tuple[Encoder, dict]:

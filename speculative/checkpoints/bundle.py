@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from checkpoints.ranges import Ranges
-from checkpoints.tensors import bad_file
-from plumbing.errors import first_line
+from speculative.checkpoints.ranges import Ranges
+from speculative.checkpoints.tensors import bad_file
+from speculative.support.errors import first_line
 
 MAGIC = bytes.fromhex("57fb808b247547db")
 FOOTER = 48  # bytes

@@ -2,11 +2,11 @@
 
 import os
 
-from checkpoints.weights import INDEX, part_names
-from plumbing import arguments
-from plumbing.errors import UserError
-from plumbing.hub import cached_folder, hub_name, in_cache
-from plumbing.official import SAFETENSORS, SMALL_FILES, TF_DATA, TF_INDEX
+from speculative.checkpoints.weights import INDEX, part_names
+from speculative.support import arguments
+from speculative.support.errors import UserError
+from speculative.support.hub import cached_folder, hub_name, in_cache
+from speculative.support.official import SAFETENSORS, SMALL_FILES, TF_DATA, TF_INDEX
 
 HPARAMS, *OPENAI_VOCABULARY = SMALL_FILES
 # Settings and tokens, each in the order in which they are looked for.

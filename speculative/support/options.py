@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
-from plumbing.arguments import Flag, nearest
-from plumbing.errors import UserError
+from speculative.support.arguments import Flag, nearest
+from speculative.support.errors import UserError
 
 
 class Options(SimpleNamespace):

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, NoReturn
 
-from plumbing.errors import UserError
+from speculative.support.errors import UserError
 
 PLAIN_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}"
 
@@ -90,7 +90,7 @@ def folder_name(value: str) -> str:
 
 def model(value: str) -> str:
     """A folder of models_dir, a path to one, or a model of the Hugging Face hub."""
-    from plumbing.hub import hub_name
+    from speculative.support.hub import hub_name
 
     if value.startswith((".", "/", "~")):
         return path(value)
@@ -140,7 +140,7 @@ def one_of(*names: str) -> Callable[[str], str]:
 
 
 def source(value: str) -> str:
-    from plumbing.http import check_url
+    from speculative.support.http import check_url
 
     try:
         return value if value in ("openai", "huggingface") else check_url(value)

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from checkpoints.folders import config_path, weight_files
-from checkpoints.tensors import bad_file
-from checkpoints.weights import MOST_HEADER
-from plumbing import checksums
-from plumbing.checksums import PACKED
-from plumbing.errors import UserError, first_line
+from speculative.checkpoints.folders import config_path, weight_files
+from speculative.checkpoints.tensors import bad_file
+from speculative.checkpoints.weights import MOST_HEADER
+from speculative.support import checksums
+from speculative.support.checksums import PACKED
+from speculative.support.errors import UserError, first_line
 
 # So the file begins, after the 8 bytes that say how long the header is; the digits of its sha256 follow.
 BEGINNING = b'{"__metadata__": {"sha256": "'

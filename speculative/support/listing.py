@@ -12,12 +12,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-from plumbing import checksums
-from plumbing.errors import UserError, first_line
-from plumbing.fetch import File, git_hash
-from plumbing.http import PATIENT, Limits, read
-from plumbing.hub import COMMIT, Hub
-from plumbing.official import endpoint
+from speculative.support import checksums
+from speculative.support.errors import UserError, first_line
+from speculative.support.fetch import File, git_hash
+from speculative.support.http import PATIENT, Limits, read
+from speculative.support.hub import COMMIT, Hub
+from speculative.support.official import endpoint
 
 MOST_LISTED = 2**24  # bytes of a list
 MOST_BYTES = 2**50  # of a file in it

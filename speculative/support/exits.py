@@ -11,11 +11,20 @@ import signal
 import sys
 from collections.abc import Callable
 
-from plumbing.errors import UserError, first_line, shortened
-from plumbing.extras import advice
-from plumbing.limits import too_low
-from plumbing.signals import ENDINGS, end, ignore_signals, interruption, leave, listen, number_heard, unraisable
-from plumbing.terminal import Shown, one_line
+from speculative.support.errors import UserError, first_line, shortened
+from speculative.support.extras import advice
+from speculative.support.limits import too_low
+from speculative.support.signals import (
+    ENDINGS,
+    end,
+    ignore_signals,
+    interruption,
+    leave,
+    listen,
+    number_heard,
+    unraisable,
+)
+from speculative.support.terminal import Shown, one_line
 
 OF_LIBRARIES = ("JAX_", "XLA_", "NUMBA_", "TQDM_")  # settings in the environment, some of which end their import
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.EAGAIN)  # no more files, no more processes

@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from checkpoints.ranges import Ranges
-from checkpoints.tensors import bad_file, build_params
-from plumbing.errors import first_line
-from plumbing.files import read_small
-from plumbing.official import SAFETENSORS
+from speculative.checkpoints.ranges import Ranges
+from speculative.checkpoints.tensors import bad_file, build_params
+from speculative.support.errors import first_line
+from speculative.support.files import read_small
+from speculative.support.official import SAFETENSORS
 
 INDEX = f"{SAFETENSORS}.index.json"
 MOST_HEADER = 2**23  # bytes of a safetensors header, which is a hundred times the official ones'

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from checkpoints.tensors import bad_file
-from plumbing.errors import UserError, first_line
-from plumbing.files import read_small
+from speculative.checkpoints.tensors import bad_file
+from speculative.support.errors import UserError, first_line
+from speculative.support.files import read_small
 
 # Far above any GPT-2, yet low enough that no wrong number can ask for absurd amounts of memory.
 LIMITS = {"n_vocab": 2**20, "n_ctx": 2**16, "n_embd": 2**15, "n_head": 2**10, "n_layer": 2**10}

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from plumbing.errors import UserError
-from plumbing.terminal import ESCAPED
+from speculative.support.errors import UserError
+from speculative.support.terminal import ESCAPED
 
 ROOM = 2**20  # bytes, more than most runs need
 MOST_SMALL = 2**24  # bytes of a file that is read whole, and of any of a model folder that does not hold weights

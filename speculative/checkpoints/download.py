@@ -5,13 +5,13 @@ from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
-from checkpoints.config import load_hparams
-from checkpoints.folders import OPTIONAL, missing_files
-from checkpoints.weights import INDEX, open_safetensors
-from plumbing import official
-from plumbing.errors import UserError
-from plumbing.hub import hub_name
-from plumbing.official import MODEL_SIZES, SAFETENSORS, TF_DATA, WEIGHT_BYTES
+from speculative.checkpoints.config import load_hparams
+from speculative.checkpoints.folders import OPTIONAL, missing_files
+from speculative.checkpoints.weights import INDEX, open_safetensors
+from speculative.support import official
+from speculative.support.errors import UserError
+from speculative.support.hub import hub_name
+from speculative.support.official import MODEL_SIZES, SAFETENSORS, TF_DATA, WEIGHT_BYTES
 
 PART_OF_WEIGHTS = re.compile("model-[0-9]{5}-of-[0-9]{5}[.]safetensors")
 
@@ -23,7 +23,7 @@ def download_gpt2_files(model_size: str, model_dir: str, source: str = "openai",
     mirror that has OpenAI's files at URL/model_size. names: if given, only these files; for a model of the hub, all but
     the weights. Raises UserError.
     """
-    from plumbing.fetch import fetch_files
+    from speculative.support.fetch import fetch_files
 
     hub = hub_name(model_size)
     if hub and Path(model_dir).parts[-2:] == tuple(str(hub).split("/")):
@@ -37,8 +37,8 @@ def download_gpt2_files(model_size: str, model_dir: str, source: str = "openai",
 
 def official_files(model_size, model_dir, source):
     """The fetch.Files of one of OpenAI's models. Raises UserError if there is no model of that name."""
-    from plumbing.fetch import File
-    from plumbing.http import check_url
+    from speculative.support.fetch import File
+    from speculative.support.http import check_url
 
     if model_size not in MODEL_SIZES:
         lacks = f"{model_dir} lacks {', '.join(missing_files(model_dir))}"
@@ -60,7 +60,7 @@ def hub_files(hub, model_dir):
 
     Raises UserError if the hub has no such model, or the folder holds files of another one.
     """
-    from plumbing.listing import check_same, listing
+    from speculative.support.listing import check_same, listing
 
     commit, listed = listing(hub, official.endpoint())
     files = [listed[name] for name in wanted(hub, listed)]

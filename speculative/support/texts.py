@@ -2,9 +2,9 @@
 
 import json
 
-from plumbing.errors import UserError
-from plumbing.files import open_to_read
-from plumbing.patience import SECONDS, notice
+from speculative.support.errors import UserError
+from speculative.support.files import open_to_read
+from speculative.support.patience import SECONDS, notice
 
 MAX_TEXT_BYTES = 2**28  # so that no endless file, such as /dev/zero, fills the memory
 

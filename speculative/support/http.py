@@ -12,9 +12,9 @@ import requests
 import urllib3
 from tqdm import tqdm
 
-from plumbing.errors import UserError, first_line
-from plumbing.patience import AT_ONCE, SECONDS, notice
-from plumbing.terminal import one_line
+from speculative.support.errors import UserError, first_line
+from speculative.support.patience import AT_ONCE, SECONDS, notice
+from speculative.support.terminal import one_line
 
 
 class Limits(NamedTuple):
