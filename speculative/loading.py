@@ -18,7 +18,8 @@ from speculative.checkpoints.loading import complete_folder, load_encoder_and_hp
 from speculative.checkpoints.tensors import parameter_count
 from speculative.decoding import Pair, lookaheads
 from speculative.drafters.base import Setting
-from speculative.engines import cpu, devices, formats, packed, packed_files, runtime
+from speculative.engines import devices, formats, packed, packed_files, runtime
+from speculative.engines.library import library
 from speculative.engines.models import load_models, packed_model
 from speculative.engines.vocabulary import share
 from speculative.filters import Filters
@@ -157,7 +158,6 @@ def load(o: Options, wanted: dict[str, Wanted], kept: Kept, longest: int, quiet:
         runtime.set_threads(o.threads)
         dtypes = [one.dtype for one in wanted.values() if one.need not in kept]
         runtime.warm_up(dtypes)  # so that what is compiled now is not taken for loading
-        packed.compile_for(dtypes)
         load_fn = load_models
     else:
         load_fn = devices.loader(o.mesh, o.data_parallel, None if one_loop else (max(longest, 1), o.K))
@@ -229,7 +229,7 @@ def read_models(
     with lines(loading), bar:
         dtypes = [one.dtype for one in wanted]
         models = load_fn(read, hparams, dtypes, [to_probs[one.need] for one in wanted], [*map(in_words, wanted)])
-    if seconds > slow and load_fn is load_models and cpu.has_numba() and not quiet:
+    if seconds > slow and load_fn is load_models and library() and not quiet:
         on_disk = sum(packed_files.places(hparams, one.dtype)[1] for one in wanted)
         save = f"--pack, given once, saves most of it at each start, for {on_disk / 1e9:.1f} GB of disk"
         print(f"{wanted[0].model_size}: read and packed in {seconds:.0f} s; {save}", file=sys.stderr)

@@ -10,7 +10,8 @@ import numpy as np
 from speculative.checkpoints import packs
 from speculative.checkpoints.folders import own_folder
 from speculative.checkpoints.loading import complete_folder, load_params
-from speculative.engines import cpu, formats, packed_files
+from speculative.engines import formats, packed_files
+from speculative.engines.library import library
 from speculative.loading import choose
 from speculative.measure.decoders import Check
 from speculative.support import arguments, checksums
@@ -46,8 +47,8 @@ FLAGS = (
 
 def write_packed(o: Options) -> None:
     """Packs what this run would load, one model after the other. Raises UserError."""
-    if not cpu.has_numba():
-        raise UserError("--pack is for compiled kernels: pip install numba")
+    if not library():
+        raise UserError("--pack is for the compiled forward pass, and there is no C compiler: pip install ziglang")
     for wanted in choose(o, {}).values():
         folder = complete_folder(wanted.model_size, o.models_dir, o.source)
         kept_in = own_folder(wanted.model_size, o.models_dir)

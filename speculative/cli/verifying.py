@@ -1,12 +1,13 @@
 """--verify: the checks of measure/verify.py on the pair and the flags that were given, instead of a run."""
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from speculative.cli.packing import check_packed
 from speculative.decoding import Pair, lookaheads
-from speculative.engines import cpu, formats
+from speculative.engines import formats
+from speculative.engines.library import library
 from speculative.measure import verify
 from speculative.measure.verify import Check, Choice, Decoders
 from speculative.session import Session
@@ -72,9 +73,9 @@ def nodes(o: Options, pair: Pair, prompts: list) -> Iterator[Check]:
     yield verify.check_nodes(decoders(o, pair, o.temperature or 1.0), prompts, regular(widths))
 
 
-def explained(o: Options, check: Check, has_numba: Callable[[], bool] = cpu.has_numba) -> Check:
-    """With the cause of a failure that is to be expected: without numba, rows are not equal to the bit."""
-    if check.passed or check.name not in ("greedy", "rows", "nodes") or o.engine != "numpy" or has_numba():
+def explained(o: Options, check: Check) -> Check:
+    """With the cause of a failure that is to be expected: gpt2.py's rows are not equal to the bit."""
+    if check.passed or check.name not in ("greedy", "rows", "nodes") or o.engine != "numpy" or library():
         return check
-    cause = "numba is missing, and NumPy adds up several rows in another order than one: pip install numba"
+    cause = "nothing is compiled, and NumPy adds up several rows in another order than one: pip install ziglang"
     return check._replace(detail=f"{check.detail} ({cause})")

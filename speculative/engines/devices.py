@@ -7,7 +7,8 @@ from typing import Any
 
 from speculative import accept, drafters
 from speculative.decoding import Pair
-from speculative.engines import cpu, formats
+from speculative.engines import formats
+from speculative.engines.library import library
 from speculative.lookahead import AutoK
 from speculative.support import arguments
 from speculative.support.arguments import Flag
@@ -80,13 +81,13 @@ def writes_files() -> bool:
     return jax.process_index() == 0
 
 
-def choose_draft_dtype(draft_dtype: str, dtype: str, engine: str, has_numba: Callable[[], bool] = cpu.has_numba) -> str:
+def choose_draft_dtype(draft_dtype: str, dtype: str, engine: str) -> str:
     """The format that auto stands for. It may be a small one, as no draft's precision changes the output."""
     if draft_dtype != "auto":
         return draft_dtype
     if engine == "jax":
         return dtype
-    return "int8" if has_numba() else "float32"
+    return "int8" if library() else "float32"
 
 
 def choose_self_dtype(self_dtype: str, dtype: str, engine: str) -> str:

@@ -5,7 +5,6 @@ else. It fits the weights that it was made of, one kind of CPU and one way to pa
 """
 
 import functools
-import hashlib
 import json
 import math
 import os
@@ -20,9 +19,8 @@ import numpy as np
 
 from speculative.checkpoints import packs
 from speculative.checkpoints.tensors import bad_file, checkpoint_shapes, is_finite, put, with_blocks
-from speculative.engines import cpu, formats
-from speculative.engines.cpu import BLOCK, this_cpu
-from speculative.engines.packed import PackedEmbedding, PackedWeight, packer, scale_shape, tiles_shape
+from speculative.engines.library import lanes, library
+from speculative.engines.packed import PackedWeight, arrays_of, layout, of_arrays, packer, shapes_of
 from speculative.support import checksums
 from speculative.support.errors import UserError
 from speculative.support.files import replacing
@@ -38,7 +36,7 @@ def save(path: str, folder: str, dtype: str, hparams: dict, read: Callable) -> N
     weights changed while they were read.
     """
     before = packs.state(folder)
-    about = {"sha256": "0" * 64, "packing": fingerprint(dtype), "origin": json.dumps(packs.origin(folder))}
+    about = {"sha256": "0" * 64, "packing": layout(dtype), "origin": json.dumps(packs.origin(folder))}
     about |= {f"sha256 of {os.path.basename(of)}": "0" * 64 for of in packs.made_of(folder)}
     tensors, _ = places(hparams, dtype)
     begin = len(header_bytes(about, tensors))
@@ -49,7 +47,7 @@ def save(path: str, folder: str, dtype: str, hparams: dict, read: Callable) -> N
             sums = [thread.submit(checksums.describe, of, over) for of in packs.made_of(folder)]
 
             def write(name, array):
-                for part_name, value in parts(name, pack(name, array)).items():
+                for part_name, value in arrays_of(name, pack(name, array)).items():
                     f.seek(begin + tensors[part_name]["data_offsets"][0])
                     f.write(np.ascontiguousarray(value))
 
@@ -85,7 +83,7 @@ def places(hparams: dict, dtype: str) -> tuple[dict[str, dict], int]:
     """({name: type, shape and place} of all tensors of the file, as its header says it; how many bytes they take)."""
     arrays = {}
     for name, shape in checkpoint_shapes(hparams).items():
-        arrays |= layout(name, shape, dtype)
+        arrays |= shapes_of(name, shape, dtype)
     tensors = {}
     end = 0
     for name in sorted(arrays, key=lambda name: not name.endswith("/tiles")):  # the tiles first
@@ -99,11 +97,11 @@ def places(hparams: dict, dtype: str) -> tuple[dict[str, dict], int]:
 def find(path: str, folder: str, dtype: str, hparams: dict) -> dict | None:
     """The parameters of a model, mapped from the disk as they were packed; None where there is no such file, or one
     that does not fit, which a line says. folder: where the weights are. Raises UserError where it is damaged."""
-    if not os.path.isfile(path) or not cpu.has_numba():
+    if not os.path.isfile(path) or not library():
         return None
     checksums.clear_left_over(os.path.dirname(path))
     file, header, begin = packs.read_file(path)
-    if not packs.is_of(header, folder) or header["__metadata__"].get("packing") != fingerprint(dtype):
+    if not packs.is_of(header, folder) or header["__metadata__"].get("packing") != layout(dtype):
         say_it_does_not_fit(path)
         return None
     check_sum(path, file)
@@ -117,7 +115,7 @@ def find(path: str, folder: str, dtype: str, hparams: dict) -> dict | None:
             raise bad_file(path, f"tensor {name!r:.100} holds NaN or infinity")
     params = {}
     for name, shape in checkpoint_shapes(hparams).items():
-        put(params, name, whole(name, shape, dtype, arrays))
+        put(params, name, of_arrays(name, shape, dtype, arrays))
     return with_blocks(params, hparams)
 
 
@@ -149,19 +147,6 @@ def say_it_does_not_fit(path: str) -> None:
     print(f"{path} {unknown}, and not used: --pack makes it anew", file=sys.stderr)
 
 
-@functools.cache
-def fingerprint(dtype: str) -> str:
-    """A number for the layout of tiles and the rounding: of what packing makes of a small matrix on this CPU."""
-    w = np.random.default_rng(0).standard_normal((2 * BLOCK + 3, this_cpu().lanes + 1), np.float32)  # [n_in, n_out]
-    sha256 = hashlib.sha256()
-    for format in (dtype, formats.find(dtype).embedding):
-        weight = PackedWeight.packed(w, format)
-        sha256.update(f"{format} {weight.tiles.shape}".encode())
-        sha256.update(weight.tiles)
-        sha256.update(b"" if weight.scale is None else weight.scale)
-    return sha256.hexdigest()
-
-
 def first_difference(params: dict, dtype: str, read: Callable, rng: np.random.Generator) -> tuple[int, str]:
     """Compares what was mapped with the weights that read(convert) reads: of each matrix the first tile, the last and
     one between, packed anew; all other tensors whole -> (how many tiles were compared, the name of the first tensor
@@ -172,17 +157,15 @@ def first_difference(params: dict, dtype: str, read: Callable, rng: np.random.Ge
     def compare(name, array):
         nonlocal n_tiles
         mapped = tensor(params, name)
-        packed = packed_as(name, array.shape, dtype)
-        if packed is None:
+        weight = mapped.T if name == "wte" else mapped
+        if not isinstance(weight, PackedWeight):
             if not np.array_equal(mapped, array):
                 different.append(name)
             return
-        weight = mapped.T if name == "wte" else mapped
         w = array.T if name == "wte" else array  # [n_in, n_out]
-        lanes = weight.cpu.lanes
         for i in {0, int(rng.integers(len(weight.tiles))), len(weight.tiles) - 1}:
-            channels = slice(i * lanes, (i + 1) * lanes)
-            anew = PackedWeight.packed(w[:, channels], packed[1])
+            channels = slice(i * lanes(), (i + 1) * lanes())
+            anew = PackedWeight.packed(w[:, channels], weight.dtype)
             n_tiles += 1
             same = np.array_equal(anew.tiles[0], weight.tiles[i])
             if not same or (anew.scale is not None and not np.array_equal(anew.scale, weight.scale[channels])):
@@ -190,46 +173,6 @@ def first_difference(params: dict, dtype: str, read: Callable, rng: np.random.Ge
 
     read(compare)
     return n_tiles, "".join(different[:1])
-
-
-# ---- A tensor of the checkpoint, and what the file has of it ---------------------------------------------------------
-
-
-def parts(name: str, value: Any) -> dict[str, np.ndarray]:
-    """{"h0/mlp/c_fc/w/tiles": array, ...} of a packed weight; anything else is one array."""
-    if isinstance(value, PackedEmbedding):
-        value = value.T
-    if not isinstance(value, PackedWeight):
-        return {name: value}
-    if value.scale is None:
-        return {f"{name}/tiles": value.tiles}
-    return {f"{name}/tiles": value.tiles, f"{name}/scale": value.scale}
-
-
-def packed_as(name: str, shape: tuple[int, ...], dtype: str) -> tuple[tuple[int, int], str] | None:
-    """([n_in, n_out], format) of a tensor that is packed; None of any other."""
-    if name == "wte":
-        return shape[::-1], formats.find(dtype).embedding
-    return (shape, dtype) if name.endswith("/w") else None
-
-
-def layout(name: str, shape: tuple[int, ...], dtype: str) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """{name: (type, shape)} of its parts."""
-    packed = packed_as(name, shape, dtype)
-    if packed is None:
-        return {name: ("float32", shape)}
-    tiles = tiles_shape(*packed)
-    scale = {f"{name}/scale": ("float32", scale_shape(tiles))} if formats.find(packed[1]).channel_bytes else {}
-    return {f"{name}/tiles": ("uint8", tiles)} | scale
-
-
-def whole(name: str, shape: tuple[int, ...], dtype: str, arrays: dict[str, np.ndarray]) -> Any:
-    """The tensor of its parts."""
-    packed = packed_as(name, shape, dtype)
-    if packed is None:
-        return arrays[name]
-    weight = PackedWeight(*packed, arrays[f"{name}/tiles"], arrays.get(f"{name}/scale"))
-    return PackedEmbedding(weight) if name == "wte" else weight
 
 
 def tensor(params: dict, name: str) -> Any:
