@@ -401,7 +401,7 @@ static void layer_norm(const float *x, Norm ln, int64_t n, const float *ones, fl
 // have written. A thread that waits looks again and again, then offers its core to others each time; one that is given
 // no work for a while goes back to Python, to sleep.
 enum { MOST_THREADS = 256, LOOKS = 50, PATIENCE = 4000 };
-enum { ASLEEP, AWAKE, WORK };
+enum { ASLEEP, AWAKE, CALLED, WORK };
 static struct { _Alignas(64) _Atomic int state; } threads[MOST_THREADS];
 static _Alignas(64) _Atomic int64_t arrived;  // at the barrier
 static _Alignas(64) _Atomic int64_t met;  // barriers passed
@@ -519,7 +519,6 @@ static void linear(GPT2 *m, int64_t thread, const float *x, int64_t rows, const 
       else finish(sums, scale, bias, then, left, to);
     }
   }
-  meet(m, thread);
 }
 
 static float softmax(float *scores, int64_t n, int64_t room, const uint8_t *sees, float *path) {
@@ -591,6 +590,7 @@ static void attention(const GPT2 *m, Scratch own, int64_t layer, int64_t head) {
 
 static void mha(GPT2 *m, int64_t thread, int64_t layer, const Attn *attn, const Norm *ln) {  // x += ...
   linear(m, thread, m->x, m->n_rows, ln, attn->c_attn.w, attn->c_attn.b, STORE, m->qkv);  // -> [n_rows, 3*n_embd]
+  meet(m, thread);
   for (int64_t head = thread * m->n_head / m->n_threads; head < (thread + 1) * m->n_head / m->n_threads; head++)
     attention(m, scratch_of(m, thread), layer, head);  // -> [n_rows, n_embd]
   meet(m, thread);
@@ -599,6 +599,7 @@ static void mha(GPT2 *m, int64_t thread, int64_t layer, const Attn *attn, const 
 
 static void ffn(GPT2 *m, int64_t thread, const Mlp *mlp, const Norm *ln) {  // x += ...
   linear(m, thread, m->x, m->n_rows, ln, mlp->c_fc.w, mlp->c_fc.b, m->activation, m->hidden);  // -> [n_rows, n_inner]
+  meet(m, thread);
   linear(m, thread, m->hidden, m->n_rows, 0, mlp->c_proj.w, mlp->c_proj.b, ADD, m->x);  // -> [n_rows, n_embd]
 }
 
@@ -608,10 +609,13 @@ static void forward(GPT2 *m, int64_t thread) {  // [n_rows] -> logits [n_last, n
   for (int64_t layer = 0; layer < m->n_layer; layer++) {
     const Block *block = &m->blocks[layer];
     mha(m, thread, layer, &block->attn, &block->ln_1);
+    meet(m, thread);
     ffn(m, thread, &block->mlp, &block->ln_2);
+    meet(m, thread);
   }
   const float *x = m->x + (m->n_rows > m->n_last ? m->n_rows - m->n_last : 0) * m->n_embd;  // [n_last, n_embd]
   if (m->n_last) linear(m, thread, x, m->n_last, &m->ln_f, m->wte, 0, STORE, m->logits);
+  meet(m, thread);  // after this the caller may change what m says
 }
 
 // ---- What Python calls ----------------------------------------------------------------------------------------------
@@ -634,9 +638,10 @@ int64_t gpt2(GPT2 *m) {  // a pass, in this thread and in others that are awake 
   for (; n < m->n_threads; n++) {
     int state = AWAKE;
     for (int64_t looks = 0; looks < PATIENCE && atomic_load(&threads[n].state) == ASLEEP; wait(++looks)) continue;
-    if (!atomic_compare_exchange_strong(&threads[n].state, &state, WORK)) break;
+    if (!atomic_compare_exchange_strong(&threads[n].state, &state, CALLED)) break;
   }
   m->n_threads = n;
+  for (int64_t thread = 1; thread < n; thread++) atomic_store(&threads[thread].state, WORK);
   m->waited = 0;
   forward(m, 0);
   m->took = nanoseconds() - start;
