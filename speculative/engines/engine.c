@@ -51,7 +51,7 @@ typedef uint8_t vbyte VECTOR(4 * V);
 typedef uint16_t vhalf __attribute__((vector_size(2 * V), aligned(2), may_alias));
 typedef uint32_t word __attribute__((may_alias));
 
-INLINE vfloat all(float x) { return (vfloat){0} + x; }
+INLINE vfloat all(float x) { return x - (vfloat){0}; }  // x + 0 would be an addition: it turns -0 into 0
 
 INLINE vfloat choose(vint mask, vfloat a, vfloat b) { return (vfloat)((mask & (vint)a) | (~mask & (vint)b)); }
 
