@@ -18,7 +18,7 @@ from speculative.checkpoints.loading import complete_folder, load_encoder_and_hp
 from speculative.checkpoints.tensors import parameter_count
 from speculative.decoding import Pair, lookaheads
 from speculative.drafters.base import Setting
-from speculative.engines import devices, formats, packed, packed_files, runtime
+from speculative.engines import devices, formats, packed_files, runtime
 from speculative.engines.library import library
 from speculative.engines.models import load_models, packed_model
 from speculative.engines.vocabulary import share

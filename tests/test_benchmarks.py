@@ -30,7 +30,7 @@ from benchmarks import (
 )
 from encoder import get_encoder
 from speculative.drafters.base import Proposal
-from speculative.engines.runtime import compiled_pass as compiled_kernels
+from speculative.engines.library import library as compiled_kernels
 from speculative.measure.record import Counted, Iteration
 from speculative.measure.recorder import Recorder
 from speculative.sampling import autoregressive_sampling, speculative_sampling
@@ -277,7 +277,7 @@ def test_levels_prints_what_it_measured_and_predicted(benchmark, tmp_path):
     assert (tmp_path / "levels" / "levels.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.skipif(not compiled_kernels(), reason="numba is not installed")
+@pytest.mark.skipif(not compiled_kernels(), reason="there is no C compiler")
 @pytest.mark.parametrize("weights", ["NumPy", "int8"])
 def test_kernels_times_every_part(tiny_pair, weights):
     row = kernels.measure("target", tiny_pair, weights, np.ones(2**20, np.int64), rounds=2)

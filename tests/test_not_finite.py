@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from tiny import HPARAMS, random_params, refusal
 
-from speculative.engines import cpu
+from speculative.engines.library import library
 from speculative.engines.plain import CachedModel, check_finite
 from speculative.filters import GREEDY
 
@@ -55,7 +55,7 @@ def test_where_numpy_multiplies_too():
     assert line.startswith("the model gives logits that are not finite, at position 2:")
 
 
-@pytest.mark.skipif(not cpu.has_numba(), reason="nothing is packed without numba")
+@pytest.mark.skipif(not library(), reason="nothing is packed without a compiler")
 def test_packed_weights_too(broken, command):
     flags, name = broken
     assert command(*flags, "--pack")[0] == 0

@@ -12,7 +12,7 @@ from conftest import write_safetensors, write_small_files
 from tiny import python, refusal
 
 from speculative.checkpoints.tensors import checkpoint_shapes
-from speculative.engines import cpu
+from speculative.engines.library import library
 from speculative.support import checksums, files
 from speculative.support.errors import UserError
 
@@ -58,7 +58,7 @@ def models(tiny_hparams, tmp_path):
     return tmp_path / "models"
 
 
-@pytest.mark.skipif(not cpu.has_numba(), reason="nothing is packed without numba")
+@pytest.mark.skipif(not library(), reason="nothing is packed without a compiler")
 def test_all_that_a_run_writes_goes_under_its_own_name(models, tmp_path):
     """Each finds what those before it have written."""
     pair = ["--models_dir", str(models), "--target_model_size", "target", "--draft_model_size", "draft"]

@@ -17,8 +17,9 @@ from speculative.checkpoints import packs
 from speculative.checkpoints.config import load_hparams
 from speculative.checkpoints.loading import load_params
 from speculative.cli.verifying import verify_session
-from speculative.engines import cpu, packed_files, runtime
+from speculative.engines import packed_files, runtime
 from speculative.engines.formats import FORMATS
+from speculative.engines.library import library
 from speculative.engines.models import load_models, packed_model
 from speculative.engines.packed import packer
 from speculative.engines.plain import CachedModel
@@ -27,7 +28,7 @@ from speculative.loading import Wanted, read_models
 from speculative.support import checksums
 from speculative.support.errors import UserError
 
-pytestmark = pytest.mark.skipif(not cpu.has_numba(), reason="nothing is packed without numba")
+pytestmark = pytest.mark.skipif(not library(), reason="nothing is packed without a compiler")
 
 
 @pytest.fixture

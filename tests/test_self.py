@@ -8,7 +8,8 @@ from tiny import decoded, refusal
 
 from speculative import load_pair
 from speculative.decoding import lookaheads
-from speculative.engines import cpu, devices, formats, models, packed
+from speculative.engines import devices, formats, models, packed
+from speculative.engines.library import library
 from speculative.filters import GREEDY
 from speculative.lookahead import AutoK
 from speculative.sampling import autoregressive_sampling
@@ -33,8 +34,8 @@ def greedy(pair, x, N):
 @pytest.mark.parametrize(("dtype", "self_dtype"), SMALLER)
 @pytest.mark.parametrize("drafter", ["self", "self/model"])
 def test_the_text_is_the_targets_to_the_bit(tiny_pair, dtype, self_dtype, drafter):
-    if not cpu.has_numba():
-        pytest.skip("without numba rows depend on their number")
+    if not library():
+        pytest.skip("without a compiler rows depend on their number")
     pair = loaded(tiny_pair, drafter=drafter, dtype=dtype, self_dtype=self_dtype)
     for number, (K, inner_K) in enumerate([(1, 17), (2, 3), (8, 4), (17, 1), (16, "auto"), ("auto", "auto")]):
         Ks = (K, inner_K) if "/" in drafter else K
@@ -96,7 +97,7 @@ def test_each_tensor_is_read_once_and_what_is_not_rounded_is_shared(bundled):
     assert len(read) == 4 + 12 * len(params["blocks"])
     assert target.params["ln_f"]["g"] is copy.params["ln_f"]["g"]
     assert target.params["wpe"] is copy.params["wpe"]
-    if cpu.has_numba():
+    if library():
         assert copy.weight_bytes < target.weight_bytes / 3
 
 
