@@ -312,7 +312,8 @@ def built(tmp_path, flags, compiler=None):
 IN_A_PROCESS = """if True:
     import ctypes, sys
     from speculative.engines import library
-    library.native = lambda: sys.argv[1]
+    library.native, *more = lambda: sys.argv[1], *sys.argv[2:]
+    library.FLAGS += more
     sys.path.insert(0, "tests")
     import pytest
     tests = "what_gpt2 or every_window or of_many or of_a_tree or in_order or stands_for or two_models"
@@ -323,7 +324,7 @@ IN_A_PROCESS = """if True:
 def run_with(flags, cache, **environment):
     """This file's tests of numbers, with a library that was compiled with these flags."""
     given = os.environ | {"XDG_CACHE_HOME": str(cache)} | environment
-    return python("-c", IN_A_PROCESS, flags, env=given)
+    return python("-c", IN_A_PROCESS, *flags.split(), env=given)
 
 
 @pytest.mark.slow
