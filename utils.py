@@ -57,7 +57,8 @@ def check_model(model_size: str, models_dir: str) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Runs one command. Ends with status 2 after an error, and with 130 after Ctrl-C."""
-    from speculative.support.arguments import Parser
+    from argparse import ArgumentParser as Parser
+
     from speculative.support.exits import guarded
 
     def run():

@@ -2,8 +2,8 @@
 
 import os
 
+from speculative import options
 from speculative.checkpoints.weights import INDEX, part_names
-from speculative.support import arguments
 from speculative.support.errors import UserError
 from speculative.support.hub import cached_folder, hub_name, in_cache
 from speculative.support.official import SAFETENSORS, SMALL_FILES, TF_DATA, TF_INDEX
@@ -24,7 +24,7 @@ def model_folder(model_size: str, models_dir: str) -> str:
     Only a path leads out of models_dir.
     """
     try:
-        arguments.model(model_size)
+        options.model(model_size)
     except ValueError as must_be:
         raise UserError(f"model size {model_size!r:.200} should be {must_be}") from None
     if model_size.startswith((".", "/", "~")):

@@ -4,34 +4,12 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from speculative.session import Session
-from speculative.support import arguments
-from speculative.support.arguments import Flag
 from speculative.support.errors import UserError
 from speculative.support.signals import ENDINGS, end
-
-
-def port(value: str) -> int:
-    """The value of --serve."""
-    if value != "0" and arguments.integer(0, 65535)(value) < 1024:
-        raise ValueError("a port from 1024 to 65535, or 0 for one that is free")
-    return int(value)
-
-
-FLAGS = (
-    Flag(
-        "serve",
-        port,
-        "serve the workbench, a page for the browser of this machine, at this port (without one: 8000)",
-        excludes=("prompt", "prompt_file", "unconditional", "batch", "json", "html", "verify", "interactive"),
-        needs=("starlette", "uvicorn"),
-        bare="8000",
-    ),
-)
 
 
 def server(app: Any, **how) -> Any:
@@ -49,7 +27,7 @@ def server(app: Any, **how) -> Any:
     return Server(uvicorn.Config(app, http=partial(Connection, **how), **plain, **quiet))
 
 
-def serve(session: Session, flags: Mapping[str, Flag], port: int) -> None:
+def serve(session: Session, port: int) -> None:
     """Answers until Ctrl-C or SIGTERM, which end the process at once: nothing is to be saved. flags:
     those of the command line. Raises UserError."""
     from speculative.cli.workbench import Workbench, application
@@ -65,7 +43,7 @@ def serve(session: Session, flags: Mapping[str, Flag], port: int) -> None:
                 f"cannot serve at port {port}: {error.strerror}; --serve 0 takes one that is free"
             ) from None
         address = f"127.0.0.1:{listening.getsockname()[1]}"
-        app = application(Workbench(session, flags), address)
+        app = application(Workbench(session), address)
         for number in ENDINGS:
             signal.signal(number, lambda number, _: end(number))
         print(f"http://{address}/", flush=True)

@@ -10,7 +10,7 @@ import json
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +27,12 @@ from speculative.filters import Filters
 from speculative.measure.page import fill
 from speculative.measure.recorder import Recorder
 from speculative.measure.run import Run
+from speculative.options import FIELDS as OPTIONS
 from speculative.session import Session
-from speculative.support import arguments
-from speculative.support.arguments import Flag
 from speculative.support.errors import UserError
 
 # The flags that a request may set.
-FIELDS = ("n_tokens_to_generate", "K", *Filters._fields, "drafter", "stop", "seed", "only")
+FIELDS = ("n_tokens_to_generate", "K", *Filters._fields, "drafter", "accept", "stop", "seed", "only")
 MOST_BYTES = 2**16  # of a request
 LONGEST = 100  # characters of a flag: a drafter of a thousand levels would take minutes for a token
 MOST_DECODES = 8  # one that runs, and those that wait
@@ -48,21 +47,20 @@ class Stopped(Exception):
 class Workbench:
     """The models, the decodes that were asked for, and the runs that are over."""
 
-    def __init__(self, session: Session, flags: Mapping[str, Flag]):
+    def __init__(self, session: Session):
         self.session = session
-        self.flags = flags
         self.decodes = []  # a thread for each; the first of them runs, the others have not begun
         self.runs = {}  # {number: Run}
         self.numbers = map(str, range(1, 10**9))
 
     def page(self) -> str:
         o = self.session.options
-        fields = [{"name": name, "value": getattr(o, name), "help": self.flags[name].help_now()} for name in FIELDS]
+        fields = [{"name": name, "value": getattr(o, name), "help": OPTIONS[name].metadata["help"]} for name in FIELDS]
         if o.tree:
             fields[1]["value"] = None  # K, in place of which it stands
-        draft = o.draft_model_size if "draft" in self.session.pair.models else None
-        data = {"fields": fields, "prompt": o.prompt or "", "target": o.target_model_size, "draft": draft}
-        data |= {"drafters": [*drafters.KINDS], "filters": Filters._fields}
+        draft = o.draft_model_size if "draft" in self.session.roles else None
+        data = {"fields": fields, "prompt": getattr(o, "prompt", ""), "target": o.target_model_size, "draft": draft}
+        data |= {"drafters": [*drafters.DRAFTERS], "filters": Filters._fields}
         styles = ("page.css", "workbench.css")
         scripts = ("elements.js", "form.js", "lanes.js", "runs.js", "decode.js")
         return fill("workbench.html", styles, scripts, data, Path(__file__).parent / "web")
@@ -129,7 +127,7 @@ def alone(session: Session, prompt: str, watch: Callable) -> Run:
     session.ready([prompt], N)
     recorders = {"autoregressive": Recorder(), "speculative": Recorder()}
     recorders[o.only] = session.recorder()
-    for step in session.texts(getattr(session.pair, o.only), [prompt], N, recorder=recorders[o.only]):
+    for step in session.texts(o.only, [prompt], N, recorder=recorders[o.only]):
         watch(o.only, step, recorders[o.only])
     return Run(session.document([prompt], [*recorders.values()], prompt=prompt))
 
@@ -167,7 +165,7 @@ async def asked(request: Request) -> tuple[str, dict[str, str | None]]:
             raise ValueError
         if max(map(len, flags.values()), default=0) > LONGEST:
             raise HTTPException(400, f"a flag may have {LONGEST} characters")
-        return arguments.prompt(prompt), {name: value or None for name, value in flags.items()}
+        return prompt, {name: value or None for name, value in flags.items()}
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         raise HTTPException(400, 'a request is {"prompt": text, "flags": {flag: text}}') from None
 

@@ -23,9 +23,9 @@ import numpy as np
 
 from speculative.checkpoints.tensors import bad_file
 from speculative.checkpoints.weights import open_safetensors
-from speculative.drafters.base import Kind, Parts, Proposal
+from speculative.drafters.base import Context, DrafterSpec
 from speculative.drafters.model import model_tree
-from speculative.sampling import sample
+from speculative.sampling import Proposal, sample
 from speculative.support import checksums
 from speculative.support.errors import UserError
 from speculative.trees import pruned
@@ -135,19 +135,23 @@ def head_tree(model: Callable, rng: np.random.Generator, greedy: bool = False) -
     return draft
 
 
-def model_of_heads(parts: Parts) -> Callable:
-    target = parts.models["target"]
-    heads = check_heads(parts.prepared[NAME], target.hparams, target.params["ln_f"])
-    return head_model(target, heads, parts.filters)
+def load(models, options) -> Heads:
+    target = models.spec("target")
+    return load_heads(models.folder("target"), target.hparams)
 
 
-KIND = Kind(
+def model_of_heads(context: Context) -> Callable:
+    target = context.models["target"]
+    heads = check_heads(context.models[NAME], target.hparams, target.params["ln_f"])
+    return head_model(target, heads, context.filters)
+
+
+SPEC = DrafterSpec(
     name=NAME,
-    help="heads on the target (python -m training heads); pays where a draft costs much",
-    chain=lambda parts: head_drafter(model_of_heads(parts), parts.rng),
-    tree=lambda parts: head_tree(model_of_heads(parts), parts.rng, parts.greedy),
-    prepare=lambda setting: load_heads(setting.folder, setting.hparams),
-    color="blue",
-    only_engine="numpy",
-    why="JAX's models keep no output of the last block",
+    help="heads on the target (python -m training heads); pays if a draft model costs much",
+    chain=lambda context: head_drafter(model_of_heads(context), context.rng),
+    tree=lambda context: head_tree(model_of_heads(context), context.rng, context.greedy),
+    roles=(NAME,),
+    load=load,
+    only_numpy="JAX's models keep no output of the last block",
 )

@@ -8,7 +8,8 @@ from types import ModuleType
 from typing import Any
 
 from speculative.engines import cpu
-from speculative.engines.plain import PlainPass, n_bytes
+from speculative.engines.model import n_bytes
+from speculative.engines.plain import PlainPass
 from speculative.support.compiling import announced, kept
 from speculative.support.errors import UserError
 from speculative.support.limits import most_threads

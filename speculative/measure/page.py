@@ -1,13 +1,8 @@
-"""A run as one page that replays it: python -m speculative.measure.page run.json -o run.html
+"""A run as one page that replays it.
 
 The page is web/page.html with the style, the scripts and the run's document put in. It loads nothing: its own policy
 forbids that, and any script but these.
 """
-
-if __name__ == "__main__":
-    from speculative.support import exits
-
-    exits.begin()  # and what follows is slow
 
 import base64
 import hashlib
@@ -17,12 +12,32 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from speculative import accept, drafters
+from speculative import drafters
 from speculative.filters import Filters
 from speculative.measure import report
-from speculative.measure.document import check_version, read_document
+from speculative.rules import parse_rule
 from speculative.support.errors import UserError
-from speculative.support.files import check_outputs, open_to_read, write_text
+
+# What the page says of each rule: its Step 3, its test, and the distribution that it resamples from.
+BY_RATIO = {
+    "step": "Accept from left to right, while u · p < q",
+    "test": "u · p < q",
+    "left": "max(0, q − p), normalised: what q has and p lacks",
+}
+RULE_WORDS = {
+    "token": BY_RATIO,
+    "lenient": BY_RATIO,
+    "block": {
+        "step": "Keep the drafts up to the last one that passes: u < h",
+        "test": "u < h",
+        "left": "max(0, w · q − p), normalised",
+    },
+    "typical": {
+        "step": "Accept from left to right what is typical of q",
+        "test": "q > 0",
+        "left": "q, cut to what is typical",
+    },
+}
 
 SCRIPTS = ("elements.js", "run.js", "text.js", "race.js", "glass.js", "why.js", "whatif.js")  # in web/
 WEB = Path(__file__).parent / "web"
@@ -33,13 +48,13 @@ def page(run: dict) -> str:
     samples = run["autoregressive"]["samples"] + run["speculative"]["samples"]
     if len(samples) != 2:
         raise UserError(f"a page shows one text, and this run has {len(run['speculative']['samples'])}")
-    rule = accept.choose(**run["options"])
+    rule = parse_rule(run["options"]["accept"])
     words = {
-        "rule": {name: getattr(rule, name) for name in ("lossless", "words", "step", "test", "left")},
+        "rule": {"lossless": rule.lossless, "words": rule.name} | RULE_WORDS[rule.name.partition(":")[0]],
         "table": report.table(run["figures"], rule),
         "filters": Filters._fields,
-        "drafters": {name: report.words(name) for name in drafters.KINDS},
-        "has_draft": drafters.needs(run["options"]["drafter"], "draft"),
+        "drafters": {name: report.words(name) for name in drafters.DRAFTERS},
+        "has_draft": "draft" in drafters.roles_of(run["options"]["drafter"]),
     }
     return fill("page.html", ("page.css",), SCRIPTS, run | {"report": words})
 
@@ -64,31 +79,3 @@ def fill(template: str, styles: Sequence[str], scripts: Sequence[str], data: Any
 def sha256(text: str) -> str:
     """The names by which a Content-Security-Policy allows something."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def main(words: Sequence[str] | None = None) -> None:
-    from speculative.support.arguments import Parser
-
-    parser = Parser("A run as one page.", prog="python -m speculative.measure.page")
-    parser.add_argument("run", help="what main.py --json FILE --details wrote")
-    parser.add_argument("-o", "--output", required=True, help="the page, an HTML file")
-    arguments = parser.parse_args(words)
-    check_outputs([arguments.output], [arguments.run])
-    write_text(arguments.output, read_page(arguments.run))
-
-
-def read_page(path: str) -> str:
-    """The page of a file that --json wrote. Raises UserError."""
-    try:
-        with open_to_read(path) as f:
-            run = json.load(f)
-        check_version(run, path)
-        return page(read_document(run))
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
-        raise UserError(f"{path} is not a run: it should be what main.py --json writes") from None
-
-
-if __name__ == "__main__":
-    exits.guarded(main)
