@@ -4,11 +4,6 @@ python main.py --prompt "Alan Turing theorized that computers would one day beco
 python main.py --demo
 """
 
-from speculative.support import exits
-
-if __name__ == "__main__":
-    exits.begin()  # Ctrl-C during the imports, which are slow, ends with a line
-
 from collections.abc import Callable
 from functools import partial
 
@@ -16,13 +11,14 @@ from speculative.cli.display import Display, check_output
 from speculative.cli.flags import all_flags, parse, run
 from speculative.cli.interactive import interact
 from speculative.cli.outcome import show_report
-from speculative.cli.packing import remove_packed, write_packed
+from speculative.cli.packing import write_packed
 from speculative.cli.prompts import choose_prompts
 from speculative.cli.serve import serve
 from speculative.cli.verifying import verify_session
 from speculative.measure.recorder import Recorder
 from speculative.sampling import autoregressive_sampling, max_fn, sample, speculative_sampling
 from speculative.session import Session
+from speculative.support.errors import guarded
 
 # The blog's names, from where the blog has them.
 __all__ = ["autoregressive_sampling", "main", "max_fn", "sample", "speculative_sampling"]
@@ -33,8 +29,6 @@ def main(**flags) -> None:
     o = check_output(parse(flags))
     if o.pack:
         return write_packed(o)
-    if o.unpack:
-        return remove_packed(o)
     prompts = choose_prompts(o)  # one; with --batch several
 
     # load both models (flags and parse stay with them: --interactive and --serve change flags later)
@@ -83,4 +77,4 @@ def run_sampling_fn(title: str, decode_fn: Callable, session: Session, prompts: 
 
 
 if __name__ == "__main__":
-    exits.guarded(partial(run, main, __doc__))
+    guarded(partial(run, main, __doc__))

@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Sequence
 from speculative import drafters
 from speculative.autotree import NODES
 from speculative.checkpoints.folders import missing_files, model_folder
+from speculative.checkpoints.official import WEIGHT_BYTES
 from speculative.engines import devices, memory
 from speculative.measure.verify import most_new
 from speculative.support.errors import UserError
-from speculative.support.official import WEIGHT_BYTES
 from speculative.trees import n_nodes
 
 Context = tuple[int, str]  # the tokens that fit into the smallest, and in words whose it is
@@ -82,6 +82,6 @@ def check_disk(models_dir: str, model_sizes: Collection[str]) -> None:
     """Raises UserError where the weights that are to be downloaded do not fit on the disk together."""
     missing = [size for size in model_sizes if missing_files(model_folder(size, models_dir))]
     if missing:
-        from speculative.support.fetch import check_disk_space
+        from speculative.checkpoints.download import check_disk
 
-        check_disk_space(models_dir, sum(WEIGHT_BYTES.get(size, 0) for size in missing))
+        check_disk(f"{models_dir}/", sum(WEIGHT_BYTES.get(size, 0) for size in missing))

@@ -3,29 +3,26 @@
 The small files are read first: they are enough for all that checks.py looks at.
 """
 
+import os
 import sys
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tqdm import tqdm
-
-from encoder import Encoder
 from speculative import accept, checks, drafters
-from speculative.checkpoints import packs
-from speculative.checkpoints.folders import model_folder, own_folder
+from speculative.blog.encoder import Encoder
 from speculative.checkpoints.loading import complete_folder, load_encoder_and_hparams, load_params
-from speculative.checkpoints.tensors import parameter_count
+from speculative.checkpoints.tensors import checkpoint_shapes, parameter_count
 from speculative.decoding import Pair, lookaheads
 from speculative.drafters.base import Setting
 from speculative.engines import cpu, devices, formats, packed, packed_files, runtime
 from speculative.engines.models import load_models, packed_model
 from speculative.engines.vocabulary import share
 from speculative.filters import Filters
-from speculative.support import arguments, checksums
+from speculative.support import arguments
 from speculative.support.arguments import Flag
 from speculative.support.options import Options
-from speculative.support.patience import lines
+from speculative.support.progress import working
 
 
 def weight_format(value: str) -> str:
@@ -172,7 +169,7 @@ def load(o: Options, wanted: dict[str, Wanted], kept: Kept, longest: int, quiet:
         folder = folders[together[0].need]
         models = {}
         if o.engine == "numpy":
-            models = mapped_models(together, folder, own_folder(together[0].model_size, o.models_dir), to_probs, quiet)
+            models = mapped_models(together, folder, o.models_dir, to_probs, quiet)
         unread = [one for one in together if one.need not in models]
         if unread:
             models |= read_models(unread, folder, load_fn, to_probs, quiet)
@@ -186,15 +183,15 @@ def load(o: Options, wanted: dict[str, Wanted], kept: Kept, longest: int, quiet:
 
 
 def mapped_models(
-    wanted: list[Wanted], folder: str, kept_in: str, to_probs: dict[str, Filters], quiet: bool
+    wanted: list[Wanted], folder: str, models_dir: str, to_probs: dict[str, Filters], quiet: bool
 ) -> dict[str, Any]:
-    """{need: model} of those whose packed weights lie on the disk, in the folder kept_in."""
+    """{need: model} of those that --pack has written to the disk. folder: of their weights."""
     models = {}
-    for one in wanted:
-        path = packs.path_of(kept_in, one.dtype)
-        params = packed_files.find(path, folder, one.dtype, one.hparams)
-        if params is None:
+    for one in wanted if os.path.isdir(os.path.join(models_dir, "packed")) and cpu.has_numba() else ():
+        path = packed_files.path_of(folder, models_dir, one.dtype)
+        if not os.path.isfile(path):
             continue
+        params = packed_files.load(path, one.hparams, one.dtype)
         name = f"{in_words(one)}, mapped from {path},"
         models[one.need] = packed_model(params, one.hparams, to_probs[one.need], name)
         if not quiet:
@@ -213,10 +210,7 @@ def read_models(
     """{need: model} of one size, from one reading of its weights, which a bar shows where it takes long. Where that
     takes more than `slow` seconds, a line says what --pack would save."""
     hparams = wanted[0].hparams
-    loading = f"loading {wanted[0].model_size}"
     n_bytes = 4 * parameter_count(hparams)
-    off = True if quiet or n_bytes < LARGE else None  # None: unless standard error is a terminal
-    bar = tqdm(desc=loading, total=n_bytes, unit="B", unit_scale=True, leave=False, disable=off)
     seconds = 0.0
 
     def read(convert):
@@ -226,11 +220,11 @@ def read_models(
         seconds = time.perf_counter() - start
         return params
 
-    with lines(loading), bar:
+    with working(f"loading {wanted[0].model_size}", n_bytes, "B", quiet or n_bytes < LARGE, unit_scale=True) as bar:
         dtypes = [one.dtype for one in wanted]
         models = load_fn(read, hparams, dtypes, [to_probs[one.need] for one in wanted], [*map(in_words, wanted)])
     if seconds > slow and load_fn is load_models and cpu.has_numba() and not quiet:
-        on_disk = sum(packed_files.places(hparams, one.dtype)[1] for one in wanted)
+        on_disk = sum(formats.model_bytes(one.dtype, checkpoint_shapes(hparams)) for one in wanted)
         save = f"--pack, given once, saves most of it at each start, for {on_disk / 1e9:.1f} GB of disk"
         print(f"{wanted[0].model_size}: read and packed in {seconds:.0f} s; {save}", file=sys.stderr)
     return {one.need: model for one, model in zip(wanted, models, strict=True)}
@@ -259,8 +253,6 @@ def with_ids_of(target: Wanted, draft: Wanted) -> Wanted:
 
 def stand_ins(o: Options, pair: Pair) -> dict[str, str]:
     """{model with an official name, but not the official weights: what it is instead}"""
-    sizes = [o.target_model_size]
-    if "draft" in pair.models:
-        sizes.append(o.draft_model_size)
-    instead = {size: checksums.stand_in(model_folder(size, o.models_dir)) for size in sizes}
+    sizes = {"target": o.target_model_size, "draft": o.draft_model_size}
+    instead = {size: pair.models[need].hparams.get("stand_in") for need, size in sizes.items() if need in pair.models}
     return {size: what for size, what in instead.items() if what}

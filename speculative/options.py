@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from speculative import accept, decoding, drafters, filters, loading, stop, trees
+from speculative.checkpoints.official import MODEL_SIZES
 from speculative.engines import devices
 from speculative.support import arguments, extras
 from speculative.support.arguments import Flag
 from speculative.support.errors import UserError
-from speculative.support.official import MODEL_SIZES
 from speculative.support.options import Options, check_exclusive, check_useful, given_values
 
 N_TOKENS = Flag(

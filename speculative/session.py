@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from encoder import StreamDecoder
 from speculative import checks, drafters, loading
+from speculative.blog.encoder import StreamDecoder
 from speculative.measure.document import document
 from speculative.measure.record import Iteration, origins
 from speculative.measure.recorder import Recorder

@@ -7,7 +7,7 @@ Decoding ends with the first token that completes the stop text, the same token 
 what the same window gave after it does not, anywhere: see cut. The text ends before the stop text (StreamDecoder).
 """
 
-from encoder import StreamDecoder
+from speculative.blog.encoder import StreamDecoder
 from speculative.sampling import Proposal, Step
 from speculative.support import arguments
 from speculative.support.arguments import Flag

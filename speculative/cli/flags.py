@@ -1,5 +1,6 @@
 """The command line: the flags of all rooms, the words that were typed, and --help."""
 
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -49,7 +50,9 @@ def run(main: Callable, doc: str, words: list[str] | None = None) -> None:
 
     words = sys.argv[1:] if words is None else words
     if {"-h", "--help"} & {*words}:
-        print(f"{doc}\n{usage()}")
+        name = {"__main__.py": "python -m speculative", "speculative-sampling": "speculative-sampling"}
+        command = name.get(os.path.basename(sys.argv[0]), "python main.py")
+        print(f"{doc}\n{usage()}".replace("python main.py", command))
     elif "--version" in words:
         print(f"speculative-sampling {__version__}")
     else:

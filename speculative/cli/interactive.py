@@ -13,7 +13,6 @@ from speculative.support import arguments
 from speculative.support.arguments import Flag
 from speculative.support.errors import UserError
 from speculative.support.options import Options
-from speculative.support.signals import Terminated
 
 MOST = 2**20  # characters of a line that nobody types, so that no endless one fills the memory
 
@@ -51,7 +50,7 @@ def interact(session: Session, decode: Callable, flags: Mapping[str, Flag]) -> N
         except EOFError:
             return
         except (UserError, KeyboardInterrupt) as error:
-            if not typed or isinstance(error, Terminated):
+            if not typed:
                 raise
             said = f"error: {error}" if isinstance(error, UserError) else ""  # after ^C a line break is enough
             print(said, file=sys.stderr)

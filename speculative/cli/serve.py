@@ -12,7 +12,6 @@ from speculative.session import Session
 from speculative.support import arguments
 from speculative.support.arguments import Flag
 from speculative.support.errors import UserError
-from speculative.support.signals import ENDINGS, end
 
 
 def port(value: str) -> int:
@@ -66,7 +65,7 @@ def serve(session: Session, flags: Mapping[str, Flag], port: int) -> None:
             ) from None
         address = f"127.0.0.1:{listening.getsockname()[1]}"
         app = application(Workbench(session, flags), address)
-        for number in ENDINGS:
-            signal.signal(number, lambda number, _: end(number))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda number, _: os._exit(128 + number))
         print(f"http://{address}/", flush=True)
         server(app).run(sockets=[listening])

@@ -1,22 +1,21 @@
 """--verify: the checks of measure/verify.py on the pair and the flags that were given, instead of a run."""
 
 import itertools
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from speculative.cli.packing import check_packed
 from speculative.decoding import Pair, lookaheads
 from speculative.engines import cpu, formats
 from speculative.measure import verify
 from speculative.measure.verify import Check, Choice, Decoders
 from speculative.session import Session
-from speculative.support.exits import fail
 from speculative.support.options import Options
 from speculative.trees import regular
 
 NOT_COVERED = (
-    "Not covered: the weights, tokens and settings themselves (`python utils.py check` compares files with what was\n"
-    "noted of them)."
+    "Not covered: the weights, tokens and settings themselves (sha256sum -c SHA256SUMS, in a model's folder,\n"
+    "compares the files with those that were downloaded)."
 )
 
 
@@ -32,11 +31,10 @@ def verify_session(session: Session, prompt: str, others: Sequence[str] = verify
     checks = verify.verify(partial(decoders, o, pair), o.temperature, prompts, choice(o), N, seed=o.seed, **limits)
     if o.tree:
         checks = itertools.chain(checks, nodes(o, pair, prompts))
-    checks = itertools.chain(check_packed(o) if o.engine == "numpy" else (), checks)
     passed = verify.show(map(partial(explained, o), checks), print=partial(print, flush=True))
     print(NOT_COVERED)
     if not passed:
-        fail("", 1)
+        sys.exit(1)
 
 
 def choice(o: Options) -> int | Choice:

@@ -21,12 +21,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from speculative.checkpoints.tensors import bad_file
-from speculative.checkpoints.weights import open_safetensors
+from speculative.checkpoints.hugging_face import read_file
+from speculative.checkpoints.tensors import bad_file, read
 from speculative.drafters.base import Kind, Parts, Proposal
 from speculative.drafters.model import model_tree
 from speculative.sampling import sample
-from speculative.support import checksums
 from speculative.support.errors import UserError
 from speculative.trees import pruned
 
@@ -49,7 +48,10 @@ class Heads(NamedTuple):
 
 def fingerprint(hparams: dict, ln_f: dict) -> str:
     """The marks of a target: its shape, and its last layer norm, which every training changes."""
-    numbers = [np.array([*hparams.values()], np.int64), *(np.asarray(ln_f[name], np.float32) for name in ("g", "b"))]
+    numbers = [
+        np.array([value for value in hparams.values() if type(value) is int], np.int64),
+        *(np.asarray(ln_f[name], np.float32) for name in ("g", "b")),
+    ]
     return sha256(b"".join(a.astype(a.dtype.newbyteorder("<")).tobytes() for a in numbers)).hexdigest()
 
 
@@ -63,26 +65,15 @@ def load_heads(folder: str, hparams: dict) -> Heads:
             f"{path} is not there: python -m training heads --target_model_size {name} makes it, or choose another "
             "--drafter"
         )
-    checksums.check(folder, [FILE], bad_file)
-    with checksums.compared(folder, [FILE], bad_file), open_safetensors(path) as f:
-        if sorted(f.keys()) != ["b", "w"]:
-            raise bad_file(path, "it has to hold the tensors w and b, and no other")
-        shape, of_b = (list(f.get_slice(name).get_shape()) for name in ("w", "b"))
-        dtypes = {f.get_slice(name).get_dtype() for name in ("w", "b")}
-        n_heads = shape[0] if shape else 0
-        if not 1 <= n_heads <= MOST_HEADS or (shape, of_b) != ([n_heads, n_embd, n_embd], [n_heads, n_embd]):
-            wanted = f"[n, {n_embd}, {n_embd}] and [n, {n_embd}], n from 1 to {MOST_HEADS}"
-            raise bad_file(
-                path, f"w and b are {shape!s:.50} and {of_b!s:.50}; for this target they have to be {wanted}"
-            )
-        if not dtypes <= {"F16", "F32"}:
-            raise bad_file(path, f"w and b are {' and '.join(sorted(dtypes))}, not F16 or F32")
-        w = f.get_tensor("w")
-        b = f.get_tensor("b")
-        target = (f.metadata() or {}).get("target", "")
-    if not (np.isfinite(w).all() and np.isfinite(b).all()):
-        raise bad_file(path, "it holds NaN or infinity")
-    return Heads(w.astype(np.float32), b.astype(np.float32), target, path)
+    tensors, metadata = read_file(path)
+    if sorted(tensors) != ["b", "w"]:
+        raise bad_file(path, "it has to hold the tensors w and b, and no other")
+    shape, of_b = ([*tensors[name].shape] for name in ("w", "b"))
+    n_heads = shape[0] if shape else 0
+    if not 1 <= n_heads <= MOST_HEADS or (shape, of_b) != ([n_heads, n_embd, n_embd], [n_heads, n_embd]):
+        wanted = f"[n, {n_embd}, {n_embd}] and [n, {n_embd}], n from 1 to {MOST_HEADS}"
+        raise bad_file(path, f"w and b are {shape!s:.50} and {of_b!s:.50}; for this target they have to be {wanted}")
+    return Heads(read(tensors["w"], "w"), read(tensors["b"], "b"), metadata.get("target", ""), path)
 
 
 def check_heads(heads: Heads, hparams: dict, ln_f: dict) -> Heads:

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from gpt2 import attention, gelu, gpt2, layer_norm
+from speculative.blog.gpt2 import attention, gelu, gpt2, layer_norm
 from speculative.engines.vocabulary import to_draft, to_target
 from speculative.support.errors import UserError
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from encoder import Encoder
 from speculative import accept
+from speculative.blog.encoder import Encoder
 from speculative.measure.details import Details
 from speculative.measure.figures import figures
 from speculative.measure.machine import machine

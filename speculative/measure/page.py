@@ -4,11 +4,6 @@ The page is web/page.html with the style, the scripts and the run's document put
 forbids that, and any script but these.
 """
 
-if __name__ == "__main__":
-    from speculative.support import exits
-
-    exits.begin()  # and what follows is slow
-
 import base64
 import hashlib
 import json
@@ -21,8 +16,8 @@ from speculative import accept, drafters
 from speculative.filters import Filters
 from speculative.measure import report
 from speculative.measure.document import check_version, read_document
-from speculative.support.errors import UserError
-from speculative.support.files import check_outputs, open_to_read, write_text
+from speculative.support.errors import UserError, guarded
+from speculative.support.files import check_outputs, write_text
 
 SCRIPTS = ("elements.js", "run.js", "text.js", "race.js", "glass.js", "why.js", "whatif.js")  # in web/
 WEB = Path(__file__).parent / "web"
@@ -80,7 +75,7 @@ def main(words: Sequence[str] | None = None) -> None:
 def read_page(path: str) -> str:
     """The page of a file that --json wrote. Raises UserError."""
     try:
-        with open_to_read(path) as f:
+        with open(path, "rb") as f:
             run = json.load(f)
         check_version(run, path)
         return page(read_document(run))
@@ -91,4 +86,4 @@ def read_page(path: str) -> str:
 
 
 if __name__ == "__main__":
-    exits.guarded(main)
+    guarded(main)

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from encoder import StreamDecoder
 from speculative.accept import TOKEN, Rule
+from speculative.blog.encoder import StreamDecoder
 from speculative.drafters import Drafter
 from speculative.engines.plain import common_prefix
 from speculative.measure.analysis import matching_chance

@@ -90,11 +90,9 @@ def folder_name(value: str) -> str:
 
 def model(value: str) -> str:
     """A folder of models_dir, a path to one, or a model of the Hugging Face hub."""
-    from speculative.support.hub import hub_name
-
     if value.startswith((".", "/", "~")):
         return path(value)
-    if re.fullmatch(PLAIN_NAME, value) or hub_name(value):
+    if re.fullmatch(PLAIN_NAME, value) or re.fullmatch(r"[\w.-]+(/[\w.-]+)?(@[\w.-]+)?", value, re.ASCII):
         return value
     raise ValueError("124M, a folder of models_dir, a path that begins with . / or ~, or owner/name of the hub")
 
@@ -140,12 +138,10 @@ def one_of(*names: str) -> Callable[[str], str]:
 
 
 def source(value: str) -> str:
-    from speculative.support.http import check_url
-
-    try:
-        return value if value in ("openai", "huggingface") else check_url(value)
-    except UserError:
-        raise ValueError("openai, huggingface or an https address") from None
+    local = r"http://(localhost|127\.0\.0\.1)(:\d+)?(/|$)"
+    if value not in ("openai", "huggingface") and not re.match(rf"https://[^/?#]|{local}", value):
+        raise ValueError("openai, huggingface or an https address")
+    return value
 
 
 def argument(parse: Callable[[str], Any]) -> Callable[[str], Any]:

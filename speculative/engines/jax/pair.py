@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from encoder import END_OF_TEXT, StreamDecoder
+from speculative.blog.encoder import END_OF_TEXT, StreamDecoder
 from speculative.decoding import Pair
 from speculative.engines.jax.loop import DeviceDecoder, first_difference
 from speculative.engines.jax.model import JaxModel
