@@ -21,7 +21,7 @@ from benchmarks.pictures import COLORS, INK, draw
 from benchmarks.tables import table
 from speculative.engines.jax.model import keep_compiled
 from speculative.measure.machine import machine
-from speculative.support.exits import guarded
+from speculative.support.errors import guarded
 from training.common import load_on_device, read_beginnings, want
 from training.distil import RATE
 from training.divergences import DIVERGENCES

@@ -18,8 +18,7 @@ import numpy as np
 from benchmarks.common import PROMPTS, Parser, count, load
 from benchmarks.tables import table
 from speculative.engines.jax.model import keep_compiled
-from speculative.support.errors import UserError
-from speculative.support.exits import guarded
+from speculative.support.errors import UserError, guarded
 from speculative.support.texts import read_prompts
 from training.common import add_recipe, load_on_device, want
 from training.online import RATE, Learner, acceptance_rate, add_online, numpy_model, serve

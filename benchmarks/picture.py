@@ -15,8 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from speculative.support.errors import UserError
-from speculative.support.exits import guarded
+from speculative.support.errors import UserError, guarded
 from speculative.support.files import check_writable
 
 ROOT = Path(__file__).parents[1]

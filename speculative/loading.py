@@ -1,16 +1,16 @@
 """The models of a session by role, each read when it is first asked for."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from tqdm import tqdm
-
-from encoder import Encoder
-from speculative.checkpoints import packs
-from speculative.checkpoints.folders import missing_files, model_folder, own_folder
-from speculative.checkpoints.loading import complete_folder, load_encoder_and_hparams, load_params
+from speculative.blog.encoder import Encoder
+from speculative.checkpoints import complete_folder, load_encoder_and_hparams, load_params
+from speculative.checkpoints.download import check_disk
+from speculative.checkpoints.folders import missing_files, model_folder
+from speculative.checkpoints.official import WEIGHT_BYTES
 from speculative.checkpoints.tensors import parameter_count
 from speculative.drafters import DRAFTERS
 from speculative.engines import devices, formats, memory, packed, packed_files, runtime
@@ -18,8 +18,7 @@ from speculative.engines.models import load_networks, packed_network
 from speculative.engines.vocabulary import share
 from speculative.options import ModelOptions
 from speculative.support.errors import UserError
-from speculative.support.official import WEIGHT_BYTES
-from speculative.support.patience import lines
+from speculative.support.progress import working
 
 SLOW_SECONDS = 5  # of reading and packing: if it takes longer, a line says what --pack would save
 BAR_BYTES = 2**28  # of weights: if there are more, a bar shows how they are read
@@ -107,11 +106,13 @@ class Models:
             self.loaded |= read_networks(unread, folder, load_fn, self.quiet)
 
     def map_packs(self, specs: Sequence[ModelSpec], folder: str) -> None:
-        """Map the packed weights that are on the disk."""
+        """Map the packed weights that --pack has written to the disk."""
+        if not os.path.isdir(os.path.join(self.o.models_dir, "packed")):
+            return
         for spec in specs:
-            path = packs.path_of(own_folder(spec.size, self.o.models_dir), spec.dtype)
-            params = packed_files.find(path, folder, spec.dtype, spec.hparams)
-            if params is not None:
+            path = packed_files.path_of(folder, self.o.models_dir, spec.dtype)
+            if os.path.isfile(path):
+                params = packed_files.load(path, spec.hparams, spec.dtype)
                 self.loaded[spec.role] = packed_network(params, spec.hparams, f"{spec}, mapped from {path},")
                 if not self.quiet:
                     print(f"{spec.size}: mapped from {path}", file=sys.stderr)
@@ -127,9 +128,7 @@ class Models:
         memory.check([(spec.hparams, spec.dtype) for spec in new], free, n_cached, jax=self.o.engine == "jax")
         missing = {spec.size for spec in new if missing_files(model_folder(spec.size, self.o.models_dir))}
         if missing:
-            from speculative.support.fetch import check_disk_space
-
-            check_disk_space(self.o.models_dir, sum(WEIGHT_BYTES.get(size, 0) for size in missing))
+            check_disk(self.o.models_dir, sum(WEIGHT_BYTES.get(size, 0) for size in missing))
 
 
 def networks_of(roles: Sequence[str]) -> list[str]:
@@ -140,10 +139,7 @@ def networks_of(roles: Sequence[str]) -> list[str]:
 def read_networks(specs: Sequence[ModelSpec], folder: str, load_fn: Callable, quiet: bool) -> dict[str, Any]:
     """{role: network} of one size, from one reading of its weights, which a bar shows if it takes long."""
     hparams = specs[0].hparams
-    loading = f"loading {specs[0].size}"
     n_bytes = 4 * parameter_count(hparams)
-    off = True if quiet or n_bytes < BAR_BYTES else None  # None: unless standard error is a terminal
-    bar = tqdm(desc=loading, total=n_bytes, unit="B", unit_scale=True, leave=False, disable=off)
     seconds = 0.0
 
     def read(convert):
@@ -153,7 +149,8 @@ def read_networks(specs: Sequence[ModelSpec], folder: str, load_fn: Callable, qu
         seconds = time.perf_counter() - start
         return params
 
-    with lines(loading), bar:
+    small = n_bytes < BAR_BYTES
+    with working(f"loading {specs[0].size}", n_bytes, "B", quiet or small, unit_scale=True) as bar:
         networks = load_fn(read, hparams, [spec.dtype for spec in specs], [*map(str, specs)])
     if seconds > SLOW_SECONDS and load_fn is load_networks and not quiet:
         print(

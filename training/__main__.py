@@ -5,8 +5,7 @@ from collections.abc import Callable
 from functools import partial
 
 from speculative.support import extras
-from speculative.support.errors import UserError
-from speculative.support.exits import guarded
+from speculative.support.errors import UserError, guarded
 
 COMMANDS = ("pair", "distil", "online", "heads")
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 
 from speculative.checkpoints.folders import small_files
-from speculative.support import checksums
 from speculative.support.errors import UserError
 from speculative.support.files import replacing
 
@@ -46,7 +45,6 @@ def save_model(folder: Path, hparams: dict, params: dict, vocabulary: dict[str, 
             save_readable(tensors, whole / "model.safetensors", {"format": "pt"})
             for name, text in {"hparams.json": json.dumps(hparams), **vocabulary}.items():
                 write(whole / name, text)
-            checksums.note(whole, {path.name: checksums.describe(path) for path in whole.iterdir()})
             check_new(folder)
             shutil.move(whole, folder)
     except (OSError, SafetensorError) as error:

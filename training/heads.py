@@ -21,7 +21,6 @@ from speculative.checkpoints.tensors import parameter_count
 from speculative.drafters.heads import FILE, MOST_HEADS, fingerprint
 from speculative.engines.jax.model import keep_compiled
 from speculative.support import arguments as values
-from speculative.support import checksums
 from speculative.support.arguments import Parser
 from speculative.support.errors import UserError
 from training.common import add_models, add_recipe, add_texts, check_fits, load_on_device, read_beginnings, want
@@ -157,8 +156,6 @@ def main(arguments: list[str]) -> None:
     checkpoint = path.with_suffix(".npz")
     params, history = train_heads(o, target, begin, begin_held_out, checkpoint)
     save_tensors(path, as_float16(params), {"target": fingerprint(hparams, target.params["ln_f"])})
-    if checksums.noted(folder):
-        checksums.note(folder, {FILE: checksums.describe(path)})
     checkpoint.unlink(missing_ok=True)
     _, after = history[-1]
     for what, figure in after.items():

@@ -9,7 +9,6 @@ from typing import Any
 
 from speculative.session import Session
 from speculative.support.errors import UserError
-from speculative.support.signals import ENDINGS, end
 
 
 def server(app: Any, **how) -> Any:
@@ -44,7 +43,7 @@ def serve(session: Session, port: int) -> None:
             ) from None
         address = f"127.0.0.1:{listening.getsockname()[1]}"
         app = application(Workbench(session), address)
-        for number in ENDINGS:
-            signal.signal(number, lambda number, _: end(number))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda number, _: os._exit(128 + number))
         print(f"http://{address}/", flush=True)
         server(app).run(sockets=[listening])
