@@ -22,6 +22,7 @@ from benchmarks.tables import forward, table, take_turns
 from speculative.checkpoints.official import HPARAMS
 from speculative.checkpoints.tensors import checkpoint_shapes, nested
 from speculative.engines import formats, packed, plain, runtime
+from speculative.engines.library import library
 from speculative.measure.analysis import largest_beta, leviathan_speedup
 from speculative.measure.machine import machine
 from speculative.support import arguments as values
@@ -151,7 +152,7 @@ def main(argv=None, model=cut_model):
     parser.add_argument("--out", help="a folder for a picture of each")
     parser.add_json()
     o = parser.parse_args(argv)
-    if not runtime.compiled_pass():
+    if not library():
         raise UserError("there is nothing to measure without numba: pip install numba")
     if o.out:
         with writing(o.out):

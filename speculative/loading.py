@@ -13,7 +13,7 @@ from speculative.checkpoints.folders import missing_files, model_folder
 from speculative.checkpoints.official import WEIGHT_BYTES
 from speculative.checkpoints.tensors import parameter_count
 from speculative.drafters import DRAFTERS
-from speculative.engines import devices, formats, memory, packed, packed_files, runtime
+from speculative.engines import devices, formats, memory, packed_files, runtime
 from speculative.engines.models import load_networks, packed_network
 from speculative.engines.vocabulary import share
 from speculative.options import ModelOptions
@@ -98,7 +98,6 @@ class Models:
         if self.o.engine == "numpy":
             runtime.set_threads(self.o.threads)
             runtime.warm_up([spec.dtype for spec in specs])  # so that compiling is not counted as loading
-            packed.compile_for([spec.dtype for spec in specs])
             self.map_packs(specs, folder)
         unread = [spec for spec in specs if spec.role not in self.loaded]
         if unread:

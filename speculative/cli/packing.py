@@ -6,12 +6,16 @@ from speculative.checkpoints.download import check_disk
 from speculative.checkpoints.tensors import checkpoint_shapes
 from speculative.drafters import roles_of
 from speculative.engines import formats, packed_files
+from speculative.engines.library import library
 from speculative.loading import Models, networks_of
 from speculative.options import Options
+from speculative.support.errors import UserError
 
 
 def write_packed(o: Options) -> None:
     """Pack the models that this run would load, one after the other. Raises UserError."""
+    if not library():
+        raise UserError("--pack is for the compiled forward pass, and there is no C compiler: pip install ziglang")
     models = Models(o)
     for role in networks_of(["target", *roles_of(o.drafter)]):
         spec = models.spec(role)

@@ -8,16 +8,13 @@ another name.
 import hashlib
 import json
 import os
-from typing import Any
 
 import numpy as np
 
 from speculative.checkpoints import load_params
 from speculative.checkpoints.folders import small_files, weight_files
 from speculative.checkpoints.tensors import bad_file, checkpoint_shapes, mapped, nested
-from speculative.engines import formats
-from speculative.engines.cpu import BLOCK, this_cpu
-from speculative.engines.packed import PackedEmbedding, PackedWeight, packer
+from speculative.engines.packed import arrays_of, layout, of_arrays, packer, shapes_of
 from speculative.support.files import replacing
 
 ALIGNMENT = 64  # bytes of the largest vector register
@@ -48,7 +45,7 @@ def save(path: str, folder: str, hparams: dict, dtype: str) -> None:
     with replacing(path) as part, open(part, "wb") as f:
 
         def write(name, array):
-            for part_name, value in to_arrays(name, pack(name, array)).items():
+            for part_name, value in arrays_of(name, pack(name, array)).items():
                 f.write(bytes(-f.tell() % ALIGNMENT))
                 index[part_name] = (value.dtype.str, value.shape, f.tell())
                 f.write(np.ascontiguousarray(value))
@@ -63,44 +60,13 @@ def load(path: str, hparams: dict, dtype: str) -> dict:
     file = mapped(path)
     try:
         index = json.loads(file[int.from_bytes(file[-END:], "little") : -END])
-        arrays = {}
-        for name, (dtype_str, shape, begin) in index.items():
-            arrays[name] = np.ndarray(shape, dtype_str, file, begin)
-        shapes = checkpoint_shapes(hparams)
-        return nested({name: from_arrays(name, shape, dtype, arrays) for name, shape in shapes.items()})
+        params = {}
+        for name, shape in checkpoint_shapes(hparams).items():
+            arrays = {}
+            for part, (kind, part_shape) in shapes_of(name, shape, dtype).items():  # what the engine will read
+                _, _, begin = index[part]
+                arrays[part] = np.ndarray(part_shape, kind, file, begin)
+            params[name] = of_arrays(name, shape, dtype, arrays)
+        return nested(params)
     except (ValueError, TypeError, KeyError) as error:
         raise bad_file(path, f"damaged ({error!r:.100})") from None
-
-
-# ---- The seam to the engine: packed weights as plain arrays, and back ------------------------------------------------
-
-
-def layout(dtype: str) -> str:
-    """Return a text that changes when the packed bytes do: what packing makes of a small matrix on this CPU."""
-    w = np.random.default_rng(0).standard_normal((2 * BLOCK + 3, this_cpu().lanes + 1), np.float32)  # [n_in, n_out]
-    number = hashlib.sha256()
-    for format in (dtype, formats.find(dtype).embedding):
-        weight = PackedWeight.packed(w, format)
-        number.update(f"{format} {weight.tiles.shape}".encode() + weight.tiles.tobytes())
-        number.update(b"" if weight.scale is None else weight.scale.tobytes())
-    return number.hexdigest()
-
-
-def to_arrays(name: str, value: Any) -> dict[str, np.ndarray]:
-    """Return {"h0/mlp/c_fc/w/tiles": array, ...} of a packed tensor, and one array of any other."""
-    if isinstance(value, PackedEmbedding):
-        value = value.T
-    if not isinstance(value, PackedWeight):
-        return {name: value}
-    scale = {} if value.scale is None else {f"{name}/scale": value.scale}
-    return {f"{name}/tiles": value.tiles} | scale
-
-
-def from_arrays(name: str, shape: tuple[int, ...], dtype: str, arrays: dict[str, np.ndarray]) -> Any:
-    """Return the tensor of its arrays."""
-    if f"{name}/tiles" not in arrays:
-        return arrays[name]
-    parts = arrays[f"{name}/tiles"], arrays.get(f"{name}/scale")
-    if name == "wte":
-        return PackedEmbedding(PackedWeight(shape[::-1], formats.find(dtype).embedding, *parts))
-    return PackedWeight(shape, dtype, *parts)
