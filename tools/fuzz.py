@@ -28,7 +28,6 @@ with atheris.instrument_imports(include=["encoder", "speculative"]):
     from speculative.drafters.model import model_drafter
     from speculative.engines.plain import CachedModel
     from speculative.filters import GREEDY
-    from speculative.measure.page import read_page
     from speculative.sampling import autoregressive_sampling, speculative_sampling
     from speculative.support import checksums, texts
     from speculative.support.errors import UserError
@@ -91,30 +90,6 @@ def read_prompts(data):
         except UserError as error:
             is_one_line(error)
     texts.read_text(str(folder / "prompts.txt"), "prompt")
-
-
-def run():
-    """The document of a short run of the bundled pair."""
-    import main
-
-    main.main(
-        prompt="In the",
-        n_tokens_to_generate=3,
-        K=2,
-        models_dir=str(Path(main.__file__).parent / "models"),
-        draft_model_size="tiny-draft",
-        target_model_size="tiny-target",
-        json=str(path),
-        details=True,
-        quiet=True,
-        threads=1,
-    )
-    return json.dumps(json.loads(path.read_text())).encode()
-
-
-def read_run(data):
-    path.write_bytes(data)
-    read_page(str(path))
 
 
 KINDS = ("file", "missing", "a link to something precious", "a link to nothing", "a pipe", "a device", "a folder")
@@ -204,7 +179,6 @@ TARGETS = {  # what reads, and an input that it accepts
     "hparams": (read_hparams, lambda: json.dumps(HPARAMS).encode()),
     "note": (read_note, lambda: json.dumps({"a.json": {"bytes": 3, "sha256": "00"}}).encode()),
     "prompts": (read_prompts, lambda: b'{"prompt": "In the"}\n{"prompt": "caf\\u00e9"}\n'),
-    "page": (read_run, run),
     "folder": (read_folder, lambda: bytes(len(NAMES))),
     "weights": (read_weights, lambda: bytes(4 * parameter_count(HPARAMS))),
 }
