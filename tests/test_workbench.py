@@ -87,7 +87,7 @@ def test_the_steps_of_a_decode_and_its_run(client, pair, flags):
         [expected] = pair.changed(**flags).compare(PROMPT, 12).document["speculative"]["samples"]
         assert document["speculative"]["samples"][0]["tokens"] == expected["tokens"]
     assert summary["values"].items() >= {"prompt": PROMPT, "n_tokens_to_generate": "12"}.items()
-    assert summary["cells"]["Speculative"][1] == document["speculative"]["seconds"]
+    assert summary["decoders"] == {name: [12, document[name]["seconds"]] for name in summary["decoders"]}
     page = client.get("/runs/1/page")
     assert page.headers["content-type"].startswith("text/html")
     assert "<h1>" in page.text
@@ -111,8 +111,8 @@ def test_one_decoder_alone(client, pair, name):
     run = client.get("/runs/1/json").json()
     both = pair.changed(temperature=1).compare(PROMPT, 12).document
     assert run[name]["samples"][0]["tokens"] == both[name]["samples"][0]["tokens"]
-    assert "Times as fast" not in summary["cells"]
-    assert summary["headline"].startswith("12 tokens in ")
+    assert summary["speedup"] is None
+    assert summary["decoders"] == {name: [12, run[name]["seconds"]]}
 
 
 @pytest.mark.parametrize("rule", ["block", "lenient:0.5", "typical:0.1"])
@@ -176,18 +176,17 @@ def test_a_request_sets_no_option_that_the_form_does_not_have(client):
 
 
 @pytest.mark.parametrize(
-    ("prompt", "values", "line", "field"),
+    ("prompt", "values", "line"),
     [
-        (PROMPT, {"temperature": "hot"}, "“Temperature” must be a number of at least 0, not 'hot'", "temperature"),
-        (PROMPT, {"drafter": "../heads"}, "unknown drafter '..'", None),
-        ("x" * 200, {}, "the prompt's 200 tokens and 12 more exceed the context", "n_tokens_to_generate"),
+        (PROMPT, {"temperature": "hot"}, "--temperature must be a number of at least 0, not 'hot'"),
+        (PROMPT, {"drafter": "../heads"}, "unknown drafter '..'"),
+        ("x" * 200, {}, "the prompt's 200 tokens and 12 more exceed the context"),
     ],
 )
-def test_a_wrong_value_is_told_with_its_field(client, prompt, values, line, field):
+def test_options_are_checked_as_the_command_lines_are(client, prompt, values, line):
     [(kind, told)] = events(ask(client, prompt, **values).text)
     assert kind == "error"
-    assert told["line"].startswith(line)
-    assert told["field"] == field
+    assert told.startswith(line)
     assert ask(client).status_code == 200  # and the next one is decoded
 
 
@@ -237,7 +236,7 @@ def test_one_decodes_and_the_others_wait():
         assert pair.running == ["a"]
         await streams[1].aclose()  # a page that waits may be closed
         pair.go_on.release()
-        assert await first(streams[0], "error") == ("error", {"line": "RuntimeError: the end", "field": None})
+        assert await first(streams[0], "error") == ("error", "RuntimeError: the end")
         await streams[0].aclose()
         await first(streams[2], "step")
         assert pair.running == ["c"]
@@ -255,7 +254,7 @@ def test_the_port():
     assert with_values(["--serve"]) == ["--serve=8000"]
     assert with_values(["--serve", "--demo"]) == ["--serve=8000", "--demo=True"]
     assert with_values(["--serve", "9000"]) == ["--serve=9000"]
-    for value in ("80", "1023", "65536", "-1", "x", "0.0.0.0:8000", "", "00"):
+    for value in ("65536", "-1", "x", "0.0.0.0:8000", ""):
         assert refused(serve=value).startswith("--serve must be")
     for other in ({"interactive": "True"}, {"prompt": "a"}, {"html": "a.html"}, {"verify": "True"}):
         assert "cannot be combined" in refused(serve="8000", **other)

@@ -11,19 +11,11 @@ from speculative.support.arguments import Flag
 from speculative.support.errors import UserError
 from speculative.support.signals import ENDINGS, end
 
-
-def port(value: str) -> int:
-    """Parse the value of --serve."""
-    if value != "0" and arguments.integer(0, 65535)(value) < 1024:
-        raise ValueError("a port from 1024 to 65535, or 0 for one that is free")
-    return int(value)
-
-
 FLAGS = (
     Flag(
         "serve",
-        port,
-        "serve the workbench, a page for the browser of this machine, at this port (without one: 8000)",
+        arguments.integer(0, 65535),
+        "serve the workbench, a page for the browser of this machine, at this port (8000; 0: one that is free)",
         excludes=("prompt", "prompt_file", "unconditional", "batch", "json", "html", "verify", "interactive"),
         needs=("starlette", "uvicorn"),
         bare="8000",

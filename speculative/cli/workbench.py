@@ -6,7 +6,6 @@ that asked for it: whoever closes the page or presses Stop ends the request, and
 
 import asyncio
 import json
-import re
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -22,7 +21,7 @@ from starlette.responses import HTMLResponse, JSONResponse, StreamingResponse
 from starlette.routing import Route
 
 from speculative import drafters
-from speculative.measure.page import DECODERS, ORIGINS, duration, fill, findings, many, percent, placed, plain
+from speculative.measure.page import DECODERS, ORIGINS, fill, findings, placed, plain
 from speculative.measure.recorder import Recorder
 from speculative.measure.run import Run
 from speculative.session import Session
@@ -63,7 +62,6 @@ class Workbench:
         self.flags = flags
         self.turn = asyncio.Lock()  # held by the decode that runs
         self.runs = {}  # {number: Run}
-        self.last = 0  # the last run's number
 
     def page(self) -> str:
         o = self.session.options
@@ -109,14 +107,14 @@ class Workbench:
                 run = alone(session, prompt, watch)
             else:
                 run = session.compare(prompt, session.options.n_tokens_to_generate, watch)
-            self.last += 1
-            self.runs[self.last] = run
-            self.runs.pop(self.last - MOST_RUNS, None)
-            told.append(("done", summary(self.last, run.document)))
+            number = max(self.runs, default=0) + 1
+            self.runs[number] = run
+            self.runs.pop(number - MOST_RUNS, None)
+            told.append(("done", summary(number, run.document)))
         except Stopped:
             pass
         except Exception as error:
-            told.append(("error", problem(error)))
+            told.append(("error", str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"))
 
 
 def event(kind: str, value: Any) -> str:
@@ -179,38 +177,20 @@ def with_rule(values: dict) -> dict:
     return values | rule
 
 
-def problem(error: Exception) -> dict:
-    """An error in the words of the form, and the name of the field that it is about, if there is one."""
-    line = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-    named = [name for name in re.findall(r"--(\w+)", line) if name in LABELS]
-    return {
-        "line": re.sub(r"--(\w+)", lambda flag: f"“{LABELS[flag[1]]}”" if flag[1] in LABELS else flag[0], line),
-        "field": named[0] if named else None,
-    }
-
-
 def summary(number: int, document: dict) -> dict:
-    """A run as the page shows it. cells: {column: [text, sort key, note]}; values: what Reuse fills into the form."""
+    """A run as the page shows it. values: its options, as they are typed; decoders: {name: [tokens, seconds]}."""
     o, f = document["options"], document["figures"]
-    found = findings(f)
-    values = typed(o) | {"prompt": o["prompt"]}
-    cells = {}
-    if f["speedup"]:
-        cells["Times as fast"] = [f"{f['speedup']:.2f}", f["speedup"], "doubtful" if found["doubt"] else ""]
-    if f["drafted"]:
-        cells["Tokens per call"] = [f"{f['tokens_per_iteration']:.2f}", f["tokens_per_iteration"], ""]
-        cells["Accepted"] = [percent(f["accepted"], f["drafted"]), f["accepted"] / f["drafted"], ""]
-        cells["r"] = [f"{f['r']:.3f}", f["r"], ""]
-    for name in DECODERS:
-        n = sum(len(sample["tokens"]) for sample in document[name]["samples"])
-        seconds = document[name]["seconds"]
-        if n:
-            cells[name.capitalize()] = [duration(seconds), seconds, f"{n / seconds:.1f} tokens/s"]
-            found["headline"] = found["headline"] or f"{many(n, 'token')} in {duration(seconds)}"
-    cells["Prompt"] = [o["prompt"] or "<|endoftext|>", o["prompt"], ""]
-    for name, label in [*LABELS.items()][:-1]:
-        cells[label] = [values[name], o[name] if isinstance(o[name], int | float) else values[name], ""]
-    return {"number": number, "only": o["only"], "values": values, "cells": cells, **found}
+    n_tokens = {name: sum(len(sample["tokens"]) for sample in document[name]["samples"]) for name in DECODERS}
+    return {
+        "number": number,
+        "values": typed(o) | {"prompt": o["prompt"]},
+        "decoders": {name: [n, document[name]["seconds"]] for name, n in n_tokens.items() if n},
+        "speedup": f["speedup"],
+        "tokens_per_call": f["tokens_per_iteration"] if f["drafted"] else None,
+        "accepted": f["accepted"] / f["drafted"] if f["drafted"] else None,
+        "r": f["r"] if f["drafted"] else None,
+        **findings(f),
+    }
 
 
 # ---- The server ------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ async function decode() {
         showStep(value);
       }
     }
-    if (kind === "error") showProblem(value.line, value.field);
+    if (kind === "error") showProblem(value);
     else if (kind === "done") {
       runs = [...runs, value];
       await showRun(value);

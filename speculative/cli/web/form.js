@@ -34,13 +34,14 @@ function fillForm(values) {
   for (const name of names) byId(name).value = values[name];
 }
 
-/** Say why nothing was decoded, and mark the field that is wrong. */
-function showProblem(line, name) {
-  byId("wrong").textContent = shown(line);
-  for (const other of names) byId(other).removeAttribute("aria-invalid");
-  if (!name) return;
-  const field = byId(name);
-  field.closest("details")?.setAttribute("open", "");
-  field.setAttribute("aria-invalid", "true");
-  field.focus();
+/** Say why nothing was decoded, in the words of the form, and mark the field that is wrong. */
+function showProblem(line) {
+  const labels = Object.fromEntries(data.fields.map(({ name, label }) => [name, label]));
+  const wrong = [...line.matchAll(/--(\w+)/g)].map(([, name]) => name).find((name) => labels[name]);
+  byId("wrong").textContent = shown(line.replace(/--(\w+)/g, (flag, name) => (labels[name] ? `“${labels[name]}”` : flag)));
+  for (const name of names) byId(name).removeAttribute("aria-invalid");
+  if (!wrong) return;
+  byId(wrong).closest("details")?.setAttribute("open", "");
+  byId(wrong).setAttribute("aria-invalid", "true");
+  byId(wrong).focus();
 }

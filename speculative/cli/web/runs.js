@@ -5,7 +5,34 @@ let runs = []; // as summary() of workbench.py
 let shownRun = null; // number of the run whose result is shown
 let order = ["Run", -1]; // column by which the table is sorted, and 1 for rising, -1 for falling
 
-const sortKey = ({ number, cells }, column) => (column === "Run" ? number : (cells[column]?.[1] ?? ""));
+// Each column: run → [text, note]; nothing if the run lacks it.
+const COLUMNS = {
+  "Times as fast": ({ speedup, doubt }) => speedup && [speedup.toFixed(2), doubt && "doubtful"],
+  "Tokens per call": ({ tokens_per_call: tokens }) => tokens && [tokens.toFixed(2)],
+  Accepted: ({ accepted }) => accepted !== null && [`${Math.round(100 * accepted)} %`],
+  r: ({ r }) => r && [r.toFixed(3)],
+  Autoregressive: ({ decoders }) => pace(decoders.autoregressive),
+  Speculative: ({ decoders }) => pace(decoders.speculative),
+  Prompt: ({ values }) => [values.prompt || "<|endoftext|>"],
+};
+for (const { name, label } of data.fields) {
+  if (name !== "only") COLUMNS[label] = ({ values }) => [values[name]];
+}
+
+const pace = (decoder) => decoder && [seconds(decoder[1]), `${(decoder[0] / decoder[1]).toFixed(1)} tokens/s`];
+
+// The value by which a run is sorted; a number if its text begins with one.
+const KEYS = {
+  Run: ({ number }) => number,
+  Autoregressive: ({ decoders }) => decoders.autoregressive?.[1] ?? "",
+  Speculative: ({ decoders }) => decoders.speculative?.[1] ?? "",
+};
+
+function sortKey(run, column) {
+  if (KEYS[column]) return KEYS[column](run);
+  const [text] = COLUMNS[column](run) || [""];
+  return /^[\d.]+( %)?$/.test(text) ? parseFloat(text) : text;
+}
 
 /** Numbers before texts, in either direction. */
 function compare(a, b, direction) {
@@ -15,9 +42,8 @@ function compare(a, b, direction) {
 
 /** The names of the columns. A column is left out if all of several runs are alike in it, or if it is empty. */
 function columnsOf(runs) {
-  const all = new Set(runs.flatMap(({ cells }) => Object.keys(cells)));
-  return [...all].filter((name) => {
-    const texts = new Set(runs.map(({ cells }) => cells[name]?.[0] ?? ""));
+  return Object.keys(COLUMNS).filter((name) => {
+    const texts = new Set(runs.map((run) => COLUMNS[name](run)?.[0] ?? ""));
     return texts.size > 1 || (runs.length === 1 && !texts.has(""));
   });
 }
@@ -47,10 +73,10 @@ function heading(name) {
 }
 
 function runRow(run, columns) {
-  const { number, only, cells } = run;
+  const { number } = run;
   const values = columns.map((name) => {
-    const [text, key, note] = cells[name] ?? ["", "", ""];
-    const kind = `${typeof key === "number" ? "number" : ""}.${note === "doubtful" ? note : ""}`;
+    const [text, note] = COLUMNS[name](run) || [""];
+    const kind = `${typeof sortKey(run, name) === "number" ? "number" : ""}.${note === "doubtful" ? note : ""}`;
     return make(`td.${kind}`, { title: text }, text, note ? make("small", note) : "");
   });
   const button = (name, text, click) =>
@@ -59,7 +85,7 @@ function runRow(run, columns) {
   const ways = make(
     "div.ways",
     button("Reuse", "Reuse", () => fillForm(run.values)),
-    only ? "" : link("Replay", "page", { target: "_blank" }),
+    run.values.only ? "" : link("Replay", "page", { target: "_blank" }),
     link("JSON", "json", { download: `run-${number}.json` }),
   );
   const row = make(number === shownRun ? "tr.drawn" : "tr", { id: `row-${number}` });
@@ -73,10 +99,11 @@ async function showRun(run) {
   const steps = await asked(`/runs/${run.number}/steps`);
   if (!steps) return;
   shownRun = run.number;
-  byId("headline").textContent = run.headline;
+  const [[n, s]] = Object.values(run.decoders); // of one decoder alone there is no speedup
+  byId("headline").textContent = run.headline || `${many(n, "token")} in ${seconds(s)}`;
   byId("lines").textContent = `Run ${run.number}: ${run.lines.join(" ")}`;
   byId("doubt").textContent = run.doubt;
-  clearLanes(run.values.prompt, run.only);
+  clearLanes(run.values.prompt, run.values.only);
   steps.forEach(showStep);
   showRuns();
 }
