@@ -274,10 +274,10 @@ def serving():
 
     with contextlib.ExitStack() as servers:
 
-        def serving(bench, **how):
+        def serving(bench):
             listening = servers.enter_context(socket.create_server(("127.0.0.1", 0)))
             address = f"127.0.0.1:{listening.getsockname()[1]}"
-            answering = server(application(bench, address), **how)
+            answering = server(application(bench))
             thread = threading.Thread(target=answering.run, args=([listening],))
             thread.start()
 
