@@ -30,6 +30,7 @@ from itertools import count, islice, product
 from pathlib import Path
 
 import numpy as np
+from safetensors.numpy import save_file
 
 from benchmarks.common import MODELS, Parser
 from benchmarks.tables import seconds
@@ -44,7 +45,6 @@ from speculative.support import checksums
 from speculative.support.errors import UserError, first_line
 from speculative.support.exits import guarded
 from speculative.support.official import HPARAMS
-from training.files import save_tensors
 
 GROWN = {"124M": MODELS / "tiny-draft", "1558M": MODELS / "tiny-target"}
 UNLIKELY = -200.0  # the logit of a new token: at temperature 1 its probability is 0 in float32
@@ -157,7 +157,8 @@ def grow_model(small, folder, new, write):
         norm = {name: tensors[name] for name in ("ln_f/g", "ln_f/b")}
         grown = {name: array for name, array in grow(norm, old, new) if name in norm}
         target = {"target": heads.fingerprint(new, {"g": grown["ln_f/g"], "b": grown["ln_f/b"]})}
-        save_tensors(folder / heads.FILE, grow_heads(its_heads, old, new), target)
+        grown = {name: array.astype(np.float16) for name, array in grow_heads(its_heads, old, new).items()}
+        save_file(grown, folder / heads.FILE, target)
     files = {path.name: checksums.describe(path) for path in folder.iterdir()}
     checksums.note(
         folder, files, stand_in=f"it computes what {small.name} does, at the shape and cost of {folder.name}"
