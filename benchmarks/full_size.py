@@ -30,6 +30,7 @@ from itertools import count, islice, product
 from pathlib import Path
 
 import numpy as np
+from safetensors.numpy import save_file
 
 from benchmarks.common import MODELS, Parser
 from benchmarks.tables import seconds
@@ -41,7 +42,6 @@ from speculative.checkpoints.tensors import checkpoint_shapes, parameter_count
 from speculative.drafters import heads
 from speculative.support import arguments as values
 from speculative.support.errors import UserError, first_line, guarded
-from training.files import save_tensors
 
 GROWN = {"124M": MODELS / "tiny-draft", "1558M": MODELS / "tiny-target"}
 UNLIKELY = -200.0  # the logit of a new token: at temperature 1 its probability is 0 in float32
@@ -156,7 +156,8 @@ def grow_model(small, folder, new, write):
         norm = {name: tensors[name] for name in ("ln_f/g", "ln_f/b")}
         grown = {name: array for name, array in grow(norm, old, new) if name in norm}
         target = {"target": heads.fingerprint(new, {"g": grown["ln_f/g"], "b": grown["ln_f/b"]})}
-        save_tensors(folder / heads.FILE, grow_heads(its_heads, old, new), target)
+        grown = {name: array.astype(np.float16) for name, array in grow_heads(its_heads, old, new).items()}
+        save_file(grown, folder / heads.FILE, target)
 
 
 def main(argv=None, grow=grow_model, disk_usage=shutil.disk_usage):

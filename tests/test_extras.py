@@ -45,7 +45,7 @@ def test_the_extras_are_those_that_are_declared():
         (["speculative", "--demo", "--verify"], "scipy"),
         (["speculative", "--demo", "--serve"], "starlette"),
         (["speculative", "--demo", "--engine", "jax"], "jax"),
-        (["training", "pair", "text.txt"], "jax"),
+        (["training", "pair", "--files", "text.txt", "--out", "pair"], "jax"),
         (["benchmarks.sweep", "--out", "sweep"], "matplotlib"),
         (["speculative", "--models_dir", "none"], "tensorflow"),
     ],

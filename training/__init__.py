@@ -1,1 +1,1 @@
-"""The making of the bundled pair, and drafts that learn: python -m training pair | distil | heads | online."""
+"""Models that learn: the bundled pair, distilled drafts, heads, and a draft that learns while it serves."""
