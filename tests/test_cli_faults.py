@@ -185,7 +185,6 @@ def test_a_reader_that_has_gone(pair_words, word):
 
 
 OTHERS = ["main.py --demo", "utils.py check x", "-m benchmarks.sweep", "-m training pair"]
-OTHERS += ["-m speculative.measure.page run.json -o run.html"]
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="/dev/full is Linux's")

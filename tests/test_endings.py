@@ -85,7 +85,6 @@ exits.guarded(lambda: print("ready", flush=True) or hashlib.pbkdf2_hmac("sha256"
 
 IMPORTS = [("main.py --demo", "numpy"), ("utils.py check x", "numpy"), ("-m benchmarks.sweep", "numpy")]
 IMPORTS += [("-m training pair", "numpy"), ("-m benchmarks.accelerator", "jax")]
-IMPORTS += [("-m speculative.measure.page run.json -o run.html", "base64")]
 
 
 @pytest.mark.parametrize(("words", "module"), IMPORTS)

@@ -1,5 +1,6 @@
 """--serve: the workbench, for the browser of this machine. Its routes are in workbench.py."""
 
+import contextlib
 import signal
 import socket
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ FLAGS = (
     Flag(
         "serve",
         arguments.integer(0, 65535),
-        "serve the workbench, a page for the browser of this machine, at this port (8000; 0: one that is free)",
+        "serve the workbench, a page for the browser of this machine, at this port (8000)",
         excludes=("prompt", "prompt_file", "unconditional", "batch", "json", "html", "verify", "interactive"),
         needs=("starlette", "uvicorn"),
         bare="8000",
@@ -24,11 +25,13 @@ FLAGS = (
 
 
 def server(app: Any) -> Any:
-    """Return uvicorn's server for this application, with its limits. A signal does not wait for a decode to end."""
+    """Return uvicorn's server for this application, with its limits."""
     import uvicorn
 
-    limits = {"limit_concurrency": 64, "h11_max_incomplete_event_size": 2**14, "timeout_graceful_shutdown": 0}
-    return uvicorn.Server(uvicorn.Config(app, http="h11", log_config=None, log_level="critical", **limits))
+    limits = {"limit_concurrency": 64, "h11_max_incomplete_event_size": 2**14}
+    one = uvicorn.Server(uvicorn.Config(app, http="h11", log_config=None, log_level="critical", **limits))
+    one.capture_signals = contextlib.nullcontext  # else uvicorn waits for the decode that is under way
+    return one
 
 
 def serve(session: Session, flags: Mapping[str, Flag], port: int) -> None:
