@@ -416,6 +416,7 @@ def digits(p: float) -> str:
 def plain(value: Any) -> str:
     """An option as it is typed, without the password or token of an address."""
     text = "/".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    text = f"{value:g}" if isinstance(value, float) else text
     return re.sub(r"(?<=://)[^/@\s]+@|(?<=[?&]token=)[^&\s]+", "…", text)
 
 
