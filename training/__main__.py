@@ -11,8 +11,7 @@ COMMANDS = ("pair", "distil", "online", "heads")
 
 
 def chosen() -> Callable:
-    """The main of the command that was named. Imported here and not in guarded(): imports are slow, and until then
-    begin() sees to Ctrl-C."""
+    """Return the main of the command that was named."""
     command, *arguments = sys.argv[1:] or [None]
     if command in ("-h", "--help"):
         return partial(print, f"{__doc__}\n\ncommands: {', '.join(COMMANDS)}")
@@ -24,4 +23,4 @@ def chosen() -> Callable:
     return partial(module.main, arguments)
 
 
-guarded(chosen(), "interrupted: the same command goes on from the last checkpoint")
+guarded(lambda: chosen()(), "interrupted: the same command goes on from the last checkpoint")

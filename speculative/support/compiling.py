@@ -6,7 +6,6 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,10 @@ def cache_home() -> Path:
 @functools.cache
 def has_numba() -> bool:
     """Return True if anything can be compiled here. Tells numba where to keep it, unless NUMBA_CACHE_DIR does."""
-    if find_spec("numba") is None:
+    try:
+        import numba
+    except ImportError:
         return False
-    import numba
-
     number = hashlib.sha256(numba.__version__.encode())
     for path in sorted(Path(__file__).parents[1].glob("engines/**/*.py")):
         number.update(path.read_bytes())
