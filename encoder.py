@@ -17,8 +17,6 @@ from pathlib import Path
 
 import regex  # and not re, which does not know \p{L}
 
-from speculative.support.files import read_small
-
 END_OF_TEXT = "<|endoftext|>"
 
 
@@ -177,56 +175,20 @@ class StreamDecoder:
 def get_encoder(model_size, models_dir):
     """The Encoder of the model in models_dir/model_size, from its encoder.json (the ids) and vocab.bpe (the merges).
 
-    ValueError, in one line that names the file, where one of them is missing, damaged or does not fit the other.
+    ValueError, in one line that names the file, if one of them is missing, damaged or does not fit the other.
     """
-    folder = Path(models_dir) / model_size
-    vocab = read_vocab(folder / "encoder.json")
-    pairs = read_pairs(folder / "vocab.bpe")
-    tokens = {*BYTE_TO_CHAR.values(), *(left + right for left, right in pairs), END_OF_TEXT}
-    if vocab.keys() != tokens:
-        raise ValueError(
-            f"{folder / 'encoder.json'}: should hold the 256 bytes, what the {len(pairs)} merges of vocab.bpe make and "
-            f"{END_OF_TEXT}, {len(tokens)} tokens; holds {len(vocab)}, and {min(vocab.keys() ^ tokens)[:40]!r} is in "
-            "only one of the files"
-        )
-    return Encoder(vocab, pairs)
-
-
-def read_vocab(path):
-    """encoder.json: {token: id}, the ids 0 to n_vocab - 1 in any order."""
-    text = read_text(path)
+    path = Path(models_dir) / model_size / "encoder.json"
     try:
-        vocab = json.loads(text)
-    except (ValueError, RecursionError) as error:  # also numbers of more digits than Python takes
-        raise ValueError(f"{path}: should be JSON: {error}") from None
-    ids = [*vocab.values()] if isinstance(vocab, dict) else [None]
-    if any(type(i) is not int for i in ids) or sorted(ids) != [*range(len(ids))]:
-        raise ValueError(f"{path}: should be a JSON object that gives each of n tokens another id, 0 to n - 1")
-    return vocab
-
-
-def read_pairs(path):
-    """vocab.bpe: a line "#version: ...", then one merge a line, lowest rank first -> [(left token, right token)]."""
-    header, *lines = read_text(path).rstrip("\n").split("\n")
-    if not header.startswith("#version"):
-        raise ValueError(f"{path}: should begin with a line like '#version: 0.2', not with {header[:40]!r}")
-    pairs = []
-    known = set(BYTE_TO_CHAR.values())
-    for number, line in enumerate(lines, start=2):
-        pair = tuple(line.split(" "))
-        if len(pair) != 2 or not known.issuperset(pair):
-            raise ValueError(
-                f"{path}: line {number} should be two tokens with a space between, each a single byte or made by a "
-                f"line above, not {line[:40]!r}"
-            )
-        pairs.append(pair)
-        known.add("".join(pair))
-    return pairs
-
-
-def read_text(path):
-    """The text of a file, in UTF-8."""
-    try:
-        return read_small(path)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+        vocab = json.loads(path.read_text(encoding="utf-8"))
+        n = len(vocab)
+        if sorted(vocab.values()) != [*range(n)]:
+            raise ValueError(f"should give {n} tokens the ids 0 to {n - 1}")
+        path = path.with_name("vocab.bpe")
+        version, *lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
+        pairs = [tuple(line.split(" ")) for line in lines]
+        made = [*BYTE_TO_CHAR.values(), *map("".join, pairs), END_OF_TEXT]
+        if not version.startswith("#version") or {len(pair) for pair in pairs} - {2} or vocab.keys() != {*made}:
+            raise ValueError(f"its {len(pairs)} lines should each merge two tokens, to those of encoder.json")
+        return Encoder(vocab, pairs)
+    except (OSError, ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+        raise ValueError(f"{path}: {getattr(error, 'strerror', None) or error!s:.200}") from None

@@ -4,25 +4,20 @@ python main.py --prompt "Alan Turing theorized that computers would one day beco
 python main.py --demo
 """
 
-from speculative.support import exits
-
-if __name__ == "__main__":
-    exits.begin()  # Ctrl-C during the imports, which are slow, ends with a line
-
-from collections.abc import Callable
 from functools import partial
 
+from speculative.cli.command import parse, run
 from speculative.cli.display import Display, check_output
-from speculative.cli.flags import all_flags, parse, run
 from speculative.cli.interactive import interact
 from speculative.cli.outcome import show_report
-from speculative.cli.packing import remove_packed, write_packed
+from speculative.cli.packing import write_packed
 from speculative.cli.prompts import choose_prompts
 from speculative.cli.serve import serve
 from speculative.cli.verifying import verify_session
 from speculative.measure.recorder import Recorder
 from speculative.sampling import autoregressive_sampling, max_fn, sample, speculative_sampling
 from speculative.session import Session
+from speculative.support.errors import guarded
 
 # The blog's names, from where the blog has them.
 __all__ = ["autoregressive_sampling", "main", "max_fn", "sample", "speculative_sampling"]
@@ -33,54 +28,48 @@ def main(**flags) -> None:
     o = check_output(parse(flags))
     if o.pack:
         return write_packed(o)
-    if o.unpack:
-        return remove_packed(o)
-    prompts = choose_prompts(o)  # one; with --batch several
+    prompts = choose_prompts(o)  # one; with --batch several; none if they come later
 
-    # load both models (flags and parse stay with them: --interactive and --serve change flags later)
-    session = Session(o, flags, parse, prompts, quiet=o.quiet, verify=o.verify)
+    # load both models
+    session = Session(o, prompts=prompts, quiet=o.quiet)
     if o.verify:
         return verify_session(session, *prompts)
     if o.interactive:
-        return interact(session, decode, all_flags())
+        return interact(session, decode)
     if o.serve is not None:
-        return serve(session, all_flags(), o.serve)
+        return serve(session, o.serve)
     decode(session, prompts)
 
 
 def decode(session: Session, prompts: list[str]) -> None:
-    """Decodes with both samplers. Prints the blog's lines, then ours."""
+    """Decode with both samplers. Print the blog's lines, then ours."""
     o = session.options
-    pair = session.pair
     session.ready(prompts, o.n_tokens_to_generate, timed=bool(o.json or not o.quiet))
     runs = {}
 
     # autoregressive
     if o.only != "speculative":
-        runs["autoregressive"] = run_sampling_fn("Autoregressive Decode", pair.autoregressive, session, prompts)
+        runs["autoregressive"] = run_sampling_fn("autoregressive", session, prompts)
 
     # speculative
     if o.only != "autoregressive":
-        runs["speculative"] = run_sampling_fn("Speculative Decode", pair.speculative, session, prompts)
+        runs["speculative"] = run_sampling_fn("speculative", session, prompts)
 
     # speedup, acceptance rate, and why
     show_report(session, prompts, runs)
 
 
-def run_sampling_fn(title: str, decode_fn: Callable, session: Session, prompts: list[str]) -> Recorder:
-    """Decodes each prompt o.n_samples times, and prints the blog's lines -> a record of every step.
-
-    decode_fn is pair.autoregressive or pair.speculative. session.texts calls it for each text, and turns ids into text.
-    """
+def run_sampling_fn(name: str, session: Session, prompts: list[str]) -> Recorder:
+    """Decode each prompt o.n_samples times, print the blog's lines, and return a record of every step."""
     o = session.options
-    recorder = session.recorder(details=o.details or bool(o.html))
-    with Display(title, o, prompts) as display:
-        for step in session.texts(decode_fn, prompts, o.n_tokens_to_generate, o.n_samples, recorder=recorder):
+    recorder = session.recorder(details=bool(o.json or o.html))
+    with Display(f"{name.capitalize()} Decode", o, prompts) as display:
+        for step in session.texts(name, prompts, o.n_tokens_to_generate, o.n_samples, recorder=recorder):
             display.push(step)
-        recorder = session.middle_decode(decode_fn, prompts, recorder)  # with --demo, of several
+        recorder = session.median_run(name, prompts, recorder)  # with --demo, of several
     display.print_time(recorder.seconds)
     return recorder
 
 
 if __name__ == "__main__":
-    exits.guarded(partial(run, main, __doc__))
+    guarded(partial(run, main, __doc__))

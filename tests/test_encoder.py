@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from encoder import BYTE_TO_CHAR, END_OF_TEXT, Encoder, StreamDecoder, bpe, get_encoder
-from speculative.support.official import MODEL_SIZES
+from speculative.checkpoints.official import MODEL_SIZES
 
 many = settings(deadline=None, derandomize=True)
 

@@ -4,9 +4,10 @@ import os
 import sys
 import textwrap
 
-from encoder import Encoder
-from speculative.cli.display import COLUMNS, STYLES, painter, show
+from speculative.blog.encoder import Encoder
+from speculative.cli.display import COLUMNS, painter, show
 from speculative.engines import memory, runtime
+from speculative.loading import networks_of
 from speculative.measure import report
 from speculative.measure.machine import read_bandwidth
 from speculative.measure.page import page
@@ -15,6 +16,8 @@ from speculative.measure.recorder import Recorder
 from speculative.session import Session
 from speculative.support.files import write_json, write_text
 from speculative.support.terminal import SHOWN
+
+ORIGINS = ("accepted", "resampled", "bonus", "autoregressive")
 
 
 def show_report(session: Session, prompts: list[str], runs: dict[str, Recorder]) -> None:
@@ -37,7 +40,7 @@ def show_report(session: Session, prompts: list[str], runs: dict[str, Recorder])
         write_text(o.html, page(run))
     if o.quiet:
         return
-    if painter(o.color):
+    if painter():
         show_legend(runs["speculative"])
     print()
     for line in run["summary"]:
@@ -51,12 +54,17 @@ def show_report(session: Session, prompts: list[str], runs: dict[str, Recorder])
 
 def show_legend(speculative: Recorder) -> None:
     """Each origin in its colour; of the drafters, those of which a token was accepted."""
-    of_drafters = {origin for i in speculative.iterations for origin in origins(i)} - {*STYLES}
-    accepted, *others = STYLES
+    of_drafters = {origin for i in speculative.iterations for origin in origins(i)} - {
+        "accepted",
+        "resampled",
+        "bonus",
+        "autoregressive",
+    }
+    accepted, *others = ORIGINS
     pieces = [("\n", None)]
     for origin in (accepted, *sorted(of_drafters), *others):
         pieces += [(origin.replace("_", " "), origin), ("  ", None)]
-    show([*pieces, ("\n", None)], color=True)
+    show([*pieces, ("\n", None)])
 
 
 def show_tables(session: Session, f: dict, speculative: Recorder) -> None:
@@ -65,19 +73,19 @@ def show_tables(session: Session, f: dict, speculative: Recorder) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    pair = session.pair
+    models = {role: session.models[role] for role in networks_of(session.roles)}
     on_numpy = session.options.engine == "numpy"  # on JAX, weights lie and are read elsewhere
     bandwidth = read_bandwidth(n_bytes=2**28, repeats=30) if on_numpy else None
-    rows = report.table(f, speculative.rule, pair.target.weight_bytes, bandwidth)
+    rows = report.table(f, speculative.rule, models["target"].weight_bytes, bandwidth)
     peak = memory.peak() if on_numpy else None
     if peak:
-        weights = sum(model.weight_bytes for model in pair.models.values())
+        weights = sum(model.weight_bytes for model in models.values())
         rows.append(("peak memory", f"{peak / 1e9:.2f} GB", f"of which {weights / 1e9:.2f} GB are weights"))
     if on_numpy:
-        rows += [(f"kernels, {need}", *runtime.choices(model.params)) for need, model in pair.models.items()]
+        rows += [(f"kernels, {need}", *runtime.choices(model.params)) for need, model in models.items()]
     iterations = Table("#", "accepted", "draft", "score", "α", "tokens", box=None, header_style="bold")
     for number, iteration in enumerate(speculative.iterations, start=1):
-        iterations.add_row(str(number), *map(Text, iteration_row(iteration, pair.encoder)))
+        iterations.add_row(str(number), *map(Text, iteration_row(iteration, session.encoder)))
     every_figure = Table("figure", "value", "formula", box=None, header_style="bold")
     for row in rows:
         every_figure.add_row(*map(Text, row))

@@ -1,9 +1,11 @@
-"""The details of an iteration: its drafts, the tests that decided about them, and the target's own draw."""
+"""The details of an iteration: its drafts, the tests that decided about them, and the draw of the last token."""
 
+from collections.abc import Sequence
 from typing import TypedDict
 
 import numpy as np
 
+from speculative.rules import Rule
 from speculative.sampling import Step
 
 N_TOP = 10  # tokens of a distribution that are kept, the likeliest
@@ -36,40 +38,34 @@ Own = TypedDict("Own", {"from": str, "u": float, "top": Drawn})
 class Details(TypedDict):
     drafts: list[int]  # [m]
     tested: list[Tested]  # of each draft that was tested, in order
-    own: Own | None  # how the target's own token was drawn; None if it was not
+    own: Own | None  # the draw of the target's own token; None if a stop text cut it
 
 
 class TreeDetails(TypedDict):
-    """The nodes of a tree from number 1 on, as node 0 is the last token of the text; and the path that was walked."""
+    """The nodes of a tree from number 1 on, as node 0 is the last token of the text; and the accepted path."""
 
     tokens: list[int]
     parents: list[int]
     path: list[int]
 
 
-def details(step: Step) -> Details:
-    """The details of a step that drafted a chain."""
+def details(step: Step, rule: Rule, u: Sequence[float]) -> Details:
+    """The details of a step that drafted a chain. u: the random numbers that the rule drew."""
+    explained = rule.explain(step.proposal, step.q, u)
     drafts = [int(token) for token in step.proposal.tokens]
     tested = []
-    for test, j, p_i, q_i in zip(step.tests, drafts, step.proposal.p, step.q, strict=False):  # p_i, q_i [n_vocab]
-        top = likeliest(np.maximum(p_i, q_i), j)
+    for i, test in enumerate(explained.tests):
+        p_i = step.proposal.p[i]  # [n_vocab]
+        q_i = step.q[i]
+        top = likeliest(np.maximum(p_i, q_i), drafts[i])
         of_both = {"tokens": top, "p": rounded(p_i[top]), "q": rounded(q_i[top])}
-        tested.append({**test._asdict(), "top": of_both})
-    return {"drafts": drafts, "tested": tested, "own": own_token(step)}
-
-
-def own_token(step: Step) -> Own | None:
-    if step.own is None:
-        return None
-    u, q = step.own
-    rejected = step.accepted < step.drafted
-    residual = rejected and not np.may_share_memory(q, step.q)  # else nothing was left but q's own row
+        known = {name: value for name, value in test._asdict().items() if value is not None}
+        tested.append({**known, "top": of_both})
+    q = explained.q  # [n_vocab]
+    residual = step.accepted < step.drafted and not np.may_share_memory(q, step.q)
     top = likeliest(q, step.tokens[-1])
-    return {
-        "from": "residual" if residual else "q",
-        "u": u,
-        "top": {"tokens": top, "probability": rounded(q[top])},
-    }
+    own = {"from": "residual" if residual else "q", "u": explained.u}
+    return {"drafts": drafts, "tested": tested, "own": own | {"top": {"tokens": top, "probability": rounded(q[top])}}}
 
 
 def likeliest(p, *others: int) -> list[int]:  # [n_vocab] -> ids

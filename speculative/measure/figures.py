@@ -146,7 +146,7 @@ def predictions(autoregressive: Record, speculative: Record, found: dict[str, An
         return predicted
     cost = K * c + beta
     tokens = found["tokens_per_iteration"]
-    if speculative.rule.independent:
+    if speculative.rule.name != "block":
         predicted["predicted_leviathan"] = mean(leviathan_tokens(found["alpha"], m) for m in windows) / cost
     predicted |= {
         "predicted_by_position": mean(expected_tokens(found["alpha_by_position"], m) for m in windows) / cost,

@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from speculative.costs import best_k
-from speculative.drafters.self import KIND
+from speculative.drafters import DRAFTERS
+from speculative.lookahead import best_k
 from speculative.measure.timing import cost_of_rows
 
 K_MAX = 8  # the largest K that is considered: the cost of longer windows does not follow from that of short ones
@@ -24,12 +24,12 @@ def with_copy(f: dict, row: float) -> Levels:
     is about its share of the target's bytes.
 
     It is assumed that the copy accepts the draft model's tokens as often as the target does, that a window of the copy
-    costs as many of its rows as the target's does, and that the target accepts the copy's as often as its kind expects.
+    costs as many of its rows as the target's does, and that the target accepts the copy's as often as its spec expects.
     The result is scaled by this run's own error: its measured speedup over the predicted one.
     """
     beta = cost_of_rows({int(rows): cost for rows, cost in f["beta"].items()})
     inner_K, inner_speedup = best_k([f["alpha"]] * K_MAX, f["c"] / row, beta)
-    passed, of = KIND.expected
+    passed, of = DRAFTERS["int8"].expected
     K, speedup = best_k([passed / of] * K_MAX, row / inner_speedup, beta)
     return Levels(K, inner_K, speedup * f["speedup_without_prefill"] / f["predicted_blog"])
 
@@ -44,5 +44,5 @@ def advice(f: dict, row: float, copy_bytes: float, target_bytes: float) -> str |
         without *= 1 + f["better_K"]["gain"]
     if K == 0 or inner_K == 0 or speedup < WORTH * without:
         return None
-    flags = f"--drafter self/model --K {K}/{inner_K}"
+    flags = f"--drafter int8/model --K {K}/{inner_K}"
     return f"{flags} is predicted to bring {speedup:.1f}x, for {copy_bytes / 1e9:.1f} GB more memory."

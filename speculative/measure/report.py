@@ -1,8 +1,8 @@
 """A run in words: six lines after the blog's, and with --verbose every figure with its formula."""
 
 from speculative import drafters
-from speculative.accept import TOKEN, Rule
 from speculative.measure.analysis import ceiling
+from speculative.rules import TOKEN, Rule
 
 Row = tuple[str, str, str]  # a figure's name, its value, its formula
 
@@ -207,6 +207,5 @@ def ms(seconds: float) -> str:
 
 def words(name: str) -> str:
     """The name of a drafter in a sentence."""
-    if name in drafters.KINDS and drafters.KINDS[name].words:
-        return drafters.KINDS[name].words
-    return name
+    spec = drafters.DRAFTERS.get(name)
+    return (spec and spec.words) or name

@@ -3,7 +3,6 @@
 import html
 from dataclasses import dataclass
 
-from speculative.measure.document import check_version
 from speculative.measure.page import page
 from speculative.support.files import check_writable, write_json, write_text
 
@@ -13,9 +12,6 @@ class Run:
     """One prompt, decoded with both."""
 
     document: dict  # all of it: see document.py
-
-    def __post_init__(self):
-        check_version(self.document)  # as it may have been read from a file
 
     @property
     def text(self) -> str:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from speculative.measure.decoders import Check, Choice, Decoders
+from speculative.measure.decoders import OWN, Check, Decoders
 from speculative.measure.uniform import BINS, LEVEL, alike, count_place, detectable, flat
-from speculative.support.patience import working
+from speculative.support.progress import working
 from speculative.trees import Tree
 
 FEWEST = 25  # draws, however slow the models
@@ -20,7 +20,7 @@ LONGEST = 5
 def check_sampled(
     decoders: Decoders,
     prompts: Sequence[Sequence[int]],
-    K: int | Choice,
+    K,
     seed: int,
     draws: int,
     seconds: float,
@@ -37,7 +37,7 @@ def check_sampled(
     with working(f"drawing texts for {seconds:.0f} s", None, "draw", miniters=0) as bar:
         while n_draws < draws and (n_draws < FEWEST or goes_on(clock() - start, seconds, counts)):
             x = prompts[n_draws % len(prompts)]
-            for histograms, lookahead, stream in zip(counts, (None, K), streams, strict=True):
+            for histograms, lookahead, stream in zip(counts, (None, OWN), streams, strict=True):
                 proposals = []
                 tokens = decoders.decode(x, N, lookahead, stream, lambda n: bar.update(0), proposals.append)
                 count_tokens(histograms, decoders, x, tokens, rng)

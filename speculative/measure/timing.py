@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from statistics import fmean, mean, median
 from typing import Any, NamedTuple
 
-from speculative.costs import line_through
+from speculative.lookahead import line_through
 from speculative.measure.record import Iteration, Record
 
 FEW = 8  # iterations, below which nothing is usual

@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 from tqdm import tqdm
 
-from speculative.engines.plain import common_prefix
-from speculative.measure.decoders import Check, Choice, Decoders
+from speculative.engines.model import common_prefix
+from speculative.measure.decoders import OWN, Check, Decoders
 from speculative.measure.sampled import check_sampled
-from speculative.support.patience import working
+from speculative.support.progress import working
 
 PROMPTS = (
     "The lighthouse keeper had not spoken to anyone for a week when",
@@ -47,15 +47,15 @@ def verify(
     """The checks, each when it is done.
 
     decoders: temperature -> Decoders, with the models and flags of the run in all else; asked for 0, and then for the
-    run's temperature, or 1 where that is 0. prompts: token ids; greedy decoding adds N tokens to each. K: a number, or
-    a Choice. The sampled check takes as many draws from each decoder as fit into `seconds`, at most `draws`, at least
-    FEWEST. Where a shift by SHIFT would not show then, as with slow models, it takes up to LONGEST times as long.
+    run's temperature, or 1 if that is 0. prompts: token ids; greedy decoding adds N tokens to each. K: the run's, a
+    number or a name. The sampled check takes as many draws from each decoder as fit into `seconds`, at most `draws`, at
+    least FEWEST. Where a shift by SHIFT would not show then, as with slow models, it takes up to LONGEST times as long.
     """
-    lookaheads = list(dict.fromkeys([1, 2, 4, 8, K]))
+    lookaheads = [1, 2, 4, 8] if K in (1, 2, 4, 8) else [1, 2, 4, 8, OWN]
     yield check_greedy(decoders(0.0), prompts, lookaheads, N)
     sampled = decoders(temperature or 1.0)
     if not sampled.logits:
-        yield check_rows(sampled, prompts, max(k for k in lookaheads if isinstance(k, int)) + 1)
+        yield check_rows(sampled, prompts, max([8, *([K] if isinstance(K, int) else [])]) + 1)
     yield from check_sampled(sampled, prompts, K, seed, draws, seconds, clock)
 
 
@@ -85,7 +85,7 @@ def compare_greedy(decoders: Decoders, prompts, lookaheads: list, N: int, tick: 
             n_tokens += at
             if actual == expected:
                 continue
-            difference = f"prompt {number}, K = {lookahead_name(K)}: the first difference is at new token {at + 1}"
+            difference = f"prompt {number}, K = {decoders.name(K)}: the first difference is at new token {at + 1}"
             if not decoders.logits or at == min(len(actual), len(expected)):
                 return Check("greedy", False, difference)
             second, best = np.partition(decoders.logits([*x, *expected[:at]])[0], -2)[-2:]
@@ -93,15 +93,11 @@ def compare_greedy(decoders: Decoders, prompts, lookaheads: list, N: int, tick: 
             margins.append(margin)
             if margin > decoders.rounding:
                 return Check("greedy", False, f"{difference}, where the two best logits are {margin:.2g} apart")
-    names = ", ".join(map(lookahead_name, lookaheads))
+    names = ", ".join(map(decoders.name, lookaheads))
     detail = f"{n_tokens} speculative tokens equal the autoregressive ones ({len(prompts)} prompts, K = {names})"
     if margins:
         detail += f"; {len(margins)} texts part, where the two best logits are {max(margins):.2g} apart at most"
     return Check("greedy", True, detail)
-
-
-def lookahead_name(K) -> str:
-    return K.name if isinstance(K, Choice) else str(K)
 
 
 def check_rows(decoders: Decoders, prompts, most: int) -> Check:

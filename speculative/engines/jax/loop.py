@@ -26,11 +26,11 @@ import numpy as np
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from speculative.accept import TOKEN, Rule
 from speculative.engines.jax.model import SMALL, Network, power_of_two
 from speculative.engines.jax.sampling import RULES, greedy_sample, sample, to_distribution
-from speculative.engines.plain import not_finite
+from speculative.engines.model import not_finite
 from speculative.filters import GREEDY, Filters
+from speculative.rules import TOKEN, Rule
 from speculative.sampling import Proposal, Step
 from speculative.support.errors import UserError
 
@@ -57,13 +57,11 @@ class Output(NamedTuple):
     count: Any  # how many of them are new: 0 where the row was done before
     x_draft: Any  # [K]
     drafted: Any
-    tested: Any  # how many of the drafts were
     alpha: Any  # [K]
     matching: Any  # [K]
     # The position at which a model's logits had no largest; -1 where all had.
     target_fault: Any
     draft_fault: Any
-    tests: NamedTuple  # a sampling.Test, or the rule's own, of [K] each
 
 
 class Row(NamedTuple):
@@ -95,7 +93,8 @@ class DeviceDecoder:
         The decoding of a prompt also ends with the call that gave the token `end`."""
         self.target = target
         self.draft = draft
-        self.accept = RULES[rule.name](rule.value)
+        name, _, number = rule.name.partition(":")
+        self.accept = RULES[name](float(number or 1))
         self.block = block
         self.end = end
         draft_filters = draft_filters or filters
@@ -416,14 +415,14 @@ class DeviceDecoder:
         matching = jnp.sum(p * q[:K], axis=-1)  # [K]
 
         # Steps 3 and 4: accept the drafts from left to right, then resample or add the bonus token.
-        kept, token, tested, tests, alpha = self.accept(x_draft, p, q, k, key, self.sample)
+        kept, token, alpha = self.accept(x_draft, p, q, k, key, self.sample)
         tokens = jnp.where(jnp.arange(K + 1) < kept, jnp.append(x_draft, 0), token)  # [K + 1]
         x = lax.dynamic_update_slice(x, tokens, (n,))  # beyond the new n, the next step overwrites it
         count = jnp.where(n < T, kept + 1, 0)
         n += count
         T = jnp.where(jnp.any((tokens == end) & (jnp.arange(K + 1) < count)), n, T)
         faults = (target_fault, draft_fault)
-        output = Output(tokens, count, x_draft, k, tested, alpha, matching, *faults, tests)
+        output = Output(tokens, count, x_draft, k, alpha, matching, *faults)
         return State(x, n, T, row_key, draft_cache, target_cache), output
 
     def propose(self, params, x, n, cache, key, K, fewest):  # -> [K], [K, n_vocab], [K], the cache after
@@ -470,16 +469,15 @@ def forward(network: Network, params, tokens, start, cache, fewest: int):  # [n]
 
 def output_at(output: Output, i: int, slot: int) -> Output:
     """One call's output for one slot, out of lists [block][n_batch]."""
-    *fields, tests = output
-    return Output(*(field[i][slot] for field in fields), tests._make(field[i][slot] for field in tests))
+    return Output(*(field[i][slot] for field in output))
 
 
 def row_of(number: int, output: Output) -> Row:
     """An Output of a call for one prompt, on the host, in plain numbers and lists."""
-    tests = [*map(output.tests._make, zip(*output.tests, strict=True))][: output.tested]
     proposal = Proposal(output.x_draft[: output.drafted], ())  # p and q stay on the device
-    step = Step(output.tokens[: output.count], proposal, (), tests)
-    return Row(number, step, output.alpha[: step.reached], output.matching[: step.reached])
+    step = Step(output.tokens[: output.count], proposal, ())
+    reached = min(step.accepted + 1, step.drafted)
+    return Row(number, step, output.alpha[:reached], output.matching[:reached])
 
 
 def for_each_row(vmap: Callable, function: Callable, *batch):

@@ -28,9 +28,9 @@ import numpy as np
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from speculative.engines.plain import check_finite, check_length, common_prefix
+from speculative.engines.library import cache_home
+from speculative.engines.model import Call, check_finite, check_length, common_prefix
 from speculative.engines.vocabulary import to_draft, to_target
-from speculative.support.compiling import cache_home
 from speculative.support.errors import UserError, first_line
 
 ACTIVATIONS = {"gelu": partial(jax.nn.gelu, approximate=False), "relu": jax.nn.relu}  # by their names in config.json
@@ -212,6 +212,7 @@ class JaxModel:
             out_shardings=(network.everywhere, network.cache_sharding()),
         )
         self.cache = None
+        self.log: list[Call] = []
         self.forget()
 
     def with_probs(self, to_probs: Callable) -> "JaxModel":
@@ -219,20 +220,22 @@ class JaxModel:
         twin = copy(self)
         twin.to_probs = to_probs
         twin.cache = None
-        twin.forget()
+        twin.tokens = np.empty(0, int)
         return twin
 
     def forget(self) -> None:
-        """Empties the cache."""
+        """Empty the cache and the log."""
         self.tokens = np.empty(0, int)  # the tokens whose keys and values the cache holds
+        self.log.clear()
 
     def __call__(self, x, n_last: int = 1) -> np.ndarray:  # [n] -> [n_last, n_vocab]
         """Raises ValueError where x does not fit into the context or has fewer than n_last tokens; and UserError where
         a row has no largest logit, because the weights are damaged."""
+        began = time.perf_counter()
         x = np.asarray(x)  # [n]
         check_length(len(x), n_last, self.n_ctx)
-        n_keep = min(common_prefix(self.tokens, x), len(x) - n_last)
-        self.forget()  # so that an interrupted pass leaves an empty cache behind and not a wrong one
+        n_held = n_keep = min(common_prefix(self.tokens, x), len(x) - n_last)
+        self.tokens = x[:0]  # so that an interrupted pass leaves an empty cache behind and not a wrong one
         n_without_logits = len(x) - n_last
         if len(x) - n_keep > max(n_last, SMALL):  # a prompt, of which only the last few tokens need logits
             self.feed(x[:n_without_logits], n_keep, n_last=0)
@@ -241,7 +244,9 @@ class JaxModel:
         logits = logits[len(x) - n_last - start : len(x) - start]  # [n_last, n_vocab]
         check_finite(logits, self.name, len(x) - n_last + 1)
         self.tokens = x
-        return self.to_probs(logits)  # [n_last, n_vocab]
+        rows = self.to_probs(logits)  # [n_last, n_vocab]
+        self.log.append(Call(began, time.perf_counter() - began, len(x) - n_held, n_last))
+        return rows
 
     def feed(self, x, n_keep, n_last=None):  # [n] -> [n_rows or n_last, n_vocab], the position of the first row
         """Feeds x[n_keep:], padded to a power of two (a prompt: of at least SMALL).

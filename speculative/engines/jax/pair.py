@@ -1,44 +1,44 @@
-"""A Pair whose decoders are one compiled loop each, so that the device need not ask the host for each token."""
+"""The decoders of a session as compiled loops, so that the device need not ask the host for each token."""
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-import numpy as np
-
-from encoder import END_OF_TEXT, StreamDecoder
-from speculative.decoding import Pair
-from speculative.engines.jax.loop import DeviceDecoder, first_difference
+from speculative.blog.encoder import END_OF_TEXT, StreamDecoder
+from speculative.engines.jax.loop import DeviceDecoder, Row, first_difference
 from speculative.engines.jax.model import JaxModel
 from speculative.filters import Filters
-from speculative.stop import read
+from speculative.measure.record import Iteration
+from speculative.rules import Rule
+from speculative.sampling import Step
 
 
-@dataclass(frozen=True)
-class DevicePair(Pair):
-    """decoding.Pair for the loop on the device: a draft model, and a number for K.
+class DeviceLoop:
+    """Both decoders of a target and a draft model, for a number K.
 
     The device does not tell how long the parts of a decode took, so ready() measures them before it. Several prompts
     can be decoded together: see rows().
     """
 
-    # What ready() measured: "draft", of a token; rows: of the target's call.
-    seconds: dict = field(default_factory=dict)
+    def __init__(
+        self,
+        target: JaxModel,
+        draft: JaxModel,
+        filters: Filters,
+        draft_filters: Filters,
+        rule: Rule,
+        K: int,
+        encoder: Any,
+    ):
+        self.decoder = DeviceDecoder(target.network, draft.network, filters, draft_filters, rule)
+        self.K = K
+        self.encoder = encoder
+        self.seconds = {}  # of a draft token, under "draft", and of the target's call, by its rows
+        self.row = None  # the last Row of a decode of one prompt
 
-    @cached_property
-    def decoder(self) -> DeviceDecoder:
-        """The loop, which is compiled once for these filters."""
-        draft = next(model for need, model in self.models.items() if need != "target").network
-        return DeviceDecoder(self.target.network, draft, self.filters, self.draft_filters, self.accept)
-
-    def at(self, filters: Filters) -> "DevicePair":
-        """The same weights with other filters: the loop is compiled anew."""
-        return replace(super().at(filters), seconds={})
-
-    def ready(self, prompts: Sequence, N: int, batch: int = 1, timed: bool = True, stop: str | None = None) -> None:
-        """Compiles both loops for these prompts [n_prompts][n], `batch` of them at a time, and times their parts."""
+    def ready(self, prompts: Sequence, N: int, batch: int, timed: bool, stop: str | None) -> None:
+        """Compile both loops for these prompts [n_prompts][n], `batch` of them at a time, and time their parts."""
         if stop == END_OF_TEXT:  # other texts are looked for on the host, and end a row a few calls later
             self.decoder.end = self.encoder.eot
         lengths = [len(ids) for ids in prompts]
@@ -50,67 +50,43 @@ class DevicePair(Pair):
             self.seconds.update(t_target, draft=t_draft)
 
     def window(self, N: int) -> int:
-        """K, or N - 1 where that is less: more drafts could not be accepted, and here all K are always made."""
-        return min(self.lookahead, max(1, N - 1))
+        """K, or N - 1 if that is less: more drafts could not be accepted, and here all K are always made."""
+        return min(self.K, max(1, N - 1))
 
-    def samplers(self) -> tuple[Callable, Callable]:
-        """Both loops as the device runs them. What they are handed they ignore: the models are compiled into them."""
-
-        def autoregressive(x, model, N, rng):
-            return self.steps(x, N, 0, rng)
-
-        def speculative(x, drafter, model, N, K, rng, rule):
-            return self.steps(x, N, K, rng)
-
-        return autoregressive, speculative
-
-    def autoregressive(
-        self, x, N: int, rng: np.random.Generator, recorder=None, batch: int = 1, stop: str | None = None
-    ) -> Iterator:
-        """Pair.autoregressive. If batch > 1, x is a list of prompts and what comes are their rows()."""
-        return self.steps(x, N, 0, rng, recorder, batch, stop)
-
-    def speculative(
-        self, x, N: int, rng: np.random.Generator, recorder=None, batch: int = 1, stop: str | None = None
-    ) -> Iterator:
-        """Pair.speculative, likewise."""
-        return self.steps(x, N, self.window(N), rng, recorder, batch, stop)
-
-    def steps(self, x, N: int, K: int, rng, recorder=None, batch: int = 1, stop: str | None = None) -> Iterator:
-        if batch > 1:
-            yield from self.rows(x, N, K, rng, recorder, batch, stop)
-            return
-        for [row] in self.rows([x], N, K, rng, recorder):
-            if recorder:
-                recorder.note(row.alpha, row.matching)
+    def steps(self, x, N: int, K: int, rng) -> Iterator[Step]:
+        """The Steps of one prompt; K = 0 is autoregressive decoding."""
+        for [row] in self.rows([x], N, K, rng):
+            self.row = row
             yield row.step
 
-    def rows(
-        self, prompts, N: int, K: int, rng, recorder=None, batch: int = 1, stop: str | None = None
-    ) -> Iterator[list]:
-        """Decodes prompts together -> for each call of the target, the loop.Rows of those that it served.
+    def rows(self, prompts, N: int, K: int, rng, batch: int = 1, stop: str | None = None) -> Iterator[list[Row]]:
+        """Decode prompts together -> for each call of the target, the Rows of those that it served.
 
-        K = 0 is autoregressive decoding. With a stop text a prompt's decoding ends where that is completed.
+        With a stop text a prompt's decoding ends when that is completed.
         """
         texts = defaultdict(lambda: StreamDecoder(self.encoder, stop))
 
         def stops(number, step):
-            step, _ = read(texts[number], step)
-            return step if texts[number].stopped else None
+            for i, token in enumerate(step.tokens):
+                texts[number].push([token])
+                if texts[number].stopped:
+                    return step._replace(tokens=step.tokens[: i + 1])
+            return None
 
-        before = 0.0
-        if recorder:
-            before = recorder.prefill or 0.0
-            recorder.t_draft = self.seconds.get("draft") if K else None
-            recorder.t_target = {rows: s for rows, s in self.seconds.items() if rows in (1, K + 1)}
+        self.K_now = K
         seed = int(rng.integers(2**32))
-        for rows in self.decoder.batch(prompts, N, K, seed, batch, stops if stop and batch > 1 else None):
-            if recorder:
-                recorder.prefill = before + self.decoder.prefill_seconds
-            yield rows
+        yield from self.decoder.batch(prompts, N, K, seed, batch, stops if stop and batch > 1 else None)
+
+    def iteration(self, recorder: Any, seconds: float | None, row: Row | None = None) -> Iteration:
+        """What is known of a step, in place of its times; and of the run, written into the recorder."""
+        row = row or self.row
+        K = self.K_now
+        recorder.t_draft = self.seconds.get("draft") if K else None
+        recorder.t_target = {rows: s for rows, s in self.seconds.items() if rows in (1, K + 1)}
+        recorder.prefill = self.decoder.prefill_seconds
+        return Iteration(None, None, None, None, alpha=row.alpha, matching=row.matching)
 
     def forget(self) -> None:
-        super().forget()
         self.decoder.forget()
 
 

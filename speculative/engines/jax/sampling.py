@@ -13,9 +13,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from speculative.block import BlockTest
-from speculative.sampling import Test
-
 # ---- From logits to a distribution -----------------------------------------------------------------------------------
 
 
@@ -113,8 +110,6 @@ class Accepted(NamedTuple):
 
     kept: Any  # how many drafts are
     token: Any  # the target's own, after them
-    tested: Any  # how many drafts are
-    tests: NamedTuple  # a sampling.Test, or the rule's own, of arrays [K]
     alpha: Any  # [K], the chance that one more draft is kept at each place
 
 
@@ -132,13 +127,13 @@ def lenient(b: float) -> Callable:
         kept = jnp.sum(jnp.cumprod(passed.astype(jnp.int32)))  # those before the first that does not pass
         token = sample(left_after(kept, k, p, q), sample_key)
         alpha = jnp.sum(jnp.minimum(p, q[:K] / b), axis=-1)  # [K]
-        return Accepted(kept, token, jnp.minimum(kept + 1, k), Test(u, p_i, q_i, passed), alpha)
+        return Accepted(kept, token, alpha)
 
     return accept
 
 
 def block_by_block(x_draft, p, q, k, key, sample=sample, uniform=uniform):  # [K], [K, n_vocab], [K + 1, n_vocab]
-    """block.block_by_block."""
+    """rules.block_by_block."""
     K = len(x_draft)
     u_key, sample_key = jax.random.split(key)
     i = jnp.arange(K)  # [K]
@@ -160,7 +155,7 @@ def block_by_block(x_draft, p, q, k, key, sample=sample, uniform=uniform):  # [K
     kept = jnp.max(jnp.where(passed, i + 1, 0), initial=0)
     token = sample(left_after(kept, k, p, w[:, None] * q), sample_key)
     alpha = jnp.where(w[:K] > 0, (w[:K] - s) / w[:K], 0)  # [K]
-    return Accepted(kept, token, k, BlockTest(u, p_i, q_i, passed, w[1:], h), alpha)
+    return Accepted(kept, token, alpha)
 
 
 def left_after(kept, k, p, q):  # [K, n_vocab], [K + 1, n_vocab] -> [n_vocab]
@@ -173,5 +168,5 @@ def left_after(kept, k, p, q):  # [K, n_vocab], [K + 1, n_vocab] -> [n_vocab]
 
 token_by_token = lenient(1.0)
 
-# By the names of speculative.accept.RULES: the value of its flag -> accept(x_draft, p, q, k, key, sample).
-RULES = {"token": lambda value: token_by_token, "lenience": lenient, "block": lambda value: block_by_block}
+# By the names of speculative.rules.RULES: the value of its flag -> accept(x_draft, p, q, k, key, sample).
+RULES = {"token": lambda value: token_by_token, "lenient": lenient, "block": lambda value: block_by_block}
