@@ -178,6 +178,15 @@ def test_refusals_are_one_line_with_status_2(models, capsys, words, line):
     assert not (models / "new").exists()
 
 
+def test_a_draft_with_another_vocabulary_is_refused(models, capsys):
+    path = models / "draft" / "encoder.json"
+    vocab = json.loads(path.read_text())
+    path.write_text(json.dumps(vocab | {"!": vocab["?"], "?": vocab["!"]}))
+    with pytest.raises(SystemExit):
+        train(models, "distil", f"--draft_model_size draft --out new {SMALL}")
+    assert "different vocabularies" in capsys.readouterr().err
+
+
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     loop.save_checkpoint(tmp_path / "a.npz", [np.zeros(3)], 1, "a run")
     with pytest.raises(pair.UserError, match="belongs to a run with other flags"):

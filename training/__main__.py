@@ -44,7 +44,7 @@ CHOICES = {"text": ("target", "draft", "mixed"), "divergence": ("kl", "reverse_k
 LEARNING = "target_model_size models_dir prompts temperature n_batch rate seed"
 COMMANDS = {  # {name: (help, its flags, other defaults)}
     "pair": (
-        "train a target on text, and distil a draft from it; so the bundled pair was made",
+        "train a target on text, and distil a draft from it; the bundled pair is of this kind",
         "files out target steps draft_steps n_rows seed",
         {"steps": 22000, "n_rows": 16384},
     ),

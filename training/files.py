@@ -13,6 +13,7 @@ from training.loop import say
 from training.network import Model
 from utils import load_encoder_hparams_and_params
 
+EVERY_BYTE = "".join(map(chr, range(32, 2048)))  # a text by which two vocabularies are compared
 VOCABULARY = ["encoder.json", "vocab.bpe", "vocab.json", "merges.txt", "tokenizer.json", "tokenizer_config.json"]
 VOCABULARY += ["special_tokens_map.json", "added_tokens.json"]
 
@@ -37,7 +38,7 @@ def load_both(o, n_seq: int) -> tuple:
         blocks = target.params["blocks"][: o.first_layers]
         return encoder, target, Model(target.params | {"blocks": blocks}, target.hparams | {"n_layer": len(blocks)})
     draft_encoder, draft = load(o, o.draft_model_size, n_seq)
-    if (draft_encoder.id_to_bytes, draft_encoder.merges) != (encoder.id_to_bytes, encoder.merges):
+    if draft_encoder.n_vocab != encoder.n_vocab or draft_encoder.encode(EVERY_BYTE) != encoder.encode(EVERY_BYTE):
         raise UserError(f"{o.draft_model_size} and {o.target_model_size} have different vocabularies")
     return encoder, target, draft
 
