@@ -21,8 +21,8 @@ import numpy as np
 from tqdm import tqdm
 
 from speculative.engines.model import common_prefix
+from speculative.measure.check_sampling import check_sampled
 from speculative.measure.decoders import OWN, Check, Decoders
-from speculative.measure.sampled import check_sampled
 from speculative.support.patience import working
 
 PROMPTS = (

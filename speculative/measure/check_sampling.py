@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from speculative.measure.decoders import OWN, Check, Decoders
-from speculative.measure.uniform import BINS, LEVEL, alike, count_place, detectable, flat
+from speculative.measure.goodness_of_fit import BINS, LEVEL, alike, count_place, detectable, flat
 from speculative.support.patience import working
 from speculative.trees import Tree
 
