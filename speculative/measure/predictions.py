@@ -6,9 +6,11 @@ model's cost of the run's own windows is compared with the time that they took, 
 """
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from statistics import median
+from functools import partial
+from statistics import mean, median
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,30 +19,47 @@ from speculative.lookahead import best_k, line_through
 from speculative.measure.costs import Costs, line, prefill_seconds
 from speculative.measure.recorder import Recorder
 
-TIMING_SECONDS = 0.25  # for timing windows; slow models take longer, as each window is timed twice
+TIMING_SECONDS = 0.25  # for timing calls; slow models take longer, as each call is timed twice
 COPY_K = 8  # largest K that is considered for a quantized copy: costs of longer windows are unknown
 COPY_GAIN = 1.1  # times the speedup without it, from which on it is recommended
 LARGE_BYTES = 2**28  # of weights; reading a smaller target is not bound by memory, so fewer bytes gain nothing
 
 
-def time_windows(model: Callable, x, n_rows: int, n_ctx: int) -> dict[int, float]:  # [n] -> {rows: seconds}
-    """Time calls of the target with up to n_rows rows after the text x, at least twice each, in turns."""
-    x = np.asarray(x)[: n_ctx - n_rows]  # [n]
-    sizes = sorted({1, 2, 3, 5, 9, 17, (n_rows + 1) // 2, n_rows} & {*range(1, n_rows + 1)})
+class Timed(NamedTuple):
+    """Seconds of calls outside of a decode."""
+
+    t_draft: float  # of a draft token
+    t_window: dict[int, float]  # {rows: seconds of a call of the target}
+
+
+def time_calls(model: Callable, draft: Callable, x, K: int, n_ctx: int) -> Timed:  # x [n]
+    """Time K drafts, and calls of the target with up to 2K + 1 rows, after the text x, in turns."""
+    most = min(2 * K + 1, n_ctx // 2)
+    x = np.asarray(x)[: n_ctx - most]  # [n]
+    sizes = sorted({1, 2, 3, 5, 9, 17, K + 1, most} & {*range(1, most + 1)})
+    calls = {rows: partial(model, np.append(x, [x[-1]] * (rows - 1)), rows) for rows in sizes}
+    calls["draft"] = partial(draft, x, K)
     seconds = defaultdict(list)
-    model(x, 1)
-    began = time.perf_counter()
-    while len(seconds[1]) < 2 or time.perf_counter() - began < TIMING_SECONDS:
-        for rows in sizes:
+    began = 0.0
+    while len(seconds[1]) < 3 or time.perf_counter() - began < TIMING_SECONDS:
+        began = began or time.perf_counter()
+        for name, call in calls.items():
             start = time.perf_counter()
-            model(np.append(x, [x[-1]] * (rows - 1)), rows)
-            seconds[rows].append(time.perf_counter() - start)
-    return {rows: median(seconds[rows]) for rows in sizes}
+            call()
+            seconds[name].append(time.perf_counter() - start)
+    each = {name: median(of_name[1:]) for name, of_name in seconds.items()}  # the first calls may read the text
+    return Timed(each.pop("draft") / K, each)
 
 
-def chances_by_place(sample: Sequence, usual: float) -> list[float]:
-    """The chance at each place of a text that a draft there is accepted; the usual one if none was tested there."""
-    return [min(1.0, chance) for i in sample for chance in [*i.alpha, usual][: len(i.step.tokens)]]
+def chances_by_place(sample: Sequence, bonus: float) -> list[float]:
+    """The chance at each place of a text that a draft there is accepted; `bonus` if none was tested there."""
+    return [min(1.0, chance) for i in sample for chance in [*i.alpha, bonus][: len(i.step.tokens)]]
+
+
+def chance_of_bonus(speculative: Recorder) -> float:
+    """The mean chance in the second half of a window: like a bonus token, these drafts follow accepted ones."""
+    after = [chance for i in speculative.iterations for chance in i.alpha[i.step.drafted // 2 :]]
+    return mean(after or [chance for i in speculative.iterations for chance in i.alpha])
 
 
 def windows_of(chances: Sequence[float], K: int) -> dict[int, float]:  # [N] -> {drafts: windows}
@@ -60,36 +79,35 @@ def windows_of(chances: Sequence[float], K: int) -> dict[int, float]:  # [N] -> 
 
 
 def predict(
-    autoregressive: Recorder, speculative: Recorder, costs: Costs, timed: dict[int, float] | None = None
+    autoregressive: Recorder, speculative: Recorder, costs: Costs, timed: Timed | None = None
 ) -> dict[int, float]:
     """{K: the speedup that this lookahead should bring}, for each K whose windows' costs are known.
 
-    timed: time_windows(), up to 2K + 1 rows; without it only shorter windows than the run's own are known. Empty for
-    trees, and for drafters that do not propose as many tokens as they are asked for.
+    timed: time_calls(); without it only windows up to the run's own K are known. Empty for trees, and for drafters that
+    do not propose as many tokens as they are asked for.
     """
     if not can_predict(speculative):
         return {}
-    tested = [chance for i in speculative.iterations for chance in i.alpha]
-    usual = sum(tested) / len(tested)
-    chances = [chances_by_place(sample, usual) for sample in speculative.samples]
-    t_window = timed or costs.t_window
+    t_draft, t_window = timed or Timed(costs.t_draft, costs.t_window)
     window = line(t_window)
 
-    def seconds(windows: dict[int, float]) -> float:
-        return sum(n * (k * costs.t_draft + window(k + 1)) for k, n in windows.items())
+    def seconds(windows: dict[int, float], more: float) -> float:
+        return sum(n * (k * t_draft + window(k + 1) + more) for k, n in windows.items())
 
-    own = defaultdict(float)
-    for i in speculative.iterations:
-        own[i.step.drafted] += 1
+    own = Counter(i.step.drafted for i in speculative.iterations)
     prefill = prefill_seconds(speculative)
-    scale = (speculative.seconds - prefill) / seconds(own)
+    took = speculative.seconds - prefill
+    # In a decode an iteration takes longer than its calls do alone, as each model finds the other's data in the cache.
+    more = max(0.0, took - seconds(own, 0.0)) / own.total()
+    scale = took / seconds(own, more)
+    chances = [chances_by_place(sample, chance_of_bonus(speculative)) for sample in speculative.samples]
     t_token = autoregressive.seconds / autoregressive.n_tokens
     predicted = {}
-    for k in range(1, max(t_window)):
-        each = [windows_of(one, k) for one in chances]
-        took = prefill + scale * sum(map(seconds, each))
+    for K in range(1, max(t_window)):
+        each = [windows_of(one, K) for one in chances]
         most = speculative.n_tokens / sum(sum(windows.values()) for windows in each)  # tokens per window
-        predicted[k] = min(most, t_token * speculative.n_tokens / took)
+        takes = prefill + scale * sum(seconds(windows, more) for windows in each)
+        predicted[K] = min(most, t_token * speculative.n_tokens / takes)
     return predicted
 
 
