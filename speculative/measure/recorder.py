@@ -1,7 +1,9 @@
 """Notes what happens in a run: reads the steps, the models' logs and the random numbers that were drawn."""
 
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -43,7 +45,7 @@ class Recorder(Record):
     def __init__(
         self,
         rule: Rule = TOKEN,
-        logs: dict[str, list[Call]] | None = None,
+        logs: dict[str, deque[Call]] | None = None,
         levels: dict[str, str] | None = None,
         details: bool = False,
     ):
@@ -157,9 +159,9 @@ class Recorder(Record):
             yield rows
 
 
-def since(log: Sequence[Call], began: float) -> list[Call]:
-    """The calls that began after that time."""
-    return [call for call in log if call.began >= began]
+def since(log: deque[Call], began: float) -> list[Call]:
+    """The calls that began after that time. The log is copied, as other threads may go on writing it."""
+    return [*takewhile(lambda call: call.began >= began, reversed(log.copy()))][::-1]
 
 
 def cut(iteration: Iteration, n: int) -> None:
