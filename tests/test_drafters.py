@@ -11,13 +11,13 @@ from drafting import Network, drafter_of, prepared
 from enumeration import distance_from_target, random_model, remembered
 from hypothesis import given
 from hypothesis import strategies as st
+from speculative.drafters.level import level
 from tiny import N_VOCAB, counting_target, one_hot, refusal
 
 from speculative import drafters, load_pair
 from speculative.cli.verifying import verify_session
 from speculative.drafters import KINDS, first_of, first_tree_of, is_model, needs, parse_drafter
 from speculative.drafters.base import NOTHING, Proposal
-from speculative.drafters.level import level
 from speculative.drafters.lookup import lookup_tree, prompt_lookup
 from speculative.drafters.ngram import ngram_log_model
 from speculative.filters import Filters

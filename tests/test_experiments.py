@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from enumeration import output_distribution, random_model
 from matplotlib.figure import Figure
+from speculative.accept import choose
 from tiny import Interrupted, decoded, random_params, refusal
 
 from benchmarks import assumption, paper, tables, theory
-from speculative.accept import choose
 from speculative.drafters.model import model_drafter
 from speculative.engines.formats import FORMATS
 from speculative.engines.packed import pack

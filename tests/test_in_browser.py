@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from speculative.cli.flags import all_flags, parse
 from test_page import HOSTILE, scripted_document
 from test_workbench import Scripted
 
@@ -18,7 +19,6 @@ import main
 from benchmarks import picture
 from speculative import costs
 from speculative.cli.display import SHOWN
-from speculative.cli.flags import all_flags, parse
 from speculative.cli.workbench import FIELDS, Workbench
 from speculative.drafters import KINDS
 from speculative.measure import analysis

@@ -1,6 +1,7 @@
 """Options: frozen, with each default once; and each flag about models and decoding reaches a decode."""
 
 import pytest
+from speculative.support.arguments import Flag
 from tiny import decoded
 
 from speculative import filters
@@ -8,7 +9,6 @@ from speculative.filters import Filters
 from speculative.options import model_flags, parse_options
 from speculative.session import Session
 from speculative.support import arguments
-from speculative.support.arguments import Flag
 
 # A session is given the prompt and N by who asks it for a text; --demo has become other values; the rest is JAX's.
 NOT_READ = {"prompt", "n_tokens_to_generate", "demo", "mesh", "data_parallel"}
