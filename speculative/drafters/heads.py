@@ -45,7 +45,10 @@ class Heads(NamedTuple):
 
 def fingerprint(hparams: dict, ln_f: dict) -> str:
     """The marks of a target: its shape, and its last layer norm, which every training changes."""
-    numbers = [np.array([*hparams.values()], np.int64), *(np.asarray(ln_f[name], np.float32) for name in ("g", "b"))]
+    numbers = [
+        np.array([value for value in hparams.values() if type(value) is int], np.int64),
+        *(np.asarray(ln_f[name], np.float32) for name in ("g", "b")),
+    ]
     return sha256(b"".join(a.astype(a.dtype.newbyteorder("<")).tobytes() for a in numbers)).hexdigest()
 
 

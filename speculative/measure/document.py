@@ -1,6 +1,6 @@
 """All of a run as one JSON document: what --json writes, and pages are made of. docs/output.md explains every key."""
 
-from encoder import Encoder
+from speculative.blog.encoder import Encoder
 from speculative.measure.details import Details
 from speculative.measure.figures import figures
 from speculative.measure.machine import machine

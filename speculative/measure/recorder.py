@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from encoder import StreamDecoder
+from speculative.blog.encoder import StreamDecoder
 from speculative.engines.model import Call
 from speculative.measure.analysis import matching_chance
 from speculative.measure.details import TreeDetails, details

@@ -9,7 +9,7 @@ import numpy as np
 
 from speculative.measure.decoders import OWN, Check, Decoders
 from speculative.measure.uniform import BINS, LEVEL, alike, count_place, detectable, flat
-from speculative.support.patience import working
+from speculative.support.progress import working
 from speculative.trees import Tree
 
 FEWEST = 25  # draws, however slow the models

@@ -3,11 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from speculative.checkpoints.folders import model_folder
 from speculative.engines import formats
 from speculative.measure import levels
 from speculative.measure.record import Record
-from speculative.support import checksums
 
 
 def verdict(run: dict, session: Any, records: Sequence[Record]) -> list[str]:
@@ -34,9 +32,7 @@ def copy_advice(f: dict[str, Any], session: Any) -> str | None:
 
 def stand_ins(session: Any) -> dict[str, str]:
     """{model with an official name, but not the official weights: what it is instead}"""
-    o = session.options
-    sizes = {spec.size for spec in session.models.specs.values()}
-    instead = {size: checksums.stand_in(model_folder(size, o.models_dir)) for size in sizes}
+    instead = {spec.size: spec.hparams.get("stand_in") for spec in session.models.specs.values()}
     return {size: what for size, what in instead.items() if what}
 
 

@@ -23,7 +23,7 @@ from tqdm import tqdm
 from speculative.engines.model import common_prefix
 from speculative.measure.decoders import OWN, Check, Decoders
 from speculative.measure.sampled import check_sampled
-from speculative.support.patience import working
+from speculative.support.progress import working
 
 PROMPTS = (
     "The lighthouse keeper had not spoken to anyone for a week when",
