@@ -5,18 +5,18 @@ import re
 
 import numpy as np
 import pytest
-from speculative.accept import RULES
-from speculative.cli.flags import all_flags, rooms, usage
-from speculative.one_hot import OneHot
-from speculative.support.arguments import Flag
 from test_flags import parse, refused
 from tiny import ROOT, refusal, texts
 
 from speculative import drafters
+from speculative.accept import RULES
+from speculative.cli.flags import all_flags, rooms, usage
 from speculative.drafters.base import Kind, Proposal
 from speculative.drafters.model import model_tree
 from speculative.engines.formats import FORMATS
+from speculative.one_hot import OneHot
 from speculative.support import arguments
+from speculative.support.arguments import Flag
 
 FOLLOWS = "toy_follows"
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from speculative.costs import Cost, best_k, line_through
 from tiny import ROOT
 
+from speculative.costs import Cost, best_k, line_through
 from speculative.measure.analysis import (
     acceptance_chance,
     blog_speedup,

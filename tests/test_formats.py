@@ -5,9 +5,9 @@ import re
 
 import numpy as np
 import pytest
-from speculative.cli.flags import usage
 from tiny import HPARAMS, convert, logits_themselves, random_params, refusal, texts
 
+from speculative.cli.flags import usage
 from speculative.engines import formats, memory, runtime
 from speculative.engines.formats import BFLOAT16, FLOAT32, INT8
 from speculative.engines.formats.base import Stored

@@ -12,21 +12,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from speculative.accept import TOKEN, choose
-from speculative.costs import best_k
-from speculative.stop import cut
 from test_flags import parse
 from tiny import N_VOCAB, counting_target, encoder_of, largest_file, one_hot, refusal
 
 import main
 from encoder import StreamDecoder
+from speculative.accept import TOKEN, choose
 from speculative.cli import display, outcome
+from speculative.costs import best_k
 from speculative.measure import better, report
 from speculative.measure.figures import figures
 from speculative.measure.record import Counted, Iteration, origins
 from speculative.measure.recorder import Recorder
 from speculative.sampling import Proposal, autoregressive_sampling, speculative_sampling
 from speculative.session import last_step, text_step
+from speculative.stop import cut
 from speculative.support import files
 
 PROMPT = [0, 1, 2]
