@@ -7,12 +7,12 @@ them, and neither does any faster way to compute it.
 import json
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
 from speculative.checkpoints.tensors import bad_file
 from speculative.support.errors import UserError, first_line
-from speculative.support.files import read_small
 
 # Far above any GPT-2, yet low enough that no wrong number can ask for absurd amounts of memory.
 LIMITS = {"n_vocab": 2**20, "n_ctx": 2**16, "n_embd": 2**15, "n_head": 2**10, "n_layer": 2**10}
@@ -53,11 +53,11 @@ HONOURED = {
 def read_object(path: str) -> dict:
     """Return the JSON object in a file. Raises UserError."""
     try:
-        found = json.loads(read_small(path))
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
         if not isinstance(found, dict):
             raise ValueError("it is not an object")
         return found
-    except (ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise bad_file(path, f"cannot be read as JSON ({first_line(error)})") from None
 
 

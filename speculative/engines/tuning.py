@@ -26,7 +26,7 @@ from speculative.engines.cpu import this_cpu
 from speculative.engines.formats import find
 from speculative.engines.kernels import MOST_ROWS, PLAN, ROWS, VERSION
 from speculative.engines.team import Team
-from speculative.support.files import read_small, replacing
+from speculative.support.files import replacing
 
 WEEK = 7 * 24 * 3600  # seconds for which a choice is good
 SECONDS = 1.0  # that measuring takes
@@ -157,10 +157,10 @@ def read_kept(path: Path, candidates: dict[str, Sequence[int]], now: float) -> d
     """The choices that were made, of {name: candidates}; None if none are kept, or they are damaged, of another machine
     or too old."""
     try:
-        kept = json.loads(read_small(path))
+        kept = json.loads(Path(path).read_text())
         fits = kept["machine"] == this_machine() and 0 <= now - kept["time"] < WEEK
         chosen = {name: int(kept["chosen"][name]) for name in candidates}
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
     known = all(value in candidates[name] for name, value in chosen.items())
     return chosen if fits and known else None

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from speculative.support.errors import UserError
 
+PART = r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*"
 PLAIN_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}"
 
 
@@ -92,7 +93,7 @@ def model(value: str) -> str:
     """A folder of models_dir, a path to one, or a model of the Hugging Face hub."""
     if value.startswith((".", "/", "~")):
         return path(value)
-    if re.fullmatch(PLAIN_NAME, value) or re.fullmatch(r"[\w.-]+(/[\w.-]+)?(@[\w.-]+)?", value, re.ASCII):
+    if len(value) < 255 and (re.fullmatch(PLAIN_NAME, value) or re.fullmatch(rf"{PART}(/{PART})?(@{PART})?", value)):
         return value
     raise ValueError("124M, a folder of models_dir, a path that begins with . / or ~, or owner/name of the hub")
 
