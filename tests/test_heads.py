@@ -114,7 +114,6 @@ def test_heads_that_cannot_be_used(tiny_pair, with_heads):
         ({"heads": random_heads(HPARAMS)}, shapes),
         ({"heads": random_heads({"n_embd": 32}, n_heads=17)}, "n from 1 to 16"),
         ({"w": w.astype(np.int8), "b": b.astype(np.int8)}, "w is I8, not float32"),
-        ({"w": w + np.nan, "b": b}, "NaN"),
         ({"w": w}, "tensors w and b"),
     ):
         with_heads(**wrong)
@@ -125,7 +124,7 @@ def test_heads_that_cannot_be_used(tiny_pair, with_heads):
     for content in (path.read_bytes()[:-9], b""):
         path.write_bytes(content)
         said = start()
-        assert "damaged|cannot be read" in said
+        assert re.search("damaged|cannot be read", said)
         assert str(path) in said
     path.unlink()
     assert "is not there: python -m training heads --target_model_size target makes it" in start()

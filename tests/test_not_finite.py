@@ -61,7 +61,7 @@ def test_packed_weights_too(broken, command):
     assert command(*flags, "--pack")[0] == 0
     status, _, err = command(*flags)
     assert status == 2
-    assert re.fullmatch(LINE.format(rf"{name}, mapped from .*\.safetensors,"), err.splitlines(keepends=True)[-1])
+    assert re.fullmatch(LINE.format(rf"{name}, mapped from .*\.pack,"), err.splitlines(keepends=True)[-1])
 
 
 @pytest.mark.parametrize(("broken", "words"), [("target", "--K=3"), ("draft", "--K=auto")], indirect=["broken"])
