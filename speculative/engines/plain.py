@@ -235,7 +235,7 @@ def check_finite(logits: np.ndarray, name: str, first: int) -> None:  # [n, n_vo
 
 def not_finite(name: str, position: int) -> UserError:
     damaged = "its weights are damaged, or too large to compute with"
-    compare = "`python utils.py check` compares them with what was noted of them"
+    compare = "in their folder, `sha256sum -c SHA256SUMS` compares them with the download"
     return UserError(f"{name} gives logits that are not finite, at position {position}: {damaged}; {compare}")
 
 
