@@ -12,7 +12,7 @@ from pathlib import Path
 
 from speculative.checkpoints.folders import INDEX, SAFETENSORS, SMALL_NAMES, missing_files, snapshot
 from speculative.checkpoints.official import OPENAI, SHA256, SMALL_FILES, TF_DATA, TF_INDEX, WEIGHT_BYTES
-from speculative.support.errors import UserError
+from speculative.support.errors import UserError, first_line
 from speculative.support.files import replacing
 from speculative.support.progress import working
 
@@ -51,7 +51,7 @@ def download(url: str, path: str, sha256: str = "", size: int = 0) -> None:
             failures = 1 if size_of(part) > arrived else failures + 1
             if failures == ATTEMPTS or (status < 500 and status not in (408, 425, 429)):  # busy: may pass
                 hint = "run again to go on from here, or try another --source; python main.py --demo works without"
-                raise UserError(f"cannot download {url} ({error}): {hint}") from None
+                raise UserError(f"cannot download {url} ({first_line(error)}): {hint}") from None
             time.sleep(2**failures - 2)  # 0, 2, 6, 14 seconds
     found = hashlib.sha256()
     with open(part, "rb") as f:
