@@ -4,11 +4,6 @@ python main.py --prompt "Alan Turing theorized that computers would one day beco
 python main.py --demo
 """
 
-from speculative.support import exits
-
-if __name__ == "__main__":
-    exits.begin()  # Ctrl-C during the imports, which are slow, ends with a line
-
 from functools import partial
 
 from speculative.cli.command import parse, run
@@ -22,6 +17,7 @@ from speculative.cli.verifying import verify_session
 from speculative.measure.document import DECODERS
 from speculative.sampling import autoregressive_sampling, max_fn, sample, speculative_sampling
 from speculative.session import Session, text_steps
+from speculative.support.errors import guarded
 
 # The blog's names, from where the blog has them.
 __all__ = ["autoregressive_sampling", "main", "max_fn", "sample", "speculative_sampling"]
@@ -85,4 +81,4 @@ def run_sampling_fn(name: str, session: Session, prompts: list[str], runs: dict)
 
 
 if __name__ == "__main__":
-    exits.guarded(partial(run, main, __doc__))
+    guarded(partial(run, main, __doc__))

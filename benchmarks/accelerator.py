@@ -19,8 +19,7 @@ from speculative.measure.analysis import largest_beta
 from speculative.measure.machine import read_bandwidth
 from speculative.support import arguments as values
 from speculative.support import texts
-from speculative.support.errors import UserError
-from speculative.support.exits import guarded
+from speculative.support.errors import UserError, guarded
 
 COLUMNS = """B K ms/token=ms_per_token:.2f tokens/s=tokens_per_second:.0f speedup:.2f r:.2f of_limit:.2f
     useful:.2f α=alpha:.2f c:.2f β=beta:.2f largest_β_that_pays=largest_beta:.2f compiling_(s)=compiling:.1f"""

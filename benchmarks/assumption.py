@@ -19,14 +19,14 @@ import numpy as np
 from benchmarks.common import Parser, count, write_results, writing
 from benchmarks.pictures import INK, draw
 from benchmarks.tables import forward, table, take_turns
-from speculative.checkpoints.tensors import build_params, checkpoint_shapes
+from speculative.checkpoints.official import HPARAMS
+from speculative.checkpoints.tensors import checkpoint_shapes, nested
 from speculative.engines import formats, packed, plain, runtime
+from speculative.engines.library import library
 from speculative.measure.analysis import largest_beta, leviathan_speedup
 from speculative.measure.machine import machine
 from speculative.support import arguments as values
-from speculative.support.errors import UserError
-from speculative.support.exits import guarded
-from speculative.support.official import HPARAMS
+from speculative.support.errors import UserError, guarded
 
 CUT = 12  # of the layers and of the vocabulary, one in so many stays
 DTYPES = [*formats.FORMATS]
@@ -41,10 +41,10 @@ def cut_model(size, convert):
     rng = np.random.default_rng(0)
     shapes = checkpoint_shapes(hparams)
 
-    def read(name):
-        return rng.random(shapes[name], np.float32) * np.float32(0.04) - np.float32(0.02)
+    def random(shape):
+        return rng.random(shape, np.float32) * np.float32(0.04) - np.float32(0.02)
 
-    return build_params("random weights", shapes, read, hparams, convert), hparams
+    return nested({name: convert(name, random(shape)) for name, shape in shapes.items()}), hparams
 
 
 def forward_of(model, size, dtype):
@@ -152,7 +152,7 @@ def main(argv=None, model=cut_model):
     parser.add_argument("--out", help="a folder for a picture of each")
     parser.add_json()
     o = parser.parse_args(argv)
-    if not runtime.compiled_pass():
+    if not library():
         raise UserError("there is nothing to measure without numba: pip install numba")
     if o.out:
         with writing(o.out):

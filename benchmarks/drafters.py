@@ -17,7 +17,7 @@ from benchmarks import grid
 from benchmarks.common import write_results
 from benchmarks.tables import autoregressive_of, by_setting, summarise, table, tokens, unlike_texts
 from speculative.drafters import KINDS
-from speculative.support.exits import guarded
+from speculative.support.errors import guarded
 
 DEFAULTS = {
     "drafters": [*KINDS, "prompt_lookup+model"],

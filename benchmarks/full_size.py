@@ -30,21 +30,18 @@ from itertools import count, islice, product
 from pathlib import Path
 
 import numpy as np
+from safetensors.numpy import save_file
 
 from benchmarks.common import MODELS, Parser
 from benchmarks.tables import seconds
 from encoder import BYTE_TO_CHAR
 from speculative.checkpoints.config import load_hparams
 from speculative.checkpoints.loading import load_params
-from speculative.checkpoints.openai import import_tensorflow
+from speculative.checkpoints.official import HPARAMS
 from speculative.checkpoints.tensors import checkpoint_shapes, parameter_count
 from speculative.drafters import heads
 from speculative.support import arguments as values
-from speculative.support import checksums
-from speculative.support.errors import UserError, first_line
-from speculative.support.exits import guarded
-from speculative.support.official import HPARAMS
-from training.files import save_tensors
+from speculative.support.errors import UserError, first_line, guarded
 
 GROWN = {"124M": MODELS / "tiny-draft", "1558M": MODELS / "tiny-target"}
 UNLIKELY = -200.0  # the logit of a new token: at temperature 1 its probability is 0 in float32
@@ -116,7 +113,8 @@ def write_safetensors(folder, hparams, tensors):
 
 def write_tensorflow(folder, hparams, tensors):
     """OpenAI's form. SaveV2 is the operation that a tf.train.Saver runs; it needs all tensors at once."""
-    tf = import_tensorflow()
+    import tensorflow as tf
+
     held = {}
     zeros = {}
     for name, array in tensors:
@@ -151,17 +149,15 @@ def grow_model(small, folder, new, write):
     folder.mkdir()
     (folder / "encoder.json").write_text(json.dumps(vocab), encoding="utf-8")
     (folder / "vocab.bpe").write_text(merges, encoding="utf-8", newline="\n")
-    (folder / "hparams.json").write_text(json.dumps(new), encoding="utf-8")
+    stand_in = f"it computes what {small.name} does, at the shape and cost of {folder.name}"
+    (folder / "hparams.json").write_text(json.dumps(new | {"stand_in": stand_in}), encoding="utf-8")
     write(folder, new, grow(tensors, old, new))
     if its_heads:
         norm = {name: tensors[name] for name in ("ln_f/g", "ln_f/b")}
         grown = {name: array for name, array in grow(norm, old, new) if name in norm}
         target = {"target": heads.fingerprint(new, {"g": grown["ln_f/g"], "b": grown["ln_f/b"]})}
-        save_tensors(folder / heads.FILE, grow_heads(its_heads, old, new), target)
-    files = {path.name: checksums.describe(path) for path in folder.iterdir()}
-    checksums.note(
-        folder, files, stand_in=f"it computes what {small.name} does, at the shape and cost of {folder.name}"
-    )
+        grown = {name: array.astype(np.float16) for name, array in grow_heads(its_heads, old, new).items()}
+        save_file(grown, folder / heads.FILE, target)
 
 
 def main(argv=None, grow=grow_model, disk_usage=shutil.disk_usage):

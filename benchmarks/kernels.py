@@ -29,8 +29,7 @@ from speculative.checkpoints.folders import model_folder
 from speculative.checkpoints.loading import complete_folder, load_encoder_and_hparams, load_params
 from speculative.engines import formats, packed, plain, runtime
 from speculative.measure.machine import read
-from speculative.support.errors import UserError
-from speculative.support.exits import guarded
+from speculative.support.errors import UserError, guarded
 
 WEIGHTS = ["NumPy", *formats.FORMATS]  # NumPy: gpt2.py itself, in float32
 COLUMNS = f"""model weights 1_row_(ms)=ms:.1f {" ".join(f"{n}_rows=rows{n}:.2f" for n in peers.ROWS[1:])}

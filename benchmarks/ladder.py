@@ -11,14 +11,14 @@ from functools import partial
 
 import numpy as np
 from numba import njit
+from speculative.engines.tuning import plan_of
 
 from benchmarks.common import MODELS, Parser, count
 from benchmarks.tables import forward, table, take_turns
 from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
 from speculative.engines import formats, kernels, packed, plain, runtime
-from speculative.engines.tuning import plan_of
 from speculative.measure.machine import read
-from speculative.support.exits import guarded
+from speculative.support.errors import guarded
 
 N_IN = 1600
 N_OUT = 32 * 1600  # about the output matrix of 1558M: 328 MB of float32

@@ -15,7 +15,7 @@ from benchmarks import grid
 from benchmarks.common import lookahead, write_results
 from benchmarks.pictures import COLORS, draw
 from benchmarks.tables import summarise, table
-from speculative.support.exits import guarded
+from speculative.support.errors import guarded
 
 COLUMNS = """domain drafter K runs tokens/iteration=tokens_per_iteration:.2f r:.3f c:.3f β=mean_beta:.2f
     copy_r:.2f copy_c:.2f ms/token=ms_per_token:.2f speedup:.2f predicted=predicted_blog:.2f

@@ -35,8 +35,7 @@ from benchmarks.tables import by_setting, mean_and_error, summarise, table, toke
 from speculative.measure.machine import machine
 from speculative.support import arguments as values
 from speculative.support import files
-from speculative.support.errors import UserError
-from speculative.support.exits import guarded
+from speculative.support.errors import UserError, guarded
 
 # ---- What is measured ------------------------------------------------------------------------------------------------
 

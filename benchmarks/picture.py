@@ -15,8 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from speculative.support.errors import UserError
-from speculative.support.exits import guarded
+from speculative.support.errors import UserError, guarded
 from speculative.support.files import check_writable
 
 ROOT = Path(__file__).parents[1]
@@ -64,7 +63,6 @@ def workbench(path: str, flags: list[str]) -> None:
             driver.set_script_timeout(600)
             for K in (8, 2, 4):
                 driver.execute_async_script("byId('K').value = arguments[0]; decode().then(arguments[1])", str(K))
-            driver.execute_script("byId('shown').hidden = true")  # the run's page has a picture of its own
             height = driver.execute_script("return document.documentElement.offsetHeight")
             whole = {"x": 0, "y": 0, "width": 1280, "height": height, "scale": 1}
             shot = driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": whole})

@@ -18,7 +18,7 @@ from benchmarks.common import Parser, lookahead, write_results
 from benchmarks.tables import recorder_of, table
 from speculative.engines import runtime
 from speculative.measure.figures import figures
-from speculative.support.exits import guarded
+from speculative.support.errors import guarded
 
 DRAFTERS = ["model", "prompt_lookup+model", "self/model"]
 K = [*map(lookahead, ["1", "2", "4", "8", "auto", "8/4"])]

@@ -10,7 +10,7 @@ Tokens an iteration are means over all texts, and follow from the seeds alone. S
 from benchmarks import grid
 from benchmarks.common import write_results
 from benchmarks.tables import summarise, table
-from speculative.support.exits import guarded
+from speculative.support.errors import guarded
 
 COLUMNS = """drafter T=temperature:g top-p=top_p:g domain K token=token_tokens:.2f block=block_tokens:.2f gain:+.1%
     token×=token_speedup:.2f block×=block_speedup:.2f"""

@@ -16,7 +16,7 @@ from statistics import median
 
 from benchmarks.common import Parser, count
 from benchmarks.tables import table
-from speculative.support.exits import guarded
+from speculative.support.errors import guarded
 
 COLUMNS = "step seconds=seconds:.2f"
 PROMPT = "Alan Turing theorized that computers would one day become"

@@ -11,7 +11,7 @@ from benchmarks.pictures import pictures
 from benchmarks.tables import summarise, table
 from speculative.measure.machine import machine
 from speculative.support import extras
-from speculative.support.exits import guarded
+from speculative.support.errors import guarded
 
 COLUMNS = """drafter T=temperature:g top-p=top_p:g domain K ms/token=ms_per_token:.2f sd:.2f speedup:.2f
     usual=usual_speedup:.2f r:.2f α=alpha:.2f c:.2f β=mean_beta:.2f blog=predicted_blog:.2f

@@ -16,8 +16,7 @@ from benchmarks.pictures import INK, draw, picture
 from benchmarks.tables import table
 from speculative.measure.analysis import leviathan_operations, leviathan_speedup, leviathan_tokens
 from speculative.support import files
-from speculative.support.errors import UserError
-from speculative.support.exits import guarded
+from speculative.support.errors import UserError, guarded
 
 LOOKAHEADS = [1, 2, 4, 8]
 COSTS = [0.01, 0.05, 0.1, 0.2, 0.4]
@@ -28,7 +27,7 @@ ALPHAS = np.linspace(0, 0.99, 100)
 def read_point(path):
     """{"alpha", "c", "mean_beta", "K"} of a run, from the JSON file of main.py. Raises UserError."""
     try:
-        with files.open_to_read(path) as f:
+        with open(path, "rb") as f:
             found = json.load(f)["figures"]
         point = {name: float(found[name]) for name in ("alpha", "c", "mean_beta")}
         return point | {"K": int(found["usual_K"])}

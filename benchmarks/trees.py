@@ -13,7 +13,7 @@ training heads), and their trees are no deeper than there are heads.
 from benchmarks import grid
 from benchmarks.common import write_results
 from benchmarks.tables import autoregressive_of, by_setting, summarise, table, unlike_texts
-from speculative.support.exits import guarded
+from speculative.support.errors import guarded
 
 DEFAULTS = {
     "drafters": ["model", "prompt_lookup", "heads"],

@@ -17,7 +17,7 @@ from speculative.engines.plain import CachedModel
 from speculative.filters import to_distribution
 from speculative.measure.recorder import Recorder
 from speculative.sampling import speculative_sampling
-from speculative.support.exits import guarded
+from speculative.support.errors import guarded
 
 PROMPT = '"From the first, two facts were very obvious to me,'
 K = 4

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpt2 import softmax
+from speculative.blog.gpt2 import softmax
 
 
 class Filters(NamedTuple):

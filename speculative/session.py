@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, ParamSpec
 import numpy as np
 from tqdm import tqdm
 
-from encoder import StreamDecoder
 from speculative import drafters
+from speculative.blog.encoder import StreamDecoder
 from speculative.engines import devices
 from speculative.filters import Filters
 from speculative.loading import Models, networks_of

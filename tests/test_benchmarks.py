@@ -339,7 +339,6 @@ BAD = [
     ("accelerator", "--B 3 --data_parallel 2", "--B: each must be a multiple of --data_parallel, 2"),
     ("assumption", "batches", "NAME: must be one of batch, context (did you mean batch?)"),
     ("assumption", "batch --out file/folder", "cannot write to file/folder"),
-    ("distillation", "file --out file", "cannot write to file: "),
     ("paper", "figure1 --out no/such/folder.png", "cannot write to no/such/folder.png"),
     ("paper", "figure1 --out figure1.txt", "--out must be a .png, .svg or .pdf, not figure1.txt"),
     ("paper", "figure1 --K auto", "--K: the papers have whole numbers"),

@@ -1,6 +1,5 @@
 """The experiments: where speculation stops paying, the papers' figures, what helps a draft to learn."""
 
-import contextlib
 import json
 from itertools import product
 
@@ -8,7 +7,7 @@ import numpy as np
 import pytest
 from enumeration import output_distribution, random_model
 from matplotlib.figure import Figure
-from tiny import Interrupted, decoded, random_params, refusal
+from tiny import decoded, random_params, refusal
 
 from benchmarks import assumption, paper, tables, theory
 from speculative.accept import choose
@@ -176,54 +175,3 @@ def test_the_same_command_counts_the_same_iterations(benchmark, tmp_path):
     assert shown == benchmark(paper, "iterations", *words)
     r, iterations = (float(shown[2].split()[i]) for i in (4, 6))
     assert (0.3 <= r <= 1, 2 <= iterations <= 4) == (True, True)
-
-
-# ---- Drafts that learn -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_the_grid_goes_on_where_it_was_interrupted(benchmark, tmp_path, monkeypatch):
-    distillation = pytest.importorskip("benchmarks.distillation")
-    monkeypatch.chdir(tmp_path)
-    words = np.random.default_rng(0).choice(["the", "in", "thing", "at"], (400, 12))
-    (tmp_path / "text.txt").write_text("\n\n".join(map(" ".join, words)))
-    flags = ["text.txt", "--steps", "2", "--seeds", "1", "--divergences", "jsd", "--texts", "target", "draft"]
-    flags += ["--out", "out"]
-    with pytest.raises(KeyboardInterrupt), contextlib.redirect_stdout(Interrupted("jsd on draft")) as part:
-        benchmark(distillation, *flags)
-    assert "jsd on target, seed 0" in part.getvalue()
-    lines = benchmark(distillation, *flags)
-    assert [line for line in lines if " on " in line] == ["jsd on draft, seed 0"]
-    again = benchmark(distillation, *flags)  # what is all there is only shown
-    assert again == lines[-6:]
-    assert (again[0].split()[0], again[1].split()[:2]) == ("divergence", ["the", "start"])
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["distillation.png", "runs.jsonl"]
-
-
-def test_a_row_is_the_mean_of_its_seeds_and_their_spread():
-    distillation = pytest.importorskip("benchmarks.distillation")
-    figures = [dict.fromkeys(distillation.FIGURES, value) for value in (0.5, 0.7)]
-    [row] = distillation.summarise({("kl", "corpus", seed): each for seed, each in enumerate(figures)})
-    assert (row["alpha1"], row["alpha1_sd"]) == (pytest.approx(0.6), pytest.approx(0.02**0.5))
-
-
-def test_one_gaussian_covers_both_modes_or_seeks_one():
-    distillation = pytest.importorskip("benchmarks.distillation")
-    x, covering, q = distillation.fit_gaussian("kl")
-    _, seeking, _ = distillation.fit_gaussian("reverse_kl")
-    assert (q.sum(), covering.sum()) == (pytest.approx(1), pytest.approx(1, abs=1e-5))
-    mean, spread = (covering * x).sum(), ((covering * x**2).sum() - (covering * x).sum() ** 2) ** 0.5
-    assert mean == pytest.approx((q * x).sum(), abs=0.05)  # that of the mixture, as is the spread
-    assert spread == pytest.approx(((q * x**2).sum() - (q * x).sum() ** 2) ** 0.5, abs=0.05)
-    assert (seeking * x).sum() == pytest.approx(-2, abs=0.1)
-    assert seeking[x > 1].sum() < 0.01
-
-
-@pytest.mark.slow
-def test_online_serves_every_form_the_same_stream(benchmark, tmp_path):
-    online = pytest.importorskip("benchmarks.online")
-    (tmp_path / "code.txt").write_text("in the\nat thing in\n")
-    flags = ["--n_texts", "8", "--n_again", "2", "--every", "2", "--n_steps", "1", "--n_tokens", "6", "--n_batch", "2"]
-    _, *rows = benchmark(online, str(tmp_path / "prose.txt"), str(tmp_path / "code.txt"), *flags)
-    assert [row.split()[0] for row in rows] == ["frozen", "online", "distilled"]
-    assert all(0 < float(r) <= 1 for row in rows for r in row.split()[1:5])

@@ -1,14 +1,13 @@
 """Heads on the target, from what the engine keeps to the command line."""
 
 import re
-import shutil
 from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from conftest import MODELS
-from tiny import HPARAMS, convert, decoded, logits_themselves, random_params, refusal, texts
+from tiny import HPARAMS, convert, decoded, logits_themselves, random_params, refusal
 
 import main
 from speculative.drafters.heads import FILE, Heads, check_heads, fingerprint, head_drafter, head_model, load_heads
@@ -146,43 +145,6 @@ def test_the_bundled_heads_guess_well(bundled):
     assert 100 / len(steps) > 1.4
     target.forget()
     assert decoded(steps) == decoded(autoregressive_sampling(x, target, 100, rng))
-
-
-# ---- Training --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_training_raises_the_acceptance_of_every_head(tmp_path, tiny_pair, capsys, run):
-    from training import heads as command
-
-    shutil.copytree(tiny_pair / "target", tmp_path / "target")
-    text = "the thing in the inn thinks that the tin is thin\n\n" * 600
-    (tmp_path / "text.txt").write_text(text)
-    arguments = f"--target_model_size target --models_dir {tmp_path} --files {tmp_path / 'text.txt'} --n_rows 64"
-    command.main([*arguments.split(), "--n_seq", "32", "--steps", "150", "--heads", "2"])
-    out = capsys.readouterr().out
-    for i in (1, 2):
-        alphas = [*map(float, re.findall(rf"α of head {i} at temperature 1 (0\.\d+)", out))]
-        assert alphas[-1] > alphas[0]
-    assert [path.name for path in tmp_path.joinpath("target").glob("heads*")] == [FILE]
-    plain, speculative = texts(run(models_dir=tmp_path, drafter="heads", quiet=True))
-    assert plain == speculative
-    assert "is there already" in refusal(command.main, arguments.split())
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        ("--heads 17", "--heads: must be a whole number from 1 to 16"),
-        ("--n_rows 2", "--n_rows 2 must be at least --n_batch"),
-        ("--heads 8 --n_seq 8", "8 heads look further than rows of 8 tokens"),
-        ("--prompts p", "either --files or --prompts"),
-    ],
-)
-def test_training_refuses_what_cannot_be_done_in_a_line(words, line):
-    from training.heads import arguments_of_heads
-
-    assert line in refusal(arguments_of_heads, ["--target_model_size", "t", "--files", "f", *words.split()])
 
 
 def test_the_benchmarks_measure_heads():

@@ -18,9 +18,9 @@ class Missing:
 sys.meta_path.insert(0, Missing())
 sys.path.insert(0, "")
 import main
-from speculative.support import exits
+from speculative.support.errors import guarded
 
-exits.guarded(lambda: main.run(main.main, main.__doc__, sys.argv[1:]))
+guarded(lambda: main.run(main.main, main.__doc__, sys.argv[1:]))
 """
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from encoder import BYTE_TO_CHAR, END_OF_TEXT, Encoder
-from speculative.checkpoints.tensors import build_params, checkpoint_shapes
+from speculative.checkpoints.tensors import checkpoint_shapes, nested
 from speculative.engines.packed import pack as convert  # noqa: F401
 from speculative.sampling import Proposal, Step
 from speculative.support.errors import UserError
@@ -27,10 +27,10 @@ def random_params(hparams=HPARAMS, seed=0):
     rng = np.random.default_rng(seed)
     shapes = checkpoint_shapes(hparams)
 
-    def read(name):
-        return (0.3 * rng.standard_normal(shapes[name]) + name.endswith("/g")).astype(np.float32)
+    def array(name, shape):
+        return (0.3 * rng.standard_normal(shape) + name.endswith("/g")).astype(np.float32)
 
-    return build_params("random numbers", shapes, read, hparams)
+    return nested({name: array(name, shape) for name, shape in shapes.items()})
 
 
 def flatten(params):

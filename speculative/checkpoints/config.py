@@ -1,13 +1,12 @@
 """The settings of a model: hparams.json or config.json. Each is honoured, or refused in a line that names it.
 
-Three settings of Hugging Face's GPT-2 change the weights as they are read. So gpt2.py need not know of them, and
-neither does any faster way to compute it (see absorb).
+Three settings of Hugging Face's GPT-2 change the weights as they are read (see absorb). So gpt2.py need not know of
+them, and neither does any faster way to compute it.
 """
 
 import json
 import math
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
@@ -33,73 +32,66 @@ ACTIVATIONS = {
     "relu": "relu",
 }
 EPSILON = 1e-5  # of gpt2.py's layer norm
-EPSILONS = 1e-12, 1.0  # from, to
 
-# {setting: (the supported values in words, whether a value is one)}. Most of them mean the same as no setting. With
-# reorder_and_upcast_attn attention is computed in float32, as it always is here.
-MUST_BE = {
-    "model_type": ("gpt2", lambda value: value == "gpt2"),
-    "activation_function": (
-        f"one of {', '.join(ACTIVATIONS)}",
-        lambda value: type(value) is str and value in ACTIVATIONS,
-    ),
-    "layer_norm_epsilon": (
-        f"a number from {EPSILONS[0]} to {EPSILONS[1]:.0f}",
-        lambda value: type(value) in (int, float) and EPSILONS[0] <= value <= EPSILONS[1],
-    ),
-    "n_inner": (
-        f"null or a whole number from 1 to {MOST_INNER}",
-        lambda value: value is None or (type(value) is int and 1 <= value <= MOST_INNER),
-    ),
-    "scale_attn_weights": ("true or false", lambda value: type(value) is bool),
-    "scale_attn_by_inverse_layer_idx": ("true or false", lambda value: type(value) is bool),
-    "reorder_and_upcast_attn": ("true or false", lambda value: type(value) is bool),
-    "tie_word_embeddings": ("true: the output matrix is wte", lambda value: value is True),
-    "add_cross_attention": ("false: there is no encoder to attend to", lambda value: value is False),
-    "quantization_config": ("null: weights are read as float32, float16 or bfloat16", lambda value: value is None),
-    "pruned_heads": ("empty", lambda value: not value),
-    **dict.fromkeys(
-        ("torch_dtype", "dtype"),
-        (
-            "float32, float16 or bfloat16",
-            lambda value: value in (None, "auto", "float32", "float16", "bfloat16"),
-        ),
-    ),
+# {setting: the values that are honoured}: a list of them, or a range (from, to) of numbers. Those that are missing here
+# change nothing in the network, and neither does reorder_and_upcast_attn: attention is always computed in float32.
+HONOURED = {
+    "model_type": ["gpt2"],
+    "activation_function": [*ACTIVATIONS],
+    "layer_norm_epsilon": (1e-12, 1.0),
+    "scale_attn_weights": [True, False],
+    "scale_attn_by_inverse_layer_idx": [True, False],
+    "tie_word_embeddings": [True],  # the output matrix is wte
+    "add_cross_attention": [False],
+    "quantization_config": [None],
+    "pruned_heads": [None, {}],
+    "torch_dtype": [None, "auto", "float32", "float16", "bfloat16"],
+    "dtype": [None, "auto", "float32", "float16", "bfloat16"],
 }
 
 
-def read_object(path: str | Path) -> dict:
-    """A file that holds a JSON object. Raises UserError."""
+def read_object(path: str) -> dict:
+    """Return the JSON object in a file. Raises UserError."""
     try:
         found = json.loads(read_small(path))
         if not isinstance(found, dict):
-            raise TypeError("it is no object")
+            raise ValueError("it is not an object")
         return found
-    except (ValueError, TypeError, RecursionError) as error:
-        raise bad_file(path, f"cannot be read as JSON ({first_line(error)})") from error
+    except (ValueError, RecursionError) as error:
+        raise bad_file(path, f"cannot be read as JSON ({first_line(error)})") from None
 
 
 def read_config(path: str) -> dict:
-    """All settings, with the sizes under OpenAI's names. Raises UserError for one that is not honoured."""
+    """Return all settings, with the sizes under OpenAI's names. Raises UserError for one that is not honoured."""
     config = read_object(path)
     for name, limit in LIMITS.items():
         value = next((config[alias] for alias in (*NAMES[name], name) if alias in config), None)
-        if type(value) is not int or not 1 <= value <= limit:
-            raise bad_file(path, f"{name} is {value!r:.50}, not a whole number from 1 to {limit}")
-        config[name] = value
+        config[name] = whole_number(path, name, value, limit)
     if config["n_embd"] % config["n_head"]:
         raise bad_file(path, f"n_embd {config['n_embd']} does not divide into n_head {config['n_head']} heads")
-    for name, (must_be, holds) in MUST_BE.items():
-        if name in config and not holds(config[name]):
-            raise UserError(f"{path}: {name} is {json.dumps(config[name])[:50]}, and is supported only as {must_be}")
+    if config.get("n_inner") is not None:
+        whole_number(path, "n_inner", config["n_inner"], MOST_INNER)
+    for name, honoured in HONOURED.items():
+        value = config.get(name, honoured[0])
+        is_range = isinstance(honoured, tuple)
+        if not (type(value) in (int, float) and honoured[0] <= value <= honoured[1] if is_range else value in honoured):
+            supported = f"from {honoured[0]} to {honoured[1]}" if is_range else json.dumps(honoured)[1:-1]
+            raise UserError(f"{path}: {name} is {json.dumps(value)[:50]}, and is supported only as {supported}")
     return config
 
 
-def load_hparams(path: str) -> dict:
-    """hparams.json, or Hugging Face's config.json -> {n_vocab, n_ctx, n_embd, n_head, n_layer}, each a sane int.
+def whole_number(path: str, name: str, value: object, limit: int) -> int:
+    """Return the value of a setting. Raises UserError if it is not from 1 to limit."""
+    if type(value) is not int or not 1 <= value <= limit:
+        raise bad_file(path, f"{name} is {value!r:.50}, not a whole number from 1 to {limit}")
+    return value
 
-    Where they are not GPT-2's, n_inner (the width between the two layers of ffn) and activation_function ("gelu" or
-    "relu") too.
+
+def load_hparams(path: str) -> dict:
+    """Read hparams.json, or Hugging Face's config.json -> {n_vocab, n_ctx, n_embd, n_head, n_layer}.
+
+    If they are not GPT-2's, n_inner (the width between the two layers of ffn) and activation_function ("gelu" or
+    "relu") too. stand_in is there if the model is not the official one of its name: what it is instead.
     """
     config = read_config(path)
     hparams = {name: config[name] for name in LIMITS}
@@ -108,18 +100,20 @@ def load_hparams(path: str) -> dict:
     activation = ACTIVATIONS[config.get("activation_function", "gelu_new")]
     if activation != "gelu_new":
         hparams["activation_function"] = activation
+    if "stand_in" in config:
+        hparams["stand_in"] = repr(config["stand_in"])[1:201].rstrip("'")  # a stranger may have written it
     return hparams
 
 
-def absorb(config: dict, convert: Callable | None = None) -> Callable | None:
-    """convert(name, array) -> the same for arrays that are first changed to honour the settings gpt2.py does not have.
+def absorb(config: dict, convert: Callable) -> Callable:
+    """Return convert(name, array) for arrays that it first changes to honour the settings gpt2.py does not have.
 
     scale_attn_weights and scale_attn_by_inverse_layer_idx: scores that are c times GPT-2's are those of queries that
     are c times as long, so c goes into the columns of c_attn that make the queries.
 
-    layer_norm_epsilon: x / sqrt(var(x) + eps) is s x / sqrt(var(s x) + 1e-5) with s = sqrt(1e-5 / eps). So what is
-    written to the residual stream (wte, wpe, both c_proj) is made s times as large, and what the last layer norm gives
-    1/s times: it meets wte once more.
+    layer_norm_epsilon: x / sqrt(var(x) + eps) is s x / sqrt(var(s x) + 1e-5) with s = sqrt(1e-5 / eps). So the weights
+    that write to the residual stream (wte, wpe, both c_proj) become s times as large, and those of the last layer norm
+    1/s times: its output meets wte once more.
     """
     n = config["n_embd"]
     s = math.sqrt(EPSILON / config.get("layer_norm_epsilon", EPSILON))
@@ -138,6 +132,6 @@ def absorb(config: dict, convert: Callable | None = None) -> Callable | None:
             array = array * s
         elif layer == "ln_f":
             array = array / s
-        return convert(name, array) if convert else array
+        return convert(name, array)
 
     return absorbed

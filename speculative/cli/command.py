@@ -56,8 +56,9 @@ def written_out(word: str) -> str:
 
 
 def usage_name() -> str:
-    name = os.path.basename(sys.argv[0])
-    return f"python {name}" if name.endswith(".py") else name
+    """The command that was typed."""
+    name = {"__main__.py": "python -m speculative", "speculative-sampling": "speculative-sampling"}
+    return name.get(os.path.basename(sys.argv[0]), "python main.py")
 
 
 def parse(given: dict[str, Any]) -> Options:

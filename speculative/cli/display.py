@@ -14,7 +14,6 @@ from speculative.engines import devices
 from speculative.options import Options
 from speculative.session import TextStep
 from speculative.support.files import check_outputs
-from speculative.support.signals import LAST_WORDS
 from speculative.support.terminal import SHOWN
 
 MOST_COLUMNS = 110  # of a paragraph
@@ -68,7 +67,6 @@ class Display:
 
     def __enter__(self) -> "Display":
         print(f"\n{self.title}\n{'-' * len(self.title)}", flush=True)
-        LAST_WORDS.append(self.print_texts)
         n_tokens = len(self.prompts) * self.o.n_samples * self.o.n_tokens_to_generate
         self.bar = tqdm(total=n_tokens, unit="token", leave=False, disable=self.o.stream or None)
         self.begin()
@@ -76,7 +74,6 @@ class Display:
 
     def __exit__(self, kind, *_) -> None:
         self.bar.close()
-        LAST_WORDS.remove(self.print_texts)
         if kind and issubclass(kind, KeyboardInterrupt):
             self.print_texts()
         elif self.o.stream:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from speculative.options import FIELDS, SHORT, switch
 from speculative.session import Session
 from speculative.support.errors import UserError
-from speculative.support.signals import Terminated
 
 MOST = 2**20  # characters of a line that nobody types, so that no endless one fills the memory
 
@@ -31,7 +30,7 @@ def interact(session: Session, decode: Callable) -> None:
         except EOFError:
             return
         except (UserError, KeyboardInterrupt) as error:
-            if not typed or isinstance(error, Terminated):
+            if not typed:
                 raise
             said = f"error: {error}" if isinstance(error, UserError) else ""  # after ^C a line break is enough
             print(said, file=sys.stderr)

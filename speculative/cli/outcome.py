@@ -4,7 +4,7 @@ import os
 import sys
 import textwrap
 
-from encoder import Encoder
+from speculative.blog.encoder import Encoder
 from speculative.cli.display import columns, painter, show
 from speculative.engines import memory, runtime
 from speculative.loading import networks_of

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from speculative.cli.packing import check_packed
 from speculative.engines import formats
 from speculative.measure import verify
 from speculative.measure.decoders import OWN, Check, Decoders
@@ -13,7 +12,10 @@ from speculative.session import Session
 from speculative.support.errors import UserError
 from speculative.trees import regular
 
-NOT_COVERED = "Not covered: the weights, tokens and settings themselves."
+NOT_COVERED = (
+    "Not covered: the weights, tokens and settings themselves (sha256sum -c SHA256SUMS, in a model's folder,\n"
+    "compares the files with those that were downloaded)."
+)
 
 
 def verify_session(session: Session, prompt: str, others: Sequence[str] = verify.PROMPTS, **limits) -> None:
@@ -30,7 +32,6 @@ def verify_session(session: Session, prompt: str, others: Sequence[str] = verify
     checks = verify.verify(partial(decoders, session), o.temperature, prompts, o.K, N, seed=o.seed, **limits)
     if o.tree:
         checks = itertools.chain(checks, nodes(session, prompts))
-    checks = itertools.chain(check_packed(o) if o.engine == "numpy" else (), checks)
     passed = verify.show(checks, print=partial(print, flush=True))
     print(NOT_COVERED)
     if not passed:

@@ -1,329 +1,273 @@
-"""gpt2.py once more, as one compiled call: all threads go through the layers together, without NumPy in between.
+"""engine.c from Python: its structs filled from gpt2.py's nested dicts, its threads, its cache, and the call."""
 
-Called from NumPy, the kernels wait: between two products layer norm, GELU and additions take 20 to 60 µs, in which the
-second thread goes to sleep; waking it takes as long again. That is five times a layer: more than the products of a
-small model take. Here each thread executes gpt2 from the first layer to the last, with its share of the tiles,
-heads and rows, and they meet at barriers of about a microsecond each (team.py): five a layer, and one more before a
-product whose many rows they prepare together.
-
-    c_attn | attention | c_proj, + x | c_fc, gelu | c_proj, + x |
-
-The functions have gpt2.py's names. What they work on are addresses, in structs whose fields are the keys of its nested
-dicts: so the weights that gpt2.py would read are read here, and gpt2.py is what the tests compare with. Each row is
-computed in one order, whatever rows, threads and calls there are: its bits do not depend on them.
-"""
-
-import math
-from pathlib import Path
-from zlib import crc32
+import contextlib
+import ctypes
+import mmap
+import os
+import threading
+import time
+from ctypes import Structure, c_int64, c_void_p, sizeof
+from typing import Any
 
 import numpy as np
-from numba import carray, njit
 
-from speculative.engines import elementwise, kernels, team
-from speculative.engines.cpu import BLOCK
-from speculative.engines.elementwise import F, compiled_only, exp, gelu, gelu_by_erf, largest, layer_norm, total
-from speculative.engines.kernels import LANES, ROWS, call, pointer
-from speculative.engines.team import DEAD, PATIENCE, POSTED, add, meet, read, wait_for_change
+from speculative.engines.formats import BLOCK, FORMATS, padded
+from speculative.engines.library import lanes, library
+from speculative.engines.packed import PackedEmbedding, PackedWeight, aligned
 
-# Rows in one call at most. A prompt reads all weights once for each such part; and Python hears Ctrl-C between two.
-CHUNK = 120
-SMALL = 8192  # numbers: to prepare so many takes a thread about as long as a barrier would
-STORE, GELU, ADD, GELU_BY_ERF, RELU = map(np.int64, range(5))  # numba would compile once more for each literal number
-NO_BIAS = np.int64(0)
+CHUNK = 120  # rows in one call at most: Python hears Ctrl-C between two
+ACTIVATIONS = {"gelu_new": 2, "gelu": 3, "relu": 4}  # by their names in config.json; engine.c's numbers
+SMALL = 2**19  # bytes of weights that one thread reads faster than two that must meet
 
-# ---- What a pass is given: addresses, under the names that gpt2.py has for the arrays --------------------------------
+# ---- What a pass is given: engine.c's structs ------------------------------------------------------------------------
 
 
-def struct(**fields):
-    return np.dtype([(name, np.int64 if kind is int else kind) for name, kind in fields.items()])
+def struct(name: str, **fields: Any) -> type:
+    """A struct of C with these fields, in this order."""
+    return type(name, (Structure,), {"_fields_": [*fields.items()]})
 
 
-# Of a weight all that its format decides: scale is 0 where channels have none; prepare, multiply and look_up are the
-# addresses of its kernels, prepare 0 where rows stay as they are; row_bytes is what a row takes as multiply reads it.
-WEIGHT = struct(
-    **dict.fromkeys(("tiles", "tile_bytes", "scale", "n_in", "n_out", "n_steps"), int),
-    **dict.fromkeys(("row_bytes", "prepare", "multiply", "look_up", "plan"), int),
+Weight = struct("Weight", n_in=c_int64, n_out=c_int64, format=c_int64, tiles=c_void_p, scale=c_void_p)
+Linear = struct("Linear", w=Weight, b=c_void_p)
+Norm = struct("Norm", g=c_void_p, b=c_void_p)
+Attn = struct("Attn", c_attn=Linear, c_proj=Linear)
+Mlp = struct("Mlp", c_fc=Linear, c_proj=Linear)
+Block = struct("Block", attn=Attn, mlp=Mlp, ln_1=Norm, ln_2=Norm)
+GPT2 = struct(
+    "GPT2",
+    **dict.fromkeys(("n_layer", "n_head", "n_embd", "n_inner", "n_ctx", "n_vocab", "activation"), c_int64),
+    **{"blocks": c_void_p, "wte": Weight, "wpe": c_void_p, "ln_f": Norm, "keys": c_void_p, "values": c_void_p},
+    **dict.fromkeys(("n_threads", "n_rows", "n_past", "n_last"), c_int64),
+    **{"tokens": c_void_p, "positions": c_void_p, "sees": c_void_p, "sees_width": c_int64, "ahead": c_void_p},
+    **{"most_rows": c_int64, "x": c_void_p, "qkv": c_void_p, "a": c_void_p, "hidden": c_void_p, "logits": c_void_p},
+    **{"prepared": c_void_p, "scratch": c_void_p, "scratch_bytes": c_int64, "waited": c_int64, "took": c_int64},
 )
-LINEAR = struct(w=WEIGHT, b=int)
-NORM = struct(g=int, b=int)
-LAYER = struct(ln_1=NORM, attn=struct(c_attn=LINEAR, c_proj=LINEAR), ln_2=NORM, mlp=struct(c_fc=LINEAR, c_proj=LINEAR))
-# Of these, multiply and plan are those of attention, which are float32's, and no_norm is a NORM without addresses.
-JOB = struct(
-    **dict.fromkeys(("n_threads", "n_layer", "n_head", "n_embd", "n_ctx", "activation"), int),
-    **dict.fromkeys(("tokens", "positions", "sees", "sees_width", "n_rows", "n_past", "n_last"), int),
-    **{"blocks": int, "wte": WEIGHT, "wpe": int, "ln_f": NORM, "no_norm": NORM, "keys": int, "values": int},
-    **dict.fromkeys(("x", "qkv", "a", "hidden", "prepared", "privates", "logits", "multiply", "plan"), int),
-)
-# What each thread has for itself.
-PRIVATE = struct(**dict.fromkeys(("sums", "row", "prepared", "queries", "scores", "path", "totals"), int))
 
 
-@compiled_only
-def floats(address, shape):
-    return carray(pointer(address), shape, np.float32)
+def fill(into: Structure, values: dict, keep: list) -> None:
+    """Fills a struct's fields from a dict with the same keys; of arrays it takes the addresses, and keeps them alive."""
+    for name, kind in into._fields_:
+        value = values[name]
+        if isinstance(value, PackedWeight):
+            code = [*FORMATS].index(value.dtype)
+            value = dict(zip(("n_in", "n_out"), value.shape), format=code, tiles=value.tiles, scale=value.scale)
+        if isinstance(value, dict):
+            fill(getattr(into, name), value, keep)
+        elif isinstance(value, np.ndarray):
+            if value.dtype.kind == "f" and value.dtype != np.float32:
+                raise ValueError(f"{name} is {value.dtype}, and compiled code reads float32")
+            keep.append(np.ascontiguousarray(value))
+            setattr(into, name, keep[-1].ctypes.data)
+        else:
+            setattr(into, name, value)
 
 
-# ---- The functions of gpt2.py ----------------------------------------------------------------------------------------
+# ---- Threads ---------------------------------------------------------------------------------------------------------
+
+JUDGED = 0.02  # seconds of work after which it is judged whether there are cores for all
+ALONE = 1.0  # seconds that the first thread works alone if there are not
 
 
-@compiled_only
-def share(thread, n_threads, n):
-    """A thread's share of n tiles, heads or numbers: from, to."""
-    return thread * n // n_threads, (thread + 1) * n // n_threads
+class Team:
+    """The threads that share a pass: the one that calls, and partners, which C keeps awake between passes for a while."""
 
+    def __init__(self):
+        self.lock = threading.Lock()  # held during a pass
+        self.forget()
 
-@njit(error_model="numpy")
-def padded(n):
-    """Numbers from one row to the next, so that each block of inputs is whole; zeros fill it up."""
-    return (n + BLOCK - 1) // BLOCK * BLOCK
+    def forget(self) -> None:
+        """In a forked process, into which other threads do not come along."""
+        self.wakers = []
+        self.alone_until = self.took = self.waited = 0.0
+        self.lock = threading.Lock()
+        library().forget_threads()
 
-
-@compiled_only
-def embed(job, thread):
-    """x = wte[tokens] + wpe[positions], of each thread a part of the columns."""
-    wte = job.wte
-    tokens = carray(pointer(job.tokens), job.n_rows, np.int64)
-    x = floats(job.x, (job.n_rows, padded(job.n_embd)))
-    positions = carray(pointer(job.positions), job.n_rows, np.int64)
-    wpe = floats(job.wpe, (job.n_ctx, job.n_embd))
-    first, last = share(thread, job.n_threads, job.n_embd)
-    for row in range(job.n_rows):
-        token = tokens[row]
-        tile = wte.tiles + token // LANES * wte.tile_bytes
-        call(wte.look_up, (tile, token % LANES, first, last, job.x + row * 4 * padded(job.n_embd)))
-        scale = floats(wte.scale, token + 1)[token] if wte.scale else F(1)
-        for k in range(first, last):
-            x[row, k] = x[row, k] * scale + wpe[positions[row], k]
-
-
-@compiled_only
-def prepare(state, job, thread, private, x, n_rows, w, norm):
-    """Prepares the rows that a product reads: x after layer norm (where norm has an address), and as w wants them.
-
-    A few rows are prepared by each thread for itself, many by all for all. -> address, bytes from row to row
-    """
-    stride = 4 * padded(w.n_in)
-    if norm.g == 0 and not w.prepare:
-        return x, stride
-    alone = job.n_threads == 1 or n_rows * w.n_in <= SMALL
-    ready = private.prepared if alone else job.prepared
-    for row in range(0 if alone else thread, n_rows, 1 if alone else job.n_threads):
-        here = x + row * stride
-        there = ready + row * w.row_bytes
-        if norm.g:
-            normed = private.row if w.prepare else there
-            n = w.n_in
-            layer_norm(floats(here, n), floats(norm.g, n), floats(norm.b, n), floats(normed, n))
-            for i in range(n, padded(n)):
-                floats(normed, padded(n))[i] = 0
-            here = normed
-        if w.prepare:
-            call(w.prepare, (here, there, padded(w.n_in) // BLOCK))
-    if not alone:
-        meet(state, job.n_threads)
-    return ready, w.row_bytes
-
-
-@compiled_only
-def linear(state, job, thread, private, x, n_rows, norm, w, b, out, out_stride, then):
-    """x @ w + b for this thread's tiles; then it is written to out, or through the activation, or added to out."""
-    ready, stride = prepare(state, job, thread, private, x, n_rows, w, norm)
-    sums = floats(private.sums, (n_rows, LANES))
-    out = floats(out, (n_rows, out_stride))
-    first, last = share(thread, job.n_threads, (w.n_out + LANES - 1) // LANES)
-    for tile in range(first, last):
-        sums[:] = 0
-        where = w.tiles + tile * w.tile_bytes
-        call(w.multiply, (n_rows, ready, stride, where, private.sums, 4 * LANES, w.n_steps, w.plan))
-        channel = tile * LANES
-        n = min(LANES, w.n_out - channel)
-        for row in range(n_rows):
-            sums_row = sums[row, :n]
-            out_row = out[row, channel : channel + n]
-            if w.scale:
-                scale = floats(w.scale + 4 * channel, n)
-                for lane in range(n):
-                    sums_row[lane] *= scale[lane]
-            if b:
-                bias = floats(b + 4 * channel, n)
-                for lane in range(n):
-                    sums_row[lane] += bias[lane]
-            if then == ADD:
-                for lane in range(n):
-                    out_row[lane] += sums_row[lane]
-            elif then == GELU:
-                for lane in range(n):
-                    out_row[lane] = gelu(sums_row[lane])
-            elif then == GELU_BY_ERF:
-                for lane in range(n):
-                    out_row[lane] = gelu_by_erf(sums_row[lane])
-            elif then == RELU:
-                for lane in range(n):
-                    out_row[lane] = max(sums_row[lane], F(0))
-            else:
-                for lane in range(n):
-                    out_row[lane] = sums_row[lane]
-
-
-@compiled_only
-def softmax_without_division(scores, n_seen):
-    """scores[:n_seen] -> e**(score - max), 0 beyond; returns the sum."""
-    for j in range(n_seen, len(scores)):
-        scores[j] = -np.inf
-    most = largest(scores)
-    for j in range(len(scores)):
-        scores[j] = exp(scores[j] - most)
-    return total(scores[:n_seen])
-
-
-@compiled_only
-def softmax_on_path(scores, sees, path):
-    """The same for a row of a tree, which sees [n] some slots. What they add up to is taken in the order of the path,
-    without gaps, so that its bits are those of the same text as a chain."""
-    for j in range(len(scores)):
-        if j >= len(sees) or not sees[j]:
-            scores[j] = -np.inf
-    most = largest(scores)
-    n = 0
-    for j in range(len(scores)):
-        scores[j] = exp(scores[j] - most)
-    for j in range(len(sees)):
-        if sees[j]:
-            path[n] = scores[j]
-            n += 1
-    return total(path[:n])
-
-
-@compiled_only
-def attention(job, private, layer, head):
-    """One head: appends its keys and values to the cache; then each row attends to all tokens up to its own.
-
-    keys lie as [n_ctx / LANES, d_head, LANES] and values as [d_head / LANES, n_ctx, LANES], rounded up to whole tiles,
-    so both products are those of a packed weight. The slots of the cache that a row does not see get the probability 0
-    and change no bit; they hold finite numbers.
-    """
-    d_head = job.n_embd // job.n_head
-    n_room = padded_to_tiles(job.n_ctx)
-    d_room = padded_to_tiles(d_head)
-    at = (layer * job.n_head + head) * 4
-    keys = job.keys + at * n_room * d_head
-    values = job.values + at * job.n_ctx * d_room
-    key_tiles = floats(keys, (n_room // LANES, d_head, LANES))
-    value_tiles = floats(values, (d_room // LANES, job.n_ctx, LANES))
-    qkv = floats(job.qkv, (job.n_rows, padded(3 * job.n_embd)))
-    a = floats(job.a, (job.n_rows, padded(job.n_embd)))
-    shrink = F(1 / math.sqrt(d_head))
-    from_head = head * d_head
-    for row in range(job.n_rows):
-        slot = job.n_past + row
-        k = qkv[row, job.n_embd + from_head :]
-        v = qkv[row, 2 * job.n_embd + from_head :]
-        for d in range(d_head):
-            key_tiles[slot // LANES, d, slot % LANES] = k[d]
-            value_tiles[d // LANES, slot, d % LANES] = v[d]
-
-    queries = floats(private.queries, (ROWS, d_head))
-    scores = floats(private.scores, (ROWS, n_room))
-    sums = floats(private.sums, (ROWS, LANES))
-    for first in range(0, job.n_rows, ROWS):
-        n_rows = min(ROWS, job.n_rows - first)
-        n_seen = job.n_past + first + n_rows  # by the last of these rows
-        n_slots = padded_to_tiles(n_seen)
-        for row in range(n_rows):
-            scores[row, :n_slots] = 0
-            q = qkv[first + row, from_head : from_head + d_head]
-            for d in range(d_head):
-                queries[row, d] = q[d] * shrink
-        for tile in range(n_slots // LANES):
-            where = keys + tile * 4 * LANES * d_head
-            into = private.scores + tile * 4 * LANES
-            call(job.multiply, (n_rows, private.queries, 4 * d_head, where, into, 4 * n_room, d_head, job.plan))
-        totals = floats(private.totals, ROWS)
-        for row in range(n_rows):
-            if job.sees:
-                sees = carray(pointer(job.sees + (first + row) * job.sees_width), job.sees_width, np.uint8)
-                totals[row] = softmax_on_path(scores[row, :n_slots], sees, floats(private.path, n_room))
-            else:
-                totals[row] = softmax_without_division(scores[row, :n_slots], job.n_past + first + row + 1)
-        for tile in range(d_room // LANES):
-            sums[:n_rows] = 0
-            where = values + tile * 4 * LANES * job.n_ctx
-            call(job.multiply, (n_rows, private.scores, 4 * n_room, where, private.sums, 4 * LANES, n_seen, job.plan))
-            for row in range(n_rows):
-                for d in range(tile * LANES, min(d_head, (tile + 1) * LANES)):
-                    a[first + row, from_head + d] = sums[row, d - tile * LANES] / totals[row]
-
-
-@njit(error_model="numpy")
-def padded_to_tiles(n):
-    return (n + LANES - 1) // LANES * LANES
-
-
-@compiled_only
-def gpt2(state, job, thread):
-    """This thread's share of a forward pass, with barriers where it needs what others have computed."""
-    n = job.n_threads
-    rows = job.n_rows
-    n_embd = job.n_embd
-    private = carray(pointer(job.privates), n, PRIVATE)[thread]
-    blocks = carray(pointer(job.blocks), job.n_layer, LAYER)
-    width = padded(n_embd)
-    no_norm = job.no_norm
-    first, last = share(thread, n, job.n_head)
-
-    embed(job, thread)
-    meet(state, n)
-    for layer in range(job.n_layer):
-        block = blocks[layer]
-        w = block.attn.c_attn.w
-        b = block.attn.c_attn.b
-        linear(state, job, thread, private, job.x, rows, block.ln_1, w, b, job.qkv, padded(3 * n_embd), STORE)
-        meet(state, n)
-        for head in range(first, last):
-            attention(job, private, layer, head)
-        meet(state, n)
-        w = block.attn.c_proj.w
-        b = block.attn.c_proj.b
-        linear(state, job, thread, private, job.a, rows, no_norm, w, b, job.x, width, ADD)
-        meet(state, n)
-        w = block.mlp.c_fc.w
-        b = block.mlp.c_fc.b
-        linear(state, job, thread, private, job.x, rows, block.ln_2, w, b, job.hidden, padded(w.n_out), job.activation)
-        meet(state, n)
-        w = block.mlp.c_proj.w
-        b = block.mlp.c_proj.b
-        linear(state, job, thread, private, job.hidden, rows, no_norm, w, b, job.x, width, ADD)
-        meet(state, n)
-    if job.n_last:
-        x = job.x + (rows - job.n_last) * 4 * width
-        w = job.wte
-        linear(state, job, thread, private, x, job.n_last, job.ln_f, w, NO_BIAS, job.logits, w.n_out, STORE)
-    meet(state, n)
-
-
-# ---- From Python -----------------------------------------------------------------------------------------------------
-
-
-def compile_work(version: int):
-    """The Team's work. numba keeps it on the disk under a key with the version: that of all files it is made from."""
-
-    @njit(nogil=True, cache=True, error_model="numpy")
-    def work(thread, state, jobs, done):
-        _ = version
-        if thread == 0:
-            add(state, POSTED, 1)
-            gpt2(state, jobs[0], thread)
-            return done + 1
+    def partner(self, thread: int, waker: threading.Semaphore) -> None:
         while True:
-            wait_for_change(state, POSTED, done, PATIENCE)
-            if read(state, POSTED) == done or read(state, DEAD):
-                return done
-            gpt2(state, jobs[0], thread)
-            done += 1
+            waker.acquire()
+            library().partner(thread)
 
-    return work
+    def start(self, n_threads: int) -> None:
+        """Wakes the partners of the next pass. One that does not come in time, or that the system does not have, is not
+        waited for."""
+        with contextlib.suppress(RuntimeError):  # no more threads
+            for thread in range(len(self.wakers) + 1, n_threads):
+                waker = threading.Semaphore(0)
+                threading.Thread(target=self.partner, args=(thread, waker), daemon=True).start()
+                self.wakers.append(waker)
+        for waker in self.wakers[: n_threads - 1]:
+            waker.release()
+
+    def run(self, pass_: GPT2, address: int, n_threads: int) -> None:
+        """A pass. On a machine that others use, a thread may wait a whole time slice for its partner: after a while in
+        which the first waited longer than it worked, it works alone for a second."""
+        if n_threads > 1 and time.perf_counter() < self.alone_until:
+            n_threads = 1
+        if library().asleep(n_threads):
+            self.start(n_threads)
+        pass_.n_threads = n_threads
+        if library().gpt2(address):
+            raise ValueError(f"a token was asked for that is not one of {pass_.n_vocab}")
+        self.took += pass_.took / 1e9
+        self.waited += pass_.waited / 1e9
+        if self.took > JUDGED:
+            if self.waited > self.took / 2:
+                self.alone_until = time.perf_counter() + ALONE
+            self.took = self.waited = 0.0
 
 
-SOURCES = (__file__, elementwise.__file__, team.__file__, *kernels.SOURCES)
-work = compile_work(crc32(b"".join(Path(source).read_bytes() for source in SOURCES)))
+team = Team() if library() else None
+if team and hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=team.forget)
+
+# ---- The pass --------------------------------------------------------------------------------------------------------
+
+
+def sparse(shape) -> np.ndarray:  # -> float32 zeros [*shape]
+    """Memory for a cache, in small pages: it takes only what is written. NumPy would ask for large pages, and one
+    token, which has a place for each layer and head, would touch them all."""
+    n_bytes = 4 * int(np.prod(shape))
+    if n_bytes < 2**21 or not hasattr(mmap, "MADV_NOHUGEPAGE"):
+        return aligned(shape, np.float32)
+    memory = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a system without large pages
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(memory, np.float32).reshape(shape)
+
+
+class CompiledPass:
+    """plain.PlainPass's twin: gpt2 with packed weights, and a cache of its own."""
+
+    def __init__(self, params: dict, hparams: dict, n_threads: int, chunk: int = CHUNK):
+        """n_threads: at most. chunk: rows in one call at most."""
+        n_embd, n_layer, n_head, n_ctx = (hparams[name] for name in ("n_embd", "n_layer", "n_head", "n_ctx"))
+        d_head = n_embd // n_head
+        n_inner = hparams.get("n_inner", 4 * n_embd)
+        n_room = padded(n_ctx, lanes())
+        self.n_threads = n_threads
+        self.chunk = chunk
+        self.n_ctx = n_ctx
+        self.length = 0
+        self.ahead = params["wte"].ahead
+        self.blocks = (Block * n_layer)()
+        self.kept = []
+        for into, block in zip(self.blocks, params["blocks"], strict=True):
+            fill(into, block, self.kept)
+        self.x = aligned((chunk, n_embd), np.float32)
+        self.keys = sparse((n_layer, n_head, n_room // lanes(), d_head, lanes()))
+        self.values = sparse((n_layer, n_head, -(-d_head // lanes()), n_ctx, lanes()))
+        self.tokens = np.zeros(n_ctx, np.int64)
+        self.positions = np.arange(n_ctx)
+        self.pass_ = GPT2()
+        self.address = ctypes.addressof(self.pass_)
+        of_a_call = ("n_rows", "n_past", "n_last", "sees", "sees_width", "logits", "waited", "took", "scratch")
+        fields = {
+            **{name: hparams[name] for name in ("n_layer", "n_head", "n_embd", "n_ctx", "n_vocab")},
+            **{"n_inner": n_inner, "activation": ACTIVATIONS[hparams.get("activation_function", "gelu_new")]},
+            **{"blocks": ctypes.addressof(self.blocks), "wte": params["wte"].T, "wpe": params["wpe"]},
+            **{"ln_f": params["ln_f"], "keys": self.keys, "values": self.values, "most_rows": chunk, "x": self.x},
+            **{"tokens": self.tokens, "positions": self.positions, "ahead": self.ahead},
+            "qkv": aligned((chunk, 3 * n_embd), np.float32),
+            "a": aligned((chunk, n_embd), np.float32),
+            "hidden": aligned((chunk, n_inner), np.float32),
+            "prepared": aligned((chunk, padded(max(n_embd, n_inner), BLOCK)), np.float32),
+            **dict.fromkeys((*of_a_call, "n_threads", "scratch_bytes"), 0),
+        }
+        fill(self.pass_, fields, self.kept)
+        self.pass_.scratch_bytes = library().scratch_bytes(self.address)
+        self.kept.append(aligned(n_threads * self.pass_.scratch_bytes))
+        self.pass_.scratch = self.kept[-1].ctypes.data
+
+    def __call__(self, tokens, n_last: int, positions=None, sees=None) -> np.ndarray:  # [n] -> [n_last, n_vocab]
+        """The tokens come after the first `length`, whose keys and values are known. In a tree, positions [n] and sees
+        [n, length + n] say where they stand and which others they see. Then hidden [n_last, n_embd] is what the last
+        block gave for the last n_last of them. Raises ValueError for tokens that do not exist or are too many, as
+        compiled code looks up whatever it is given. positions and sees are trusted."""
+        n = len(tokens)
+        if self.length + n > self.n_ctx:
+            raise ValueError(f"{self.length} + {n} tokens: there are {self.n_ctx} positions")
+        logits = np.empty((n_last, self.pass_.n_vocab), np.float32)  # [n_last, n_vocab]
+        with team.lock:
+            self.tokens[:n] = tokens
+            if positions is None:
+                positions = self.positions[self.length :]
+            if sees is not None:
+                positions = np.ascontiguousarray(positions, np.int64)  # [n]
+                sees = np.ascontiguousarray(sees, np.uint8)  # [n, length + n]
+                self.pass_.sees_width = sees.shape[1]
+            hidden = []
+            n_chunks = -(-n // self.chunk)
+            for i in range(n_chunks):
+                first, end = n * i // n_chunks, n * (i + 1) // n_chunks
+                wanted = max(0, end - max(first, n - n_last))  # rows of this chunk whose logits are
+                self.pass_.tokens = address(self.tokens) + 8 * first
+                self.pass_.positions = address(positions) + 8 * first
+                self.pass_.sees = 0 if sees is None else address(sees) + first * sees.shape[1]
+                self.pass_.n_rows = end - first
+                self.pass_.n_past = self.length
+                self.pass_.n_last = wanted
+                self.pass_.logits = address(logits) + 4 * (end - wanted - (n - n_last)) * logits.shape[1]
+                team.run(self.pass_, self.address, self.n_threads)
+                hidden.append(self.x[end - first - wanted : end - first].copy())  # [wanted, n_embd]
+                self.length += end - first
+        self.hidden = hidden[0] if n_chunks == 1 else np.concatenate(hidden)
+        return logits
+
+    def output(self, x) -> np.ndarray:  # [n, n_embd] -> [n, n_vocab]
+        """The same as PlainPass.output: a pass of no tokens and no blocks, whose last n rows are given."""
+        logits = np.empty((len(x), self.pass_.n_vocab), np.float32)  # [n, n_vocab]
+        with team.lock:
+            pass_ = GPT2.from_buffer_copy(self.pass_)
+            self.x[: len(x)] = x
+            pass_.n_rows = pass_.n_layer = 0
+            pass_.n_last = len(x)
+            pass_.logits = address(logits)
+            team.run(pass_, ctypes.addressof(pass_), self.n_threads)
+        return logits
+
+    def move(self, slots: np.ndarray, to: int) -> None:  # [n]
+        """The same as KVCache.move."""
+        there = np.arange(to, to + len(slots))
+        L = lanes()
+        self.keys[:, :, there // L, :, there % L] = self.keys[:, :, slots // L, :, slots % L]
+        self.values[:, :, :, there] = self.values[:, :, :, slots]
+
+    def layer(self, i: int, n_rows: int) -> float:
+        """The seconds that one block takes for so many rows. Of the cache it uses the first slots."""
+        pass_ = GPT2.from_buffer_copy(self.pass_)
+        pass_.blocks += i * sizeof(Block)
+        pass_.n_layer = 1
+        pass_.n_rows = min(n_rows, self.n_ctx)
+        pass_.n_past = pass_.n_last = 0
+        pass_.tokens, pass_.positions = address(self.tokens), address(self.positions)
+        start = time.perf_counter()
+        with team.lock:
+            team.run(pass_, ctypes.addressof(pass_), self.n_threads)
+        return time.perf_counter() - start
+
+
+def address(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]
+
+
+AHEAD = 8192  # bytes
+ROWS_TRIED = (1, 5, 17)  # one row, several, and several groups of rows
+
+
+def choose_ahead(run: CompiledPass, seconds: float = 0.1) -> None:
+    """Measures on the model itself whether to ask for memory ahead of the loops, which changes no bit: with some CPUs,
+    formats and row counts a third faster, and with others slower. A block after the other, so that no cache holds it."""
+    n_layer = len(run.blocks)
+    took = {(i, ahead): [] for i in range(3) for ahead in (0, AHEAD)}
+    start = time.perf_counter()
+    for turn in range(1000):
+        for number, (i, ahead) in enumerate(took):
+            run.ahead[i] = ahead
+            took[i, ahead].append(run.layer((turn * len(took) + number) % n_layer, ROWS_TRIED[i]))
+        if turn and time.perf_counter() - start > seconds:
+            break
+    for i in range(3):
+        run.ahead[i] = AHEAD if min(took[i, AHEAD]) < 0.98 * min(took[i, 0]) else 0
+
+
+__all__ = ["CompiledPass", "PackedEmbedding", "choose_ahead"]

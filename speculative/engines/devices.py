@@ -8,6 +8,7 @@ from typing import Any
 
 from speculative import drafters
 from speculative.engines import memory
+from speculative.engines.library import library
 from speculative.options import ModelOptions
 from speculative.rules import Rule
 from speculative.support.errors import UserError
@@ -50,7 +51,9 @@ def choose_draft_dtype(draft_dtype: str, dtype: str, engine: str) -> str:
     """The format that auto stands for. It may be a small one, as the draft's precision does not change the output."""
     if draft_dtype != "auto":
         return draft_dtype
-    return dtype if engine == "jax" else "int8"
+    if engine == "jax":
+        return dtype
+    return "int8" if library() else "float32"
 
 
 def accelerator() -> Any:

@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from gpt2 import attention, gelu, gpt2, layer_norm
+from speculative.blog.gpt2 import attention, gelu, gpt2, layer_norm
 
 SQRT_HALF = math.sqrt(0.5)
 ERF = np.frompyfunc(math.erf, 1, 1)  # NumPy has none

@@ -10,7 +10,7 @@ import numpy as np
 
 from speculative.measure.decoders import OWN, Check, Decoders
 from speculative.measure.goodness_of_fit import BINS, LEVEL, count_place, detectable, p_alike, p_flat
-from speculative.support.patience import working
+from speculative.support.progress import working
 from speculative.trees import Tree
 
 MIN_DRAWS = 25  # however slow the models are

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from encoder import Encoder
+from speculative.blog.encoder import Encoder
 from speculative.measure.machine import machine
 from speculative.measure.record import Iteration, origins, to_json
 from speculative.measure.recorder import Recorder

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from speculative.support.limits import most_threads
+from speculative.engines.library import n_cores
 
 
 def machine(engine: str = "numpy") -> dict:
@@ -14,7 +14,7 @@ def machine(engine: str = "numpy") -> dict:
         "engine": engine,
         "platform": platform.platform(),
         "processor": processor(),
-        "cpus": most_threads(),
+        "cpus": n_cores(),
         "python": platform.python_version(),
         "numpy": np.__version__,
     }

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from encoder import StreamDecoder
+from speculative.blog.encoder import StreamDecoder
 from speculative.engines.model import Call
 from speculative.measure.details import details
 from speculative.measure.record import Counted, Iteration

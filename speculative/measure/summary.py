@@ -3,13 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from speculative.checkpoints.folders import model_folder
 from speculative.drafters import roles_of
 from speculative.engines import formats
 from speculative.measure.analysis import blog_speedup
 from speculative.measure.predictions import COPY_GAIN, LARGE_BYTES, with_copy
 from speculative.measure.recorder import Recorder
-from speculative.support import checksums
 
 GAIN = 1.08  # times this run's speedup, from which on another K is recommended: predictions err by up to 8 %
 
@@ -141,11 +139,9 @@ def copy_advice(f: dict, session: Any, without: float) -> str | None:
 
 
 def stand_ins(session: Any) -> dict[str, str]:
-    """{model with an official name, but without the official weights: its description}"""
-    o = session.options
-    sizes = {spec.size for spec in session.models.specs.values()}
-    found = {size: checksums.stand_in(model_folder(size, o.models_dir)) for size in sizes}
-    return {size: words for size, words in found.items() if words}
+    """{model with an official name, but not the official weights: what it is instead}"""
+    found = {spec.size: spec.hparams.get("stand_in") for spec in session.models.specs.values()}
+    return {size: what for size, what in found.items() if what}
 
 
 def notes(session: Any, stand_ins: dict[str, str]) -> list[str]:

@@ -19,7 +19,7 @@ import numpy as np
 from speculative.engines.model import common_prefix
 from speculative.measure.check_sampling import check_sampled
 from speculative.measure.decoders import OWN, Check, Decoders
-from speculative.support.patience import working
+from speculative.support.progress import working
 
 PROMPTS = (
     "The lighthouse keeper had not spoken to anyone for a week when",

@@ -28,9 +28,9 @@ import numpy as np
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
+from speculative.engines.library import cache_home
 from speculative.engines.model import Call, check_finite, check_length, common_prefix
 from speculative.engines.vocabulary import to_draft, to_target
-from speculative.support.compiling import cache_home
 from speculative.support.errors import UserError, first_line
 
 ACTIVATIONS = {"gelu": partial(jax.nn.gelu, approximate=False), "relu": jax.nn.relu}  # by their names in config.json

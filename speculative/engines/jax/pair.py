@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from encoder import END_OF_TEXT, StreamDecoder
+from speculative.blog.encoder import END_OF_TEXT, StreamDecoder
 from speculative.engines.jax.loop import DeviceDecoder, Row, first_difference
 from speculative.engines.jax.model import JaxModel
 from speculative.filters import Filters

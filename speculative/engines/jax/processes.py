@@ -12,13 +12,10 @@ import socket
 import sys
 import threading
 import time
-from functools import partial
 
 import jax
 
 from speculative.support.errors import UserError, first_line
-from speculative.support.patience import after
-from speculative.support.terminal import Shown
 
 KEY = "speculative: where the first process listens"  # in the store that JAX's processes share
 DONE = b"done"
@@ -49,20 +46,24 @@ def start_processes() -> bool:
     seconds = 300 if seconds is None else seconds
     check = "check JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID"
     late = f"error: the other processes have not joined within JOIN_SECONDS={seconds}: {check}\n"
+    timer = threading.Timer(seconds, end, [late])
+    timer.daemon = True
+    timer.start()
     try:
-        with after(seconds, partial(end, late)):
-            # JAX would take SIGTERM for a notice that the machine is needed elsewhere, and go on.
-            if "jax_enable_preemption_service" in jax.config.values:
-                jax.config.update("jax_enable_preemption_service", False)
-            # JAX's own limit ends the process with a C++ stack trace, so it is set to come later.
-            jax.distributed.initialize(
-                num_processes=n_processes, process_id=process_id, initialization_timeout=seconds + 60
-            )
-            keep_stdout()
-            watch_each_other(host.strip("[]"))
-            return jax.process_index() == 0
+        # JAX would take SIGTERM for a notice that the machine is needed elsewhere, and go on.
+        if "jax_enable_preemption_service" in jax.config.values:
+            jax.config.update("jax_enable_preemption_service", False)
+        # JAX's own limit ends the process with a C++ stack trace, so it is set to come later.
+        jax.distributed.initialize(
+            num_processes=n_processes, process_id=process_id, initialization_timeout=seconds + 60
+        )
+        keep_stdout()
+        watch_each_other(host.strip("[]"))
+        return jax.process_index() == 0
     except (RuntimeError, ValueError) as error:
         raise UserError(f"cannot join the other processes ({first_line(error)}): {check}") from error
+    finally:
+        timer.cancel()
 
 
 def end(line: str) -> None:
@@ -81,7 +82,7 @@ def keep_stdout() -> None:
     ours = os.dup(1)
     os.dup2(2, 1)
     kept = {"encoding": stdout.encoding, "errors": stdout.errors}
-    sys.stdout = Shown(open(ours, "w", buffering=1 if stdout.line_buffering else -1, **kept))  # noqa: SIM115
+    sys.stdout = open(ours, "w", buffering=1 if stdout.line_buffering else -1, **kept)  # noqa: SIM115
 
 
 def watch_each_other(host: str) -> None:

@@ -1,0 +1,122 @@
+"""engine.c as a library: compiled at its first use, in a second or two, and kept for this user.
+
+The file's name holds a hash of the source, the flags and the CPU, and it takes its place in one stroke: so two first
+starts at once, or one that is killed, leave a file that is whole or none.
+"""
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("engine.c")
+# Contracted as the source says and nowhere else: else a last bit could depend on which copy of a loop computes it.
+FLAGS = [
+    "-O3",
+    "-std=gnu11",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fno-strict-aliasing",
+    "-shared",
+    "-fPIC",
+]
+VARIABLE = "SPECULATIVE_ENGINE"  # of the environment: numpy lets gpt2.py itself compute
+
+
+def cache_home() -> Path:
+    """The folder in which this user's programs keep what they can make again. A relative one does not count, says the
+    XDG Base Directory Specification: it would be another one in each folder."""
+    home = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (home if home.is_absolute() else Path.home() / ".cache") / "speculative-sampling"
+
+
+def cpu() -> str:
+    """This CPU's name and instructions, as far as the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    return "\n".join(line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part")))
+
+
+def native() -> str:
+    """The flag that lets a compiler use all instructions of this CPU."""
+    return "-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native"
+
+
+def compilers() -> list[list[str]]:
+    """The commands to try: what CC names, or cc; then the clang of the package ziglang."""
+    return [shlex.split(os.environ.get("CC") or "cc"), [sys.executable, "-m", "ziglang", "cc"]]
+
+
+def compile_with(compiler: list[str], flags: list[str], path: str) -> bool:
+    """Compiles engine.c into a library; False if this compiler cannot."""
+    try:
+        command = [*compiler, *FLAGS, *flags, str(SOURCE), "-o", path, "-lm"]
+        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True).returncode == 0
+    except OSError:  # there is no such command
+        return False
+
+
+def build(folder: Path) -> Path | None:
+    """The library in this folder, compiled now if it is not there; None if nothing compiles it."""
+    parts = [SOURCE.read_bytes(), " ".join([*FLAGS, native()]).encode(), repr(compilers()[0]).encode(), cpu().encode()]
+    path = folder / f"engine-{hashlib.sha256(b'|'.join(parts)).hexdigest()[:16]}.so"
+    if path.exists():
+        return path
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as making:
+        part = os.path.join(making, path.name)
+        print("compiling the forward pass, once on this machine ...", file=sys.stderr, flush=True)
+        if not any(compile_with(compiler, [native()], part) for compiler in compilers()):
+            return None
+        os.replace(part, path)
+    return path
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """The compiled forward pass; None if the environment forbids it, or if there is no compiler."""
+    if os.environ.get(VARIABLE) == "numpy":
+        return None
+    try:
+        path = build(cache_home())
+    except (OSError, RuntimeError):  # the folder cannot be written to, or there is no home
+        library.folder = tempfile.TemporaryDirectory()  # until this process ends
+        path = build(Path(library.folder.name))
+    if not path:
+        say_numpy_multiplies()
+        return None
+    found = ctypes.CDLL(str(path))
+    for name in ("lanes", "scratch_bytes", "asleep", "gpt2"):
+        getattr(found, name).restype = ctypes.c_int64
+    for name in ("asleep", "partner"):
+        getattr(found, name).argtypes = [ctypes.c_int64]
+    for name in ("scratch_bytes", "gpt2"):
+        getattr(found, name).argtypes = [ctypes.c_void_p]
+    return found
+
+
+def say_numpy_multiplies() -> None:
+    print(
+        "there is no C compiler, so gpt2.py itself computes: K+1 rows cost several times what one costs, and greedy "
+        "texts may differ by rounding. pip install ziglang, or a system's gcc or clang, helps",
+        file=sys.stderr,
+    )
+
+
+def lanes() -> int:
+    """Output channels in a tile of a packed weight."""
+    return library().lanes() if library() else 32
+
+
+def n_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
