@@ -145,9 +145,10 @@ class Session:
 
     def model(self, role: str) -> Any:
         """The model of a role with its filters: model(x, n_last) -> distributions."""
-        if not networks_of([role]):
-            return self.models[role]
-        return self.models[role].with_probs(self.filters if role == "target" else self.draft_filters)
+        model = self.models[role]
+        if not hasattr(model, "with_probs"):
+            return model
+        return model.with_probs(self.filters if role == "target" else self.draft_filters)
 
     def choose_lookaheads(self) -> list:
         """For each level of the drafter, from the outermost in, a K or an AutoK. A level without a number chooses."""
@@ -304,7 +305,8 @@ class Session:
         """Return a recorder for one decode. fresh: empty the caches first, so that both decoders begin alike."""
         if fresh:
             self.forget()
-        logs = {role: self.models[role].log for role in networks_of(self.roles)} if not self.device_loop else {}
+        models = {role: self.models[role] for role in self.roles}
+        logs = {role: model.log for role, model in models.items() if hasattr(model, "log") and not self.device_loop}
         levels = drafters.parse_drafter(self.options.drafter)[:-1]
         return Recorder(self.rule, logs, {specs[0].name: specs[0].roles[0] for specs in levels}, details)
 

@@ -1,7 +1,9 @@
 """Records what happens in a run: reads the steps, the models' logs and the random numbers that were drawn."""
 
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -36,7 +38,7 @@ class Recorder:
     def __init__(
         self,
         rule: Rule = TOKEN,
-        logs: dict[str, list[Call]] | None = None,
+        logs: dict[str, deque[Call]] | None = None,
         levels: dict[str, str] | None = None,
         details: bool = False,
     ):
@@ -152,9 +154,9 @@ class Recorder:
             steps = [deeper for step in steps for deeper in step.proposal.inner]
 
 
-def since(log: Sequence[Call], began: float) -> list[Call]:
-    """Return the calls that began after that time."""
-    return [call for call in log if call.began >= began]
+def since(log: deque[Call], began: float) -> list[Call]:
+    """Return the calls that began after that time. The log is copied, as other threads may write to it."""
+    return [*takewhile(lambda call: call.began >= began, reversed(log.copy()))][::-1]
 
 
 def add_text(iteration: Iteration, text: StreamDecoder, step: Step) -> None:
