@@ -3,7 +3,8 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from speculative.blog.encoder import Encoder
@@ -20,7 +21,7 @@ from speculative.options import ModelOptions
 from speculative.support.errors import UserError
 from speculative.support.progress import working
 
-SLOW_SECONDS = 5  # of reading and packing: if it takes longer, a line says what --pack would save
+SLOW_SECONDS = 5  # of loading: if it takes longer, a line says how --pack would help
 BAR_BYTES = 2**28  # of weights: if there are more, a bar shows how they are read
 
 
@@ -92,22 +93,35 @@ class Models:
 
     def read(self, role: str) -> None:
         """Read a model's weights; the target's together with those of its copies, from one reading."""
+        o = self.o
         size = self.spec(role).size
         specs = [spec for spec in self.specs.values() if spec.size == size and spec.role not in self.loaded]
         folder = self.folder(role)
-        if self.o.engine == "numpy":
-            runtime.set_threads(self.o.threads)
-            runtime.warm_up([spec.dtype for spec in specs])  # so that compiling is not counted as loading
-            self.map_packs(specs, folder)
-        unread = [spec for spec in specs if spec.role not in self.loaded]
-        if unread:
-            load_fn = load_networks if self.o.engine == "numpy" else devices.loader(self.o, self.n_prompt)
-            self.loaded |= read_networks(unread, folder, load_fn, self.quiet)
-
-    def map_packs(self, specs: Sequence[ModelSpec], folder: str) -> None:
-        """Map the packed weights that --pack has written to the disk."""
-        if not os.path.isdir(os.path.join(self.o.models_dir, "packed")):
+        load_fn = load_networks
+        if o.engine == "numpy":
+            runtime.set_threads(o.threads)
+            runtime.warm_up()  # so that compiling is not counted as loading
+            specs = self.unmapped(specs, folder)
+        else:
+            load_fn = devices.loader(o, self.n_prompt)
+        if not specs:
             return
+        hparams = specs[0].hparams
+        n_bytes = 4 * parameter_count(hparams)
+        began = time.perf_counter()
+        quiet = self.quiet or n_bytes < BAR_BYTES
+        with working(f"loading {size}", n_bytes, "B", quiet, unit_scale=True) as bar:
+            read = partial(load_params, folder, hparams, progress=bar.update)
+            networks = load_fn(read, hparams, [spec.dtype for spec in specs], [*map(str, specs)])
+        self.loaded |= {spec.role: network for spec, network in zip(specs, networks, strict=True)}
+        seconds = time.perf_counter() - began
+        if seconds > SLOW_SECONDS and o.engine == "numpy" and not self.quiet:
+            print(f"{size}: loaded in {seconds:.0f} s; after --pack, later runs begin sooner", file=sys.stderr)
+
+    def unmapped(self, specs: list[ModelSpec], folder: str) -> list[ModelSpec]:
+        """Map the packed weights that --pack has written to the disk, and return the models without any."""
+        if not os.path.isdir(os.path.join(self.o.models_dir, "packed")):
+            return specs
         for spec in specs:
             path = packed_files.path_of(folder, self.o.models_dir, spec.dtype)
             if os.path.isfile(path):
@@ -115,6 +129,7 @@ class Models:
                 self.loaded[spec.role] = packed_network(params, spec.hparams, f"{spec}, mapped from {path},")
                 if not self.quiet:
                     print(f"{spec.size}: mapped from {path}", file=sys.stderr)
+        return [spec for spec in specs if spec.role not in self.loaded]
 
     def check(self, roles: Sequence[str], n_cached: int | None) -> None:
         """Raises UserError if the models of these roles do not fit into the memory or onto the disk, before gigabytes
@@ -133,26 +148,3 @@ class Models:
 def networks_of(roles: Sequence[str]) -> list[str]:
     """The roles that are networks, and not something else that a drafter loads."""
     return [role for role in roles if role not in DRAFTERS or not DRAFTERS[role].load]
-
-
-def read_networks(specs: Sequence[ModelSpec], folder: str, load_fn: Callable, quiet: bool) -> dict[str, Any]:
-    """{role: network} of one size, from one reading of its weights, which a bar shows if it takes long."""
-    hparams = specs[0].hparams
-    n_bytes = 4 * parameter_count(hparams)
-    seconds = 0.0
-
-    def read(convert):
-        nonlocal seconds
-        start = time.perf_counter()
-        params = load_params(folder, hparams, convert, bar.update)
-        seconds = time.perf_counter() - start
-        return params
-
-    small = n_bytes < BAR_BYTES
-    with working(f"loading {specs[0].size}", n_bytes, "B", quiet or small, unit_scale=True) as bar:
-        networks = load_fn(read, hparams, [spec.dtype for spec in specs], [*map(str, specs)])
-    if seconds > SLOW_SECONDS and load_fn is load_networks and not quiet:
-        print(
-            f"{specs[0].size}: read in {seconds:.0f} s; --pack, given once, makes later starts faster", file=sys.stderr
-        )
-    return {spec.role: network for spec, network in zip(specs, networks, strict=True)}

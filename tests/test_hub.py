@@ -28,11 +28,11 @@ def sha1(content):
 
 
 class HubHandler(Handler):
-    def answer(self, fault):
-        self.server.headers = {"X-Repo-Commit": COMMIT}
+    def end_headers(self):
+        self.send_header("X-Repo-Commit", COMMIT)
         if self.path in self.server.files:
-            self.server.headers["ETag"] = f'"{sha1(self.server.files[self.path])}"'
-        super().answer(fault)
+            self.send_header("ETag", f'"{sha1(self.server.files[self.path])}"')
+        super().end_headers()
 
 
 @pytest.fixture

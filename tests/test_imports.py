@@ -81,6 +81,8 @@ from speculative import load_pair
 pair = load_pair("tiny-draft", "tiny-target", models_dir=sys.argv[1])
 print(sum(len(step.tokens) for step in pair.speculative("The", 3)))
 """
+
+
 def beside(folder, names, script, **environment):
     """The result of a user's script, beside which something of each name lies."""
     for name in names:

@@ -413,7 +413,7 @@ def test_a_run_is_shown_while_it_decodes_and_again_later(serving, go_to, bench):
     """Its texts and its result; the form changes only if its options are to be used again. All of its text is data."""
     driver = go_to(serving(bench))
     prompt = "</script><img src=x onerror=alert(1)> {{data}} \u202e\u2066 \x7f é </textarea><b>"
-    chosen = {"n_tokens_to_generate": 30, "K": 3, "temperature": 1.0, "top_p": 0.9, "seed": 5}
+    chosen = {"n_tokens_to_generate": 30, "K": 3, "temperature": 1, "top_p": 0.9, "seed": 5}
     chosen |= {"drafter": "prompt_lookup+model", "stop": " zebra"}
     number = decode(driver, prompt=prompt, accept="block", top_k="", min_p="", only="", **chosen)
     asked = js(driver, "formValues()")

@@ -14,7 +14,7 @@ from tiny import ROOT, decoded, python, refusal
 
 import speculative
 from speculative import load_pair
-from speculative.measure.page import read_page
+from speculative.measure.page import page
 from speculative.measure.record import Counted, Iteration
 from speculative.measure.recorder import Recorder
 from speculative.sampling import autoregressive_sampling
@@ -217,7 +217,7 @@ def test_a_run(load, tmp_path):
     assert run.document["options"]["n_tokens_to_generate"] == 30
     run.page(tmp_path / "run.html")
     run.json(tmp_path / "run.json")
-    assert read_page(str(tmp_path / "run.json")) == (tmp_path / "run.html").read_text(encoding="utf-8")
+    assert page(run.document) == (tmp_path / "run.html").read_text(encoding="utf-8")
     assert json.loads((tmp_path / "run.json").read_text(encoding="utf-8")) == run.document
     assert "is a folder" in refusal(run.page, tmp_path)
 

@@ -1,4 +1,4 @@
-"""Downloads: OpenAI's files over HTTP, models of the Hugging Face hub by its own library.
+"""Downloads: OpenAI's files over HTTP, models of the Hugging Face hub by its own library (hub.py).
 
 What has arrived of NAME is kept in NAME.part, so that the next attempt, or the next run, asks for the rest only. It
 gets its name when its size agrees, and its hash if one is known. SHA256SUMS has the hashes of all: sha256sum -c
@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from speculative.checkpoints.folders import OPTIONAL, SETTINGS, VOCABULARIES, missing_files
+from speculative.checkpoints.hub import snapshot
 from speculative.checkpoints.hugging_face import INDEX, SAFETENSORS
 from speculative.checkpoints.official import OPENAI, SHA256, SMALL_FILES, TF_DATA, TF_INDEX, WEIGHT_BYTES
 from speculative.support.errors import UserError
@@ -131,14 +132,10 @@ def size_of(path: str) -> int:
     return os.path.getsize(path) if os.path.isfile(path) else 0
 
 
-# ---- Models of the Hugging Face hub ----------------------------------------------------------------------------------
-
-
 def download_from_hub(model_size: str, weights: bool = True) -> str:
-    """Download the files of OWNER/NAME that are read here, to the cache of Hugging Face's libraries -> the folder.
+    """Download the files of OWNER/NAME that are read here, to the cache of Hugging Face's library -> the folder.
 
-    weights=False: only the small ones. Their library takes care of HF_HOME, HF_TOKEN and HF_HUB_OFFLINE. Raises
-    UserError.
+    weights=False: only the small ones. Raises UserError.
     """
     names = [name for form in (*SETTINGS, *VOCABULARIES) for name in form] + [*OPTIONAL, INDEX]
     folder = snapshot(model_size, allow_patterns=names)
@@ -149,22 +146,3 @@ def download_from_hub(model_size: str, weights: bool = True) -> str:
         if missing:
             raise UserError(f"{model_size} is not a GPT-2 that can be read here: it lacks {', '.join(missing)}")
     return folder
-
-
-def cached_folder(model_size: str) -> str:
-    """Return the folder of a model in that cache, which may be incomplete, or "" if there is none."""
-    try:
-        return snapshot(model_size, local_files_only=True)
-    except UserError:
-        return ""
-
-
-def snapshot(model_size: str, **how) -> str:
-    """Call huggingface_hub.snapshot_download. Raises UserError with its message in one line."""
-    from huggingface_hub import snapshot_download
-
-    name, _, revision = model_size.partition("@")
-    try:
-        return snapshot_download(name, revision=revision or None, **how)
-    except Exception as error:  # its kinds are those of several libraries
-        raise UserError(f"{model_size}: {' '.join(str(error).split()):.400}") from error

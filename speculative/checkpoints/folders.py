@@ -4,8 +4,9 @@ import os
 import re
 from collections.abc import Sequence
 
+from speculative.checkpoints.hub import cached_folder, is_of_hub
 from speculative.checkpoints.hugging_face import INDEX, SAFETENSORS, part_names
-from speculative.checkpoints.official import HUGGING_FACE, TF_DATA, TF_INDEX
+from speculative.checkpoints.official import TF_DATA, TF_INDEX
 from speculative.support.errors import UserError
 
 # Each in the order in which they are looked for.
@@ -15,7 +16,6 @@ OPTIONAL = ["tokenizer_config.json", "special_tokens_map.json", "added_tokens.js
 
 PART = r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*"  # of a name: without slashes, without two dots in a row
 NAME = re.compile(rf"{PART}(/{PART})?(@{PART})?")
-HUB_NAMES = (*HUGGING_FACE.values(), "distilgpt2")  # the names without an owner that the hub knows
 
 
 def model_folder(model_size: str, models_dir: str) -> str:
@@ -31,17 +31,8 @@ def model_folder(model_size: str, models_dir: str) -> str:
         raise UserError(f"model size {model_size!r:.200} should be {kinds}")
     folder = os.path.join(models_dir, model_size)
     if is_of_hub(model_size) and not os.path.isdir(folder):
-        from speculative.checkpoints.download import cached_folder
-
         return cached_folder(model_size) or folder
     return folder
-
-
-def is_of_hub(model_size: str) -> bool:
-    """Return True for OWNER/NAME, OWNER/NAME@REVISION and the names without an owner that the hub knows."""
-    return not model_size.startswith((".", "/", "~")) and (
-        "/" in model_size or model_size.partition("@")[0] in HUB_NAMES
-    )
 
 
 def missing_files(folder: str) -> list[str]:

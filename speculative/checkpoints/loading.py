@@ -12,7 +12,8 @@ import numpy as np
 from speculative.blog.encoder import Encoder, get_encoder
 from speculative.checkpoints import download
 from speculative.checkpoints.config import absorb, load_hparams, read_config
-from speculative.checkpoints.folders import is_of_hub, missing_files, model_folder, small_files, weight_files
+from speculative.checkpoints.folders import missing_files, model_folder, small_files, weight_files
+from speculative.checkpoints.hub import is_of_hub
 from speculative.checkpoints.hugging_face import load_gpt2_params_from_safetensors
 from speculative.checkpoints.official import HUGGING_FACE, MODEL_SIZES, TF_INDEX
 from speculative.checkpoints.openai import load_gpt2_params_from_tf_ckpt

@@ -17,6 +17,7 @@ from speculative.filters import Filters
 from speculative.measure import report
 from speculative.rules import Rule, parse_rule
 from speculative.support.errors import UserError
+from speculative.support.terminal import without_secrets
 
 WEB = Path(__file__).parent / "web"
 SCRIPTS = ("elements.js", "text.js", "race.js", "glass.js", "charts.js", "whatif.js")  # in web/
@@ -416,7 +417,8 @@ def digits(p: float) -> str:
 def plain(value: Any) -> str:
     """An option as it is typed, without the password or token of an address."""
     text = "/".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-    return re.sub(r"(?<=://)[^/@\s]+@|(?<=[?&]token=)[^&\s]+", "…", text)
+    text = f"{value:g}" if isinstance(value, float) else text
+    return without_secrets(text)
 
 
 def visible(vocabulary: dict[str, str], token: int) -> str:

@@ -6,11 +6,14 @@ import sys
 from collections.abc import Callable
 
 from speculative.support.extras import advice
-from speculative.support.terminal import one_line
+from speculative.support.terminal import one_line, without_secrets
 
 
 class UserError(Exception):
     """Something the user can put right. Its message is one line: what was wrong, and what would be right."""
+
+    def __init__(self, message: str):
+        super().__init__(without_secrets(message))
 
 
 def first_line(error: BaseException) -> str:

@@ -1,6 +1,9 @@
-"""Control characters: a model, a server or a file name may send some that clear the screen, so they are escaped."""
+"""Text that is safe to print: control characters are escaped, and passwords are left out."""
 
-# json itself escapes those below 32. The others are control characters and those that turn the direction of text.
+import re
+
+# A model, a server or a file name may send control characters that clear the screen. json itself escapes those below 32.
+# These are the others, and the characters that turn the direction of text.
 OBEYED = (*range(0x7F, 0xA0), 0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 ESCAPED = {code: f"\\u{code:04x}" for code in OBEYED}
 
@@ -11,3 +14,8 @@ SHOWN = ESCAPED | {code: chr(0x2400 + code) for code in range(32) if chr(code) n
 def one_line(text: str) -> str:
     """Return the same text in one line, with line ends and control characters as escapes."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+def without_secrets(text: str) -> str:
+    """Return the same text without the password or the token of an address in it."""
+    return re.sub(r"(?<=://)[^/@\s]+@|(?<=[?&]token=)[^&\s]+", "…", text)

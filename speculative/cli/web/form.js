@@ -38,7 +38,9 @@ function fillForm(values) {
 function showProblem(line) {
   const labels = Object.fromEntries(data.fields.map(({ name, label }) => [name, label]));
   const wrong = [...line.matchAll(/--(\w+)/g)].map(([, name]) => name).find((name) => labels[name]);
-  byId("wrong").textContent = shown(line.replace(/--(\w+)/g, (flag, name) => (labels[name] ? `“${labels[name]}”` : flag)));
+  byId("wrong").textContent = shown(
+    line.replace(/--(\w+)/g, (flag, name) => (labels[name] ? `“${labels[name]}”` : flag)),
+  );
   for (const name of names) byId(name).removeAttribute("aria-invalid");
   if (!wrong) return;
   byId(wrong).closest("details")?.setAttribute("open", "");

@@ -9,7 +9,13 @@ function showLanes() {
     const status = make("span");
     const text = make("p.text");
     const picture = svg("svg", { role: "img", preserveAspectRatio: "none", "aria-label": `${title}: not decoded yet` });
-    const article = make("article", { "aria-labelledby": name }, make("h2", { id: name }, title, " ", status), picture, text);
+    const article = make(
+      "article",
+      { "aria-labelledby": name },
+      make("h2", { id: name }, title, " ", status),
+      picture,
+      text,
+    );
     byId("decoders").append(article);
     lanes[name] = { title, article, status, text, picture };
   }

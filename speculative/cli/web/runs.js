@@ -81,7 +81,8 @@ function runRow(run, columns) {
   });
   const button = (name, text, click) =>
     make("button", { type: "button", click, "aria-label": `${name} run ${number}` }, text);
-  const link = (name, to, how) => make("a", { href: `/runs/${number}/${to}`, ...how, "aria-label": `${name} run ${number}` }, name);
+  const link = (name, to, how) =>
+    make("a", { href: `/runs/${number}/${to}`, ...how, "aria-label": `${name} run ${number}` }, name);
   const ways = make(
     "div.ways",
     button("Reuse", "Reuse", () => fillForm(run.values)),

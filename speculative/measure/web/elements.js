@@ -60,7 +60,11 @@ function table(caption, columns, rows, marked = -1) {
   const heading = (name) => make("th", { scope: "col" }, /^[pq]$/.test(name) ? make(`b.${name}`, name) : name);
   const head = make("tr", ...columns.map((name) => (name ? heading(name) : make("td"))));
   const body = rows.map(([first, ...cells], i) =>
-    make(i === marked ? "tr.drawn" : "tr", make("th", { scope: "row" }, first), ...cells.map((cell) => make("td", cell))),
+    make(
+      i === marked ? "tr.drawn" : "tr",
+      make("th", { scope: "row" }, first),
+      ...cells.map((cell) => make("td", cell)),
+    ),
   );
   return make("table.bars", make("caption", caption), make("thead", head), make("tbody", ...body));
 }

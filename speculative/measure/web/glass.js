@@ -22,7 +22,8 @@ function showIteration(position) {
   byId("next").disabled = chosen === data.iterations.length;
   const verdict = i.drafted ? `${i.accepted} of ${many(i.drafted, "draft")} accepted` : "nothing was drafted";
   const own = i.origin ?? "none, because the text ended";
-  byId("outcome").textContent = `Iteration ${chosen} of ${data.iterations.length}: ${verdict}; the target's own token: ${own}.`;
+  byId("outcome").textContent =
+    `Iteration ${chosen} of ${data.iterations.length}: ${verdict}; the target's own token: ${own}.`;
   const tokens = speculative.tokens.filter(({ iteration }) => iteration === chosen);
   const context = make("p.text", make("span.prompt", i.before), ...tokens.map((token) => tokenSpan(token)));
   const steps = i.tree ? treeSteps(i) : i.tested ? chainSteps(i, position) : [make("p", NO_DETAILS)];
@@ -44,7 +45,10 @@ function chainSteps(i, position) {
     make("span.draft-chip", chip(text, j < tested.length ? "" : "untested"), by ? make("small", ` ${by}`) : ""),
   );
   const ownCard = (title, caption) =>
-    card({ ...own, caption, title, columns: ["chance"], origin: i.origin, formula: `sampled with u = ${own.u}` }, position === accepted);
+    card(
+      { ...own, caption, title, columns: ["chance"], origin: i.origin, formula: `sampled with u = ${own.u}` },
+      position === accepted,
+    );
   if (m === 0)
     return [
       step("Step 1. Nothing is proposed", make("p", "Only the target is called, as in autoregressive decoding.")),
@@ -54,7 +58,14 @@ function chainSteps(i, position) {
   const cards = tested.map((test, j) => {
     const kept = j < accepted;
     const verdict = !kept ? "✗ rejected" : test.passed ? "✓ accepted" : "✓ kept, because a later draft passed";
-    const parts = { ...test, verdict, kept, title: `Draft ${j + 1}`, caption: "The likeliest tokens here", columns: ["p", "q"] };
+    const parts = {
+      ...test,
+      verdict,
+      kept,
+      title: `Draft ${j + 1}`,
+      caption: "The likeliest tokens here",
+      columns: ["p", "q"],
+    };
     return card(parts, j === position && kept);
   });
   const rejected = accepted < m;
@@ -90,7 +101,12 @@ function treeSteps(i) {
 
 function branches(children) {
   const items = children.map(([text, accepted, below]) =>
-    make("li", chip(text, accepted ? "accepted" : "untested"), accepted ? " ✓" : "", below.length ? branches(below) : ""),
+    make(
+      "li",
+      chip(text, accepted ? "accepted" : "untested"),
+      accepted ? " ✓" : "",
+      below.length ? branches(below) : "",
+    ),
   );
   return make("ul", ...items);
 }
@@ -131,7 +147,8 @@ function showGlass() {
     byId("number").append(make("option", { value: i + 1 }, `${i + 1}: ${accepted} of ${drafted}`));
   });
   if (data.rule.lossy) byId("rule").append(`With ${data.rule.lossy} the text does not follow q. `);
-  if (data.greedy) byId("rule").append("At temperature 0 a draft is accepted exactly if it is the target's likeliest token.");
+  if (data.greedy)
+    byId("rule").append("At temperature 0 a draft is accepted exactly if it is the target's likeliest token.");
   byId("number").addEventListener("change", (event) => choose(Number(event.target.value)));
   byId("previous").addEventListener("click", () => choose(chosen - 1));
   byId("next").addEventListener("click", () => choose(chosen + 1));

@@ -38,7 +38,8 @@ function showWhatIf() {
     byId("questions").append(make("button", { type: "button", click: () => setSliders(values) }, question));
   }
   const missing = SLIDERS.filter(([name]) => examples.includes(name)).map(([, symbol]) => symbol);
-  if (missing.length) byId("if-note").append(`This run could not measure ${missing.join(", ")}: the value is an example.`);
+  if (missing.length)
+    byId("if-note").append(`This run could not measure ${missing.join(", ")}: the value is an example.`);
   else byId("if-note").append(`α is a mean over the tested drafts: a short run may have more luck.`);
   setSliders(run);
 }
@@ -65,7 +66,13 @@ function answer() {
     `here ${many(K + 1, "row")} cost β = ${(cost(values, K) - K * c).toFixed(2)}.`;
   const [here, tokensHere, speedupHere] = measured;
   byId("curves").replaceChildren(
-    curve("Tokens for each call of the target", Ks.map((k) => tokensPerCall(alpha, k)), K, best, [here, tokensHere]),
+    curve(
+      "Tokens for each call of the target",
+      Ks.map((k) => tokensPerCall(alpha, k)),
+      K,
+      best,
+      [here, tokensHere],
+    ),
     curve("Speedup", speedups, K, best, [here, speedupHere]),
   );
 }
