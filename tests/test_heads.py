@@ -2,7 +2,6 @@
 
 import re
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -145,20 +144,3 @@ def test_the_bundled_heads_guess_well(bundled):
     assert 100 / len(steps) > 1.4
     target.forget()
     assert decoded(steps) == decoded(autoregressive_sampling(x, target, 100, rng))
-
-
-def test_the_benchmarks_measure_heads():
-    from benchmarks import common, grid, tables
-
-    names = {"models_dir": str(common.MODELS), "draft_model_size": "tiny-draft", "target_model_size": "tiny-target"}
-    o = SimpleNamespace(**names, source="openai", dtype="float32", draft_dtype="int8", n_tokens=24)
-    o.drafters, o.prompts = ["heads"], {"a": ["The man"]}
-    session = grid.loaded(o)
-    assert [*session.kept] == ["target"]
-    decoded = {}
-    for K in (0, 2, "2,1", "tree", "auto"):
-        s = grid.Setting("", 0, "The man", "heads", 0.0, None, "a", K)
-        decoded[K] = tables.tokens(grid.decode(session, s, 24))
-    assert all(tokens == decoded[0] and len(tokens) == 24 for tokens in decoded.values())
-    warm = grid.Setting("", 0, "The man", "heads", 1.0, 0.9, "a", "2,1")
-    assert any(i.step.drafted == 4 for i in grid.decode(session, warm, 24))
