@@ -15,6 +15,7 @@ from speculative.checkpoints.official import WEIGHT_BYTES
 from speculative.checkpoints.tensors import parameter_count
 from speculative.drafters import DRAFTERS
 from speculative.engines import devices, formats, memory, packed_files, runtime
+from speculative.engines.model import FunctionNetwork
 from speculative.engines.models import load_networks, packed_network
 from speculative.engines.vocabulary import share
 from speculative.options import ModelOptions
@@ -88,7 +89,8 @@ class Models:
             if networks_of([role]):
                 self.read(role)
             else:
-                self.loaded[role] = DRAFTERS[role].load(self, self.o)
+                loaded = DRAFTERS[role].load(self, self.o)
+                self.loaded[role] = FunctionNetwork(loaded) if DRAFTERS[role].model else loaded
         return self.loaded[role]
 
     def read(self, role: str) -> None:
