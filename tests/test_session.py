@@ -1,6 +1,5 @@
 """A session: greedy texts are the target's to the bit, whatever drafts; seeds, stop texts, threads, changed options."""
 
-import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import zip_longest
@@ -20,7 +19,7 @@ from speculative.drafters import DRAFTERS
 from speculative.engines.model import Call
 from speculative.measure.recorder import Draws, Recorder
 from speculative.rules import parse_rule
-from speculative.sampling import Proposal, Step, speculative_sampling
+from speculative.sampling import Proposal, Step
 from speculative.trees import Tree, TreeStep
 
 PROMPT = "It was upon a bitterly cold night in the winter of the year, a cold night in the"
@@ -399,19 +398,3 @@ def test_the_package_gives_what_it_lists():
     assert (ROOT / "speculative" / "py.typed").exists()
     with pytest.raises(AttributeError, match="has no attribute 'load_pears'"):
         _ = speculative.load_pears
-
-
-def test_the_two_functions_of_readme_run_as_they_are_pasted(pair, greedy):
-    fences = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    [pasted] = [fence for fence in fences if "def speculative_sampling" in fence][:1]
-    names = {}
-    exec(pasted, names)
-    warm = pair.changed(temperature=1)
-    for session in (pair, warm):
-        tokens = []
-        for loop in (names["speculative_sampling"], speculative_sampling):
-            rng = np.random.default_rng(3)
-            draft = session.drafter(rng).chain
-            x = session.encode(PROMPT)
-            tokens.append(decoded(loop(x, draft, session.model("target"), 30, 4, rng)))
-        assert tokens[0] == tokens[1]
