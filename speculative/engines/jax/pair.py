@@ -84,7 +84,7 @@ class DeviceLoop:
         recorder.t_draft = self.seconds.get("draft") if K else None
         recorder.t_target = {rows: s for rows, s in self.seconds.items() if rows in (1, K + 1)}
         recorder.prefill = self.decoder.prefill_seconds
-        return Iteration(None, None, None, None, alpha=row.alpha, matching=row.matching)
+        return Iteration(None, None, None, None, alpha=row.alpha)
 
     def forget(self) -> None:
         self.decoder.forget()
