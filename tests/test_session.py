@@ -112,7 +112,8 @@ def test_the_drafter_and_the_loop_draw_from_one_generator(pair):
     session = pair.changed(temperature=1, K=3)
     rng = Draws(np.random.default_rng(0))
     for step in session.speculative_steps(session.encode(PROMPT), 20, rng):
-        assert len(rng.taken()) == step.drafted + session.rule.n_draws(step)
+        assert len(rng.u) == step.drafted + session.rule.n_draws(step)
+        rng.u = []
 
 
 @pytest.mark.parametrize("accept", RULE_NAMES)
@@ -226,7 +227,7 @@ def test_a_refusal_comes_with_the_call_and_not_with_the_first_step(pair, call, l
 
 def test_a_run_is_both_texts_with_their_figures(pair, tmp_path):
     seen = []
-    run = pair.compare(PROMPT, 12, lambda name, step, recorder: seen.append((name, step.text)))
+    run = pair.compare(PROMPT, 12, watch=lambda name, step, recorder: seen.append((name, step.text)))
     assert run.text == run.autoregressive == text_of(pair.autoregressive(PROMPT, 12))
     for name in ("autoregressive", "speculative"):
         assert "".join(text for whose, text in seen if whose == name) == run.text
@@ -256,7 +257,7 @@ def test_a_stop_text_ends_both_decoders_alike(pair, greedy, options):
         for iteration in recorder.iterations:
             assert len(iteration.pieces) == len(iteration.step.tokens)
             assert iteration.step.accepted <= iteration.step.drafted
-            assert len(iteration.by) == iteration.step.drafted
+            assert len(iteration.source) == iteration.step.drafted
 
 
 ENCODER = encoder_of("the", "re", " end", ".,", "é")
@@ -309,11 +310,9 @@ def test_a_tree_that_a_stop_text_cuts_keeps_the_path_and_not_its_first_rows():
     assert step.walk == [second, third, fourth]
     [iteration], text = stopped([step], ".")
     assert text == "b"
-    assert iteration.step == ([b, stop], 4, 2)
-    kept = iteration.tree
-    assert kept["tokens"] == [a, b, c, stop]
-    assert kept["parents"] == [0, 0, 1, 2]
-    assert [kept["tokens"][node - 1] for node in kept["path"]] == [b, stop]
+    assert iteration.step == ([b, stop], 5, 2)
+    nodes = iteration.tree["tokens"]
+    assert [nodes[node - 1] for node in iteration.tree["path"]] == [b, stop, d]
 
 
 def test_the_token_of_the_end_of_text_is_not_its_characters(pair):

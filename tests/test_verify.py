@@ -9,9 +9,9 @@ import pytest
 from speculative.drafters import Drafter
 from speculative.drafters.model import model_drafter, model_tree
 from speculative.filters import to_distribution
-from speculative.measure import sampled
+from speculative.measure import check_sampling
 from speculative.measure.decoders import OWN, Check, Decoders
-from speculative.measure.uniform import BINS, LEVEL, alike, detectable, flat, place
+from speculative.measure.goodness_of_fit import BINS, LEVEL, detectable, p_alike, p_flat, place
 from speculative.measure.verify import check_nodes, show, verify
 from speculative.rules import one_by_one, parse_rule
 from speculative.sampling import Proposal, autoregressive_sampling, residual, speculative_sampling, token_by_token
@@ -103,7 +103,7 @@ def autoregressive(target, x, N, rng):
 
 
 def run(K=3, draws=200, decoders=decoders, **broken):
-    checks = verify(partial(decoders, **broken), 1.0, PROMPTS, K, 20, draws=draws, clock=lambda: 0.0)
+    checks = verify(partial(decoders, **broken), 1.0, PROMPTS, K, 20, draws=draws)
     return {check.name: check for check in checks}
 
 
@@ -186,11 +186,11 @@ def test_greedy_texts_may_part_only_where_rounding_can_bring_it_about(margin):
 
 def test_it_draws_as_long_as_there_is_time_and_longer_if_too_little_would_show():
     few = np.ones((2, 2, BINS), int)
-    assert detectable(BINS) > sampled.SHIFT > detectable(1000 * BINS)
-    assert sampled.goes_on(59, 60, 1000 * few)
-    assert not sampled.goes_on(60, 60, 1000 * few)
-    assert sampled.goes_on(299, 60, few)
-    assert not sampled.goes_on(300, 60, few)
+    assert detectable(BINS) > check_sampling.SHIFT > detectable(1000 * BINS)
+    assert check_sampling.has_time(59, 60, 1000 * few)
+    assert not check_sampling.has_time(60, 60, 1000 * few)
+    assert check_sampling.has_time(299, 60, few)
+    assert not check_sampling.has_time(300, 60, few)
 
 
 # ---- The statistics --------------------------------------------------------------------------------------------------
@@ -205,15 +205,15 @@ def test_place_respects_the_order_and_its_ties():
 
 def test_p_values_against_known_ones():
     """For 2 degrees of freedom, the chance of x or more is exp(-x / 2)."""
-    assert flat(np.array([10, 20, 30])) == pytest.approx(np.exp(-10 / 2))
-    assert alike(np.array([10, 20, 30]), np.array([30, 20, 10])) == pytest.approx(np.exp(-20 / 2))
+    assert p_flat(np.array([10, 20, 30])) == pytest.approx(np.exp(-10 / 2))
+    assert p_alike(np.array([10, 20, 30]), np.array([30, 20, 10])) == pytest.approx(np.exp(-20 / 2))
 
 
 def test_the_detectable_difference_is_detected():
     """Places that are off by just that much are found in about 95 of 100 simulated verifications."""
     n, rng = 2000, np.random.default_rng(0)
     shifted = np.full(BINS, 1 / BINS) + np.where(np.arange(BINS) % 2, 1, -1) * 2 * detectable(n) / BINS
-    found = np.mean([2 * flat(rng.multinomial(n, shifted)) < LEVEL for _ in range(1000)])
+    found = np.mean([2 * p_flat(rng.multinomial(n, shifted)) < LEVEL for _ in range(1000)])
     assert 0.92 < found < 0.98
 
 
@@ -248,8 +248,8 @@ def others_p(rng):
 def test_drafts_are_compared_with_the_p_that_they_come_with(propose, honest):
     counts, rng = np.zeros(BINS, int), np.random.default_rng(1)
     for _ in range(400):
-        sampled.count_drafts(counts, propose(rng), rng)
-    assert (flat(counts) > LEVEL) == honest
+        check_sampling.count_drafts(counts, propose(rng), rng)
+    assert (p_flat(counts) > LEVEL) == honest
 
 
 def test_the_verdict():
@@ -262,7 +262,7 @@ def test_the_verdict():
     ):
         lines = []
         assert show(checks, print=lines.append) == passed
-        assert lines[-1] == f"Verdict: {line}"
+        assert lines[-1].endswith(f": {line}")
         assert len([one for one in lines if one.startswith(("passed  ", "FAILED  "))]) == len(checks)
 
 
@@ -270,7 +270,7 @@ def test_the_verdict():
 def test_verify_of_a_session(run_verify, flags):
     status, out = run_verify(n_tokens_to_generate=1, **flags)
     assert status == 0
-    assert "Verdict: no loss found" in out
+    assert ": no loss found" in out
     status, out = run_verify(draws=40, accept="typical:0.9", **flags | {"temperature": 9.0})
     assert status == 1
     assert "FAILED  speculative against the target" in out
