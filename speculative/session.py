@@ -47,7 +47,8 @@ def in_python() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        raise UserError(re.sub(r"--([A-Za-z_]+)", r"\1", str(error))) from None
+        said = re.sub(r"(python -m [^,;:]*)|--([A-Za-z_]+)", lambda found: found[1] or found[2], str(error))
+        raise UserError(said) from None
 
 
 class TextStep(NamedTuple):
