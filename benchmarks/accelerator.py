@@ -13,10 +13,10 @@ from statistics import median
 import jax
 import jax.numpy as jnp
 
+from benchmarks.bandwidth import read_bandwidth
 from benchmarks.common import PROMPTS, Parser, count, load, write_results
+from benchmarks.formulas import largest_beta
 from benchmarks.tables import seconds, table, take_turns
-from speculative.measure.analysis import largest_beta
-from speculative.measure.machine import read_bandwidth
 from speculative.support import arguments as values
 from speculative.support import texts
 from speculative.support.errors import UserError, guarded

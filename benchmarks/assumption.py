@@ -17,13 +17,14 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.common import Parser, count, write_results, writing
+from benchmarks.formulas import largest_beta
 from benchmarks.pictures import INK, draw
 from benchmarks.tables import forward, table, take_turns
 from speculative.checkpoints.official import HPARAMS
 from speculative.checkpoints.tensors import checkpoint_shapes, nested
 from speculative.engines import formats, packed, plain, runtime
 from speculative.engines.library import library
-from speculative.measure.analysis import largest_beta, leviathan_speedup
+from speculative.measure.analysis import leviathan_speedup
 from speculative.measure.machine import machine
 from speculative.support import arguments as values
 from speculative.support.errors import UserError, guarded

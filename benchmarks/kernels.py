@@ -23,12 +23,12 @@ import numpy as np
 from tqdm import tqdm
 
 from benchmarks import peers
+from benchmarks.bandwidth import read
 from benchmarks.common import MODELS, Parser, count, write_results
 from benchmarks.tables import forward, table, take_turns
 from speculative.checkpoints.folders import model_folder
 from speculative.checkpoints.loading import complete_folder, load_encoder_and_hparams, load_params
 from speculative.engines import formats, packed, plain, runtime
-from speculative.measure.machine import read
 from speculative.support.errors import UserError, guarded
 
 WEIGHTS = ["NumPy", *formats.FORMATS]  # NumPy: gpt2.py itself, in float32

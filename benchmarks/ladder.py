@@ -13,11 +13,11 @@ import numpy as np
 from numba import njit
 from speculative.engines.tuning import plan_of
 
+from benchmarks.bandwidth import read
 from benchmarks.common import MODELS, Parser, count
 from benchmarks.tables import forward, table, take_turns
 from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
 from speculative.engines import formats, kernels, packed, plain, runtime
-from speculative.measure.machine import read
 from speculative.support.errors import guarded
 
 N_IN = 1600

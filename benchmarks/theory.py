@@ -12,9 +12,10 @@ from functools import partial
 import numpy as np
 
 from benchmarks.common import Parser, writing
+from benchmarks.formulas import leviathan_operations
 from benchmarks.pictures import INK, draw, picture
 from benchmarks.tables import table
-from speculative.measure.analysis import leviathan_operations, leviathan_speedup, leviathan_tokens
+from speculative.measure.analysis import leviathan_speedup, leviathan_tokens
 from speculative.support import files
 from speculative.support.errors import UserError, guarded
 

@@ -8,9 +8,9 @@ It takes a second: the models run through gpt2.py as it is.
 from functools import partial
 
 import numpy as np
+from speculative.accept import TOKEN, choose
 
 from benchmarks.common import MODELS, Parser
-from speculative.accept import TOKEN, choose
 from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
 from speculative.drafters.model import model_drafter
 from speculative.engines.plain import CachedModel

@@ -34,7 +34,7 @@ def costs(autoregressive: Recorder, speculative: Recorder) -> Costs | None:
 
 
 def line(t_window: dict[int, float]) -> Callable[[int], float]:
-    """Return a function of any number of rows, on lines between the known ones. One row takes no longer than several."""
+    """Return a function of any number of rows, on lines between known ones. One row takes no longer than several."""
     return line_through({1: min(t_window.values())} | t_window)
 
 

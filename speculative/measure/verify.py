@@ -90,7 +90,7 @@ def check_greedy(decoders: Decoders, prompts, lookaheads: Sequence, N: int) -> C
 
 
 def check_rows(decoders: Decoders, prompts, most: int) -> Check:
-    """Compare the last rows of each prompt, one by one, with windows of up to `most` rows, after a rejected draft too."""
+    """Compare the last rows of each prompt, one by one, with windows of 1 to `most` rows, also after a rejection."""
     n_compared = 0
     with working("comparing rows", None, "row") as bar:
         for number, x in enumerate(prompts, start=1):
