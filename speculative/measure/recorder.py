@@ -70,7 +70,7 @@ class Recorder(Record):
                 return
             u = draws.taken()
             if device:
-                self.now = device.iteration(self, seconds)
+                self.now = device.iteration(self, step)
             else:
                 self.now = self.iteration(step, began, seconds, u)
             self.read(text, step)
@@ -151,8 +151,8 @@ class Recorder(Record):
                 return
             self.row_calls += n_batch
             for row in rows:
-                self.now = device.iteration(self, None, row)
-                self.read(texts[row.number], row.step)
+                self.now = device.iteration(self, row)
+                self.read(texts[row.number], row)
                 samples[row.number].append(self.now)
             yield rows
 
