@@ -14,9 +14,9 @@ from speculative.cli.packing import write_packed
 from speculative.cli.prompts import choose_prompts
 from speculative.cli.serve import serve
 from speculative.cli.verifying import verify_session
-from speculative.measure.recorder import Recorder
+from speculative.measure.document import DECODERS
 from speculative.sampling import autoregressive_sampling, max_fn, sample, speculative_sampling
-from speculative.session import Session
+from speculative.session import Session, text_steps
 from speculative.support.errors import guarded
 
 # The blog's names, from where the blog has them.
@@ -49,26 +49,35 @@ def decode(session: Session, prompts: list[str]) -> None:
 
     # autoregressive
     if o.only != "speculative":
-        runs["autoregressive"] = run_sampling_fn("autoregressive", session, prompts)
+        run_sampling_fn("autoregressive", session, prompts, runs)
 
     # speculative
     if o.only != "autoregressive":
-        runs["speculative"] = run_sampling_fn("speculative", session, prompts)
+        run_sampling_fn("speculative", session, prompts, runs)
 
     # speedup, acceptance rate, and why
     show_report(session, prompts, runs)
 
 
-def run_sampling_fn(name: str, session: Session, prompts: list[str]) -> Recorder:
-    """Decode each prompt o.n_samples times, print the blog's lines, and return a record of every step."""
+def run_sampling_fn(name: str, session: Session, prompts: list[str], runs: dict) -> None:
+    """Decode each prompt o.n_samples times, print the blog's lines, and add a record of every step to runs.
+
+    A short decode is repeated, both decoders in turn: then the median runs of both are added, and here is the second.
+    """
     o = session.options
-    recorder = session.recorder(details=bool(o.json or o.html))
+    n = o.n_tokens_to_generate
     with Display(f"{name.capitalize()} Decode", o, prompts) as display:
-        for step in session.texts(name, prompts, o.n_tokens_to_generate, o.n_samples, recorder=recorder):
+        if name in runs:
+            steps = text_steps(runs[name])
+        else:
+            recorder = session.recorder(details=bool(o.json or o.html))
+            steps = session.texts(name, prompts, n, o.n_samples, recorder=recorder)
+        for step in steps:
             display.push(step)
-        recorder = session.median_run(name, prompts, recorder)  # with --demo, of several
-    display.print_time(recorder.seconds)
-    return recorder
+        if name not in runs:
+            names = [o.only] if o.only else DECODERS
+            runs |= session.median_runs(prompts, n, {name: recorder}, o.n_samples, names)
+    display.print_time(runs[name].seconds)
 
 
 if __name__ == "__main__":

@@ -136,7 +136,7 @@ class AutoK:
         c = self.draft.mean / row
 
         def beta(rows):  # a window without a proposal is one row
-            return 1 + share * (self.window(rows) / row - 1)
+            return 1 + share * (max(1.0, self.window(rows) / row) - 1)
 
         K, _ = best_k([share * first, *later], c, beta)
         stake = self.draft.mean + self.window(2) - self.window(1) + self.n_unread * self.catch_up.mean

@@ -22,11 +22,13 @@ from speculative.engines import devices
 from speculative.filters import Filters
 from speculative.loading import Models, networks_of
 from speculative.lookahead import AutoK
-from speculative.measure.document import document
+from speculative.measure.document import DECODERS, document
+from speculative.measure.figures import figures
+from speculative.measure.predictions import can_predict, time_iterations
 from speculative.measure.record import Iteration, origins
 from speculative.measure.recorder import Draws, Recorder
 from speculative.measure.run import Run
-from speculative.measure.verdict import stand_ins, verdict
+from speculative.measure.summary import stand_ins, summary
 from speculative.options import ModelOptions, make_options, whole
 from speculative.rules import parse_rule
 from speculative.sampling import Step, autoregressive_sampling, speculative_sampling
@@ -34,7 +36,7 @@ from speculative.support.errors import UserError
 from speculative.trees import n_nodes, regular, tree_speculative_sampling
 
 N_COST_TOKENS = 8  # tokens at the end of a prompt: costs are measured with them as the text
-DEMO_SECONDS = 0.5  # of decoding: a shorter decode is repeated, as its time is noisy
+SHORT_SECONDS = 0.5  # a shorter decode is repeated, as its time is noisy
 
 P = ParamSpec("P")
 
@@ -143,9 +145,10 @@ class Session:
 
     def model(self, role: str) -> Any:
         """The model of a role with its filters: model(x, n_last) -> distributions."""
-        if not networks_of([role]):
-            return self.models[role]
-        return self.models[role].with_probs(self.filters if role == "target" else self.draft_filters)
+        model = self.models[role]
+        if not hasattr(model, "with_probs"):
+            return model
+        return model.with_probs(self.filters if role == "target" else self.draft_filters)
 
     def choose_lookaheads(self) -> list:
         """For each level of the drafter, from the outermost in, a K or an AutoK. A level without a number chooses."""
@@ -298,53 +301,90 @@ class Session:
     # ---- Runs --------------------------------------------------------------------------------------------------------
 
     def recorder(self, details: bool = True, fresh: bool = True) -> Recorder:
-        """A recorder for one decode. fresh: empty the caches first, so that both decoders begin alike."""
+        """Return a recorder for one decode. fresh: empty the caches first, so that both decoders begin alike."""
         if fresh:
             self.forget()
-        logs = {role: self.models[role].log for role in networks_of(self.roles)} if not self.device_loop else {}
+        models = {role: self.models[role] for role in self.roles}
+        logs = {role: model.log for role, model in models.items() if hasattr(model, "log") and not self.device_loop}
         levels = drafters.parse_drafter(self.options.drafter)[:-1]
         return Recorder(self.rule, logs, {specs[0].name: specs[0].roles[0] for specs in levels}, details)
 
-    def median_run(self, name: str, prompts: Sequence[str], recorder: Recorder) -> Recorder:
-        """A decode with --demo takes 30 ms, so its time is noisy: repeat it until DEMO_SECONDS have passed, and return
-        the recorder of the median run."""
-        o = self.options
-        recorders = [recorder]
-        seconds = recorder.seconds
-        while o.demo and seconds < DEMO_SECONDS:
-            again = self.recorder(recorder.details)
-            for _ in self.texts(name, prompts, o.n_tokens_to_generate, o.n_samples, recorder=again):
-                pass
-            seconds += again.seconds
-            if again.tokens == recorder.tokens:  # with --K auto the text may depend on timings
-                recorders.append(again)
-        recorders.sort(key=lambda one: one.seconds)
-        median = recorders[(len(recorders) - 1) // 2]
-        median.decodes = len(recorders)
-        return median
+    def record(
+        self, name: str, prompts: Sequence[str], N: int, n_samples: int, details: bool, watch: Callable | None = None
+    ) -> Recorder:
+        """Decode once -> the record. watch(name, step, recorder): called for each step."""
+        recorder = self.recorder(details)
+        for step in self.texts(name, prompts, N, n_samples, recorder=recorder):
+            if watch:
+                watch(name, step, recorder)
+        return recorder
 
-    def compare(self, prompt: str, n_tokens_to_generate: int = 40, watch: Callable | None = None) -> Run:
-        """Decode with both -> the run. watch(name, step, recorder): called for each step, in place of a bar."""
+    def median_runs(
+        self,
+        prompts: Sequence[str],
+        N: int,
+        first: dict[str, Recorder],
+        n_samples: int = 1,
+        names: Sequence[str] = DECODERS,
+        repeats: int | None = None,
+    ) -> dict[str, Recorder]:
+        """Repeat a short decode, with both decoders in turn, until each has taken SHORT_SECONDS -> {decoder: its median
+        run}. A long one is not repeated, and first is returned. A single short time would be mostly noise.
+
+        first: the runs so far, one for each decoder that has run. repeats: the number of runs, in place of the time.
+        """
+        [begun, *_] = first.values()
+        if not repeats and begun.seconds >= SHORT_SECONDS:
+            return first
+        runs = {name: [first[name]] if name in first else [] for name in names}
+        while True:
+            name = min(names, key=lambda name: len(runs[name]))
+            seconds = sum(run.seconds for of_name in runs.values() for run in of_name)
+            enough = len(runs[name]) >= repeats if repeats else seconds >= SHORT_SECONDS * len(names)
+            if enough and len({len(of_name) for of_name in runs.values()}) == 1:
+                return {name: median_run(of_name) for name, of_name in runs.items()}
+            runs[name].append(self.record(name, prompts, N, n_samples, begun.details))
+
+    def compare(
+        self,
+        prompt: str,
+        n_tokens_to_generate: int = 40,
+        repeats: int | None = None,
+        watch: Callable | None = None,
+    ) -> Run:
+        """Decode with both decoders -> the run. repeats: how often; by default a short decode is repeated until it has
+        taken half a second, and the median counts. watch(name, step, recorder): called for each step of the first run,
+        in place of a bar."""
         N = check_count("n_tokens_to_generate", n_tokens_to_generate, 1)
+        repeats = repeats and check_count("repeats", repeats, 1)
         self.ready([prompt], N)
-        recorders = []
         with tqdm(total=2 * N, unit="token", leave=False, disable=bool(watch) or None) as bar:
-            for name in ("autoregressive", "speculative"):
-                recorders.append(self.recorder())
-                for step in self.texts(name, [prompt], N, recorder=recorders[-1]):
-                    bar.update(len(step.tokens))
-                    if watch:
-                        watch(name, step, recorders[-1])
-        return Run(self.document([prompt], recorders, prompt=prompt, n_tokens_to_generate=N))
+            follow = watch or (lambda name, step, recorder: bar.update(len(step.tokens)))
+            first = {name: self.record(name, [prompt], N, 1, True, follow) for name in DECODERS}
+        runs = self.median_runs([prompt], N, first, repeats=repeats)
+        return Run(self.document([prompt], [*runs.values()], prompt=prompt, n_tokens_to_generate=N))
 
     def document(self, prompts: Sequence[str], recorders: Sequence[Recorder], **options) -> dict:
-        """A whole run, ready for JSON. options: those in which it differs from the session's."""
+        """Return a whole run, ready for JSON. options: those in which it differs from the session's."""
         inputs = [self.encode(prompt) for prompt in prompts]
-        run = document(
-            vars(self.options) | options, self.encoder, list(prompts), inputs, *recorders, self.rule, stand_ins(self)
-        )
-        run["summary"] = verdict(run, self, recorders)
-        return run
+        found = figures(*recorders, self.time_iterations(inputs[0], recorders[1]))
+        replaced = stand_ins(self)
+        results = {
+            "figures": found,
+            "stand_ins": replaced,
+            "summary": summary(self, inputs, recorders, found, replaced),
+        }
+        return document(vars(self.options) | options, self.encoder, prompts, inputs, recorders, **results)
+
+    def time_iterations(self, x, speculative: Recorder) -> dict[int, float] | None:  # [n] -> {rows: seconds}
+        """Time iterations with up to twice the run's number of drafts, for predictions. None if there can be none."""
+        if self.options.engine != "numpy" or not can_predict(speculative):
+            return None
+        K = max(i.step.drafted for i in speculative.iterations)
+        tokens = speculative.tokens[0]
+        x = [*x, *tokens[: len(tokens) // 2]]
+        draft = self.drafter(np.random.default_rng(0)).chain
+        return time_iterations(self.model("target"), draft, x, K, self.n_ctx)
 
 
 @takes(ModelOptions)
@@ -375,6 +415,21 @@ def check_count(name: str, value: Any, least: int) -> int:
         return whole(least)(value)
     except ValueError as must_be:
         raise UserError(f"{name} must be {must_be}, not {value!r:.80}") from None
+
+
+def median_run(recorders: Sequence[Recorder]) -> Recorder:
+    """Return the run of median time, of those with the first one's tokens (with --K auto, tokens depend on times)."""
+    runs = sorted([one for one in recorders if one.tokens == recorders[0].tokens], key=lambda one: one.seconds)
+    median = runs[(len(runs) - 1) // 2]
+    median.runs = len(runs)
+    return median
+
+
+def text_steps(recorder: Recorder) -> Iterator[TextStep]:
+    """The steps of texts that were recorded."""
+    for number, sample in enumerate(recorder.samples):
+        for iteration in sample:
+            yield text_step(iteration, number)
 
 
 def text_step(iteration: Iteration, number: int) -> TextStep:

@@ -158,7 +158,7 @@ def test_the_inverse_of_its_own_number_scales_the_queries_of_a_layer(layer):
 NOT_HONOURED = {
     "model_type": ["gpt_neo", None],
     "activation_function": ["swish", ["gelu"]],
-    "layer_norm_epsilon": [0, -1e-5, "1e-5", math.nan],
+    "layer_norm_epsilon": [0.0, -1e-5, "1e-5", math.nan],
     "n_inner": [0, True, 10**9],
     "scale_attn_weights": ["false"],
     "tie_word_embeddings": [False],

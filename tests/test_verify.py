@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from speculative.accept import Rule, by_ratio, choose, one_by_one, residual
 
 from speculative import sampling
-from speculative.accept import Rule, by_ratio, choose, one_by_one, residual
 from speculative.drafters import Drafter
 from speculative.drafters.model import model_drafter, model_tree
 from speculative.filters import to_distribution

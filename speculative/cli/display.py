@@ -1,6 +1,7 @@
 """The lines of the blog, which a run prints while it decodes."""
 
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ from speculative.session import TextStep
 from speculative.support.files import check_outputs
 from speculative.support.terminal import SHOWN
 
-COLUMNS = 110  # of a paragraph, at most
+MOST_COLUMNS = 110  # of a paragraph
 
 # The colour of a token's origin, in rich's words; for readers who cannot tell it from the others bold or underlined.
 STYLES = {
@@ -113,6 +114,11 @@ class Display:
                 show(pieces)
                 print()
         sys.stdout.flush()
+
+
+def columns() -> int:
+    """Return the width of a paragraph: the terminal's, if that is not too wide to read."""
+    return min(MOST_COLUMNS, shutil.get_terminal_size((MOST_COLUMNS, 24)).columns)
 
 
 def painter() -> Any:

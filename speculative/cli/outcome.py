@@ -5,11 +5,10 @@ import sys
 import textwrap
 
 from speculative.blog.encoder import Encoder
-from speculative.cli.display import COLUMNS, painter, show
+from speculative.cli.display import columns, painter, show
 from speculative.engines import memory, runtime
 from speculative.loading import networks_of
 from speculative.measure import report
-from speculative.measure.machine import read_bandwidth
 from speculative.measure.page import page
 from speculative.measure.record import Iteration, origins
 from speculative.measure.recorder import Recorder
@@ -21,14 +20,14 @@ ORIGINS = ("accepted", "resampled", "bonus", "autoregressive")
 
 
 def show_report(session: Session, prompts: list[str], runs: dict[str, Recorder]) -> None:
-    """Writes what stands after the blog's lines, the JSON file and the page.
+    """Print the lines after the blog's, and write the JSON file and the page.
 
-    prompts: one, or with --batch several. runs: {decoder: what happened}, of both or with --only of one.
+    prompts: one, or with --batch several. runs: {decoder: its record}, of both or with --only of one.
     """
     o = session.options
-    if o.only:  # which leaves nothing to compare
+    if o.only:
         [alone] = runs.values()
-        if alone.seconds and not o.quiet:
+        if not o.quiet:
             print(f"\nTokens per second = {alone.n_tokens / alone.seconds:.1f}")
         return
     if o.quiet and not o.json and not o.html:
@@ -44,7 +43,7 @@ def show_report(session: Session, prompts: list[str], runs: dict[str, Recorder])
         show_legend(runs["speculative"])
     print()
     for line in run["summary"]:
-        print(textwrap.fill(line, COLUMNS))
+        print(textwrap.fill(line, columns(), break_long_words=False, break_on_hyphens=False))
     if o.verbose:
         show_tables(session, run["figures"], runs["speculative"])
     for path, what in ((o.json, "the run as JSON"), (o.html, "the run as a page, for any browser")):
@@ -75,8 +74,7 @@ def show_tables(session: Session, f: dict, speculative: Recorder) -> None:
 
     models = {role: session.models[role] for role in networks_of(session.roles)}
     on_numpy = session.options.engine == "numpy"  # on JAX, weights lie and are read elsewhere
-    bandwidth = read_bandwidth(n_bytes=2**28, repeats=30) if on_numpy else None
-    rows = report.table(f, speculative.rule, models["target"].weight_bytes, bandwidth)
+    rows = report.table(f, speculative.rule)
     peak = memory.peak() if on_numpy else None
     if peak:
         weights = sum(model.weight_bytes for model in models.values())
@@ -97,7 +95,7 @@ def show_tables(session: Session, f: dict, speculative: Recorder) -> None:
 
 
 def iteration_row(iteration: Iteration, encoder: Encoder) -> tuple[str, ...]:
-    """One iteration: what was accepted, seconds of the draft and of the target, each chance, the tokens."""
+    """One iteration: the number of accepted drafts, times of the draft and of the target, each chance, the tokens."""
     step = iteration.step
     chances = " ".join(f"{a:.2f}" for a in iteration.alpha)
     times = ("" if s is None else report.ms(s) for s in (iteration.drafting, iteration.scoring))

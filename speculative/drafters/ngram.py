@@ -92,8 +92,7 @@ def load(models, options) -> Callable:
 
 
 def model(context: Context) -> Callable:
-    log_model = context.models[NAME]
-    return lambda x, n_last=1: context.filters(log_model(x, n_last))
+    return context.models[NAME]
 
 
 SPEC = DrafterSpec(

@@ -3,6 +3,7 @@
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from speculative.engines.plain import PlainPass
 from speculative.engines.vocabulary import to_draft, to_target
 from speculative.support.errors import UserError
 
+N_CALLS = 4096  # the calls that a log keeps: more than one step takes
 LOCK = threading.RLock()  # held around a forward pass: all models share the engine's threads
 
 
@@ -47,13 +49,12 @@ class CachedNetwork:
         self.weight_bytes = n_bytes(params)
         self.forward = new_pass(params, hparams)
         self.n_read = 0  # tokens that the last call had to read
-        self.log: list[Call] = []
+        self.log: deque[Call] = deque(maxlen=N_CALLS)
         self.forget()
 
     def forget(self) -> None:
-        """Empty the cache and the log."""
+        """Empty the cache. The log stays: another decode may be under way."""
         self.tokens = np.empty(0, int)  # [n], the tokens whose keys and values the cache holds
-        self.log.clear()
 
     def with_probs(self, to_probs: Callable) -> "Model":
         """The model that turns logits into distributions in this way."""
@@ -94,6 +95,19 @@ class CachedNetwork:
             logits = self.forward.output(h)  # [n, n_vocab]
         check_finite(logits, f"{self.name}, with its heads,", first)
         return logits
+
+
+class FunctionNetwork:
+    """A function logits(x, n_last) as a network without a cache, such as counts of n-grams."""
+
+    n_read = 0  # there is no text that it would read once
+
+    def __init__(self, logits: Callable):
+        self.logits = logits
+        self.log: deque[Call] = deque(maxlen=N_CALLS)
+
+    def with_probs(self, to_probs: Callable) -> "Model":
+        return Model(self, to_probs)
 
 
 class Model:

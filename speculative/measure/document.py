@@ -1,56 +1,52 @@
-"""All of a run as one JSON document: what --json writes, and pages are made of. docs/output.md explains every key."""
+"""A run as one JSON document: --json writes it, pages are made of it. docs/output.md explains every key."""
+
+import re
+from collections.abc import Sequence
 
 from speculative.blog.encoder import Encoder
-from speculative.measure.details import Details
-from speculative.measure.figures import figures
 from speculative.measure.machine import machine
-from speculative.measure.record import Iteration, Record, origins, to_json
-from speculative.measure.report import summary
-from speculative.rules import TOKEN, Rule
+from speculative.measure.record import Iteration, origins, to_json
+from speculative.measure.recorder import Recorder
 
-SCHEMA = 3  # changes when a key is renamed or means something else, not when one is added
+SCHEMA = 4  # changes if a key is renamed or means something else, not if one is added
 DECODERS = ("autoregressive", "speculative")
+OF_DEVICE = ("prefill", "t_draft", "row_calls")
 
 
 def document(
     options: dict,
     encoder: Encoder,
-    prompts: list[str],
-    input_ids: list,
-    autoregressive: Record,
-    speculative: Record,
-    rule: Rule = TOKEN,
-    stand_ins: dict[str, str] | None = None,
+    prompts: Sequence[str],
+    input_ids: Sequence,
+    recorders: Sequence[Recorder],
+    **found,
 ) -> dict:
-    """options: every option and its value. prompts: one, or with --batch several; input_ids: theirs. stand_ins: {model
-    with an official name, but not the official weights: what it is instead}.
+    """Return the document of a run. Seconds throughout; None if the run was too short to measure something.
 
-    Seconds throughout; None where a run was too short to measure something. Where the records have details, vocabulary
-    has the text of each token in them.
+    prompts: one, or with --batch several; input_ids: their tokens. found: figures, summary and stand_ins.
     """
     read = [{"text": p, "tokens": [int(token) for token in ids]} for p, ids in zip(prompts, input_ids, strict=True)]
-    records = dict(zip(DECODERS, (autoregressive, speculative), strict=True))
-    found = figures(autoregressive, speculative)
-    shown = {token for record in records.values() for i in record.iterations for token in shown_tokens(i)}
-    vocabulary = {str(token): token_text(token, encoder) for token in sorted(shown)}
+    shown = {token for recorder in recorders for i in recorder.iterations for token in shown_tokens(i)}
     return {
         "schema": SCHEMA,
-        "options": options,
-        "stand_ins": stand_ins or {},
-        "machine": machine(options.get("engine", "numpy")),
+        "options": options | {"source": without_password(options["source"])},
+        "machine": machine(options["engine"]),
         "prompt": read[0],
         "prompts": read,
-        **{
-            name: to_json(record) | {"samples": [sample_document(sample) for sample in record.samples]}
-            for name, record in records.items()
-        },
-        "figures": found,
-        "summary": summary(found, options.get("K")),
-        **({"vocabulary": vocabulary} if vocabulary else {}),
+        **{name: decoder_document(recorder) for name, recorder in zip(DECODERS, recorders, strict=True)},
+        "vocabulary": {str(token): token_text(token, encoder) for token in sorted(shown)},
+        **found,
     }
 
 
-def sample_document(sample: list[Iteration]) -> dict:
+def decoder_document(recorder: Recorder) -> dict:
+    of_device = {name: getattr(recorder, name) for name in OF_DEVICE}
+    t_target = {str(rows): seconds for rows, seconds in recorder.t_target.items()}
+    samples = [sample_document(sample) for sample in recorder.samples]
+    return {"seconds": recorder.seconds, "runs": recorder.runs, **of_device, "t_target": t_target, "samples": samples}
+
+
+def sample_document(sample: Sequence[Iteration]) -> dict:
     pieces = [piece for i in sample for piece in i.pieces]
     return {
         "text": "".join(pieces),
@@ -62,21 +58,20 @@ def sample_document(sample: list[Iteration]) -> dict:
 
 
 def shown_tokens(iteration: Iteration) -> set[int]:
-    """The tokens that a page shows beside the text."""
+    """Return the tokens that a page shows beside the text."""
     if iteration.tree:
         return {*iteration.tree["tokens"]}
-    return token_ids(iteration.details) if iteration.details else set()
-
-
-def token_ids(details: Details) -> set[int]:
-    return {*details["drafts"], *(token for top in tops(details) for token in top["tokens"])}
-
-
-def tops(details: Details) -> list[dict]:
-    """The likeliest tokens where a draft was tested, and where the target's own was drawn."""
-    return [part["top"] for part in [*details["tested"], *filter(None, [details["own"]])]]
+    if not iteration.details:
+        return set()
+    parts = [*iteration.details["tested"], iteration.details["own"]]
+    return {*iteration.details["drafts"], *(token for part in parts if part for token in part["top"]["tokens"])}
 
 
 def token_text(token: int, encoder: Encoder) -> str:
-    """The token's bytes as text; those that are a part of a character as \\xNN."""
+    """Return the token's bytes as text; those that are a part of a character as \\xNN."""
     return encoder.to_bytes([token]).decode("utf-8", "backslashreplace")
+
+
+def without_password(address: str) -> str:
+    """Return an address without its user, password and query."""
+    return re.sub(r"(?<=://)[^/?#]*@|[?#].*", "", address)

@@ -90,7 +90,7 @@ def page_data(run: dict) -> dict:
     vocabulary; of both decoders seconds and samples[0], of that pieces, origins, tokens and iterations.
     """
     o = run["options"]
-    f = possible(run["figures"])
+    f = run["figures"]
     rule = parse_rule(o["accept"])
     lanes = {name: [*placed(run[name])] for name in DECODERS}
     mine = lanes["speculative"]
@@ -108,18 +108,11 @@ def page_data(run: dict) -> dict:
         "rule": RULES[kind_of(rule)] | {"lossy": "" if rule.lossless else f"--accept {rule.name}"},
         "iterations": [close_up(i, run, rule) for i in mine],
         "opening": opening(mine),
-        "summary": [line for line in run["summary"] if line],
+        "summary": run["summary"],
         "charts": charts(f),
         "table": report.table(f, rule),
         "what_if": what_if(f),
     }
-
-
-def possible(f: dict) -> dict:
-    """Return the figures with predictions that can be true: a window of K drafts gives at most K + 1 tokens."""
-    if f["predicted_best"] is None:
-        return f
-    return f | {"predicted_best": min(f["predicted_best"], f["best_K"] + 1)}
 
 
 # ---- The result ------------------------------------------------------------------------------------------------------
@@ -130,29 +123,20 @@ def findings(f: dict) -> dict:
     The headline is "" if one decoder alone has run."""
     lines = []
     headline = doubt = ""
-    tokens = f["tokens_per_iteration"]
     if f["speedup"]:
         s = f["seconds"]
-        runs = ""
-        if max(f["decodes"].values()) > 1:
-            runs = f" (medians of {f['decodes']['autoregressive']} and {f['decodes']['speculative']} runs)"
+        runs = f" (medians of {f['runs']} runs)" if f["runs"] > 1 else ""
         times = f"{duration(s['speculative'])} instead of {duration(s['autoregressive'])}"
         lines.append(f"{many(f['tokens'], 'token')} in {times}{runs}.")
-        if f["speedup"] > tokens:
-            doubt = f"{tokens:.2f} tokens for each call of the target cannot make it {f['speedup']:.2f} times as fast"
-        elif f["busy"]:
-            doubt = "a call of several rows seemed to take less time than a call of one row"
-        elif f["disagree"]:
-            doubt = "the speedup does not follow from the times of the calls"
-        headline = f"{f['speedup']:.2f} times as fast" + (", doubtful" if doubt else "")
+        headline = f"{f['speedup']:.2f} times as fast" + (", doubtful" if f["doubt"] else "")
     if f["drafted"]:
         lines.append(
             f"{f['accepted']} of {many(f['drafted'], 'draft')} accepted ({percent(f['accepted'], f['drafted'])}); "
-            f"{tokens:.2f} tokens for each call of the target. "
+            f"{f['tokens_per_iteration']:.2f} tokens for each call of the target. "
             f"Acceptance rate r = {f['r']:.2f}: tokens per call / (K + 1)."
         )
-    if doubt:
-        doubt = f"Doubtful: {doubt}. Another program probably used the processor. Run it again."
+    if f["doubt"]:
+        doubt = f"Doubtful: {f['doubt']}. Another program probably used the processor. Run it again."
     return {"headline": headline, "lines": lines, "doubt": doubt}
 
 
@@ -199,12 +183,12 @@ def placed(decoder: dict) -> Iterator[dict]:
     """Yield each iteration of a decoder with its number, its place in time [s] and its tokens."""
     [sample] = decoder["samples"]
     mean = decoder["seconds"] / max(1, len(sample["iterations"]))  # used if the device does not time each call
-    several = len({name for i in sample["iterations"] for name in i["by"][: i["accepted"]]}) > 1
+    several = len({name for i in sample["iterations"] for name in i["source"][: i["accepted"]]}) > 1
     begin, first = 0.0, 0
     for number, i in enumerate(sample["iterations"], start=1):
         end = begin + (mean if i["seconds"] is None else i["seconds"])
         last = first + i["tokens"]
-        by = [*(i["by"][: i["accepted"]] if several else []), *[None] * i["tokens"]]
+        by = [*(i["source"][: i["accepted"]] if several else []), *[None] * i["tokens"]]
         columns = zip(sample["pieces"][first:last], sample["origins"][first:last], by, strict=False)
         tokens = [{"text": text, "origin": origin, "by": name} for text, origin, name in columns]
         yield i | {"number": number, "first": first, "begin": begin, "end": end, "tokens": tokens}
@@ -301,8 +285,8 @@ def close_up(i: dict, run: dict, rule: Rule) -> dict:
     if not i.get("details"):
         return shown
     drafts, tested, own = (i["details"][name] for name in ("drafts", "tested", "own"))
-    several = len({*i["by"]}) > 1
-    by = [report.words(name) for name in i["by"]] if several else [""] * len(drafts)
+    several = len({*i["source"]}) > 1
+    by = [report.words(name) for name in i["source"]] if several else [""] * len(drafts)
     if own:
         token = run["speculative"]["samples"][0]["tokens"][i["first"] + i["accepted"]]
         own = {"from": own["from"], "u": digits(own["u"]), **top_rows(own["top"], token, vocabulary)}
@@ -351,7 +335,7 @@ def comparison(test: dict, rule: Rule) -> str:
 
 def charts(f: dict) -> list[dict]:
     """Three tables with bars: acceptance by position, tokens per call, speedups."""
-    by_position = zip(f["accepted_by_position"], f["met_by_position"], strict=True)
+    by_position = zip(f["accepted_by_position"], f["tested_by_position"], strict=True)
     positions = [
         ([str(j), f"{a} of {n}", percent(a, n)], a / n, "accepted") for j, (a, n) in enumerate(by_position, start=1)
     ]
@@ -361,10 +345,9 @@ def charts(f: dict) -> list[dict]:
     ]
     speedups = {
         "measured": f["speedup_without_prefill"],
-        "the blog's formula, with this run's r": f["predicted_blog"],
-        "Leviathan's formula, with this run's α": f["predicted_leviathan"],
-        "with its acceptance by position": f["predicted_by_position"] if f["predicted_leviathan"] is None else None,
-        f"predicted for K = {f['best_K']}, the best": f["predicted_best"],
+        "r(K + 1) / (Kc + β), of this run": f["account_blog"],
+        "Leviathan's formula, of this run": f["account_leviathan"],
+        **{f"predicted for K = {K}": speedup for K, speedup in (f["predicted"] or {}).items()},
     }
     rows = [([name, f"{x:.2f}x"], x, "q" if name == "measured" else "p") for name, x in speedups.items() if x]
     return [

@@ -1,23 +1,24 @@
-"""Notes what happens in a run: reads the steps, the models' logs and the random numbers that were drawn."""
+"""Records what happens in a run: reads the steps, the models' logs and the random numbers that were drawn."""
 
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
 
 from speculative.blog.encoder import StreamDecoder
 from speculative.engines.model import Call
-from speculative.measure.analysis import matching_chance
-from speculative.measure.details import TreeDetails, details
-from speculative.measure.record import Counted, Iteration, Record
+from speculative.measure.details import details
+from speculative.measure.record import Counted, Iteration
 from speculative.rules import TOKEN, Rule
 from speculative.sampling import Step
-from speculative.trees import Tree, TreeStep
+from speculative.trees import Tree
 
 
 class Draws:
-    """A random generator that remembers its draws: from them the tests of a step are worked out afterwards."""
+    """A random generator that remembers its draws: the tests of a step are rebuilt from them."""
 
     def __init__(self, rng: np.random.Generator):
         self.rng = rng
@@ -30,114 +31,71 @@ class Draws:
     def integers(self, *limits: int) -> int:
         return int(self.rng.integers(*limits))
 
-    def taken(self) -> list[float]:
-        """The draws since the last call."""
-        taken = self.u
-        self.u = []
-        return taken
 
-
-class Recorder(Record):
-    """Notes every step of a decoder that it watches. Only the decoder's own time is counted."""
+class Recorder:
+    """The record of one decoder's texts. Only the decoder's own time is counted."""
 
     def __init__(
         self,
         rule: Rule = TOKEN,
-        logs: dict[str, list[Call]] | None = None,
+        logs: dict[str, deque[Call]] | None = None,
         levels: dict[str, str] | None = None,
         details: bool = False,
     ):
-        """logs: of each model, by role. levels: {name of a level of the drafter: the role of its model}, the outermost
-        first. details: whether to keep the tests and draws of each step."""
-        super().__init__(rule=rule)
+        """logs: {role: a model's log}. levels: {name of a level of the drafter: the role of its model}, the outermost
+        first. details: True to record the tests and draws of each step."""
+        self.rule = rule
         self.logs = logs or {}
         self.level_roles = levels or {}
         self.details = details
-        self.now = Iteration()  # of the last step
+        self.samples: list[list[Iteration]] = []  # the iterations of each text
+        self.seconds = 0.0
+        self.runs = 1  # number of repeats; this is the median run
+        # Of a loop on a device, which cannot time each call:
+        self.prefill: float | None = None  # seconds
+        self.t_draft: float | None = None  # seconds of a draft token
+        self.t_target: dict[int, float] = {}  # {rows: seconds of a call}
+        self.row_calls = 0  # of prompts decoded together: rows of all calls of the target, idle ones included
+
+    @property
+    def now(self) -> Iteration:
+        """The last iteration."""
+        return self.samples[-1][-1]
+
+    @property
+    def iterations(self) -> list[Iteration]:
+        return [iteration for sample in self.samples for iteration in sample]
+
+    @property
+    def tokens(self) -> list[list[int]]:
+        """The new tokens of each text."""
+        return [[token for i in sample for token in i.step.tokens] for sample in self.samples]
+
+    @property
+    def n_tokens(self) -> int:
+        return sum(map(len, self.tokens))
 
     def watch(
         self, steps: Iterator[Step], draws: Draws, text: StreamDecoder, device: Any = None
     ) -> Iterator[Iteration]:
-        """An iteration for each step, up to the one that completes the stop text. device: a loop on a device, which
-        tells what is known of its times."""
+        """Yield an iteration for each step, up to the one that completes the stop text. device: a loop on a device,
+        which knows its own times."""
         self.samples.append([])
         while not text.stopped:
+            draws.u = []
             began = time.perf_counter()
             step = next(steps, None)
             seconds = time.perf_counter() - began
             self.seconds += seconds
             if step is None:
                 return
-            u = draws.taken()
-            if device:
-                self.now = device.iteration(self, step)
-            else:
-                self.now = self.iteration(step, began, seconds, u)
-            self.read(text, step)
-            self.samples[-1].append(self.now)
-            yield self.now
-
-    def read(self, text: StreamDecoder, step: Step) -> None:
-        """The text of each token. If one of them completes the stop text, the iteration ends with it, as if the draft
-        had proposed no more."""
-        pieces = self.now.pieces
-        for token in step.tokens:
-            pieces.append(text.push([token]))
-            if text.stopped:
-                break
-        self.now.step = Counted([*map(int, step.tokens)], step.drafted, step.accepted)
-        if len(pieces) < len(step.tokens):
-            cut(self.now, len(pieces))
-
-    def iteration(self, step: Step, began: float, seconds: float, u: Sequence[float]) -> Iteration:
-        proposal = step.proposal
-        call = self.logs["target"][-1]
-        drafts = [one for role, log in self.logs.items() if role != "target" for one in since(log, began)]
-        iteration = Iteration(
-            drafting=call.began - began if step.drafted else 0.0,
-            scoring=call.seconds,
-            seconds=seconds,
-            draft_prefill=any(one.prefill for one in drafts),
-            prefill=call.prefill,
-            alpha=self.rule.chances(step),
-        )
-        if isinstance(proposal, Tree):
-            iteration.by = [proposal.source] * step.drafted
-            iteration.tree = tree_details(step)
-            return iteration
-        iteration.by = [*proposal.source]
-        reached = range(len(iteration.alpha))
-        iteration.matching = [float(matching_chance(proposal.p[i], step.q[i])) for i in reached]
-        self.note_levels(iteration, proposal.inner, began)
-        if self.details:
-            n_draws = self.rule.n_draws(step)
-            iteration.details = details(step, self.rule, u[-n_draws:])
-        return iteration
-
-    def note_levels(self, iteration: Iteration, steps: Sequence[Step], began: float) -> None:
-        """The iterations of each level, from the steps inside the proposal and the log of the level's model."""
-        inner_rule = self.rule if self.rule.lossless else TOKEN
-        for name, role in self.level_roles.items():
-            inner = []
-            calls = since(self.logs[role], began)
-            ended = began
-            for step, call in zip(steps, calls, strict=False):
-                one = Iteration(
-                    Counted([*map(int, step.tokens)], step.drafted, step.accepted),
-                    call.began - ended,
-                    call.seconds,
-                    call.began + call.seconds - ended,
-                    prefill=call.prefill,
-                    alpha=inner_rule.chances(step),
-                    by=[*step.proposal.source],
-                )
-                ended = call.began + call.seconds
-                inner.append(one)
-            iteration.levels[name] = inner
-            steps = [deeper for step in steps for deeper in step.proposal.inner]
+            iteration = device.iteration(self, step) if device else self.iteration(step, began, seconds, draws.u)
+            add_text(iteration, text, step)
+            self.samples[-1].append(iteration)
+            yield iteration
 
     def watch_batch(self, calls: Iterator[list], texts: list[StreamDecoder], n_batch: int, device) -> Iterator[list]:
-        """The same for prompts that are decoded together, n_batch at a time: a sample and a text for each.
+        """Do the same for prompts that are decoded together, n_batch at a time: a sample and a text for each.
 
         calls: for each call of the target, the rows of the prompts that it served.
         """
@@ -151,58 +109,67 @@ class Recorder(Record):
                 return
             self.row_calls += n_batch
             for row in rows:
-                self.now = device.iteration(self, row)
-                self.read(texts[row.number], row)
-                samples[row.number].append(self.now)
+                iteration = device.iteration(self, row)
+                add_text(iteration, texts[row.number], row)
+                samples[row.number].append(iteration)
             yield rows
 
+    def iteration(self, step: Step, began: float, seconds: float, u: Sequence[float]) -> Iteration:
+        proposal = step.proposal
+        call = self.logs["target"][-1]
+        draft_calls = [one for role, log in self.logs.items() if role != "target" for one in since(log, began)]
+        iteration = Iteration(
+            drafting=call.began - began if step.drafted else 0.0,
+            scoring=call.seconds,
+            seconds=seconds,
+            draft_prefill=any(one.prefill for one in draft_calls),
+            prefill=call.prefill,
+            alpha=self.rule.chances(step),
+        )
+        if isinstance(proposal, Tree):
+            iteration.source = [proposal.source] * step.drafted
+            iteration.tree = {"tokens": proposal.tokens[1:], "parents": proposal.parents[1:], "path": step.walk}
+            return iteration
+        iteration.source = [*proposal.source]
+        self.add_levels(iteration, proposal.inner, began)
+        if self.details:
+            iteration.details = details(step, self.rule, u[-self.rule.n_draws(step) :])
+        return iteration
 
-def since(log: Sequence[Call], began: float) -> list[Call]:
-    """The calls that began after that time."""
-    return [call for call in log if call.began >= began]
-
-
-def cut(iteration: Iteration, n: int) -> None:
-    """Keep the first n tokens, all of them accepted drafts, as if no more had been proposed."""
-    step = iteration.step
-    drafted = n
-    tree = iteration.tree
-    if tree:
-        depth = [0]
-        for parent in tree["parents"]:
-            depth.append(depth[parent] + 1)
-        kept = [node for node in range(len(depth)) if depth[node] <= n]  # node 0 is the root
-        place = {node: i for i, node in enumerate(kept)}
-        iteration.tree = {
-            "tokens": [tree["tokens"][node - 1] for node in kept[1:]],
-            "parents": [place[tree["parents"][node - 1]] for node in kept[1:]],
-            "path": [place[node] for node in tree["path"][:n]],
-        }
-        drafted = len(kept) - 1
-    iteration.step = Counted(step.tokens[:n], drafted, n)
-    iteration.by = iteration.by[:drafted]
-    iteration.alpha = iteration.alpha[:n]
-    iteration.matching = iteration.matching[:n]
-    if iteration.details:
-        known = iteration.details
-        iteration.details = {"drafts": known["drafts"][:n], "tested": known["tested"][:n], "own": None}
-    for name, inner in iteration.levels.items():
-        iteration.levels[name] = inner = first_tokens(inner, n)
-        n = sum(one.step.drafted for one in inner)
-
-
-def first_tokens(iterations: Sequence[Iteration], n: int) -> list[Iteration]:
-    """The iterations of a level as far as n tokens."""
-    kept = []
-    for iteration in iterations:
-        if n > 0:
-            kept.append(iteration)
-            if n < len(iteration.step.tokens):
-                cut(iteration, n)
-        n -= len(iteration.step.tokens)
-    return kept
+    def add_levels(self, iteration: Iteration, steps: Sequence[Step], began: float) -> None:
+        """Add the iterations of each level, from the steps inside the proposal and the log of the level's model."""
+        rule = self.rule if self.rule.lossless else TOKEN
+        for name, role in self.level_roles.items():
+            iteration.levels[name] = []
+            ended = began
+            for step, call in zip(steps, since(self.logs[role], began), strict=False):
+                one = Iteration(Counted([*map(int, step.tokens)], step.drafted, step.accepted), prefill=call.prefill)
+                one.drafting = call.began - ended
+                one.scoring = call.seconds
+                one.seconds = one.drafting + one.scoring
+                one.alpha = rule.chances(step)
+                one.source = [*step.proposal.source]
+                ended = call.began + call.seconds
+                iteration.levels[name].append(one)
+            steps = [deeper for step in steps for deeper in step.proposal.inner]
 
 
-def tree_details(step: TreeStep) -> TreeDetails:
-    tree = step.proposal
-    return {"tokens": tree.tokens[1:], "parents": tree.parents[1:], "path": step.walk}
+def since(log: deque[Call], began: float) -> list[Call]:
+    """Return the calls that began after that time. The log is copied, as other threads may write to it."""
+    return [*takewhile(lambda call: call.began >= began, reversed(log.copy()))][::-1]
+
+
+def add_text(iteration: Iteration, text: StreamDecoder, step: Step) -> None:
+    """Add the text of each token. The iteration ends with the token that completes the stop text; the drafts after it
+    were proposed and scored, and are counted as rejected."""
+    for token in step.tokens:
+        iteration.pieces.append(text.push([token]))
+        if text.stopped:
+            break
+    n = len(iteration.pieces)
+    iteration.step = Counted([*map(int, step.tokens[:n])], step.drafted, min(step.accepted, n))
+    if n < len(step.tokens):
+        iteration.alpha = iteration.alpha[:n]
+        if iteration.details:
+            iteration.details["tested"] = iteration.details["tested"][:n]
+            iteration.details["own"] = None

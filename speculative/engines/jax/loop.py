@@ -48,7 +48,6 @@ class Output(NamedTuple):
     x_draft: Any  # [K]
     drafted: Any  # number of drafts that could be accepted
     alpha: Any  # [K]
-    matching: Any  # [K]
     target_fault: Any  # position of the first row of logits that is not finite; -1 if all are
     draft_fault: Any
 
@@ -148,7 +147,7 @@ class DeviceDecoder:
         x = lax.dynamic_update_slice(x, tokens, (n,))  # the next step overwrites those after the new n
         n_tokens = jnp.where(n < T, accepted + 1, 0)
         faults = fault(jnp.max(logits, axis=-1), n, k + 1), fault(peaks, n, k)
-        output = Output(tokens, n_tokens, x_draft, k, alpha, jnp.sum(p * q[:K], axis=-1), *faults)
+        output = Output(tokens, n_tokens, x_draft, k, alpha, *faults)
         n += n_tokens
         T = jnp.where(jnp.any((tokens == self.end) & (jnp.arange(K + 1) < n_tokens)), n, T)
         return State(x, n, T, number, draft_cache, target_cache), output

@@ -13,6 +13,7 @@ import importlib.util
 import math
 import os
 import time
+from collections import deque
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
@@ -27,7 +28,7 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from speculative.engines.library import cache_home
-from speculative.engines.model import Call, check_finite, check_length, common_prefix
+from speculative.engines.model import N_CALLS, Call, check_finite, check_length, common_prefix
 from speculative.engines.vocabulary import to_draft, to_target
 from speculative.support.errors import UserError, first_line
 
@@ -197,7 +198,7 @@ class JaxModel:
         shardings = network.everywhere, network.cache_sharding()
         self.step = jax.jit(network.forward, static_argnames="n_last", donate_argnames="cache", out_shardings=shardings)
         self.cache = None
-        self.log: list[Call] = []
+        self.log: deque[Call] = deque(maxlen=N_CALLS)
         self.forget()
 
     def with_probs(self, to_probs: Callable) -> "JaxModel":
@@ -209,9 +210,8 @@ class JaxModel:
         return twin
 
     def forget(self) -> None:
-        """Empty the cache and the log."""
+        """Empty the cache."""
         self.tokens = np.empty(0, int)  # the tokens whose keys and values the cache holds
-        self.log.clear()
 
     def __call__(self, x, n_last: int = 1) -> np.ndarray:  # [n] -> [n_last, n_vocab]
         """Raises ValueError if x does not fit into the context or has fewer than n_last tokens, and UserError if a row

@@ -33,7 +33,6 @@ class Row(NamedTuple):
     tokens: list[int]
     proposal: Proposal
     alpha: list[float]  # for each draft that was tested, in order: the rule's chance of acceptance
-    matching: list[float]  # Σ p q at the same places
     prefill: float = 0.0  # seconds of the prefill before this call; of several prompts, the first row has them
 
     @property
@@ -152,7 +151,7 @@ class DeviceLoop:
         recorder.t_target = {rows: seconds for rows, seconds in self.seconds.items() if rows != "draft"}
         if row.drafted:
             recorder.t_draft = self.seconds.get("draft")
-        return Iteration(None, None, None, None, alpha=row.alpha, matching=row.matching)
+        return Iteration(None, None, None, None, alpha=row.alpha)
 
 
 def shape_of(prompts: Sequence, N: int, K: int, n_batch: int) -> Shape:
@@ -168,9 +167,8 @@ def row_of(number: int, output: Output, i: int, slot: int) -> Row:
     for name, position in (("the draft model", one.draft_fault), ("the target", one.target_fault)):
         if position >= 0:
             raise not_finite(name, position)
-    tested = min(one.n_tokens, one.drafted)
     proposal = Proposal(one.x_draft[: one.drafted], ())  # p and q stay on the device
-    return Row(number, one.tokens[: one.n_tokens], proposal, one.alpha[:tested], one.matching[:tested])
+    return Row(number, one.tokens[: one.n_tokens], proposal, one.alpha[: min(one.n_tokens, one.drafted)])
 
 
 def greedy_differences(

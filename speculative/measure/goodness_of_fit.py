@@ -1,8 +1,8 @@
-"""A test that tokens come from the distribution that they should come from, though no two have the same context.
+"""Tests whether tokens follow their distributions, though each of them has another distribution q.
 
-Each token gets a place between 0 and 1 (place()), which is uniform if the token was drawn from q, whatever q is (the
-probability integral transform). So all places go into one histogram, and a chi-square test says how far that is from
-flat, or two of them from one another.
+Each token is mapped to a place between 0 and 1, uniform if the token was drawn from q (the probability integral
+transform). All places are counted in one histogram; a chi-square test says how far it is from flat, or two of them from
+one another.
 """
 
 import numpy as np
@@ -13,12 +13,12 @@ POWER = 0.95  # with which the smallest detectable difference would have been se
 
 
 def count_place(histogram: np.ndarray, token: int, q: np.ndarray, order: np.ndarray, rng) -> None:
-    """Counts a token, drawn from q [n_vocab], in the histogram [BINS] of places."""
+    """Count a token, drawn from q [n_vocab], in the histogram [BINS] of places."""
     histogram[min(int(place(token, q, order, rng) * BINS), BINS - 1)] += 1
 
 
 def place(token: int, q: np.ndarray, order: np.ndarray, rng) -> float:  # q, order [n_vocab] -> between 0 and 1
-    """The place of a token drawn from q, where q lies in falling order, ties by id. 1 for a token that q excludes."""
+    """The place of a token of q, if the vocabulary is sorted by falling order, ties by id; 1 if q excludes it."""
     if q[token] == 0:
         return 1.0
     before = order > order[token]  # [n_vocab]
@@ -26,7 +26,7 @@ def place(token: int, q: np.ndarray, order: np.ndarray, rng) -> float:  # q, ord
     return (float(q[before].sum(dtype=np.float64)) + rng.random() * float(q[token])) / float(q.sum(dtype=np.float64))
 
 
-def flat(counts: np.ndarray) -> float:  # [n_bins] -> p-value
+def p_flat(counts: np.ndarray) -> float:  # [n_bins] -> p-value
     """The chance of counts at least this far from equal, if all bins are equally probable (Pearson 1900)."""
     from scipy.special import chdtrc
 
@@ -34,7 +34,7 @@ def flat(counts: np.ndarray) -> float:  # [n_bins] -> p-value
     return float(chdtrc(len(counts) - 1, np.sum((counts - expected) ** 2) / expected))
 
 
-def alike(a: np.ndarray, b: np.ndarray) -> float:  # [n_bins] twice -> p-value
+def p_alike(a: np.ndarray, b: np.ndarray) -> float:  # [n_bins] twice -> p-value
     """The same for two histograms of equally many draws: whether they can come from one distribution."""
     from scipy.special import chdtrc
 
@@ -44,8 +44,8 @@ def alike(a: np.ndarray, b: np.ndarray) -> float:  # [n_bins] twice -> p-value
 def detectable(n: float) -> float:
     """The smallest total variation distance of the places from uniform that n draws show with POWER at LEVEL.
 
-    A shift by total variation d adds at least n (2d)^2 to the statistic: its sum of squares is least where it is spread
-    evenly over the bins. (For two samples of n each, n / 2. LEVEL is halved, as there are two orders.)
+    A shift by total variation d adds at least n (2d)^2 to the statistic: the least if it is spread evenly over the
+    bins. (For two samples of n each, n / 2. LEVEL is halved, as there are two orders.)
     """
     from scipy.special import chdtri, chndtrinc
 
