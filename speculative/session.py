@@ -199,7 +199,7 @@ class Session:
         device is to time the parts of its loop."""
         inputs = [self.input_ids(prompt, N) for prompt in prompts]
         if self.device_loop:
-            return self.device_loop.ready(inputs, N, self.options.batch, timed, self.options.stop)
+            return self.device_loop.ready(inputs, N, self.options.batch, timed)
         if self.timed:
             self.measure_costs(np.asarray(inputs[0])[-N_COST_TOKENS:])
         self.forget()
@@ -217,8 +217,6 @@ class Session:
         """Empty all caches, so that two decodes begin alike."""
         for role in networks_of(self.roles):
             self.models[role].forget()
-        if self.device_loop:
-            self.device_loop.forget()
 
     # ---- Texts -------------------------------------------------------------------------------------------------------
 
@@ -293,8 +291,9 @@ class Session:
         o = self.options
         texts = [StreamDecoder(self.encoder, o.stop) for _ in inputs]
         K = 0 if name == "autoregressive" else self.device_loop.window(N)
-        calls = self.device_loop.rows(inputs, N, K, np.random.default_rng(o.seed), o.batch, o.stop)
-        for rows in recorder.watch_batch(calls, texts, min(o.batch, len(inputs)), self.device_loop):
+        rng = np.random.default_rng(o.seed)
+        calls = self.device_loop.rows(inputs, N, K, rng, o.batch, lambda number: texts[number].stopped)
+        for rows in recorder.watch_batch(calls, texts, o.batch, self.device_loop):
             for row in rows:
                 yield text_step(recorder.samples[row.number][-1], row.number)
         for number, text in enumerate(texts):

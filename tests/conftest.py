@@ -198,19 +198,6 @@ def run_verify(tiny_pair, capsys):
     return run_verify
 
 
-@pytest.fixture
-def benchmark(tiny_pair, tmp_path, capsys):
-    """(a module of benchmarks, words) -> the lines that its main prints of the tiny pair. tmp_path has a prose.txt."""
-    (tmp_path / "prose.txt").write_text("the thin tin\nin the inn\n")
-    pair = ["--models_dir", str(tiny_pair), "--draft_model_size", "draft", "--target_model_size", "target"]
-
-    def benchmark(module, *words):
-        module.main([*pair, *words])
-        return capsys.readouterr().out.splitlines()
-
-    return benchmark
-
-
 def write_small_files(folder, hparams):
     """hparams.json, and a vocabulary of 260 tokens: the bytes, three merges and <|endoftext|>."""
     (folder / "hparams.json").write_text(json.dumps(hparams))

@@ -35,7 +35,7 @@ def slim(*words, **options):
         (["speculative", "--demo", "--serve"], "starlette"),
         (["speculative", "--demo", "--engine", "jax"], "jax"),
         (["training", "pair", "--files", "text.txt", "--out", "pair"], "jax"),
-        (["benchmarks.sweep", "--out", "sweep"], "matplotlib"),
+        (["benchmarks", "sweep", "--out", "sweep"], "matplotlib"),
     ],
 )
 def test_what_needs_an_extra_says_which(words, library, tmp_path):
@@ -59,5 +59,5 @@ def test_the_demo_and_its_page_need_no_extra(tmp_path):
 
 def test_stand_ins_need_neither_jax_nor_tensorflow(tmp_path):
     """All that is imported for them; 6.8 GB are not written."""
-    done = slim("benchmarks.full_size", "--help", cwd=tmp_path)
+    done = slim("benchmarks", "full_size", "--help", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")

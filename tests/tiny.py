@@ -106,7 +106,7 @@ def encoder_of(*words):
 def texts(out):
     """The texts of both decoders, which may hold line breaks of their own."""
     text = r"Time = \d+\.\d\ds\nText = (.*?)"
-    pattern = rf"\nAutoregressive Decode\n-{{21}}\n{text}\n\nSpeculative Decode\n-{{18}}\n{text}\n(\nSpeedup = .*)?"
+    pattern = rf"\nAutoregressive Decode\n-{{21}}\n{text}\n\nSpeculative Decode\n-{{18}}\n{text}\n(\nThe texts .*)?"
     match = re.fullmatch(pattern, out, re.DOTALL)
     assert match, out
     return match[1], match[2]
