@@ -12,8 +12,8 @@ from gpt2 import gpt2
 from speculative.checkpoints.loading import load_params
 from speculative.drafters.model import model_drafter
 from speculative.engines.formats import FORMATS
+from speculative.engines.model import CachedNetwork, Model
 from speculative.engines.packed import packer
-from speculative.engines.plain import CachedModel
 from speculative.engines.runtime import new_pass
 from speculative.filters import GREEDY
 from speculative.options import DEMO
@@ -28,7 +28,7 @@ def greedy(bundled):
     models = []
     for name in PAIR:
         _, hparams, params = bundled[name]
-        models.append(CachedModel(convert(params, packer("float32")), hparams, GREEDY, new_pass))
+        models.append(Model(CachedNetwork(convert(params, packer("float32")), hparams, new_pass), GREEDY))
     return models
 
 

@@ -15,8 +15,8 @@ pytest.importorskip("jax")
 
 import jax
 import jax.numpy as jnp
-
 from speculative.accept import choose
+
 from speculative.drafters.model import model_drafter
 from speculative.engines import packed, runtime
 from speculative.engines.jax import model as jax_model
