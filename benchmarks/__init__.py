@@ -1,1 +1,1 @@
-"""The measurements, and the programs that are compared: python -m benchmarks.NAME."""
+"""Measurements: `python -m benchmarks` lists them."""

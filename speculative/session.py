@@ -293,7 +293,7 @@ class Session:
         texts = [StreamDecoder(self.encoder, o.stop) for _ in inputs]
         K = 0 if name == "autoregressive" else self.device_loop.window(N)
         calls = self.device_loop.rows(inputs, N, K, np.random.default_rng(o.seed), o.batch, o.stop)
-        for rows in recorder.watch_batch(calls, texts, min(o.batch, len(inputs)), self.device_loop):
+        for rows in recorder.watch_batch(calls, texts, self.device_loop):
             for row in rows:
                 yield text_step(recorder.samples[row.number][-1], row.number)
         for number, text in enumerate(texts):

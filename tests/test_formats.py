@@ -74,7 +74,7 @@ def test_flags_memory_and_verify_know_it(registered, run, run_verify):
         assert plain == speculative
     status, out = run_verify(dtype=dtype, draft_dtype=dtype)
     assert status == 0
-    assert "Verdict: no loss found" in out
+    assert "Summary: no loss found" in out
 
 
 @pytest.mark.parametrize("flag", ["dtype", "draft_dtype"])

@@ -67,7 +67,7 @@ def test_the_figures_are_those_of_the_iterations(pair, drafter, K, setting):
     assert sum(f["tested_by_position"]) == len(tested)
     assert sum(f["accepted_by_position"]) == f["accepted"]
     assert sum(tested for _, tested in f["by_source"].values()) == len(tested)
-    assert f["seconds"]["speculative"] == pytest.approx(sum(i["seconds"] for i in mine), rel=0.02)
+    assert f["seconds"]["speculative"] == pytest.approx(sum(i["seconds"] for i in mine), abs=0.05)
     parts = sum(f["seconds"][part] for part in ("drafting", "scoring", "rest"))
     assert parts == pytest.approx(f["seconds"]["speculative"])
     n_plain = sum(i["tokens"] for i in plain)

@@ -49,7 +49,6 @@ def counts(speculative: Recorder) -> dict[str, Any]:
         "accepted_by_position": [accepted[j] for j in range(len(tested))],
         "by_source": {name: [passed[name], n] for name, n in by_source.most_common()},
         "levels": [{"name": name, **sums(calls)} for name, calls in levels.items() if calls],
-        "useful_row_calls": share(len(iterations), speculative.row_calls),
     }
 
 
