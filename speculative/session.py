@@ -47,7 +47,8 @@ def in_python() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        raise UserError(re.sub(r"--([A-Za-z_]+)", r"\1", str(error))) from None
+        said = re.sub(r"(python -m [^,;:]*)|--([A-Za-z_]+)", lambda found: found[1] or found[2], str(error))
+        raise UserError(said) from None
 
 
 class TextStep(NamedTuple):
@@ -198,7 +199,7 @@ class Session:
         device is to time the parts of its loop."""
         inputs = [self.input_ids(prompt, N) for prompt in prompts]
         if self.device_loop:
-            return self.device_loop.ready(inputs, N, self.options.batch, timed, self.options.stop)
+            return self.device_loop.ready(inputs, N, self.options.batch, timed)
         if self.timed:
             self.measure_costs(np.asarray(inputs[0])[-N_COST_TOKENS:])
         self.forget()
@@ -216,8 +217,6 @@ class Session:
         """Empty all caches, so that two decodes begin alike."""
         for role in networks_of(self.roles):
             self.models[role].forget()
-        if self.device_loop:
-            self.device_loop.forget()
 
     # ---- Texts -------------------------------------------------------------------------------------------------------
 
@@ -292,7 +291,8 @@ class Session:
         o = self.options
         texts = [StreamDecoder(self.encoder, o.stop) for _ in inputs]
         K = 0 if name == "autoregressive" else self.device_loop.window(N)
-        calls = self.device_loop.rows(inputs, N, K, np.random.default_rng(o.seed), o.batch, o.stop)
+        rng = np.random.default_rng(o.seed)
+        calls = self.device_loop.rows(inputs, N, K, rng, o.batch, lambda number: texts[number].stopped)
         for rows in recorder.watch_batch(calls, texts, self.device_loop):
             for row in rows:
                 yield text_step(recorder.samples[row.number][-1], row.number)

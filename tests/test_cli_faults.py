@@ -159,7 +159,7 @@ def test_a_reader_that_has_gone(pair_words, word):
     assert "Exception" not in done.stderr, done.stderr
 
 
-OTHERS = ["main.py --demo", "utils.py download x", "-m benchmarks.sweep", "-m training pair"]
+OTHERS = ["main.py --demo", "utils.py download x", "-m benchmarks", "-m training pair"]
 OTHERS += ["-m speculative.measure.page run.json -o run.html"]
 
 

@@ -10,13 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
+from speculative.cli.flags import all_flags, parse
 from test_page import HOSTILE, scripted_document
 from test_workbench import Scripted
 
 import main
-from benchmarks import picture
+from benchmarks import images
 from speculative.cli.display import SHOWN
-from speculative.cli.flags import all_flags, parse
 from speculative.cli.workbench import LABELS, Workbench
 from speculative.drafters import KINDS
 from speculative.measure import analysis
@@ -563,7 +563,7 @@ def test_the_server_is_gone(browser, serving, endless, when):
 
 @pytest.mark.slow
 def test_the_picture_of_the_workbench(browser, tmp_path):
-    picture.main([str(tmp_path / "workbench.png"), "--demo"])
+    images.main([str(tmp_path / "workbench.png"), "--demo"])
     drawn = (tmp_path / "workbench.png").read_bytes()
     assert drawn.startswith(b"\x89PNG")
     assert len(drawn) > 50_000

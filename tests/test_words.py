@@ -2,15 +2,8 @@
 
 import numpy as np
 import pytest
-from tiny import python
 
 from speculative import load_pair
-
-
-@pytest.mark.slow
-def test_what_is_no_command_of_its_own_says_which_is():
-    done = python("-m", "benchmarks.peers", "--rounds", "4")
-    assert (done.returncode, done.stderr) == (1, "error: this is measured by python -m benchmarks.kernels --peers\n")
 
 
 def test_an_empty_text_from_python_is_told_how_to_begin():

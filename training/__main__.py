@@ -11,7 +11,7 @@ All four run the loop in loop.py. An interrupted command continues from its last
 import argparse
 import importlib
 
-from speculative.support.errors import UserError
+from speculative.support.errors import guarded
 
 FLAGS = {  # {name: (default, help)}; a list takes several values, and a flag without a default is required
     "target_model_size": (str, "the target"),
@@ -89,15 +89,8 @@ def main(argv: list[str] | None = None) -> None:
     o = parser.parse_args(argv)
     if not o.command:
         return parser.print_help()
-    try:
-        importlib.import_module(f"training.{o.command}").main(o)
-    except ModuleNotFoundError as error:
-        parser.exit(2, f'error: {error}: pip install {error.name}, or in the repository pip install -e ".[training]"\n')
-    except (UserError, OSError) as error:
-        parser.exit(2, f"error: {error}\n")
-    except KeyboardInterrupt:
-        parser.exit(130, "interrupted: the same command continues from the last checkpoint\n")
+    importlib.import_module(f"training.{o.command}").main(o)
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main, "interrupted: the same command continues from the last checkpoint")
