@@ -1,12 +1,9 @@
 """The formulas against the figures that their papers print."""
 
 import pytest
-from tiny import ROOT
 
 from speculative.lookahead import Cost, best_k, line_through
 from speculative.measure.analysis import blog_speedup, leviathan_speedup, leviathan_tokens
-
-PAPER = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -46,16 +43,6 @@ def test_the_best_k_is_the_one_with_the_highest_speedup():
     assert speedup == pytest.approx(max(by_hand))
     assert by_hand.index(max(by_hand)) == K > 1
     assert best_k([0.2] * 16, 0.3, flat) == best_k([0.9] * 16, 0.01, lambda rows: float(rows)) == (0, 1.0)
-
-
-def test_the_table_of_experts():
-    """That of docs/paper.md: 8 experts of 2, all of whose bytes are experts'."""
-    rows = [line.split() for line in PAPER.partition("rows  experts")[2].splitlines()[1:5]]
-    assert [row[0] for row in rows] == ["1", "2", "5", "9"]
-    for n, *row in rows:
-        read = 8 * (1 - (1 - 2 / 8) ** int(n))
-        speedups = [leviathan_speedup(0.8, int(n) - 1, 0.05, beta) for beta in (read / 2, 1)]
-        assert row == [f"{value:.2f}" for value in (read, read / 2, *speedups)]
 
 
 def test_costs_between_those_that_were_measured_lie_on_a_line():

@@ -91,6 +91,21 @@ def test_each_level_drafts_by_its_own_k(pair):
     assert not steps
 
 
+def test_the_record_has_the_steps_of_each_level(pair):
+    session = pair.changed(drafter="int8/model/ngram", K=(5, 3, 2))
+    recorder = session.recorder()
+    decoded(session.texts("speculative", [PROMPT], 40, recorder=recorder))
+    for iteration in recorder.iterations:
+        assert [*iteration.levels] == ["int8", "model"]
+        drafted = iteration.step.drafted
+        for level, inner in iteration.levels.items():
+            assert sum(len(one.step.tokens) for one in inner) == drafted
+            assert all(one.scoring > 0 and one.seconds >= one.scoring for one in inner)
+            assert all(len(one.source) == one.step.drafted for one in inner)
+            drafted = sum(one.step.drafted for one in inner)
+            assert level in ("int8", "model")
+
+
 # ---- Random numbers --------------------------------------------------------------------------------------------------
 
 
