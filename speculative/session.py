@@ -293,7 +293,7 @@ class Session:
         K = 0 if name == "autoregressive" else self.device_loop.window(N)
         rng = np.random.default_rng(o.seed)
         calls = self.device_loop.rows(inputs, N, K, rng, o.batch, lambda number: texts[number].stopped)
-        for rows in recorder.watch_batch(calls, texts, o.batch, self.device_loop):
+        for rows in recorder.watch_batch(calls, texts, self.device_loop):
             for row in rows:
                 yield text_step(recorder.samples[row.number][-1], row.number)
         for number, text in enumerate(texts):

@@ -57,12 +57,11 @@ def test_the_text_is_that_of_numpy_and_what_is_not_known_is_null_and_not_printed
     assert [f["seconds"][part] for part in ("drafting", "scoring", "rest")] == [None] * 3
     assert {i[key] for i in iterations for key in ("drafting", "scoring", "seconds")} == {None}
     assert "drafting" not in out
-    assert ("Predicted = " in out) != f["busy"]
     assert 0 < f["seconds"]["prefill"] < f["seconds"]["speculative"]
-    if not f["busy"]:  # on a busy machine a window may seem cheaper than a row, and nothing is predicted
+    if not f["doubt"]:
         assert f["c"] == f["t_draft"] / f["t_target"] > 0
         assert f["beta"]["4"] > 0
-        assert f["predicted_leviathan"] > 0
+        assert f["account_leviathan"] > 0
     assert [len(i["alpha"]) for i in iterations] == [min(i["accepted"] + 1, i["drafted"]) for i in iterations]
     for key in ("r", "alpha", "tested_by_position", "tokens_per_iteration_histogram"):
         assert f[key] == pytest.approx(on_numpy["figures"][key]), key
@@ -117,7 +116,6 @@ def test_a_batch_is_its_prompts_each_to_its_stop(on_jax, on_numpy, tmp_path):
     lengths = [*map(len, tokens_of(document))]
     assert lengths[0] < N == lengths[1]
     assert document["figures"]["tokens"] == sum(lengths)
-    assert 0.5 < document["figures"]["useful_row_calls"] <= 1
     assert out.index("Speculative Decode") < out.index("The texts ")
 
 

@@ -67,7 +67,7 @@ def test_the_figures_are_those_of_the_iterations(pair, drafter, K, setting):
     assert sum(f["tested_by_position"]) == len(tested)
     assert sum(f["accepted_by_position"]) == f["accepted"]
     assert sum(tested for _, tested in f["by_source"].values()) == len(tested)
-    assert f["seconds"]["speculative"] == pytest.approx(sum(i["seconds"] for i in mine), rel=0.02)
+    assert f["seconds"]["speculative"] == pytest.approx(sum(i["seconds"] for i in mine), abs=0.05)
     parts = sum(f["seconds"][part] for part in ("drafting", "scoring", "rest"))
     assert parts == pytest.approx(f["seconds"]["speculative"])
     n_plain = sum(i["tokens"] for i in plain)
@@ -217,7 +217,9 @@ def test_the_ending_has_at_most_seven_lines(pair, options):
     assert len(lines) <= 7, lines
     assert "The texts are equal" in lines[0] or "as they may above temperature 0" in lines[0]
     assert "medians of 2 runs" in lines[1]
-    assert re.match(r"\d+ of \d+ drafts accepted \(\d+ %\)\. A target call gives", lines[2])
+    assert re.match(
+        r"\d+ of \d+ drafts accepted \(\d+ %\)\. A target call gives", lines[3 if run.figures["doubt"] else 2]
+    )
     assert repr(run) == "\n".join(run.document["summary"])
 
 

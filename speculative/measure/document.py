@@ -10,7 +10,7 @@ from speculative.support.terminal import without_secrets
 
 SCHEMA = 4  # changes if a key is renamed or means something else, not if one is added
 DECODERS = ("autoregressive", "speculative")
-OF_DEVICE = ("prefill", "t_draft", "row_calls")
+OF_DEVICE = ("prefill", "t_draft")
 
 
 def document(

@@ -55,7 +55,6 @@ class Recorder:
         self.prefill: float | None = None  # seconds
         self.t_draft: float | None = None  # seconds of a draft token
         self.t_target: dict[int, float] = {}  # {rows: seconds of a call}
-        self.row_calls = 0  # of prompts decoded together: rows of all calls of the target, idle ones included
 
     @property
     def now(self) -> Iteration:
@@ -94,8 +93,8 @@ class Recorder:
             self.samples[-1].append(iteration)
             yield iteration
 
-    def watch_batch(self, calls: Iterator[list], texts: list[StreamDecoder], n_batch: int, device) -> Iterator[list]:
-        """Do the same for prompts that are decoded together, n_batch at a time: a sample and a text for each.
+    def watch_batch(self, calls: Iterator[list], texts: list[StreamDecoder], device) -> Iterator[list]:
+        """Do the same for prompts that are decoded together: a sample and a text for each.
 
         calls: for each call of the target, the rows of the prompts that it served.
         """
@@ -107,7 +106,6 @@ class Recorder:
             self.seconds += time.perf_counter() - began
             if rows is None:
                 return
-            self.row_calls += n_batch
             for row in rows:
                 iteration = device.iteration(self, row)
                 add_text(iteration, texts[row.number], row)

@@ -43,7 +43,7 @@ def verify(
 
     decoders: temperature -> Decoders; asked for 0, and then for the run's temperature, or 1 if that is 0. prompts:
     token ids; greedy decoding adds N tokens to each. K: the run's, a number or a name. The sampled check draws as many
-    texts as fit into `seconds`, at most `draws`; if that shows too little, as with slow models, it takes longer.
+    texts as fit into `seconds`, at most `draws`.
     """
     lookaheads = [1, 2, 4, 8] if K in (1, 2, 4, 8) else [1, 2, 4, 8, OWN]
     yield check_greedy(decoders(0.0), prompts, lookaheads, N)
