@@ -18,7 +18,6 @@ from tqdm import tqdm
 
 from benchmarks import plots, runs
 from benchmarks.tables import table
-from speculative.support import extras
 from speculative.support.texts import read_prompts
 
 KIND = ("temperature", "top_p", "domain", "drafter", "accept", "K")  # what a line of a table has in common
@@ -261,7 +260,7 @@ def main(name: str, argv: list[str]) -> None:
     parser.set_defaults(**{"prompts": runs.PROMPTS} | defaults)
     o = parser.parse_args(argv)
     if o.out and plot_names:
-        extras.check("a picture", ["matplotlib"])
+        import matplotlib  # noqa: F401 (a missing one is told before anything is measured)
     if isinstance(o.prompts, list):
         o.prompts = {Path(path).stem: path for path in o.prompts}
     lines = summarise(measure(o))

@@ -15,6 +15,7 @@ from speculative.checkpoints.official import WEIGHT_BYTES
 from speculative.checkpoints.tensors import parameter_count
 from speculative.drafters import DRAFTERS
 from speculative.engines import devices, formats, memory, packed_files, runtime
+from speculative.engines.library import library
 from speculative.engines.model import FunctionNetwork
 from speculative.engines.models import load_networks, packed_network
 from speculative.engines.vocabulary import share
@@ -122,7 +123,7 @@ class Models:
 
     def unmapped(self, specs: list[ModelSpec], folder: str) -> list[ModelSpec]:
         """Map the packed weights that --pack has written to the disk, and return the models without any."""
-        if not os.path.isdir(os.path.join(self.o.models_dir, "packed")):
+        if not library() or not os.path.isdir(os.path.join(self.o.models_dir, "packed")):
             return specs
         for spec in specs:
             path = packed_files.path_of(folder, self.o.models_dir, spec.dtype)

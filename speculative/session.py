@@ -24,7 +24,7 @@ from speculative.loading import Models, networks_of
 from speculative.lookahead import AutoK
 from speculative.measure.document import DECODERS, document
 from speculative.measure.figures import figures
-from speculative.measure.predictions import Timed, can_predict, time_calls
+from speculative.measure.predictions import can_predict, time_iterations
 from speculative.measure.record import Iteration, origins
 from speculative.measure.recorder import Draws, Recorder
 from speculative.measure.run import Run
@@ -47,7 +47,8 @@ def in_python() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        raise UserError(re.sub(r"--([A-Za-z_]+)", r"\1", str(error))) from None
+        said = re.sub(r"(python -m [^,;:]*)|--([A-Za-z_]+)", lambda found: found[1] or found[2], str(error))
+        raise UserError(said) from None
 
 
 class TextStep(NamedTuple):
@@ -198,7 +199,7 @@ class Session:
         device is to time the parts of its loop."""
         inputs = [self.input_ids(prompt, N) for prompt in prompts]
         if self.device_loop:
-            return self.device_loop.ready(inputs, N, self.options.batch, timed, self.options.stop)
+            return self.device_loop.ready(inputs, N, self.options.batch, timed)
         if self.timed:
             self.measure_costs(np.asarray(inputs[0])[-N_COST_TOKENS:])
         self.forget()
@@ -216,8 +217,6 @@ class Session:
         """Empty all caches, so that two decodes begin alike."""
         for role in networks_of(self.roles):
             self.models[role].forget()
-        if self.device_loop:
-            self.device_loop.forget()
 
     # ---- Texts -------------------------------------------------------------------------------------------------------
 
@@ -292,8 +291,9 @@ class Session:
         o = self.options
         texts = [StreamDecoder(self.encoder, o.stop) for _ in inputs]
         K = 0 if name == "autoregressive" else self.device_loop.window(N)
-        calls = self.device_loop.rows(inputs, N, K, np.random.default_rng(o.seed), o.batch, o.stop)
-        for rows in recorder.watch_batch(calls, texts, min(o.batch, len(inputs)), self.device_loop):
+        rng = np.random.default_rng(o.seed)
+        calls = self.device_loop.rows(inputs, N, K, rng, o.batch, lambda number: texts[number].stopped)
+        for rows in recorder.watch_batch(calls, texts, o.batch, self.device_loop):
             for row in rows:
                 yield text_step(recorder.samples[row.number][-1], row.number)
         for number, text in enumerate(texts):
@@ -368,7 +368,7 @@ class Session:
     def document(self, prompts: Sequence[str], recorders: Sequence[Recorder], **options) -> dict:
         """Return a whole run, ready for JSON. options: those in which it differs from the session's."""
         inputs = [self.encode(prompt) for prompt in prompts]
-        found = figures(*recorders, self.time_calls(inputs[0], recorders[1]))
+        found = figures(*recorders, self.time_iterations(inputs[0], recorders[1]))
         replaced = stand_ins(self)
         results = {
             "figures": found,
@@ -377,16 +377,15 @@ class Session:
         }
         return document(vars(self.options) | options, self.encoder, prompts, inputs, recorders, **results)
 
-    def time_calls(self, x, speculative: Recorder) -> Timed | None:  # [n]
-        """Time the drafter and the target, the latter with up to twice the run's number of drafts, for predictions.
-        None if nothing can be predicted."""
+    def time_iterations(self, x, speculative: Recorder) -> dict[int, float] | None:  # [n] -> {rows: seconds}
+        """Time iterations with up to twice the run's number of drafts, for predictions. None if there can be none."""
         if self.options.engine != "numpy" or not can_predict(speculative):
             return None
         K = max(i.step.drafted for i in speculative.iterations)
         tokens = speculative.tokens[0]
         x = [*x, *tokens[: len(tokens) // 2]]
         draft = self.drafter(np.random.default_rng(0)).chain
-        return time_calls(self.model("target"), draft, x, K, self.n_ctx)
+        return time_iterations(self.model("target"), draft, x, K, self.n_ctx)
 
 
 @takes(ModelOptions)

@@ -20,8 +20,8 @@ from speculative.checkpoints.folders import missing_files
 from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
 from speculative.checkpoints.tensors import checkpoint_shapes, nested
 from speculative.checkpoints.tokenizer import read_encoder
-from speculative.engines.models import load_models
-from speculative.engines.plain import CachedModel
+from speculative.engines.models import load_networks
+from speculative.engines.tree_cache import TreeNetwork
 from utils import load_encoder_hparams_and_params
 
 TINY = ROOT / "models" / "tiny-target"
@@ -130,7 +130,7 @@ def test_logits_are_what_the_settings_say(number, engine, tmp_path):
     hparams = load_hparams(folder / name)
     read = partial(load_params, str(folder), hparams)
     if engine == "gpt2.py":
-        model = CachedModel(read(), hparams, logits_themselves)
+        model = TreeNetwork(read(), hparams).logits
     elif engine == "jax":
         pytest.importorskip("jax")
         from speculative.engines.jax.model import JaxModel
@@ -138,8 +138,8 @@ def test_logits_are_what_the_settings_say(number, engine, tmp_path):
 
         model = JaxModel(place(read, hparams), logits_themselves)
     else:
-        pytest.importorskip("numba")
-        [model] = load_models(read, hparams, [engine], [logits_themselves], ["the model"])
+        [network] = load_networks(read, hparams, [engine], ["the model"])
+        model = network.logits
     logits = model(IDS, len(IDS))
     expected = plain_logits(config, tensors, IDS)
     if engine == "int8":  # whole numbers up to 127 in place of weights and rows
@@ -158,7 +158,7 @@ def test_the_inverse_of_its_own_number_scales_the_queries_of_a_layer(layer):
 NOT_HONOURED = {
     "model_type": ["gpt_neo", None],
     "activation_function": ["swish", ["gelu"]],
-    "layer_norm_epsilon": [0, -1e-5, "1e-5", math.nan],
+    "layer_norm_epsilon": [0.0, -1e-5, "1e-5", math.nan],
     "n_inner": [0, True, 10**9],
     "scale_attn_weights": ["false"],
     "tie_word_embeddings": [False],
@@ -431,7 +431,7 @@ def test_training_saves_the_tokens_as_they_are_there(tmp_path):
     assert theirs.encode("a[PAD]") == encoder.encode("a[PAD]")
     assert same == hparams
     ids = np.arange(9)
-    logits = [CachedModel(each, hparams, logits_themselves)(ids, 9) for each in (params, narrow)]
+    logits = [TreeNetwork(each, hparams).logits(ids, 9) for each in (params, narrow)]
     assert_close(*logits, tolerance=0.02)  # in float16
     line = refusal(check_trainable, "target", hparams | {"activation_function": "relu"})
     assert "activation_function relu: training knows gelu_new only" in line

@@ -66,7 +66,7 @@ def test_ctrl_c_shows_the_text_so_far_within_a_second(words, pair_words):
     ("error", "line"),
     [
         (UserError("a\x1b[2Jb\nc"), r"error: a\x1b[2Jb\nc"),
-        (ModuleNotFoundError("No module named 'jax'", name="jax.numpy"), 'pip install -e ".[jax]"'),
+        (ModuleNotFoundError("No module named 'jax'", name="jax.numpy"), "pip install jax"),
         (MemoryError(), "error: the memory is full"),
         (FileNotFoundError(2, "No such file", "a file"), "error: a file: No such file"),
         (OSError(28, "No space left on device"), "error: cannot write the output: No space left on device"),

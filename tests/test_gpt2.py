@@ -1,7 +1,5 @@
 """The forward pass: its dtype, causality, and its cache, of texts and of trees, against no cache."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 from tiny import HPARAMS, convert, logits_themselves, random_params, watched
@@ -134,22 +132,3 @@ def test_the_context_ends_where_it_ends(params):
         model.tree(np.zeros(20, int), random_tree(np.random.default_rng(0), 5, 0))
     with pytest.raises(ValueError, match="rows"):
         model([1, 2], n_last=3)
-
-
-@pytest.mark.skipif(not runtime.compiled_pass(), reason="numba is not installed")
-@pytest.mark.parametrize("dtype", ["float32", "int8"])
-def test_compiled_rows_of_a_tree_are_those_of_the_chain_to_the_bit(dtype):
-    """The texts are longer than a tile of keys, the trees wider than a block of rows, and paths of them are walked."""
-    from speculative.engines.threads import make_team
-
-    new_pass = partial(runtime.compiled_pass().CompiledPass, team=partial(make_team, 2))
-    hparams = {"n_vocab": 300, "n_ctx": 200, "n_embd": 96, "n_head": 3, "n_layer": 2}
-    params = convert(random_params(hparams), packed.packer(dtype))
-    model, alone = (CachedModel(params, hparams, logits_themselves, new_pass) for _ in range(2))
-    rng = np.random.default_rng(0)
-    x = rng.integers(4, size=50)
-    for _ in range(12):
-        tree = random_tree(rng, int(rng.integers(40)), x[-1])
-        np.testing.assert_array_equal(model.tree(x, tree), by_paths(alone)(x, tree))
-        x = after_a_walk(rng, x, tree)
-        np.testing.assert_array_equal(model(x), alone(x))

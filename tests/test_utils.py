@@ -142,11 +142,6 @@ def test_weights_and_settings_that_do_not_fit(model, tiny_hparams, tiny_arrays):
     def line():
         return refusal(load_encoder_hparams_and_params, "tiny", model.parent)
 
-    for bad in (np.nan, np.inf, -np.inf):
-        arrays = tiny_arrays | {"h1/mlp/c_fc/w": tiny_arrays["h1/mlp/c_fc/w"].copy()}
-        arrays["h1/mlp/c_fc/w"][3, 5] = bad
-        write_weights(model, arrays)
-        assert "h1/mlp/c_fc/w holds NaN or infinity" in line()
     for dtype in (np.float64, np.int32):
         write_weights(model, {name: array.astype(dtype) for name, array in tiny_arrays.items()})
         assert "float32" in line()
@@ -156,13 +151,6 @@ def test_weights_and_settings_that_do_not_fit(model, tiny_hparams, tiny_arrays):
         assert "tensor" in line()
     (model / "hparams.json").write_text(json.dumps(tiny_hparams | {"n_vocab": 259}))
     assert "n_vocab is 259, but encoder.json has 260 tokens" in line()
-
-
-def test_large_finite_weights_are_finite(model, tiny_arrays):
-    """The sum of their squares is not."""
-    large = tiny_arrays | {"wpe": np.full_like(tiny_arrays["wpe"], 1e30)}
-    write_weights(model, large)
-    assert_same(load_encoder_hparams_and_params("tiny", model.parent)[2], large)
 
 
 # ---- Damage ----------------------------------------------------------------------------------------------------------

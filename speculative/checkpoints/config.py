@@ -7,16 +7,13 @@ them, and neither does any faster way to compute it.
 import json
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
 from speculative.checkpoints.tensors import bad_file
 from speculative.support.errors import UserError, first_line
-from speculative.support.files import read_small
 
-# Far above any GPT-2, yet low enough that no wrong number can ask for absurd amounts of memory.
-LIMITS = {"n_vocab": 2**20, "n_ctx": 2**16, "n_embd": 2**15, "n_head": 2**10, "n_layer": 2**10}
-MOST_INNER = 2**17
 # Hugging Face's names for these. The first that is there counts.
 NAMES = {
     "n_vocab": ("vocab_size",),
@@ -33,12 +30,17 @@ ACTIVATIONS = {
 }
 EPSILON = 1e-5  # of gpt2.py's layer norm
 
-# {setting: the values that are honoured}: a list of them, or a range (from, to) of numbers. Those that are missing here
-# change nothing in the network, and neither does reorder_and_upcast_attn: attention is always computed in float32.
+SIZES = ("n_vocab", "n_ctx", "n_embd", "n_head", "n_layer")
+
+# {setting: the values that are honoured}: a list of them, or a range (least, most) of numbers of one type. Those that
+# are missing here change nothing in the network, and neither does reorder_and_upcast_attn: attention is always computed
+# in float32. Sizes end far above any GPT-2, yet low enough that no wrong number asks for absurd amounts of memory.
 HONOURED = {
+    **dict(zip(SIZES, [(1, 2**20), (1, 2**16), (1, 2**15), (1, 2**10), (1, 2**10)], strict=True)),
+    "n_inner": (1, 2**17),
+    "layer_norm_epsilon": (1e-12, 1.0),
     "model_type": ["gpt2"],
     "activation_function": [*ACTIVATIONS],
-    "layer_norm_epsilon": (1e-12, 1.0),
     "scale_attn_weights": [True, False],
     "scale_attn_by_inverse_layer_idx": [True, False],
     "tie_word_embeddings": [True],  # the output matrix is wte
@@ -53,38 +55,35 @@ HONOURED = {
 def read_object(path: str) -> dict:
     """Return the JSON object in a file. Raises UserError."""
     try:
-        found = json.loads(read_small(path))
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
         if not isinstance(found, dict):
             raise ValueError("it is not an object")
         return found
-    except (ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise bad_file(path, f"cannot be read as JSON ({first_line(error)})") from None
 
 
 def read_config(path: str) -> dict:
     """Return all settings, with the sizes under OpenAI's names. Raises UserError for one that is not honoured."""
     config = read_object(path)
-    for name, limit in LIMITS.items():
-        value = next((config[alias] for alias in (*NAMES[name], name) if alias in config), None)
-        config[name] = whole_number(path, name, value, limit)
+    config |= {name: config[alias] for name, aliases in NAMES.items() for alias in reversed(aliases) if alias in config}
+    if config.get("n_inner", 0) is None:  # 4 * n_embd
+        del config["n_inner"]
+    for name, honoured in HONOURED.items():
+        if name not in config and name not in SIZES:
+            continue
+        value = config.get(name)
+        if isinstance(honoured, tuple):
+            is_honoured = type(value) is type(honoured[1]) and honoured[0] <= value <= honoured[1]
+            supported = f"from {honoured[0]} to {honoured[1]}"
+        else:
+            is_honoured = value in honoured
+            supported = json.dumps(honoured)[1:-1]
+        if not is_honoured:
+            raise UserError(f"{path}: {name} is {json.dumps(value)[:50]}, and is supported only as {supported}")
     if config["n_embd"] % config["n_head"]:
         raise bad_file(path, f"n_embd {config['n_embd']} does not divide into n_head {config['n_head']} heads")
-    if config.get("n_inner") is not None:
-        whole_number(path, "n_inner", config["n_inner"], MOST_INNER)
-    for name, honoured in HONOURED.items():
-        value = config.get(name, honoured[0])
-        is_range = isinstance(honoured, tuple)
-        if not (type(value) in (int, float) and honoured[0] <= value <= honoured[1] if is_range else value in honoured):
-            supported = f"from {honoured[0]} to {honoured[1]}" if is_range else json.dumps(honoured)[1:-1]
-            raise UserError(f"{path}: {name} is {json.dumps(value)[:50]}, and is supported only as {supported}")
     return config
-
-
-def whole_number(path: str, name: str, value: object, limit: int) -> int:
-    """Return the value of a setting. Raises UserError if it is not from 1 to limit."""
-    if type(value) is not int or not 1 <= value <= limit:
-        raise bad_file(path, f"{name} is {value!r:.50}, not a whole number from 1 to {limit}")
-    return value
 
 
 def load_hparams(path: str) -> dict:
@@ -94,8 +93,8 @@ def load_hparams(path: str) -> dict:
     "relu") too. stand_in is there if the model is not the official one of its name: what it is instead.
     """
     config = read_config(path)
-    hparams = {name: config[name] for name in LIMITS}
-    if config.get("n_inner") not in (None, 4 * config["n_embd"]):
+    hparams = {name: config[name] for name in SIZES}
+    if config.get("n_inner", 4 * config["n_embd"]) != 4 * config["n_embd"]:
         hparams["n_inner"] = config["n_inner"]
     activation = ACTIVATIONS[config.get("activation_function", "gelu_new")]
     if activation != "gelu_new":

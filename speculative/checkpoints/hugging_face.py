@@ -9,10 +9,10 @@ Source: https://github.com/huggingface/safetensors, section "Format".
 import json
 import os
 import re
+from pathlib import Path
 
 from speculative.checkpoints.tensors import Tensor, bad_file, build_params, mapped, read
 from speculative.support.errors import first_line
-from speculative.support.files import read_small
 
 SAFETENSORS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -69,7 +69,7 @@ def read_file(path: str) -> tuple[dict[str, Tensor], dict[str, str]]:
 def part_names(path: str) -> list[str]:
     """Return the files that model.safetensors.index.json names, which are beside it. Raises UserError."""
     try:
-        names = sorted({*json.loads(read_small(path))["weight_map"].values()})
+        names = sorted({*json.loads(Path(path).read_text(encoding="utf-8"))["weight_map"].values()})
         strange = [name for name in names if not re.fullmatch(r"model[\w.-]{0,200}\.safetensors", name)]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise bad_file(path, f"damaged ({first_line(error)})") from None

@@ -12,8 +12,7 @@ import numpy as np
 from speculative.blog.encoder import Encoder, get_encoder
 from speculative.checkpoints import download
 from speculative.checkpoints.config import absorb, load_hparams, read_config
-from speculative.checkpoints.folders import missing_files, model_folder, small_files, weight_files
-from speculative.checkpoints.hub import is_of_hub
+from speculative.checkpoints.folders import is_of_hub, missing_files, model_folder, small_files, weight_files
 from speculative.checkpoints.hugging_face import load_gpt2_params_from_safetensors
 from speculative.checkpoints.official import HUGGING_FACE, MODEL_SIZES, TF_INDEX
 from speculative.checkpoints.openai import load_gpt2_params_from_tf_ckpt
@@ -35,7 +34,7 @@ def load_encoder_and_hparams(model_size: str, models_dir: str, source: str = "op
     try:
         encoder = get_encoder(os.path.basename(folder), os.path.dirname(folder))
     except ValueError as error:  # "PATH: FAULT"
-        raise bad_file(*str(error).split(": ", 1)) from None
+        raise UserError(str(error)) from None
     if encoder.n_vocab != hparams["n_vocab"]:
         fault = f"n_vocab is {hparams['n_vocab']}, but encoder.json has {encoder.n_vocab} tokens"
         raise bad_file(os.path.join(folder, settings), fault)
@@ -80,4 +79,5 @@ def complete_folder(model_size: str, models_dir: str, source: str = "openai", we
     if model_size in MODEL_SIZES:
         download.download_gpt2_files(model_size, folder, source, weights)
         return folder
-    raise UserError(f"{folder} lacks {', '.join(missing)}; official models are {', '.join(MODEL_SIZES)}")
+    official = f"unknown model size {model_size!r}: official models are {', '.join(MODEL_SIZES)}"
+    raise UserError(f"{folder} lacks {', '.join(missing)}; {official}")

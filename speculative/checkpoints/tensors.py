@@ -71,8 +71,6 @@ def read(tensor: Tensor, name: str) -> np.ndarray:  # -> float32 [*shape]
         array = (content.view("<u2").astype(np.uint32) << 16).view(np.float32)
     else:
         array = np.require(content.view(tensor.dtype), np.float32, "A")
-    if not is_finite(array):
-        raise bad_file(tensor.path, f"tensor {name} holds NaN or infinity")
     return array.reshape(tensor.shape)
 
 
@@ -81,19 +79,6 @@ def forget(tensor: Tensor) -> None:
     if hasattr(mmap, "MADV_DONTNEED"):
         begin = tensor.begin - tensor.begin % mmap.PAGESIZE
         tensor.file.madvise(mmap.MADV_DONTNEED, begin, tensor.begin + tensor.n_bytes - begin)
-
-
-def is_finite(array: np.ndarray) -> bool:
-    """Return True if all float32s of an array are finite.
-
-    If the sum of their squares is finite, they are: that takes one pass. If it is not, they may only be large, and the
-    minimum and the maximum decide, since NaN and infinity show in both.
-    """
-    flat = array.reshape(-1)  # [n]
-    with np.errstate(over="ignore", invalid="ignore"):
-        if math.isfinite(float(np.dot(flat, flat))):
-            return True
-    return math.isfinite(array.min()) and math.isfinite(array.max())
 
 
 def checkpoint_shapes(hparams: dict) -> dict[str, tuple[int, ...]]:

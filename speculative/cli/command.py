@@ -4,6 +4,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 from speculative.options import FIELDS, SHORT, Options, help_text, make_options, switch
@@ -11,6 +12,7 @@ from speculative.support.errors import UserError
 from speculative.version import __version__
 
 WITHOUT_VALUE = {name for name, f in FIELDS.items() if f.metadata["check"] is switch} | {"serve"}
+NEEDS = {"verify": ["scipy"], "serve": ["starlette", "uvicorn"]}  # libraries that a small installation lacks
 # Options of earlier versions: what to write now.
 RENAMED = {
     "lenience": "--accept lenient:B",
@@ -68,4 +70,9 @@ def parse(given: dict[str, Any]) -> Options:
             raise UserError(f"--{name} is now written {RENAMED[name]}")
         if value == "True" and name in FIELDS and name not in WITHOUT_VALUE:
             raise UserError(f"--{name} needs a value; one that begins with - is written --{name}=VALUE")
-    return make_options(Options, given)
+    o = make_options(Options, given)
+    for name, libraries in NEEDS.items():
+        for library in libraries if getattr(o, name) not in (None, False) else ():
+            if find_spec(library) is None:  # before any work begins
+                raise ModuleNotFoundError(f"--{name} needs {library}", name=library)
+    return o

@@ -20,12 +20,13 @@ from hashlib import sha256
 from typing import NamedTuple
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 
+from speculative.checkpoints.hugging_face import read_file
+from speculative.checkpoints.tensors import bad_file, read
 from speculative.drafters.base import Context, DrafterSpec
 from speculative.drafters.model import model_tree
 from speculative.sampling import Proposal, sample
-from speculative.support.errors import UserError, first_line
+from speculative.support.errors import UserError
 from speculative.trees import pruned
 
 NAME = "heads"
@@ -59,18 +60,17 @@ def load_heads(folder: str, hparams: dict) -> Heads:
     if not os.path.isfile(path):
         make = f"python -m training heads --target_model_size {os.path.basename(folder)}"
         raise UserError(f"{path} does not exist: {make} makes it, or choose another --drafter")
-    try:
-        with safe_open(path, "numpy") as f:
-            w, b = (f.get_tensor(name).astype(np.float32) for name in ("w", "b"))
-            target = (f.metadata() or {}).get("target", "")
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} is damaged ({first_line(error)}): delete it, and make it again") from None
+    tensors, metadata = read_file(path)
+    if sorted(tensors) != ["b", "w"]:
+        raise bad_file(path, "it has to hold the tensors w and b, and no other")
+    w = read(tensors["w"], "w")
+    b = read(tensors["b"], "b")
     n_heads = len(w)
     if n_heads == 0 or w.shape != (n_heads, n_embd, n_embd) or b.shape != (n_heads, n_embd):
-        raise UserError(f"{path}: w and b are {w.shape} and {b.shape}, not [n, {n_embd}, {n_embd}] and [n, {n_embd}]")
+        raise bad_file(path, f"w and b are {w.shape} and {b.shape}, not [n, {n_embd}, {n_embd}] and [n, {n_embd}]")
     if not (np.isfinite(w).all() and np.isfinite(b).all()):
-        raise UserError(f"{path} holds NaN or infinity: delete it, and make it again")
-    return Heads(w, b, target, path)
+        raise bad_file(path, "it holds NaN or infinity")
+    return Heads(w, b, metadata.get("target", ""), path)
 
 
 def check_heads(heads: Heads, hparams: dict, ln_f: dict) -> Heads:

@@ -13,7 +13,7 @@ import numpy as np
 
 from speculative.engines.formats import BLOCK, FORMATS, padded
 from speculative.engines.library import lanes, library
-from speculative.engines.packed import PackedEmbedding, PackedWeight, aligned
+from speculative.engines.packed import PackedWeight, aligned
 
 CHUNK = 120  # rows in one call at most: Python hears Ctrl-C between two
 ACTIVATIONS = {"gelu_new": 2, "gelu": 3, "relu": 4}  # by their names in config.json; engine.c's numbers
@@ -45,12 +45,13 @@ GPT2 = struct(
 
 
 def fill(into: Structure, values: dict, keep: list) -> None:
-    """Fills a struct's fields from a dict with the same keys; of arrays it takes the addresses, and keeps them alive."""
-    for name, kind in into._fields_:
+    """Fills a struct's fields from a dict with the same keys. The arrays whose addresses it takes, it keeps alive."""
+    for name, _ in into._fields_:
         value = values[name]
         if isinstance(value, PackedWeight):
             code = [*FORMATS].index(value.dtype)
-            value = dict(zip(("n_in", "n_out"), value.shape), format=code, tiles=value.tiles, scale=value.scale)
+            n_in, n_out = value.shape
+            value = {"n_in": n_in, "n_out": n_out, "format": code, "tiles": value.tiles, "scale": value.scale}
         if isinstance(value, dict):
             fill(getattr(into, name), value, keep)
         elif isinstance(value, np.ndarray):
@@ -69,7 +70,7 @@ ALONE = 1.0  # seconds that the first thread works alone if there are not
 
 
 class Team:
-    """The threads that share a pass: the one that calls, and partners, which C keeps awake between passes for a while."""
+    """The threads that share a pass: the one that calls, and partners, which C keeps awake for a while after each."""
 
     def __init__(self):
         self.lock = threading.Lock()  # held during a pass
@@ -218,11 +219,13 @@ class CompiledPass:
         logits = np.empty((len(x), self.pass_.n_vocab), np.float32)  # [n, n_vocab]
         with team.lock:
             pass_ = GPT2.from_buffer_copy(self.pass_)
-            self.x[: len(x)] = x
             pass_.n_rows = pass_.n_layer = 0
-            pass_.n_last = len(x)
-            pass_.logits = address(logits)
-            team.run(pass_, ctypes.addressof(pass_), self.n_threads)
+            for first in range(0, len(x), self.chunk):
+                part = x[first : first + self.chunk]  # [m, n_embd]
+                self.x[: len(part)] = part
+                pass_.n_last = len(part)
+                pass_.logits = address(logits[first:])
+                team.run(pass_, ctypes.addressof(pass_), self.n_threads)
         return logits
 
     def move(self, slots: np.ndarray, to: int) -> None:  # [n]
@@ -256,7 +259,7 @@ ROWS_TRIED = (1, 5, 17)  # one row, several, and several groups of rows
 
 def choose_ahead(run: CompiledPass, seconds: float = 0.1) -> None:
     """Measures on the model itself whether to ask for memory ahead of the loops, which changes no bit: with some CPUs,
-    formats and row counts a third faster, and with others slower. A block after the other, so that no cache holds it."""
+    formats and row counts a third faster, and with others slower. Block after block, so that no cache holds them."""
     n_layer = len(run.blocks)
     took = {(i, ahead): [] for i in range(3) for ahead in (0, AHEAD)}
     start = time.perf_counter()
@@ -268,6 +271,3 @@ def choose_ahead(run: CompiledPass, seconds: float = 0.1) -> None:
             break
     for i in range(3):
         run.ahead[i] = AHEAD if min(took[i, AHEAD]) < 0.98 * min(took[i, 0]) else 0
-
-
-__all__ = ["CompiledPass", "PackedEmbedding", "choose_ahead"]

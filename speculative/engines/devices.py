@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from speculative import drafters
+from speculative.blog.encoder import END_OF_TEXT
 from speculative.engines import memory
 from speculative.engines.library import library
 from speculative.options import ModelOptions
@@ -129,7 +130,7 @@ def loader(o: ModelOptions, n_prompt: int) -> Callable:
     Raises UserError if there are fewer devices than are asked for.
     """
     from speculative.engines.jax.model import JaxModel, keep_compiled
-    from speculative.engines.jax.sharding import make_mesh, place, place_draft
+    from speculative.engines.jax.sharding import make_mesh, place
 
     keep_compiled()
     devices = make_mesh(o.mesh, o.data_parallel)
@@ -138,14 +139,8 @@ def loader(o: ModelOptions, n_prompt: int) -> Callable:
         return [load_one(read, hparams, *one) for one in zip(dtypes, names, strict=True)]
 
     def load_one(read, hparams, dtype, name):
-        if name.startswith("the target"):
-            network = place(read, hparams, dtype, devices)
-        else:
-            network, seconds = place_draft(read, hparams, dtype, devices)
-            if seconds:  # there is more than one device, and so a choice
-                times = " and ".join(f"{1000 * s:.2f} ms {how}" for how, s in seconds.items())
-                how = "split over the devices" if network.split else "whole on every device"
-                print(f"the draft lies {how}: a token takes {times}", file=sys.stderr)
+        # Each device has all of a small draft: see sharding.py.
+        network = place(read, hparams, dtype, devices, split=False if name.startswith("the draft") else None)
         model = JaxModel(network, lambda logits: logits, name)
         if not one_loop(o):
             longest = max((k for k in ([*o.K] if isinstance(o.K, tuple) else [o.K]) if isinstance(k, int)), default=16)
@@ -158,14 +153,11 @@ def loader(o: ModelOptions, n_prompt: int) -> Callable:
 
 def loop_of(session: Any) -> Any:
     """The session's decoders, compiled as one loop each."""
+    from speculative.engines.jax.loop import DeviceDecoder
     from speculative.engines.jax.pair import DeviceLoop
 
-    return DeviceLoop(
-        session.models["target"],
-        session.models[session.roles[1]],
-        session.filters,
-        session.draft_filters,
-        session.rule,
-        session.options.K,
-        session.encoder,
-    )
+    target, draft = (session.models[role].network for role in ("target", session.roles[1]))
+    # The device looks for the end of the text, the host for other stop texts.
+    end = session.encoder.eot if session.options.stop == END_OF_TEXT else -1
+    decoder = DeviceDecoder(target, draft, session.filters, session.draft_filters, session.rule, end)
+    return DeviceLoop(decoder, session.options.K)

@@ -173,6 +173,13 @@ static word to_bfloat16(float x) {  // to nearest, ties to even, in the upper ha
   return (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000;
 }
 
+static word whole(float x, int excess) {  // the nearest whole number, plus excess: no fraction has room beside 3 << 22
+  float shifted = x + (float)((3 << 22) + excess);
+  word bits;
+  memcpy(&bits, &shifted, 4);
+  return bits & 255;
+}
+
 static void round_to_bfloat16(const float *x, int64_t n, word *out) {  // [n] -> [n_words]
   if (PAIRS)
     for (int64_t i = 0; i < n / 2; i++) out[i] = to_bfloat16(x[2 * i]) >> 16 | to_bfloat16(x[2 * i + 1]);
@@ -616,6 +623,65 @@ static void forward(GPT2 *m, int64_t thread) {  // [n_rows] -> logits [n_last, n
   const float *x = m->x + (m->n_rows > m->n_last ? m->n_rows - m->n_last : 0) * m->n_embd;  // [n_last, n_embd]
   if (m->n_last) linear(m, thread, x, m->n_last, &m->ln_f, m->wte, 0, STORE, m->logits);
   meet(m, thread);  // after this the caller may change what m says
+}
+
+// ---- Packing --------------------------------------------------------------------------------------------------------
+
+INLINE void pack_part(const int format, float w[BLOCK][LANES], const float *scale, word *out) {
+  // BLOCK inputs of LANES channels, as a part of a tile
+  float extreme[LANES] = {0}, inverse[LANES];
+  memset(out, 0, 4 * BLOCK * LANES);
+  for (int k = 0; k < BLOCK && format == INT4; k++)
+    for (int i = 0; i < LANES; i++) extreme[i] = fabsf(w[k][i]) > fabsf(extreme[i]) ? w[k][i] : extreme[i];
+  for (int i = 0; i < LANES && format == INT4; i++) {  // the extreme weight of each channel becomes -8
+    word bits = to_bfloat16(extreme[i] / -8);
+    memcpy(extreme + i, &bits, 4);
+    inverse[i] = fabsf(extreme[i]) > 1e-30f ? 1 / extreme[i] : 0;
+    ((uint16_t *)(out + BLOCK / 8 * LANES))[i] = bits >> 16;
+  }
+  for (int k = 0; k < BLOCK; k++)
+    for (int i = 0; i < LANES; i++) {
+      if (format == FLOAT32) memcpy(out + k * LANES + i, &w[k][i], 4);
+      else if (format == BFLOAT16) out[k / 2 * LANES + i] |= to_bfloat16(w[k][i]) >> 16 << k % 2 * 16;
+      else if (format == INT8) out[k / 4 * LANES + i] |= whole(w[k][i] / scale[i], 128) << k % 4 * 8;
+      else {
+        float code = w[k][i] * inverse[i];
+        out[k % 16 / 4 * LANES + i] |= whole(code > 7 ? 7 : code, 8) << (k % 4 * 8 + k / 16 * 4);
+      }
+    }
+}
+
+void pack(int64_t format, const float *w, int64_t n_in, int64_t n_out, int64_t row, int64_t column, int64_t first,
+          int64_t last, char *tiles, float *scales) {
+  // Tiles first to last of a matrix [n_in, n_out], whose neighbours lie `row` and `column` numbers apart
+  for (int64_t tile = first; tile < last; tile++) {
+    char *out = tiles + tile * tile_bytes(format, n_in);
+    float part[BLOCK][LANES], scale[LANES] = {0};
+    word words[BLOCK * LANES];
+    for (int finds_scales = format == INT8; finds_scales >= 0; finds_scales--)
+      for (int64_t k = 0; k < n_in; k += BLOCK) {
+        int64_t n = least(n_in - k, BLOCK), m = least(n_out - tile * LANES, LANES);
+        const float *from = w + k * row + tile * LANES * column;
+        memset(part, 0, sizeof(part));
+        for (int64_t j = 0; j < n && column == 1 && m == LANES; j++) memcpy(part[j], from + j * row, 4 * LANES);
+        for (int64_t i = 0; i < m && (column != 1 || m < LANES); i++)
+          for (int64_t j = 0; j < n; j++) part[j][i] = from[i * column + j * row];
+        if (finds_scales)
+          for (int64_t j = 0; j < n; j++)
+            for (int i = 0; i < LANES; i++) scale[i] = fabsf(part[j][i]) > scale[i] ? fabsf(part[j][i]) : scale[i];
+        for (int i = 0; i < LANES && finds_scales && k + BLOCK >= n_in; i++) {
+          scale[i] = scale[i] / 127;
+          scale[i] = scales[tile * LANES + i] = scale[i] ? scale[i] : 1;
+        }
+        if (finds_scales) continue;
+        if (format == FLOAT32) pack_part(FLOAT32, part, scale, words);
+        if (format == BFLOAT16) pack_part(BFLOAT16, part, scale, words);
+        if (format == INT8) pack_part(INT8, part, scale, words);
+        if (format == INT4) pack_part(INT4, part, scale, words);
+        memcpy(out, words, tile_bytes(format, n));
+        out += tile_bytes(format, n);
+      }
+  }
 }
 
 // ---- What Python calls ----------------------------------------------------------------------------------------------

@@ -17,16 +17,8 @@ from pathlib import Path
 
 SOURCE = Path(__file__).with_name("engine.c")
 # Contracted as the source says and nowhere else: else a last bit could depend on which copy of a loop computes it.
-FLAGS = [
-    "-O3",
-    "-std=gnu11",
-    "-ffp-contract=off",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-fno-strict-aliasing",
-    "-shared",
-    "-fPIC",
-]
+FLAGS = ["-O3", "-std=gnu11", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing"]
+FLAGS += ["-shared", "-fPIC"]
 VARIABLE = "SPECULATIVE_ENGINE"  # of the environment: numpy lets gpt2.py itself compute
 
 
@@ -101,6 +93,7 @@ def library() -> ctypes.CDLL | None:
         getattr(found, name).argtypes = [ctypes.c_int64]
     for name in ("scratch_bytes", "gpt2"):
         getattr(found, name).argtypes = [ctypes.c_void_p]
+    found.pack.argtypes = [ctypes.c_int64, ctypes.c_void_p, *[ctypes.c_int64] * 6, ctypes.c_void_p, ctypes.c_void_p]
     return found
 
 
@@ -114,7 +107,7 @@ def say_numpy_multiplies() -> None:
 
 def lanes() -> int:
     """Output channels in a tile of a packed weight."""
-    return library().lanes() if library() else 32
+    return library().lanes()
 
 
 def n_cores() -> int:

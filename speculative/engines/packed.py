@@ -14,7 +14,7 @@ import numpy as np
 from speculative.engines import formats
 from speculative.engines.library import lanes, library, n_cores
 
-SLAB = 2**18  # bytes of float32 that a thread packs at a time: they stay in its cache
+TILES = 8  # that a thread packs at a time
 
 
 @functools.cache
@@ -54,25 +54,19 @@ class PackedWeight:
     @classmethod
     def packed(cls, w: np.ndarray, dtype: str = "float32") -> "PackedWeight":  # [n_in, n_out] float32
         """Packs a matrix, some tiles at a time in each thread."""
-        n_in, n_out = w.shape
-        arrays = {"tiles": np.uint8, "scale": np.float32}
-        weight = cls(
-            w.shape, dtype, **{name: aligned(of, arrays[name]) for name, of in shapes(*w.shape, dtype).items()}
-        )
-        together = max(1, SLAB // (4 * n_in * lanes()))  # tiles
-        channels = together * lanes()
+        kinds = {"tiles": np.uint8, "scale": np.float32}
+        arrays = {name: aligned(shape, kinds[name]) for name, shape in shapes(*w.shape, dtype).items()}
+        if w.dtype != np.float32 or any(stride % 4 for stride in w.strides):
+            w = np.ascontiguousarray(w, np.float32)
+        matrix = [w.ctypes.data, *w.shape, *(stride // 4 for stride in w.strides)]
+        packed = [array.ctypes.data for array in arrays.values()] + [None]
+        n_tiles = len(arrays["tiles"])
 
         def pack(first):
-            slab = w[:, first * lanes() : first * lanes() + channels]  # [n_in, m]
-            n_more = -slab.shape[1] % lanes()
-            slab = np.pad(slab, ((0, 0), (0, n_more))) if n_more else slab
-            tiles, scale = weight.format.pack(slab, lanes())
-            weight.tiles[first : first + together] = tiles
-            if scale is not None:
-                weight.scale[first * lanes() : first * lanes() + len(scale)] = scale
+            library().pack([*formats.FORMATS].index(dtype), *matrix, first, min(first + TILES, n_tiles), *packed[:2])
 
-        list(workers().map(pack, range(0, len(weight.tiles), together)))  # list, so that an exception is raised here
-        return weight
+        list(workers().map(pack, range(0, n_tiles, TILES)))
+        return cls(w.shape, dtype, **arrays)
 
     @property
     def nbytes(self) -> int:
@@ -87,12 +81,12 @@ class PackedWeight:
         tiles, place = np.unique(np.asarray(ids, int) // lanes(), return_inverse=True)  # [m], [n]
         channels = (tiles[:, None] * lanes() + np.arange(lanes())).ravel()  # [m * lanes]
         scale = None if self.scale is None else self.scale[channels]  # [m * lanes]
-        w = self.format.unpack(self.tiles[tiles], lanes(), scale)[: self.shape[0]]  # [n_in, m * lanes]
+        w = self.format.unpack(self.tiles[tiles], scale, lanes())[: self.shape[0]]  # [n_in, m * lanes]
         return np.ascontiguousarray(w[:, place.reshape(-1) * lanes() + np.asarray(ids, int) % lanes()].T)
 
     def dequantize(self) -> np.ndarray:  # -> [n_in, n_out] float32
         """The matrix that this weight stands for: the model as stored."""
-        return self.format.unpack(self.tiles, lanes(), self.scale)[: self.shape[0], : self.shape[1]]
+        return self.format.unpack(self.tiles, self.scale, lanes())[: self.shape[0], : self.shape[1]]
 
 
 class PackedEmbedding:
@@ -102,8 +96,8 @@ class PackedEmbedding:
         self.shape = T.shape[::-1]
         self.T = T
         self.nbytes = T.nbytes
-        # How far ahead of its loops a pass asks for memory, in bytes: see compiled.choose_ahead. It is kept here, as all
-        # passes with these weights share it.
+        # Bytes ahead of its loops that a pass asks for: see compiled.choose_ahead. All passes with these weights share
+        # them.
         self.ahead = np.zeros(3, np.int64)
 
     @classmethod
@@ -117,16 +111,16 @@ class PackedEmbedding:
 def packer(dtype: str) -> Callable:
     """convert(name, array) for the loader: matrices that are multiplied come out packed, all else as it is.
 
-    So does everything if nothing is compiled and nothing is to be rounded: NumPy multiplies by arrays.
+    If nothing is compiled, they come out as arrays of the numbers that are stored: NumPy multiplies by these.
     """
-    if formats.find(dtype) is formats.FLOAT32 and not library():
-        return lambda name, array: array
+    format = formats.find(dtype)
 
     def convert(name, array):
         if name == "wte":
-            return PackedEmbedding.packed(array, dtype)
+            rounded = formats.find(format.embedding).round
+            return PackedEmbedding.packed(array, dtype) if library() else rounded(array.T).T
         if name.endswith("/w"):
-            return PackedWeight.packed(array, dtype)
+            return PackedWeight.packed(array, dtype) if library() else format.round(array)
         return array
 
     return convert

@@ -5,7 +5,6 @@ It draws as many texts as there is time for. Four times as many show a shift tha
 
 import time
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 
@@ -45,15 +44,16 @@ def check_sampled(
 
     autoregressive, speculative = counts  # [order, BINS] each
     n = int(speculative[0].sum())
-    check = partial(sampled_check, how=f"{n_draws} draws of {N} tokens")
+    how = f"{n_draws} draws of {N} tokens"
     checks = [
-        check("speculative against the target", [*map(p_flat, speculative)], n),
-        check("autoregressive against the target", [*map(p_flat, autoregressive)], n),
-        check("speculative against autoregressive", [*map(p_alike, speculative, autoregressive)], n / 2),
+        sampled_check("speculative against the target", [*map(p_flat, speculative)], n, how),
+        sampled_check("autoregressive against the target", [*map(p_flat, autoregressive)], n, how),
+        sampled_check("speculative against autoregressive", [*map(p_alike, speculative, autoregressive)], n / 2, how),
     ]
     n_drafts = int(draft_counts.sum())
     if n_drafts:  # a loop on the device shows none
-        checks.append(check("drafts against the drafter's p", [p_flat(draft_counts)], n_drafts, f"{n_drafts} drafts"))
+        name = "drafts against the drafter's p"
+        checks.append(sampled_check(name, [p_flat(draft_counts)], n_drafts, f"{n_drafts} drafts"))
     return checks
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from speculative.measure.analysis import blog_speedup, leviathan_tokens
 from speculative.measure.costs import costs, line, prefill_seconds
-from speculative.measure.predictions import Timed, predict
+from speculative.measure.predictions import predict
 from speculative.measure.record import Iteration
 from speculative.measure.recorder import Recorder
 
@@ -20,7 +20,7 @@ MIN_ITERATIONS = 5  # to find that they disagree
 ACCOUNT = ("t_target", "t_draft", "c", "beta", "mean_beta", "account_blog", "account_leviathan", "predicted", "best_K")
 
 
-def figures(autoregressive: Recorder, speculative: Recorder, timed: Timed | None = None) -> dict[str, Any]:
+def figures(autoregressive: Recorder, speculative: Recorder, timed: dict[int, float] | None = None) -> dict[str, Any]:
     """Return all figures of two decoders' runs over the same prompt, ready for JSON. timed: for predictions."""
     found = counts(speculative) | times(autoregressive, speculative) | dict.fromkeys(ACCOUNT)
     found |= account(autoregressive, speculative, found, timed)
@@ -92,7 +92,9 @@ def times(autoregressive: Recorder, speculative: Recorder) -> dict[str, Any]:
     }
 
 
-def account(autoregressive: Recorder, speculative: Recorder, found: dict, timed: Timed | None) -> dict[str, Any]:
+def account(
+    autoregressive: Recorder, speculative: Recorder, found: dict, timed: dict[int, float] | None
+) -> dict[str, Any]:
     """Return the run's costs, the formulas' account of its speedup, and the predictions for other lookaheads."""
     measured = costs(autoregressive, speculative)
     if measured is None:
@@ -102,13 +104,11 @@ def account(autoregressive: Recorder, speculative: Recorder, found: dict, timed:
     K = mean(windows)
     c = measured.c
     beta = mean(window(m + 1) for m in windows) / measured.t_target
-    betas = {rows: seconds / measured.t_target for rows, seconds in measured.t_window.items()}
-    others = {rows: seconds / timed.t_window[1] for rows, seconds in timed.t_window.items()} if timed else {}
     known = {
         "t_target": measured.t_target,
         "t_draft": measured.t_draft,
         "c": c,
-        "beta": with_texts(dict(sorted((others | betas).items()))),
+        "beta": with_texts({rows: seconds / measured.t_target for rows, seconds in measured.t_window.items()}),
         "mean_beta": beta,
         "account_blog": blog_speedup(found["r"], K, c, beta),
     }

@@ -18,7 +18,7 @@ def count_place(histogram: np.ndarray, token: int, q: np.ndarray, order: np.ndar
 
 
 def place(token: int, q: np.ndarray, order: np.ndarray, rng) -> float:  # q, order [n_vocab] -> between 0 and 1
-    """The place of a token drawn from q, if the vocabulary is sorted by falling order, ties by id. 1 if q excludes it."""
+    """The place of a token drawn from q, in the vocabulary by falling order, ties by id. 1 if q excludes it."""
     if q[token] == 0:
         return 1.0
     before = order > order[token]  # [n_vocab]

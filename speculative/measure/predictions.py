@@ -1,16 +1,14 @@
-"""Predictions of another lookahead, from one run and from the costs of windows, which are timed after it.
+"""Predictions of another lookahead, from one run and from the times of iterations, which are measured after it.
 
 The text of a run tells how often its drafts were accepted at each place. So windows of any K can be laid over that
-text: windows_of() computes how many are expected of each length. Their costs are timed, up to twice the run's K. The
-model's cost of the run's own windows is compared with the time that they took, and predictions are scaled by the ratio.
+text: windows_of() computes how many are expected of each length. Iterations are timed for up to twice the
+run's K, and scaled so that the run's own take as long as they did.
 """
 
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from functools import partial
 from statistics import mean, median
-from typing import NamedTuple
 
 import numpy as np
 
@@ -25,30 +23,21 @@ COPY_GAIN = 1.1  # times the speedup without it, from which on it is recommended
 LARGE_BYTES = 2**28  # of weights; reading a smaller target is not bound by memory, so fewer bytes gain nothing
 
 
-class Timed(NamedTuple):
-    """Seconds of calls outside of a decode."""
-
-    t_draft: float  # of a draft token
-    t_window: dict[int, float]  # {rows: seconds of a call of the target}
-
-
-def time_calls(model: Callable, draft: Callable, x, K: int, n_ctx: int) -> Timed:  # x [n]
-    """Time K drafts, and calls of the target with up to 2K + 1 rows, after the text x, in turns."""
-    most = min(2 * K + 1, n_ctx // 2)
+def time_iterations(model: Callable, draft: Callable, x, K: int, n_ctx: int) -> dict[int, float]:  # x [n]
+    """{rows: seconds of Steps 1 and 2 with rows - 1 drafts} after the text x, for up to 2K drafts."""
+    most = min(2 * K, n_ctx // 2)
     x = np.asarray(x)[: n_ctx - most]  # [n]
-    sizes = sorted({1, 2, 3, 5, 9, 17, K + 1, most} & {*range(1, most + 1)})
-    calls = {rows: partial(model, np.append(x, [x[-1]] * (rows - 1)), rows) for rows in sizes}
-    calls["draft"] = partial(draft, x, K)
+    sizes = sorted({0, 1, 2, 3, 4, 8, 16, K, most} & {*range(most + 1)})
     seconds = defaultdict(list)
     began = 0.0
-    while len(seconds[1]) < 3 or time.perf_counter() - began < TIMING_SECONDS:
+    while len(seconds[0]) < 3 or time.perf_counter() - began < TIMING_SECONDS:
         began = began or time.perf_counter()
-        for name, call in calls.items():
+        for k in sizes:
             start = time.perf_counter()
-            call()
-            seconds[name].append(time.perf_counter() - start)
-    each = {name: median(of_name[1:]) for name, of_name in seconds.items()}  # the first calls may read the text
-    return Timed(each.pop("draft") / K, each)
+            tokens = draft(x, k).tokens if k else []
+            model(np.append(x, tokens).astype(int), len(tokens) + 1)
+            seconds[k].append(time.perf_counter() - start)
+    return {k + 1: median(seconds[k][1:]) for k in sizes}  # the first calls may read the text
 
 
 def chances_by_place(sample: Sequence, bonus: float) -> list[float]:
@@ -79,35 +68,30 @@ def windows_of(chances: Sequence[float], K: int) -> dict[int, float]:  # [N] -> 
 
 
 def predict(
-    autoregressive: Recorder, speculative: Recorder, costs: Costs, timed: Timed | None = None
+    autoregressive: Recorder, speculative: Recorder, costs: Costs, timed: dict[int, float] | None = None
 ) -> dict[int, float]:
-    """{K: the speedup that this lookahead should bring}, for each K whose windows' costs are known.
+    """{K: the speedup that this lookahead should bring}, for each K whose iterations' costs are known.
 
-    timed: time_calls(); without it only windows up to the run's own K are known. Empty for trees, and for drafters that
-    do not propose as many tokens as they are asked for.
+    timed: time_iterations(); without it only those up to the run's own K are known. Empty for trees, and for drafters
+    that do not propose as many tokens as they are asked for.
     """
     if not can_predict(speculative):
         return {}
-    t_draft, t_window = timed or Timed(costs.t_draft, costs.t_window)
-    window = line(t_window)
-
-    def seconds(windows: dict[int, float], more: float) -> float:
-        return sum(n * (k * t_draft + window(k + 1) + more) for k, n in windows.items())
-
-    own = Counter(i.step.drafted for i in speculative.iterations)
+    timed = timed or {rows: (rows - 1) * costs.t_draft + seconds for rows, seconds in costs.t_window.items()}
+    iteration = line(timed)
     prefill = prefill_seconds(speculative)
-    took = speculative.seconds - prefill
-    # In a decode an iteration takes longer than its calls do alone, as each model finds the other's data in the cache.
-    more = max(0.0, took - seconds(own, 0.0)) / own.total()
-    scale = took / seconds(own, more)
+    own = sum(iteration(i.step.drafted + 1) for i in speculative.iterations)
+    scale = (speculative.seconds - prefill) / own
     chances = [chances_by_place(sample, chance_of_bonus(speculative)) for sample in speculative.samples]
     t_token = autoregressive.seconds / autoregressive.n_tokens
     predicted = {}
-    for K in range(1, max(t_window)):
-        each = [windows_of(one, K) for one in chances]
-        most = speculative.n_tokens / sum(sum(windows.values()) for windows in each)  # tokens per window
-        takes = prefill + scale * sum(seconds(windows, more) for windows in each)
-        predicted[K] = min(most, t_token * speculative.n_tokens / takes)
+    for K in range(1, max(timed)):
+        windows = Counter()
+        for one in chances:
+            windows.update(windows_of(one, K))
+        most = speculative.n_tokens / windows.total()  # tokens per iteration
+        seconds = prefill + scale * sum(n * iteration(k + 1) for k, n in windows.items())
+        predicted[K] = min(most, t_token * speculative.n_tokens / seconds)
     return predicted
 
 

@@ -89,7 +89,7 @@ class Recorder:
             self.seconds += seconds
             if step is None:
                 return
-            iteration = device.iteration(self, seconds) if device else self.iteration(step, began, seconds, draws.u)
+            iteration = device.iteration(self, step) if device else self.iteration(step, began, seconds, draws.u)
             add_text(iteration, text, step)
             self.samples[-1].append(iteration)
             yield iteration
@@ -109,8 +109,8 @@ class Recorder:
                 return
             self.row_calls += n_batch
             for row in rows:
-                iteration = device.iteration(self, None, row)
-                add_text(iteration, texts[row.number], row.step)
+                iteration = device.iteration(self, row)
+                add_text(iteration, texts[row.number], row)
                 samples[row.number].append(iteration)
             yield rows
 

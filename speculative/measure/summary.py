@@ -57,7 +57,7 @@ def speed_line(f: dict) -> str:
 
 def acceptance_line(f: dict) -> str:
     accepted = f"{f['accepted']} of {f['drafted']} drafts accepted ({percent(f['accepted'] / f['drafted'])})."
-    gives = f"A call of the target gives {f['tokens_per_iteration']:.2f} tokens"
+    gives = f"A target call gives {f['tokens_per_iteration']:.2f} tokens"
     if f["tree"]:
         return f"{accepted} {gives}, one of them its own; a tree drafts several for each place."
     if f["predicted"]:  # each window has K drafts
@@ -74,7 +74,7 @@ def time_line(f: dict) -> str | None:
         drafting, scoring, rest = (percent(seconds[part] / whole) for part in ("drafting", "scoring", "rest"))
         line.append(f"Time: {drafting} drafting, {scoring} in the target, {rest} elsewhere.")
     if f["c"] is not None:
-        line.append(f"A draft takes c = {f['c']:.2f} of the time of a target's token.")
+        line.append(f"A draft takes c = {f['c']:.2f} of a target token's time.")
     return " ".join(line)
 
 
@@ -88,8 +88,8 @@ def account_line(f: dict) -> str | None:
     nodes = " for n nodes" if f["tree"] else ""
     return (
         f"The blog's formula{nodes} r({n} + 1) / ({n}c + 1) gives {blog:.2f}. It leaves out that a call with "
-        f"{n} + 1 tokens takes longer than with one, here β = {f['mean_beta']:.2f} times. As an account of this run, "
-        f"r({n} + 1) / ({n}c + β) gives {f['account_blog']:.2f} after the prompt."
+        f"{n} + 1 tokens takes longer than with one, here β = {f['mean_beta']:.2f} times. The account of this run: "
+        f"r({n} + 1) / ({n}c + β) = {f['account_blog']:.2f}, without the prompt."
     )
 
 

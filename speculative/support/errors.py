@@ -5,7 +5,6 @@ import signal
 import sys
 from collections.abc import Callable
 
-from speculative.support.extras import advice
 from speculative.support.terminal import one_line, without_secrets
 
 
@@ -40,7 +39,7 @@ def guarded(action: Callable[[], object], interrupted: str = "interrupted") -> N
     except UserError as error:
         fail(str(error))
     except ModuleNotFoundError as error:
-        fail(f"{error}: {advice(error.name)}")
+        fail(f"{error}: pip install {str(error.name).partition('.')[0]}")
     except MemoryError:
         fail("the memory is full: a smaller model needs less, and so does --dtype int8")
     except OSError as error:

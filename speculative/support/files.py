@@ -1,4 +1,4 @@
-"""Files: small ones are read whole, and every file that we write is whole or absent."""
+"""Every file that we write is whole or absent, and never one of the run's inputs."""
 
 import contextlib
 import json
@@ -9,18 +9,6 @@ from pathlib import Path
 
 from speculative.support.errors import UserError
 from speculative.support.terminal import ESCAPED
-
-MOST_BYTES = 2**26  # of a file that is read whole
-
-
-def read_small(path: str | os.PathLike) -> str:
-    """Return the text of a file in UTF-8. Raises ValueError, which says why it cannot be read."""
-    try:
-        if os.path.getsize(path) > MOST_BYTES:
-            raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
-        return Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise ValueError(error.strerror) from None
 
 
 @contextlib.contextmanager

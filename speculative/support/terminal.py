@@ -2,8 +2,8 @@
 
 import re
 
-# A model, a server or a file name may send control characters that clear the screen. json itself escapes those below 32.
-# These are the others, and the characters that turn the direction of text.
+# A model, a server or a file name may send control characters that clear the screen. json itself escapes those below
+# 32. These are the others, and the characters that turn the direction of text.
 OBEYED = (*range(0x7F, 0xA0), 0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 ESCAPED = {code: f"\\u{code:04x}" for code in OBEYED}
 

@@ -1,8 +1,6 @@
 """Texts from files: prompts, and texts in which n-grams are counted."""
 
 import json
-import sys
-from pathlib import Path
 
 from speculative.support.errors import UserError
 
@@ -10,8 +8,8 @@ from speculative.support.errors import UserError
 def read_text(path: str, what: str) -> str:
     """Return a text in UTF-8; "-" is the standard input. Raises UserError, which says what the text is for."""
     try:
-        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
-        text = data.decode("utf-8-sig")  # some editors begin a file with a mark
+        with open(0 if path == "-" else path, encoding="utf-8-sig", newline="", closefd=path != "-") as f:
+            text = f.read()  # -sig: some editors begin a file with a mark
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else f"byte {error.start} is not UTF-8"
         raise UserError(f"cannot read the {what} from {path}: {reason}") from None

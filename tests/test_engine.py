@@ -1,0 +1,361 @@
+"""engine.c against gpt2.py, and to the bit against itself: other row counts, other threads, other pasts."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from functools import partial
+
+import numpy as np
+import pytest
+from test_gpt2 import after_a_walk, by_paths, random_tree
+from tiny import ROOT, convert, logits_themselves, python, random_params
+
+import gpt2 as plain
+from speculative.engines import library
+from speculative.engines.formats import FORMATS
+from speculative.engines.packed import packer
+from speculative.engines.plain import ACTIVATIONS, CachedModel, PlainPass
+
+if not library.library():
+    pytest.skip("there is no C compiler", allow_module_level=True)
+
+from speculative.engines import compiled
+from speculative.engines.compiled import CompiledPass, choose_ahead
+
+N_CTX = 96
+TOKENS = np.random.default_rng(5).integers(0, 261, N_CTX)
+CHUNK = 30  # fewer rows than a call may have, so that these few tokens are several
+# Of the largest logit. In the other formats a last bit may decide how a number of a row is rounded.
+EXACT = {"float32": 2e-5, "bfloat16": 3e-2, "int8": 3e-2, "int4": 3e-2}
+
+
+def hparams_of(n_layer, n_embd, n_head, **more):
+    shape = {"n_layer": n_layer, "n_embd": n_embd, "n_head": n_head}
+    return {"n_vocab": 261, "n_ctx": N_CTX, **shape, **more}
+
+
+def new_pass(dtype="float32", hparams=None, n_threads=2, chunk=CHUNK):
+    hparams = hparams or hparams_of(2, 96, 3)
+    params = convert(random_params(hparams), packer(dtype))
+    return CompiledPass(params, hparams, n_threads, chunk), params
+
+
+def logits(run, n_rows):
+    """The logits of all tokens, in calls of so many rows."""
+    run.length = 0
+    return np.concatenate([run(TOKENS[i : i + n_rows], len(TOKENS[i : i + n_rows])) for i in range(0, N_CTX, n_rows)])
+
+
+# Rows that fill no block and no tile, heads of 1 to 80 numbers, an inner width that is no multiple of anything.
+SHAPES = [
+    hparams_of(0, 96, 3),
+    hparams_of(1, 3, 3),
+    hparams_of(1, 8, 1, activation_function="relu"),
+    hparams_of(1, 33, 3, n_inner=70, activation_function="gelu"),
+    hparams_of(2, 80, 1, n_inner=7),
+    hparams_of(3, 96, 3),
+    hparams_of(1, 192, 3),
+]
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("hparams", SHAPES, ids=lambda h: f"{h['n_layer']}-{h['n_embd']}-{h['n_head']}")
+def test_the_pass_gives_what_gpt2_gives(hparams, dtype):
+    run, params = new_pass(dtype, hparams)
+    expected = PlainPass(params, hparams)
+    for tokens, n_last in ((TOKENS[:40], 40), (TOKENS[40:41], 1), (TOKENS[41:], 30)):
+        pairs = ((run(tokens, n_last), expected(tokens, n_last)), (run.hidden, expected.hidden))
+        for a, b in (*pairs, (run.output(run.hidden), expected.output(expected.hidden))):
+            error = np.abs(a - b) / np.max(np.abs(b))
+            assert a.dtype == np.float32
+            assert np.max(error) < EXACT[dtype]
+            assert np.median(error) < max(EXACT[dtype] / 5, 1e-5)
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("hparams", SHAPES[1:], ids=lambda h: f"{h['n_layer']}-{h['n_embd']}-{h['n_head']}")
+def test_a_row_has_the_same_bits_in_every_window_and_chunk_and_with_any_threads(hparams, dtype):
+    alone, params = new_pass(dtype, hparams, 1)
+    expected = logits(alone, 1)
+    for n_threads, chunk in ((1, CHUNK), (2, CHUNK), (3, N_CTX), (8, 11)):
+        run = CompiledPass(params, hparams, n_threads, chunk)
+        for n_rows in (*range(2, 18), 31, N_CTX) if n_threads == 2 else (1, 5, 17, N_CTX):
+            assert np.array_equal(logits(run, n_rows), expected)
+        hidden = run.hidden
+        for n_last in (1, 2, 29, 90):
+            run.length = 0
+            assert np.array_equal(run(TOKENS, n_last), expected[-n_last:])
+            assert np.array_equal(run.hidden, hidden[-n_last:])
+            assert run.length == N_CTX
+        for i in range(3):  # memory that is asked for ahead changes nothing
+            run.ahead[:] = compiled.AHEAD * np.eye(3, dtype=int)[i]
+            assert np.array_equal(logits(run, (1, 5, 17)[i]), expected)
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_a_row_of_many_in_a_prompt_has_the_bits_that_it_has_alone(dtype):
+    hparams = hparams_of(1, 64, 2) | {"n_ctx": 300}
+    tokens = np.random.default_rng(1).integers(0, 261, 280)
+    run, params = new_pass(dtype, hparams, 2, compiled.CHUNK)
+    whole = run(tokens, 280)
+    one = CompiledPass(params, hparams, 1)
+    assert np.array_equal(np.concatenate([one([token], 1) for token in tokens]), whole)
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_rows_of_a_tree_and_after_a_rejected_draft_are_those_of_the_chain(dtype):
+    """The texts are longer than a tile of keys, the trees wider than a group of rows, and paths of them are walked."""
+    hparams = hparams_of(2, 96, 3) | {"n_ctx": 200}
+    params = convert(random_params(hparams), packer(dtype))
+    make = partial(CompiledPass, n_threads=2)
+    model, alone = (CachedModel(params, hparams, logits_themselves, make) for _ in range(2))
+    rng = np.random.default_rng(0)
+    x = rng.integers(4, size=50)
+    for _ in range(12):
+        tree = random_tree(rng, int(rng.integers(40)), x[-1])
+        assert np.array_equal(model.tree(x, tree), by_paths(alone)(x, tree))
+        x = after_a_walk(rng, x, tree)
+        assert np.array_equal(model(x), alone(x))
+
+
+@pytest.mark.parametrize(("name", "activation"), ACTIVATIONS.items())
+def test_activations(name, activation):
+    """One hidden unit, whose input is one number, in a net of one block that adds it to the residual stream."""
+    hparams = hparams_of(1, 96, 3, activation_function=name)
+    run = new_pass("float32", hparams)[0]
+    expected = plain.gpt2(TOKENS, **random_params(hparams), n_head=3, activation=activation)
+    np.testing.assert_allclose(run(TOKENS, N_CTX), expected, atol=2e-5 * np.abs(expected).max())
+
+
+def test_the_sum_is_taken_in_order():
+    """1e8 + 1 is 1e8 in float32. In order, (1e8 + 1) - 1e8 is 0; in any other order, it is 1."""
+    hparams = {"n_vocab": 40, "n_ctx": 17, "n_embd": 1100, "n_head": 1, "n_layer": 0}
+    params = random_params(hparams)
+    params["ln_f"] = {"g": np.zeros(1100, np.float32), "b": np.ones(1100, np.float32)}
+    for place in (0, 126, 127, 128, 700):  # of 128 inputs consists a part
+        params["wte"] = np.zeros((40, 1100), np.float32)
+        params["wte"][:, place : place + 3] = 1e8, 1, -1e8
+        run = CompiledPass(convert(params, packer("float32")), hparams, 2)
+        for n in (1, 2, 17):
+            assert not np.any(run.output(np.ones((n, 1100), np.float32)))
+
+
+@pytest.mark.parametrize("tokens", [[-1], [261], [0] * (N_CTX + 1)])
+def test_what_is_not_there_is_not_looked_up(tokens):
+    with pytest.raises(ValueError, match=r"there are 96 positions|not one of 261"):
+        new_pass()[0](tokens, 1)
+
+
+def test_what_was_interrupted_leaves_no_trace(monkeypatch):
+    make = partial(CompiledPass, n_threads=2, chunk=CHUNK)
+    used, fresh = (CachedModel(new_pass()[1], hparams_of(2, 96, 3), logits_themselves, make) for _ in range(2))
+    used(TOKENS)
+    x = np.append(TOKENS[:20], TOKENS[60:75])
+    assert np.array_equal(used(x, 5), fresh(x, 5))
+    run, n = compiled.team.run, []
+
+    def interrupted(*given):
+        run(*given)
+        n.append(1)
+        if len(n) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(compiled.team, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        used(TOKENS[::-1])
+    monkeypatch.undo()
+    assert np.array_equal(used(x[:20], 3), fresh(x[:20], 3))
+
+
+# ---- Threads ---------------------------------------------------------------------------------------------------------
+
+
+def test_two_models_in_two_threads_at_once():
+    """They share the partners, which sleep in between; and models come and go."""
+    wrong = []
+
+    def decode(seed):
+        expected = logits(new_pass()[0], 17)
+        for turn in range(30):
+            run, _ = new_pass()
+            if not np.array_equal(logits(run, (1, 5, 17, N_CTX)[turn % 4]), expected):
+                wrong.append(turn)
+            time.sleep(0.005 * (turn % 5 == seed))
+
+    threads = [threading.Thread(target=decode, args=(seed,)) for seed in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_on_a_busy_machine_one_thread_works_alone_for_a_while(monkeypatch):
+    run, _ = new_pass()
+    team = compiled.team
+    team.alone_until = 0.0
+    monkeypatch.setattr(team, "waited", 1.0)
+    monkeypatch.setattr(team, "took", 1.5)
+    run(TOKENS[:3], 1)
+    assert team.alone_until > time.perf_counter()
+    run(TOKENS[:3], 1)
+    assert run.pass_.n_threads == 1
+    team.alone_until = 0.0
+
+
+def test_without_partners_a_pass_goes_on_alone(monkeypatch):
+    """The system has no more threads, or none came in time."""
+
+    def start(thread):
+        raise RuntimeError("can't start new thread")
+
+    run, params = new_pass(n_threads=9)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    compiled.team.alone_until = 0.0
+    logits = run(TOKENS[:9], 9)
+    assert run.pass_.n_threads < 9
+    assert np.array_equal(logits, CompiledPass(params, hparams_of(2, 96, 3), 1)(TOKENS[:9], 9))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
+def test_a_forked_process_has_threads_of_its_own():
+    run, _ = new_pass()
+    expected = run(TOKENS[:9], 9)
+    if not (child := os.fork()):
+        run.length = 0
+        os._exit(not np.array_equal(run(TOKENS[:9], 9), expected))
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_memory_is_asked_for_ahead_if_that_is_faster(monkeypatch):
+    run, _ = new_pass()
+    seconds = {(0, 1): 1.0, (8192, 1): 0.5, (0, 5): 1.0, (8192, 5): 0.99, (0, 17): 1.0, (8192, 17): 1.5}
+    monkeypatch.setattr(run, "layer", lambda i, n_rows: seconds[run.ahead[(1, 5, 17).index(n_rows)], n_rows])
+    choose_ahead(run)
+    assert run.ahead.tolist() == [8192, 0, 0]
+
+
+# ---- The library -----------------------------------------------------------------------------------------------------
+
+USE = "from speculative.engines.library import library; print(library().lanes())"
+
+
+def start(cache, code=USE, **environment):
+    given = os.environ | {"XDG_CACHE_HOME": str(cache)} | environment
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env=given, **streams)
+
+
+def test_two_first_starts_at_once_and_one_that_is_killed_leave_a_library_that_works(tmp_path):
+    killed = start(tmp_path)
+    time.sleep(1.0)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    for running in [start(tmp_path), start(tmp_path)]:
+        out, err = running.communicate()
+        assert (running.returncode, int(out)) == (0, library.lanes()), err
+    assert len([*tmp_path.glob("speculative-sampling/engine-*.so")]) == 1
+    assert start(tmp_path).communicate() == (f"{library.lanes()}\n", "")
+
+
+def test_another_source_or_compiler_is_another_library(tmp_path):
+    for environment in ({}, {"CC": "cc -O1"}):
+        assert start(tmp_path, **environment).communicate()[1].startswith("compiling the forward pass")
+    assert len([*tmp_path.glob("speculative-sampling/engine-*.so")]) == 2
+
+
+def test_a_cache_that_cannot_be_written_to(tmp_path):
+    (tmp_path / "speculative-sampling").write_text("a file")
+    assert start(tmp_path).communicate()[0] == f"{library.lanes()}\n"
+
+
+def test_a_relative_cache_does_not_count(monkeypatch, tmp_path):
+    for home, kept in (("/there", "/there"), ("there", tmp_path / ".cache"), ("", tmp_path / ".cache")):
+        monkeypatch.setenv("XDG_CACHE_HOME", home)
+        monkeypatch.setenv("HOME", str(tmp_path))
+        assert str(library.cache_home()) == f"{kept}/speculative-sampling"
+
+
+DECODE = """if True:
+    import sys
+    from speculative.engines import library
+    library.compilers = lambda: [["no-such-compiler"]]
+    from speculative.engines import packed, runtime
+    sys.path.insert(0, "tests")
+    from tiny import HPARAMS, random_params
+    run = runtime.new_pass(packed.pack(random_params(), packed.packer(sys.argv[1])), HPARAMS)
+    print(type(run).__name__, run([1, 2, 3], 2).shape)"""
+
+
+@pytest.mark.parametrize(("variable", "lines"), [("", 2), ("numpy", 0)])
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_without_a_compiler_gpt2_itself_computes_and_one_line_says_so(variable, lines, dtype, tmp_path):
+    code = DECODE.replace("sys.argv[1]", repr(dtype))
+    running = start(tmp_path, code, SPECULATIVE_ENGINE=variable)
+    out, err = running.communicate()
+    assert (running.returncode, out) == (0, "PlainPass (2, 50)\n"), err
+    assert err.count("\n") == lines
+    assert ("pip install ziglang" in err) == bool(lines)
+
+
+# ---- Other compilers and CPUs ----------------------------------------------------------------------------------------
+
+
+def built(tmp_path, flags, compiler=None):
+    path = str(tmp_path / "engine.so")
+    return path if library.compile_with(compiler or library.compilers()[0], flags, path) else None
+
+
+IN_A_PROCESS = """if True:
+    import ctypes, sys
+    from speculative.engines import library
+    library.native = lambda: sys.argv[1]
+    sys.path.insert(0, "tests")
+    import pytest
+    tests = "what_gpt2 or every_window or of_many or of_a_tree or in_order or stands_for or two_models"
+    files = ["tests/test_engine.py", "tests/test_packed.py"]
+    sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", *files, "-k", tests]))"""
+
+
+def run_with(flags, cache, **environment):
+    """This file's tests of numbers, with a library that was compiled with these flags."""
+    given = os.environ | {"XDG_CACHE_HOME": str(cache)} | environment
+    return python("-c", IN_A_PROCESS, flags, env=given)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("march", ["x86-64", "x86-64-v2", "x86-64-v3", "skylake-avx512", "icelake-server"])
+def test_other_instructions_give_what_gpt2_gives(march, tmp_path):
+    if library.native() != "-march=native":
+        pytest.skip("this is no x86")
+    needs = {"x86-64-v3": "avx2", "skylake-avx512": "avx512bw", "icelake-server": "avx512_vnni"}
+    if needs.get(march, "") not in library.cpu():
+        pytest.skip("this CPU lacks them")
+    done = run_with(f"-march={march}", tmp_path)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.slow
+def test_sanitizers_find_nothing(tmp_path):
+    libraries = []
+    for name in ("libasan.so", "libubsan.so"):
+        found = subprocess.run(["cc", f"-print-file-name={name}"], capture_output=True, text=True).stdout.strip()
+        if not os.path.isabs(found):
+            pytest.skip("this compiler has no sanitizers")
+        libraries.append(found)
+    flags = f"{library.native()} -fsanitize=address,undefined -fno-sanitize-recover=undefined -g"
+    environment = {"LD_PRELOAD": ":".join(libraries), "ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc"}
+    done = run_with(flags, tmp_path, **environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["aarch64-linux-gnu", "aarch64-macos", "x86_64-windows-gnu"])
+def test_clang_compiles_it_for_other_systems(target, tmp_path):
+    pytest.importorskip("ziglang")
+    command = [sys.executable, "-m", "ziglang", "cc", "-target", target]
+    for cpu in ("generic", "neoverse_v2") if target == "aarch64-linux-gnu" else ([],):
+        assert built(tmp_path, [f"-mcpu={cpu}"] if cpu else [], command)
