@@ -29,9 +29,6 @@ def test_leviathans_formula_gives_table_1(alpha, K, speedup):
 
 def test_the_formulas_hold_at_their_limits():
     assert (leviathan_tokens(1, 5), leviathan_tokens(0, 5)) == (6, 1)
-    beta = leviathan_tokens(2 / 3, 5) - 5 * 0.01  # the largest that pays
-    assert beta == pytest.approx(2.69, abs=0.005)
-    assert leviathan_speedup(2 / 3, 5, 0.01, beta) == pytest.approx(1)
 
 
 def test_the_best_k_is_the_one_with_the_highest_speedup():
@@ -43,6 +40,14 @@ def test_the_best_k_is_the_one_with_the_highest_speedup():
     assert speedup == pytest.approx(max(by_hand))
     assert by_hand.index(max(by_hand)) == K > 1
     assert best_k([0.2] * 16, 0.3, flat) == best_k([0.9] * 16, 0.01, lambda rows: float(rows)) == (0, 1.0)
+
+
+def test_the_experts_of_the_page():
+    """docs/theory.md: five rows, each served by 2 of 8 experts, and nothing else to read."""
+    beta = 8 * (1 - (1 - 2 / 8) ** 5) / 2
+    assert beta == pytest.approx(3.05, abs=0.005)
+    assert leviathan_speedup(0.8, 4, 0.05, beta) == pytest.approx(1.03, abs=0.005)
+    assert leviathan_speedup(0.8, 4, 0.05) == pytest.approx(2.80, abs=0.005)
 
 
 def test_costs_between_those_that_were_measured_lie_on_a_line():
