@@ -24,12 +24,11 @@ from speculative.engines.jax.sharding import place
 from speculative.engines.model import CachedNetwork, Model
 from speculative.filters import GREEDY, Filters
 from speculative.rules import parse_rule
-from speculative.sampling import Step, autoregressive_sampling, speculative_sampling
+from speculative.sampling import autoregressive_sampling, speculative_sampling
 
 HPARAMS = {"n_vocab": 40, "n_ctx": 24, "n_embd": 12, "n_head": 3, "n_layer": 2}
 LONG = HPARAMS | {"n_ctx": 264}
 K = 3
-FILTERS = Filters(0.9, top_p=0.95)
 slow = pytest.mark.slow
 
 
@@ -55,7 +54,7 @@ def greedy(pair):
 
 @pytest.fixture(scope="module")
 def sampled(pair):
-    return loop_of(pair, FILTERS, None, parse_rule("lenient:0.5"))
+    return loop_of(pair, Filters(0.9, top_p=0.95))
 
 
 def on_numpy(model, to_probs):
@@ -231,42 +230,18 @@ def test_a_batch_is_its_prompts(pair, greedy, batch):
     assert all(row.prefill == 0 for call in calls for row in call[1:])
 
 
-@pytest.mark.parametrize("batch", [1, 2])
-def test_a_text_ends_with_a_token_or_if_the_caller_says_so(pair, greedy, monkeypatch, batch):
+def test_a_token_ends_a_text_and_so_does_the_caller(pair):
     prompts = [random_prompt(n) for n in (5, 8, 3, 6)]
     whole = [python_steps(pair, x, 13, K) for x in prompts]
     end = whole[0][1].tokens[0]
-    loop = loop_of(pair, GREEDY, None, parse_rule("token"), end)
-    seen = set()
-
-    def stopped(number):
-        return number == 1 and number in seen
-
     found = [[] for _ in prompts]
-    for call in loop.rows(prompts, 13, K, rng(), batch, stopped):
-        for row in call:
-            found[row.number].append(row)
-            seen.add(row.number)
+    loop = loop_of(pair, GREEDY, None, parse_rule("token"), end)
+    for row in itertools.chain(*loop.rows(prompts, 13, K, rng(), 2, lambda number: number == 1 and found[1])):
+        found[row.number].append(row)
     expected = [[step for i, step in enumerate(x) if not any(end in s.tokens for s in x[:i])] for x in whole]
     expected[1] = expected[1][:1]
     assert [*map(outcomes, found)] == [*map(outcomes, expected)]
     assert len(expected[0]) < len(whole[0])
-
-
-def test_the_chances_of_acceptance_are_the_rules(pair, sampled):
-    x = random_prompt(6)
-    rule = parse_rule("lenient:0.5")
-    target, draft = (on_numpy(model, FILTERS) for model in pair)
-    text = list(x)
-    n_tested = set()
-    for row in sampled.steps(x, 16, K, rng(3)):
-        read = np.array([*text, *row.proposal.tokens])
-        proposal = row.proposal._replace(p=draft(read[:-1], row.drafted) if row.drafted else [])
-        step = Step(row.tokens, proposal, target(read, row.drafted + 1))
-        np.testing.assert_allclose(row.alpha, rule.chances(step), rtol=1e-4)
-        text += row.tokens
-        n_tested.add(len(row.alpha))
-    assert len(n_tested) > 1
 
 
 def test_the_numbers_depend_on_the_seed_the_prompt_and_the_position(sampled):
@@ -380,12 +355,13 @@ def test_logits_that_are_not_finite_are_refused(pair, model, K, N, position):
 # ---- Around it -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", ["ImportError('no jaxlib')", "RuntimeError('jaxlib 0.1 is too old\\nmore')"])
-def test_a_jax_that_cannot_be_imported_is_one_line(tmp_path, error):
-    (tmp_path / "jax.py").write_text(f"raise {error}")
+def test_a_jax_that_cannot_be_imported_is_one_line(tmp_path):
+    (tmp_path / "jax.py").write_text("raise RuntimeError('jaxlib 0.1 is too old\\nmore')")
     done = python("main.py", "--demo", "--engine=jax", env=os.environ | {"PYTHONPATH": str(tmp_path)})
     assert (done.returncode, done.stdout) == (2, "")
-    assert re.fullmatch(r"error: --engine jax cannot import jax \([^\n]*jaxlib[^\n]*\): pip install .*\n", done.stderr)
+    assert re.fullmatch(
+        r"error: --engine jax cannot import jax \(jaxlib 0.1 is too old\): pip install .*\n", done.stderr
+    )
 
 
 def test_a_platform_that_is_not_there_is_one_line():

@@ -125,12 +125,6 @@ def test_options_that_do_not_go_together(tiny_pair, monkeypatch, flags, message)
     assert message.replace("--", "") in line.replace("--", "")
 
 
-@pytest.mark.skipif(jax.default_backend() != "cpu", reason="JAX sees an accelerator")
-def test_auto_is_numpy_without_an_accelerator(tiny_pair):
-    session = load_pair("draft", "target", str(tiny_pair), engine="auto")
-    assert session.options.engine == "numpy"
-
-
 def test_greedy_texts_that_differ_are_reported_with_their_margin():
     """By a model whose two best logits, of 2 and 3, are 0.25 apart; the line says whether rounding explains that."""
     logits = np.array([[0, 1, 4.25, 4.5]], np.float32)
