@@ -127,19 +127,6 @@ def test_wild_command_lines(seed, n, command, pair_words, folder):
     assert statuses[2] > n / 7, statuses
 
 
-# ---- Libraries -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow  # a process, which imports JAX
-def test_flags_that_xla_does_not_know():
-    """XLA would end the process itself, with status 1."""
-    pytest.importorskip("jax")
-    done = python("main.py", "--demo", "--engine=jax", env=os.environ | {"XLA_FLAGS": "--bogus"})
-    assert (done.returncode, done.stdout) == (2, "")
-    assert is_one_line(done.stderr)
-    assert "XLA_FLAGS=--bogus cannot be used" in done.stderr
-
-
 # ---- Streams ---------------------------------------------------------------------------------------------------------
 
 

@@ -88,10 +88,18 @@ class Recorder:
             self.seconds += seconds
             if step is None:
                 return
-            iteration = device.iteration(self, step) if device else self.iteration(step, began, seconds, draws.u)
+            iteration = self.of_device(step, device) if device else self.iteration(step, began, seconds, draws.u)
             add_text(iteration, text, step)
             self.samples[-1].append(iteration)
             yield iteration
+
+    def of_device(self, row, device) -> Iteration:
+        """Return the known facts of a step, without its times. Those of the run are noted here."""
+        self.prefill = (self.prefill or 0.0) + row.prefill
+        self.t_target = {rows: seconds for rows, seconds in device.seconds.items() if rows != "draft"}
+        if row.drafted:
+            self.t_draft = device.seconds.get("draft")
+        return Iteration(None, None, None, None, alpha=row.alpha)
 
     def watch_batch(self, calls: Iterator[list], texts: list[StreamDecoder], device) -> Iterator[list]:
         """Do the same for prompts that are decoded together: a sample and a text for each.
@@ -107,7 +115,7 @@ class Recorder:
             if rows is None:
                 return
             for row in rows:
-                iteration = device.iteration(self, row)
+                iteration = self.of_device(row, device)
                 add_text(iteration, texts[row.number], row)
                 samples[row.number].append(iteration)
             yield rows

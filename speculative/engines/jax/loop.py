@@ -90,12 +90,14 @@ class DeviceDecoder:
         def feed(tokens):
             return network.forward(params, tokens, 0, network.new_cache(capacity), n_last=0)[1]
 
-        return for_each_row(feed, len(tokens))(tokens)
+        return with_axis(for_each_row(feed, len(tokens))(without_axis(tokens)), len(tokens))
 
     def _run(self, params, state, seed, K):
         """Make up to CALLS calls of the target -> State, number of calls, Output [CALLS, n_batch, ...], whether each
         text is complete [n_batch]."""
-        step = for_each_row(partial(self.step, params, jax.random.key(seed), K), len(state.n))
+        n_batch = len(state.n)
+        step = for_each_row(partial(self.step, params, jax.random.key(seed), K), n_batch)
+        state = without_axis(state)
         outputs = jax.tree.map(lambda a: jnp.zeros((CALLS, *a.shape), a.dtype), jax.eval_shape(step, state)[1])
 
         def unfinished(carry):
@@ -108,7 +110,8 @@ class DeviceDecoder:
             return state, i + 1, jax.tree.map(lambda all, new: all.at[i].set(new), outputs, output)
 
         state, calls, outputs = lax.while_loop(unfinished, call, (state, jnp.int32(0), outputs))
-        return state, calls, outputs, state.n >= state.T
+        state = with_axis(state, n_batch)
+        return state, calls, with_axis(outputs, n_batch, axis=1), state.n >= state.T
 
     def _repeat(self, role, params, tokens, n, cache):  # [n_batch, n_rows] -> the cache
         """Call a model CALLS times. Each call reads the tokens that the one before made probable."""
@@ -117,8 +120,10 @@ class DeviceDecoder:
             logits, cache = self.networks[role].forward(params, tokens, n, cache)  # [n_rows, n_vocab]
             return jnp.argmax(self.to_probs(role, logits), axis=-1).astype(jnp.int32), cache
 
-        call = for_each_row(call, len(tokens))
-        return lax.fori_loop(0, CALLS, lambda _, carry: call(*carry), (tokens, cache))[1]
+        n_batch = len(tokens)
+        call = for_each_row(call, n_batch)
+        cache = lax.fori_loop(0, CALLS, lambda _, carry: call(*carry), without_axis((tokens, cache)))[1]
+        return with_axis(cache, n_batch)
 
     def step(self, params, key, K, state):
         """One iteration of the loop, for one text -> State, Output."""
@@ -189,13 +194,14 @@ def fault(peaks, n, k):  # [m] -> position of the first of the first k rows that
 
 
 def for_each_row(function: Callable, n_batch: int) -> Callable:
-    """The function for arrays with one more axis in front. A single row goes without it: vmap makes a scatter of each
-    write to a cache, which is slow."""
-    if n_batch > 1:
-        return jax.vmap(function, spmd_axis_name="data")
+    """The function for arrays with one more axis in front. A single row goes without it, all along a loop: vmap makes a
+    scatter of each write to a cache, and a reshape in a loop copies it."""
+    return jax.vmap(function, spmd_axis_name="data") if n_batch > 1 else function
 
-    def one_row(*rows):
-        result = function(*jax.tree.map(lambda a: a[0], rows))
-        return jax.tree.map(lambda a: a[None], result)
 
-    return one_row
+def without_axis(rows):
+    return jax.tree.map(lambda a: a[0] if len(a) == 1 else a, rows)
+
+
+def with_axis(rows, n_batch: int, axis: int = 0):
+    return jax.tree.map(lambda a: a if n_batch > 1 else jnp.expand_dims(a, axis), rows)
