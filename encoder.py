@@ -17,8 +17,6 @@ from pathlib import Path
 
 import regex  # and not re, which does not know \p{L}
 
-from speculative.support.files import read_small
-
 END_OF_TEXT = "<|endoftext|>"
 
 
@@ -92,7 +90,7 @@ class Encoder:
     """A vocabulary in use. n_vocab: the number of tokens; eot: the id of <|endoftext|>."""
 
     def __init__(self, vocab, pairs):
-        """vocab {token: id} and pairs [(left token, right token)], lowest rank first, as get_encoder checked them."""
+        """vocab {token: id} and pairs [(left token, right token)], lowest rank first."""
         char_to_byte = {char: byte for byte, char in BYTE_TO_CHAR.items()}
         self.n_vocab = len(vocab)
         self.eot = vocab[END_OF_TEXT]
@@ -102,32 +100,24 @@ class Encoder:
         self.merges = {
             (vocab[left], vocab[right]): (rank, vocab[left + right]) for rank, (left, right) in enumerate(pairs)
         }
-        self.encode_short_word = lru_cache(maxsize=2**15)(self.encode_word)  # few words make up most of a text
+        self.encode_word = lru_cache(maxsize=2**15)(self.encode_word)  # few words make up most of a text
 
     def encode_word(self, word):
         return bpe([self.byte_to_id[byte] for byte in word.encode("utf-8")], self.merges)
 
     def encode(self, text, allowed_special=False):
-        """The token ids of any str, as a list. <|endoftext|> becomes eot if allowed_special, else it is plain text.
-
-        A str may hold halves of a UTF-16 surrogate pair, which UTF-8 cannot say. Two that belong together become their
-        character and one alone becomes U+FFFD, as in tiktoken.
-        """
-        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        """The token ids of a text, as a list. <|endoftext|> becomes eot if allowed_special, else it is plain text."""
         ids = []
         for i, part in enumerate(text.split(END_OF_TEXT) if allowed_special else [text]):
             if i > 0:
                 ids.append(self.eot)
             for word in WORD.findall(part):
-                ids += self.encode_short_word(word) if len(word) <= 32 else self.encode_word(word)
+                ids += self.encode_word(word)
         return ids
 
     def to_bytes(self, ids):
-        """The tokens' bytes, one after the other. ValueError where an id is not in the vocabulary."""
-        try:
-            return b"".join([self.id_to_bytes[i] for i in ids])
-        except KeyError as error:
-            raise ValueError(f"no token has the id {error.args[0]}; ids go from 0 to {self.n_vocab - 1}") from None
+        """The tokens' bytes, one after the other."""
+        return b"".join([self.id_to_bytes[i] for i in ids])
 
     def decode(self, ids):
         """The text of the ids. Bytes that are not UTF-8 (a character may be cut in two) become U+FFFD."""
@@ -144,7 +134,7 @@ class StreamDecoder:
     def __init__(self, encoder, stop=None):
         self.encoder = encoder
         self.eot = encoder.eot if stop == END_OF_TEXT else None
-        self.stop = b"" if stop in (None, END_OF_TEXT) else stop.encode("utf-8", "surrogatepass")
+        self.stop = b"" if stop in (None, END_OF_TEXT) else stop.encode()
         self.utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self.waiting = b""
         self.stopped = False  # whether the stop text has come; what follows it is dropped
@@ -152,81 +142,40 @@ class StreamDecoder:
     def push(self, ids):
         """The text that these ids complete, "" if none."""
         for i in ids:
-            if self.stopped or i == self.eot:
-                self.stopped = True
-                break
-            self.waiting += self.encoder.to_bytes([i])
+            self.stopped = self.stopped or i == self.eot
+            if not self.stopped:
+                self.waiting += self.encoder.to_bytes([i])
             if self.stop and self.stop in self.waiting:
                 self.stopped = True
                 self.waiting = self.waiting.partition(self.stop)[0]
         n = len(self.waiting)
-        if not self.stopped:
-            begun = (i for i in range(1, min(len(self.stop), n + 1)) if self.waiting.endswith(self.stop[:i]))
-            n -= max(begun, default=0)
-        given = self.waiting[:n]
-        self.waiting = self.waiting[n:]
+        if not self.stopped:  # the longest beginning of the stop text with which the bytes end goes on waiting
+            n -= max(i for i in range(min(len(self.stop), n + 1) or 1) if self.waiting.endswith(self.stop[:i]))
+        given, self.waiting = self.waiting[:n], self.waiting[n:]
         return self.utf8.decode(given)
 
     def flush(self):
         """The end of the text, with U+FFFD for a character that was never completed."""
-        given = self.waiting
-        self.waiting = b""
+        given, self.waiting = self.waiting, b""
         return self.utf8.decode(given, final=True)
 
 
 def get_encoder(model_size, models_dir):
     """The Encoder of the model in models_dir/model_size, from its encoder.json (the ids) and vocab.bpe (the merges).
 
-    ValueError, in one line that names the file, where one of them is missing, damaged or does not fit the other.
+    ValueError, in one line that names the file, if one of them is missing, damaged or does not fit the other.
     """
-    folder = Path(models_dir) / model_size
-    vocab = read_vocab(folder / "encoder.json")
-    pairs = read_pairs(folder / "vocab.bpe")
-    tokens = {*BYTE_TO_CHAR.values(), *(left + right for left, right in pairs), END_OF_TEXT}
-    if vocab.keys() != tokens:
-        raise ValueError(
-            f"{folder / 'encoder.json'}: should hold the 256 bytes, what the {len(pairs)} merges of vocab.bpe make and "
-            f"{END_OF_TEXT}, {len(tokens)} tokens; holds {len(vocab)}, and {min(vocab.keys() ^ tokens)[:40]!r} is in "
-            "only one of the files"
-        )
-    return Encoder(vocab, pairs)
-
-
-def read_vocab(path):
-    """encoder.json: {token: id}, the ids 0 to n_vocab - 1 in any order."""
-    text = read_text(path)
+    path = Path(models_dir) / model_size / "encoder.json"
     try:
-        vocab = json.loads(text)
-    except (ValueError, RecursionError) as error:  # also numbers of more digits than Python takes
-        raise ValueError(f"{path}: should be JSON: {error}") from None
-    ids = [*vocab.values()] if isinstance(vocab, dict) else [None]
-    if any(type(i) is not int for i in ids) or sorted(ids) != [*range(len(ids))]:
-        raise ValueError(f"{path}: should be a JSON object that gives each of n tokens another id, 0 to n - 1")
-    return vocab
-
-
-def read_pairs(path):
-    """vocab.bpe: a line "#version: ...", then one merge a line, lowest rank first -> [(left token, right token)]."""
-    header, *lines = read_text(path).rstrip("\n").split("\n")
-    if not header.startswith("#version"):
-        raise ValueError(f"{path}: should begin with a line like '#version: 0.2', not with {header[:40]!r}")
-    pairs = []
-    known = set(BYTE_TO_CHAR.values())
-    for number, line in enumerate(lines, start=2):
-        pair = tuple(line.split(" "))
-        if len(pair) != 2 or not known.issuperset(pair):
-            raise ValueError(
-                f"{path}: line {number} should be two tokens with a space between, each a single byte or made by a "
-                f"line above, not {line[:40]!r}"
-            )
-        pairs.append(pair)
-        known.add("".join(pair))
-    return pairs
-
-
-def read_text(path):
-    """The text of a file, in UTF-8."""
-    try:
-        return read_small(path)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+        vocab = json.loads(path.read_text(encoding="utf-8"))
+        if sorted(vocab.values()) != [*range(len(vocab))]:
+            raise ValueError(f"should give {len(vocab)} tokens the ids from 0 on")
+        path = path.with_name("vocab.bpe")
+        version, *lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
+        pairs = [tuple(line.split(" ")) for line in lines]
+        made = [*BYTE_TO_CHAR.values(), *map("".join, pairs), END_OF_TEXT]
+        if not version.startswith("#version") or {len(pair) for pair in pairs} - {2} or vocab.keys() != {*made}:
+            raise ValueError(f"its {len(pairs)} lines should each merge two tokens, to those of encoder.json")
+        return Encoder(vocab, pairs)
+    except (OSError, ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+        raise ValueError(f"{path}: {getattr(error, 'strerror', None) or error!s:.200}") from None

@@ -4,25 +4,20 @@ python main.py --prompt "Alan Turing theorized that computers would one day beco
 python main.py --demo
 """
 
-from speculative.support import exits
-
-if __name__ == "__main__":
-    exits.begin()  # Ctrl-C during the imports, which are slow, ends with a line
-
-from collections.abc import Callable
 from functools import partial
 
+from speculative.cli.command import parse, run
 from speculative.cli.display import Display, check_output
-from speculative.cli.flags import all_flags, parse, run
 from speculative.cli.interactive import interact
 from speculative.cli.outcome import show_report
-from speculative.cli.packing import remove_packed, write_packed
+from speculative.cli.packing import write_packed
 from speculative.cli.prompts import choose_prompts
 from speculative.cli.serve import serve
 from speculative.cli.verifying import verify_session
-from speculative.measure.recorder import Recorder
+from speculative.measure.document import DECODERS
 from speculative.sampling import autoregressive_sampling, max_fn, sample, speculative_sampling
-from speculative.session import Session
+from speculative.session import Session, text_steps
+from speculative.support.errors import guarded
 
 # The blog's names, from where the blog has them.
 __all__ = ["autoregressive_sampling", "main", "max_fn", "sample", "speculative_sampling"]
@@ -33,54 +28,53 @@ def main(**flags) -> None:
     o = check_output(parse(flags))
     if o.pack:
         return write_packed(o)
-    if o.unpack:
-        return remove_packed(o)
-    prompts = choose_prompts(o)  # one; with --batch several
+    prompts = choose_prompts(o)  # one; with --batch several; none if they come later
 
-    # load both models (flags and parse stay with them: --interactive and --serve change flags later)
-    session = Session(o, flags, parse, prompts, quiet=o.quiet, verify=o.verify)
+    # load both models
+    session = Session(o, prompts=prompts, quiet=o.quiet)
     if o.verify:
         return verify_session(session, *prompts)
     if o.interactive:
-        return interact(session, decode, all_flags())
+        return interact(session, decode)
     if o.serve is not None:
-        return serve(session, all_flags(), o.serve)
+        return serve(session, o.serve)
     decode(session, prompts)
 
 
 def decode(session: Session, prompts: list[str]) -> None:
-    """Decodes with both samplers. Prints the blog's lines, then ours."""
+    """Decode with both samplers. Print the blog's lines, then ours."""
     o = session.options
-    pair = session.pair
     session.ready(prompts, o.n_tokens_to_generate, timed=bool(o.json or not o.quiet))
     runs = {}
 
-    # autoregressive
-    if o.only != "speculative":
-        runs["autoregressive"] = run_sampling_fn("Autoregressive Decode", pair.autoregressive, session, prompts)
-
-    # speculative
-    if o.only != "autoregressive":
-        runs["speculative"] = run_sampling_fn("Speculative Decode", pair.speculative, session, prompts)
+    # autoregressive, then speculative
+    for name in [o.only] if o.only else DECODERS:
+        run_sampling_fn(name, session, prompts, runs)
 
     # speedup, acceptance rate, and why
     show_report(session, prompts, runs)
 
 
-def run_sampling_fn(title: str, decode_fn: Callable, session: Session, prompts: list[str]) -> Recorder:
-    """Decodes each prompt o.n_samples times, and prints the blog's lines -> a record of every step.
+def run_sampling_fn(name: str, session: Session, prompts: list[str], runs: dict) -> None:
+    """Decode each prompt o.n_samples times, print the blog's lines, and add a record of every step to runs.
 
-    decode_fn is pair.autoregressive or pair.speculative. session.texts calls it for each text, and turns ids into text.
+    A short decode is repeated, both decoders in turn: then the median runs of both are added, and here is the second.
     """
     o = session.options
-    recorder = session.recorder(details=o.details or bool(o.html))
-    with Display(title, o, prompts) as display:
-        for step in session.texts(decode_fn, prompts, o.n_tokens_to_generate, o.n_samples, recorder=recorder):
+    n = o.n_tokens_to_generate
+    with Display(f"{name.capitalize()} Decode", o, prompts) as display:
+        if name in runs:
+            steps = text_steps(runs[name])
+        else:
+            recorder = session.recorder(details=bool(o.json or o.html))
+            steps = session.texts(name, prompts, n, o.n_samples, recorder=recorder)
+        for step in steps:
             display.push(step)
-        recorder = session.middle_decode(decode_fn, prompts, recorder)  # with --demo, of several
-    display.print_time(recorder.seconds)
-    return recorder
+        if name not in runs:
+            names = [o.only] if o.only else DECODERS
+            runs |= session.median_runs(prompts, n, {name: recorder}, o.n_samples, names)
+    display.print_time(runs[name].seconds)
 
 
 if __name__ == "__main__":
-    exits.guarded(partial(run, main, __doc__))
+    guarded(partial(run, main, __doc__))

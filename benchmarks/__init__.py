@@ -1,5 +1,1 @@
-"""The measurements, and the programs that are compared: python -m benchmarks.NAME."""
-
-from speculative.support import exits
-
-exits.begin_package()
+"""Measurements: `python -m benchmarks` lists them."""

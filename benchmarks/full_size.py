@@ -1,50 +1,40 @@
-"""Writes checkpoints of the official shapes, 124M and 1558M, that compute what the bundled pair computes.
+"""Write checkpoints of the official shapes, 124M and 1558M, that compute what the bundled pair computes.
 
-    python -m benchmarks.full_size OUT_DIR
+    python -m benchmarks full_size OUT_DIR
     python main.py --models_dir OUT_DIR --draft_model_size 124M --target_model_size 1558M
 
-A token costs what it costs with the official weights; text and acceptance rate are those of models/tiny-draft and
-models/tiny-target. Both folders together take 6.8 GB of disk. Writing safetensors takes about half a minute and 0.5 GB
-of memory; tensorflow, the format of the official download, about a minute and 4.5 GB. How a model grows:
+A token costs the same as with the official weights; text and acceptance rate are those of models/tiny-draft and
+models/tiny-target. Both folders together take 6.8 GB of disk. Writing takes half a minute and 0.5 GB of memory. A model
+grows in
 
 - Width. Each channel of the residual stream is repeated, so often that at least two channels are left over. Those get
   the mean of the others. So layer norm finds the same mean, and a standard deviation that is smaller by a factor. All
-  that is written into the stream is larger by that factor. What reads the stream is divided by the repetitions.
-- Heads, hidden units and layers that the small model lacks have weights of 0.
+  weights that write to the stream are larger by that factor. Weights that read it are divided by the repetitions.
+- Heads, hidden units and layers. Those that the small model lacks have weights of 0.
 - Vocabulary. The new tokens are strings of bytes that UTF-8 never uses, so no text has them. Nor does a model choose
   them: the last layer norm sets two of the channels that are left over to 1 and -1. Each token of the small model has
   the same weight for both, so they cancel; the weights of the new ones make their logits -200.
-- Positions beyond the small context repeat its last one.
-- The target's heads read the stream, which is larger by that factor, and SiLU(factor x) is only nearly factor SiLU(x).
-  So they guess nearly what the small ones guess.
+- Positions. Those beyond the small context repeat its last one.
 """
 
+import argparse
 import json
 import math
 import re
-import shutil
 import struct
 import tempfile
-from functools import partial
 from itertools import count, islice, product
 from pathlib import Path
 
 import numpy as np
+from speculative.blog.encoder import BYTE_TO_CHAR
 
-from benchmarks.common import MODELS, Parser
-from benchmarks.tables import seconds
-from encoder import BYTE_TO_CHAR
+from benchmarks.runs import MODELS
 from speculative.checkpoints.config import load_hparams
 from speculative.checkpoints.loading import load_params
-from speculative.checkpoints.openai import import_tensorflow
+from speculative.checkpoints.official import HPARAMS
 from speculative.checkpoints.tensors import checkpoint_shapes, parameter_count
-from speculative.drafters import heads
-from speculative.support import arguments as values
-from speculative.support import checksums
-from speculative.support.errors import UserError, first_line
-from speculative.support.exits import guarded
-from speculative.support.official import HPARAMS
-from training.files import save_tensors
+from speculative.support.errors import UserError, guarded
 
 GROWN = {"124M": MODELS / "tiny-draft", "1558M": MODELS / "tiny-target"}
 UNLIKELY = -200.0  # the logit of a new token: at temperature 1 its probability is 0 in float32
@@ -88,15 +78,7 @@ def grow(tensors, old, new):
         yield name, grown.reshape(shape)
 
 
-def grow_heads(small, old, new):
-    """The heads of a target with hparams old -> {w [n_heads, n_embd, n_embd], b [n_heads, n_embd]} for new."""
-    times, n_left, scale = growth(old, new)
-    w = np.tile(small.w, (1, times, times)) / times
-    b = np.tile(scale * small.b, times)
-    return {"w": np.pad(w, ((0, 0), (0, n_left), (0, n_left))), "b": np.pad(b, ((0, 0), (0, n_left)))}
-
-
-def write_safetensors(folder, hparams, tensors):
+def write_safetensors(path: Path, hparams: dict, tensors) -> None:
     """A header, then one tensor after the other, under Hugging Face's names: only one is in memory at a time."""
     header = {"__metadata__": {"format": "pt"}}
     end = 0
@@ -108,86 +90,46 @@ def write_safetensors(folder, hparams, tensors):
         header[theirs] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)  # so that the numbers begin at a multiple of 8 bytes
-    with open(folder / "model.safetensors", "wb") as f:
+    with open(path, "wb") as f:
         f.write(struct.pack("<Q", len(text)) + text)
         for _, array in tensors:
             f.write(np.ascontiguousarray(array, "<f4"))
 
 
-def write_tensorflow(folder, hparams, tensors):
-    """OpenAI's form. SaveV2 is the operation that a tf.train.Saver runs; it needs all tensors at once."""
-    tf = import_tensorflow()
-    held = {}
-    zeros = {}
-    for name, array in tensors:
-        # OpenAI's kernels are those of a convolution of width 1: they have one more axis, in front.
-        array = array[None] if name.endswith("/w") else array
-        # Most of 1558M are zeros, of which one tensor of each shape is enough.
-        share = {} if array.any() else zeros
-        held[f"model/{name}"] = share.setdefault(array.shape, tf.constant(array))
-    prefix = str(folder / "model.ckpt")
-    all_of_each = [""] * len(held)
-    try:
-        tf.raw_ops.SaveV2(prefix=prefix, tensor_names=[*held], shape_and_slices=all_of_each, tensors=[*held.values()])
-    except tf.errors.OpError as error:
-        raise UserError(f"cannot write the checkpoint: {first_line(error)}") from error
-    (folder / "checkpoint").write_text('model_checkpoint_path: "model.ckpt"\n')
-
-
-def grow_model(small, folder, new, write):
-    """The model in the folder small, grown to hparams new, in a new folder. Its tokens keep their ids."""
+def grow_model(small: Path, folder: Path, new: dict) -> None:
+    """Write the model in the folder small, grown to hparams new, to a new folder. Its tokens keep their ids."""
     vocab = json.loads((small / "encoder.json").read_text(encoding="utf-8"))
     merges = (small / "vocab.bpe").read_text(encoding="utf-8")
     never = ("".join(chars) for n in count(2) for chars in product(NEVER_IN_UTF8, repeat=n))
     for token in islice(never, new["n_vocab"] - len(vocab)):
         vocab[token] = len(vocab)
         merges += f"{token[:-1]} {token[-1]}\n"
-    old = load_hparams(small / "hparams.json")
+    old = load_hparams(str(small / "hparams.json"))
     tensors = {}
-    params = load_params(small, old, tensors.setdefault)
-    its_heads = None
-    if (small / heads.FILE).exists():
-        its_heads = heads.check_heads(heads.load_heads(str(small), old), old, params["ln_f"])
-    folder.mkdir()
+    load_params(str(small), old, tensors.setdefault)
+    folder.mkdir(parents=True)
     (folder / "encoder.json").write_text(json.dumps(vocab), encoding="utf-8")
     (folder / "vocab.bpe").write_text(merges, encoding="utf-8", newline="\n")
-    (folder / "hparams.json").write_text(json.dumps(new), encoding="utf-8")
-    write(folder, new, grow(tensors, old, new))
-    if its_heads:
-        norm = {name: tensors[name] for name in ("ln_f/g", "ln_f/b")}
-        grown = {name: array for name, array in grow(norm, old, new) if name in norm}
-        target = {"target": heads.fingerprint(new, {"g": grown["ln_f/g"], "b": grown["ln_f/b"]})}
-        save_tensors(folder / heads.FILE, grow_heads(its_heads, old, new), target)
-    files = {path.name: checksums.describe(path) for path in folder.iterdir()}
-    checksums.note(
-        folder, files, stand_in=f"it computes what {small.name} does, at the shape and cost of {folder.name}"
-    )
+    stand_in = f"it computes what {small.name} does, at the shape and cost of {folder.name}"
+    (folder / "hparams.json").write_text(json.dumps(new | {"stand_in": stand_in}), encoding="utf-8")
+    write_safetensors(folder / "model.safetensors", new, grow(tensors, old, new))
 
 
-def main(argv=None, grow=grow_model, disk_usage=shutil.disk_usage):
-    parser = Parser(__doc__)
-    writers = {"safetensors": write_safetensors, "tensorflow": write_tensorflow}
-    parser.add_argument("out_dir", type=values.argument(values.path), metavar="OUT_DIR")
-    parser.add_argument("--format", choices=writers, default="safetensors")
-    o = parser.parse_args(argv)
-    out = Path(o.out_dir)
-    hparams = {size: HPARAMS[size] for size in GROWN}
-    needed = 2**25 + 4 * sum(map(parameter_count, hparams.values()))
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        if there := [size for size in GROWN if (out / size).exists()]:
-            raise UserError(f"{out / there[0]} is there already: delete it, or name another folder")
-        if needed > (free := disk_usage(out).free):
-            raise UserError(f"{out} has {free / 1e9:.1f} GB of disk left, and {needed / 1e9:.1f} are needed")
-        print(f"writing {needed / 1e9:.1f} GB to {out}, in about half a minute", flush=True)
-        with tempfile.TemporaryDirectory(dir=out) as unfinished:
-            for size, small in GROWN.items():
-                took = seconds(partial(grow, small, Path(unfinished, size), hparams[size], writers[o.format]))
-                print(f"{size}: {parameter_count(hparams[size]):,} parameters in {took:.0f} s", flush=True)
-            for size in GROWN:
-                Path(unfinished, size).rename(out / size)
-    except OSError as error:
-        raise UserError(f"cannot write to {out}: {error.strerror}") from error
+def main(argv: list[str] | None = None) -> None:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("python -m benchmarks full_size", description=__doc__, formatter_class=raw)
+    parser.add_argument("out_dir", type=Path)
+    out = parser.parse_args(argv).out_dir
+    for size in GROWN:
+        if (out / size).exists():
+            raise UserError(f"{out / size} already exists: delete it, or name another folder")
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out) as unfinished:
+        for size, small in GROWN.items():
+            print(f"{size}: {parameter_count(HPARAMS[size]):,} parameters", flush=True)
+            grow_model(small, Path(unfinished, size), HPARAMS[size])
+        for size in GROWN:
+            Path(unfinished, size).rename(out / size)
 
 
 if __name__ == "__main__":

@@ -1,171 +1,273 @@
-"""A grid of settings, measured: every drafter with every K, at each temperature, after each prompt.
+"""One grid: every drafter with every K and rule, at each temperature, after each prompt; and its presets.
 
-It is measured --repeats times, each time in another random order, so that a machine that slows down for a while does so
-for all alike. The first run of each kind does not count. Times are of decoding alone, without the first step, which
-holds the prefill. The commands that measure a grid are presets of it: sweep, drafters, trees, levels and paper.
+Each setting is measured --repeats times, each time with another seed and in another random order, so that a machine
+that slows down for a while does so for all settings alike. Both decoders run in turn for every setting. The first run
+of each drafter and K is not counted. With --out, an interrupted command continues if it is given again.
 """
 
-import contextlib
+import argparse
 import json
-import os
-import time
-from dataclasses import astuple
-from functools import partial
-from itertools import chain, product
+from collections.abc import Callable
+from itertools import product
 from pathlib import Path
+from statistics import mean, median
 from typing import NamedTuple
-from zlib import crc32
 
 import numpy as np
 from tqdm import tqdm
 
-from benchmarks.common import PROMPTS, Parser, check_n_tokens, count, load, lookahead, setting, writing
-from speculative import drafters
-from speculative.lookahead import Auto
-from speculative.measure.machine import machine
-from speculative.measure.record import Counted, Iteration
-from speculative.support import arguments as values
-from speculative.support import texts
+from benchmarks import plots, runs
+from benchmarks.tables import table
+from speculative.support.texts import read_prompts
 
-BASELINE = "autoregressive"  # where the name of a drafter stands; its K is 0
+KIND = ("temperature", "top_p", "domain", "drafter", "accept", "K")  # what a line of a table has in common
+SETTING = "T=temperature:g top-p=top_p:g domain"
+COPY = runs.COPY
 
 
-class Setting(NamedTuple):
-    """The key under which a measurement is kept. All fields but the first three are its kind."""
-
-    on: str  # models, number of tokens, machine
-    repeat: int
-    prompt: str
-    drafter: str
-    temperature: float
-    top_p: float | None
-    domain: str
-    K: int | str
-    lenience: float | None = None
-    accept: str = "token"
+def number(text: str) -> int | str:
+    """ "4" -> 4; "auto", "16/4" (for two levels) and "2,2,1" (a tree) stay as they are."""
+    return int(text) if text.isdigit() else text
 
 
-def add_grid(parser):
-    """The arguments that say what is measured."""
-    parser.add_models()
-    add = parser.add_argument
-    add("--prompts", nargs="+", help="files, .txt (a prompt a line) or .jsonl (objects with prompt) [prose and code]")
-    add("--n_prompts", type=count, default=4, help="how many of each file at most")
-    add("--n_tokens", type=count, default=64, help="how many to decode from each prompt")
-    add("--settings", nargs="+", type=values.argument(setting), help="temperature or temperature:top_p")
-    add("--drafters", nargs="+", type=drafters.drafter, default=["model"])
-    add("--K", nargs="+", type=values.argument(lookahead), help="lookaheads: whole numbers, auto, or trees: 2,2,1")
-    add("--repeats", type=count, default=3)
-    parser.set_defaults(lenience=[None], accept=["token"])
+def setting(text: str) -> tuple[float, float | None]:
+    """ "1:0.9" -> (1.0, 0.9), the temperature and top-p; "0.5" -> (0.5, None)."""
+    temperature, _, top_p = text.partition(":")
+    return float(temperature), float(top_p) if top_p else None
 
 
-def options(doc, argv=None, **defaults):
-    """The options of a command that measures a grid, checked. Raises UserError.
-
-    argv: the words of its command line, the process's own where it is None.
-    """
-    parser = Parser(doc)
-    add_grid(parser)
-    results = "a folder for the results and each measurement, from which an interrupted run goes on"
-    parser.add_argument("--out", type=values.argument(values.path), help=results)
-    parser.set_defaults(**defaults)
-    o = parser.parse_args(argv)
-    read(o)
-    return o
-
-
-def read(o):
-    """Reads the prompts, so that o.prompts is {domain: texts}. Raises UserError."""
-    paths = {Path(path).stem: path for path in o.prompts} if o.prompts else PROMPTS
-    o.prompts = {domain: texts.read_prompts(path, o.n_prompts) for domain, path in paths.items()}
-    check_n_tokens(o)
-
-
-def loaded(o):
-    """The session that decodes the grid. Raises UserError."""
-    return load(o, o.drafters, chain(*o.prompts.values()))
-
-
-def decode(session, s, N, clock=time.perf_counter):
-    """N tokens of a Setting, from empty caches -> [Iteration, ...]"""
-    flags = {"temperature": s.temperature, "top_p": s.top_p, "seed": s.repeat, "lenience": s.lenience}
-    flags["accept"] = s.accept
-    if s.K == "tree":
-        flags |= {"drafter": s.drafter, "tree": "auto"}
-    elif "," in str(s.K):
-        flags |= {"drafter": s.drafter, "tree": s.K}
-    elif s.K:
-        flags |= {"drafter": s.drafter, "K": s.K}
-    session = session.changed(**flags)
-    session.ready([s.prompt], N)
-    recorder = session.recorder(details=False)
-    recorder.clock = clock
-    for K in (session.pair.lookahead, *session.pair.inner_K):
-        if isinstance(K, Auto):
-            K.clock = clock
-    decode_fn = session.pair.speculative if s.K else session.pair.autoregressive
-    for _ in session.texts(decode_fn, [s.prompt], N, sample=crc32(s.prompt.encode()), recorder=recorder):
-        pass
-    return recorder.iterations
-
-
-def measured_on(o, *names):
-    """The key of a measurement: these options and the machine. With others it is made anew."""
-    return " ".join(map(str, [*(getattr(o, name) for name in names), *machine().values()]))
-
-
-def all_settings(o):
-    """The settings in the order in which they are measured, a random one for each repeat."""
-    on = measured_on(o, "models_dir", "target_model_size", "dtype", "draft_model_size", "draft_dtype", "n_tokens")
-    prompts = [(prompt, domain) for domain, prompts in o.prompts.items() for prompt in prompts]
-    # A K may have fewer numbers than a drafter has levels, and no more.
-    kinds = product(o.drafters, o.K, o.lenience, o.accept)
-    kinds = [kind for kind in kinds if str(kind[1]).count("/") <= kind[0].count("/")]
-    once = [*product([(BASELINE, 0, None, "token"), *kinds], o.settings, prompts)]
+def measure(o) -> list[dict]:
+    """A row for each run of the grid."""
+    prompts = [(d, prompt) for d, path in o.prompts.items() for prompt in read_prompts(str(path), o.n_prompts)]
+    models = [o.models_dir, o.target_model_size, o.dtype, o.draft_model_size, o.draft_dtype, o.n_tokens]
+    # A K may have fewer numbers than a drafter has levels, not more.
+    kinds = [kind for kind in product(o.drafters, o.K, o.accept) if str(kind[1]).count("/") <= kind[0].count("/")]
+    settings = []
     for repeat in range(o.repeats):
-        for i in np.random.default_rng(repeat).permutation(len(once)):
-            (drafter, K, lenience, accept), (temperature, top_p), (prompt, domain) = once[i]
-            yield Setting(on, repeat, prompt, drafter, temperature, top_p, domain, K, lenience, accept)
+        once = [*product(kinds, o.settings, prompts)]
+        settings += [(repeat, *once[i]) for i in np.random.default_rng(repeat).permutation(len(once))]
+    file = Path(o.out, "runs.jsonl") if o.out else None
+    done = {}
+    if file and file.exists():
+        done = dict(json.loads(line) for line in file.read_text(encoding="utf-8").splitlines())
+    todo = [s for s in settings if json.dumps([models, s]) not in done]
+    if todo:
+        session = runs.load(o, o.drafters)
+        for drafter, K, accept in dict.fromkeys(kind for _, kind, *_ in todo):
+            runs.run(session, prompts[0][1], min(o.n_tokens, 24), drafter, K, 1.0, None, accept, 0)  # not counted
+    for s in tqdm(todo, unit="run", disable=None):
+        repeat, (drafter, K, accept), (temperature, top_p), (domain, prompt) = s
+        row = {"temperature": temperature, "top_p": top_p, "domain": domain, "drafter": drafter, "accept": accept}
+        row |= {"K": K, "prompt": prompt, "repeat": repeat}
+        row |= runs.run(session, prompt, o.n_tokens, drafter, K, temperature, top_p, accept, repeat)
+        done[json.dumps([models, s])] = row
+        if file:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with open(file, "a", encoding="utf-8") as f:
+                f.write(json.dumps([json.dumps([models, s]), row]) + "\n")
+    return [done[json.dumps([models, s])] for s in settings]
 
 
-def measure(o, run=None):
-    """{Setting: [Iteration, ...]} of the whole grid. What the folder o.out already holds is not measured again.
-
-    run(s, N) -> [Iteration, ...]. Where it is None the models are loaded, if there is something to measure.
-    """
-    path = Path(o.out, "measurements.jsonl") if o.out else Path(os.devnull)
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "ab") as f:
-            done = read_measurements(path)
-            settings = [*all_settings(o)]
-            todo = [s for s in settings if s not in done]
-            if todo and not run:
-                run = partial(decode, loaded(o))
-            for s in {(s.drafter, s.K, s.lenience, s.accept): s for s in todo}.values():
-                run(s, min(o.n_tokens, 24))  # not counted
-            for s in tqdm(todo, unit="run", disable=None):
-                done[s] = run(s, o.n_tokens)
-                f.write(b"\n" + json.dumps([s, [*map(astuple, done[s])]]).encode())
-                f.flush()
-    return {s: done[s] for s in settings}
-
-
-def read_measurements(path):
-    """{Setting: [Iteration, ...]} of a file."""
-    return {Setting(*s): [*map(iteration_of, run)] for s, run in read_lines(path)}
-
-
-def read_lines(path):
-    """The lines of a .jsonl, read. One that cannot be read, such as one that was cut off, is skipped."""
-    for line in Path(path).read_bytes().splitlines() if Path(path).exists() else []:
-        with contextlib.suppress(ValueError):
-            yield json.loads(line)
+def summarise(rows: list[dict]) -> list[dict]:
+    """A line for each kind of run: means, the median speedup, and counts over the texts."""
+    kinds = {}
+    for row in rows:
+        kinds.setdefault(tuple(row[name] for name in KIND), []).append(row)
+    lines = []
+    for kind, of in kinds.items():
+        line = dict(zip(KIND, kind, strict=True)) | {"runs": len(of), "of": of}
+        for name in of[0].keys() - line.keys() - {"prompt", "repeat", "plain_tokens", "spec_tokens", "predicted"}:
+            values = [row[name] for row in of if row.get(name) is not None]
+            line[name] = mean(values) if values else None
+        line["speedup"] = median(row["speedup"] for row in of)
+        line["sd"] = float(np.std([row["spec_text_ms"] for row in of]))
+        line["plain_sd"] = float(np.std([row["plain_text_ms"] for row in of]))
+        line["unlike"] = sum(row["spec_tokens"] != row["plain_tokens"] for row in of)
+        # A repeat at temperature 0 is the same text again, and not further evidence.
+        texts = [row for row in of if row["temperature"] or row["repeat"] == 0]
+        n = [row["iterations"] for row in texts]
+        line |= {
+            "texts": len(texts),
+            "iterations_sd": float(np.std(n)),
+            "r_error": standard_error([row["r"] for row in texts]),
+        }
+        line |= zip(("p50", "p90", "p99"), np.percentile(n, [50, 90, 99]).tolist(), strict=True)
+        lines.append(line)
+    return sorted(lines, key=lambda line: [str(line[name]).zfill(6) for name in KIND])
 
 
-def iteration_of(fields):
-    """An Iteration from what a file has of it."""
-    step, *rest = fields
-    iteration = Iteration(Counted(*step), *rest)
-    iteration.levels = {name: [*map(iteration_of, each)] for name, each in iteration.levels.items()}
-    return iteration
+def standard_error(values: list[float]) -> float | None:
+    return float(np.std(values, ddof=1) / len(values) ** 0.5) if len(values) > 1 else None
+
+
+# ---- What a preset adds to its lines ---------------------------------------------------------------------------------
+
+
+def one_line_a_drafter(o, lines: list[dict]) -> list[dict]:
+    """The speedups of all K side by side, and auto's over that of the best number."""
+    found = {}
+    for line in lines:
+        key = tuple(line[name] for name in KIND[:5])
+        found.setdefault(key, line | {"best": 0.0})[f"at_{line['K']}"] = line["speedup"]
+        if isinstance(line["K"], int) and line["speedup"] > found[key]["best"]:
+            found[key] |= {"best": line["speedup"], "best_K": line["K"]}
+    for line in found.values():
+        line["auto_over_best"] = line["at_auto"] / line["best"] if line["best"] and "at_auto" in line else None
+    return [*found.values()]
+
+
+def side_by_side(o, lines: list[dict]) -> list[dict]:
+    """The rules of acceptance beside each other."""
+    found = {}
+    for line in lines:
+        both = found.setdefault(tuple(line[name] for name in KIND if name != "accept"), dict(line))
+        both |= {f"{line['accept']}_{name}": line[name] for name in ("tokens_per_iteration", "speedup")}
+    for both in found.values():
+        token = both.get("token_tokens_per_iteration")
+        both["gain"] = both.get("block_tokens_per_iteration", token) / token - 1 if token else None
+    return [*found.values()]
+
+
+def errors(o, lines: list[dict]) -> list[dict]:
+    """For each K, how far the speedups that runs with other K predicted for it are from its own, text by text."""
+    for line in lines:
+        others = [other for other in lines if all(other[name] == line[name] for name in KIND[:5])]
+        found = []
+        for row, other in product(line["of"], [one for of in others for one in of["of"]]):
+            same_text = all(row[name] == other[name] for name in ("prompt", "repeat"))
+            if same_text and other["K"] != row["K"] and str(row["K"]) in (other["predicted"] or {}):
+                found.append((other["predicted"][str(row["K"])], row["speedup"]))
+        off = [abs(predicted / measured - 1) for predicted, measured in found]
+        line |= {"foreseen": median(p for p, _ in found), "off": median(off), "most_off": max(off)} if found else {}
+    return lines
+
+
+def likelihoods(o, lines: list[dict]) -> list[dict]:
+    """The mean log-likelihood of a new token under the target, and its standard error, for both decoders."""
+    session = runs.load(o, o.drafters)
+    _, target = runs.models_of(session)
+    for line in lines:
+        texts = [row for row in line["of"] if row["temperature"] or row["repeat"] == 0]
+        for name in ("plain", "spec"):
+            found = [log_likelihood(target, session.encode(row["prompt"]), row[f"{name}_tokens"]) for row in texts]
+            line |= {f"{name}_log": mean(found), f"{name}_log_error": standard_error(found)}
+    return lines
+
+
+def log_likelihood(target, x: list[int], new: list[int]) -> float:
+    q = np.asarray(target([*x, *new[:-1]], len(new)))  # [len(new), n_vocab]
+    return float(np.mean(np.log(q[np.arange(len(new)), new])))
+
+
+# ---- The presets -----------------------------------------------------------------------------------------------------
+
+
+class Preset(NamedTuple):
+    help: str
+    columns: str  # for tables.table; {K} stands for a column for each K
+    defaults: dict  # of flags
+    change: Callable | None = None  # (options, lines) -> lines
+    plots: tuple = ()  # names of functions in plots.py
+
+
+R = "r:.3f ±=r_error:.3f"
+GREEDY, WARM, NUCLEUS = (0.0, None), (1.0, None), (1.0, 0.9)
+PAPER = {"n_tokens": 40, "n_prompts": 20, "repeats": 5, "settings": [GREEDY, NUCLEUS]}
+PROSE = {"prompts": {"prose": runs.PROMPTS["prose"]}}
+PRESETS = {
+    "sweep": Preset(
+        "both decoders over K: speedup, acceptance rate and predictions; two pictures",
+        f"drafter {SETTING} K plain=plain_ms:.2f ms/token=spec_ms:.2f speedup:.2f r:.3f α=alpha:.2f c:.2f "
+        "β=mean_beta:.2f blog=account_blog:.2f Leviathan=account_leviathan:.2f",
+        {"K": [1, 2, 3, 4, 6, 8], "settings": [GREEDY, WARM]},
+        plots=("figure1", "predicted"),
+    ),
+    "drafters": Preset(
+        "every drafter with every K",
+        f"drafter {SETTING} {{K}} best_K best:.2f auto/best=auto_over_best:.2f",
+        {"K": [*range(1, 11), "auto"], "drafters": ["model", "prompt_lookup", "ngram", "heads", COPY]},
+        one_line_a_drafter,
+    ),
+    "trees": Preset(
+        "trees of drafts beside chains",
+        f"drafter {SETTING} shape=K runs tokens/iteration=tokens_per_iteration:.2f ms/token=spec_ms:.2f speedup:.2f",
+        {"K": [2, 4, 8, "2,1", "2,2", "3,1,1", "2,2,1,1"], "drafters": ["model", "prompt_lookup", "heads"]},
+    ),
+    "levels": Preset(
+        "a quantized copy of the target as the drafter, alone and with the draft model for it; a picture",
+        f"{SETTING} drafter K runs tokens/iteration=tokens_per_iteration:.2f r:.3f c:.3f β=mean_beta:.2f copy_r:.2f "
+        "ms/token=spec_ms:.2f speedup:.2f blog=account_blog:.2f",
+        {"K": [4, 8, "8/4", "16/4", "auto"], "drafters": ["model", COPY, f"{COPY}/model"], "repeats": 1},
+        plots=("levels",),
+    ),
+    "rules": Preset(
+        "token by token beside block verification",
+        f"drafter {SETTING} K token=token_tokens_per_iteration:.2f block=block_tokens_per_iteration:.2f gain:+.1% "
+        "token×=token_speedup:.2f block×=block_speedup:.2f",
+        {"K": [2, 4, 8, 16], "accept": ["token", "block"], "settings": [(0.5, None), WARM, NUCLEUS], "repeats": 1},
+        side_by_side,
+    ),
+    "predictions": Preset(
+        "speedups that runs with another K predict, beside the measured ones",
+        f"drafter {SETTING} K runs predicted=foreseen:.2f measured=speedup:.2f off:.1% at_most=most_off:.1% rest:.1%",
+        {"K": [1, 2, 4, 8], "drafters": ["model", COPY], "settings": [GREEDY, WARM]},
+        errors,
+    ),
+    "figure1": Preset(
+        "Chen et al., Figure 1: the time of a text, the acceptance rate and the time of an iteration; a picture",
+        f"{SETTING} K sequences=runs plain=plain_text_ms:.1f sd=plain_sd:.1f ms=spec_text_ms:.1f sd:.1f "
+        f"loop=loop_ms:.2f iterations:.1f sd=iterations_sd:.2f {R}",
+        PAPER | {"K": [1, 2, 3, 4, 6, 8]},
+        plots=("figure1",),
+    ),
+    "table1": Preset(
+        "Chen et al., Table 1: the time of a token, and that nothing is lost",
+        f"{SETTING} texts ArS_(ms/token)=plain_ms:.2f SpS=spec_ms:.2f speedup:.2f r:.2f "
+        "ArS's_log-likelihood_a_token=plain_log:.3f ±=plain_log_error:.3f SpS's=spec_log:.3f ±=spec_log_error:.3f",
+        PAPER | {"n_tokens": 64},
+        likelihoods,
+    ),
+    "iterations": Preset(
+        "how many iterations a text takes, and how that varies",
+        f"{SETTING} K sequences=texts {R} iterations:.1f sd=iterations_sd:.2f P50=p50:.0f P90=p90:.0f P99=p99:.0f",
+        PAPER | PROSE,
+    ),
+    "lenience": Preset(
+        "the price of acceptance that is not lossless",
+        f"K rule=accept runs {R} tokens/iteration=tokens_per_iteration:.2f speedup:.2f "
+        "log-likelihood_a_token=spec_log:.3f ±=spec_log_error:.3f",
+        PAPER | PROSE | {"settings": [WARM], "accept": ["token", *(f"lenient:0.{b}" for b in (8, 6, 4, 2, 1))]},
+        likelihoods,
+    ),
+}
+
+
+def main(name: str, argv: list[str]) -> None:
+    help, columns, defaults, change, plot_names = PRESETS[name]
+    parser = argparse.ArgumentParser(f"python -m benchmarks {name}", description=f"{help}\n\n{__doc__}")
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    add = parser.add_argument
+    runs.add_models(add)
+    add("--prompts", nargs="+", help="files, .jsonl (objects with a prompt) or one prompt a line [prose and code]")
+    add("--n_prompts", type=int, default=4, help="of each file, at most")
+    add("--n_tokens", type=int, default=64, help="to generate after each prompt")
+    add("--settings", nargs="+", type=setting, default=[(0.0, None)], help="temperature or temperature:top_p")
+    add("--drafters", nargs="+", default=["model"])
+    add("--K", nargs="+", type=number, default=[4], help="numbers, auto, 8/4 for two levels, or a tree as 2,2,1")
+    add("--accept", nargs="+", default=["token"], help="rules: token, block, lenient:0.5")
+    add("--repeats", type=int, default=3)
+    add("--out", help="folder for the runs" + " and the pictures" * bool(plot_names))
+    parser.set_defaults(**{"prompts": runs.PROMPTS} | defaults)
+    o = parser.parse_args(argv)
+    if o.out and plot_names:
+        import matplotlib  # noqa: F401 (a missing one is told before anything is measured)
+    if isinstance(o.prompts, list):
+        o.prompts = {Path(path).stem: path for path in o.prompts}
+    lines = summarise(measure(o))
+    greedy = [line["unlike"] for line in lines if line["temperature"] == 0]
+    lines = change(o, lines) if change else lines
+    print(table(lines, columns.format(K=" ".join(f"{K}=at_{K}:.2f" for K in o.K))))
+    if greedy:
+        print(f"\nAt temperature 0, texts that differ from autoregressive decoding's: {sum(greedy)}")
+    for plot in plot_names if o.out else ():
+        print(getattr(plots, plot)(lines, f"{o.out}/{plot}.png"))

@@ -1,131 +1,122 @@
-"""The speed of the kernels on this machine, beside NumPy and others: a pass over 1 to 17 rows, and a prefill.
+"""The time of a forward pass, for each weight format: 1 to 17 rows, and a prompt.
 
-    python -m benchmarks.kernels
-    python -m benchmarks.kernels 124M 1558M --models_dir MODELS_DIR --dtypes float32 int8 --rounds 7 --peers
-    python -m benchmarks.kernels 1558M --models_dir MODELS_DIR --tune
+    python -m benchmarks kernels
+    python -m benchmarks kernels 124M 1558M --models_dir MODELS_DIR --dtypes float32 int8 --rounds 7 --peers
 
 Rows come after a context of 64 tokens; the time of several rows is a multiple of that of one. The limit of a row is the
 time in which this machine reads the bytes of the weights, at the bandwidth of the same rounds. An iteration is 4 rows
 of the first model, one by one, and 5 of the last at once; its limit is that of 4 + 1 rows. A prompt has 512 tokens, or
-as many as the model can see. All are medians of rounds in which the row counts take turns.
-
---tune measures what the kernels go by on this machine, whatever was found before: how many bytes ahead memory is asked
-for with so many rows or more (ahead), how many rows a pass has at most (rows), and how many bytes of a tile several
-passes share (share); for a model that this CPU's caches hold, how many threads it takes. It shows the time of each
-candidate over that of the usual one, and what is taken.
+as many as the model can see. All are medians of rounds in which the row counts take turns. dtype NumPy is gpt2.py.
 """
 
+import argparse
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import product
-from statistics import median
+from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
 from benchmarks import peers
-from benchmarks.common import MODELS, Parser, count, write_results
-from benchmarks.tables import forward, table, take_turns
-from speculative.checkpoints.folders import model_folder
-from speculative.checkpoints.loading import complete_folder, load_encoder_and_hparams, load_params
-from speculative.engines import formats, packed, plain, runtime
-from speculative.measure.machine import read
-from speculative.support.errors import UserError
-from speculative.support.exits import guarded
+from benchmarks.peers import CONTEXT, PROMPT, ROWS
+from benchmarks.runs import MODELS
+from benchmarks.tables import table, take_turns
+from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
+from speculative.engines import packed, runtime
+from speculative.engines.model import n_bytes
+from speculative.engines.plain import PlainPass
 
-WEIGHTS = ["NumPy", *formats.FORMATS]  # NumPy: gpt2.py itself, in float32
-COLUMNS = f"""model weights 1_row_(ms)=ms:.1f {" ".join(f"{n}_rows=rows{n}:.2f" for n in peers.ROWS[1:])}
+DTYPES = ["NumPy", "float32", "bfloat16", "int8", "int4"]
+COLUMNS = f"""model weights 1_row_(ms)=ms:.2f {" ".join(f"{n}_rows=rows{n}:.2f" for n in ROWS[1:])}
     over_limit:.2f iteration_(ms)=iteration:.1f over_limit=iteration_over_limit:.2f
     prompt=prompt_tokens (ms)=prompt_ms:.0f"""
-TUNED = "model weights choice rounds times_over_the_usual=found taken"
 
 
-def row_of(model, weights, times):
-    """A row for COLUMNS. times: as peers.take_all_turns gives them; None where there are none."""
-    row = {"model": model, "weights": weights}
-    if not times:
-        return row | {"ms": "–"}
-    relative = {f"rows{n}": times[n] / times[1] for n in peers.ROWS[1:]}
-    prompt = {"prompt_tokens": times["prompt_tokens"], "prompt_ms": 1e3 * times["prompt"]}
-    return row | {"ms": 1e3 * times[1]} | relative | prompt
+def new_pass(params: dict, hparams: dict, dtype: str):
+    """run(tokens, n_last) -> logits, with the attribute length. dtype: a weight format, or NumPy for gpt2.py."""
+    return PlainPass(params, hparams) if dtype == "NumPy" else runtime.new_pass(params, hparams)
 
 
-def load(model, models_dir, weights):
-    """hparams and params. weights: a dtype, or NumPy."""
-    convert = packed.packer(weights) if weights != "NumPy" else None
-    _, hparams = load_encoder_and_hparams(model, models_dir)
-    return hparams, load_params(complete_folder(model, models_dir), hparams, convert)
+def packer(dtype: str):
+    """convert(name, array) for load_params."""
+    return (lambda name, array: array) if dtype == "NumPy" else packed.packer(dtype)
 
 
-def measure(model, models_dir, weights, memory, rounds):
-    """A row for COLUMNS."""
-    hparams, params = load(model, models_dir, weights)
-    run = (plain.PlainPass if weights == "NumPy" else runtime.new_pass)(params, hparams)
-    if weights != "NumPy":
+def forward(run, n_rows: int, n_past: int = CONTEXT, n_last: int | None = None) -> None:
+    """A pass over n_rows rows after n_past tokens, up to the logits of the last n_last, or of all."""
+    run.length = n_past
+    run(np.arange(n_rows), n_last or n_rows)
+
+
+def read(memory: np.ndarray, threads: int) -> None:  # [n]
+    """Read memory once, with nothing else to do: the limit of a forward pass."""
+    parts = np.array_split(memory, 32 * threads)  # small enough that no thread waits long for another at the end
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(np.sum, parts))
+
+
+def measure(folder: str, dtype: str, memory: np.ndarray, rounds: int) -> dict:
+    """Seconds of a pass: {number of rows: s, "prompt": s, "limit": s to read the weights once, "prompt_tokens": n}.
+
+    memory: an array far larger than the caches; reading it in the same rounds gives the bandwidth.
+    """
+    _, hparams = load_encoder_and_hparams(Path(folder).name, str(Path(folder).parent))
+    params = load_params(folder, hparams, packer(dtype))
+    run = new_pass(params, hparams, dtype)
+    if dtype != "NumPy":
         forward(run, 1)
         runtime.tune(params, hparams)
-    tasks = {n: partial(forward, run, n, peers.CONTEXT) for n in peers.ROWS}
-    times = take_turns(tasks | {"read": partial(read, memory, runtime.most_threads())}, rounds)
-    n_prompt = min(peers.PROMPT, hparams["n_ctx"])
-    times |= take_turns({"prompt": partial(forward, run, n_prompt, 0, 1)}, 3) | {"prompt_tokens": n_prompt}
-    limit = plain.n_bytes(params) * times["read"] / memory.nbytes
-    limits = {"limit_ms": 1e3 * limit, "over_limit": times[1] / limit}
-    return row_of(model, weights, times) | limits
+    tasks = {n: partial(forward, run, n) for n in ROWS}
+    times = take_turns(tasks | {"read": partial(read, memory, runtime.n_threads or 1)}, rounds)
+    n_prompt = min(PROMPT, hparams["n_ctx"])
+    times |= take_turns({"prompt": partial(forward, run, n_prompt, 0, 1)}, 3)
+    return times | {"prompt_tokens": n_prompt, "limit": n_bytes(params) * times.pop("read") / memory.nbytes}
 
 
-def tune(model, models_dir, dtype):
-    """Rows for TUNED. Raises UserError."""
-    hparams, params = load(model, models_dir, dtype)
-    forward(runtime.new_pass(params, hparams), 1)
-    tuned = runtime.tune(params, hparams, limit=10.0, anew=True)
-    if not tuned:
-        raise UserError(f"{model} in {dtype} fits into this CPU's caches, and has one core: there is nothing to choose")
-    for name, ratios in tuned.ratios.items():
-        found = ", ".join(f"{candidate}: {median(found):.2f}" for candidate, found in ratios.items())
-        n_rounds = max(map(len, ratios.values()))
-        row = {"model": model, "weights": dtype, "choice": name, "rounds": n_rounds}
-        yield row | {"found": found, "taken": tuned.chosen[name]}
+def row_of(model: str, weights: str, times: dict | None) -> dict:
+    """times: as measure and peers.measure give them; None if a peer failed."""
+    row = {"model": model, "weights": weights}
+    if not times:
+        return row
+    row |= {f"rows{n}": times[n] / times[1] for n in ROWS[1:]}
+    row |= {"ms": 1e3 * times[1], "prompt_tokens": times["prompt_tokens"], "prompt_ms": 1e3 * times["prompt"]}
+    if "limit" in times:
+        row |= {"limit_ms": 1e3 * times["limit"], "over_limit": times[1] / times["limit"]}
+    return row
 
 
-def main(argv=None):
-    parser = Parser(__doc__)
-    parser.add_argument("models", nargs="*", metavar="MODEL", default=["tiny-draft", "tiny-target"])
+def add_iterations(rows: list[dict], draft: str, target: str) -> None:
+    found = {(row["model"], row["weights"]): row for row in rows if "ms" in row}
+    for (model, weights), row in found.items():
+        small = found.get((draft, weights))
+        if model == target and small:
+            row["iteration"] = 4 * small["ms"] + row["rows5"] * row["ms"]
+            if "limit_ms" in row:
+                row["iteration_over_limit"] = row["iteration"] / (4 * small["limit_ms"] + row["limit_ms"])
+
+
+def main(argv: list[str]) -> None:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("python -m benchmarks kernels", description=__doc__, formatter_class=raw)
+    parser.add_argument("models", nargs="*", default=["tiny-draft", "tiny-target"])
     parser.add_argument("--models_dir", default=str(MODELS))
-    parser.add_argument("--dtypes", nargs="+", choices=WEIGHTS, default=WEIGHTS)
-    parser.add_argument("--rounds", type=count, default=9)
-    parser.add_argument("--threads", type=count)
-    parser.add_argument("--peers", action="store_true", help="also what benchmarks/peers.py measures")
-    parser.add_argument("--tune", action="store_true", help="find out anew what the kernels go by")
-    parser.add_json()
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--memory", type=float, default=2.0, help="GiB that are read to measure the bandwidth")
+    parser.add_argument("--peers", action="store_true", help="also the JAX engine, transformers and llama.cpp")
     o = parser.parse_args(argv)
-    if not runtime.compiled_pass():
-        raise UserError("there are no kernels to measure without numba: pip install numba")
-    folders = {model: model_folder(model, o.models_dir) for model in o.models}
-    others = peers.check(folders.values()) if o.peers else []
+    folders = {model: str(Path(o.models_dir, model)) for model in o.models}
+    others = peers.installed() if o.peers else []
     runtime.set_threads(o.threads)
-    threads = runtime.n_threads
-    if o.tune:
-        dtypes = [dtype for dtype in o.dtypes if dtype != "NumPy"]
-        rows = [row for model, dtype in product(o.models, dtypes) for row in tune(model, o.models_dir, dtype)]
-        print(table(rows, TUNED))
-        return write_results(o.json, o, rows=rows)
-    memory = np.ones(2**28, np.int64)  # 2 GiB
+    memory = np.ones(int(o.memory * 2**27), np.int64)
     rows = []
     for model, weights in tqdm([*product(o.models, (*o.dtypes, *others))], disable=None):
         if weights in others:
-            rows.append(row_of(model, weights, peers.measure(weights, folders[model], threads, o.rounds)))
+            times = peers.measure(weights, folders[model], runtime.n_threads, o.rounds)
         else:
-            rows.append(measure(model, o.models_dir, weights, memory, o.rounds))
-    found = {(row["model"], row["weights"]): row for row in rows}
-    for row in (row for row in rows if row["model"] == o.models[-1]):
-        draft = found[o.models[0], row["weights"]]
-        if "–" in (draft["ms"], row["ms"]):
-            continue
-        row["iteration"] = 4 * draft["ms"] + row["rows5"] * row["ms"]
-        if "limit_ms" in row:
-            row["iteration_over_limit"] = row["iteration"] / (4 * draft["limit_ms"] + row["limit_ms"])
+            times = measure(folders[model], weights, memory, o.rounds)
+        rows.append(row_of(model, weights, times))
+    add_iterations(rows, o.models[0], o.models[-1])
     print(table(rows, COLUMNS))
-    write_results(o.json, o, rows=rows)
-
-
-if __name__ == "__main__":
-    guarded(main)

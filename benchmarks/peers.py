@@ -1,7 +1,7 @@
-"""The time that others need for the same work on this machine: the JAX engine, transformers and llama.cpp.
+"""The time of others for the same work on this machine: the JAX engine, transformers and llama.cpp.
 
     pip install -r benchmarks/requirements.txt
-    python -m benchmarks.kernels 124M 1558M --models_dir MODELS_DIR --peers
+    python -m benchmarks kernels 124M 1558M --models_dir MODELS_DIR --peers
 
 All read the same safetensors. Each peer runs in a process of its own, one after another; one that is not installed is
 skipped with a line, and so is one whose process dies. llama.cpp reads GGUF files, which are written beside the
@@ -12,6 +12,7 @@ import json
 import multiprocessing
 import os
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,19 +20,18 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.tables import take_turns
-from speculative.engines import formats
-from speculative.support.errors import UserError, first_line
+from speculative.support.errors import first_line
 from speculative.support.files import replacing
 
 ROWS = (1, 5, 9, 17)
-CONTEXT = 64  # tokens in the cache when a pass is timed
+CONTEXT = 64  # tokens in the cache when rows are timed
 PROMPT = 512  # tokens, or as many as the model can see
 TOKENS = np.random.default_rng(0).integers(0, 256, PROMPT).tolist()
 
 
 def take_all_turns(feed, read, prompt, rounds):
-    """feed(n) passes n rows after the context; read(prompt) a prompt, up to the logits of its last token -> {n:
-    seconds}, and "prompt", of how many "prompt_tokens"."""
+    """feed(n) passes n rows after the context; read(prompt) a prompt, up to the logits of its last token -> the
+    seconds as of kernels.measure."""
     times = take_turns({n: partial(feed, n) for n in ROWS}, rounds)
     return times | take_turns({"prompt": partial(read, prompt)}, 3) | {"prompt_tokens": len(prompt)}
 
@@ -43,6 +43,7 @@ def time_transformers(folder, dtype, threads, rounds):
 
     torch.set_num_threads(threads)
     hparams = json.loads(Path(folder, "hparams.json").read_text())
+    hparams.pop("stand_in", None)
     config = GPT2Config(vocab_size=hparams.pop("n_vocab"), n_positions=hparams.pop("n_ctx"), **hparams)
     with torch.device("meta"):
         model = GPT2LMHeadModel(config)
@@ -72,9 +73,8 @@ def time_jax(folder, dtype, threads, rounds):
     from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
     from speculative.engines.jax.sharding import place
 
-    folder = Path(folder)
-    _, hparams = load_encoder_and_hparams(folder.name, str(folder.parent))
-    network = place(partial(load_params, str(folder), hparams), hparams, dtype)
+    _, hparams = load_encoder_and_hparams(Path(folder).name, str(Path(folder).parent))
+    network = place(partial(load_params, folder, hparams), hparams, dtype)
     step = jax.jit(network.forward, donate_argnames="cache", static_argnames="n_last")
     tokens = np.array(TOKENS[: hparams["n_ctx"]], np.int32)
     cache = network.new_cache(2 * CONTEXT)
@@ -148,55 +148,24 @@ def write_gguf(folder, dtype, path):
     writer.close()
 
 
-PEERS = {f"JAX {dtype}": (time_jax, dtype, "jax") for dtype in formats.by_size(jax=True)}
+PEERS = {f"JAX {dtype}": (time_jax, dtype, "jax") for dtype in ("float32", "bfloat16", "int8")}
 PEERS |= {f"transformers {dtype}": (time_transformers, dtype, "torch") for dtype in ("float32", "bfloat16")}
 PEERS |= {f"llama.cpp {dtype}": (time_llama_cpp, dtype, "llama_cpp") for dtype in ("F32", "Q8_0", "Q4_0")}
 
 
-def check(folders):
-    """-> the names in PEERS that are installed. Raises UserError if there is nothing for them to read."""
-    for path in (Path(folder, "model.safetensors") for folder in folders):
-        if not path.exists():
-            raise UserError(f"there is no {path}, which --peers read: python -m benchmarks.full_size writes such files")
+def installed() -> list[str]:
+    """The names in PEERS that are installed."""
     if missing := [peer for peer in PEERS if not find_spec(PEERS[peer][2])]:
         print(f"not installed: {', '.join(missing)} (pip install -r benchmarks/requirements.txt)", file=sys.stderr)
     return [peer for peer in PEERS if peer not in missing]
 
 
-def measure(peer, folder, threads, rounds, peers=PEERS):
-    """The result of its time_...; None where that fails, or its process dies, which a line says."""
-    time, dtype, _ = peers[peer]
-    found = in_its_own_process(time, folder, dtype, threads, rounds)
-    if isinstance(found, str):
-        print(f"{peer}: {found}", file=sys.stderr)
+def measure(peer: str, folder: str, threads: int, rounds: int) -> dict | None:
+    """The result of its time_..., from a process of its own; None, and a line, if it fails or its process dies."""
+    time, dtype, _ = PEERS[peer]
+    try:
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+            return pool.submit(time, folder, dtype, threads, rounds).result()
+    except Exception as error:
+        print(f"{peer}: {type(error).__name__}: {first_line(error)}", file=sys.stderr)
         return None
-    return found
-
-
-def in_its_own_process(function, *arguments):
-    """The function's result, from a process whose memory is free again afterwards; words where that fails or dies."""
-    context = multiprocessing.get_context("spawn")
-    receiving, sending = context.Pipe(duplex=False)
-    process = context.Process(target=send_result, args=(sending, function, arguments))
-    process.start()
-    sending.close()  # so that the end of the process ends the pipe
-    try:
-        return receiving.recv()
-    except EOFError:
-        process.join()
-        return f"its process died with status {process.exitcode}"
-    finally:
-        process.join()
-
-
-def send_result(sending, function, arguments):
-    try:
-        sending.send(function(*arguments))
-    except Exception as error:  # its kind is the peer's affair
-        sending.send(f"{type(error).__name__}: {first_line(error)}")
-
-
-if __name__ == "__main__":
-    from speculative.support import exits
-
-    exits.fail("error: this is measured by python -m benchmarks.kernels --peers", 2)

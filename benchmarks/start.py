@@ -1,79 +1,49 @@
-"""From Enter to the first token: where the time goes before main.py prints any text.
+"""From Enter to the first token: the steps that main.py takes before it prints any text.
 
-    python -m benchmarks.start
-    python -m benchmarks.start --models_dir MODELS_DIR --draft_model_size 124M --target_model_size 1558M
+    python -m benchmarks start
+    python -m benchmarks start --models_dir MODELS_DIR --draft_model_size 124M --target_model_size 1558M
 
-Each repeat is a process of its own, which goes the way of main.py step by step; the median of each step is printed.
-What packed weights save shows after python main.py --pack with the same models.
+Each repeat is a process of its own; the median of each step is printed. To see the time that packed weights save, run
+python main.py --pack with the same models first.
 """
 
+import argparse
 import json
-import os
 import subprocess
 import sys
 import time
 from statistics import median
 
-from benchmarks.common import Parser, count
+from benchmarks import runs
 from benchmarks.tables import table
-from speculative.support.exits import guarded
-
-COLUMNS = "step seconds=seconds:.2f"
-PROMPT = "Alan Turing theorized that computers would one day become"
 
 
-def steps(options: dict, began: float) -> dict[str, float]:
-    """{step: seconds} of this process. began: when it was asked for, on time.time's clock."""
-    seconds = {}
-
-    def done(step):
-        nonlocal began
-        now = time.time()
-        seconds[step] = now - began
-        began = now
-
+def steps(o, began: float) -> dict[str, float]:
+    """{step: seconds} of this process. began: the time at which it was started, on time.time's clock."""
+    times = {"": began}
     import main  # noqa: F401
 
-    done("Python, and main.py's imports")
-    from speculative import load_pair
-    from speculative.checkpoints.loading import load_encoder_and_hparams
-    from speculative.engines import runtime
-
-    for size in (options["draft_model_size"], options["target_model_size"]):
-        load_encoder_and_hparams(size, options["models_dir"])
-    done("settings and tokens")
-    runtime.warm_up(["float32", "int8"])
-    done("the kernels, compiled before")
-    pair = load_pair(**options)
-    done("weights: read, packed or mapped; a pass to warm up")
-    next(pair.autoregressive(PROMPT, 40))
-    done("the prompt's pass: the first token")
-    return seconds
+    times["Python, and main.py's imports"] = time.time()
+    session = runs.load(o, ["model"])
+    times["the models: read, packed or mapped; a pass to warm up"] = time.time()
+    next(iter(session.autoregressive("Alan Turing theorized that computers would one day become", 40)))
+    times["the prompt's pass: the first token"] = time.time()
+    return {name: times[name] - before for before, name in zip(times.values(), [*times][1:], strict=False)}
 
 
-def main(argv=None):
-    parser = Parser(__doc__)
-    parser.add_models()
-    parser.add_argument("--repeats", type=count, default=3)
-    options = vars(parser.parse_args(argv))
-    repeats = options.pop("repeats")
-    if "BEGAN" in os.environ:
-        print(json.dumps(steps(options, float(os.environ["BEGAN"]))))
-        return
-    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    runs = []
-    for _ in range(repeats):
-        environment = os.environ | {"BEGAN": str(time.time())}
-        child = subprocess.run(
-            [sys.executable, "-m", "benchmarks.start", *words], env=environment, capture_output=True, text=True
-        )
-        if child.returncode:
-            sys.exit(child.stderr)
-        runs.append(json.loads(child.stdout))
-    rows = [{"step": step, "seconds": median(run[step] for run in runs)} for step in runs[0]]
-    rows.append({"step": "together", "seconds": median(sum(run.values()) for run in runs)})
-    print(table(rows, COLUMNS))
-
-
-if __name__ == "__main__":
-    guarded(main)
+def main(argv: list[str]) -> None:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("python -m benchmarks start", description=__doc__, formatter_class=raw)
+    runs.add_models(parser.add_argument)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--began", type=float, help=argparse.SUPPRESS)
+    o = parser.parse_args(argv)
+    if o.began:
+        return print(json.dumps(steps(o, o.began)))
+    found = []
+    for _ in range(o.repeats):
+        command = [sys.executable, "-m", "benchmarks", "start", *argv, "--began", str(time.time())]
+        found.append(json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout))
+    rows = [{"step": step, "seconds": median(run[step] for run in found)} for step in found[0]]
+    rows.append({"step": "together", "seconds": median(sum(run.values()) for run in found)})
+    print(table(rows, "step seconds:.2f"))

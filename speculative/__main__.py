@@ -1,20 +1,15 @@
-"""python -m speculative, and the command speculative-sampling: main.py, also where a wheel was installed."""
+"""python -m speculative, and the command speculative-sampling: the blog's main.py."""
 
-import runpy
-import sys
-from pathlib import Path
+from functools import partial
 
-from speculative import check_neighbours
+from speculative.blog import main
+from speculative.cli.command import run
+from speculative.support.errors import guarded
 
 
 def command() -> None:
-    """By its path, as a main.py in the current folder would be found by the name."""
-    try:
-        check_neighbours()
-    except ImportError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    runpy.run_path(str(Path(__file__).parents[1] / "main.py"), run_name="__main__")
+    """Run the words of the command line."""
+    guarded(partial(run, main.main, main.__doc__))
 
 
 if __name__ == "__main__":

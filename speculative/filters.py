@@ -14,11 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpt2 import softmax
-from speculative.one_hot import OneHot
-from speculative.support import arguments
-from speculative.support.arguments import Flag
-from speculative.support.options import Options
+from speculative.blog.gpt2 import softmax
 
 
 class Filters(NamedTuple):
@@ -53,7 +49,7 @@ def to_distribution(
     min_p from 0 to 1: keeps the tokens that have at least min_p times the largest probability. None, or 0: all.
     """
     if temperature == 0:
-        return OneHot(np.argmax(logits, axis=-1), logits.shape[-1], logits.dtype)  # [n, n_vocab]
+        return one_hot(np.argmax(logits, axis=-1), logits.shape[-1])
     if top_k is not None and top_k < logits.shape[-1]:  # before the division, which may round two logits to one
         kth = np.partition(logits, -top_k, axis=-1)[:, -top_k, None]  # [n, 1]
         logits = np.where(logits >= kth, logits, -np.inf)  # [n, n_vocab]
@@ -64,6 +60,13 @@ def to_distribution(
     if min_p is not None:
         p = np.where(p >= min_p * np.max(p, axis=-1, keepdims=True), p, 0)  # [n, n_vocab]
         p /= np.sum(p, axis=-1, keepdims=True)
+    return p
+
+
+def one_hot(ids, n_vocab: int) -> np.ndarray:  # [n] -> [n, n_vocab]
+    """All of the probability on one token in each row."""
+    p = np.zeros((len(ids), n_vocab), np.float32)  # [n, n_vocab]
+    p[np.arange(len(ids)), ids] = 1
     return p
 
 
@@ -89,29 +92,3 @@ def nucleus_edge(p: np.ndarray, top_p: float) -> np.ndarray:  # [n, n_vocab] -> 
         last = np.searchsorted(cumulative, top_p * total)  # the first whose cumulative probability is enough
         edge[0] = candidates[min(last, len(candidates) - 1)]
     return edges
-
-
-def greedy(o: Options) -> str:
-    """The reason why a filter does nothing here; "" where it does something. (--verify then samples at 1.)"""
-    if o.temperature == 0 and not getattr(o, "verify", False):
-        return "at temperature 0 the likeliest token is taken"
-    return ""
-
-
-FLAGS = (
-    Flag("top_k", arguments.integer(1), "keep the k likeliest tokens", in_vain=greedy, live=True),
-    Flag(
-        "top_p",
-        arguments.share,
-        "nucleus: keep the fewest tokens whose probabilities sum to at least this",
-        in_vain=greedy,
-        live=True,
-    ),
-    Flag(
-        "min_p",
-        arguments.share,
-        "keep the tokens with at least this share of the largest probability",
-        in_vain=greedy,
-        live=True,
-    ),
-)

@@ -1,213 +1,184 @@
-"""A lookahead K that is chosen, window by window, from measured acceptance and costs.
+"""K that chooses itself: a drafter around a drafter, which proposes as many tokens as pay.
 
-AutoK measures how often drafts are accepted, position by position, the time of a draft token, and the time of the
-target's calls. It chooses the K with the most tokens per second (costs.best_k); one of the choices is K = 0,
-autoregressive decoding.
+With a_i the chance that draft i is accepted once those before it were, a window of K drafts is expected to give
+1 + a_1 + a_1 a_2 + ... + a_1 a_2 ... a_K tokens, in the time of K drafts and K + 1 rows of the target. AutoK keeps
+count of acceptance by position and of both costs, and takes the K with the most expected tokens per second; one of the
+choices is K = 0, autoregressive decoding.
 
-A window of K drafts is K + 1 rows to the target. Windows are chosen by their drafts and timed by their rows: a choice
-of 0 is a call of one row, and window(2) gives the seconds of a call with one draft.
+K depends on all that was known before its window was drafted, and on none of the tokens that are drafted then: a
+drafter that takes back an improbable token no longer draws from p, and the output would no longer be the target's.
 
-K may depend on all that was known before its window was drafted, but not on what was drafted. A drafter that takes back
-an improbable token no longer draws from p; the test u < q / p then passes too many of the probable ones, and the output
-is not the target's any more. So K is settled before the drafter is called.
+Source: Leviathan et al. 2023, sections 3.1 to 3.5, with a chance for each position in place of one α for all.
 """
 
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from bisect import bisect
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, chain
+from operator import mul
 
 import numpy as np
 
-from speculative.costs import Cost, best_k, line_through
-from speculative.sampling import NOTHING, Step, speculative_sampling, token_by_token
+from speculative.sampling import Proposal
 
-DISCOUNT = 0.95  # of older counts, with each window: acceptance is an average over about 20
-LEAN = 8  # weight, in windows, of the assumption that a position is accepted as often as the one before it
-STAKE = 0.03  # share of the time of autoregressive decoding that is spent on trying whether drafting pays by now
-
-
-def decode_chain(
-    x, draft: Callable, target_model: Callable, N: int, K, rng, accept: Callable = token_by_token
-) -> Iterator[Step]:
-    """speculative_sampling, where K may also be an AutoK."""
-    if isinstance(K, AutoK):
-        return K.decode(x, draft, target_model, N, rng, accept)
-    return speculative_sampling(x, draft, target_model, N, K, rng, accept)
+DECAY = 0.95  # of older counts, with each window: acceptance is an average over about 20 windows
+PRIOR_WEIGHT = 8  # in windows, of the assumption that a position is accepted as often as the one before it
+PROBE_BUDGET = 0.03  # share of the time of autoregressive decoding that is spent on trying K = 1 again
+WINDOW_ROWS = (1, 2, 5, 9, 17)  # rows of the windows that are timed before a decode
+N_DRAFTS = 8  # draft tokens that are timed before a decode
 
 
-class Auto:
-    """Chooses a lookahead by measured costs: AutoK a number, autotree.AutoTree the shape of a tree. decode() decodes
-    with this object as the lookahead, timed and counted; without it, the choice stays 1.
+def best_k(chances: Sequence[float], c: float, beta: Callable[[int], float]) -> tuple[int, float]:
+    """(K, speedup) of the best K from 0 (speedup 1) to len(chances), which are a_1, a_2, ...; the lowest on a tie.
 
-    While it is 0, nothing is learned about the drafter. So one draft is tried again: at once if the last window paid
-    for itself, else when it puts at stake no more than STAKE of the time since then. So a drafter that never helps
-    costs about STAKE. What was learned stays for the next decode with the same models and drafter.
+    c and beta(rows) are the costs of a draft token and of a window, in units of one row of the target.
+    """
+    tokens = accumulate(chain([1.0], accumulate(chances, mul)))  # expected, for K = 0, 1, ...
+    speedups = [n_tokens / (K * c + beta(K + 1)) for K, n_tokens in enumerate(tokens)]
+    return speedups.index(max(speedups)), max(speedups)
+
+
+class Cost:
+    """Mean seconds of one item over the last 20 timings, without the longest, which may be an interruption."""
+
+    def __init__(self):
+        self.timed = deque(maxlen=20)  # (seconds of one, how many)
+        self.mean = 0.0
+
+    def add(self, seconds: float, n: int = 1) -> None:
+        self.timed.append((max(0.0, seconds) / n, n))
+        usual = sorted(self.timed)[: max(1, len(self.timed) - 1)]
+        self.mean = sum([one * n for one, n in usual]) / sum([n for _, n in usual])
+
+
+def line_through(costs: dict[int, float]) -> Callable[[int], float]:
+    """{rows: cost} at some row counts, 1 among them -> a function of any: straight between them, and beyond the last on
+    the line from 1 row to it."""
+    known = sorted(costs)
+    last = known[-1]
+    slope = max(0.0, costs[last] - costs[1]) / max(1, last - 1)
+
+    def cost(rows: int) -> float:
+        if rows in costs:
+            return costs[rows]
+        if rows > last:
+            return costs[last] + slope * (rows - last)
+        after = bisect(known, rows)
+        low, high = known[after - 1 : after + 1]
+        return costs[low] + (costs[high] - costs[low]) * (rows - low) / (high - low)
+
+    return cost
+
+
+class AutoK:
+    """What was learned about a drafter and its target. It stays for the next decode with the same models.
+
+    While K is 0, nothing is learned about the drafter. So K = 1 is tried again: at once if the last window paid for
+    itself, else so rarely that it costs at most PROBE_BUDGET.
     """
 
-    sampling: Callable  # the loop that decode() times
-    nothing: Callable  # x -> the empty proposal, where the choice is 0 and the drafter is not asked
-    best: Callable  # -> the choice with the most expected tokens per second
-    count: Callable  # counts the tests of a step
-
-    def __init__(self, clock: Callable[[], float] = time.perf_counter):
-        """clock gives seconds."""
-        self.clock = clock
-        self.draft = Cost()  # of a draft token
-        self.feed = Cost()  # of a token that the drafter has to catch up on
-        self.windows = defaultdict(Cost)  # {rows: of a call of the target}
-        self.means = {}  # {rows: mean seconds of such a call},
-        self.trusted = {}  # those of them that were timed more than once,
-        self.window = line_through({1: 0.0})  # and from these rows -> seconds, for any number of rows
+    def __init__(self, K_max: int = 16, expected: tuple[float, float] = (2.5, 3.0)):
+        """expected: the counts of acceptance begin as if so many of so many drafts had been accepted."""
+        self.K_max = K_max
+        accepted, tested = expected
+        self.tested = [tested] + [0.0] * (K_max - 1)  # discounted counts by position
+        self.accepted = [accepted] + [0.0] * (K_max - 1)
         self.n_asked = 1.0  # discounted count of windows for which the drafter was asked,
-        self.n_proposed = 1.0  # and of those for which it had something to propose
-        self.first_draft = None  # (seconds, tokens of the prompt) of the first window
-        self.prefilled = False  # whether both models have read the prompt, so that a time is that of a window
-        self.since = 0.0  # seconds of autoregressive decoding since the last window
-        self.behind = 0  # the tokens that it gave, which the drafter has not read
-        self.paid = True  # whether the last window took no longer than autoregressive decoding of its tokens
-        self.seen = np.empty(0, int)  # the text at the end of the last decode
+        self.n_proposed = 1.0  # and of those for which it proposed anything
+        self.draft = Cost()  # seconds of a draft token
+        self.catch_up = Cost()  # seconds of a token that the drafter has not read
+        self.rows = defaultdict(Cost)  # {rows: seconds of a call of the target}
+        self.window = line_through({1: 0.0})  # rows -> seconds
+        self.n_unread = 0  # tokens of the text that the drafter has not read
+        self.idle_seconds = 0.0  # of autoregressive decoding since the last window
+        self.last_window_paid = True
 
-    def __call__(self):
-        if not self.windows:
-            # First a draft: both models read the prompt, so that this window is not timed. Then none: one row is timed.
-            return 0 if self.first_draft else 1
-        if len(self.draft.timed) < 2:
-            # Then a draft twice, as the first may have been interrupted.
-            return 1 if self.prefilled else 0
-        at_stake = self.draft() + self.window(2) - self.window(1) + self.behind * self.feed()
-        again = self.prefilled and (self.paid or at_stake <= STAKE * self.since)
-        return self.best() or int(again)
+    def measure(self, model: Callable, draft: Callable, x, n_ctx: int) -> None:
+        """Time windows of the target and drafts after the text x [n], each twice, once both have read it."""
+        if self.rows:
+            return
+        model(x, 1)
+        for _ in range(2):
+            for rows in WINDOW_ROWS:
+                if len(x) + rows <= n_ctx:
+                    began = time.perf_counter()
+                    model(np.append(x, [x[-1]] * rows), rows)
+                    self.time_window(rows, time.perf_counter() - began)
+        draft(x, 1)
+        for _ in range(2):
+            began = time.perf_counter()
+            draft(x, N_DRAFTS)
+            self.draft.add((time.perf_counter() - began) / N_DRAFTS)
 
-    def time_window(self, rows: int, seconds: float) -> None:
-        """Files the seconds of a call of the target. Calls that were timed once only may have been interrupted, so they
-        count while there is nothing better; and one row takes no longer than several."""
-        cost = self.windows[rows]
-        cost.add(seconds)
-        self.means[rows] = cost()
-        if len(cost.timed) > 1:
-            self.trusted[rows] = cost()
-        known = self.trusted if max(self.trusted, default=1) > 1 else self.means
-        self.window = line_through(known | {1: min(self.means.values())})
+    def around(self, draft: Callable, model: Callable) -> Callable:
+        """The drafter draft(x, k) for one decode, which proposes the K <= k tokens that pay. model: its target."""
+        last = None  # the last window
 
-    def row(self) -> float:
-        """Seconds of one row: the unit of all costs."""
-        return self.window(1) or 1.0  # a coarse clock may have measured 0
-
-    def beta(self) -> Callable[[int], float]:
-        """rows -> the cost of a window, in rows. Where the drafter has nothing to propose, a window is one row."""
-        row = self.window(1)
-        more = self.n_proposed / self.n_asked / self.row()
-        return lambda rows: 1 + more * (self.window(rows) - row)
-
-    def know(self, windows: dict[int, float], draft: float) -> None:
-        """Takes costs that were measured before the first decode: {rows: seconds}, and the seconds of a draft token."""
-        for _ in range(2):  # as if measured twice: time_window does not trust a single timing
-            self.draft.add(draft)
-            for rows, seconds in windows.items():
-                self.time_window(rows, seconds)
-
-    def decode(self, x, draft: Callable, target_model: Callable, N: int, rng, *rule) -> Iterator[Step]:
-        """sampling(x, draft, target_model, N, self, rng, *rule), timed and counted. rule: of acceptance, or nothing."""
-        wanted = 0  # how many drafts were asked for (AutoTree: in what shape),
-        drafting = 0.0  # and the seconds that they took
-
-        def timed(x, k):
-            nonlocal wanted, drafting
-            wanted = k
-            start = self.clock()
-            proposal = draft(x, k) if k else self.nothing(x)
-            drafting = self.clock() - start
+        def drafted(x, k):  # [n], k -> Proposal
+            nonlocal last
+            if last:
+                self.learn(*last, n_new=len(x) - last[0], call=model.log[-1])
+            else:
+                self.n_unread = len(x)
+            K = min(self.choose(), k)
+            began = time.perf_counter()
+            proposal = draft(x, K) if K else Proposal([], [])
+            last = len(x), K, len(proposal.tokens), time.perf_counter() - began
             return proposal
 
-        steps = self.sampling(x, timed, target_model, N, self, rng, *rule)
-        self.prefilled = self.follows(x)
-        text = [*x]
-        while True:
-            start = self.clock()
-            step = next(steps, None)
-            if step is None:
-                self.seen = np.asarray(text)
-                return
-            scoring = self.clock() - start - drafting  # the loop's own work too: it grows with the window
-            if self.prefilled:
-                self.file_times(wanted, step, drafting, scoring)
-            elif wanted and not self.first_draft:
-                self.first_draft = drafting, len(x)
-            if wanted:
-                self.count(step)
-            self.prefilled = True
-            text += step.tokens
-            yield step
+        return drafted
 
-    def follows(self, x) -> bool:  # [n]
-        """True if a decode goes on from where another one ended, as those of a level do: then nothing is prefilled."""
-        n = min(len(self.seen), len(x) - 1)
-        return n > 0 and bool(np.array_equal(self.seen[:n], np.asarray(x)[:n])) and len(x) - n <= 2
-
-    def file_times(self, k: int, step: Step, drafting: float, scoring: float) -> None:
-        """Files the seconds of a step for which k drafts were asked."""
-        m = step.drafted
-        self.time_window(m + 1, scoring)
-        if k == 0:
-            self.since += scoring
-            self.behind += 1
-            return
-        if self.behind > 2:
-            self.feed.add(drafting - k * self.draft(), self.behind)
-        else:  # no further behind than after any window, so that to read these tokens is a part of drafting
-            self.draft.add(drafting, k)
-            if self.first_draft and not self.feed.timed:
-                # what the first draft took beyond this one, it took to read the prompt
-                seconds, n_prompt = self.first_draft
-                self.feed.add(seconds - self.draft(), n_prompt)
-        row = self.window(1)
-        self.paid = k * self.draft() + self.window(m + 1) - row <= step.accepted * row
-        self.since = 0.0
-        self.behind = 0
-
-
-class AutoK(Auto):
-    """Chooses K. decode() is speculative_sampling with this object as its K."""
-
-    sampling = staticmethod(speculative_sampling)
-    nothing = staticmethod(lambda x: NOTHING)
-
-    def __init__(
-        self,
-        K_max: int = 16,
-        clock: Callable[[], float] = time.perf_counter,
-        expected: tuple[float, float] = (2.5, 3.0),
-    ):
-        """expected: the counts of acceptance begin as if so many of so many drafts had passed."""
-        super().__init__(clock)
-        self.K_max = K_max
-        passed, of = expected
-        self.tested = [of] + [0.0] * (K_max - 1)  # discounted counts by position
-        self.accepted = [passed] + [0.0] * (K_max - 1)
-
-    def best(self) -> int:
+    def choose(self) -> int:
         share = self.n_proposed / self.n_asked
         first, *later = self.chances()
-        K, _ = best_k([share * first, *later], self.draft() / self.row(), self.beta())
-        if max(self.windows) == 1:  # only rows have been timed: what a long window costs is not known yet
-            return min(K, 1)
-        return K
+        row = self.window(1) or 1.0  # a coarse clock may have measured 0
+        c = self.draft.mean / row
+
+        def beta(rows):  # a window without a proposal is one row
+            return 1 + share * (max(1.0, self.window(rows) / row) - 1)
+
+        K, _ = best_k([share * first, *later], c, beta)
+        stake = self.draft.mean + self.window(2) - self.window(1) + self.n_unread * self.catch_up.mean
+        again = self.last_window_paid or stake <= PROBE_BUDGET * self.idle_seconds
+        return K or int(again)
 
     def chances(self) -> Iterator[float]:
-        """The chances a_1, a_2, ... of acceptance: later positions are tested less often, and lean on those before."""
+        """The chances a_1, a_2, ...: later positions are tested less often, and lean on those before them."""
         a = 0.0
-        lean = 0
+        weight = 0
         for accepted, tested in zip(self.accepted, self.tested, strict=True):
-            a = (accepted + lean * a) / (tested + lean)
-            lean = LEAN  # all but the first, which has none before it
+            a = (accepted + weight * a) / (tested + weight)
+            weight = PRIOR_WEIGHT  # not for the first position, which has none before it
             yield a
 
-    def count(self, step: Step) -> None:
-        """Counts which positions were reached and which were accepted."""
-        n_accepted = step.accepted
-        n_tested = step.reached
-        self.n_asked = DISCOUNT * self.n_asked + 1
-        self.n_proposed = DISCOUNT * self.n_proposed + (n_tested > 0)
-        if n_tested > 0:
-            self.tested = [DISCOUNT * count + (i < n_tested) for i, count in enumerate(self.tested)]
-            self.accepted = [DISCOUNT * count + (i < n_accepted) for i, count in enumerate(self.accepted)]
+    def learn(self, n: int, K: int, drafted: int, drafting: float, n_new: int, call) -> None:
+        """File the last window: of `drafted` tokens, for which K were asked, n_new - 1 were accepted."""
+        accepted = n_new - 1
+        if K:
+            self.n_asked = DECAY * self.n_asked + 1
+            self.n_proposed = DECAY * self.n_proposed + (drafted > 0)
+        if drafted:
+            reached = min(accepted + 1, drafted)
+            self.tested = [DECAY * count + (i < reached) for i, count in enumerate(self.tested)]
+            self.accepted = [DECAY * count + (i < accepted) for i, count in enumerate(self.accepted)]
+        if not call.prefill:
+            self.time_window(call.n_rows, call.seconds)
+            if K and self.n_unread > 2:
+                self.catch_up.add(drafting - K * self.draft.mean, self.n_unread)
+            elif K:
+                self.draft.add(drafting, K)
+        if not K:
+            self.idle_seconds += call.seconds
+            self.n_unread += 1
+            return
+        row = self.window(1)
+        self.last_window_paid = K * self.draft.mean + self.window(drafted + 1) - row <= accepted * row
+        self.idle_seconds = 0.0
+        self.n_unread = 0
+
+    def time_window(self, rows: int, seconds: float) -> None:
+        """File a call of the target. One row takes no longer than several."""
+        self.rows[rows].add(seconds)
+        means = {rows: cost.mean for rows, cost in self.rows.items() if len(cost.timed) > 1} or {rows: seconds}
+        self.window = line_through(means | {1: min(means.values())})

@@ -1,162 +1,308 @@
-"""The flags about models and decoding, in order, and what they come to: an Options.
+"""The options of a run: for each its type, default, check and help, in one place.
 
-Each flag is declared in the module of its subject. The blog's stand here. speculative/cli adds those of the command
-line.
+main.py takes them as flags (--K 8), load_pair as keywords (K=8). A check takes a value, or the text that was typed, and
+returns the value; it raises ValueError, which says what the value must be.
 """
 
-from collections.abc import Collection, Iterable
+import difflib
+import math
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from speculative import accept, decoding, drafters, filters, loading, stop, trees
-from speculative.engines import devices
-from speculative.support import arguments, extras
-from speculative.support.arguments import Flag
 from speculative.support.errors import UserError
-from speculative.support.official import MODEL_SIZES
-from speculative.support.options import Options, check_exclusive, check_useful, given_values
 
-N_TOKENS = Flag(
-    "n_tokens_to_generate",
-    arguments.integer(1),
-    "how many tokens to add to the prompt (N)",
-    40,
-    live=True,
-    short="n",
+# ---- Checks ----------------------------------------------------------------------------------------------------------
+
+
+def text(value: Any) -> str:
+    """Any text. (An empty prompt stands for <|endoftext|>.)"""
+    if not isinstance(value, str):
+        raise ValueError("a text")
+    return value
+
+
+def path(value: Any) -> str:
+    if str(value) in ("", "True") or len(str(value)) > 4096 or "\0" in str(value):
+        raise ValueError("the name of a file or folder")
+    return str(value)
+
+
+def model(value: Any) -> str:
+    """A folder of models_dir, a path, or a model of the Hugging Face hub."""
+    name = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
+    if str(value).startswith((".", "/", "~")):
+        return path(value)
+    if not re.fullmatch(f"{name}(/{name})?", str(value)):
+        raise ValueError("124M, a folder of models_dir, a path that begins with . / or ~, or OWNER/NAME of the hub")
+    return str(value)
+
+
+def switch(value: Any) -> bool:
+    if str(value) not in ("True", "False"):
+        raise ValueError("given without a value")
+    return str(value) == "True"
+
+
+def whole(least: int, most: int = 2**63) -> Callable[[Any], int]:
+    def check(value: Any) -> int:
+        if (
+            isinstance(value, bool)
+            or not re.fullmatch(r"\+?[0-9]{1,18}", str(value))
+            or not least <= int(value) <= most
+        ):
+            raise ValueError(f"a whole number of at least {least}" + (f" and at most {most}" if most < 2**63 else ""))
+        return int(value)
+
+    return check
+
+
+def number(must_be: str, allowed: Callable[[float], bool]) -> Callable[[Any], float]:
+    def check(value: Any) -> float:
+        try:
+            found = float(value)
+        except (TypeError, ValueError):
+            found = math.nan
+        if isinstance(value, bool) or not math.isfinite(found) or not allowed(found):
+            raise ValueError(must_be)
+        return found
+
+    return check
+
+
+def one_of(*names: str) -> Callable[[Any], str]:
+    def check(value: Any) -> str:
+        if value not in names:
+            raise ValueError(f"one of {', '.join(names)}{did_you_mean(str(value), names)}")
+        return value
+
+    return check
+
+
+def lookahead(value: Any) -> int | str | tuple:
+    """K: a number or "auto"; for a staged drafter one for each level, as "16/4" or (16, 4), from the outermost in."""
+    parts = list(value) if isinstance(value, tuple | list) else str(value).split("/")
+    try:
+        Ks = tuple("auto" if part == "auto" else whole(1, 1024)(part) for part in parts)
+    except ValueError as must_be:
+        raise ValueError(f"{must_be}, or auto; for a staged drafter one for each level, as 16/4") from None
+    return Ks if len(Ks) > 1 else Ks[0]
+
+
+def widths(value: Any) -> tuple[int, ...]:
+    """--tree 2,2,1: the number of children at each depth."""
+    parts = value if isinstance(value, tuple | list) else str(value).strip("()").rstrip(",").split(",")
+    sizes = [int(part) if re.fullmatch(" ?[1-9][0-9]?", str(part)) else 0 for part in parts]
+    n_nodes = sum(math.prod(sizes[: depth + 1]) for depth in range(len(sizes)))
+    if 0 in sizes or n_nodes > MOST_NODES:
+        raise ValueError(f"children by depth, as 2,2,1, of at most {MOST_NODES} nodes in all")
+    return tuple(sizes)
+
+
+def port(value: Any) -> int:
+    if value == "True":  # without a value
+        return 8000
+    if str(value) != "0" and not whole(0, 65535)(value) >= 1024:
+        raise ValueError("a port from 1024 to 65535, or 0 for one that is free")
+    return int(value)
+
+
+MOST_NODES = 64  # of a tree
+FORMATS = ("float32", "bfloat16", "int8", "int4")
+not_negative = number("a number of at least 0", lambda value: value >= 0)
+share = number("a number above 0 and at most 1", lambda value: 0 < value <= 1)
+
+
+# ---- The options -----------------------------------------------------------------------------------------------------
+
+
+def option(default: Any, check: Callable[[Any], Any], help: str, **more: Any) -> Any:
+    """A field of Options. more: group (a heading of --help; rare options are under "More", in --help all), short (a
+    letter that stands for the name), live (whether a session can change it while its models stay loaded)."""
+    return field(default=default, metadata={"check": check, "help": help, **more})
+
+
+BLOG, TEXT, LAW, DRAFT, ENGINE, SHOWN = (
+    "The blog's run, which is the default",
+    "The text",
+    "The distribution",
+    "The drafter",
+    "The engine",
+    "What is shown",
 )
 
-# With the blog's defaults.
-BLOG = (
-    Flag(
-        "prompt",
-        arguments.prompt,
-        "the text to continue",
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """The options about models and decoding: those that load_pair takes."""
+
+    # fmt: off
+    draft_model_size: str = option("124M", model, "draft model: 124M ... 1558M, a folder of models_dir, ./path, or OWNER/NAME of the hub", group=BLOG)
+    target_model_size: str = option("1558M", model, "target model, named in the same way", group=BLOG)
+    models_dir: str = option("models", path, "folder of the models; official ones and the hub's are downloaded to it", group=BLOG)
+    n_tokens_to_generate: int = option(40, whole(1), "how many tokens to add to the prompt (N)", group=BLOG, short="n", live=True)
+    K: int | str | tuple = option(4, lookahead, "lookahead: tokens drafted at a time; auto: chosen by measured acceptance and cost", group=BLOG, short="K", live=True)
+    temperature: float = option(0.0, not_negative, "0 is greedy; 1 is the target's own distribution", group=BLOG, short="t", live=True)
+    seed: int = option(123, whole(0), "random seed, the same for both decoders", group=BLOG, short="s", live=True)
+    demo: bool = option(False, switch, "decode with the bundled pair of tiny models, offline", group=TEXT)
+    stop: str | None = option(None, text, "end before this text, which may be <|endoftext|>", group=TEXT, live=True)
+    top_k: int | None = option(None, whole(1), "keep the k likeliest tokens", group=LAW, live=True)
+    top_p: float | None = option(None, share, "nucleus: keep the fewest tokens whose probabilities sum to at least this", group=LAW, live=True)
+    min_p: float | None = option(None, share, "keep the tokens with at least this share of the largest probability", group=LAW, live=True)
+    accept: str = option("token", text, "rule of acceptance: token, block (keeps more above temperature 0); lenient:B and typical:E are not lossless", group=LAW, live=True)
+    drafter: str = option("model", text, "who drafts; a+b: b if a has nothing to propose; a/b: b drafts for a", group=DRAFT, live=True)
+    draft_temperature: float | None = option(None, not_negative, "temperature of the drafter alone; the output stays lossless", live=True)
+    tree: tuple[int, ...] | None = option(None, widths, "draft a tree: children per node at each depth, as 2,2,1; in place of --K", live=True)
+    ngram_text: str | None = option(None, path, "a text file in which the n-gram drafter counts")
+    dtype: str = option("float32", one_of(*FORMATS), "weights of the target: float32 (4 bytes), bfloat16 (2), int8 (1), int4 (9/16)", group=ENGINE)
+    draft_dtype: str = option("auto", one_of("auto", *FORMATS), "weights of the draft model; auto: int8, with jax those of --dtype")
+    threads: int | None = option(None, whole(1), "threads of the NumPy engine, at most [one for each core]")
+    source: str = option("openai", text, "where to download missing models: openai, huggingface, or the URL of a mirror")
+    engine: str = option("numpy", one_of("numpy", "jax", "auto"), "numpy, jax, or auto: jax if it sees an accelerator", group=ENGINE)
+    mesh: int = option(1, whole(1), "with jax: split the models over this many devices")
+    data_parallel: int = option(1, whole(1), "with jax: copies of the models, each with a share of --batch")
+    batch: int = option(1, whole(1, 4096), "with jax: decode this many prompts of --prompt_file at a time")
+
+
+@dataclass(frozen=True)
+class Options(ModelOptions):
+    """All options, with the blog's names and defaults."""
+
+    prompt: str = option(
         "Alan Turing theorized that computers would one day become",
+        text,
+        'the text to continue; "" starts from <|endoftext|>',
+        group=BLOG,
         short="p",
-    ),
-    N_TOKENS,
-    Flag(
-        "draft_model_size",
-        arguments.model,
-        "draft model: 124M ... 1558M, a folder of models_dir, ./path, or OWNER/NAME of the hub",
-        "124M",
-    ),
-    Flag("target_model_size", arguments.model, "target model, likewise", "1558M"),
-    Flag(
-        "models_dir",
-        arguments.path,
-        "where the models are; official ones and the hub's are downloaded to it",
-        "models",
-    ),
-    Flag(
-        "K",
-        decoding.parse_K,
-        "lookahead: tokens drafted at a time (levels: 8/4); auto: by measured acceptance and cost",
-        4,
-        live=True,
-        short="K",
-        joined_by="/",
-    ),
-    Flag(
-        "temperature",
-        arguments.temperature,
-        "0 is greedy; 1 is the target's own distribution",
-        0.0,
-        live=True,
-        short="t",
-    ),
-    Flag("seed", arguments.integer(0), "random seed, the same for both decoders", 123, live=True, short="s"),
-)
+    )
+    prompt_file: str | None = option(None, path, "read the prompt from a file; - is standard input", group=TEXT)
+    n_samples: int = option(1, whole(1), "decode this many times, each time with a seed of its own", live=True)
+    only: str | None = option(
+        None, one_of("autoregressive", "speculative"), "run this decoder alone, and compare nothing", live=True
+    )
+    quiet: bool = option(False, switch, "print the blog's lines alone", group=SHOWN, live=True)
+    verbose: bool = option(
+        False, switch, "also print every iteration, and every figure with its formula", group=SHOWN, live=True
+    )
+    stream: bool = option(False, switch, "print the text as it is decoded", live=True)
+    json: str | None = option(None, path, "write the run to this file, as JSON", group=SHOWN)
+    html: str | None = option(None, path, "write the run to this file as a page that replays it", group=SHOWN)
+    verify: bool = option(False, switch, "instead of the run, check that nothing is lost", group=SHOWN)
+    interactive: bool = option(False, switch, "load the models once, and decode each line that is typed", group=SHOWN)
+    serve: int | None = option(
+        None, port, "serve the workbench to this machine's browser, at this port [8000]", group=SHOWN
+    )
+    pack: bool = option(False, switch, "write the packed weights to the disk, and end; later runs begin sooner")
+    # fmt: on
 
-DEMO_FLAG = Flag(
-    "demo", arguments.switch, "the bundled pair of tiny models, offline, with a prompt that suits them", False
-)
+
+FIELDS = {f.name: f for f in fields(Options)}
+SHORT = {f.metadata["short"]: name for name, f in FIELDS.items() if "short" in f.metadata}
 
 HERE = Path(__file__).parent
-# The bundled pair: beside the package in the repository, in it where a wheel was installed.
-BUNDLED = str(HERE / "models" if (HERE / "models").is_dir() else HERE.parent / "models")
-
-# --demo stands for the bundled pair, and a prompt of the kind that it was trained on, to the end of a sentence.
 DEMO = {
-    "prompt": '"From the first, two facts were very obvious to me,',
-    "n_tokens_to_generate": 54,
+    "prompt": '"From the first, two facts were very obvious to me,',  # of the kind that the pair was trained on,
+    "n_tokens_to_generate": 54,  # to the end of a sentence
     "draft_model_size": "tiny-draft",
     "target_model_size": "tiny-target",
-    "models_dir": BUNDLED,
+    # beside the package in the repository, inside it in a wheel
+    "models_dir": str(HERE / "models" if (HERE / "models").is_dir() else HERE.parent / "models"),
 }
 
-Room = tuple[str, tuple[Flag, ...]]  # a heading of --help, and the flags below it
+# Options that cannot be given together.
+CONFLICTS = (
+    ({"tree"}, {"K", "batch"}),
+    ({"prompt_file"}, {"prompt"}),
+    ({"batch"}, {"n_samples", "stream", "verbose", "verify", "html"}),
+    ({"only"}, {"verify", "verbose", "json", "html"}),
+    ({"quiet"}, {"verbose", "verify"}),
+    ({"verify"}, {"verbose", "stream", "json", "html", "n_samples", "stop", "only"}),
+    ({"html"}, {"n_samples"}),
+    ({"interactive", "serve"}, {"prompt", "prompt_file", "batch", "json", "html", "verify", "pack"}),
+    ({"interactive"}, {"serve"}),
+    ({"pack"}, {"n_samples", "batch", "only", "verbose", "stream", "json", "html", "verify", "stop", "prompt_file"}),
+)
+
+# (options, condition under which they do nothing, the reason)
+NO_EFFECT = (
+    (("top_k", "top_p", "min_p"), lambda o: o.temperature == 0 and not getattr(o, "verify", False),
+     "at temperature 0 the likeliest token is taken"),
+    (("mesh", "data_parallel", "batch"), lambda o: o.engine == "numpy", "it is for --engine jax"),
+    (("threads", "tree", "pack"), lambda o: o.engine == "jax", "it is for --engine numpy"),
+    (("ngram_text",), lambda o: "ngram" not in o.drafter, "--drafter ngram is not asked for"),
+    (("draft_dtype",), lambda o: "model" not in re.split("[+/]", o.drafter), "the drafter has no draft model"),
+    (("accept",), lambda o: o.tree and o.accept == "block", "block verification tests a chain, not a tree"),
+)  # fmt: skip
 
 
-def rooms() -> list[Room]:
-    """In the order of --help."""
-    return [
-        ("The blog's run, which is the default", BLOG),
-        ("The text", (DEMO_FLAG, *stop.FLAGS)),
-        ("The distribution", (*filters.FLAGS, *accept.FLAGS)),
-        ("The drafter", (drafters.FLAG, drafters.TEMPERATURE, *trees.FLAGS, *drafters.flags_of_kinds())),
-        ("The engine", (*loading.FLAGS, *devices.FLAGS)),
-    ]
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """ "; did you mean K?", or "" if no known name is like it."""
+    known = list(known)
+    near = [one for one in known if one.lower() == name.lower()]
+    near += [one for one in known if name and one.startswith(name)]
+    near += difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
-def flags_of(rooms: Iterable[Room]) -> dict[str, Flag]:
-    """{name: flag}, in order."""
-    return {flag.name: flag for _, flags in rooms for flag in flags}
+def make_options(kind: type, given: dict[str, Any], base: ModelOptions | None = None) -> Any:
+    """{name: value, or the text that was typed} -> the options, those of base where nothing is given.
 
-
-def model_flags() -> dict[str, Flag]:
-    return flags_of(rooms())
-
-
-def parse_options(flags: dict[str, Flag], given: dict[str, Any], **changed: Any) -> Options:
-    """{flag: value, or what was typed of it} -> the options, with an engine that can do what is asked for.
-
-    changed: values that take the place of those that were given. Where there are any, these alone have to be of use.
-    Raises UserError for the first value that is not right, or does not go with the others.
+    kind: Options or ModelOptions. None stands for the default. Raises UserError for the first value that is not right,
+    cannot be combined with the others, or would do nothing.
     """
-    values = given_values(flags, given | changed)
-    # One of the blog's counts as used where it is given, another flag where it says something else than its default.
-    used = []
-    for name, flag in flags.items():
-        if name in values and (flag in BLOG or values[name] != flag.default):
-            used.append(flag)
-    check_exclusive(used)
-    for flag in used:
-        extras.check(f"--{flag.name}", flag.needs)
+    names = [f.name for f in fields(kind)]
+    values = {}
+    for name, value in given.items():
+        if name not in names:
+            raise UserError(f"unknown option --{name:.80}{did_you_mean(name, names) or '; see --help'}")
+        if base and not FIELDS[name].metadata.get("live"):
+            raise UserError(f"--{name} cannot change while models are loaded: start again with it")
+        if value is None:
+            values[name] = FIELDS[name].default
+            continue
+        try:
+            values[name] = FIELDS[name].metadata["check"](value)
+        except ValueError as must_be:
+            raise UserError(f"--{name} must be {must_be}, not {str(value)!r:.80}") from None
+    check_conflicts(values)
     if values.get("demo"):
-        values = DEMO | values
-        check_demo(values)
-    o = Options(**{name: flag.default for name, flag in flags.items()} | values)
-    for flag in used:
-        if not changed or flag.name in changed:
-            check_useful(flag, o)
-    o = o.replaced(engine=devices.choose_engine(o.engine))
-    check_engine(flags, o)
-    accept.check_tree(o)
+        for role in ("draft_model_size", "target_model_size"):
+            if re.fullmatch("[0-9]+M", values.get(role, "")) and "models_dir" not in values:
+                raise UserError(f"--demo is the bundled pair: leave it out to decode with --{role} {values[role]}")
+        values = {name: value for name, value in DEMO.items() if name in names} | values
+    if base:
+        o = replace(base, **values)
+        if values.get("tree") and "K" not in values:
+            o = replace(o, K=FIELDS["K"].default)
+    else:
+        o = kind(**values)
+    for group, useless, reason in NO_EFFECT:
+        for name in group:
+            if name in values and values[name] not in (None, FIELDS[name].default) and useless(o):
+                raise UserError(f"--{name} is of no use here: {reason}")
     return o
 
 
-def check_demo(values: dict[str, Any]) -> None:
-    """Raises UserError where --demo, whose models are there already, stands beside a model that would be downloaded."""
-    for name in ("draft_model_size", "target_model_size"):
-        size = values[name]
-        if values["models_dir"] == DEMO["models_dir"] and size in MODEL_SIZES:
-            raise UserError(f"--demo is the bundled pair: leave it out to decode with --{name} {size}")
+def check_conflicts(values: dict[str, Any]) -> None:
+    """Raises UserError if two of the options that are used cannot be combined."""
+    used = [name for name, value in values.items() if name in ("prompt", "K") or value != FIELDS[name].default]
+    for some, others in CONFLICTS:
+        for one in filter(some.__contains__, used):
+            for other in filter(others.__contains__, used):
+                raise UserError(f"--{one} and --{other} cannot be combined: give one of them")
 
 
-def check_live(flags: dict[str, Flag], given: Collection[str]) -> None:
-    """Raises UserError where one of the flags cannot change while the models stay loaded."""
-    for name in given:
-        if name in flags and not flags[name].live:
-            raise UserError(f"--{name} cannot change while models are loaded: start again with it")
-
-
-def check_engine(flags: dict[str, Flag], o: Options) -> None:
-    """Raises UserError where an option is not for the engine that was chosen."""
-    for name, flag in flags.items():
-        if flag.only_engine and flag.only_engine != o.engine and getattr(o, name) != flag.default:
-            raise UserError(f"--{name} is for --engine {flag.only_engine}: {flag.why}")
-    for kind in drafters.kinds_of(o.drafter):
-        if kind.only_engine and kind.only_engine != o.engine:
-            raise UserError(f"--drafter {kind.name} is for --engine {kind.only_engine}: {kind.why}")
-    devices.check(o)
+def help_text(everything: bool = False) -> str:
+    """--help: the options in groups, with their defaults; with everything, the rare ones too."""
+    short = ", ".join(f"-{letter}" for letter in SHORT)
+    lines = [f"{short} are short for {', '.join(f'--{name}' for name in SHORT.values())}"]
+    groups = [BLOG, TEXT, LAW, DRAFT, ENGINE, SHOWN] + ["More"] * everything
+    for group in groups:
+        lines += ["", group]
+        for name, f in FIELDS.items():
+            if f.metadata.get("group", "More") == group:
+                default = "" if f.default in (None, False) else f" [{f.default}]"
+                lines.append(f"  --{name:21} {f.metadata['help']}{default}")
+    return "\n".join([*lines, *([] if everything else ["", "--help all shows the rest."])])

@@ -1,42 +1,58 @@
 """A session: models loaded once, texts in and texts out.
 
-main.py, --interactive, the browser, Python and the benchmarks decode through it, and it stands on none of them:
+main.py, --interactive, the browser, Python and the benchmarks decode through it:
 
     session = load_pair("124M", "1558M", K=4)
     for step in session.speculative("Alan Turing theorized", 40):
         print(step.text, end="")
 """
 
-import threading
+import contextlib
+import inspect
+import re
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec
 
 import numpy as np
 from tqdm import tqdm
 
-from encoder import StreamDecoder
-from speculative import checks, drafters, loading
-from speculative.measure.document import document
+from speculative import drafters
+from speculative.blog.encoder import StreamDecoder
+from speculative.engines import devices
+from speculative.filters import Filters
+from speculative.loading import Models, networks_of
+from speculative.lookahead import AutoK
+from speculative.measure.document import DECODERS, document
+from speculative.measure.figures import figures
+from speculative.measure.predictions import can_predict, time_iterations
 from speculative.measure.record import Iteration, origins
-from speculative.measure.recorder import Recorder
+from speculative.measure.recorder import Draws, Recorder
 from speculative.measure.run import Run
-from speculative.measure.verdict import verdict
-from speculative.options import N_TOKENS, check_live, model_flags, parse_options
-from speculative.support import arguments
+from speculative.measure.summary import stand_ins, summary
+from speculative.options import ModelOptions, make_options, whole
+from speculative.rules import parse_rule
+from speculative.sampling import Step, autoregressive_sampling, speculative_sampling
 from speculative.support.errors import UserError
-from speculative.support.options import Options, parse_one
+from speculative.trees import n_nodes, regular, tree_speculative_sampling
 
-# Held while a step is computed: all models of a process share the threads of the forward pass. A step may ask for
-# another, where the drafter is a function that decodes with a session itself.
-DECODING = threading.RLock()
+N_COST_TOKENS = 8  # tokens at the end of a prompt: costs are measured with them as the text
+SHORT_SECONDS = 0.5  # a shorter decode is repeated, as its time is noisy
 
-SETTLED = 0.5  # seconds of decoding, after which the time of the middle decode can be trusted
+P = ParamSpec("P")
+
+
+@contextlib.contextmanager
+def in_python() -> Iterator[None]:
+    """Errors name an option as Python does: K, not --K."""
+    try:
+        yield
+    except UserError as error:
+        said = re.sub(r"(python -m [^,;:]*)|--([A-Za-z_]+)", lambda found: found[1] or found[2], str(error))
+        raise UserError(said) from None
 
 
 class TextStep(NamedTuple):
-    """One call of the target, as text. Where a text ends in part of a character, a last step has that text alone."""
+    """One call of the target, as text. If a text ends in part of a character, a last step has that text alone."""
 
     text: str
     tokens: list[int]
@@ -44,206 +60,383 @@ class TextStep(NamedTuple):
     accepted: int  # and of those that were accepted
     origins: list[str]  # of each token: see measure.record.origins
     pieces: list[str]  # the text of each token
-    number: int = 0  # the number of the text it belongs to, where there are several
+    number: int = 0  # the number of the text it belongs to, if there are several
 
 
-def load_pair(
-    draft_model_size: str | None = None, target_model_size: str | None = None, models_dir: str | None = None, **flags
-) -> "Session":
-    """Loads the target and what the drafter needs. Official models that are missing are downloaded.
+def takes(options: Callable[P, Any]) -> Callable[[Callable[..., "Session"]], Callable[P, "Session"]]:
+    """The decorated function takes the fields of this dataclass: help() and type checkers see each with its type."""
 
-    The arguments are main.py's flags about models and decoding, with its defaults (for None) and its checks; drafter
-    may also be a function draft(x, k) -> (tokens, p). Raises UserError, whose message is one line.
-    """
-    names = {"draft_model_size": draft_model_size, "target_model_size": target_model_size, "models_dir": models_dir}
-    given = with_drafter(names | flags)
-    parse = partial(parse_options, model_flags())
-    return Session(parse(given), given, parse)
+    def decorate(function):
+        function.__signature__ = inspect.signature(options).replace(return_annotation=Session)
+        return function
+
+    return decorate
 
 
 class Session:
     """Two decoders over the same models, and how they decode.
 
-    A decode is a generator, and each has random numbers of its own, made from the seed. Several may be under way, in
-    one thread or in many: each keeps its text, and one step is computed at a time.
+    A decode is a generator, with random numbers of its own, made from the seed. Several may be under way, in one
+    thread or in many.
     """
 
     def __init__(
         self,
-        options: Options,
-        given: dict[str, Any],
-        parse: Callable[..., Options],
+        options: ModelOptions,
+        models: Models | None = None,
         prompts: Sequence[str] = (),
-        kept: loading.Kept | None = None,
         quiet: bool = False,
-        verify: bool = False,
     ):
-        """given: the flags that were given, and parse(given, **changed) the options of them: kept for changed().
+        """models: those that are loaded already. prompts: if they are known, one that does not fit is refused before
+        the weights are read. quiet: print nothing about the loading. Raises UserError."""
+        o = devices.with_engine(options)
+        self.options = o
+        self.models = models or Models(o, quiet)
+        self.rule = parse_rule(o.accept)
+        self.filters = Filters(o.temperature, o.top_k, o.top_p, o.min_p)
+        self.roles = ["target", *drafters.roles_of(o.drafter)]
+        self.lookaheads = self.choose_lookaheads()
+        devices.check(o, self.rule)
+        specs = [self.models.spec(role) for role in networks_of(self.roles)]
+        self.encoder = specs[0].encoder
+        self.context = min(specs, key=lambda spec: spec.hparams["n_ctx"])  # the model with the smallest
+        longest = max([len(self.input_ids(prompt, o.n_tokens_to_generate)) for prompt in prompts], default=1)
+        n_cached = o.batch // o.data_parallel * (longest + o.n_tokens_to_generate) if o.batch > 1 else None
+        self.models.check(self.roles, n_cached)
+        self.models.n_prompt = longest
+        self.device_loop = None
+        for role in reversed(self.roles):  # what is small first
+            self.models[role]
+        if devices.one_loop(o):
+            self.device_loop = devices.loop_of(self)
+        else:
+            self.drafter(np.random.default_rng(0))  # raises UserError if it was made for another target
 
-        prompts: those that are going to be decoded, if they are known: where one does not fit, it is refused before the
-        weights are read. kept: the models that are loaded already. quiet: nothing is said of the loading. verify:
-        whether --verify is going to decode. Raises UserError.
-        """
-        self.options = options
-        self.given = given
-        self.parse = parse
-        self.kept = {} if kept is None else kept
-        wanted = loading.choose(options, self.kept)
-        self.encoder = wanted["target"].encoder
-        self.context = loading.context(wanted)
-        self.ids = {}  # {prompt: its token ids}, so that each is encoded once
-        longest = max([len(self.encode(prompt)) for prompt in prompts], default=0)
-        loading.check(options, wanted, self.kept, longest, verify)
-        self.pair = loading.load(options, wanted, self.kept, longest, quiet)
-
-    def changed(self, /, **flags) -> "Session":
-        """The same models, decoding with these flags; None stands for the default. Raises UserError."""
-        flags = with_drafter(flags)
-        check_live(model_flags(), flags)
-        return Session(self.parse(self.given, **flags), self.given | flags, self.parse, (), self.kept)
+    def changed(self, **options) -> "Session":
+        """The same models, with other options; None stands for the default. Raises UserError."""
+        if "drafter" in options:
+            options["drafter"] = drafters.name_of(options["drafter"])
+        return Session(make_options(type(self.options), options, base=self.options), self.models, quiet=True)
 
     def __repr__(self) -> str:
         o = self.options
-        of_models = []
-        for need in self.pair.models:
-            one, _ = self.kept[need]
-            of_models.append(f"{need} {one.model_size} {one.dtype}")
-        return f"Session({', '.join(of_models)}, drafter {o.drafter}, K={o.K}, temperature={o.temperature:g})"
+        names = ", ".join(f"{spec.role} {spec.size} {spec.dtype}" for spec in self.models.specs.values())
+        return f"Session({names}, drafter {o.drafter}, K={o.K}, temperature={o.temperature:g})"
+
+    # ---- Token ids ---------------------------------------------------------------------------------------------------
+
+    @property
+    def n_ctx(self) -> int:
+        """The number of tokens that fit into the context of every model."""
+        return self.context.hparams["n_ctx"]
+
+    @property
+    def timed(self) -> bool:
+        """True if a K is chosen by measured times, so that the seed alone does not decide the text."""
+        return any(isinstance(K, AutoK) for K in self.lookaheads)
+
+    @property
+    def draft_filters(self) -> Filters:
+        """From the draft's logits to p."""
+        o = self.options
+        temperature = o.temperature if o.draft_temperature is None else o.draft_temperature
+        if o.tree and o.temperature == 0 and temperature == 0:
+            temperature = 1.0  # at 0 only one token has a probability, and a tree needs several, the likeliest first
+        return self.filters._replace(temperature=temperature)
+
+    def model(self, role: str) -> Any:
+        """The model of a role with its filters: model(x, n_last) -> distributions."""
+        model = self.models[role]
+        if not hasattr(model, "with_probs"):
+            return model
+        return model.with_probs(self.filters if role == "target" else self.draft_filters)
+
+    def choose_lookaheads(self) -> list:
+        """For each level of the drafter, from the outermost in, a K or an AutoK. A level without a number chooses."""
+        levels = drafters.parse_drafter(self.options.drafter)
+        K = self.options.K
+        Ks = K if isinstance(K, tuple) else (K,)
+        if len(Ks) > len(levels):
+            text = f"--K {'/'.join(map(str, Ks))} is for {len(Ks)} levels"
+            raise UserError(f"{text}, and --drafter {self.options.drafter} has {len(levels)}")
+        Ks += ("auto",) * (len(levels) - len(Ks))
+        return [AutoK(expected=specs[0].expected) if k == "auto" else k for k, specs in zip(Ks, levels, strict=True)]
+
+    def drafter(self, rng: np.random.Generator, depth: int = 0) -> drafters.Drafter:
+        """The drafter, or its levels from this depth on. It draws from this generator, the decoder's own."""
+        o = self.options
+        context = drafters.Context(
+            self.encoder.n_vocab,
+            rng,
+            self.draft_filters,
+            o.temperature == 0,
+            {role: self.model(role) for role in self.roles},
+        )
+        text = "/".join(o.drafter.split("/")[depth:])
+        inner = tuple(around(K) for K in self.lookaheads[depth + 1 :])
+        return drafters.make_drafter(text, context, inner, self.rule, trees=o.tree is not None)
+
+    def autoregressive_steps(self, x, N: int, rng) -> Iterator[Step]:
+        """N tokens, one for each call of the target."""
+        if self.device_loop:
+            return self.device_loop.steps(x, N, 0, rng)
+        return autoregressive_sampling(x, self.model("target"), N, rng)
+
+    def speculative_steps(self, x, N: int, rng) -> Iterator[Step]:
+        """N tokens, up to K + 1 for each call of the target."""
+        o = self.options
+        if self.device_loop:
+            return self.device_loop.steps(x, N, self.device_loop.window(N), rng)
+        drafter = self.drafter(rng)
+        target = self.model("target")
+        if o.tree:
+            return tree_speculative_sampling(x, drafter.tree, target.tree, N, regular(o.tree), rng, self.rule.tree)
+        K, with_K = around(self.lookaheads[0])
+        return speculative_sampling(x, with_K(drafter.chain, target), target, N, K, rng, self.rule.accept)
+
+    def ready(self, prompts: Sequence[str], N: int, timed: bool = True) -> None:
+        """Do what the clock must not count: measure the costs that an AutoK goes by, compile on JAX. timed: whether the
+        device is to time the parts of its loop."""
+        inputs = [self.input_ids(prompt, N) for prompt in prompts]
+        if self.device_loop:
+            return self.device_loop.ready(inputs, N, self.options.batch, timed)
+        if self.timed:
+            self.measure_costs(np.asarray(inputs[0])[-N_COST_TOKENS:])
+        self.forget()
+
+    def measure_costs(self, x) -> None:  # [n]
+        """Innermost level first: the cost of a draft token on one level depends on the K of the level below."""
+        levels = drafters.parse_drafter(self.options.drafter)
+        roles = ["target", *(specs[0].roles[0] for specs in levels[:-1])]
+        for depth in reversed(range(len(levels))):
+            if isinstance(self.lookaheads[depth], AutoK):
+                draft = self.drafter(np.random.default_rng(0), depth).chain
+                self.lookaheads[depth].measure(self.model(roles[depth]), draft, x, self.n_ctx)
+
+    def forget(self) -> None:
+        """Empty all caches, so that two decodes begin alike."""
+        for role in networks_of(self.roles):
+            self.models[role].forget()
+
+    # ---- Texts -------------------------------------------------------------------------------------------------------
+
+    def encode(self, prompt: str) -> list[int]:
+        """The prompt's ids; an empty one begins with <|endoftext|>. Raises UserError if it is not a text."""
+        if not isinstance(prompt, str):
+            raise UserError(f"the prompt must be a text, not {prompt!r:.80}")
+        return self.encoder.encode(prompt) or [self.encoder.eot]
+
+    def input_ids(self, prompt: str, N: int) -> list[int]:
+        """Raises UserError if the prompt and N more tokens do not fit into the context."""
+        x = self.encode(prompt)
+        tree = self.options.tree
+        extra = n_nodes(tree) if tree else 0
+        whose = "" if self.context.role == "target" else f" that {self.context} has"
+        if tree and len(tree) >= N:
+            raise UserError(f"a tree of depth {len(tree)} needs --n_tokens_to_generate of at least {len(tree) + 1}")
+        if len(x) + N + extra > self.n_ctx:
+            raise UserError(
+                f"the prompt's {len(x)} tokens and {N + extra} more exceed the context of {self.n_ctx} tokens{whose}: "
+                "shorten the prompt or lower --n_tokens_to_generate"
+            )
+        return x
 
     def autoregressive(self, prompt: str, n_tokens_to_generate: int = 40, sample: int = 0) -> Iterator[TextStep]:
         """A token for each call of the target. sample: 0 for the blog's random numbers, 1, 2, ... for others. Raises
         UserError."""
-        return self.texts(self.pair.autoregressive, [prompt], n_tokens_to_generate, sample=sample)
+        return self.texts("autoregressive", [prompt], n_tokens_to_generate, sample=sample)
 
     def speculative(self, prompt: str, n_tokens_to_generate: int = 40, sample: int = 0) -> Iterator[TextStep]:
         """Up to K + 1 tokens for each call of the target; the same text at temperature 0. Otherwise as above."""
-        return self.texts(self.pair.speculative, [prompt], n_tokens_to_generate, sample=sample)
+        self.ready([prompt], check_count("n_tokens_to_generate", n_tokens_to_generate, 1))
+        return self.texts("speculative", [prompt], n_tokens_to_generate, sample=sample)
 
     def texts(
         self,
-        decode_fn: Callable,
+        name: str,
         prompts: Sequence[str],
         N: int,
         n_samples: int = 1,
         sample: int = 0,
         recorder: Recorder | None = None,
     ) -> Iterator[TextStep]:
-        """The steps of one decoder, as text: one text after the other, or as many together as --batch says.
+        """The steps of the decoder `name` ("autoregressive" or "speculative") as text, one text after the other, or as
+        many together as --batch says.
 
-        decode_fn: self.pair.autoregressive or self.pair.speculative. n_samples: the number of texts of each prompt.
-        sample: the first text's number, which with the seed decides its random numbers. recorder: notes what happens.
-        Raises UserError at the call, and not at the first step.
+        n_samples: the number of texts of each prompt. sample: the first text's number, which with the seed decides its
+        random numbers. recorder: notes what happens. Raises UserError at the call, not at the first step.
         """
-        N = tokens_asked_for(N)
-        sample = sample_number(sample)
+        N = check_count("n_tokens_to_generate", N, 1)
+        sample = check_count("sample", sample, 0)
         inputs = [self.input_ids(prompt, N) for prompt in prompts]
-        recorder = recorder or Recorder(self.pair.accept)
+        recorder = recorder or self.recorder(details=False, fresh=False)
         if self.options.batch > 1:
-            return self.together(decode_fn, inputs, N, recorder)
-        return self.one_by_one(decode_fn, inputs, N, n_samples, sample, recorder)
+            return self.texts_together(name, inputs, N, recorder)
+        return self.texts_in_turn(name, inputs, N, n_samples, sample, recorder)
 
-    def one_by_one(
-        self, decode_fn: Callable, inputs: list, N: int, n_samples: int, sample: int, recorder: Recorder
-    ) -> Iterator[TextStep]:
+    def texts_in_turn(self, name, inputs, N, n_samples, sample, recorder) -> Iterator[TextStep]:
         o = self.options
+        decode = self.autoregressive_steps if name == "autoregressive" else self.speculative_steps
         for number in range(n_samples * len(inputs)):
             x = inputs[number % len(inputs)]
-            seed = o.seed
-            if sample + number:  # number 0 has the seed itself, as the blog
-                seed = [seed, sample + number]
+            seed = [o.seed, sample + number] if sample + number else o.seed  # number 0 has the blog's own seed
             text = StreamDecoder(self.encoder, o.stop)
-            steps = decode_fn(x, N, np.random.default_rng(seed), recorder)
-            for _ in recorder.watch(steps, DECODING, text):
-                yield text_step(recorder.now, number)
+            rng = Draws(np.random.default_rng(seed))
+            for iteration in recorder.watch(decode(x, N, rng), rng, text, self.device_loop):
+                yield text_step(iteration, number)
             yield from last_step(text, recorder.samples[-1], number)
 
-    def together(self, decode_fn: Callable, inputs: list, N: int, recorder: Recorder) -> Iterator[TextStep]:
+    def texts_together(self, name, inputs, N, recorder) -> Iterator[TextStep]:
         """Prompts that are decoded together, on JAX: one call of the target gives a step of several texts."""
         o = self.options
         texts = [StreamDecoder(self.encoder, o.stop) for _ in inputs]
-        calls = decode_fn(inputs, N, np.random.default_rng(o.seed), recorder, o.batch, o.stop)
-        for rows in recorder.watch_batch(calls, texts, min(o.batch, len(inputs)), DECODING):
+        K = 0 if name == "autoregressive" else self.device_loop.window(N)
+        rng = np.random.default_rng(o.seed)
+        calls = self.device_loop.rows(inputs, N, K, rng, o.batch, lambda number: texts[number].stopped)
+        for rows in recorder.watch_batch(calls, texts, self.device_loop):
             for row in rows:
                 yield text_step(recorder.samples[row.number][-1], row.number)
         for number, text in enumerate(texts):
             yield from last_step(text, recorder.samples[number], number)
 
-    def encode(self, prompt: str) -> list[int]:
-        """The prompt's ids; an empty one begins with <|endoftext|>. Raises UserError where it is no text."""
-        if not isinstance(prompt, str):
-            raise UserError(f"the prompt must be a text, not {prompt!r:.80}")
-        if prompt not in self.ids:
-            self.ids[prompt] = self.encoder.encode(prompt) or [self.encoder.eot]
-        return self.ids[prompt]
+    # ---- Runs --------------------------------------------------------------------------------------------------------
 
-    def input_ids(self, prompt: str, N: int) -> list[int]:
-        """Raises UserError where the prompt and N tokens more do not fit into the context."""
-        x = self.encode(prompt)
-        checks.check_length(self.context, len(x), N)
-        if self.options.tree is not None:
-            checks.check_tree(self.options.drafter, self.options.tree, len(x), N, self.context)
-        return x
+    def recorder(self, details: bool = True, fresh: bool = True) -> Recorder:
+        """Return a recorder for one decode. fresh: empty the caches first, so that both decoders begin alike."""
+        if fresh:
+            self.forget()
+        models = {role: self.models[role] for role in self.roles}
+        logs = {role: model.log for role, model in models.items() if hasattr(model, "log") and not self.device_loop}
+        levels = drafters.parse_drafter(self.options.drafter)[:-1]
+        return Recorder(self.rule, logs, {specs[0].name: specs[0].roles[0] for specs in levels}, details)
 
-    def ready(self, prompts: Sequence[str], N: int, timed: bool = True) -> None:
-        """Prepares what the clock must not count. timed: whether the device is also to time the parts of its loop."""
-        inputs = [self.input_ids(prompt, N) for prompt in prompts]
-        with DECODING:
-            self.pair.ready(inputs, N, batch=self.options.batch, timed=timed, stop=self.options.stop)
+    def record(
+        self, name: str, prompts: Sequence[str], N: int, n_samples: int, details: bool, watch: Callable | None = None
+    ) -> Recorder:
+        """Decode once -> the record. watch(name, step, recorder): called for each step."""
+        recorder = self.recorder(details)
+        for step in self.texts(name, prompts, N, n_samples, recorder=recorder):
+            if watch:
+                watch(name, step, recorder)
+        return recorder
 
-    def recorder(self, details: bool = True) -> Recorder:
-        """A recorder for one decoder. The caches are emptied, so that both decoders begin alike."""
-        with DECODING:
-            self.pair.forget()
-        return Recorder(self.pair.accept, details=details)
+    def median_runs(
+        self,
+        prompts: Sequence[str],
+        N: int,
+        first: dict[str, Recorder],
+        n_samples: int = 1,
+        names: Sequence[str] = DECODERS,
+        repeats: int | None = None,
+    ) -> dict[str, Recorder]:
+        """Repeat a short decode, with both decoders in turn, until each has taken SHORT_SECONDS -> {decoder: its median
+        run}. A long one is not repeated, and first is returned. A single short time would be mostly noise.
 
-    def middle_decode(self, decode_fn: Callable, prompts: Sequence[str], recorder: Recorder) -> Recorder:
-        """With --demo, whose decode is over before other work on the machine evens out: decodes the same again, until
-        there are SETTLED seconds of it -> the Recorder of the decode that took the middle time."""
-        o = self.options
-        recorders = [recorder]
-        seconds = recorder.seconds
-        while o.demo and seconds < SETTLED:
-            again = self.recorder(recorder.details)
-            for _ in self.texts(decode_fn, prompts, o.n_tokens_to_generate, o.n_samples, recorder=again):
-                pass
-            seconds += again.seconds
-            if again.tokens == recorder.tokens:  # by measured times a text may be another
-                recorders.append(again)
-        recorders.sort(key=attrgetter("seconds"))
-        middle = recorders[(len(recorders) - 1) // 2]
-        middle.decodes = len(recorders)
-        return middle
+        first: the runs so far, one for each decoder that has run. repeats: the number of runs, in place of the time.
+        """
+        [begun, *_] = first.values()
+        if not repeats and begun.seconds >= SHORT_SECONDS:
+            return first
+        runs = {name: [first[name]] if name in first else [] for name in names}
+        while True:
+            name = min(names, key=lambda name: len(runs[name]))
+            seconds = sum(run.seconds for of_name in runs.values() for run in of_name)
+            enough = len(runs[name]) >= repeats if repeats else seconds >= SHORT_SECONDS * len(names)
+            if enough and len({len(of_name) for of_name in runs.values()}) == 1:
+                return {name: median_run(of_name) for name, of_name in runs.items()}
+            runs[name].append(self.record(name, prompts, N, n_samples, begun.details))
 
-    def compare(self, prompt: str, n_tokens_to_generate: int = 40, watch: Callable | None = None) -> Run:
-        """Decodes with both -> the run. watch(name, step, recorder): called for each step, in place of a bar."""
-        N = tokens_asked_for(n_tokens_to_generate)
+    def compare(
+        self,
+        prompt: str,
+        n_tokens_to_generate: int = 40,
+        repeats: int | None = None,
+        watch: Callable | None = None,
+    ) -> Run:
+        """Decode with both decoders -> the run. repeats: how often; by default a short decode is repeated until it has
+        taken half a second, and the median counts. watch(name, step, recorder): called for each step of the first run,
+        in place of a bar."""
+        N = check_count("n_tokens_to_generate", n_tokens_to_generate, 1)
+        repeats = repeats and check_count("repeats", repeats, 1)
         self.ready([prompt], N)
-        recorders = []
         with tqdm(total=2 * N, unit="token", leave=False, disable=bool(watch) or None) as bar:
-            for name, decode_fn in (
-                ("autoregressive", self.pair.autoregressive),
-                ("speculative", self.pair.speculative),
-            ):
-                recorders.append(self.recorder())
-                for step in self.texts(decode_fn, [prompt], N, recorder=recorders[-1]):
-                    bar.update(len(step.tokens))
-                    if watch:
-                        watch(name, step, recorders[-1])
-        return Run(self.document([prompt], recorders, prompt=prompt, n_tokens_to_generate=N))
+            follow = watch or (lambda name, step, recorder: bar.update(len(step.tokens)))
+            first = {name: self.record(name, [prompt], N, 1, True, follow) for name in DECODERS}
+        runs = self.median_runs([prompt], N, first, repeats=repeats)
+        return Run(self.document([prompt], [*runs.values()], prompt=prompt, n_tokens_to_generate=N))
 
     def document(self, prompts: Sequence[str], recorders: Sequence[Recorder], **options) -> dict:
-        """A whole run, ready for JSON. options: those in which it differs from the session's."""
-        o = vars(self.options.replaced(**options))
+        """Return a whole run, ready for JSON. options: those in which it differs from the session's."""
         inputs = [self.encode(prompt) for prompt in prompts]
-        instead = loading.stand_ins(self.options, self.pair)
-        run = document(o, self.encoder, list(prompts), inputs, *recorders, instead)
-        run["summary"] = verdict(run, self.options, self.pair, recorders)
-        return run
+        found = figures(*recorders, self.time_iterations(inputs[0], recorders[1]))
+        replaced = stand_ins(self)
+        results = {
+            "figures": found,
+            "stand_ins": replaced,
+            "summary": summary(self, inputs, recorders, found, replaced),
+        }
+        return document(vars(self.options) | options, self.encoder, prompts, inputs, recorders, **results)
+
+    def time_iterations(self, x, speculative: Recorder) -> dict[int, float] | None:  # [n] -> {rows: seconds}
+        """Time iterations with up to twice the run's number of drafts, for predictions. None if there can be none."""
+        if self.options.engine != "numpy" or not can_predict(speculative):
+            return None
+        K = max(i.step.drafted for i in speculative.iterations)
+        tokens = speculative.tokens[0]
+        x = [*x, *tokens[: len(tokens) // 2]]
+        draft = self.drafter(np.random.default_rng(0)).chain
+        return time_iterations(self.model("target"), draft, x, K, self.n_ctx)
+
+
+@takes(ModelOptions)
+def load_pair(*sizes: Any, **options: Any) -> Session:
+    """Load a target and what its drafter needs. Official models that are missing are downloaded.
+
+    The first arguments are the draft's and the target's model size; all options are main.py's, with its defaults.
+    drafter may also be a function draft(x, k) -> (tokens, p). Raises UserError, whose message is one line.
+    """
+    with in_python():
+        names = ("draft_model_size", "target_model_size", "models_dir")
+        given = {name: value for name, value in zip(names, sizes, strict=False) if value is not None} | options
+        if "prompt" in given:
+            raise UserError("load_pair takes no prompt: give it to session.compare or session.speculative")
+        if "drafter" in given:
+            given["drafter"] = drafters.name_of(given["drafter"])
+        return Session(make_options(ModelOptions, given))
+
+
+def around(K: int | AutoK) -> tuple[int, Callable]:
+    """(the K of the loop, a function (draft, model) -> the drafter that the loop asks)."""
+    return (K.K_max, K.around) if isinstance(K, AutoK) else (K, lambda draft, model: draft)
+
+
+def check_count(name: str, value: Any, least: int) -> int:
+    """Raises UserError."""
+    try:
+        return whole(least)(value)
+    except ValueError as must_be:
+        raise UserError(f"{name} must be {must_be}, not {value!r:.80}") from None
+
+
+def median_run(recorders: Sequence[Recorder]) -> Recorder:
+    """Return the run of median time, of those with the first one's tokens (with --K auto, tokens depend on times)."""
+    runs = sorted([one for one in recorders if one.tokens == recorders[0].tokens], key=lambda one: one.seconds)
+    median = runs[(len(runs) - 1) // 2]
+    median.runs = len(runs)
+    return median
+
+
+def text_steps(recorder: Recorder) -> Iterator[TextStep]:
+    """The steps of texts that were recorded."""
+    for number, sample in enumerate(recorder.samples):
+        for iteration in sample:
+            yield text_step(iteration, number)
 
 
 def text_step(iteration: Iteration, number: int) -> TextStep:
+    step = iteration.step
     pieces = iteration.pieces
-    return TextStep("".join(pieces), *iteration.step, origins(iteration), pieces, number)
+    return TextStep("".join(pieces), step.tokens, step.drafted, step.accepted, origins(iteration), pieces, number)
 
 
 def last_step(text: StreamDecoder, sample: list[Iteration], number: int) -> Iterator[TextStep]:
@@ -253,23 +446,3 @@ def last_step(text: StreamDecoder, sample: list[Iteration], number: int) -> Iter
         *before, last = sample[-1].pieces
         sample[-1].pieces = [*before, last + rest]
         yield TextStep(rest, [], 0, 0, [], [], number)
-
-
-def with_drafter(flags: dict[str, Any]) -> dict[str, Any]:
-    """The same flags, where the drafter may be a function."""
-    if "drafter" in flags:
-        return flags | {"drafter": drafters.name_of(flags["drafter"])}
-    return flags
-
-
-def tokens_asked_for(N: Any) -> int:
-    """Raises UserError."""
-    return parse_one(N_TOKENS, N)
-
-
-def sample_number(value: Any) -> int:
-    """Raises UserError for what seeds no generator."""
-    try:
-        return arguments.integer(0)(str(value))
-    except ValueError as must_be:
-        raise UserError(f"sample must be {must_be}, not {str(value)!r:.80}") from None

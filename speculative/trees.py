@@ -13,19 +13,14 @@ Source: Miao et al. 2023, "SpecInfer" (a tree in one call; siblings tested in tu
 section 3.2 (siblings without replacement, each tested against what is left of q); Leviathan et al. 2023 (the chain).
 """
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import mul
-from typing import NamedTuple
 
 import numpy as np
 
-from speculative.sampling import Accepted, Own, Step, Test, residual, token_at
-from speculative.support.arguments import Flag
-
-MOST_NODES = 64
+from speculative.sampling import Step, ratio, residual, sample
 
 Shape = tuple["Shape", ...]  # a node's shape is the tuple of its children's shapes; () is a leaf
 
@@ -53,10 +48,10 @@ class Tree:
     parents: list[int] = field(default_factory=lambda: [-1])
     p: list = field(default_factory=lambda: [None])  # rows [n_vocab]
     children: list[list[int]] = field(default_factory=lambda: [[]])
-    by: str = ""  # the name of who proposed it
+    source: str = ""  # the name of the drafter
 
     def add(self, parent: int, token: int, p) -> int:
-        """-> the new node."""
+        """Add a node and return its number."""
         node = len(self.tokens)
         self.tokens.append(int(token))
         self.parents.append(parent)
@@ -70,16 +65,6 @@ class Tree:
         return [*self.path(self.parents[node]), node] if node else []
 
 
-class TreeTest(NamedTuple):
-    """A sampling.Test of one node."""
-
-    u: float
-    p: float
-    q: float  # its share of what the rejected siblings before it have left of q
-    passed: bool
-    node: int
-
-
 class TreeStep(Step):
     """A Step whose proposal is a Tree, with q [1 + n_nodes, n_vocab]."""
 
@@ -88,110 +73,90 @@ class TreeStep(Step):
         """The number of nodes that were proposed."""
         return len(self.proposal.tokens) - 1
 
-
-def by_ratio(u: float, p: float, q: float) -> Test:
-    """The paper's test of a draft."""
-    return Test(u, p, q, u * p < q)
+    @property
+    def walk(self) -> list[int]:
+        """The accepted nodes, from the root's child down."""
+        tree = self.proposal
+        nodes = [0]
+        for token in self.tokens[: self.accepted]:
+            nodes += [child for child in tree.children[nodes[-1]] if tree.tokens[child] == token]
+        return nodes[1:]
 
 
 def sibling_by_sibling(
-    tree: Tree, q, rng: np.random.Generator, test: Callable = by_ratio, rest: Callable = residual
-) -> Accepted:  # q [1 + n_nodes, n_vocab]
+    tree: Tree, q, rng: np.random.Generator, test: Callable = lambda u, ratio: u < ratio, rest: Callable = residual
+) -> list[int]:  # q [1 + n_nodes, n_vocab]
     """The rule of acceptance of a tree: token_by_token, with several children to test at each position.
 
     rest(left, p) is what a rejected child leaves of q for its siblings. Other rules have another test or another rest.
     """
     tokens = []
-    tests = []
     node = 0
 
-    # Step 3: walk down from the root. A rejected child leaves less of q for its siblings; after the last of them,
-    # resample from what is left.
+    # Step 3: walk down from the root. A rejected child leaves less of q for its siblings.
     while tree.children[node]:
         left = q[node]  # [n_vocab]
         for child in tree.children[node]:
             j = tree.tokens[child]
             p = tree.p[child]  # [n_vocab]
-            tested = TreeTest(*test(rng.random(), float(p[j]), float(left[j])), child)
-            tests.append(tested)
-            if tested.passed:
+            if test(rng.random(), ratio(left, p, j)):
                 tokens.append(j)
                 break
             left = rest(left, p)  # [n_vocab]
-        else:  # every child was rejected
-            break
+        else:  # every child was rejected: resample from what is left
+            return [*tokens, sample(left, rng)]
         node = child
 
-    # Step 4: if the walk came to a leaf, its row gives a bonus token.
-    else:
-        left = q[node]  # [n_vocab]
-
-    own = Own(rng.random(), left)
-    tokens.append(token_at(*own))
-    return Accepted(tokens, tests, own)
+    # Step 4: the walk came to a leaf, whose row gives a bonus token.
+    return [*tokens, sample(q[node], rng)]
 
 
 def tree_speculative_sampling(
-    x,
-    draft: Callable,
-    target_model: Callable,
-    N: int,
-    shape: Shape | Callable[[], Shape],
-    rng: np.random.Generator,
-    accept: Callable = sibling_by_sibling,
-) -> Iterator[Step]:
+    x, draft: Callable, target_model: Callable, N: int, shape: Shape, rng, accept: Callable = sibling_by_sibling
+) -> Iterator[TreeStep]:
     """Exactly N tokens, distributed as the target's own, whatever the tree, if its tokens were drawn from its p.
 
-    draft(x, shape) -> Tree; target_model(x, tree) -> [1 + n_nodes, n_vocab], what follows the root and each node.
-    shape may be a function that chooses that of the next tree. accept: another rule for trees.
+    draft(x, shape) -> Tree; target_model(x, tree) -> [1 + n_nodes, n_vocab], the distributions after the root and each
+    node. accept: another rule for trees.
     """
-    next_shape = shape if callable(shape) else lambda: shape
     x = np.asarray(x)  # [n]
     n = len(x)
     T = n + N
 
     while n < T:
         # Step 1: the draft proposes a tree. The target adds one token of its own, so leave room for it.
-        tree = draft(x, pruned(next_shape(), T - n - 1))
+        tree = draft(x, pruned(shape, T - n - 1))
 
-        # Step 2: the target scores all nodes in one call; q[i] is the distribution of what follows node i.
+        # Step 2: the target scores all nodes in one call; q[i] is the distribution of the token after node i.
         q = target_model(x, tree)  # [1 + n_nodes, n_vocab]
 
         # Steps 3 and 4: the rule walks down the tree, and adds a token of the target's own.
-        tokens, tests, own = accept(tree, q, rng)
+        tokens = accept(tree, q, rng)
         x = np.append(x, tokens)  # [n + len(tokens)]
-        n += len(tokens)
-        yield TreeStep(tokens, tree, q, tests, own)
-
-
-def cut_tree(step: TreeStep, n: int) -> TreeStep:
-    """The step's first n tokens, all of them accepted drafts, as if the tree had been n deep."""
-    tree = step.proposal
-    nodes = [node for node in range(len(tree.tokens)) if len(tree.path(node)) <= n]
-    place = {node: i for i, node in enumerate(nodes)}
-    kept = Tree(tree.tokens[:1], by=tree.by)
-    for node in nodes[1:]:
-        kept.add(place[tree.parents[node]], tree.tokens[node], tree.p[node])
-    tests = [test._replace(node=place[test.node]) for test in step.tests if test.node in place]
-    return TreeStep(step.tokens[:n], kept, step.q[nodes], tests, stopped=True)
+        n = len(x)
+        yield TreeStep(tokens, tree, q)
 
 
 def acceptance_by_depth(step: TreeStep, chance: Callable, rest: Callable = residual) -> list[float]:
     """The chance that one of the children is accepted, for each node of the walk that has any.
 
-    chance(p, left): the chance of a child that was drawn from p; rest: the rule's.
+    chance(p, left): the chance of a child that was drawn from p; rest: the rule's. The p of a sibling depends on the
+    tokens before it. So a child with a sibling after it counts with the chance of its own token, min(1, left / p), and
+    only the last one with that of its distribution: else the mean would be biased.
     """
     tree = step.proposal
     chances = []
-    for node in [0, *(test.node for test in step.tests if test.passed)]:
+    for node in [0, *step.walk]:
         left = step.q[node]  # [n_vocab], what is left of q
         all_rejected = 1.0
         for child in tree.children[node]:
             p = tree.p[child]  # [n_vocab]
-            all_rejected *= 1 - chance(p, left)
+            j = tree.tokens[child]
+            last = child == tree.children[node][-1]
+            all_rejected *= 1 - (chance(p, left) if last else chance(p[j : j + 1], left[j : j + 1]) / p[j])
             left = rest(left, p)  # [n_vocab]
         if tree.children[node]:
-            chances.append(1 - all_rejected)
+            chances.append(float(1 - all_rejected))
     return chances
 
 
@@ -208,29 +173,3 @@ def by_paths(model: Callable) -> Callable:
         return np.concatenate([model(text, 1) for text in texts])  # [len(nodes), n_vocab]
 
     return scored
-
-
-def widths(value: str) -> tuple[int, ...] | str:
-    """The value of --tree: "2,2,1" -> (2, 2, 1), children by depth."""
-    if value == "auto":
-        return value
-    if value.startswith("(") and value.endswith(")"):  # as Python writes a tuple
-        value = value[1:-1].removesuffix(",").replace(", ", ",")
-    parts = value.split(",")
-    if not all(re.fullmatch("[1-9][0-9]?", part) for part in parts) or n_nodes(list(map(int, parts))) > MOST_NODES:
-        raise ValueError(f"children by depth, as 2,2,1, of at most {MOST_NODES} nodes in all, or auto")
-    return tuple(map(int, parts))
-
-
-FLAGS = (
-    Flag(
-        "tree",
-        widths,
-        "draft a tree: children per node at each depth, as 2,2,1,1, or auto; in place of --K",
-        excludes=("K",),
-        only_engine="numpy",
-        why="JAX's loop drafts chains",
-        live=True,
-        joined_by=",",
-    ),
-)

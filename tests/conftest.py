@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import socket
-import sys
 import tempfile
 import threading
 import time
@@ -19,14 +18,11 @@ import pytest
 import main
 from encoder import BYTE_TO_CHAR, END_OF_TEXT
 from speculative import load_pair
-from speculative.checkpoints.openai import import_tensorflow
 from speculative.checkpoints.tensors import checkpoint_shapes
 from speculative.cli.verifying import verify_session
 from speculative.engines import runtime
 from speculative.measure import verify
-from speculative.support import exits
-from speculative.support.errors import UserError
-from speculative.support.signals import ENDINGS
+from speculative.support.errors import guarded
 from utils import load_encoder_hparams_and_params
 
 MODELS = Path(__file__).parents[1] / "models"
@@ -37,6 +33,10 @@ USUAL["n_tokens_to_generate"] = 12
 
 # XLA leaves optimisation out and makes its kernels the older way, which takes it half as long.
 QUICK_TO_COMPILE = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+
+
+def pytest_addoption(parser):
+    parser.addoption("--update-golden", action="store_true", help="write the screens that are shown to tests/golden")
 
 
 def pytest_configure(config):
@@ -112,7 +112,7 @@ def tiny_files(tiny_hparams, tiny_arrays, tmp_path_factory):
     """Its files: {name: bytes}, with the weights in both forms. Without tensorflow, a test that asks for OpenAI's is
     skipped."""
     folder = tmp_path_factory.mktemp("tiny")
-    with contextlib.suppress(UserError):
+    with contextlib.suppress(ImportError):
         write_tf(folder, tiny_arrays)
     write_safetensors(folder / "model.safetensors", tiny_arrays)
     write_small_files(folder, tiny_hparams)
@@ -143,21 +143,18 @@ def pair_words(tiny_pair):
 @pytest.fixture
 def command(capsys):
     """words -> (exit status, what stands on standard output, what on standard error) of main.py, in this process."""
-    handlers = {number: signal.getsignal(number) for number in ENDINGS}
-    hook = sys.unraisablehook
+    handler = signal.getsignal(signal.SIGTERM)
 
     def command(*words):
         try:
-            exits.guarded(lambda: main.run(main.main, main.__doc__, list(words)))
+            guarded(lambda: main.run(main.main, main.__doc__, list(words)))
             status = 0
         except SystemExit as end:
             status = end.code
         return status, *capsys.readouterr()
 
     yield command
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
-    sys.unraisablehook = hook
+    signal.signal(signal.SIGTERM, handler)
 
 
 @pytest.fixture
@@ -189,28 +186,16 @@ def run_verify(tiny_pair, capsys):
     """flags -> (exit status, what --verify prints), with few draws."""
 
     def run_verify(draws=10, **flags):
-        session = load_pair(**USUAL | flags, models_dir=tiny_pair)
+        options = {name: value for name, value in USUAL.items() if name != "prompt"} | flags
+        session = load_pair(**options, models_dir=tiny_pair)
         try:
-            verify_session(session, session.options.prompt, verify.PROMPTS[:1], draws=draws)
+            verify_session(session, PROMPT, verify.PROMPTS[:1], draws=draws)
             status = 0
         except SystemExit as end:
             status = end.code
         return status, capsys.readouterr().out
 
     return run_verify
-
-
-@pytest.fixture
-def benchmark(tiny_pair, tmp_path, capsys):
-    """(a module of benchmarks, words) -> the lines that its main prints of the tiny pair. tmp_path has a prose.txt."""
-    (tmp_path / "prose.txt").write_text("the thin tin\nin the inn\n")
-    pair = ["--models_dir", str(tiny_pair), "--draft_model_size", "draft", "--target_model_size", "target"]
-
-    def benchmark(module, *words):
-        module.main([*pair, *words])
-        return capsys.readouterr().out.splitlines()
-
-    return benchmark
 
 
 def write_small_files(folder, hparams):
@@ -224,7 +209,9 @@ def write_small_files(folder, hparams):
 
 def write_tf(folder, arrays):
     """OpenAI's form; SaveV2 is the operation that a tf.train.Saver runs."""
-    tf = import_tensorflow()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    import tensorflow as tf
+
     names = sorted(arrays)
     tf.raw_ops.SaveV2(
         prefix=str(folder / "model.ckpt"),
@@ -279,10 +266,10 @@ def serving():
 
     with contextlib.ExitStack() as servers:
 
-        def serving(bench, **how):
+        def serving(bench):
             listening = servers.enter_context(socket.create_server(("127.0.0.1", 0)))
             address = f"127.0.0.1:{listening.getsockname()[1]}"
-            answering = server(application(bench, address), **how)
+            answering = server(application(bench))
             thread = threading.Thread(target=answering.run, args=([listening],))
             thread.start()
 

@@ -1,19 +1,41 @@
-"""Exact output distributions: runs a random program along every path it can take, and weighs each."""
+"""Exact output distributions: runs a random program along every path it can take, and weighs each.
 
+A World is a Session over networks of a few tokens, so that everything that is registered decodes as in the product.
+"""
+
+import copy
 from collections import defaultdict
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
+from speculative import lookahead
+from speculative.drafters import DRAFTERS
+from speculative.drafters.heads import FILE, fingerprint
+from speculative.drafters.model import model_drafter
+from speculative.drafters.user_function import spec_of
+from speculative.engines import model
+from speculative.engines.model import Model
+from speculative.loading import Models, ModelSpec
+from speculative.options import ModelOptions, make_options
 from speculative.sampling import autoregressive_sampling
+from speculative.session import Session
+from speculative.trees import by_paths
+
+# ---- Paths -----------------------------------------------------------------------------------------------------------
 
 
 class Paths:
     """A generator that follows one path: a list of branch numbers, extended by 0 where it ends."""
 
     def __init__(self, path):
-        self.path, self.depth, self.weight, self.options = list(path), 0, 1.0, []
+        self.path = list(path)
+        self.depth = 0
+        self.weight = 1.0
+        self.options = []
 
     def branch(self, probabilities):  # [n], a list -> which of the n branches this path takes
         possible = [i for i, probability in enumerate(probabilities) if probability]
@@ -30,34 +52,39 @@ class Paths:
 
 
 class Uniform:
-    """A result of random(): a number from 0 to 1 of which all comparisons are known."""
+    """A result of random(): a number from 0 to 1 of which all comparisons are known; or `factor` times that number."""
 
-    def __init__(self, rng):
-        self.rng, self.low, self.high, self.factor = rng, 0.0, 1.0, 1.0
+    def __init__(self, rng, known=None, factor=1.0):
+        self.rng = rng
+        self.known = known or SimpleNamespace(low=0.0, high=1.0)
+        self.factor = factor
 
     def __mul__(self, factor):
-        self.factor *= factor
-        return self
+        return Uniform(self.rng, self.known, self.factor * factor)
 
     def __lt__(self, bound):
         if bound is self:  # as np.searchsorted asks
             return False
+        known = self.known
         at = bound / self.factor if self.factor else float(bound > 0)
-        at = min(max(at, self.low), self.high)
-        is_below = self.rng.branch([at - self.low, self.high - at]) == 0
+        at = min(max(at, known.low), known.high)
+        is_below = self.rng.branch([at - known.low, known.high - at]) == 0
         if is_below:
-            self.high = at
+            known.high = at
         else:
-            self.low = at
+            known.low = at
         return is_below
 
-    def __gt__(self, bound):
+    def __ge__(self, bound):
         return not self < bound
+
+    __gt__ = __ge__
 
 
 def output_distribution(program):
     """program(rng) -> something hashable, for every path -> {what came out: its exact probability}."""
-    distribution, path = defaultdict(float), []
+    distribution = defaultdict(float)
+    path = []
     while path is not None:
         rng = Paths(path)
         distribution[program(rng)] += rng.weight
@@ -78,10 +105,32 @@ def total_variation(a, b):
     return sum(abs(a.get(key, 0) - b.get(key, 0)) for key in a.keys() | b.keys()) / 2
 
 
+def twins(rng):
+    """Two generators of one seed: they give the same numbers."""
+    numbers = []
+
+    def view():
+        seen = 0
+
+        def random():
+            nonlocal seen
+            if seen == len(numbers):
+                numbers.append(rng.random())
+            seen += 1
+            return numbers[seen - 1]
+
+        return SimpleNamespace(random=random)
+
+    return view(), view()
+
+
 def distance_from_target(decode, target, x, N):
     """Total variation between what decode(rng) gives and the target's own N tokens after x."""
     expected = text_distribution(lambda rng: autoregressive_sampling(x, target, N, rng))
     return total_variation(expected, text_distribution(decode))
+
+
+# ---- Models ----------------------------------------------------------------------------------------------------------
 
 
 def remembered(model):
@@ -90,6 +139,7 @@ def remembered(model):
     return lambda x, n_last=1: rows(tuple(np.asarray(x).tolist()), n_last)
 
 
+@cache
 def random_model(seed, n_vocab):
     """A model whose rows depend on the last two tokens. Multiples of 1/64, zeros among them."""
 
@@ -105,3 +155,139 @@ def random_model(seed, n_vocab):
         return np.stack([row(*x[i - 1 : i + 1]) for i in range(len(x) - n_last, len(x))])  # [n_last, n_vocab]
 
     return remembered(model)
+
+
+class Clock:
+    """In place of the module time, where a call of a network is all that takes time."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def perf_counter(self):
+        return self.now
+
+
+N_EMBD = 3
+SECONDS = {"target": 1.0, "draft": 0.1}  # for a row; of a copy 0.3
+
+
+class Network:
+    """A network whose logits are those of a random model: what a Model and the drafters use of a TreeNetwork."""
+
+    def __init__(self, seed, n_vocab, clock=None, seconds=1.0):
+        rng = np.random.default_rng(9)
+        self.rows = random_model(seed, n_vocab)
+        self.clock = clock or Clock()
+        self.seconds = seconds
+        self.hparams = {"n_vocab": n_vocab, "n_ctx": 99, "n_embd": N_EMBD}
+        self.n_ctx = 99
+        self.params = {"ln_f": {"g": np.ones(N_EMBD, np.float32), "b": np.zeros(N_EMBD, np.float32)}}
+        self.wte = rng.standard_normal((n_vocab, N_EMBD)).astype(np.float32)  # [n_vocab, n_embd]
+        self.log = []
+        self.n_read = 1
+
+    def forget(self):
+        self.log.clear()
+
+    def logits(self, x, n_last=1):  # [n] -> [n_last, n_vocab]
+        self.clock.now += self.seconds * (1 + 0.05 * (n_last - 1))
+        with np.errstate(divide="ignore"):
+            return np.log(self.rows(x, n_last))
+
+    def tree_logits(self, x, tree, nodes=None):
+        return by_paths(self.logits)(x, tree, nodes)
+
+    def with_probs(self, to_probs):
+        return Model(self, distinct(to_probs))
+
+    def hidden(self, x):  # [n] -> [n_embd]
+        """It depends on the last two tokens."""
+        rng = np.random.default_rng([int(token) for token in x[-2:]])
+        return rng.standard_normal(N_EMBD).astype(np.float32)
+
+    def output(self, h, first):  # [n, n_embd] -> [n, n_vocab]
+        return h @ self.wte.T
+
+
+def distinct(to_probs):
+    """The same function, which computes equal rows once."""
+    known = {}
+
+    def call(logits):
+        key = logits.tobytes()
+        if key not in known:
+            known[key] = to_probs(logits)
+        return known[key]
+
+    return call
+
+
+class Networks(Models):
+    """The models of a session: a random network for each role, and what the drafters load."""
+
+    def __init__(self, o, folder, n_vocab, seed):
+        super().__init__(o, quiet=True)
+        self.path = folder
+        self.n_vocab = n_vocab
+        self.seed = seed
+        self.clock = Clock()
+        rng = np.random.default_rng(2)
+        heads = {"w": rng.standard_normal((2, N_EMBD, N_EMBD)), "b": rng.standard_normal((2, N_EMBD))}
+        target = Network(seed, n_vocab)
+        whose = fingerprint(target.hparams, target.params["ln_f"])
+        save_file({key: a.astype(np.float32) for key, a in heads.items()}, folder / FILE, {"target": whose})
+
+    def describe(self, role):
+        encoder = SimpleNamespace(n_vocab=self.n_vocab, encode=lambda text, **_: [0, 1, 2 % self.n_vocab, 0, 1, 1])
+        return ModelSpec(role, role, role, encoder, self["target"].hparams)
+
+    def folder(self, role):
+        return str(self.path)
+
+    def check(self, roles, n_cached):
+        pass
+
+    def read(self, role):
+        seed = self.seed + 1000 * ["target", "draft", "bfloat16", "int8", "int4"].index(role)
+        self.loaded[role] = Network(seed, self.n_vocab, self.clock, SECONDS.get(role, 0.3))
+
+
+PROMPT = [0, 1, 0, 1]
+
+
+class World:
+    """A session over such networks, for texts after PROMPT; time passes when a network is called.
+
+    There is one drafter more: "users", a function that draws from a model of its own.
+    """
+
+    def __init__(self, folder, monkeypatch, seed=7, n_vocab=3, **options):
+        """options: those of load_pair, at temperature 1 if nothing else is said."""
+        o = make_options(ModelOptions, {"temperature": 1} | options)
+        networks = Networks(o, folder, n_vocab, seed)
+        self.clock = networks.clock
+        for module in (lookahead, model):
+            monkeypatch.setattr(module, "time", self.clock)
+        monkeypatch.setitem(DRAFTERS, "users", spec_of(self.users, {}))
+        self.row = random_model(seed + 9000, n_vocab)
+        self.rng = np.random.default_rng(0)
+        self.session = Session(o, networks)
+        self.target = self.session.model("target")
+        if self.session.timed:
+            self.session.measure_costs(np.array(PROMPT))
+        self.lookaheads = self.session.lookaheads
+
+    def users(self, x, k):
+        return model_drafter(self.row, self.rng)(x, k)[:2]
+
+    def steps(self, N, rng):
+        """A decode that knows of no other: an AutoK has learned nothing yet."""
+        self.session.lookaheads = copy.deepcopy(self.lookaheads)
+        self.session.forget()
+        self.clock.now = 0.0
+        self.rng = rng
+        return self.session.speculative_steps(PROMPT, N, rng)
+
+    def distance(self, N):
+        """From the target's own N tokens."""
+        return distance_from_target(lambda rng: self.steps(N, rng), self.target, PROMPT, N)

@@ -1,58 +1,48 @@
-"""Every drafter: what it proposes, and that the loop's output is the target's, exactly, whoever drafts."""
+"""What each drafter proposes: prompt lookup, n-grams, heads, several joined, and one with another vocabulary."""
 
 import itertools
-import re
-from functools import cache
+import json
 
 import numpy as np
 import pytest
 from conftest import MODELS
-from drafting import Network, drafter_of, prepared
-from enumeration import distance_from_target, random_model, remembered
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import N_VOCAB, counting_target, one_hot, refusal
+from safetensors.numpy import save_file
+from test_checkpoints import CONFIG, make_tokenizer, random_tensors, write_folder
+from tiny import counting_target, decoded, one_hot, refusal
 
-from speculative import drafters, load_pair
-from speculative.cli.verifying import verify_session
-from speculative.drafters import KINDS, first_of, first_tree_of, is_model, needs, parse_drafter
-from speculative.drafters.base import NOTHING, Proposal
-from speculative.drafters.level import level
+from speculative import load_pair
+from speculative.drafters import first_of, first_tree_of
+from speculative.drafters.heads import FILE, fingerprint
 from speculative.drafters.lookup import lookup_tree, prompt_lookup
 from speculative.drafters.ngram import ngram_log_model
-from speculative.filters import Filters
-from speculative.lookahead import AutoK, decode_chain
-from speculative.trees import regular
+from speculative.drafters.staged import staged
+from speculative.engines.vocabulary import share
+from speculative.sampling import Proposal, token_by_token
+from speculative.trees import Tree, regular
+from utils import load_encoder_hparams_and_params
 
-slow = pytest.mark.slow
-
-LEVELS = ["model/ngram", "model/prompt_lookup", "ngram/prompt_lookup", "model/prompt_lookup+ngram"]
-LEVELS += ["model/ngram/prompt_lookup"]
-NAMES = [*KINDS, "prompt_lookup+model", "prompt_lookup+ngram", *LEVELS]
-
-
-# Prompt lookup and n-grams
+# ---- Prompt lookup and n-grams ---------------------------------------------------------------------------------------
 
 ids = st.lists(st.integers(0, 3), max_size=30)
 
 
 @given(ids.filter(len), st.integers(0, 7), st.integers(1, 3))
 def test_prompt_lookup_finds_what_a_plain_search_finds(x, k, n_max):
-    """The last place of the longest match, read on as if what followed it were repeated."""
-    tokens, p, by = prompt_lookup(4, n_max)(np.array(x), k)
+    """The last place of the longest match, read on as if the text after it were repeated."""
+    proposal = prompt_lookup(4, n_max)(np.array(x), k)
     expected = []
     for n in range(1, min(n_max, len(x) - 1) + 1):
         for place in range(len(x) - n):
             if x[place : place + n] == x[-n:]:
                 expected = [*itertools.islice(itertools.cycle(x[place + n :]), k)]
-    assert tokens == expected
-    assert by == ["prompt_lookup"] * len(expected)
-    assert p.dtype == np.float32
-    assert np.asarray(p).tolist() == one_hot(*expected, n_vocab=4).tolist()
+    assert proposal.tokens == expected
+    assert np.asarray(proposal.p).tolist() == one_hot(*expected, n_vocab=4).tolist()
 
 
 def plain_ngram(text, x, n_vocab, n_max):
-    """The definition, counted by hand: the text and x are two sequences, no n-gram spans both."""
+    """The definition, counted by hand: the text and x are two sequences, and no n-gram spans both."""
     p = [(text.count(t) + x.count(t) + 1 / n_vocab) / (len(text) + len(x) + 1) for t in range(n_vocab)]
     for n in range(2, min(n_max, len(x) + 1) + 1):
         context = x[len(x) - n + 1 :]
@@ -69,146 +59,171 @@ def test_ngram_is_its_definition_whatever_it_saw_before(text, x, n_max, data):
     cut = data.draw(st.integers(1, len(x)))
     for seen in (x, x[:cut], x[:cut] + x):
         [log_p] = log_model(seen)
-        assert log_p.dtype == np.float32
         np.testing.assert_allclose(np.exp(log_p), plain_ngram(text, seen, 4, n_max), rtol=1e-5)
 
 
-def test_ngram_keys_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match="5-grams over 50257"):
-        ngram_log_model(50257, [1, 2], n_max=5)
+def test_ngram_counts_in_the_users_text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("Sherlock Holmes rubbed his eyes. " * 20)
+    session = load_pair("tiny-draft", "tiny-target", MODELS, drafter="ngram", ngram_text=str(path), threads=1)
+    drafted = session.drafter(np.random.default_rng(0)).chain(np.array(session.encode("Sherlock Holmes")), 4)
+    assert session.encoder.decode(drafted.tokens).startswith(" rubbed his")
 
 
-# Several, and their names
+# ---- Several ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_first_that_has_anything_proposes():
     asked = []
-    one = Proposal([1], [[0, 1]], ["one"])
-    nothing, says_one, other = (lambda x, k, said=said: asked.append(said) or said for said in (NOTHING, one, "other"))
-    assert first_of(nothing, says_one, other)([0], 1) == one
-    assert asked == [NOTHING, one]  # the rest draw nothing
-    assert len(first_of(nothing, nothing)([0], 1).tokens) == 0
+    nothing, one, other = Proposal([], []), Proposal([1], [[0, 1]], ["one"]), Proposal([2], [[1, 0]])
+
+    def says(proposal):
+        return lambda x, k: asked.append(proposal) or proposal
+
+    assert first_of(says(nothing), says(one), says(other))([0], 1) == one
+    assert asked == [nothing, one]  # the rest draw nothing
+    assert len(first_of(says(nothing), says(nothing))([0], 1).tokens) == 0
     x = np.array([1, 2, 1])
-    nobody = lambda x, shape: drafters.Tree([int(x[-1])], by="nobody")  # noqa: E731
+    nobody = lambda x, shape: Tree([int(x[-1])], source="nobody")  # noqa: E731
     for order in ((nobody, lookup_tree(3)), (lookup_tree(3), nobody)):
         tree = first_tree_of(*order)(x, regular([2, 1]))
-        assert (tree.tokens, tree.by) == ([1, 2, 1], "prompt_lookup")
+        assert (tree.tokens, tree.source) == ([1, 2, 1], "prompt_lookup")
     assert first_tree_of(nobody, nobody)(x, regular([2])).tokens == [1]
 
 
-def test_a_name_is_levels_of_kinds():
-    named = [[kind.name for kind in kinds] for kinds in parse_drafter("model/self/prompt_lookup+ngram")]
-    assert named == [["model"], ["self"], ["prompt_lookup", "ngram"]]
-    drafters = ["model", "ngram", "prompt_lookup+model", "model/ngram", "ngram/prompt_lookup+heads"]
-    assert [needs(name, "draft") for name in drafters] == [True, False, True, True, False]
-    assert [is_model(name) for name in drafters] == [True, False, False, False, False]
+def test_each_token_of_a_level_has_the_name_of_its_proposer():
+    """An accepted token is the inner drafter's. A resampled or bonus token is the level's own."""
+
+    def inner(x, k):
+        """Right about the first token of each proposal."""
+        tokens = [(int(x[-1]) + 1 + i + (i >= 1)) % 7 for i in range(k)]
+        return Proposal(tokens, one_hot(*tokens), ["inner"] * k)
+
+    rng = np.random.default_rng(0)
+    one = staged("middle", counting_target, lambda: inner, 2, rng, token_by_token)
+    proposal = one(np.array([0]), 5)
+    assert proposal.tokens == [1, 2, 3, 4, 5]
+    assert proposal.source == ["inner", "middle", "inner", "middle", "middle"]
+    assert [step.drafted for step in proposal.inner] == [2, 2, 0]
 
 
-UNKNOWN = f": there are {', '.join(KINDS)}; "
-WRONG = ["", "Model", "model+", "ngram+nothing", "a b", "/", "model/", "/model", "model//ngram"]
+# ---- Heads -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_bundled_heads_guess_well():
+    session = load_pair("nowhere", "tiny-target", MODELS, drafter="heads", threads=1)
+    x = session.encode('"From the first, two facts were very obvious to me,')
+    steps = [*session.speculative_steps(x, 100, np.random.default_rng(0))]
+    assert steps[0].drafted == 0  # the target has not been called on this text yet
+    assert 100 / len(steps) > 1.4
+
+
+@pytest.fixture
+def heads_file(tiny_pair):
+    """tensors -> the words of a run with them in the target's folder."""
+    path = tiny_pair / "target" / FILE
+    _, hparams, params = load_encoder_hparams_and_params("target", str(tiny_pair))
+
+    def write(w=(2, 32, 32), b=(2, 32), target=None, value=0.0):
+        tensors = {"w": np.full(w, value, np.float16), "b": np.zeros(b, np.float16)}
+        save_file(tensors, path, metadata={"target": target or fingerprint(hparams, params["ln_f"])})
+        return path
+
+    yield write
+    path.unlink(missing_ok=True)
+
+
+def with_heads(tiny_pair):
+    return load_pair("nowhere", "target", tiny_pair, drafter="heads", threads=1)
 
 
 @pytest.mark.parametrize(
-    ("name", "line"),
+    ("about", "said"),
     [
-        *((name, UNKNOWN) for name in WRONG),
-        ("prompt_lookup/model", "drafts for prompt_lookup, which has no model: model, "),
-        ("model/heads/ngram", "drafts for heads, which has no model: "),
-        ("model+ngram/prompt_lookup", "+ stands before a /: it may join drafters of the last level alone"),
-        ("model/ngram+self/prompt_lookup", "+ stands before a /"),
-        ("model/ngram+model", "model stands twice"),
-        ("staged", "--drafter staged is now written model/ngram"),
-        ("prompt_lookup+staged_lookup", "--drafter staged_lookup is now written model/prompt_lookup"),
-        ("ngrm", "(did you mean ngram?)"),
-        ("model/" * 10**5, "unknown drafter ''"),
-        ("a" * 10**6, "there are model, "),
-        ("a\n\u202eb/model", "there are model, "),
-        ("model+" + "ngram+" * 10**5 + "ngram/self", "ngram stands twice"),
+        ({"target": "0" * 64}, "was trained for another target, of the same shape"),
+        ({"w": (2, 12, 12)}, "w and b are (2, 12, 12) and (2, 32), not [n, 32, 32] and [n, 32]"),
+        ({"value": np.nan}, "holds NaN or infinity"),
     ],
 )
-def test_what_the_grammar_refuses_in_a_line(name, line):
-    said = refusal(parse_drafter, name)
-    assert line in said
-    assert len(said) < 500
+def test_heads_that_cannot_be_used_are_one_line(heads_file, tiny_pair, about, said):
+    path = heads_file(**about)
+    line = refusal(with_heads, tiny_pair)
+    assert said in line
+    assert str(path) in line
 
 
-# Levels
+def test_damaged_or_missing_heads_are_one_line(heads_file, tiny_pair):
+    path = heads_file()
+    assert "drafter heads" in repr(with_heads(tiny_pair))
+    path.write_bytes(path.read_bytes()[:-9])
+    assert "damaged" in refusal(with_heads, tiny_pair)
+    path.unlink()
+    assert "python -m training heads --target_model_size target makes it" in refusal(with_heads, tiny_pair)
 
 
-def says(name, right):
-    """A drafter of the model that counts, whose first `right` tokens of each proposal are the ones that come."""
+# ---- A draft with another end of the vocabulary, or another context --------------------------------------------------
 
-    def draft(x, k):
-        tokens = [(int(x[-1]) + 1 + i + (i >= right)) % N_VOCAB for i in range(k)]
-        return Proposal(tokens, one_hot(*tokens), [name] * k)
-
-    return draft
+ADDED = ["[PAD]", "<|user|>"]
+# The target's ids and the tokens that were added to it, and the draft's. They share the ids below 2048.
+ENDS = [(2064, [], 2048, []), (2048, [], 2064, []), (2050, ADDED, 2048, []), (2050, ADDED, 2060, ADDED[::-1])]
 
 
-def test_each_token_of_a_level_is_its_proposers():
-    """Whatever the level accepts is the inner drafter's; what it resamples, or adds as a bonus, is its own."""
-    rng = np.random.default_rng(0)
-    one = level("middle", counting_target, says("inner", 1), 2, rng)
-    assert one([0], 5)[::2] == ([1, 2, 3, 4, 5], ["inner", "middle", "inner", "middle", "middle"])
-    two = level("outer", counting_target, one, 3, rng)  # the middle one is always right
-    assert two([0], 6)[::2] == ([1, 2, 3, 4, 5, 6], [*("inner", "middle", "middle"), "outer", "middle", "outer"])
-    auto = level("outer", counting_target, says("inner", 9), AutoK(clock=lambda: 0.0), rng)
-    for begin, k in itertools.product(range(30), range(4)):  # one proposal's lesson may be a window of no drafts
-        tokens, p, by = auto([begin % N_VOCAB], k)
-        assert tokens == [(begin + 1 + i) % N_VOCAB for i in range(k)]
-        assert len(by) == len(p) == k
-        assert {*by} <= {"inner", "outer"}
+def write_model(folder, n_vocab, added=(), n_layer=2, n_ctx=48):
+    config = CONFIG | {"vocab_size": n_vocab, "n_layer": n_layer, "n_positions": n_ctx}
+    write_folder(folder, config, random_tensors(config), vocabulary=False)
+    make_tokenizer(added=added).save(str(folder / "tokenizer.json"))
 
 
-# The output distribution, computed and not sampled
+@pytest.fixture
+def two(tmp_path):
+    def two(ends, n_ctx=(48, 48), **options):
+        n_target, of_target, n_draft, of_draft = ends
+        write_model(tmp_path / "target", n_target, of_target, n_ctx=n_ctx[0])
+        write_model(tmp_path / "draft", n_draft, of_draft, n_layer=1, n_ctx=n_ctx[1])
+        return load_pair(str(tmp_path / "draft"), str(tmp_path / "target"), threads=1, **options)
+
+    return two
 
 
-@cache
-def tempered(seed, temperature):
-    def model(x, n_last):
-        with np.errstate(divide="ignore"):
-            return Filters(temperature)(np.log(random_model(seed, 3)(x, n_last)))
-
-    return remembered(model)
-
-
-# Every K with drafts that are one-hot and that may be any token, and with sharper and flatter ones where K is 2.
-@pytest.mark.parametrize(("K", "temperature"), [(1, 0), (2, 0), (3, 1), (2, 0.5), (2, 2)])
-@pytest.mark.parametrize("name", NAMES)
-def test_the_output_is_the_targets_exactly(name, K, temperature, tmp_path):
-    target, verdicts = random_model(7, 3), np.zeros(2, int)  # [accepted, rejected], over all paths
-    N = min(K + 2, 4)
-    network = Network(3)
-    models = {"draft": tempered(1007, temperature), "copy": tempered(2007, temperature), "target": network}
-    parts = {"filters": Filters(temperature), "models": models, "greedy": temperature == 0}
-    parts |= {"prepared": prepared(name, tmp_path, network, [0, 1, 2, 0, 1, 1])}
-    proposers = set()
-
-    def decode(rng):
-        drafter = drafter_of(name, rng, 3, **parts).chain
-
-        def draft(x, k):
-            proposal = drafter(x, k)
-            assert len(proposal.by) == len(proposal.tokens)
-            proposers.update(proposal.by)
-            return proposal
-
-        for step in decode_chain([0, 1, 0, 1], draft, target, N, K, rng):
-            verdicts[:] += [step.accepted, step.accepted < step.drafted]
-            yield step
-
-    assert distance_from_target(decode, target, [0, 1, 0, 1], N) < 1e-6
-    assert verdicts.min() > 0
-    parts_of_it = {*re.split(r"[+/]", name)}
-    assert proposers <= parts_of_it
-    if (K, temperature) == (3, 1) and name.count("/") < 2:  # there is room for what the innermost proposes
-        assert proposers == parts_of_it
+@pytest.mark.parametrize("ends", ENDS, ids=str)
+def test_a_draft_with_another_end_of_the_vocabulary_loses_nothing(two, ends):
+    session = two(ends)
+    prompt = "To be[PAD] or<|user|> not to be"
+    for options in ({}, {"tree": (2, 1)}):
+        other = session.changed(**options)
+        assert decoded(other.speculative(prompt, 12)) == decoded(session.autoregressive(prompt, 12))
+    draft = session.changed(temperature=1).model("draft")
+    p = draft(session.encode(prompt), 3)
+    assert p.shape == (3, session.encoder.n_vocab)
+    np.testing.assert_allclose(p.sum(axis=1), 1, rtol=1e-5)
+    shared = draft.hparams["shared"]
+    assert (p[:, shared.n_shared :] == 0).all()
+    x = session.encode(prompt)
+    known = [shared.unknown if token >= shared.n_shared else token for token in x]  # the draft reads a stand-in
+    assert np.array_equal(p, draft(known, 3))
 
 
-# For the others the distribution is computed above; here it is seen with a real vocabulary and its caches.
-@pytest.mark.parametrize("name", [n if n == "model/ngram" else pytest.param(n, marks=slow) for n in NAMES])
-def test_nothing_is_lost_on_the_bundled_pair(name, capsys):
-    pair = load_pair("tiny-draft", "tiny-target", MODELS, drafter=name, K=2, temperature=1, top_k=3)
-    prompt = "It was upon a bitterly cold night in the winter of"
-    verify_session(pair.changed(n_tokens_to_generate=10), prompt, (), draws=50)
-    assert "Verdict: no loss found" in capsys.readouterr().out
+def test_another_vocabulary_is_refused(two, tmp_path):
+    two((2048, [], 2048, []))
+    path = tmp_path / "draft" / "tokenizer.json"
+    tokenizer = json.loads(path.read_text(encoding="utf-8"))
+    tokenizer["model"]["merges"].reverse()
+    path.write_text(json.dumps(tokenizer))
+    line = refusal(load_pair, str(tmp_path / "draft"), str(tmp_path / "target"))
+    assert "have different vocabularies, so one cannot draft for the other" in line
+
+
+def test_the_shared_part_of_two_vocabularies(two):
+    session = two((2048, [], 2064, ["[PAD]"]))
+    encoders = [session.models.spec(role).encoder for role in ("target", "draft")]
+    assert share(*encoders) == (2048, 2048, 2047)
+    assert share(*encoders[::-1]) == (2048, 2064, 2047)
+
+
+@pytest.mark.parametrize(("n_ctx", "named"), [((48, 20), "draft"), ((20, 48), None)])
+def test_the_smaller_context_bounds_the_run_and_is_named(two, tmp_path, n_ctx, named):
+    session = two((2048, [], 2048, []), n_ctx)
+    N = 20 - len(session.encode("To be"))
+    assert len(decoded(session.speculative("To be", N))) == N
+    whose = f" that the {named} {tmp_path / named} has" if named else ""
+    assert f"exceed the context of 20 tokens{whose}: " in refusal(session.speculative, "To be", 40)

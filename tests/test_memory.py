@@ -1,16 +1,13 @@
 """The check that models fit into memory, for machines with given free bytes."""
 
-import os
 import re
-import shutil
 
 import pytest
-from tiny import ROOT, python, refusal
+from tiny import refusal
 
+from speculative.checkpoints.official import HPARAMS
 from speculative.checkpoints.tensors import parameter_count
 from speculative.engines import memory
-from speculative.support.limits import MEGABYTE, least
-from speculative.support.official import HPARAMS
 
 PAIR = [(HPARAMS["1558M"], "float32"), (HPARAMS["124M"], "float32")]
 
@@ -104,31 +101,3 @@ def test_what_is_available(tmp_path):
         (inner / name).unlink()
     meminfo.write_text("nothing of the kind")
     assert available() is None
-
-
-def test_a_limit_on_the_address_space():
-    """A limit such as `ulimit -v` sets; what the libraries are still going to take is taken off."""
-    resource = pytest.importorskip("resource")
-    if memory.read_number("/proc/self/status", "VmSize:") is None:
-        pytest.skip("this system does not tell")
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    taken = max(memory.read_number("/proc/self/status", "VmSize:") * 1024, least("RLIMIT_AS"))
-    try:
-        resource.setrlimit(resource.RLIMIT_AS, (taken + 10**8, before[1]))
-        assert 0.5e8 < memory.available() <= 1.1e8
-        assert re.search(r"the models need .* and 0\.1 GB are free", refusal(memory.check, PAIR, memory.available()))
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", ["main.py --demo --n_tokens_to_generate 4", "main.py --demo --pack --models_dir"])
-def test_as_little_as_is_let_in_is_enough_to_compile_everything(command, tmp_path):
-    """And a little less is refused at once. Else LLVM would abort, or SciPy's BLAS try again for ever."""
-    pytest.importorskip("numba")
-    shutil.copytree(ROOT / "models", tmp_path / "models")
-    words = command.replace("--models_dir", f"--models_dir {tmp_path / 'models'}").split()
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "compiled")}
-    kilobytes = (least("RLIMIT_AS") + 60 * MEGABYTE) // 1024
-    done = python(*words, shell=f'ulimit -v {kilobytes}; exec "$@"', env=environment)
-    assert done.returncode == 0, done.stderr

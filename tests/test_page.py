@@ -4,29 +4,26 @@ import itertools
 import json
 import re
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from enumeration import random_model
+from speculative.accept import TOKEN, choose
+from speculative.stop import cut
 from test_flags import parse, refused
 from tiny import ROOT, encoder_of, one_hot, refusal, stub
 
 from encoder import StreamDecoder
-from speculative.accept import TOKEN, choose
 from speculative.cli.display import check_output
 from speculative.drafters.model import model_drafter
-from speculative.measure import page as page_module
 from speculative.measure.details import N_TOP, likeliest
 from speculative.measure.document import document, token_ids
-from speculative.measure.page import page, read_page
+from speculative.measure.page import SCRIPTS, fill, findings, page, page_data
 from speculative.measure.recorder import Recorder
 from speculative.measure.run import Run
 from speculative.sampling import Proposal, autoregressive_sampling, max_fn, speculative_sampling
 from speculative.session import last_step
-from speculative.stop import cut
-from speculative.support import files
 
 HOSTILE = "</script><img src=x onerror=alert(1)> \0\x1b[31m\x7f\x9b\u202e\u2066 {{data}} \u2028 é"
 ENCODER = encoder_of()
@@ -162,66 +159,10 @@ def test_nothing_in_the_data_is_markup():
     html = page(scripted_document("</script>" + HOSTILE, [2]))
     data = html.partition('id="data">')[2].partition("</script>")[0]
     assert "<" not in data
-    assert json.loads(data)["prompt"]["text"] == HOSTILE
+    assert json.loads(data)["prompt"] == HOSTILE
     assert html.count("</script>") == 2
     assert "{{" not in html.replace(data, "")
     assert set(re.findall(r"(.{6})https?:", html.replace(data, ""))) == {'href="', 'ntNS("'}  # links, and SVG's name
-
-
-IS_NO_RUN = "is not a run: it should be what main.py --json writes"
-NO_RUNS = {
-    "no JSON": (b"{", IS_NO_RUN),
-    "not UTF-8": (b"\xff", IS_NO_RUN),
-    "no object": (b"[1]", IS_NO_RUN),
-    "no run": (b'{"schema": 3}', IS_NO_RUN),
-    "deep": (b"[" * 100_000, IS_NO_RUN),
-    "an infinite schema": (b'{"schema": Infinity}', "schema"),
-    "another schema": (b'{"schema": 1}', "schema"),
-    "an earlier schema 3": (b'{"schema": 3, "figures": {"speedup": 2}}', "schema"),
-}
-CHANGES = {
-    "no pieces": lambda run, sample: sample.pop("pieces"),
-    "two texts": lambda run, sample: run["speculative"]["samples"].append(sample),
-    "a type": lambda run, sample: sample["iterations"][0].update(seconds="1"),
-    "a truth for a number": lambda run, sample: sample["iterations"][0].update(seconds=True),
-    "a number that cannot be drawn": lambda run, sample: sample["iterations"][0].update(seconds=1e308),
-    "a window of millions": lambda run, sample: sample["iterations"][-1].update(drafted=10**7),
-    "a summary that is no text": lambda run, sample: run["summary"].append(3),
-    "a decoder that tells nothing": lambda run, sample: run["speculative"].pop("decodes"),
-    "one token less": lambda run, sample: sample["tokens"].pop(),
-    "more accepted than drafted": lambda run, sample: sample["iterations"][0].update(accepted=9),
-    "an origin of no meaning": lambda run, sample: sample["origins"].__setitem__(0, "</p>"),
-    "a token without its text": lambda run, sample: run.update(vocabulary={}),
-    "details of another shape": lambda run, sample: sample["iterations"][0]["details"].update(own=3),
-    "fewer tests than accepted": lambda run, sample: sample["iterations"][0]["details"]["tested"].clear(),
-    "a test that says nothing": lambda run, sample: sample["iterations"][0]["details"]["tested"][0].pop("passed"),
-    "p for more tokens": lambda run, sample: sample["iterations"][0]["details"]["tested"][0]["top"]["p"].append(0),
-}
-TWO_TEXTS = "a page shows one text, and this run has 2"
-
-
-@pytest.mark.parametrize("kind", [*NO_RUNS, *CHANGES])
-def test_a_file_that_is_no_run(kind, tmp_path):
-    path = tmp_path / "run.json"
-    if kind in NO_RUNS:
-        content, said = NO_RUNS[kind]
-        path.write_bytes(content)
-    else:
-        said = TWO_TEXTS if kind == "two texts" else IS_NO_RUN
-        run = json.loads(json.dumps(scripted_document("abc", [1])))
-        path.write_text(json.dumps(run))
-        read_page(str(path))
-        CHANGES[kind](run, run["speculative"]["samples"][0])
-        path.write_text(json.dumps(run))
-    assert said in refusal(read_page, str(path))
-
-
-def test_the_figures_of_a_file_are_computed_anew(tmp_path):
-    run = json.loads(json.dumps(scripted_document("abc", [1])))
-    right = page(run)
-    run["figures"]["speedup"] = 99
-    (tmp_path / "run.json").write_text(json.dumps(run))
-    assert read_page(str(tmp_path / "run.json")) == right
 
 
 def test_a_run_without_a_figure_that_came_later():
@@ -233,27 +174,42 @@ def test_a_run_without_a_figure_that_came_later():
 
 def test_the_page_in_docs_is_one_of_today():
     html = (ROOT / "docs" / "demo.html").read_text(encoding="utf-8")
-    run = json.loads(html.partition('id="data">')[2].partition("</script>")[0])
-    del run["report"]
-    assert page(run) == html, "write it again, as docs/output.md says"
+    data = json.loads(html.partition('id="data">')[2].partition("</script>")[0])
+    assert fill("page.html", ("page.css",), SCRIPTS, data) == html, "write it again, as docs/output.md says"
     assert len(html.encode()) < 400_000
     assert not re.search(r"/(home|root|tmp|work)/", html)
 
 
-def test_the_page_of_a_file(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    written = json.loads(json.dumps(scripted_document("abc", [1])))
-    files.write_json("run.json", written)
-    page_module.main(["run.json", "-o", "run.html"])
-    assert Path("run.html").read_text(encoding="utf-8") == page(written)
-    for words, line in (
-        ("run.json -o ./run.json", "would be overwritten"),
-        ("missing.json -o other.html", "cannot read missing.json: No such file or directory"),
-        ("run.json -o .", "cannot write to .: it is a folder"),
-    ):
-        assert line in refusal(page_module.main, words.split())
-    assert json.loads(Path("run.json").read_text()) == written
-    assert not Path("other.html").exists()
+# ---- What the page draws ---------------------------------------------------------------------------------------------
+
+
+def test_no_prediction_is_above_what_its_window_allows():
+    run = scripted_document("abcdef", [2])
+    run["figures"] |= {"best_K": 1, "predicted_best": 3.4}
+    [bar] = [cells for cells, *_ in page_data(run)["charts"][2]["rows"] if "K = 1" in cells[0]]
+    assert bar[1] == "2.00x"
+    assert not any("3.40" in cell for row in page_data(run)["table"] for cell in row)
+
+
+def test_a_speedup_above_the_tokens_per_call_is_shown_with_its_doubt():
+    f = scripted_document("abcdef", [1])["figures"] | {"busy": False, "disagree": False}
+    tokens = f["tokens_per_iteration"]
+    assert findings(f | {"speedup": 0.9 * tokens})["doubt"] == ""
+    doubtful = findings(f | {"speedup": 1.5 * tokens})
+    assert doubtful["headline"] == f"{1.5 * tokens:.2f} times as fast, doubtful"
+    assert f"{tokens:.2f} tokens for each call of the target" in doubtful["doubt"]
+
+
+def test_the_close_up_opens_at_a_rejection_after_an_accepted_draft():
+    assert page_data(scripted_document("abcdefghijkl", [4, 0, 2]))["opening"] == 3
+    assert page_data(scripted_document("abcdefghijkl", [4]))["opening"] == 1
+
+
+def test_passwords_are_not_shown():
+    run = scripted_document("ab", [1])
+    run["options"]["source"] = "https://user:secret@host.example/gpt-2?token=hidden&x=1"
+    shown = dict(page_data(run)["options"])["source"]
+    assert shown == "https://…host.example/gpt-2?token=…&x=1"
 
 
 def test_a_page_shows_one_text_that_is_decoded():
@@ -264,9 +220,8 @@ def test_a_page_shows_one_text_that_is_decoded():
     assert parse(details=True, html="a").html == "a"
 
 
-def test_details_for_json_alone(run_json, tmp_path):
+def test_details_for_json_alone(run_json):
     for details in (True, False):
         _, written = run_json(quiet=True, details=details)
         assert ("vocabulary" in written) == details
         assert all(bool(i.get("details")) == details for i in written["speculative"]["samples"][0]["iterations"])
-        read_page(str(tmp_path / "run.json"))

@@ -1,25 +1,31 @@
-"""The two algorithms: every path by script, and the output distribution computed exactly."""
+"""The two algorithms step by step: every draw by script, the tests rebuilt afterwards, and a vocabulary of 50,257."""
 
-from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from enumeration import distance_from_target, random_model, text_distribution
-from tiny import N_VOCAB, counting_target, counts, decoded, one_hot
+from enumeration import World, random_model
+from test_law import CASES, RULE_NAMES, lookahead_of
+from tiny import N_VOCAB, counting_target, decoded, one_hot, refusal
 
-from speculative.accept import by_ratio, one_by_one
+from gpt2 import softmax
+from speculative.drafters import DRAFTERS
 from speculative.drafters.model import model_drafter
+from speculative.measure.recorder import Draws
+from speculative.rules import explain_one_by_one, parse_rule
 from speculative.sampling import (
-    NOTHING,
     Proposal,
+    Step,
     autoregressive_sampling,
     max_fn,
-    residual,
     sample,
     speculative_sampling,
     token_by_token,
 )
+from speculative.trees import Tree, by_paths, regular, tree_speculative_sampling
+
+RNG = np.random.default_rng
+LAST = 1 - 2**-53  # the largest number that a generator gives
 
 
 def scripted(*numbers):
@@ -28,14 +34,18 @@ def scripted(*numbers):
 
 
 def proposes(*tokens):
-    return lambda x, k: Proposal(list(tokens[:k]), one_hot(*tokens[:k]))
+    return lambda x, k: Proposal(tokens[:k], one_hot(*tokens[:k]))
+
+
+# ---- Steps 1 to 4 ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("p", "us", "expected"),
     [
-        ([0, 0.25, 0, 0.5, 0.25, 0], (0.0, 0.2499, 0.25, 0.7499, 0.75, 1 - 2**-53), [1, 1, 3, 3, 4, 4]),
-        ([0, 0.3, 0.3, 0.3, 0], (0.0, 0.5, 1 - 2**-53), [1, 2, 3]),  # where the sum is not 1
+        ([0, 0.25, 0, 0.5, 0.25, 0], (0.0, 0.2499, 0.25, 0.7499, 0.75, LAST), [1, 1, 3, 3, 4, 4]),
+        ([0, 0.3, 0.3, 0.3, 0], (0.0, 0.5, LAST), [1, 2, 3]),  # the sum is not 1
+        ([0, 0, 1, 0], (0.0, 0.5, LAST), [2, 2, 2]),
     ],
 )
 def test_sample_is_the_inverse_of_the_cumulative_distribution(p, us, expected):
@@ -48,17 +58,19 @@ def test_max_fn():
     assert max_fn(np.ones(3, np.float32)).dtype == np.float32
 
 
+@pytest.mark.parametrize("accept", ["token", "block"])
 @pytest.mark.parametrize("K", range(1, 6))
 @pytest.mark.parametrize("wrong", range(6))
-def test_a_rejection_at_each_position(K, wrong):
-    """The draft is right but for position `wrong`: all before it are accepted, it is resampled, the rest forgotten."""
+def test_a_rejection_at_each_position(accept, K, wrong):
+    """Drafts before position `wrong` are accepted. That one is resampled, and those after it are discarded."""
     right = [1, 2, 3, 4, 5]
     guesses = [*right[:wrong], 0, *right[wrong + 1 :]] if wrong < K else right
     accepted = min(wrong, K)
-    numbers = [0.5] * (accepted + (wrong < K) + 1)  # an acceptance test for each draft up to the rejected, one sample
-    rng = scripted(*numbers)
-    step = next(speculative_sampling([0], proposes(*guesses), counting_target, N_VOCAB, K, rng))
-    assert counts(step) == (list(range(1, accepted + 2)), K, accepted)
+    n_tested = K if accept == "block" else min(accepted + 1, K)
+    rng = scripted(*[0.5] * (n_tested + 1))
+    rule = parse_rule(accept).accept
+    step = next(speculative_sampling([0], proposes(*guesses), counting_target, N_VOCAB, K, rng, rule))
+    assert (step.tokens, step.drafted, step.accepted) == (list(range(1, accepted + 2)), K, accepted)
     with pytest.raises(StopIteration):
         rng.random()
 
@@ -75,67 +87,209 @@ def test_exactly_n_tokens_and_no_window_beyond_the_end(K, N):
     counts = [i % N_VOCAB for i in range(1, 12)]
     steps = speculative_sampling([0], proposes(*counts), target, N, K, scripted(*[0.5] * 99))
     assert decoded(steps) == counts[:N]
-    assert max(seen) <= N  # the last token is sampled, never fed: a prompt of 1 and N tokens need a context of N
+    assert max(seen) <= N  # the last token is sampled and never fed: 1 token and N more need a context of N
 
 
 @pytest.mark.parametrize("decode", [autoregressive_sampling, speculative_sampling])
 def test_a_plain_step_takes_one_number_and_gives_one_token(decode):
-    drafts = [] if decode is autoregressive_sampling else [lambda x, k: NOTHING]
-    K = [4] * len(drafts)
-    steps = list(decode([0], *drafts, counting_target, 3, *K, scripted(0.5, 0.5, 0.5)))
-    assert [*map(counts, steps)] == [([1], 0, 0), ([2], 0, 0), ([3], 0, 0)]
+    drafter = [] if decode is autoregressive_sampling else [lambda x, k: Proposal([], [])]
+    K = [4] * len(drafter)
+    steps = decode([0], *drafter, counting_target, 3, *K, scripted(0.5, 0.5, 0.5))
+    assert [(step.tokens, step.drafted) for step in steps] == [([1], 0), ([2], 0), ([3], 0)]
 
 
-def test_u_of_zero_does_not_accept_what_the_target_excludes():
-    step = next(speculative_sampling([0], proposes(5), counting_target, 2, 1, scripted(0.0, 0.5)))
-    assert counts(step) == ([1], 1, 0)
+@pytest.mark.parametrize("accept", RULE_NAMES)
+def test_a_number_of_zero_does_not_accept_a_token_that_the_target_excludes(accept):
+    target = lambda x, n_last=1: one_hot(*[1] * n_last)  # noqa: E731
+    rule = parse_rule(accept).accept
+    step = next(speculative_sampling([0], proposes(5), target, 2, 1, scripted(0.0, 0.5), rule))
+    assert (step.tokens, step.accepted) == ([1], 0)
 
 
-def test_an_empty_residual_falls_back_to_the_target():
-    """p exceeds q by rounding everywhere: nothing is left of max(0, q - p), so q itself is sampled."""
-    q = np.array([[0.5, 0.5, 0]], np.float32)
-    p = np.nextafter(q, 1, dtype=np.float32)
-    target = lambda x, n_last: np.repeat(q, n_last, axis=0)  # noqa: E731
-    rng = scripted(1 - 2**-53, 0.9)
-    step = next(speculative_sampling([0], lambda x, k: Proposal([0], p), target, 2, 1, rng))
-    assert counts(step) == ([1], 1, 0)
+@pytest.mark.parametrize("accept", ["token", "block"])
+def test_an_empty_residual_falls_back_to_the_target(accept):
+    """p exceeds q by rounding everywhere, so nothing is left of max(0, q - p)."""
+    q = np.array([[0.5, 0.5, 0]] * 3, np.float32)
+    p = np.nextafter(q[:2], 1, dtype=np.float32)
+    drafts = 1 if accept == "token" else 2
+    rng = scripted(*[LAST] * drafts, 0.9)
+    tokens = parse_rule(accept).accept(Proposal([0] * drafts, p[:drafts]), q[: drafts + 1], rng)
+    assert tokens[-1] == 1
 
 
-# The output distribution, computed and not sampled
+def test_block_verification_keeps_a_window_whose_first_draft_token_by_token_rejects():
+    """Of two drafts the first is half as likely to the target, and the second twice as likely."""
+    p = np.array([[0.8, 0.2], [0.4, 0.6]], np.float32)
+    q = np.array([[0.4, 0.6], [0.8, 0.2], [0.5, 0.5]], np.float32)
+    us = [0.6, 0.9, 0.1]
+    assert token_by_token(Proposal([0, 0], p), q, scripted(*us)) == [1]
+    rule = parse_rule("block")
+    assert rule.accept(Proposal([0, 0], p), q, scripted(*us)) == [0, 0, 0]
+    tests = rule.explain(Proposal([0, 0], p), q, us).tests
+    assert [(test.w, test.h, test.passed) for test in tests] == [
+        (pytest.approx(0.5), 0.0, False),
+        (pytest.approx(1.0), pytest.approx(1.0), True),
+    ]
 
 
-def distance(speculative, n_vocab, K, seed):
-    target, model = random_model(seed, n_vocab), random_model(seed + 1000, n_vocab)
-    N = min(K + 2, 4)
-    decode = lambda rng: speculative([1], model_drafter(model, rng), target, N, K, rng)  # noqa: E731
-    return distance_from_target(decode, target, [1], N)
+@pytest.mark.parametrize("accept", RULE_NAMES)
+def test_a_draft_whose_p_is_0_is_one_clear_error(accept):
+    p = one_hot(1, 1)
+    line = "the drafter proposed token 2, whose p is 0: p must be what the token was drawn from"
+    assert refusal(parse_rule(accept).accept, Proposal([1, 2], p), one_hot(1, 2, 1), RNG(0)) == line
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize(("n_vocab", "K"), [(3, 1), (3, 2), (4, 2), (3, 3)])
-def test_the_output_is_the_targets_exactly(n_vocab, K, seed):
-    texts = text_distribution(lambda rng: autoregressive_sampling([1], random_model(seed, n_vocab), K + 2, rng))
-    assert len(texts) > 4
-    assert distance(speculative_sampling, n_vocab, K, seed) < 1e-6
+@pytest.mark.parametrize(("drafter", "accept", "K"), [case for case in CASES if case[2] != 1])
+def test_what_holds_for_every_step(tmp_path, monkeypatch, drafter, accept, K):
+    """Accepted drafts and one token more; rows of p and q are distributions; as many numbers as the rule says."""
+    world = World(tmp_path, monkeypatch, n_vocab=4, drafter=drafter, accept=accept, **lookahead_of(K, drafter))
+    rng = Draws(RNG(0))
+    n_tokens = 0
+    kept = set()
+    for step in world.steps(60, rng):
+        n_tokens += len(step.tokens)
+        proposal = step.proposal
+        tree = isinstance(proposal, Tree)
+        p = proposal.p[1:] if tree else proposal.p
+        drafts = [proposal.tokens[node] for node in step.walk] if tree else proposal.tokens
+        assert [*step.tokens[:-1]] == [*drafts[: step.accepted]]
+        assert step.drafted == len(p) <= (4 if tree else 16 if K == "auto" else K)
+        assert len(step.q) == step.drafted + 1
+        for rows in (p, step.q):
+            np.testing.assert_allclose([np.sum(row) for row in rows], 1, rtol=1e-5)
+        assert tree or {*proposal.source} <= {*drafter.replace("+", "/").split("/")}
+        assert tree or len(proposal.source) == step.drafted
+        assert all(0 <= chance <= 1 + 1e-5 for chance in world.session.rule.chances(step))
+        assert tree or len(rng.u) >= world.session.rule.n_draws(step)
+        rng.u = []
+        kept.add(step.accepted)
+    assert n_tokens == 60
+    assert len(kept) > 1
 
 
-def wrong_rest(rest):
-    return partial(one_by_one, test=by_ratio, rest=rest)
+# ---- The tests, rebuilt afterwards -----------------------------------------------------------------------------------
 
 
-def stale_bonus(proposal, q, rng):
-    """The bonus is drawn from the row before the last."""
-    return token_by_token(proposal, np.concatenate([q[:-1], q[-2:-1]]) if len(q) > 1 else q, rng)
+def random_window(rng):
+    """A Proposal of up to 5 drafts and the target's rows. Some are equal, some one-hot."""
+    m = int(rng.integers(6))
+    n_vocab = 6
+    p, q = (rng.dirichlet([0.4] * n_vocab, size=m + 1).astype(np.float32) for _ in range(2))
+    kind = rng.integers(4)
+    if kind == 0:
+        q[:m] = p[:m]
+    if kind == 1:
+        q = np.eye(n_vocab, dtype=np.float32)[q.argmax(axis=-1)]
+    tokens = [sample(row, rng) for row in p[:m]]
+    return Proposal(tokens, p[:m]), q
 
 
-@pytest.mark.parametrize(
-    "accept",
-    [
-        wrong_rest(lambda q, p: q),
-        wrong_rest(lambda q, p: residual(q, p.max())),
-        stale_bonus,
-    ],
-)
-def test_each_mistake_is_seen(accept):
-    mutant = partial(speculative_sampling, accept=accept)
-    assert max(distance(mutant, 3, 2, seed) for seed in range(4)) > 1e-4
+@pytest.mark.parametrize("accept", RULE_NAMES)
+def test_the_explanation_rebuilds_what_the_rule_did(accept):
+    rule = parse_rule(accept)
+    rng = RNG(0)
+    for number in range(1500):
+        proposal, q = random_window(rng)
+        draws = Draws(RNG(number))
+        tokens = rule.accept(proposal, q, draws)
+        u = draws.u
+        step = Step(tokens, proposal, q)
+        assert len(u) == rule.n_draws(step)
+        explained = rule.explain(proposal, q, [*u, 0.5])  # numbers that others drew may follow
+        passed = [i for i, test in enumerate(explained.tests, start=1) if test.passed]
+        assert max(passed, default=0) == step.accepted
+        assert [*(test.u for test in explained.tests), explained.u] == u
+        assert sample(explained.q, scripted(explained.u)) == tokens[-1]
+        for i, test in enumerate(explained.tests):
+            j = proposal.tokens[i]
+            assert test.p == proposal.p[i][j]
+            assert test.q == q[i][j] or accept.startswith("typical")
+
+
+def test_an_explanation_of_another_test_is_seen():
+    """Were the test of the explanation not the rule's, the test above would fail."""
+    rng = RNG(0)
+    differ = 0
+    for number in range(200):
+        proposal, q = random_window(rng)
+        draws = Draws(RNG(number))
+        tokens = token_by_token(proposal, q, draws)
+        u = [*draws.u, *[0.5] * 9]
+        wrong = explain_one_by_one(proposal, q, u, lambda u, ratio: u < ratio * 0.7, lambda q, p: q)
+        differ += sum(test.passed for test in wrong.tests) != len(tokens) - 1
+    assert differ
+
+
+def test_a_rule_that_changes_nothing_is_the_papers():
+    def tokens(accept):
+        rng = RNG(0)
+        draft = model_drafter(random_model(1, 4), rng)
+        return decoded(speculative_sampling([1], draft, random_model(2, 4), 40, 4, rng, parse_rule(accept).accept))
+
+    assert tokens("lenient:1") == tokens("token")
+
+
+# ---- Over the 50,257 tokens of GPT-2, most of which are rare and together are not ------------------------------------
+
+LARGE = 50257
+
+
+def with_a_tail(seed):  # -> [n_vocab]
+    """A few tokens are likely. The rare ones have more than a fifth together."""
+    p = softmax(2.5 * RNG(seed).standard_normal(LARGE).astype(np.float32))
+    assert 0.2 < p[p < 1e-4].sum() < 0.8
+    return p
+
+
+def drawn(p, u):  # [n_vocab]
+    """The definition: the first token whose cumulative probability exceeds u."""
+    cumulative = np.cumsum(p.astype(np.float64))
+    return int(np.flatnonzero(cumulative > u * cumulative[-1])[0])
+
+
+def test_sample_draws_every_token_as_often_as_it_should():
+    """A number from the middle of each token's part gives that token."""
+    p = with_a_tail(0)
+    cumulative = np.cumsum(p.astype(np.float64))
+    middles = (cumulative - np.diff(cumulative, prepend=0) / 2) / cumulative[-1]
+    tokens = RNG(1).integers(LARGE, size=300)
+    assert [sample(p, scripted(middles[token])) for token in tokens] == tokens.tolist()
+    assert sample(p, scripted(0.0)) == 0
+    assert sample(p, scripted(LAST)) == LARGE - 1
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_each_draft_was_drawn_from_the_p_that_it_comes_with(tmp_path, monkeypatch, drafter):
+    world = World(tmp_path, monkeypatch, n_vocab=LARGE, drafter=drafter)
+    us = [0.0, LAST, *RNG(8).random(6)]
+    for pair in zip(us, reversed(us), strict=True):
+        proposal = world.session.drafter(scripted(*pair)).chain(np.array([7, 8, 7, 8, 7]), 2)
+        assert [*proposal.tokens] == [drawn(p_i, u) for p_i, u in zip(proposal.p, pair, strict=True)]
+
+
+def chain(j, p, target, rng):
+    return speculative_sampling([0], lambda x, k: Proposal([j], [p]), target, 2, 1, rng)
+
+
+def block(j, p, target, rng):
+    rule = parse_rule("block").accept
+    return speculative_sampling([0], lambda x, k: Proposal([j], [p]), target, 2, 1, rng, rule)
+
+
+def tree(j, p, target, rng):
+    one = Tree([0])
+    one.add(0, j, p)
+    return tree_speculative_sampling([0], lambda x, shape: one, by_paths(target), 2, regular([1]), rng)
+
+
+@pytest.mark.parametrize("window", [chain, block, tree])
+def test_a_window_is_what_algorithm_2_says(window):
+    """The first number tests the draft, the second draws the token that follows or replaces it."""
+    p, q = with_a_tail(2), with_a_tail(3)
+    left = np.maximum(q.astype(np.float64) - p, 0)
+    us = [0.0, LAST, *RNG(8).random(30)]
+    drafts = RNG(5).integers(LARGE, size=len(us))
+    for j, u, then in zip(drafts.tolist(), us, reversed(us), strict=True):
+        step = next(window(j, p, lambda x, n_last: np.tile(q, (n_last, 1)), scripted(u, then)))
+        accepted = u * float(p[j]) < q[j]
+        assert step.tokens == ([j, drawn(q, then)] if accepted else [drawn(left, then)])

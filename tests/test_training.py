@@ -1,157 +1,190 @@
-"""python -m training pair on a text of its own making: a few steps give a pair that loads and has learned something."""
+"""python -m training: each command on the smallest numbers; what it makes is used by the product."""
 
 import json
 import math
 import re
+import shutil
 
 import numpy as np
 import pytest
-from tiny import largest_file, logits_themselves, refusal
+from conftest import MODELS
+from scipy.special import rel_entr
 
 pytest.importorskip("jax")
 
 import jax
 
-from encoder import Encoder, get_encoder
-from speculative.engines.plain import CachedModel
+from encoder import get_encoder
+from gpt2 import gpt2
+from speculative import load_pair
 from speculative.support.errors import UserError
-from training import files, fit, network, pair, texts, writing
-from training.network import load_gpt2
+from training import distil, loop
+from training.__main__ import COMMANDS, main, new_parser
+from training.network import write
 from utils import load_encoder_hparams_and_params
 
-TARGET = {"n_vocab": 300, "n_ctx": 32, "n_embd": 16, "n_head": 2, "n_layer": 2}
-DRAFT = TARGET | {"n_layer": 1}
-
-
-@pytest.fixture(scope="module")
-def works():
-    """Three works of 500 paragraphs, whose sentences are words in a random order."""
-    rng = np.random.default_rng(0)
-    words = re.findall(r"\S+", "the cat dog sat ran on under mat river house old and then it saw a café “naïve” 1894")
-
-    def paragraph():
-        return " ".join(rng.choice(words, 30)).capitalize() + "."
-
-    return ["\n\n".join(paragraph() for _ in range(500)) for _ in range(3)]
-
-
-@pytest.fixture(scope="module")
-def trained(works, tmp_path_factory):
-    """(the folder of the models, [history of the target, of the draft])"""
-    out = tmp_path_factory.mktemp("models")
-    return out, pair.train_pair(works, out, TARGET, DRAFT, steps=40, draft_steps=20, n_rows=128)
-
-
-def test_the_pair_loads_and_has_the_losses_that_were_reported_which_fell(trained, works):
-    out, histories = trained
-    for history in histories:
-        assert history[-1][1]["held out"] < history[0][1]["held out"]
-    before = histories[0][0][1]["held out"]
-    assert before == pytest.approx(math.log(300), abs=0.1)  # at the start all tokens are about as likely
-    assert histories[0][-1][1]["held out"] < before - 0.5
-    encoder, hparams, params = load_encoder_hparams_and_params("tiny-target", str(out))
-    assert (hparams, load_encoder_hparams_and_params("tiny-draft", str(out))[1]) == (TARGET, DRAFT)
-    model = CachedModel(params, hparams, logits_themselves)
-    tokens = np.array(encoder.encode(texts.split_works(works)[1][0]))
-    losses = []
-    for i in range(0, len(tokens) - 33, 32):
-        logits = model(tokens[i : i + 32], n_last=32)
-        log_q = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-        losses.append(-log_q[np.arange(32), tokens[i + 1 : i + 33]].mean())
-    assert np.mean(losses) == pytest.approx(histories[0][-1][1]["held out"], abs=0.1)
-
-
-def test_its_files_are_in_the_official_formats(trained):
-    out, _ = trained
-    for name in ("encoder.json", "vocab.bpe"):
-        assert (out / "tiny-draft" / name).read_bytes() == (out / "tiny-target" / name).read_bytes()
-    vocab = json.loads((out / "tiny-target" / "encoder.json").read_text())
-    first, *merges = (out / "tiny-target" / "vocab.bpe").read_text(encoding="utf-8").splitlines()
-    assert first == "#version: 0.2"
-    assert sorted(vocab.values()) == list(range(300))
-    assert (vocab["!"], vocab["<|endoftext|>"]) == (0, 299)
-    assert [vocab[merge.replace(" ", "")] for merge in merges] == list(range(256, 299))
-
-
-def test_its_encoder_reads_the_vocabulary_as_it_was_meant(trained, works):
-    encoder = get_encoder("tiny-target", str(trained[0]))
-    vocab, merges = texts.learn_vocabulary(texts.split_works(works)[0], 300)
-    text = works[0][:2000] + " unseen: ŁódźΩ, 😀!\n\n\n  "
-    assert encoder.encode(text) == texts.encode([text], Encoder(vocab, merges)).tolist()
-    assert encoder.decode(encoder.encode(text)) == text
-
-
-def test_nothing_held_out_is_trained_on(works):
-    train_texts, held_out = texts.split_works(works)
-    assert len(held_out) == 3
-    assert not any(paragraph in text for chunk in held_out for paragraph in chunk.split("\n\n") for text in train_texts)
-    n_paragraphs = sum(text.count("\n\n") + 1 for text in train_texts + held_out if len(text) > 20)
-    assert n_paragraphs == 1500
-
-
-def test_continuations_at_temperature_0_are_greedy(trained):
-    encoder, hparams, params = load_encoder_hparams_and_params("tiny-target", str(trained[0]))
-    x = np.array([encoder.encode("the cat sat on the old green house and then it saw a river under")[:8]] * 2)
-    x = np.pad(x, ((0, 0), (0, 24)))
-    gpt2, weights, temperature = load_gpt2(), jax.tree.map(jax.numpy.asarray, params), np.float32([0, 1])
-    n_prompt, key = np.array([8, 8]), jax.random.key(0)
-    own = writing.continuations(gpt2, hparams["n_head"], weights, x, n_prompt, temperature, key)
-    model = CachedModel(params, hparams, logits_themselves)
-    assert own.shape == (2, 32)
-    np.testing.assert_array_equal(own[0, 8:], [model(own[0, :n])[0].argmax() for n in range(8, 32)])
-    assert own[0].tolist() != own[1].tolist()
+SMALL = "--n_rows 16 --n_batch 4 --n_seq 16 --steps 4"
+PROMPTS = MODELS / "tiny-target" / "prompts.jsonl"
 
 
 @pytest.fixture
-def small_fit(tmp_path):
-    """run(factor=..., steps=...): some steps of a small network, with a checkpoint in tmp_path / part.npz."""
-    gpt2, rng = load_gpt2(), np.random.default_rng(0)
-    params, x = network.init_params(DRAFT, rng), rng.integers(300, size=(2, 33))
-
-    def loss(params, batch):
-        x, factor = batch
-        return factor * network.cross_entropy(gpt2, 1, params, x)
-
-    def run(factor=lambda step: 1.0, steps=12):
-        batch = lambda step, _: (x + step % 2, factor(step))  # noqa: E731
-        evaluate = lambda params: {"held out": 0.0}  # noqa: E731
-        return fit.fit("part", params, loss, batch, evaluate, steps, 1e-3, tmp_path / "part.npz", every=4)
-
-    return run
+def models(tiny_pair, tmp_path):
+    """A folder with copies of the tiny target and draft, whose weights are small, so that no row is nearly one-hot."""
+    shutil.copytree(tiny_pair, tmp_path / "models")
+    return tmp_path / "models"
 
 
-def test_a_loss_that_is_no_number_ends_the_run_and_keeps_the_last_checkpoint(small_fit, tmp_path):
-    line = refusal(small_fit, lambda step: math.nan if step == 5 else 1.0)
-    assert re.search("not a number after step 6: .*part.npz keeps the last good step.*rate below", line)
-    assert int(np.load(tmp_path / "part.npz")["arr_0"]) == 4
+def train(models, command, words):
+    paths = ["--models_dir", str(models), "--prompts", str(PROMPTS)]
+    main([command, *paths, "--target_model_size", "target", *words.split()])
 
 
-@pytest.mark.filterwarnings("ignore:Error writing persistent compilation cache")
-def test_a_full_disk_leaves_the_checkpoint_before(small_fit, tmp_path):
-    with largest_file(10_000), pytest.raises(UserError, match=r"cannot write .*part.npz: File too large$"):
-        small_fit()
-    assert not list(tmp_path.iterdir())
-    small_fit()
-    with largest_file(10_000), pytest.raises(UserError, match="File too large; the checkpoint before it is whole"):
-        small_fit(steps=16)
-    assert (int(np.load(tmp_path / "part.npz")["arr_0"]), len(list(tmp_path.iterdir()))) == (12, 1)
+def test_commands_are_listed(capsys):
+    main([])
+    shown = capsys.readouterr().out
+    assert all(f"    {name} " in shown for name in COMMANDS)
 
 
-def test_a_short_text_is_an_error():
-    assert "too short" in refusal(texts.learn_vocabulary, ["abc"], 1024)
+# ---- Each command makes something that the product decodes with ------------------------------------------------------
 
 
-def test_a_checkpoint_of_another_run_is_an_error(tmp_path):
-    path = tmp_path / "other.npz"
-    fit.save_checkpoint(path, [np.zeros(3)], 1)
-    for state, recipe in (([np.zeros(4)], ""), ([np.zeros(3)], "another")):
-        assert "another run" in refusal(fit.load_checkpoint, path, state, recipe)
-    path.write_bytes(path.read_bytes()[:100])
-    assert "no checkpoint that can be read" in refusal(fit.load_checkpoint, path, [np.zeros(3)])
+def test_a_distilled_draft_decodes(models, capsys):
+    train(models, "distil", f"--first_layers 1 --out new --temperature 0 1 {SMALL}")
+    shown = capsys.readouterr()
+    assert "α at temperature 0 on held-out text of the target: 0." in shown.out
+    assert "step 4/4, loss" in shown.err
+    assert load_pair("new", "target", str(models), threads=1).compare("the thing", 8).r > 0
+    assert sorted(path.name for path in models.iterdir()) == ["draft", "new", "target"]
 
 
-def test_new_tensors_are_for_whom_other_new_files_are(tmp_path):
-    """The library safetensors makes them readable to their owner alone."""
-    (tmp_path / "other").touch()
-    files.save_tensors(tmp_path / "tensors.safetensors", {"w": np.ones(3)}, {})
-    assert (tmp_path / "tensors.safetensors").stat().st_mode == (tmp_path / "other").stat().st_mode
+@pytest.mark.parametrize("text", ["draft", "mixed"])
+def test_the_draft_may_write_the_rows(models, text):
+    train(models, "distil", f"--draft_model_size draft --out new --text {text} {SMALL}")
+    assert (models / "new" / "model.safetensors").exists()
+
+
+def test_trained_heads_decode(models):
+    train(models, "heads", f"--heads 2 {SMALL}")
+    session = load_pair(target_model_size="target", models_dir=str(models), drafter="heads", threads=1)
+    assert session.compare("the thing", 8).r > 0
+    assert not list(models.glob("target/heads.*npz"))
+
+
+def test_online_prints_the_texts_and_saves_the_draft(models, capsys):
+    sizes = "--n_prompt 8 --n_tokens 6 --every 8 --n_steps 2 --n_batch 2"
+    train(models, "online", f"--draft_model_size draft --out new {sizes}")
+    shown = capsys.readouterr()
+    prompts = [json.loads(line)["prompt"] for line in PROMPTS.read_text(encoding="utf-8").splitlines()]
+    assert [json.loads(line)["prompt"] for line in shown.out.splitlines()] == prompts
+    assert "s decoding" in shown.err
+    wte = [load_encoder_hparams_and_params(name, str(models))[2]["wte"] for name in ("draft", "new")]
+    assert not np.array_equal(*wte)
+
+
+def test_a_pair_is_made_from_text(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    words = re.findall(r"\S+", "the cat dog sat ran on under mat river house old and then it saw a café “naïve” 1894")
+    (tmp_path / "text.txt").write_text("\n\n".join(" ".join(rng.choice(words, 30)) for _ in range(1500)))
+    sizes = "--target 300 32 16 2 2 --steps 30 --draft_steps 4 --n_rows 16"
+    main(["pair", "--files", str(tmp_path / "text.txt"), "--out", str(tmp_path / "pair"), *sizes.split()])
+    losses = [float(line.split()[-1]) for line in capsys.readouterr().err.splitlines() if "held-out loss" in line]
+    assert losses[0] == pytest.approx(math.log(300), abs=0.1)  # all tokens are equally likely at the start
+    assert losses[-1] < losses[0] - 0.2
+    session = load_pair("tiny-draft", "tiny-target", str(tmp_path / "pair"), threads=1)
+    assert session.compare("the cat sat", 8).r > 0
+    text = "The café, “unseen”: ŁódźΩ 😀!\n\n  "
+    encoder = get_encoder("tiny-target", str(tmp_path / "pair"))
+    assert encoder.decode(encoder.encode(text)) == text
+
+
+# ---- Laws ------------------------------------------------------------------------------------------------------------
+
+FORMULAS = {
+    "kl": lambda p, q: rel_entr(q, p).sum(-1),
+    "reverse_kl": lambda p, q: rel_entr(p, q).sum(-1),
+    "jsd": lambda p, q: (rel_entr(q, (p + q) / 2) + rel_entr(p, (p + q) / 2)).sum(-1) / 2,
+    "tvd": lambda p, q: 1 - np.minimum(p, q).sum(-1),
+}
+
+
+@pytest.mark.parametrize("name", distil.DIVERGENCES)
+def test_divergences_are_their_formulas(name):
+    rng = np.random.default_rng(0)
+    with jax.enable_x64(True):
+        logits, q = rng.standard_normal((5, 9)), rng.dirichlet(np.full(9, 0.5), 5)
+        found = distil.DIVERGENCES[name](jax.nn.log_softmax(logits), q)
+        np.testing.assert_allclose(found, FORMULAS[name](np.asarray(jax.nn.softmax(logits)), q), rtol=1e-9)
+
+
+def test_distillation_raises_the_acceptance(tmp_path):
+    words = f"--first_layers 1 --n_seq 16 --steps 25 --n_rows 128 --out {tmp_path / 'new'} --prompts {PROMPTS}"
+    bundled = ["--models_dir", str(MODELS), "--target_model_size", "tiny-target"]
+    [(before, after)] = distil.distil(new_parser().parse_args(["distil", *bundled, *words.split()])).values()
+    assert after > before + 0.02
+
+
+def test_written_text_at_temperature_0_is_greedy(bundled):
+    encoder, hparams, params = bundled["tiny-target"]
+    x = np.array([encoder.encode("He looked at the house and saw that the door")[:8]] * 2)
+    x = np.pad(x, ((0, 0), (0, 24)))  # [2, 32]
+    found = write(params, hparams["n_head"], x, np.array([8, 8]), np.float32([0, 1]), jax.random.key(0))
+    logits = gpt2(np.asarray(found[0]), **params, n_head=hparams["n_head"])  # [32, n_vocab]
+    np.testing.assert_array_equal(found[0, 8:], logits[7:-1].argmax(-1))
+    assert found[0].tolist() != found[1].tolist()
+
+
+def test_an_interrupted_run_continues_and_ends_with_the_same_draft(models, monkeypatch, capsys):
+    words = f"--draft_model_size draft --text mixed {SMALL}"
+    train(models, "distil", f"{words} --out whole")
+    save = loop.save_checkpoint
+
+    def interrupted(path, state, step, identity):
+        save(path, state, step, identity)
+        if step == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "save_checkpoint", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(models, "distil", f"{words} --out part")
+    assert not (models / "part").exists()
+    capsys.readouterr()
+    train(models, "distil", f"{words} --out part")
+    assert "part.npz, step 2" in capsys.readouterr().err
+    files = [(models / name / "model.safetensors").read_bytes() for name in ("whole", "part")]
+    assert files[0] == files[1]
+
+
+# ---- Refusals --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("", "give either --draft_model_size or --first_layers"),
+        ("--first_layers 1 --divergence l2", "invalid choice: 'l2'"),
+        ("--first_layers 1 --divergence reverse_kl --temperature 0", "needs temperatures above 0"),
+        ("--first_layers 1 --n_seq 200", "rows of 200 tokens do not fit into the context of target, 128"),
+        ("--first_layers 1 --prompts missing.txt", "missing.txt"),
+        ("--first_layers 1 --out draft", "already exists"),
+        ("--first_layers 1 --rate 1e38", "the loss is not a number"),
+    ],
+)
+def test_refusals(models, capsys, words, line):
+    with pytest.raises((UserError, SystemExit)) as end:
+        train(models, "distil", f"--out new {SMALL} {words}")
+    assert line in str(end.value) + capsys.readouterr().err
+    assert not (models / "new").exists()
+
+
+def test_a_draft_with_another_vocabulary_is_refused(models):
+    path = models / "draft" / "encoder.json"
+    vocab = json.loads(path.read_text())
+    path.write_text(json.dumps(vocab | {"!": vocab["?"], "?": vocab["!"]}))
+    with pytest.raises(UserError, match="different vocabularies"):
+        train(models, "distil", f"--draft_model_size draft --out new {SMALL}")
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path):
+    loop.save_checkpoint(tmp_path / "a.npz", [np.zeros(3)], 1, "a run")
+    with pytest.raises(UserError, match="belongs to a run with other flags"):
+        loop.load_checkpoint(tmp_path / "a.npz", [np.zeros(3)], "another")

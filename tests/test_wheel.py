@@ -54,7 +54,7 @@ def out_of(command, folder):
 
 @pytest.mark.slow  # builds, installs, compiles
 def test_the_demo_and_its_page(installed, tmp_path):
-    for hides_nothing in ("main.py", "utils.py"):
+    for hides_nothing in ("main.py", "utils.py", "gpt2.py", "encoder.py"):
         (tmp_path / hides_nothing).write_text("raise SystemExit('the user's')")
     demo = ["--demo", "--n_tokens_to_generate", "8"]
     by_name = out_of([str(installed / "speculative-sampling"), *demo, "--html", "page.html"], tmp_path)
@@ -63,11 +63,22 @@ def test_the_demo_and_its_page(installed, tmp_path):
         assert "Autoregressive Decode" in out
         assert "Speculative Decode" in out
     assert "<html" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    for command in (["speculative-sampling"], ["python", "-m", "speculative"]):
+        words = [str(installed / command[0]), *command[1:], "--help"]
+        assert f"usage: {' '.join(command)} [--FLAG" in out_of(words, tmp_path)
+
+
+@pytest.mark.slow
+def test_it_installs_one_name(installed, tmp_path):
+    find = "import importlib.metadata as m; print({str(p).split('/')[0] for p in m.files('speculative-sampling')})"
+    names = out_of([str(installed / "python"), "-c", find], tmp_path)
+    assert {name for name in eval(names) if ".dist-info" not in name and name != ".."} == {"speculative"}
 
 
 @pytest.mark.slow
 def test_the_api_from_another_folder(installed, tmp_path):
-    (tmp_path / "utils.py").write_text("raise SystemExit('the user's')")
+    for hides_nothing in ("utils.py", "gpt2.py", "encoder.py"):
+        (tmp_path / hides_nothing).write_text("raise SystemExit('the user's')")
     (tmp_path / "script.py").write_text(API)
     assert out_of([str(installed / "python"), "script.py"], tmp_path) == "same\n"
     assert "<html" in (tmp_path / "run.html").read_text(encoding="utf-8")

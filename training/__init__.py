@@ -1,5 +1,1 @@
-"""The making of the bundled pair, and drafts that learn: python -m training pair | distil | heads | online."""
-
-from speculative.support import exits
-
-exits.begin_package()
+"""Models that learn: the bundled pair, distilled drafts, heads, and a draft that learns while it serves."""

@@ -1,97 +1,183 @@
-"""Distillation: teaches a draft model what the target would say, so that the target accepts more of its drafts.
+"""Distillation: a draft learns the target's distributions, on rows of text that the target, the draft or both write.
 
-    python -m training distil --target_model_size 1558M --draft_model_size 124M --prompts my.jsonl --out my-draft
-    python -m training distil --target_model_size 1558M --first_layers 6 --files my.txt --text mixed --out my-draft
-    python main.py --target_model_size 1558M --draft_model_size my-draft
+Each row begins with a prompt. After it, at the row's temperature, one of four distances of p from q is lowered:
 
-Each row of text begins with a stretch of --files (UTF-8, paragraphs apart by an empty line, works by <|endoftext|>), or
-with one of --prompts (.jsonl, an object with "prompt" on each line, or a prompt a line). From there the target writes
-on, or the draft, or both in a mixture, or the corpus goes on as it stands. About one paragraph in fifty, or one prompt
-in five, is held out. α, the chance that a draft is accepted, is measured on what the target writes from those, at the
-same temperature. After an interruption the same command goes on.
+    kl           KL(q ‖ p) = Σ q log(q / p)      large if the target has a token that the draft lacks
+    reverse_kl   KL(p ‖ q) = Σ p log(p / q)      large if the draft has a token that the target lacks
+    jsd          (KL(q ‖ m) + KL(p ‖ m)) / 2     m = (p + q) / 2; at most log 2
+    tvd          Σ |p - q| / 2 = 1 - α           the chance that a drafted token is rejected
+
+The gradients are those of the distance on a given text. If the draft wrote the text, a change of the draft would also
+change the text; that second term of the gradient is left out (Agarwal et al., section 3).
+
+Sources: Zhou et al. 2023, "DistillSpec: Improving Speculative Decoding via Knowledge Distillation"; Agarwal et al.
+2023, "On-Policy Distillation of Language Models: Learning from Self-Generated Mistakes"; Leviathan et al. 2023,
+section 3.2, for 1 - α.
 """
 
-from dataclasses import fields
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
-from speculative.checkpoints.folders import model_folder
-from speculative.checkpoints.tensors import parameter_count
-from speculative.engines.jax.model import keep_compiled
-from speculative.support import arguments as values
-from speculative.support.arguments import Parser
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import xlogy
+
 from speculative.support.errors import UserError
-from training.common import (
-    add_models,
-    add_recipe,
-    add_texts,
-    check_fits,
-    count,
-    load_on_device,
-    of_layers,
-    read_beginnings,
-    want_both,
-)
-from training.files import as_float16, read_vocabulary, save_model
-from training.recipe import N_HELD_OUT, ROUND, TEXTS, Model, Recipe, distil
+from speculative.support.texts import read_prompts
+from training.files import checkpoint_of, load_both, save_draft
+from training.loop import fit, say, schedule
+from training.network import Model, log_probs, write
 
-RATE = 0.2  # divided by the draft's width: 1e-3 for the bundled pair, 2.6e-4 for 124M
+N_HELD_OUT = 4  # batches on which α is measured
+N_AT_ONCE = 64  # rows that a model writes together
+TINY = float(np.finfo(np.float32).tiny)  # instead of a probability that float32 rounds to 0
 
 
-def arguments_of_distil(arguments: list[str]):
-    parser = Parser(__doc__, prog="python -m training distil")
-    add = parser.add_argument
-    add_models(parser, "the trained draft")
-    add("--first_layers", type=count, metavar="L", help="instead of a draft: begin with the target's first L layers")
-    add_recipe(parser, RATE)
-    add("--text", choices=TEXTS, default=Recipe.text, help="who writes the text to learn from")
-    add("--mixture", type=values.argument(values.share), default=Recipe.mixture, help="the draft's share, if mixed")
-    add_texts(parser)
-    add("--top_k", type=count, help="for the text that is written")
-    add("--top_p", type=values.argument(values.share), help="for the text that is written")
-    add("--every", type=count, help="steps from one measurement of α to the next [a tenth of all]")
-    o = parser.parse_args(arguments)
-    o.temperatures = tuple(o.temperatures)
-    if (o.draft_model_size is None) == (o.first_layers is None):
-        raise UserError("give either --draft_model_size or --first_layers: what the draft begins with")
-    if (o.files is None) == (o.prompts is None):
-        raise UserError("give either --files or --prompts: what rows of text begin with")
-    if o.text == "corpus" and not o.files:
-        raise UserError("--text corpus needs --files: prompts do not say how they go on")
-    if o.divergence == "reverse_kl" and 0 in o.temperatures:
-        raise UserError("--divergence reverse_kl needs temperatures above 0: at 0 it is infinite")
-    return o
+class Lesson(NamedTuple):
+    """Rows of text, and the target's distributions in them."""
+
+    x: Any  # [n_batch, n_seq]; n = n_batch*n_seq
+    q: Any  # [n, n_vocab], of the token that follows
+    t: Any  # [n], the temperature of p
+    counts: Any  # [n], 1 if the position counts, 0 if not
 
 
-def check_memory(o, target: dict, draft: dict) -> None:
-    """Raises UserError if training would not fit into memory. Everything is float32."""
-    n_tokens = o.n_batch * o.n_seq
-    n_written = ROUND * o.n_batch * o.n_seq
-    weights = parameter_count(target) + 5 * parameter_count(draft)  # with a gradient, two moments, and what replaces it
-    caches = 4 * target["n_layer"] * target["n_embd"] * n_written  # keys and values, before and after a token
-    rows = (10 + N_HELD_OUT * len(o.temperatures)) * n_tokens * target["n_vocab"]
-    check_fits(4 * weights, 4 * (caches + rows + of_layers(draft, o)), "--n_batch or --n_seq")
+def kl(log_p, q):  # [n, n_vocab] twice -> [n], nats
+    return (xlogy(q, q) - q * log_p).sum(-1)
 
 
-def main(arguments: list[str]) -> None:
-    o = arguments_of_distil(arguments)
-    wanted, wanted_draft = want_both(o, RATE, o.first_layers)
-    begin, begin_held_out = read_beginnings(o.files, o.prompts, wanted.encoder, o.n_batch, o.n_seq)
-    check_memory(o, wanted.hparams, wanted_draft.hparams)
-    keep_compiled()
-    target = load_on_device(wanted, o)
-    if o.first_layers:
-        draft = Model(target.params | {"blocks": target.params["blocks"][: o.first_layers]}, target.n_head)
-    else:
-        draft = load_on_device(wanted_draft, o)
-    folder = Path(model_folder(o.out, o.models_dir))
-    recipe = Recipe(**{field.name: getattr(o, field.name) for field in fields(Recipe)})
-    about = f"{o.target_model_size} {o.draft_model_size or o.first_layers} {o.files or o.prompts}"
-    checkpoint = folder.with_name(f"{o.out}.npz")
-    params, history = distil(recipe, target, draft, begin, begin_held_out, checkpoint, o.every, about)
-    vocabulary = read_vocabulary(model_folder(o.target_model_size, o.models_dir))
-    save_model(folder, wanted_draft.hparams, as_float16(params), vocabulary)
-    checkpoint.unlink(missing_ok=True)
-    (_, before), *_, (_, after) = history
-    for what in before:
-        print(f"{what} on held-out text of the target: {before[what]:.3f} before, {after[what]:.3f} after")
-    print(f"{folder} is the new draft: --draft_model_size {o.out}")
+def reverse_kl(log_p, q):  # [n, n_vocab] twice -> [n], nats
+    return (jnp.exp(log_p) * (log_p - jnp.log(jnp.maximum(q, TINY)))).sum(-1)
+
+
+def jsd(log_p, q):  # [n, n_vocab] twice -> [n], nats
+    p = jnp.exp(log_p)  # [n, n_vocab]
+    log_m = jnp.log(jnp.maximum((p + q) / 2, TINY))  # [n, n_vocab]
+    return (xlogy(q, q) - q * log_m + p * (log_p - log_m)).sum(-1) / 2
+
+
+def tvd(log_p, q):  # [n, n_vocab] twice -> [n], from 0 to 1
+    return abs(jnp.exp(log_p) - q).sum(-1) / 2
+
+
+DIVERGENCES = {"kl": kl, "reverse_kl": reverse_kl, "jsd": jsd, "tvd": tvd}
+
+
+def tempered(log_p, t):  # [n, n_vocab], [n] -> [n, n_vocab]
+    """Log-probabilities at each row's temperature; at 1 if it is 0."""
+    return jax.nn.log_softmax(log_p / jnp.where(t > 0, t, 1)[:, None])
+
+
+def distributions(log_p, t):  # [n, n_vocab], [n] -> [n, n_vocab]
+    """The distribution that is sampled from at each row's temperature; one-hot if it is 0."""
+    greedy = jax.nn.one_hot(jnp.argmax(log_p, axis=-1), log_p.shape[-1])  # [n, n_vocab]
+    return jnp.where((t > 0)[:, None], jnp.exp(tempered(log_p, t)), greedy)
+
+
+def acceptance(log_p, q, t):  # [n, n_vocab] twice, [n] -> [n]
+    """α, the chance that a draft is accepted: Σ min(p, q)."""
+    return jnp.minimum(distributions(log_p, t), q).sum(-1)
+
+
+def divergence(name: str, log_p, q, t):  # [n, n_vocab] twice, [n] -> [n]
+    """At temperature 0, p is taken at temperature 1: kl is then the cross-entropy of the target's greedy choice."""
+    return DIVERGENCES[name](tempered(log_p, t), q)
+
+
+def mean(measure, n_head: int, params: dict, lesson: Lesson):
+    """The mean over the positions that count of measure(log_p, q, t), which is acceptance or a divergence."""
+    log_p = log_probs(params, n_head, lesson.x)  # [n, n_vocab]
+    return jnp.average(measure(log_p, lesson.q, lesson.t), weights=lesson.counts)
+
+
+@partial(jax.jit, static_argnums=1)
+def teach(params: dict, n_head: int, x, n_prompt, temperature) -> Lesson:  # [n_batch, n_seq], [n_batch] twice
+    """The target's lesson on rows of text; positions count from the last token of the prompt on."""
+    t = jnp.repeat(temperature, x.shape[1])  # [n]
+    counts = jnp.arange(x.shape[1]) >= n_prompt[:, None] - 1  # [n_batch, n_seq]
+    return Lesson(x, distributions(log_probs(params, n_head, x), t), t, counts.ravel().astype(jnp.float32))
+
+
+def read_beginnings(path: str, encoder) -> tuple[Callable, Callable]:
+    """-> begin, and begin of the held-out prompts, one in five."""
+    prompts = [encoder.encode(prompt) for prompt in read_prompts(path)]
+    if len(prompts) < 2:
+        raise UserError(f"{path} has one prompt, and one in five is held out: give at least two")
+    return partial(begin, [ids for i, ids in enumerate(prompts) if i % 5]), partial(begin, prompts[::5])
+
+
+def begin(prompts: list[list[int]], n_rows: int, n_seq: int, rng) -> tuple:
+    """-> x [n_rows, n_seq], n_prompt [n_rows]: rows that begin with one of the prompts, half a row of it at most."""
+    chosen = [prompts[i][: n_seq // 2] for i in rng.integers(len(prompts), size=n_rows)]
+    x = np.array([ids + [0] * (n_seq - len(ids)) for ids in chosen], np.int32)  # [n_rows, n_seq]
+    return x, np.array([len(ids) for ids in chosen])
+
+
+def written(model: Model, begin: Callable, n: int, n_seq: int, temperatures, rng) -> list:
+    """Rows that a model writes, each at one of the temperatures -> [x [n, n_seq], n_prompt [n], temperature [n]]."""
+    parts = []
+    for _ in range(0, n, N_AT_ONCE):
+        x, n_prompt = begin(min(n, N_AT_ONCE), n_seq, rng)
+        temperature = rng.choice(np.array(temperatures, np.float32), len(x))
+        x = write(model.params, model.n_head, x, n_prompt, temperature, jax.random.key(rng.integers(2**31)))
+        parts.append((np.asarray(x), n_prompt, temperature))
+    return [np.concatenate(arrays)[:n] for arrays in zip(*parts, strict=True)]
+
+
+def lessons(o, target: Model, draft: Model, begin: Callable) -> Callable:
+    """-> batch(step, params of the draft), a Lesson. Random numbers depend on the step alone, so that a run that
+    continues sees the same text. o: the flags of the command."""
+    n_draft = {"target": 0, "draft": o.n_batch, "mixed": o.n_batch // 2}[o.text]  # rows of the draft in a batch
+    n_rows = min(o.n_rows, o.steps * o.n_batch) if n_draft < o.n_batch else 1
+    say(f"the target writes {n_rows} rows")
+    rows = written(target, begin, n_rows, o.n_seq, o.temperature, np.random.default_rng(o.seed))
+
+    def batch(step, params):
+        rng = np.random.default_rng([o.seed, step])
+        chosen = rng.integers(n_rows, size=o.n_batch - n_draft)
+        parts = [[a[chosen] for a in rows]]
+        if n_draft:
+            parts.append(written(draft._replace(params=params), begin, n_draft, o.n_seq, o.temperature, rng))
+        return teach(target.params, target.n_head, *map(np.concatenate, zip(*parts, strict=True)))
+
+    return batch
+
+
+def acceptance_figures(o, target: Model, n_head: int, begin_held_out: Callable) -> Callable:
+    """-> figures(params of a draft), {name: α at a temperature}, on text of the target after held-out prompts."""
+    held_out = {}
+    for t in dict.fromkeys(o.temperature):
+        rng = np.random.default_rng([2**32, int(1000 * t)])
+        rows = written(target, begin_held_out, N_HELD_OUT * o.n_batch, o.n_seq, (t,), rng)
+        batches = ([a[i::N_HELD_OUT] for a in rows] for i in range(N_HELD_OUT))
+        held_out[t] = [teach(target.params, target.n_head, *batch) for batch in batches]
+    alpha = jax.jit(partial(mean, acceptance, n_head))
+
+    def figures(params):
+        return {f"α at temperature {t:g}": float(np.mean([alpha(params, x) for x in held_out[t]])) for t in held_out}
+
+    return figures
+
+
+def distil(o) -> dict:
+    """Teach the draft and save it -> {name: [α before, α after]}, on held-out text of the target."""
+    if bool(o.draft_model_size) == bool(o.first_layers):
+        raise UserError("give either --draft_model_size or --first_layers: the draft to begin with")
+    encoder, target, draft = load_both(o, o.n_seq)
+    begin, begin_held_out = read_beginnings(o.prompts, encoder)
+    loss = partial(mean, partial(divergence, o.divergence), draft.n_head)
+    batch = lessons(o, target, draft, begin)
+    figures = acceptance_figures(o, target, draft.n_head, begin_held_out)
+    rate = schedule(o.steps, o.rate / draft.hparams["n_embd"])
+    every = max(1, o.steps // 10)
+    params = fit(draft.params, loss, batch, figures, o.steps, rate, checkpoint_of(o), str(o), every)
+    save_draft(o, draft._replace(params=params))
+    before, after = figures(draft.params), figures(params)
+    return {name: [before[name], after[name]] for name in before}
+
+
+def main(o) -> None:
+    for name, (before, after) in distil(o).items():
+        print(f"{name} on held-out text of the target: {before:.3f} before, {after:.3f} after")

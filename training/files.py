@@ -1,106 +1,87 @@
-"""A trained model as a folder that main.py takes."""
+"""Models in and out: the folders that main.py reads."""
 
 import json
-import shutil
-import tempfile
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from safetensors.numpy import save
+from speculative.blog.utils import load_encoder_hparams_and_params
 
-from speculative.checkpoints.folders import small_files
-from speculative.support import checksums
 from speculative.support.errors import UserError
-from speculative.support.files import replacing
+from training.loop import say
+from training.network import Model
 
-HUGGING_FACE = {"wte": "wte.weight", "wpe": "wpe.weight", "blocks": "h", "g": "weight", "w": "weight", "b": "bias"}
-
-
-def named_tensors(params, path=()):
-    """The leaves of params under Hugging Face's names: blocks[0]["ln_1"]["g"] is h.0.ln_1.weight."""
-    for key, value in params.items() if isinstance(params, dict) else enumerate(params):
-        name = (*path, HUGGING_FACE.get(key, str(key)))
-        if isinstance(value, (dict, list)):
-            yield from named_tensors(value, name)
-        else:
-            yield ".".join(name), value
+EVERY_BYTE = "".join(map(chr, range(32, 2048)))  # a text by which two vocabularies are compared
+VOCABULARY = ["encoder.json", "vocab.bpe", "vocab.json", "merges.txt", "tokenizer.json", "tokenizer_config.json"]
+VOCABULARY += ["special_tokens_map.json", "added_tokens.json"]
 
 
-def as_float16(params):
-    """Rounded to what the file will hold, so that the draft learns from the target that is used."""
-    import jax
-    import jax.numpy as jnp
-
-    return jax.tree.map(lambda a: jnp.asarray(a, np.float16).astype(np.float32), params)
-
-
-def save_model(folder: Path, hparams: dict, params: dict, vocabulary: dict[str, str]) -> None:
-    """Writes the whole folder or nothing, weights in float16. vocabulary: {name of file: text}. Raises UserError."""
-    from safetensors import SafetensorError
-
-    tensors = {name: np.ascontiguousarray(a, np.float16) for name, a in named_tensors(params)}
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, suffix=".part") as unfinished:
-            whole = Path(unfinished, folder.name)
-            whole.mkdir()
-            save_readable(tensors, whole / "model.safetensors", {"format": "pt"})
-            for name, text in {"hparams.json": json.dumps(hparams), **vocabulary}.items():
-                write(whole / name, text)
-            checksums.note(whole, {path.name: checksums.describe(path) for path in whole.iterdir()})
-            check_new(folder)
-            shutil.move(whole, folder)
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"cannot write {folder}: {getattr(error, 'strerror', None) or error}") from error
-
-
-def save_readable(tensors: dict, path: Path, metadata: dict[str, str]) -> None:
-    """safetensors' save_file, whose file only the owner could read: it gets the permissions of any other new file."""
-    from safetensors.numpy import save_file
-
-    path.touch()
-    mode = path.stat().st_mode
-    save_file(tensors, path, metadata=metadata)
-    path.chmod(mode)
-
-
-def save_tensors(path: Path, tensors: dict, metadata: dict[str, str]) -> None:
-    """Writes one file of tensors, in float16, or nothing. Raises UserError."""
-    from safetensors import SafetensorError
-
-    try:
-        with replacing(path) as part:
-            arrays = {name: np.ascontiguousarray(a, np.float16) for name, a in tensors.items()}
-            save_readable(arrays, Path(part), metadata)
-            check_new(path)
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
-
-
-def check_new(folder: Path) -> None:
-    """Raises UserError if there is something already."""
-    if folder.exists():
-        raise UserError(f"{folder} is there already: delete it, or choose another name")
-
-
-def vocabulary_files(vocab: dict, merges: list) -> dict[str, str]:
-    """A vocabulary in the official formats."""
-    lines = "".join(f"{left} {right}\n" for left, right in merges)
-    return {"encoder.json": json.dumps(vocab), "vocab.bpe": f"#version: 0.2\n{lines}"}
-
-
-def read_vocabulary(folder: Path) -> dict[str, str]:
-    """The files of a model's vocabulary as they are, in whichever format."""
-    _, *names = small_files(str(folder))
-    return {name: (Path(folder) / name).read_text(encoding="utf-8") for name in names}
-
-
-def check_trainable(name: str, hparams: dict) -> None:
-    """Raises UserError if a model is not one that network.py computes."""
+def load(o, model_size: str, n_seq: int) -> tuple:
+    """-> (encoder, Model). Raises UserError if network.py cannot train the model on rows of n_seq tokens."""
+    encoder, hparams, params = load_encoder_hparams_and_params(model_size, str(o.models_dir))
     if "activation_function" in hparams:
-        raise UserError(
-            f"{name} has activation_function {hparams['activation_function']}: training knows gelu_new only"
-        )
+        raise UserError(f"{model_size} has {hparams['activation_function']}: only gelu_new can be trained")
+    if n_seq > hparams["n_ctx"]:
+        raise UserError(f"rows of {n_seq} tokens do not fit into the context of {model_size}, {hparams['n_ctx']}")
+    return encoder, Model(jax.tree.map(jnp.asarray, params), hparams)
 
 
-def write(path, text):
-    path.write_text(text, encoding="utf-8", newline="\n")
+def load_both(o, n_seq: int) -> tuple:
+    """-> (encoder, target, draft). Raises UserError if the draft cannot learn from the target."""
+    check_new(Path(o.models_dir, o.out))
+    if o.divergence == "reverse_kl" and 0 in o.temperature:
+        raise UserError("--divergence reverse_kl needs temperatures above 0: at 0 it is infinite")
+    encoder, target = load(o, o.target_model_size, n_seq)
+    if not o.draft_model_size:
+        blocks = target.params["blocks"][: o.first_layers]
+        return encoder, target, Model(target.params | {"blocks": blocks}, target.hparams | {"n_layer": len(blocks)})
+    draft_encoder, draft = load(o, o.draft_model_size, n_seq)
+    if draft_encoder.n_vocab != encoder.n_vocab or draft_encoder.encode(EVERY_BYTE) != encoder.encode(EVERY_BYTE):
+        raise UserError(f"{o.draft_model_size} and {o.target_model_size} have different vocabularies")
+    return encoder, target, draft
+
+
+def folder_of(o, model_size: str) -> Path:
+    """models_dir/model_size, or model_size itself if it begins with . / or ~."""
+    return Path(model_size).expanduser() if model_size[0] in "./~" else Path(o.models_dir, model_size)
+
+
+def check_new(path: Path) -> None:
+    if path.exists():
+        raise UserError(f"{path} already exists: delete it, or choose another name")
+
+
+def hugging_face_name(path) -> str:
+    """The name of a tensor in model.safetensors: h.0.ln_1.weight is params["blocks"][0]["ln_1"]["g"]."""
+    *names, last = jax.tree_util.keystr(path, simple=True, separator=".").replace("blocks", "h").split(".")
+    return ".".join([*names, *{"g": ["weight"], "w": ["weight"], "b": ["bias"]}.get(last, [last, "weight"])])
+
+
+def float16(tensors: dict) -> dict:
+    return {name: np.ascontiguousarray(a, np.float16) for name, a in tensors.items()}
+
+
+def checkpoint_of(o) -> Path:
+    return Path(o.models_dir, f"{o.out}.npz")
+
+
+def save_draft(o, draft: Model) -> None:
+    """Write the draft that has learned, with its target's vocabulary, and delete its checkpoint."""
+    folder = folder_of(o, o.target_model_size)
+    vocabulary = {name: (folder / name).read_bytes() for name in VOCABULARY if (folder / name).exists()}
+    save_model(Path(o.models_dir, o.out), draft, vocabulary)
+    checkpoint_of(o).unlink(missing_ok=True)
+    say(f"the new draft is --draft_model_size {o.out}")
+
+
+def save_model(folder: Path, model: Model, vocabulary: dict[str, bytes]) -> None:
+    """Write a whole folder or nothing. Weights are stored in float16."""
+    tensors = {hugging_face_name(path): a for path, a in jax.tree_util.tree_leaves_with_path(model.params)}
+    files = {"hparams.json": json.dumps(model.hparams).encode(), "model.safetensors": save(float16(tensors))}
+    unfinished = folder.with_name(folder.name + ".part")
+    unfinished.mkdir(parents=True, exist_ok=True)
+    for name, content in (files | vocabulary).items():
+        (unfinished / name).write_bytes(content)
+    unfinished.rename(folder)

@@ -1,166 +1,82 @@
-"""Trains heads for a target, which guess its next tokens without a draft model. This made tiny-target's.
+"""Heads for a target, which guess its next tokens without a draft model.
 
-    python -m training heads --target_model_size tiny-target --heads 4 --files doyle.txt wells.txt
-    python main.py --target_model_size tiny-target --drafter heads
-
-Rows of text begin with stretches of --files, or with --prompts, as in python -m training distil, and the target writes
-on. What its last block gives for each token of this text is computed once and kept. From that, head i learns the
-distribution that the target had i tokens later. The target does not change. α is the chance that a head's guess is
-accepted, given that those before it were. After an interruption the same command goes on. The heads are saved beside
-the model, as heads.safetensors.
+The output of the target's last block is computed once for rows of text that the target has written. From it, head i
+learns the distribution that the target had i tokens later. The target does not change. The heads are stored beside the
+model; speculative/drafters/heads.py has their formula and source.
 """
 
-from pathlib import Path
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from safetensors.numpy import save
 
-from speculative.checkpoints.folders import model_folder
-from speculative.checkpoints.tensors import parameter_count
-from speculative.drafters.heads import FILE, MOST_HEADS, fingerprint
-from speculative.engines.jax.model import keep_compiled
-from speculative.support import arguments as values
-from speculative.support import checksums
-from speculative.support.arguments import Parser
-from speculative.support.errors import UserError
-from training.common import add_models, add_recipe, add_texts, check_fits, load_on_device, read_beginnings, want
-from training.divergences import kl
-from training.files import as_float16, check_new, save_tensors
-from training.fit import fit
-from training.network import EndToEnd, load_gpt2
-from training.recipe import acceptance_chance, after_prompt, distributions, tempered, write
-
-RATE = 0.4  # divided by the width
-N_WRITTEN = 64  # rows that the target writes at a time
+from speculative.drafters.heads import FILE, fingerprint
+from training.distil import acceptance, distributions, divergence, read_beginnings, written
+from training.files import check_new, float16, folder_of, load
+from training.loop import fit, say, schedule
+from training.network import Model, head_log_probs, last_block
 
 
-def arguments_of_heads(arguments: list[str]):
-    parser = Parser(__doc__, prog="python -m training heads")
-    add_models(parser)
-    heads = values.argument(values.integer(1, MOST_HEADS))
-    parser.add_argument("--heads", type=heads, default=4, help="how many")
-    add_texts(parser)
-    add_recipe(parser, RATE, divergence=False)
-    parser.set_defaults(temperatures=[0.0, 1.0], n_rows=2048, steps=2000)
-    o = parser.parse_args(arguments)
-    if (o.files is None) == (o.prompts is None):
-        raise UserError("give either --files or --prompts: what rows of text begin with")
-    if o.n_rows < o.n_batch:
-        raise UserError(f"--n_rows {o.n_rows} must be at least --n_batch, {o.n_batch}")
-    if o.heads > o.n_seq // 2:
-        raise UserError(f"{o.heads} heads look further than rows of {o.n_seq} tokens reach: give a larger --n_seq")
-    return o
-
-
-def written(gpt2, target, o, begin, n_rows, seed):
-    """The target's text: h [n_rows, n_seq, n_embd], temperature [n_rows], which tokens count [n_rows, n_seq]."""
-
-    @jax.jit
-    def last_block(params, x):  # [N, n_seq] -> [N, n_seq, n_embd]
-        cache = EndToEnd(gpt2, len(params["blocks"]), len(x))
-        wpe = jnp.tile(params["wpe"][: x.shape[1]], (len(x), 1))  # [N*n_seq, n_embd]
-        gpt2.gpt2(x.ravel(), **params | {"wpe": wpe}, n_head=target.n_head, cache=cache)
-        return cache.hidden.reshape(*x.shape, -1)
-
+def hidden_rows(o, target: Model, begin, n_rows: int, seed: int) -> list:
+    """Text of the target -> h [n_rows, n_seq, n_embd], temperature [n_rows], counts [n_rows, n_seq]."""
+    say(f"the target writes {n_rows} rows")
     rng = np.random.default_rng([o.seed, seed])
-    parts = []
-    for first in range(0, n_rows, N_WRITTEN):
-        n = min(N_WRITTEN, n_rows)
-        x, n_prompt, temperature = write(gpt2, target, begin, n, o.n_seq, o.temperatures, rng)
-        h = np.asarray(last_block(target.params, x), np.float16)
-        parts.append((h, temperature, after_prompt(x, n_prompt)))
-        print(f"\rthe target has written {min(first + n, n_rows)} of {n_rows} rows", end="", flush=True)
-    print()
-    return [np.concatenate(arrays)[:n_rows] for arrays in zip(*parts, strict=True)]
+    x, n_prompt, temperature = written(target, begin, n_rows, o.n_seq, o.temperature, rng)
+    output = jax.jit(partial(last_block, target.params, target.n_head))
+    h = np.stack([np.asarray(output(row[None]), np.float16) for row in x])  # [n_rows, n_seq, n_embd]
+    return [h, temperature, np.arange(o.n_seq) >= n_prompt[:, None] - 1]
 
 
-def each_head(gpt2, target_params, params, lesson, of):
-    """-> [n_heads], the means of of(log_p, q, temperature) -> [n] over the tokens that count.
-
-    log_p are a head's log-probabilities before the temperature, and q the target's probabilities after it.
-    """
-
-    def log_probs(h):  # [..., n_embd] -> [n, n_vocab]
-        h = h.reshape(-1, h.shape[-1])  # [n, n_embd]
-        return jax.nn.log_softmax(gpt2.layer_norm(h, **target_params["ln_f"]) @ target_params["wte"].T)
-
-    h, temperature, counts = lesson  # [n_batch, n_seq, n_embd], [n_batch], [n_batch, n_seq]
+def each_head(measure, target_params: dict, heads: dict, rows):
+    """The mean of measure(log_p, q, t) over the positions that count -> [n_heads]."""
+    h, temperature, counts = rows  # [n_batch, n_seq, n_embd], [n_batch], [n_batch, n_seq]
     means = []
-    for i, (w, b) in enumerate(zip(params["w"], params["b"], strict=True), start=1):
-        before = h[:, :-i]  # [n_batch, n_seq - i, n_embd]
-        later = h[:, i:]  # [n_batch, n_seq - i, n_embd]
-        log_p = log_probs(before + jax.nn.silu(before @ w + b))  # [n_batch*(n_seq - i), n_vocab]
-        t = jnp.repeat(temperature, before.shape[1])  # [n_batch*(n_seq - i)]
-        counted = counts[:, :-i].ravel()
-        means.append(jnp.average(of(log_p, distributions(log_probs(later), t), t), weights=counted))
+    for i, (w, b) in enumerate(zip(heads["w"], heads["b"], strict=True), start=1):
+        before = h[:, :-i].reshape(-1, h.shape[-1])  # [n, n_embd], n = n_batch*(n_seq - i)
+        later = h[:, i:].reshape(-1, h.shape[-1])  # [n, n_embd]
+        t = jnp.repeat(temperature, h.shape[1] - i)  # [n]
+        log_p = head_log_probs(target_params, before + jax.nn.silu(before @ w + b))  # [n, n_vocab]
+        q = distributions(head_log_probs(target_params, later), t)  # [n, n_vocab]
+        means.append(jnp.average(measure(log_p, q, t), weights=counts[:, :-i].ravel()))
     return jnp.stack(means)
 
 
-def divergence(log_p, q, t):  # [n, n_vocab] twice, [n] -> [n]
-    return kl(tempered(log_p, t), q)
-
-
-def train_heads(o, target, begin, begin_held_out, checkpoint):
-    """-> ({w [n_heads, n_embd, n_embd], b [n_heads, n_embd]}, history as of fit, with each head's α)"""
-    gpt2 = load_gpt2()
-    n_embd = target.params["wte"].shape[1]
-    h, temperature, counts = written(gpt2, target, o, begin, o.n_rows, seed=0)
-    held_out = written(gpt2, target, o, begin_held_out, 4 * o.n_batch, seed=1)
+def main(o) -> None:
+    path = folder_of(o, o.target_model_size) / FILE
+    check_new(path)
+    encoder, target = load(o, o.target_model_size, o.n_seq)
+    begin, begin_held_out = read_beginnings(o.prompts, encoder)
+    rows = hidden_rows(o, target, begin, o.n_rows, seed=0)
+    held_out = hidden_rows(o, target, begin_held_out, 4 * o.n_batch, seed=1)
 
     def batch(step, params):
-        rows = np.random.default_rng([o.seed, step]).integers(len(h), size=o.n_batch)
-        return h[rows].astype(np.float32), temperature[rows], counts[rows]
+        chosen = np.random.default_rng([o.seed, step]).integers(o.n_rows, size=o.n_batch)
+        return [a[chosen].astype(np.float32) for a in rows]
 
-    def loss(params, lesson):
-        return each_head(gpt2, target.params, params, lesson, divergence).sum()
+    def loss(heads, rows):
+        return each_head(partial(divergence, "kl"), target.params, heads, rows).sum()
 
-    @jax.jit
-    def alphas(params, lesson):
-        return each_head(gpt2, target.params, params, lesson, acceptance_chance)
+    alphas = jax.jit(partial(each_head, acceptance, target.params))
 
-    def evaluate(params):
-        figures = {}
-        for t in dict.fromkeys(o.temperatures):
-            lesson = [a[held_out[1] == np.float32(t)].astype(np.float32) for a in held_out]
-            for i, alpha in enumerate(alphas(params, lesson) if len(lesson[0]) else [], start=1):
-                figures[f"α of head {i} at temperature {t:g}"] = float(alpha)
-        return figures
+    def figures(heads):
+        found = {}
+        for t in dict.fromkeys(held_out[1].tolist()):
+            of_t = [a[held_out[1] == np.float32(t)].astype(np.float32) for a in held_out]
+            found |= {f"α of head {i} at {t:g}": float(a) for i, a in enumerate(alphas(heads, of_t), start=1)}
+        return found
 
-    # At the start every head repeats what the target said of the next token.
+    n_embd = target.hparams["n_embd"]
+    # At the start every head repeats the target's distribution of the next token.
     start = {"w": jnp.zeros((o.heads, n_embd, n_embd)), "b": jnp.zeros((o.heads, n_embd))}
-    recipe = " ".join(f"{name}={value}" for name, value in vars(o).items())
-    return fit("heads", start, loss, batch, evaluate, o.steps, o.rate, checkpoint, max(1, o.steps // 5), recipe=recipe)
-
-
-def check_memory(o, hparams: dict) -> None:
-    """Raises UserError if the target, what it wrote and a step would not fit into memory."""
-    kept = 2 * (o.n_rows + 4 * o.n_batch) * o.n_seq * hparams["n_embd"]
-    rows = 4 * 8 * o.heads * o.n_batch * o.n_seq * hparams["n_vocab"]
-    check_fits(4 * parameter_count(hparams), kept + rows, "--n_rows, --n_batch or --n_seq")
-
-
-def main(arguments: list[str]) -> None:
-    o = arguments_of_heads(arguments)
-    folder = Path(model_folder(o.target_model_size, o.models_dir))
-    path = folder / FILE
-    check_new(path)
-    wanted = want("target", o.target_model_size, o)
-    hparams = wanted.hparams
-    if o.n_seq > hparams["n_ctx"]:
-        raise UserError(f"--n_seq {o.n_seq} tokens, and the context has {hparams['n_ctx']}")
-    o.rate = o.rate or RATE / hparams["n_embd"]
-    begin, begin_held_out = read_beginnings(o.files, o.prompts, wanted.encoder, o.n_batch, o.n_seq)
-    check_memory(o, hparams)
-    keep_compiled()
-    target = load_on_device(wanted, o)
+    rate = schedule(o.steps, o.rate / n_embd)
     checkpoint = path.with_suffix(".npz")
-    params, history = train_heads(o, target, begin, begin_held_out, checkpoint)
-    save_tensors(path, as_float16(params), {"target": fingerprint(hparams, target.params["ln_f"])})
-    if checksums.noted(folder):
-        checksums.note(folder, {FILE: checksums.describe(path)})
-    checkpoint.unlink(missing_ok=True)
-    _, after = history[-1]
-    for what, figure in after.items():
-        print(f"{what} on held-out text of the target: {figure:.3f}")
-    print(f"{path} holds the heads: --drafter heads")
+    heads = fit(start, loss, batch, figures, o.steps, rate, checkpoint, str(o), max(1, o.steps // 5))
+    unfinished = path.with_suffix(".part")
+    unfinished.write_bytes(save(float16(heads), {"target": fingerprint(target.hparams, target.params["ln_f"])}))
+    unfinished.rename(path)
+    checkpoint.unlink()
+    for name, alpha in figures(heads).items():
+        print(f"{name} on held-out text of the target: {alpha:.3f}")
+    say(f"{path} has the heads for --drafter heads")

@@ -1,72 +1,110 @@
-"""gpt2.py as JAX trains it: its parameters at the start, and its logits for many windows of text at once."""
+"""gpt2.py on JAX, for many rows of text at once: parameters to begin with, log-probabilities, and text that it writes.
 
-import functools
+Names: n_batch rows of n_seq tokens; p is the draft's distribution, q the target's.
+"""
+
+import importlib.util
 import math
+from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from speculative.engines.jax import model as jax_model
+spec = importlib.util.find_spec("speculative.blog.gpt2")
+gpt2 = importlib.util.module_from_spec(spec)  # a second copy of gpt2.py,
+spec.loader.exec_module(gpt2)
+gpt2.np = jnp  # in which np is jax.numpy
 
-load_gpt2 = functools.cache(jax_model.load_gpt2)  # one for all, so that what is compiled for it is compiled once
+
+class Model(NamedTuple):
+    params: dict
+    hparams: dict
+
+    @property
+    def n_head(self) -> int:
+        return self.hparams["n_head"]
 
 
-def init_params(hparams, rng):
-    """GPT-2's: normal, 0.02 wide, and narrower where 2 * n_layer terms add up in the residual stream."""
+def init_params(hparams: dict, rng: np.random.Generator) -> dict:
+    """GPT-2's: normal with a width of 0.02, less for the 2 * n_layer terms that the residual stream adds up."""
     n_embd = hparams["n_embd"]
-    n_layer = hparams["n_layer"]
+    narrow = 0.02 / math.sqrt(2 * hparams["n_layer"])
+    norm = {"g": np.ones(n_embd, np.float32), "b": np.zeros(n_embd, np.float32)}
 
     def normal(*shape, width=0.02):
         return (width * rng.standard_normal(shape)).astype(np.float32)
-
-    def norm():
-        return {"g": np.ones(n_embd, np.float32), "b": np.zeros(n_embd, np.float32)}
 
     def linear(n_in, n_out, width=0.02):
         return {"w": normal(n_in, n_out, width=width), "b": np.zeros(n_out, np.float32)}
 
     def block():
-        narrow = 0.02 / math.sqrt(2 * n_layer)
-        return {
-            "ln_1": norm(),
-            "attn": {"c_attn": linear(n_embd, 3 * n_embd), "c_proj": linear(n_embd, n_embd, narrow)},
-            "ln_2": norm(),
-            "mlp": {"c_fc": linear(n_embd, 4 * n_embd), "c_proj": linear(4 * n_embd, n_embd, narrow)},
-        }
+        attn = {"c_attn": linear(n_embd, 3 * n_embd), "c_proj": linear(n_embd, n_embd, narrow)}
+        mlp = {"c_fc": linear(n_embd, 4 * n_embd), "c_proj": linear(4 * n_embd, n_embd, narrow)}
+        return {"ln_1": norm, "attn": attn, "ln_2": norm, "mlp": mlp}
 
-    return {
-        "wte": normal(hparams["n_vocab"], n_embd),
-        "wpe": normal(hparams["n_ctx"], n_embd),
-        "blocks": [block() for _ in range(n_layer)],
-        "ln_f": norm(),
-    }
+    wte = normal(hparams["n_vocab"], n_embd)
+    wpe = normal(hparams["n_ctx"], n_embd)
+    return {"wte": wte, "wpe": wpe, "blocks": [block() for _ in range(hparams["n_layer"])], "ln_f": norm}
 
 
-class EndToEnd:
-    """Stands in gpt2's cache for a batch of windows laid end to end, each of which attends to itself alone.
-
-    Everything but attention then sees one long row of tokens, which trains faster than jax.vmap over the windows.
-    """
-
-    def __init__(self, gpt2, n_layer, n_batch):
-        def attend(q, k, v):  # [n_head, n_batch*n_ctx, d_head] -> the same
-            n_head, n_tokens, d_head = q.shape
-            q, k, v = (a.reshape(n_head, n_batch, n_tokens // n_batch, d_head) for a in (q, k, v))
-            return gpt2.attention(q, k, v).reshape(n_head, n_tokens, d_head)
-
-        self.length = 0
-        self.layers = [attend] * n_layer
-
-
-def log_probs(gpt2, params, n_head, x):  # [n_batch, n_seq] -> [n_batch*n_seq, n_vocab]
+def last_block(params: dict, n_head: int, x):  # [n_batch, n_seq] -> [n_batch*n_seq, n_embd]
+    """The output of the last block. The rows are laid end to end, which is faster than jax.vmap over them; attention
+    alone takes them apart."""
     n_batch, n_seq = x.shape
-    wpe = jnp.tile(params["wpe"][:n_seq], (n_batch, 1))  # [n_batch*n_seq, n_embd]
-    cache = EndToEnd(gpt2, len(params["blocks"]), n_batch)
-    return jax.nn.log_softmax(gpt2.gpt2(x.ravel(), **params | {"wpe": wpe}, n_head=n_head, cache=cache))
+
+    def attend(q, k, v):  # [n_head, n_batch*n_seq, d_head] -> the same
+        rows = (a.reshape(n_head, n_batch, n_seq, -1) for a in (q, k, v))
+        return gpt2.attention(*rows).reshape(q.shape)
+
+    h = params["wte"][x.ravel()] + jnp.tile(params["wpe"][:n_seq], (n_batch, 1))  # [n_batch*n_seq, n_embd]
+    for block in params["blocks"]:
+        h = gpt2.transformer_block(h, **block, n_head=n_head, attend=attend)  # [n_batch*n_seq, n_embd]
+    return h
 
 
-def cross_entropy(gpt2, n_head, params, x):  # [n_batch, n_seq + 1] -> nats per token
-    """-log p of each next token."""
-    log_q = log_probs(gpt2, params, n_head, x[:, :-1])  # [n_batch*n_seq, n_vocab]
+def head_log_probs(params: dict, h):  # [n, n_embd] -> [n, n_vocab]
+    return jax.nn.log_softmax(gpt2.layer_norm(h, **params["ln_f"]) @ params["wte"].T)
+
+
+def log_probs(params: dict, n_head: int, x):  # [n_batch, n_seq] -> [n_batch*n_seq, n_vocab]
+    return head_log_probs(params, last_block(params, n_head, x))
+
+
+def cross_entropy(n_head: int, params: dict, x):  # [n_batch, n_seq + 1] -> nats per token
+    log_q = log_probs(params, n_head, x[:, :-1])  # [n_batch*n_seq, n_vocab]
     return -log_q[np.arange(len(log_q)), x[:, 1:].ravel()].mean()
+
+
+@partial(jax.jit, static_argnums=1)
+def write(params: dict, n_head: int, x, n_prompt, temperature, key):  # [n_batch, n_seq], [n_batch] twice
+    """x [n_batch, n_seq] in which all but the first n_prompt tokens of each row are the model's own, at temperature."""
+    n_batch, n_seq = x.shape
+    random = (temperature > 0)[:, None]  # [n_batch, 1]
+
+    def one_token(state, n):  # the n-th token of all rows -> the one after it
+        x, caches = state
+        updated = []
+
+        def attend(cache, q, k, v):  # [n_head, n_batch, n_seq, d_head] twice, [n_head, n_batch, d_head] thrice
+            keys, values = (a.at[:, :, n].set(new) for a, new in zip(cache, (k, v), strict=True))
+            updated.append((keys, values))
+            scores = q[:, :, None] @ jnp.swapaxes(keys, -1, -2) / math.sqrt(q.shape[-1])  # [n_head, n_batch, 1, n_seq]
+            weights = jax.nn.softmax(jnp.where(jnp.arange(n_seq) <= n, scores, -1e10))
+            return (weights @ values)[:, :, 0]  # [n_head, n_batch, d_head]
+
+        h = params["wte"][x[:, n]] + params["wpe"][n]  # [n_batch, n_embd]
+        for block, cache in zip(params["blocks"], caches, strict=True):
+            h = gpt2.transformer_block(h, **block, n_head=n_head, attend=partial(attend, cache))
+        # The largest logit after adding Gumbel noise is a sample of softmax.
+        noise = jax.random.gumbel(jax.random.fold_in(key, n), (n_batch, params["wte"].shape[0]))  # [n_batch, n_vocab]
+        logits = head_log_probs(params, h) / jnp.where(random, temperature[:, None], 1)  # [n_batch, n_vocab]
+        drawn = jnp.argmax(logits + jnp.where(random, noise, 0), axis=-1)  # [n_batch]
+        x = x.at[:, n + 1].set(jnp.where(n + 1 < n_prompt, x[:, n + 1], drawn))
+        return (x, updated), None
+
+    empty = jnp.zeros((n_head, n_batch, n_seq, params["wte"].shape[1] // n_head))
+    caches = [(empty, empty)] * len(params["blocks"])
+    (x, _), _ = jax.lax.scan(one_token, (jnp.asarray(x), caches), jnp.arange(n_seq - 1))
+    return x

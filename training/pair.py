@@ -1,140 +1,130 @@
-"""Trains a target GPT-2 on plain text and distils a draft from it: this made models/tiny-target and models/tiny-draft.
+"""Train a target GPT-2 on plain text, and distil a draft from its first layer: models of the kind of the bundled pair.
 
-    python -m training pair FILES... [--out pair]
-
-A file is UTF-8 text, paragraphs apart by an empty line, works by <|endoftext|>. Each model becomes a folder in the
-official formats (encoder.json, vocab.bpe, hparams.json) with model.safetensors in float16; both have one vocabulary.
-The network is gpt2.py itself, run by JAX. After an interruption the same command goes on from the last checkpoint.
-
-The bundled pair took about 85 minutes on two busy cores, its parts added up. Its target saw 22.5 million tokens, the
-books nine times over. Its loss on all held-out text is 3.37 nats a token, and a token is 3.2 bytes of text.
+The draft learns by `distil` from rows that the target writes after beginnings of the text, at temperatures 0 and 1.
 """
 
 import json
+from argparse import Namespace
 from functools import partial
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+from speculative.blog.encoder import END_OF_TEXT, Encoder
 
-from encoder import Encoder
-from speculative.support.arguments import Parser
 from speculative.support.errors import UserError
-from training.divergences import kl
-from training.files import as_float16, check_new, save_model, vocabulary_files, write
-from training.fit import fit
-from training.network import cross_entropy, init_params, load_gpt2, log_probs
-from training.texts import encode, learn_vocabulary, read_works, split_works, windows
-from training.writing import continuations
+from speculative.support.texts import read_text
+from training import distil
+from training.files import check_new, save_model
+from training.loop import fit, say, schedule
+from training.network import Model, cross_entropy, init_params
 
-# Deep and narrow: for a model of this size NumPy's time goes by the number of layers more than by their width.
-TARGET = {"n_vocab": 2048, "n_ctx": 256, "n_embd": 192, "n_head": 3, "n_layer": 12}
-DRAFT = TARGET | {"n_layer": 1}
-BATCH = 4  # windows of n_ctx tokens a step: so few that their arrays stay in the processor's cache
+N_PARAGRAPHS = 10  # in a chunk of text;
+HELD_OUT = 50  # every so many chunks, one is held out
+BATCH = 4  # rows of n_ctx tokens in a step: few enough that their arrays stay in the processor's cache
 
 
-def save_held_out(folder, held_out, n_prompts=20, n_words=12):
-    """Saves one whole passage of the held-out texts, and the first words of up to n_prompts others."""
-    passage, *others = held_out
-    openings = [text.split("\n\n")[0].split() for text in others]
-    prompts = [" ".join(words[:n_words]) for words in openings if len(words) > 2 * n_words][:n_prompts]
-    lines = [json.dumps({"id": f"held-out/{i}", "prompt": prompt}) for i, prompt in enumerate(prompts)]
-    write(folder / "held_out.txt", passage + "\n")
-    write(folder / "prompts.jsonl", "".join(line + "\n" for line in lines))
+def split_works(works: list[str]) -> tuple[list[str], list[str]]:
+    """-> (texts to train on, texts held out)"""
+    train = []
+    held_out = []
+    n_chunks = 0
+    for work in works:
+        paragraphs = [p.strip() for p in work.split("\n\n") if p.strip()]
+        for i in range(0, len(paragraphs), N_PARAGRAPHS):
+            chunk = "\n\n".join(paragraphs[i : i + N_PARAGRAPHS])
+            n_chunks += 1
+            if n_chunks % HELD_OUT == 0:
+                held_out.append(chunk)
+            else:
+                train += [chunk, "\n\n"]
+        train.append(END_OF_TEXT)
+    if not held_out:
+        raise UserError(f"the text is too short: it has {n_chunks * N_PARAGRAPHS} paragraphs, fewer than 500")
+    return train, held_out
 
 
-def train_pair(works, out, target=TARGET, draft=DRAFT, steps=22000, draft_steps=5000, n_rows=4096, seed=0):
-    """Texts of works -> out/tiny-target and out/tiny-draft. Returns the history that fit gave for each."""
-    for name in ("tiny-target", "tiny-draft"):
-        check_new(out / name)
-    gpt2 = load_gpt2()
-    rng = np.random.default_rng(seed)
-    n_ctx = target["n_ctx"]
-    train, held_out = split_works(works)
-    vocab, merges = learn_vocabulary(train, target["n_vocab"])
-    tokens, held_out_tokens = (encode(texts, Encoder(vocab, merges)) for texts in (train, held_out))
-    print(f"{len(tokens)} tokens to train on, {len(held_out_tokens)} held out", flush=True)
-    tests = [windows(held_out_tokens, n_ctx, BATCH, np.random.default_rng(i)) for i in range(12)]
+def learn_vocabulary(texts: list[str], n_vocab: int) -> tuple[dict[str, int], list[tuple[str, str]]]:
+    """Byte-level byte-pair encoding (Sennrich et al. 2016) -> ({token: id}, [(left, right)] in order of merging).
 
-    def text(step, params):  # each step has its own random numbers, so a run that goes on meets the same
-        return windows(tokens, n_ctx, BATCH, np.random.default_rng([seed, step]))
-
-    loss = partial(cross_entropy, gpt2, target["n_head"])
-    start = init_params(target, rng)
-    evaluate = mean_loss(loss, tests)
-    target_params, target_history = fit("target", start, loss, text, evaluate, steps, 1e-3, out / "target.npz")
-    target_params = as_float16(target_params)
-    draft_params, draft_history = distil(
-        gpt2, target, target_params, draft, tokens, held_out_tokens, draft_steps, n_rows, rng, out / "draft.npz"
-    )
-
-    vocabulary = vocabulary_files(vocab, merges)
-    save_model(out / "tiny-target", target, target_params, vocabulary)
-    save_model(out / "tiny-draft", draft, as_float16(draft_params), vocabulary)
-    save_held_out(out / "tiny-target", held_out)
-    for name in ("target.npz", "draft.npz"):
-        (out / name).unlink()
-    return target_history, draft_history
-
-
-def mean_loss(loss, tests):
-    """-> evaluate(params), as fit takes it"""
-    loss = jax.jit(loss)
-    return lambda params: {"held out": float(np.mean([loss(params, x) for x in tests]))}
-
-
-def own_text(gpt2, n_head, params, tokens, n_ctx, n_rows, temperatures, n_prompts, rng):  # -> [n_rows, n_ctx]
-    """Texts that the target writes after stretches of the text, each cut to one of the lengths n_prompts, at one of
-    the temperatures."""
-    rounds = []
-    for i in range(n_rows // 128):
-        x = windows(tokens, n_ctx - 1, 128, rng)  # [128, n_ctx]
-        n_prompt = rng.choice(n_prompts, 128)
-        temperature = rng.choice(np.array(temperatures, np.float32), 128)
-        rounds.append(np.asarray(continuations(gpt2, n_head, params, x, n_prompt, temperature, jax.random.key(i))))
-    return np.concatenate(rounds)
-
-
-def distil(gpt2, target, target_params, draft, tokens, held_out_tokens, steps, n_rows, rng, checkpoint):
-    """A draft that says what the target would -> what fit gives. It starts as the target without its later layers.
-
-    It learns from what the target writes, which at low temperatures differs from the books: the target's distributions,
-    and its greedy choices after a short prompt. The first makes a good draft at temperature 1, the second at 0.
+    Ids are ranked as in the official vocabulary: the 256 bytes, the result of each merge, and <|endoftext|> last.
     """
-    n_ctx = target["n_ctx"]
-    short = 3 * target["n_ctx"] // 8
-    n_head = target["n_head"]
-    write_own = partial(own_text, gpt2, n_head, target_params)
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-    def both(tokens, n):  # -> [n, n_ctx], [2n, short]
-        own = write_own(tokens, n_ctx, n, (0, 0, 0.5, 1), np.arange(n_ctx // 16, n_ctx), rng)
-        return own, write_own(tokens, short, 2 * n, (0,), np.arange(short // 10, short // 2), rng)
-
-    own, greedy = both(tokens, n_rows)
-
-    def rows(step, params):
-        rng = np.random.default_rng([1, step])
-        return own[rng.integers(len(own), size=BATCH)], greedy[rng.integers(len(greedy), size=4 * BATCH)]
-
-    def loss(params, x):
-        own, greedy = x
-        q = jnp.exp(log_probs(gpt2, target_params, n_head, own))  # [BATCH*n_ctx, n_vocab]
-        return kl(log_probs(gpt2, params, n_head, own), q).mean() + cross_entropy(gpt2, n_head, params, greedy)
-
-    held_out = [a.reshape(-1, n, a.shape[1]) for a, n in zip(both(held_out_tokens, 128), (8, 16), strict=True)]
-    start = target_params | {"blocks": target_params["blocks"][: draft["n_layer"]]}
-    evaluate = mean_loss(loss, list(zip(*held_out, strict=True)))
-    return fit("draft", start, loss, rows, evaluate, steps, 2e-3, checkpoint)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(vocab_size=n_vocab - 1, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    merges = [tuple(merge) for merge in json.loads(tokenizer.to_str())["model"]["merges"]]
+    tokens = dict.fromkeys([*alphabet, *(left + right for left, right in merges), END_OF_TEXT])
+    if len(tokens) != n_vocab:
+        raise UserError(f"the text is too short: it gives {len(tokens)} tokens, and the vocabulary has {n_vocab}")
+    return {token: i for i, token in enumerate(tokens)}, merges
 
 
-def main(arguments: list[str]) -> None:
-    parser = Parser(__doc__, prog="python -m training pair")
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILES")
-    parser.add_argument("--out", type=Path, default=Path("pair"), help="where the two folders go [pair]")
-    args = parser.parse_args(arguments)
-    try:
-        args.out.mkdir(parents=True, exist_ok=True)
-        train_pair(read_works(args.files), args.out)
-    except OSError as error:
-        raise UserError(f"cannot write to {args.out}: {error.strerror}") from error
+def encode(texts: list[str], encoder) -> np.ndarray:  # -> [n_tokens]
+    ids = [[encoder.eot] if text == END_OF_TEXT else encoder.encode(text) for text in texts]
+    return np.concatenate([np.array(i, np.int32) for i in ids])
+
+
+def windows(tokens, n: int, n_batch: int, rng) -> np.ndarray:  # [n_tokens] -> [n_batch, n]
+    """Stretches of n tokens from anywhere in the text."""
+    starts = rng.integers(len(tokens) - n + 1, size=n_batch)
+    return np.stack([tokens[i : i + n] for i in starts])
+
+
+def fit_target(o, hparams: dict, tokens, held_out) -> Model:
+    n = hparams["n_ctx"] + 1
+
+    def batch(step, params):  # each step has its own random numbers, so that a run that continues sees the same text
+        return windows(tokens, n, BATCH, np.random.default_rng([o.seed, step]))
+
+    def figures(params):
+        return {"held-out loss": float(np.mean([held_out_loss(params, x) for x in tests]))}
+
+    loss = partial(cross_entropy, hparams["n_head"])
+    held_out_loss = jax.jit(loss)
+    tests = [windows(held_out, n, BATCH, np.random.default_rng(i)) for i in range(12)]
+    start = init_params(hparams, np.random.default_rng(o.seed))
+    rate = schedule(o.steps, 0.2 / hparams["n_embd"])
+    checkpoint = Path(o.out, "tiny-target.npz")
+    return Model(fit(start, loss, batch, figures, o.steps, rate, checkpoint, str(o), min(500, o.steps)), hparams)
+
+
+def openings(texts: list[str]) -> str:
+    """The first 12 words of every paragraph that has twice as many: prompts, one a line."""
+    paragraphs = [paragraph.split() for text in texts for paragraph in text.split("\n\n")]
+    return "".join(" ".join(words[:12]) + "\n" for words in paragraphs if len(words) > 24)
+
+
+def save_target(folder: Path, target: Model, vocab: dict, merges: list, held_out: list[str]) -> None:
+    """Write the target's folder, with one whole passage of the held-out text and the openings of the others."""
+    passage, *others = held_out
+    pairs = "".join(f"{left} {right}\n" for left, right in merges)
+    files = {"encoder.json": json.dumps(vocab), "vocab.bpe": f"#version: 0.2\n{pairs}"}
+    files |= {"held_out.txt": f"{passage}\n", "prompts.txt": openings(others)}
+    save_model(folder, target, {name: text.encode() for name, text in files.items()})
+
+
+def main(o) -> None:
+    out = Path(o.out)
+    if not (out / "tiny-target.npz").exists():  # it is kept until the draft has been trained as well
+        check_new(out / "tiny-target")
+    hparams = dict(zip(("n_vocab", "n_ctx", "n_embd", "n_head", "n_layer"), o.target, strict=True))
+    train, held_out = split_works([work for path in o.files for work in read_text(path, "text").split(END_OF_TEXT)])
+    vocab, merges = learn_vocabulary(train, hparams["n_vocab"])
+    tokens, held_out_tokens = (encode(texts, Encoder(vocab, merges)) for texts in (train, held_out))
+    say(f"{len(tokens)} tokens to train on, {len(held_out_tokens)} held out")
+    target = fit_target(o, hparams, tokens, held_out_tokens)
+    if not (out / "tiny-target").exists():
+        save_target(out / "tiny-target", target, vocab, merges, held_out)
+    prompts = out / "openings.txt"
+    prompts.write_text(openings(train), encoding="utf-8")
+    models = {"models_dir": out, "target_model_size": "tiny-target", "draft_model_size": "", "first_layers": 1}
+    rows = {"prompts": str(prompts), "text": "target", "temperature": [0.0, 1.0], "n_rows": o.n_rows}
+    rows |= {"n_batch": 16, "n_seq": min(128, hparams["n_ctx"])}
+    learning = {"divergence": "jsd", "rate": 0.4, "steps": o.draft_steps, "seed": o.seed}
+    distil.main(Namespace(**models, **rows, **learning, out="tiny-draft"))
+    (out / "tiny-target.npz").unlink()
+    say(f"the pair is --models_dir {out} --target_model_size tiny-target --draft_model_size tiny-draft")

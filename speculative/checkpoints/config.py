@@ -1,7 +1,7 @@
 """The settings of a model: hparams.json or config.json. Each is honoured, or refused in a line that names it.
 
-Three settings of Hugging Face's GPT-2 change the weights as they are read. So gpt2.py need not know of them, and
-neither does any faster way to compute it (see absorb).
+Three settings of Hugging Face's GPT-2 change the weights as they are read (see absorb). So gpt2.py need not know of
+them, and neither does any faster way to compute it.
 """
 
 import json
@@ -13,11 +13,7 @@ import numpy as np
 
 from speculative.checkpoints.tensors import bad_file
 from speculative.support.errors import UserError, first_line
-from speculative.support.files import read_small
 
-# Far above any GPT-2, yet low enough that no wrong number can ask for absurd amounts of memory.
-LIMITS = {"n_vocab": 2**20, "n_ctx": 2**16, "n_embd": 2**15, "n_head": 2**10, "n_layer": 2**10}
-MOST_INNER = 2**17
 # Hugging Face's names for these. The first that is there counts.
 NAMES = {
     "n_vocab": ("vocab_size",),
@@ -33,93 +29,90 @@ ACTIVATIONS = {
     "relu": "relu",
 }
 EPSILON = 1e-5  # of gpt2.py's layer norm
-EPSILONS = 1e-12, 1.0  # from, to
 
-# {setting: (the supported values in words, whether a value is one)}. Most of them mean the same as no setting. With
-# reorder_and_upcast_attn attention is computed in float32, as it always is here.
-MUST_BE = {
-    "model_type": ("gpt2", lambda value: value == "gpt2"),
-    "activation_function": (
-        f"one of {', '.join(ACTIVATIONS)}",
-        lambda value: type(value) is str and value in ACTIVATIONS,
-    ),
-    "layer_norm_epsilon": (
-        f"a number from {EPSILONS[0]} to {EPSILONS[1]:.0f}",
-        lambda value: type(value) in (int, float) and EPSILONS[0] <= value <= EPSILONS[1],
-    ),
-    "n_inner": (
-        f"null or a whole number from 1 to {MOST_INNER}",
-        lambda value: value is None or (type(value) is int and 1 <= value <= MOST_INNER),
-    ),
-    "scale_attn_weights": ("true or false", lambda value: type(value) is bool),
-    "scale_attn_by_inverse_layer_idx": ("true or false", lambda value: type(value) is bool),
-    "reorder_and_upcast_attn": ("true or false", lambda value: type(value) is bool),
-    "tie_word_embeddings": ("true: the output matrix is wte", lambda value: value is True),
-    "add_cross_attention": ("false: there is no encoder to attend to", lambda value: value is False),
-    "quantization_config": ("null: weights are read as float32, float16 or bfloat16", lambda value: value is None),
-    "pruned_heads": ("empty", lambda value: not value),
-    **dict.fromkeys(
-        ("torch_dtype", "dtype"),
-        (
-            "float32, float16 or bfloat16",
-            lambda value: value in (None, "auto", "float32", "float16", "bfloat16"),
-        ),
-    ),
+SIZES = ("n_vocab", "n_ctx", "n_embd", "n_head", "n_layer")
+
+# {setting: the values that are honoured}: a list of them, or a range (least, most) of numbers of one type. Those that
+# are missing here change nothing in the network, and neither does reorder_and_upcast_attn: attention is always computed
+# in float32. Sizes end far above any GPT-2, yet low enough that no wrong number asks for absurd amounts of memory.
+HONOURED = {
+    **dict(zip(SIZES, [(1, 2**20), (1, 2**16), (1, 2**15), (1, 2**10), (1, 2**10)], strict=True)),
+    "n_inner": (1, 2**17),
+    "layer_norm_epsilon": (1e-12, 1.0),
+    "model_type": ["gpt2"],
+    "activation_function": [*ACTIVATIONS],
+    "scale_attn_weights": [True, False],
+    "scale_attn_by_inverse_layer_idx": [True, False],
+    "tie_word_embeddings": [True],  # the output matrix is wte
+    "add_cross_attention": [False],
+    "quantization_config": [None],
+    "pruned_heads": [None, {}],
+    "torch_dtype": [None, "auto", "float32", "float16", "bfloat16"],
+    "dtype": [None, "auto", "float32", "float16", "bfloat16"],
 }
 
 
-def read_object(path: str | Path) -> dict:
-    """A file that holds a JSON object. Raises UserError."""
+def read_object(path: str) -> dict:
+    """Return the JSON object in a file. Raises UserError."""
     try:
-        found = json.loads(read_small(path))
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
         if not isinstance(found, dict):
-            raise TypeError("it is no object")
+            raise ValueError("it is not an object")
         return found
-    except (ValueError, TypeError, RecursionError) as error:
-        raise bad_file(path, f"cannot be read as JSON ({first_line(error)})") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise bad_file(path, f"cannot be read as JSON ({first_line(error)})") from None
 
 
 def read_config(path: str) -> dict:
-    """All settings, with the sizes under OpenAI's names. Raises UserError for one that is not honoured."""
+    """Return all settings, with the sizes under OpenAI's names. Raises UserError for one that is not honoured."""
     config = read_object(path)
-    for name, limit in LIMITS.items():
-        value = next((config[alias] for alias in (*NAMES[name], name) if alias in config), None)
-        if type(value) is not int or not 1 <= value <= limit:
-            raise bad_file(path, f"{name} is {value!r:.50}, not a whole number from 1 to {limit}")
-        config[name] = value
+    config |= {name: config[alias] for name, aliases in NAMES.items() for alias in reversed(aliases) if alias in config}
+    if config.get("n_inner", 0) is None:  # 4 * n_embd
+        del config["n_inner"]
+    for name, honoured in HONOURED.items():
+        if name not in config and name not in SIZES:
+            continue
+        value = config.get(name)
+        if isinstance(honoured, tuple):
+            is_honoured = type(value) is type(honoured[1]) and honoured[0] <= value <= honoured[1]
+            supported = f"from {honoured[0]} to {honoured[1]}"
+        else:
+            is_honoured = value in honoured
+            supported = json.dumps(honoured)[1:-1]
+        if not is_honoured:
+            raise UserError(f"{path}: {name} is {json.dumps(value)[:50]}, and is supported only as {supported}")
     if config["n_embd"] % config["n_head"]:
         raise bad_file(path, f"n_embd {config['n_embd']} does not divide into n_head {config['n_head']} heads")
-    for name, (must_be, holds) in MUST_BE.items():
-        if name in config and not holds(config[name]):
-            raise UserError(f"{path}: {name} is {json.dumps(config[name])[:50]}, and is supported only as {must_be}")
     return config
 
 
 def load_hparams(path: str) -> dict:
-    """hparams.json, or Hugging Face's config.json -> {n_vocab, n_ctx, n_embd, n_head, n_layer}, each a sane int.
+    """Read hparams.json, or Hugging Face's config.json -> {n_vocab, n_ctx, n_embd, n_head, n_layer}.
 
-    Where they are not GPT-2's, n_inner (the width between the two layers of ffn) and activation_function ("gelu" or
-    "relu") too.
+    If they are not GPT-2's, n_inner (the width between the two layers of ffn) and activation_function ("gelu" or
+    "relu") too. stand_in is there if the model is not the official one of its name: what it is instead.
     """
     config = read_config(path)
-    hparams = {name: config[name] for name in LIMITS}
-    if config.get("n_inner") not in (None, 4 * config["n_embd"]):
+    hparams = {name: config[name] for name in SIZES}
+    if config.get("n_inner", 4 * config["n_embd"]) != 4 * config["n_embd"]:
         hparams["n_inner"] = config["n_inner"]
     activation = ACTIVATIONS[config.get("activation_function", "gelu_new")]
     if activation != "gelu_new":
         hparams["activation_function"] = activation
+    if "stand_in" in config:
+        hparams["stand_in"] = repr(config["stand_in"])[1:201].rstrip("'")  # a stranger may have written it
     return hparams
 
 
-def absorb(config: dict, convert: Callable | None = None) -> Callable | None:
-    """convert(name, array) -> the same for arrays that are first changed to honour the settings gpt2.py does not have.
+def absorb(config: dict, convert: Callable) -> Callable:
+    """Return convert(name, array) for arrays that it first changes to honour the settings gpt2.py does not have.
 
     scale_attn_weights and scale_attn_by_inverse_layer_idx: scores that are c times GPT-2's are those of queries that
     are c times as long, so c goes into the columns of c_attn that make the queries.
 
-    layer_norm_epsilon: x / sqrt(var(x) + eps) is s x / sqrt(var(s x) + 1e-5) with s = sqrt(1e-5 / eps). So what is
-    written to the residual stream (wte, wpe, both c_proj) is made s times as large, and what the last layer norm gives
-    1/s times: it meets wte once more.
+    layer_norm_epsilon: x / sqrt(var(x) + eps) is s x / sqrt(var(s x) + 1e-5) with s = sqrt(1e-5 / eps). So the weights
+    that write to the residual stream (wte, wpe, both c_proj) become s times as large, and those of the last layer norm
+    1/s times: its output meets wte once more.
     """
     n = config["n_embd"]
     s = math.sqrt(EPSILON / config.get("layer_norm_epsilon", EPSILON))
@@ -138,6 +131,6 @@ def absorb(config: dict, convert: Callable | None = None) -> Callable | None:
             array = array * s
         elif layer == "ln_f":
             array = array / s
-        return convert(name, array) if convert else array
+        return convert(name, array)
 
     return absorbed

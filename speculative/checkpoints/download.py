@@ -1,95 +1,121 @@
-"""The files that are downloaded for a model: where each comes from, and how it is checked."""
+"""Downloads: OpenAI's files over HTTP, models of the Hugging Face hub by its own library.
 
-import re
-from collections.abc import Collection
-from functools import partial
+What has arrived of NAME is kept in NAME.part, so that the next attempt, or the next run, asks for the rest only. It
+gets its name when its size agrees, and its sha256 if that is known. SHA256SUMS lists all of them, for sha256sum -c.
+"""
+
+import hashlib
+import os
+import shutil
+import time
 from pathlib import Path
 
-from speculative.checkpoints.config import load_hparams
-from speculative.checkpoints.folders import OPTIONAL, missing_files
-from speculative.checkpoints.weights import INDEX, open_safetensors
-from speculative.support import official
-from speculative.support.errors import UserError
-from speculative.support.hub import hub_name
-from speculative.support.official import MODEL_SIZES, SAFETENSORS, TF_DATA, WEIGHT_BYTES
+from speculative.checkpoints.folders import INDEX, SAFETENSORS, SMALL_NAMES, missing_files, snapshot
+from speculative.checkpoints.official import OPENAI, SHA256, SMALL_FILES, TF_DATA, TF_INDEX, WEIGHT_BYTES
+from speculative.support.errors import UserError, first_line
+from speculative.support.files import replacing
+from speculative.support.progress import working
 
-PART_OF_WEIGHTS = re.compile("model-[0-9]{5}-of-[0-9]{5}[.]safetensors")
+ATTEMPTS = 5  # in a row that bring nothing
+TIMEOUT = 10, 20  # seconds until a server answers, and until the next bytes arrive
+PLAIN = {"Accept-Encoding": "identity"}  # the bytes of the file as they are
 
 
-def download_gpt2_files(model_size: str, model_dir: str, source: str = "openai", names: Collection = ()) -> None:
-    """Downloads the files of an official model, or of one of the Hugging Face hub, that model_dir lacks.
+def download_gpt2_files(model_size: str, folder: str, source: str = "openai", weights: bool = True) -> None:
+    """Download the files of an official model that the folder lacks. weights=False: only the small ones.
 
-    An interrupted download goes on where it was. source: for an official model "openai", "huggingface", or the URL of a
-    mirror that has OpenAI's files at URL/model_size. names: if given, only these files; for a model of the hub, all but
-    the weights. Raises UserError.
+    source: "openai", or the URL of a mirror that has the same files at URL/model_size. Raises UserError.
     """
-    from speculative.support.fetch import fetch_files
-
-    hub = hub_name(model_size)
-    if hub and Path(model_dir).parts[-2:] == tuple(str(hub).split("/")):
-        files = hub_files(hub, model_dir)
-        files = [file for file in files if not (names and file.name.startswith("model"))]
-    else:
-        files = official_files(model_size, model_dir, source)
-        files = [file for file in files if file.name in (names or [file.name])]
-    fetch_files(files, model_dir)
+    base = OPENAI if source == "openai" else source.rstrip("/")
+    for name in (*SMALL_FILES, TF_INDEX, TF_DATA) if weights else SMALL_FILES:
+        path = os.path.join(folder, name)
+        if not os.path.isfile(path):
+            sha256 = SHA256.get(name) or SHA256.get(f"{model_size}/{name}", "")
+            size = WEIGHT_BYTES[model_size] if name == TF_DATA else 0
+            download(f"{base}/{model_size}/{name}", path, sha256, size)
 
 
-def official_files(model_size, model_dir, source):
-    """The fetch.Files of one of OpenAI's models. Raises UserError if there is no model of that name."""
-    from speculative.support.fetch import File
-    from speculative.support.http import check_url
+def download(url: str, path: str, sha256: str = "", size: int = 0) -> None:
+    """Download one file. sha256, size (bytes): "" and 0 if they are not known. Raises UserError."""
+    import requests
 
-    if model_size not in MODEL_SIZES:
-        lacks = f"{model_dir} lacks {', '.join(missing_files(model_dir))}"
-        if model_size.startswith((".", "/", "~")):
-            raise UserError(lacks)
-        raise UserError(f"unknown model size {model_size!r}: {lacks}; official are {', '.join(MODEL_SIZES)}")
-    sizes = {TF_DATA: {"size": WEIGHT_BYTES[model_size]}}
-    sizes[SAFETENSORS] = {"most": 2 * WEIGHT_BYTES[model_size]}  # it may hold masks too, and wte twice
-    hashes = official.hashes(model_size)
-    files = []
-    for name, url in official.addresses(model_size, source).items():
-        known = {"sha256": hashes.get(name, ""), **sizes.get(name, {})}
-        files.append(File(name, check_url(url), check=partial(check_file, name, model_size), **known))
-    return files
+    part = f"{path}.part"
+    failures = 0
+    while True:
+        arrived = size_of(part)
+        try:
+            receive(url, part, size)
+            break
+        except requests.RequestException as error:
+            status = getattr(error.response, "status_code", 500)
+            failures = 1 if size_of(part) > arrived else failures + 1
+            if failures == ATTEMPTS or (status < 500 and status not in (408, 425, 429)):  # busy: may pass
+                hint = "run again to go on from here, or try another --source; python main.py --demo works without"
+                raise UserError(f"cannot download {url} ({first_line(error)}): {hint}") from None
+            time.sleep(2**failures - 2)  # 0, 2, 6, 14 seconds
+    found = hashlib.sha256()
+    with open(part, "rb") as f:
+        while chunk := f.read(2**20):
+            found.update(chunk)
+    if (sha256 or found.hexdigest()) != found.hexdigest():
+        os.remove(part)
+        raise UserError(f"{url} is not the file: its sha256 is wrong; run again, or try another --source")
+    sums = Path(path).with_name("SHA256SUMS")
+    listed = sums.read_text(encoding="utf-8") if sums.is_file() else ""
+    with replacing(sums) as unfinished:
+        Path(unfinished).write_text(f"{listed}{found.hexdigest()}  {os.path.basename(path)}\n", encoding="utf-8")
+    os.replace(part, path)
 
 
-def hub_files(hub, model_dir):
-    """The fetch.Files of a model of the hub, in the order in which they are read.
+def receive(url: str, part: str, size: int) -> None:
+    """Ask once for what is missing of a file. Raises requests.RequestException, or UserError if it is another file."""
+    import requests
 
-    Raises UserError if the hub has no such model, or the folder holds files of another one.
+    with requests.head(url, headers=PLAIN, timeout=TIMEOUT, allow_redirects=True) as response:
+        response.raise_for_status()
+        length = int(response.headers.get("Content-Length", -1))
+        if "text/html" in response.headers.get("Content-Type", "") or length < 0 or (size or length) != length:
+            raise UserError(f"{url} is not the file: it is a web page or has {length:,} bytes, not {size:,}")
+    if os.path.islink(part) or size_of(part) > length:  # not begun by a download, or of another version
+        os.remove(part)
+    have = size_of(part)
+    check_disk(part, length - have)
+    os.makedirs(os.path.dirname(part) or ".", exist_ok=True)
+    if have < length:
+        with requests.get(url, headers=PLAIN | {"Range": f"bytes={have}-"}, stream=True, timeout=TIMEOUT) as response:
+            response.raise_for_status()
+            goes_on = response.status_code == 206  # else the server sends all of it
+            bar = working(f"downloading {part}", length, "B", initial=have * goes_on, unit_scale=True)
+            with bar as bar, open(part, "ab" if goes_on else "wb") as f:
+                for chunk in response.iter_content(2**16):
+                    bar.update(f.write(chunk))
+        if size_of(part) != length:
+            raise requests.ConnectionError(f"it ended at byte {size_of(part):,} of {length:,}")
+
+
+def size_of(path: str) -> int:
+    """Return the bytes of a file, 0 if it does not exist."""
+    return os.path.getsize(path) if os.path.isfile(path) else 0
+
+
+def check_disk(path: str, n_bytes: int) -> None:
+    """Raise UserError if a file of n_bytes does not fit on the disk that path will be on."""
+    folder = next(parent for parent in Path(path).absolute().parents if parent.exists())
+    free = shutil.disk_usage(folder).free
+    if n_bytes > free:
+        raise UserError(f"{path} needs {n_bytes / 1e9:.3f} GB of disk, and {free / 1e9:.3f} GB are free")
+
+
+def download_from_hub(model_size: str, weights: bool = True) -> str:
+    """Download the files of OWNER/NAME that are read here, to the cache of Hugging Face's library -> the folder.
+
+    weights=False: only the small ones. Raises UserError.
     """
-    from speculative.support.listing import check_same, listing
-
-    commit, listed = listing(hub, official.endpoint())
-    files = [listed[name] for name in wanted(hub, listed)]
-    for file in files:
-        check_same(model_dir, hub, commit, file)
-    return [file._replace(check=partial(check_weights, file.name)) for file in files]
-
-
-def wanted(hub, listed):
-    """The names of the files that are read here, of all that the hub lists. Raises UserError."""
-    vocabulary = ["tokenizer.json"] if "tokenizer.json" in listed else ["vocab.json", "merges.txt"]
-    weights = INDEX if INDEX in listed and SAFETENSORS not in listed else SAFETENSORS
-    lacks = [name for name in ("config.json", *vocabulary, weights) if name not in listed]
-    if lacks == [weights] and "pytorch_model.bin" in listed:
-        raise UserError(f"{hub} has no {weights}, and reading its pytorch_model.bin could run a program that is in it")
-    if lacks:
-        raise UserError(f"{hub} is no GPT-2 as it is read here: it lacks {', '.join(lacks)}")
-    optional = [name for name in OPTIONAL if name in listed]
-    parts = sorted(name for name in listed if weights == INDEX and PART_OF_WEIGHTS.fullmatch(name))
-    return [*optional, *vocabulary, "config.json", weights, *parts]
-
-
-def check_file(name, model_size, path):
-    """Raises UserError if the download in path cannot be the file of that name."""
-    check_weights(name, path)
-    if name == "hparams.json" and load_hparams(path) != official.HPARAMS[model_size]:
-        raise UserError(f"these are not the hparams of {model_size}")
-
-
-def check_weights(name, path):
-    if name.endswith(".safetensors"):
-        open_safetensors(path)
+    folder = snapshot(model_size, allow_patterns=SMALL_NAMES)
+    if weights:
+        in_parts = os.path.isfile(os.path.join(folder, INDEX))
+        names = "model-*.safetensors" if in_parts else SAFETENSORS
+        folder = snapshot(model_size, allow_patterns=[*SMALL_NAMES, names])
+        if missing := missing_files(folder):
+            raise UserError(f"{model_size} is not a GPT-2 that can be read here: it lacks {', '.join(missing)}")
+    return folder

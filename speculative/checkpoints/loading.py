@@ -1,69 +1,83 @@
 """A model's folder -> its encoder, hparams and params. An official model, or one of the hub, is downloaded first.
 
-A folder holds settings, tokens and weights, as OpenAI or Hugging Face's libraries save them. No file is trusted: one
-that does not fit is refused in a line that names it. checksums.json, where there is one, says how large each file was
-when it came, and its sha256.
+A folder holds settings, tokens and weights. A file that does not fit is refused in a line that names it.
 """
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable
+from typing import Any
 
-from encoder import Encoder, get_encoder
+import numpy as np
+
+from speculative.blog.encoder import Encoder, get_encoder
+from speculative.checkpoints import download
 from speculative.checkpoints.config import absorb, load_hparams, read_config
-from speculative.checkpoints.download import download_gpt2_files
-from speculative.checkpoints.folders import config_path, missing_files, model_folder, small_files, weight_files
-from speculative.checkpoints.openai import choose_open_fn, load_gpt2_params_from_tf_ckpt
+from speculative.checkpoints.folders import is_of_hub, missing_files, model_folder, small_files, weight_files
+from speculative.checkpoints.hugging_face import load_gpt2_params_from_safetensors
+from speculative.checkpoints.official import HUGGING_FACE, MODEL_SIZES, TF_INDEX
+from speculative.checkpoints.openai import load_gpt2_params_from_tf_ckpt
 from speculative.checkpoints.tensors import bad_file
 from speculative.checkpoints.tokenizer import read_encoder
-from speculative.checkpoints.weights import load_gpt2_params_from_safetensors
-from speculative.support import checksums
-from speculative.support.official import MODEL_SIZES, SMALL_FILES, TF_INDEX
+from speculative.support.errors import UserError
 
 
 def load_encoder_and_hparams(model_size: str, models_dir: str, source: str = "openai") -> tuple[Encoder, dict]:
-    """Loads everything but the weights. That is enough to know whether a model fits, before gigabytes are downloaded.
+    """Load everything but the weights: enough to know whether a model fits, before gigabytes are downloaded.
 
     Raises UserError.
     """
-    folder = complete_folder(model_size, models_dir, source, SMALL_FILES)
-    names = small_files(folder)
-    checksums.check(folder, names, bad_file)
-    hparams = load_hparams(config_path(folder))
-    if "encoder.json" not in names:
+    folder = complete_folder(model_size, models_dir, source, weights=False)
+    settings, *vocabulary = small_files(folder)
+    hparams = load_hparams(os.path.join(folder, settings))
+    if "encoder.json" not in vocabulary:
         return read_encoder(folder, hparams["n_vocab"]), hparams
     try:
         encoder = get_encoder(os.path.basename(folder), os.path.dirname(folder))
     except ValueError as error:  # "PATH: FAULT"
-        raise bad_file(*str(error).split(": ", 1)) from error
+        raise UserError(str(error)) from None
     if encoder.n_vocab != hparams["n_vocab"]:
         fault = f"n_vocab is {hparams['n_vocab']}, but encoder.json has {encoder.n_vocab} tokens"
-        raise bad_file(os.path.join(folder, "hparams.json"), fault)
+        raise bad_file(os.path.join(folder, settings), fault)
     return encoder, hparams
 
 
 def load_params(
-    folder: str, hparams: dict, convert: Callable | None = None, progress: Callable[[int], object] | None = None
+    folder: str,
+    hparams: dict,
+    convert: Callable[[str, np.ndarray], Any] = lambda name, array: array,
+    progress: Callable[[int], object] = lambda n_bytes: None,
 ) -> dict:
-    """The nested dict of float32 arrays that gpt2.gpt2 takes, in whichever form the folder holds them.
+    """Read the weights of a complete folder, in whichever form it holds them -> what gpt2.gpt2 takes.
 
     convert(name, array) is called with names such as "h0/attn/c_attn/w" as each is read, and what it returns takes the
-    array's place: two whole copies never exist. progress(n) is called after n more bytes. Raises UserError.
+    array's place. progress(n_bytes) is called after each. Raises UserError.
     """
-    names = weight_files(folder)
-    checksums.check_whole(folder)
-    checksums.check(folder, names, bad_file)
-    convert = absorb(read_config(config_path(folder)), convert)
-    with checksums.compared(folder, names, bad_file):
-        if TF_INDEX not in names:
-            return load_gpt2_params_from_safetensors(os.path.join(folder, names[0]), hparams, convert, progress)
+    settings, *_ = small_files(folder)
+    convert = absorb(read_config(os.path.join(folder, settings)), convert)
+    first, *_ = weight_files(folder)
+    if first == TF_INDEX:
         return load_gpt2_params_from_tf_ckpt(os.path.join(folder, "model.ckpt"), hparams, convert, progress)
+    return load_gpt2_params_from_safetensors(os.path.join(folder, first), hparams, convert, progress)
 
 
-def complete_folder(model_size: str, models_dir: str, source: str = "openai", names: Collection = ()) -> str:
-    """The model's folder. Files that it lacks are downloaded: all of them, or only `names`. Raises UserError."""
+def complete_folder(model_size: str, models_dir: str, source: str = "openai", weights: bool = True) -> str:
+    """Return the model's folder, after a download of missing files. weights=False: only of the small ones.
+
+    source, for an official model: "openai", "huggingface", or the URL of a mirror that has OpenAI's files at
+    URL/model_size. Raises UserError.
+    """
     folder = model_folder(model_size, models_dir)
-    if missing_files(folder):
-        if model_size in MODEL_SIZES and source != "huggingface":
-            choose_open_fn()  # or what is downloaded could not be read
-        download_gpt2_files(model_size, folder, source, names)
-    return folder
+    if source == "huggingface" and model_size in MODEL_SIZES and not os.path.isdir(folder):
+        return complete_folder(HUGGING_FACE[model_size], models_dir, weights=weights)
+    missing = missing_files(folder)
+    if not weights and (is_of_hub(model_size) or model_size in MODEL_SIZES):
+        missing = [name for name in small_files(folder) if name in missing]
+    if not missing:
+        return folder
+    if is_of_hub(model_size):
+        return download.download_from_hub(model_size, weights)
+    if model_size in MODEL_SIZES:
+        download.download_gpt2_files(model_size, folder, source, weights)
+        return folder
+    official = f"unknown model size {model_size!r}: official models are {', '.join(MODEL_SIZES)}"
+    raise UserError(f"{folder} lacks {', '.join(missing)}; {official}")

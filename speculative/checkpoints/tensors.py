@@ -1,31 +1,88 @@
-"""The tensors of a GPT-2, and how they become its parameters, whatever file they come from."""
+"""Tensors in files, and how they become the parameters of a GPT-2.
+
+The index of a checkpoint is {name: Tensor}: the type, shape and place of each tensor in a file. The names are OpenAI's
+("wte", "h0/attn/c_attn/w") without their "model/". The files are mapped into memory, so a tensor is an array without
+having been copied, and the system reads its pages when they are used.
+"""
 
 import math
+import mmap
 import os
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from speculative.support.checksums import PACKED
-from speculative.support.errors import UserError, first_line
-from speculative.support.official import MODEL_SIZES
+from speculative.support.errors import UserError
 
-AHEAD = 6  # tensors that are read while one is converted: from one matrix to the next at most, biases and norms between
+N_AHEAD = 6  # tensors that a thread checks before their turn: the norms and biases up to the next matrix, and that
 
 
-def bad_file(path, fault: str) -> UserError:
-    """The UserError for a file that is not what it should be."""
-    downloaded = os.path.basename(os.path.dirname(os.path.abspath(path))) in MODEL_SIZES
-    made = os.path.basename(path).startswith(PACKED)
-    remedy = f"delete {path} and run again" if downloaded or made else f"replace {path} by a good copy"
-    return UserError(f"{path}: {fault}; {remedy}")
+def bad_file(path: str | os.PathLike, fault: str) -> UserError:
+    """Return the UserError for a file that is not what it should be."""
+    return UserError(f"{path}: {fault}; replace it by a good copy, or delete it to have it downloaded again")
+
+
+class Tensor(NamedTuple):
+    """A tensor in a mapped file."""
+
+    path: str  # of the file, for messages
+    file: mmap.mmap
+    dtype: str  # "float32", "float16" or "bfloat16"
+    shape: tuple[int, ...]
+    begin: int  # byte of the file
+    crc32c: int | None = None  # masked, as TensorFlow stores it; None if the format has none
+
+    @property
+    def n_bytes(self) -> int:
+        return math.prod(self.shape) * (4 if self.dtype == "float32" else 2)
+
+
+def mapped(path: str | os.PathLike) -> mmap.mmap:
+    """Map a file into memory, to be read. Raises UserError."""
+    try:
+        with open(path, "rb") as f:
+            return mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:  # a ValueError if the file is empty
+        raise bad_file(path, f"cannot be read ({error})") from None
+
+
+def masked_crc32c(content: bytes | np.ndarray) -> int:  # uint8 [n]
+    """Return the CRC32C as TensorFlow stores it: rotated, since a sum over data that hold sums has too many zeros."""
+    from google_crc32c import value
+
+    crc = value(content)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32
+
+
+def read(tensor: Tensor, name: str) -> np.ndarray:  # -> float32 [*shape]
+    """Return a tensor as an array, which is the mapped file itself if that holds float32. Raises UserError."""
+    if tensor.dtype not in ("float32", "float16", "bfloat16"):
+        raise bad_file(tensor.path, f"tensor {name} is {tensor.dtype}, not float32, float16 or bfloat16")
+    if tensor.begin + tensor.n_bytes > len(tensor.file):
+        raise bad_file(tensor.path, f"it ends before tensor {name} does")
+    content = np.frombuffer(tensor.file, np.uint8, tensor.n_bytes, tensor.begin)
+    if tensor.crc32c is not None and masked_crc32c(content) != tensor.crc32c:
+        raise bad_file(tensor.path, f"tensor {name} is damaged: its CRC32C is not the one in the index")
+    if tensor.dtype == "bfloat16":  # the upper half of a float32
+        array = (content.view("<u2").astype(np.uint32) << 16).view(np.float32)
+    else:
+        array = np.require(content.view(tensor.dtype), np.float32, "A")
+    return array.reshape(tensor.shape)
+
+
+def forget(tensor: Tensor) -> None:
+    """Give the memory of a mapped tensor back; the system can read it from the file again."""
+    if hasattr(mmap, "MADV_DONTNEED"):
+        begin = tensor.begin - tensor.begin % mmap.PAGESIZE
+        tensor.file.madvise(mmap.MADV_DONTNEED, begin, tensor.begin + tensor.n_bytes - begin)
 
 
 def checkpoint_shapes(hparams: dict) -> dict[str, tuple[int, ...]]:
-    """hparams -> {tensor name: shape} of every parameter, under OpenAI's names without their "model/"."""
+    """Return {name: shape} of every parameter."""
     n = hparams["n_embd"]
     n_inner = hparams.get("n_inner", 4 * n)
     block = {"ln_1/g": (n,), "ln_1/b": (n,), "ln_2/g": (n,), "ln_2/b": (n,)}
@@ -37,76 +94,51 @@ def checkpoint_shapes(hparams: dict) -> dict[str, tuple[int, ...]]:
 
 
 def parameter_count(hparams: dict) -> int:
-    """The number of parameters. Each takes 4 bytes as float32."""
+    """Return the number of parameters. Each takes 4 bytes as float32."""
     return sum(math.prod(shape) for shape in checkpoint_shapes(hparams).values())
 
 
-def build_params(path, found, read, hparams, convert=None, progress=None):
-    """Reads all tensors of a checkpoint -> params. Raises UserError.
+def build_params(
+    index: dict[str, Tensor],
+    hparams: dict,
+    convert: Callable[[str, np.ndarray], Any] = lambda name, array: array,
+    progress: Callable[[int], object] = lambda n_bytes: None,
+) -> dict:
+    """Read all tensors of a checkpoint -> the nested dict that gpt2.gpt2 takes. Raises UserError.
 
-    path: of the checkpoint, for messages. found: {name: shape}, which must agree with hparams. read: name -> array.
-
-    While a tensor is converted, a thread reads the next ones, in the order of checkpoint_shapes. progress(n) is told of
-    the bytes that are done.
+    convert(name, array) is called for each tensor in turn, and its result takes the array's place: two whole copies
+    never exist. Meanwhile a thread reads and checks the next tensors. progress(n_bytes) is told of each that is done.
     """
     shapes = checkpoint_shapes(hparams)
-    for name in sorted(shapes.keys() ^ found.keys()):
-        raise bad_file(path, f"{'has' if name in found else 'lacks'} tensor {name!r:.100}, contrary to hparams.json")
+    path = next(iter(index.values())).path if index else "the checkpoint"
+    for name in sorted(shapes.keys() ^ index.keys()):
+        raise bad_file(path, f"{'has' if name in index else 'lacks'} tensor {name!r:.100}, contrary to its settings")
     for name, shape in shapes.items():
-        # OpenAI's kernels are those of a convolution of width 1: they have one more axis, in front.
-        if found[name] not in (shape, (1, *shape)):
-            raise bad_file(path, f"tensor {name} is {found[name]!s:.100}, but hparams.json makes it {shape}")
-    params = {}
+        # OpenAI's matrices are those of a convolution of width 1: they have one more axis, in front.
+        if index[name].shape not in (shape, (1, *shape)):
+            raise bad_file(path, f"tensor {name} is {index[name].shape!s:.100}, and {shape} by its settings")
+    values = {}
     unread = iter(shapes)
-    coming = deque()
-    with ThreadPoolExecutor(1) as ahead:
+    coming = deque()  # arrays that the thread reads
+    with ThreadPoolExecutor(1) as thread:
         for name, shape in shapes.items():
-            for following in islice(unread, 1 + AHEAD - len(coming)):
-                coming.append(ahead.submit(checked, path, following, shapes[following], read))
-            array = coming.popleft().result()
-            put(params, name, convert(name, array) if convert else array)
-            del array  # whose memory may be used again
-            if progress:
-                progress(4 * math.prod(shape))
-    return with_blocks(params, hparams)
+            coming.extend(thread.submit(read, index[n], n) for n in islice(unread, N_AHEAD - len(coming)))
+            array = coming.popleft().result().reshape(shape)
+            values[name] = convert(name, array)
+            if values[name] is not array:
+                forget(index[name])
+            progress(4 * math.prod(shape))
+    return nested(values)
 
 
-def checked(path, name: str, shape: tuple[int, ...], read: Callable) -> np.ndarray:
-    """A tensor of finite float32s. Raises UserError."""
-    try:
-        array = read(name).reshape(shape)
-    except MemoryError:
-        raise
-    except Exception as error:  # its kind depends on the library and on the damage
-        raise bad_file(path, f"tensor {name} cannot be used ({first_line(error)})") from error
-    if array.dtype != np.float32:
-        raise bad_file(path, f"tensor {name} is {array.dtype}, not float32")
-    if not is_finite(array):
-        raise bad_file(path, f"tensor {name} holds NaN or infinity")
-    return array
-
-
-def is_finite(array: np.ndarray) -> bool:
-    """True if all float32s of an array are finite.
-
-    If the sum of their squares is finite, they are: that takes one pass. If it is not, they may only be large. Then the
-    minimum and the maximum decide, since NaN and infinity show in both.
-    """
-    flat = array.reshape(-1)  # [n]
-    with np.errstate(over="ignore", invalid="ignore"):
-        if math.isfinite(float(np.dot(flat, flat))):
-            return True
-    return math.isfinite(array.min()) and math.isfinite(array.max())
-
-
-def with_blocks(params: dict, hparams: dict) -> dict:
-    """{"h0": a block, ...} -> {"blocks": [a block, ...]}, as gpt2.gpt2 takes them."""
-    return params | {"blocks": [params.pop(f"h{i}") for i in range(hparams["n_layer"])]}
-
-
-def put(params: dict, name: str, value) -> None:
-    """params["h0"]["attn"]["w"] = value, for the name "h0/attn/w"."""
-    *keys, last = name.split("/")
-    for key in keys:
-        params = params.setdefault(key, {})
-    params[last] = value
+def nested(values: dict[str, Any]) -> dict:
+    """{"h0/ln_1/g": value, ...} -> {"blocks": [{"ln_1": {"g": value}}, ...], ...}, as gpt2.gpt2 takes it."""
+    params = {}
+    for name, value in values.items():
+        *keys, last = name.split("/")
+        inner = params
+        for key in keys:
+            inner = inner.setdefault(key, {})
+        inner[last] = value
+    n_layer = sum(name.startswith("h") for name in params)
+    return params | {"blocks": [params.pop(f"h{i}") for i in range(n_layer)]}

@@ -1,92 +1,34 @@
 """The lines of the blog, which a run prints while it decodes."""
 
 import os
+import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from tqdm import tqdm
 
-from speculative import drafters
 from speculative.checkpoints.folders import model_folder
 from speculative.engines import devices
+from speculative.options import Options
 from speculative.session import TextStep
-from speculative.support import arguments
-from speculative.support.arguments import Flag
 from speculative.support.files import check_outputs
-from speculative.support.options import Options
-from speculative.support.signals import LAST_WORDS
 from speculative.support.terminal import SHOWN
 
-COLUMNS = 110  # of a paragraph, at most
+MOST_COLUMNS = 110  # of a paragraph
 
-# A colour, and for readers who cannot tell it from the others bold, underlined, or neither.
-STYLES = {"accepted": "green", "resampled": "red underline", "bonus": "cyan bold", "autoregressive": "yellow"}
-
-
-def without_file(o: Options) -> str:
-    """The reason why --details would do nothing with these options; "" where it does something."""
-    if o.json or o.html:
-        return ""
-    return "it is about what --json writes: add --json FILE"
-
-
-FLAGS = (
-    Flag(
-        "only",
-        arguments.one_of("autoregressive", "speculative"),
-        "decode with this decoder alone, and compare nothing",
-        excludes=("verify", "verbose", "json", "html"),
-        live=True,
-    ),
-    Flag(
-        "quiet",
-        arguments.switch,
-        "print the blog's lines alone",
-        False,
-        excludes=("verbose", "color", "verify"),
-        live=True,
-    ),
-    Flag(
-        "verbose",
-        arguments.switch,
-        "also print every iteration, and every figure with its formula",
-        False,
-        excludes=("verify",),
-        live=True,
-    ),
-    Flag("stream", arguments.switch, "print the text as it is decoded", False, excludes=("verify",), live=True),
-    Flag(
-        "color",
-        arguments.switch,
-        "colour each token by its origin: accepted (and whose), resampled, bonus, autoregressive",
-        False,
-        excludes=("verify",),
-        live=True,
-    ),
-    Flag("json", arguments.path, "write the run to this file, as JSON", excludes=("verify",)),
-    Flag(
-        "details",
-        arguments.switch,
-        "with --json: p, q and u of every draft, too (--html always has them)",
-        False,
-        in_vain=without_file,
-    ),
-    Flag(
-        "html",
-        arguments.path,
-        "write the run to this file as a page for any browser, which replays it",
-        excludes=("verify", "n_samples"),
-    ),
-    Flag(
-        "verify",
-        arguments.switch,
-        "instead of the run, check that nothing is lost, on texts of --n_tokens_to_generate tokens",
-        False,
-        excludes=("n_samples", "stop"),
-        needs=("scipy",),
-    ),
-)
+# The colour of a token's origin, in rich's words; for readers who cannot tell it from the others bold or underlined.
+STYLES = {
+    "accepted": "green",
+    "resampled": "red underline",
+    "bonus": "cyan bold",
+    "autoregressive": "yellow",
+    "accepted: prompt_lookup": "blue italic",
+    "accepted: ngram": "magenta italic",
+    "accepted: heads": "blue",
+}
+FROM_OTHER = "bright_green"  # accepted from another drafter
 
 
 def check_output(o: Options) -> Options:
@@ -97,18 +39,15 @@ def check_output(o: Options) -> Options:
     if not o.json and not o.html:
         return o
     if not devices.writes_files():
-        return o.replaced(json=None, html=None)
+        return replace(o, json=None, html=None)
     models = [model_folder(size, o.models_dir) for size in (o.target_model_size, o.draft_model_size)]
     check_outputs([o.json, o.html], [o.prompt_file, o.ngram_text, *models])
     return o
 
 
 def style(origin: str | None) -> str:
-    """The colour of an origin, in rich's words: for a draft, that of who proposed it."""
-    name = (origin or "").removeprefix("accepted: ")
-    if name in drafters.KINDS:
-        return drafters.KINDS[name].color
-    return STYLES.get(origin, "")
+    """The colour of an origin, in rich's words."""
+    return STYLES.get(origin, FROM_OTHER) if origin else ""
 
 
 class Display:
@@ -128,7 +67,6 @@ class Display:
 
     def __enter__(self) -> "Display":
         print(f"\n{self.title}\n{'-' * len(self.title)}", flush=True)
-        LAST_WORDS.append(self.print_texts)
         n_tokens = len(self.prompts) * self.o.n_samples * self.o.n_tokens_to_generate
         self.bar = tqdm(total=n_tokens, unit="token", leave=False, disable=self.o.stream or None)
         self.begin()
@@ -136,7 +74,6 @@ class Display:
 
     def __exit__(self, kind, *_) -> None:
         self.bar.close()
-        LAST_WORDS.remove(self.print_texts)
         if kind and issubclass(kind, KeyboardInterrupt):
             self.print_texts()
         elif self.o.stream:
@@ -162,7 +99,7 @@ class Display:
     def write(self, text: str, origin: str | None, number: int = -1) -> None:
         self.texts[number].append((text, origin))
         if self.o.stream:
-            show([(text, origin)], self.o.color)
+            show([(text, origin)])
 
     def print_time(self, seconds: float) -> None:
         print(f"Time = {seconds:.2f}s")
@@ -174,14 +111,19 @@ class Display:
             print()  # the line that was interrupted
         else:
             for pieces in self.texts:
-                show(pieces, self.o.color)
+                show(pieces)
                 print()
         sys.stdout.flush()
 
 
-def painter(color: bool) -> Any:
-    """Rich's console, which shows colours on a terminal; None elsewhere, or where NO_COLOR (no-color.org) is set."""
-    if not color or os.environ.get("NO_COLOR"):
+def columns() -> int:
+    """Return the width of a paragraph: the terminal's, if that is not too wide to read."""
+    return min(MOST_COLUMNS, shutil.get_terminal_size((MOST_COLUMNS, 24)).columns)
+
+
+def painter() -> Any:
+    """Rich's console, which shows colours at a terminal; None elsewhere, or if NO_COLOR (no-color.org) is set."""
+    if os.environ.get("NO_COLOR") or not sys.stdout.isatty():
         return None
     from rich.console import Console
 
@@ -189,9 +131,9 @@ def painter(color: bool) -> Any:
     return console if console.is_terminal else None
 
 
-def show(pieces: list[tuple[str, str | None]], color: bool) -> None:
+def show(pieces: list[tuple[str, str | None]]) -> None:
     """Prints (text, origin) pieces, in colour where that can be shown."""
-    console = painter(color)
+    console = painter()
     if console:
         from rich.text import Text
 

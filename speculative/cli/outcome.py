@@ -4,11 +4,11 @@ import os
 import sys
 import textwrap
 
-from encoder import Encoder
-from speculative.cli.display import COLUMNS, STYLES, painter, show
+from speculative.blog.encoder import Encoder
+from speculative.cli.display import columns, painter, show
 from speculative.engines import memory, runtime
+from speculative.loading import networks_of
 from speculative.measure import report
-from speculative.measure.machine import read_bandwidth
 from speculative.measure.page import page
 from speculative.measure.record import Iteration, origins
 from speculative.measure.recorder import Recorder
@@ -16,16 +16,18 @@ from speculative.session import Session
 from speculative.support.files import write_json, write_text
 from speculative.support.terminal import SHOWN
 
+ORIGINS = ("accepted", "resampled", "bonus", "autoregressive")
+
 
 def show_report(session: Session, prompts: list[str], runs: dict[str, Recorder]) -> None:
-    """Writes what stands after the blog's lines, the JSON file and the page.
+    """Print the lines after the blog's, and write the JSON file and the page.
 
-    prompts: one, or with --batch several. runs: {decoder: what happened}, of both or with --only of one.
+    prompts: one, or with --batch several. runs: {decoder: its record}, of both or with --only of one.
     """
     o = session.options
-    if o.only:  # which leaves nothing to compare
+    if o.only:
         [alone] = runs.values()
-        if alone.seconds and not o.quiet:
+        if not o.quiet:
             print(f"\nTokens per second = {alone.n_tokens / alone.seconds:.1f}")
         return
     if o.quiet and not o.json and not o.html:
@@ -37,11 +39,11 @@ def show_report(session: Session, prompts: list[str], runs: dict[str, Recorder])
         write_text(o.html, page(run))
     if o.quiet:
         return
-    if painter(o.color):
+    if painter():
         show_legend(runs["speculative"])
     print()
     for line in run["summary"]:
-        print(textwrap.fill(line, COLUMNS))
+        print(textwrap.fill(line, columns(), break_long_words=False, break_on_hyphens=False))
     if o.verbose:
         show_tables(session, run["figures"], runs["speculative"])
     for path, what in ((o.json, "the run as JSON"), (o.html, "the run as a page, for any browser")):
@@ -51,12 +53,17 @@ def show_report(session: Session, prompts: list[str], runs: dict[str, Recorder])
 
 def show_legend(speculative: Recorder) -> None:
     """Each origin in its colour; of the drafters, those of which a token was accepted."""
-    of_drafters = {origin for i in speculative.iterations for origin in origins(i)} - {*STYLES}
-    accepted, *others = STYLES
+    of_drafters = {origin for i in speculative.iterations for origin in origins(i)} - {
+        "accepted",
+        "resampled",
+        "bonus",
+        "autoregressive",
+    }
+    accepted, *others = ORIGINS
     pieces = [("\n", None)]
     for origin in (accepted, *sorted(of_drafters), *others):
         pieces += [(origin.replace("_", " "), origin), ("  ", None)]
-    show([*pieces, ("\n", None)], color=True)
+    show([*pieces, ("\n", None)])
 
 
 def show_tables(session: Session, f: dict, speculative: Recorder) -> None:
@@ -65,19 +72,18 @@ def show_tables(session: Session, f: dict, speculative: Recorder) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    pair = session.pair
+    models = {role: session.models[role] for role in networks_of(session.roles)}
     on_numpy = session.options.engine == "numpy"  # on JAX, weights lie and are read elsewhere
-    bandwidth = read_bandwidth(n_bytes=2**28, repeats=30) if on_numpy else None
-    rows = report.table(f, speculative.rule, pair.target.weight_bytes, bandwidth)
+    rows = report.table(f, speculative.rule)
     peak = memory.peak() if on_numpy else None
     if peak:
-        weights = sum(model.weight_bytes for model in pair.models.values())
+        weights = sum(model.weight_bytes for model in models.values())
         rows.append(("peak memory", f"{peak / 1e9:.2f} GB", f"of which {weights / 1e9:.2f} GB are weights"))
     if on_numpy:
-        rows += [(f"kernels, {need}", *runtime.choices(model.params)) for need, model in pair.models.items()]
+        rows += [(f"kernels, {need}", *runtime.choices(model.params)) for need, model in models.items()]
     iterations = Table("#", "accepted", "draft", "score", "α", "tokens", box=None, header_style="bold")
     for number, iteration in enumerate(speculative.iterations, start=1):
-        iterations.add_row(str(number), *map(Text, iteration_row(iteration, pair.encoder)))
+        iterations.add_row(str(number), *map(Text, iteration_row(iteration, session.encoder)))
     every_figure = Table("figure", "value", "formula", box=None, header_style="bold")
     for row in rows:
         every_figure.add_row(*map(Text, row))
@@ -89,7 +95,7 @@ def show_tables(session: Session, f: dict, speculative: Recorder) -> None:
 
 
 def iteration_row(iteration: Iteration, encoder: Encoder) -> tuple[str, ...]:
-    """One iteration: what was accepted, seconds of the draft and of the target, each chance, the tokens."""
+    """One iteration: the number of accepted drafts, times of the draft and of the target, each chance, the tokens."""
     step = iteration.step
     chances = " ".join(f"{a:.2f}" for a in iteration.alpha)
     times = ("" if s is None else report.ms(s) for s in (iteration.drafting, iteration.scoring))

@@ -1,72 +1,32 @@
-"""--serve: the workbench, for the browser of this machine. What it answers is in workbench.py."""
+"""--serve: the workbench, for the browser of this machine. Its routes are in workbench.py."""
 
-import contextlib
 import os
 import signal
 import socket
-from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from speculative.session import Session
-from speculative.support import arguments
-from speculative.support.arguments import Flag
 from speculative.support.errors import UserError
-from speculative.support.signals import ENDINGS, end
 
 
-def port(value: str) -> int:
-    """The value of --serve."""
-    if value != "0" and arguments.integer(0, 65535)(value) < 1024:
-        raise ValueError("a port from 1024 to 65535, or 0 for one that is free")
-    return int(value)
-
-
-FLAGS = (
-    Flag(
-        "serve",
-        port,
-        "serve the workbench, a page for the browser of this machine, at this port (without one: 8000)",
-        excludes=("prompt", "prompt_file", "unconditional", "batch", "json", "html", "verify", "interactive"),
-        needs=("starlette", "uvicorn"),
-        bare="8000",
-    ),
-)
-
-
-def server(app: Any, **how) -> Any:
-    """The server that answers with this application. how: see guard.Connection."""
+def server(app: Any) -> Any:
+    """Return uvicorn's server for this application, with its limits. A signal does not wait for a decode to end."""
     import uvicorn
 
-    from speculative.cli.guard import Connection
-
-    class Server(uvicorn.Server):
-        def capture_signals(self):  # uvicorn would wait for the answers that are under way
-            return contextlib.nullcontext()
-
-    quiet = {"log_config": None, "log_level": "critical", "access_log": False, "server_header": False}
-    plain = {"ws": "none", "lifespan": "off", "proxy_headers": False, "h11_max_incomplete_event_size": 2**14}
-    return Server(uvicorn.Config(app, http=partial(Connection, **how), **plain, **quiet))
+    limits = {"limit_concurrency": 64, "h11_max_incomplete_event_size": 2**14, "timeout_graceful_shutdown": 0}
+    return uvicorn.Server(uvicorn.Config(app, http="h11", log_config=None, log_level="critical", **limits))
 
 
-def serve(session: Session, flags: Mapping[str, Flag], port: int) -> None:
-    """Answers until Ctrl-C or SIGTERM, which end the process at once: nothing is to be saved. flags:
-    those of the command line. Raises UserError."""
+def serve(session: Session, port: int) -> None:
+    """Answer until Ctrl-C or SIGTERM, which end the process at once: there is nothing to save. Raises UserError."""
     from speculative.cli.workbench import Workbench, application
 
-    with socket.socket() as listening:
-        if os.name == "posix":  # where the port of a server that has just ended is kept for a while
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listening.bind(("127.0.0.1", port))
-            listening.listen()  # so that who reads the address can ask at once
-        except OSError as error:
-            raise UserError(
-                f"cannot serve at port {port}: {error.strerror}; --serve 0 takes one that is free"
-            ) from None
-        address = f"127.0.0.1:{listening.getsockname()[1]}"
-        app = application(Workbench(session, flags), address)
-        for number in ENDINGS:
-            signal.signal(number, lambda number, _: end(number))
-        print(f"http://{address}/", flush=True)
-        server(app).run(sockets=[listening])
+    try:
+        listening = socket.create_server(("127.0.0.1", port))
+    except OSError as error:
+        raise UserError(f"cannot serve at port {port}: {error.strerror}; --serve 0 takes one that is free") from None
+    with listening:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda number, _: os._exit(128 + number))
+        print(f"http://127.0.0.1:{listening.getsockname()[1]}/", flush=True)
+        server(application(Workbench(session))).run(sockets=[listening])

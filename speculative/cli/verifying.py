@@ -1,81 +1,74 @@
-"""--verify: the checks of measure/verify.py on the pair and the flags that were given, instead of a run."""
+"""--verify: the checks of measure/verify.py on the session that was asked for, instead of a run."""
 
 import itertools
+import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from speculative.cli.packing import check_packed
-from speculative.decoding import Pair, lookaheads
 from speculative.engines import formats
-from speculative.engines.library import library
 from speculative.measure import verify
-from speculative.measure.verify import Check, Choice, Decoders
+from speculative.measure.decoders import OWN, Check, Decoders
 from speculative.session import Session
-from speculative.support.exits import fail
-from speculative.support.options import Options
+from speculative.support.errors import UserError
 from speculative.trees import regular
 
 NOT_COVERED = (
-    "Not covered: the weights, tokens and settings themselves (`python utils.py check` compares files with what was\n"
-    "noted of them)."
+    "Not covered: the weights, tokens and settings themselves (sha256sum -c SHA256SUMS, in a model's folder,\n"
+    "compares the files with those that were downloaded)."
 )
 
 
 def verify_session(session: Session, prompt: str, others: Sequence[str] = verify.PROMPTS, **limits) -> None:
-    """Prints the checks, of this prompt and the others, and the verdict. Exit status 1 where one fails. limits: those
-    of verify.verify."""
+    """Print the checks, of this prompt and the others, and a summary. Exit status 1 if one fails. limits: those of
+    verify.verify."""
     o = session.options
-    pair = session.pair
     N = o.n_tokens_to_generate
-    n_kept = pair.n_ctx - verify.most_new(N, o.K)
+    n_new = verify.most_new(N, o.K)
+    if session.n_ctx < n_new + 2:
+        raise UserError(f"--verify decodes {n_new} tokens here, too many for a context of {session.n_ctx}")
+    n_kept = session.n_ctx - n_new
     # Of each prompt its end, so that what is decoded after it fits into the context.
     prompts = [session.encode(text)[-n_kept:] for text in (prompt, *others)]
-    checks = verify.verify(partial(decoders, o, pair), o.temperature, prompts, choice(o), N, seed=o.seed, **limits)
+    checks = verify.verify(partial(decoders, session), o.temperature, prompts, o.K, N, seed=o.seed, **limits)
     if o.tree:
-        checks = itertools.chain(checks, nodes(o, pair, prompts))
-    checks = itertools.chain(check_packed(o) if o.engine == "numpy" else (), checks)
-    passed = verify.show(map(partial(explained, o), checks), print=partial(print, flush=True))
+        checks = itertools.chain(checks, nodes(session, prompts))
+    passed = verify.show(checks, print=partial(print, flush=True))
     print(NOT_COVERED)
     if not passed:
-        fail("", 1)
+        sys.exit(1)
 
 
-def choice(o: Options) -> int | Choice:
-    """The words of the flags about K or the tree."""
-    if isinstance(o.K, int) and not o.tree:
-        return o.K
-    widths = o.tree if isinstance(o.tree, str) else ",".join(map(str, o.tree or ()))
-    K = "/".join(map(str, o.K)) if isinstance(o.K, tuple) else o.K
-    name = f"tree {widths}" if o.tree else str(K)
-    return Choice(name, lambda: lookaheads(o.K, o.tree, o.drafter)[0])
-
-
-def decoders(o: Options, pair: Pair, temperature: float) -> Decoders:
+def decoders(session: Session, temperature: float) -> Decoders:
     """The decoders that verify checks, at this temperature."""
-    pair = pair.at(pair.filters._replace(temperature=temperature))
-    autoregressive, speculative = pair.samplers()
+    o = session.options
+    here = session.changed(temperature=temperature)
+    if here.timed:
+        here.ready([""], 1)
+    others = {}
+
+    def speculative(x, N, K, rng):
+        if K == OWN:
+            return here.speculative_steps(x, N, rng)
+        if K not in others:
+            Ks = (K, *o.K[1:]) if isinstance(o.K, tuple) else K
+            others[K] = here.changed(K=Ks, tree=None)
+            others[K].measure_costs(x[:8])
+        return others[K].speculative_steps(x, N, rng)
+
     both = Decoders(
-        pair.target,
-        pair.create_drafter,
-        speculative=speculative,
-        rule=pair.accept,
-        autoregressive=autoregressive,
+        here.model("target"),
+        here.drafter,
+        here.autoregressive_steps,
+        speculative,
+        f"tree {','.join(map(str, o.tree))}" if o.tree else str(o.K),
     )
     if o.engine == "numpy":
         return both
-    logits = pair.target.with_probs(lambda logits: logits)
+    logits = session.models["target"].with_probs(lambda logits: logits)
     return both._replace(logits=logits, rounding=formats.on_jax(o.dtype).tolerance)
 
 
-def nodes(o: Options, pair: Pair, prompts: list) -> Iterator[Check]:
+def nodes(session: Session, prompts: list) -> Iterator[Check]:
     """The check of a tree's rows: a generator, so that it is made when its turn comes."""
-    widths = (2, 2, 1) if o.tree == "auto" else o.tree
-    yield verify.check_nodes(decoders(o, pair, o.temperature or 1.0), prompts, regular(widths))
-
-
-def explained(o: Options, check: Check) -> Check:
-    """With the cause of a failure that is to be expected: gpt2.py's rows are not equal to the bit."""
-    if check.passed or check.name not in ("greedy", "rows", "nodes") or o.engine != "numpy" or library():
-        return check
-    cause = "nothing is compiled, and NumPy adds up several rows in another order than one: pip install ziglang"
-    return check._replace(detail=f"{check.detail} ({cause})")
+    o = session.options
+    yield verify.check_nodes(decoders(session, o.temperature or 1.0), prompts, regular(o.tree))

@@ -1,202 +1,218 @@
-"""The answers of --serve: a page, decodes as they happen, and runs that are over.
+"""The workbench of --serve: a form, both texts while they are decoded, and a table of the runs.
 
-It is built on Starlette, as all it needs is four routes, a stream and a policy. Each decode has a thread of its own,
-and one runs at a time. Its steps go to the page as server-sent events, in the answer to the request that asked for it.
-So whoever closes the page or presses Stop ends the request, and with it the decode.
+One decode runs at a time, in a thread. Its steps go to the page as server-sent events, in the answer to the request
+that asked for it: whoever closes the page or presses Stop ends the request, and with it the decode.
 """
 
 import asyncio
 import json
 import threading
-import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, StreamingResponse
 from starlette.routing import Route
 
 from speculative import drafters
-from speculative.cli.guard import Guard
-from speculative.filters import Filters
-from speculative.measure.page import fill
+from speculative.measure.page import DECODERS, ORIGINS, fill, findings, placed, plain
 from speculative.measure.recorder import Recorder
 from speculative.measure.run import Run
+from speculative.options import FIELDS
 from speculative.session import Session
-from speculative.support import arguments
-from speculative.support.arguments import Flag
 from speculative.support.errors import UserError
 
-# The flags that a request may set.
-FIELDS = ("n_tokens_to_generate", "K", *Filters._fields, "drafter", "stop", "seed", "only")
-MOST_BYTES = 2**16  # of a request
-LONGEST = 100  # characters of a flag: a drafter of a thousand levels would take minutes for a token
-MOST_DECODES = 8  # one that runs, and those that wait
+LABELS = {  # of the options that the form has; none of them names a file
+    "n_tokens_to_generate": "Tokens",
+    "K": "Lookahead K",
+    "temperature": "Temperature",
+    "drafter": "Drafter",
+    "accept": "Acceptance rule",
+    "seed": "Seed",
+    "top_k": "top-k",
+    "top_p": "top-p",
+    "min_p": "min-p",
+    "stop": "Stop text",
+    "only": "Decode with",
+}
+CHOICES = {
+    "drafter": [*drafters.DRAFTERS, "prompt_lookup+model", "model/ngram", "model/prompt_lookup", "int8/model"],
+    "accept": ["token", "block", "lenient:0.5", "typical:0.1"],
+    "only": ["", *DECODERS],
+}
 MOST_RUNS = 20  # that are kept: a run may have half a megabyte
-PAUSE = 0.05  # seconds between two looks at a decode, which should have the interpreter to itself
+PAUSE = 0.05  # seconds between two looks at a decode, which shares the interpreter's lock
 
 
 class Stopped(Exception):
-    """Nobody waits for this decode any more."""
+    """The page that asked for this decode is gone."""
 
 
 class Workbench:
-    """The models, the decodes that were asked for, and the runs that are over."""
+    """The models, and the runs so far."""
 
-    def __init__(self, session: Session, flags: Mapping[str, Flag]):
+    def __init__(self, session: Session):
         self.session = session
-        self.flags = flags
-        self.decodes = []  # a thread for each; the first of them runs, the others have not begun
+        self.turn = asyncio.Lock()  # held by the decode that runs
         self.runs = {}  # {number: Run}
-        self.numbers = map(str, range(1, 10**9))
 
     def page(self) -> str:
         o = self.session.options
-        fields = [{"name": name, "value": getattr(o, name), "help": self.flags[name].help_now()} for name in FIELDS]
-        if o.tree:
-            fields[1]["value"] = None  # K, in place of which it stands
-        draft = o.draft_model_size if "draft" in self.session.pair.models else None
-        data = {"fields": fields, "prompt": o.prompt or "", "target": o.target_model_size, "draft": draft}
-        data |= {"drafters": [*drafters.KINDS], "filters": Filters._fields}
-        styles = ("page.css", "workbench.css")
+        models = f"The target is {plain(o.target_model_size)}"
+        if "draft" in self.session.roles:
+            models += f" and the draft model {plain(o.draft_model_size)}"
+        legend = [[origin, None, words] for origin, words in ORIGINS.items()]
+        data = {
+            "models": models,
+            "prompt": getattr(o, "prompt", ""),
+            "fields": fields({"only": None} | vars(o)),
+            "legend": legend,
+        }
         scripts = ("elements.js", "form.js", "lanes.js", "runs.js", "decode.js")
+        styles = ("page.css", "workbench.css")
         return fill("workbench.html", styles, scripts, data, Path(__file__).parent / "web")
 
-    async def events(self, prompt: str, flags: dict[str, str | None]) -> AsyncIterator[str]:
-        """Decodes when its turn comes -> an empty text, once it has a place; then server-sent events: waiting, step,
-        done, error. Raises HTTPException where there is no place."""
-        if len(self.decodes) >= MOST_DECODES:
-            raise HTTPException(503, f"{MOST_DECODES} are at it already: try again later")
-        told = deque()
-        stopped = threading.Event()
-        thread = threading.Thread(target=self.decode, args=(prompt, flags, told, stopped), daemon=True)
-        self.decodes.append(thread)
-        spoke = 0.0
-        try:
-            yield ""
-            while thread.ident is None or thread.is_alive() or told:
-                ahead = self.decodes.index(thread) if thread.ident is None else 0
-                if thread.ident is None and not ahead:
-                    thread.start()
-                lines = [event(*told.popleft()) for _ in range(len(told))]
-                if lines or time.monotonic() > spoke + 1:
-                    spoke = time.monotonic()
-                    yield "".join(lines) or event("waiting", ahead)
-                await asyncio.sleep(PAUSE)
-        finally:
-            stopped.set()
-            if thread.ident is None:
-                self.decodes.remove(thread)
+    async def events(self, prompt: str, values: dict[str, str]) -> AsyncIterator[str]:
+        """Decode when it is this request's turn, and yield server-sent events: waiting, step, done, error."""
+        if self.turn.locked():
+            yield event("waiting", None)
+        async with self.turn:
+            told = deque()
+            stopped = threading.Event()
+            thread = threading.Thread(target=self.decode, args=(prompt, values, told, stopped), daemon=True)
+            thread.start()
+            try:
+                while thread.is_alive() or told:
+                    if told:
+                        yield "".join([event(*told.popleft()) for _ in range(len(told))])
+                    await asyncio.sleep(PAUSE)
+            finally:
+                stopped.set()
 
-    def decode(self, prompt: str, flags: dict[str, str | None], told: deque, stopped: threading.Event) -> None:
-        """In a thread."""
+    def decode(self, prompt: str, values: dict[str, str], told: deque, stopped: threading.Event) -> None:
+        """Decode in a thread; told receives the events."""
 
         def watch(name, step, recorder):
             if stopped.is_set():
                 raise Stopped
-            now = recorder.now
-            tokens = [*zip(step.pieces, step.origins, strict=True)] or [(step.text, "")]
-            times = {"drafting": now.drafting, "scoring": now.scoring, "end": recorder.seconds}
-            told.append(("step", {"decoder": name, "tokens": tokens} | times))
+            i = recorder.now
+            tokens = [[text, *origin.split(": ")] for text, origin in zip(step.pieces, step.origins, strict=True)]
+            told.append(("step", [name, tokens, i.drafting, i.scoring, recorder.seconds]))
 
         try:
-            session = self.session.changed(**flags)
+            session = self.session.changed(**{name: value or None for name, value in values.items()})
             if session.options.only:
                 run = alone(session, prompt, watch)
             else:
-                run = session.compare(prompt, session.options.n_tokens_to_generate, watch)
-            number = next(self.numbers)
-            self.runs = {name: self.runs[name] for name in [*self.runs][1 - MOST_RUNS :]} | {number: run}
-            told.append(("done", summary(number, run)))
+                run = session.compare(prompt, session.options.n_tokens_to_generate, watch=watch)
+            number = max(self.runs, default=0) + 1
+            self.runs[number] = run
+            self.runs.pop(number - MOST_RUNS, None)
+            told.append(("done", summary(number, run.document)))
         except Stopped:
             pass
         except Exception as error:
-            kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
-            told.append(("error", kind + str(error).strip()))
-        finally:
-            self.decodes.remove(threading.current_thread())
-
-
-def alone(session: Session, prompt: str, watch: Callable) -> Run:
-    """Session.compare with one decoder, which leaves nothing to compare: there is no page of such a run."""
-    o = session.options
-    N = o.n_tokens_to_generate
-    session.ready([prompt], N)
-    recorders = {"autoregressive": Recorder(), "speculative": Recorder()}
-    recorders[o.only] = session.recorder()
-    for step in session.texts(getattr(session.pair, o.only), [prompt], N, recorder=recorders[o.only]):
-        watch(o.only, step, recorders[o.only])
-    return Run(session.document([prompt], [*recorders.values()], prompt=prompt))
+            told.append(("error", str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"))
 
 
 def event(kind: str, value: Any) -> str:
     return f"event: {kind}\ndata: {json.dumps(value)}\n\n"
 
 
-def summary(number: str, run: Run) -> dict:
-    """A run's line in the list of runs. A decoder that was not asked is None."""
-    options = run.document["options"]
-    line = {"number": number, "speedup": run.speedup, "r": run.r} | {n: options[n] for n in (*FIELDS, "tree", "prompt")}
-    if options["tree"]:
-        line["K"] = None
-    for name in ("autoregressive", "speculative"):
-        tokens = [token for sample in run.document[name]["samples"] for token in sample["tokens"]]
-        line[name] = {"tokens": len(tokens), "seconds": run.document[name]["seconds"]} if tokens else None
-    return line
+def steps_of(document: dict) -> list[list]:
+    """The steps of a run: its decoder, its tokens, seconds of the draft and of the target, and the time at its end."""
+    return [
+        [name, [[*token.values()] for token in i["tokens"]], i["drafting"], i["scoring"], i["end"]]
+        for name in DECODERS
+        for i in (placed(document[name]) if document[name]["samples"] else ())
+    ]
 
 
-async def asked(request: Request) -> tuple[str, dict[str, str | None]]:
-    """A request's prompt and flags, as typed; None is the default. Raises HTTPException."""
-    if request.headers.get("content-type") != "application/json":  # a form of another site's could not say so
-        raise HTTPException(415, "a request is JSON")
-    body = bytearray()
-    async for part in request.stream():
-        body.extend(part)
-        if len(body) > MOST_BYTES:
-            raise HTTPException(413, f"a request may have {MOST_BYTES:,} bytes")
-    try:
-        content = json.loads(body)
-        prompt = content["prompt"]
-        flags = content["flags"]
-        if {*flags} - {*FIELDS} or not all(isinstance(value, str) for value in (prompt, *flags.values())):
-            raise ValueError
-        if max(map(len, flags.values()), default=0) > LONGEST:
-            raise HTTPException(400, f"a flag may have {LONGEST} characters")
-        return arguments.prompt(prompt), {name: value or None for name, value in flags.items()}
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
-        raise HTTPException(400, 'a request is {"prompt": text, "flags": {flag: text}}') from None
+def alone(session: Session, prompt: str, watch: Callable) -> Run:
+    """Session.compare with one decoder: nothing is compared, and the run has no page."""
+    name = session.options.only
+    N = session.options.n_tokens_to_generate
+    session.ready([prompt], N)
+    recorders = {name: Recorder() for name in DECODERS} | {name: session.recorder()}
+    for step in session.texts(name, [prompt], N, recorder=recorders[name]):
+        watch(name, step, recorders[name])
+    return Run(session.document([prompt], [*recorders.values()], prompt=prompt))
 
 
-def application(workbench: Workbench, address: str) -> Starlette:
-    """address: the host and port at which this is served."""
+# ---- The form and the table ------------------------------------------------------------------------------------------
 
-    async def home(request: Request) -> Response:
+
+def fields(options: dict) -> list[dict]:
+    """The fields of the form: name, label, value as it is typed, help, choices (empty: it is typed)."""
+    values = typed(options)
+    return [
+        {
+            "name": name,
+            "label": label,
+            "value": values[name],
+            "help": FIELDS[name].metadata["help"],
+            "choices": [*dict.fromkeys((*CHOICES[name], values[name]))] if name in CHOICES else [],
+        }
+        for name, label in LABELS.items()
+    ]
+
+
+def typed(options: dict) -> dict[str, str]:
+    """The values of the form's fields, as they are typed."""
+    return {name: "" if options[name] is None else plain(options[name]) for name in LABELS}
+
+
+def summary(number: int, document: dict) -> dict:
+    """A run as the page shows it. values: its options, as they are typed; decoders: {name: [tokens, seconds]}."""
+    o, f = document["options"], document["figures"]
+    n_tokens = {name: sum(len(sample["tokens"]) for sample in document[name]["samples"]) for name in DECODERS}
+    return {
+        "number": number,
+        "values": typed(o) | {"prompt": o["prompt"]},
+        "decoders": {name: [n, document[name]["seconds"]] for name, n in n_tokens.items() if n},
+        "speedup": f["speedup"],
+        "tokens_per_call": f["tokens_per_iteration"] if f["drafted"] else None,
+        "accepted": f["accepted"] / f["drafted"] if f["drafted"] else None,
+        "r": f["r"] if f["drafted"] else None,
+        **findings(f),
+    }
+
+
+# ---- The server ------------------------------------------------------------------------------------------------------
+
+
+def application(workbench: Workbench) -> Starlette:
+    async def home(request: Request):
         return HTMLResponse(workbench.page())
 
-    async def decode(request: Request) -> Response:
-        stream = workbench.events(*await asked(request))
-        await anext(stream)  # it has a place, or has raised before the answer has a status
-        return StreamingResponse(stream, media_type="text/event-stream")
+    async def decode(request: Request):
+        if request.headers.get("origin") not in (None, f"http://{request.headers['host']}"):
+            raise HTTPException(403, "only the page itself may ask")
+        asked = await request.json()
+        if {*asked["values"]} - {*LABELS}:
+            raise HTTPException(400, "the form does not have these fields")
+        return StreamingResponse(workbench.events(asked["prompt"], asked["values"]), media_type="text/event-stream")
 
-    async def runs(request: Request) -> Response:
-        return JSONResponse([summary(number, run) for number, run in workbench.runs.items()])
+    async def runs(request: Request):
+        return JSONResponse([summary(number, run.document) for number, run in workbench.runs.items()])
 
-    async def run(request: Request) -> Response:
-        number, dot, kind = request.path_params["name"].partition(".")
-        if number not in workbench.runs or dot + kind not in ("", ".json"):
-            raise HTTPException(404, f"no such run: the last {MOST_RUNS} are kept")
-        run = workbench.runs[number]
-        if kind:
-            return JSONResponse(run.document)
-        if run.document["options"]["only"]:
-            raise HTTPException(404, "one decoder alone has no page")
-        return HTMLResponse(run.html().encode(errors="backslashreplace"))
+    async def run(request: Request):
+        one = workbench.runs.get(request.path_params["number"])
+        if one is None:
+            raise HTTPException(404, f"this run is not kept: the last {MOST_RUNS} are")
+        if request.path_params["kind"] == "json":
+            return JSONResponse(one.document)
+        if request.path_params["kind"] == "steps":
+            return JSONResponse(steps_of(one.document))
+        return HTMLResponse(one.html().encode(errors="backslashreplace"))
 
     routes = [Route("/", home), Route("/decode", decode, methods=["POST"])]
-    routes += [Route("/runs", runs), Route("/runs/{name}", run)]
-    return Starlette(routes=routes, middleware=[Middleware(Guard, address=address)])
+    routes += [Route("/runs", runs), Route("/runs/{number:int}/{kind}", run)]
+    trusted = Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
+    return Starlette(routes=routes, middleware=[trusted])

@@ -21,25 +21,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from speculative.checkpoints.tensors import bad_file
-from speculative.checkpoints.weights import open_safetensors
-from speculative.drafters.base import Kind, Parts, Proposal
+from speculative.checkpoints.hugging_face import read_file
+from speculative.checkpoints.tensors import bad_file, read
+from speculative.drafters.base import Context, DrafterSpec
 from speculative.drafters.model import model_tree
-from speculative.sampling import sample
-from speculative.support import checksums
+from speculative.sampling import Proposal, sample
 from speculative.support.errors import UserError
 from speculative.trees import pruned
 
 NAME = "heads"
-
 FILE = "heads.safetensors"  # in the target's folder
-MOST_HEADS = 16
 
 
 class Heads(NamedTuple):
     w: np.ndarray  # [n_heads, n_embd, n_embd]
     b: np.ndarray  # [n_heads, n_embd]
-    target: str  # whose they are: its fingerprint
+    target: str  # fingerprint of the target that they were trained for
     path: str
 
     def __call__(self, h):  # [n_embd] -> [n_heads, n_embd]
@@ -49,44 +46,35 @@ class Heads(NamedTuple):
 
 def fingerprint(hparams: dict, ln_f: dict) -> str:
     """The marks of a target: its shape, and its last layer norm, which every training changes."""
-    numbers = [np.array([*hparams.values()], np.int64), *(np.asarray(ln_f[name], np.float32) for name in ("g", "b"))]
+    numbers = [
+        np.array([value for value in hparams.values() if type(value) is int], np.int64),
+        *(np.asarray(ln_f[name], np.float32) for name in ("g", "b")),
+    ]
     return sha256(b"".join(a.astype(a.dtype.newbyteorder("<")).tobytes() for a in numbers)).hexdigest()
 
 
 def load_heads(folder: str, hparams: dict) -> Heads:
-    """The heads of a target from its folder. Raises UserError where there are none, or none that can be used."""
+    """The heads of a target from its folder. Raises UserError if there are none, or none that can be used."""
     path = os.path.join(folder, FILE)
     n_embd = hparams["n_embd"]
     if not os.path.isfile(path):
-        name = os.path.basename(folder)
-        raise UserError(
-            f"{path} is not there: python -m training heads --target_model_size {name} makes it, or choose another "
-            "--drafter"
-        )
-    checksums.check(folder, [FILE], bad_file)
-    with checksums.compared(folder, [FILE], bad_file), open_safetensors(path) as f:
-        if sorted(f.keys()) != ["b", "w"]:
-            raise bad_file(path, "it has to hold the tensors w and b, and no other")
-        shape, of_b = (list(f.get_slice(name).get_shape()) for name in ("w", "b"))
-        dtypes = {f.get_slice(name).get_dtype() for name in ("w", "b")}
-        n_heads = shape[0] if shape else 0
-        if not 1 <= n_heads <= MOST_HEADS or (shape, of_b) != ([n_heads, n_embd, n_embd], [n_heads, n_embd]):
-            wanted = f"[n, {n_embd}, {n_embd}] and [n, {n_embd}], n from 1 to {MOST_HEADS}"
-            raise bad_file(
-                path, f"w and b are {shape!s:.50} and {of_b!s:.50}; for this target they have to be {wanted}"
-            )
-        if not dtypes <= {"F16", "F32"}:
-            raise bad_file(path, f"w and b are {' and '.join(sorted(dtypes))}, not F16 or F32")
-        w = f.get_tensor("w")
-        b = f.get_tensor("b")
-        target = (f.metadata() or {}).get("target", "")
+        make = f"python -m training heads --target_model_size {os.path.basename(folder)}"
+        raise UserError(f"{path} does not exist: {make} makes it, or choose another --drafter")
+    tensors, metadata = read_file(path)
+    if sorted(tensors) != ["b", "w"]:
+        raise bad_file(path, "it has to hold the tensors w and b, and no other")
+    w = read(tensors["w"], "w")
+    b = read(tensors["b"], "b")
+    n_heads = len(w)
+    if n_heads == 0 or w.shape != (n_heads, n_embd, n_embd) or b.shape != (n_heads, n_embd):
+        raise bad_file(path, f"w and b are {w.shape} and {b.shape}, not [n, {n_embd}, {n_embd}] and [n, {n_embd}]")
     if not (np.isfinite(w).all() and np.isfinite(b).all()):
         raise bad_file(path, "it holds NaN or infinity")
-    return Heads(w.astype(np.float32), b.astype(np.float32), target, path)
+    return Heads(w, b, metadata.get("target", ""), path)
 
 
 def check_heads(heads: Heads, hparams: dict, ln_f: dict) -> Heads:
-    """The same heads. Raises UserError where they are those of another target."""
+    """The same heads. Raises UserError if they belong to another target."""
     if heads.target != fingerprint(hparams, ln_f):
         raise UserError(
             f"{heads.path} was trained for another target, of the same shape: delete it, and make one for this model "
@@ -96,9 +84,9 @@ def check_heads(heads: Heads, hparams: dict, ln_f: dict) -> Heads:
 
 
 def head_model(target, heads: Callable, to_probs: Callable) -> Callable:
-    """-> model(x) -> [n_heads, n_vocab], what the heads of a CachedModel give for the tokens after x.
+    """-> model(x) -> [n_heads, n_vocab], the guesses of the heads for the tokens after x.
 
-    There are no rows where the target has not been called on this text yet.
+    There are no rows if the target has not been called on this text yet.
     """
 
     def model(x):  # [n]
@@ -135,19 +123,23 @@ def head_tree(model: Callable, rng: np.random.Generator, greedy: bool = False) -
     return draft
 
 
-def model_of_heads(parts: Parts) -> Callable:
-    target = parts.models["target"]
-    heads = check_heads(parts.prepared[NAME], target.hparams, target.params["ln_f"])
-    return head_model(target, heads, parts.filters)
+def load(models, options) -> Heads:
+    target = models.spec("target")
+    return load_heads(models.folder("target"), target.hparams)
 
 
-KIND = Kind(
+def model_of_heads(context: Context) -> Callable:
+    target = context.models["target"]
+    heads = check_heads(context.models[NAME], target.hparams, target.params["ln_f"])
+    return head_model(target, heads, context.filters)
+
+
+SPEC = DrafterSpec(
     name=NAME,
-    help="heads on the target (python -m training heads); pays where a draft costs much",
-    chain=lambda parts: head_drafter(model_of_heads(parts), parts.rng),
-    tree=lambda parts: head_tree(model_of_heads(parts), parts.rng, parts.greedy),
-    prepare=lambda setting: load_heads(setting.folder, setting.hparams),
-    color="blue",
-    only_engine="numpy",
-    why="JAX's models keep no output of the last block",
+    help="heads on the target (python -m training heads); pays if a draft model costs much",
+    chain=lambda context: head_drafter(model_of_heads(context), context.rng),
+    tree=lambda context: head_tree(model_of_heads(context), context.rng, context.greedy),
+    roles=(NAME,),
+    load=load,
+    only_numpy="JAX's models keep no output of the last block",
 )

@@ -10,8 +10,9 @@ from itertools import cycle
 
 import numpy as np
 
-from speculative.drafters.base import Kind, Proposal
-from speculative.one_hot import OneHot
+from speculative.drafters.base import DrafterSpec
+from speculative.filters import one_hot
+from speculative.sampling import Proposal
 from speculative.trees import Tree
 
 NAME = "prompt_lookup"
@@ -43,7 +44,7 @@ def prompt_lookup(n_vocab: int, n_max: int = 3) -> Callable:
         tokens = []
         for ends in earlier_ends(x, n_max):  # the longest match comes last, and stays
             tokens = np.resize(x[ends[-1] + 1 :], k).tolist()  # [k], cut or repeated
-        return Proposal(tokens, OneHot(np.array(tokens, int), n_vocab), [NAME] * len(tokens))
+        return Proposal(tokens, one_hot(tokens, n_vocab), [NAME] * len(tokens))
 
     return draft
 
@@ -53,7 +54,7 @@ def lookup_tree(n_vocab: int, n_max: int = 3) -> Callable:
 
     def draft(x, shape):
         x = np.asarray(x)  # [n]
-        tree = Tree([int(x[-1])], by=NAME)
+        tree = Tree([int(x[-1])], source=NAME)
         for ends in [*earlier_ends(x, n_max)][::-1]:
             for end in ends[::-1]:
                 add_path(tree, shape, cycle(x[end + 1 :]), n_vocab)
@@ -73,19 +74,18 @@ def add_path(tree: Tree, shape, tokens: Iterator[int], n_vocab: int) -> None:
             i = same[0]
         elif len(tree.children[node]) < len(below):
             i = len(tree.children[node])
-            tree.add(node, token, OneHot(int(token), n_vocab))
+            tree.add(node, token, one_hot([token], n_vocab)[0])
         else:
             return
         node = tree.children[node][i]
         below = below[i]
 
 
-KIND = Kind(
+SPEC = DrafterSpec(
     name=NAME,
-    help="what followed the same words before; pays where text repeats itself",
+    help="the tokens that followed the same words before; pays if text repeats itself",
     words="prompt lookup",
-    chain=lambda parts: prompt_lookup(parts.n_vocab),
-    tree=lambda parts: lookup_tree(parts.n_vocab),
+    chain=lambda context: prompt_lookup(context.n_vocab),
+    tree=lambda context: lookup_tree(context.n_vocab),
     draws=False,
-    color="blue italic",
 )

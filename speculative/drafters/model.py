@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from speculative.drafters.base import Kind, Proposal
-from speculative.one_hot import OneHot
-from speculative.sampling import max_fn, sample
+from speculative.drafters.base import DrafterSpec
+from speculative.filters import one_hot
+from speculative.sampling import Proposal, max_fn, sample
 from speculative.trees import Tree
 
 
@@ -37,7 +37,7 @@ def model_tree(model: Callable, rng: np.random.Generator, greedy: bool = False, 
     """
 
     def draft(x, shape):
-        tree = Tree([int(x[-1])], by=name)
+        tree = Tree([int(x[-1])], source=name)
         parents = with_children([(0, shape)])
         while parents:
             rows = model(x, tree, [node for node, _ in parents])  # [len(parents), n_vocab]
@@ -72,28 +72,28 @@ def likeliest(p, width: int) -> list[tuple]:  # [n_vocab] -> width of (token, on
 
     Nothing is drawn, so each p is one-hot. Only the candidates are sorted: to sort the vocabulary takes long.
     """
-    p = np.asarray(p)  # [n_vocab]
     width = min(width, len(p))
     edge = np.partition(p, len(p) - width)[len(p) - width]
     ids = np.flatnonzero(p >= edge)  # [n_ids]; more than width where some are equal
     order = ids[np.argsort(-p[ids], kind="stable")][:width]  # [width]
-    return [(token, OneHot(int(token), len(p))) for token in order if p[token] > 0]
+    order = order[p[order] > 0]
+    return [*zip(order.tolist(), one_hot(order, len(p)), strict=True)]
 
 
-def drafts_of(need: str, name: str, **about) -> Kind:
-    """The drafter of that name whose drafts are those of Parts.models[need]. about: the rest of its Kind."""
+def drafts_of(role: str, name: str, **about) -> DrafterSpec:
+    """The drafter `name` whose drafts are those of Context.models[role]. about: other fields of its DrafterSpec."""
 
-    def model(parts):
-        return parts.models[need]
+    def model(context):
+        return context.models[role]
 
-    return Kind(
+    return DrafterSpec(
         name,
-        chain=lambda parts: model_drafter(model(parts), parts.rng, name),
-        tree=lambda parts: model_tree(model(parts).tree, parts.rng, parts.greedy, name),
+        chain=lambda context: model_drafter(model(context), context.rng, name),
+        tree=lambda context: model_tree(model(context).tree, context.rng, context.greedy, name),
         model=model,
-        needs=(need,),
+        roles=(role,),
         **about,
     )
 
 
-KIND = drafts_of("draft", "model", help="the draft model", words="draft model")
+SPEC = drafts_of("draft", "model", help="the draft model", words="draft model")

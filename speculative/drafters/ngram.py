@@ -7,10 +7,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from speculative.drafters.base import Kind, Parts, Setting
+from speculative.drafters.base import Context, DrafterSpec
 from speculative.drafters.lookup import earlier_ends
 from speculative.drafters.model import model_drafter, model_tree
-from speculative.support.arguments import Flag, path
 from speculative.support.texts import read_text
 from speculative.trees import by_paths
 
@@ -85,27 +84,24 @@ def followers(table, context: np.ndarray, n_vocab: int):  # context [n - 1] -> i
     return keys[begin:end] - first, counts[begin:end]
 
 
-def prepare(setting: Setting) -> Callable:
-    """Counts once -> a log_model."""
-    filename = setting.options.get("ngram_text")
-    text = read_text(filename, "text for n-grams") if filename else ""
-    tokens = setting.encoder.encode(text, allowed_special=True)
-    return ngram_log_model(setting.encoder.n_vocab, tokens)
+def load(models, options) -> Callable:
+    """Count once -> a log_model."""
+    encoder = models.spec("target").encoder
+    text = read_text(options.ngram_text, "text for n-grams") if options.ngram_text else ""
+    return ngram_log_model(encoder.n_vocab, encoder.encode(text, allowed_special=True))
 
 
-def model(parts: Parts) -> Callable:
-    log_model = parts.prepared[NAME]
-    return lambda x, n_last=1: parts.filters(log_model(x, n_last))
+def model(context: Context) -> Callable:
+    return context.models[NAME]
 
 
-KIND = Kind(
+SPEC = DrafterSpec(
     name=NAME,
     help="n-grams of the text so far, and of --ngram_text",
     words="n-gram",
-    chain=lambda parts: model_drafter(model(parts), parts.rng, NAME),
-    tree=lambda parts: model_tree(by_paths(model(parts)), parts.rng, parts.greedy, NAME),
+    chain=lambda context: model_drafter(model(context), context.rng, NAME),
+    tree=lambda context: model_tree(by_paths(model(context)), context.rng, context.greedy, NAME),
     model=model,
-    prepare=prepare,
-    flags=(Flag("ngram_text", path, "a text file that the n-gram drafter is trained on"),),
-    color="magenta italic",
+    roles=(NAME,),
+    load=load,
 )

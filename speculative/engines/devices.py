@@ -3,73 +3,40 @@
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from speculative import accept, drafters
-from speculative.decoding import Pair
-from speculative.engines import formats
+from speculative import drafters
+from speculative.blog.encoder import END_OF_TEXT
+from speculative.engines import memory
 from speculative.engines.library import library
-from speculative.lookahead import AutoK
-from speculative.support import arguments
-from speculative.support.arguments import Flag
+from speculative.options import ModelOptions
+from speculative.rules import Rule
 from speculative.support.errors import UserError
-from speculative.support.options import Options
 
 
-def without_jax(o: Options) -> str:
-    """The reason why a flag of JAX's would do nothing with these options; "" where it does something."""
-    if o.engine == "numpy":
-        return "it is about the devices of --engine jax"
-    return ""
-
-
-FLAGS = (
-    Flag(
-        "engine",
-        arguments.one_of("numpy", "jax", "auto"),
-        "numpy, jax, or auto: jax where it sees an accelerator",
-        "numpy",
-    ),
-    Flag("mesh", arguments.integer(1), "with jax: split the models over this many devices", 1, in_vain=without_jax),
-    Flag(
-        "data_parallel",
-        arguments.integer(1),
-        "with jax: copies of the models, each with a share of --batch",
-        1,
-        in_vain=without_jax,
-    ),
-    Flag(
-        "batch",
-        arguments.integer(1, 4096),
-        "with jax: decode this many prompts of --prompt_file at a time",
-        1,
-        excludes=("n_samples", "stream", "color", "verbose", "verify", "details", "html"),
-    ),
-)
-
-
-def choose_engine(engine: str) -> str:
-    """ "numpy" or "jax": auto is jax where it is installed and sees an accelerator.
+def with_engine(o: ModelOptions) -> Any:
+    """The options, with the engine that "auto" stands for: jax if it is installed and sees an accelerator.
 
     Joins the other processes that compute the same, if there are any, before JAX is asked for its devices. Raises
     UserError.
     """
-    if engine == "numpy":
-        return engine
+    if o.engine == "numpy":
+        return o
     try:
         from speculative.engines.jax.processes import start_processes
 
         if not start_processes():
             sys.stdout = open(os.devnull, "w")  # the first process prints for all  # noqa: SIM115
-        if engine == "jax" or accelerator():
-            return "jax"
+        if o.engine == "jax" or accelerator():
+            return replace(o, engine="jax")
         remedy = unused_accelerator()
         if remedy:
-            say(remedy)
+            print(remedy, file=sys.stderr)
     except UserError:  # JAX cannot be imported
-        if engine == "jax":
+        if o.engine == "jax":
             raise
-    return "numpy"
+    return replace(o, engine="numpy")
 
 
 def writes_files() -> bool:
@@ -82,7 +49,7 @@ def writes_files() -> bool:
 
 
 def choose_draft_dtype(draft_dtype: str, dtype: str, engine: str) -> str:
-    """The format that auto stands for. It may be a small one, as no draft's precision changes the output."""
+    """The format that auto stands for. It may be a small one, as the draft's precision does not change the output."""
     if draft_dtype != "auto":
         return draft_dtype
     if engine == "jax":
@@ -90,28 +57,8 @@ def choose_draft_dtype(draft_dtype: str, dtype: str, engine: str) -> str:
     return "int8" if library() else "float32"
 
 
-def choose_self_dtype(self_dtype: str, dtype: str, engine: str) -> str:
-    """The format of the target's copy. auto is int8, which nearly always makes the choice of what it was rounded from;
-    for a target in int8 or less, it is the format with the fewest bytes.
-
-    Raises UserError where the copy would not have fewer bytes than the target.
-    """
-    if self_dtype != "auto":
-        formats.find(self_dtype)  # a name that is none has a line of its own
-    target = formats.find(dtype).weight_bytes
-    fewer = [name for name in formats.by_size(engine == "jax") if formats.find(name).weight_bytes < target]
-    if self_dtype in fewer:
-        return self_dtype
-    if not fewer or self_dtype != "auto":
-        remedy = "another --drafter, or another --dtype"
-        if fewer:
-            remedy = f"--self_dtype {' or '.join(fewer)}"
-        raise UserError(f"a copy takes fewer bytes than the target, which is in {dtype} here: take {remedy}")
-    return "int8" if "int8" in fewer else fewer[-1]
-
-
 def accelerator() -> Any:
-    """JAX's first device where it computes elsewhere than on this CPU, in a memory of its own; else None."""
+    """JAX's first device if it computes elsewhere than on this CPU, in a memory of its own; else None."""
     from speculative.engines.jax.model import devices
 
     try:
@@ -121,40 +68,47 @@ def accelerator() -> Any:
     return None if device.platform == "cpu" else device
 
 
-def unused_accelerator(exists: Callable[[str], bool] = os.path.exists) -> str | None:
-    """The package to install where this machine has an accelerator that JAX does not see; None where it has none."""
+def unused_accelerator() -> str | None:
+    """The package to install if this machine has an accelerator that JAX does not see; None if it has none."""
     import jax
 
     for device, name, extra in (("/dev/nvidia0", "an NVIDIA GPU", "cuda12"), ("/dev/accel0", "a TPU", "tpu")):
-        if exists(device):
+        if os.path.exists(device):
             install = f'pip install "jax[{extra}]=={jax.__version__}"'
             return f"this machine has {name}, and the JAX that is installed computes on the CPU alone: {install}"
     return None
 
 
-def free_memory(device: Any, mesh: int) -> int | None:
-    """Bytes that a copy of the models may take on so many devices like this one; None where they do not tell."""
+def free_bytes(o: ModelOptions) -> int | None:
+    """The bytes that the models may take; None if nobody knows."""
+    device = accelerator() if o.engine == "jax" else None
+    if device is None:
+        return memory.available()
     stats = device.memory_stats() or {}
     if "bytes_limit" not in stats:
         return None
-    return mesh * (stats["bytes_limit"] - stats.get("bytes_in_use", 0))
+    return o.mesh * (stats["bytes_limit"] - stats.get("bytes_in_use", 0))
 
 
-def check(o: Options) -> None:
-    """Raises UserError where options do not go with the engine that was chosen."""
-    if o.engine == "jax" and o.K == "auto" and os.environ.get("JAX_COORDINATOR_ADDRESS"):
+def check(o: ModelOptions, rule: Rule) -> None:
+    """Raises UserError if options do not go with the engine that was chosen."""
+    if o.engine == "numpy":
+        return
+    for spec in drafters.specs_of(o.drafter):
+        if spec.only_numpy:
+            raise UserError(f"--drafter {spec.name} is for --engine numpy: {spec.only_numpy}")
+    if "auto" in str(o.K) and os.environ.get("JAX_COORDINATOR_ADDRESS"):
         raise UserError("--K auto goes by measured times, on which several processes would not agree: give a number")
-    if o.batch > 1 and not one_loop(o.engine, o.drafter, o.K):
+    if o.batch > 1 and not one_loop(o):
         raise UserError(
             "--batch decodes prompts together in JAX's loop, which is compiled for one draft model and one K: it needs "
             "--engine jax, --drafter model and a number for --K"
         )
-    if one_loop(o.engine, o.drafter, o.K):
+    if one_loop(o):
         from speculative.engines.jax.sampling import RULES
 
-        if o.accept not in RULES:
-            able = ", ".join(name for name in accept.by_name() if name in RULES)
-            raise UserError(f"--accept {o.accept} is for --engine numpy: the loop on the device has {able}")
+        if rule.name.partition(":")[0] not in RULES:
+            raise UserError(f"--accept {o.accept} is for --engine numpy: the loop on the device has {', '.join(RULES)}")
     if o.batch % o.data_parallel:
         raise UserError(
             f"--data_parallel {o.data_parallel} gives each copy of the models as many prompts: --batch must be a "
@@ -162,55 +116,48 @@ def check(o: Options) -> None:
         )
 
 
-def one_loop(engine: str, drafter: str, K) -> bool:
+def one_loop(o: ModelOptions) -> bool:
     """True if the whole decode is compiled as one loop on the device; else a loop of Python calls the models."""
-    return engine == "jax" and drafters.is_model(drafter) and isinstance(K, int)
+    roles = drafters.roles_of(o.drafter)
+    a_model = len(roles) == 1 and o.drafter in drafters.DRAFTERS and drafters.DRAFTERS[o.drafter].load is None
+    return o.engine == "jax" and a_model and isinstance(o.K, int)
 
 
-def loader(mesh: int, data_parallel: int, warm: tuple[int, Any] | None) -> Callable:
-    """-> load_models, as engines.models has it, for models that lie on the devices.
+def loader(o: ModelOptions, n_prompt: int) -> Callable:
+    """-> load_networks, as engines.models has it, for models that lie on the devices.
 
-    warm: (tokens of the longest prompt, K) where a loop in Python will call the models, so that all it needs is
-    compiled before; None where the whole loop is compiled. Raises UserError where there are fewer devices.
+    n_prompt: tokens of the longest prompt. If a loop in Python calls the models, all it needs is compiled before.
+    Raises UserError if there are fewer devices than are asked for.
     """
     from speculative.engines.jax.model import JaxModel, keep_compiled
-    from speculative.engines.jax.sharding import make_mesh, place, place_draft
+    from speculative.engines.jax.sharding import make_mesh, place
 
     keep_compiled()
-    devices = make_mesh(mesh, data_parallel)
-    placed = []
+    devices = make_mesh(o.mesh, o.data_parallel)
 
-    def load_on_jax(read, hparams, dtypes, to_probs, names):
-        return [load_one(read, hparams, *one) for one in zip(dtypes, to_probs, names, strict=True)]
+    def load_on_jax(read, hparams, dtypes, names):
+        return [load_one(read, hparams, *one) for one in zip(dtypes, names, strict=True)]
 
-    def load_one(read, hparams, dtype, to_probs, name):
-        if placed:  # the target comes first
-            network, seconds = place_draft(read, hparams, dtype, devices)
-        else:
-            network = place(read, hparams, dtype, devices)
-            seconds = {}
-        placed.append(network)
-        if seconds:  # there is more than one device, and so a choice
-            times = " and ".join(f"{1000 * s:.2f} ms {how}" for how, s in seconds.items())
-            how = "split over the devices" if network.split else "whole on every device"
-            say(f"the draft lies {how}: a token takes {times}")
-        model = JaxModel(network, to_probs, name)
-        if warm:
-            n_prompt, K = warm
-            longest = K if isinstance(K, int) else AutoK().K_max
+    def load_one(read, hparams, dtype, name):
+        # Each device has all of a small draft: see sharding.py.
+        network = place(read, hparams, dtype, devices, split=False if name.startswith("the draft") else None)
+        model = JaxModel(network, lambda logits: logits, name)
+        if not one_loop(o):
+            longest = max((k for k in ([*o.K] if isinstance(o.K, tuple) else [o.K]) if isinstance(k, int)), default=16)
             seconds = model.warm_up(n_prompt, longest)
-            say(f"compiled a model in {seconds:.1f} s")
+            print(f"compiled a model in {seconds:.1f} s", file=sys.stderr)
         return model
 
     return load_on_jax
 
 
-def pair_of_one_loop(pair: Pair) -> Pair:
-    """The same pair, whose decoders are compiled as one loop each."""
-    from speculative.engines.jax.pair import DevicePair
+def loop_of(session: Any) -> Any:
+    """The session's decoders, compiled as one loop each."""
+    from speculative.engines.jax.loop import DeviceDecoder
+    from speculative.engines.jax.pair import DeviceLoop
 
-    return DevicePair(**vars(pair))
-
-
-def say(line: str) -> None:
-    print(line, file=sys.stderr)
+    target, draft = (session.models[role].network for role in ("target", session.roles[1]))
+    # The device looks for the end of the text, the host for other stop texts.
+    end = session.encoder.eot if session.options.stop == END_OF_TEXT else -1
+    decoder = DeviceDecoder(target, draft, session.filters, session.draft_filters, session.rule, end)
+    return DeviceLoop(decoder, session.options.K)

@@ -3,11 +3,10 @@
 import contextlib
 from pathlib import Path
 
+from speculative.checkpoints.official import HPARAMS
 from speculative.checkpoints.tensors import checkpoint_shapes, parameter_count
 from speculative.engines import formats
 from speculative.support.errors import UserError
-from speculative.support.limits import least, limit_of
-from speculative.support.official import HPARAMS
 
 
 def needed(hparams: dict, dtype: str, n_cached: int | None = None) -> int:
@@ -23,7 +22,7 @@ def needed(hparams: dict, dtype: str, n_cached: int | None = None) -> int:
 def available(
     meminfo: str = "/proc/meminfo", cgroup: str = "/sys/fs/cgroup", own_cgroup: str = "/proc/self/cgroup"
 ) -> int | None:
-    """Bytes that this program can still take without swapping, within what `ulimit -v` or a container leaves it; None
+    """Bytes that this program can still take without swapping, within the limits of its container; None
     where the system does not tell (other than Linux)."""
     free = read_number(meminfo, "MemAvailable:")
     found = [free * 1024] if free is not None else []
@@ -32,7 +31,7 @@ def available(
             limit = read_number(folder / name)
             taken = read_number(folder / "memory.stat", label)
             found += [max(0, limit - taken)] if limit is not None and taken is not None else []
-    return min([*found, *address_space()], default=None)
+    return min(found, default=None)
 
 
 def cgroup_folders(root: Path, own_cgroup: str) -> list[Path]:
@@ -44,16 +43,6 @@ def cgroup_folders(root: Path, own_cgroup: str) -> list[Path]:
                 folder = root / controllers / name.lstrip("/")
                 return [folder, *folder.parents]
     return []
-
-
-def address_space() -> list[int]:
-    """[what `ulimit -v` leaves beside what is taken, and what the libraries are still going to take], or [] where it
-    sets no limit."""
-    limit = limit_of("RLIMIT_AS")
-    kilobytes = read_number("/proc/self/status", "VmSize:")
-    if limit is None or kilobytes is None:
-        return []
-    return [max(0, limit - max(kilobytes * 1024, least("RLIMIT_AS")))]
 
 
 def peak(status: str = "/proc/self/status") -> int | None:

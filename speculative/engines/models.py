@@ -1,44 +1,40 @@
-"""From parameters to what decodes on the NumPy engine: functions from tokens to distributions."""
+"""From parameters to models of the NumPy engine."""
 
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from speculative.engines import packed, runtime
-from speculative.engines.plain import CachedModel
+from speculative.engines.model import Model
+from speculative.engines.tree_cache import TreeNetwork
 
 
-def create_model_fn(params: dict, hparams: dict, to_probs: Callable, name: str = "the model") -> CachedModel:
-    """A network -> a function from tokens to distributions, with a cache of its own. Packs what is not packed yet.
-    name: what a message calls it."""
+def create_model_fn(params: dict, hparams: dict, to_probs: Callable, name: str = "the model") -> Model:
+    """A network -> a function from tokens to distributions. Packs what is not packed yet. name: in messages."""
     runtime.warm_up()
-    return CachedModel(packed.pack(params, packed.packer("float32")), hparams, to_probs, runtime.new_pass, name)
+    return Model(TreeNetwork(packed.pack(params, packed.packer("float32")), hparams, runtime.new_pass, name), to_probs)
 
 
-def load_models(
-    read: Callable, hparams: dict, dtypes: Sequence[str], to_probs: Sequence[Callable], names: Sequence[str]
-) -> list[CachedModel]:
-    """A model in each of these formats, from one reading: read(convert) gives the parameters as load_params does.
+def load_networks(read: Callable, hparams: dict, dtypes: Sequence[str], names: Sequence[str]) -> list[TreeNetwork]:
+    """A network in each of these formats, from one reading: read(convert) gives the parameters as load_params does.
 
     Each tensor is packed for all of them before the next is read. Norms, biases and positions are the same arrays.
     """
     packers = [packed.packer(dtype) for dtype in dtypes]
     params = read(lambda name, array: Copies(pack(name, array) for pack in packers))
-    models = []
-    for i, (of_one, name) in enumerate(zip(to_probs, names, strict=True)):
-        models.append(packed_model(one_of_each(params, i), hparams, of_one, name))
-    return models
+    return [packed_network(one_of_each(params, i), hparams, name) for i, name in enumerate(names)]
 
 
-def packed_model(params: dict, hparams: dict, to_probs: Callable, name: str) -> CachedModel:
-    """A model whose weights are packed already. Raises UserError where a NaN or infinity among them shows in the logits
-    of a pass (but for -inf before a ReLU), which is cheaper than a look at each weight."""
-    model = CachedModel(params, hparams, to_probs, runtime.new_pass, name)
-    # The first call of each kind pays for memory and threads that the later ones find ready: it is not timed.
+def packed_network(params: dict, hparams: dict, name: str) -> TreeNetwork:
+    """A network whose weights are packed. Raises UserError if NaN or infinity among them shows in the logits of a pass,
+    which is cheaper than a look at each weight."""
+    network = TreeNetwork(params, hparams, runtime.new_pass, name)
+    # Warm-up: the first call of each kind allocates memory and starts threads.
     for n_last in (1, 5):  # a row; a window of rows
-        model(np.zeros(min(8, model.n_ctx), int), min(n_last, model.n_ctx))
+        network.logits(np.zeros(min(8, network.n_ctx), int), min(n_last, network.n_ctx))
     runtime.tune(params, hparams)
-    return model
+    network.forget()
+    return network
 
 
 class Copies(tuple):

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Collection
 
 from speculative.engines.library import library, n_cores
-from speculative.engines.plain import PlainPass, n_bytes
+from speculative.engines.model import n_bytes
+from speculative.engines.plain import PlainPass
 from speculative.support.errors import UserError
 
 n_threads = None  # at most, in a forward pass; None: one for each core

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from encoder import Encoder
+from speculative.blog.encoder import Encoder
 
 
 class Shared(NamedTuple):

@@ -1,79 +1,38 @@
-"""The details of an iteration: its drafts, the tests that decided about them, and the target's own draw."""
+"""The details of an iteration: its drafts, the tests that decided about them, and the draw of the last token."""
 
-from typing import TypedDict
+from collections.abc import Sequence
 
 import numpy as np
 
+from speculative.rules import Rule
 from speculative.sampling import Step
 
-N_TOP = 10  # tokens of a distribution that are kept, the likeliest
+N_TOP = 10  # number of the likeliest tokens that are recorded of a distribution
 
 
-class Top(TypedDict):
-    tokens: list[int]
-    p: list[float]
-    q: list[float]
-
-
-class Drawn(TypedDict):
-    tokens: list[int]
-    probability: list[float]
-
-
-# A rule may tell more of a test.
-class Tested(TypedDict):
-    u: float
-    p: float
-    q: float
-    passed: bool
-    top: Top
-
-
-# from: "residual" or "q"
-Own = TypedDict("Own", {"from": str, "u": float, "top": Drawn})
-
-
-class Details(TypedDict):
-    drafts: list[int]  # [m]
-    tested: list[Tested]  # of each draft that was tested, in order
-    own: Own | None  # how the target's own token was drawn; None if it was not
-
-
-class TreeDetails(TypedDict):
-    """The nodes of a tree from number 1 on, as node 0 is the last token of the text; and the path that was walked."""
-
-    tokens: list[int]
-    parents: list[int]
-    path: list[int]
-
-
-def details(step: Step) -> Details:
-    """The details of a step that drafted a chain."""
+def details(step: Step, rule: Rule, u: Sequence[float]) -> dict:
+    """Return {"drafts", "tested", "own"} of a step that drafted a chain. u: the random numbers that the rule drew.
+    docs/output.md explains the keys."""
+    explained = rule.explain(step.proposal, step.q, u)
     drafts = [int(token) for token in step.proposal.tokens]
     tested = []
-    for test, j, p_i, q_i in zip(step.tests, drafts, step.proposal.p, step.q, strict=False):  # p_i, q_i [n_vocab]
-        top = likeliest(np.maximum(p_i, q_i), j)
-        of_both = {"tokens": top, "p": rounded(p_i[top]), "q": rounded(q_i[top])}
-        tested.append({**test._asdict(), "top": of_both})
-    return {"drafts": drafts, "tested": tested, "own": own_token(step)}
-
-
-def own_token(step: Step) -> Own | None:
-    if step.own is None:
-        return None
-    u, q = step.own
-    rejected = step.accepted < step.drafted
-    residual = rejected and not np.may_share_memory(q, step.q)  # else nothing was left but q's own row
-    top = likeliest(q, step.tokens[-1])
-    return {
-        "from": "residual" if residual else "q",
-        "u": u,
-        "top": {"tokens": top, "probability": rounded(q[top])},
-    }
+    for i, test in enumerate(explained.tests):
+        p_i = step.proposal.p[i]  # [n_vocab]
+        q_i = step.q[i]
+        tokens = likeliest(np.maximum(p_i, q_i), drafts[i])
+        top = {"tokens": tokens, "p": rounded(p_i[tokens]), "q": rounded(q_i[tokens])}
+        numbers = {name: value for name, value in test._asdict().items() if value is not None}
+        tested.append({**numbers, "top": top})
+    q = explained.q  # [n_vocab]
+    residual = step.accepted < step.drafted and not np.may_share_memory(q, step.q)
+    tokens = likeliest(q, step.tokens[-1])
+    top = {"tokens": tokens, "probability": rounded(q[tokens])}
+    own = {"from": "residual" if residual else "q", "u": explained.u, "top": top}
+    return {"drafts": drafts, "tested": tested, "own": own}
 
 
 def likeliest(p, *others: int) -> list[int]:  # [n_vocab] -> ids
-    """The N_TOP most probable tokens, without those of probability 0, and these others; the most probable first."""
+    """Return the N_TOP most probable tokens, without those of probability 0, and these others; the likeliest first."""
     n = min(N_TOP, len(p))
     top = np.argpartition(p, -n)[-n:]  # [n]
     return sorted({*top[p[top] > 0].tolist(), *others}, key=lambda token: (-p[token], token))

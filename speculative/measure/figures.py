@@ -1,110 +1,83 @@
-"""The figures of a run, computed from the records of both decoders: acceptance, times, predictions.
+"""The figures of a run, computed from the records of both decoders: acceptance, times, account, predictions.
 
-Whatever depends on K is an average over the iterations, so the figures also hold where K changes or a window is cut
-short.
+Figures that depend on K are averages over the iterations, so they also hold if K changes or a window is cut short.
 """
 
 from collections import Counter
 from statistics import mean
 from typing import Any
 
-from speculative.measure.analysis import blog_speedup, expected_tokens, leviathan_tokens
-from speculative.measure.better import NOISE, better_K, gains_of_other_K, most_gaining_K
-from speculative.measure.record import Iteration, Record
-from speculative.measure.timing import costs, level_costs, prefill_seconds, share
+from speculative.measure.analysis import blog_speedup, leviathan_tokens
+from speculative.measure.costs import costs, line, prefill_seconds
+from speculative.measure.predictions import can_predict, predict
+from speculative.measure.record import Iteration
+from speculative.measure.recorder import Recorder
 
-DISAGREE = 1.5  # the factor between measured and predicted speedup, from which on one of them must be wrong
-# The keys of predictions(), which are there also where nothing was measured.
-PREDICTED = (
-    *("t_target", "t_draft", "c", "beta", "mean_beta", "largest_beta", "best_K", "better_K"),
-    *("predicted_blog", "predicted_leviathan", "predicted_by_position", "predicted_best", "predicted_if"),
-)
-
-
-def figures(autoregressive: Record, speculative: Record) -> dict[str, Any]:
-    """All that is known of two decoders' runs over the same prompt, ready for JSON; None where nothing was measured."""
-    found = counts(speculative) | times(autoregressive, speculative)
-    return found | predictions(autoregressive, speculative, found)
+NOISE = 0.05  # share of a time; smaller differences may be chance
+DISAGREE = 1.5  # factor between the measured speedup and its account, from which on one of them is wrong
+MIN_ITERATIONS = 5  # to find that they disagree
+# The keys of account(), which are None if the run was too short to measure them.
+ACCOUNT = ("t_target", "t_draft", "c", "beta", "mean_beta", "account_blog", "account_leviathan", "predicted", "best_K")
 
 
-def counts(speculative: Record) -> dict[str, Any]:
-    """Counts of the drafts, and of those that were accepted."""
+def figures(autoregressive: Recorder, speculative: Recorder, timed: dict[int, float] | None = None) -> dict[str, Any]:
+    """Return all figures of two decoders' runs over the same prompt, ready for JSON. timed: for predictions."""
+    found = counts(speculative) | times(autoregressive, speculative) | dict.fromkeys(ACCOUNT)
+    found |= account(autoregressive, speculative, found, timed)
+    return found | {"doubt": doubt(found)}
+
+
+def counts(speculative: Recorder) -> dict[str, Any]:
+    """Count the drafts, and those that were tested and accepted."""
     iterations = speculative.iterations
-    met = Counter(j for i in iterations for j in range(len(i.alpha)))
+    tested = Counter(j for i in iterations for j in range(len(i.alpha)))
     accepted = Counter(j for i in iterations for j in range(i.step.accepted))
-    by_proposer = Counter(name for i in iterations for name in i.by[: len(i.alpha)])
-    passed = Counter(name for i in iterations for name in i.by[: i.step.accepted])
-    by_position = [[i.alpha[j] for i in iterations if j < len(i.alpha)] for j in range(len(met))]
+    by_source = Counter(name for i in iterations for name in i.source[: len(i.alpha)])
+    passed = Counter(name for i in iterations for name in i.source[: i.step.accepted])
     histogram = Counter(len(i.step.tokens) for i in iterations)
     usual = Counter(i.step.drafted for i in iterations).most_common(1)
+    levels = {}
+    for iteration in iterations:
+        for name, calls in iteration.levels.items():
+            levels.setdefault(name, []).extend(calls)
     return {
         **sums(iterations),
-        "iterations": len(iterations),
         "tree": any(i.tree for i in iterations),
-        "largest_K": max((i.step.drafted for i in iterations), default=0),
         "usual_K": usual[0][0] if usual else None,
+        "fixed_K": max(i.step.drafted for i in iterations) if can_predict(speculative) else None,
         "tokens_per_iteration_histogram": with_texts(dict(sorted(histogram.items()))),
-        "met_by_position": [met[j] for j in range(len(met))],
-        "accepted_by_position": [accepted[j] for j in range(len(met))],
-        "by_proposer": {name: [passed[name], n_met] for name, n_met in by_proposer.most_common()},
-        "levels": levels(speculative),
-        "alpha_by_position": [*map(average, by_position)],
-        "matching": average(a for i in iterations for a in i.matching),
-        "useful_row_calls": share(len(iterations), speculative.row_calls),
+        "tested_by_position": [tested[j] for j in range(len(tested))],
+        "accepted_by_position": [accepted[j] for j in range(len(tested))],
+        "by_source": {name: [passed[name], n] for name, n in by_source.most_common()},
+        "levels": [{"name": name, **sums(calls)} for name, calls in levels.items() if calls],
     }
 
 
 def sums(iterations: list[Iteration]) -> dict[str, Any]:
-    """The counts that a decoder and a level of its drafter have in common."""
+    """Return the counts that a decoder and a level of its drafter have in common."""
     n_tokens = sum(len(i.step.tokens) for i in iterations)
     drafted = sum(i.step.drafted for i in iterations)
+    alpha = [a for i in iterations for a in i.alpha]
     return {
+        "iterations": len(iterations),
         "tokens": n_tokens,
         "drafted": drafted,
         "accepted": sum(i.step.accepted for i in iterations),
         "r": share(n_tokens, drafted + len(iterations)),
         "tokens_per_iteration": share(n_tokens, len(iterations)),
-        "alpha": average(a for i in iterations for a in i.alpha),
+        "alpha": share(sum(alpha), len(alpha)),
     }
 
 
-def levels(speculative: Record) -> list[dict[str, Any]]:
-    """The figures of each level that has another one inside it, the outermost first."""
-    of = {}
-    for iteration in speculative.iterations:
-        for name, calls in iteration.levels.items():
-            of.setdefault(name, []).extend(calls)
-    return [level_figures(name, calls) for name, calls in of.items() if calls]
-
-
-def level_figures(name: str, calls: list[Iteration]) -> dict[str, Any]:
-    """The figures of one level. predicted_seconds is what one of its tokens takes by the blog's formula."""
-    level = {
-        "name": name,
-        "calls": len(calls),
-        **sums(calls),
-        "K": mean(i.step.drafted for i in calls),
-        "drafting": total(i.drafting for i in calls),
-        "scoring": total(i.scoring for i in calls),
-        **dict.fromkeys(("t_row", "t_draft", "c", "beta", "predicted_seconds")),
-    }
-    known = level_costs(calls)
-    if known is None:
-        return level
-    beta = known.mean_beta([i.step.drafted + 1 for i in calls])
-    seconds = known.t_target / blog_speedup(level["r"], level["K"], known.c, beta)
-    timed = {"t_row": known.t_target, "t_draft": known.t_draft, "c": known.c, "beta": beta}
-    return level | timed | {"predicted_seconds": seconds}
-
-
-def times(autoregressive: Record, speculative: Record) -> dict[str, Any]:
-    """The seconds of each part, and the measured speedup, with the prefill and without."""
+def times(autoregressive: Recorder, speculative: Recorder) -> dict[str, Any]:
+    """Return the seconds of each part, and the measured speedup, with the prefill and without."""
     drafting = total(i.drafting for i in speculative.iterations)
     scoring = total(i.scoring for i in speculative.iterations)
     records = {"autoregressive": autoregressive, "speculative": speculative}
     prefills = {name: prefill_seconds(record) for name, record in records.items()}
-    seconds = [per_token(record, record.seconds) for record in records.values()]
-    later = [per_token(record, record.seconds - prefills[name]) for name, record in records.items()]
+    # Per token, as a stop text may cut the two texts at different places.
+    seconds = [share(record.seconds, record.n_tokens) or 0.0 for record in records.values()]
+    later = [share(record.seconds - prefills[name], record.n_tokens) or 0.0 for name, record in records.items()]
     return {
         "seconds": {
             **{name: record.seconds for name, record in records.items()},
@@ -113,72 +86,68 @@ def times(autoregressive: Record, speculative: Record) -> dict[str, Any]:
             "rest": None if drafting is None else speculative.seconds - drafting - scoring,
             "prefill": prefills["speculative"],
         },
-        "decodes": {name: record.decodes for name, record in records.items()},
-        "speedup": share(*seconds) or None,  # where one decoder was not asked, there is nothing to compare
+        "runs": max(record.runs for record in records.values()),
+        "speedup": share(*seconds) or None,
         "speedup_without_prefill": share(*later) or None,
     }
 
 
-def predictions(autoregressive: Record, speculative: Record, found: dict[str, Any]) -> dict[str, Any]:
-    """The speedups that the formulas give for the measured costs and acceptance, and the best K."""
-    predicted = dict.fromkeys(PREDICTED) | {"busy": False, "disagree": False}
-    known = costs(autoregressive, speculative)
-    if known is None:
-        return predicted
-    predicted |= {"t_target": known.t_target, "t_draft": known.t_draft}
+def account(
+    autoregressive: Recorder, speculative: Recorder, found: dict, timed: dict[int, float] | None
+) -> dict[str, Any]:
+    """Return the run's costs, the formulas' account of its speedup, and the predictions for other lookaheads."""
+    measured = costs(autoregressive, speculative)
+    if measured is None:
+        return {}
     windows = [i.step.drafted for i in speculative.iterations]
+    window = line(measured.t_window)
     K = mean(windows)
-    c = known.c
-    beta = known.mean_beta([m + 1 for m in windows])
-    if beta < 1 - NOISE:  # no window takes less time than one of its rows
-        return predicted | {"busy": True}
-
-    measured = found["speedup_without_prefill"]
-    by_blog = blog_speedup(found["r"], K, c, beta)
-    predicted |= {
-        "c": None if known.t_draft is None else c,
-        "beta": with_texts(known.beta),
+    c = measured.c
+    beta = mean(window(m + 1) for m in windows) / measured.t_target
+    known = {
+        "t_target": measured.t_target,
+        "t_draft": measured.t_draft,
+        "c": c,
+        "beta": with_texts({rows: seconds / measured.t_target for rows, seconds in measured.t_window.items()}),
         "mean_beta": beta,
-        "predicted_blog": by_blog,
-        "disagree": len(windows) > 4 and not 1 / DISAGREE < (measured or by_blog) / by_blog < DISAGREE,
+        "account_blog": blog_speedup(found["r"], K, c, beta),
     }
-    if found["alpha"] is None or found["tree"]:  # the others are formulas for a chain
-        return predicted
-    cost = K * c + beta
-    tokens = found["tokens_per_iteration"]
-    if speculative.rule.independent:
-        predicted["predicted_leviathan"] = mean(leviathan_tokens(found["alpha"], m) for m in windows) / cost
-    predicted |= {
-        "predicted_by_position": mean(expected_tokens(found["alpha_by_position"], m) for m in windows) / cost,
-        "largest_beta": tokens - K * c,  # with the tokens that were measured, in place of those that α gives
-        "predicted_if": {  # what each obstacle costs: the speedup if it were gone
-            "every draft were accepted": (K + 1) / cost,
-            "drafting were free": tokens / beta,
-            "a window cost no more than a row": tokens / (K * c + 1),
-        },
-    }
-    gains = gains_of_other_K(autoregressive, speculative)
-    best, gain = most_gaining_K(gains)
-    # Of what was measured, so that no best K is said to be slower than this run.
-    return predicted | {"best_K": best, "predicted_best": gain * (measured or by_blog), "better_K": better_K(gains)}
+    if found["alpha"] is None or found["tree"]:
+        return known
+    if speculative.rule.name != "block":  # its chances depend on the drafts before
+        known["account_leviathan"] = mean(leviathan_tokens(found["alpha"], m) for m in windows) / (K * c + beta)
+    predicted = predict(autoregressive, speculative, measured, timed)
+    if predicted and beta >= 1 - NOISE:
+        known |= {"predicted": with_texts(predicted), "best_K": max(predicted, key=predicted.get)}
+    return known
+
+
+def doubt(f: dict[str, Any]) -> str | None:
+    """Return the reason to doubt the measured speedup, or None."""
+    if f["speedup"] is None:
+        return None
+    if f["speedup"] > f["tokens_per_iteration"]:
+        return f"{f['tokens_per_iteration']:.2f} tokens for each call of the target allow no more than that factor"
+    if f["mean_beta"] is None:
+        return None
+    if f["mean_beta"] < 1 - NOISE:
+        return "calls of the target with several tokens took less time than calls with one"
+    ratio = (f["speedup_without_prefill"] or f["account_blog"]) / f["account_blog"]
+    if f["iterations"] >= MIN_ITERATIONS and not 1 / DISAGREE < ratio < DISAGREE:
+        return "some calls took many times as long as others"
+    return None
 
 
 def with_texts(by_number: dict[int, Any]) -> dict[str, Any]:
-    """JSON has no numbers for keys."""
+    """Return the dict with texts for keys: JSON has no numbers there."""
     return {str(number): value for number, value in by_number.items()}
 
 
-def per_token(record: Record, seconds: float) -> float:
-    """Seconds a token, as a stop text may cut the two texts at different places; 0 where nothing was decoded."""
-    return seconds / record.n_tokens if record.n_tokens else 0.0
+def share(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
 
 
 def total(seconds) -> float | None:
-    """Their sum, None where any of them is not known."""
+    """Return their sum, None if any of them is unknown."""
     seconds = list(seconds)
     return None if None in seconds else sum(seconds)
-
-
-def average(values) -> float | None:
-    values = list(values)
-    return mean(values) if values else None

@@ -1,10 +1,6 @@
-"""The machine of a run, and the speed at which it reads its memory."""
+"""The machine of a run."""
 
-import os
 import platform
-import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -13,24 +9,22 @@ from speculative.engines.library import n_cores
 
 
 def machine(engine: str = "numpy") -> dict:
-    """The machine of the run; with engine "jax", its devices too."""
-    return {
+    """Return the names and versions of the machine; with engine "jax", of its devices too."""
+    names = {
         "engine": engine,
         "platform": platform.platform(),
         "processor": processor(),
         "cpus": n_cores(),
         "python": platform.python_version(),
         "numpy": np.__version__,
-        **(accelerator() if engine == "jax" else {}),
     }
+    if engine == "jax":
+        import jax
 
-
-def accelerator() -> dict:
-    import jax
-
-    devices = jax.devices()
-    names = {"device_platform": devices[0].platform, "device_kind": devices[0].device_kind, "devices": len(devices)}
-    return names | {"jax": jax.__version__}
+        devices = jax.devices()
+        names |= {"device_platform": devices[0].platform, "device_kind": devices[0].device_kind}
+        names |= {"devices": len(devices), "jax": jax.__version__}
+    return names
 
 
 def processor() -> str:
@@ -39,25 +33,3 @@ def processor() -> str:
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
-
-
-def read_bandwidth(
-    n_bytes: int = 2**31,
-    repeats: int = 5,
-    clock: Callable[[], float] = time.perf_counter,
-) -> float:
-    """Bytes a second that this machine reads from memory: the best of `repeats` sums over n_bytes, in all threads."""
-    memory = np.ones(n_bytes // 8, np.int64)  # should be far more than any cache holds
-    seconds = []
-    for _ in range(repeats):
-        start = clock()
-        read(memory, os.cpu_count() or 1)
-        seconds.append(clock() - start)
-    return memory.nbytes / min(seconds)
-
-
-def read(memory: np.ndarray, threads: int) -> int:  # [n] int64 -> their sum
-    """Reads memory once, with nothing else to do: the limit that a forward pass is held against."""
-    parts = np.array_split(memory, 32 * threads)  # small enough that no thread waits long for another at the end
-    with ThreadPoolExecutor(threads) as pool:
-        return int(sum(pool.map(np.sum, parts)))

@@ -1,94 +1,409 @@
-"""A run as one page that replays it: python -m speculative.measure.page run.json -o run.html
+"""A run as one page that replays it: page_data() computes every number and sentence, the scripts in web/ draw them.
 
-The page is web/page.html with the style, the scripts and the run's document put in. It loads nothing: its own policy
-forbids that, and any script but these.
+The page loads nothing: its own policy forbids that, and any script but these.
 """
-
-if __name__ == "__main__":
-    from speculative.support import exits
-
-    exits.begin()  # and what follows is slow
 
 import base64
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from speculative import accept, drafters
+from speculative import drafters
 from speculative.filters import Filters
 from speculative.measure import report
-from speculative.measure.document import check_version, read_document
+from speculative.rules import Rule, parse_rule
 from speculative.support.errors import UserError
-from speculative.support.files import check_outputs, open_to_read, write_text
+from speculative.support.terminal import without_secrets
 
-SCRIPTS = ("elements.js", "run.js", "text.js", "race.js", "glass.js", "why.js", "whatif.js")  # in web/
 WEB = Path(__file__).parent / "web"
+SCRIPTS = ("elements.js", "text.js", "race.js", "glass.js", "charts.js", "whatif.js")  # in web/
+DECODERS = ("autoregressive", "speculative")
+ORIGINS = {  # of a token -> its explanation
+    "accepted": "proposed by the drafter, accepted by the target",
+    "resampled": "sampled by the target after it rejected a draft",
+    "bonus": "sampled by the target after it accepted all drafts",
+    "autoregressive": "sampled by the target without drafts",
+}
+FACTS = {  # options in the header -> their names
+    "draft_model_size": "draft",
+    "target_model_size": "target",
+    "drafter": "drafter",
+    "K": "lookahead K",
+    **{name: name.replace("_", "-") for name in Filters._fields},
+    "draft_temperature": "draft temperature",
+    "stop": "stop text",
+    "seed": "seed",
+    "engine": "engine",
+}
+BY_RATIO = {"step": "Accept from left to right, if u < q / p", "left": "max(0, q − p), normalised"}
+RULES = {  # what the page says of Step 3, and of the distribution that is resampled from
+    "token": BY_RATIO,
+    "lenient": BY_RATIO,
+    "block": {"step": "Keep the drafts up to the last one that passes: u < h", "left": "max(0, w · q − p), normalised"},
+    "typical": {"step": "Accept from left to right what is typical of q", "left": "q, cut to what is typical"},
+}
+
+
+def kind_of(rule: Rule) -> str:
+    return rule.name.partition(":")[0]
 
 
 def page(run: dict) -> str:
-    """run: the document of a run, which should hold details -> HTML. Raises UserError where it has several texts."""
-    samples = run["autoregressive"]["samples"] + run["speculative"]["samples"]
-    if len(samples) != 2:
-        raise UserError(f"a page shows one text, and this run has {len(run['speculative']['samples'])}")
-    rule = accept.choose(**run["options"])
-    words = {
-        "rule": {name: getattr(rule, name) for name in ("lossless", "words", "step", "test", "left")},
-        "table": report.table(run["figures"], rule),
-        "filters": Filters._fields,
-        "drafters": {name: report.words(name) for name in drafters.KINDS},
-        "has_draft": drafters.needs(run["options"]["drafter"], "draft"),
-    }
-    return fill("page.html", ("page.css",), SCRIPTS, run | {"report": words})
+    """Return the page of a run's document, as HTML. Raises UserError if the run has several texts."""
+    n_texts = max(len(run[name]["samples"]) for name in DECODERS)
+    if n_texts != 1:
+        raise UserError(f"a page shows one text, and this run has {n_texts}")
+    return fill("page.html", ("page.css",), SCRIPTS, page_data(run))
 
 
 def fill(template: str, styles: Sequence[str], scripts: Sequence[str], data: Any, folder: Path = WEB) -> str:
-    """A page of these files, with its policy, and with data for its scripts. What is not in folder is in web/."""
+    """Return a template with its style, scripts, data and policy. A file that folder lacks is read from web/."""
 
     def read(name):
         path = folder / name
-        if not path.exists():
-            path = WEB / name
-        return path.read_text("utf-8")
+        return (path if path.exists() else WEB / name).read_text("utf-8")
 
     style = "\n".join(map(read, styles))
     script = "\n".join(map(read, scripts))
     parts = {"style": style, "script": script, "style hash": sha256(style), "script hash": sha256(script)}
     written = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    parts["data"] = written.replace("<", r"\u003c")  # so that no text can end the element that it stands in
+    parts["data"] = written.replace("<", r"\u003c")  # so that no text can end its <script> element
     return re.sub(r"\{\{([a-z ]+)\}\}", lambda match: parts[match[1]], read(template))
 
 
 def sha256(text: str) -> str:
-    """The names by which a Content-Security-Policy allows something."""
+    """Return the name by which a Content-Security-Policy allows a script or a style."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    from speculative.support.arguments import Parser
-
-    parser = Parser("A run as one page.", prog="python -m speculative.measure.page")
-    parser.add_argument("run", help="what main.py --json FILE --details wrote")
-    parser.add_argument("-o", "--output", required=True, help="the page, an HTML file")
-    arguments = parser.parse_args(words)
-    check_outputs([arguments.output], [arguments.run])
-    write_text(arguments.output, read_page(arguments.run))
+# ---- The data --------------------------------------------------------------------------------------------------------
 
 
-def read_page(path: str) -> str:
-    """The page of a file that --json wrote. Raises UserError."""
-    try:
-        with open_to_read(path) as f:
-            run = json.load(f)
-        check_version(run, path)
-        return page(read_document(run))
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
-        raise UserError(f"{path} is not a run: it should be what main.py --json writes") from None
+def page_data(run: dict) -> dict:
+    """Return all that the page draws, as plain numbers and strings.
+
+    run: the JSON document of one prompt. Its keys that are read: options, machine, stand_ins, prompt, summary, figures,
+    vocabulary; of both decoders seconds and samples[0], of that pieces, origins, tokens and iterations.
+    """
+    o = run["options"]
+    f = run["figures"]
+    rule = parse_rule(o["accept"])
+    lanes = {name: [*placed(run[name])] for name in DECODERS}
+    mine = lanes["speculative"]
+    total = max((i["end"] for lane in lanes.values() for i in lane), default=0.0)
+    return {
+        **findings(f),
+        "facts": facts(run),
+        "options": [[name, plain(v)] for name, v in (o | run["machine"]).items() if v is not None],
+        "prompt": run["prompt"]["text"],
+        "same": same_or_not(run, rule),
+        "legend": legend(mine),
+        "lanes": {name: lane_data(name, lane, total) for name, lane in lanes.items()},
+        "seconds": total,
+        "greedy": o["temperature"] == 0,
+        "rule": RULES[kind_of(rule)] | {"lossy": "" if rule.lossless else f"--accept {rule.name}"},
+        "iterations": [close_up(i, run, rule) for i in mine],
+        "opening": opening(mine),
+        "summary": run["summary"],
+        "charts": charts(f),
+        "table": report.table(f, rule),
+        "what_if": what_if(f),
+    }
 
 
-if __name__ == "__main__":
-    exits.guarded(main)
+# ---- The result ------------------------------------------------------------------------------------------------------
+
+
+def findings(f: dict) -> dict:
+    """Return what the figures say: a headline, sentences that explain it, and the reason to doubt it, if there is one.
+    The headline is "" if one decoder alone has run."""
+    lines = []
+    headline = doubt = ""
+    if f["speedup"]:
+        s = f["seconds"]
+        runs = f" (medians of {f['runs']} runs)" if f["runs"] > 1 else ""
+        times = f"{duration(s['speculative'])} instead of {duration(s['autoregressive'])}"
+        lines.append(f"{many(f['tokens'], 'token')} in {times}{runs}.")
+        headline = f"{f['speedup']:.2f} times as fast" + (", doubtful" if f["doubt"] else "")
+    if f["drafted"]:
+        lines.append(
+            f"{f['accepted']} of {many(f['drafted'], 'draft')} accepted ({percent(f['accepted'], f['drafted'])}); "
+            f"{f['tokens_per_iteration']:.2f} tokens for each call of the target. "
+            f"Acceptance rate r = {f['r']:.2f}: tokens per call / (K + 1)."
+        )
+    if f["doubt"]:
+        doubt = f"Doubtful: {f['doubt']}. Another program probably used the processor. Run it again."
+    return {"headline": headline, "lines": lines, "doubt": doubt}
+
+
+def facts(run: dict) -> list[list[str]]:
+    o = run["options"]
+    shown = [name for name in FACTS if o[name] is not None]
+    if "draft" not in drafters.roles_of(o["drafter"]):
+        shown.remove("draft_model_size")
+    stand_ins = {size: f"{size}, a stand-in: {what}" for size, what in run["stand_ins"].items()}
+    rows = [[FACTS[name], plain(stand_ins.get(o[name], o[name]) if "size" in name else o[name])] for name in shown]
+    return [*rows, ["machine", f"{run['machine']['processor']}, {many(run['machine']['cpus'], 'core')}"]]
+
+
+def same_or_not(run: dict, rule: Rule) -> str:
+    """Return whether the two texts are equal, and if not, why."""
+    one, other = (run[name]["samples"][0]["tokens"] for name in DECODERS)
+    if one == other:
+        return "The two texts are equal, token for token."
+    if run["options"]["temperature"] > 0:
+        law = (
+            "Both follow the target's distribution."
+            if rule.lossless
+            else f"--accept {rule.name} changes the distribution."
+        )
+        return f"The two texts differ: above temperature 0 each is a random sample of its own. {law}"
+    pairs = zip(one, other, strict=False)
+    first = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+    return f"The two texts differ from token {first + 1} on: two tokens were nearly tied, and rounding decided."
+
+
+def legend(iterations: list[dict]) -> list[list]:
+    """[[origin, drafter or None, explanation], ...] of the origins that occur, then of the drafters if several."""
+    tokens = [token for i in iterations for token in i["tokens"]]
+    origins = Counter(token["origin"] for token in tokens)
+    rows = [[o, None, f"{words}: {many(origins[o], 'token')}"] for o, words in ORIGINS.items() if origins[o]]
+    by = Counter(token["by"] for token in tokens if token["by"])
+    return rows + [["accepted", b, f"proposed by the {report.words(b)}: {many(n, 'token')}"] for b, n in by.items()]
+
+
+# ---- The race --------------------------------------------------------------------------------------------------------
+
+
+def placed(decoder: dict) -> Iterator[dict]:
+    """Yield each iteration of a decoder with its number, its place in time [s] and its tokens."""
+    [sample] = decoder["samples"]
+    mean = decoder["seconds"] / max(1, len(sample["iterations"]))  # used if the device does not time each call
+    several = len({name for i in sample["iterations"] for name in i["source"][: i["accepted"]]}) > 1
+    begin, first = 0.0, 0
+    for number, i in enumerate(sample["iterations"], start=1):
+        end = begin + (mean if i["seconds"] is None else i["seconds"])
+        last = first + i["tokens"]
+        by = [*(i["source"][: i["accepted"]] if several else []), *[None] * i["tokens"]]
+        columns = zip(sample["pieces"][first:last], sample["origins"][first:last], by, strict=False)
+        tokens = [{"text": text, "origin": origin, "by": name} for text, origin, name in columns]
+        yield i | {"number": number, "first": first, "begin": begin, "end": end, "tokens": tokens}
+        begin, first = end, last
+
+
+def lane_data(name: str, iterations: list[dict], total: float) -> dict:
+    """One decoder's calls, and its tokens with the time at which each is known."""
+    speculative = name == "speculative"
+    target_line = max([len(i["levels"]) for i in iterations], default=0) + 1 if speculative else 0
+    seconds = iterations[-1]["end"] if iterations else 0.0
+    calls = [call | {"iteration": i["number"]} for i in iterations for call in calls_of(i, target_line)]
+    tokens = [token | {"time": i["end"], "iteration": i["number"]} for i in iterations for token in i["tokens"]]
+    known, stack = -total, 0  # tokens that are known together are drawn on top of each other
+    for token in tokens:
+        stack = stack + 1 if token["time"] - known < 0.002 * total else 0
+        known = token["time"] if stack == 0 else known
+        token["stack"] = stack
+    return {
+        "title": name.capitalize(),
+        "label": f"{name.capitalize()}: {many(len(iterations), 'call')} of the target, {duration(seconds)}",
+        "calls": calls,
+        "lines": target_line + 1,
+        "tokens": tokens,
+    }
+
+
+def calls_of(i: dict, target_line: int) -> list[dict]:
+    """The calls of one iteration: the drafter's on line 0, levels below it, the target's on its line."""
+    if not i["drafting"] and not i["scoring"]:
+        return [call("device", 0, i["begin"], i["end"] - i["begin"])]
+    calls = []
+    if i["drafting"] and i["levels"]:
+        calls = level_calls(i["levels"], i["begin"], i["drafted"])
+    elif i["drafting"]:
+        calls = [call("draft", 0, i["begin"], i["drafting"])]
+    if i["scoring"]:
+        calls.append(call("target", target_line, i["begin"] + i["drafting"], i["scoring"]))
+    return calls
+
+
+def level_calls(levels: list[dict], begin: float, drafted: int) -> list[dict]:
+    """The calls within one proposal of a multi-level drafter: before each call of a level's model, the level inside it
+    drafts."""
+    waiting = [iter(level["iterations"]) for level in levels]
+    calls = []
+
+    def propose(depth, time, wanted):
+        n_tokens = 0
+        while n_tokens < wanted and (one := next(waiting[depth], None)):
+            if depth + 1 < len(levels) and one["drafted"]:
+                propose(depth + 1, time, one["drafted"])
+            elif one["drafting"]:
+                calls.append(call("draft", 0, time, one["drafting"]))
+            time += one["drafting"]
+            calls.append(call("level", len(levels) - depth, time, one["scoring"], levels[depth]["name"]))
+            time += one["scoring"]
+            n_tokens += one["tokens"]
+
+    propose(0, begin, drafted)
+    return calls
+
+
+def call(kind: str, line: int, begin: float, seconds: float, name: str = "") -> dict:
+    words = f"{report.words(name) if name else kind} {duration(seconds)}"
+    return {"kind": kind, "line": line, "begin": begin, "seconds": seconds, "words": words}
+
+
+# ---- One iteration ---------------------------------------------------------------------------------------------------
+
+
+def opening(iterations: list[dict]) -> int:
+    """Return the number of the iteration to show first: a rejection after an accepted draft teaches most."""
+    for teaches in (lambda i: 0 < i["accepted"] < i["drafted"], lambda i: i["accepted"] < i["drafted"]):
+        for i in iterations:
+            if teaches(i):
+                return i["number"]
+    return 1
+
+
+def close_up(i: dict, run: dict, rule: Rule) -> dict:
+    """One iteration: its drafts, their tests, and the target's own token. Captions are in glass.js."""
+    vocabulary = run.get("vocabulary", {})
+    before = run["prompt"]["text"] + "".join(run["speculative"]["samples"][0]["pieces"][: i["first"]])
+    whole = len(i["tokens"]) > i["accepted"]
+    shown = {name: i[name] for name in ("accepted", "drafted", "draft_prefill", "prefill")} | {
+        "before": ("…" if len(before) > 60 else "") + before[-60:],
+        "origin": i["tokens"][-1]["origin"] if whole else None,
+        "drafting": duration(i["drafting"]),
+        "scoring": duration(i["scoring"]),
+    }
+    if i["tree"]:
+        return shown | {"tree": branches(i["tree"], vocabulary)}
+    if not i.get("details"):
+        return shown
+    drafts, tested, own = (i["details"][name] for name in ("drafts", "tested", "own"))
+    several = len({*i["source"]}) > 1
+    by = [report.words(name) for name in i["source"]] if several else [""] * len(drafts)
+    if own:
+        token = run["speculative"]["samples"][0]["tokens"][i["first"] + i["accepted"]]
+        own = {"from": own["from"], "u": digits(own["u"]), **top_rows(own["top"], token, vocabulary)}
+    return shown | {
+        "drafts": [[visible(vocabulary, draft), name] for draft, name in zip(drafts, by, strict=True)],
+        "tested": [
+            {"passed": t["passed"], "formula": comparison(t, rule), **top_rows(t["top"], draft, vocabulary)}
+            for t, draft in zip(tested, drafts, strict=False)
+        ],
+        "own": own,
+    }
+
+
+def top_rows(top: dict, token: int, vocabulary: dict[str, str]) -> dict:
+    """A token, and the likeliest tokens in its place with their probabilities, and the number of the token's row."""
+    tokens, *columns = top.values()
+    rows = zip([visible(vocabulary, id) for id in tokens], *columns, strict=True)
+    return {"token": visible(vocabulary, token), "rows": [*map(list, rows)], "drawn": tokens.index(token)}
+
+
+def branches(tree: dict, vocabulary: dict[str, str], node: int = 0) -> list[list]:
+    """The children of a node of a tree: [token, whether it was accepted, its children]."""
+    return [
+        [visible(vocabulary, tree["tokens"][n - 1]), n in tree["path"], branches(tree, vocabulary, n)]
+        for n, parent in enumerate(tree["parents"], start=1)
+        if parent == node
+    ]
+
+
+def comparison(test: dict, rule: Rule) -> str:
+    """The numbers that the rule compared, in the rule's own letters."""
+    u, p, q = (test[name] for name in "upq")
+    less = "<" if test["passed"] else "≥"
+    kind = kind_of(rule)
+    if kind in ("token", "lenient"):
+        return f"u · p = {digits(u)} · {digits(p)} = {digits(u * p)} {less}\u00a0{digits(q)}\u00a0=\u00a0q"
+    if kind == "block":
+        return f"w = {digits(test['w'])}; u = {digits(u)} {less}\u00a0{digits(test['h'])}\u00a0=\u00a0h"
+    if kind == "typical":
+        return f"q = {digits(q)} {'>' if test['passed'] else '='} 0, of the typical tokens"
+    return f"u = {digits(u)}, p = {digits(p)}, q = {digits(q)}"
+
+
+# ---- The figures -----------------------------------------------------------------------------------------------------
+
+
+def charts(f: dict) -> list[dict]:
+    """Three tables with bars: acceptance by position, tokens per call, speedups."""
+    by_position = zip(f["accepted_by_position"], f["tested_by_position"], strict=True)
+    positions = [
+        ([str(j), f"{a} of {n}", percent(a, n)], a / n, "accepted") for j, (a, n) in enumerate(by_position, start=1)
+    ]
+    counts = [
+        ([tokens, str(n), percent(n, f["iterations"])], n, "q")
+        for tokens, n in f["tokens_per_iteration_histogram"].items()
+    ]
+    speedups = {
+        "measured": f["speedup_without_prefill"],
+        "r(K + 1) / (Kc + β), of this run": f["account_blog"],
+        "Leviathan's formula, of this run": f["account_leviathan"],
+        **{f"predicted for K = {K}": speedup for K, speedup in (f["predicted"] or {}).items()},
+    }
+    rows = [([name, f"{x:.2f}x"], x, "q" if name == "measured" else "p") for name, x in speedups.items() if x]
+    return [
+        chart("Accepted, by position in the window", ["position", "accepted", "share"], positions),
+        chart("Tokens for each call of the target", ["tokens", "calls", "share"], counts),
+        chart("Speedup, without reading the prompt", ["", "speedup"], rows),
+    ]
+
+
+def chart(caption: str, columns: list[str], rows: list[tuple]) -> dict:
+    """rows: (cells, value, kind); a bar is as long as its value, the longest 1."""
+    longest = max((value for _, value, _ in rows), default=0) or 1
+    return {"caption": caption, "columns": columns, "rows": [[cells, v / longest, kind] for cells, v, kind in rows]}
+
+
+def what_if(f: dict) -> dict:
+    """This run's K, α, c and β, examples for those that it could not measure, and its point on the curves."""
+    beta = f["mean_beta"] if any(rows != "1" for rows in f["beta"] or ()) else None
+    measured = {"alpha": (f["alpha"], 0.8), "c": (f["c"], 0.1), "beta": (beta and max(1.0, beta), 1.0)}
+    run = {name: example if value is None else value for name, (value, example) in measured.items()}
+    return {
+        "run": {"K": max(1, f["usual_K"] or 4), **run},
+        "examples": [name for name, (value, _) in measured.items() if value is None],
+        "measured": [f["drafted"] / max(1, f["iterations"]), f["tokens_per_iteration"], f["speedup_without_prefill"]],
+    }
+
+
+# ---- Words and numbers -----------------------------------------------------------------------------------------------
+
+
+def many(n: int, noun: str) -> str:
+    return f"{n} {noun}{'' if n == 1 else 's'}"
+
+
+def percent(part: float, whole: float) -> str:
+    return f"{part / whole:.0%}".replace("%", " %")
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "an unknown time"
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.{2 if seconds < 0.01 else 1}f} ms"
+
+
+def digits(p: float) -> str:
+    """Three digits, so that small numbers can be compared."""
+    return str(int(p)) if p in (0, 1) else f"{p:#.3g}"
+
+
+def plain(value: Any) -> str:
+    """An option as it is typed, without the password or token of an address."""
+    text = "/".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    text = f"{value:g}" if isinstance(value, float) else text
+    return without_secrets(text)
+
+
+def visible(vocabulary: dict[str, str], token: int) -> str:
+    """The text of a token, with its white space visible."""
+    return vocabulary[str(token)].replace(" ", "␣").replace("\n", "↵").replace("\t", "⇥")

@@ -1,240 +1,181 @@
-"""Notes what happens in a run: a recorder that times a decoder and its models, and reads what the steps hold."""
+"""Records what happens in a run: reads the steps, the models' logs and the random numbers that were drawn."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
 
-from encoder import StreamDecoder
-from speculative.accept import TOKEN, Rule
-from speculative.drafters import Drafter
-from speculative.engines.plain import common_prefix
-from speculative.measure.analysis import matching_chance
-from speculative.measure.details import TreeDetails, details
-from speculative.measure.record import Counted, Iteration, Record, first_tokens
+from speculative.blog.encoder import StreamDecoder
+from speculative.engines.model import Call
+from speculative.measure.details import details
+from speculative.measure.record import Counted, Iteration
+from speculative.rules import TOKEN, Rule
 from speculative.sampling import Step
-from speculative.stop import read
-from speculative.trees import MOST_NODES, Tree, TreeStep
-
-HELD = 2**24  # probabilities, 64 MB, that wait for the end of the run before their details are taken
-IN_TREE = MOST_NODES  # tokens: no path down a tree is longer
-FREE = nullcontext()  # a lock that nobody else wants
-NO_TOKENS = np.empty(0, int)
-IN_STEP = 2  # tokens: after a window that was accepted whole, the draft is this far behind; reading them is no prefill
+from speculative.trees import Tree
 
 
-@dataclass
-class Read:
-    """The texts that both models have read in a step; None for one that was not called."""
+class Draws:
+    """A random generator that remembers its draws: the tests of a step are rebuilt from them."""
 
-    draft: Any = None  # [n]
-    target: Any = None  # [n]
-    most: int = IN_STEP  # so many tokens may be new to the target, and it is no prefill
+    def __init__(self, rng: np.random.Generator):
+        self.rng = rng
+        self.u = []
 
+    def random(self) -> float:
+        self.u.append(self.rng.random())
+        return self.u[-1]
 
-class Watched:
-    """A model, of which the recorder times each call, in a chain or a tree."""
-
-    def __init__(self, model: Callable, recorder: "Recorder"):
-        self.model = model
-        self.recorder = recorder
-
-    def __call__(self, x, n_last: int = 1):  # -> [n_last, n_vocab]
-        start = self.recorder.clock()
-        q = self.model(x, n_last)  # [n_last, n_vocab]
-        self.recorder.scored(x, n_last, start)
-        return q
-
-    def tree(self, x, tree: Tree, nodes=None):  # -> [m, n_vocab]
-        start = self.recorder.clock()
-        q = self.model.tree(x, tree, nodes)  # [m, n_vocab]
-        self.recorder.scored(x, IN_TREE, start)
-        return q
+    def integers(self, *limits: int) -> int:
+        return int(self.rng.integers(*limits))
 
 
-class Recorder(Record):
-    """Notes every step of a decoder that it watches:
+class Recorder:
+    """The record of one decoder's texts. Only the decoder's own time is counted."""
 
-        recorder = Recorder()
-        for step in recorder.watch(pair.speculative(x, N, rng, recorder)):
-            ...
-
-    Only the decoder's own time is counted, neither what is done with a step nor the recorder's bookkeeping: while the
-    clock runs, no more is done than to keep what was read. A step's p and q are held no longer than that step. Where
-    details are kept, HELD of them wait: to take them between two steps would be a pause, in which the threads of a
-    small model go to sleep and make the next step slower.
-
-    The parts of one loop on a device cannot be timed. Such a decoder calls note() before each step, and writes what is
-    known of its times into prefill, t_draft and t_target.
-    """
-
-    def __init__(self, rule: Rule = TOKEN, clock: Callable[[], float] = time.perf_counter, details: bool = False):
-        """rule: the decoder's. details: whether to keep what decided each step."""
-        super().__init__(rule=rule)
-        self.clock = clock
+    def __init__(
+        self,
+        rule: Rule = TOKEN,
+        logs: dict[str, deque[Call]] | None = None,
+        levels: dict[str, str] | None = None,
+        details: bool = False,
+    ):
+        """logs: {role: a model's log}. levels: {name of a level of the drafter: the role of its model}, the outermost
+        first. details: True to record the tests and draws of each step."""
+        self.rule = rule
+        self.logs = logs or {}
+        self.level_roles = levels or {}
         self.details = details
-        self.now = Iteration()
-        self.read = Read()
-        self.held = []  # (iteration, step), of which the details are still to be taken
-        self.known = Read(NO_TOKENS, NO_TOKENS)  # the texts that both models have read
-        self.levels = {}  # {name: Recorder of that level of the drafter}, the outermost first
-        self.waiting = None  # for a level's recorder a list: note_step's arguments, for when the clock has stopped
+        self.samples: list[list[Iteration]] = []  # the iterations of each text
+        self.seconds = 0.0
+        self.runs = 1  # number of repeats; this is the median run
+        # Of a loop on a device, which cannot time each call:
+        self.prefill: float | None = None  # seconds
+        self.t_draft: float | None = None  # seconds of a draft token
+        self.t_target: dict[int, float] = {}  # {rows: seconds of a call}
 
-    def drafter(self, drafter: Drafter) -> Drafter:
-        tree = self.draft(drafter.tree) if drafter.tree else None
-        return Drafter(self.draft(drafter.chain), tree)
+    @property
+    def now(self) -> Iteration:
+        """The last iteration."""
+        return self.samples[-1][-1]
 
-    def draft(self, draft: Callable) -> Callable:
-        """A drafter's chain or tree, timed."""
+    @property
+    def iterations(self) -> list[Iteration]:
+        return [iteration for sample in self.samples for iteration in sample]
 
-        def recorded(x, wanted):
-            start = self.clock()
-            proposal = draft(x, wanted)
-            self.now.drafting = self.clock() - start
-            self.read.draft = x
-            return proposal
+    @property
+    def tokens(self) -> list[list[int]]:
+        """The new tokens of each text."""
+        return [[token for i in sample for token in i.step.tokens] for sample in self.samples]
 
-        return recorded
-
-    def target(self, target_model: Callable) -> Watched:
-        """The target, timed."""
-        return Watched(target_model, self)
-
-    def scored(self, x, most: int, start: float) -> None:
-        """Notes a call of the target that began at `start`. It was a prefill if more than `most` tokens were new."""
-        self.now.scoring = self.clock() - start
-        self.read.target = x
-        self.read.most = most
-
-    def level(self, name: str, model: Callable, draft: Callable, steps: Callable) -> Iterator[Step]:
-        """drafters.base.Parts.record: a level is recorded as a decoder of its own."""
-        if name not in self.levels:
-            self.levels[name] = Recorder(self.rule if self.rule.lossless else TOKEN, self.clock)
-            self.levels[name].waiting = []
-        recorder = self.levels[name]
-        return recorder.watch(steps(recorder.target(model), recorder.draft(draft)))
-
-    def note(self, alpha: list[float], matching: list[float]) -> None:
-        """For a decoder that runs elsewhere: what is known of the step that it gives next; its times are not."""
-        self.now = Iteration(None, None, None, None, alpha=alpha, matching=matching)
+    @property
+    def n_tokens(self) -> int:
+        return sum(map(len, self.tokens))
 
     def watch(
-        self, decoder: Iterator[Step], lock: AbstractContextManager = FREE, text: StreamDecoder | None = None
-    ) -> Iterator[Step]:
-        """The same steps, up to the one with which the text is stopped.
-
-        lock is held while one is computed, and its time does not include the wait for it. text: turns ids into text,
-        and says where that is to end.
-        """
+        self, steps: Iterator[Step], draws: Draws, text: StreamDecoder, device: Any = None
+    ) -> Iterator[Iteration]:
+        """Yield an iteration for each step, up to the one that completes the stop text. device: a loop on a device,
+        which knows its own times."""
         self.samples.append([])
-        while not (text and text.stopped):
-            with lock:
-                self.now = Iteration()
-                self.read = Read()
-                start = self.clock()
-                step = next(decoder, None)
-                seconds = self.clock() - start
+        while not text.stopped:
+            draws.u = []
+            began = time.perf_counter()
+            step = next(steps, None)
+            seconds = time.perf_counter() - began
             self.seconds += seconds
             if step is None:
-                break
-            if text:
-                step, self.now.pieces = read(text, step)
-            if self.now.seconds is not None:  # else it runs elsewhere: see note()
-                self.now.seconds = seconds
-            self.samples[-1].append(self.now)
-            if self.waiting is None:
-                self.note_step(self.now, step, self.read)
-            else:
-                self.waiting.append((self.now, step, self.read))
-            yield step
-        self.take_details()
+                return
+            iteration = self.of_device(step, device) if device else self.iteration(step, began, seconds, draws.u)
+            add_text(iteration, text, step)
+            self.samples[-1].append(iteration)
+            yield iteration
 
-    def note_step(self, iteration: Iteration, step: Step, read: Read) -> None:
-        iteration.step = counted(step)
-        n = step.drafted
-        for name, recorder in self.levels.items():
-            iteration.levels[name] = first_tokens(recorder.taken(), n)
-            n = sum(call.step.drafted for call in iteration.levels[name])
-        if isinstance(step.proposal, Tree):
-            iteration.by = [step.proposal.by] * step.drafted
-            iteration.tree = tree_details(step)
-        else:
-            iteration.by = [*step.proposal.by]
-        self.note_prefills(iteration, step, read)
-        if not len(step.q):  # a loop on the device keeps its rows to itself, and has told the chances: see note()
-            return
-        iteration.alpha = self.rule.chances(step)
-        if iteration.tree:
-            return
-        pairs = zip(iteration.alpha, step.proposal.p, step.q, strict=False)
-        iteration.matching = [float(matching_chance(p_i, q_i)) for _, p_i, q_i in pairs]
-        if self.details:
-            self.held.append((iteration, step))
-            if sum(len(step.proposal.p) + len(step.q) for _, step in self.held) * len(step.q[0]) > HELD:
-                self.take_details()
+    def of_device(self, row, device) -> Iteration:
+        """Return the known facts of a step, without its times. Those of the run are noted here."""
+        self.prefill = (self.prefill or 0.0) + row.prefill
+        self.t_target = {rows: seconds for rows, seconds in device.seconds.items() if rows != "draft"}
+        if row.drafted:
+            self.t_draft = device.seconds.get("draft")
+        return Iteration(None, None, None, None, alpha=row.alpha)
 
-    def note_prefills(self, iteration: Iteration, step: Step, read: Read) -> None:
-        """Notes whether either model had to read more tokens than a step adds: that is a prefill."""
-        if read.draft is not None:
-            most = IN_TREE if iteration.tree else IN_STEP
-            iteration.draft_prefill = len(read.draft) - common_prefix(self.known.draft, read.draft) > most
-            drafts = [] if iteration.tree else step.proposal.tokens
-            self.known.draft = np.append(read.draft, drafts).astype(int)
-        if read.target is not None:
-            iteration.prefill = len(read.target) - common_prefix(self.known.target, read.target) > read.most
-            self.known.target = np.asarray(read.target)
+    def watch_batch(self, calls: Iterator[list], texts: list[StreamDecoder], device) -> Iterator[list]:
+        """Do the same for prompts that are decoded together: a sample and a text for each.
 
-    def taken(self) -> list[Iteration]:
-        """For a level's recorder: its iterations since the last call, which it then forgets."""
-        for waiting in self.waiting:
-            self.note_step(*waiting)
-        self.waiting.clear()
-        iterations = self.iterations
-        self.samples.clear()
-        return iterations
-
-    def take_details(self) -> None:
-        for iteration, step in self.held:
-            iteration.details = details(step)
-        self.held.clear()
-
-    def watch_batch(
-        self, decoder: Iterator[list], texts: list[StreamDecoder], n_batch: int, lock: AbstractContextManager = FREE
-    ) -> Iterator[list]:
-        """The same for prompts that are decoded together, n_batch at a time: a sample and a text for each.
-
-        The decoder yields, for each call of the target, (number of the prompt, Step, alpha, matching) of those that it
-        served.
+        calls: for each call of the target, the rows of the prompts that it served.
         """
         samples = [[] for _ in texts]
         self.samples += samples
         while True:
-            with lock:
-                start = self.clock()
-                rows = next(decoder, None)
-                self.seconds += self.clock() - start
+            began = time.perf_counter()
+            rows = next(calls, None)
+            self.seconds += time.perf_counter() - began
             if rows is None:
                 return
-            self.row_calls += n_batch
-            for number, step, alpha, matching in rows:
-                self.note(alpha, matching)
-                self.now.step = counted(step)
-                _, self.now.pieces = read(texts[number], step)
-                samples[number].append(self.now)
+            for row in rows:
+                iteration = self.of_device(row, device)
+                add_text(iteration, texts[row.number], row)
+                samples[row.number].append(iteration)
             yield rows
 
+    def iteration(self, step: Step, began: float, seconds: float, u: Sequence[float]) -> Iteration:
+        proposal = step.proposal
+        call = self.logs["target"][-1]
+        draft_calls = [one for role, log in self.logs.items() if role != "target" for one in since(log, began)]
+        iteration = Iteration(
+            drafting=call.began - began if step.drafted else 0.0,
+            scoring=call.seconds,
+            seconds=seconds,
+            draft_prefill=any(one.prefill for one in draft_calls),
+            prefill=call.prefill,
+            alpha=self.rule.chances(step),
+        )
+        if isinstance(proposal, Tree):
+            iteration.source = [proposal.source] * step.drafted
+            iteration.tree = {"tokens": proposal.tokens[1:], "parents": proposal.parents[1:], "path": step.walk}
+            return iteration
+        iteration.source = [*proposal.source]
+        self.add_levels(iteration, proposal.inner, began)
+        if self.details:
+            iteration.details = details(step, self.rule, u[-self.rule.n_draws(step) :])
+        return iteration
 
-def counted(step: Step) -> Counted:
-    return Counted(step.tokens, step.drafted, step.accepted)
+    def add_levels(self, iteration: Iteration, steps: Sequence[Step], began: float) -> None:
+        """Add the iterations of each level, from the steps inside the proposal and the log of the level's model."""
+        rule = self.rule if self.rule.lossless else TOKEN
+        for name, role in self.level_roles.items():
+            iteration.levels[name] = []
+            ended = began
+            for step, call in zip(steps, since(self.logs[role], began), strict=False):
+                one = Iteration(Counted([*map(int, step.tokens)], step.drafted, step.accepted), prefill=call.prefill)
+                one.drafting = call.began - ended
+                one.scoring = call.seconds
+                one.seconds = one.drafting + one.scoring
+                one.alpha = rule.chances(step)
+                one.source = [*step.proposal.source]
+                ended = call.began + call.seconds
+                iteration.levels[name].append(one)
+            steps = [deeper for step in steps for deeper in step.proposal.inner]
 
 
-def tree_details(step: TreeStep) -> TreeDetails:
-    tree = step.proposal
-    return {
-        "tokens": tree.tokens[1:],
-        "parents": tree.parents[1:],
-        "path": [test.node for test in step.tests if test.passed],
-    }
+def since(log: deque[Call], began: float) -> list[Call]:
+    """Return the calls that began after that time. The log is copied, as other threads may write to it."""
+    return [*takewhile(lambda call: call.began >= began, reversed(log.copy()))][::-1]
+
+
+def add_text(iteration: Iteration, text: StreamDecoder, step: Step) -> None:
+    """Add the text of each token. The iteration ends with the token that completes the stop text; the drafts after it
+    were proposed and scored, and are counted as rejected."""
+    for token in step.tokens:
+        iteration.pieces.append(text.push([token]))
+        if text.stopped:
+            break
+    n = len(iteration.pieces)
+    iteration.step = Counted([*map(int, step.tokens[:n])], step.drafted, min(step.accepted, n))
+    if n < len(step.tokens):
+        iteration.alpha = iteration.alpha[:n]
+        if iteration.details:
+            iteration.details["tested"] = iteration.details["tested"][:n]
+            iteration.details["own"] = None

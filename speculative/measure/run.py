@@ -1,21 +1,19 @@
-"""A run that is over: its figures, its texts, its page, its file. A notebook shows its page."""
+"""A finished run: its figures, its texts, its page, its file. A notebook shows its page."""
 
 import html
 from dataclasses import dataclass
 
-from speculative.measure.document import check_version
 from speculative.measure.page import page
 from speculative.support.files import check_writable, write_json, write_text
+
+FRAME = "width: 100%; height: 80vh; min-height: 30rem; border: 0"  # style of the page in a notebook
 
 
 @dataclass(frozen=True, repr=False)
 class Run:
     """One prompt, decoded with both."""
 
-    document: dict  # all of it: see document.py
-
-    def __post_init__(self):
-        check_version(self.document)  # as it may have been read from a file
+    document: dict  # see document.py
 
     @property
     def text(self) -> str:
@@ -31,16 +29,13 @@ class Run:
     def iterations(self) -> list[dict]:
         """A flat record for each iteration of the speculative decoder: pandas.DataFrame(run.iterations). In seconds."""
         sample = self.document["speculative"]["samples"][0]
+        pieces = iter(sample["pieces"])
         records = []
-        n = 0
-        for number, iteration in enumerate(sample["iterations"]):
-            alpha = iteration["alpha"]
-            record = {"iteration": number, "text": "".join(sample["pieces"][n : n + iteration["tokens"]])}
-            record |= {key: iteration[key] for key in ("tokens", "drafted", "accepted")}
-            record |= {key: iteration[key] for key in ("drafting", "scoring", "seconds")}
-            record["alpha"] = sum(alpha) / len(alpha) if alpha else None  # the mean, where drafts were tested
-            n += iteration["tokens"]
-            records.append(record)
+        for number, i in enumerate(sample["iterations"]):
+            text = "".join(next(pieces) for _ in range(i["tokens"]))
+            counts = {key: i[key] for key in ("tokens", "drafted", "accepted", "drafting", "scoring", "seconds")}
+            alpha = sum(i["alpha"]) / len(i["alpha"]) if i["alpha"] else None  # mean over the tested drafts
+            records.append({"iteration": number, "text": text, **counts, "alpha": alpha})
         return records
 
     @property
@@ -58,16 +53,16 @@ class Run:
         return self.figures["r"]
 
     def html(self) -> str:
-        """The page that replays the run."""
+        """Return the page that replays the run."""
         return page(self.document)
 
     def page(self, path: str) -> None:
-        """Writes the page. Raises UserError."""
+        """Write the page. Raises UserError."""
         check_writable(path)
         write_text(path, self.html())
 
     def json(self, path: str) -> None:
-        """Writes the document. Raises UserError."""
+        """Write the document. Raises UserError."""
         check_writable(path)
         write_json(path, self.document)
 
@@ -75,9 +70,8 @@ class Run:
         return "\n".join(self.document["summary"])
 
     def _repr_html_(self) -> str:
-        """In a frame of its own, and a sandbox: the page's style and scripts meet nothing of the notebook's."""
-        frame = "width: 100%; height: 80vh; min-height: 30rem; border: 0"
-        return (
-            f'<iframe title="The run, replayed" sandbox="allow-scripts allow-popups" style="{frame}" '
-            f'srcdoc="{html.escape(self.html())}"></iframe>'
-        )
+        # In a frame with a sandbox: the page's style and scripts do not meet those of the notebook.
+        title = "The run, replayed"
+        sandbox = "allow-scripts allow-popups"
+        source = html.escape(self.html())
+        return f'<iframe title="{title}" sandbox="{sandbox}" style="{FRAME}" srcdoc="{source}"></iframe>'

@@ -1,29 +1,25 @@
-"""Checks that nothing is lost, here and now: for the models, the engine and the flags that were given.
+"""Checks that nothing is lost, here and now: for the models, the engine and the options that were given.
 
 Four checks, each of which sees a kind of mistake that the others may miss:
 
 - greedy: at temperature 0 the speculative tokens are the autoregressive ones, for every prompt and K;
-- rows: a row of the target is the same to the bit, whatever rows are computed with it and whatever the cache held
-  (where an engine does not promise this, the first check says how close the best logits are where greedy texts part);
-- sampled: the tokens of both decoders are distributed as the target's, which is computed directly;
-- drafts: what is proposed was drawn from what the drafter says that it drew it from.
+- rows: a row of the target is the same to the bit, whatever rows are computed with it and whatever the cache held (for
+  an engine without this promise, the first check says how close the best logits are at the places where texts part);
+- sampled: the tokens of both decoders follow the target's distribution, which is computed directly;
+- drafts: drafted tokens follow the p that the drafter reports.
 
-The last two look at the place of each token in the distribution that it should come from (uniform.py). The vocabulary
-is laid out in two orders: by falling q, which shows tokens of another context, and by falling p / q, which shows
-whether the draft's favourites come too often or too rarely. The more draws, the smaller the shift that they can
-exclude: the verdict says which.
+The last two test places in distributions (goodness_of_fit.py), with the vocabulary in two orders: by falling q, which
+shows tokens of another context, and by falling p / q, which shows whether the draft's favourites come too often.
 """
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
-from tqdm import tqdm
 
-from speculative.engines.plain import common_prefix
-from speculative.measure.decoders import Check, Choice, Decoders
-from speculative.measure.sampled import check_sampled
-from speculative.support.patience import working
+from speculative.engines.model import common_prefix
+from speculative.measure.check_sampling import check_sampled
+from speculative.measure.decoders import OWN, Check, Decoders
+from speculative.support.progress import working
 
 PROMPTS = (
     "The lighthouse keeper had not spoken to anyone for a week when",
@@ -42,88 +38,75 @@ def verify(
     seed: int = 0,
     draws: int = 10_000,
     seconds: float = 60,
-    clock: Callable[[], float] = time.perf_counter,
 ) -> Iterator[Check]:
-    """The checks, each when it is done.
+    """Yield each check when it is done.
 
-    decoders: temperature -> Decoders, with the models and flags of the run in all else; asked for 0, and then for the
-    run's temperature, or 1 where that is 0. prompts: token ids; greedy decoding adds N tokens to each. K: a number, or
-    a Choice. The sampled check takes as many draws from each decoder as fit into `seconds`, at most `draws`, at least
-    FEWEST. Where a shift by SHIFT would not show then, as with slow models, it takes up to LONGEST times as long.
+    decoders: temperature -> Decoders; asked for 0, and then for the run's temperature, or 1 if that is 0. prompts:
+    token ids; greedy decoding adds N tokens to each. K: the run's, a number or a name. The sampled check draws as many
+    texts as fit into `seconds`, at most `draws`.
     """
-    lookaheads = list(dict.fromkeys([1, 2, 4, 8, K]))
+    lookaheads = [1, 2, 4, 8] if K in (1, 2, 4, 8) else [1, 2, 4, 8, OWN]
     yield check_greedy(decoders(0.0), prompts, lookaheads, N)
     sampled = decoders(temperature or 1.0)
     if not sampled.logits:
-        yield check_rows(sampled, prompts, max(k for k in lookaheads if isinstance(k, int)) + 1)
-    yield from check_sampled(sampled, prompts, K, seed, draws, seconds, clock)
+        yield check_rows(sampled, prompts, max([8, *([K] if isinstance(K, int) else [])]) + 1)
+    yield from check_sampled(sampled, prompts, K, seed, draws, seconds)
 
 
 def most_new(N: int, K) -> int:
-    """The most tokens that verify adds to a prompt: N where it decodes greedily, two windows where it samples. K is a
-    value of --K."""
+    """The most tokens that verify adds to a prompt: N if greedy, two windows if sampled. K is a value of --K."""
     outer = K[0] if isinstance(K, tuple) else K
     return max(N, 2 * (1 + (outer if isinstance(outer, int) else 4)))
 
 
-def check_greedy(decoders: Decoders, prompts, lookaheads: Iterable, N: int) -> Check:
-    """Token for token, at temperature 0, where the random numbers decide nothing."""
-    lookaheads = list(lookaheads)
-    with working("comparing greedy texts", len(prompts) * (1 + len(lookaheads)) * N, "token") as bar:
-        return compare_greedy(decoders, prompts, lookaheads, N, bar.update)
-
-
-def compare_greedy(decoders: Decoders, prompts, lookaheads: list, N: int, tick: Callable) -> Check:
+def check_greedy(decoders: Decoders, prompts, lookaheads: Sequence, N: int) -> Check:
+    """Compare the texts of both decoders at temperature 0, token for token."""
+    names = [decoders.own_name if K == OWN else str(K) for K in lookaheads]
     n_tokens = 0
     margins = []
     rng = np.random.default_rng(0)
-    for number, x in enumerate(prompts, start=1):
-        expected = decoders.decode(x, N, None, rng, tick)
-        for K in lookaheads:
-            actual = decoders.decode(x, N, K, rng, tick)
-            at = common_prefix(np.array(actual), np.array(expected))
-            n_tokens += at
-            if actual == expected:
-                continue
-            difference = f"prompt {number}, K = {lookahead_name(K)}: the first difference is at new token {at + 1}"
-            if not decoders.logits or at == min(len(actual), len(expected)):
-                return Check("greedy", False, difference)
-            second, best = np.partition(decoders.logits([*x, *expected[:at]])[0], -2)[-2:]
-            margin = float(best - second)
-            margins.append(margin)
-            if margin > decoders.rounding:
-                return Check("greedy", False, f"{difference}, where the two best logits are {margin:.2g} apart")
-    names = ", ".join(map(lookahead_name, lookaheads))
-    detail = f"{n_tokens} speculative tokens equal the autoregressive ones ({len(prompts)} prompts, K = {names})"
+    with working("comparing greedy texts", len(prompts) * (1 + len(names)) * N, "token") as bar:
+        for number, x in enumerate(prompts, start=1):
+            expected = decoders.decode(x, N, None, rng, lambda step: bar.update(len(step.tokens)))
+            for name, K in zip(names, lookaheads, strict=True):
+                actual = decoders.decode(x, N, K, rng, lambda step: bar.update(len(step.tokens)))
+                at = common_prefix(np.array(actual), np.array(expected))
+                n_tokens += at
+                if actual == expected:
+                    continue
+                difference = f"prompt {number}, K = {name}: the first difference is at new token {at + 1}"
+                if not decoders.logits or at == min(len(actual), len(expected)):
+                    return Check("greedy", False, difference)
+                second, best = np.partition(decoders.logits([*x, *expected[:at]])[0], -2)[-2:]
+                margins.append(float(best - second))
+                if margins[-1] > decoders.rounding:
+                    difference += f", where the two best logits are {margins[-1]:.2g} apart"
+                    return Check("greedy", False, difference)
+    detail = f"{n_tokens} speculative tokens equal the autoregressive ones ({len(prompts)} prompts, "
+    detail += f"K = {', '.join(names)})"
     if margins:
         detail += f"; {len(margins)} texts part, where the two best logits are {max(margins):.2g} apart at most"
     return Check("greedy", True, detail)
 
 
-def lookahead_name(K) -> str:
-    return K.name if isinstance(K, Choice) else str(K)
-
-
 def check_rows(decoders: Decoders, prompts, most: int) -> Check:
-    """For each prompt: its last rows one by one, against windows of 1 to `most` rows, after a rejected draft too."""
-    compared = 0
+    """Compare the last rows of each prompt, one by one, with windows of 1 to `most` rows, also after a rejection."""
+    n_compared = 0
     with working("comparing rows", None, "row") as bar:
         for number, x in enumerate(prompts, start=1):
-            n_rows, difference = compare_rows(decoders, np.asarray(x), most, bar)
-            compared += n_rows
-            if difference:
-                return Check("rows", False, f"prompt {number}, {difference}")
-    return Check("rows", True, f"{compared} rows, in windows of 1 to {most}, equal to the bit those computed alone")
+            for n_rows, difference in compare_rows(decoders, np.asarray(x), min(most, len(x) - 1)):
+                n_compared += n_rows
+                bar.update(n_rows)
+                if difference:
+                    return Check("rows", False, f"prompt {number}, {difference}")
+    return Check("rows", True, f"{n_compared} rows, in windows of 1 to {most}, equal to the bit those computed alone")
 
 
-def compare_rows(decoders: Decoders, x: np.ndarray, most: int, bar: tqdm) -> tuple[int, str]:  # [n]
-    """-> how many rows were compared, and what differs: "" where nothing does"""
-    compared = 0
+def compare_rows(decoders: Decoders, x: np.ndarray, most: int) -> Iterator[tuple[int, str]]:  # [n]
+    """Yield the number of rows of each comparison, and the difference, "" if there is none."""
     model = decoders.target_model
-    most = min(most, len(x) - 1)
-    first = len(x) - most
-    alone = [decoders.direct(x[: first + 1], 1)[0]]
-    alone += [np.asarray(model(x[: end + 1], 1))[0] for end in range(first + 1, len(x))]  # [most][n_vocab]
+    alone = [decoders.direct(x[: len(x) - most + 1], 1)[0]]
+    alone += [np.asarray(model(x[: end + 1], 1))[0] for end in range(len(x) - most + 1, len(x))]  # [most][n_vocab]
     for n_rows in range(1, most + 1):
         right = np.stack(alone[most - n_rows :])  # [n_rows, n_vocab]
         wrong = (x[len(x) - n_rows :] + 1) % right.shape[1]  # [n_rows]
@@ -131,34 +114,30 @@ def compare_rows(decoders: Decoders, x: np.ndarray, most: int, bar: tqdm) -> tup
         if n_rows == most:  # once is enough
             cases["from an empty cache"] = decoders.direct
         for case, compute in cases.items():
-            if case == "after a rejected window":  # of which nothing may be left
+            if case == "after a rejected window":
                 model(np.append(x[: len(x) - n_rows], wrong), n_rows)
             rows = np.asarray(compute(x, n_rows))  # [n_rows, n_vocab]
-            compared += n_rows
-            bar.update(n_rows)
-            if not np.array_equal(rows, right):
-                gap = float(np.max(np.abs(rows - right)))
-                return compared, f"{n_rows} rows, {case}: they differ from single rows, by up to {gap:.2g}"
-    return compared, ""
+            gap = float(np.max(np.abs(rows - right)))
+            equal = np.array_equal(rows, right)
+            yield n_rows, "" if equal else f"{n_rows} rows, {case}: they differ from single rows, by up to {gap:.2g}"
 
 
 def check_nodes(decoders: Decoders, prompts, shape) -> Check:
-    """For each prompt: the rows of a tree that are scored in one call, against each path as a text."""
-    model = decoders.target_model
-    compared = 0
+    """Compare the rows of a tree, scored in one call, with each path as a text."""
+    n_compared = 0
     with working("comparing rows of trees", None, "node") as bar:
         for number, x in enumerate(prompts, start=1):
-            decoders.direct(x[:-1], 1)  # heads go by what the target gave for the text
+            decoders.direct(x[:-1], 1)  # heads draft from the target's last state
             tree = decoders.make_drafter(np.random.default_rng(0)).tree(x, shape)
-            rows = np.asarray(model.tree(x, tree))  # [n_nodes, n_vocab]
+            rows = np.asarray(decoders.target_model.tree(x, tree))  # [n_nodes, n_vocab]
             for node, row in enumerate(rows):
                 path = [tree.tokens[i] for i in tree.path(node)]
-                compared += 1
+                n_compared += 1
                 bar.update(1)
                 if not np.array_equal(row, decoders.direct([*x, *path], 1)[0]):
                     difference = f"prompt {number}, node {node}: its row differs from that of its path alone"
                     return Check("nodes", False, difference)
-    return Check("nodes", True, f"{compared} rows of trees equal to the bit those of their paths")
+    return Check("nodes", True, f"{n_compared} rows of trees equal to the bit those of their paths")
 
 
 ABOUT = (
@@ -168,7 +147,7 @@ ABOUT = (
 
 
 def show(checks: Iterable[Check], print=print) -> bool:
-    """Prints each check as it comes, then the verdict. -> whether all passed."""
+    """Print each check when it is done, then a summary -> True if all passed."""
     passed = True
     shift = None
     print(f"Verify\n------\n{ABOUT}")
@@ -177,9 +156,9 @@ def show(checks: Iterable[Check], print=print) -> bool:
         passed = passed and check.passed
         shift = shift or check.shift  # that of the speculative tokens, which come first
     if not passed:
-        print("Verdict: NOT lossless, for the reasons above.")
+        print("Summary: NOT lossless, for the reasons above.")
     elif shift is None:
-        print("Verdict: no loss found.")
+        print("Summary: no loss found.")
     else:
-        print(f"Verdict: no loss found; a shift above {shift:.1%} would have shown.")
+        print(f"Summary: no loss found; a shift above {shift:.1%} would have shown.")
     return passed

@@ -1,15 +1,55 @@
-"""Errors that the user sees as one line. This imports nothing of ours, so that every module may import it."""
+"""Errors that a user sees as one line, and the guard that every command runs in."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+from speculative.support.terminal import one_line, without_secrets
 
 
 class UserError(Exception):
     """Something the user can put right. Its message is one line: what was wrong, and what would be right."""
 
+    def __init__(self, message: str):
+        super().__init__(without_secrets(message))
+
 
 def first_line(error: BaseException) -> str:
-    """The first line of a library's message, cut to a length that can be read."""
+    """Return the first line of a library's message, at most 150 characters of it."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:150]
 
 
-def shortened(message: str) -> str:
-    """The message without its middle if it is too long, because of a path of thousands of characters for example."""
-    return message if len(message) <= 800 else f"{message[:400]} ... {message[-400:]}"
+def guarded(action: Callable[[], object], interrupted: str = "interrupted") -> None:
+    """Call action(), the whole of a command. A foreseen error ends the process with one line and status 2.
+
+    Ctrl-C ends it with the line `interrupted` and status 130, SIGTERM with status 143. An unforeseen exception shows
+    its traceback, by which it can be repaired.
+    """
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # an α that the terminal does not know is printed as \u03b1
+    try:
+        action()
+        sys.stdout.flush()  # here, so that a full disk is explained
+    except KeyboardInterrupt:
+        sys.stdout.flush()
+        print(interrupted, file=sys.stderr, flush=True)
+        os._exit(130)  # at once: Python's own way out waits for threads, in which JAX may compile for a minute
+    except UserError as error:
+        fail(str(error))
+    except ModuleNotFoundError as error:
+        fail(f"{error}: pip install {str(error.name).partition('.')[0]}")
+    except MemoryError:
+        fail("the memory is full: a smaller model needs less, and so does --dtype int8")
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes to standard output once more when it ends
+        if isinstance(error, BrokenPipeError):  # nobody reads on
+            sys.exit(2)
+        fail(f"{error.filename or 'cannot write the output'}: {error.strerror or error}")
+
+
+def fail(message: str) -> None:
+    """End the process with one line on standard error and status 2."""
+    print(f"error: {one_line(message)}", file=sys.stderr)
+    sys.exit(2)

@@ -1,62 +1,62 @@
-// ---- A decode -------------------------------------------------------------------------------------------------------
+// One decode
 
-let request = null; // what ends the decode that is under way
+let request = null; // the AbortController of the decode that is under way
 
 async function decode() {
-  const { prompt, stop, ...others } = formValues();
-  const flags = Object.fromEntries(Object.entries(others).map(([name, value]) => [name, value.trim()]));
-  const body = JSON.stringify({ prompt, flags: { ...flags, stop } });
+  const { prompt, ...values } = formValues();
+  for (const name in values) if (name !== "stop") values[name] = values[name].trim();
   request = new AbortController();
-  byId("wrong").textContent = "";
-  setBusy(true, "Asked.");
-  clearLanes(formValues());
-  let said = "";
+  setBusy("Reading the prompt …");
+  showProblem("");
   try {
     const headers = { "content-type": "application/json" };
+    const body = JSON.stringify({ prompt, values });
     const answer = await fetch("/decode", { method: "POST", body, headers, signal: request.signal });
-    if (!answer.ok) throw new Error(await answer.text());
-    for await (const [kind, value] of events(answer.body)) said = HEARD[kind](value) ?? said;
-    if (!said) throw new TypeError("the stream ended early");
+    let kind, value, begun;
+    for await ([kind, value] of events(answer.body)) {
+      if (kind === "waiting") byId("state").textContent = "Waiting for another run to end …";
+      if (kind === "step") {
+        if (!begun) begin(prompt, values.only);
+        begun = true;
+        byId("state").textContent = `${lanes[value[0]].title} …`;
+        showStep(value);
+      }
+    }
+    if (kind === "error") showProblem(value);
+    else if (kind === "done") {
+      runs = [...runs, value];
+      await showRun(value);
+    } else throw new TypeError("the stream ended early");
   } catch (error) {
-    if (error.name === "AbortError") said = "Stopped.";
-    else said = "Not decoded.";
-    if (error.name === "Error") byId("wrong").textContent = shown(inWordsOfForm(error.message));
-    if (error.name === "TypeError") byId("wrong").textContent = "The server does not answer: is main.py still running?";
+    if (error.name !== "AbortError") showProblem("The server does not answer: is main.py still running?");
   }
   request = null;
-  setBusy(false, said);
+  setBusy("");
 }
 
-/** What to do with each kind of event → what is said at the end, where it is the last. */
-const HEARD = {
-  waiting(ahead) {
-    if (ahead) byId("state").textContent = `Waiting: ${many(ahead, "other text")} before this one.`;
-  },
-  step: showStep,
-  error(line) {
-    throw new Error(line);
-  },
-  done(run) {
-    showRuns([...runs.filter(({ number }) => number !== run.number), run]);
-    showPage(run);
-    endLanes();
-    if (run.only) return `Done: ${many(run[run.only].tokens, "token")} in ${seconds(run[run.only].seconds)}.`;
-    return `Done: ${times(run.speedup)} as fast, acceptance rate r = ${run.r.toFixed(3)}.`;
-  },
-};
+/** Clear the last result, which stays until the first step of the next. */
+function begin(prompt, only) {
+  for (const id of ["headline", "lines", "doubt"]) byId(id).textContent = "";
+  clearLanes(prompt, only);
+}
+
+function setBusy(state) {
+  byId("start").textContent = request ? "Stop" : "Run";
+  byId("state").textContent = state;
+}
 
 /** A stream of server-sent events → [kind, value] of each. */
 async function* events(stream) {
-  const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
   let waiting = "";
+  const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
   for (;;) {
     const { value, done } = await reader.read();
     if (done) return;
     const parts = (waiting + value).split("\n\n");
     waiting = parts.pop();
     for (const part of parts) {
-      const [, kind, data] = part.match(/^event: (.*)\ndata: (.*)$/s);
-      yield [kind, JSON.parse(data)];
+      const [, kind, line] = part.match(/^event: (.*)\ndata: (.*)$/s);
+      yield [kind, JSON.parse(line)];
     }
   }
 }

@@ -1,77 +1,49 @@
-const bench = JSON.parse(byId("data").textContent);
-const WORDS = {
-  n_tokens_to_generate: "Tokens",
-  K: "Lookahead",
-  drafter: "Drafter",
-  stop: "Stop text",
-  seed: "Seed",
-  only: "Decode with",
-};
-const hyphened = (name) => name.replace("_", "-"); // top_k is top-k
-const capital = (text) => text[0].toUpperCase() + text.slice(1);
-const NO_PROMPT = "<|endoftext|>"; // with which an empty one begins
-const FORM = JSON.stringify([bench.target, bench.prompt, bench.fields]); // the name under which what it holds is kept
-const names = bench.fields.map(({ name }) => name);
+// The form
 
-/** A flag's value as it is typed: that of K may be a number for each level. */
-const typed = (value) => (Array.isArray(value) ? value.join("/") : String(value ?? ""));
-
-// ---- The form -------------------------------------------------------------------------------------------------------
+const FORM = "form"; // key in sessionStorage: a tab keeps its form when it is loaded again
+const IN_ROW = 6; // fields in the first row; the others are behind "More options"
+const names = ["prompt", ...data.fields.map(({ name }) => name)];
 
 function showForm() {
-  byId("models").textContent = bench.draft
-    ? `Here the target is ${bench.target} and the draft model ${bench.draft}.`
-    : `Here the target is ${bench.target}, and there is no draft model.`;
-  for (const { name, help } of bench.fields) {
-    if (name === "only") continue; // a choice beside the button
-    const how = { id: name, "aria-describedby": `${name}-help`, autocomplete: "off", placeholder: "none" };
-    const input = make("input", name === "drafter" ? { ...how, list: "drafters" } : how);
-    const note = make("small", { id: `${name}-help` }, help);
-    byId("fields").append(make("div", make("label", { for: name }, WORDS[name] ?? capital(hyphened(name))), input, note));
-  }
-  byId("fields").append(make("datalist", { id: "drafters" }, ...bench.drafters.map((value) => make("option", { value }))));
-  byId("prompt").placeholder = NO_PROMPT;
-  const defaults = Object.fromEntries(bench.fields.map(({ name, value }) => [name, value]));
-  fillForm(keptForm() ?? { prompt: bench.prompt, ...defaults });
+  byId("models").textContent = `${data.models}.`;
+  data.fields.forEach(({ name, label, help, choices }, i) => {
+    const about = { id: name, title: help, "aria-describedby": "wrong" };
+    const field = choices.length
+      ? make("select", about, ...choices.map((value) => make("option", { value }, value || "both decoders")))
+      : make("input", { ...about, autocomplete: "off", placeholder: "not set" });
+    byId(i < IN_ROW ? "fields" : "others").append(make("div", make("label", { for: name }, label), field));
+    field.addEventListener("focus", () => (byId("help").textContent = `${label}: ${help}`));
+  });
+  const defaults = Object.fromEntries(data.fields.map(({ name, value }) => [name, value]));
+  fillForm({ prompt: data.prompt, ...defaults, ...JSON.parse(sessionStorage.getItem(FORM)) });
+  byId("form").addEventListener("input", (event) => event.target.removeAttribute("aria-invalid"));
   byId("form").addEventListener("submit", (event) => {
     event.preventDefault();
-    if (!request) decode();
+    if (request) request.abort();
+    else decode();
   });
   byId("prompt").addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) byId("form").requestSubmit();
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !request) byId("form").requestSubmit();
   });
-  byId("end").addEventListener("click", () => request?.abort());
   addEventListener("pagehide", () => sessionStorage.setItem(FORM, JSON.stringify(formValues())));
 }
 
-function formValues() {
-  return Object.fromEntries(["prompt", ...names].map((name) => [name, byId(name).value]));
-}
+const formValues = () => Object.fromEntries(names.map((name) => [name, byId(name).value]));
 
 function fillForm(values) {
-  for (const name of ["prompt", ...names]) byId(name).value = typed(values[name]);
+  for (const name of names) byId(name).value = values[name];
 }
 
-/** What the form held when this page was left; null where nothing is known. */
-function keptForm() {
-  try {
-    return JSON.parse(sessionStorage.getItem(FORM));
-  } catch {
-    return null; // a browser may be told to keep nothing
-  }
-}
-
-/** A line that speaks of flags, in the words of the form. */
-function inWordsOfForm(line) {
-  return line.replace(/--([A-Za-z]\w*)/g, (flag, name) => (names.includes(name) ? `“${WORDS[name]}”` : flag));
-}
-
-/** Whether something is decoded; state: what is said of it. */
-function setBusy(busy, state) {
-  const focused = document.activeElement;
-  byId("start").disabled = busy;
-  byId("end").disabled = !busy;
-  if (focused === byId("start") && busy) byId("end").focus(); // a button that is disabled loses the focus
-  if (focused === byId("end") && !busy) byId("start").focus();
-  byId("state").textContent = state;
+/** Say why nothing was decoded, in the words of the form, and mark the field that is wrong. */
+function showProblem(line) {
+  const labels = Object.fromEntries(data.fields.map(({ name, label }) => [name, label]));
+  const wrong = [...line.matchAll(/--(\w+)/g)].map(([, name]) => name).find((name) => labels[name]);
+  byId("wrong").textContent = shown(
+    line.replace(/--(\w+)/g, (flag, name) => (labels[name] ? `“${labels[name]}”` : flag)),
+  );
+  for (const name of names) byId(name).removeAttribute("aria-invalid");
+  if (!wrong) return;
+  byId(wrong).closest("details")?.setAttribute("open", "");
+  byId(wrong).setAttribute("aria-invalid", "true");
+  byId(wrong).focus();
 }

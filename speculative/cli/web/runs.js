@@ -1,104 +1,127 @@
-// ---- The runs so far ------------------------------------------------------------------------------------------------
+// The table of the runs
 
-const LOOK = 2000; // milliseconds between two looks at the runs, as another tab may have asked for one
-let runs = []; // their summaries
-let shownRun = null; // the number of the one whose page is shown
+const LOOK = 2000; // milliseconds between two looks at the runs: another tab may have added one
+let runs = []; // as summary() of workbench.py
+let shownRun = null; // number of the run whose result is shown
+let order = ["Run", -1]; // column by which the table is sorted, and 1 for rising, -1 for falling
 
-function pace(decoder) {
-  if (!decoder) return null;
-  const { tokens, seconds: s } = decoder;
-  return make("span", seconds(s), make("small", `${(tokens / s).toFixed(1)} tokens/s`));
+// Each column: run → [text, note]; nothing if the run lacks it.
+const COLUMNS = {
+  "Times as fast": ({ speedup, doubt }) => speedup && [speedup.toFixed(2), doubt && "doubtful"],
+  "Tokens per call": ({ tokens_per_call: tokens }) => tokens && [tokens.toFixed(2)],
+  Accepted: ({ accepted }) => accepted !== null && [`${Math.round(100 * accepted)} %`],
+  r: ({ r }) => r && [r.toFixed(3)],
+  Autoregressive: ({ decoders }) => pace(decoders.autoregressive),
+  Speculative: ({ decoders }) => pace(decoders.speculative),
+  Prompt: ({ values }) => [values.prompt || "<|endoftext|>"],
+};
+for (const { name, label } of data.fields) {
+  if (name !== "only") COLUMNS[label] = ({ values }) => [values[name]];
 }
 
-const COLUMNS = {
-  prompt: (run) => run.prompt || NO_PROMPT,
-  tokens: (run) => run.n_tokens_to_generate,
-  K: (run) => (run.tree === null ? run.K : `tree ${run.tree}`),
-  ...Object.fromEntries(bench.filters.map((name) => [hyphened(name), (run) => run[name]])),
-  drafter: (run) => make("span", ...run.drafter.split(/(?<=[+/])/).flatMap((name) => [name, make("wbr")])),
-  stop: (run) => run.stop,
-  seed: (run) => run.seed,
-  autoregressive: (run) => pace(run.autoregressive),
-  speculative: (run) => pace(run.speculative),
-  speedup: (run) => run.speedup && times(run.speedup),
-  r: (run) => run.r?.toFixed(3),
+const pace = (decoder) => decoder && [seconds(decoder[1]), `${(decoder[0] / decoder[1]).toFixed(1)} tokens/s`];
+
+// The value by which a run is sorted; a number if its text begins with one.
+const KEYS = {
+  Run: ({ number }) => number,
+  Autoregressive: ({ decoders }) => decoders.autoregressive?.[1] ?? "",
+  Speculative: ({ decoders }) => decoders.speculative?.[1] ?? "",
 };
 
-/** The table of these runs. A column in which nothing would stand is left out. */
-function showRuns(now) {
-  if (JSON.stringify(now) === JSON.stringify(runs)) return;
-  runs = now;
-  byId("none").hidden = runs.length > 0;
-  byId("runs").hidden = runs.length === 0;
-  const columns = Object.entries(COLUMNS).filter(([, cell]) => runs.some((run) => typed(cell(run)) !== ""));
-  const head = ["run", ...columns.map(([name]) => name)].map((name) => make("th", { scope: "col" }, name));
-  const rows = runs.map((run) => runRow(run, columns)).reverse();
-  byId("runs").replaceChildren(make("table", make("thead", make("tr", ...head, make("td"))), make("tbody", ...rows)));
-  markShown();
+function sortKey(run, column) {
+  if (KEYS[column]) return KEYS[column](run);
+  const [text] = COLUMNS[column](run) || [""];
+  return /^[\d.]+( %)?$/.test(text) ? parseFloat(text) : text;
+}
+
+/** Numbers before texts, in either direction. */
+function compare(a, b, direction) {
+  if (typeof a !== typeof b) return typeof a === "number" ? -1 : 1;
+  return direction * (a < b ? -1 : Number(a > b));
+}
+
+/** The names of the columns. A column is left out if all of several runs are alike in it, or if it is empty. */
+function columnsOf(runs) {
+  return Object.keys(COLUMNS).filter((name) => {
+    const texts = new Set(runs.map((run) => COLUMNS[name](run)?.[0] ?? ""));
+    return texts.size > 1 || (runs.length === 1 && !texts.has(""));
+  });
+}
+
+function showRuns() {
+  byId("runs-section").hidden = runs.length === 0;
+  const [by, direction] = order;
+  const columns = columnsOf(runs);
+  const sorted = [...runs].sort((a, b) => compare(sortKey(a, by), sortKey(b, by), direction));
+  const head = make("tr", ...["Run", ...columns].map(heading), make("td"));
+  const body = sorted.map((run) => runRow(run, columns));
+  byId("runs").replaceChildren(make("table", make("thead", head), make("tbody", ...body)));
+}
+
+/** The name of a column, a button that sorts by it: falling, then rising. */
+function heading(name) {
+  const [by, direction] = order;
+  const arrow = name !== by ? "" : direction > 0 ? " ↑" : " ↓";
+  const sort = () => {
+    order = [name, name === by ? -direction : -1];
+    showRuns();
+    byId(`sort-${name}`).focus();
+  };
+  const button = make("button", { type: "button", id: `sort-${name}`, click: sort }, name + arrow);
+  const kind = runs.some((run) => typeof sortKey(run, name) === "number") ? "th.number" : "th";
+  return make(kind, { scope: "col", "aria-sort": arrow && (direction > 0 ? "ascending" : "descending") }, button);
 }
 
 function runRow(run, columns) {
   const { number } = run;
-  const file = (kind, suffix) =>
-    make("a", { href: `/runs/${number}${suffix}`, download: `run-${number}.${kind.toLowerCase()}` }, kind);
-  const show = make("button", { type: "button", click: () => showRun(run), "aria-label": `Show run ${number}` }, "Show");
-  const cells = columns.map(([name, cell]) => {
-    const value = cell(run);
-    return make("td", { "data-name": name }, value instanceof Node ? value : typed(value));
+  const values = columns.map((name) => {
+    const [text, note] = COLUMNS[name](run) || [""];
+    const kind = `${typeof sortKey(run, name) === "number" ? "number" : ""}.${note === "doubtful" ? note : ""}`;
+    return make(`td.${kind}`, { title: text }, text, note ? make("small", note) : "");
   });
-  const files = run.only ? [file("JSON", ".json")] : [file("HTML", ""), file("JSON", ".json")];
-  const ways = make("div.ways", show, make("div", ...files));
-  return make("tr", { id: `row-${number}` }, make("th", { scope: "row" }, number), ...cells, make("td", ways));
+  const button = (name, text, click) =>
+    make("button", { type: "button", click, "aria-label": `${name} run ${number}` }, text);
+  const link = (name, to, how) =>
+    make("a", { href: `/runs/${number}/${to}`, ...how, "aria-label": `${name} run ${number}` }, name);
+  const ways = make(
+    "div.ways",
+    button("Reuse", "Reuse", () => fillForm(run.values)),
+    run.values.only ? "" : link("Replay", "page", { target: "_blank" }),
+    link("JSON", "json", { download: `run-${number}.json` }),
+  );
+  const row = make(number === shownRun ? "tr.drawn" : "tr", { id: `row-${number}` });
+  const show = button("Show", String(number), () => request || showRun(run));
+  row.append(make("th.number", { scope: "row" }, show), ...values, make("td", ways));
+  return row;
 }
 
-/** A run that is over, as it was: its flags in the form, its texts, and its page, where it has one. */
+/** Show a run's result and its texts. The form stays as it is: Reuse fills it in. */
 async function showRun(run) {
-  fillForm(run);
-  showPage(run);
-  const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
-  const title = byId(run.only ? "live-title" : "shown-title");
-  title.scrollIntoView({ behavior: still ? "auto" : "smooth" });
-  title.focus({ preventScroll: true });
-  const answer = await asked(`/runs/${run.number}.json`);
-  if (answer && !request && shownRun === run.number) showTexts(answer); // texts that grow are not disturbed
+  const steps = await asked(`/runs/${run.number}/steps`);
+  if (!steps) return;
+  shownRun = run.number;
+  const [[n, s]] = Object.values(run.decoders); // of one decoder alone there is no speedup
+  byId("headline").textContent = run.headline || `${many(n, "token")} in ${seconds(s)}`;
+  byId("lines").textContent = `Run ${run.number}: ${run.lines.join(" ")}`;
+  byId("doubt").textContent = run.doubt;
+  clearLanes(run.values.prompt, run.values.only);
+  steps.forEach(showStep);
+  showRuns();
 }
-
-/** The page of a run, in a frame that is as high as it. One decoder alone has none. */
-function showPage({ number, only }) {
-  shownRun = number;
-  byId("shown").hidden = Boolean(only);
-  if (!only) {
-    byId("shown-title").textContent = `Run ${number}`;
-    byId("frame").title = `Run ${number}, replayed`;
-    byId("frame").src = `/runs/${number}`;
-  }
-  markShown();
-}
-
-function markShown() {
-  for (const row of byId("runs").querySelectorAll("tbody tr")) {
-    row.classList.toggle("drawn", row.id === `row-${shownRun}`);
-  }
-}
-
-byId("frame").addEventListener("load", () => {
-  const body = byId("frame").contentDocument?.body;
-  const border = 2;
-  const fit = () => (byId("frame").style.height = `${Math.ceil(body.getBoundingClientRect().height) + border}px`);
-  if (body) new ResizeObserver(fit).observe(body); // there is none where the server is gone
-});
 
 async function look() {
-  const answer = request ? null : await asked("/runs");
-  if (answer) showRuns(answer);
+  const now = request ? null : await asked("/runs");
+  if (!now || request || now.at(-1)?.number === runs.at(-1)?.number) return;
+  runs = now;
+  showRuns();
 }
 
-/** What the server says in JSON; null where it says nothing. */
+/** An answer of the server in JSON, or null. */
 async function asked(path) {
   try {
     const answer = await fetch(path);
     return answer.ok ? await answer.json() : null;
   } catch {
-    return null; // the server is gone, which the next decode says
+    return null; // the server has ended: the next decode says so
   }
 }

@@ -1,134 +1,189 @@
-"""A Pair whose decoders are one compiled loop each, so that the device need not ask the host for each token."""
+"""The decoders of a session as compiled loops, and the places where two greedy texts differ."""
 
 import sys
-from collections import defaultdict
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from statistics import median
+from typing import NamedTuple
 
+import jax
 import numpy as np
 
-from encoder import END_OF_TEXT, StreamDecoder
-from speculative.decoding import Pair
-from speculative.engines.jax.loop import DeviceDecoder, first_difference
-from speculative.engines.jax.model import JaxModel
-from speculative.filters import Filters
-from speculative.stop import read
+from speculative.engines.jax.loop import CALLS, DeviceDecoder, Output, State
+from speculative.engines.jax.model import SMALL, JaxModel, power_of_two
+from speculative.engines.model import common_prefix, not_finite
+from speculative.sampling import Proposal
+
+ROUND = 64  # tokens: a capacity is a multiple of it, so that texts of similar length share a program
 
 
-@dataclass(frozen=True)
-class DevicePair(Pair):
-    """decoding.Pair for the loop on the device: a draft model, and a number for K.
+class Shape(NamedTuple):
+    """The sizes that a program is compiled for, beside K."""
 
-    The device does not tell how long the parts of a decode took, so ready() measures them before it. Several prompts
-    can be decoded together: see rows().
-    """
+    n_batch: int  # prompts that are decoded together
+    n_prompt: int  # tokens that a prompt is padded to
+    capacity: int  # tokens that the text and the caches have room for
 
-    # What ready() measured: "draft", of a token; rows: of the target's call.
-    seconds: dict = field(default_factory=dict)
 
-    @cached_property
-    def decoder(self) -> DeviceDecoder:
-        """The loop, which is compiled once for these filters."""
-        draft = next(model for need, model in self.models.items() if need != "target").network
-        return DeviceDecoder(self.target.network, draft, self.filters, self.draft_filters, self.accept)
+class Row(NamedTuple):
+    """The result of a call of the target for one prompt, on the host: a Step without p and q."""
 
-    def at(self, filters: Filters) -> "DevicePair":
-        """The same weights with other filters: the loop is compiled anew."""
-        return replace(super().at(filters), seconds={})
+    number: int  # of the prompt, the first being 0
+    tokens: list[int]
+    proposal: Proposal
+    alpha: list[float]  # for each draft that was tested, in order: the rule's chance of acceptance
+    prefill: float = 0.0  # seconds of the prefill before this call; of several prompts, the first row has them
 
-    def ready(self, prompts: Sequence, N: int, batch: int = 1, timed: bool = True, stop: str | None = None) -> None:
-        """Compiles both loops for these prompts [n_prompts][n], `batch` of them at a time, and times their parts."""
-        if stop == END_OF_TEXT:  # other texts are looked for on the host, and end a row a few calls later
-            self.decoder.end = self.encoder.eot
-        lengths = [len(ids) for ids in prompts]
-        K = self.window(N)
-        seconds = sum(self.decoder.warm_up(lengths, N, k, batch) for k in (0, K))
-        print(f"compiled both loops in {seconds:.1f} s", file=sys.stderr)
-        if timed:
-            t_draft, t_target = self.decoder.probe(max(lengths), N, K, min(batch, len(prompts)))
-            self.seconds.update(t_target, draft=t_draft)
+    @property
+    def drafted(self) -> int:
+        return len(self.proposal.tokens)
+
+    @property
+    def accepted(self) -> int:
+        return len(self.tokens) - 1
+
+
+class DeviceLoop:
+    """Both decoders of a target and a draft model, for a number K."""
+
+    def __init__(self, decoder: DeviceDecoder, K: int):
+        self.decoder = decoder
+        self.K = K
+        self.seconds = {}  # of a draft token, under "draft", and of the target's call, by its rows
 
     def window(self, N: int) -> int:
-        """K, or N - 1 where that is less: more drafts could not be accepted, and here all K are always made."""
-        return min(self.lookahead, max(1, N - 1))
+        """K, or N - 1 if that is less: more drafts could not be accepted, and here all K are always made."""
+        return min(self.K, max(1, N - 1))
 
-    def samplers(self) -> tuple[Callable, Callable]:
-        """Both loops as the device runs them. What they are handed they ignore: the models are compiled into them."""
+    def ready(self, prompts: Sequence, N: int, batch: int, timed: bool) -> None:
+        """Compile both loops for these prompts [n_prompts][n], `batch` of them at a time. timed: time their parts,
+        which a decode cannot tell apart."""
+        began = time.perf_counter()
+        K = self.window(N)
+        for k in (0, K):
+            for _ in self.group([[0]], 0, 1, k, 0, shape_of(prompts, N, k, batch)):
+                pass
+        print(f"compiled both loops in {time.perf_counter() - began:.1f} s", file=sys.stderr)
+        if timed:
+            n = max(map(len, prompts)) + N // 2
+            self.seconds = self.part_seconds(n, K, shape_of(prompts, N, K, batch))
 
-        def autoregressive(x, model, N, rng):
-            return self.steps(x, N, 0, rng)
-
-        def speculative(x, drafter, model, N, K, rng, rule):
-            return self.steps(x, N, K, rng)
-
-        return autoregressive, speculative
-
-    def autoregressive(
-        self, x, N: int, rng: np.random.Generator, recorder=None, batch: int = 1, stop: str | None = None
-    ) -> Iterator:
-        """Pair.autoregressive. If batch > 1, x is a list of prompts and what comes are their rows()."""
-        return self.steps(x, N, 0, rng, recorder, batch, stop)
-
-    def speculative(
-        self, x, N: int, rng: np.random.Generator, recorder=None, batch: int = 1, stop: str | None = None
-    ) -> Iterator:
-        """Pair.speculative, likewise."""
-        return self.steps(x, N, self.window(N), rng, recorder, batch, stop)
-
-    def steps(self, x, N: int, K: int, rng, recorder=None, batch: int = 1, stop: str | None = None) -> Iterator:
-        if batch > 1:
-            yield from self.rows(x, N, K, rng, recorder, batch, stop)
-            return
-        for [row] in self.rows([x], N, K, rng, recorder):
-            if recorder:
-                recorder.note(row.alpha, row.matching)
-            yield row.step
+    def steps(self, x, N: int, K: int, rng) -> Iterator[Row]:
+        """The steps of one prompt; K = 0 is autoregressive decoding."""
+        return (row for [row] in self.rows([x], N, K, rng))
 
     def rows(
-        self, prompts, N: int, K: int, rng, recorder=None, batch: int = 1, stop: str | None = None
-    ) -> Iterator[list]:
-        """Decodes prompts together -> for each call of the target, the loop.Rows of those that it served.
+        self, prompts: Sequence, N: int, K: int, rng, batch: int = 1, stopped: Callable = lambda number: False
+    ) -> Iterator[list[Row]]:
+        """Decode N tokens for each of the prompts. Yield for each call of the target the Rows of the prompts it served.
 
-        K = 0 is autoregressive decoding. With a stop text a prompt's decoding ends where that is completed.
+        `batch` of them are decoded together, until all of them are done. The tokens of a prompt depend on its number,
+        not on its neighbours. stopped(number): True if the caller needs no more tokens of this prompt.
         """
-        texts = defaultdict(lambda: StreamDecoder(self.encoder, stop))
-
-        def stops(number, step):
-            step, _ = read(texts[number], step)
-            return step if texts[number].stopped else None
-
-        before = 0.0
-        if recorder:
-            before = recorder.prefill or 0.0
-            recorder.t_draft = self.seconds.get("draft") if K else None
-            recorder.t_target = {rows: s for rows, s in self.seconds.items() if rows in (1, K + 1)}
+        shape = shape_of(prompts, N, K, batch)
         seed = int(rng.integers(2**32))
-        for rows in self.decoder.batch(prompts, N, K, seed, batch, stops if stop and batch > 1 else None):
-            if recorder:
-                recorder.prefill = before + self.decoder.prefill_seconds
-            yield rows
+        for first in range(0, len(prompts), batch):
+            yield from self.group(prompts[first : first + batch], first, N, K, seed, shape, stopped)
 
-    def forget(self) -> None:
-        super().forget()
-        self.decoder.forget()
+    def group(
+        self, prompts, first: int, N: int, K: int, seed: int, shape: Shape, stopped: Callable = lambda number: False
+    ) -> Iterator[list[Row]]:
+        """The same for prompts that are decoded together. first: the number of the first."""
+        began = time.perf_counter()
+        state = jax.block_until_ready(self.start(prompts, first, N, K, shape))
+        prefill = time.perf_counter() - began
+        slots = range(len(prompts))
+        while slots:
+            state, calls, output, done = self.decoder.run(self.decoder.params, state, np.uint32(seed), K=K)
+            output, done = jax.tree.map(np.array, (output, done))  # [CALLS, n_batch, ...], [n_batch]
+            for i in range(int(calls)):
+                slots = [slot for slot in slots if not stopped(first + slot)]
+                rows = [row_of(first + slot, output, i, slot) for slot in slots if output.n_tokens[i, slot]]
+                if not rows:
+                    break
+                rows[0] = rows[0]._replace(prefill=prefill)
+                prefill = 0.0
+                yield rows
+            slots = [slot for slot in slots if not done[slot]]
+
+    def start(self, prompts, first: int, N: int, K: int, shape: Shape) -> State:
+        """Feed the prompts to both models; with K = 0, to the target alone."""
+        x = np.zeros((shape.n_batch, shape.capacity), np.int32)
+        n = np.ones(shape.n_batch, np.int32)
+        T = np.ones(shape.n_batch, np.int32)  # a row without a prompt is complete from the start
+        for i, prompt in enumerate(prompts):
+            x[i, : len(prompt)] = prompt
+            n[i] = len(prompt)
+            T[i] = len(prompt) + N
+        number = np.arange(first, first + shape.n_batch, dtype=np.int32)
+        decoder = self.decoder
+        x, n, T, number, tokens = jax.device_put((x, n, T, number, x[:, : shape.n_prompt]), decoder.by_row)
+        draft_cache, target_cache = (
+            decoder.prefill[role](decoder.params[role], tokens, capacity=shape.capacity)
+            if K or role == "target"
+            else []
+            for role in ("draft", "target")
+        )
+        return State(x, n, T, number, draft_cache, target_cache)
+
+    def part_seconds(self, n: int, K: int, shape: Shape) -> dict:
+        """Time the parts of a decode after n tokens -> {"draft": seconds of a draft token, 1 and K + 1: of the target's
+        call with so many rows}; each for all prompts of a group together. The medians of three times."""
+        decoder = self.decoder
+        state = self.start([], 0, N=0, K=K, shape=shape)
+        caches = {"draft": state.draft_cache, "target": state.target_cache}
+        seconds = {}
+        for role, n_rows in (("draft", 1), ("target", 1), ("target", K + 1)):
+            tokens = jax.device_put(np.zeros((shape.n_batch, n_rows), np.int32), decoder.by_row)
+            times = []
+            for _ in range(4):
+                began = time.perf_counter()
+                caches[role] = decoder.repeat[role](decoder.params[role], tokens, np.int32(n), caches[role])
+                jax.block_until_ready(caches[role])
+                times.append((time.perf_counter() - began) / CALLS)
+            seconds["draft" if role == "draft" else n_rows] = median(times[1:])  # the first one compiles
+        return seconds
+
+
+def shape_of(prompts: Sequence, N: int, K: int, n_batch: int) -> Shape:
+    """The sizes for these prompts and N more tokens. A window may begin at the last token and end K after it."""
+    longest = max(map(len, prompts))
+    capacity = -(-(longest + N + K) // ROUND) * ROUND
+    return Shape(n_batch, min(max(SMALL, power_of_two(longest)), capacity), capacity)
+
+
+def row_of(number: int, output: Output, i: int, slot: int) -> Row:
+    """One call's result for one prompt. Raises UserError if the logits of a model are not finite."""
+    one = Output(*(field[i, slot].tolist() for field in output))
+    for name, position in (("the draft model", one.draft_fault), ("the target", one.target_fault)):
+        if position >= 0:
+            raise not_finite(name, position)
+    proposal = Proposal(one.x_draft[: one.drafted], ())  # p and q stay on the device
+    return Row(number, one.tokens[: one.n_tokens], proposal, one.alpha[: min(one.n_tokens, one.drafted)])
 
 
 def greedy_differences(
     prompts: list, target_model: JaxModel, autoregressive: list, speculative: list, tolerance: float
 ) -> list[str]:
-    """The places where the two greedy texts of a prompt part, as rounding can bring about here: a line for each prompt.
+    """A line for each prompt whose two greedy texts differ: the first difference, and the margin between the two best
+    logits there. If it is larger than the tolerance (formats.OnJax), rounding does not explain it.
 
-    autoregressive and speculative: the new tokens of each prompt. tolerance: formats.base.OnJax.
+    autoregressive and speculative: the new tokens of each prompt.
     """
     model = target_model.with_probs(lambda logits: logits)
     lines = []
-    for number, (x, *texts) in enumerate(zip(prompts, autoregressive, speculative, strict=True), start=1):
-        difference = first_difference(x, *texts, model)
-        if difference:
-            where = f"for prompt {number}, " if len(prompts) > 1 else ""
-            verdict = "as near as rounding can bring into another order"
-            if difference.margin > tolerance:
-                verdict = f"a defect, as rounding decides where they are at most {tolerance:g} apart"
-            lines.append(f"{where}{difference}: {verdict}.")
+    for number, (x, a, b) in enumerate(zip(prompts, autoregressive, speculative, strict=True), start=1):
+        at = common_prefix(a, b)
+        if at == min(len(a), len(b)):
+            continue
+        text = [*x, *a[:at]]
+        second, best = np.partition(model(np.asarray(text))[0], -2)[-2:]
+        which = f"for prompt {number}, " if len(prompts) > 1 else ""
+        verdict = "rounding can change their order"
+        if best - second > tolerance:
+            verdict = f"a defect, as rounding changes the order of logits that are at most {tolerance:g} apart"
+        lines.append(
+            f"{which}first difference at position {len(text)}: token {a[at]} or {b[at]}, "
+            f"where the two best logits are {best - second:.2g} apart: {verdict}."
+        )
     return lines

@@ -13,9 +13,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from speculative.block import BlockTest
-from speculative.sampling import Test
-
 # ---- From logits to a distribution -----------------------------------------------------------------------------------
 
 
@@ -109,69 +106,52 @@ def greedy_sample(p, key):  # [n_vocab] -> id
 
 
 class Accepted(NamedTuple):
-    """A rule's verdict on a window of K drafts, of which the first k may be accepted."""
+    """The verdict of a rule on a window of K drafts, of which the first k may be accepted."""
 
-    kept: Any  # how many drafts are
-    token: Any  # the target's own, after them
-    tested: Any  # how many drafts are
-    tests: NamedTuple  # a sampling.Test, or the rule's own, of arrays [K]
-    alpha: Any  # [K], the chance that one more draft is kept at each place
+    n: Any  # number of drafts that are accepted
+    rest: Any  # [n_vocab], the distribution of the token after them, not normalised
+    alpha: Any  # [K], the chance that one more draft is accepted at each place
 
 
 def lenient(b: float) -> Callable:
-    """token_by_token with u from [0, b)."""
+    """rules.lenient: token by token, with u from [0, b). b = 1 is the paper's rule."""
 
-    def accept(x_draft, p, q, k, key, sample=sample, uniform=uniform):  # [K], [K, n_vocab], [K + 1, n_vocab]
+    def accept(x_draft, p, q, k, u):  # [K], [K, n_vocab], [K + 1, n_vocab], a number, [K]
         K = len(x_draft)
-        u_key, sample_key = jax.random.split(key)
         i = jnp.arange(K)  # [K]
-        u = uniform(u_key, x_draft.shape) * b  # [K]
-        p_i = p[i, x_draft]  # [K]
-        q_i = q[i, x_draft]  # [K]
-        passed = (u * p_i < q_i) & (i < k)  # [K], strict: at u = 0, q = 0 must not pass
-        kept = jnp.sum(jnp.cumprod(passed.astype(jnp.int32)))  # those before the first that does not pass
-        token = sample(left_after(kept, k, p, q), sample_key)
+        passed = (u * b * p[i, x_draft] < q[i, x_draft]) & (i < k)  # [K], strict: at u = 0, q = 0 must not pass
+        n = jnp.sum(jnp.cumprod(passed.astype(jnp.int32)))  # those before the first that does not pass
         alpha = jnp.sum(jnp.minimum(p, q[:K] / b), axis=-1)  # [K]
-        return Accepted(kept, token, jnp.minimum(kept + 1, k), Test(u, p_i, q_i, passed), alpha)
+        return Accepted(n, rest_after(n, k, p, q), alpha)
 
     return accept
 
 
-def block_by_block(x_draft, p, q, k, key, sample=sample, uniform=uniform):  # [K], [K, n_vocab], [K + 1, n_vocab]
-    """block.block_by_block."""
+def block_by_block(x_draft, p, q, k, u):  # [K], [K, n_vocab], [K + 1, n_vocab], a number, [K]
+    """rules.block_by_block."""
     K = len(x_draft)
-    u_key, sample_key = jax.random.split(key)
     i = jnp.arange(K)  # [K]
-    u = uniform(u_key, x_draft.shape)  # [K]
-    p_i = p[i, x_draft]  # [K]
-    q_i = q[i, x_draft]  # [K]
 
     def times(w, ratio):
         w = jnp.minimum(1.0, w * ratio)
         return w, w
 
-    _, w = lax.scan(times, jnp.float32(1.0), q_i / p_i)  # [K]
+    _, w = lax.scan(times, jnp.float32(1.0), q[i, x_draft] / p[i, x_draft])  # [K]
     w = jnp.append(jnp.float32(1.0), w)  # [K + 1], of no draft, of the first, ...
     s = jnp.sum(jnp.maximum(w[:K, None] * q[:K] - p, 0), axis=-1)  # [K], after no draft, after the first, ...
-    rest = s + 1 - w[:K]  # [K]
-    h = jnp.where(rest > 0, s / rest, 1.0)  # [K]
+    h = jnp.where((s > 0) | (w[:K] < 1), s / (s + (1 - w[:K])), 1.0)  # [K]
     h = jnp.where(i + 1 < k, jnp.append(h, 0)[1:], w[1:])  # [K], of the first draft, ...
-    passed = (u < h) & (i < k)  # [K]
-    kept = jnp.max(jnp.where(passed, i + 1, 0), initial=0)
-    token = sample(left_after(kept, k, p, w[:, None] * q), sample_key)
-    alpha = jnp.where(w[:K] > 0, (w[:K] - s) / w[:K], 0)  # [K]
-    return Accepted(kept, token, k, BlockTest(u, p_i, q_i, passed, w[1:], h), alpha)
+    n = jnp.max(jnp.where((u < h) & (i < k), i + 1, 0), initial=0)
+    overlap = jnp.sum(jnp.minimum(p, w[:K, None] * q[:K]), axis=-1)  # [K]
+    return Accepted(n, rest_after(n, k, p, w[:, None] * q), jnp.where(w[:K] > 0, overlap / w[:K], 0))
 
 
-def left_after(kept, k, p, q):  # [K, n_vocab], [K + 1, n_vocab] -> [n_vocab]
-    """The distribution of the target's own token. max(0, q - p) after a rejection and q after none are one formula, if
-    p is 0 where nothing was drafted."""
-    p = jnp.where(kept < k, jnp.pad(p, ((0, 1), (0, 0)))[kept], 0)  # [n_vocab]
-    residual = jnp.maximum(q[kept] - p, 0)  # [n_vocab]
-    return jnp.where(jnp.any(residual > 0), residual, q[kept])
+def rest_after(n, k, p, q):  # a number twice, [K, n_vocab], [K + 1, n_vocab] -> [n_vocab]
+    """max(0, q - p) after a rejection, or q if that is empty by rounding; q if all k drafts are accepted."""
+    p = jnp.where(n < k, jnp.pad(p, ((0, 1), (0, 0)))[n], 0)  # [n_vocab]
+    residual = jnp.maximum(q[n] - p, 0)  # [n_vocab]
+    return jnp.where(jnp.any(residual > 0), residual, q[n])
 
 
-token_by_token = lenient(1.0)
-
-# By the names of speculative.accept.RULES: the value of its flag -> accept(x_draft, p, q, k, key, sample).
-RULES = {"token": lambda value: token_by_token, "lenience": lenient, "block": lambda value: block_by_block}
+# {name in speculative.rules.RULES: function from the rule's number to accept(x_draft, p, q, k, u)}
+RULES = {"token": lambda value: lenient(1.0), "lenient": lenient, "block": lambda value: block_by_block}

@@ -1,36 +1,34 @@
-"""The placing of a model: on one device, or on several, split as in Megatron.
+"""A model on one device, or split over several as in Megatron.
 
 Source: Shoeybi et al. 2019, "Megatron-LM"; section 4.1 of Chen et al. 2023 runs its models like this.
 
-On several, each device has some of the heads and some of the hidden units of every layer: a share of the columns of
-c_attn and c_fc, and the rows of the two c_proj that belong to them. What it computes of a block's output is then a sum
-over its own heads or units, and the sums of all devices are added up: two all-reduces a layer. All that stands between,
-which is small, every device computes for itself; so does it sample, with the same random numbers as the others.
+Each of several devices has some of the heads and some of the hidden units of every layer: a share of the columns of
+c_attn and c_fc, and the rows of the two c_proj that belong to them. It computes a sum over its own heads or units, and
+the sums of all devices are added up: two all-reduces a layer. Every device computes all the rest, which is small, for
+itself; it also samples, with the same random numbers as the others.
 
-- Heads: where their number is no multiple of the devices', heads of zeros are added, whose values are 0 and so is what
-  they add to the output. 1558M has 25: that is 26 heads on 2 devices (13 each), 28 on 4 (7), 32 on 8 (4).
-- wte, which for 124M is a third of all that is read, is split by its n_embd columns and not by tokens: 50257 tokens do
-  not divide, 768 and 1600 do. Looking up is then an all-gather of a few rows, and the logits are one more all-reduce.
+- If the number of heads is not a multiple of the devices', heads of zeros are added, whose values are 0, and so is
+  their part of the output. 1558M has 25 heads: 26 on 2 devices (13 each), 28 on 4 (7), 32 on 8 (4).
+- wte, a third of all bytes for 124M, is split by its n_embd columns and not by tokens: 50257 tokens cannot be divided,
+  768 and 1600 columns can. Looking up is then an all-gather of a few rows, and the logits are one more all-reduce.
 - wpe, the biases after an all-reduce and the layer norms are on every device.
-- The draft may be split likewise, or lie on every device as a whole: its layers are so small that waiting for their
-  all-reduces may take longer than reading all of them (the paper's section 6). So both are tried, and measured.
+- Each device has all of the draft (see devices.loader): its layers are so small that waiting for all-reduces would take
+  longer than reading them (section 6 of the paper).
 
-Here the compiler (GSPMD) places the operations and the all-reduces, given where the weights lie.
+The compiler (GSPMD) adds the all-reduces, from the sharding of the weights.
 """
 
 import re
-import time
 from collections.abc import Callable
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from speculative.engines import formats
-from speculative.engines.jax.model import JaxModel, Matrix, Network, devices, is_matrix, load_gpt2
+from speculative.engines.jax.model import Matrix, Network, devices, load_gpt2
 from speculative.engines.packed import pack
 from speculative.support.errors import UserError
 
@@ -47,16 +45,15 @@ SPLIT_AXIS = {
 }
 
 
-def make_mesh(n_model: int, n_data: int = 1, n_processes: Callable[[], int] = jax.process_count) -> Mesh:
-    """n_data copies of the models, each split over n_model devices that stand together.
+def make_mesh(n_model: int, n_data: int = 1) -> Mesh:
+    """n_data copies of the models, each split over n_model neighbouring devices.
 
-    Raises UserError where there are not so many devices, or not one of each process.
+    Raises UserError if there are fewer devices, or if a process has none of them.
     """
     flags = f"--mesh {n_model}" + (f" --data_parallel {n_data}" if n_data > 1 else "")
     mesh = Mesh(np.array(devices(n_model * n_data, flags)).reshape(n_data, n_model), ["data", "model"])
-    if len({device.process_index for device in mesh.devices.flat}) < n_processes():
-        everything = jax.device_count()
-        raise UserError(f"{flags} leaves some processes without a device: --mesh {everything} takes all there are")
+    if len({device.process_index for device in mesh.devices.flat}) < jax.process_count():
+        raise UserError(f"{flags} leaves some processes without a device: --mesh {jax.device_count()} takes all")
     return mesh
 
 
@@ -69,11 +66,11 @@ def place(
 ) -> Network:
     """A Network over the devices of the mesh (default: the first device).
 
-    params is the nested dict that gpt2() takes; or a function of convert(name, array) that gives it, as
-    partial(load_params, folder, hparams) is: then a tensor is placed as soon as it is read, and at no time does
-    the host hold the model. dtype is the format of the matrices, which says what the cache and the activations are;
-    biases, norms and wpe stay in float32. Not split (default: where the mesh has several for a model), all of it lies
-    on each. Raises UserError where it cannot be split, and where JAX does not take the format.
+    params: the nested dict that gpt2() takes; or a function of convert(name, array) that gives it, such as
+    partial(load_params, folder, hparams): each tensor is then placed as soon as it is read, and the host never holds
+    the model. dtype: the format of the matrices, which decides those of the cache and the activations; biases, norms
+    and wpe stay in float32. split: over the devices of a model (default: if there are several), or all of it on each.
+    Raises UserError if it cannot be split, and if JAX does not take the format.
     """
     mesh = mesh or make_mesh(1)
     n_embd = hparams["n_embd"]
@@ -91,29 +88,24 @@ def place(
 
     def convert(name, a):
         name = re.sub(r"^h\d+/", "", name)
+        axis = SPLIT_AXIS.get(name) if split else None
         if split:
             a = pad_heads(name, a, n_head, n_padded)
-        if not is_matrix(name):
-            return put(a, split_axis(name))
-        # How the factor and the product lie: the two c_proj read what is split already, c_attn and c_fc leave it split.
+        if name != "wte" and not name.endswith("/w"):
+            return put(a, axis)
+        # The factor of the two c_proj is split already, and the product of c_attn and c_fc stays split.
         of_input = None if name.endswith("c_proj/w") else everywhere
         of_output = None if name.endswith(("c_attn/w", "c_fc/w")) else everywhere
-        axis = split_axis(name)
         scale = None
         if needs.quantise:
-            axis_in = 1 if name == "wte" else 0  # as wte.T is what multiplies
+            axis_in = 1 if name == "wte" else 0  # as x is multiplied by wte.T
             a, scale = needs.quantise(a, axis_in)
             scale = put(scale, None if axis in (None, axis_in) else axis - 1)
         return Matrix(put(a.astype(jnp.dtype(needs.stored)), axis), scale, computed, of_input, of_output)
 
-    def split_axis(name):
-        return SPLIT_AXIS.get(name) if split else None
-
     def put(a, axis):
-        where = everywhere
-        if axis is not None:
-            where = NamedSharding(mesh, PartitionSpec(*[None] * axis, "model"))
-        return jax.make_array_from_callback(a.shape, where, lambda index: a[index])  # the parts that lie here, alone
+        sharding = everywhere if axis is None else NamedSharding(mesh, PartitionSpec(*[None] * axis, "model"))
+        return jax.make_array_from_callback(a.shape, sharding, lambda index: a[index])  # only the parts on this machine
 
     gpt2 = load_gpt2()
     if split:
@@ -139,31 +131,3 @@ def mha(gpt2, x, c_attn, c_proj, n_head, attend):  # [n_seq, n_embd] -> [n_seq, 
     x = attend(*jnp.transpose(x, (1, 2, 0, 3)))  # -> [n_head, n_seq, d_head]
     x = jnp.reshape(jnp.transpose(x, (1, 0, 2)), (x.shape[1], -1))  # -> [n_seq, n_head*d_head]
     return gpt2.linear(x, **c_proj)  # -> [n_seq, n_embd]
-
-
-def place_draft(
-    params: dict | Callable, hparams: dict, dtype: str, mesh: Mesh, repeats: int = 5
-) -> tuple[Network, dict]:
-    """The draft as it is faster on this mesh -> Network, {"split": seconds for a token, "whole": seconds}."""
-    widths = hparams["n_embd"], hparams.get("n_inner", 0)
-    if mesh.shape["model"] == 1 or any(width % mesh.shape["model"] for width in widths):
-        return place(params, hparams, dtype, mesh, split=False), {}
-    seconds = {}
-    networks = {}
-    for name, split in [("split", True), ("whole", False)]:
-        networks[name] = place(params, hparams, dtype, mesh, split)
-        measured = seconds_per_token(networks[name], repeats)
-        seconds[name] = float(multihost_utils.broadcast_one_to_all(np.float32(measured)))  # all processes must agree
-    return networks[min(seconds, key=seconds.get)], seconds
-
-
-def seconds_per_token(network: Network, repeats: int) -> float:
-    """The best of a few calls with one token."""
-    model = JaxModel(network, to_probs=lambda logits: logits)
-    seconds = []
-    for _ in range(repeats + 1):
-        model.forget()
-        start = time.perf_counter()
-        model([0])
-        seconds.append(time.perf_counter() - start)
-    return min(seconds[1:])

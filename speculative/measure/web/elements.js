@@ -1,10 +1,11 @@
 "use strict";
 
-// ---- Elements. Whatever comes from the model or the user becomes a text node, never markup, and none is obeyed. -----
+// Elements of a page. All text becomes text nodes, never markup.
 
+const data = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
 
-/** make("p.note", { id: "x", click: f }, "text", node): the attributes and listeners may be left out. */
+/** make("p.note", { id: "x", click: f }, "text", node): attributes and listeners may be left out. */
 function make(tag, ...children) {
   const [name, ...classes] = tag.split(".").filter(Boolean);
   const node = document.createElement(name);
@@ -12,41 +13,67 @@ function make(tag, ...children) {
   for (const child of children) {
     if (typeof child === "string") node.append(shown(child));
     else if (child instanceof Node) node.append(child);
-    else for (const [key, value] of Object.entries(child)) set(node, key, value);
+    else set(node, child);
   }
   return node;
 }
 
-function set(node, key, value) {
-  if (typeof value === "function") node.addEventListener(key, value);
-  else if (value !== undefined) node.setAttribute(key, value);
-}
-
-function svg(tag, attributes = {}, ...children) {
+function svg(tag, attributes, ...children) {
   const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  set(node, attributes);
   node.append(...children);
   return node;
 }
 
-const MEANINGS = {
-  accepted: "proposed, and accepted by the target",
-  resampled: "the target's own, after it had rejected a proposal",
-  bonus: "the target's own, after it had accepted a whole window",
-  autoregressive: "the target's own, where nothing was proposed",
-};
-
-/** A token in the colour of its origin; one that shows nothing has a sign in its place. */
-function markedToken({ text, origin }, attributes = {}) {
-  const blank = text === "" ? "part" : /^\n+$/.test(text) ? "newline" : "";
-  return make(`span.token.${origin}.${blank}`, attributes, text);
+function set(node, attributes) {
+  for (const [key, value] of Object.entries(attributes)) {
+    if (typeof value === "function") node.addEventListener(key, value);
+    else if (value !== undefined && value !== null) node.setAttribute(key, value);
+  }
 }
 
-// ---- Words and numbers ----------------------------------------------------------------------------------------------
+/** A token in the colour of its origin; its style shows a sign if its text is invisible. */
+function tokenSpan({ text, origin, by }, attributes = {}) {
+  const blank = text === "" ? "part" : /^\n+$/.test(text) ? "newline" : "";
+  return make(`span.token.${origin}.${blank}`, { "data-by": by, ...attributes }, text);
+}
+
+function legend(list, rows) {
+  for (const [origin, by, words] of rows) {
+    list.append(make("li", make(`span.token.${origin}`, { "data-by": by }, origin), ` ${words}`));
+  }
+}
+
+function define(list, pairs) {
+  for (const [name, value] of pairs) list.append(make("div", make("dt", name), make("dd", value)));
+}
+
+/** A bar; share: its length, at most 1. */
+function bar(kind, share) {
+  const made = make(`i.bar.${kind}`);
+  made.style.width = share && `max(1px, ${100 * share}%)`; // the policy allows this, but no style attribute
+  return made;
+}
+
+/** rows: [heading, ...cells]; the row with the number `marked` is drawn bold. */
+function table(caption, columns, rows, marked = -1) {
+  const heading = (name) => make("th", { scope: "col" }, /^[pq]$/.test(name) ? make(`b.${name}`, name) : name);
+  const head = make("tr", ...columns.map((name) => (name ? heading(name) : make("td"))));
+  const body = rows.map(([first, ...cells], i) =>
+    make(
+      i === marked ? "tr.drawn" : "tr",
+      make("th", { scope: "row" }, first),
+      ...cells.map((cell) => make("td", cell)),
+    ),
+  );
+  return make("table.bars", make("caption", caption), make("thead", head), make("tbody", ...body));
+}
+
+// Words and numbers
 
 const hex = (character, n) => character.codePointAt(0).toString(16).padStart(n, "0");
 
-/** Control characters, and those that turn the direction of text, are shown and not obeyed: as in a terminal. */
+/** Control characters, and those that turn the direction of text, become visible, as in the terminal. */
 function shown(text) {
   return text
     .replace(/[\0-\x08\x0b-\x1f]/g, (c) => String.fromCharCode(0x2400 + c.charCodeAt(0)))
@@ -55,8 +82,7 @@ function shown(text) {
     .replace(/[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, (c) => `\\u${hex(c, 4)}`);
 }
 
-const many = (n, thing) => `${n} ${thing}${n === 1 ? "" : "s"}`;
-const times = (x) => `${x.toFixed(2)}x`;
+const many = (n, noun) => `${n} ${noun}${n === 1 ? "" : "s"}`;
 
 function seconds(s) {
   return s >= 1 ? `${s.toFixed(2)} s` : `${(1000 * s).toFixed(s < 0.01 ? 2 : 1)} ms`;

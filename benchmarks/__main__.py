@@ -1,0 +1,33 @@
+"""Measure speculative sampling on this machine: python -m benchmarks NAME [--help]"""
+
+import importlib
+import sys
+
+from benchmarks import grid
+from speculative.support.errors import UserError, guarded
+
+FILES = {  # {name of a file: help}
+    "theory": "the formulas of Leviathan et al., with a run's point; a picture",
+    "walkthrough": "the first half of docs/walkthrough.md, computed anew",
+    "kernels": "forward passes of 1 to 17 rows and of a prompt; --peers: also JAX, transformers and llama.cpp",
+    "assumption": "a window's time over a row's, against batch and context",
+    "start": "the time from Enter to the first token",
+    "full_size": "write checkpoints of 124M and 1558M that compute what the bundled pair computes",
+    "images": "the README's pictures of a run and of the workbench",
+}
+
+
+def main(argv: list[str] | None = None) -> None:
+    commands = {name: preset.help for name, preset in grid.PRESETS.items()} | FILES
+    name, *words = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    if name in ("-h", "--help"):
+        return print("\n".join([__doc__, "", *(f"  {name:12} {text}" for name, text in commands.items())]))
+    if name not in commands:
+        raise UserError(f"{name:.80} is not a benchmark: python -m benchmarks lists them")
+    if name in grid.PRESETS:
+        return grid.main(name, words)
+    importlib.import_module(f"benchmarks.{name}").main(words)
+
+
+if __name__ == "__main__":
+    guarded(main, "interrupted; with --out, run again to continue")

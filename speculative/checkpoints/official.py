@@ -1,0 +1,28 @@
+"""OpenAI's four models: their sizes, their files and hashes, and where they are published."""
+
+SAME = {"n_vocab": 50257, "n_ctx": 1024}
+HPARAMS = {
+    "124M": SAME | {"n_embd": 768, "n_head": 12, "n_layer": 12},
+    "355M": SAME | {"n_embd": 1024, "n_head": 16, "n_layer": 24},
+    "774M": SAME | {"n_embd": 1280, "n_head": 20, "n_layer": 36},
+    "1558M": SAME | {"n_embd": 1600, "n_head": 25, "n_layer": 48},
+}
+MODEL_SIZES = tuple(HPARAMS)
+WEIGHT_BYTES = {"124M": 497_759_232, "355M": 1_419_292_672, "774M": 3_096_120_320, "1558M": 6_230_444_800}
+
+OPENAI = "https://openaipublic.blob.core.windows.net/gpt-2/models"
+HUGGING_FACE = {"124M": "gpt2", "355M": "gpt2-medium", "774M": "gpt2-large", "1558M": "gpt2-xl"}
+
+SMALL_FILES = ("hparams.json", "encoder.json", "vocab.bpe")
+# OpenAI also publishes `checkpoint`, which names these two, and model.ckpt.meta, the graph: nothing here reads them.
+TF_INDEX = "model.ckpt.index"
+TF_DATA = "model.ckpt.data-00000-of-00001"
+
+# No hash of the other files was published. The first two are the same for every size.
+SHA256 = {
+    "encoder.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
+    "vocab.bpe": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
+    "124M/hparams.json": "d9d56e4121c427164e0c55c6f03c08e1daf9002b9b672825112d19097b680318",
+    "124M/model.ckpt.index": "71916f763f9746f9b2a06b12d91996cf1084ae008d0424543d39391c5f2dc687",
+    "124M/model.ckpt.data-00000-of-00001": "2060c885360cc0cf41d7a6dbc4d24b5127aae20260c8b5ae521b5a6578407118",
+}

@@ -1,0 +1,78 @@
+"""The command line: from the words that were typed to a call of main."""
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+from speculative.options import FIELDS, SHORT, Options, help_text, make_options, switch
+from speculative.support.errors import UserError
+from speculative.version import __version__
+
+WITHOUT_VALUE = {name for name, f in FIELDS.items() if f.metadata["check"] is switch} | {"serve"}
+NEEDS = {"verify": ["scipy"], "serve": ["starlette", "uvicorn"]}  # libraries that a small installation lacks
+# Options of earlier versions: what to write now.
+RENAMED = {
+    "lenience": "--accept lenient:B",
+    "typical": "--accept typical:E",
+    "unconditional": '--prompt ""',
+    "self_dtype": "--drafter int8 or --drafter int4",
+    "color": "nothing: texts are coloured at a terminal",
+    "details": "nothing: --json always has them",
+    "unpack": "nothing: delete the folder that --pack names",
+}
+
+
+def run(main: Callable, doc: str, words: list[str] | None = None) -> None:
+    """Call main with the options that were typed. Raises UserError."""
+    import fire
+
+    words = sys.argv[1:] if words is None else words
+    if {"-h", "--help"} & {*words}:
+        print(f"{doc}\nusage: {usage_name()} [--OPTION VALUE ...]\n{help_text('all' in words)}")
+    elif "--version" in words:
+        print(f"speculative-sampling {__version__}")
+    else:
+        fire.Fire(
+            fire.decorators.SetParseFn(str)(checked(main)), command=[*map(written_out, words), "--", "--separator=\0"]
+        )
+
+
+def checked(main: Callable) -> Callable:
+    """main, where a word that belongs to no option is refused in a line."""
+
+    def call(*others, **given):
+        if others:
+            raise UserError(f"unexpected {others[0]!r:.80}: each value follows its --option, a text in quotes")
+        main(**given)
+
+    return call
+
+
+def written_out(word: str) -> str:
+    """-K is short for --K."""
+    match = re.fullmatch(f"-([{''.join(SHORT)}])(=.*)?", word, re.DOTALL)
+    return f"--{SHORT[match[1]]}{match[2] or ''}" if match else word
+
+
+def usage_name() -> str:
+    """The command that was typed."""
+    name = {"__main__.py": "python -m speculative", "speculative-sampling": "speculative-sampling"}
+    return name.get(os.path.basename(sys.argv[0]), "python main.py")
+
+
+def parse(given: dict[str, Any]) -> Options:
+    """{option: the text that was typed} -> the options. Raises UserError."""
+    for name, value in given.items():
+        if name in RENAMED:
+            raise UserError(f"--{name} is now written {RENAMED[name]}")
+        if value == "True" and name in FIELDS and name not in WITHOUT_VALUE:
+            raise UserError(f"--{name} needs a value; one that begins with - is written --{name}=VALUE")
+    o = make_options(Options, given)
+    for name, libraries in NEEDS.items():
+        for library in libraries if getattr(o, name) not in (None, False) else ():
+            if find_spec(library) is None:  # before any work begins
+                raise ModuleNotFoundError(f"--{name} needs {library}", name=library)
+    return o

@@ -1,0 +1,20 @@
+"""A quantized copy of the target drafts for it: the target's own weights, rounded to fewer bytes.
+
+A copy in a quarter of the bytes costs a quarter of a row, nearly always makes the target's choice, and needs neither
+training nor a second download. As it is itself a large model, a small one may draft for it: int8/model.
+
+Source: Georganas et al. 2025, "ML-SpecQD: Multi-Level Speculative Decoding with Quantized Drafts".
+"""
+
+from speculative.drafters.model import drafts_of
+
+SPECS = [
+    drafts_of(
+        name,
+        name,
+        help=f"the target's own weights, rounded to {name}; pays if the target is large",
+        words=f"{name} copy of the target",
+        expected=(19.0, 20.0),
+    )
+    for name in ("bfloat16", "int8", "int4")
+]

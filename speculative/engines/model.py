@@ -1,0 +1,178 @@
+"""From a network to model(x, n_last) -> distributions, with a KV cache that cannot go stale and a log of its calls."""
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from speculative.engines.plain import PlainPass
+from speculative.engines.vocabulary import to_draft, to_target
+from speculative.support.errors import UserError
+
+N_CALLS = 4096  # the calls that a log keeps: more than one step takes
+LOCK = threading.RLock()  # held around a forward pass: all models share the engine's threads
+
+
+class Call(NamedTuple):
+    """An entry of a model's log."""
+
+    began: float  # by time.perf_counter
+    seconds: float
+    n_read: int  # tokens that the model had to read
+    n_rows: int  # rows of logits that it gave
+
+    @property
+    def prefill(self) -> bool:
+        """True if the call read a prompt, or more of the text than the two tokens by which a draft may be behind."""
+        return self.n_read > self.n_rows + 2
+
+
+class CachedNetwork:
+    """logits(x, n_last) -> [n_last, n_vocab], computing only what the previous call did not.
+
+    It remembers the tokens whose keys and values the cache holds. A call keeps the longest prefix that they share with
+    x, forgets the rest by moving a length, and feeds the missing tokens. So a rejected draft, another prompt, a draft
+    that is one token behind: all are just another x.
+    """
+
+    def __init__(self, params: dict, hparams: dict, new_pass: Callable = PlainPass, name: str = "the model"):
+        """new_pass(params, hparams): a PlainPass or the compiled one. name: the model's name in messages."""
+        self.params = params
+        self.hparams = hparams
+        self.name = name
+        self.n_ctx = hparams["n_ctx"]
+        self.shared = hparams.get("shared")  # of a draft: the ids that it shares with its target, if not all
+        self.weight_bytes = n_bytes(params)
+        self.forward = new_pass(params, hparams)
+        self.n_read = 0  # tokens that the last call had to read
+        self.log: deque[Call] = deque(maxlen=N_CALLS)
+        self.forget()
+
+    def forget(self) -> None:
+        """Empty the cache. The log stays: another decode may be under way."""
+        self.tokens = np.empty(0, int)  # [n], the tokens whose keys and values the cache holds
+
+    def with_probs(self, to_probs: Callable) -> "Model":
+        """The model that turns logits into distributions in this way."""
+        return Model(self, to_probs)
+
+    def logits(self, x, n_last: int = 1) -> np.ndarray:  # [n] -> [n_last, n_vocab]
+        """The logits of the tokens that follow each of the last n_last tokens of x.
+
+        Raises ValueError if x does not fit into the context or has fewer than n_last tokens, and UserError if a row has
+        no largest logit, because the weights are damaged.
+        """
+        x = np.asarray(x)  # [n]
+        check_length(len(x), n_last, self.n_ctx)
+        with LOCK:
+            return self.feed(x, min(self.n_kept(x), len(x) - n_last), n_last)
+
+    def n_kept(self, x) -> int:  # [n]
+        """The number of leading tokens of x that the cache holds."""
+        return common_prefix(self.tokens, x)
+
+    def feed(self, x, n: int, n_last: int, positions=None, sees=None) -> np.ndarray:  # [n_x] -> [n_last, n_vocab]
+        """Feed x[n:] after the first n tokens of the cache."""
+        self.tokens = self.tokens[:0]  # so that an interrupted pass leaves an empty cache and not a wrong one
+        self.forward.length = n
+        inputs = to_draft(x[n:], self.shared) if self.shared else x[n:]
+        logits = self.forward(inputs, n_last, positions, sees)  # [n_last, n_vocab]
+        if self.shared:
+            logits = to_target(logits, self.shared)
+        check_finite(logits, self.name, len(x) - n_last + 1)
+        self.tokens = x
+        self.n_read = len(x) - n
+        return logits
+
+    def output(self, h, first: int) -> np.ndarray:  # [n, n_embd] -> [n, n_vocab]
+        """The logits of rows that the last block might have given, as heads guess them. first: the position of the
+        token that the first row is about. Raises UserError as above."""
+        with LOCK:
+            logits = self.forward.output(h)  # [n, n_vocab]
+        check_finite(logits, f"{self.name}, with its heads,", first)
+        return logits
+
+
+class FunctionNetwork:
+    """A function logits(x, n_last) as a network without a cache, such as counts of n-grams."""
+
+    n_read = 0  # there is no text that it would read once
+
+    def __init__(self, logits: Callable):
+        self.logits = logits
+        self.log: deque[Call] = deque(maxlen=N_CALLS)
+
+    def with_probs(self, to_probs: Callable) -> "Model":
+        return Model(self, to_probs)
+
+
+class Model:
+    """model(x, n_last) -> [n_last, n_vocab]: a network, then temperature and filters."""
+
+    def __init__(self, network: CachedNetwork, to_probs: Callable):
+        """to_probs: logits [n, n_vocab] -> distributions [n, n_vocab]."""
+        self.network = network
+        self.to_probs = to_probs
+
+    def __call__(self, x, n_last: int = 1) -> np.ndarray:  # [n] -> [n_last, n_vocab]
+        began = time.perf_counter()
+        rows = self.to_probs(self.network.logits(x, n_last))  # [n_last, n_vocab]
+        self.network.log.append(Call(began, time.perf_counter() - began, self.network.n_read, n_last))
+        return rows
+
+    def tree(self, x, tree, nodes=None) -> np.ndarray:  # [n], trees.Tree, [m] -> [m, n_vocab]
+        """The distributions after these nodes (default: all) of a tree of drafts, whose root is the last token of x."""
+        began = time.perf_counter()
+        rows = self.to_probs(self.network.tree_logits(x, tree, nodes))  # [m, n_vocab]
+        self.network.log.append(Call(began, time.perf_counter() - began, self.network.n_read, len(rows)))
+        return rows
+
+    def with_probs(self, to_probs: Callable) -> "Model":
+        """The same network, cache and log, with another way from logits to distributions."""
+        return type(self)(self.network, to_probs)
+
+    def __getattr__(self, name: str):
+        """The network's attributes: n_ctx, params, log, forget, ..."""
+        return getattr(self.network, name)
+
+
+def check_length(n: int, n_last: int, n_ctx: int) -> None:
+    """Raises ValueError if a text of n tokens does not fit, or has fewer than are asked for."""
+    if n == 0:
+        raise ValueError("there is no token to continue: an empty text begins with <|endoftext|>, the encoder's eot")
+    if not n_last <= n <= n_ctx:
+        raise ValueError(f"{n} tokens: the context holds {n_ctx}, and {n_last} rows were asked for")
+
+
+def check_finite(logits: np.ndarray, name: str, first: int) -> None:  # [n, n_vocab]
+    """Raises UserError if a row holds NaN or +inf. (-inf is a probability of 0.) first: the position of the token that
+    the first row is about."""
+    if math.isfinite(np.maximum.reduce(logits, axis=None)):  # max() takes twice as long on a short row
+        return
+    row = int(np.argmin(np.isfinite(logits.max(axis=-1))))
+    raise not_finite(name, first + row)
+
+
+def not_finite(name: str, position: int) -> UserError:
+    return UserError(
+        f"{name} gives logits that are not finite, at position {position}: its weights are damaged, or too large to "
+        "compute with"
+    )
+
+
+def common_prefix(a, b) -> int:  # [n_a], [n_b] -> the number of leading tokens that are the same
+    n = min(len(a), len(b))
+    differ = np.asarray(a[:n]) != np.asarray(b[:n])  # [n]
+    return int(differ.argmax()) if differ.any() else n
+
+
+def n_bytes(params) -> int:
+    """The bytes of every array and packed weight in a nested dict of parameters."""
+    if hasattr(params, "nbytes"):
+        return params.nbytes
+    parts = params.values() if isinstance(params, dict) else params
+    return sum(map(n_bytes, parts))

@@ -1,0 +1,159 @@
+"""The end of a run in plain words: the same lines on the screen, in the JSON document and on the page."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from speculative.drafters import roles_of
+from speculative.engines import formats
+from speculative.measure.analysis import blog_speedup
+from speculative.measure.predictions import COPY_GAIN, LARGE_BYTES, with_copy
+from speculative.measure.recorder import Recorder
+
+GAIN = 1.08  # times this run's speedup, from which on another K is recommended: predictions err by up to 8 %
+
+
+def summary(session: Any, inputs: Sequence, recorders: Sequence[Recorder], f: dict, stand_ins: dict) -> list[str]:
+    """inputs: the prompts' tokens; recorders: of the autoregressive decoder and the speculative one; f: figures()."""
+    rate = sum(recorder.n_tokens for recorder in recorders) / (sum(recorder.seconds for recorder in recorders) or 1)
+    if f["speedup"] is None:  # one decoder alone
+        return [f"{number(rate)} tokens a second."]
+    lines = [texts_line(session, inputs, recorders), speed_line(f)]
+    if f["drafted"]:
+        lines += [acceptance_line(f), time_line(f), account_line(f), advice(f, session)]
+    else:
+        lines.append("Nothing was drafted, so this was autoregressive decoding.")
+    return [*filter(None, lines), *notes(session, stand_ins)]
+
+
+def texts_line(session: Any, inputs: Sequence, recorders: Sequence[Recorder]) -> str:
+    """Say whether the texts are equal, and if not, why."""
+    o = session.options
+    texts = [recorder.tokens for recorder in recorders]
+    if texts[0] == texts[1]:
+        return "The texts are equal, token for token" + (", as always at temperature 0." if o.temperature == 0 else ".")
+    if o.temperature > 0 and not session.rule.lossless:
+        return f"The texts differ: --accept {o.accept} does not keep the target's distribution."
+    if o.temperature > 0:
+        return "The texts differ, as they may above temperature 0: both are samples of the target's distribution."
+    if o.engine == "jax":
+        from speculative.engines.jax.pair import greedy_differences
+
+        prompts = [*inputs] * (len(texts[0]) // len(inputs))  # several samples take the prompts in turn
+        tolerance = formats.on_jax(o.dtype).tolerance
+        return " ".join(greedy_differences(prompts, session.models["target"], *texts, tolerance))
+    return "The texts differ: rounding decided between two tokens with nearly equal logits (--verify shows where)."
+
+
+def speed_line(f: dict) -> str:
+    """The measured speedup, with its doubt if there is one."""
+    rate = f["tokens"] / f["seconds"]["speculative"]  # tokens a second
+    runs = f", medians of {f['runs']} runs" if f["runs"] > 1 else ""
+    times = f"{f['speedup']:.2f} times as fast"
+    if f["doubt"]:
+        return f"Doubtful: {times}{runs}, but {f['doubt']}. Another program probably used the processor: try again."
+    slower = "Slower: " if f["speedup"] < 1 else ""
+    return f"{slower}{times}: {number(rate)} tokens a second instead of {number(rate / f['speedup'])}{runs}."
+
+
+def acceptance_line(f: dict) -> str:
+    accepted = f"{f['accepted']} of {f['drafted']} drafts accepted ({percent(f['accepted'] / f['drafted'])})."
+    gives = f"A target call gives {f['tokens_per_iteration']:.2f} tokens"
+    if f["tree"]:
+        return f"{accepted} {gives}; a tree has several drafts for each place."
+    if f["fixed_K"]:
+        return f"{accepted} {gives} of K + 1 = {f['fixed_K'] + 1}: acceptance rate r = {f['r']:.2f}."
+    return f"{accepted} {gives}; r = tokens / (drafts + 1) = {f['r']:.2f}."
+
+
+def time_line(f: dict) -> str | None:
+    seconds = f["seconds"]
+    line = []
+    if seconds["drafting"] is not None:
+        whole = seconds["speculative"]
+        drafting, scoring, rest = (percent(seconds[part] / whole) for part in ("drafting", "scoring", "rest"))
+        line.append(f"Time: {drafting} drafting, {scoring} in the target, {rest} elsewhere.")
+    if f["c"] is not None:
+        line.append(f"A draft takes c = {f['c']:.2f} of a target token's time.")
+    return " ".join(line)
+
+
+def account_line(f: dict) -> str | None:
+    """The blog's formula, what it leaves out, and with that the account of this run."""
+    if f["account_blog"] is None or f["doubt"]:
+        return None
+    n = "n" if f["tree"] else "K"
+    mean_K = f["drafted"] / f["iterations"]
+    blog = blog_speedup(f["r"], mean_K, f["c"])
+    nodes = " for n nodes" if f["tree"] else ""
+    return (
+        f"The blog's formula{nodes} r({n} + 1) / ({n}c + 1) gives {blog:.2f}. It leaves out that a call with "
+        f"{n} + 1 tokens takes longer than with one, here β = {f['mean_beta']:.2f} times. The account of this run: "
+        f"r({n} + 1) / ({n}c + β) = {f['account_blog']:.2f}, without the prompt."
+    )
+
+
+def advice(f: dict, session: Any) -> str | None:
+    """One sentence: the K or drafter to try, and the speedup that it should bring."""
+    o = session.options
+    if f["doubt"]:
+        return None
+    if f["account_blog"] is None:
+        return "The run is too short to say why: every call also read the prompt." if f["seconds"]["scoring"] else None
+    another = "" if "draft" in roles_of(o.drafter) else " Try --drafter model."
+    if not f["predicted"] or not isinstance(o.K, int | tuple):
+        took = f["mean_beta"] + f["c"] * f["drafted"] / f["iterations"]
+        lost = f"It does not pay: a call with its drafts takes as long as {took:.2f} autoregressive tokens."
+        return lost + another if f["speedup"] < 1 else None
+    best = f["best_K"]
+    speedup = f["predicted"][str(best)]
+    now = max(f["speedup"], f["predicted"].get(str(f["fixed_K"]), 0.0))
+    copy = copy_advice(f, session, max(now, speedup))
+    if copy:
+        return copy
+    if speedup < 1:
+        return f"Prediction: no K pays here; the best, {best}, would be {speedup:.2f} times as fast.{another}"
+    if speedup > GAIN * now:
+        outer = "the first number of K" if isinstance(o.K, tuple) else "K"
+        return f"Prediction: {outer} = {best} would be {speedup:.2f} times as fast as autoregressive decoding; try it."
+    largest = max(map(int, f["predicted"]))
+    return f"Prediction: no K from 1 to {largest} would be clearly faster than this one."
+
+
+def copy_advice(f: dict, session: Any, without: float) -> str | None:
+    """Recommend drafting with the target's int8 copy, if that should bring more than the speedup without it."""
+    o = session.options
+    row = formats.find("int8").weight_bytes / formats.find(o.dtype).weight_bytes  # time of a row, in rows of the target
+    if o.engine != "numpy" or o.drafter != "model" or row >= 1:
+        return None
+    target_bytes = session.models["target"].weight_bytes
+    if target_bytes < LARGE_BYTES:
+        return None
+    K, inner_K, speedup = with_copy(f, row)
+    if K == 0 or inner_K == 0 or speedup < COPY_GAIN * without:
+        return None
+    return (
+        f"Prediction: --drafter int8/model --K {K}/{inner_K}, with an int8 copy of the target as a second draft model, "
+        f"would be {speedup:.1f} times as fast, for {row * target_bytes / 1e9:.1f} GB more memory."
+    )
+
+
+def stand_ins(session: Any) -> dict[str, str]:
+    """{model with an official name, but not the official weights: what it is instead}"""
+    found = {spec.size: spec.hparams.get("stand_in") for spec in session.models.specs.values()}
+    return {size: what for size, what in found.items() if what}
+
+
+def notes(session: Any, stand_ins: dict[str, str]) -> list[str]:
+    """Facts that a reader of the other lines has to know."""
+    lines = [f"Note: {size} is a stand-in for the official model: {words}." for size, words in stand_ins.items()]
+    if session.timed and session.options.temperature > 0:
+        lines.append("Note: --K auto depends on measured times, so the same seed may give another text next time.")
+    return lines
+
+
+def percent(share: float) -> str:
+    return f"{share:.0%}".replace("%", " %")
+
+
+def number(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"

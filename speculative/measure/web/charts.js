@@ -1,0 +1,12 @@
+// 4. Why it was this fast
+
+byId("summary").append(...data.summary.map((line) => make("li", line)));
+for (const { caption, columns, rows } of data.charts) {
+  const lines = rows.map(([cells, share, kind]) => [...cells, bar(kind, share)]);
+  if (rows.length) byId("charts").append(table(caption, [...columns, ""], lines));
+}
+for (const [name, ...cells] of data.table) {
+  byId("figures").tBodies[0].append(
+    make("tr", make("th", { scope: "row" }, name), ...cells.map((cell) => make("td", cell))),
+  );
+}

@@ -1,0 +1,286 @@
+"""Rules of acceptance: which drafts of a window are kept, and the distribution that the token after them is drawn from.
+
+The paper's rule is sampling.token_by_token. Here are block verification, which keeps more drafts and is lossless too,
+and two rules that are not lossless: lenient and typical acceptance. Beside each rule stands its explanation: the tests
+that it made, rebuilt from the proposal, the target's rows and the random numbers u that the rule drew.
+
+To add a rule, write accept(proposal, q, rng) -> tokens, its explain(proposal, q, u), and an entry in RULES.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from speculative.sampling import Proposal, Step, ratio, residual, sample, token_by_token
+from speculative.support.errors import UserError
+from speculative.trees import acceptance_by_depth, sibling_by_sibling
+
+
+class DraftTest(NamedTuple):
+    """The test of one draft token."""
+
+    u: float  # the random number
+    p: float  # the draft's probability of the token
+    q: float  # the target's
+    passed: bool
+    w: float | None = None  # block: the chance that this draft is kept, by its own test or by a later one
+    h: float | None = None  # block: the chance that this test passes
+
+
+class Explained(NamedTuple):
+    """The tests of a window, and the draw of its last token."""
+
+    tests: list[DraftTest]
+    u: float  # the random number of the last token
+    q: Any  # [n_vocab], the distribution that it was drawn from
+
+
+class Rule(NamedTuple):
+    """A rule, as --accept names it."""
+
+    name: str
+    accept: Callable  # accept(proposal, q, rng) -> tokens
+    explain: Callable  # explain(proposal, q, u) -> Explained; u may hold more numbers than the rule drew
+    n_draws: Callable  # n_draws(step) -> how many random numbers the rule drew for it
+    chances: Callable  # chances(step) -> the chance of acceptance at each position that was tested
+    tree: Callable | None = None  # accept(tree, q, rng) -> tokens, if trees can be tested
+    lossless: bool = True
+    formula: str = "Σ min(p, q) = 1 - TVD(p, q)"  # of the chance of acceptance at a position
+
+
+# ---- Token by token, and rules that change its test ------------------------------------------------------------------
+
+
+def one_by_one(proposal: Proposal, q, rng, test: Callable, rest: Callable) -> list[int]:  # q [m + 1, n_vocab]
+    """token_by_token with another test(u, ratio) -> bool, and another rest(q, p) in place of residual."""
+    p = proposal.p  # [m, n_vocab]
+    tokens = []
+    for i, j in enumerate(proposal.tokens):
+        if not test(rng.random(), ratio(q[i], p[i], j)):
+            return [*tokens, sample(rest(q[i], p[i]), rng)]
+        tokens.append(int(j))
+    return [*tokens, sample(q[len(tokens)], rng)]
+
+
+def explain_one_by_one(proposal: Proposal, q, u, test: Callable, rest: Callable) -> Explained:
+    tests = []
+    for i, j in enumerate(proposal.tokens):
+        p_i = proposal.p[i]  # [n_vocab]
+        passed = test(u[i], ratio(q[i], p_i, j))
+        tests.append(DraftTest(u[i], float(p_i[j]), float(q[i][j]), passed))
+        if not passed:
+            return Explained(tests, u[i + 1], rest(q[i], p_i))
+    return Explained(tests, u[len(tests)], q[len(tests)])
+
+
+def below(u: float, ratio: float) -> bool:
+    """The paper's test, strict: a token of probability 0 never passes."""
+    return u < ratio
+
+
+def n_draws_one_by_one(step: Step) -> int:
+    return min(len(step.tokens), step.drafted) + 1
+
+
+def chances_one_by_one(step: Step, chance: Callable, rest: Callable = residual) -> list[float]:
+    """chance(p, q) for each draft that was tested; for a tree, the chance that one of the siblings is accepted."""
+    if not isinstance(step.proposal, Proposal):
+        return acceptance_by_depth(step, chance, rest)
+    n_tested = min(step.accepted + 1, step.drafted)
+    return [chance(step.proposal.p[i], step.q[i]) for i in range(n_tested)]
+
+
+def overlap(p, q) -> float:  # [n_vocab] twice
+    """The chance that a draft from p is accepted (Leviathan et al. 2023, corollary 3.6)."""
+    return float(np.sum(np.minimum(p, q)))
+
+
+def token() -> Rule:
+    return Rule(
+        "token",
+        token_by_token,
+        partial(explain_one_by_one, test=below, rest=residual),
+        n_draws_one_by_one,
+        partial(chances_one_by_one, chance=overlap),
+        sibling_by_sibling,
+    )
+
+
+def lenient(b: float) -> Rule:
+    """The paper's rule with u drawn from [0, b). With b below 1 more drafts are accepted, and the tokens are
+    distributed neither as the target's nor as the draft's. At temperature 0 it changes nothing.
+
+    Source: Leviathan et al. 2023, appendix "Lenience"; toyllm draws u from [0, b).
+    """
+
+    def test(u, ratio):
+        return u * b < ratio
+
+    return Rule(
+        f"lenient:{b:g}",
+        partial(one_by_one, test=test, rest=residual),
+        partial(explain_one_by_one, test=test, rest=residual),
+        n_draws_one_by_one,
+        partial(chances_one_by_one, chance=lambda p, q: overlap(p, q / b)),
+        partial(sibling_by_sibling, test=test),
+        lossless=False,
+        formula=f"Σ min(p, q / {b:g})",
+    )
+
+
+def typical(epsilon: float) -> Rule:
+    """A draft is accepted if the target finds it probable enough, whatever its probability was to the draft. The
+    target's own tokens are drawn from the probable ones, too. It is not lossless.
+
+    Source: Cai et al. 2024, "Medusa", section 2.3.1, with δ = √ε, their default; Hewitt et al. 2022, "Truncation
+    Sampling as Language Model Desmoothing", section 3.3, which samples from the same tokens (η-sampling).
+    """
+
+    def test(u, ratio):
+        return ratio > 0
+
+    def rest(q, p):  # [n_vocab] twice -> [n_vocab]
+        return q
+
+    def accept_chain(proposal, q, rng):
+        return one_by_one(proposal, probable(q, epsilon), rng, test, rest)
+
+    def explain(proposal, q, u):
+        return explain_one_by_one(proposal, probable(q, epsilon), u, test, rest)
+
+    def accept_tree(tree, q, rng):
+        return sibling_by_sibling(tree, probable(q, epsilon), rng, test, rest)
+
+    def chances(step):
+        step = step._replace(q=probable(step.q, epsilon))
+        return chances_one_by_one(step, lambda p, q: float(np.sum(p[q > 0])), rest)
+
+    return Rule(
+        f"typical:{epsilon:g}",
+        accept_chain,
+        explain,
+        n_draws_one_by_one,
+        chances,
+        accept_tree,
+        lossless=False,
+        formula="Σ p of the tokens that are typical",
+    )
+
+
+def probable(q, epsilon: float):  # [n, n_vocab] -> [n, n_vocab]
+    """Each row cut to its probable tokens, q(x) > min(ε, √ε e**-H(q)), H the entropy in nats, and normalised.
+
+    If the target is sure of the next token, a probable one has more than ε. If it could go many ways, e**-H(q) is about
+    1 over their number, and a share of that is enough. The likeliest token always stays.
+    """
+    entropy = -np.sum(q * np.log(np.maximum(q, np.finfo(q.dtype).tiny)), axis=-1, keepdims=True)  # [n, 1]
+    edge = np.minimum(epsilon, np.sqrt(epsilon) * np.exp(-entropy))  # [n, 1]
+    kept = np.where((q > edge) | (q == np.max(q, axis=-1, keepdims=True)), q, 0)  # [n, n_vocab]
+    return kept / np.sum(kept, axis=-1, keepdims=True)
+
+
+# ---- Block verification ----------------------------------------------------------------------------------------------
+
+
+def block_by_block(proposal: Proposal, q, rng: np.random.Generator) -> list[int]:  # q [m + 1, n_vocab]
+    """Test the window as a block: lossless like token_by_token, and it keeps at least as many drafts on average.
+
+    Token by token, an unlucky early draft throws away good later ones. Here the longest prefix whose last draft passes
+    its test is kept. The next token is sampled from max(0, w q - p), normalised. The rule draws one random number for
+    each draft, and one for that token.
+
+    Source: Sun et al. 2024, "Block Verification Accelerates Speculative Decoding", Algorithm 2.
+    """
+    w, h = block_chances(proposal, q)
+    kept = 0
+    for i in range(1, len(h)):
+        if rng.random() < h[i]:
+            kept = i
+    return [*map(int, proposal.tokens[:kept]), sample(block_rest(proposal, q, w, kept), rng)]
+
+
+def block_chances(proposal: Proposal, q) -> tuple[list[float], list[float]]:  # -> [m + 1] twice
+    """w[i], the chance that draft i is kept, by its own test or by a later one; and h[i], that its own test passes.
+
+    Draft i is tokens[i - 1], and w[0] = 1 belongs to no draft. w is the product of the ratios q / p so far, cut to 1
+    after each. With s the mass of max(0, w q - p) at the place after draft i, h = s / (s + (1 - w)).
+    """
+    m = len(proposal.tokens)
+    w = [1.0]
+    h = [1.0]
+    for i, j in enumerate(proposal.tokens, start=1):
+        w.append(min(1.0, w[-1] * ratio(q[i - 1], proposal.p[i - 1], j)))
+        if i == m:  # no test comes after the last draft's
+            h.append(w[i])
+            continue
+        s = float(np.sum(np.maximum(w[i] * q[i] - proposal.p[i], 0), dtype=np.float64))
+        # If s = 0 and w = 1, p and q are equal there and the next draft is kept for certain: any h would do.
+        h.append(s / (s + (1 - w[i])) if s > 0 or w[i] < 1 else 1.0)
+    return w, h
+
+
+def block_rest(proposal: Proposal, q, w: list[float], kept: int):  # -> [n_vocab]
+    """The distribution of the token after the kept drafts."""
+    if kept == len(proposal.tokens):
+        return q[kept]
+    return residual(w[kept] * q[kept], proposal.p[kept])
+
+
+def explain_block(proposal: Proposal, q, u) -> Explained:
+    w, h = block_chances(proposal, q)
+    tests = []
+    for i, j in enumerate(proposal.tokens):
+        passed = u[i] < h[i + 1]
+        tests.append(DraftTest(u[i], float(proposal.p[i][j]), float(q[i][j]), passed, w[i + 1], h[i + 1]))
+    kept = max((i for i, test in enumerate(tests, start=1) if test.passed), default=0)
+    return Explained(tests, u[len(tests)], block_rest(proposal, q, w, kept))
+
+
+def chances_by_block(step: Step) -> list[float]:
+    """The chance that one more draft is kept, Σ min(p, w q) / w, w being that of the draft before it."""
+    w, _ = block_chances(step.proposal, step.q)
+    n_tested = min(step.accepted + 1, step.drafted)
+    return [overlap(step.proposal.p[i], w[i] * step.q[i]) / w[i] for i in range(n_tested)]
+
+
+def block() -> Rule:
+    return Rule(
+        "block",
+        block_by_block,
+        explain_block,
+        lambda step: step.drafted + 1,
+        chances_by_block,
+        formula="Σ min(p / w, q), by block",
+    )
+
+
+# ---- --accept --------------------------------------------------------------------------------------------------------
+
+TOKEN = token()
+
+# name: (the rule's function, the range of its number if it takes one)
+RULES = {
+    "token": (token, None),
+    "block": (block, None),
+    "lenient": (lenient, (1e-6, 1)),
+    "typical": (typical, (1e-6, 0.999999)),
+}
+
+
+def parse_rule(text: str) -> Rule:
+    """ "token", "block", "lenient:0.5" or "typical:0.1" -> the rule. Raises UserError."""
+    name, _, number = text.partition(":")
+    make, limits = RULES.get(name, (None, None))
+    if make and not limits and not number:
+        return make()
+    try:
+        if make and limits[0] <= float(number) <= limits[1]:
+            return make(float(number))
+    except (TypeError, ValueError):
+        pass
+    raise UserError(
+        f"--accept must be token, block, lenient:B (B from 0.000001 to 1) or typical:E (E from 0.000001 to 0.999999), "
+        f"not {text!r:.80}"
+    )

@@ -1,0 +1,25 @@
+"""Progress on standard error: a bar on a terminal; elsewhere a line for work that takes longer than 2 seconds."""
+
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator
+
+from tqdm import tqdm
+
+SECONDS = 2
+
+
+@contextlib.contextmanager
+def working(what: str, total: float | None, unit: str, quiet: bool = False, **options) -> Iterator[tqdm]:
+    """Show a bar that counts units, or a line, while the body of the `with` runs. options: tqdm's."""
+    silent = quiet or not sys.stderr.isatty()
+    line = threading.Timer(SECONDS, print, [f"{what} ..."], {"file": sys.stderr, "flush": True})
+    line.daemon = True
+    if silent and not quiet:
+        line.start()
+    try:
+        with tqdm(desc=what, total=total, unit=unit, leave=False, disable=silent, **options) as bar:
+            yield bar
+    finally:
+        line.cancel()

@@ -1,0 +1,149 @@
+"""The cache is never stale: any series of texts and trees gives what an empty cache gives, and the log says what it
+read."""
+
+import shutil
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from tiny import HPARAMS, convert, logits_themselves, random_params, refusal
+
+from speculative.engines import packed, runtime
+from speculative.engines.library import library
+from speculative.engines.model import Model, check_finite, common_prefix
+from speculative.engines.plain import PlainPass
+from speculative.engines.tree_cache import TreeNetwork
+from speculative.trees import Tree, by_paths
+
+RNG = np.random.default_rng
+
+
+@pytest.fixture(params=["engine.c", "gpt2.py"])
+def networks(request):
+    """Two networks of the same weights, and how their rows are compared."""
+    params = random_params()
+    if request.param == "gpt2.py":
+        close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)  # noqa: E731
+        return [TreeNetwork(params, HPARAMS, PlainPass) for _ in range(2)], close
+    if not library():
+        pytest.skip("there is no compiler")
+    params = convert(params, packed.packer("float32"))
+    return [TreeNetwork(params, HPARAMS, runtime.new_pass) for _ in range(2)], np.testing.assert_array_equal
+
+
+def random_tree(rng, x, n):
+    """A tree of n nodes. Siblings differ."""
+    tree = Tree([int(x[-1])])
+    while len(tree.tokens) <= n:
+        parent = int(rng.integers(len(tree.tokens)))
+        token = int(rng.integers(6))
+        if token not in [tree.tokens[child] for child in tree.children[parent]]:
+            tree.add(parent, token, None)
+    return tree
+
+
+def test_a_series_of_texts(networks):
+    """Longer ones, shorter ones, others: to the bit what an empty cache gives."""
+    (network, other), same = networks
+    model, fresh = Model(network, logits_themselves), Model(other, logits_themselves)
+    rng = RNG(0)
+    x = rng.integers(4, size=3)
+    held = np.empty(0, int)
+    for _ in range(80):
+        n_last = int(rng.integers(1, len(x) + 1))
+        rows = model(x, n_last)
+        other.forget()
+        same(rows, fresh(x, n_last))
+        call = model.log[-1]
+        assert call.n_rows == len(rows) == n_last
+        assert call.n_read == len(x) - min(common_prefix(held, x), len(x) - n_last)
+        assert call.prefill == (call.n_read > n_last + 2)
+        assert call.seconds >= 0
+        held = x
+        cut = int(rng.integers(1, len(x) + 1))
+        x = np.append(x[:cut], rng.integers(4, size=int(rng.integers(6))))[-HPARAMS["n_ctx"] :]
+        if rng.random() < 0.15:
+            x = rng.integers(4, size=int(rng.integers(1, 20)))
+
+
+def test_trees_are_their_paths(networks):
+    """Each node's row is that of its path alone. An accepted path is not read again, and heads find its output."""
+    (network, other), same = networks
+    rng = RNG(0)
+
+    def alone(text, n_last):
+        other.forget()
+        return other.logits(text, n_last)
+
+    x = rng.integers(4, size=3)
+    for _ in range(40):
+        tree = random_tree(rng, x, int(rng.integers(1, 8)))
+        some = rng.permutation(len(tree.tokens))[:3].tolist()
+        for nodes in (None, some):
+            rows = network.tree_logits(x, tree, nodes)
+            same(rows, by_paths(alone)(x, tree, nodes))
+        path = tree.path(int(rng.integers(len(tree.tokens))))
+        network.tree_logits(x, tree)
+        x = np.append(x, [tree.tokens[node] for node in path]).astype(int)
+        other.forget()
+        other.logits(x)
+        same(network.hidden(x), other.forward.hidden[-1])
+        assert network.hidden(np.append(x, 9)) is None
+        x = np.append(x, rng.integers(4))
+        same(network.logits(x), alone(x, 1))
+        assert network.n_read == 1
+        if len(x) > 12:
+            x = rng.integers(4, size=3)
+
+
+def test_an_interrupted_pass_leaves_an_empty_cache(networks):
+    """It may have written over keys and values that the cache held."""
+    (network, other), same = networks
+    network.logits(np.arange(9))
+    forward = network.forward
+
+    def interrupted(*args):
+        forward.length = interrupted.length
+        forward(*args)
+        raise KeyboardInterrupt
+
+    network.forward = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        network.logits(np.array([0, 7, 7, 7, 7]))
+    network.forward = forward
+    same(network.logits(np.arange(10)), other.logits(np.arange(10)))
+
+
+@pytest.mark.parametrize(("n", "n_last"), [(0, 1), (3, 4), (HPARAMS["n_ctx"] + 1, 1)])
+def test_a_text_that_does_not_fit_is_an_error(networks, n, n_last):
+    (network, _), _ = networks
+    with pytest.raises(ValueError, match=r"tokens|no token"):
+        network.logits(np.zeros(n, int), n_last)
+
+
+@pytest.mark.parametrize("row", [0, 2])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_logits_that_are_not_finite_are_one_line_with_their_position(row, value):
+    logits = np.zeros((3, 50), np.float32)  # [n, n_vocab]
+    logits[:, 7] = -np.inf  # a probability of 0
+    check_finite(logits, "the target", 11)
+    logits[row, 30] = value
+    line = refusal(check_finite, logits, "the target", 11)
+    assert line.startswith(f"the target gives logits that are not finite, at position {11 + row}: its weights are")
+
+
+@pytest.mark.parametrize("role", ["target", "draft"])
+@pytest.mark.parametrize(
+    "words", ["", "--temperature=0.7 --top_p=0.9", "--K=auto", "--tree=2,2", "--drafter=int8/model", "--verify"]
+)
+def test_damaged_weights_end_a_run_in_one_line(role, words, command, tiny_pair, tmp_path):
+    """Finite weights that are too large to compute with."""
+    models = shutil.copytree(tiny_pair, tmp_path / "models")
+    path = models / role / "model.safetensors"
+    arrays = load_file(path)
+    arrays["h.0.attn.c_attn.weight"][:, 0] = np.float32(3e38)  # queries become infinite, and scores NaN
+    save_file(arrays, path)
+    pair = [f"--models_dir={models}", "--target_model_size=target", "--draft_model_size=draft", "--threads=1"]
+    status, _, err = command(*pair, "--prompt=the thing", "--n_tokens_to_generate=8", *words.split())
+    assert status == 2
+    assert f"error: the {role} {role} gives logits that are not finite, at position " in err.splitlines()[-1]

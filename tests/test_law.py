@@ -1,0 +1,189 @@
+"""The law: whatever is registered, the output is the target's exactly; and each mistake that is planted shows.
+
+Rules, drafters and filters are tested because they are registered. Each test goes along every path of a decode.
+"""
+
+import inspect
+import sys
+import textwrap
+from importlib import import_module
+
+import pytest
+from enumeration import World, output_distribution, text_distribution
+
+from speculative.drafters import DRAFTERS
+from speculative.filters import Filters
+from speculative.rules import RULES, parse_rule
+from speculative.support.errors import UserError
+
+COMPOUND = ["prompt_lookup+model", "prompt_lookup+ngram", "model/ngram", "int8/model", "model/prompt_lookup+ngram"]
+COMPOUND += ["model/ngram/prompt_lookup"]
+RULE_NAMES = [name if limits is None else f"{name}:0.3" for name, (_, limits) in RULES.items()]
+LOSSLESS = [name for name in RULE_NAMES if parse_rule(name).lossless]
+WITH_LOOKAHEAD = [(name, K) for name in RULE_NAMES for K in (2, "tree") if K != "tree" or parse_rule(name).tree]
+EXACT = 1e-6  # two distributions that differ by rounding alone
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    return lambda **options: World(tmp_path, monkeypatch, **options)
+
+
+def lookahead_of(K, drafter):
+    """The options of a lookahead: a tree, auto, or a number for each level."""
+    if K == "tree":
+        return {"tree": (2, 1)}
+    return {"K": K if K == "auto" else (K, 1, 1)[: drafter.count("/") + 1]}
+
+
+def drafts_trees(drafter):
+    return drafter != "users" and "/" not in drafter and all(DRAFTERS[name].tree for name in drafter.split("+"))
+
+
+CASES = [
+    (drafter, accept, K)
+    for drafter in [*DRAFTERS, "users", *COMPOUND]
+    for accept in LOSSLESS
+    for K in (1, 2, "auto", "tree")
+    if K != "tree" or (parse_rule(accept).tree and drafts_trees(drafter))
+]
+
+
+@pytest.mark.parametrize(("drafter", "accept", "K"), CASES)
+def test_the_output_is_the_targets(world, drafter, accept, K):
+    short = K == "tree" or (K == "auto" and drafter != "model")
+    assert world(drafter=drafter, accept=accept, **lookahead_of(K, drafter)).distance(3 if short else 4) < EXACT
+
+
+def test_k_that_chooses_itself_takes_several_values(world):
+    made = world(K="auto")
+    seen = set()
+
+    def decode(rng):
+        for step in made.steps(4, rng):
+            seen.add(step.drafted)
+            yield step
+
+    text_distribution(decode)
+    assert seen >= {0, 1, 2}
+
+
+FILTERED = [{name: SOME} for name, SOME in {"temperature": 0.5, "top_k": 2, "top_p": 0.6, "min_p": 0.4}.items()]
+FILTERED += [{"draft_temperature": 0}, {"draft_temperature": 2, "top_p": 0.6}, {"temperature": 0}]
+
+
+def test_every_filter_is_among_them():
+    assert {name for options in FILTERED for name in options} >= {*Filters._fields}
+
+
+@pytest.mark.parametrize(("accept", "K"), [(name, K) for name, K in WITH_LOOKAHEAD if name in LOSSLESS])
+@pytest.mark.parametrize("filters", FILTERED, ids=str)
+def test_the_output_is_the_targets_under_every_filter(world, filters, accept, K):
+    assert world(accept=accept, **filters, **lookahead_of(K, "model")).distance(3) < EXACT
+
+
+# ---- Rules -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("accept", "K"), WITH_LOOKAHEAD)
+def test_a_rule_is_lossless_if_it_says_so_and_only_then(world, accept, K):
+    distances = [world(seed=seed, accept=accept, **lookahead_of(K, "model")).distance(3) for seed in range(3)]
+    assert (max(distances) < EXACT) == parse_rule(accept).lossless
+    assert parse_rule(accept).lossless or max(distances) > 1e-3
+
+
+@pytest.mark.parametrize(("accept", "K"), WITH_LOOKAHEAD)
+def test_the_chance_of_acceptance_is_how_often_it_happens(world, accept, K):
+    """Of the first draft, over all paths. (A tree's first siblings: one of them.)"""
+    for seed in range(3):
+        made = world(seed=seed, accept=accept, draft_temperature=0.7, **lookahead_of(K, "model"))
+        accepted = chance = 0.0
+
+        def first(rng, made=made):
+            step = next(made.steps(3, rng))
+            return step.accepted > 0, made.session.rule.chances(step)[0]
+
+        for (passed, alpha), weight in output_distribution(first).items():
+            accepted += weight * passed
+            chance += weight * alpha
+        assert accepted == pytest.approx(chance, abs=EXACT)
+
+
+def test_block_verification_keeps_more_than_token_by_token(world):
+    for seed in range(3):
+        kept = {}
+        for accept in ("token", "block"):
+            made = world(seed=seed, accept=accept, K=3)
+            drafts = output_distribution(lambda rng, made=made: next(made.steps(4, rng)).accepted)
+            kept[accept] = sum(n * chance for n, chance in drafts.items())
+        assert kept["block"] > kept["token"]
+
+
+# ---- Mistakes that must show -----------------------------------------------------------------------------------------
+
+
+def plant(monkeypatch, place, old, new):
+    """Replace a part of the source of a function, wherever the function is used."""
+    module, _, name = place.partition(":")
+    module = import_module(f"speculative.{module}")
+    *classes, name = name.split(".")
+    owner = getattr(module, classes[0]) if classes else module
+    function = getattr(owner, name)
+    source = textwrap.dedent(inspect.getsource(function))
+    assert old in source, f"{place} was rewritten: plant this mistake in it anew"
+    found = {}
+    exec(source.replace(old, new), vars(module), found)
+    for user in [one for one_name, one in sys.modules.items() if one_name.startswith("speculative.")]:
+        for attribute in [key for key, value in vars(user).items() if value is function]:
+            monkeypatch.setattr(user, attribute, found[name])
+    monkeypatch.setattr(owner, name, found[name])
+
+
+CHAIN = {"K": 2}
+BLOCK = {"K": 3, "accept": "block"}
+TREE = {"tree": (2, 1)}
+
+MISTAKES = [
+    # (where, what stands there, what stands there by mistake, options with which it shows)
+    ("sampling:token_by_token", "rng.random() >= ratio(q[i], p[i], j)", "rng.random() >= 0.7", CHAIN),
+    ("sampling:token_by_token", "ratio(q[i], p[i], j)", "1 / max(1e-9, ratio(q[i], p[i], j))", CHAIN),
+    ("sampling:token_by_token", "ratio(q[i], p[i], j)", "ratio(q[i + 1], p[i], j)", CHAIN),
+    ("sampling:token_by_token", "residual(q[i], p[i])", "q[i]", CHAIN),
+    ("sampling:token_by_token", "residual(q[i], p[i])", "residual(q[i], p[i].max())", CHAIN),
+    ("sampling:token_by_token", "residual(q[i], p[i])", "residual(p[i], q[i])", CHAIN),
+    ("sampling:token_by_token", "sample(q[-1], rng)", "sample(q[max(0, len(q) - 2)], rng)", CHAIN),
+    ("sampling:speculative_sampling", "min(K, T - n - 1)", "K", CHAIN),
+    ("sampling:max_fn", "x_max / max(x_max.sum(), np.finfo(x.dtype).tiny)", "x_max", TREE),
+    ("trees:sibling_by_sibling", "left = rest(left, p)", "pass", TREE),
+    ("trees:sibling_by_sibling", "sample(left, rng)", "sample(q[node], rng)", TREE),
+    ("trees:sibling_by_sibling", "sample(q[node], rng)", "sample(q[0], rng)", TREE),
+    ("drafters.model:drawn", "yield token, p", "yield token, p * 0 + 1 / len(p)", TREE),
+    ("rules:block_chances", "min(1.0, w[-1] * ratio(q[i - 1], proposal.p[i - 1], j))", "w[-1] * ratio(q[i - 1], proposal.p[i - 1], j)", BLOCK),
+    ("rules:block_chances", "np.maximum(w[i] * q[i] - proposal.p[i], 0)", "abs(w[i] * q[i] - proposal.p[i])", BLOCK),
+    ("rules:block_chances", "s / (s + (1 - w[i]))", "float(s > 0)", BLOCK),
+    ("rules:block_chances", "w[i] * q[i] - proposal.p[i]", "w[i] * q[i] - proposal.p[i - 1]", BLOCK),
+    ("rules:block_rest", "residual(w[kept] * q[kept]", "residual(q[kept]", BLOCK),
+    ("rules:block_by_block", "            kept = i", "            kept = i\n        else:\n            break", BLOCK),
+    ("drafters.model:model_drafter", "sample(p_i, rng)", "sample(p_i**2, rng)", CHAIN),
+    ("drafters.model:model_drafter", "return Proposal(tokens, p", "return Proposal(tokens[: sum(r[t] > 0.3 for r, t in zip(p, tokens))], p", CHAIN),
+    ("drafters.lookup:prompt_lookup", "one_hot(tokens, n_vocab)", "np.full((k, n_vocab), 1 / n_vocab)", CHAIN | {"drafter": "prompt_lookup"}),
+    ("drafters.heads:head_drafter", "p, [NAME]", "p[::-1], [NAME]", CHAIN | {"drafter": "heads"}),
+    ("drafters.staged:staged", "[*step.q[: len(step.tokens)]]", "[*step.proposal.p[: step.accepted], step.q[-1]]", {"K": (2, 1), "drafter": "model/ngram"}),
+    ("drafters:first_of", "if len(proposal.tokens)", "if len(proposal.tokens) and proposal.p[0][proposal.tokens[0]] > 0.4", CHAIN | {"drafter": "model+prompt_lookup"}),
+    ("drafters.user_function:checked", "(p / sums)", "(p**2 / np.sum(p**2, -1, keepdims=True))", CHAIN | {"drafter": "users"}),
+    ("lookahead:AutoK.around", "last = len(x), K,", "proposal = proposal if len(x) % 2 or not len(proposal.p) or proposal.p[0].max() == proposal.p[0][proposal.tokens[0]] else Proposal([], [])\n        last = len(x), K,", {"K": "auto"}),
+    ("session:Session.speculative_steps", "drafter = self.drafter(rng)", "rng, other = __import__('enumeration').twins(rng)\n    drafter = self.drafter(other)", CHAIN),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("place", "old", "new", "options"), MISTAKES)
+def test_a_planted_mistake_shows(world, monkeypatch, place, old, new, options):
+    plant(monkeypatch, place, old, new)
+
+    def distance(seed):
+        try:
+            return world(seed=seed, **options).distance(4 if options == BLOCK else 3)
+        except UserError:  # no token was drawn from such a p
+            return 1.0
+
+    assert any(distance(seed) > 1e-4 for seed in range(4))

@@ -1,0 +1,414 @@
+"""A session: greedy texts are the target's to the bit, whatever drafts; seeds, stop texts, threads, changed options."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from itertools import zip_longest
+
+import numpy as np
+import pytest
+from conftest import MODELS
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_law import COMPOUND, RULE_NAMES, drafts_trees
+from tiny import ROOT, decoded, encoder_of, one_hot, refusal
+
+import speculative
+from encoder import StreamDecoder
+from speculative import load_pair
+from speculative.drafters import DRAFTERS
+from speculative.engines.model import Call
+from speculative.measure.recorder import Draws, Recorder
+from speculative.rules import parse_rule
+from speculative.sampling import Proposal, Step
+from speculative.trees import Tree, TreeStep
+
+PROMPT = "It was upon a bitterly cold night in the winter of the year, a cold night in the"
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """The bundled pair."""
+    return load_pair("tiny-draft", "tiny-target", MODELS, threads=1)
+
+
+@pytest.fixture(scope="module")
+def greedy(pair):
+    """What the target alone goes on with."""
+    return decoded(pair.autoregressive(PROMPT, 40))
+
+
+def text_of(steps):
+    return "".join(step.text for step in steps)
+
+
+# ---- Nothing is lost, to the bit -------------------------------------------------------------------------------------
+
+LOOKAHEADS = [{"K": 1}, {"K": 7}, {"K": "auto"}, {"tree": (2, 2, 1)}]
+
+
+@pytest.mark.parametrize("lookahead", LOOKAHEADS, ids=str)
+@pytest.mark.parametrize("drafter", [*DRAFTERS, *COMPOUND])
+def test_the_greedy_text_is_the_targets(pair, greedy, drafter, lookahead):
+    if "tree" in lookahead and not drafts_trees(drafter):
+        assert "tree" in refusal(pair.changed, drafter=drafter, **lookahead)
+        return
+    session = pair.changed(drafter=drafter, **lookahead)
+    assert decoded(session.speculative(PROMPT, 40)) == greedy
+    assert decoded(session.autoregressive(PROMPT, 40)) == greedy
+
+
+@pytest.mark.parametrize("accept", RULE_NAMES)
+def test_the_greedy_text_is_the_targets_whatever_the_rule(pair, greedy, accept):
+    for lookahead in [{"K": 5}, {"tree": (2, 1)}]:
+        if "tree" not in lookahead or parse_rule(accept).tree:
+            assert decoded(pair.changed(accept=accept, **lookahead).speculative(PROMPT, 40)) == greedy
+
+
+@pytest.mark.parametrize(("dtype", "drafter"), [("bfloat16", "int8/model"), ("int8", "int4"), ("int4", "model")])
+def test_the_greedy_text_of_a_rounded_target_is_its_own(dtype, drafter):
+    session = load_pair("tiny-draft", "tiny-target", MODELS, threads=1, dtype=dtype, drafter=drafter, K=3)
+    assert decoded(session.speculative(PROMPT, 40)) == decoded(session.autoregressive(PROMPT, 40))
+
+
+def test_a_copy_must_take_fewer_bytes_than_the_target():
+    line = refusal(load_pair, "tiny-draft", "tiny-target", MODELS, dtype="int8", drafter="bfloat16")
+    assert line == "drafter bfloat16 takes no fewer bytes than the target, whose weights are int8"
+
+
+@pytest.mark.parametrize("N", [1, 2, 3, 5, 17])
+def test_exactly_n_tokens(pair, greedy, N):
+    for options in ({"K": 4}, {"K": "auto"}, {"drafter": "int8/model", "K": (5, 3)}):
+        assert decoded(pair.changed(**options).speculative(PROMPT, N)) == greedy[:N]
+
+
+def test_each_level_drafts_by_its_own_k(pair):
+    """The K of three levels are different, and each is reached and never exceeded."""
+    session = pair.changed(drafter="int8/model/ngram", K=(5, 3, 2))
+    steps = [*session.speculative_steps(session.encode(PROMPT), 40, np.random.default_rng(0))]
+    for K in (5, 3, 2):
+        assert max(step.drafted for step in steps) == K
+        steps = [inner for step in steps for inner in step.proposal.inner]
+    assert not steps
+
+
+def test_the_record_has_the_steps_of_each_level(pair):
+    session = pair.changed(drafter="int8/model/ngram", K=(5, 3, 2))
+    recorder = session.recorder()
+    decoded(session.texts("speculative", [PROMPT], 40, recorder=recorder))
+    for iteration in recorder.iterations:
+        assert [*iteration.levels] == ["int8", "model"]
+        drafted = iteration.step.drafted
+        for level, inner in iteration.levels.items():
+            assert sum(len(one.step.tokens) for one in inner) == drafted
+            assert all(one.scoring > 0 and one.seconds >= one.scoring for one in inner)
+            assert all(len(one.source) == one.step.drafted for one in inner)
+            drafted = sum(one.step.drafted for one in inner)
+            assert level in ("int8", "model")
+
+
+# ---- Random numbers --------------------------------------------------------------------------------------------------
+
+
+def test_a_seed_gives_a_text_and_each_sample_has_random_numbers_of_its_own(pair):
+    warm = pair.changed(temperature=1, seed=5)
+    samples = [text_of(warm.speculative(PROMPT, 20, sample=number)) for number in range(3)]
+    assert len({*samples}) == 3
+    assert text_of(warm.speculative(PROMPT, 20)) == samples[0]
+    other = pair.changed(temperature=1, seed=6)
+    assert text_of(other.speculative(PROMPT, 20)) != samples[1]  # as it would be with seed + number
+    assert text_of(other.autoregressive(PROMPT, 20)) != text_of(warm.autoregressive(PROMPT, 20, sample=1))
+    together = [*warm.texts("speculative", [PROMPT], 20, n_samples=3)]
+    for number, text in enumerate(samples):
+        assert text_of(step for step in together if step.number == number) == text
+
+
+def test_the_drafter_and_the_loop_draw_from_one_generator(pair):
+    """Every number that a decode draws passes through the decoder's own generator."""
+    session = pair.changed(temperature=1, K=3)
+    rng = Draws(np.random.default_rng(0))
+    for step in session.speculative_steps(session.encode(PROMPT), 20, rng):
+        assert len(rng.u) == step.drafted + session.rule.n_draws(step)
+        rng.u = []
+
+
+@pytest.mark.parametrize("accept", RULE_NAMES)
+def test_the_details_of_a_decode_are_its_own_tests(pair, accept):
+    session = pair.changed(temperature=1, K=4, accept=accept)
+    recorder = session.recorder()
+    decoded(session.texts("speculative", [PROMPT], 40, recorder=recorder))
+    for iteration in recorder.iterations:
+        step, details = iteration.step, iteration.details
+        assert details["drafts"][: step.accepted] == step.tokens[: step.accepted]
+        passed = [i for i, test in enumerate(details["tested"], start=1) if test["passed"]]
+        assert max(passed, default=0) == step.accepted
+        assert step.tokens[-1] in details["own"]["top"]["tokens"]
+        assert iteration.pieces == [pair.encoder.decode([token]) for token in step.tokens]
+
+
+# ---- Several decodes at a time ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lookahead", LOOKAHEADS, ids=str)
+def test_decodes_that_share_their_models_may_take_turns(pair, lookahead):
+    session = pair.changed(**lookahead)
+    prompts = (PROMPT, "Holmes")
+    expected = [text_of(pair.autoregressive(prompt, 20)) for prompt in prompts]
+    by_turns = zip_longest(session.speculative(prompts[0], 20), session.speculative(prompts[1], 20))
+    pieces = [[step.text if step else "" for step in steps] for steps in zip(*by_turns, strict=True)]
+    assert ["".join(text) for text in pieces] == expected
+
+
+@pytest.mark.parametrize("K", [4, "auto"])
+def test_decodes_that_share_their_models_may_run_in_threads(pair, K):
+    session = pair.changed(K=K)
+    prompts = [PROMPT, "Holmes", "The man"]
+    expected = [text_of(pair.autoregressive(prompt, 20)) for prompt in prompts]
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        for _ in range(5):
+            assert [*pool.map(lambda prompt: text_of(session.speculative(prompt, 20)), prompts)] == expected
+
+
+def finishes(action):
+    """The result of an action, in a thread that is given up if it hangs."""
+    results = []
+    thread = threading.Thread(target=lambda: results.append(action()), daemon=True)
+    thread.start()
+    thread.join(120)
+    assert results, "it hangs"
+    return results[0]
+
+
+def test_a_users_function_may_decode_with_the_session_itself(pair, users, greedy):
+    def echo(x, k):
+        tokens = decoded(pair.autoregressive(pair.encoder.decode([int(x[-1])]), 1))[:k]
+        return tokens, one_hot(*tokens, n_vocab=pair.encoder.n_vocab)
+
+    session = users(echo)
+    assert finishes(lambda: decoded(session.speculative(PROMPT, 12))) == greedy[:12]
+
+
+def test_a_users_function_may_decode_in_a_thread_pool(pair, users, greedy):
+    with ThreadPoolExecutor(1) as pool:
+
+        def elsewhere(x, k):
+            tokens = pool.submit(lambda: decoded(pair.speculative("It", 2))).result()[:k]
+            return tokens, one_hot(*tokens, n_vocab=pair.encoder.n_vocab)
+
+        session = users(elsewhere)
+        assert finishes(lambda: decoded(session.speculative(PROMPT, 12))) == greedy[:12]
+
+
+# ---- Options ---------------------------------------------------------------------------------------------------------
+
+
+def test_options_change_and_the_models_stay(pair):
+    other = pair.changed(K="8/2", temperature="0.7", drafter="model/ngram")
+    assert (other.options.K, other.options.temperature, other.options.drafter) == ((8, 2), 0.7, "model/ngram")
+    assert other.models is pair.models
+    back = other.changed(K=None, temperature=None, drafter=None)
+    assert (back.options.K, back.options.temperature, back.options.drafter) == (4, 0.0, "model")
+    assert pair.options.K == 4
+    tree = pair.changed(K=8).changed(tree="2,1")
+    assert tree.options.tree == (2, 1)
+    assert tree.changed(tree=None).options.tree is None
+
+
+def test_models_are_loaded_when_they_are_asked_for():
+    session = load_pair("nowhere", "tiny-target", MODELS, drafter="ngram", threads=1)
+    assert {*session.models.loaded} == {"target", "ngram"}
+    other = session.changed(drafter="int8")
+    assert {*session.models.loaded} == {"target", "ngram", "int8"}
+    assert other.models["target"] is session.models["target"]
+    assert "nowhere" in refusal(session.changed, drafter="model")
+
+
+@pytest.mark.parametrize(
+    ("call", "line"),
+    [
+        (lambda pair: pair.changed(dtype="int8"), "--dtype cannot change while models are loaded: start again with it"),
+        (lambda pair: pair.changed(tok_k=0), "unknown option --tok_k; did you mean top_k?"),
+        (lambda pair: pair.changed(K=(4, 2)), "--K 4/2 is for 2 levels, and --drafter model has 1"),
+        (lambda pair: pair.compare(5, 4), "the prompt must be a text, not 5"),
+        (lambda pair: pair.compare("a", 0), "n_tokens_to_generate must be a whole number of at least 1, not 0"),
+        (lambda pair: pair.speculative("a", "many"), "n_tokens_to_generate must be a whole number"),
+        (lambda pair: pair.speculative("a", 4, sample=-1), "sample must be a whole number of at least 0, not -1"),
+        (lambda pair: pair.speculative("a" * 3000, 4), "exceed the context of "),
+        (lambda pair: pair.changed(tree="2,2").compare("a", 2), "a tree of depth 2 needs --n_tokens_to_generate of"),
+    ],
+)
+def test_a_refusal_comes_with_the_call_and_not_with_the_first_step(pair, call, line):
+    assert line in refusal(call, pair)
+
+
+def test_a_run_is_both_texts_with_their_figures(pair, tmp_path):
+    seen = []
+    run = pair.compare(PROMPT, 12, watch=lambda name, step, recorder: seen.append((name, step.text)))
+    assert run.text == run.autoregressive == text_of(pair.autoregressive(PROMPT, 12))
+    for name in ("autoregressive", "speculative"):
+        assert "".join(text for whose, text in seen if whose == name) == run.text
+    assert run.r == pytest.approx(12 / sum(record["drafted"] + 1 for record in run.iterations))
+    run.page(tmp_path / "run.html")
+    run.json(tmp_path / "run.json")
+    assert "it is there, and not a file" in refusal(run.page, tmp_path)
+
+
+# ---- Stop texts ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"tree": (2, 2, 1)}, {"drafter": "int8/model", "K": (6, 2)}], ids=str)
+def test_a_stop_text_ends_both_decoders_alike(pair, greedy, options):
+    """Wherever it stands: at the beginning of a token, inside it, or across two."""
+    whole = pair.encoder.decode(greedy)
+    for i in range(3, len(whole) - 3, 9):
+        stop = whole[i : i + 3]
+        session = pair.changed(stop=stop, **options)
+        expected = decoded(session.autoregressive(PROMPT, 40))
+        recorder = session.recorder()
+        steps = [*session.texts("speculative", [PROMPT], 40, recorder=recorder)]
+        assert decoded(steps) == expected == greedy[: len(expected)]
+        assert text_of(steps) == whole.partition(stop)[0]
+        assert stop in pair.encoder.decode(expected)
+        assert stop not in pair.encoder.decode(expected[:-1])
+        for iteration in recorder.iterations:
+            assert len(iteration.pieces) == len(iteration.step.tokens)
+            assert iteration.step.accepted <= iteration.step.drafted
+            assert len(iteration.source) == iteration.step.drafted
+
+
+ENCODER = encoder_of("the", "re", " end", ".,", "é")
+
+
+def stopped(steps, stop):
+    """The iterations that a recorder notes up to the stop text, and the text."""
+    recorder = Recorder(logs={"target": [Call(0.0, 0.0, 1, 1)]})
+    text = StreamDecoder(ENCODER, stop)
+    iterations = [*recorder.watch(iter(steps), Draws(np.random.default_rng(0)), text)]
+    return iterations, "".join(piece for one in iterations for piece in one.pieces) + text.flush()
+
+
+def window(tokens):
+    """A step of these tokens: all but the last are accepted drafts, of one more that was rejected."""
+    drafts = [*tokens[:-1], 0]
+    rows = np.full((len(tokens) + 1, ENCODER.n_vocab), 1 / ENCODER.n_vocab, np.float32)
+    return Step([*tokens], Proposal(drafts, rows[:-1], ["model"] * len(drafts)), rows)
+
+
+@settings(deadline=None)
+@given(st.text(alphabet="the rnd.,é\n", max_size=30), st.text(alphabet="the .,é\n", min_size=1, max_size=4), st.data())
+def test_windows_and_single_tokens_stop_alike(text, stop, data):
+    tokens = ENCODER.encode(text)
+    windows = []
+    rest = tokens
+    while rest:
+        size = data.draw(st.integers(1, 5))
+        windows.append(window(rest[:size]))
+        rest = rest[size:]
+    for steps in (windows, [window([token]) for token in tokens]):
+        iterations, shown = stopped(steps, stop)
+        kept = decoded(one.step for one in iterations)
+        assert kept == tokens[: len(kept)]
+        assert shown == text.partition(stop)[0]
+        assert (stop in ENCODER.decode(kept)) == (stop in text)
+        assert stop not in ENCODER.decode(kept[:-1])
+
+
+def test_a_tree_that_a_stop_text_cuts_keeps_the_path_and_not_its_first_rows():
+    tree = Tree([0])
+    rows = np.full((7, ENCODER.n_vocab), 1 / ENCODER.n_vocab, np.float32)
+    a, b, c, d, stop = [ENCODER.encode(char)[0] for char in "abcd."]
+    first = tree.add(0, a, rows[0])
+    second = tree.add(0, b, rows[0])
+    tree.add(first, c, rows[0])
+    third = tree.add(second, stop, rows[0])
+    fourth = tree.add(third, d, rows[0])
+    step = TreeStep([b, stop, d, a], tree, rows)
+    assert step.walk == [second, third, fourth]
+    [iteration], text = stopped([step], ".")
+    assert text == "b"
+    assert iteration.step == ([b, stop], 5, 2)
+    nodes = iteration.tree["tokens"]
+    assert [nodes[node - 1] for node in iteration.tree["path"]] == [b, stop, d]
+
+
+def test_the_token_of_the_end_of_text_is_not_its_characters(pair):
+    tokens = [*ENCODER.encode("<|endoftext|>"), ENCODER.eot, *ENCODER.encode("the")]
+    iterations, text = stopped([window(tokens)], "<|endoftext|>")
+    assert decoded(one.step for one in iterations) == tokens[: tokens.index(ENCODER.eot) + 1]
+    assert text == "<|endoftext|>"
+
+
+# ---- A user's function -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def users(pair):
+    """function -> a session that drafts with it. The registry forgets it after the test."""
+    before = [*DRAFTERS]
+    yield lambda function, **options: pair.changed(drafter=function, **options)
+    for name in [*DRAFTERS]:
+        if name not in before:
+            del DRAFTERS[name]
+
+
+EYE = np.eye(2048)
+
+
+@pytest.mark.parametrize(
+    ("function", "line"),
+    [
+        (lambda x, k: ([1] * (k + 1), EYE[[1] * (k + 1)]), "proposes 5 tokens, and 4 were asked for"),
+        (lambda x, k: ([1], np.ones((1, 5))), "gives p of shape (1, 5) for 1 tokens: it should be (1, 2048)"),
+        (lambda x, k: ([1], []), "gives p of shape (0,) for 1 tokens"),
+        (lambda x, k: None, "should return (tokens, p): cannot unpack"),
+        (lambda x, k: ([1.5], EYE[[1]]), "[1.5] are not token ids"),
+        (lambda x, k: (["1"], EYE[[1]]), "['1'] are not token ids"),
+        (lambda x, k: ([2048], EYE[[1]]), "proposes the token 2048: ids go from 0 to 2047"),
+        (lambda x, k: ([-1], EYE[[1]]), "proposes the token -1"),
+        (lambda x, k: ([1], np.full((1, 2048), np.nan)), "gives rows of p that are not distributions"),
+        (lambda x, k: ([1], -EYE[[1]]), "gives rows of p that are not distributions"),
+        (lambda x, k: ([1], EYE[[1]] / 2), "gives rows of p that are not distributions"),
+        (lambda x, k: ([1], EYE[[2]]), "proposes a token whose p is 0: p is what the token was drawn from"),
+    ],
+)
+def test_a_function_that_breaks_the_contract_is_one_clear_line(users, function, line):
+    assert line in refusal(lambda: [*users(function).speculative(PROMPT, 20)])
+
+
+@pytest.mark.parametrize("accept", ["token", "block"])
+def test_a_function_may_write_to_its_x_and_return_lists_and_whole_numbers(users, greedy, accept):
+    def careless(x, k):
+        token = float(x[-1])
+        x[:] = 0
+        return [token] * k, np.eye(2048, dtype=int)[[int(token)] * k].tolist()
+
+    assert decoded(users(careless, accept=accept).speculative(PROMPT, 20)) == greedy[:20]
+
+
+def test_a_functions_rows_are_normalised(users, greedy):
+    """Rows in float16 do not sum to exactly 1."""
+    rng = np.random.default_rng(0)
+
+    def rough(x, k):
+        p = rng.dirichlet(np.ones(2048), size=k).astype(np.float16)
+        return [int(row.argmax()) for row in p], p
+
+    session = users(rough, K=3)
+    for step in session.speculative_steps(session.encode(PROMPT), 20, rng):
+        np.testing.assert_allclose([np.sum(row) for row in step.proposal.p], 1, rtol=1e-6)
+
+
+def test_functions_have_names_of_their_own(users):
+    names = [users(lambda x, k: ([], [])).options.drafter for _ in range(2)]
+    assert names[1] == f"{names[0]}_2"
+    assert all(name in DRAFTERS for name in names)
+
+
+# ---- The package -----------------------------------------------------------------------------------------------------
+
+
+def test_the_package_gives_what_it_lists():
+    assert all(getattr(speculative, name) for name in speculative.__all__)
+    assert {"load_pair", "Session", "Run", "UserError", "speculative_sampling"} <= {*speculative.__all__}
+    assert (ROOT / "speculative" / "py.typed").exists()
+    with pytest.raises(AttributeError, match="has no attribute 'load_pears'"):
+        _ = speculative.load_pears
