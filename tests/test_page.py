@@ -69,9 +69,9 @@ def test_a_close_up_has_the_numbers_that_decided(pair, accept):
         assert shown["own"]["from"] == details["own"]["from"]
         assert shown["own"]["token"] == visible(names, tokens[first + i["accepted"]])
         first += i["tokens"]
-    lossless = accept in ("token", "block")
-    assert data["rule"]["lossy"] == ("" if lossless else f"--accept {accept}")
-    assert data["same"].endswith("distribution." if lossless else f"--accept {accept} changes the distribution.")
+    lossy = "" if accept in ("token", "block") else f"--accept {accept}"
+    assert data["rule"]["lossy"] == lossy
+    assert data["same"].endswith(f"{lossy} changes the distribution." if lossy else "target's distribution.")
 
 
 def test_a_rule_that_was_added_has_a_page(pair, monkeypatch):
@@ -126,8 +126,7 @@ def test_the_charts_and_the_what_if_are_the_figures(sampled):
 
 def test_a_speedup_above_the_tokens_per_call_is_shown_with_its_doubt(pair, sampled):
     f = sampled["figures"] | {"speedup": 1.2, "doubt": None}
-    assert findings(f)["headline"] == "1.20 times as fast"
-    assert findings(f)["doubt"] == ""
+    assert (findings(f)["headline"], findings(f)["doubt"]) == ("1.20 times as fast", "")
     doubtful = findings(f | {"doubt": "1.10 tokens for each call"})
     assert doubtful["headline"] == "1.20 times as fast, doubtful"
     assert doubtful["doubt"].startswith("Doubtful: 1.10 tokens for each call.")

@@ -60,9 +60,8 @@ def ask(client, prompt=PROMPT, headers=ORIGIN, **values):
 
 def events(text):
     """A stream of server-sent events -> [(kind, value)]"""
-    found = [part.split("\n") for part in text.split("\n\n") if part]
-    assert all(len(lines) == 2 and lines[0][:7] == "event: " and lines[1][:6] == "data: " for lines in found)
-    return [(kind[7:], json.loads(data[6:])) for kind, data in found]
+    found = [re.fullmatch("event: (.*)\ndata: (.*)", part) for part in text.split("\n\n") if part]
+    return [(one[1], json.loads(one[2])) for one in found]
 
 
 # ---- What is answered ------------------------------------------------------------------------------------------------
@@ -85,7 +84,7 @@ def test_the_steps_of_a_decode_and_its_run(client, pair, options):
         expected = [*map(list, zip(sample["pieces"], sample["origins"], strict=True))]
         for of in (kept,) if "K" in options else ([step for _, step in steps], kept):  # auto: by the times of a run
             mine = [step for step in of if step[0] == name]
-            assert [token[:2] for _, tokens, *_ in mine for token in tokens] == expected
+            assert [token[:2] for step in mine for token in step[1]] == expected
         assert 0 < mine[-1][-1] <= 1.001 * document[name]["seconds"]  # of the run that is kept, the median
         if "K" not in options:
             session = pair.changed(**{key: value for key, value in options.items() if key != "only"})
@@ -234,10 +233,8 @@ def test_one_decodes_and_the_others_wait(bench, monkeypatch):
 
 def test_a_port_that_is_taken(pair):
     with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        line = refusal(serve, pair, port)
-    assert line.startswith(f"cannot serve at port {port}: ")
-    assert line.endswith("; --serve 0 takes one that is free")
+        line = refusal(serve, pair, other.getsockname()[1])
+    assert re.fullmatch("cannot serve at port [0-9]+: .*; --serve 0 takes one that is free", line)
 
 
 @pytest.mark.slow
@@ -246,16 +243,12 @@ def test_a_signal_ends_it_while_it_decodes(pair_words, number):
     command = [sys.executable, "main.py", "--serve", "0", *pair_words]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        address = process.stdout.readline().strip()
-        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", address)
-        host = address.split("/")[2]
+        host = re.fullmatch(r"http://(127\.0\.0\.1:\d+)/", process.stdout.readline().strip())[1]
         asking = http.client.HTTPConnection(host)
-        body = json.dumps({"prompt": "the", "values": {"n_tokens_to_generate": "100", "drafter": "model/ngram"}})
-        asking.request("POST", "/decode", body, {"origin": f"http://{host}", "content-type": "application/json"})
+        asking.request("POST", "/decode", json.dumps({"prompt": "the", "values": {"n_tokens_to_generate": "100"}}))
         assert any(line.startswith(b"event: step") for line in asking.getresponse())
         process.send_signal(number)
-        out, err = process.communicate(timeout=60)
-        assert (process.returncode, out) == (128 + number, "")
-        assert "Traceback" not in err
+        assert process.communicate(timeout=60) == ("", "")
+        assert process.returncode == 128 + number
     finally:
         process.kill()
