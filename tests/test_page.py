@@ -1,175 +1,177 @@
-"""The page that replays a run: what is recorded for it, how it is written, and of which files."""
+"""The page that replays a run: the numbers and sentences that it draws, and what its file may hold."""
 
-import itertools
+import copy
 import json
 import re
-from functools import partial
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
-from enumeration import random_model
-from speculative.accept import TOKEN, choose
-from speculative.stop import cut
-from test_flags import parse, refused
-from tiny import ROOT, encoder_of, one_hot, refusal, stub
+from tiny import ROOT, refusal
 
-from encoder import StreamDecoder
-from speculative.cli.display import check_output
-from speculative.drafters.model import model_drafter
-from speculative.measure.details import N_TOP, likeliest
-from speculative.measure.document import document, token_ids
-from speculative.measure.page import SCRIPTS, fill, findings, page, page_data
-from speculative.measure.recorder import Recorder
-from speculative.measure.run import Run
-from speculative.sampling import Proposal, autoregressive_sampling, max_fn, speculative_sampling
-from speculative.session import last_step
+from speculative import load_pair
+from speculative.measure.page import SCRIPTS, duration, fill, findings, page, page_data, visible
+from speculative.rules import RULES, TOKEN
 
 HOSTILE = "</script><img src=x onerror=alert(1)> \0\x1b[31m\x7f\x9b\u202e\u2066 {{data}} \u2028 é"
-ENCODER = encoder_of()
-RNG = np.random.default_rng
+PROMPT = "Once upon a time"
+SAMPLED = {"temperature": 1, "seed": 4}  # its windows of 4 have 0, 1, 2, 3 and 4 accepted drafts
 
 
-# ---- What decided an iteration ---------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def pair():
+    return load_pair(demo=True, threads=1)
 
 
-def recorded(target, make_draft, x, N, K=4, rule=TOKEN, details=True):
-    """Two Recorders of decoders over this target and the draft that make_draft(rng) gives."""
-    plain, speculative = (Recorder(rule, details=details) for _ in range(2))
-    list(plain.watch(autoregressive_sampling(x, plain.target(target), N, RNG(0)), text=StreamDecoder(ENCODER)))
-    rng = RNG(0)
-    draft, scored = speculative.draft(make_draft(rng)), speculative.target(target)
-    steps = speculative_sampling(x, draft, scored, N, K, rng, rule.chain)
-    list(speculative.watch(steps, text=StreamDecoder(ENCODER)))
-    return plain, speculative
+def run_of(pair, N=40, prompt=PROMPT, **options):
+    return pair.changed(**options).compare(prompt, N, repeats=1).document
 
 
-@pytest.mark.parametrize("lenience", [1.0, 0.5])
-def test_the_details_are_what_decided(lenience):
-    """And where none are asked for, none are kept, and the tokens are the same."""
-    target, draft_model = random_model(1, 20), random_model(2, 20)
-    record = partial(recorded, target, partial(model_drafter, draft_model), [3], 200, rule=choose(lenience=lenience))
-    plain, speculative = record()
-    x, seen = [3], set()
-    for iteration in speculative.iterations:
-        step, d = iteration.step, iteration.details
-        m = len(d["drafts"])
-        p = np.concatenate([draft_model([*x, *d["drafts"][:j]], 1) for j in range(m)]) if m else []  # [m, n_vocab]
-        q = target([*x, *d["drafts"]], m + 1)  # [m + 1, n_vocab]
-        assert m == step.drafted
-        assert len(d["tested"]) == min(m, step.accepted + 1)
-        for j, test in enumerate(d["tested"]):
-            token = d["drafts"][j]
-            assert (test["p"], test["q"]) == (float(p[j][token]), float(q[j][token]))
-            assert (test["u"] * test["p"] < test["q"]) == (j < step.accepted) == test["passed"]
-            assert 0 <= test["u"] < lenience
-            assert token in test["top"]["tokens"]
-            assert N_TOP <= len(test["top"]["tokens"]) <= N_TOP + 1
-            assert test["top"]["p"] == pytest.approx(p[j][test["top"]["tokens"]], rel=1e-3)
-            assert test["top"]["q"] == pytest.approx(q[j][test["top"]["tokens"]], rel=1e-3)
-        rejected = step.accepted < m
-        drawn_from = max_fn(q[step.accepted] - p[step.accepted]) if rejected else q[m]
-        own, cumulative = d["own"], np.cumsum(drawn_from, dtype=np.float64)
-        assert own["from"] == ("residual" if rejected else "q")
-        assert np.searchsorted(cumulative, own["u"] * cumulative[-1], side="right") == step.tokens[-1]
-        assert own["top"]["probability"] == pytest.approx(drawn_from[own["top"]["tokens"]], rel=1e-3)
-        x += step.tokens
-        seen.add(step.accepted)
-    assert seen == {0, 1, 2, 3, 4}  # a rejection at each position, and none
-    for run, without in zip((plain, speculative), record(details=False), strict=True):
-        assert [i.step for i in run.iterations] == [i.step for i in without.iterations]
-        assert all(i.details for i in run.iterations)
-        assert not any(i.details for i in without.iterations)
+@pytest.fixture(scope="module")
+def sampled(pair):
+    return run_of(pair, **SAMPLED)
 
 
-def test_the_likeliest():
-    p = RNG(0).random(1000).astype(np.float32)
-    assert likeliest(p) == np.argsort(-p)[:N_TOP].tolist()
-    least = int(np.argmin(p))
-    assert likeliest(p, least) == [*np.argsort(-p)[:N_TOP].tolist(), least]
-    assert likeliest(np.eye(30, dtype=np.float32)[7]) == [7]  # what has no chance is not shown
-    assert likeliest(np.array([0.2, 0.8], np.float32)) == [1, 0]
+def with_prompt_and_text(run, text):
+    """The same run, in which the prompt and the first token's text are this, and so are its likeliest tokens."""
+    run = copy.deepcopy(run)
+    run["prompt"]["text"] = text
+    for name in ("autoregressive", "speculative"):
+        run[name]["samples"][0]["pieces"][0] = text
+    run["vocabulary"] = dict.fromkeys(run["vocabulary"], text)
+    run["options"] |= {"stop": text, "prompt": text}
+    return run
 
 
-def first_details(tokens, p, q, numbers, n):
-    """Of a first step with these drafts and random numbers, cut to n tokens."""
-    recorder = Recorder(details=True)
-    rng = SimpleNamespace(random=iter(numbers).__next__)
-    draft, target = recorder.draft(lambda x, k: Proposal(tokens, p)), recorder.target(lambda x, n_last: q)
-    steps = itertools.islice(speculative_sampling([0], draft, target, 9, len(tokens), rng), 1)
-    list(recorder.watch(cut(step, n) for step in steps))
-    return recorder.iterations[0].details
+# ---- The numbers -----------------------------------------------------------------------------------------------------
 
 
-def test_details_after_a_stop_and_with_an_empty_residual():
-    same = np.full((4, 3), 1 / 3, np.float32)
-    stopped = first_details([1, 2, 0], same[:3], same, [0.5, 0.9, 0.2, 0.3], 2)
-    assert (stopped["drafts"], stopped["own"], [test["u"] for test in stopped["tested"]]) == ([1, 2], None, [0.5, 0.9])
-    p, q = np.array([[0.6, 0.5]], np.float32), np.array([[0.5, 0.5]] * 2, np.float32)  # equal but for rounding
-    own = first_details([0], p, q, [0.9, 0.7], 1)["own"]
-    assert own == {"from": "q", "u": 0.7, "top": {"tokens": [0, 1], "probability": [0.5, 0.5]}}
+@pytest.mark.parametrize("accept", ["token", "block", "lenient:0.5", "typical:0.1"])
+def test_a_close_up_has_the_numbers_that_decided(pair, accept):
+    run = run_of(pair, **SAMPLED, accept=accept)
+    data = page_data(run)
+    tokens, names, first = run["speculative"]["samples"][0]["tokens"], run["vocabulary"], 0
+    for i, shown in zip(run["speculative"]["samples"][0]["iterations"], data["iterations"], strict=True):
+        details = i["details"]
+        assert [shown[name] for name in ("drafted", "accepted")] == [i["drafted"], i["accepted"]]
+        assert [shown[name] for name in ("drafting", "scoring")] == [duration(i["drafting"]), duration(i["scoring"])]
+        assert shown["drafts"] == [[visible(names, token), ""] for token in details["drafts"]]
+        for test, card, draft in zip(details["tested"], shown["tested"], details["drafts"], strict=False):
+            u, p, q = (test[name] for name in "upq")
+            numbers = [float(x) for x in re.findall(r"\d[\d.]*(?:e-\d+)?", card["formula"])]
+            expected = {"token": [u, p, u * p, q], "lenient:0.5": [0.5, u, p, 0.5 * u * p, q], "typical:0.1": [q, 0]}
+            expected["block"] = [test.get("w"), u, test.get("h")]
+            assert numbers == pytest.approx(expected[accept], rel=0.006)
+            assert bool(re.search("[<>]", card["formula"])) == test["passed"] == card["passed"]
+            if accept not in ("block", "typical:0.1"):
+                assert test["passed"] == (numbers[-2] < numbers[-1])
+            assert card["rows"][card["drawn"]][0] == card["token"] == visible(names, draft)
+            top = test["top"]
+            assert [row[1:] for row in card["rows"]] == [*map(list, zip(top["p"], top["q"], strict=True))]
+        assert shown["own"]["from"] == details["own"]["from"]
+        assert shown["own"]["token"] == visible(names, tokens[first + i["accepted"]])
+        first += i["tokens"]
+    lossy = "" if accept in ("token", "block") else f"--accept {accept}"
+    assert data["rule"]["lossy"] == lossy
+    assert data["same"].endswith(f"{lossy} changes the distribution." if lossy else "target's distribution.")
 
 
-# ---- The document and the file ---------------------------------------------------------------------------------------
+def test_a_rule_that_was_added_has_a_page(pair, monkeypatch):
+    monkeypatch.setitem(RULES, "mine", (lambda: TOKEN._replace(name="mine"), None))
+    [one, *_] = page_data(run_of(pair, **SAMPLED, accept="mine"))["iterations"]
+    assert re.fullmatch(r"u = [\d.]+, p = [\d.]+, q = [\d.]+", one["tested"][0]["formula"])
 
 
-def scripted_document(text, hits, prompt=HOSTILE):
-    """The document of a greedy run over single bytes, whose text is known; hits: how many drafts are right, in turn."""
-    script, x = ENCODER.encode(text), ENCODER.encode(prompt)
-    windows = itertools.cycle(hits)
-
-    def target(tokens, n_last=1):
-        first = len(tokens) - n_last + 1 - len(x)
-        return one_hot(*[script[(first + i) % len(script)] for i in range(n_last)], n_vocab=ENCODER.n_vocab)
-
-    def draft(tokens, k):
-        right = next(windows)
-        drafts = [script[len(tokens) - len(x) + i] if i < right else ENCODER.eot for i in range(k)]
-        return Proposal(drafts, one_hot(*drafts, n_vocab=ENCODER.n_vocab))
-
-    recorders = recorded(target, lambda rng: draft, x, len(script))
-    return document(vars(parse(prompt="x")), ENCODER, [prompt], [x], *recorders)
-
-
-def test_the_document_has_all_that_the_page_needs():
-    written = json.loads(json.dumps(scripted_document("aé東b", [1, 0]), allow_nan=False))
-    [sample] = written["speculative"]["samples"]
-    assert sample["pieces"] == ["a", "", "é", "", "", "東", "b"]
-    assert sample["text"] == "aé東b"
-    for run in ("autoregressive", "speculative"):
-        for iteration in written[run]["samples"][0]["iterations"]:
-            assert {str(token) for token in token_ids(iteration["details"])} <= written["vocabulary"].keys()
-    first = ENCODER.encode("é")[0]
-    assert written["vocabulary"][str(first)] == "\\xc3"
-    documented = (ROOT / "docs" / "output.md").read_text(encoding="utf-8")
-    details = next(i["details"] for i in sample["iterations"] if i["details"]["tested"])
-    keys = [*sample["iterations"][0], *details, *details["tested"][0], *details["own"], *details["own"]["top"]]
-    keys += [*written, *written["speculative"], *sample, *sample["origins"], *written["prompt"], *written["machine"]]
-    keys += [*written["figures"], *written["figures"]["seconds"]]
-    assert [key for key in keys if f"`{key}`" not in documented and f'`"{key}"`' not in documented] == []
-    recorder = Recorder()
-    text = StreamDecoder(ENCODER)
-    list(recorder.watch(iter([stub([first], 0, 0)]), text=text))
-    [last] = last_step(text, recorder.samples[0], 0)  # the text ends without its last bytes
-    [sample] = document(written["options"], ENCODER, [""], [[1]], recorder, recorder)["speculative"]["samples"]
-    assert sample["pieces"] == ["\N{REPLACEMENT CHARACTER}"] == [sample["text"]] == [last.text]
+@pytest.mark.parametrize("how", [SAMPLED, {"drafter": "int8/model", "K": (6, 2)}, {"tree": (2, 2, 1)}], ids=str)
+def test_the_race_is_the_run_on_one_time_axis(pair, how):
+    run = run_of(pair, **how)
+    data = page_data(run)
+    assert data["seconds"] == pytest.approx(max(run[name]["seconds"] for name in data["lanes"]), rel=0.02)
+    for name, lane in data["lanes"].items():
+        [sample] = run[name]["samples"]
+        assert [token["text"] for token in lane["tokens"]] == sample["pieces"]
+        assert [token["origin"] for token in lane["tokens"]] == sample["origins"]
+        assert lane["tokens"][-1]["time"] == pytest.approx(sum(i["seconds"] for i in sample["iterations"]))
+        for kind, part in (("target", "scoring"), ("draft", "drafting")):
+            calls = [call for call in lane["calls"] if call["kind"] == kind]
+            if kind == "target" or "drafter" not in how:
+                assert [c["seconds"] for c in calls] == [i[part] for i in sample["iterations"] if i[part]]
+        for before, after in zip(lane["calls"], lane["calls"][1:], strict=False):
+            assert after["begin"] >= before["begin"] + before["seconds"] - 1e-9
+            assert 0 <= before["line"] < lane["lines"]
+    assert ("level" in {call["kind"] for call in data["lanes"]["speculative"]["calls"]}) == ("drafter" in how)
+    if "tree" in how:
+        pairs = zip(run["speculative"]["samples"][0]["iterations"], data["iterations"], strict=True)
+        i, shown = next((i, shown) for i, shown in pairs if i["accepted"])
+        kept, children = [], shown["tree"]
+        while accepted := [branch for branch in children if branch[1]]:
+            [[token, _, children]] = accepted
+            kept.append(token)
+        assert kept == [visible(run["vocabulary"], i["tree"]["tokens"][n - 1]) for n in i["tree"]["path"]]
 
 
-def test_nothing_in_the_data_is_markup():
-    html = page(scripted_document("</script>" + HOSTILE, [2]))
+def test_the_charts_and_the_what_if_are_the_figures(sampled):
+    f, data = sampled["figures"], page_data(sampled)
+    by_position, counts, speedups = ([cells for cells, *_ in chart["rows"]] for chart in data["charts"])
+    tested = zip(f["accepted_by_position"], f["tested_by_position"], strict=True)
+    assert [cells[1] for cells in by_position] == [f"{a} of {n}" for a, n in tested]
+    assert {cells[0]: int(cells[1]) for cells in counts} == f["tokens_per_iteration_histogram"]
+    assert speedups[0] == ["measured", f"{f['speedup_without_prefill']:.2f}x"]
+    assert all(0 <= share <= 1 for chart in data["charts"] for _, share, _ in chart["rows"])
+    what_if = data["what_if"]
+    assert (what_if["run"]["K"], what_if["run"]["alpha"]) == (4, f["alpha"])
+    assert what_if["measured"][:2] == [f["drafted"] / f["iterations"], f["tokens_per_iteration"]]
+    nothing = dict.fromkeys(("c", "beta", "mean_beta", "account_blog"))
+    empty = page_data(sampled | {"figures": f | nothing})["what_if"]
+    assert (empty["examples"], empty["run"]["c"], empty["run"]["beta"]) == (["c", "beta"], 0.1, 1.0)
+
+
+def test_a_speedup_above_the_tokens_per_call_is_shown_with_its_doubt(pair, sampled):
+    f = sampled["figures"] | {"speedup": 1.2, "doubt": None}
+    assert (findings(f)["headline"], findings(f)["doubt"]) == ("1.20 times as fast", "")
+    doubtful = findings(f | {"doubt": "1.10 tokens for each call"})
+    assert doubtful["headline"] == "1.20 times as fast, doubtful"
+    assert doubtful["doubt"].startswith("Doubtful: 1.10 tokens for each call.")
+    for _ in range(5):  # so short that its times are noise
+        f = run_of(pair, 3)["figures"]
+        assert findings(f)["doubt"] or f["speedup"] <= f["tokens_per_iteration"]
+
+
+def test_the_close_up_opens_at_a_rejection_after_an_accepted_draft(pair, sampled):
+    accepted = [0 < i["accepted"] < i["drafted"] for i in sampled["speculative"]["samples"][0]["iterations"]]
+    assert page_data(sampled)["opening"] == 1 + accepted.index(True)
+    assert page_data(run_of(pair, 3, K=1))["opening"] == 1
+
+
+# ---- The file --------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_in_the_data_is_markup_and_nothing_is_loaded(sampled):
+    html = page(with_prompt_and_text(sampled, HOSTILE))
     data = html.partition('id="data">')[2].partition("</script>")[0]
     assert "<" not in data
     assert json.loads(data)["prompt"] == HOSTILE
-    assert html.count("</script>") == 2
-    assert "{{" not in html.replace(data, "")
-    assert set(re.findall(r"(.{6})https?:", html.replace(data, ""))) == {'href="', 'ntNS("'}  # links, and SVG's name
+    rest = html.replace(data, "")
+    assert rest.count("</script>") == 2
+    assert "{{" not in rest
+    assert set(re.findall(r"(.{6})https?:", rest)) == {'href="', 'ntNS("'}  # links, and SVG's name
+    assert not re.search(r"<link(?! rel=\"icon\" href=\"data:,\")|<script src|@import|url\(", rest)
+    policy = re.search(r'Content-Security-Policy"\s+content="([^"]*)"', html)[1]
+    sources = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert (sources.pop("default-src"), sources.pop("img-src")) == ("'none'", "data:")
+    assert all(re.fullmatch(r"'sha256-[\w+/=]{44}'", sources[name]) for name in ("style-src", "script-src"))
+    assert len(sources) == 2
 
 
-def test_a_run_without_a_figure_that_came_later():
-    run = scripted_document("ab", [1])
-    Run(run)
-    del run["figures"]["busy"]
-    assert refusal(Run, run).startswith("this run lacks the figure busy, as an earlier version with schema 3 wrote it")
+def test_passwords_are_not_shown(sampled):
+    options = sampled["options"] | {"source": "https://user:secret@host.example/gpt-2?token=hidden&x=1"}
+    shown = dict(page_data(sampled | {"options": options})["options"])["source"]
+    assert shown == "https://…host.example/gpt-2?token=…&x=1"
+
+
+@pytest.mark.parametrize("n_texts", [0, 2])
+def test_a_page_shows_one_text_of_each_decoder(sampled, n_texts):
+    samples = sampled["speculative"]["samples"] * n_texts
+    run = sampled | {"speculative": sampled["speculative"] | {"samples": samples}}
+    assert refusal(page, run).startswith("a page shows one text of each decoder")
 
 
 def test_the_page_in_docs_is_one_of_today():
@@ -178,50 +180,3 @@ def test_the_page_in_docs_is_one_of_today():
     assert fill("page.html", ("page.css",), SCRIPTS, data) == html, "write it again, as docs/output.md says"
     assert len(html.encode()) < 400_000
     assert not re.search(r"/(home|root|tmp|work)/", html)
-
-
-# ---- What the page draws ---------------------------------------------------------------------------------------------
-
-
-def test_no_prediction_is_above_what_its_window_allows():
-    run = scripted_document("abcdef", [2])
-    run["figures"] |= {"best_K": 1, "predicted_best": 3.4}
-    [bar] = [cells for cells, *_ in page_data(run)["charts"][2]["rows"] if "K = 1" in cells[0]]
-    assert bar[1] == "2.00x"
-    assert not any("3.40" in cell for row in page_data(run)["table"] for cell in row)
-
-
-def test_a_speedup_above_the_tokens_per_call_is_shown_with_its_doubt():
-    f = scripted_document("abcdef", [1])["figures"] | {"busy": False, "disagree": False}
-    tokens = f["tokens_per_iteration"]
-    assert findings(f | {"speedup": 0.9 * tokens})["doubt"] == ""
-    doubtful = findings(f | {"speedup": 1.5 * tokens})
-    assert doubtful["headline"] == f"{1.5 * tokens:.2f} times as fast, doubtful"
-    assert f"{tokens:.2f} tokens for each call of the target" in doubtful["doubt"]
-
-
-def test_the_close_up_opens_at_a_rejection_after_an_accepted_draft():
-    assert page_data(scripted_document("abcdefghijkl", [4, 0, 2]))["opening"] == 3
-    assert page_data(scripted_document("abcdefghijkl", [4]))["opening"] == 1
-
-
-def test_passwords_are_not_shown():
-    run = scripted_document("ab", [1])
-    run["options"]["source"] = "https://user:secret@host.example/gpt-2?token=hidden&x=1"
-    shown = dict(page_data(run)["options"])["source"]
-    assert shown == "https://…host.example/gpt-2?token=…&x=1"
-
-
-def test_a_page_shows_one_text_that_is_decoded():
-    for other in ({"batch": 2}, {"n_samples": 2}, {"verify": True}):
-        assert "cannot be combined" in refused(html="a.html", **other)
-    assert "written twice" in refusal(check_output, parse(html="a", json="./a"))
-    assert parse(details=True, json="a").details
-    assert parse(details=True, html="a").html == "a"
-
-
-def test_details_for_json_alone(run_json):
-    for details in (True, False):
-        _, written = run_json(quiet=True, details=details)
-        assert ("vocabulary" in written) == details
-        assert all(bool(i.get("details")) == details for i in written["speculative"]["samples"][0]["iterations"])

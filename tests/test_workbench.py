@@ -3,7 +3,6 @@
 import asyncio
 import http.client
 import json
-import os
 import re
 import signal
 import socket
@@ -11,15 +10,14 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from types import SimpleNamespace
 
 import pytest
-from speculative.cli.flags import all_flags, parse, with_values
-from test_flags import refused
 from tiny import ROOT, refusal
 
+from speculative.cli.command import parse
 from speculative.cli.serve import serve
 from speculative.measure.page import sha256
+from speculative.options import FIELDS
 from speculative.session import Session
 
 pytest.importorskip("starlette")
@@ -28,25 +26,30 @@ from speculative.cli.workbench import LABELS, MOST_RUNS, Workbench, application
 ADDRESS = "127.0.0.1:8000"
 PROMPT = "the thing in"
 ORIGIN = {"origin": f"http://{ADDRESS}"}
+DECODERS = ("autoregressive", "speculative")
 
 
 @pytest.fixture(scope="module")
 def pair(tiny_pair):
-    given = {"draft_model_size": "draft", "target_model_size": "target", "models_dir": tiny_pair, "threads": 1}
-    return Session(parse(given), given, parse)
+    sizes = {"draft_model_size": "draft", "target_model_size": "target", "models_dir": str(tiny_pair)}
+    return Session(parse(sizes | {"threads": "1", "prompt": PROMPT}))
 
 
 @pytest.fixture
 def bench(pair):
-    return Workbench(pair, all_flags())
+    return Workbench(pair)
 
 
-@pytest.fixture
-def client(bench):
+def client_of(bench):
     pytest.importorskip("httpx2")
     from starlette.testclient import TestClient
 
     return TestClient(application(bench), base_url=f"http://{ADDRESS}")
+
+
+@pytest.fixture
+def client(bench):
+    return client_of(bench)
 
 
 def ask(client, prompt=PROMPT, headers=ORIGIN, **values):
@@ -57,117 +60,101 @@ def ask(client, prompt=PROMPT, headers=ORIGIN, **values):
 
 def events(text):
     """A stream of server-sent events -> [(kind, value)]"""
-    found = [part.split("\n") for part in text.split("\n\n") if part]
-    assert all(len(lines) == 2 and lines[0][:7] == "event: " and lines[1][:6] == "data: " for lines in found)
-    return [(kind[7:], json.loads(data[6:])) for kind, data in found]
+    found = [re.fullmatch("event: (.*)\ndata: (.*)", part) for part in text.split("\n\n") if part]
+    return [(one[1], json.loads(one[2])) for one in found]
 
 
 # ---- What is answered ------------------------------------------------------------------------------------------------
 
+HOW = [{}, {"K": "auto"}, {"temperature": 1, "top_p": 0.9, "seed": 7, "accept": "block"}]
 
-@pytest.mark.parametrize("flags", [{}, {"K": "auto"}, {"temperature": 1, "top_p": 0.9, "seed": 7, "K": 3}])
-def test_the_steps_of_a_decode_and_its_run(client, pair, flags):
-    answer = ask(client, **flags)
-    assert answer.status_code == 200
+
+@pytest.mark.parametrize("options", [*HOW, *({"only": name, "temperature": 1} for name in DECODERS)], ids=str)
+def test_the_steps_of_a_decode_and_its_run(client, pair, options):
+    answer = ask(client, **options)
     assert answer.headers["content-type"].startswith("text/event-stream")
     *steps, (last, summary) = events(answer.text)
-    assert last == "done"
-    assert {kind for kind, _ in steps} == {"step"}
+    assert (last, {kind for kind, _ in steps}) == ("done", {"step"})
     document = client.get("/runs/1/json").json()
     kept = client.get("/runs/1/steps").json()
-    for name in ("autoregressive", "speculative"):
+    names = [options.get("only")] if "only" in options else DECODERS
+    assert {step[0] for _, step in steps} == {*names} == {step[0] for step in kept}
+    for name in names:
         [sample] = document[name]["samples"]
-        for mine in ([step for _, step in steps if step[0] == name], [step for step in kept if step[0] == name]):
-            tokens = [token for _, tokens, *_ in mine for token in tokens]
-            assert [token[:2] for token in tokens] == [
-                *map(list, zip(sample["pieces"], sample["origins"], strict=True))
-            ]
-            assert 0 < mine[-1][-1] <= 1.001 * document[name]["seconds"]
-    if "auto" not in flags.values():
-        [expected] = pair.changed(**flags).compare(PROMPT, 12).document["speculative"]["samples"]
-        assert document["speculative"]["samples"][0]["tokens"] == expected["tokens"]
-    assert summary["values"].items() >= {"prompt": PROMPT, "n_tokens_to_generate": "12"}.items()
-    assert summary["decoders"] == {name: [12, document[name]["seconds"]] for name in summary["decoders"]}
-    page = client.get("/runs/1/page")
-    assert page.headers["content-type"].startswith("text/html")
-    assert "<h1>" in page.text
+        expected = [*map(list, zip(sample["pieces"], sample["origins"], strict=True))]
+        for of in (kept,) if "K" in options else ([step for _, step in steps], kept):  # auto: by the times of a run
+            mine = [step for step in of if step[0] == name]
+            assert [token[:2] for step in mine for token in step[1]] == expected
+        assert 0 < mine[-1][-1] <= 1.001 * document[name]["seconds"]  # of the run that is kept, the median
+        if "K" not in options:
+            session = pair.changed(**{key: value for key, value in options.items() if key != "only"})
+            both = session.compare(PROMPT, 12, repeats=1).document
+            assert sample["tokens"] == both[name]["samples"][0]["tokens"]
+    asked = {"prompt": PROMPT, "n_tokens_to_generate": 12} | options
+    assert summary["values"].items() >= {name: str(value) for name, value in asked.items()}.items()
+    assert summary["decoders"] == {name: [12, document[name]["seconds"]] for name in names}
     assert client.get("/runs").json() == [summary]  # for a page that is loaded again, and for other tabs
-
-
-def test_an_empty_prompt_is_that_of_python(client, pair):
-    assert events(ask(client, prompt="").text)[-1][0] == "done"
-    document = client.get("/runs/1/json").json()
-    expected = pair.compare("", 12).document
-    assert document["prompt"] == expected["prompt"] == {"text": "", "tokens": [pair.encoder.eot]}
-    assert document["speculative"]["samples"][0]["tokens"] == expected["speculative"]["samples"][0]["tokens"]
-
-
-@pytest.mark.parametrize("name", ["autoregressive", "speculative"])
-def test_one_decoder_alone(client, pair, name):
-    """Its text is the same as beside the other decoder, and no speedup is shown."""
-    *steps, (last, summary) = events(ask(client, only=name, temperature=1).text)
-    assert last == "done"
-    assert {step[0] for _, step in steps} == {name} == {step[0] for step in client.get("/runs/1/steps").json()}
-    run = client.get("/runs/1/json").json()
-    both = pair.changed(temperature=1).compare(PROMPT, 12).document
-    assert run[name]["samples"][0]["tokens"] == both[name]["samples"][0]["tokens"]
-    assert summary["speedup"] is None
-    assert summary["decoders"] == {name: [12, run[name]["seconds"]]}
-
-
-@pytest.mark.parametrize("rule", ["block", "lenient:0.5", "typical:0.1"])
-def test_each_rule_can_be_chosen(client, rule):
-    *_, (last, summary) = events(ask(client, accept=rule, temperature=1).text)
-    assert (last, summary["values"]["accept"]) == ("done", rule)
+    assert client.get("/runs/1/page").status_code == (404 if "only" in options else 200)
+    if "only" in options:
+        assert summary["speedup"] is None
+    else:
+        assert summary["doubt"] or summary["speedup"] <= document["figures"]["tokens_per_iteration"]
+        assert document["figures"]["runs"] > 1  # half a second of a decode this short
 
 
 def test_the_page_has_the_options_with_their_help_and_keeps_its_policy(client, pair):
     """The policy allows nothing but the page's own style and script, and requests to the server."""
     html = client.get("/").text
     data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', html)[1])
-    help = {name: all_flags()[name].help_now() for name in LABELS}
-    assert {field["name"]: field["help"] for field in data["fields"]} == help
+    assert data["prompt"] == PROMPT
+    assert {field["name"]: field["help"] for field in data["fields"]} == {n: FIELDS[n].metadata["help"] for n in LABELS}
     assert all(not field["choices"] or field["value"] in field["choices"] for field in data["fields"])
+    assert all(parse({field["name"]: choice or None}) for field in data["fields"] for choice in field["choices"])
     policy = re.search(r'Content-Security-Policy"\s+content="([^"]*)"', html)[1]
-    assert dict(rule.strip().split(" ", 1) for rule in policy.split(";")) == {
-        "default-src": "'none'",
-        "img-src": "data:",
-        "style-src": f"'{sha256(re.search(r'<style>(.*?)</style>', html, re.DOTALL)[1])}'",
-        "script-src": f"'{sha256(re.search(r'<script>(.*?)</script>', html, re.DOTALL)[1])}'",
-        "connect-src": "'self'",
-        "base-uri": "'none'",
-        "form-action": "'none'",
-    }
+    style, script = (re.search(f"<{tag}>(.*?)</{tag}>", html, re.DOTALL)[1] for tag in ("style", "script"))
+    rules = {"default-src": "'none'", "img-src": "data:", "style-src": f"'{sha256(style)}'"}
+    rules |= {"script-src": f"'{sha256(script)}'", "connect-src": "'self'"}
+    rules |= {"base-uri": "'none'", "form-action": "'none'"}
+    assert dict(rule.strip().split(" ", 1) for rule in policy.split(";")) == rules
 
 
-def test_only_so_many_runs_are_kept_and_others_are_not_found(bench, client):
+def test_only_so_many_runs_are_kept_and_others_are_not_found(bench, client, monkeypatch):
+    run = bench.session.compare(PROMPT, 1, repeats=1)
+    monkeypatch.setattr(Session, "compare", lambda *_, **__: run)
     for _ in range(MOST_RUNS + 2):
-        bench.decode(PROMPT, {"n_tokens_to_generate": "1"}, deque(), threading.Event())
+        bench.decode(PROMPT, {}, deque(), threading.Event())
     assert client.get("/runs/3/page").status_code == client.get(f"/runs/{MOST_RUNS + 2}/page").status_code == 200
     for name in ("2/page", "0/json", "-1/page", "..%2f3/page", "9999999/steps", "../main.py"):
         assert client.get(f"/runs/{name}").status_code == 404
 
 
+def test_a_password_is_never_shown(tiny_pair):
+    sizes = {"draft_model_size": "missing", "target_model_size": "target", "models_dir": str(tiny_pair)}
+    source = "http://user:s3cret@127.0.0.1:1/?token=k3y"
+    session = Session(parse(sizes | {"source": source, "drafter": "prompt_lookup", "threads": "1"}))
+    client = client_of(Workbench(session))
+    done, refused = ask(client), ask(client, drafter="model")  # which has to be downloaded
+    assert [events(answer.text)[-1][0] for answer in (done, refused)] == ["done", "error"]
+    answers = [done, refused, *map(client.get, ("/", "/runs", "/runs/1/json", "/runs/1/page"))]
+    assert all(answer.status_code == 200 and not re.search("s3cret|k3y", answer.text) for answer in answers)
+
+
 # ---- To whom ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ({}, 200),
-        ({"host": "localhost:8000", "origin": "http://localhost:8000"}, 200),
-        ({"host": "attacker.example:8000", "origin": "http://attacker.example:8000"}, 400),  # DNS rebinding
-        ({"host": "127.0.0.1.attacker.example"}, 400),
-        ({"origin": "http://attacker.example"}, 403),
-        ({"origin": "http://127.0.0.1:8001"}, 403),  # another program of this machine
-        ({"origin": "null"}, 403),  # a sandboxed frame
-    ],
-)
-def test_only_the_page_itself_can_ask(bench, client, headers, status):
-    assert ask(client, headers=ORIGIN | headers).status_code == status
-    assert len(bench.runs) == (status == 200)
-    if status == 400:
-        assert client.get("/runs", headers=headers).status_code == 400
+ELSEWHERE = {"host": "attacker.example:8000", "origin": "http://attacker.example:8000"}  # DNS rebinding
+REFUSED = [(ELSEWHERE, 400), ({"host": "127.0.0.1.attacker.example"}, 400)]
+# another site, another program of this machine, a sandboxed frame
+REFUSED += [({"origin": origin}, 403) for origin in ("http://attacker.example", "http://127.0.0.1:8001", "null")]
+
+
+def test_only_the_page_itself_can_ask(bench, client):
+    for headers, status in REFUSED:
+        assert ask(client, headers=ORIGIN | headers).status_code == status
+        assert client.get("/runs", headers=headers).status_code == (400 if status == 400 else 200)
+    assert bench.runs == {}
+    assert ask(client, headers={"host": "localhost:8000", "origin": "http://localhost:8000"}).status_code == 200
+    assert len(bench.runs) == 1
 
 
 def test_a_request_sets_no_option_that_the_form_does_not_have(client):
@@ -175,44 +162,35 @@ def test_a_request_sets_no_option_that_the_form_does_not_have(client):
         assert ask(client, **{name: "/etc/passwd"}).status_code == 400
 
 
-@pytest.mark.parametrize(
-    ("prompt", "values", "line"),
-    [
+def test_options_are_checked_as_the_command_lines_are(client):
+    for prompt, values, line in (
         (PROMPT, {"temperature": "hot"}, "--temperature must be a number of at least 0, not 'hot'"),
-        (PROMPT, {"drafter": "../heads"}, "unknown drafter '..'"),
+        (PROMPT, {"drafter": "../heads"}, "--drafter '..' is unknown"),
         ("x" * 200, {}, "the prompt's 200 tokens and 12 more exceed the context"),
-    ],
-)
-def test_options_are_checked_as_the_command_lines_are(client, prompt, values, line):
-    [(kind, told)] = events(ask(client, prompt, **values).text)
-    assert kind == "error"
-    assert told.startswith(line)
-    assert ask(client).status_code == 200  # and the next one is decoded
+    ):
+        [(kind, told)] = events(ask(client, prompt, **values).text)
+        assert (kind, told[: len(line)]) == ("error", line)
+    assert events(ask(client).text)[-1][0] == "done"  # and the next one is decoded
 
 
 # ---- One at a time ---------------------------------------------------------------------------------------------------
 
 
-class Scripted:
-    """A session that decodes until it is allowed to end."""
+class Endless:
+    """In place of Session.compare: decodes again and again, until it is stopped or allowed to fail."""
 
-    def __init__(self):
-        self.options = SimpleNamespace(n_tokens_to_generate=4, only=None)
-        self.go_on = threading.Semaphore(0)
-        self.running = []
+    def __init__(self, monkeypatch):
+        self.fail = threading.Semaphore(0)
+        self.running, self.most = [], 0
+        monkeypatch.setattr(Session, "compare", lambda *given, watch: self.compare(*given, watch))
 
-    def changed(self, **flags):
-        return self
-
-    def compare(self, prompt, n, watch):
+    def compare(self, session, prompt, n, watch):
         self.running.append(prompt)
-        recorder = SimpleNamespace(seconds=0.5, now=SimpleNamespace(drafting=0.1, scoring=0.2))
-        step = SimpleNamespace(text="a", pieces=["a"], origins=["bonus"])
+        self.most = max(self.most, len(self.running))
         try:
-            while True:
-                watch("speculative", step, recorder)
-                if self.go_on.acquire(timeout=0.02):
-                    raise RuntimeError("the end")
+            while not self.fail.acquire(timeout=0.1):
+                session.record("speculative", [prompt], n, 1, False, watch)
+            raise RuntimeError("the end")
         finally:
             self.running.remove(prompt)
 
@@ -225,67 +203,52 @@ async def first(stream, kind):
                 return found
 
 
-def test_one_decodes_and_the_others_wait():
-    async def session():
-        pair = Scripted()
-        bench = Workbench(pair, all_flags())
-        streams = [bench.events(prompt, {}) for prompt in "abc"]
+def test_one_decodes_and_the_others_wait(bench, monkeypatch):
+    endless = Endless(monkeypatch)
+
+    async def requests():
+        streams = [bench.events(prompt, {"n_tokens_to_generate": "4"}) for prompt in "abcd"]
         await first(streams[0], "step")
-        await first(streams[1], "waiting")
-        await first(streams[2], "waiting")
-        assert pair.running == ["a"]
+        for stream in streams[1:]:
+            await first(stream, "waiting")
+        assert endless.running == ["a"]
         await streams[1].aclose()  # a page that waits may be closed
-        pair.go_on.release()
+        endless.fail.release()
         assert await first(streams[0], "error") == ("error", "RuntimeError: the end")
         await streams[0].aclose()
         await first(streams[2], "step")
-        assert pair.running == ["c"]
-        await streams[2].aclose()  # and so may a page that decodes
-        while pair.running:
+        assert endless.running == ["c"]
+        await streams[2].aclose()  # and so may a page that decodes: the next one waits until its thread has ended
+        await first(streams[3], "step")
+        await streams[3].aclose()
+        while endless.running:
             await asyncio.sleep(0.01)
 
-    asyncio.run(session())
+    asyncio.run(requests())
+    assert (endless.most, bench.runs) == (1, {})
 
 
-# ---- The flag --------------------------------------------------------------------------------------------------------
-
-
-def test_the_port():
-    assert with_values(["--serve"]) == ["--serve=8000"]
-    assert with_values(["--serve", "--demo"]) == ["--serve=8000", "--demo=True"]
-    assert with_values(["--serve", "9000"]) == ["--serve=9000"]
-    for value in ("65536", "-1", "x", "0.0.0.0:8000", ""):
-        assert refused(serve=value).startswith("--serve must be")
-    for other in ({"interactive": "True"}, {"prompt": "a"}, {"html": "a.html"}, {"verify": "True"}):
-        assert "cannot be combined" in refused(serve="8000", **other)
+# ---- The server ------------------------------------------------------------------------------------------------------
 
 
 def test_a_port_that_is_taken(pair):
     with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        line = refusal(serve, pair, all_flags(), port)
-        assert line.startswith(f"cannot serve at port {port}: ")
-        assert line.endswith("; --serve 0 takes one that is free")
+        line = refusal(serve, pair, other.getsockname()[1])
+    assert re.fullmatch("cannot serve at port [0-9]+: .*; --serve 0 takes one that is free", line)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.name != "posix", reason="signals")
-@pytest.mark.parametrize(("number", "line"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])
-def test_a_signal_ends_it_while_it_decodes(pair_words, number, line):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_while_it_decodes(pair_words, number):
     command = [sys.executable, "main.py", "--serve", "0", *pair_words]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    address = process.stdout.readline().strip()
     try:
-        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", address)
-        host = address.split("/")[2]
+        host = re.fullmatch(r"http://(127\.0\.0\.1:\d+)/", process.stdout.readline().strip())[1]
         asking = http.client.HTTPConnection(host)
-        body = json.dumps({"prompt": "the", "values": {"n_tokens_to_generate": "100", "drafter": "model/ngram"}})
-        asking.request("POST", "/decode", body, {"origin": f"http://{host}", "content-type": "application/json"})
+        asking.request("POST", "/decode", json.dumps({"prompt": "the", "values": {"n_tokens_to_generate": "100"}}))
         assert any(line.startswith(b"event: step") for line in asking.getresponse())
         process.send_signal(number)
-        out, err = process.communicate(timeout=60)
-        assert (process.returncode, out) == (128 + number, "")
-        assert err.splitlines()[-1] == line
-        assert "Traceback" not in err
+        assert process.communicate(timeout=60) == ("", "")
+        assert process.returncode == 128 + number
     finally:
         process.kill()

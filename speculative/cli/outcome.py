@@ -87,7 +87,7 @@ def show_tables(session: Session, f: dict, speculative: Recorder) -> None:
     every_figure = Table("figure", "value", "formula", box=None, header_style="bold")
     for row in rows:
         every_figure.add_row(*map(Text, row))
-    width = None if sys.stdout.isatty() else 160  # None: the terminal's own
+    width = None if sys.stdout.isatty() else 200  # None: the terminal's own
     console = Console(highlight=False, width=width)
     for part in (iterations, every_figure):
         print(flush=True)

@@ -59,7 +59,8 @@ class Workbench:
 
     def __init__(self, session: Session):
         self.session = session
-        self.turn = asyncio.Lock()  # held by the decode that runs
+        self.turn = asyncio.Lock()  # held by the request whose decode runs,
+        self.decoding = threading.Lock()  # and by its thread, which ends a little later than a request that is stopped
         self.runs = {}  # {number: Run}
 
     def page(self) -> str:
@@ -106,11 +107,10 @@ class Workbench:
             told.append(("step", [name, tokens, i.drafting, i.scoring, recorder.seconds]))
 
         try:
-            session = self.session.changed(**{name: value or None for name, value in values.items()})
-            if session.options.only:
-                run = alone(session, prompt, watch)
-            else:
-                run = session.compare(prompt, session.options.n_tokens_to_generate, watch=watch)
+            with self.decoding:
+                run = self.run(prompt, values, watch)
+            if stopped.is_set():
+                return
             number = max(self.runs, default=0) + 1
             self.runs[number] = run
             self.runs.pop(number - MOST_RUNS, None)
@@ -119,6 +119,12 @@ class Workbench:
             pass
         except Exception as error:
             told.append(("error", str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"))
+
+    def run(self, prompt: str, values: dict[str, str], watch: Callable) -> Run:
+        session = self.session.changed(**{name: value or None for name, value in values.items()})
+        if session.options.only:
+            return alone(session, prompt, watch)
+        return session.compare(prompt, session.options.n_tokens_to_generate, watch=watch)
 
 
 def event(kind: str, value: Any) -> str:
@@ -210,7 +216,10 @@ def application(workbench: Workbench) -> Starlette:
             return JSONResponse(one.document)
         if request.path_params["kind"] == "steps":
             return JSONResponse(steps_of(one.document))
-        return HTMLResponse(one.html().encode(errors="backslashreplace"))
+        try:
+            return HTMLResponse(one.html().encode(errors="backslashreplace"))
+        except UserError as error:  # one decoder alone has no page
+            raise HTTPException(404, str(error)) from None
 
     routes = [Route("/", home), Route("/decode", decode, methods=["POST"])]
     routes += [Route("/runs", runs), Route("/runs/{number:int}/{kind}", run)]

@@ -42,10 +42,11 @@ FACTS = {  # options in the header -> their names
 BY_RATIO = {"step": "Accept from left to right, if u < q / p", "left": "max(0, q − p), normalised"}
 RULES = {  # what the page says of Step 3, and of the distribution that is resampled from
     "token": BY_RATIO,
-    "lenient": BY_RATIO,
+    "lenient": BY_RATIO | {"step": "Accept from left to right, if B · u < q / p"},
     "block": {"step": "Keep the drafts up to the last one that passes: u < h", "left": "max(0, w · q − p), normalised"},
     "typical": {"step": "Accept from left to right what is typical of q", "left": "q, cut to what is typical"},
 }
+OTHER = {"step": "Accept or reject the drafts", "left": "what the rule leaves of q"}  # for a rule that was added
 
 
 def kind_of(rule: Rule) -> str:
@@ -53,10 +54,10 @@ def kind_of(rule: Rule) -> str:
 
 
 def page(run: dict) -> str:
-    """Return the page of a run's document, as HTML. Raises UserError if the run has several texts."""
-    n_texts = max(len(run[name]["samples"]) for name in DECODERS)
-    if n_texts != 1:
-        raise UserError(f"a page shows one text, and this run has {n_texts}")
+    """Return the page of a run's document, as HTML. Raises UserError if a decoder has not one text."""
+    n_texts = [len(run[name]["samples"]) for name in DECODERS]
+    if n_texts != [1, 1]:
+        raise UserError(f"a page shows one text of each decoder, and this run has {n_texts[0]} and {n_texts[1]}")
     return fill("page.html", ("page.css",), SCRIPTS, page_data(run))
 
 
@@ -105,7 +106,7 @@ def page_data(run: dict) -> dict:
         "lanes": {name: lane_data(name, lane, total) for name, lane in lanes.items()},
         "seconds": total,
         "greedy": o["temperature"] == 0,
-        "rule": RULES[kind_of(rule)] | {"lossy": "" if rule.lossless else f"--accept {rule.name}"},
+        "rule": RULES.get(kind_of(rule), OTHER) | {"lossy": "" if rule.lossless else f"--accept {rule.name}"},
         "iterations": [close_up(i, run, rule) for i in mine],
         "opening": opening(mine),
         "summary": run["summary"],
@@ -321,8 +322,12 @@ def comparison(test: dict, rule: Rule) -> str:
     u, p, q = (test[name] for name in "upq")
     less = "<" if test["passed"] else "≥"
     kind = kind_of(rule)
-    if kind in ("token", "lenient"):
-        return f"u · p = {digits(u)} · {digits(p)} = {digits(u * p)} {less}\u00a0{digits(q)}\u00a0=\u00a0q"
+    than_q = f"{less}\u00a0{digits(q)}\u00a0=\u00a0q"
+    if kind == "token":
+        return f"u · p = {digits(u)} · {digits(p)} = {digits(u * p)} {than_q}"
+    if kind == "lenient":
+        b = float(rule.name.partition(":")[2])
+        return f"B · u · p = {b:g} · {digits(u)} · {digits(p)} = {digits(b * u * p)} {than_q}"
     if kind == "block":
         return f"w = {digits(test['w'])}; u = {digits(u)} {less}\u00a0{digits(test['h'])}\u00a0=\u00a0h"
     if kind == "typical":

@@ -111,7 +111,8 @@ async function showRun(run) {
 
 async function look() {
   const now = request ? null : await asked("/runs");
-  if (!now || request || now.at(-1)?.number === runs.at(-1)?.number) return;
+  const numbers = (of) => String(of.map(({ number }) => number));
+  if (!now || request || numbers(now) === numbers(runs)) return;
   runs = now;
   showRuns();
 }

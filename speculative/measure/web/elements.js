@@ -71,15 +71,14 @@ function table(caption, columns, rows, marked = -1) {
 
 // Words and numbers
 
-const hex = (character, n) => character.codePointAt(0).toString(16).padStart(n, "0");
+const hex = (character) => character.codePointAt(0).toString(16).padStart(4, "0");
 
 /** Control characters, and those that turn the direction of text, become visible, as in the terminal. */
 function shown(text) {
   return text
     .replace(/[\0-\x08\x0b-\x1f]/g, (c) => String.fromCharCode(0x2400 + c.charCodeAt(0)))
     .replace(/\x7f/g, "\u2421")
-    .replace(/[\x80-\x9f]/g, (c) => `\\x${hex(c, 2)}`)
-    .replace(/[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, (c) => `\\u${hex(c, 4)}`);
+    .replace(/[\x80-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, (c) => `\\u${hex(c)}`);
 }
 
 const many = (n, noun) => `${n} ${noun}${n === 1 ? "" : "s"}`;
