@@ -18,7 +18,7 @@ from speculative.engines.packed import PackedWeight, aligned
 CHUNK = 120  # rows in one call at most: Python hears Ctrl-C between two
 ACTIVATIONS = {"gelu_new": 2, "gelu": 3, "relu": 4}  # by their names in config.json; engine.c's numbers
 FEW = 8192  # numbers of rows that each thread prepares for itself: together they would have to meet once more
-SMALL = 2**19  # bytes of weights that one thread reads faster than two that must meet
+SHARE = 2**20  # bytes of weights that are worth a thread, which must meet the others
 
 # ---- What a pass is given: engine.c's structs ------------------------------------------------------------------------
 
@@ -275,7 +275,7 @@ def choose_ahead(run: CompiledPass, seconds: float = 0.1) -> None:
     n_layer = len(run.blocks)
     took = {(i, ahead): [] for i in range(3) for ahead in (0, AHEAD)}
     start = time.perf_counter()
-    for turn in range(1000):
+    for turn in range(8):
         for number, (i, ahead) in enumerate(took):
             run.ahead[i] = ahead
             took[i, ahead].append(run.layer((turn * len(took) + number) % n_layer, ROWS_TRIED[i]))

@@ -129,8 +129,7 @@ typedef struct { Attn attn; Mlp mlp; Norm ln_1, ln_2; } Block;
 
 typedef struct {  // a thread's own memory
   word *prepared;  // rows that it prepares for itself
-  float *normed;  // a row after layer norm
-  float *sums;  // [most_rows, LANES]
+  float *normed, *sums;  // a row after layer norm; [most_rows, LANES]
   float *scores, *path;  // [ROWS, n_ctx], [n_ctx], up to whole tiles
 } Scratch;
 
@@ -155,6 +154,7 @@ typedef struct {
 } GPT2;
 
 static int64_t up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static int64_t tile_bytes(int format, int64_t n_in) {
@@ -170,11 +170,9 @@ static const int64_t block_words[] = {BLOCK, BLOCK * BFLOAT16_BYTES / 4, BLOCK /
 
 static int64_t n_words(int format, int64_t n_in) { return up(n_in, BLOCK) / BLOCK * block_words[format]; }
 
-INLINE word bits_of(float x) {
-  word bits;
-  memcpy(&bits, &x, 4);
-  return bits;
-}
+INLINE word bits_of(float x) { return *(word *)&x; }
+
+INLINE float float_of(word bits) { return *(float *)&bits; }
 
 INLINE word to_bfloat16(float x) {  // to nearest, ties to even, in the upper half
   return (bits_of(x) + 0x7FFF + (bits_of(x) >> 16 & 1)) & 0xFFFF0000;
@@ -186,20 +184,16 @@ INLINE word whole(float x, int more) {  // the nearest whole number, plus more: 
 
 static void round_to_int8(const float *x, word *out) {
   // [BLOCK] -> whole numbers up to 127, 4 to a word; the number that they are to be multiplied by; minus their sum
-  int32_t most = 0, sum = 0;
-  float scale;
+  int32_t numbers[BLOCK], most = 0, sum = 0;
   for (int k = 0; k < BLOCK; k++) {
     int32_t size = bits_of(x[k]) & 0x7FFFFFFF;
     most = size > most ? size : most;
   }
-  memcpy(&scale, &most, 4);  // without their sign, floats are in the order of their bits
-  float inverse = scale > 1e-30f ? 127 / scale : 0;
-  int32_t numbers[BLOCK];
+  float largest = float_of(most), inverse = largest > 1e-30f ? 127 / largest : 0;  // floats are in their bits' order
   for (int k = 0; k < BLOCK; k++) numbers[k] = whole(x[k] * inverse, 0);
   for (int k = 0; k < BLOCK; k++) ((int8_t *)out)[k] = numbers[k];
   for (int k = 0; k < BLOCK; k++) sum += numbers[k];
-  scale /= 127;
-  memcpy(out + BLOCK / 4, &scale, 4);
+  out[BLOCK / 4] = bits_of(largest / 127);
   out[BLOCK / 4 + 1] = -sum;
 }
 
@@ -308,21 +302,19 @@ static int64_t group_start(int64_t rows, int64_t group) {  // groups have as man
 }
 
 static void multiply(const Weight *w, int64_t tile, const word *x, int64_t rows, const int64_t *ahead, float *out) {
-  // [rows, n_in] prepared, tile [n_in, LANES] -> [rows, LANES]
-  enum { PART = 16384 };  // bytes of a tile, which stay in the first cache while one group after the other reads them
-  int64_t groups = (rows + ROWS - 1) / ROWS, n = w->n_in, f = w->format, bytes = ahead[rows > 1];
+  // [rows, n_in] prepared, tile [n_in, LANES] -> [rows, LANES]. Several groups read a part of the tile one after the
+  // other, while it is in the first cache, and the first few ask for the next part, each for its share.
+  enum { PART = 16384 };  // bytes
+  int64_t groups = (rows + ROWS - 1) / ROWS, n = w->n_in, f = w->format, bytes = ahead[(rows > 1) + (groups > 1)];
+  int64_t part = groups > 1 ? PART / tile_bytes(f, BLOCK) * BLOCK : n, part_bytes = tile_bytes(f, part);
+  int64_t askers = least(groups, 4), pace = 4 * LANES / askers, share = part_bytes / askers;
   const char *at = w->tiles + tile * tile_bytes(f, n);
   memset(out, 0, 4 * LANES * rows);
-  if (groups == 1) {
-    times[f](rows, x, at, n, at + bytes, bytes ? 4 * LANES : 0, out, LANES);
-    return;
-  }
-  int64_t part = PART / tile_bytes(f, BLOCK) * BLOCK, part_bytes = tile_bytes(f, part);
-  int64_t askers = least(groups, 4), pace = ahead[2] ? 4 * LANES / askers : 0;
   for (int64_t k = 0; k < n; k += part, at += part_bytes)
-    for (int64_t group = 0; group < groups; group++) {  // the first few ask for the next part, each for its share
-      int64_t first = group_start(rows, group), m = group_start(rows, group + 1) - first, asks = group < askers && pace;
-      const char *ask = asks ? at + part_bytes + group * (part_bytes / askers) : at;
+    for (int64_t group = 0; group < groups; group++) {
+      int asks = bytes && group < askers;
+      int64_t first = group_start(rows, group), m = group_start(rows, group + 1) - first;
+      const char *ask = asks ? at + (groups > 1 ? part_bytes + group * share : bytes) : at;
       times[f](m, x + first * n_words(f, n) + n_words(f, k) * m, at, least(part, n - k), ask, asks ? pace : 0,
                out + first * LANES, LANES);
     }
@@ -417,12 +409,11 @@ static void embed(const GPT2 *m, int64_t thread) {  // x = wte[tokens] + wpe[pos
     uint32_t lane = token % LANES, f = w->format;
     const char *tile = w->tiles + token / LANES * tile_bytes(f, w->n_in);
     for (uint32_t k = from; k < to; k++) {
-      float found;
-      word half = (word)((const uint16_t *)tile)[f == BFLOAT16 ? (k / 2 * LANES + lane) * 2 + k % 2 : 0] << 16;
-      if (f == FLOAT32) found = ((const float *)tile)[k * LANES + lane];
-      else if (f == BFLOAT16) memcpy(&found, &half, 4);
-      else found = (((const uint8_t *)tile)[(k / 4 * LANES + lane) * 4 + k % 4] - 128) * w->scale[token];
-      m->x[row * m->n_embd + k] = found + m->wpe[m->positions[row] * m->n_embd + k];
+      float *x = m->x + row * m->n_embd + k;
+      if (f == FLOAT32) *x = ((const float *)tile)[k * LANES + lane];
+      else if (f == BFLOAT16) *x = float_of((word)((const uint16_t *)tile)[(k / 2 * LANES + lane) * 2 + k % 2] << 16);
+      else *x = (((const uint8_t *)tile)[(k / 4 * LANES + lane) * 4 + k % 4] - 128) * w->scale[token];
+      *x += m->wpe[m->positions[row] * m->n_embd + k];
     }
   }
 }
@@ -566,6 +557,7 @@ static void forward(GPT2 *m, int64_t thread) {  // [n_rows] -> logits [n_last, n
 // ---- What Python calls ----------------------------------------------------------------------------------------------
 
 int64_t lanes(void) { return LANES; }
+
 int64_t rows_of_a_group(void) { return ROWS; }
 
 // A pass, in this thread and in others. Returns 0; -1 if there is no such token; or 1 if others are asleep: the caller

@@ -9,7 +9,7 @@ INLINE void pack_block(const int format, float w[BLOCK][LANES], const float *sca
     for (int i = 0; i < LANES; i++) extreme[i] = fabsf(w[k][i]) > fabsf(extreme[i]) ? w[k][i] : extreme[i];
   for (int i = 0; i < LANES && format == INT4; i++) {
     word bits = to_bfloat16(extreme[i] / -8);
-    memcpy(extreme + i, &bits, 4);
+    extreme[i] = float_of(bits);
     inverse[i] = fabsf(extreme[i]) > 1e-30f ? 1 / extreme[i] : 0;
     ((uint16_t *)(out + BLOCK / 8 * LANES))[i] = bits >> 16;
   }

@@ -14,9 +14,9 @@ def new_pass(params: dict, hparams: dict) -> Callable:
     """A forward pass with a cache of its own: compiled, or gpt2.py if there is no compiler."""
     if not library():
         return PlainPass(params, hparams)
-    from speculative.engines.compiled import SMALL, CompiledPass
+    from speculative.engines.compiled import SHARE, CompiledPass
 
-    return CompiledPass(params, hparams, 1 if n_bytes(params) < SMALL else n_threads or n_cores())
+    return CompiledPass(params, hparams, min(n_threads or n_cores(), 1 + n_bytes(params) // SHARE))
 
 
 def tune(params: dict, hparams: dict) -> None:
