@@ -47,13 +47,9 @@ def decode(session: Session, prompts: list[str]) -> None:
     session.ready(prompts, o.n_tokens_to_generate, timed=bool(o.json or not o.quiet))
     runs = {}
 
-    # autoregressive
-    if o.only != "speculative":
-        run_sampling_fn("autoregressive", session, prompts, runs)
-
-    # speculative
-    if o.only != "autoregressive":
-        run_sampling_fn("speculative", session, prompts, runs)
+    # autoregressive, then speculative
+    for name in [o.only] if o.only else DECODERS:
+        run_sampling_fn(name, session, prompts, runs)
 
     # speedup, acceptance rate, and why
     show_report(session, prompts, runs)

@@ -27,9 +27,9 @@ from itertools import count, islice, product
 from pathlib import Path
 
 import numpy as np
+from speculative.blog.encoder import BYTE_TO_CHAR
 
 from benchmarks.runs import MODELS
-from encoder import BYTE_TO_CHAR
 from speculative.checkpoints.config import load_hparams
 from speculative.checkpoints.loading import load_params
 from speculative.checkpoints.official import HPARAMS

@@ -10,6 +10,7 @@ as many as the model can see. All are medians of rounds in which the row counts 
 """
 
 import argparse
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -25,7 +26,6 @@ from speculative.checkpoints.loading import load_encoder_and_hparams, load_param
 from speculative.engines import packed, runtime
 from speculative.engines.model import n_bytes
 from speculative.engines.plain import PlainPass
-from speculative.measure.machine import read
 
 DTYPES = ["NumPy", "float32", "bfloat16", "int8", "int4"]
 COLUMNS = f"""model weights 1_row_(ms)=ms:.2f {" ".join(f"{n}_rows=rows{n}:.2f" for n in ROWS[1:])}
@@ -47,6 +47,13 @@ def forward(run, n_rows: int, n_past: int = CONTEXT, n_last: int | None = None) 
     """A pass over n_rows rows after n_past tokens, up to the logits of the last n_last, or of all."""
     run.length = n_past
     run(np.arange(n_rows), n_last or n_rows)
+
+
+def read(memory: np.ndarray, threads: int) -> None:  # [n]
+    """Read memory once, with nothing else to do: the limit of a forward pass."""
+    parts = np.array_split(memory, 32 * threads)  # small enough that no thread waits long for another at the end
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(np.sum, parts))
 
 
 def measure(folder: str, dtype: str, memory: np.ndarray, rounds: int) -> dict:

@@ -11,7 +11,7 @@ COLORS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"]
 PAPER, INK, GRID = "#F3F3F0", "#1A1A1A", "#CFCFC8"
 
 
-def draw(path: str, title: str, n_panels: int, plot: Callable, n_rows: int = 1) -> str:
+def draw(path: str, title: str, n_panels: int, plot: Callable) -> str:
     """Write a picture of n_panels panels, which plot(axes [n_panels]) fills -> its path."""
     from matplotlib import cycler, figure, rc_context
 
@@ -21,9 +21,8 @@ def draw(path: str, title: str, n_panels: int, plot: Callable, n_rows: int = 1) 
     style |= {"axes.spines.top": False, "axes.spines.right": False, "legend.framealpha": 0.9}
     style |= {"axes.prop_cycle": cycler(color=COLORS, marker=["o", "s", "^", "D", "v", "P"])}
     with rc_context(style):
-        n_columns = n_panels // n_rows
-        picture = figure.Figure(figsize=(4 * n_columns + 2.4, 4.6 * n_rows), layout="constrained")
-        plot(picture.subplots(n_rows, n_columns, squeeze=False).ravel())
+        picture = figure.Figure(figsize=(4 * n_panels + 2.4, 4.6), layout="constrained")
+        plot(picture.subplots(1, n_panels, squeeze=False)[0])
         picture.suptitle(title, fontsize=13)
         picture.supxlabel(f"{machine()['processor']}, {machine()['cpus']} CPUs", fontsize=9)
         picture.savefig(path, dpi=150)
@@ -62,8 +61,8 @@ def figure1(lines: list[dict], path: str) -> str:
 
 
 def predicted(lines: list[dict], path: str) -> str:
-    """The speedups that two formulas predict, against the measured ones."""
-    formulas = {"predicted_blog": "the blog's r(K + 1) / (Kc + β)", "predicted_leviathan": "Leviathan et al., with β"}
+    """The speedups that two formulas give for the measured α, c and β, against the measured ones."""
+    formulas = {"account_blog": "the blog's r(K + 1) / (Kc + β)", "account_leviathan": "Leviathan et al., with β"}
 
     def plot(axes):
         [panel] = axes
@@ -72,10 +71,10 @@ def predicted(lines: list[dict], path: str) -> str:
             panel.plot(*np.reshape(known, (-1, 2)).T, linestyle="", label=label)
         ends = [min(panel.get_xlim()[0], panel.get_ylim()[0]), max(panel.get_xlim()[1], panel.get_ylim()[1])]
         panel.plot(ends, ends, color=INK, linewidth=1, linestyle="--", marker="")
-        panel.set(xlabel="predicted speedup (×)", ylabel="measured speedup (×)", xlim=ends, ylim=ends)
+        panel.set(xlabel="speedup by the formula (×)", ylabel="measured speedup (×)", xlim=ends, ylim=ends)
         panel.legend(fontsize=9)
 
-    return draw(path, "Predicted against measured speedup", 1, plot)
+    return draw(path, "The formulas' speedup against the measured one", 1, plot)
 
 
 def levels(lines: list[dict], path: str) -> str:

@@ -3,14 +3,13 @@
 from pathlib import Path
 
 from speculative import load_pair
-from speculative.rules import parse_rule
 from speculative.session import Session
 
 MODELS = Path(__file__).parents[1] / "models"
 PROMPTS = {"prose": MODELS / "tiny-target" / "prompts.jsonl", "code": Path(__file__).parent / "prompts" / "code.jsonl"}
 COPY = "int8"  # the drafter that is the target's own int8 copy
-FIGURES = ("r", "alpha", "c", "mean_beta", "iterations", "tokens_per_iteration", "predicted_blog")
-FIGURES += ("predicted_leviathan", "usual_K")
+FIGURES = ("r", "alpha", "c", "mean_beta", "iterations", "tokens_per_iteration", "account_blog")
+FIGURES += ("account_leviathan", "usual_K", "predicted")
 
 
 def add_models(add) -> None:
@@ -37,7 +36,7 @@ def run(session: Session, prompt: str, N: int, drafter: str, K, temperature: flo
     flags = {"tree": K} if "," in str(K) else {"K": K, "accept": accept}
     flags |= {"top_p": top_p} if temperature else {}
     session = session.changed(drafter=drafter, temperature=temperature, seed=seed, **flags)
-    return row_of(session.compare(prompt, N).document)
+    return row_of(session.compare(prompt, N, repeats=1).document)
 
 
 def row_of(document: dict) -> dict:
@@ -54,7 +53,7 @@ def row_of(document: dict) -> dict:
     row["rest"] = seconds["rest"] and seconds["rest"] / seconds["speculative"]
     row["drafting"] = seconds["drafting"] and seconds["drafting"] / seconds["speculative"]
     for level in figures["levels"][:1]:
-        row |= {"copy_r": level["r"], "copy_c": level["c"]}
+        row["copy_r"] = level["r"]
     return row
 
 
@@ -62,8 +61,3 @@ def models_of(session: Session, temperature: float = 1.0) -> tuple:
     """-> (draft model, target model): model(x, n_last) -> [n_last, n_vocab], the distributions at this temperature."""
     session = session.changed(temperature=temperature)
     return (session.model("draft") if "draft" in session.roles else None), session.model("target")
-
-
-def rule(name: str):
-    """accept(proposal, q, rng) of a rule of acceptance, for speculative_sampling."""
-    return parse_rule(name).accept

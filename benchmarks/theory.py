@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.plots import INK, draw
 from benchmarks.tables import table
-from speculative.measure.analysis import leviathan_operations, leviathan_speedup, leviathan_tokens
+from speculative.measure.analysis import leviathan_speedup, leviathan_tokens
 from speculative.support.errors import UserError
 
 K_MAX = 16
@@ -28,7 +28,7 @@ def best_lookahead(alpha: float, c: float) -> int:
 
 
 def plot_theory(alpha: float, c: float, K: int, axes) -> None:
-    expected, time, best, operations = axes
+    expected, time, best = axes
     here = {"marker": "*", "color": INK, "markersize": 15, "linestyle": "", "zorder": 5}
     for lookahead in (1, 2, 4, 8):
         expected.plot(ALPHAS, [leviathan_tokens(a, lookahead) for a in ALPHAS], marker="", label=f"K = {lookahead}")
@@ -49,11 +49,7 @@ def plot_theory(alpha: float, c: float, K: int, axes) -> None:
     best.grid(False)
     best.set(xlabel="α", ylabel="c = t_draft / t_target", title="The best K")
 
-    for a in (0.6, 0.7, 0.8, 0.9):
-        known = [(leviathan_speedup(a, k, 0.0), leviathan_operations(a, k)) for k in range(11)]
-        operations.plot(*np.transpose(known), label=f"α = {a:g}, K = 0 to 10", ms=4)
-    operations.set(xlabel="speedup (×), if drafting is free", ylabel="operations (×)", title="The price in operations")
-    for panel in (expected, time, operations):
+    for panel in (expected, time):
         panel.legend(fontsize=8)
 
 
@@ -69,8 +65,8 @@ def main(argv: list[str]) -> None:
         raise UserError(f"{o.run} is too short a run, without α, c or β: decode more tokens")
     rows = []
     for which, k in (("the run's", K), ("the best", best_lookahead(alpha, c))):
-        row = {"which": which, "K": k, "tokens": leviathan_tokens(alpha, k), "speedup": leviathan_speedup(alpha, k, c)}
-        rows.append(row | {"operations": leviathan_operations(alpha, k)})
+        tokens = leviathan_tokens(alpha, k)
+        rows.append({"which": which, "K": k, "tokens": tokens, "speedup": leviathan_speedup(alpha, k, c)})
     print(f"α = {alpha:.3f}, c = {c:.3f}; β = 1 below, and {beta:.2f} in the run")
-    print(table(rows, "which K tokens/iteration=tokens:.2f speedup:.2f operations:.2f"))
-    draw(o.out, f"Leviathan et al. with β = 1 (the run's was {beta:.2f})", 4, partial(plot_theory, alpha, c, K), 2)
+    print(table(rows, "which K tokens/iteration=tokens:.2f speedup:.2f"))
+    draw(o.out, f"Leviathan et al. with β = 1 (the run's was {beta:.2f})", 3, partial(plot_theory, alpha, c, K))

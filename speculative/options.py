@@ -19,8 +19,10 @@ from speculative.support.errors import UserError
 
 def text(value: Any) -> str:
     """Any text. (An empty prompt stands for <|endoftext|>.)"""
-    if not isinstance(value, str):
-        raise ValueError("a text")
+    try:
+        value.encode()  # a byte that is not UTF-8 arrives from a command line as half of a surrogate pair
+    except (AttributeError, UnicodeEncodeError):
+        raise ValueError("a text in UTF-8") from None
     return value
 
 

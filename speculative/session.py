@@ -47,7 +47,8 @@ def in_python() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        raise UserError(re.sub(r"--([A-Za-z_]+)", r"\1", str(error))) from None
+        said = re.sub(r"(python -m [^,;:]*)|--([A-Za-z_]+)", lambda found: found[1] or found[2], str(error))
+        raise UserError(said) from None
 
 
 class TextStep(NamedTuple):
@@ -292,7 +293,7 @@ class Session:
         K = 0 if name == "autoregressive" else self.device_loop.window(N)
         rng = np.random.default_rng(o.seed)
         calls = self.device_loop.rows(inputs, N, K, rng, o.batch, lambda number: texts[number].stopped)
-        for rows in recorder.watch_batch(calls, texts, o.batch, self.device_loop):
+        for rows in recorder.watch_batch(calls, texts, self.device_loop):
             for row in rows:
                 yield text_step(recorder.samples[row.number][-1], row.number)
         for number, text in enumerate(texts):

@@ -140,7 +140,9 @@ def tree_speculative_sampling(
 def acceptance_by_depth(step: TreeStep, chance: Callable, rest: Callable = residual) -> list[float]:
     """The chance that one of the children is accepted, for each node of the walk that has any.
 
-    chance(p, left): the chance of a child that was drawn from p; rest: the rule's.
+    chance(p, left): the chance of a child that was drawn from p; rest: the rule's. The p of a sibling depends on the
+    tokens before it. So a child with a sibling after it counts with the chance of its own token, min(1, left / p), and
+    only the last one with that of its distribution: else the mean would be biased.
     """
     tree = step.proposal
     chances = []
@@ -149,10 +151,12 @@ def acceptance_by_depth(step: TreeStep, chance: Callable, rest: Callable = resid
         all_rejected = 1.0
         for child in tree.children[node]:
             p = tree.p[child]  # [n_vocab]
-            all_rejected *= 1 - chance(p, left)
+            j = tree.tokens[child]
+            last = child == tree.children[node][-1]
+            all_rejected *= 1 - (chance(p, left) if last else chance(p[j : j + 1], left[j : j + 1]) / p[j])
             left = rest(left, p)  # [n_vocab]
         if tree.children[node]:
-            chances.append(1 - all_rejected)
+            chances.append(float(1 - all_rejected))
     return chances
 
 

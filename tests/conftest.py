@@ -35,6 +35,10 @@ USUAL["n_tokens_to_generate"] = 12
 QUICK_TO_COMPILE = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 
 
+def pytest_addoption(parser):
+    parser.addoption("--update-golden", action="store_true", help="write the screens that are shown to tests/golden")
+
+
 def pytest_configure(config):
     """Compiling takes most of the time of JAX's tests: what one has compiled is kept for the next, in any process.
 
@@ -182,9 +186,10 @@ def run_verify(tiny_pair, capsys):
     """flags -> (exit status, what --verify prints), with few draws."""
 
     def run_verify(draws=10, **flags):
-        session = load_pair(**USUAL | flags, models_dir=tiny_pair)
+        options = {name: value for name, value in USUAL.items() if name != "prompt"} | flags
+        session = load_pair(**options, models_dir=tiny_pair)
         try:
-            verify_session(session, session.options.prompt, verify.PROMPTS[:1], draws=draws)
+            verify_session(session, PROMPT, verify.PROMPTS[:1], draws=draws)
             status = 0
         except SystemExit as end:
             status = end.code

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from test_checkpoints import SETTINGS as OF_CHECKPOINTS
 from test_checkpoints import TINY, official_vocabulary
-from tiny import decoded, logits_themselves
+from tiny import decoded
 
 from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
-from speculative.engines.models import load_models
-from speculative.engines.plain import CachedModel
+from speculative.engines.models import load_networks
+from speculative.engines.tree_cache import TreeNetwork
 from speculative.filters import GREEDY
 from speculative.sampling import autoregressive_sampling
 
@@ -55,10 +55,11 @@ def test_a_saved_folder_gives_their_logits_and_their_greedy_text(settings, form,
     with torch.no_grad():
         expected = theirs(torch.tensor([ids])).logits[0].numpy()
     read = partial(load_params, str(tmp_path / "model"), hparams)
-    plain = CachedModel(read(), hparams, logits_themselves)
-    fast, greedy = load_models(read, hparams, ["float32"] * 2, [logits_themselves, GREEDY], ["fast", "greedy"])
-    for model in (plain, fast):
-        np.testing.assert_allclose(model(ids, len(ids)), expected, rtol=1e-4, atol=1e-4)
+    plain = TreeNetwork(read(), hparams)
+    [fast] = load_networks(read, hparams, ["float32"], ["fast"])
+    for network in (plain, fast):
+        np.testing.assert_allclose(network.logits(ids, len(ids)), expected, rtol=1e-4, atol=1e-4)
+    greedy = fast.with_probs(GREEDY)
     n_new = hparams["n_ctx"] - len(ids)
     ours = decoded(autoregressive_sampling(ids, greedy, n_new, np.random.default_rng(0)))
     options = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0, "max_new_tokens": n_new}

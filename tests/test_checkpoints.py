@@ -20,9 +20,8 @@ from speculative.checkpoints.folders import missing_files
 from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
 from speculative.checkpoints.tensors import checkpoint_shapes, nested
 from speculative.checkpoints.tokenizer import read_encoder
-from speculative.engines.models import load_models
-from speculative.engines.plain import CachedModel
-from utils import load_encoder_hparams_and_params
+from speculative.engines.models import load_networks
+from speculative.engines.tree_cache import TreeNetwork
 
 TINY = ROOT / "models" / "tiny-target"
 CONFIG = {"model_type": "gpt2", "vocab_size": 70, "n_positions": 24, "n_embd": 12, "n_head": 3, "n_layer": 3}
@@ -130,7 +129,7 @@ def test_logits_are_what_the_settings_say(number, engine, tmp_path):
     hparams = load_hparams(folder / name)
     read = partial(load_params, str(folder), hparams)
     if engine == "gpt2.py":
-        model = CachedModel(read(), hparams, logits_themselves)
+        model = TreeNetwork(read(), hparams).logits
     elif engine == "jax":
         pytest.importorskip("jax")
         from speculative.engines.jax.model import JaxModel
@@ -138,8 +137,8 @@ def test_logits_are_what_the_settings_say(number, engine, tmp_path):
 
         model = JaxModel(place(read, hparams), logits_themselves)
     else:
-        pytest.importorskip("numba")
-        [model] = load_models(read, hparams, [engine], [logits_themselves], ["the model"])
+        [network] = load_networks(read, hparams, [engine], ["the model"])
+        model = network.logits
     logits = model(IDS, len(IDS))
     expected = plain_logits(config, tensors, IDS)
     if engine == "int8":  # whole numbers up to 127 in place of weights and rows
@@ -415,23 +414,3 @@ def test_settings_that_their_library_honours_are_honoured(read, made):
     ours = read(2048, lambda tokenizer: tokenizer.update(normalizer={"type": "NFC"}))
     assert ours.encode("e\u0301") == theirs.encode("e\u0301").ids == theirs.encode("\u00e9").ids
     assert "adds tokens" in refusal(read, 2048, config={"add_bos_token": True})
-
-
-def test_training_saves_the_tokens_as_they_are_there(tmp_path):
-    pytest.importorskip("jax")
-    from training.files import check_trainable, read_vocabulary, save_model
-
-    config = CONFIG | {"vocab_size": 2060, "layer_norm_epsilon": 0.01, "n_inner": 20}
-    folder = write_folder(tmp_path / "target", config, random_tensors(config), vocabulary=False)
-    make_tokenizer(added=["[PAD]"]).save(str(folder / "tokenizer.json"))
-    encoder, hparams, params = load_encoder_hparams_and_params("target", str(tmp_path))
-    check_trainable("target", hparams)
-    save_model(tmp_path / "draft", hparams, params, read_vocabulary(folder))
-    theirs, same, narrow = load_encoder_hparams_and_params("draft", str(tmp_path))
-    assert theirs.encode("a[PAD]") == encoder.encode("a[PAD]")
-    assert same == hparams
-    ids = np.arange(9)
-    logits = [CachedModel(each, hparams, logits_themselves)(ids, 9) for each in (params, narrow)]
-    assert_close(*logits, tolerance=0.02)  # in float16
-    line = refusal(check_trainable, "target", hparams | {"activation_function": "relu"})
-    assert "activation_function relu: training knows gelu_new only" in line

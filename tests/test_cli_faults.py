@@ -39,7 +39,7 @@ NO_PROMPTS = [*NO_TEXTS, "empty.txt", "blank.txt", "loop", LONG]
 # What stands between | is a command line; test_flags.py has more of what is wrong in itself.
 BAD = {
     "flags": "--bogus|--k 4|--__class__ 1|--help2|--self x|--K|--K 4.5|--seed -1|--quiet=1|--threads 1000000000",
-    "words": "x|-|--|-- --trace|-- --interactive|--K 4 --K 5|--demo - x|--quiet --verbose|--unconditional --prompt a",
+    "words": "x|-|--|-- --trace|-- --interactive|--demo - x|--quiet --verbose|--unconditional --prompt a",
     "prompt file": "|".join(f"--prompt_file {name}" for name in NO_PROMPTS),
     "n-gram text": "|".join(f"--drafter ngram --ngram_text {name}" for name in NO_TEXTS),
     "too long": f"--prompt_file long.txt|--prompt {'x' * 127}|--n_tokens_to_generate {10**17}|--verify --K 99",

@@ -241,7 +241,7 @@ def test_the_page_of_each_kind_of_run(case, show, run_main):
     if case == "demo":
         n_figures = 5 if run["figures"]["busy"] else 15  # where other work took the machine, nothing is predicted
         assert js(driver, "document.querySelectorAll('#figures tbody tr').length") == n_figures
-        assert text_of(driver, "summary").startswith("Speedup = ")
+        assert text_of(driver, "summary").startswith("The texts ")
         assert path.stat().st_size < 400_000
 
 

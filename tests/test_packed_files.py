@@ -12,11 +12,12 @@ import main
 from speculative.checkpoints.config import load_hparams
 from speculative.checkpoints.loading import load_params
 from speculative.checkpoints.tensors import checkpoint_shapes
-from speculative.engines import cpu, formats, packed_files
+from speculative.engines import formats, packed_files
 from speculative.engines.formats import FORMATS
-from speculative.engines.packed import packer
+from speculative.engines.library import library
+from speculative.engines.packed import arrays_of, packer
 
-pytestmark = pytest.mark.skipif(not cpu.has_numba(), reason="nothing is packed without numba")
+pytestmark = pytest.mark.skipif(not library(), reason="nothing is packed without a compiler")
 
 PAIR = {"target_model_size": "target", "draft_model_size": "draft", "prompt": "the", "n_tokens_to_generate": 8}
 
@@ -42,7 +43,7 @@ def test_what_is_mapped_is_what_packing_gives(models, dtype):
     pack = packer(dtype)
 
     def convert(name, array):
-        packed.update(packed_files.to_arrays(name, pack(name, array)))
+        packed.update(arrays_of(name, pack(name, array)))
 
     load_params(str(models / "target"), hparams, convert)
     mapped = {}
@@ -51,7 +52,7 @@ def test_what_is_mapped_is_what_packing_gives(models, dtype):
         value = params
         for key in name.split("/"):
             value = value[key] if key in value else value["blocks"][int(key[1:])]
-        mapped |= packed_files.to_arrays(name, value)
+        mapped |= arrays_of(name, value)
     assert mapped.keys() == packed.keys()
     for name, array in packed.items():
         assert np.array_equal(mapped[name], array)

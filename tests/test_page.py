@@ -9,11 +9,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from enumeration import random_model
+from speculative.accept import TOKEN, choose
+from speculative.stop import cut
 from test_flags import parse, refused
 from tiny import ROOT, encoder_of, one_hot, refusal, stub
 
 from encoder import StreamDecoder
-from speculative.accept import TOKEN, choose
 from speculative.cli.display import check_output
 from speculative.drafters.model import model_drafter
 from speculative.measure.details import N_TOP, likeliest
@@ -23,7 +24,6 @@ from speculative.measure.recorder import Recorder
 from speculative.measure.run import Run
 from speculative.sampling import Proposal, autoregressive_sampling, max_fn, speculative_sampling
 from speculative.session import last_step
-from speculative.stop import cut
 
 HOSTILE = "</script><img src=x onerror=alert(1)> \0\x1b[31m\x7f\x9b\u202e\u2066 {{data}} \u2028 é"
 ENCODER = encoder_of()

@@ -1,336 +1,273 @@
-"""The figures, the lines, the colours and the JSON of runs whose acceptance and times are known beforehand.
+"""The figures of runs, recomputed from their iterations; predictions; the lines of the ending; the JSON document."""
 
-No advice is given that the run contradicts, and no word is said where nothing can be told.
-"""
-
-import contextlib
 import itertools
 import json
-import os
 import re
-from pathlib import Path
+import textwrap
+from collections import Counter
+from statistics import mean
 
 import numpy as np
 import pytest
-from test_flags import parse
-from tiny import N_VOCAB, counting_target, encoder_of, largest_file, one_hot, refusal
+from conftest import MODELS
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny import ROOT, encoder_of
 
-import main
 from encoder import StreamDecoder
-from speculative.accept import TOKEN, choose
-from speculative.cli import display, outcome
-from speculative.costs import best_k
-from speculative.measure import better, report
+from speculative import load_pair
+from speculative.cli.display import columns
 from speculative.measure.figures import figures
+from speculative.measure.predictions import time_iterations, windows_of
 from speculative.measure.record import Counted, Iteration, origins
-from speculative.measure.recorder import Recorder
-from speculative.sampling import Proposal, autoregressive_sampling, speculative_sampling
-from speculative.session import last_step, text_step
-from speculative.stop import cut
-from speculative.support import files
+from speculative.measure.recorder import Draws, Recorder
+from speculative.measure.report import table
+from speculative.measure.run import Run
+from speculative.measure.summary import advice, summary
+from speculative.rules import TOKEN, parse_rule
+from speculative.sampling import Proposal, Step
+from speculative.session import median_run
+from speculative.trees import Tree, TreeStep
 
-PROMPT = [0, 1, 2]
-ENCODER = encoder_of()
-
-
-class Clock:
-    """A clock that stands still but for what the scripted models say that they take."""
-
-    now = 0.0
-
-    def __call__(self):
-        return self.now
+KEYS = ("autoregressive", "speculative")
+PROMPT = "It was upon a bitterly cold night in the winter of the year, a cold night in the"
 
 
-def scripted(hits, t_draft=0.1, t_target=1.0, t_more_rows=0.05, t_prefill=7.0, N=60, K=4, noise=0.0, seed=0):
-    """(plain, speculative) Recorders. The target counts; each window's draft is right for the next of `hits` tokens.
-
-    A target's call takes t_target + t_more_rows * (rows - 1), a draft's t_draft a token, each by chance a bit more or
-    less; the first of each t_prefill more; the loop itself takes 0.02 a step.
-    """
-    clock, windows, first = Clock(), itertools.cycle(hits), set()
-    rng, chance = np.random.default_rng(0), np.random.default_rng(seed)
-
-    def takes(who, seconds):
-        clock.now += seconds * np.exp(noise * chance.standard_normal()) + (t_prefill if who not in first else 0.0)
-        first.add(who)
-
-    def target_for(who):
-        def target(x, n_last=1):
-            takes(who, t_target + t_more_rows * (n_last - 1))
-            return counting_target(x, n_last)
-
-        return target
-
-    def draft(x, k):
-        right = next(windows)
-        tokens = [(int(x[-1]) + 1 + i + (i >= right)) % N_VOCAB for i in range(k)]
-        takes("draft", t_draft * k)
-        return Proposal(tokens, one_hot(*tokens))
-
-    def slow(steps):
-        for step in steps:
-            clock.now += 0.02
-            yield step
-
-    plain, speculative = Recorder(clock=clock), Recorder(clock=clock)
-    for _ in plain.watch(slow(autoregressive_sampling(PROMPT, plain.target(target_for("plain")), N, rng))):
-        clock.now += 50  # what is done with a step is not the decoder's time
-    steps = speculative_sampling(PROMPT, speculative.draft(draft), speculative.target(target_for("target")), N, K, rng)
-    for _ in speculative.watch(slow(steps)):
-        clock.now += 50
-    return plain, speculative
+@pytest.fixture(scope="module")
+def pair():
+    return load_pair("tiny-draft", "tiny-target", MODELS, threads=1)
 
 
-def scripted_figures(*args, **kwargs):
-    return figures(*scripted(*args, **kwargs))
+# ---- The figures -----------------------------------------------------------------------------------------------------
+
+DRAFTERS = [("model", 1), ("model", 4), ("model", "auto"), ("prompt_lookup", 3), ("prompt_lookup+model", 5)]
+DRAFTERS += [("int8/model", (6, 3)), ("ngram", 4), ("heads", 3), ("model", "tree"), ("ngram", "tree")]
+SETTINGS = [{}, {"temperature": 1.0}, {"temperature": 0.7, "accept": "block"}, {"temperature": 1.0, "stop": "e"}]
 
 
-def by_chance(alpha, K, n_iterations, seed=0, noise=0.05, **kwargs):
-    """The figures of a run whose drafts are accepted with chance alpha."""
+@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+@pytest.mark.parametrize(("drafter", "K"), DRAFTERS)
+def test_the_figures_are_those_of_the_iterations(pair, drafter, K, setting):
+    if K == "tree" and "accept" in setting:
+        setting = {"temperature": 0.7, "accept": "lenient:0.5"}
+    session = pair.changed(drafter=drafter, **({"tree": (2, 2)} if K == "tree" else {"K": K}), **setting)
+    document = session.compare(PROMPT, 24, repeats=1).document
+    json.dumps(document, allow_nan=False)
+    f = document["figures"]
+    plain, mine = ([i for s in document[name]["samples"] for i in s["iterations"]] for name in KEYS)
+    n_tokens = sum(i["tokens"] for i in mine)
+    tested = [a for i in mine for a in i["alpha"]]
+    assert f["tokens"] == n_tokens == len(document["speculative"]["samples"][0]["tokens"])
+    assert f["drafted"] == sum(i["drafted"] for i in mine)
+    assert f["accepted"] == sum(i["accepted"] for i in mine)
+    assert f["r"] == n_tokens / sum(i["drafted"] + 1 for i in mine)
+    assert f["tokens_per_iteration"] == mean(i["tokens"] for i in mine)
+    assert f["alpha"] == (pytest.approx(mean(tested)) if tested else None)
+    assert f["tokens_per_iteration_histogram"] == {str(n): c for n, c in Counter(i["tokens"] for i in mine).items()}
+    assert sum(f["tested_by_position"]) == len(tested)
+    assert sum(f["accepted_by_position"]) == f["accepted"]
+    assert sum(tested for _, tested in f["by_source"].values()) == len(tested)
+    assert f["seconds"]["speculative"] == pytest.approx(sum(i["seconds"] for i in mine), abs=0.05)
+    parts = sum(f["seconds"][part] for part in ("drafting", "scoring", "rest"))
+    assert parts == pytest.approx(f["seconds"]["speculative"])
+    n_plain = sum(i["tokens"] for i in plain)
+    per_token = document["autoregressive"]["seconds"] / n_plain
+    assert f["speedup"] == pytest.approx(per_token / (f["seconds"]["speculative"] / n_tokens))
+    assert (f["doubt"] is None) <= (f["speedup"] <= f["tokens_per_iteration"])
+    if f["c"] is not None:
+        assert f["account_blog"] == pytest.approx(
+            f["tokens_per_iteration"] / (f["drafted"] / len(mine) * f["c"] + f["mean_beta"])
+        )
+    for number, speedup in (f["predicted"] or {}).items():
+        assert 0 < speedup <= int(number) + 1
+
+
+def scripted(N=60, K=4, alpha=0.75, t_draft=0.1, window=lambda rows: 1 + 0.1 * rows, seed=0):
+    """Both records of a run whose drafts are accepted with chance alpha. A row of the target takes window(1) s."""
     rng = np.random.default_rng(seed)
-    hits = [int(np.argmin(np.append(rng.random(K) < alpha, False))) for _ in range(n_iterations)]
-    return scripted_figures(hits, N=sum(hits) + n_iterations, K=K, noise=noise, seed=seed, **kwargs)
+    plain = [Iteration(Counted([0], 0, 0), 0.0, window(1), window(1)) for _ in range(N)]
+    mine = []
+    left = N
+    while left:
+        k = min(K, left - 1)
+        accepted = next((n for n in range(k) if rng.random() >= alpha), k)
+        step = Counted([0] * (accepted + 1), k, accepted)
+        scoring = window(k + 1)
+        times = (k * t_draft, scoring, k * t_draft + scoring)
+        mine.append(Iteration(step, *times, alpha=[alpha] * min(accepted + 1, k), source=["model"] * k))
+        left -= accepted + 1
+    return tuple(record_of([iterations]) for iterations in (plain, mine))
 
 
-# Figures
-
-
-def test_the_figures_of_a_script():
-    """Windows of 4 of which 4, 2, 0 and 1 are right in turn: 5 + 3 + 1 + 2 = 11 tokens in 4 iterations.
-
-    At the end there is no room for more than 2 drafts, then 1: 75 in all.
-    """
-    f = scripted_figures([4, 2, 0, 1], N=55)
-    assert (f["tokens"], f["iterations"], f["drafted"], f["accepted"]) == (55, 20, 75, 35)
-    assert f["r"] == 55 / 95
-    assert f["tokens_per_iteration_histogram"] == {"1": 5, "2": 5, "3": 5, "5": 5}
-    assert f["met_by_position"] == [20, 14, 10, 5]
-    assert f["accepted_by_position"] == [15, 10, 5, 5]
-    assert f["alpha_by_position"] == [15 / 20, 10 / 14, 5 / 10, 5 / 5]
-    assert f["alpha"] == f["matching"] == 35 / 49  # one-hot: each draft that met the rule has Σ min(p, q) 0 or 1
-    # The loop's 0.02 s are in the time of the target's call.
-    assert [f["t_target"], f["t_draft"], f["c"]] == pytest.approx([1.02, 0.1, 0.1 / 1.02])
-    assert f["beta"]["5"] == pytest.approx(1.22 / 1.02)
-    drafting, scoring, rest = 7.5, 20 + 0.05 * 75, 20 * 0.02
-    seconds = {"autoregressive": 55 * 1.02 + 7, "speculative": drafting + scoring + rest + 14, "prefill": 14}
-    seconds |= {"drafting": drafting + 7, "scoring": scoring + 7, "rest": rest}
-    assert f["seconds"] == pytest.approx(seconds)
-    assert f["speedup"] == pytest.approx(seconds["autoregressive"] / seconds["speculative"])
-    assert f["speedup_without_prefill"] == pytest.approx(55 * 1.02 / (drafting + scoring + rest))
-    assert f["predicted_blog"] == pytest.approx(f["speedup_without_prefill"])
-
-
-def test_the_figures_where_k_changes():
-    choices = itertools.cycle([0, 2, 5])
-    f = scripted_figures([9], K=lambda: next(choices))
-    iterations = f["iterations"]
-    assert f["r"] == 1.0 == f["tokens"] / (f["drafted"] + iterations)
-    assert f["mean_beta"] == pytest.approx(1 + 0.05 / 1.02 * f["drafted"] / iterations)
-    assert f["predicted_blog"] == pytest.approx(1.02 * f["tokens"] / (1.02 * iterations + 0.15 * f["drafted"]))
-
-
-def test_figures_hold_after_a_stop():
-    """Of a window of 4 that was accepted, a stop text leaves 2."""
-    recorder = Recorder(clock=Clock())
-    draft = recorder.draft(lambda x, k: Proposal([3, 4, 5, 6], one_hot(3, 4, 5, 6)))
-    steps = speculative_sampling(PROMPT, draft, recorder.target(counting_target), 5, 4, np.random.default_rng(0))
-    list(recorder.watch(cut(step, 2) for step in steps))
-    f = figures(scripted([9])[0], recorder)
-    assert (f["tokens"], f["drafted"], f["accepted"], f["met_by_position"]) == (2, 2, 2, [1, 1])
-    assert f["r"] == 2 / 3
-    assert not any(isinstance(value, np.ndarray) for i in recorder.iterations for value in vars(i).values())
-    assert recorder.held == []  # no distribution is kept
-
-
-def test_speedups_are_those_of_the_formula():
-    def beta(rows):
-        return 1 + 0.1 * (rows - 1)
-
-    a = [0.9, 0.8, 0.7, 0.6]
-    found = better.speedups(np.array(a), 1.0, 0.05, [beta(k + 1) for k in range(5)])
-    K, speedup = best_k(a, 0.05, beta)
-    assert int(np.argmax(found)) == K
-    assert found.max() == pytest.approx(speedup)
-    assert better.speedups(np.array(a), 0.0, 0.05, [1, 2, 3, 4, 5]) == pytest.approx(np.ones(5))
-
-
-def of_calls(*calls, n_tokens=3):
-    """A Recorder of iterations of (who drafted, drafts, seconds of drafting, seconds in all), and a prefill before."""
+def record_of(samples):
     recorder = Recorder()
-    first = Iteration(Counted([0], 0, 0), 0.0, 9.0, 9.0, prefill=True)
-    later = [
-        Iteration(Counted([0] * n_tokens, n, n_tokens - 1), drafting, seconds - drafting, seconds, by=[who] * n)
-        for who, n, drafting, seconds in calls
-    ]
-    recorder.samples = [[first, *later]]
+    recorder.samples = samples
     recorder.seconds = sum(i.seconds for i in recorder.iterations)
     return recorder
 
 
-PLAIN = [("", 0, 0.0, 1.0)] * 20
+def test_the_costs_and_the_account_of_a_scripted_run():
+    f = figures(*scripted(N=200))
+    assert f["c"] == pytest.approx(0.1 / 1.1)
+    assert f["beta"]["5"] == pytest.approx(1.5 / 1.1)
+    assert f["account_blog"] == pytest.approx(f["speedup"], rel=0.01)
+    assert [name for name, *_ in table(f)][-3:] == ["account", "account, Leviathan", "predicted, by K"]
 
 
-@pytest.mark.parametrize(("n", "counts_as"), [(9, 4 * 1.2), (6, 100)])
-def test_an_interruption_counts_for_little_where_there_are_enough_calls(n, counts_as):
-    """It counts for four usual calls; below eight iterations for what it took, as nothing is usual there."""
-    run = of_calls(*[("model", 4, 0.4, 1.6)] * (n - 1), ("model", 4, 0.4, 100.4))
-    f = figures(of_calls(*PLAIN, n_tokens=1), run)
-    assert f["t_target"] == 1
-    assert f["t_draft"] == pytest.approx(0.1)
-    assert f["beta"]["5"] == pytest.approx((1.2 * (n - 1) + counts_as) / n)
+def test_interrupted_calls_are_doubted():
+    autoregressive, speculative = scripted()
+    for iteration in speculative.iterations[2:6]:
+        iteration.scoring += 60
+        iteration.seconds += 60
+    f = figures(autoregressive, record_of(speculative.samples))
+    assert f["doubt"] == "some calls took many times as long as others"
+    slow = figures(*scripted(window=lambda rows: 1.0 if rows == 1 else 0.2))
+    assert "allow no more" in slow["doubt"] or "less time" in slow["doubt"]
 
 
-def test_proposals_are_costed_by_who_made_them():
-    """A lookup costs nothing, and a model much: the cost of a draft is that of both as they were."""
-    run = of_calls(*[("prompt_lookup", 4, 0.001, 1.2)] * 15, *[("model", 4, 2.0, 3.2)] * 5)
-    f = figures(of_calls(*PLAIN, n_tokens=1), run)
-    assert f["t_draft"] == pytest.approx((15 * 0.001 + 5 * 2.0) / 80)
-    assert f["predicted_blog"] == pytest.approx(f["speedup_without_prefill"], rel=0.01)
+# ---- Predictions -----------------------------------------------------------------------------------------------------
 
 
-def test_where_measured_and_predicted_disagree_the_figures_say_so():
-    run = of_calls(*[("model", 4, 0.4, 1.6)] * 10, ("model", 4, 0.4, 300))
-    assert figures(of_calls(*PLAIN, n_tokens=1), run)["disagree"]
-    assert not figures(of_calls(*PLAIN, n_tokens=1), of_calls(*[("model", 4, 0.4, 1.6)] * 10))["disagree"]
+@given(st.lists(st.booleans(), min_size=1, max_size=30), st.integers(1, 9))
+def test_windows_over_a_greedy_text_are_those_of_its_decode(agrees, K):
+    windows = Counter()
+    place = 0
+    while place < len(agrees):
+        k = min(K, len(agrees) - place - 1)
+        windows[k] += 1
+        place += next((n for n in range(k) if not agrees[place + n]), k) + 1
+    assert {k: n for k, n in windows_of([float(a) for a in agrees], K).items() if n} == windows
 
 
-# In words
+def test_windows_over_a_text_with_chances_are_their_mean():
+    chances = [0.9, 0.3, 0.6, 0.8, 0.5]
+    expected = Counter()
+    for agrees in itertools.product([0.0, 1.0], repeat=5):
+        weight = np.prod([a if one else 1 - a for a, one in zip(chances, agrees, strict=True)])
+        for k, n in windows_of(agrees, 2).items():
+            expected[k] += weight * n
+    assert windows_of(chances, 2) == pytest.approx(expected)
 
 
-def test_the_six_lines():
-    assert report.summary(scripted_figures([4, 2, 0, 1], N=55)) == [
-        "Speedup = 1.38x  (autoregressive time / speculative time, per token)",
-        "Tokens per second = 0.9 autoregressive, 1.2 speculative",
-        "Acceptance rate r = 0.579  (2.75 tokens per iteration)",
-        "Time = 32% drafting, 67% scoring, 1% rest",
-        "Predicted = 1.77x  (r(K + 1) / (Kc + β), c = 0.098, β = 1.18; measured 1.77x without the prefill)",
-        "No other K is sure to be faster; the largest gain would come if every draft were accepted: 73%.",
+@pytest.mark.parametrize("K", [1, 2, 8])
+def test_a_run_predicts_the_speedup_of_another_K(K):
+    def window(rows):
+        return 1 + 0.1 * rows + 0.3 * (rows > 5)
+
+    timed = {rows: 0.1 * (rows - 1) + window(rows) for rows in range(1, 10)}
+    autoregressive, speculative = scripted(N=4000, window=window)
+    predicted = figures(autoregressive, speculative, timed)["predicted"]
+    assert [*predicted] == [*map(str, range(1, 9))]
+    assert predicted["4"] == pytest.approx(figures(autoregressive, speculative)["speedup"], rel=0.03)
+    assert predicted[str(K)] == pytest.approx(
+        figures(*scripted(N=4000, K=K, window=window, seed=1))["speedup"], rel=0.05
+    )
+    without = figures(autoregressive, speculative)["predicted"]
+    assert max(map(int, without)) == 4  # longer windows were never timed
+
+
+@given(st.floats(0, 1), st.lists(st.floats(1e-9, 1e9), min_size=9, max_size=9), st.floats(1e-9, 1e9))
+def test_no_prediction_exceeds_what_its_window_allows(alpha, seconds, t_row):
+    autoregressive, speculative = scripted(N=20, alpha=alpha, window=lambda rows: t_row if rows == 1 else seconds[0])
+    f = figures(autoregressive, speculative, dict(enumerate(seconds, start=1)))
+    assert all(speedup <= int(K) + 1 + 1e-9 for K, speedup in (f["predicted"] or {}).items())
+    assert f["doubt"] or f["speedup"] <= f["tokens_per_iteration"]
+
+
+def test_iterations_are_timed_as_a_decode_makes_them():
+    calls = []
+
+    def draft(x, k):
+        calls.append(("draft", len(x), k))
+        return Proposal([7] * k, np.ones((k, 8)))
+
+    timed = time_iterations(lambda x, n_last: calls.append(("target", len(x), n_last)), draft, range(50), 3, 40)
+    assert [*timed] == [1, 2, 3, 4, 5, 7]
+    assert calls[:5] == [("target", 34, 1), ("draft", 34, 1), ("target", 35, 2), ("draft", 34, 2), ("target", 36, 3)]
+
+
+# ---- The median of runs ----------------------------------------------------------------------------------------------
+
+
+def test_a_short_decode_is_repeated_with_both_decoders_in_turn(pair, monkeypatch):
+    order = []
+    record = type(pair).record
+    monkeypatch.setattr(type(pair), "record", lambda self, name, *rest: order.append(name) or record(self, name, *rest))
+    run = pair.compare(PROMPT, 8, repeats=3)
+    assert order == [*KEYS] * 3
+    assert run.figures["runs"] == 3
+    order.clear()
+    assert pair.compare(PROMPT, 8).figures["runs"] == len(order) / 2 > 3  # half a second of 10 ms each
+
+
+def test_the_median_run_has_the_first_ones_tokens():
+    runs = [
+        record_of([[Iteration(Counted([token], 0, 0), seconds=s)]]) for token, s in ((1, 5), (2, 1), (1, 2), (1, 9))
     ]
-    nothing = figures(Recorder(), Recorder())
-    assert (report.summary(nothing), report.table(nothing)) == (["No token was decoded."], [])
+    assert (median_run(runs).seconds, median_run(runs).runs) == (5, 3)
 
 
-def test_every_figure_has_its_formula():
-    f = scripted_figures([4, 2, 0, 1], N=55)
-    rows = {name: (value, formula) for name, value, formula in report.table(f, TOKEN, 6e9, 60e9)}
-    assert rows["r"] == ("0.579", "tokens / Σ over iterations of (drafted + 1)")
-    assert rows["tokens per iteration"] == ("2.75", "1: 25%  2: 25%  3: 25%  5: 25%")
-    assert rows["by position"][0] == "15/20 10/14 5/10 5/5"
-    assert rows["α"] == ("0.714", "mean of Σ min(p, q) = 1 - TVD(p, q)")
-    assert rows["naive matching"][0] == "0.714"
-    assert rows["c"] == ("0.098", "t_draft / t_target = 100.0 ms / 1020.0 ms")
-    assert rows["predicted, blog"] == ("1.77x", "r(K + 1) / (Kc + β)")
-    assert rows["ceiling"][0] == "10.0 tokens/s"
-    assert rows["of the ceiling"][0] == "9% autoregressive, 12% speculative"
-    assert "by proposer" not in rows
-    assert not any(name.startswith("level") for name in rows)
-    lenient = {name: formula for name, _, formula in report.table(f, choose(lenience=0.5))}
-    assert lenient["α"] == "mean of Σ min(p, q / 0.5)"
-    assert "ceiling" not in lenient
-    of_typical = {name: formula for name, _, formula in report.table(f, choose(typical=0.3))}
-    assert of_typical["α"] == "mean of Σ p of the tokens that are typical"
+# ---- The ending ------------------------------------------------------------------------------------------------------
 
 
-def test_by_block_the_prediction_goes_by_position():
-    """Leviathan's formula has one chance for all of them."""
-    autoregressive, speculative = scripted([4, 2, 0, 1], N=55)
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.0}, {"drafter": "prompt_lookup"}, {"K": 8}], ids=str)
+def test_the_ending_has_at_most_seven_lines(pair, options):
+    run = pair.changed(**options).compare(PROMPT, 40, repeats=2)
+    lines = [line for text in run.document["summary"] for line in textwrap.wrap(text, 110)]
+    assert len(lines) <= 7, lines
+    assert "The texts are equal" in lines[0] or "as they may above temperature 0" in lines[0]
+    assert "medians of 2 runs" in lines[1]
+    assert re.match(
+        r"\d+ of \d+ drafts accepted \(\d+ %\)\. A target call gives", lines[3 if run.figures["doubt"] else 2]
+    )
+    assert repr(run) == "\n".join(run.document["summary"])
+
+
+def ending(session, **how):
+    f = figures(*scripted(**how), timed={rows: 0.1 * (rows - 1) + 1 + 0.1 * rows for rows in range(1, 18)})
+    return f, advice(f, session)
+
+
+def test_the_advice(pair):
+    _, text = ending(pair, N=2000, K=1, alpha=0.95)
+    K, speedup = re.fullmatch(
+        r"Prediction: K = (\d+) would be ([\d.]+) times as fast as autoregressive decoding; try it\.", text
+    ).groups()
+    assert float(speedup) == pytest.approx(ending(pair, N=2000, K=int(K), alpha=0.95)[0]["speedup"], rel=0.05)
+    assert "no K from 1 to 16 would be clearly faster" in ending(pair, N=2000, K=int(K), alpha=0.95)[1]
+    assert "no K pays here" in ending(pair, N=400, K=8, alpha=0.02, t_draft=0.5)[1]
+    autoregressive, speculative = scripted(N=400, alpha=0.02, t_draft=0.5)
+    for i in speculative.iterations[::2]:  # a drafter that often has less than K
+        i.step = i.step._replace(drafted=len(i.alpha))
+    assert advice(figures(autoregressive, speculative), pair).startswith("It does not pay")
+
+
+def test_a_doubtful_speedup_is_never_shown_without_its_doubt(pair):
+    autoregressive, speculative = scripted()
+    speculative.seconds /= 10
     f = figures(autoregressive, speculative)
-    assert f["predicted_by_position"] == pytest.approx(f["predicted_blog"], rel=0.02)
-    speculative.rule = choose(accept="block")
-    by_block = figures(autoregressive, speculative)
-    assert by_block["predicted_leviathan"] is None
-    assert by_block["predicted_by_position"] == f["predicted_by_position"]
-    rows = {name: value for name, value, _ in report.table(by_block, speculative.rule)}
-    assert "predicted, Leviathan" not in rows
-    assert rows["predicted, by position"] == f"{f['predicted_by_position']:.2f}x"
+    lines = summary(pair, [[1]], [autoregressive, speculative], f, {})
+    assert lines[1].startswith(
+        f"Doubtful: {f['speedup']:.2f} times as fast, but {f['tokens_per_iteration']:.2f} tokens"
+    )
+    assert not any("Prediction" in line or "account" in line for line in lines)
 
 
-FREE = "No other K is sure to be faster; the largest gain would come if drafting were free: "
+def test_nothing_drafted_and_one_decoder_alone(pair):
+    autoregressive, speculative = scripted(K=0)
+    lines = summary(pair, [[1]], [autoregressive, speculative], figures(autoregressive, speculative), {})
+    assert lines[-1] == "Nothing was drafted, so this was autoregressive decoding."
+    for alone in ([autoregressive, Recorder()], [Recorder(), speculative]):
+        assert summary(pair, [[1]], alone, figures(*alone), {}) == ["0.909 tokens a second."]
 
 
-@pytest.mark.parametrize(
-    ("expected", "hits", "how"),
-    [
-        (f"{FREE}3", [99], {"N": 300, "K": 16, "t_draft": 0.4}),
-        ("K = 21 to 32 would be faster: by about 13%", [99], {"N": 300, "K": 16}),
-        # The last windows are cut short, so the run as a whole did worse than its K does.
-        ("No other K is sure to be faster", [99], {"N": 25, "K": 16}),
-        ("K = 3 to 4 would be faster: by about 36%", [99], {"N": 300, "K": 2}),
-        ("Speculative decoding did not pay: 1.00 tokens per iteration, for the time of 3.", [0], {"t_draft": 0.5}),
-        ("Nothing was drafted, so this was autoregressive decoding.", [9], {"K": lambda: 0}),
-        ("Too little was drafted to tell more", [9], {"N": 5, "K": 4}),
-        ("Too little was drafted to tell more", [9], {"N": 9, "K": iter([1, *[0] * 8]).__next__}),
-    ],
-)
-def test_the_advice(expected, hits, how):
-    assert report.summary(scripted_figures(hits, **how))[-1].startswith(expected)
+def test_a_paragraph_is_as_wide_as_the_terminal(monkeypatch):
+    for width, expected in (("80", 80), ("200", 110)):
+        monkeypatch.setenv("COLUMNS", width)
+        assert columns() == expected
 
 
-def test_the_advice_where_something_else_took_the_time():
-    autoregressive, speculative = scripted([4, 2, 0, 1])
-    assert "Try again" not in report.advice(figures(autoregressive, speculative))
-    for iteration in speculative.iterations[-4:]:
-        iteration.scoring += 20
-        iteration.seconds += 20
-        speculative.seconds += 20
-    assert "is something else running? Try again" in report.advice(figures(autoregressive, speculative))
-    speculative.seconds += 1000
-    assert "outside of both models" in report.advice(figures(autoregressive, speculative))
-
-
-def true_gain(alpha, K, other):
-    def speedup(K):
-        return sum(alpha**i for i in range(K + 1)) / (K * 0.1 + 1 + 0.05 * K)
-
-    return speedup(other) / speedup(K) - 1
-
-
-def test_a_run_that_is_too_short_to_tell_advises_no_k():
-    """54 tokens: the best K of such runs is anything from 3 to 8, and no run knows."""
-    found = [by_chance(0.85, 4, 14, noise=0.1, seed=seed) for seed in range(20)]
-    assert len({f["best_K"] for f in found}) > 2
-    for f in found:
-        assert f["better_K"] is None
-        assert f["predicted_best"] >= f["speedup_without_prefill"]
-        assert "No other K is sure to be faster" in report.summary(f)[-1]
-
-
-@pytest.mark.parametrize(("alpha", "K", "better_K"), [(0.95, 2, range(3, 5)), (0.4, 8, range(1, 8))])
-def test_a_long_run_knows_which_k_are_better(alpha, K, better_K):
-    f = by_chance(alpha, K, 300)
-    found = f["better_K"]
-    assert found["from"] == better_K[0]
-    assert found["to"] in better_K
-    assert found["sure"] == 0.95
-    most = max(true_gain(alpha, K, other) for other in better_K)
-    assert found["at_least"] < most < found["gain"] + 0.05
-    assert true_gain(alpha, K, f["best_K"]) > most - 0.05
-    pattern = rf"K = {found['from']} to {found['to']} would be faster: by about \d+%, at least \d+% \(95% sure\)\."
-    assert re.fullmatch(pattern, report.summary(f, K)[-1])
-    for chosen in ("auto", (4, "auto"), K + 3):  # it chose itself, or the drafter gives fewer
-        assert "K" not in report.summary(f, chosen)[-1]
-
-
-def test_what_is_said_with_so_much_certainty_is_true_that_often():
-    """Few runs say that another K gains where it gains exactly nothing."""
-    found = [by_chance(0.8, 5, 40, seed=seed)["better_K"] for seed in range(40)]
-    assert sum(one is not None and true_gain(0.8, 5, one["from"]) < 0 for one in found) <= 4
-
-
-def test_where_windows_seem_cheaper_than_rows_nothing_is_predicted():
-    f = by_chance(0.8, 4, 30, t_more_rows=-0.17)
-    assert f["busy"]
-    assert [f[name] for name in ("c", "beta", "mean_beta", "predicted_blog", "predicted_best", "best_K")] == [None] * 6
-    *rest, advice = report.summary(f)
-    assert "too busy to tell" in advice
-    assert not any("Predicted" in line for line in rest)
-    assert not any("x" in value for _, value, _ in report.table(f))
-    as_a_row = [by_chance(0.8, 4, 30, t_more_rows=0.0, noise=0.02, seed=seed) for seed in range(5)]
-    assert not any(f["busy"] for f in as_a_row)  # chance is no failure
-
-
-# Where each token came from
+# ---- The record ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -339,113 +276,59 @@ def test_where_windows_seem_cheaper_than_rows_nothing_is_predicted():
         (([1, 2, 3], 4, 2), {}, "accepted, accepted, resampled"),
         (([1, 2], 1, 1), {}, "accepted, bonus"),
         (([1], 0, 0), {}, "autoregressive"),
-        (([1, 2], 2, 2), {}, "accepted, accepted"),  # cut by a stop text
-        (([1, 2, 3], 3, 2), {"by": ["ngram", "model", "self"]}, "accepted: ngram, accepted, resampled"),
-        (([1, 2, 3], 3, 3), {"by": ["ngram", "model", "self"]}, "accepted: ngram, accepted, accepted: self"),
-        # A bonus comes where the path ends in a leaf, however many nodes there are beside it.
-        (([1, 3, 9], 3, 2), {"path": [1, 3], "by": ["ngram"] * 3}, "accepted: ngram, accepted: ngram, bonus"),
+        (([1, 2], 4, 2), {}, "accepted, accepted"),  # cut by a stop text
+        (([1, 2, 3], 3, 2), {"source": ["ngram", "model", "int8"]}, "accepted: ngram, accepted, resampled"),
+        # A bonus comes if the path ends in a leaf.
+        (([1, 3, 9], 3, 2), {"path": [1, 3], "source": ["ngram"] * 3}, "accepted: ngram, accepted: ngram, bonus"),
         (([2, 9], 3, 1), {"path": [2]}, "accepted, bonus"),
         (([1, 9], 3, 1), {"path": [1]}, "accepted, resampled"),
-        (([9], 3, 0), {"path": []}, "resampled"),
     ],
 )
 def test_origins(step, known, expected):
     tree = {"tokens": [1, 2, 3], "parents": [0, 0, 1], "path": known["path"]} if "path" in known else None
-    assert ", ".join(origins(Iteration(Counted(*step), tree=tree, by=known.get("by", [])))) == expected
+    assert ", ".join(origins(Iteration(Counted(*step), tree=tree, source=known.get("source", [])))) == expected
 
 
-def test_who_proposed_what_passed():
-    """The target accepts 2 of the 3 drafts, whose proposers differ; the third is tested, the fourth never."""
+def test_drafts_after_the_stop_text_count_as_proposed_and_not_as_accepted():
+    encoder = encoder_of("the", " end", ".,")
+    tokens = encoder.encode("the end.,the")
     recorder = Recorder()
-    proposal = Proposal([3, 4, 5, 6], one_hot(3, 4, 5, 6), ["ngram", "model", "model", "ngram"])
-    draft = recorder.draft(lambda x, k: proposal)
-    target = recorder.target(lambda x, n_last: one_hot(3, 4, 1, 1, 1))
-    next(recorder.watch(speculative_sampling(PROMPT, draft, target, 5, 4, np.random.default_rng(0))))
-    f = figures(Recorder(), recorder)
-    assert f["by_proposer"] == {"model": [1, 2], "ngram": [1, 1]}
-    assert f["levels"] == []
-    rows = {name: value for name, value, _ in report.table(f | {"tokens": 0})}
-    assert rows["by proposer"] == "draft model 1/2, n-gram 1/1"
+    recorder.iteration = lambda *rest: Iteration(alpha=[1.0] * 4)
+    step = Step(tokens, Proposal([0] * 5, []), [])
+    [i] = recorder.watch(iter([step]), Draws(None), StreamDecoder(encoder, " end"))
+    assert i.step == Counted(tokens[:2], 5, 2)
+    assert (i.alpha, "".join(i.pieces)) == ([1.0] * 2, "the")
 
 
-# What is shown
+def test_the_chance_of_siblings_is_unbiased():
+    """Two children, drawn without replacement, over every draw: the mean chance is that of accepting either."""
+    p = np.array([0.6, 0.3, 0.1], np.float32)
+    q = np.array([[0.2, 0.2, 0.6]] * 3, np.float32)
+    for rule in (TOKEN, parse_rule("lenient:0.5")):
+        found = accepted = 0.0
+        for first, second in itertools.permutations(range(3), 2):
+            left = np.where(np.arange(3) == first, 0, p)
+            weight = p[first] * left[second] / left.sum()
+            tree = Tree([0])
+            tree.add(0, first, p)
+            tree.add(0, second, (left / left.sum()).astype(np.float32))
+            draws = np.random.default_rng(0)
+            steps = [TreeStep(rule.tree(tree, q, draws), tree, q) for _ in range(4000)]
+            found += weight * mean(rule.chances(step)[0] for step in steps)
+            accepted += weight * mean(bool(step.accepted) for step in steps)
+        assert found == pytest.approx(accepted, abs=0.01)
 
 
-@pytest.fixture
-def shown(monkeypatch, capsys):
-    """steps -> what is printed of a text of these steps, where colours are wanted."""
-    monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-
-    def shown(*steps, by=(), **flags):
-        text = StreamDecoder(ENCODER)
-        sample = []
-        with display.Display("Title", parse(**flags), [""]) as d:
-            for step in steps:
-                sample.append(Iteration(step, by=[*by], pieces=[text.push([token]) for token in step.tokens]))
-                d.push(text_step(sample[-1], 0))
-            for step in last_step(text, sample, 0):
-                d.push(step)
-        d.print_time(1.5)
-        return capsys.readouterr().out
-
-    return shown
-
-
-def test_the_colour_says_who_wrote_a_token(shown):
-    step = Counted(ENCODER.encode("ab"), 2, 1)
-    assert "\033[32ma" in shown(step, by=["model", "model"], color=True)
-    assert "\033[3;35ma" in shown(step, by=["ngram", "model"], color=True)
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_character_in_several_tokens_has_the_colour_of_the_last(shown, stream):
-    first, second = ENCODER.encode("é")
-    out = shown(Counted([first], 1, 0), Counted([second], 0, 0), color=True, stream=stream)
-    assert "\033[33mé\033[0m" in out  # yellow, that of autoregressive
-    out = shown(Counted([first], 0, 0), color=True, stream=stream)
-    assert "\033[33m\N{REPLACEMENT CHARACTER}\033[0m" in out
-
-
-def test_without_color_it_is_the_text_but_for_what_a_terminal_would_obey(shown):
-    text = "\033[2J\r\a\b\x7f\x9b2J\u202e\u2066"
-    for color, written in ((False, "a – b"), (False, f"a{text}\tb"), (True, f"a{text}\tb")):
-        tokens = ENCODER.encode(written)
-        out = shown(Counted(tokens, 99, len(tokens) - 1), color=color)
-        assert not set(text) & set(out) - ({*"[2J\033"} if color else {*"[2J"})
-        assert color or out == f"\nTitle\n-----\nTime = 1.50s\nText = {written.translate(display.SHOWN)}\n"
-
-
-def test_the_row_of_an_iteration():
-    row = outcome.iteration_row(scripted([2])[1].iterations[3], ENCODER)
-    assert row[:4] == ("2 of 4", "400.0 ms", "1200.0 ms", "1.00 1.00 0.00")
-
-
-# What is written
-
-
-@pytest.mark.parametrize("flag", ["json", "html"])
-@pytest.mark.parametrize("path", ["missing/run", "folder", "file/run", "a" * 300, "printed", "link"])
-def test_a_path_that_cannot_be_written_is_one_line_before_the_models_are_read(flag, path, tmp_path, monkeypatch):
-    """A file that the run prints to is refused too: the page would take its place."""
-    monkeypatch.chdir(tmp_path)
-    Path("folder").mkdir()
-    Path("file").write_text("")
-    Path("link").symlink_to("printed")
-    with open("printed", "w") as printed, contextlib.redirect_stdout(printed):
-        line = refusal(main.main, **{flag: path}, target_model_size="none-of-this-name")
-    assert line.startswith(f"cannot write to {path:.200}: ")
-    assert ("this run prints to it" in line) == (path in ("printed", "link"))
-    assert sorted(os.listdir()) == ["file", "folder", "link", "printed"]
-    assert Path("printed").read_text() == ""
-
-
-def test_a_full_disk_is_told_before_the_run_and_after_it_and_leaves_the_old_file(tmp_path):
-    path = tmp_path / "run.json"
-    files.write_json(str(path), {"prompt": "é \udc80"})
-    with largest_file(2**10):
-        lines = [refusal(files.check_outputs, [str(path)]), refusal(files.write_text, str(path), "x" * 2**11)]
-    assert lines == [f"cannot write to {path}: File too large"] * 2
-    assert os.listdir(tmp_path) == ["run.json"]
-    assert json.loads(path.read_text(encoding="utf-8")) == {"prompt": "é \udc80"}
+def test_the_document_has_no_password_and_its_keys_are_documented(pair, tmp_path):
+    run = pair.compare(PROMPT, 16, repeats=1)
+    run.json(str(tmp_path / "run.json"))
+    assert Run(json.loads((tmp_path / "run.json").read_text())).figures == run.figures
+    assert [i["text"] for i in run.iterations] and "".join(i["text"] for i in run.iterations) == run.text
+    options = vars(pair.options) | {"source": "https://user:secret@host/path?token=hidden"}
+    document = pair.document([PROMPT], [Recorder(), Recorder()], **options)
+    assert not re.search("secret|hidden", json.dumps(document))
+    documented = set(re.findall(r"`(\w+)`", (ROOT / "docs" / "output.md").read_text(encoding="utf-8")))
+    sample_ = run.document["speculative"]["samples"][0]
+    parts = [run.document, run.figures, run.document["speculative"], sample_, sample_["iterations"][0]]
+    parts += [sample_["iterations"][0]["details"], sample_["iterations"][0]["details"]["tested"][0]]
+    assert {key for part in parts for key in part} <= documented

@@ -160,7 +160,8 @@ def test_what_holds_for_every_step(tmp_path, monkeypatch, drafter, accept, K):
         assert tree or {*proposal.source} <= {*drafter.replace("+", "/").split("/")}
         assert tree or len(proposal.source) == step.drafted
         assert all(0 <= chance <= 1 + 1e-5 for chance in world.session.rule.chances(step))
-        assert tree or len(rng.taken()) >= world.session.rule.n_draws(step)
+        assert tree or len(rng.u) >= world.session.rule.n_draws(step)
+        rng.u = []
         kept.add(step.accepted)
     assert n_tokens == 60
     assert len(kept) > 1
@@ -191,7 +192,7 @@ def test_the_explanation_rebuilds_what_the_rule_did(accept):
         proposal, q = random_window(rng)
         draws = Draws(RNG(number))
         tokens = rule.accept(proposal, q, draws)
-        u = draws.taken()
+        u = draws.u
         step = Step(tokens, proposal, q)
         assert len(u) == rule.n_draws(step)
         explained = rule.explain(proposal, q, [*u, 0.5])  # numbers that others drew may follow
@@ -213,7 +214,7 @@ def test_an_explanation_of_another_test_is_seen():
         proposal, q = random_window(rng)
         draws = Draws(RNG(number))
         tokens = token_by_token(proposal, q, draws)
-        u = [*draws.taken(), *[0.5] * 9]
+        u = [*draws.u, *[0.5] * 9]
         wrong = explain_one_by_one(proposal, q, u, lambda u, ratio: u < ratio * 0.7, lambda q, p: q)
         differ += sum(test.passed for test in wrong.tests) != len(tokens) - 1
     assert differ

@@ -1,6 +1,5 @@
 """A session: greedy texts are the target's to the bit, whatever drafts; seeds, stop texts, threads, changed options."""
 
-import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import zip_longest
@@ -20,7 +19,7 @@ from speculative.drafters import DRAFTERS
 from speculative.engines.model import Call
 from speculative.measure.recorder import Draws, Recorder
 from speculative.rules import parse_rule
-from speculative.sampling import Proposal, Step, speculative_sampling
+from speculative.sampling import Proposal, Step
 from speculative.trees import Tree, TreeStep
 
 PROMPT = "It was upon a bitterly cold night in the winter of the year, a cold night in the"
@@ -92,6 +91,21 @@ def test_each_level_drafts_by_its_own_k(pair):
     assert not steps
 
 
+def test_the_record_has_the_steps_of_each_level(pair):
+    session = pair.changed(drafter="int8/model/ngram", K=(5, 3, 2))
+    recorder = session.recorder()
+    decoded(session.texts("speculative", [PROMPT], 40, recorder=recorder))
+    for iteration in recorder.iterations:
+        assert [*iteration.levels] == ["int8", "model"]
+        drafted = iteration.step.drafted
+        for level, inner in iteration.levels.items():
+            assert sum(len(one.step.tokens) for one in inner) == drafted
+            assert all(one.scoring > 0 and one.seconds >= one.scoring for one in inner)
+            assert all(len(one.source) == one.step.drafted for one in inner)
+            drafted = sum(one.step.drafted for one in inner)
+            assert level in ("int8", "model")
+
+
 # ---- Random numbers --------------------------------------------------------------------------------------------------
 
 
@@ -113,7 +127,8 @@ def test_the_drafter_and_the_loop_draw_from_one_generator(pair):
     session = pair.changed(temperature=1, K=3)
     rng = Draws(np.random.default_rng(0))
     for step in session.speculative_steps(session.encode(PROMPT), 20, rng):
-        assert len(rng.taken()) == step.drafted + session.rule.n_draws(step)
+        assert len(rng.u) == step.drafted + session.rule.n_draws(step)
+        rng.u = []
 
 
 @pytest.mark.parametrize("accept", RULE_NAMES)
@@ -227,7 +242,7 @@ def test_a_refusal_comes_with_the_call_and_not_with_the_first_step(pair, call, l
 
 def test_a_run_is_both_texts_with_their_figures(pair, tmp_path):
     seen = []
-    run = pair.compare(PROMPT, 12, lambda name, step, recorder: seen.append((name, step.text)))
+    run = pair.compare(PROMPT, 12, watch=lambda name, step, recorder: seen.append((name, step.text)))
     assert run.text == run.autoregressive == text_of(pair.autoregressive(PROMPT, 12))
     for name in ("autoregressive", "speculative"):
         assert "".join(text for whose, text in seen if whose == name) == run.text
@@ -257,7 +272,7 @@ def test_a_stop_text_ends_both_decoders_alike(pair, greedy, options):
         for iteration in recorder.iterations:
             assert len(iteration.pieces) == len(iteration.step.tokens)
             assert iteration.step.accepted <= iteration.step.drafted
-            assert len(iteration.by) == iteration.step.drafted
+            assert len(iteration.source) == iteration.step.drafted
 
 
 ENCODER = encoder_of("the", "re", " end", ".,", "é")
@@ -310,11 +325,9 @@ def test_a_tree_that_a_stop_text_cuts_keeps_the_path_and_not_its_first_rows():
     assert step.walk == [second, third, fourth]
     [iteration], text = stopped([step], ".")
     assert text == "b"
-    assert iteration.step == ([b, stop], 4, 2)
-    kept = iteration.tree
-    assert kept["tokens"] == [a, b, c, stop]
-    assert kept["parents"] == [0, 0, 1, 2]
-    assert [kept["tokens"][node - 1] for node in kept["path"]] == [b, stop]
+    assert iteration.step == ([b, stop], 5, 2)
+    nodes = iteration.tree["tokens"]
+    assert [nodes[node - 1] for node in iteration.tree["path"]] == [b, stop, d]
 
 
 def test_the_token_of_the_end_of_text_is_not_its_characters(pair):
@@ -399,19 +412,3 @@ def test_the_package_gives_what_it_lists():
     assert (ROOT / "speculative" / "py.typed").exists()
     with pytest.raises(AttributeError, match="has no attribute 'load_pears'"):
         _ = speculative.load_pears
-
-
-def test_the_two_functions_of_readme_run_as_they_are_pasted(pair, greedy):
-    fences = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    [pasted] = [fence for fence in fences if "def speculative_sampling" in fence][:1]
-    names = {}
-    exec(pasted, names)
-    warm = pair.changed(temperature=1)
-    for session in (pair, warm):
-        tokens = []
-        for loop in (names["speculative_sampling"], speculative_sampling):
-            rng = np.random.default_rng(3)
-            draft = session.drafter(rng).chain
-            x = session.encode(PROMPT)
-            tokens.append(decoded(loop(x, draft, session.model("target"), 30, 4, rng)))
-        assert tokens[0] == tokens[1]

@@ -14,10 +14,10 @@ from collections import deque
 from types import SimpleNamespace
 
 import pytest
+from speculative.cli.flags import all_flags, parse, with_values
 from test_flags import refused
 from tiny import ROOT, refusal
 
-from speculative.cli.flags import all_flags, parse, with_values
 from speculative.cli.serve import serve
 from speculative.measure.page import sha256
 from speculative.session import Session

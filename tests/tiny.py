@@ -83,11 +83,8 @@ def counting_target(x, n_last=1):
 
 def stub(tokens, drafted, accepted):
     """A Step of which only this is known."""
-    return Step(tokens, Proposal([0] * drafted, []), [], [], stopped=accepted == len(tokens))
-
-
-def counts(step):
-    return step.tokens, step.drafted, step.accepted
+    assert accepted == len(tokens) - 1
+    return Step(tokens, Proposal([0] * drafted, []), [])
 
 
 def decoded(steps):
@@ -109,7 +106,7 @@ def encoder_of(*words):
 def texts(out):
     """The texts of both decoders, which may hold line breaks of their own."""
     text = r"Time = \d+\.\d\ds\nText = (.*?)"
-    pattern = rf"\nAutoregressive Decode\n-{{21}}\n{text}\n\nSpeculative Decode\n-{{18}}\n{text}\n(\nSpeedup = .*)?"
+    pattern = rf"\nAutoregressive Decode\n-{{21}}\n{text}\n\nSpeculative Decode\n-{{18}}\n{text}\n(\nThe texts .*)?"
     match = re.fullmatch(pattern, out, re.DOTALL)
     assert match, out
     return match[1], match[2]
@@ -128,14 +125,6 @@ def refusal(call, *args, **flags):
     assert line.isprintable()
     assert len(line) < 1000
     return line
-
-
-def value_for(flag):
-    """A value that a flag takes, and that is not its default."""
-    for text in ("0.5", "2", flag.bare):
-        with contextlib.suppress(ValueError):
-            return flag.parse(text)
-    raise AssertionError(f"add a text that --{flag.name} takes")
 
 
 def python(*words, shell="", **options):

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from safetensors.numpy import save
+from speculative.blog.utils import load_encoder_hparams_and_params
 
 from speculative.support.errors import UserError
 from training.loop import say
 from training.network import Model
-from utils import load_encoder_hparams_and_params
 
 EVERY_BYTE = "".join(map(chr, range(32, 2048)))  # a text by which two vocabularies are compared
 VOCABULARY = ["encoder.json", "vocab.bpe", "vocab.json", "merges.txt", "tokenizer.json", "tokenizer_config.json"]

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-spec = importlib.util.find_spec("gpt2")
+spec = importlib.util.find_spec("speculative.blog.gpt2")
 gpt2 = importlib.util.module_from_spec(spec)  # a second copy of gpt2.py,
 spec.loader.exec_module(gpt2)
 gpt2.np = jnp  # in which np is jax.numpy

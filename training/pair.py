@@ -10,8 +10,8 @@ from pathlib import Path
 
 import jax
 import numpy as np
+from speculative.blog.encoder import END_OF_TEXT, Encoder
 
-from encoder import END_OF_TEXT, Encoder
 from speculative.support.errors import UserError
 from speculative.support.texts import read_text
 from training import distil

@@ -66,7 +66,7 @@ def answer(line: str, session: Session, decode: Callable) -> Session:
         print("/quit ends the session. An option alone is switched over, or set to its default:")
         for name, f in FIELDS.items():
             if f.metadata.get("live"):
-                print(f"  /{name:21} {f.metadata['help']} [{getattr(o, name)}]")
+                print(f"  /{name:21} {f.metadata['help']} [{as_typed(name, getattr(o, name))}]")
         return session
     given = changes(line)
     for name, value in given.items():
@@ -74,8 +74,13 @@ def answer(line: str, session: Session, decode: Callable) -> Session:
             given[name] = not getattr(o, name)
     session = session.changed(**given)
     for name in given:
-        print(f"{name} = {getattr(session.options, name)}")
+        print(f"{name} = {as_typed(name, getattr(session.options, name))}")
     return session
+
+
+def as_typed(name: str, value: object) -> str:
+    """The text that is typed for a value: 8/2 for several K, 2,1 for a tree."""
+    return ("/" if name == "K" else ",").join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def changes(line: str) -> dict[str, str | None]:

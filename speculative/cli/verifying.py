@@ -19,7 +19,7 @@ NOT_COVERED = (
 
 
 def verify_session(session: Session, prompt: str, others: Sequence[str] = verify.PROMPTS, **limits) -> None:
-    """Print the checks, of this prompt and the others, and the verdict. Exit status 1 if one fails. limits: those of
+    """Print the checks, of this prompt and the others, and a summary. Exit status 1 if one fails. limits: those of
     verify.verify."""
     o = session.options
     N = o.n_tokens_to_generate

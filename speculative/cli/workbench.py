@@ -110,7 +110,7 @@ class Workbench:
             if session.options.only:
                 run = alone(session, prompt, watch)
             else:
-                run = session.compare(prompt, session.options.n_tokens_to_generate, watch)
+                run = session.compare(prompt, session.options.n_tokens_to_generate, watch=watch)
             number = max(self.runs, default=0) + 1
             self.runs[number] = run
             self.runs.pop(number - MOST_RUNS, None)

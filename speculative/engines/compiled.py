@@ -17,6 +17,7 @@ from speculative.engines.packed import PackedWeight, aligned
 
 CHUNK = 120  # rows in one call at most: Python hears Ctrl-C between two
 ACTIVATIONS = {"gelu_new": 2, "gelu": 3, "relu": 4}  # by their names in config.json; engine.c's numbers
+FEW = 8192  # numbers of rows that each thread prepares for itself: together they would have to meet once more
 SMALL = 2**19  # bytes of weights that one thread reads faster than two that must meet
 
 # ---- What a pass is given: engine.c's structs ------------------------------------------------------------------------
@@ -33,14 +34,15 @@ Norm = struct("Norm", g=c_void_p, b=c_void_p)
 Attn = struct("Attn", c_attn=Linear, c_proj=Linear)
 Mlp = struct("Mlp", c_fc=Linear, c_proj=Linear)
 Block = struct("Block", attn=Attn, mlp=Mlp, ln_1=Norm, ln_2=Norm)
+Scratch = struct("Scratch", **dict.fromkeys(("prepared", "normed", "sums", "scores", "path"), c_void_p))
 GPT2 = struct(
     "GPT2",
     **dict.fromkeys(("n_layer", "n_head", "n_embd", "n_inner", "n_ctx", "n_vocab", "activation"), c_int64),
     **{"blocks": c_void_p, "wte": Weight, "wpe": c_void_p, "ln_f": Norm, "keys": c_void_p, "values": c_void_p},
     **dict.fromkeys(("n_threads", "n_rows", "n_past", "n_last"), c_int64),
     **{"tokens": c_void_p, "positions": c_void_p, "sees": c_void_p, "sees_width": c_int64, "ahead": c_void_p},
-    **{"most_rows": c_int64, "x": c_void_p, "qkv": c_void_p, "a": c_void_p, "hidden": c_void_p, "logits": c_void_p},
-    **{"prepared": c_void_p, "scratch": c_void_p, "scratch_bytes": c_int64, "waited": c_int64, "took": c_int64},
+    **{"most_rows": c_int64, "few": c_int64, "x": c_void_p, "qkv": c_void_p, "a": c_void_p, "hidden": c_void_p},
+    **{"logits": c_void_p, "prepared": c_void_p, "scratch": c_void_p, "waited": c_int64, "took": c_int64},
 )
 
 
@@ -104,10 +106,12 @@ class Team:
         which the first waited longer than it worked, it works alone for a second."""
         if n_threads > 1 and time.perf_counter() < self.alone_until:
             n_threads = 1
-        if library().asleep(n_threads):
-            self.start(n_threads)
         pass_.n_threads = n_threads
-        if library().gpt2(address):
+        result = library().gpt2(address, 0)
+        if result == 1:
+            self.start(n_threads)
+            result = library().gpt2(address, 1)
+        if result:
             raise ValueError(f"a token was asked for that is not one of {pass_.n_vocab}")
         self.took += pass_.took / 1e9
         self.waited += pass_.waited / 1e9
@@ -161,23 +165,31 @@ class CompiledPass:
         self.positions = np.arange(n_ctx)
         self.pass_ = GPT2()
         self.address = ctypes.addressof(self.pass_)
-        of_a_call = ("n_rows", "n_past", "n_last", "sees", "sees_width", "logits", "waited", "took", "scratch")
+        width = padded(max(n_embd, n_inner), BLOCK)
+        n_rows = library().rows_of_a_group()
+        of_a_call = ("n_threads", "n_rows", "n_past", "n_last", "sees", "sees_width", "logits", "waited", "took")
+        self.scratch = (Scratch * n_threads)()
+        for scratch in self.scratch:
+            shapes = {
+                "prepared": (FEW + BLOCK * chunk + n_rows * padded(n_room + n_embd, BLOCK),),
+                **{"normed": (width,), "sums": (chunk, lanes()), "scores": (n_rows, n_room)},
+                "path": (padded(n_room + d_head, BLOCK),),
+            }
+            fill(scratch, {name: aligned(shape, np.float32) for name, shape in shapes.items()}, self.kept)
         fields = {
             **{name: hparams[name] for name in ("n_layer", "n_head", "n_embd", "n_ctx", "n_vocab")},
             **{"n_inner": n_inner, "activation": ACTIVATIONS[hparams.get("activation_function", "gelu_new")]},
             **{"blocks": ctypes.addressof(self.blocks), "wte": params["wte"].T, "wpe": params["wpe"]},
             **{"ln_f": params["ln_f"], "keys": self.keys, "values": self.values, "most_rows": chunk, "x": self.x},
+            **{"few": FEW, "scratch": ctypes.addressof(self.scratch)},
             **{"tokens": self.tokens, "positions": self.positions, "ahead": self.ahead},
             "qkv": aligned((chunk, 3 * n_embd), np.float32),
             "a": aligned((chunk, n_embd), np.float32),
             "hidden": aligned((chunk, n_inner), np.float32),
-            "prepared": aligned((chunk, padded(max(n_embd, n_inner), BLOCK)), np.float32),
-            **dict.fromkeys((*of_a_call, "n_threads", "scratch_bytes"), 0),
+            "prepared": aligned((chunk, width), np.float32),
+            **dict.fromkeys(of_a_call, 0),
         }
         fill(self.pass_, fields, self.kept)
-        self.pass_.scratch_bytes = library().scratch_bytes(self.address)
-        self.kept.append(aligned(n_threads * self.pass_.scratch_bytes))
-        self.pass_.scratch = self.kept[-1].ctypes.data
 
     def __call__(self, tokens, n_last: int, positions=None, sees=None) -> np.ndarray:  # [n] -> [n_last, n_vocab]
         """The tokens come after the first `length`, whose keys and values are known. In a tree, positions [n] and sees

@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-SOURCE = Path(__file__).with_name("engine.c")
+SOURCES = [Path(__file__).with_name(name) for name in ("pack.c", "engine.c")]  # the first includes the second
 # Contracted as the source says and nowhere else: else a last bit could depend on which copy of a loop computes it.
 FLAGS = ["-O3", "-std=gnu11", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing"]
 FLAGS += ["-shared", "-fPIC"]
@@ -51,7 +51,7 @@ def compilers() -> list[list[str]]:
 def compile_with(compiler: list[str], flags: list[str], path: str) -> bool:
     """Compiles engine.c into a library; False if this compiler cannot."""
     try:
-        command = [*compiler, *FLAGS, *flags, str(SOURCE), "-o", path, "-lm"]
+        command = [*compiler, *FLAGS, *flags, str(SOURCES[0]), "-o", path, "-lm"]
         return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True).returncode == 0
     except OSError:  # there is no such command
         return False
@@ -59,7 +59,8 @@ def compile_with(compiler: list[str], flags: list[str], path: str) -> bool:
 
 def build(folder: Path) -> Path | None:
     """The library in this folder, compiled now if it is not there; None if nothing compiles it."""
-    parts = [SOURCE.read_bytes(), " ".join([*FLAGS, native()]).encode(), repr(compilers()[0]).encode(), cpu().encode()]
+    parts = [repr([*FLAGS, native(), *compilers()]).encode(), cpu().encode()]
+    parts += [source.read_bytes() for source in SOURCES]
     path = folder / f"engine-{hashlib.sha256(b'|'.join(parts)).hexdigest()[:16]}.so"
     if path.exists():
         return path
@@ -87,12 +88,10 @@ def library() -> ctypes.CDLL | None:
         say_numpy_multiplies()
         return None
     found = ctypes.CDLL(str(path))
-    for name in ("lanes", "scratch_bytes", "asleep", "gpt2"):
+    for name in ("lanes", "rows_of_a_group", "gpt2"):
         getattr(found, name).restype = ctypes.c_int64
-    for name in ("asleep", "partner"):
-        getattr(found, name).argtypes = [ctypes.c_int64]
-    for name in ("scratch_bytes", "gpt2"):
-        getattr(found, name).argtypes = [ctypes.c_void_p]
+    found.gpt2.argtypes = [ctypes.c_void_p, ctypes.c_int64]
+    found.partner.argtypes = [ctypes.c_int64]
     found.pack.argtypes = [ctypes.c_int64, ctypes.c_void_p, *[ctypes.c_int64] * 6, ctypes.c_void_p, ctypes.c_void_p]
     return found
 

@@ -6,7 +6,6 @@ from statistics import mean, median
 from typing import NamedTuple
 
 from speculative.lookahead import line_through
-from speculative.measure.record import Iteration
 from speculative.measure.recorder import Recorder
 
 LONG = 4  # a call of more than this many times the median was interrupted, and counts as that many medians
@@ -23,10 +22,6 @@ class Costs(NamedTuple):
     def c(self) -> float:
         return self.t_draft / self.t_target
 
-    def window(self, rows: int) -> float:
-        """Seconds of a call with any number of rows: on straight lines between those that were timed."""
-        return line(self.t_window)(rows)
-
 
 def costs(autoregressive: Recorder, speculative: Recorder) -> Costs | None:
     """None if the run is so short that every call included a prefill."""
@@ -39,7 +34,7 @@ def costs(autoregressive: Recorder, speculative: Recorder) -> Costs | None:
 
 
 def line(t_window: dict[int, float]) -> Callable[[int], float]:
-    """Return a function of any number of rows. A call with one row takes at most as long as the others."""
+    """Return a function of any number of rows, on lines between known ones. One row takes no longer than several."""
     return line_through({1: min(t_window.values())} | t_window)
 
 
@@ -59,19 +54,10 @@ def draft_seconds(run: Recorder) -> float | None:
     if run.t_draft is not None:
         return run.t_draft
     proposals = [i for i in run.iterations if not i.draft_prefill and i.drafting is not None]
-    by_drafter = defaultdict(list)  # drafters that stand in for one another have different costs
-    for i in proposals:
-        by_drafter[tuple(i.source[:1])].append(i)
     drafted = sum(i.step.drafted for i in proposals)
-    if not drafted:
-        return None if any(i.step.drafted for i in run.iterations) else 0.0
-    return sum(map(drafting_seconds, by_drafter.values())) / drafted
-
-
-def drafting_seconds(proposals: Sequence[Iteration]) -> float:
-    """Seconds of these proposals. Interrupted ones count as LONG times the usual time of a token."""
-    usual = median(i.drafting / max(1, i.step.drafted) for i in proposals)
-    return sum(min(i.drafting, LONG * usual * max(1, i.step.drafted)) for i in proposals)
+    if drafted:
+        return sum(i.drafting for i in proposals) / drafted
+    return None if any(i.step.drafted for i in run.iterations) else 0.0
 
 
 def usual_mean(seconds: Sequence[float]) -> float:

@@ -1,16 +1,16 @@
 """A run as one JSON document: --json writes it, pages are made of it. docs/output.md explains every key."""
 
-import re
 from collections.abc import Sequence
 
 from speculative.blog.encoder import Encoder
 from speculative.measure.machine import machine
 from speculative.measure.record import Iteration, origins, to_json
 from speculative.measure.recorder import Recorder
+from speculative.support.terminal import without_secrets
 
 SCHEMA = 4  # changes if a key is renamed or means something else, not if one is added
 DECODERS = ("autoregressive", "speculative")
-OF_DEVICE = ("prefill", "t_draft", "row_calls")
+OF_DEVICE = ("prefill", "t_draft")
 
 
 def document(
@@ -29,7 +29,7 @@ def document(
     shown = {token for recorder in recorders for i in recorder.iterations for token in shown_tokens(i)}
     return {
         "schema": SCHEMA,
-        "options": options | {"source": without_password(options["source"])},
+        "options": options | {"source": without_secrets(options["source"])},
         "machine": machine(options["engine"]),
         "prompt": read[0],
         "prompts": read,
@@ -70,8 +70,3 @@ def shown_tokens(iteration: Iteration) -> set[int]:
 def token_text(token: int, encoder: Encoder) -> str:
     """Return the token's bytes as text; those that are a part of a character as \\xNN."""
     return encoder.to_bytes([token]).decode("utf-8", "backslashreplace")
-
-
-def without_password(address: str) -> str:
-    """Return an address without its user, password and query."""
-    return re.sub(r"(?<=://)[^/?#]*@|[?#].*", "", address)

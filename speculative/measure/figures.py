@@ -9,7 +9,7 @@ from typing import Any
 
 from speculative.measure.analysis import blog_speedup, leviathan_tokens
 from speculative.measure.costs import costs, line, prefill_seconds
-from speculative.measure.predictions import predict
+from speculative.measure.predictions import can_predict, predict
 from speculative.measure.record import Iteration
 from speculative.measure.recorder import Recorder
 
@@ -44,12 +44,12 @@ def counts(speculative: Recorder) -> dict[str, Any]:
         **sums(iterations),
         "tree": any(i.tree for i in iterations),
         "usual_K": usual[0][0] if usual else None,
+        "fixed_K": max(i.step.drafted for i in iterations) if can_predict(speculative) else None,
         "tokens_per_iteration_histogram": with_texts(dict(sorted(histogram.items()))),
         "tested_by_position": [tested[j] for j in range(len(tested))],
         "accepted_by_position": [accepted[j] for j in range(len(tested))],
         "by_source": {name: [passed[name], n] for name, n in by_source.most_common()},
         "levels": [{"name": name, **sums(calls)} for name, calls in levels.items() if calls],
-        "useful_row_calls": share(len(iterations), speculative.row_calls),
     }
 
 

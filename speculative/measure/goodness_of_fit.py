@@ -1,8 +1,7 @@
 """Tests whether tokens follow their distributions, though each of them has another distribution q.
 
 Each token is mapped to a place between 0 and 1, uniform if the token was drawn from q (the probability integral
-transform). All places are counted in one histogram; a chi-square test says how far it is from flat, or two of them from
-one another.
+transform). All places are counted in one histogram; a chi-square test says how far it is from flat.
 """
 
 import numpy as np
@@ -18,7 +17,7 @@ def count_place(histogram: np.ndarray, token: int, q: np.ndarray, order: np.ndar
 
 
 def place(token: int, q: np.ndarray, order: np.ndarray, rng) -> float:  # q, order [n_vocab] -> between 0 and 1
-    """The place of a token of q, if the vocabulary is sorted by falling order, ties by id; 1 if q excludes it."""
+    """The place of a token drawn from q, in the vocabulary by falling order, ties by id. 1 if q excludes it."""
     if q[token] == 0:
         return 1.0
     before = order > order[token]  # [n_vocab]
@@ -34,18 +33,11 @@ def p_flat(counts: np.ndarray) -> float:  # [n_bins] -> p-value
     return float(chdtrc(len(counts) - 1, np.sum((counts - expected) ** 2) / expected))
 
 
-def p_alike(a: np.ndarray, b: np.ndarray) -> float:  # [n_bins] twice -> p-value
-    """The same for two histograms of equally many draws: whether they can come from one distribution."""
-    from scipy.special import chdtrc
-
-    return float(chdtrc(len(a) - 1, np.sum((a - b) ** 2 / np.maximum(a + b, 1))))
-
-
 def detectable(n: float) -> float:
     """The smallest total variation distance of the places from uniform that n draws show with POWER at LEVEL.
 
     A shift by total variation d adds at least n (2d)^2 to the statistic: the least if it is spread evenly over the
-    bins. (For two samples of n each, n / 2. LEVEL is halved, as there are two orders.)
+    bins. LEVEL is halved, as there are two orders.
     """
     from scipy.special import chdtri, chndtrinc
 

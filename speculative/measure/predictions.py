@@ -1,8 +1,8 @@
-"""Predictions of another lookahead, from one run and from the costs of windows, which are timed after it.
+"""Predictions of another lookahead, from one run and from the times of iterations, which are measured after it.
 
 The text of a run tells how often its drafts were accepted at each place. So windows of any K can be laid over that
-text: windows_of() computes how many are expected of each length. Their costs are timed, up to twice the run's K. The
-model's cost of the run's own windows is compared with the time that they took, and predictions are scaled by the ratio.
+text: windows_of() computes how many are expected of each length. Iterations are timed for up to twice the
+run's K, and scaled so that the run's own take as long as they did.
 """
 
 import time

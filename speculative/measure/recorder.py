@@ -55,7 +55,6 @@ class Recorder:
         self.prefill: float | None = None  # seconds
         self.t_draft: float | None = None  # seconds of a draft token
         self.t_target: dict[int, float] = {}  # {rows: seconds of a call}
-        self.row_calls = 0  # of prompts decoded together: rows of all calls of the target, idle ones included
 
     @property
     def now(self) -> Iteration:
@@ -89,13 +88,21 @@ class Recorder:
             self.seconds += seconds
             if step is None:
                 return
-            iteration = device.iteration(self, step) if device else self.iteration(step, began, seconds, draws.u)
+            iteration = self.of_device(step, device) if device else self.iteration(step, began, seconds, draws.u)
             add_text(iteration, text, step)
             self.samples[-1].append(iteration)
             yield iteration
 
-    def watch_batch(self, calls: Iterator[list], texts: list[StreamDecoder], n_batch: int, device) -> Iterator[list]:
-        """Do the same for prompts that are decoded together, n_batch at a time: a sample and a text for each.
+    def of_device(self, row, device) -> Iteration:
+        """Return the known facts of a step, without its times. Those of the run are noted here."""
+        self.prefill = (self.prefill or 0.0) + row.prefill
+        self.t_target = {rows: seconds for rows, seconds in device.seconds.items() if rows != "draft"}
+        if row.drafted:
+            self.t_draft = device.seconds.get("draft")
+        return Iteration(None, None, None, None, alpha=row.alpha)
+
+    def watch_batch(self, calls: Iterator[list], texts: list[StreamDecoder], device) -> Iterator[list]:
+        """Do the same for prompts that are decoded together: a sample and a text for each.
 
         calls: for each call of the target, the rows of the prompts that it served.
         """
@@ -107,9 +114,8 @@ class Recorder:
             self.seconds += time.perf_counter() - began
             if rows is None:
                 return
-            self.row_calls += n_batch
             for row in rows:
-                iteration = device.iteration(self, row)
+                iteration = self.of_device(row, device)
                 add_text(iteration, texts[row.number], row)
                 samples[row.number].append(iteration)
             yield rows

@@ -57,13 +57,12 @@ def speed_line(f: dict) -> str:
 
 def acceptance_line(f: dict) -> str:
     accepted = f"{f['accepted']} of {f['drafted']} drafts accepted ({percent(f['accepted'] / f['drafted'])})."
-    gives = f"A call of the target gives {f['tokens_per_iteration']:.2f} tokens"
+    gives = f"A target call gives {f['tokens_per_iteration']:.2f} tokens"
     if f["tree"]:
-        return f"{accepted} {gives}, one of them its own; a tree drafts several for each place."
-    if f["predicted"]:  # each window has K drafts
-        most = f["usual_K"] + 1
-        return f"{accepted} {gives} of K + 1 = {most}: acceptance rate r = {f['r']:.2f}."
-    return f"{accepted} {gives}, one of them its own: r = {f['r']:.2f}, tokens / (drafts + 1)."
+        return f"{accepted} {gives}; a tree has several drafts for each place."
+    if f["fixed_K"]:
+        return f"{accepted} {gives} of K + 1 = {f['fixed_K'] + 1}: acceptance rate r = {f['r']:.2f}."
+    return f"{accepted} {gives}; r = tokens / (drafts + 1) = {f['r']:.2f}."
 
 
 def time_line(f: dict) -> str | None:
@@ -74,7 +73,7 @@ def time_line(f: dict) -> str | None:
         drafting, scoring, rest = (percent(seconds[part] / whole) for part in ("drafting", "scoring", "rest"))
         line.append(f"Time: {drafting} drafting, {scoring} in the target, {rest} elsewhere.")
     if f["c"] is not None:
-        line.append(f"A draft takes c = {f['c']:.2f} of the time of a target's token.")
+        line.append(f"A draft takes c = {f['c']:.2f} of a target token's time.")
     return " ".join(line)
 
 
@@ -88,8 +87,8 @@ def account_line(f: dict) -> str | None:
     nodes = " for n nodes" if f["tree"] else ""
     return (
         f"The blog's formula{nodes} r({n} + 1) / ({n}c + 1) gives {blog:.2f}. It leaves out that a call with "
-        f"{n} + 1 tokens takes longer than with one, here β = {f['mean_beta']:.2f} times. As an account of this run, "
-        f"r({n} + 1) / ({n}c + β) gives {f['account_blog']:.2f} after the prompt."
+        f"{n} + 1 tokens takes longer than with one, here β = {f['mean_beta']:.2f} times. The account of this run: "
+        f"r({n} + 1) / ({n}c + β) = {f['account_blog']:.2f}, without the prompt."
     )
 
 
@@ -103,11 +102,11 @@ def advice(f: dict, session: Any) -> str | None:
     another = "" if "draft" in roles_of(o.drafter) else " Try --drafter model."
     if not f["predicted"] or not isinstance(o.K, int | tuple):
         took = f["mean_beta"] + f["c"] * f["drafted"] / f["iterations"]
-        lost = f"It does not pay: a call and its drafts take as long as {took:.2f} tokens of autoregressive decoding."
+        lost = f"It does not pay: a call with its drafts takes as long as {took:.2f} autoregressive tokens."
         return lost + another if f["speedup"] < 1 else None
     best = f["best_K"]
     speedup = f["predicted"][str(best)]
-    now = max(f["speedup"], f["predicted"].get(str(f["usual_K"]), 0.0))
+    now = max(f["speedup"], f["predicted"].get(str(f["fixed_K"]), 0.0))
     copy = copy_advice(f, session, max(now, speedup))
     if copy:
         return copy

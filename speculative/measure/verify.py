@@ -3,8 +3,8 @@
 Four checks, each of which sees a kind of mistake that the others may miss:
 
 - greedy: at temperature 0 the speculative tokens are the autoregressive ones, for every prompt and K;
-- rows: a row of the target is the same to the bit, whatever rows are computed with it and whatever the cache held (if
-  an engine does not promise this, the first check says how close the best logits are at the places where texts part);
+- rows: a row of the target is the same to the bit, whatever rows are computed with it and whatever the cache held (for
+  an engine without this promise, the first check says how close the best logits are at the places where texts part);
 - sampled: the tokens of both decoders follow the target's distribution, which is computed directly;
 - drafts: drafted tokens follow the p that the drafter reports.
 
@@ -42,8 +42,8 @@ def verify(
     """Yield each check when it is done.
 
     decoders: temperature -> Decoders; asked for 0, and then for the run's temperature, or 1 if that is 0. prompts:
-    token ids; greedy decoding adds N tokens to each. K: the run's, a number or a name. The sampled check draws as many texts
-    as fit into `seconds`, at most `draws`; if that shows too little, as with slow models, it takes longer.
+    token ids; greedy decoding adds N tokens to each. K: the run's, a number or a name. The sampled check draws as many
+    texts as fit into `seconds`, at most `draws`.
     """
     lookaheads = [1, 2, 4, 8] if K in (1, 2, 4, 8) else [1, 2, 4, 8, OWN]
     yield check_greedy(decoders(0.0), prompts, lookaheads, N)
@@ -90,7 +90,7 @@ def check_greedy(decoders: Decoders, prompts, lookaheads: Sequence, N: int) -> C
 
 
 def check_rows(decoders: Decoders, prompts, most: int) -> Check:
-    """Compare the last rows of each prompt with windows of 1 to `most` rows, after a rejected draft too."""
+    """Compare the last rows of each prompt, one by one, with windows of 1 to `most` rows, also after a rejection."""
     n_compared = 0
     with working("comparing rows", None, "row") as bar:
         for number, x in enumerate(prompts, start=1):

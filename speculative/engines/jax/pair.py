@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -12,7 +12,6 @@ import numpy as np
 from speculative.engines.jax.loop import CALLS, DeviceDecoder, Output, State
 from speculative.engines.jax.model import SMALL, JaxModel, power_of_two
 from speculative.engines.model import common_prefix, not_finite
-from speculative.measure.record import Iteration
 from speculative.sampling import Proposal
 
 ROUND = 64  # tokens: a capacity is a multiple of it, so that texts of similar length share a program
@@ -144,14 +143,6 @@ class DeviceLoop:
                 times.append((time.perf_counter() - began) / CALLS)
             seconds["draft" if role == "draft" else n_rows] = median(times[1:])  # the first one compiles
         return seconds
-
-    def iteration(self, recorder: Any, row: Row) -> Iteration:
-        """The known facts of a step, without its times. Those of the run are written into the recorder."""
-        recorder.prefill = (recorder.prefill or 0.0) + row.prefill
-        recorder.t_target = {rows: seconds for rows, seconds in self.seconds.items() if rows != "draft"}
-        if row.drafted:
-            recorder.t_draft = self.seconds.get("draft")
-        return Iteration(None, None, None, None, alpha=row.alpha)
 
 
 def shape_of(prompts: Sequence, N: int, K: int, n_batch: int) -> Shape:
