@@ -335,7 +335,7 @@ class Session:
         first: the runs so far, one for each decoder that has run. repeats: the number of runs, in place of the time.
         """
         [begun, *_] = first.values()
-        if not repeats and begun.seconds >= SHORT_SECONDS:
+        if not repeats and (begun.seconds >= SHORT_SECONDS or devices.several_processes()):
             return first
         runs = {name: [first[name]] if name in first else [] for name in names}
         while True:

@@ -27,14 +27,19 @@ from speculative.rules import parse_rule
 from speculative.sampling import autoregressive_sampling, speculative_sampling
 
 HPARAMS = {"n_vocab": 40, "n_ctx": 24, "n_embd": 12, "n_head": 3, "n_layer": 2}
-LONG = HPARAMS | {"n_ctx": 264}
+LONG = HPARAMS | {"n_vocab": 200, "n_ctx": 264, "n_embd": 24}
 K = 3
 slow = pytest.mark.slow
 
 
+def lively(hparams, seed=0):
+    """Random parameters, so large that greedy texts do not repeat a token."""
+    return jax.tree.map(lambda a: 2 * a, random_params(hparams, seed))
+
+
 @pytest.fixture(scope="module")
 def params():
-    return random_params(HPARAMS)
+    return lively(HPARAMS)
 
 
 @pytest.fixture(scope="module")
@@ -189,22 +194,22 @@ def test_greedy_steps_are_those_of_the_python_loop(pair, greedy, K, monkeypatch)
 def test_greedy_texts_around_every_power_of_two_are_those_of_numpy():
     """The text and the caches have room for the last window, wherever the text ends. Only rounding may part two texts:
     greedy_differences looks at the margin."""
-    params = random_params(LONG, seed=3)
+    params = lively(LONG)
     pair = (params, LONG), first_layer(params, LONG)
     loop = loop_of(pair)
     model = JaxModel(loop.decoder.networks["target"], GREEDY)
     equal = 0
     lengths = [*range(61, 67), *range(126, 131), 256]
-    for T, n in itertools.product(lengths, (6, 40)):
-        n = max(n, T - 40)
+    for T, n in [*((T, T - 24) for T in lengths), (63, 6), (64, 6)]:
         x = random_prompt(n)
         texts = [decoded(steps) for steps in (python_steps(pair, x, T - n, 0), loop.steps(x, T - n, 8, rng()))]
         assert [*map(len, texts)] == [T - n] * 2
-        for line in greedy_differences([x], model, *[[text] for text in texts], tolerance=1e-4):
+        for line in greedy_differences([x], model, *[[text] for text in texts], tolerance=1e-3):
             assert "rounding" in line
             assert "defect" not in line
         equal += texts[0] == texts[1]
-    assert equal > len(lengths)
+        assert len({*texts[0]}) > 5
+    assert equal >= len(lengths)
 
 
 def by_prompt(calls, n):
@@ -236,7 +241,7 @@ def test_a_token_ends_a_text_and_so_does_the_caller(pair):
     end = whole[0][1].tokens[0]
     found = [[] for _ in prompts]
     loop = loop_of(pair, GREEDY, None, parse_rule("token"), end)
-    for row in itertools.chain(*loop.rows(prompts, 13, K, rng(), 2, lambda number: number == 1 and found[1])):
+    for row in itertools.chain.from_iterable(loop.rows(prompts, 13, K, rng(), 2, lambda i: i == 1 and found[1])):
         found[row.number].append(row)
     expected = [[step for i, step in enumerate(x) if not any(end in s.tokens for s in x[:i])] for x in whole]
     expected[1] = expected[1][:1]

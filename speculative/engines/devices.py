@@ -39,13 +39,14 @@ def with_engine(o: ModelOptions) -> Any:
     return replace(o, engine="numpy")
 
 
+def several_processes() -> bool:
+    """True if other processes compute the same. They must not decide anything by measured times."""
+    return bool(os.environ.get("JAX_COORDINATOR_ADDRESS")) and "jax" in sys.modules
+
+
 def writes_files() -> bool:
     """True if this process writes the files of --json and --html: of several that compute the same, the first does."""
-    if "jax" not in sys.modules or not os.environ.get("JAX_COORDINATOR_ADDRESS"):
-        return True
-    import jax
-
-    return jax.process_index() == 0
+    return not several_processes() or sys.modules["jax"].process_index() == 0
 
 
 def choose_draft_dtype(draft_dtype: str, dtype: str, engine: str) -> str:
@@ -97,7 +98,7 @@ def check(o: ModelOptions, rule: Rule) -> None:
     for spec in drafters.specs_of(o.drafter):
         if spec.only_numpy:
             raise UserError(f"--drafter {spec.name} is for --engine numpy: {spec.only_numpy}")
-    if "auto" in str(o.K) and os.environ.get("JAX_COORDINATOR_ADDRESS"):
+    if "auto" in str(o.K) and several_processes():
         raise UserError("--K auto goes by measured times, on which several processes would not agree: give a number")
     if o.batch > 1 and not one_loop(o):
         raise UserError(
