@@ -201,8 +201,8 @@ def test_on_a_busy_machine_one_thread_works_alone_for_a_while(monkeypatch):
     run, _ = new_pass()
     team = compiled.team
     team.alone_until = 0.0
-    monkeypatch.setattr(team, "waited", 1.0)
-    monkeypatch.setattr(team, "took", 1.5)
+    monkeypatch.setattr(team, "waited", 10**9)
+    monkeypatch.setattr(team, "took", 15 * 10**8)
     run(TOKENS[:3], 1)
     assert team.alone_until > time.perf_counter()
     run(TOKENS[:3], 1)

@@ -67,7 +67,7 @@ def fill(into: Structure, values: dict, keep: list) -> None:
 
 # ---- Threads ---------------------------------------------------------------------------------------------------------
 
-JUDGED = 0.02  # seconds of work after which it is judged whether there are cores for all
+JUDGED = 20_000_000  # nanoseconds of work after which it is judged whether there are cores for all
 ALONE = 1.0  # seconds that the first thread works alone if there are not
 
 
@@ -75,14 +75,14 @@ class Team:
     """The threads that share a pass: the one that calls, and partners, which C keeps awake for a while after each."""
 
     def __init__(self):
-        self.lock = threading.Lock()  # held during a pass
+        self.gpt2 = library().gpt2
         self.forget()
 
     def forget(self) -> None:
         """In a forked process, into which other threads do not come along."""
         self.wakers = []
-        self.alone_until = self.took = self.waited = 0.0
-        self.lock = threading.Lock()
+        self.alone_until = self.took = self.waited = 0  # seconds; nanoseconds
+        self.lock = threading.Lock()  # held during a pass
         library().forget_threads()
 
     def partner(self, thread: int, waker: threading.Semaphore) -> None:
@@ -101,24 +101,24 @@ class Team:
         for waker in self.wakers[: n_threads - 1]:
             waker.release()
 
-    def run(self, pass_: GPT2, address: int, n_threads: int) -> None:
+    def run(self, pass_: GPT2, n_threads: int) -> None:
         """A pass. On a machine that others use, a thread may wait a whole time slice for its partner: after a while in
         which the first waited longer than it worked, it works alone for a second."""
         if n_threads > 1 and time.perf_counter() < self.alone_until:
             n_threads = 1
         pass_.n_threads = n_threads
-        result = library().gpt2(address, 0)
+        result = self.gpt2(ctypes.byref(pass_), 0)
         if result == 1:
             self.start(n_threads)
-            result = library().gpt2(address, 1)
+            result = self.gpt2(ctypes.byref(pass_), 1)
         if result:
             raise ValueError(f"a token was asked for that is not one of {pass_.n_vocab}")
-        self.took += pass_.took / 1e9
-        self.waited += pass_.waited / 1e9
+        self.took += pass_.took
+        self.waited += pass_.waited
         if self.took > JUDGED:
             if self.waited > self.took / 2:
                 self.alone_until = time.perf_counter() + ALONE
-            self.took = self.waited = 0.0
+            self.took = self.waited = 0
 
 
 team = Team() if library() else None
@@ -163,8 +163,8 @@ class CompiledPass:
         self.values = sparse((n_layer, n_head, -(-d_head // lanes()), n_ctx, lanes()))
         self.tokens = np.zeros(n_ctx, np.int64)
         self.positions = np.arange(n_ctx)
+        self.tokens_at, self.positions_at = address(self.tokens), address(self.positions)
         self.pass_ = GPT2()
-        self.address = ctypes.addressof(self.pass_)
         width = padded(max(n_embd, n_inner), BLOCK)
         n_rows = library().rows_of_a_group()
         of_a_call = ("n_threads", "n_rows", "n_past", "n_last", "sees", "sees_width", "logits", "waited", "took")
@@ -196,31 +196,34 @@ class CompiledPass:
         [n, length + n] say where they stand and which others they see. Then hidden [n_last, n_embd] is what the last
         block gave for the last n_last of them. Raises ValueError for tokens that do not exist or are too many, as
         compiled code looks up whatever it is given. positions and sees are trusted."""
-        n = len(tokens)
+        n, pass_ = len(tokens), self.pass_
         if self.length + n > self.n_ctx:
             raise ValueError(f"{self.length} + {n} tokens: there are {self.n_ctx} positions")
-        logits = np.empty((n_last, self.pass_.n_vocab), np.float32)  # [n_last, n_vocab]
+        logits = np.empty((n_last, pass_.n_vocab), np.float32)  # [n_last, n_vocab]
+        logits_at = address(logits)
+        hidden = []
         with team.lock:
             self.tokens[:n] = tokens
-            if positions is None:
-                positions = self.positions[self.length :]
+            positions_at = self.positions_at + 8 * self.length
+            pass_.sees = 0
             if sees is not None:
                 positions = np.ascontiguousarray(positions, np.int64)  # [n]
                 sees = np.ascontiguousarray(sees, np.uint8)  # [n, length + n]
-                self.pass_.sees_width = sees.shape[1]
-            hidden = []
+                pass_.sees_width = sees.shape[1]
+                positions_at = address(positions)
             n_chunks = -(-n // self.chunk)
             for i in range(n_chunks):
                 first, end = n * i // n_chunks, n * (i + 1) // n_chunks
                 wanted = max(0, end - max(first, n - n_last))  # rows of this chunk whose logits are
-                self.pass_.tokens = address(self.tokens) + 8 * first
-                self.pass_.positions = address(positions) + 8 * first
-                self.pass_.sees = 0 if sees is None else address(sees) + first * sees.shape[1]
-                self.pass_.n_rows = end - first
-                self.pass_.n_past = self.length
-                self.pass_.n_last = wanted
-                self.pass_.logits = address(logits) + 4 * (end - wanted - (n - n_last)) * logits.shape[1]
-                team.run(self.pass_, self.address, self.n_threads)
+                pass_.tokens = self.tokens_at + 8 * first
+                pass_.positions = positions_at + 8 * first
+                if sees is not None:
+                    pass_.sees = address(sees) + first * sees.shape[1]
+                pass_.n_rows = end - first
+                pass_.n_past = self.length
+                pass_.n_last = wanted
+                pass_.logits = logits_at + 4 * (end - wanted - (n - n_last)) * logits.shape[1]
+                team.run(pass_, self.n_threads)
                 hidden.append(self.x[end - first - wanted : end - first].copy())  # [wanted, n_embd]
                 self.length += end - first
         self.hidden = hidden[0] if n_chunks == 1 else np.concatenate(hidden)
@@ -237,7 +240,7 @@ class CompiledPass:
                 self.x[: len(part)] = part
                 pass_.n_last = len(part)
                 pass_.logits = address(logits[first:])
-                team.run(pass_, ctypes.addressof(pass_), self.n_threads)
+                team.run(pass_, self.n_threads)
         return logits
 
     def move(self, slots: np.ndarray, to: int) -> None:  # [n]
@@ -254,10 +257,10 @@ class CompiledPass:
         pass_.n_layer = 1
         pass_.n_rows = min(n_rows, self.n_ctx)
         pass_.n_past = pass_.n_last = 0
-        pass_.tokens, pass_.positions = address(self.tokens), address(self.positions)
+        pass_.tokens, pass_.positions = self.tokens_at, self.positions_at
         start = time.perf_counter()
         with team.lock:
-            team.run(pass_, ctypes.addressof(pass_), self.n_threads)
+            team.run(pass_, self.n_threads)
         return time.perf_counter() - start
 
 
