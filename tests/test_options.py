@@ -193,7 +193,7 @@ def test_a_command_line_is_refused_in_a_line(line, said):
         ({"K": (8, 0), "drafter": "model/ngram"}, "K must be a whole number of at least 1"),
         ({"temperature": "warm"}, "temperature must be a number of at least 0, not 'warm'"),
         ({"tree": [2, 2], "K": 5}, "tree and K cannot be combined: give one of them"),
-        ({"stop": ["a", "b"]}, "stop must be a text, not \"['a', 'b']\""),
+        ({"stop": ["a", "b"]}, "stop must be a text in UTF-8, not \"['a', 'b']\""),
         ({"html": "a.html"}, "unknown option html"),
         ({"prompt": "a"}, "load_pair takes no prompt: give it to session.compare or session.speculative"),
         (
