@@ -220,7 +220,7 @@ CONFLICTS = (
     ({"batch"}, {"n_samples", "stream", "verbose", "verify", "html"}),
     ({"only"}, {"verify", "verbose", "json", "html"}),
     ({"quiet"}, {"verbose", "verify"}),
-    ({"verify"}, {"verbose", "stream", "json", "html", "n_samples", "stop", "only"}),
+    ({"verify"}, {"verbose", "stream", "json", "html", "n_samples", "stop"}),
     ({"html"}, {"n_samples"}),
     ({"interactive", "serve"}, {"prompt", "prompt_file", "batch", "json", "html", "verify", "pack"}),
     ({"interactive"}, {"serve"}),

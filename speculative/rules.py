@@ -4,7 +4,7 @@ The paper's rule is sampling.token_by_token. Here are block verification, which 
 and two rules that are not lossless: lenient and typical acceptance. Beside each rule stands its explanation: the tests
 that it made, rebuilt from the proposal, the target's rows and the random numbers u that the rule drew.
 
-To add a rule, write accept(proposal, q, rng) -> tokens, its explain(proposal, q, u), and an entry in RULES.
+To add a rule, write a function that returns a Rule, and its entry in RULES.
 """
 
 from collections.abc import Callable

@@ -21,7 +21,7 @@ from speculative.support.errors import UserError
 
 class Proposal(NamedTuple):
     """Up to k tokens that may come after x. tokens[i] was drawn from p[i], given x and the tokens before it; p[i] is
-    one-hot if nothing was drawn. Nothing else is asked of a drafter: a bad one costs time and changes no text's law."""
+    one-hot if nothing was drawn at random. source and inner are for the report alone."""
 
     tokens: Sequence[int]  # [m], 0 <= m <= k
     p: Sequence  # [m, n_vocab]
@@ -60,7 +60,7 @@ def residual(q: np.ndarray, p: np.ndarray) -> np.ndarray:  # [n_vocab] twice -> 
 
 
 def sample(p: np.ndarray, rng: np.random.Generator) -> int:  # [n_vocab] -> id
-    """Draw one id from the distribution p, with exactly one rng.random(). An id of probability 0 is never drawn."""
+    """Draw one id from the distribution p, with exactly one random number, and never an id of probability 0."""
     u = rng.random()
     best = int(np.argmax(p))
     if p[best] == 1:  # one-hot, as at temperature 0: to add up 50,257 zeros would take long
@@ -89,8 +89,8 @@ def autoregressive_sampling(x, model: Callable, N: int, rng: np.random.Generator
 def speculative_sampling(x, draft, target_model, N, K, rng, accept=None) -> Iterator[Step]:
     """Algorithm 2, speculative sampling: one call of the target gives up to K + 1 tokens, N tokens in all.
 
-    draft(x, k) -> Proposal of at most k tokens. accept(proposal, q, rng) -> the tokens to add, by default
-    token_by_token; rules.py has other rules. (The blog's p and q begin with the prompt; here they are the window's.)
+    draft(x, k) -> Proposal of at most k tokens. accept(proposal, q, rng) -> the tokens to add: token_by_token, or a rule
+    of rules.py. (In the blog p[i] and q[i] belong to position i of the text, here to draft i.)
     """
     x = np.asarray(x)  # [n]
     n = len(x)
@@ -118,9 +118,10 @@ def token_by_token(proposal: Proposal, q, rng: np.random.Generator) -> list[int]
 
     # Step 3: accept each draft with probability min(1, q / p). At the first rejection, resample from max(0, q - p).
     for i, j in enumerate(proposal.tokens):
-        if rng.random() >= ratio(q[i], p[i], j):
+        if rng.random() < ratio(q[i], p[i], j):
+            tokens.append(int(j))
+        else:
             return [*tokens, sample(residual(q[i], p[i]), rng)]
-        tokens.append(int(j))
 
     # Step 4: if all drafts were accepted, the target's last distribution gives a bonus token.
     return [*tokens, sample(q[-1], rng)]

@@ -116,7 +116,9 @@ class Session:
         """The same models, with other options; None stands for the default. Raises UserError."""
         if "drafter" in options:
             options["drafter"] = drafters.name_of(options["drafter"])
-        return Session(make_options(type(self.options), options, base=self.options), self.models, quiet=True)
+        kind = type(self.options)
+        with in_python() if kind is ModelOptions else contextlib.nullcontext():
+            return Session(make_options(kind, options, base=self.options), self.models, quiet=True)
 
     def __repr__(self) -> str:
         o = self.options

@@ -145,7 +145,7 @@ TREE = {"tree": (2, 1)}
 
 MISTAKES = [
     # (where, what stands there, what stands there by mistake, options with which it shows)
-    ("sampling:token_by_token", "rng.random() >= ratio(q[i], p[i], j)", "rng.random() >= 0.7", CHAIN),
+    ("sampling:token_by_token", "rng.random() < ratio(q[i], p[i], j)", "rng.random() < 0.7", CHAIN),
     ("sampling:token_by_token", "ratio(q[i], p[i], j)", "1 / max(1e-9, ratio(q[i], p[i], j))", CHAIN),
     ("sampling:token_by_token", "ratio(q[i], p[i], j)", "ratio(q[i + 1], p[i], j)", CHAIN),
     ("sampling:token_by_token", "residual(q[i], p[i])", "q[i]", CHAIN),

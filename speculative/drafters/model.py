@@ -14,14 +14,14 @@ def model_drafter(model: Callable, rng: np.random.Generator, name: str = "model"
     """Step 1 of the blog's loop: k tokens, one after the other, each drawn from p given the text so far.
 
     rng is the decoder's own: a second generator of the same seed would draw the numbers that the tests draw, and the
-    output would no longer be the target's.
+    output would no longer follow the target's distribution.
     """
 
     def draft(x, k):  # [n], k -> [k], [k, n_vocab]
         tokens = []
         p = []
         for _ in range(k):
-            [p_i] = model(np.append(x, tokens).astype(int))  # [n_vocab]; an empty list makes np.append give float64
+            [p_i] = model(np.append(x, tokens).astype(int))  # [n_vocab]; np.append of an empty list gives float64
             p.append(p_i)
             tokens.append(sample(p_i, rng))
         return Proposal(tokens, p, [name] * k)

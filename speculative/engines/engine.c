@@ -9,7 +9,7 @@
 //   order  out = ((x[0] w[0]) + x[1] w[1]) + x[2] w[2] ..., whatever the number of rows, and wherever a loop stops to
 //          go on later. So no bit of a row depends on the rows beside it, on the threads, or on how a prompt is cut.
 //
-// Shapes are in comments, as in gpt2.py. Read it from the bottom up (gpt2 is the whole network) or from the top down.
+// Shapes are in comments, as in gpt2.py. Read it from the bottom up (forward is the whole network) or from the top down.
 
 #include <math.h>
 #include <stdatomic.h>

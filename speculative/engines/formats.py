@@ -203,11 +203,6 @@ def on_jax(name: str) -> OnJax:
     return needs
 
 
-def described() -> str:
-    """For --help."""
-    return ", ".join(f"{name} ({format.help})" for name, format in FORMATS.items())
-
-
 def by_size(jax: bool = False) -> list[str]:
     """Names, the largest first, of all formats, or of those that JAX takes."""
     taken = [name for name, format in FORMATS.items() if not jax or isinstance(format.jax, OnJax)]
