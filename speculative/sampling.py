@@ -89,8 +89,8 @@ def autoregressive_sampling(x, model: Callable, N: int, rng: np.random.Generator
 def speculative_sampling(x, draft, target_model, N, K, rng, accept=None) -> Iterator[Step]:
     """Algorithm 2, speculative sampling: one call of the target gives up to K + 1 tokens, N tokens in all.
 
-    draft(x, k) -> Proposal of at most k tokens. accept(proposal, q, rng) -> the tokens to add: token_by_token, or a rule
-    of rules.py. (In the blog p[i] and q[i] belong to position i of the text, here to draft i.)
+    draft(x, k) -> Proposal of at most k tokens. accept(proposal, q, rng) -> the tokens to add: token_by_token, or
+    a rule of rules.py. (In the blog p[i] and q[i] belong to position i of the text, here to draft i.)
     """
     x = np.asarray(x)  # [n]
     n = len(x)
