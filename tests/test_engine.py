@@ -234,12 +234,12 @@ def test_a_forked_process_has_threads_of_its_own():
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_memory_is_asked_for_ahead_if_that_is_faster(monkeypatch):
+def test_memory_is_asked_for_ahead_unless_that_is_slower(monkeypatch):
     run, _ = new_pass()
     seconds = {(0, 1): 1.0, (8192, 1): 0.5, (0, 5): 1.0, (8192, 5): 0.99, (0, 17): 1.0, (8192, 17): 1.5}
     monkeypatch.setattr(run, "layer", lambda i, n_rows: seconds[run.ahead[(1, 5, 17).index(n_rows)], n_rows])
     choose_ahead(run)
-    assert run.ahead.tolist() == [8192, 0, 0]
+    assert run.ahead.tolist() == [8192, 8192, 0]
 
 
 # ---- The library -----------------------------------------------------------------------------------------------------
