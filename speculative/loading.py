@@ -22,6 +22,7 @@ from speculative.engines.vocabulary import share
 from speculative.options import ModelOptions
 from speculative.support.errors import UserError
 from speculative.support.progress import working
+from speculative.support.terminal import one_line
 
 SLOW_SECONDS = 5  # of loading: if it takes longer, a line says how --pack would help
 BAR_BYTES = 2**28  # of weights: if there are more, a bar shows how they are read
@@ -131,7 +132,7 @@ class Models:
                 params = packed_files.load(path, spec.hparams, spec.dtype)
                 self.loaded[spec.role] = packed_network(params, spec.hparams, f"{spec}, mapped from {path},")
                 if not self.quiet:
-                    print(f"{spec.size}: mapped from {path}", file=sys.stderr)
+                    print(one_line(f"{spec.size}: mapped from {path}"), file=sys.stderr)
         return [spec for spec in specs if spec.role not in self.loaded]
 
     def check(self, roles: Sequence[str], n_cached: int | None) -> None:

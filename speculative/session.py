@@ -30,6 +30,7 @@ from speculative.measure.recorder import Draws, Recorder
 from speculative.measure.run import Run
 from speculative.measure.summary import stand_ins, summary
 from speculative.options import ModelOptions, make_options, whole
+from speculative.options import text as check_text
 from speculative.rules import parse_rule
 from speculative.sampling import Step, autoregressive_sampling, speculative_sampling
 from speculative.support.errors import UserError
@@ -224,8 +225,10 @@ class Session:
 
     def encode(self, prompt: str) -> list[int]:
         """The prompt's ids; an empty one begins with <|endoftext|>. Raises UserError if it is not a text."""
-        if not isinstance(prompt, str):
-            raise UserError(f"the prompt must be a text, not {prompt!r:.80}")
+        try:
+            check_text(prompt)
+        except ValueError as must_be:
+            raise UserError(f"the prompt must be {must_be}, not {prompt!r:.80}") from None
         return self.encoder.encode(prompt) or [self.encoder.eot]
 
     def input_ids(self, prompt: str, N: int) -> list[int]:

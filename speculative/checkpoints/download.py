@@ -46,7 +46,8 @@ def download(url: str, path: str, sha256: str = "", size: int = 0) -> None:
         try:
             receive(url, part, size)
             break
-        except requests.RequestException as error:
+        except (requests.RequestException, ValueError) as error:  # a ValueError for headers that make no sense
+            error.response = getattr(error, "response", None)
             status = getattr(error.response, "status_code", 500)
             failures = 1 if size_of(part) > arrived else failures + 1
             if failures == ATTEMPTS or (status < 500 and status not in (408, 425, 429)):  # busy: may pass
@@ -76,7 +77,8 @@ def receive(url: str, part: str, size: int) -> None:
         length = int(response.headers.get("Content-Length", -1))
         if "text/html" in response.headers.get("Content-Type", "") or length < 0 or (size or length) != length:
             raise UserError(f"{url} is not the file: it is a web page or has {length:,} bytes, not {size:,}")
-    if os.path.islink(part) or size_of(part) > length:  # not begun by a download, or of another version
+    # Not begun by a download, or of another version.
+    if os.path.islink(part) or size_of(part) > length or (os.path.exists(part) and os.stat(part).st_nlink > 1):
         os.remove(part)
     have = size_of(part)
     check_disk(part, length - have)
@@ -84,11 +86,13 @@ def receive(url: str, part: str, size: int) -> None:
     if have < length:
         with requests.get(url, headers=PLAIN | {"Range": f"bytes={have}-"}, stream=True, timeout=TIMEOUT) as response:
             response.raise_for_status()
-            goes_on = response.status_code == 206  # else the server sends all of it
+            goes_on = response.headers.get("Content-Range", "").startswith(f"bytes {have}-")  # else all of it comes
             bar = working(f"downloading {part}", length, "B", initial=have * goes_on, unit_scale=True)
             with bar as bar, open(part, "ab" if goes_on else "wb") as f:
                 for chunk in response.iter_content(2**16):
                     bar.update(f.write(chunk))
+                    if f.tell() > length:
+                        break
         if size_of(part) != length:
             raise requests.ConnectionError(f"it ended at byte {size_of(part):,} of {length:,}")
 

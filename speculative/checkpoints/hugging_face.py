@@ -9,6 +9,7 @@ Source: https://github.com/huggingface/safetensors, section "Format".
 import json
 import os
 import re
+from operator import index
 from pathlib import Path
 
 from speculative.checkpoints.tensors import Tensor, bad_file, build_params, mapped, read
@@ -55,7 +56,7 @@ def read_file(path: str) -> tuple[dict[str, Tensor], dict[str, str]]:
         for name, about in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
             begin, after = about["data_offsets"]
             dtype = TYPES.get(about["dtype"], about["dtype"])
-            tensors[name] = Tensor(path, file, dtype, tuple(about["shape"]), start + begin)
+            tensors[name] = Tensor(path, file, dtype, tuple(map(index, about["shape"])), start + begin)
             if begin != end or (dtype in TYPES.values() and after - begin != tensors[name].n_bytes):
                 raise ValueError(f"tensor {name!r:.100} is not in its place")
             end = after

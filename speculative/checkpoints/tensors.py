@@ -71,6 +71,10 @@ def read(tensor: Tensor, name: str) -> np.ndarray:  # -> float32 [*shape]
         array = (content.view("<u2").astype(np.uint32) << 16).view(np.float32)
     else:
         array = np.require(content.view(tensor.dtype), np.float32, "A")
+    with np.errstate(over="ignore", invalid="ignore"):
+        finite = np.isfinite(np.dot(array, array)) or np.isfinite([array.min(), array.max()]).all()
+    if not finite:  # rounding would hide it: an int8 weight is a number in any case
+        raise bad_file(tensor.path, f"tensor {name} holds NaN or infinity")
     return array.reshape(tensor.shape)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from speculative.options import FIELDS, SHORT, switch
 from speculative.session import Session
 from speculative.support.errors import UserError
+from speculative.support.terminal import one_line
 
 MOST = 2**20  # characters of a line that nobody types, so that no endless one fills the memory
 
@@ -74,7 +75,7 @@ def answer(line: str, session: Session, decode: Callable) -> Session:
             given[name] = not getattr(o, name)
     session = session.changed(**given)
     for name in given:
-        print(f"{name} = {as_typed(name, getattr(session.options, name))}")
+        print(one_line(f"{name} = {as_typed(name, getattr(session.options, name))}"))
     return session
 
 

@@ -14,7 +14,7 @@ from speculative.measure.record import Iteration, origins
 from speculative.measure.recorder import Recorder
 from speculative.session import Session
 from speculative.support.files import write_json, write_text
-from speculative.support.terminal import SHOWN
+from speculative.support.terminal import SHOWN, one_line
 
 ORIGINS = ("accepted", "resampled", "bonus", "autoregressive")
 
@@ -48,7 +48,7 @@ def show_report(session: Session, prompts: list[str], runs: dict[str, Recorder])
         show_tables(session, run["figures"], runs["speculative"])
     for path, what in ((o.json, "the run as JSON"), (o.html, "the run as a page, for any browser")):
         if path:
-            print(f"Wrote {path}: {what}, {os.path.getsize(path) / 1e3:,.0f} kB")
+            print(one_line(f"Wrote {path}: {what}, {os.path.getsize(path) / 1e3:,.0f} kB"))
 
 
 def show_legend(speculative: Recorder) -> None:

@@ -10,6 +10,7 @@ from speculative.engines.library import library
 from speculative.loading import Models, networks_of
 from speculative.options import Options
 from speculative.support.errors import UserError
+from speculative.support.terminal import one_line
 
 
 def write_packed(o: Options) -> None:
@@ -24,4 +25,5 @@ def write_packed(o: Options) -> None:
         if not os.path.isfile(path):
             check_disk(path, formats.model_bytes(spec.dtype, checkpoint_shapes(spec.hparams)))
             packed_files.save(path, folder, spec.hparams, spec.dtype)
-        print(f"{path}: {os.path.getsize(path) / 1e6:,.0f} MB; to undo --pack, delete {os.path.dirname(path)}")
+        n_bytes = os.path.getsize(path)
+        print(one_line(f"{path}: {n_bytes / 1e6:,.0f} MB; to undo --pack, delete {os.path.dirname(path)}"))

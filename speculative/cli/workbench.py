@@ -24,7 +24,7 @@ from speculative import drafters
 from speculative.measure.page import DECODERS, ORIGINS, fill, findings, placed, plain
 from speculative.measure.recorder import Recorder
 from speculative.measure.run import Run
-from speculative.options import FIELDS
+from speculative.options import FIELDS, text
 from speculative.session import Session
 from speculative.support.errors import UserError
 
@@ -46,6 +46,7 @@ CHOICES = {
     "accept": ["token", "block", "lenient:0.5", "typical:0.1"],
     "only": ["", *DECODERS],
 }
+MOST_BYTES = 2**16  # of a request
 MOST_RUNS = 20  # that are kept: a run may have half a megabyte
 PAUSE = 0.05  # seconds between two looks at a decode, which shares the interpreter's lock
 
@@ -200,10 +201,20 @@ def application(workbench: Workbench) -> Starlette:
     async def decode(request: Request):
         if request.headers.get("origin") not in (None, f"http://{request.headers['host']}"):
             raise HTTPException(403, "only the page itself may ask")
-        asked = await request.json()
-        if {*asked["values"]} - {*LABELS}:
+        body = b""
+        async for part in request.stream():
+            body += part
+            if len(body) > MOST_BYTES:
+                raise HTTPException(413, f"a request has at most {MOST_BYTES:,} bytes")
+        try:
+            asked = json.loads(body)
+            prompt = text(asked["prompt"])
+            values = {name: text(asked["values"][name]) for name in asked["values"]}
+        except (ValueError, TypeError, KeyError, RecursionError):
+            raise HTTPException(400, 'a request is {"prompt": text, "values": {field: text}}') from None
+        if {*values} - {*LABELS}:
             raise HTTPException(400, "the form does not have these fields")
-        return StreamingResponse(workbench.events(asked["prompt"], asked["values"]), media_type="text/event-stream")
+        return StreamingResponse(workbench.events(prompt, values), media_type="text/event-stream")
 
     async def runs(request: Request):
         return JSONResponse([summary(number, run.document) for number, run in workbench.runs.items()])

@@ -84,7 +84,7 @@ class CachedNetwork:
         if self.shared:
             logits = to_target(logits, self.shared)
         check_finite(logits, self.name, len(x) - n_last + 1)
-        self.tokens = x
+        self.tokens = x.copy()  # whoever called may change x
         self.n_read = len(x) - n
         return logits
 

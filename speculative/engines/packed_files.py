@@ -28,7 +28,7 @@ def path_of(folder: str, models_dir: str, dtype: str) -> str:
     for name in (small_files(folder)[0], *weight_files(folder)):
         path = os.path.join(folder, name)
         about = os.stat(path)
-        number.update(f"{name} {about.st_size} {about.st_mtime_ns}".encode())
+        number.update(f"{name} {about.st_size} {about.st_mtime_ns} {about.st_ctime_ns}".encode())
         with open(path, "rb") as f:
             for i in range(SAMPLES):
                 f.seek(i * about.st_size // SAMPLES)
@@ -68,5 +68,5 @@ def load(path: str, hparams: dict, dtype: str) -> dict:
                 arrays[part] = np.ndarray(part_shape, kind, file, begin)
             params[name] = of_arrays(name, shape, dtype, arrays)
         return nested(params)
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise bad_file(path, f"damaged ({error!r:.100})") from None

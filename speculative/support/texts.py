@@ -26,7 +26,7 @@ def read_prompts(path: str, n: int | None = None) -> list[str]:
     lines = [line.rstrip("\r") for line in read_text(path, "file of prompts").split("\n") if line.strip()][:n]
     try:
         prompts = [json.loads(line)["prompt"] for line in lines] if is_jsonl(path) else lines
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         prompts = [None]
     if not all(isinstance(prompt, str) and prompt for prompt in prompts):
         raise UserError(f'each line of {path} should be an object with "prompt", which is a text that is not empty')

@@ -227,7 +227,7 @@ class JaxModel:
         logits, start = self.feed(x, n_keep)
         logits = logits[len(x) - n_last - start : len(x) - start]  # [n_last, n_vocab]
         check_finite(logits, self.name, len(x) - n_last + 1)
-        self.tokens = x
+        self.tokens = x.copy()  # whoever called may change x
         rows = self.to_probs(logits)  # [n_last, n_vocab]
         self.log.append(Call(began, time.perf_counter() - began, len(x) - n_held, n_last))
         return rows
