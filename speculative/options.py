@@ -19,11 +19,10 @@ from speculative.support.errors import UserError
 
 def text(value: Any) -> str:
     """Any text. (An empty prompt stands for <|endoftext|>.)"""
-    try:
-        value.encode()  # a byte that is not UTF-8 arrives from a command line as half of a surrogate pair
-    except (AttributeError, UnicodeEncodeError):
+    try:  # bytes that Python took for ASCII arrive from a command line as halves of surrogate pairs
+        return value.encode("utf-8", "surrogateescape").decode("utf-8")
+    except (AttributeError, UnicodeError):
         raise ValueError("a text in UTF-8") from None
-    return value
 
 
 def path(value: Any) -> str:

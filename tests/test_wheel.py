@@ -65,7 +65,7 @@ def test_the_demo_and_its_page(installed, tmp_path):
     assert "<html" in (tmp_path / "page.html").read_text(encoding="utf-8")
     for command in (["speculative-sampling"], ["python", "-m", "speculative"]):
         words = [str(installed / command[0]), *command[1:], "--help"]
-        assert f"usage: {' '.join(command)} [--FLAG" in out_of(words, tmp_path)
+        assert f"usage: {' '.join(command)} [--OPTION" in out_of(words, tmp_path)
 
 
 @pytest.mark.slow

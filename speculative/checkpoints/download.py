@@ -86,7 +86,9 @@ def receive(url: str, part: str, size: int) -> None:
     if have < length:
         with requests.get(url, headers=PLAIN | {"Range": f"bytes={have}-"}, stream=True, timeout=TIMEOUT) as response:
             response.raise_for_status()
-            goes_on = response.headers.get("Content-Range", "").startswith(f"bytes {have}-")  # else all of it comes
+            goes_on = response.status_code == 206  # else the server sends all of it
+            if goes_on and not response.headers.get("Content-Range", f"bytes {have}-").startswith(f"bytes {have}-"):
+                raise UserError(f"{url}: the server sends another part of the file than is asked for")
             bar = working(f"downloading {part}", length, "B", initial=have * goes_on, unit_scale=True)
             with bar as bar, open(part, "ab" if goes_on else "wb") as f:
                 for chunk in response.iter_content(2**16):

@@ -30,8 +30,9 @@ def run(main: Callable, doc: str, words: list[str] | None = None) -> None:
     import fire
 
     words = sys.argv[1:] if words is None else words
-    if "--" in words:
-        raise UserError("unexpected '--': each value follows its --option, a text in quotes")
+    for word in words:
+        if word.startswith("--") and not re.match("--[A-Za-z]", word):
+            raise UserError(f"unexpected {word!r:.80}: each value follows its --option, a text in quotes")
     if {"-h", "--help"} & {*words}:
         print(f"{doc}\nusage: {usage_name()} [--OPTION VALUE ...]\n{help_text('all' in words)}")
     elif "--version" in words:
