@@ -225,10 +225,10 @@ def test_models_are_loaded_when_they_are_asked_for():
 @pytest.mark.parametrize(
     ("call", "line"),
     [
-        (lambda pair: pair.changed(dtype="int8"), "--dtype cannot change while models are loaded: start again with it"),
-        (lambda pair: pair.changed(tok_k=0), "unknown option --tok_k; did you mean top_k?"),
-        (lambda pair: pair.changed(K=(4, 2)), "--K 4/2 is for 2 levels, and --drafter model has 1"),
-        (lambda pair: pair.compare(5, 4), "the prompt must be a text, not 5"),
+        (lambda pair: pair.changed(dtype="int8"), "dtype cannot change while models are loaded: start again with it"),
+        (lambda pair: pair.changed(tok_k=0), "unknown option tok_k; did you mean top_k?"),
+        (lambda pair: pair.changed(K=(4, 2)), "K 4/2 is for 2 levels, and drafter model has 1"),
+        (lambda pair: pair.compare(5, 4), "the prompt must be a text in UTF-8, not 5"),
         (lambda pair: pair.compare("a", 0), "n_tokens_to_generate must be a whole number of at least 1, not 0"),
         (lambda pair: pair.speculative("a", "many"), "n_tokens_to_generate must be a whole number"),
         (lambda pair: pair.speculative("a", 4, sample=-1), "sample must be a whole number of at least 0, not -1"),
