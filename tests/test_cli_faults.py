@@ -99,12 +99,11 @@ def wild_words(rng):
     return words
 
 
-@pytest.mark.parametrize(("seed", "n"), [(0, 40), pytest.param(1, 3000, marks=pytest.mark.slow)])
-def test_wild_command_lines(seed, n, command, pair_words, folder):
+def test_wild_command_lines(command, pair_words, folder):
     """Each of many command lines succeeds, or ends with one line and status 2; a good part of them decodes."""
-    rng = random.Random(seed)
+    rng = random.Random(0)
     statuses = {0: 0, 2: 0}
-    for _ in range(n):
+    for _ in range(40):
         words = wild_words(rng)
         typed = {word.lstrip("-").partition("=")[0].replace("-", "_") for word in words}
         words += [word for word in [*pair_words, "--n_tokens_to_generate=4"] if word[2:].partition("=")[0] not in typed]
