@@ -53,12 +53,7 @@ def show_report(session: Session, prompts: list[str], runs: dict[str, Recorder])
 
 def show_legend(speculative: Recorder) -> None:
     """Each origin in its colour; of the drafters, those of which a token was accepted."""
-    of_drafters = {origin for i in speculative.iterations for origin in origins(i)} - {
-        "accepted",
-        "resampled",
-        "bonus",
-        "autoregressive",
-    }
+    of_drafters = {origin for i in speculative.iterations for origin in origins(i)}.difference(ORIGINS)
     accepted, *others = ORIGINS
     pieces = [("\n", None)]
     for origin in (accepted, *sorted(of_drafters), *others):
