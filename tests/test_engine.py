@@ -94,7 +94,7 @@ def test_a_row_has_the_same_bits_in_every_window_and_chunk_and_with_any_threads(
             assert np.array_equal(run.hidden, hidden[-n_last:])
             assert run.length == N_CTX
         for i in range(3):  # memory that is asked for ahead changes nothing
-            run.ahead[:] = compiled.AHEAD * np.eye(3, dtype=int)[i]
+            run.ahead[:] = compiled.AHEAD * np.eye(4, dtype=int)[i]
             assert np.array_equal(logits(run, (1, 5, 17)[i]), expected)
 
 
@@ -236,10 +236,14 @@ def test_a_forked_process_has_threads_of_its_own():
 
 def test_memory_is_asked_for_ahead_unless_that_is_slower(monkeypatch):
     run, _ = new_pass()
-    seconds = {(0, 1): 1.0, (8192, 1): 0.5, (0, 5): 1.0, (8192, 5): 0.99, (0, 17): 1.0, (8192, 17): 1.5}
-    monkeypatch.setattr(run, "layer", lambda i, n_rows: seconds[run.ahead[(1, 5, 17).index(n_rows)], n_rows])
+    group = library.library().rows_of_a_group()
+    rows = [1, group // 2, group, 2 * group]
+    faster = [True, True, False, True]  # with memory asked for ahead
+    monkeypatch.setattr(
+        run, "layer", lambda i, n_rows: 1.0 - (faster[j := rows.index(n_rows)] == (run.ahead[j] > 0)) / 9
+    )
     choose_ahead(run)
-    assert run.ahead.tolist() == [8192, 8192, 0]
+    assert run.ahead.tolist() == [8192, 8192, 0, 8192]
 
 
 # ---- The library -----------------------------------------------------------------------------------------------------

@@ -6,7 +6,9 @@ import mmap
 import os
 import threading
 import time
+from collections import defaultdict
 from ctypes import Structure, c_int64, c_void_p, sizeof
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -269,23 +271,20 @@ def address(array: np.ndarray) -> int:
 
 
 AHEAD = 8192  # bytes
-ROWS_TRIED = (1, 5, 17)  # one row, several, and several groups of rows
 
 
-def choose_ahead(run: CompiledPass, seconds: float = 0.1) -> None:
-    """Measures on the model itself whether to ask for memory ahead of the loops, which changes no bit: with most CPUs,
-    formats and row counts it is up to a third faster, with some slower. Block after block, so that no cache holds them.
-    Both measures must agree that it is slower, as other programs disturb them."""
-    n_layer = len(run.blocks)
-    took = {(i, ahead): [] for i in range(3) for ahead in (0, AHEAD)}
+def choose_ahead(run: CompiledPass, seconds: float = 0.2) -> None:
+    """Measure on the model itself whether to ask for memory ahead of the loops, which changes no bit: with some CPUs,
+    formats and row counts it is up to a third faster, with others slower. Block after block, so that no cache holds
+    them. The smallest time counts, as other programs only add to it."""
+    group = library().rows_of_a_group()
+    tries = [*product((0, AHEAD), enumerate((1, group // 2, group, 2 * group)))]
+    took = defaultdict(list)
     start = time.perf_counter()
     for turn in range(8):
-        for number, (i, ahead) in enumerate(took):
+        for number, (ahead, (i, n_rows)) in enumerate(tries):
             run.ahead[i] = ahead
-            took[i, ahead].append(run.layer((turn * len(took) + number) % n_layer, ROWS_TRIED[i]))
-        if turn and time.perf_counter() - start > seconds:
+            took[i, ahead].append(run.layer((turn * len(tries) + number) % len(run.blocks), n_rows))
+        if turn > 1 and time.perf_counter() - start > seconds:
             break
-    for i in range(3):
-        without, asking = took[i, 0], took[i, AHEAD]
-        slower = np.median(np.divide(without, asking)) < 0.97 and min(without) < 0.97 * min(asking)
-        run.ahead[i] = 0 if slower else AHEAD
+    run.ahead[:] = [AHEAD if min(took[i, AHEAD]) < min(took[i, 0]) else 0 for i in range(len(run.ahead))]

@@ -44,6 +44,7 @@ enum { V = 4, ROWS = 10 };
 enum { V = 4, ROWS = 5 };
 #endif
 enum { LANES = 2 * V, BLOCK = 32, MOST = 10 };  // BLOCK inputs of a row lie together, and share a scale if rounded
+#define NEAR (FIRST_CACHE > 32768 ? 3 : 2)  // memory is asked for into the first cache [bytes], or the second
 
 #define INLINE static inline __attribute__((always_inline))
 #define VECTOR(type, size) type __attribute__((vector_size(size), aligned(sizeof(type)), may_alias))
@@ -144,7 +145,7 @@ typedef struct {
   const int64_t *tokens, *positions;  // [n_rows]
   const uint8_t *sees;  // [n_rows, sees_width] in a tree: the slots of the cache that a row attends to; else 0
   int64_t sees_width;
-  const int64_t *ahead;  // [3]: bytes ahead of the loop to ask for memory with 1 row, with several, with many; or 0
+  const int64_t *ahead;  // [4]: bytes ahead of the loop to ask for memory, by the number of rows (see multiply); or 0
   int64_t most_rows, few;  // rows in a call; numbers that a thread prepares in about the time of a barrier
   float *x, *qkv, *a, *hidden;  // [most_rows, n_embd], [.., 3*n_embd], [.., n_embd], [.., n_inner]
   float *logits;  // [n_last, n_vocab]
@@ -154,7 +155,6 @@ typedef struct {
 } GPT2;
 
 static int64_t up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
-
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static int64_t tile_bytes(int format, int64_t n_in) {
@@ -171,7 +171,6 @@ static const int64_t block_words[] = {BLOCK, BLOCK * BFLOAT16_BYTES / 4, BLOCK /
 static int64_t n_words(int format, int64_t n_in) { return up(n_in, BLOCK) / BLOCK * block_words[format]; }
 
 INLINE word bits_of(float x) { return *(word *)&x; }
-
 INLINE float float_of(word bits) { return *(float *)&bits; }
 
 INLINE word to_bfloat16(float x) {  // to nearest, ties to even, in the upper half
@@ -221,7 +220,7 @@ static void prepare(int format, const float *x, int64_t n, int64_t row, int64_t 
 #define INT(i) ((vint){0} + (int32_t)x[r * words + (i)])
 #define OUT(r, i) (*(vfloat *)(out + (r) * stride + (i) * V))
 #define LOAD(type, i) (*(const type *)(tile + (i) * sizeof(type)))
-#define ASK __builtin_prefetch(ask), __builtin_prefetch(ask + pace / 2), ask += pace
+#define ASK __builtin_prefetch(ask, 0, NEAR), __builtin_prefetch(ask + pace / 2, 0, NEAR), ask += pace
 #define KEEP __asm__ volatile("" ::: "memory")  // weights are not read again, but stay in their registers
 
 INLINE void times_float32(const int R, ARGUMENTS) {
@@ -305,7 +304,8 @@ static void multiply(const Weight *w, int64_t tile, const word *x, int64_t rows,
   // [rows, n_in] prepared, tile [n_in, LANES] -> [rows, LANES]. Several groups read a part of the tile one after the
   // other, while it is in the first cache, and the first few ask for the next part, each for its share.
   enum { PART = 16384 };  // bytes
-  int64_t groups = (rows + ROWS - 1) / ROWS, n = w->n_in, f = w->format, bytes = ahead[(rows > 1) + (groups > 1)];
+  int64_t groups = (rows + ROWS - 1) / ROWS, n = w->n_in, f = w->format;
+  int64_t bytes = ahead[(rows > 1) + (rows > ROWS / 2) + (groups > 1)];  // one row, few, a whole group, several groups
   int64_t part = groups > 1 ? PART / tile_bytes(f, BLOCK) * BLOCK : n, part_bytes = tile_bytes(f, part);
   int64_t askers = least(groups, 4), pace = 4 * LANES / askers, share = part_bytes / askers;
   const char *at = w->tiles + tile * tile_bytes(f, n);
@@ -463,7 +463,8 @@ static void linear(GPT2 *m, int64_t thread, const float *x, int64_t rows, const 
 static float softmax(float *scores, int64_t n, int64_t room, const uint8_t *sees, float *path) {
   // [room] -> e**(score - max) of the first n, 0 for what a row does not see; returns their sum. A row of a tree adds
   // them up along its path, without gaps: so its bits are those of the same text as a chain.
-  for (int64_t j = 0; j < room; j++) scores[j] = j < n && (!sees || sees[j]) ? scores[j] : -INFINITY;
+  for (int64_t j = 0; j < n && sees; j++) scores[j] = sees[j] ? scores[j] : -INFINITY;
+  for (int64_t j = n; j < room; j++) scores[j] = -INFINITY;
   vfloat most = *(vfloat *)scores, sums = {0};
   for (int64_t j = V; j < room; j += V) most = choose(*(vfloat *)(scores + j) > most, *(vfloat *)(scores + j), most);
   float largest = most[0], sum = 0;
@@ -557,7 +558,6 @@ static void forward(GPT2 *m, int64_t thread) {  // [n_rows] -> logits [n_last, n
 // ---- What Python calls ----------------------------------------------------------------------------------------------
 
 int64_t lanes(void) { return LANES; }
-
 int64_t rows_of_a_group(void) { return ROWS; }
 
 // A pass, in this thread and in others. Returns 0; -1 if there is no such token; or 1 if others are asleep: the caller

@@ -98,7 +98,7 @@ class PackedEmbedding:
         self.nbytes = T.nbytes
         # Bytes ahead of its loops that a pass asks for: see compiled.choose_ahead. All passes with these weights share
         # them.
-        self.ahead = np.zeros(3, np.int64)
+        self.ahead = np.zeros(4, np.int64)
 
     @classmethod
     def packed(cls, wte: np.ndarray, dtype: str = "float32") -> "PackedEmbedding":  # [n_vocab, n_embd]

@@ -32,7 +32,7 @@ def choices(params: dict) -> tuple[str, str]:
     if not library():
         return "NumPy", "gpt2.py itself"
     format = params["blocks"][0]["mlp"]["c_fc"]["w"].dtype if params["blocks"] else params["wte"].T.dtype
-    asks = [name for name, ahead in zip(("1 row", "several", "many"), params["wte"].ahead, strict=True) if ahead]
+    asks = [name for name, ahead in zip(("1 row", "few", "a group", "many"), params["wte"].ahead, strict=True) if ahead]
     return format, f"{n_threads or n_cores()} threads at most; memory asked for ahead: {', '.join(asks) or 'never'}"
 
 
