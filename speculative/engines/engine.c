@@ -56,7 +56,6 @@ typedef VECTOR(uint16_t, 2 * V) vhalf;
 typedef uint32_t __attribute__((may_alias)) word;
 
 INLINE vfloat all(float x) { return x - (vfloat){0}; }  // x + 0 would be an addition: it turns -0 into 0
-
 INLINE vfloat choose(vint mask, vfloat a, vfloat b) { return (vfloat)((mask & (vint)a) | (~mask & (vint)b)); }
 
 INLINE vfloat multiply_add(vfloat sum, vfloat a, vfloat b) {  // rounded once, if the CPU can
@@ -156,7 +155,6 @@ typedef struct {
 
 static int64_t up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
 static int64_t tile_bytes(int format, int64_t n_in) {
   static const int64_t inputs[] = {1, 2, BLOCK, BLOCK}, bytes[] = {4, 4, BLOCK, BLOCK / 2 + 2};  // of a channel's step
   return up(n_in, inputs[format]) / inputs[format] * bytes[format] * LANES;
@@ -181,8 +179,8 @@ INLINE word whole(float x, int more) {  // the nearest whole number, plus more: 
   return bits_of(x + (float)((3 << 22) + more)) - 0x4B400000;
 }
 
-static void round_to_int8(const float *x, word *out) {
-  // [BLOCK] -> whole numbers up to 127, 4 to a word; the number that they are to be multiplied by; minus their sum
+static void round_to_int8(const float *x, int excess, word *out) {
+  // [BLOCK] -> whole numbers up to 127, 4 to a word; their scale; the start of a sum of products, -excess * their sum
   int32_t numbers[BLOCK], most = 0, sum = 0;
   for (int k = 0; k < BLOCK; k++) {
     int32_t size = bits_of(x[k]) & 0x7FFFFFFF;
@@ -193,7 +191,7 @@ static void round_to_int8(const float *x, word *out) {
   for (int k = 0; k < BLOCK; k++) ((int8_t *)out)[k] = numbers[k];
   for (int k = 0; k < BLOCK; k++) sum += numbers[k];
   out[BLOCK / 4] = bits_of(largest / 127);
-  out[BLOCK / 4 + 1] = -sum;
+  out[BLOCK / 4 + 1] = -sum * excess;
 }
 
 static void prepare(int format, const float *x, int64_t n, int64_t row, int64_t rows, word *group) {  // one of its rows
@@ -203,7 +201,7 @@ static void prepare(int format, const float *x, int64_t n, int64_t row, int64_t 
     if (n - k < BLOCK) memcpy(part, x + k, 4 * (n - k));
     const float *from = n - k < BLOCK ? part : x + k;
     if (format == FLOAT32) memcpy(out, from, 4 * BLOCK);
-    else if (format != BFLOAT16) round_to_int8(from, out);
+    else if (format != BFLOAT16) round_to_int8(from, format == INT8 ? EXCESS : 8, out);
     else if (BFLOAT16_BYTES == 4) for (int i = 0; i < BLOCK; i++) out[i] = to_bfloat16(from[i]);
     else for (int i = 0; i < BLOCK; i++) ((uint16_t *)out)[i] = to_bfloat16(from[i]) >> 16;
   }
@@ -220,42 +218,41 @@ static void prepare(int format, const float *x, int64_t n, int64_t row, int64_t 
 #define INT(i) ((vint){0} + (int32_t)x[r * words + (i)])
 #define OUT(r, i) (*(vfloat *)(out + (r) * stride + (i) * V))
 #define LOAD(type, i) (*(const type *)(tile + (i) * sizeof(type)))
-#define ASK __builtin_prefetch(ask, 0, NEAR), __builtin_prefetch(ask + pace / 2, 0, NEAR), ask += pace
+#define LOAD_SUMS vfloat s[MOST][2]; EACH(r) s[r][0] = OUT(r, 0), s[r][1] = OUT(r, 1)
+#define STORE_SUMS EACH(r) OUT(r, 0) = s[r][0], OUT(r, 1) = s[r][1]
 #define KEEP __asm__ volatile("" ::: "memory")  // weights are not read again, but stay in their registers
+#define ASK __builtin_prefetch(ask, 0, NEAR), __builtin_prefetch(ask + pace / 2, 0, NEAR), ask += pace; KEEP
 
 INLINE void times_float32(const int R, ARGUMENTS) {
   enum { words = BLOCK };
-  vfloat s[MOST][2];
-  EACH(r) s[r][0] = OUT(r, 0), s[r][1] = OUT(r, 1);
+  LOAD_SUMS;
   for (int64_t k = 0; k < n_in; k += BLOCK, x += words * R)
     for (int64_t i = 0, end = least(BLOCK, n_in - k); i < end; i++, tile += 4 * LANES) {
       vfloat w0 = LOAD(vfloat, 0), w1 = LOAD(vfloat, 1);
       ASK;
-      KEEP;
       EACH(r) s[r][0] = multiply_add(s[r][0], FLOAT(i), w0), s[r][1] = multiply_add(s[r][1], FLOAT(i), w1);
     }
-  EACH(r) OUT(r, 0) = s[r][0], OUT(r, 1) = s[r][1];
+  STORE_SUMS;
 }
 
 INLINE void times_bfloat16(const int R, ARGUMENTS) {  // two inputs share 32 bits of the tile, the first in the lower 16
   enum { words = BLOCK * BFLOAT16_BYTES / 4 };
-  vfloat s[MOST][2];
-  EACH(r) s[r][0] = OUT(r, 0), s[r][1] = OUT(r, 1);
+  LOAD_SUMS;
   for (int64_t k = 0; k < n_in; k += BLOCK, x += words * R)
     for (int64_t i = 0, end = least(BLOCK, n_in - k); i < end; i += 2, tile += 4 * LANES) {
       vint w0 = LOAD(vint, 0), w1 = LOAD(vint, 1);
       ASK;
-      KEEP;
       EACH(r) s[r][0] = DOT2(s[r][0], w0, i), s[r][1] = DOT2(s[r][1], w1, i);
     }
-  EACH(r) OUT(r, 0) = s[r][0], OUT(r, 1) = s[r][1];
+  STORE_SUMS;
 }
 
 INLINE void times_int8(const int R, ARGUMENTS) {  // a block's sum is exact; it is multiplied by the row's scale
   enum { words = BLOCK / 4 + 2 };
+  LOAD_SUMS;
   for (int64_t k = 0; k < n_in; k += BLOCK, x += words * R) {
     vint e[MOST][2];
-    EACH(r) e[r][0] = e[r][1] = INT(BLOCK / 4 + 1) * EXCESS;
+    EACH(r) e[r][0] = e[r][1] = INT(BLOCK / 4 + 1);
 #pragma GCC unroll 8
     for (int i = 0; i < BLOCK / 4; i++, tile += 4 * LANES) {
       vbyte w0 = LOAD(vbyte, 0) ^ (EXCESS ? 0 : 128), w1 = LOAD(vbyte, 1) ^ (EXCESS ? 0 : 128);
@@ -263,15 +260,17 @@ INLINE void times_int8(const int R, ARGUMENTS) {  // a block's sum is exact; it 
       EACH(r) e[r][0] = dot4(e[r][0], w0, INT(i)), e[r][1] = dot4(e[r][1], w1, INT(i));
     }
     EACH(r) for (int i = 0; i < 2; i++)
-      OUT(r, i) = multiply_add(OUT(r, i), FLOAT(BLOCK / 4), __builtin_convertvector(e[r][i], vfloat));
+      s[r][i] = multiply_add(s[r][i], FLOAT(BLOCK / 4), __builtin_convertvector(e[r][i], vfloat));
   }
+  STORE_SUMS;
 }
 
 INLINE void times_int4(const int R, ARGUMENTS) {  // inputs k and k + 16 share a byte, as 0 to 15: 8 more than they are
   enum { words = BLOCK / 4 + 2 };
+  LOAD_SUMS;
   for (int64_t k = 0; k < n_in; k += BLOCK, x += words * R, tile += 2 * sizeof(vhalf)) {
     vint e[MOST][2];
-    EACH(r) e[r][0] = e[r][1] = INT(BLOCK / 4 + 1) * 8;
+    EACH(r) e[r][0] = e[r][1] = INT(BLOCK / 4 + 1);
 #pragma GCC unroll 4
     for (int i = 0; i < BLOCK / 8; i++, tile += 4 * LANES) {
       vbyte w0 = LOAD(vbyte, 0), w1 = LOAD(vbyte, 1);
@@ -285,8 +284,9 @@ INLINE void times_int4(const int R, ARGUMENTS) {  // inputs k and k + 16 share a
     vfloat scale[2];  // of the block's weights: bfloat16s
     for (int i = 0; i < 2; i++) scale[i] = (vfloat)(__builtin_convertvector(LOAD(vhalf, i), vint) << 16);
     EACH(r) for (int i = 0; i < 2; i++)
-      OUT(r, i) = multiply_add(OUT(r, i), FLOAT(BLOCK / 4), scale[i] * __builtin_convertvector(e[r][i], vfloat));
+      s[r][i] = multiply_add(s[r][i], FLOAT(BLOCK / 4), scale[i] * __builtin_convertvector(e[r][i], vfloat));
   }
+  STORE_SUMS;
 }
 
 #define COPY(f, R) case R: times_##f(R, x, tile, n_in, ask, pace, out, stride); return;
