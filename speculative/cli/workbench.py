@@ -21,7 +21,8 @@ from starlette.responses import HTMLResponse, JSONResponse, StreamingResponse
 from starlette.routing import Route
 
 from speculative import drafters
-from speculative.measure.page import DECODERS, ORIGINS, fill, findings, placed, plain
+from speculative.measure.document import DECODERS
+from speculative.measure.page import ORIGINS, fill, findings, placed, plain
 from speculative.measure.recorder import Recorder
 from speculative.measure.run import Run
 from speculative.options import FIELDS, text
@@ -187,7 +188,7 @@ def summary(number: int, document: dict) -> dict:
         "tokens_per_call": f["tokens_per_iteration"] if f["drafted"] else None,
         "accepted": f["accepted"] / f["drafted"] if f["drafted"] else None,
         "r": f["r"] if f["drafted"] else None,
-        **findings(f),
+        **findings(document),
     }
 
 

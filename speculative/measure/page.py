@@ -15,13 +15,15 @@ from typing import Any
 from speculative import drafters
 from speculative.filters import Filters
 from speculative.measure import report
+from speculative.measure.document import DECODERS
+from speculative.measure.summary import percent
 from speculative.rules import Rule, parse_rule
 from speculative.support.errors import UserError
 from speculative.support.terminal import without_secrets
 
 WEB = Path(__file__).parent / "web"
 SCRIPTS = ("elements.js", "text.js", "race.js", "glass.js", "charts.js", "whatif.js")  # in web/
-DECODERS = ("autoregressive", "speculative")
+N_FINDINGS = 3  # lines of the summary: whether the texts are equal, the speedup, the acceptance
 ORIGINS = {  # of a token -> its explanation
     "accepted": "proposed by the drafter, accepted by the target",
     "resampled": "sampled by the target after it rejected a draft",
@@ -97,11 +99,10 @@ def page_data(run: dict) -> dict:
     mine = lanes["speculative"]
     total = max((i["end"] for lane in lanes.values() for i in lane), default=0.0)
     return {
-        **findings(f),
+        **findings(run),
         "facts": facts(run),
         "options": [[name, plain(v)] for name, v in (o | run["machine"]).items() if v is not None],
         "prompt": run["prompt"]["text"],
-        "same": same_or_not(run, rule),
         "legend": legend(mine),
         "lanes": {name: lane_data(name, lane, total) for name, lane in lanes.items()},
         "seconds": total,
@@ -109,7 +110,7 @@ def page_data(run: dict) -> dict:
         "rule": RULES.get(kind_of(rule), OTHER) | {"lossy": "" if rule.lossless else f"--accept {rule.name}"},
         "iterations": [close_up(i, run, rule) for i in mine],
         "opening": opening(mine),
-        "summary": run["summary"],
+        "reasons": run["summary"][N_FINDINGS:],
         "charts": charts(f),
         "table": report.table(f, rule),
         "what_if": what_if(f),
@@ -119,26 +120,11 @@ def page_data(run: dict) -> dict:
 # ---- The result ------------------------------------------------------------------------------------------------------
 
 
-def findings(f: dict) -> dict:
-    """Return what the figures say: a headline, sentences that explain it, and the reason to doubt it, if there is one.
-    The headline is "" if one decoder alone has run."""
-    lines = []
-    headline = doubt = ""
-    if f["speedup"]:
-        s = f["seconds"]
-        runs = f" (medians of {f['runs']} runs)" if f["runs"] > 1 else ""
-        times = f"{duration(s['speculative'])} instead of {duration(s['autoregressive'])}"
-        lines.append(f"{many(f['tokens'], 'token')} in {times}{runs}.")
-        headline = f"{f['speedup']:.2f} times as fast" + (", doubtful" if f["doubt"] else "")
-    if f["drafted"]:
-        lines.append(
-            f"{f['accepted']} of {many(f['drafted'], 'draft')} accepted ({percent(f['accepted'], f['drafted'])}); "
-            f"{f['tokens_per_iteration']:.2f} tokens for each call of the target. "
-            f"Acceptance rate r = {f['r']:.2f}: tokens per call / (K + 1)."
-        )
-    if f["doubt"]:
-        doubt = f"Doubtful: {f['doubt']}. Another program probably used the processor. Run it again."
-    return {"headline": headline, "lines": lines, "doubt": doubt}
+def findings(run: dict) -> dict:
+    """Return the headline, "" if one decoder alone has run; and the summary's lines that say what was measured."""
+    f = run["figures"]
+    headline = f"{f['speedup']:.2f} times as fast" + (", doubtful" if f["doubt"] else "") if f["speedup"] else ""
+    return {"headline": headline, "lines": run["summary"][:N_FINDINGS], "doubtful": bool(f["doubt"])}
 
 
 def facts(run: dict) -> list[list[str]]:
@@ -149,23 +135,6 @@ def facts(run: dict) -> list[list[str]]:
     stand_ins = {size: f"{size}, a stand-in: {what}" for size, what in run["stand_ins"].items()}
     rows = [[FACTS[name], plain(stand_ins.get(o[name], o[name]) if "size" in name else o[name])] for name in shown]
     return [*rows, ["machine", f"{run['machine']['processor']}, {many(run['machine']['cpus'], 'core')}"]]
-
-
-def same_or_not(run: dict, rule: Rule) -> str:
-    """Return whether the two texts are equal, and if not, why."""
-    one, other = (run[name]["samples"][0]["tokens"] for name in DECODERS)
-    if one == other:
-        return "The two texts are equal, token for token."
-    if run["options"]["temperature"] > 0:
-        law = (
-            "Both follow the target's distribution."
-            if rule.lossless
-            else f"--accept {rule.name} changes the distribution."
-        )
-        return f"The two texts differ: above temperature 0 each is a random sample of its own. {law}"
-    pairs = zip(one, other, strict=False)
-    first = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
-    return f"The two texts differ from token {first + 1} on: two tokens were nearly tied, and rounding decided."
 
 
 def legend(iterations: list[dict]) -> list[list]:
@@ -342,10 +311,10 @@ def charts(f: dict) -> list[dict]:
     """Three tables with bars: acceptance by position, tokens per call, speedups."""
     by_position = zip(f["accepted_by_position"], f["tested_by_position"], strict=True)
     positions = [
-        ([str(j), f"{a} of {n}", percent(a, n)], a / n, "accepted") for j, (a, n) in enumerate(by_position, start=1)
+        ([str(j), f"{a} of {n}", percent(a / n)], a / n, "accepted") for j, (a, n) in enumerate(by_position, start=1)
     ]
     counts = [
-        ([tokens, str(n), percent(n, f["iterations"])], n, "q")
+        ([tokens, str(n), percent(n / f["iterations"])], n, "q")
         for tokens, n in f["tokens_per_iteration_histogram"].items()
     ]
     speedups = {
@@ -385,10 +354,6 @@ def what_if(f: dict) -> dict:
 
 def many(n: int, noun: str) -> str:
     return f"{n} {noun}{'' if n == 1 else 's'}"
-
-
-def percent(part: float, whole: float) -> str:
-    return f"{part / whole:.0%}".replace("%", " %")
 
 
 def duration(seconds: float | None) -> str:

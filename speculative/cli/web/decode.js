@@ -36,7 +36,7 @@ async function decode() {
 
 /** Clear the last result, which stays until the first step of the next. */
 function begin(prompt, only) {
-  for (const id of ["headline", "lines", "doubt"]) byId(id).textContent = "";
+  for (const id of ["headline", "lines"]) byId(id).textContent = "";
   clearLanes(prompt, only);
 }
 

@@ -7,7 +7,7 @@ let order = ["Run", -1]; // column by which the table is sorted, and 1 for risin
 
 // Each column: run → [text, note]; nothing if the run lacks it.
 const COLUMNS = {
-  "Times as fast": ({ speedup, doubt }) => speedup && [speedup.toFixed(2), doubt && "doubtful"],
+  "Times as fast": ({ speedup, doubtful }) => speedup && [speedup.toFixed(2), doubtful && "doubtful"],
   "Tokens per call": ({ tokens_per_call: tokens }) => tokens && [tokens.toFixed(2)],
   Accepted: ({ accepted }) => accepted !== null && [`${Math.round(100 * accepted)} %`],
   r: ({ r }) => r && [r.toFixed(3)],
@@ -103,7 +103,6 @@ async function showRun(run) {
   const [[n, s]] = Object.values(run.decoders); // of one decoder alone there is no speedup
   byId("headline").textContent = run.headline || `${many(n, "token")} in ${seconds(s)}`;
   byId("lines").textContent = `Run ${run.number}: ${run.lines.join(" ")}`;
-  byId("doubt").textContent = run.doubt;
   clearLanes(run.values.prompt, run.values.only);
   steps.forEach(showStep);
   showRuns();

@@ -1,6 +1,6 @@
 // 4. Why it was this fast
 
-byId("summary").append(...data.summary.map((line) => make("li", line)));
+byId("reasons").append(...data.reasons.map((line) => make("li", line)));
 for (const { caption, columns, rows } of data.charts) {
   const lines = rows.map(([cells, share, kind]) => [...cells, bar(kind, share)]);
   if (rows.length) byId("charts").append(table(caption, [...columns, ""], lines));

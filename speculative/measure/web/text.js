@@ -1,7 +1,7 @@
 // The header, and 1. The text
 
-for (const id of ["headline", "doubt", "same"]) byId(id).append(shown(data[id]));
-byId("lines").append(data.lines.join(" "));
+byId("headline").append(data.headline);
+byId("lines").append(shown(data.lines.join(" ")));
 define(byId("facts"), data.facts);
 define(byId("options"), data.options);
 legend(byId("legend"), data.legend);
