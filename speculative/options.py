@@ -135,11 +135,12 @@ BLOG, TEXT, LAW, DRAFT, ENGINE, SHOWN = (
 )
 
 
+# fmt: off
+# A table: one line for each option.
 @dataclass(frozen=True)
 class ModelOptions:
     """The options about models and decoding: those that load_pair takes."""
 
-    # fmt: off
     draft_model_size: str = option("124M", model, "draft model: 124M ... 1558M, a folder of models_dir, ./path, or OWNER/NAME of the hub", group=BLOG)
     target_model_size: str = option("1558M", model, "target model, named in the same way", group=BLOG)
     models_dir: str = option("models", path, "folder of the models; official ones and the hub's are downloaded to it", group=BLOG)
@@ -171,32 +172,20 @@ class ModelOptions:
 class Options(ModelOptions):
     """All options, with the blog's names and defaults."""
 
-    prompt: str = option(
-        "Alan Turing theorized that computers would one day become",
-        text,
-        'the text to continue; "" starts from <|endoftext|>',
-        group=BLOG,
-        short="p",
-    )
+    prompt: str = option("Alan Turing theorized that computers would one day become", text, 'the text to continue; "" starts from <|endoftext|>', group=BLOG, short="p")
     prompt_file: str | None = option(None, path, "read the prompt from a file; - is standard input", group=TEXT)
     n_samples: int = option(1, whole(1), "decode this many times, each time with a seed of its own", live=True)
-    only: str | None = option(
-        None, one_of("autoregressive", "speculative"), "run this decoder alone, and compare nothing", live=True
-    )
+    only: str | None = option(None, one_of("autoregressive", "speculative"), "run this decoder alone, and compare nothing", live=True)
     quiet: bool = option(False, switch, "print the blog's lines alone", group=SHOWN, live=True)
-    verbose: bool = option(
-        False, switch, "also print every iteration, and every figure with its formula", group=SHOWN, live=True
-    )
+    verbose: bool = option(False, switch, "also print every iteration, and every figure with its formula", group=SHOWN, live=True)
     stream: bool = option(False, switch, "print the text as it is decoded", live=True)
     json: str | None = option(None, path, "write the run to this file, as JSON", group=SHOWN)
     html: str | None = option(None, path, "write the run to this file as a page that replays it", group=SHOWN)
     verify: bool = option(False, switch, "instead of the run, check that nothing is lost", group=SHOWN)
     interactive: bool = option(False, switch, "load the models once, and decode each line that is typed", group=SHOWN)
-    serve: int | None = option(
-        None, port, "serve the workbench to this machine's browser, at this port [8000]", group=SHOWN
-    )
+    serve: int | None = option(None, port, "serve the workbench to this machine's browser, at this port [8000]", group=SHOWN)
     pack: bool = option(False, switch, "write the packed weights to the disk, and end; later runs begin sooner")
-    # fmt: on
+# fmt: on
 
 
 FIELDS = {f.name: f for f in fields(Options)}
