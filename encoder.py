@@ -1,7 +1,7 @@
 """GPT-2's byte pair encoding (BPE): text in, token ids out, and back.
 
 A pattern cuts the text into words, a word becomes its UTF-8 bytes, and neighbours in the word are merged, pair by pair,
-in the order of a learned list, until no pair that the list names is left. What remains are the tokens. Words are never
+in the order of a learned list, until no pair that the list names is left. The rest are the tokens. Words are never
 merged with each other; and since every byte is a token, every text has an encoding and no token for "unknown" exists.
 
 Source: Sennrich et al. 2016, "Neural Machine Translation of Rare Words with Subword Units" (merging), and Radford et
@@ -137,7 +137,7 @@ class StreamDecoder:
         self.stop = b"" if stop in (None, END_OF_TEXT) else stop.encode()
         self.utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self.waiting = b""
-        self.stopped = False  # whether the stop text has come; what follows it is dropped
+        self.stopped = False  # whether the stop text has come; the text after it is dropped
 
     def push(self, ids):
         """The text that these ids complete, "" if none."""

@@ -82,7 +82,7 @@ def transformer_block(x, mlp, attn, ln_1, ln_2, n_head, attend=attention, activa
 
 def gpt2(inputs, wte, wpe, blocks, ln_f, n_head, cache=None, n_last=None, positions=None, activation=gelu):
     # [n_seq] -> [n_last, n_vocab]
-    """The logits of what follows each of the last n_last input tokens, by default of all.
+    """The logits of the tokens that follow each of the last n_last input tokens, by default of all.
 
     wte [n_vocab, n_embd] and wpe [n_ctx, n_embd] embed tokens and positions; blocks is the list of layers; the keys
     of its dicts are the argument names above, so the parameters are splatted straight in.

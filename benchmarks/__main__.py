@@ -12,7 +12,7 @@ FILES = {  # {name of a file: help}
     "kernels": "forward passes of 1 to 17 rows and of a prompt; --peers: also JAX, transformers and llama.cpp",
     "assumption": "a window's time over a row's, against batch and context",
     "start": "the time from Enter to the first token",
-    "full_size": "write checkpoints of 124M and 1558M that compute what the bundled pair computes",
+    "full_size": "write checkpoints of 124M and 1558M that compute the bundled pair's logits",
     "images": "the README's pictures of a run and of the workbench",
 }
 

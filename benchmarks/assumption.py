@@ -1,4 +1,4 @@
-"""The point at which scoring a window stops costing what scoring a token costs: β, the ratio of the two.
+"""The point at which scoring a window begins to cost more than scoring a token: β, the ratio of the two.
 
     python -m benchmarks assumption
 

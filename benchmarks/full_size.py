@@ -1,4 +1,4 @@
-"""Write checkpoints of the official shapes, 124M and 1558M, that compute what the bundled pair computes.
+"""Write checkpoints of the official shapes, 124M and 1558M, that compute the bundled pair's logits.
 
     python -m benchmarks full_size OUT_DIR
     python main.py --models_dir OUT_DIR --draft_model_size 124M --target_model_size 1558M

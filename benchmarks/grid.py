@@ -20,7 +20,7 @@ from benchmarks import plots, runs
 from benchmarks.tables import table
 from speculative.support.texts import read_prompts
 
-KIND = ("temperature", "top_p", "domain", "drafter", "accept", "K")  # what a line of a table has in common
+KIND = ("temperature", "top_p", "domain", "drafter", "accept", "K")  # columns that all runs of a line share
 SETTING = "T=temperature:g top-p=top_p:g domain"
 COPY = runs.COPY
 
@@ -100,7 +100,7 @@ def standard_error(values: list[float]) -> float | None:
     return float(np.std(values, ddof=1) / len(values) ** 0.5) if len(values) > 1 else None
 
 
-# ---- What a preset adds to its lines ---------------------------------------------------------------------------------
+# ---- The columns that a preset adds ----------------------------------------------------------------------------------
 
 
 def one_line_a_drafter(o, lines: list[dict]) -> list[dict]:

@@ -107,7 +107,7 @@ def time_llama_cpp(folder, dtype, threads, rounds):
     one_row = Llama(path, **options)
 
     def feed(n):
-        model.n_tokens = CONTEXT  # forgets what came after the context
+        model.n_tokens = CONTEXT  # forgets the tokens after the context
         model.eval(TOKENS[:n])
 
     def read(prompt):

@@ -3,7 +3,7 @@
     python main.py --demo --temperature 1 --json run.json
     python -m benchmarks theory --run run.json --out docs/theory.png
 
-Nothing is decoded. The formulas take a window to cost what a row costs (β = 1).
+Nothing is decoded. The formulas take a window to cost as much as a row (β = 1).
 """
 
 import argparse

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from speculative.session import Session, load_pair
     from speculative.support.errors import UserError
 
-HOMES = {  # of what is imported when it is asked for, so that the two algorithms need not wait for the rest
+HOMES = {  # names that are imported when they are asked for, so that the two algorithms need not wait for them
     "load_pair": "speculative.session",
     "Session": "speculative.session",
     "Run": "speculative.measure.run",

@@ -18,7 +18,7 @@ from speculative.blog.gpt2 import softmax
 
 
 class Filters(NamedTuple):
-    """All of them as one value: what both engines take, and a function from logits to p or q."""
+    """All of them as one value: an argument of both engines, and a function from logits to p or q."""
 
     temperature: float = 1.0
     top_k: int | None = None
@@ -72,7 +72,7 @@ def one_hot(ids, n_vocab: int) -> np.ndarray:  # [n] -> [n, n_vocab]
 
 def divide(logits: np.ndarray, temperature: float) -> np.ndarray:  # [n, n_vocab] -> [n, n_vocab]
     """logits / temperature, less the largest: so where temperature is tiny they overflow to -inf and not to NaN."""
-    temperature = min(max(temperature, 2.0**-126), 2.0**126)  # what a float32 can hold, and its inverse too
+    temperature = min(max(temperature, 2.0**-126), 2.0**126)  # a float32 can hold it and its inverse
     with np.errstate(over="ignore"):
         return (logits - np.max(logits, axis=-1, keepdims=True)) / temperature
 

@@ -72,7 +72,7 @@ def sample(p: np.ndarray, rng: np.random.Generator) -> int:  # [n_vocab] -> id
 def ratio(q: np.ndarray, p: np.ndarray, j: int) -> float:  # [n_vocab] twice, id
     """q(j) / p(j). Raises UserError if p(j) is 0, as j cannot have been drawn from p then."""
     if p[j] == 0:
-        raise UserError(f"the drafter proposed token {j}, whose p is 0: p must be what the token was drawn from")
+        raise UserError(f"the drafter proposed token {j}, whose p is 0: the token must be drawn from p")
     return float(q[j]) / float(p[j])
 
 

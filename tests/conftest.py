@@ -40,7 +40,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    """Compiling takes most of the time of JAX's tests: what one has compiled is kept for the next, in any process.
+    """Compiling takes most of the time of JAX's tests: compiled programs are kept for other tests, in any process.
 
     And but for the slow ones, XLA takes short cuts, which change nothing of what they look at.
     """
@@ -142,7 +142,7 @@ def pair_words(tiny_pair):
 
 @pytest.fixture
 def command(capsys):
-    """words -> (exit status, what stands on standard output, what on standard error) of main.py, in this process."""
+    """words -> (exit status, standard output, standard error) of main.py, in this process."""
     handler = signal.getsignal(signal.SIGTERM)
 
     def command(*words):
@@ -159,7 +159,7 @@ def command(capsys):
 
 @pytest.fixture
 def run(tiny_pair, capsys):
-    """flags -> what main() prints, of that pair."""
+    """flags -> the output of main(), of that pair."""
 
     def run(**flags):
         flags = USUAL | {"models_dir": tiny_pair} | flags
@@ -172,7 +172,7 @@ def run(tiny_pair, capsys):
 
 @pytest.fixture
 def run_json(run, tmp_path):
-    """flags -> (what main() prints, what it writes)."""
+    """flags -> (the output of main(), the file that it writes)."""
 
     def run_json(**flags):
         out = run(json=tmp_path / "run.json", **flags)
@@ -183,7 +183,7 @@ def run_json(run, tmp_path):
 
 @pytest.fixture
 def run_verify(tiny_pair, capsys):
-    """flags -> (exit status, what --verify prints), with few draws."""
+    """flags -> (exit status, the output of --verify), with few draws."""
 
     def run_verify(draws=10, **flags):
         options = {name: value for name, value in USUAL.items() if name != "prompt"} | flags

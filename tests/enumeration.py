@@ -125,7 +125,7 @@ def twins(rng):
 
 
 def distance_from_target(decode, target, x, N):
-    """Total variation between what decode(rng) gives and the target's own N tokens after x."""
+    """Total variation between the texts of decode(rng) and the target's own N tokens after x."""
     expected = text_distribution(lambda rng: autoregressive_sampling(x, target, N, rng))
     return total_variation(expected, text_distribution(decode))
 
@@ -172,7 +172,7 @@ SECONDS = {"target": 1.0, "draft": 0.1}  # for a row; of a copy 0.3
 
 
 class Network:
-    """A network whose logits are those of a random model: what a Model and the drafters use of a TreeNetwork."""
+    """A network with the logits of a random model, and the methods of a TreeNetwork that models and drafters call."""
 
     def __init__(self, seed, n_vocab, clock=None, seconds=1.0):
         rng = np.random.default_rng(9)
@@ -223,7 +223,7 @@ def distinct(to_probs):
 
 
 class Networks(Models):
-    """The models of a session: a random network for each role, and what the drafters load."""
+    """The models of a session: a random network for each role, and the parts that drafters load."""
 
     def __init__(self, o, folder, n_vocab, seed):
         super().__init__(o, quiet=True)

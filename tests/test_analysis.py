@@ -11,7 +11,7 @@ from speculative.measure.analysis import blog_speedup, leviathan_speedup, leviat
     [
         (0.80, 1.8 / 14.1, 2.65),  # Chinchilla: ms for a drafted token and for one of the target (its tables 1 and 2)
         (0.62, 1.8 / 14.1, 2.05),
-        (0.8125, 0.163, 2.46),  # toyllm's GPT-2 XL, and what it predicts
+        (0.8125, 0.163, 2.46),  # toyllm's GPT-2 XL, and its prediction
     ],
 )
 def test_the_blogs_formula_gives_the_published_speedups(r, c, speedup):

@@ -1,4 +1,4 @@
-"""The cache is never stale: any series of texts and trees gives what an empty cache gives, and the log says what it
+"""The cache is never stale: any series of texts and trees gives the rows of an empty cache, and the log says what it
 read."""
 
 import shutil
@@ -43,7 +43,7 @@ def random_tree(rng, x, n):
 
 
 def test_a_series_of_texts(networks):
-    """Longer ones, shorter ones, others: to the bit what an empty cache gives."""
+    """Longer ones, shorter ones, others: to the bit the rows of an empty cache."""
     (network, other), same = networks
     model, fresh = Model(network, logits_themselves), Model(other, logits_themselves)
     rng = RNG(0)

@@ -25,7 +25,7 @@ from speculative.engines.tree_cache import TreeNetwork
 
 TINY = ROOT / "models" / "tiny-target"
 CONFIG = {"model_type": "gpt2", "vocab_size": 70, "n_positions": 24, "n_embd": 12, "n_head": 3, "n_layer": 3}
-# A config.json of a model that transformers saved, with what it does not say about the network.
+# A config.json of a model that transformers saved, with settings that do not concern the network.
 USUAL = {
     **{"architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1, "bos_token_id": 50256, "dtype": "float32"},
     **{"initializer_range": 0.02, "pad_token_id": None, "summary_type": "cls_index", "use_cache": True},
@@ -358,7 +358,7 @@ def test_added_tokens(read):
     assert encoder.decode(ids) == f"a{END_OF_TEXT}[PAD]"
     large = read(2100, adds("[PAD]", "too many"))
     assert large.n_vocab == 2100
-    assert large.decode([*large.encode("a b"), *range(2050, 2100)]) == "a b"  # what has no text is never shown
+    assert large.decode([*large.encode("a b"), *range(2050, 2100)]) == "a b"  # ids without a text are never shown
     small = read(2049, adds("[PAD]", "too many"))  # a model that was not made larger for the second
     assert small.decode(small.encode("too many[PAD]")) == "too many[PAD]"
     assert max(small.encode("too many[PAD]")) == 2048

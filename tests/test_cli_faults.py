@@ -1,4 +1,4 @@
-"""The command line under bad input and broken streams: it succeeds, or says in one line what was wrong."""
+"""The command line under bad input and broken streams: it succeeds, or names the fault in one line."""
 
 import json
 import os

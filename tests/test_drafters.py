@@ -1,4 +1,4 @@
-"""What each drafter proposes: prompt lookup, n-grams, heads, several joined, and one with another vocabulary."""
+"""The proposals of each drafter: prompt lookup, n-grams, heads, several joined, and one with another vocabulary."""
 
 import itertools
 import json

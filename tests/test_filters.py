@@ -99,7 +99,7 @@ def test_every_row_is_a_distribution_of_its_own(x, temperature, top_k, top_p, mi
         (Filters(1, 3), [1 / 2, 1 / 4, 1 / 8, 1 / 8]),  # a tie stays
         (Filters(1, None, 0.75), [2 / 3, 1 / 3, 0, 0]),  # exactly top_p is enough
         (Filters(1, None, 0.875), [1 / 2, 1 / 4, 1 / 8, 1 / 8]),  # ties with the last of the nucleus stay
-        (Filters(1, 2, 0.6), [1, 0, 0, 0]),  # of what top-k left
+        (Filters(1, 2, 0.6), [1, 0, 0, 0]),  # of the tokens that top-k kept
         (Filters(1, None, 0.6, 0.4), [2 / 3, 1 / 3, 0, 0]),  # min-p comes last: before top-p it would leave one token
         (Filters(1, min_p=0.5), [2 / 3, 1 / 3, 0, 0]),  # exactly min_p is enough
     ],

@@ -7,7 +7,7 @@ from graphlib import CycleError, TopologicalSorter
 import pytest
 from tiny import ROOT, python
 
-# From the top down. What stands in a line may import what stands there or below. A folder is all that lies in it and
+# From the top down. A module may import modules of its line or below. A folder is all that lies in it and
 # in no other folder that is named.
 # The package itself, speculative/__init__.py, is a door: the load_pair that it hands out stands on all that lies in it,
 # and is imported when it is asked for.
@@ -37,7 +37,7 @@ def module_name(path):
 
 
 def floor(module):
-    """The number of the line in FLOORS; None for what is not ours."""
+    """The number of the line in FLOORS; None for other packages."""
     if module == "speculative":
         return FLOOR["speculative.__init__"]
     while module and module not in FLOOR:

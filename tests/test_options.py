@@ -1,4 +1,4 @@
-"""The options: each with its type, default, check and help; what is refused, from the command line and from Python."""
+"""The options: each with its type, default, check and help; refusals, from the command line and from Python."""
 
 import inspect
 import re
@@ -26,7 +26,7 @@ from speculative.support.errors import UserError
 
 
 def typed(line):
-    """What main gets for these words, as Options."""
+    """The Options that main gets for these words."""
     found = []
     run(lambda **flags: found.append(parse(flags)), "", line if isinstance(line, list) else line.split())
     return found[0]

@@ -1,4 +1,4 @@
-"""Packed weights: what rounding does to them, what they cost, and that they stand where an array stood."""
+"""Packed weights: their rounding, their bytes, and their use in place of an array."""
 
 import re
 import tracemalloc

@@ -1,4 +1,4 @@
-"""The page that replays a run: the numbers and sentences that it draws, and what its file may hold."""
+"""The page that replays a run: the numbers and sentences that it draws, and the contents that its file may hold."""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"""The code that README and docs show is what runs, and their links lead somewhere."""
+"""The code that README and docs show runs, and their links lead somewhere."""
 
 import re
 

@@ -135,7 +135,7 @@ def test_block_verification_keeps_a_window_whose_first_draft_token_by_token_reje
 @pytest.mark.parametrize("accept", RULE_NAMES)
 def test_a_draft_whose_p_is_0_is_one_clear_error(accept):
     p = one_hot(1, 1)
-    line = "the drafter proposed token 2, whose p is 0: p must be what the token was drawn from"
+    line = "the drafter proposed token 2, whose p is 0: the token must be drawn from p"
     assert refusal(parse_rule(accept).accept, Proposal([1, 2], p), one_hot(1, 2, 1), RNG(0)) == line
 
 

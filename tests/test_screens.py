@@ -41,7 +41,7 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def screen(command, clock, monkeypatch):
-    """(words, lines that are typed) -> what is printed, then what is said on standard error."""
+    """(words, lines that are typed) -> standard output, then standard error."""
 
     def screen(words, *lines):
         monkeypatch.setattr(sys, "argv", ["main.py"])

@@ -33,7 +33,7 @@ def pair():
 
 @pytest.fixture(scope="module")
 def greedy(pair):
-    """What the target alone goes on with."""
+    """The text with which the target alone goes on."""
     return decoded(pair.autoregressive(PROMPT, 40))
 
 
@@ -367,7 +367,7 @@ EYE = np.eye(2048)
         (lambda x, k: ([1], np.full((1, 2048), np.nan)), "gives rows of p that are not distributions"),
         (lambda x, k: ([1], -EYE[[1]]), "gives rows of p that are not distributions"),
         (lambda x, k: ([1], EYE[[1]] / 2), "gives rows of p that are not distributions"),
-        (lambda x, k: ([1], EYE[[2]]), "proposes a token whose p is 0: p is what the token was drawn from"),
+        (lambda x, k: ([1], EYE[[2]]), "proposes a token whose p is 0: the token must be drawn from p"),
     ],
 )
 def test_a_function_that_breaks_the_contract_is_one_clear_line(users, function, line):

@@ -1,4 +1,4 @@
-"""python -m training: each command on the smallest numbers; what it makes is used by the product."""
+"""python -m training: each command on the smallest numbers; the product uses its results."""
 
 import json
 import math

@@ -128,7 +128,7 @@ def refusal(call, *args, **flags):
 
 
 def python(*words, shell="", **options):
-    """What `python WORDS` comes to, in the repository: subprocess.run's result. shell: a line that starts it, as "$@",
+    """Run `python WORDS` in the repository -> subprocess.run's result. shell: a line that starts it, as "$@",
     with other streams or limits."""
     options = {"cwd": ROOT, "capture_output": True, "text": True} | options
     started_by = ["sh", "-c", shell, "sh"] if shell else []

@@ -1,4 +1,4 @@
-"""What a drafter is made of, and what a file of this folder declares."""
+"""The parts of a drafter, and the entry by which a file of this folder declares one."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""Heads on the target: guesses of the tokens to come from what the target has computed already, without a draft model.
+"""Heads on the target: guesses of the tokens to come from the target's last output, without a draft model.
 
 What the target's last block gave for a token, h [n_embd], becomes through its final layer norm and output matrix the
 distribution of the next token. Head i turns it into that of the token i after the next one:

@@ -1,4 +1,4 @@
-"""Prompt lookup: what followed the last few tokens where they stood before.
+"""Prompt lookup: the tokens that followed the last few tokens at an earlier place of the text.
 
 It needs no model and costs next to nothing. It pays where a text repeats itself: code, summaries, lists.
 

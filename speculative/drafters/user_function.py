@@ -61,5 +61,5 @@ def checked(proposed: Any, k: int, n_vocab: int, name: str) -> Proposal:
     if not (np.all(p >= 0) and np.all(np.abs(sums - 1) <= ROUNDING)):
         raise UserError(f"the drafter {name} gives rows of p that are not distributions: entries >= 0 whose sum is 1")
     if not np.all(p[np.arange(m), tokens] > 0):
-        raise UserError(f"the drafter {name} proposes a token whose p is 0: p is what the token was drawn from")
+        raise UserError(f"the drafter {name} proposes a token whose p is 0: the token must be drawn from p")
     return Proposal(tokens, (p / sums).astype(np.float32), [name] * m)

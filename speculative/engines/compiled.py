@@ -22,7 +22,7 @@ ACTIVATIONS = {"gelu_new": 2, "gelu": 3, "relu": 4}  # by their names in config.
 FEW = 8192  # numbers of rows that each thread prepares for itself: together they would have to meet once more
 SHARE = 2**20  # bytes of weights that are worth a thread, which must meet the others
 
-# ---- What a pass is given: engine.c's structs ------------------------------------------------------------------------
+# ---- engine.c's structs ----------------------------------------------------------------------------------------------
 
 
 def struct(name: str, **fields: Any) -> type:
@@ -131,7 +131,7 @@ if team and hasattr(os, "register_at_fork"):
 
 
 def sparse(shape) -> np.ndarray:  # -> float32 zeros [*shape]
-    """Memory for a cache, in small pages: it takes only what is written. NumPy would ask for large pages, and one
+    """Memory for a cache, in small pages: only written pages take memory. NumPy would ask for large pages, and one
     token, which has a place for each layer and head, would touch them all."""
     n_bytes = 4 * int(np.prod(shape))
     if n_bytes < 2**21 or not hasattr(mmap, "MADV_NOHUGEPAGE"):

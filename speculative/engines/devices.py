@@ -1,4 +1,4 @@
-"""--engine jax, --mesh and --batch: which engine decodes, and what is asked of JAX's devices."""
+"""--engine jax, --mesh and --batch: the engine that decodes, and JAX's devices."""
 
 import os
 import sys

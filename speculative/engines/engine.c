@@ -115,10 +115,10 @@ enum { BFLOAT16_BYTES = 2 };
 enum { BFLOAT16_BYTES = 4 };
 #endif
 
-// ---- What a pass is given: the keys of gpt2.py's nested dicts -------------------------------------------------------
+// ---- The arguments of a pass: the keys of gpt2.py's nested dicts -----------------------------------------------------
 
 enum { FLOAT32, BFLOAT16, INT8, INT4 };
-enum { STORE, ADD, GELU_NEW, GELU, RELU };  // what becomes of a product; the last three by their names in config.json
+enum { STORE, ADD, GELU_NEW, GELU, RELU };  // the use of a product; the last three by their names in config.json
 
 typedef struct { int64_t n_in, n_out, format; const char *tiles; const float *scale; } Weight;
 typedef struct { Weight w; const float *b; } Linear;
@@ -170,7 +170,6 @@ static int64_t n_words(int format, int64_t n_in) { return up(n_in, BLOCK) / BLOC
 
 INLINE word bits_of(float x) { return *(word *)&x; }
 INLINE float float_of(word bits) { return *(float *)&bits; }
-
 INLINE word to_bfloat16(float x) {  // to nearest, ties to even, in the upper half
   return (bits_of(x) + 0x7FFF + (bits_of(x) >> 16 & 1)) & 0xFFFF0000;
 }
@@ -209,8 +208,9 @@ static void prepare(int format, const float *x, int64_t n, int64_t row, int64_t 
 
 // ---- A few rows times a part of a tile ------------------------------------------------------------------------------
 
-// out[:R] += x[:R] @ tile. R is a constant in each copy of these loops, so that the sums are registers. Meanwhile it
-// asks for memory, from `ask` on: `pace` bytes for each 4 * LANES of the tile; with a pace of 0 for nothing.
+//     for (k < n_in) for (r < R) for (c < LANES) out[r][c] += x[r][k] * tile[k][c];
+// R is a constant in each copy of these loops, so that the sums are registers. Meanwhile they ask for memory, from `ask`
+// on: `pace` bytes for each 4 * LANES of the tile; with a pace of 0 for nothing.
 #define ARGUMENTS \
   const word *x, const char *tile, int64_t n_in, const char *ask, int64_t pace, float *out, int64_t stride
 #define EACH(r) _Pragma("GCC unroll 16") for (int r = 0; r < R; r++)
@@ -419,7 +419,7 @@ static void embed(const GPT2 *m, int64_t thread) {  // x = wte[tokens] + wpe[pos
 }
 
 INLINE void finish(const float *sums, const float *scale, const float *b, int then, int n, float *out) {
-  // [LANES] -> out [n]: times the channels' scales, plus their biases, through the activation or added to what is there
+  // [LANES] -> out [n]: times the channels' scales, plus their biases, through the activation or added to out
   float y[LANES];
   memcpy(y, sums, 4 * LANES);
   if (scale) for (int i = 0; i < n; i++) y[i] *= scale[i];
@@ -461,8 +461,8 @@ static void linear(GPT2 *m, int64_t thread, const float *x, int64_t rows, const 
 }
 
 static float softmax(float *scores, int64_t n, int64_t room, const uint8_t *sees, float *path) {
-  // [room] -> e**(score - max) of the first n, 0 for what a row does not see; returns their sum. A row of a tree adds
-  // them up along its path, without gaps: so its bits are those of the same text as a chain.
+  // [room] -> e**(score - max) of the first n, 0 for unseen tokens; returns their sum. A row of a tree adds them
+  // up along its path, without gaps: so its bits are those of the same text as a chain.
   for (int64_t j = 0; j < n && sees; j++) scores[j] = sees[j] ? scores[j] : -INFINITY;
   for (int64_t j = n; j < room; j++) scores[j] = -INFINITY;
   vfloat most = *(vfloat *)scores, sums = {0};
@@ -555,7 +555,7 @@ static void forward(GPT2 *m, int64_t thread) {  // [n_rows] -> logits [n_last, n
   meet(m, thread);  // after this the caller may change m
 }
 
-// ---- What Python calls ----------------------------------------------------------------------------------------------
+// ---- The functions that Python calls -------------------------------------------------------------------------------
 
 int64_t lanes(void) { return LANES; }
 int64_t rows_of_a_group(void) { return ROWS; }

@@ -1,7 +1,7 @@
 """The weight formats: all that packing, the memory check, the flags and JAX must know of each.
 
 engine.c packs a matrix [n_in, n_out] as tiles of some `lanes` output channels with all their inputs in order, and has a
-loop for each format. Here is the same in NumPy: what a format makes of a weight, and of the rows that meet it.
+loop for each format. Here is the same in NumPy: the rounding of a weight, and of the rows that it multiplies.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ class OnJax(NamedTuple):
     """The parts that the JAX engine needs. Types are named as NumPy names them."""
 
     stored: str  # the type that a weight has on the device
-    computed: str  # the type of what is multiplied by it, and of the cache
+    computed: str  # the type of the rows that it multiplies, and of the cache
     computed_on_cpu: str  # the same on a CPU
     tolerance: float  # how far apart two logits may be that its rounding alone brings into another order
     quantise: Callable | None = None  # (array, axis of the inputs) -> (numbers, scales without that axis)
@@ -36,7 +36,7 @@ class Format:
     round: Callable  # w [n_in, n_out] float32 -> [n_in, n_out] float32, the numbers that are stored
     rows: Callable  # x [n_rows, n_in] -> [n_rows, n_in], the numbers that the engine multiplies by in place of x
     unpack: Callable  # (tiles uint8 [m / lanes, n_bytes], scale [m] or None, lanes) -> [n_in padded, m] float32
-    jax: OnJax | str  # what JAX needs, or why it cannot take this format
+    jax: OnJax | str  # the parts that JAX needs, or the reason why it cannot take this format
 
     def tile_bytes(self, n_in: int, lanes: int) -> int:
         return int(self.weight_bytes * padded(n_in, self.step) * lanes)
@@ -47,7 +47,7 @@ def padded(n: int, step: int) -> int:
 
 
 def as_matrix(tiles, dtype, lanes):  # uint8 [m / lanes, n_bytes] -> [n, m]
-    """What lies tile after tile, [m / lanes, n, lanes]."""
+    """Join tiles [m / lanes, n, lanes]."""
     n = int(np.prod(tiles.shape[1:])) // (lanes * np.dtype(dtype).itemsize)
     words = np.ascontiguousarray(tiles).view(dtype).reshape(len(tiles), n, lanes)
     return words.swapaxes(0, 1).reshape(n, len(tiles) * lanes)

@@ -33,8 +33,8 @@ VARIABLE = "SPECULATIVE_ENGINE"  # of the environment: numpy lets gpt2.py itself
 
 
 def cache_home() -> Path:
-    """The folder in which this user's programs keep what they can make again. A relative one does not count, says the
-    XDG Base Directory Specification: it would be another one in each folder."""
+    """Return the folder for files that this user's programs can make again. A relative one does not count, says the XDG
+    Base Directory Specification: it would be another one in each folder."""
     home = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (home if home.is_absolute() else Path.home() / ".cache") / "speculative-sampling"
 
@@ -54,7 +54,7 @@ def native() -> str:
 
 
 def compilers() -> list[list[str]]:
-    """The commands to try: what CC names, or cc; then the clang of the package ziglang."""
+    """The commands to try: the one in CC, or cc; then the clang of the package ziglang."""
     return [shlex.split(os.environ.get("CC") or "cc"), [sys.executable, "-m", "ziglang", "cc"]]
 
 
@@ -108,7 +108,7 @@ def library() -> ctypes.CDLL | None:
 
 def say_numpy_multiplies() -> None:
     print(
-        "there is no C compiler, so gpt2.py itself computes: K+1 rows cost several times what one costs, and greedy "
+        "there is no C compiler, so gpt2.py itself computes: K+1 rows cost several times as much as one, and greedy "
         "texts may differ by rounding. pip install ziglang, or a system's gcc or clang, helps",
         file=sys.stderr,
     )

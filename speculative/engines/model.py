@@ -32,7 +32,7 @@ class Call(NamedTuple):
 
 
 class CachedNetwork:
-    """logits(x, n_last) -> [n_last, n_vocab], computing only what the previous call did not.
+    """logits(x, n_last) -> [n_last, n_vocab], computing only the rows that the previous call did not.
 
     It remembers the tokens whose keys and values the cache holds. A call keeps the longest prefix that they share with
     x, forgets the rest by moving a length, and feeds the missing tokens. So a rejected draft, another prompt, a draft

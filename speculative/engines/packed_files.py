@@ -63,7 +63,7 @@ def load(path: str, hparams: dict, dtype: str) -> dict:
         params = {}
         for name, shape in checkpoint_shapes(hparams).items():
             arrays = {}
-            for part, (kind, part_shape) in shapes_of(name, shape, dtype).items():  # what the engine will read
+            for part, (kind, part_shape) in shapes_of(name, shape, dtype).items():  # as the engine reads it
                 _, _, begin = index[part]
                 arrays[part] = np.ndarray(part_shape, kind, file, begin)
             params[name] = of_arrays(name, shape, dtype, arrays)

@@ -41,7 +41,7 @@ class KVCache:
         return attention(q, keys[:, :n], values[:, :n], self.sees)
 
     def move(self, slots: np.ndarray, to: int) -> None:  # [n]
-        """Moves what is held for these tokens to the places from `to` on."""
+        """Move the keys and values of these tokens to the places from `to` on."""
         for held in (self.keys, self.values):
             held[:, :, to : to + len(slots)] = held[:, :, slots]
 
@@ -61,7 +61,7 @@ class PlainPass(KVCache):
     def __call__(self, tokens, n_last: int, positions=None, sees=None) -> np.ndarray:  # [n] -> [n_last, n_vocab]
         """In a tree, positions [n] and sees [n, length + n] say where the tokens stand and which others they see."""
         self.sees = sees
-        with np.errstate(over="ignore", invalid="ignore"):  # what comes of it shows in the logits
+        with np.errstate(over="ignore", invalid="ignore"):  # check_finite sees an overflow in the logits
             return self.gpt2(tokens, n_last=n_last, positions=positions)
 
     def output(self, x) -> np.ndarray:  # [n, n_embd] -> [n, n_vocab]

@@ -20,7 +20,7 @@ def new_pass(params: dict, hparams: dict) -> Callable:
 
 
 def tune(params: dict, hparams: dict) -> None:
-    """Measures what is fastest for these weights on this CPU, in a tenth of a second."""
+    """Measure how far ahead to ask for these weights on this CPU, in a fifth of a second."""
     if library() and params["blocks"]:
         from speculative.engines.compiled import choose_ahead
 
@@ -28,7 +28,7 @@ def tune(params: dict, hparams: dict) -> None:
 
 
 def choices(params: dict) -> tuple[str, str]:
-    """A model's weight format, and what its loops go by."""
+    """Return a model's weight format, and its threads and prefetching in words."""
     if not library():
         return "NumPy", "gpt2.py itself"
     format = params["blocks"][0]["mlp"]["c_fc"]["w"].dtype if params["blocks"] else params["wte"].T.dtype

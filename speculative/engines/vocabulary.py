@@ -1,6 +1,6 @@
 """A draft model whose vocabulary is the target's but for its end: for padding there, or for other tokens added to it.
 
-It is given the target's ids and gives logits for the target's ids. What it does not share has the probability 0, which
+It is given the target's ids and gives logits for the target's ids. A token that it lacks has the probability 0, which
 is what its drafts are drawn from, so nothing is lost; where the text holds such a token, the draft reads another one.
 """
 
@@ -17,7 +17,7 @@ class Shared(NamedTuple):
 
     n_shared: int  # the ids below it
     n_vocab: int  # the target's
-    unknown: int  # what the draft reads in place of all others
+    unknown: int  # the id that the draft reads in place of all others
 
 
 def share(encoder: Encoder, drafts: Encoder) -> Shared | None:
