@@ -42,6 +42,15 @@ def random_tree(rng, x, n):
     return tree
 
 
+def test_a_caller_may_change_its_text(networks):
+    (network, other), same = networks
+    model, fresh = Model(network, logits_themselves), Model(other, logits_themselves)
+    x = np.array([1, 2, 3, 4])
+    model(x)
+    x[1] = 5
+    same(model(x), fresh(x))
+
+
 def test_a_series_of_texts(networks):
     """Longer ones, shorter ones, others: to the bit the rows of an empty cache."""
     (network, other), same = networks

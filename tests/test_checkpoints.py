@@ -107,6 +107,15 @@ def as_params(tensors, hparams):
     return nested({name: tensors[name].astype(np.float64) for name in checkpoint_shapes(hparams)})
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_weight_that_is_not_finite_is_one_line(tmp_path, value):
+    """Rounding would hide it: an int8 weight is a number in any case."""
+    tensors = random_tensors(CONFIG)
+    tensors["h0/mlp/c_fc/w"][3, 5] = value
+    folder = write_folder(tmp_path / "model", CONFIG, tensors)
+    assert "tensor h0/mlp/c_fc/w holds NaN or infinity" in refusal(load_params, str(folder), sizes(CONFIG))
+
+
 IDS = np.random.default_rng(1).integers(0, CONFIG["vocab_size"], CONFIG["n_positions"])
 CASES = [(i, engine) for i in range(len(SETTINGS)) for engine in ("gpt2.py", "float32")]
 CASES += [(2, "jax"), (3, "jax"), (11, "jax")]  # those that are not honoured in the weights
