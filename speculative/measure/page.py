@@ -124,7 +124,8 @@ def findings(run: dict) -> dict:
     """Return the headline, "" if one decoder alone has run; and the summary's lines that say what was measured."""
     f = run["figures"]
     headline = f"{f['speedup']:.2f} times as fast" + (", doubtful" if f["doubt"] else "") if f["speedup"] else ""
-    return {"headline": headline, "lines": run["summary"][:N_FINDINGS], "doubtful": bool(f["doubt"])}
+    lines = [line.removeprefix(f"{headline}: ") for line in run["summary"][:N_FINDINGS]]
+    return {"headline": headline, "lines": lines, "doubtful": bool(f["doubt"])}
 
 
 def facts(run: dict) -> list[list[str]]:
