@@ -104,7 +104,7 @@ class Models:
         load_fn = load_networks
         if o.engine == "numpy":
             runtime.set_threads(o.threads)
-            runtime.warm_up()  # so that compiling is not counted as loading
+            library()  # so that compiling is not counted as loading
             specs = self.unmapped(specs, folder)
         else:
             load_fn = devices.loader(o, self.n_prompt)

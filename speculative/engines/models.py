@@ -11,7 +11,6 @@ from speculative.engines.tree_cache import TreeNetwork
 
 def create_model_fn(params: dict, hparams: dict, to_probs: Callable, name: str = "the model") -> Model:
     """A network -> a function from tokens to distributions. Packs weights if they are not packed. name: in messages."""
-    runtime.warm_up()
     return Model(TreeNetwork(packed.pack(params, packed.packer("float32")), hparams, runtime.new_pass, name), to_probs)
 
 

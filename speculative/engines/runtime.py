@@ -1,6 +1,6 @@
 """Which forward pass decodes: engine.c if it can be compiled, else gpt2.py; in how many threads."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 from speculative.engines.library import library, n_cores
 from speculative.engines.model import n_bytes
@@ -34,11 +34,6 @@ def choices(params: dict) -> tuple[str, str]:
     format = params["blocks"][0]["mlp"]["c_fc"]["w"].dtype if params["blocks"] else params["wte"].T.dtype
     asks = [name for name, ahead in zip(("1 row", "few", "a group", "many"), params["wte"].ahead, strict=True) if ahead]
     return format, f"{n_threads or n_cores()} threads at most; memory asked for ahead: {', '.join(asks) or 'never'}"
-
-
-def warm_up(dtypes: Collection[str] = ()) -> None:
-    """Compiles the forward pass, or finds it compiled: no timed part has to then."""
-    library()
 
 
 def set_threads(n: int | None = None) -> None:
