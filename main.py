@@ -13,8 +13,8 @@ from speculative.cli.outcome import show_report
 from speculative.cli.packing import write_packed
 from speculative.cli.prompts import choose_prompts
 from speculative.cli.serve import serve
-from speculative.cli.verifying import verify_session
 from speculative.measure.document import DECODERS
+from speculative.measure.verify import verify
 from speculative.sampling import autoregressive_sampling, max_fn, sample, speculative_sampling
 from speculative.session import Session, text_steps
 from speculative.support.errors import guarded
@@ -33,7 +33,7 @@ def main(**flags) -> None:
     # load both models
     session = Session(o, prompts=prompts, quiet=o.quiet)
     if o.verify:
-        return verify_session(session, *prompts)
+        return verify(session, *prompts)
     if o.interactive:
         return interact(session, decode)
     if o.serve is not None:

@@ -19,9 +19,8 @@ import main
 from encoder import BYTE_TO_CHAR, END_OF_TEXT
 from speculative import load_pair
 from speculative.checkpoints.tensors import checkpoint_shapes
-from speculative.cli.verifying import verify_session
 from speculative.engines import runtime
-from speculative.measure import verify
+from speculative.measure.verify import PROMPTS, verify
 from speculative.support.errors import guarded
 from utils import load_encoder_hparams_and_params
 
@@ -185,11 +184,11 @@ def run_json(run, tmp_path):
 def run_verify(tiny_pair, capsys):
     """flags -> (exit status, the output of --verify), with few draws."""
 
-    def run_verify(draws=10, **flags):
+    def run_verify(draws=10, limits=None, **flags):
         options = {name: value for name, value in USUAL.items() if name != "prompt"} | flags
         session = load_pair(**options, models_dir=tiny_pair)
         try:
-            verify_session(session, PROMPT, verify.PROMPTS[:1], draws=draws)
+            verify(session, PROMPT, PROMPTS[:1], draws=draws, **limits or {})
             status = 0
         except SystemExit as end:
             status = end.code

@@ -3,13 +3,9 @@
 Rules, drafters and filters are tested because they are registered. Each test goes along every path of a decode.
 """
 
-import inspect
-import sys
-import textwrap
-from importlib import import_module
-
 import pytest
 from enumeration import World, output_distribution, text_distribution
+from tiny import plant
 
 from speculative.drafters import DRAFTERS
 from speculative.filters import Filters
@@ -120,23 +116,6 @@ def test_block_verification_keeps_more_than_token_by_token(world):
 
 
 # ---- Mistakes that must show -----------------------------------------------------------------------------------------
-
-
-def plant(monkeypatch, place, old, new):
-    """Replace a part of the source of a function, wherever the function is used."""
-    module, _, name = place.partition(":")
-    module = import_module(f"speculative.{module}")
-    *classes, name = name.split(".")
-    owner = getattr(module, classes[0]) if classes else module
-    function = getattr(owner, name)
-    source = textwrap.dedent(inspect.getsource(function))
-    assert old in source, f"{place} was rewritten: plant this mistake in it anew"
-    found = {}
-    exec(source.replace(old, new), vars(module), found)
-    for user in [one for one_name, one in sys.modules.items() if one_name.startswith("speculative.")]:
-        for attribute in [key for key, value in vars(user).items() if value is function]:
-            monkeypatch.setattr(user, attribute, found[name])
-    monkeypatch.setattr(owner, name, found[name])
 
 
 CHAIN = {"K": 2}

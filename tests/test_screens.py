@@ -46,7 +46,7 @@ def screen(command, clock, monkeypatch):
     def screen(words, *lines):
         monkeypatch.setattr(sys, "argv", ["main.py"])
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: False, readline=typed(lines).readline))
-        monkeypatch.setattr(main, "verify_session", partial(main.verify_session, draws=25))
+        monkeypatch.setattr(main, "verify", partial(main.verify, draws=25))
         monkeypatch.setenv("COLUMNS", "110")
         status, out, err = command(*words)
         said = err.splitlines()[-1:] if status else []

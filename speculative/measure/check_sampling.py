@@ -1,28 +1,41 @@
-"""The check of --verify that samples: whether the tokens of both decoders, and the drafts, follow their distributions.
+"""The checks of --verify that sample: whether the tokens of both decoders, and the drafts, follow their distributions.
 
-It draws as many texts as there is time for. Four times as many show a shift that is half as large.
+Each token has another distribution. So it is mapped to a place between 0 and 1, which is uniform if the token was drawn
+from that distribution (the probability integral transform). All places are counted in one histogram; a chi-square test
+says how far it is from flat. The vocabulary is taken in two orders: by falling q, which shows tokens of another
+context, and by falling p / q, which shows whether the draft's favourites come too often.
 """
 
 import time
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from speculative.measure.decoders import OWN, Check, Decoders
-from speculative.measure.goodness_of_fit import BINS, LEVEL, count_place, detectable, p_flat
 from speculative.support.progress import working
 from speculative.trees import Tree
 
+BINS = 20  # of the histogram of places
+LEVEL = 1e-4  # a check fails below this p-value: by chance in one verification of 3,000
+POWER = 0.95  # with which the smallest detectable difference would have been seen
 MIN_DRAWS = 25  # however slow the models are
 
 
+class Check(NamedTuple):
+    name: str
+    passed: bool
+    detail: str  # the object, the number of comparisons, the finding
+    shift: float | None = None  # of a sampled check: the total variation distance that would have shown
+
+
 def check_sampled(
-    decoders: Decoders, prompts: Sequence[Sequence[int]], K, seed: int, draws: int, seconds: float
+    session: Any, prompts: Sequence[np.ndarray], K: int, draws: int = 10_000, seconds: float = 60
 ) -> list[Check]:
     """Check both decoders against the target, over about two windows of tokens; and the drafts against the drafter's
-    p."""
-    N = 2 * ((K if isinstance(K, int) else 4) + 1)
-    *streams, rng = np.random.default_rng(seed).spawn(3)  # one for each decoder, one for the places
+    p. As many texts are drawn as there is time for, at most `draws`: four times as many show half the shift."""
+    N = 2 * (K + 1)
+    *streams, rng = np.random.default_rng(session.options.seed).spawn(3)  # one for each decoder, one for the places
+    decoders = session.autoregressive_steps, session.speculative_steps
     counts = np.zeros((2, 2, BINS), int)  # [autoregressive and speculative, order, BINS]
     draft_counts = np.zeros(BINS, int)
     n_draws = 0
@@ -30,35 +43,39 @@ def check_sampled(
     with working(f"drawing texts for {seconds:.0f} s", None, "draw", miniters=0) as bar:
         while n_draws < draws and (n_draws < MIN_DRAWS or time.perf_counter() - start < seconds):
             x = prompts[n_draws % len(prompts)]
-            for histograms, lookahead, stream in zip(counts, (None, OWN), streams, strict=True):
-                steps = []
-                tokens = decoders.decode(x, N, lookahead, stream, steps.append)
-                count_tokens(histograms, decoders, x, tokens, rng)
+            for histograms, decode, stream in zip(counts, decoders, streams, strict=True):
+                steps = [*decode(x, N, stream)]
+                count_tokens(histograms, session, x, [int(token) for step in steps for token in step.tokens], rng)
                 for step in steps:
                     count_drafts(draft_counts, step.proposal, rng)
             n_draws += 1
             bar.set_postfix_str(f"a shift of {detectable(counts[1, 0].sum()):.1%} would show", refresh=False)
             bar.update(1)
 
-    n = int(counts[1, 0].sum())
     how = f"{n_draws} draws of {N} tokens"
-    checks = [
-        sampled_check(f"{name} against the target", [*map(p_flat, histograms)], n, how)
+    autoregressive, speculative = (
+        sampled_check(f"{name} against the target", histograms, how)
         for name, histograms in zip(("autoregressive", "speculative"), counts, strict=True)
-    ][::-1]
-    n_drafts = int(draft_counts.sum())
-    if n_drafts:  # a loop on the device shows none
-        name = "drafts against the drafter's p"
-        checks.append(sampled_check(name, [p_flat(draft_counts)], n_drafts, f"{n_drafts} drafts"))
-    return checks
+    )
+    n_drafts = draft_counts.sum()
+    if not n_drafts:  # a loop on the device shows none
+        return [speculative, autoregressive]
+    drafts = sampled_check("drafts against the drafter's p", draft_counts[None], f"{n_drafts} drafts")
+    return [speculative, autoregressive, drafts]
 
 
-def count_tokens(histograms, decoders: Decoders, x, tokens: list[int], rng) -> None:  # [order, BINS]
+def direct(session: Any, x, n_last: int) -> np.ndarray:  # [n] -> [n_last, n_vocab]
+    """The target's rows, from an empty cache."""
+    session.models["target"].forget()
+    return session.model("target")(np.asarray(x), n_last)
+
+
+def count_tokens(histograms, session: Any, x, tokens: list[int], rng) -> None:  # [order, BINS]
     """Count the tokens that were decoded after x, in the histograms of both orders."""
-    q = decoders.direct([*x, *tokens[:-1]], len(tokens))  # [N, n_vocab]
-    draft = decoders.make_drafter(rng).chain
+    q = direct(session, [*x, *tokens[:-1]], len(tokens))  # [N, n_vocab]
+    draft = session.drafter(rng).chain
     for i, token in enumerate(tokens):
-        p = draft([*x, *tokens[:i]], 1).p  # [0 or 1, n_vocab]
+        p = draft(np.array([*x, *tokens[:i]]), 1).p  # [0 or 1, n_vocab]
         ratio = p[0] / np.maximum(q[i], np.finfo(q.dtype).tiny) if len(p) else q[i]  # [n_vocab]
         for histogram, order in zip(histograms, (q[i], ratio), strict=True):
             count_place(histogram, token, q[i], order, rng)
@@ -79,8 +96,42 @@ def count_drafts(histogram, proposal, rng) -> None:  # [BINS]
         count_place(histogram, token, np.asarray(p), np.asarray(p), rng)
 
 
-def sampled_check(name: str, p_values: Sequence[float], n: float, how: str) -> Check:
-    p_value = min(1.0, len(p_values) * min(p_values))  # any of several orders can fail (Bonferroni)
-    shift = detectable(n)
+def count_place(histogram: np.ndarray, token: int, q: np.ndarray, order: np.ndarray, rng) -> None:
+    """Count a token, drawn from q [n_vocab], in the histogram [BINS] of places."""
+    histogram[min(int(place(token, q, order, rng) * BINS), BINS - 1)] += 1
+
+
+def place(token: int, q: np.ndarray, order: np.ndarray, rng) -> float:  # q, order [n_vocab] -> between 0 and 1
+    """The place of a token drawn from q, in the vocabulary by falling order, ties by id. 1 if q excludes it."""
+    if q[token] == 0:
+        return 1.0
+    before = order > order[token]  # [n_vocab]
+    before[:token] |= order[:token] == order[token]
+    return (float(q[before].sum(dtype=np.float64)) + rng.random() * float(q[token])) / float(q.sum(dtype=np.float64))
+
+
+def sampled_check(name: str, histograms: np.ndarray, how: str) -> Check:  # [order, BINS]
+    p_value = min(1.0, len(histograms) * min(map(p_flat, histograms)))  # any order can fail (Bonferroni)
+    shift = detectable(histograms[0].sum())
     detail = f"p = {p_value:.2g} over {how}; a shift of {shift:.1%} (total variation) would have shown"
     return Check(name, p_value >= LEVEL, detail, shift)
+
+
+def p_flat(counts: np.ndarray) -> float:  # [n_bins] -> p-value
+    """The chance of counts at least this far from equal, if all bins are equally probable (Pearson 1900)."""
+    from scipy.special import chdtrc
+
+    expected = counts.sum() / len(counts)
+    return float(chdtrc(len(counts) - 1, np.sum((counts - expected) ** 2) / expected))
+
+
+def detectable(n: float) -> float:
+    """The smallest total variation distance of the places from uniform that n draws show with POWER at LEVEL.
+
+    A shift by total variation d adds at least n (2d)^2 to the statistic: the least if it is spread evenly over the
+    bins. LEVEL is halved, as there are two orders.
+    """
+    from scipy.special import chdtri, chndtrinc
+
+    noncentrality = chndtrinc(chdtri(BINS - 1, LEVEL / 2), BINS - 1, 1 - POWER)
+    return float(np.sqrt(noncentrality / n) / 2)
