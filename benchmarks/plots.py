@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from speculative.measure.machine import machine
+from speculative.measure.document import machine
 
 # Colours that the colour-blind tell apart (Okabe and Ito 2008), on a light grey that shows on white and on black pages.
 COLORS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"]

@@ -386,7 +386,7 @@ class Session:
         """Time iterations with up to twice the run's number of drafts, for predictions. None if there can be none."""
         if self.options.engine != "numpy" or not can_predict(speculative):
             return None
-        K = max(i.step.drafted for i in speculative.iterations)
+        K = max(i.drafted for i in speculative.iterations)
         tokens = speculative.tokens[0]
         x = [*x, *tokens[: len(tokens) // 2]]
         draft = self.drafter(np.random.default_rng(0)).chain
@@ -439,9 +439,8 @@ def text_steps(recorder: Recorder) -> Iterator[TextStep]:
 
 
 def text_step(iteration: Iteration, number: int) -> TextStep:
-    step = iteration.step
-    pieces = iteration.pieces
-    return TextStep("".join(pieces), step.tokens, step.drafted, step.accepted, origins(iteration), pieces, number)
+    i = iteration
+    return TextStep("".join(i.pieces), i.tokens, i.drafted, i.accepted, origins(i), i.pieces, number)
 
 
 def last_step(text: StreamDecoder, sample: list[Iteration], number: int) -> Iterator[TextStep]:

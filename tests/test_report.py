@@ -19,7 +19,7 @@ from speculative import load_pair
 from speculative.cli.display import columns
 from speculative.measure.figures import figures
 from speculative.measure.predictions import time_iterations, windows_of
-from speculative.measure.record import Counted, Iteration, origins
+from speculative.measure.record import Iteration, origins
 from speculative.measure.recorder import Draws, Recorder
 from speculative.measure.report import table
 from speculative.measure.run import Run
@@ -85,16 +85,19 @@ def test_the_figures_are_those_of_the_iterations(pair, drafter, K, setting):
 def scripted(N=60, K=4, alpha=0.75, t_draft=0.1, window=lambda rows: 1 + 0.1 * rows, seed=0):
     """Both records of a run whose drafts are accepted with chance alpha. A row of the target takes window(1) s."""
     rng = np.random.default_rng(seed)
-    plain = [Iteration(Counted([0], 0, 0), 0.0, window(1), window(1)) for _ in range(N)]
+    plain = [Iteration([0], scoring=window(1), seconds=window(1)) for _ in range(N)]
     mine = []
     left = N
     while left:
         k = min(K, left - 1)
         accepted = next((n for n in range(k) if rng.random() >= alpha), k)
-        step = Counted([0] * (accepted + 1), k, accepted)
         scoring = window(k + 1)
         times = (k * t_draft, scoring, k * t_draft + scoring)
-        mine.append(Iteration(step, *times, alpha=[alpha] * min(accepted + 1, k), source=["model"] * k))
+        mine.append(
+            Iteration(
+                [0] * (accepted + 1), k, accepted, *times, alpha=[alpha] * min(accepted + 1, k), source=["model"] * k
+            )
+        )
         left -= accepted + 1
     return tuple(record_of([iterations]) for iterations in (plain, mine))
 
@@ -201,9 +204,7 @@ def test_a_short_decode_is_repeated_with_both_decoders_in_turn(pair, monkeypatch
 
 
 def test_the_median_run_has_the_first_ones_tokens():
-    runs = [
-        record_of([[Iteration(Counted([token], 0, 0), seconds=s)]]) for token, s in ((1, 5), (2, 1), (1, 2), (1, 9))
-    ]
+    runs = [record_of([[Iteration([token], seconds=s)]]) for token, s in ((1, 5), (2, 1), (1, 2), (1, 9))]
     assert (median_run(runs).seconds, median_run(runs).runs) == (5, 3)
 
 
@@ -238,7 +239,7 @@ def test_the_advice(pair):
     assert "no K pays here" in ending(pair, N=400, K=8, alpha=0.02, t_draft=0.5)[1]
     autoregressive, speculative = scripted(N=400, alpha=0.02, t_draft=0.5)
     for i in speculative.iterations[::2]:  # a drafter that often has less than K
-        i.step = i.step._replace(drafted=len(i.alpha))
+        i.drafted = len(i.alpha)
     assert advice(figures(autoregressive, speculative), pair).startswith("It does not pay")
 
 
@@ -286,17 +287,17 @@ def test_a_paragraph_is_as_wide_as_the_terminal(monkeypatch):
 )
 def test_origins(step, known, expected):
     tree = {"tokens": [1, 2, 3], "parents": [0, 0, 1], "path": known["path"]} if "path" in known else None
-    assert ", ".join(origins(Iteration(Counted(*step), tree=tree, source=known.get("source", [])))) == expected
+    assert ", ".join(origins(Iteration(*step, tree=tree, source=known.get("source", [])))) == expected
 
 
 def test_drafts_after_the_stop_text_count_as_proposed_and_not_as_accepted():
     encoder = encoder_of("the", " end", ".,")
     tokens = encoder.encode("the end.,the")
     recorder = Recorder()
-    recorder.iteration = lambda *rest: Iteration(alpha=[1.0] * 4)
+    recorder.iteration = lambda *rest: Iteration(tokens, 5, 4, alpha=[1.0] * 4)
     step = Step(tokens, Proposal([0] * 5, []), [])
     [i] = recorder.watch(iter([step]), Draws(None), StreamDecoder(encoder, " end"))
-    assert i.step == Counted(tokens[:2], 5, 2)
+    assert (i.tokens, i.drafted, i.accepted) == (tokens[:2], 5, 2)
     assert (i.alpha, "".join(i.pieces)) == ([1.0] * 2, "the")
 
 

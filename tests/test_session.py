@@ -97,12 +97,12 @@ def test_the_record_has_the_steps_of_each_level(pair):
     decoded(session.texts("speculative", [PROMPT], 40, recorder=recorder))
     for iteration in recorder.iterations:
         assert [*iteration.levels] == ["int8", "model"]
-        drafted = iteration.step.drafted
+        drafted = iteration.drafted
         for level, inner in iteration.levels.items():
-            assert sum(len(one.step.tokens) for one in inner) == drafted
+            assert sum(len(one.tokens) for one in inner) == drafted
             assert all(one.scoring > 0 and one.seconds >= one.scoring for one in inner)
-            assert all(len(one.source) == one.step.drafted for one in inner)
-            drafted = sum(one.step.drafted for one in inner)
+            assert all(len(one.source) == one.drafted for one in inner)
+            drafted = sum(one.drafted for one in inner)
             assert level in ("int8", "model")
 
 
@@ -137,7 +137,7 @@ def test_the_details_of_a_decode_are_its_own_tests(pair, accept):
     recorder = session.recorder()
     decoded(session.texts("speculative", [PROMPT], 40, recorder=recorder))
     for iteration in recorder.iterations:
-        step, details = iteration.step, iteration.details
+        step, details = iteration, iteration.details
         assert details["drafts"][: step.accepted] == step.tokens[: step.accepted]
         passed = [i for i, test in enumerate(details["tested"], start=1) if test["passed"]]
         assert max(passed, default=0) == step.accepted
@@ -270,9 +270,9 @@ def test_a_stop_text_ends_both_decoders_alike(pair, greedy, options):
         assert stop in pair.encoder.decode(expected)
         assert stop not in pair.encoder.decode(expected[:-1])
         for iteration in recorder.iterations:
-            assert len(iteration.pieces) == len(iteration.step.tokens)
-            assert iteration.step.accepted <= iteration.step.drafted
-            assert len(iteration.source) == iteration.step.drafted
+            assert len(iteration.pieces) == len(iteration.tokens)
+            assert iteration.accepted <= iteration.drafted
+            assert len(iteration.source) == iteration.drafted
 
 
 ENCODER = encoder_of("the", "re", " end", ".,", "é")
@@ -305,7 +305,7 @@ def test_windows_and_single_tokens_stop_alike(text, stop, data):
         rest = rest[size:]
     for steps in (windows, [window([token]) for token in tokens]):
         iterations, shown = stopped(steps, stop)
-        kept = decoded(one.step for one in iterations)
+        kept = decoded(iterations)
         assert kept == tokens[: len(kept)]
         assert shown == text.partition(stop)[0]
         assert (stop in ENCODER.decode(kept)) == (stop in text)
@@ -325,7 +325,7 @@ def test_a_tree_that_a_stop_text_cuts_keeps_the_path_and_not_its_first_rows():
     assert step.walk == [second, third, fourth]
     [iteration], text = stopped([step], ".")
     assert text == "b"
-    assert iteration.step == ([b, stop], 5, 2)
+    assert (iteration.tokens, iteration.drafted, iteration.accepted) == ([b, stop], 5, 2)
     nodes = iteration.tree["tokens"]
     assert [nodes[node - 1] for node in iteration.tree["path"]] == [b, stop, d]
 
@@ -333,7 +333,7 @@ def test_a_tree_that_a_stop_text_cuts_keeps_the_path_and_not_its_first_rows():
 def test_the_token_of_the_end_of_text_is_not_its_characters(pair):
     tokens = [*ENCODER.encode("<|endoftext|>"), ENCODER.eot, *ENCODER.encode("the")]
     iterations, text = stopped([window(tokens)], "<|endoftext|>")
-    assert decoded(one.step for one in iterations) == tokens[: tokens.index(ENCODER.eot) + 1]
+    assert decoded(iterations) == tokens[: tokens.index(ENCODER.eot) + 1]
     assert text == "<|endoftext|>"
 
 

@@ -45,7 +45,7 @@ def window_seconds(run: Recorder) -> dict[int, float]:
     calls = defaultdict(list)
     for i in run.iterations:
         if i.scoring and not i.prefill:
-            calls[i.step.drafted + 1].append(i.seconds - i.drafting)
+            calls[i.drafted + 1].append(i.seconds - i.drafting)
     return {rows: usual_mean(seconds) for rows, seconds in sorted(calls.items())}
 
 
@@ -54,10 +54,10 @@ def draft_seconds(run: Recorder) -> float | None:
     if run.t_draft is not None:
         return run.t_draft
     proposals = [i for i in run.iterations if not i.draft_prefill and i.drafting is not None]
-    drafted = sum(i.step.drafted for i in proposals)
+    drafted = sum(i.drafted for i in proposals)
     if drafted:
         return sum(i.drafting for i in proposals) / drafted
-    return None if any(i.step.drafted for i in run.iterations) else 0.0
+    return None if any(i.drafted for i in run.iterations) else 0.0
 
 
 def usual_mean(seconds: Sequence[float]) -> float:
@@ -74,6 +74,6 @@ def prefill_seconds(run: Recorder) -> float:
         return 0.0
     window = line(t_window)
     t_draft = draft_seconds(run) or 0.0
-    scoring = [i.seconds - i.drafting - window(i.step.drafted + 1) for i in run.iterations if i.prefill]
-    drafting = [i.drafting - i.step.drafted * t_draft for i in run.iterations if i.draft_prefill]
+    scoring = [i.seconds - i.drafting - window(i.drafted + 1) for i in run.iterations if i.prefill]
+    drafting = [i.drafting - i.drafted * t_draft for i in run.iterations if i.draft_prefill]
     return sum(max(0.0, seconds) for seconds in scoring + drafting)

@@ -1,9 +1,13 @@
 """A run as one JSON document: --json writes it, pages are made of it. docs/output.md explains every key."""
 
+import platform
 from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
 
 from speculative.blog.encoder import Encoder
-from speculative.measure.machine import machine
+from speculative.engines.library import n_cores
 from speculative.measure.record import Iteration, origins, to_json
 from speculative.measure.recorder import Recorder
 from speculative.support.terminal import without_secrets
@@ -51,7 +55,7 @@ def sample_document(sample: Sequence[Iteration]) -> dict:
     return {
         "text": "".join(pieces),
         "pieces": pieces,
-        "tokens": [int(token) for i in sample for token in i.step.tokens],
+        "tokens": [int(token) for i in sample for token in i.tokens],
         "origins": [origin.partition(":")[0] for i in sample for origin in origins(i)],
         "iterations": [*map(to_json, sample)],
     }
@@ -70,3 +74,30 @@ def shown_tokens(iteration: Iteration) -> set[int]:
 def token_text(token: int, encoder: Encoder) -> str:
     """Return the token's bytes as text; those that are a part of a character as \\xNN."""
     return encoder.to_bytes([token]).decode("utf-8", "backslashreplace")
+
+
+def machine(engine: str = "numpy") -> dict:
+    """Return the names and versions of the machine; with engine "jax", of its devices too."""
+    names = {
+        "engine": engine,
+        "platform": platform.platform(),
+        "processor": processor(),
+        "cpus": n_cores(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+    }
+    if engine == "jax":
+        import jax
+
+        devices = jax.devices()
+        names |= {"device_platform": devices[0].platform, "device_kind": devices[0].device_kind}
+        names |= {"devices": len(devices), "jax": jax.__version__}
+    return names
+
+
+def processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()

@@ -31,11 +31,11 @@ def counts(speculative: Recorder) -> dict[str, Any]:
     """Count the drafts, and those that were tested and accepted."""
     iterations = speculative.iterations
     tested = Counter(j for i in iterations for j in range(len(i.alpha)))
-    accepted = Counter(j for i in iterations for j in range(i.step.accepted))
+    accepted = Counter(j for i in iterations for j in range(i.accepted))
     by_source = Counter(name for i in iterations for name in i.source[: len(i.alpha)])
-    passed = Counter(name for i in iterations for name in i.source[: i.step.accepted])
-    histogram = Counter(len(i.step.tokens) for i in iterations)
-    usual = Counter(i.step.drafted for i in iterations).most_common(1)
+    passed = Counter(name for i in iterations for name in i.source[: i.accepted])
+    histogram = Counter(len(i.tokens) for i in iterations)
+    usual = Counter(i.drafted for i in iterations).most_common(1)
     levels = {}
     for iteration in iterations:
         for name, calls in iteration.levels.items():
@@ -44,7 +44,7 @@ def counts(speculative: Recorder) -> dict[str, Any]:
         **sums(iterations),
         "tree": any(i.tree for i in iterations),
         "usual_K": usual[0][0] if usual else None,
-        "fixed_K": max(i.step.drafted for i in iterations) if can_predict(speculative) else None,
+        "fixed_K": max(i.drafted for i in iterations) if can_predict(speculative) else None,
         "tokens_per_iteration_histogram": with_texts(dict(sorted(histogram.items()))),
         "tested_by_position": [tested[j] for j in range(len(tested))],
         "accepted_by_position": [accepted[j] for j in range(len(tested))],
@@ -55,14 +55,14 @@ def counts(speculative: Recorder) -> dict[str, Any]:
 
 def sums(iterations: list[Iteration]) -> dict[str, Any]:
     """Return the counts that a decoder and a level of its drafter have in common."""
-    n_tokens = sum(len(i.step.tokens) for i in iterations)
-    drafted = sum(i.step.drafted for i in iterations)
+    n_tokens = sum(len(i.tokens) for i in iterations)
+    drafted = sum(i.drafted for i in iterations)
     alpha = [a for i in iterations for a in i.alpha]
     return {
         "iterations": len(iterations),
         "tokens": n_tokens,
         "drafted": drafted,
-        "accepted": sum(i.step.accepted for i in iterations),
+        "accepted": sum(i.accepted for i in iterations),
         "r": share(n_tokens, drafted + len(iterations)),
         "tokens_per_iteration": share(n_tokens, len(iterations)),
         "alpha": share(sum(alpha), len(alpha)),
@@ -99,7 +99,7 @@ def account(
     measured = costs(autoregressive, speculative)
     if measured is None:
         return {}
-    windows = [i.step.drafted for i in speculative.iterations]
+    windows = [i.drafted for i in speculative.iterations]
     window = line(measured.t_window)
     K = mean(windows)
     c = measured.c

@@ -42,12 +42,12 @@ def time_iterations(model: Callable, draft: Callable, x, K: int, n_ctx: int) -> 
 
 def chances_by_place(sample: Sequence, bonus: float) -> list[float]:
     """The chance at each place of a text that a draft there is accepted; `bonus` if none was tested there."""
-    return [min(1.0, chance) for i in sample for chance in [*i.alpha, bonus][: len(i.step.tokens)]]
+    return [min(1.0, chance) for i in sample for chance in [*i.alpha, bonus][: len(i.tokens)]]
 
 
 def chance_of_bonus(speculative: Recorder) -> float:
     """The mean chance in the second half of a window: like a bonus token, these drafts follow accepted ones."""
-    after = [chance for i in speculative.iterations for chance in i.alpha[i.step.drafted // 2 :]]
+    after = [chance for i in speculative.iterations for chance in i.alpha[i.drafted // 2 :]]
     return mean(after or [chance for i in speculative.iterations for chance in i.alpha])
 
 
@@ -80,7 +80,7 @@ def predict(
     timed = timed or {rows: (rows - 1) * costs.t_draft + seconds for rows, seconds in costs.t_window.items()}
     iteration = line(timed)
     prefill = prefill_seconds(speculative)
-    own = sum(iteration(i.step.drafted + 1) for i in speculative.iterations)
+    own = sum(iteration(i.drafted + 1) for i in speculative.iterations)
     scale = (speculative.seconds - prefill) / own
     chances = [chances_by_place(sample, chance_of_bonus(speculative)) for sample in speculative.samples]
     t_token = autoregressive.seconds / autoregressive.n_tokens
@@ -97,13 +97,13 @@ def predict(
 
 def can_predict(speculative: Recorder) -> bool:
     """True if drafts were tested, and each window was a chain of K of them, or of as many as the text had room for."""
-    K = max([i.step.drafted for i in speculative.iterations], default=0)
+    K = max([i.drafted for i in speculative.iterations], default=0)
     for sample in speculative.samples:
-        left = sum(len(i.step.tokens) for i in sample)
+        left = sum(len(i.tokens) for i in sample)
         for i in sample:
-            if i.tree or i.step.drafted < min(K, left - 1):
+            if i.tree or i.drafted < min(K, left - 1):
                 return False
-            left -= len(i.step.tokens)
+            left -= len(i.tokens)
     return any(i.alpha for i in speculative.iterations)
 
 

@@ -1,22 +1,24 @@
 """What is recorded of a run: an Iteration for each call of the target. docs/output.md explains every key."""
 
-from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 
-class Counted(NamedTuple):
-    """The counts of a Step, without its distributions, which are large."""
+from speculative.rules import Rule
+from speculative.sampling import Step
 
-    tokens: list[int]
-    drafted: int
-    accepted: int
+N_TOP = 10  # number of the likeliest tokens that are recorded of a distribution
 
 
 @dataclass
 class Iteration:
-    """One step of a decoder. Times in seconds, None if they are not known."""
+    """One step of a decoder, without its distributions, which are large. Times in seconds, None if they are unknown."""
 
-    step: Counted | None = None
+    tokens: list[int]
+    drafted: int = 0
+    accepted: int = 0
     drafting: float | None = 0.0  # seconds of Step 1
     scoring: float | None = 0.0  # seconds of the target's call
     seconds: float | None = 0.0  # in all
@@ -35,24 +37,54 @@ def origins(iteration: Iteration) -> list[str]:
 
     A draft that the draft model did not propose is "accepted: " and the name of its drafter.
     """
-    step = iteration.step
-    n_accepted = min(step.accepted, len(step.tokens))
-    whole = step.accepted == step.drafted
+    n_accepted = min(iteration.accepted, len(iteration.tokens))
+    whole = iteration.accepted == iteration.drafted
     if iteration.tree:  # a path is whole if it ends in a leaf
         last_node = [0, *iteration.tree["path"]][-1]
         whole = last_node not in iteration.tree["parents"]
     last = "bonus" if whole else "resampled"
-    if step.drafted == 0:
+    if iteration.drafted == 0:
         last = "autoregressive"
     names = [*iteration.source, *["model"] * n_accepted][:n_accepted]
     accepted = ["accepted" if name == "model" else f"accepted: {name}" for name in names]
-    return [*accepted, last][: len(step.tokens)]
+    return [*accepted, last][: len(iteration.tokens)]
 
 
 def to_json(iteration: Iteration) -> dict[str, Any]:
     """Return the counts and times of an iteration, with the number of its tokens."""
-    step = iteration.step
-    counts = {"tokens": len(step.tokens), "drafted": step.drafted, "accepted": step.accepted}
-    others = {f.name: getattr(iteration, f.name) for f in fields(Iteration) if f.name not in ("step", "pieces")}
     levels = [{"name": name, "iterations": [*map(to_json, level)]} for name, level in iteration.levels.items()]
-    return counts | others | {"levels": levels}
+    found = vars(iteration) | {"tokens": len(iteration.tokens), "levels": levels}
+    del found["pieces"]
+    return found
+
+
+def details(step: Step, rule: Rule, u: Sequence[float]) -> dict:
+    """Return {"drafts", "tested", "own"} of a step that drafted a chain: its drafts, the tests that decided about them,
+    and the draw of the last token. u: the random numbers that the rule drew."""
+    explained = rule.explain(step.proposal, step.q, u)
+    drafts = [int(token) for token in step.proposal.tokens]
+    tested = []
+    for i, test in enumerate(explained.tests):
+        p_i = step.proposal.p[i]  # [n_vocab]
+        q_i = step.q[i]
+        tokens = likeliest(np.maximum(p_i, q_i), drafts[i])
+        top = {"tokens": tokens, "p": rounded(p_i[tokens]), "q": rounded(q_i[tokens])}
+        numbers = {name: value for name, value in test._asdict().items() if value is not None}
+        tested.append({**numbers, "top": top})
+    q = explained.q  # [n_vocab]
+    residual = step.accepted < step.drafted and not np.may_share_memory(q, step.q)
+    tokens = likeliest(q, step.tokens[-1])
+    top = {"tokens": tokens, "probability": rounded(q[tokens])}
+    own = {"from": "residual" if residual else "q", "u": explained.u, "top": top}
+    return {"drafts": drafts, "tested": tested, "own": own}
+
+
+def likeliest(p, *others: int) -> list[int]:  # [n_vocab] -> ids
+    """Return the N_TOP most probable tokens, without those of probability 0, and these others; the likeliest first."""
+    n = min(N_TOP, len(p))
+    top = np.argpartition(p, -n)[-n:]  # [n]
+    return sorted({*top[p[top] > 0].tolist(), *others}, key=lambda token: (-p[token], token))
+
+
+def rounded(p) -> list[float]:  # [n]
+    return [float(f"{value:.4g}") for value in p]

@@ -10,8 +10,7 @@ import numpy as np
 
 from speculative.blog.encoder import StreamDecoder
 from speculative.engines.model import Call
-from speculative.measure.details import details
-from speculative.measure.record import Counted, Iteration
+from speculative.measure.record import Iteration, details
 from speculative.rules import TOKEN, Rule
 from speculative.sampling import Step
 from speculative.trees import Tree
@@ -68,7 +67,7 @@ class Recorder:
     @property
     def tokens(self) -> list[list[int]]:
         """The new tokens of each text."""
-        return [[token for i in sample for token in i.step.tokens] for sample in self.samples]
+        return [[token for i in sample for token in i.tokens] for sample in self.samples]
 
     @property
     def n_tokens(self) -> int:
@@ -89,7 +88,7 @@ class Recorder:
             if step is None:
                 return
             iteration = self.of_device(step, device) if device else self.iteration(step, began, seconds, draws.u)
-            add_text(iteration, text, step)
+            add_text(iteration, text)
             self.samples[-1].append(iteration)
             yield iteration
 
@@ -99,7 +98,7 @@ class Recorder:
         self.t_target = {rows: seconds for rows, seconds in device.seconds.items() if rows != "draft"}
         if row.drafted:
             self.t_draft = device.seconds.get("draft")
-        return Iteration(None, None, None, None, alpha=row.alpha)
+        return Iteration([*map(int, row.tokens)], row.drafted, row.accepted, None, None, None, alpha=row.alpha)
 
     def watch_batch(self, calls: Iterator[list], texts: list[StreamDecoder], device) -> Iterator[list]:
         """Do the same for prompts that are decoded together: a sample and a text for each.
@@ -116,28 +115,20 @@ class Recorder:
                 return
             for row in rows:
                 iteration = self.of_device(row, device)
-                add_text(iteration, texts[row.number], row)
+                add_text(iteration, texts[row.number])
                 samples[row.number].append(iteration)
             yield rows
 
     def iteration(self, step: Step, began: float, seconds: float, u: Sequence[float]) -> Iteration:
-        proposal = step.proposal
-        call = self.logs["target"][-1]
-        draft_calls = [one for role, log in self.logs.items() if role != "target" for one in since(log, began)]
-        iteration = Iteration(
-            drafting=call.began - began if step.drafted else 0.0,
-            scoring=call.seconds,
-            seconds=seconds,
-            draft_prefill=any(one.prefill for one in draft_calls),
-            prefill=call.prefill,
-            alpha=self.rule.chances(step),
-        )
-        if isinstance(proposal, Tree):
-            iteration.source = [proposal.source] * step.drafted
-            iteration.tree = {"tokens": proposal.tokens[1:], "parents": proposal.parents[1:], "path": step.walk}
+        iteration = timed(step, self.rule, self.logs["target"][-1], began)
+        iteration.seconds = seconds
+        drafts = [log for role, log in self.logs.items() if role != "target"]
+        iteration.draft_prefill = any(call.prefill for log in drafts for call in since(log, began))
+        if isinstance(step.proposal, Tree):
+            tree = step.proposal
+            iteration.tree = {"tokens": tree.tokens[1:], "parents": tree.parents[1:], "path": step.walk}
             return iteration
-        iteration.source = [*proposal.source]
-        self.add_levels(iteration, proposal.inner, began)
+        self.add_levels(iteration, step.proposal.inner, began)
         if self.details:
             iteration.details = details(step, self.rule, u[-self.rule.n_draws(step) :])
         return iteration
@@ -149,15 +140,26 @@ class Recorder:
             iteration.levels[name] = []
             ended = began
             for step, call in zip(steps, since(self.logs[role], began), strict=False):
-                one = Iteration(Counted([*map(int, step.tokens)], step.drafted, step.accepted), prefill=call.prefill)
-                one.drafting = call.began - ended
-                one.scoring = call.seconds
-                one.seconds = one.drafting + one.scoring
-                one.alpha = rule.chances(step)
-                one.source = [*step.proposal.source]
+                iteration.levels[name].append(timed(step, rule, call, ended))
                 ended = call.began + call.seconds
-                iteration.levels[name].append(one)
             steps = [deeper for step in steps for deeper in step.proposal.inner]
+
+
+def timed(step: Step, rule: Rule, call: Call, began: float) -> Iteration:
+    """Return the iteration of a step that began at this time, and of its model's call."""
+    drafting = call.began - began if step.drafted else 0.0
+    source = step.proposal.source
+    return Iteration(
+        tokens=[*map(int, step.tokens)],
+        drafted=step.drafted,
+        accepted=step.accepted,
+        drafting=drafting,
+        scoring=call.seconds,
+        seconds=drafting + call.seconds,
+        prefill=call.prefill,
+        alpha=rule.chances(step),
+        source=[source] * step.drafted if isinstance(source, str) else [*source],
+    )
 
 
 def since(log: deque[Call], began: float) -> list[Call]:
@@ -165,16 +167,17 @@ def since(log: deque[Call], began: float) -> list[Call]:
     return [*takewhile(lambda call: call.began >= began, reversed(log.copy()))][::-1]
 
 
-def add_text(iteration: Iteration, text: StreamDecoder, step: Step) -> None:
+def add_text(iteration: Iteration, text: StreamDecoder) -> None:
     """Add the text of each token. The iteration ends with the token that completes the stop text; the drafts after it
     were proposed and scored, and are counted as rejected."""
-    for token in step.tokens:
+    for token in iteration.tokens:
         iteration.pieces.append(text.push([token]))
         if text.stopped:
             break
     n = len(iteration.pieces)
-    iteration.step = Counted([*map(int, step.tokens[:n])], step.drafted, min(step.accepted, n))
-    if n < len(step.tokens):
+    if n < len(iteration.tokens):
+        iteration.tokens = iteration.tokens[:n]
+        iteration.accepted = min(iteration.accepted, n)
         iteration.alpha = iteration.alpha[:n]
         if iteration.details:
             iteration.details["tested"] = iteration.details["tested"][:n]
