@@ -69,7 +69,7 @@ def events(text):
 HOW = [{}, {"K": "auto"}, {"temperature": 1, "top_p": 0.9, "seed": 7, "accept": "block"}]
 
 
-@pytest.mark.parametrize("options", [*HOW, *({"only": name, "temperature": 1} for name in DECODERS)], ids=str)
+@pytest.mark.parametrize("options", HOW, ids=str)
 def test_the_steps_of_a_decode_and_its_run(client, pair, options):
     answer = ask(client, **options)
     assert answer.headers["content-type"].startswith("text/event-stream")
@@ -77,9 +77,8 @@ def test_the_steps_of_a_decode_and_its_run(client, pair, options):
     assert (last, {kind for kind, _ in steps}) == ("done", {"step"})
     document = client.get("/runs/1/json").json()
     kept = client.get("/runs/1/steps").json()
-    names = [options.get("only")] if "only" in options else DECODERS
-    assert {step[0] for _, step in steps} == {*names} == {step[0] for step in kept}
-    for name in names:
+    assert {step[0] for _, step in steps} == {*DECODERS} == {step[0] for step in kept}
+    for name in DECODERS:
         [sample] = document[name]["samples"]
         expected = [*map(list, zip(sample["pieces"], sample["origins"], strict=True))]
         for of in (kept,) if "K" in options else ([step for _, step in steps], kept):  # auto: by the times of a run
@@ -87,19 +86,15 @@ def test_the_steps_of_a_decode_and_its_run(client, pair, options):
             assert [token[:2] for step in mine for token in step[1]] == expected
         assert 0 < mine[-1][-1] <= 1.001 * document[name]["seconds"]  # of the run that is kept, the median
         if "K" not in options:
-            session = pair.changed(**{key: value for key, value in options.items() if key != "only"})
-            both = session.compare(PROMPT, 12, repeats=1).document
+            both = pair.changed(**options).compare(PROMPT, 12, repeats=1).document
             assert sample["tokens"] == both[name]["samples"][0]["tokens"]
     asked = {"prompt": PROMPT, "n_tokens_to_generate": 12} | options
     assert summary["values"].items() >= {name: str(value) for name, value in asked.items()}.items()
-    assert summary["decoders"] == {name: [12, document[name]["seconds"]] for name in names}
+    assert summary["decoders"] == {name: [12, document[name]["seconds"]] for name in DECODERS}
     assert client.get("/runs").json() == [summary]  # for a page that is loaded again, and for other tabs
-    assert client.get("/runs/1/page").status_code == (404 if "only" in options else 200)
-    if "only" in options:
-        assert summary["speedup"] is None
-    else:
-        assert summary["doubtful"] or summary["speedup"] <= document["figures"]["tokens_per_iteration"]
-        assert document["figures"]["runs"] > 1  # half a second of a decode this short
+    assert client.get("/runs/1/page").status_code == 200
+    assert summary["doubtful"] or summary["speedup"] <= document["figures"]["tokens_per_iteration"]
+    assert document["figures"]["runs"] > 1  # half a second of a decode this short
 
 
 def test_the_page_has_the_options_with_their_help_and_keeps_its_policy(client, pair):

@@ -23,7 +23,6 @@ from starlette.routing import Route
 from speculative import drafters
 from speculative.measure.document import DECODERS
 from speculative.measure.page import ORIGINS, fill, findings, placed, plain
-from speculative.measure.recorder import Recorder
 from speculative.measure.run import Run
 from speculative.options import FIELDS, text
 from speculative.session import Session
@@ -40,12 +39,10 @@ LABELS = {  # of the options that the form has; none of them names a file
     "top_p": "top-p",
     "min_p": "min-p",
     "stop": "Stop text",
-    "only": "Decode with",
 }
 CHOICES = {
     "drafter": [*drafters.DRAFTERS, "prompt_lookup+model", "model/ngram", "model/prompt_lookup", "int8/model"],
     "accept": ["token", "block", "lenient:0.5", "typical:0.1"],
-    "only": ["", *DECODERS],
 }
 MOST_BYTES = 2**16  # of a request
 MOST_RUNS = 20  # that are kept: a run may have half a megabyte
@@ -74,7 +71,7 @@ class Workbench:
         data = {
             "models": models,
             "prompt": getattr(o, "prompt", ""),
-            "fields": fields({"only": None} | vars(o)),
+            "fields": fields(vars(o)),
             "legend": legend,
         }
         scripts = ("elements.js", "form.js", "lanes.js", "runs.js", "decode.js")
@@ -124,8 +121,6 @@ class Workbench:
 
     def run(self, prompt: str, values: dict[str, str], watch: Callable) -> Run:
         session = self.session.changed(**{name: value or None for name, value in values.items()})
-        if session.options.only:
-            return alone(session, prompt, watch)
         return session.compare(prompt, session.options.n_tokens_to_generate, watch=watch)
 
 
@@ -138,19 +133,8 @@ def steps_of(document: dict) -> list[list]:
     return [
         [name, [[*token.values()] for token in i["tokens"]], i["drafting"], i["scoring"], i["end"]]
         for name in DECODERS
-        for i in (placed(document[name]) if document[name]["samples"] else ())
+        for i in placed(document[name])
     ]
-
-
-def alone(session: Session, prompt: str, watch: Callable) -> Run:
-    """Session.compare with one decoder: nothing is compared, and the run has no page."""
-    name = session.options.only
-    N = session.options.n_tokens_to_generate
-    session.ready([prompt], N)
-    recorders = {name: Recorder() for name in DECODERS} | {name: session.recorder()}
-    for step in session.texts(name, [prompt], N, recorder=recorders[name]):
-        watch(name, step, recorders[name])
-    return Run(session.document([prompt], [*recorders.values()], prompt=prompt))
 
 
 # ---- The form and the table ------------------------------------------------------------------------------------------
@@ -183,7 +167,7 @@ def summary(number: int, document: dict) -> dict:
     return {
         "number": number,
         "values": typed(o) | {"prompt": o["prompt"]},
-        "decoders": {name: [n, document[name]["seconds"]] for name, n in n_tokens.items() if n},
+        "decoders": {name: [n, document[name]["seconds"]] for name, n in n_tokens.items()},
         "speedup": f["speedup"],
         "tokens_per_call": f["tokens_per_iteration"] if f["drafted"] else None,
         "accepted": f["accepted"] / f["drafted"] if f["drafted"] else None,
@@ -228,10 +212,7 @@ def application(workbench: Workbench) -> Starlette:
             return JSONResponse(one.document)
         if request.path_params["kind"] == "steps":
             return JSONResponse(steps_of(one.document))
-        try:
-            return HTMLResponse(one.html().encode(errors="backslashreplace"))
-        except UserError as error:  # one decoder alone has no page
-            raise HTTPException(404, str(error)) from None
+        return HTMLResponse(one.html().encode(errors="backslashreplace"))
 
     routes = [Route("/", home), Route("/decode", decode, methods=["POST"])]
     routes += [Route("/runs", runs), Route("/runs/{number:int}/{kind}", run)]

@@ -16,7 +16,7 @@ async function decode() {
     for await ([kind, value] of events(answer.body)) {
       if (kind === "waiting") byId("state").textContent = "Waiting for another run to end …";
       if (kind === "step") {
-        if (!begun) begin(prompt, values.only);
+        if (!begun) begin(prompt);
         begun = true;
         byId("state").textContent = `${lanes[value[0]].title} …`;
         showStep(value);
@@ -35,9 +35,9 @@ async function decode() {
 }
 
 /** Clear the last result, which stays until the first step of the next. */
-function begin(prompt, only) {
+function begin(prompt) {
   for (const id of ["headline", "lines"]) byId(id).textContent = "";
-  clearLanes(prompt, only);
+  clearLanes(prompt);
 }
 
 function setBusy(state) {

@@ -9,7 +9,7 @@ function showForm() {
   data.fields.forEach(({ name, label, help, choices }, i) => {
     const about = { id: name, title: help, "aria-describedby": "wrong" };
     const field = choices.length
-      ? make("select", about, ...choices.map((value) => make("option", { value }, value || "both decoders")))
+      ? make("select", about, ...choices.map((value) => make("option", { value }, value)))
       : make("input", { ...about, autocomplete: "off", placeholder: "not set" });
     byId(i < IN_ROW ? "fields" : "others").append(make("div", make("label", { for: name }, label), field));
     field.addEventListener("focus", () => (byId("help").textContent = `${label}: ${help}`));

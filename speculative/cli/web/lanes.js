@@ -9,24 +9,17 @@ function showLanes() {
     const status = make("span");
     const text = make("p.text");
     const picture = svg("svg", { role: "img", preserveAspectRatio: "none", "aria-label": `${title}: not decoded yet` });
-    const article = make(
-      "article",
-      { "aria-labelledby": name },
-      make("h2", { id: name }, title, " ", status),
-      picture,
-      text,
-    );
-    byId("decoders").append(article);
-    lanes[name] = { title, article, status, text, picture };
+    const heading = make("h2", { id: name }, title, " ", status);
+    byId("decoders").append(make("article", { "aria-labelledby": name }, heading, picture, text));
+    lanes[name] = { title, status, text, picture };
   }
   legend(byId("legend"), data.legend);
   clearLanes(data.prompt);
 }
 
-/** Begin both texts again, or the text of one decoder alone. */
-function clearLanes(prompt, only) {
-  for (const [name, lane] of Object.entries(lanes)) {
-    lane.article.hidden = Boolean(only) && only !== name;
+/** Begin both texts again. */
+function clearLanes(prompt) {
+  for (const lane of Object.values(lanes)) {
     Object.assign(lane, { tokens: 0, calls: 0, end: 0 });
     lane.status.textContent = "";
     lane.picture.replaceChildren();

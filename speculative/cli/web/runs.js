@@ -15,17 +15,15 @@ const COLUMNS = {
   Speculative: ({ decoders }) => pace(decoders.speculative),
   Prompt: ({ values }) => [values.prompt || "<|endoftext|>"],
 };
-for (const { name, label } of data.fields) {
-  if (name !== "only") COLUMNS[label] = ({ values }) => [values[name]];
-}
+for (const { name, label } of data.fields) COLUMNS[label] = ({ values }) => [values[name]];
 
-const pace = (decoder) => decoder && [seconds(decoder[1]), `${(decoder[0] / decoder[1]).toFixed(1)} tokens/s`];
+const pace = ([n, time]) => [seconds(time), `${(n / time).toFixed(1)} tokens/s`];
 
 // The value by which a run is sorted; a number if its text begins with one.
 const KEYS = {
   Run: ({ number }) => number,
-  Autoregressive: ({ decoders }) => decoders.autoregressive?.[1] ?? "",
-  Speculative: ({ decoders }) => decoders.speculative?.[1] ?? "",
+  Autoregressive: ({ decoders }) => decoders.autoregressive[1],
+  Speculative: ({ decoders }) => decoders.speculative[1],
 };
 
 function sortKey(run, column) {
@@ -86,7 +84,7 @@ function runRow(run, columns) {
   const ways = make(
     "div.ways",
     button("Reuse", "Reuse", () => fillForm(run.values)),
-    run.values.only ? "" : link("Replay", "page", { target: "_blank" }),
+    link("Replay", "page", { target: "_blank" }),
     link("JSON", "json", { download: `run-${number}.json` }),
   );
   const row = make(number === shownRun ? "tr.drawn" : "tr", { id: `row-${number}` });
@@ -100,10 +98,9 @@ async function showRun(run) {
   const steps = await asked(`/runs/${run.number}/steps`);
   if (!steps) return;
   shownRun = run.number;
-  const [[n, s]] = Object.values(run.decoders); // of one decoder alone there is no speedup
-  byId("headline").textContent = run.headline || `${many(n, "token")} in ${seconds(s)}`;
+  byId("headline").textContent = run.headline;
   byId("lines").textContent = `Run ${run.number}: ${run.lines.join(" ")}`;
-  clearLanes(run.values.prompt, run.values.only);
+  clearLanes(run.values.prompt);
   steps.forEach(showStep);
   showRuns();
 }
