@@ -17,9 +17,10 @@ import pytest
 
 import main
 from encoder import BYTE_TO_CHAR, END_OF_TEXT
-from speculative import load_pair
+from speculative import load_pair, session
 from speculative.checkpoints.tensors import checkpoint_shapes
 from speculative.engines import runtime
+from speculative.measure import predictions
 from speculative.measure.verify import PROMPTS, verify
 from speculative.support.errors import guarded
 from utils import load_encoder_hparams_and_params
@@ -69,6 +70,20 @@ def one_thread():
     """
     if runtime.n_threads != 1:
         runtime.set_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def decoding_once(monkeypatch):
+    """Nothing is repeated for the sake of its time: a test of the repeats asks for `repeating`."""
+    monkeypatch.setattr(session, "SHORT_SECONDS", 0.0)
+    monkeypatch.setattr(predictions, "TIMING_SECONDS", 0.0)
+
+
+@pytest.fixture
+def repeating(decoding_once, monkeypatch):
+    """Short decodes and timed calls are repeated, as in the product."""
+    monkeypatch.setattr(session, "SHORT_SECONDS", 0.5)
+    monkeypatch.setattr(predictions, "TIMING_SECONDS", 0.25)
 
 
 @pytest.fixture(scope="session")
@@ -186,9 +201,9 @@ def run_verify(tiny_pair, capsys):
 
     def run_verify(draws=10, limits=None, **flags):
         options = {name: value for name, value in USUAL.items() if name != "prompt"} | flags
-        session = load_pair(**options, models_dir=tiny_pair)
+        pair = load_pair(**options, models_dir=tiny_pair)
         try:
-            verify(session, PROMPT, PROMPTS[:1], draws=draws, **limits or {})
+            verify(pair, PROMPT, PROMPTS[:1], draws=draws, **limits or {})
             status = 0
         except SystemExit as end:
             status = end.code

@@ -192,7 +192,7 @@ def test_iterations_are_timed_as_a_decode_makes_them():
 # ---- The median of runs ----------------------------------------------------------------------------------------------
 
 
-def test_a_short_decode_is_repeated_with_both_decoders_in_turn(pair, monkeypatch):
+def test_a_short_decode_is_repeated_with_both_decoders_in_turn(pair, monkeypatch, repeating):
     order = []
     record = type(pair).record
     monkeypatch.setattr(type(pair), "record", lambda self, name, *rest: order.append(name) or record(self, name, *rest))

@@ -22,7 +22,7 @@ SECONDS = {"the target": 0.01, "the draft": 0.001, "the int8": 0.003}  # of a ro
 
 
 @pytest.fixture
-def clock(monkeypatch):
+def clock(repeating, monkeypatch):
     """Time passes when a network is fed, and at no other time."""
     clock = Clock()
     for module in (lookahead, model, check_sampling, predictions, recorder):

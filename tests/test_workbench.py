@@ -70,7 +70,7 @@ HOW = [{}, {"K": "auto"}, {"temperature": 1, "top_p": 0.9, "seed": 7, "accept": 
 
 
 @pytest.mark.parametrize("options", HOW, ids=str)
-def test_the_steps_of_a_decode_and_its_run(client, pair, options):
+def test_the_steps_of_a_decode_and_its_run(client, pair, options, repeating):
     answer = ask(client, **options)
     assert answer.headers["content-type"].startswith("text/event-stream")
     *steps, (last, summary) = events(answer.text)
