@@ -42,14 +42,6 @@ def test_the_best_k_is_the_one_with_the_highest_speedup():
     assert best_k([0.2] * 16, 0.3, flat) == best_k([0.9] * 16, 0.01, lambda rows: float(rows)) == (0, 1.0)
 
 
-def test_the_experts_of_the_page():
-    """docs/theory.md: five rows, each served by 2 of 8 experts, and nothing else to read."""
-    beta = 8 * (1 - (1 - 2 / 8) ** 5) / 2
-    assert beta == pytest.approx(3.05, abs=0.005)
-    assert leviathan_speedup(0.8, 4, 0.05, beta) == pytest.approx(1.03, abs=0.005)
-    assert leviathan_speedup(0.8, 4, 0.05) == pytest.approx(2.80, abs=0.005)
-
-
 def test_costs_between_those_that_were_measured_lie_on_a_line():
     cost = line_through({1: 1.0, 5: 1.4, 9: 3.0})
     assert [cost(rows) for rows in (1, 3, 5, 7, 9, 11)] == pytest.approx([1.0, 1.2, 1.4, 2.2, 3.0, 3.5])

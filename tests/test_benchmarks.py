@@ -1,6 +1,5 @@
 """python -m benchmarks: every command on the bundled pair with the smallest numbers, and the sums behind the tables."""
 
-import json
 import re
 from itertools import product
 
@@ -10,7 +9,7 @@ from conftest import MODELS
 from tiny import ROOT
 
 from benchmarks import __main__ as index
-from benchmarks import full_size, grid, peers, runs, tables, theory
+from benchmarks import full_size, grid, runs, theory
 from gpt2 import gpt2
 from speculative import load_pair
 from speculative.checkpoints.loading import load_params
@@ -157,21 +156,9 @@ def test_a_prediction_is_compared_with_the_same_text():
     assert (four["foreseen"], four["off"]) == (3.0, pytest.approx(0.5))
 
 
-def test_a_table_is_as_wide_as_its_cells():
-    rows = [{"K": 4, "mean_beta": 1.254}, {"K": "auto", "mean_beta": None}, {}]
-    lines = ["   K  β of all", "   4      1.25", "auto          ", "              "]
-    assert tables.table(rows, "K β_of_all=mean_beta:.2f").split("\n") == lines
-
-
 @pytest.mark.parametrize(("alpha", "c", "K"), [(0.3, 0.5, 0), (0.99, 0.001, 16), (0.5, 0.499, 1), (0.8, 0.1, 6)])
 def test_the_best_lookahead_is_that_of_the_formula(alpha, c, K):
     assert theory.best_lookahead(alpha, c) == K
-
-
-def test_a_peer_that_fails_gets_a_line(monkeypatch, capsys):
-    monkeypatch.setitem(peers.PEERS, "none", (json.loads, "float32", "json"))
-    assert peers.measure("none", "folder", 1, 1) is None
-    assert "none: TypeError" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("words", "line"), [("nonsense", "is not a benchmark"), ("images --demo", "comes first")])

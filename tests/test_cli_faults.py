@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -67,36 +66,6 @@ def test_bad_input_is_one_line(kind, command, pair_words, tiny_pair, folder):
 
 
 # ---- Streams ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "word", ["--verbose", *(pytest.param(word, marks=pytest.mark.slow) for word in ("--help", "--stream", "--verify"))]
-)
-def test_a_reader_that_has_gone(pair_words, word):
-    """`| head -1` leaves like this. There is no traceback."""
-    reader, writer = os.pipe()
-    os.close(reader)
-    env = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
-    streams = {"capture_output": False, "stdout": writer, "stderr": subprocess.PIPE}
-    done = python("main.py", *pair_words, word, **streams, env=env)
-    os.close(writer)
-    assert done.returncode == 2, done.stderr
-    assert "Error" not in done.stderr, done.stderr
-    assert "Exception" not in done.stderr, done.stderr
-
-
-OTHERS = ["main.py --demo", "-m benchmarks"]
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="/dev/full is Linux's")
-@pytest.mark.parametrize(
-    "words", [None, *(pytest.param(f"{words} --help", marks=pytest.mark.slow) for words in OTHERS)]
-)
-def test_a_full_disk_behind_a_stream(words, pair_words):
-    words = words.split() if words else ["main.py", *pair_words, "--quiet"]
-    done = python(*words, shell='"$@" >/dev/full')
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1] == "error: cannot write the output: No space left on device"
 
 
 ASCII = {"PYTHONIOENCODING": "ascii"}

@@ -9,26 +9,10 @@ from tiny import decoded, one_hot
 
 from speculative import lookahead
 from speculative.engines.model import Call
-from speculative.lookahead import AutoK, best_k, line_through
+from speculative.lookahead import AutoK
 from speculative.sampling import Proposal, speculative_sampling
 
 N_VOCAB = 5
-CALLS = [((0.6,), 0.1, 0.04), ((0.95, 0.9, 0.2), 0.05, 0.03), ((0.1, 0.1), 0.3, 0.5), ((1.0,) * 8, 0.01, 0.0)]
-
-
-@pytest.mark.parametrize(("chances", "c", "row"), CALLS)
-def test_the_best_k_has_the_most_expected_tokens_for_its_time(chances, c, row):
-    def speedup(K):
-        tokens = 1 + sum(np.prod(chances[: i + 1]) for i in range(K))
-        return tokens / (K * c + 1 + row * K)
-
-    best = max(range(len(chances) + 1), key=speedup)
-    assert best_k(chances, c, lambda rows: 1 + row * (rows - 1)) == (best, pytest.approx(speedup(best)))
-
-
-def test_costs_between_the_row_counts_that_were_timed():
-    cost = line_through({1: 1.0, 5: 2.0, 9: 5.0})
-    assert [cost(rows) for rows in (1, 3, 5, 7, 9, 13)] == [1.0, 1.5, 2.0, 3.5, 5.0, 7.0]
 
 
 @dataclass

@@ -5,9 +5,6 @@ import re
 import pytest
 from tiny import ROOT
 
-import speculative
-from speculative import version
-
 tomllib = pytest.importorskip("tomllib")
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT = SETTINGS["project"]
@@ -35,9 +32,3 @@ def test_its_modules_are_those_that_are_there():
     folders = {path.parent.relative_to(ROOT) for path in ROOT.glob("[!.]*/**/__init__.py")}
     ours = {".".join(folder.parts) for folder in folders if folder.parts[0] == "speculative"}
     assert {*packaged["packages"]} == ours | {"speculative.models"}
-
-
-def test_its_version_stands_in_one_place():
-    assert SETTINGS["tool"]["setuptools"]["dynamic"]["version"]["attr"] == "speculative.version.__version__"
-    assert speculative.__version__ == version.__version__
-    assert re.fullmatch(r"[0-9]+\.[0-9]+\.[0-9]+", version.__version__)

@@ -38,12 +38,6 @@ def test_readme_prints_the_functions_whole(function):
     assert code_of(function, fences("README.md")[0]) == code_of(function, source)
 
 
-def test_readme_prints_the_loop_in_45_lines_in_the_order_of_the_steps():
-    loop = fences("README.md")[0]
-    assert len(loop.splitlines()) <= 45
-    assert re.findall(r"# Steps? ([\d and]+):", loop) == ["1", "2", "3 and 4", "3", "4"]
-
-
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_the_functions_of_readme_decode_as_the_product_does(temperature):
     session = load_pair(demo=True, temperature=temperature)

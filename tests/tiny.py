@@ -1,9 +1,7 @@
 """The models of many tests: random networks of a few thousand parameters, a model that counts, a broken loop; and
 how they ask for what is refused."""
 
-import contextlib
 import inspect
-import io
 import re
 import subprocess
 import sys
@@ -17,7 +15,6 @@ import pytest
 from encoder import BYTE_TO_CHAR, END_OF_TEXT, Encoder
 from speculative.checkpoints.tensors import checkpoint_shapes, nested
 from speculative.engines.packed import pack as convert  # noqa: F401
-from speculative.sampling import Proposal, Step
 from speculative.support.errors import UserError
 
 ROOT = Path(__file__).parents[1]
@@ -56,17 +53,6 @@ def first_layer(params, hparams):
     return {**params, "blocks": params["blocks"][:1]}, {**hparams, "n_layer": 1}
 
 
-def watched(new_pass, fed):
-    """The same forward pass, which appends to fed what tokens it is given."""
-
-    class Watched(new_pass):
-        def __call__(self, tokens, *rest):
-            fed.append([int(token) for token in tokens])
-            return super().__call__(tokens, *rest)
-
-    return Watched
-
-
 def logits_themselves(logits):
     """A to_probs for the tests that compare logits."""
     return logits
@@ -82,12 +68,6 @@ def one_hot(*ids, n_vocab=N_VOCAB):  # -> [len(ids), n_vocab]
 def counting_target(x, n_last=1):
     """A greedy model that counts: after id t comes (t + 1) % N_VOCAB."""
     return one_hot(*[(int(t) + 1) % N_VOCAB for t in x[len(x) - n_last :]])
-
-
-def stub(tokens, drafted, accepted):
-    """A Step of which only this is known."""
-    assert accepted == len(tokens) - 1
-    return Step(tokens, Proposal([0] * drafted, []), [])
 
 
 def decoded(steps):
@@ -136,31 +116,6 @@ def python(*words, shell="", **options):
     options = {"cwd": ROOT, "capture_output": True, "text": True} | options
     started_by = ["sh", "-c", shell, "sh"] if shell else []
     return subprocess.run([*started_by, sys.executable, *words], **options)
-
-
-@contextlib.contextmanager
-def largest_file(n_bytes):
-    """No file grows beyond so many bytes, as on a disk that is full."""
-    resource = pytest.importorskip("resource")
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-class Interrupted(io.StringIO):
-    """An output that Ctrl-C ends where these words would be written."""
-
-    def __init__(self, words):
-        super().__init__()
-        self.words = words
-
-    def write(self, text):
-        if self.words in text:
-            raise KeyboardInterrupt
-        return super().write(text)
 
 
 def plant(monkeypatch, place, old, new):
