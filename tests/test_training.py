@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from conftest import MODELS
 from scipy.special import rel_entr
+from tiny import HPARAMS, random_params
 
 pytest.importorskip("jax")
 
@@ -19,7 +20,7 @@ from gpt2 import gpt2
 from speculative import load_pair
 from speculative.support.errors import UserError
 from training import distil, loop
-from training.__main__ import COMMANDS, main, new_parser
+from training.__main__ import COMMANDS, main
 from training.network import write
 from utils import load_encoder_hparams_and_params
 
@@ -29,7 +30,7 @@ PROMPTS = MODELS / "tiny-target" / "prompts.jsonl"
 
 @pytest.fixture
 def models(tiny_pair, tmp_path):
-    """A folder with copies of the tiny target and draft, whose weights are small, so that no row is nearly one-hot."""
+    """A folder with copies of the tiny target and draft."""
     shutil.copytree(tiny_pair, tmp_path / "models")
     return tmp_path / "models"
 
@@ -48,18 +49,17 @@ def test_commands_are_listed(capsys):
 # ---- Each command makes something that the product decodes with ------------------------------------------------------
 
 
-def test_a_distilled_draft_decodes(models, capsys):
-    train(models, "distil", f"--first_layers 1 --out new --temperature 0 1 {SMALL}")
+def test_a_distilled_draft_is_accepted_more_often_and_decodes(models, capsys):
+    more = "--n_rows 64 --n_batch 16 --n_seq 16 --steps 25"
+    train(models, "distil", f"--first_layers 1 --out new --temperature 0 1 {more}")
     shown = capsys.readouterr()
-    assert "α at temperature 0 on held-out text of the target: 0." in shown.out
-    assert "step 4/4, loss" in shown.err
+    lines = re.findall(r"α at temperature [01] on held-out text of the target: (.*) before, (.*) after", shown.out)
+    greedy, sampled = [[*map(float, line)] for line in lines]
+    assert greedy[1] > greedy[0]
+    assert sampled[1] > sampled[0] + 0.05
+    assert "step 25/25, loss" in shown.err
     assert load_pair("new", "target", str(models), threads=1).compare("the thing", 8).r > 0
     assert sorted(path.name for path in models.iterdir()) == ["draft", "new", "target"]
-
-
-def test_the_draft_may_write_the_rows(models):
-    train(models, "distil", f"--draft_model_size draft --out new --text draft {SMALL}")
-    assert (models / "new" / "model.safetensors").exists()
 
 
 def test_trained_heads_decode(models):
@@ -83,7 +83,7 @@ def test_online_prints_the_texts_and_saves_the_draft(models, capsys):
 def test_a_pair_is_made_from_text(tmp_path, capsys):
     rng = np.random.default_rng(0)
     words = re.findall(r"\S+", "the cat dog sat ran on under mat river house old and then it saw a café “naïve” 1894")
-    (tmp_path / "text.txt").write_text("\n\n".join(" ".join(rng.choice(words, 30)) for _ in range(1500)))
+    (tmp_path / "text.txt").write_text("\n\n".join(" ".join(rng.choice(words, 30)) for _ in range(600)))
     sizes = "--target 300 32 16 2 2 --steps 30 --draft_steps 4 --n_rows 16"
     main(["pair", "--files", str(tmp_path / "text.txt"), "--out", str(tmp_path / "pair"), *sizes.split()])
     losses = [float(line.split()[-1]) for line in capsys.readouterr().err.splitlines() if "held-out loss" in line]
@@ -115,25 +115,18 @@ def test_divergences_are_their_formulas(name):
         np.testing.assert_allclose(found, FORMULAS[name](np.asarray(jax.nn.softmax(logits)), q), rtol=1e-9)
 
 
-def test_distillation_raises_the_acceptance(tmp_path):
-    words = f"--first_layers 1 --n_seq 16 --steps 25 --n_rows 128 --out {tmp_path / 'new'} --prompts {PROMPTS}"
-    bundled = ["--models_dir", str(MODELS), "--target_model_size", "tiny-target"]
-    [(before, after)] = distil.distil(new_parser().parse_args(["distil", *bundled, *words.split()])).values()
-    assert after > before + 0.02
-
-
-def test_written_text_at_temperature_0_is_greedy(bundled):
-    encoder, hparams, params = bundled["tiny-target"]
-    x = np.array([encoder.encode("He looked at the house and saw that the door")[:8]] * 2)
-    x = np.pad(x, ((0, 0), (0, 24)))  # [2, 32]
-    found = write(params, hparams["n_head"], x, np.array([8, 8]), np.float32([0, 1]), jax.random.key(0))
-    logits = gpt2(np.asarray(found[0]), **params, n_head=hparams["n_head"])  # [32, n_vocab]
-    np.testing.assert_array_equal(found[0, 8:], logits[7:-1].argmax(-1))
+def test_written_text_at_temperature_0_is_greedy():
+    params = random_params()
+    x = np.zeros((2, HPARAMS["n_ctx"]), np.int32)
+    x[:, :4] = [3, 1, 4, 1]
+    found = write(params, HPARAMS["n_head"], x, np.array([4, 4]), np.float32([0, 1]), jax.random.key(0))
+    logits = gpt2(np.asarray(found[0]), **params, n_head=HPARAMS["n_head"])  # [n_ctx, n_vocab]
+    np.testing.assert_array_equal(found[0, 4:], logits[3:-1].argmax(-1))
     assert found[0].tolist() != found[1].tolist()
 
 
 def test_an_interrupted_run_continues_and_ends_with_the_same_draft(models, monkeypatch, capsys):
-    words = f"--draft_model_size draft --text mixed {SMALL}"
+    words = f"--draft_model_size draft --text draft {SMALL}"
     train(models, "distil", f"{words} --out whole")
     save = loop.save_checkpoint
 
