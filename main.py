@@ -16,7 +16,7 @@ from speculative.cli.serve import serve
 from speculative.measure.document import DECODERS
 from speculative.measure.verify import verify
 from speculative.sampling import autoregressive_sampling, max_fn, sample, speculative_sampling
-from speculative.session import Session, text_steps
+from speculative.session import Session
 from speculative.support.errors import guarded
 
 # The blog's names, from where the blog has them.
@@ -64,7 +64,7 @@ def run_sampling_fn(name: str, session: Session, prompts: list[str], runs: dict)
     n = o.n_tokens_to_generate
     with Display(f"{name.capitalize()} Decode", o, prompts) as display:
         if name in runs:
-            steps = text_steps(runs[name])
+            steps = runs[name].iterations
         else:
             recorder = session.recorder(details=bool(o.json or o.html))
             steps = session.texts(name, prompts, n, o.n_samples, recorder=recorder)

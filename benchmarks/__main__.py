@@ -13,6 +13,7 @@ FILES = {  # {name of a file: help}
     "assumption": "a window's time over a row's, against batch and context",
     "start": "the time from Enter to the first token",
     "full_size": "write checkpoints of 124M and 1558M that compute the bundled pair's logits",
+    "pages": "every measured table of docs/, measured anew",
     "images": "the README's pictures of a run and of the workbench",
 }
 

@@ -80,18 +80,10 @@ def summarise(rows: list[dict]) -> list[dict]:
             values = [row[name] for row in of if row.get(name) is not None]
             line[name] = mean(values) if values else None
         line["speedup"] = median(row["speedup"] for row in of)
-        line["sd"] = float(np.std([row["spec_text_ms"] for row in of]))
-        line["plain_sd"] = float(np.std([row["plain_text_ms"] for row in of]))
         line["unlike"] = sum(row["spec_tokens"] != row["plain_tokens"] for row in of)
         # A repeat at temperature 0 is the same text again, and not further evidence.
         texts = [row for row in of if row["temperature"] or row["repeat"] == 0]
-        n = [row["iterations"] for row in texts]
-        line |= {
-            "texts": len(texts),
-            "iterations_sd": float(np.std(n)),
-            "r_error": standard_error([row["r"] for row in texts]),
-        }
-        line |= zip(("p50", "p90", "p99"), np.percentile(n, [50, 90, 99]).tolist(), strict=True)
+        line |= {"texts": len(texts), "r_error": standard_error([row["r"] for row in texts])}
         lines.append(line)
     return sorted(lines, key=lambda line: [str(line[name]).zfill(6) for name in KIND])
 
@@ -101,19 +93,6 @@ def standard_error(values: list[float]) -> float | None:
 
 
 # ---- The columns that a preset adds ----------------------------------------------------------------------------------
-
-
-def one_line_a_drafter(o, lines: list[dict]) -> list[dict]:
-    """The speedups of all K side by side, and auto's over that of the best number."""
-    found = {}
-    for line in lines:
-        key = tuple(line[name] for name in KIND[:5])
-        found.setdefault(key, line | {"best": 0.0})[f"at_{line['K']}"] = line["speedup"]
-        if isinstance(line["K"], int) and line["speedup"] > found[key]["best"]:
-            found[key] |= {"best": line["speedup"], "best_K": line["K"]}
-    for line in found.values():
-        line["auto_over_best"] = line["at_auto"] / line["best"] if line["best"] and "at_auto" in line else None
-    return [*found.values()]
 
 
 def side_by_side(o, lines: list[dict]) -> list[dict]:
@@ -164,7 +143,7 @@ def log_likelihood(target, x: list[int], new: list[int]) -> float:
 
 class Preset(NamedTuple):
     help: str
-    columns: str  # for tables.table; {K} stands for a column for each K
+    columns: str  # for tables.table
     defaults: dict  # of flags
     change: Callable | None = None  # (options, lines) -> lines
     plots: tuple = ()  # names of functions in plots.py
@@ -176,17 +155,11 @@ PAPER = {"n_tokens": 40, "n_prompts": 20, "repeats": 5, "settings": [GREEDY, NUC
 PROSE = {"prompts": {"prose": runs.PROMPTS["prose"]}}
 PRESETS = {
     "sweep": Preset(
-        "both decoders over K: speedup, acceptance rate and predictions; two pictures",
+        "both decoders over K: speedup, acceptance rate and the formulas; a picture",
         f"drafter {SETTING} K plain=plain_ms:.2f ms/token=spec_ms:.2f speedup:.2f r:.3f α=alpha:.2f c:.2f "
         "β=mean_beta:.2f blog=account_blog:.2f Leviathan=account_leviathan:.2f",
         {"K": [1, 2, 3, 4, 6, 8], "settings": [GREEDY, WARM]},
-        plots=("figure1", "predicted"),
-    ),
-    "drafters": Preset(
-        "every drafter with every K",
-        f"drafter {SETTING} {{K}} best_K best:.2f auto/best=auto_over_best:.2f",
-        {"K": [*range(1, 11), "auto"], "drafters": ["model", "prompt_lookup", "ngram", "heads", COPY]},
-        one_line_a_drafter,
+        plots=("figure1",),
     ),
     "trees": Preset(
         "trees of drafts beside chains",
@@ -215,8 +188,7 @@ PRESETS = {
     ),
     "figure1": Preset(
         "Chen et al., Figure 1: the time of a text, the acceptance rate and the time of an iteration; a picture",
-        f"{SETTING} K sequences=runs plain=plain_text_ms:.1f sd=plain_sd:.1f ms=spec_text_ms:.1f sd:.1f "
-        f"loop=loop_ms:.2f iterations:.1f sd=iterations_sd:.2f {R}",
+        f"{SETTING} K texts=runs autoregressive=plain_text_ms:.1f ms=spec_text_ms:.1f loop=loop_ms:.2f {R}",
         PAPER | {"K": [1, 2, 3, 4, 6, 8]},
         plots=("figure1",),
     ),
@@ -226,11 +198,6 @@ PRESETS = {
         "ArS's_log-likelihood_a_token=plain_log:.3f ±=plain_log_error:.3f SpS's=spec_log:.3f ±=spec_log_error:.3f",
         PAPER | {"n_tokens": 64},
         likelihoods,
-    ),
-    "iterations": Preset(
-        "how many iterations a text takes, and how that varies",
-        f"{SETTING} K sequences=texts {R} iterations:.1f sd=iterations_sd:.2f P50=p50:.0f P90=p90:.0f P99=p99:.0f",
-        PAPER | PROSE,
     ),
     "lenience": Preset(
         "the price of acceptance that is not lossless",
@@ -266,7 +233,7 @@ def main(name: str, argv: list[str]) -> None:
     lines = summarise(measure(o))
     greedy = [line["unlike"] for line in lines if line["temperature"] == 0]
     lines = change(o, lines) if change else lines
-    print(table(lines, columns.format(K=" ".join(f"{K}=at_{K}:.2f" for K in o.K))))
+    print(table(lines, columns))
     if greedy:
         print(f"\nAt temperature 0, texts that differ from autoregressive decoding's: {sum(greedy)}")
     for plot in plot_names if o.out else ():

@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 
-import numpy as np
-
 from speculative.measure.document import machine
 
 # Colours that the colour-blind tell apart (Okabe and Ito 2008), on a light grey that shows on white and on black pages.
@@ -58,23 +56,6 @@ def figure1(lines: list[dict], path: str) -> str:
         time.legend(fontsize=8)
 
     return draw(path, "The lookahead: its gain and its cost", 3, plot)
-
-
-def predicted(lines: list[dict], path: str) -> str:
-    """The speedups that two formulas give for the measured α, c and β, against the measured ones."""
-    formulas = {"account_blog": "the blog's r(K + 1) / (Kc + β)", "account_leviathan": "Leviathan et al., with β"}
-
-    def plot(axes):
-        [panel] = axes
-        for name, label in formulas.items():
-            known = [(line[name], line["speedup"]) for line in lines if line[name]]
-            panel.plot(*np.reshape(known, (-1, 2)).T, linestyle="", label=label)
-        ends = [min(panel.get_xlim()[0], panel.get_ylim()[0]), max(panel.get_xlim()[1], panel.get_ylim()[1])]
-        panel.plot(ends, ends, color=INK, linewidth=1, linestyle="--", marker="")
-        panel.set(xlabel="speedup by the formula (×)", ylabel="measured speedup (×)", xlim=ends, ylim=ends)
-        panel.legend(fontsize=9)
-
-    return draw(path, "The formulas' speedup against the measured one", 1, plot)
 
 
 def levels(lines: list[dict], path: str) -> str:

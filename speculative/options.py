@@ -227,6 +227,13 @@ NO_EFFECT = (
 )  # fmt: skip
 
 
+def as_typed(name: str, value: Any) -> str:
+    """Return the text that is typed for a value: 8/2 for several K, 2,1 for a tree."""
+    if isinstance(value, list | tuple):
+        return ("/" if name == "K" else ",").join(map(str, value))
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """ "; did you mean K?", or "" if no known name is like it."""
     known = list(known)

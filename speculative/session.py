@@ -11,7 +11,7 @@ import contextlib
 import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, ParamSpec
+from typing import Any, ParamSpec
 
 import numpy as np
 from tqdm import tqdm
@@ -25,11 +25,11 @@ from speculative.lookahead import AutoK
 from speculative.measure.document import DECODERS, document
 from speculative.measure.figures import figures
 from speculative.measure.predictions import can_predict, time_iterations
-from speculative.measure.record import Iteration, origins
+from speculative.measure.record import Iteration
 from speculative.measure.recorder import Draws, Recorder
 from speculative.measure.run import Run
 from speculative.measure.summary import stand_ins, summary
-from speculative.options import ModelOptions, make_options, whole
+from speculative.options import ModelOptions, as_typed, make_options, whole
 from speculative.options import text as check_text
 from speculative.rules import parse_rule
 from speculative.sampling import Step, autoregressive_sampling, speculative_sampling
@@ -50,18 +50,6 @@ def in_python() -> Iterator[None]:
     except UserError as error:
         said = re.sub(r"(python -m [^,;:]*)|--([A-Za-z_]+)", lambda found: found[1] or found[2], str(error))
         raise UserError(said) from None
-
-
-class TextStep(NamedTuple):
-    """One call of the target, as text. If a text ends in part of a character, a last step has that text alone."""
-
-    text: str
-    tokens: list[int]
-    drafted: int  # number of tokens that were proposed,
-    accepted: int  # and of those that were accepted
-    origins: list[str]  # of each token: see measure.record.origins
-    pieces: list[str]  # the text of each token
-    number: int = 0  # the number of the text it belongs to, if there are several
 
 
 def takes(options: Callable[P, Any]) -> Callable[[Callable[..., "Session"]], Callable[P, "Session"]]:
@@ -160,7 +148,7 @@ class Session:
         K = self.options.K
         Ks = K if isinstance(K, tuple) else (K,)
         if len(Ks) > len(levels):
-            text = f"--K {'/'.join(map(str, Ks))} is for {len(Ks)} levels"
+            text = f"--K {as_typed('K', Ks)} is for {len(Ks)} levels"
             raise UserError(f"{text}, and --drafter {self.options.drafter} has {len(levels)}")
         Ks += ("auto",) * (len(levels) - len(Ks))
         return [AutoK(expected=specs[0].expected) if k == "auto" else k for k, specs in zip(Ks, levels, strict=True)]
@@ -246,12 +234,12 @@ class Session:
             )
         return x
 
-    def autoregressive(self, prompt: str, n_tokens_to_generate: int = 40, sample: int = 0) -> Iterator[TextStep]:
+    def autoregressive(self, prompt: str, n_tokens_to_generate: int = 40, sample: int = 0) -> Iterator[Iteration]:
         """A token for each call of the target. sample: 0 for the blog's random numbers, 1, 2, ... for others. Raises
         UserError."""
         return self.texts("autoregressive", [prompt], n_tokens_to_generate, sample=sample)
 
-    def speculative(self, prompt: str, n_tokens_to_generate: int = 40, sample: int = 0) -> Iterator[TextStep]:
+    def speculative(self, prompt: str, n_tokens_to_generate: int = 40, sample: int = 0) -> Iterator[Iteration]:
         """Up to K + 1 tokens for each call of the target; the same text at temperature 0. Otherwise as above."""
         self.ready([prompt], check_count("n_tokens_to_generate", n_tokens_to_generate, 1))
         return self.texts("speculative", [prompt], n_tokens_to_generate, sample=sample)
@@ -264,7 +252,7 @@ class Session:
         n_samples: int = 1,
         sample: int = 0,
         recorder: Recorder | None = None,
-    ) -> Iterator[TextStep]:
+    ) -> Iterator[Iteration]:
         """The steps of the decoder `name` ("autoregressive" or "speculative") as text, one text after the other, or as
         many together as --batch says.
 
@@ -279,7 +267,7 @@ class Session:
             return self.texts_together(name, inputs, N, recorder)
         return self.texts_in_turn(name, inputs, N, n_samples, sample, recorder)
 
-    def texts_in_turn(self, name, inputs, N, n_samples, sample, recorder) -> Iterator[TextStep]:
+    def texts_in_turn(self, name, inputs, N, n_samples, sample, recorder) -> Iterator[Iteration]:
         o = self.options
         decode = self.autoregressive_steps if name == "autoregressive" else self.speculative_steps
         for number in range(n_samples * len(inputs)):
@@ -287,22 +275,16 @@ class Session:
             seed = [o.seed, sample + number] if sample + number else o.seed  # number 0 has the blog's own seed
             text = StreamDecoder(self.encoder, o.stop)
             rng = Draws(np.random.default_rng(seed))
-            for iteration in recorder.watch(decode(x, N, rng), rng, text, self.device_loop):
-                yield text_step(iteration, number)
-            yield from last_step(text, recorder.samples[-1], number)
+            yield from recorder.watch(decode(x, N, rng), rng, text, self.device_loop)
 
-    def texts_together(self, name, inputs, N, recorder) -> Iterator[TextStep]:
-        """Prompts that are decoded together, on JAX: one call of the target gives a step of several texts."""
+    def texts_together(self, name, inputs, N, recorder) -> Iterator[Iteration]:
+        """The steps of prompts that are decoded together, on JAX: a call of the target gives steps of several texts."""
         o = self.options
         texts = [StreamDecoder(self.encoder, o.stop) for _ in inputs]
         K = 0 if name == "autoregressive" else self.device_loop.window(N)
         rng = np.random.default_rng(o.seed)
         calls = self.device_loop.rows(inputs, N, K, rng, o.batch, lambda number: texts[number].stopped)
-        for rows in recorder.watch_batch(calls, texts, self.device_loop):
-            for row in rows:
-                yield text_step(recorder.samples[row.number][-1], row.number)
-        for number, text in enumerate(texts):
-            yield from last_step(text, recorder.samples[number], number)
+        return recorder.watch_batch(calls, texts, self.device_loop)
 
     # ---- Runs --------------------------------------------------------------------------------------------------------
 
@@ -429,24 +411,3 @@ def median_run(recorders: Sequence[Recorder]) -> Recorder:
     median = runs[(len(runs) - 1) // 2]
     median.runs = len(runs)
     return median
-
-
-def text_steps(recorder: Recorder) -> Iterator[TextStep]:
-    """The steps of texts that were recorded."""
-    for number, sample in enumerate(recorder.samples):
-        for iteration in sample:
-            yield text_step(iteration, number)
-
-
-def text_step(iteration: Iteration, number: int) -> TextStep:
-    i = iteration
-    return TextStep("".join(i.pieces), i.tokens, i.drafted, i.accepted, origins(i), i.pieces, number)
-
-
-def last_step(text: StreamDecoder, sample: list[Iteration], number: int) -> Iterator[TextStep]:
-    """A step with the bytes of an unfinished character, if the text ends in one: they belong to its last token."""
-    rest = text.flush()
-    if rest:
-        *before, last = sample[-1].pieces
-        sample[-1].pieces = [*before, last + rest]
-        yield TextStep(rest, [], 0, 0, [], [], number)

@@ -19,7 +19,7 @@ from speculative import load_pair
 from speculative.cli.display import columns
 from speculative.measure.figures import figures
 from speculative.measure.predictions import time_iterations, windows_of
-from speculative.measure.record import Iteration, origins
+from speculative.measure.record import Iteration
 from speculative.measure.recorder import Draws, Recorder
 from speculative.measure.report import table
 from speculative.measure.run import Run
@@ -287,7 +287,7 @@ def test_a_paragraph_is_as_wide_as_the_terminal(monkeypatch):
 )
 def test_origins(step, known, expected):
     tree = {"tokens": [1, 2, 3], "parents": [0, 0, 1], "path": known["path"]} if "path" in known else None
-    assert ", ".join(origins(Iteration(*step, tree=tree, source=known.get("source", [])))) == expected
+    assert ", ".join(Iteration(*step, tree=tree, source=known.get("source", [])).origins) == expected
 
 
 def test_drafts_after_the_stop_text_count_as_proposed_and_not_as_accepted():

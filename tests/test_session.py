@@ -282,8 +282,9 @@ def stopped(steps, stop):
     """The iterations that a recorder notes up to the stop text, and the text."""
     recorder = Recorder(logs={"target": [Call(0.0, 0.0, 1, 1)]})
     text = StreamDecoder(ENCODER, stop)
-    iterations = [*recorder.watch(iter(steps), Draws(np.random.default_rng(0)), text)]
-    return iterations, "".join(piece for one in iterations for piece in one.pieces) + text.flush()
+    for _ in recorder.watch(iter(steps), Draws(np.random.default_rng(0)), text):
+        pass
+    return recorder.iterations, "".join(one.text for one in recorder.iterations)
 
 
 def window(tokens):

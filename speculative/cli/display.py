@@ -11,8 +11,8 @@ from tqdm import tqdm
 
 from speculative.checkpoints.folders import model_folder
 from speculative.engines import devices
+from speculative.measure.record import Iteration
 from speculative.options import Options
-from speculative.session import TextStep
 from speculative.support.files import check_outputs
 from speculative.support.terminal import SHOWN
 
@@ -86,13 +86,13 @@ class Display:
         self.write("Text = ", None)
         self.write(prompt, None)
 
-    def push(self, step: TextStep) -> None:
+    def push(self, step: Iteration) -> None:
         while len(self.texts) <= step.number:
             if self.o.stream:
                 print()
             self.begin()
         origins = step.origins or [self.texts[step.number][-1][1]]  # the last step may be the rest of a character
-        for piece, origin in zip(step.pieces or [step.text], origins, strict=True):
+        for piece, origin in zip(step.pieces, origins, strict=True):
             self.write(piece, origin, step.number)
         self.bar.update(len(step.tokens))
 

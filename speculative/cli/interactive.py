@@ -6,7 +6,7 @@ import signal
 import sys
 from collections.abc import Callable
 
-from speculative.options import FIELDS, SHORT, switch
+from speculative.options import FIELDS, SHORT, as_typed, switch
 from speculative.session import Session
 from speculative.support.errors import UserError
 from speculative.support.terminal import one_line
@@ -77,11 +77,6 @@ def answer(line: str, session: Session, decode: Callable) -> Session:
     for name in given:
         print(one_line(f"{name} = {as_typed(name, getattr(session.options, name))}"))
     return session
-
-
-def as_typed(name: str, value: object) -> str:
-    """The text that is typed for a value: 8/2 for several K, 2,1 for a tree."""
-    return ("/" if name == "K" else ",").join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def changes(line: str) -> dict[str, str | None]:

@@ -10,7 +10,7 @@ from speculative.engines import memory, runtime
 from speculative.loading import networks_of
 from speculative.measure import report
 from speculative.measure.page import page
-from speculative.measure.record import Iteration, origins
+from speculative.measure.record import Iteration
 from speculative.measure.recorder import Recorder
 from speculative.session import Session
 from speculative.support.files import write_json, write_text
@@ -53,7 +53,7 @@ def show_report(session: Session, prompts: list[str], runs: dict[str, Recorder])
 
 def show_legend(speculative: Recorder) -> None:
     """Each origin in its colour; of the drafters, those of which a token was accepted."""
-    of_drafters = {origin for i in speculative.iterations for origin in origins(i)}.difference(ORIGINS)
+    of_drafters = {origin for i in speculative.iterations for origin in i.origins}.difference(ORIGINS)
     accepted, *others = ORIGINS
     pieces = [("\n", None)]
     for origin in (accepted, *sorted(of_drafters), *others):

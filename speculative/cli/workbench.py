@@ -22,11 +22,12 @@ from starlette.routing import Route
 
 from speculative import drafters
 from speculative.measure.document import DECODERS
-from speculative.measure.page import ORIGINS, fill, findings, placed, plain
+from speculative.measure.page import ORIGINS, fill, findings, placed
 from speculative.measure.run import Run
-from speculative.options import FIELDS, text
+from speculative.options import FIELDS, as_typed, text
 from speculative.session import Session
 from speculative.support.errors import UserError
+from speculative.support.terminal import without_secrets
 
 LABELS = {  # of the options that the form has; none of them names a file
     "n_tokens_to_generate": "Tokens",
@@ -64,9 +65,9 @@ class Workbench:
 
     def page(self) -> str:
         o = self.session.options
-        models = f"The target is {plain(o.target_model_size)}"
+        models = f"The target is {without_secrets(o.target_model_size)}"
         if "draft" in self.session.roles:
-            models += f" and the draft model {plain(o.draft_model_size)}"
+            models += f" and the draft model {without_secrets(o.draft_model_size)}"
         legend = [[origin, None, words] for origin, words in ORIGINS.items()]
         data = {
             "models": models,
@@ -101,9 +102,9 @@ class Workbench:
         def watch(name, step, recorder):
             if stopped.is_set():
                 raise Stopped
-            i = recorder.now
-            tokens = [[text, *origin.split(": ")] for text, origin in zip(step.pieces, step.origins, strict=True)]
-            told.append(("step", [name, tokens, i.drafting, i.scoring, recorder.seconds]))
+            # The rest of a character has no origin: the run shows it when it is done.
+            tokens = [[text, *origin.split(": ")] for text, origin in zip(step.pieces, step.origins, strict=False)]
+            told.append(("step", [name, tokens, step.drafting, step.scoring, recorder.seconds]))
 
         try:
             with self.decoding:
@@ -157,7 +158,7 @@ def fields(options: dict) -> list[dict]:
 
 def typed(options: dict) -> dict[str, str]:
     """The values of the form's fields, as they are typed."""
-    return {name: "" if options[name] is None else plain(options[name]) for name in LABELS}
+    return {name: "" if options[name] is None else as_typed(name, options[name]) for name in LABELS}
 
 
 def summary(number: int, document: dict) -> dict:

@@ -8,7 +8,7 @@ import numpy as np
 
 from speculative.blog.encoder import Encoder
 from speculative.engines.library import n_cores
-from speculative.measure.record import Iteration, origins, to_json
+from speculative.measure.record import Iteration, to_json
 from speculative.measure.recorder import Recorder
 from speculative.support.terminal import without_secrets
 
@@ -56,7 +56,7 @@ def sample_document(sample: Sequence[Iteration]) -> dict:
         "text": "".join(pieces),
         "pieces": pieces,
         "tokens": [int(token) for i in sample for token in i.tokens],
-        "origins": [origin.partition(":")[0] for i in sample for origin in origins(i)],
+        "origins": [origin.partition(":")[0] for i in sample for origin in i.origins],
         "iterations": [*map(to_json, sample)],
     }
 

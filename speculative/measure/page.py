@@ -17,6 +17,7 @@ from speculative.filters import Filters
 from speculative.measure import report
 from speculative.measure.document import DECODERS
 from speculative.measure.summary import percent
+from speculative.options import as_typed
 from speculative.rules import Rule, parse_rule
 from speculative.support.errors import UserError
 from speculative.support.terminal import without_secrets
@@ -101,7 +102,9 @@ def page_data(run: dict) -> dict:
     return {
         **findings(run),
         "facts": facts(run),
-        "options": [[name, plain(v)] for name, v in (o | run["machine"]).items() if v is not None],
+        "options": [
+            [name, without_secrets(as_typed(name, v))] for name, v in (o | run["machine"]).items() if v is not None
+        ],
         "prompt": run["prompt"]["text"],
         "legend": legend(mine),
         "lanes": {name: lane_data(name, lane, total) for name, lane in lanes.items()},
@@ -130,11 +133,11 @@ def findings(run: dict) -> dict:
 
 def facts(run: dict) -> list[list[str]]:
     o = run["options"]
-    shown = [name for name in FACTS if o[name] is not None]
+    names = [name for name in FACTS if o[name] is not None]
     if "draft" not in drafters.roles_of(o["drafter"]):
-        shown.remove("draft_model_size")
+        names.remove("draft_model_size")
     stand_ins = {size: f"{size}, a stand-in: {what}" for size, what in run["stand_ins"].items()}
-    rows = [[FACTS[name], plain(stand_ins.get(o[name], o[name]) if "size" in name else o[name])] for name in shown]
+    rows = [[FACTS[name], stand_ins.get(str(o[name])) or shown(name, o[name])] for name in names]
     return [*rows, ["machine", f"{run['machine']['processor']}, {many(run['machine']['cpus'], 'core')}"]]
 
 
@@ -368,11 +371,9 @@ def digits(p: float) -> str:
     return str(int(p)) if p in (0, 1) else f"{p:#.3g}"
 
 
-def plain(value: Any) -> str:
-    """An option as it is typed, without the password or token of an address."""
-    text = "/".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-    text = f"{value:g}" if isinstance(value, float) else text
-    return without_secrets(text)
+def shown(name: str, value: Any) -> str:
+    """Return an option as it is typed, without the password or token of an address."""
+    return without_secrets(as_typed(name, value))
 
 
 def visible(vocabulary: dict[str, str], token: int) -> str:

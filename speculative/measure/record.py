@@ -14,7 +14,11 @@ N_TOP = 10  # number of the likeliest tokens that are recorded of a distribution
 
 @dataclass
 class Iteration:
-    """One step of a decoder, without its distributions, which are large. Times in seconds, None if they are unknown."""
+    """One call of the target, as tokens, text and times, without its distributions, which are large.
+
+    Times are in seconds, None if they are unknown. If a text ends in a part of a character, a last step without tokens
+    has that part as its piece.
+    """
 
     tokens: list[int]
     drafted: int = 0
@@ -30,32 +34,36 @@ class Iteration:
     tree: dict | None = None  # {"tokens", "parents", "path"}, if the proposal was a tree
     details: dict | None = None  # tests and draws, if they are recorded
     pieces: list[str] = field(default_factory=list)  # text of each token
+    number: int = 0  # number of the text that the step belongs to, if there are several
 
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
 
-def origins(iteration: Iteration) -> list[str]:
-    """Return the origin of each token: "accepted", then "resampled", "bonus" or "autoregressive".
+    @property
+    def origins(self) -> list[str]:
+        """The origin of each token: "accepted", then "resampled", "bonus" or "autoregressive".
 
-    A draft that the draft model did not propose is "accepted: " and the name of its drafter.
-    """
-    n_accepted = min(iteration.accepted, len(iteration.tokens))
-    whole = iteration.accepted == iteration.drafted
-    if iteration.tree:  # a path is whole if it ends in a leaf
-        last_node = [0, *iteration.tree["path"]][-1]
-        whole = last_node not in iteration.tree["parents"]
-    last = "bonus" if whole else "resampled"
-    if iteration.drafted == 0:
-        last = "autoregressive"
-    names = [*iteration.source, *["model"] * n_accepted][:n_accepted]
-    accepted = ["accepted" if name == "model" else f"accepted: {name}" for name in names]
-    return [*accepted, last][: len(iteration.tokens)]
+        A draft that the draft model did not propose is "accepted: " and the name of its drafter.
+        """
+        n_accepted = min(self.accepted, len(self.tokens))
+        whole = self.accepted == self.drafted
+        if self.tree:  # a path is whole if it ends in a leaf
+            last_node = [0, *self.tree["path"]][-1]
+            whole = last_node not in self.tree["parents"]
+        last = "bonus" if whole else "resampled"
+        if self.drafted == 0:
+            last = "autoregressive"
+        names = [*self.source, *["model"] * n_accepted][:n_accepted]
+        accepted = ["accepted" if name == "model" else f"accepted: {name}" for name in names]
+        return [*accepted, last][: len(self.tokens)]
 
 
 def to_json(iteration: Iteration) -> dict[str, Any]:
     """Return the counts and times of an iteration, with the number of its tokens."""
     levels = [{"name": name, "iterations": [*map(to_json, level)]} for name, level in iteration.levels.items()]
     found = vars(iteration) | {"tokens": len(iteration.tokens), "levels": levels}
-    del found["pieces"]
-    return found
+    return {name: value for name, value in found.items() if name not in ("pieces", "number")}
 
 
 def details(step: Step, rule: Rule, u: Sequence[float]) -> dict:

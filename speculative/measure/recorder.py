@@ -3,6 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import takewhile
 from typing import Any
 
@@ -56,11 +57,6 @@ class Recorder:
         self.t_target: dict[int, float] = {}  # {rows: seconds of a call}
 
     @property
-    def now(self) -> Iteration:
-        """The last iteration."""
-        return self.samples[-1][-1]
-
-    @property
     def iterations(self) -> list[Iteration]:
         return [iteration for sample in self.samples for iteration in sample]
 
@@ -78,7 +74,8 @@ class Recorder:
     ) -> Iterator[Iteration]:
         """Yield an iteration for each step, up to the one that completes the stop text. device: a loop on a device,
         which knows its own times."""
-        self.samples.append([])
+        sample = []
+        self.samples.append(sample)
         while not text.stopped:
             draws.u = []
             began = time.perf_counter()
@@ -86,11 +83,13 @@ class Recorder:
             seconds = time.perf_counter() - began
             self.seconds += seconds
             if step is None:
-                return
+                break
             iteration = self.of_device(step, device) if device else self.iteration(step, began, seconds, draws.u)
+            iteration.number = len(self.samples) - 1
             add_text(iteration, text)
-            self.samples[-1].append(iteration)
+            sample.append(iteration)
             yield iteration
+        yield from rest_of(text, sample)
 
     def of_device(self, row, device) -> Iteration:
         """Return the known facts of a step, without its times. Those of the run are noted here."""
@@ -100,24 +99,26 @@ class Recorder:
             self.t_draft = device.seconds.get("draft")
         return Iteration([*map(int, row.tokens)], row.drafted, row.accepted, None, None, None, alpha=row.alpha)
 
-    def watch_batch(self, calls: Iterator[list], texts: list[StreamDecoder], device) -> Iterator[list]:
+    def watch_batch(self, calls: Iterator[list], texts: list[StreamDecoder], device) -> Iterator[Iteration]:
         """Do the same for prompts that are decoded together: a sample and a text for each.
 
         calls: for each call of the target, the rows of the prompts that it served.
         """
-        samples = [[] for _ in texts]
-        self.samples += samples
+        self.samples += [[] for _ in texts]
         while True:
             began = time.perf_counter()
             rows = next(calls, None)
             self.seconds += time.perf_counter() - began
             if rows is None:
-                return
+                break
             for row in rows:
                 iteration = self.of_device(row, device)
+                iteration.number = row.number
                 add_text(iteration, texts[row.number])
-                samples[row.number].append(iteration)
-            yield rows
+                self.samples[row.number].append(iteration)
+                yield iteration
+        for text, sample in zip(texts, self.samples, strict=True):
+            yield from rest_of(text, sample)
 
     def iteration(self, step: Step, began: float, seconds: float, u: Sequence[float]) -> Iteration:
         iteration = timed(step, self.rule, self.logs["target"][-1], began)
@@ -182,3 +183,12 @@ def add_text(iteration: Iteration, text: StreamDecoder) -> None:
         if iteration.details:
             iteration.details["tested"] = iteration.details["tested"][:n]
             iteration.details["own"] = None
+
+
+def rest_of(text: StreamDecoder, sample: list[Iteration]) -> Iterator[Iteration]:
+    """Yield a step with the part of a character in which the text ends, if it does, and add it to the last token."""
+    rest = text.flush()
+    if rest:
+        *before, last = sample[-1].pieces
+        sample[-1] = replace(sample[-1], pieces=[*before, last + rest])  # a copy: the step was yielded without them
+        yield Iteration([], pieces=[rest], number=sample[-1].number)

@@ -21,6 +21,7 @@ import numpy as np
 from speculative.engines import formats
 from speculative.engines.model import common_prefix
 from speculative.measure.check_sampling import Check, check_sampled, direct
+from speculative.options import as_typed
 from speculative.support.errors import UserError
 from speculative.support.progress import working
 from speculative.trees import regular
@@ -96,10 +97,7 @@ def check_greedy(session: Any, prompts: Sequence[np.ndarray], N: int) -> Check:
     """Compare the texts of both decoders at temperature 0, token for token."""
     o = session.options
     sessions = {str(K): changed(session, prompts[0], tree=None, K=with_outer(o.K, K)) for K in (1, 2, 4, 8)}
-    own = "/".join(map(str, o.K)) if isinstance(o.K, tuple) else str(o.K)
-    if o.tree:
-        own = f"tree {','.join(map(str, o.tree))}"
-    sessions.setdefault(own, session)
+    sessions.setdefault(f"tree {as_typed('tree', o.tree)}" if o.tree else as_typed("K", o.K), session)
     n_tokens = 0
     margins = []
     rng = np.random.default_rng(0)
