@@ -101,10 +101,6 @@ def text_distribution(decode):
     return output_distribution(lambda rng: tuple(token for step in decode(rng) for token in step.tokens))
 
 
-def total_variation(a, b):
-    return sum(abs(a.get(key, 0) - b.get(key, 0)) for key in a.keys() | b.keys()) / 2
-
-
 def twins(rng):
     """Two generators of one seed: they give the same numbers."""
     numbers = []
@@ -124,19 +120,7 @@ def twins(rng):
     return view(), view()
 
 
-def distance_from_target(decode, target, x, N):
-    """Total variation between the texts of decode(rng) and the target's own N tokens after x."""
-    expected = text_distribution(lambda rng: autoregressive_sampling(x, target, N, rng))
-    return total_variation(expected, text_distribution(decode))
-
-
 # ---- Models ----------------------------------------------------------------------------------------------------------
-
-
-def remembered(model):
-    """The same model; its rows for the same x are computed once for all paths."""
-    rows = cache(lambda x, n_last: model(np.array(x), n_last))
-    return lambda x, n_last=1: rows(tuple(np.asarray(x).tolist()), n_last)
 
 
 @cache
@@ -154,7 +138,8 @@ def random_model(seed, n_vocab):
         x = [0, *x.tolist()]
         return np.stack([row(*x[i - 1 : i + 1]) for i in range(len(x) - n_last, len(x))])  # [n_last, n_vocab]
 
-    return remembered(model)
+    rows = cache(lambda x, n_last: model(np.array(x), n_last))  # computed once for all paths
+    return lambda x, n_last=1: rows(tuple(np.asarray(x).tolist()), n_last)
 
 
 class Clock:
@@ -289,5 +274,7 @@ class World:
         return self.session.speculative_steps(PROMPT, N, rng)
 
     def distance(self, N):
-        """From the target's own N tokens."""
-        return distance_from_target(lambda rng: self.steps(N, rng), self.target, PROMPT, N)
+        """Total variation from the target's own N tokens."""
+        expected = text_distribution(lambda rng: autoregressive_sampling(PROMPT, self.target, N, rng))
+        found = text_distribution(lambda rng: self.steps(N, rng))
+        return sum(abs(expected.get(text, 0) - found.get(text, 0)) for text in expected | found) / 2

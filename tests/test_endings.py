@@ -1,6 +1,5 @@
 """The ends of commands: a result, or one line that says why there is none; and nothing half-written."""
 
-import os
 import pickle
 import signal
 import subprocess
@@ -113,11 +112,3 @@ def test_no_message_quotes_a_control_character(command):
         assert (status, out) == (2, "")
         assert err.count("\n") == 1
         assert not {*err} & {*map(chr, SHOWN)}
-
-
-def test_a_folder_that_is_not_writable_is_one_line(command, pair_words, tmp_path):
-    if os.geteuid() == 0:
-        pytest.skip("the superuser may write everywhere")
-    tmp_path.chmod(0o500)
-    status, _, err = command(*pair_words, "--json", str(tmp_path / "run.json"))
-    assert (status, err.count("\n")) == (2, 1)

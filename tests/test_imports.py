@@ -82,20 +82,13 @@ print(sum(len(step.tokens) for step in pair.speculative("The", 3)))
 """
 
 
-def beside(folder, names, script, **environment):
-    """The result of a user's script, beside which something of each name lies."""
-    for name in names:
-        if name.endswith(".py"):
-            (folder / name).write_text("raise SystemExit('this is the user's')")
-        else:
-            (folder / name).mkdir()
-    (folder / "script.py").write_text(script)
-    return python("script.py", ROOT / "models", ROOT, cwd=folder, env=os.environ | environment)
-
-
 def test_a_file_beside_the_users_script_hides_nothing_that_the_package_needs(tmp_path):
-    names = ["utils.py", "main.py", "gpt2.py", "encoder.py", "training.py", "checkpoints"]
-    assert beside(tmp_path, names, LOADS, PYTHONPATH=str(ROOT)).stdout == "3\n"
+    for name in ("utils.py", "main.py", "gpt2.py", "encoder.py", "training.py"):
+        (tmp_path / name).write_text("raise SystemExit('this is the user's')")
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "script.py").write_text(LOADS)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    assert python("script.py", ROOT / "models", cwd=tmp_path, env=environment).stdout == "3\n"
 
 
 def test_the_method_and_the_network_stand_alone():

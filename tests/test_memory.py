@@ -60,15 +60,11 @@ def test_a_system_that_does_not_tell_is_trusted(tmp_path):
     memory.check(PAIR, None)
 
 
-def test_the_peak_stays():
-    if (before := memory.peak()) is None:
+def test_the_peak_is_no_less_than_what_is_in_use():
+    if memory.peak() is None:
         pytest.skip("this system does not tell")
-    taken = b"x" * 2**28
-    after = memory.peak()
-    assert after >= before - 2**21
-    assert after >= len(taken)  # the kernel adds up lazily
-    del taken
-    assert memory.peak() >= after - 2**21
+    in_use = b"x" * 2**28
+    assert memory.peak() >= len(in_use)
 
 
 def test_what_is_available(tmp_path):
