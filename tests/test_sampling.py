@@ -1,5 +1,6 @@
 """The two algorithms step by step: every draw by script, the tests rebuilt afterwards, and a vocabulary of 50,257."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -253,13 +254,8 @@ def test_each_draft_was_drawn_from_the_p_that_it_comes_with(tmp_path, monkeypatc
         assert [*proposal.tokens] == [drawn(p_i, u) for p_i, u in zip(proposal.p, pair, strict=True)]
 
 
-def chain(j, p, target, rng):
-    return speculative_sampling([0], lambda x, k: Proposal([j], [p]), target, 2, 1, rng)
-
-
-def block(j, p, target, rng):
-    rule = parse_rule("block").accept
-    return speculative_sampling([0], lambda x, k: Proposal([j], [p]), target, 2, 1, rng, rule)
+def chain(accept, j, p, target, rng):
+    return speculative_sampling([0], lambda x, k: Proposal([j], [p]), target, 2, 1, rng, parse_rule(accept).accept)
 
 
 def tree(j, p, target, rng):
@@ -268,7 +264,7 @@ def tree(j, p, target, rng):
     return tree_speculative_sampling([0], lambda x, shape: one, by_paths(target), 2, regular([1]), rng)
 
 
-@pytest.mark.parametrize("window", [chain, block, tree])
+@pytest.mark.parametrize("window", [partial(chain, "token"), partial(chain, "block"), tree])
 def test_a_window_is_what_algorithm_2_says(window):
     """The first number tests the draft, the second draws the token that follows or replaces it."""
     p, q = with_a_tail(2), with_a_tail(3)
