@@ -135,7 +135,6 @@ REFUSED = [
     # (the words, what is said)
     ("--K 0", "--K must be a whole number of at least 1 and at most 1024, or auto; for a staged drafter one for each"),
     ("--K 4.5", "--K must be a whole number of at least 1 and at most 1024, or auto"),
-    ("--K -1", "--K must be a whole number"),
     ("--n_tokens_to_generate four", f"--n_tokens_to_generate {WHOLE}, not 'four'"),
     ("--n_samples 1e3", f"--n_samples {WHOLE}, not '1e3'"),
     ("--top_k 0", f"--top_k {WHOLE}, not '0'"),
@@ -162,7 +161,6 @@ REFUSED = [
     ("--K", "--K needs a value; one that begins with - is written --K=VALUE"),
     ("--prompt --K 4", "--prompt needs a value"),
     ("hello", "unexpected 'hello': each value follows its --option, a text in quotes"),
-    ("--K 4 5", "unexpected '5'"),
     ("--demo --target_model_size 124M", "--demo is the bundled pair: leave it out to decode with --target_model_size"),
     ("--top_k 5", "--top_k is of no use here: at temperature 0 the likeliest token is taken"),
     ("--ngram_text a", "--ngram_text is of no use here: --drafter ngram is not asked for"),
@@ -182,7 +180,6 @@ def test_a_command_line_is_refused_in_a_line(line, said):
     ("options", "said"),
     [
         ({"k": 4}, "unknown option k; did you mean K?"),
-        ({"K": 0}, "K must be a whole number of at least 1"),
         ({"K": True}, "K must be a whole number"),
         ({"K": (8, 0), "drafter": "model/ngram"}, "K must be a whole number of at least 1"),
         ({"temperature": "warm"}, "temperature must be a number of at least 0, not 'warm'"),
@@ -194,7 +191,6 @@ def test_a_command_line_is_refused_in_a_line(line, said):
             {"demo": True, "accept": "blok"},
             "accept must be token, block, lenient:B (B from 0.000001 to 1)",
         ),
-        ({"demo": True, "accept": "lenient:2"}, "accept must be token, block, lenient:B"),
         ({"demo": True, "accept": "token:1"}, "accept must be token, block"),
         ({"demo": True, "drafter": "modle"}, "drafter 'modle' is unknown; did you mean model?"),
         ({"demo": True, "drafter": "model+"}, "drafter '' is unknown; there are model, "),

@@ -137,10 +137,3 @@ def test_a_prompt_comes_from_a_file_or_from_standard_input(run_json, tmp_path):
     assert found["prompt"] == expected["prompt"]
     assert found["speculative"]["samples"][0]["text"] == expected["speculative"]["samples"][0]["text"]
     assert "prompt.txt" not in refusal(run_json, prompt_file="no such file", prompt=None)
-
-
-def test_the_files_of_a_run_are_whole(run, tmp_path):
-    out = run(json=tmp_path / "run.json", html=tmp_path / "run.html", temperature=1)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.html", "run.json"]
-    assert (tmp_path / "run.html").read_text(encoding="utf-8").rstrip().endswith("</html>")
-    assert out.count("\nWrote ") == 2

@@ -20,7 +20,7 @@ from gpt2 import gpt2
 from speculative import load_pair
 from speculative.support.errors import UserError
 from training import distil, loop
-from training.__main__ import COMMANDS, main
+from training.__main__ import main
 from training.network import write
 from utils import load_encoder_hparams_and_params
 
@@ -38,12 +38,6 @@ def models(tiny_pair, tmp_path):
 def train(models, command, words):
     paths = ["--models_dir", str(models), "--prompts", str(PROMPTS)]
     main([command, *paths, "--target_model_size", "target", *words.split()])
-
-
-def test_commands_are_listed(capsys):
-    main([])
-    shown = capsys.readouterr().out
-    assert all(f"    {name} " in shown for name in COMMANDS)
 
 
 # ---- Each command makes something that the product decodes with ------------------------------------------------------
