@@ -1,7 +1,6 @@
 """python -m benchmarks: every command on the bundled pair with the smallest numbers, and the sums behind the tables."""
 
 import re
-from itertools import product
 
 import numpy as np
 import pytest
@@ -37,10 +36,7 @@ WORDS = {  # {command: the smallest numbers}
 }
 
 
-def test_the_index_lists_every_command(capsys):
-    index.main([])
-    shown = capsys.readouterr().out
-    assert all(f"  {name} " in shown for name in WORDS)
+def test_every_command_is_among_them():
     assert {*index.FILES, *grid.PRESETS} == WORDS.keys()
 
 
@@ -202,6 +198,6 @@ def test_the_grown_target_is_a_folder_that_decodes_the_same_text(tmp_path):
         for name, folder in (("large", tmp_path), ("tiny-target", MODELS))
     )
     assert load_params(str(tmp_path / "large"), shape)["wte"].shape == (2500, 448)
-    for prompt, N in product(('"From the first, two facts', "naïve café — 中文 🙂\n"), (20,)):
+    for prompt in ('"From the first, two facts', "naïve café — 中文 🙂\n"):
         assert large.encode(prompt) == small.encode(prompt)
-        assert large.compare(prompt, N).text == small.compare(prompt, N).text
+        assert large.compare(prompt, 20).text == small.compare(prompt, 20).text

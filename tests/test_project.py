@@ -20,10 +20,7 @@ def test_with_all_extras_it_is_requirements_txt():
     tensorflow = {"tensorflow", "tensorflow-cpu"}  # of the tests
     listed = names(line for line in lines if not line.startswith("#"))
     assert names(PROJECT["dependencies"] + extras) == listed - tensorflow
-
-
-def test_what_is_large_is_an_extra():
-    assert not names(PROJECT["dependencies"]) & {"tensorflow", "tensorflow-cpu", "jax", "matplotlib", "scipy"}
+    assert not names(PROJECT["dependencies"]) & {"jax", "matplotlib", "scipy"}  # what is large is an extra
 
 
 def test_its_modules_are_those_that_are_there():
