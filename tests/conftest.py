@@ -52,7 +52,7 @@ def pytest_configure(config):
         return
     config.compiled = tempfile.TemporaryDirectory()
     os.environ["JAX_COMPILATION_CACHE_DIR"] = config.compiled.name
-    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.02"
     if config.option.markexpr == "not slow":
         os.environ.setdefault("XLA_FLAGS", QUICK_TO_COMPILE)
 
