@@ -57,12 +57,11 @@ def speed_line(f: dict) -> str:
 
 def acceptance_line(f: dict) -> str:
     accepted = f"{f['accepted']} of {f['drafted']} drafts accepted ({percent(f['accepted'] / f['drafted'])})."
-    gives = f"A target call gives {f['tokens_per_iteration']:.2f} tokens"
+    gives = f"A target call gives {f['tokens_per_iteration']:.2f}"
     if f["tree"]:
-        return f"{accepted} {gives}; a tree has several drafts for each place."
-    if f["fixed_K"]:
-        return f"{accepted} {gives} of K + 1 = {f['fixed_K'] + 1}: acceptance rate r = {f['r']:.2f}."
-    return f"{accepted} {gives}; r = tokens / (drafts + 1) = {f['r']:.2f}."
+        return f"{accepted} {gives} tokens; a tree has several drafts for each place."
+    most = f["drafted"] / f["iterations"] + 1  # tokens: the drafts and one more; K + 1, if no window was shorter
+    return f"{accepted} {gives} of at most {most:.2f} tokens: acceptance rate r = {f['r']:.2f}."
 
 
 def time_line(f: dict) -> str | None:
