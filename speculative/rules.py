@@ -1,21 +1,20 @@
 """Rules of acceptance: which drafts of a window are kept, and the distribution that the token after them is drawn from.
 
 The paper's rule is sampling.token_by_token. Here are block verification, which keeps more drafts and is lossless too,
-and two rules that are not lossless: lenient and typical acceptance. Beside each rule stands its explanation: the tests
-that it made, rebuilt from the proposal, the target's rows and the random numbers u that the rule drew.
+and two rules that are not lossless: lenient and typical acceptance. Each comes with its explanation: the tests that it
+made, rebuilt from the proposal, the target's rows and the random numbers u that the rule drew.
 
 To add a rule, write a function that returns a Rule, and its entry in RULES.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from speculative.sampling import Proposal, Step, ratio, residual, sample, token_by_token
 from speculative.support.errors import UserError
-from speculative.trees import acceptance_by_depth, sibling_by_sibling
+from speculative.trees import Tree, TreeStep, acceptance_by_depth, chain_of, sibling_by_sibling
 
 
 class DraftTest(NamedTuple):
@@ -53,59 +52,46 @@ class Rule(NamedTuple):
 # ---- Token by token, and rules that change its test ------------------------------------------------------------------
 
 
-def one_by_one(proposal: Proposal, q, rng, test: Callable, rest: Callable) -> list[int]:  # q [m + 1, n_vocab]
-    """token_by_token with another test(u, ratio) -> bool, and another rest(q, p) in place of residual."""
-    p = proposal.p  # [m, n_vocab]
-    tokens = []
-    for i, j in enumerate(proposal.tokens):
-        if not test(rng.random(), ratio(q[i], p[i], j)):
-            return [*tokens, sample(rest(q[i], p[i]), rng)]
-        tokens.append(int(j))
-    return [*tokens, sample(q[len(tokens)], rng)]
+def one_by_one(
+    name: str,
+    overlap: Callable = np.minimum,
+    rest: Callable = residual,
+    cut: Callable = lambda q: q,
+    **about: Any,
+) -> Rule:
+    """A rule that tests one draft after the other, from its two parts. The paper's are min(p, q) and max(0, q - p).
 
+    overlap(p, q): the part of p that is accepted. So token j passes with chance overlap[j] / p[j], and any draft with
+    chance Σ overlap (Leviathan et al. 2023, corollary 3.6). rest(q, p): the distribution of the token that replaces a
+    rejected draft. cut(q): the rows that count in place of the target's. A chain is tested as a tree.
+    """
 
-def explain_one_by_one(proposal: Proposal, q, u, test: Callable, rest: Callable) -> Explained:
-    tests = []
-    for i, j in enumerate(proposal.tokens):
-        p_i = proposal.p[i]  # [n_vocab]
-        passed = test(u[i], ratio(q[i], p_i, j))
-        tests.append(DraftTest(u[i], float(p_i[j]), float(q[i][j]), passed))
-        if not passed:
-            return Explained(tests, u[i + 1], rest(q[i], p_i))
-    return Explained(tests, u[len(tests)], q[len(tests)])
+    def accept(proposal, q, rng):  # q [m + 1, n_vocab], or of a tree [1 + n_nodes, n_vocab]
+        tree = proposal if isinstance(proposal, Tree) else chain_of(proposal)
+        return sibling_by_sibling(tree, cut(q), rng, overlap, rest)
 
+    def explain(proposal, q, u):
+        q = cut(q)
+        tests = []
+        for u_i, j, p_i, q_i in zip(u, proposal.tokens, proposal.p, q, strict=False):
+            passed = u_i < ratio(overlap(p_i, q_i), p_i, j)
+            tests.append(DraftTest(u_i, float(p_i[j]), float(q_i[j]), passed))
+            if not passed:
+                return Explained(tests, u[len(tests)], rest(q_i, p_i))
+        return Explained(tests, u[len(tests)], q[len(tests)])
 
-def below(u: float, ratio: float) -> bool:
-    """The paper's test, strict: a token of probability 0 never passes."""
-    return u < ratio
+    def n_draws(step):
+        return min(len(step.tokens), step.drafted) + 1
 
+    def chances(step):
+        tree = step.proposal if isinstance(step.proposal, Tree) else chain_of(step.proposal)
+        return acceptance_by_depth(TreeStep(step.tokens, tree, cut(step.q)), overlap, rest)
 
-def n_draws_one_by_one(step: Step) -> int:
-    return min(len(step.tokens), step.drafted) + 1
-
-
-def chances_one_by_one(step: Step, chance: Callable, rest: Callable = residual) -> list[float]:
-    """chance(p, q) for each draft that was tested; for a tree, the chance that one of the siblings is accepted."""
-    if not isinstance(step.proposal, Proposal):
-        return acceptance_by_depth(step, chance, rest)
-    n_tested = min(step.accepted + 1, step.drafted)
-    return [chance(step.proposal.p[i], step.q[i]) for i in range(n_tested)]
-
-
-def overlap(p, q) -> float:  # [n_vocab] twice
-    """The chance that a draft from p is accepted (Leviathan et al. 2023, corollary 3.6)."""
-    return float(np.sum(np.minimum(p, q)))
+    return Rule(name, accept, explain, n_draws, chances, accept, **about)
 
 
 def token() -> Rule:
-    return Rule(
-        "token",
-        token_by_token,
-        partial(explain_one_by_one, test=below, rest=residual),
-        n_draws_one_by_one,
-        partial(chances_one_by_one, chance=overlap),
-        sibling_by_sibling,
-    )
+    return one_by_one("token")._replace(accept=token_by_token)
 
 
 def lenient(b: float) -> Rule:
@@ -115,19 +101,10 @@ def lenient(b: float) -> Rule:
     Source: Leviathan et al. 2023, appendix "Lenience"; toyllm draws u from [0, b).
     """
 
-    def test(u, ratio):
-        return u * b < ratio
+    def overlap(p, q):  # [n_vocab] twice -> [n_vocab]
+        return np.minimum(p, q / b)
 
-    return Rule(
-        f"lenient:{b:g}",
-        partial(one_by_one, test=test, rest=residual),
-        partial(explain_one_by_one, test=test, rest=residual),
-        n_draws_one_by_one,
-        partial(chances_one_by_one, chance=lambda p, q: overlap(p, q / b)),
-        partial(sibling_by_sibling, test=test),
-        lossless=False,
-        formula=f"Σ min(p, q / {b:g})",
-    )
+    return one_by_one(f"lenient:{b:g}", overlap, lossless=False, formula=f"Σ min(p, q / {b:g})")
 
 
 def typical(epsilon: float) -> Rule:
@@ -138,35 +115,17 @@ def typical(epsilon: float) -> Rule:
     Sampling as Language Model Desmoothing", section 3.3, which samples from the same tokens (η-sampling).
     """
 
-    def test(u, ratio):
-        return ratio > 0
+    def overlap(p, q):  # [n_vocab] twice -> [n_vocab]
+        return np.where(q > 0, p, 0)
 
     def rest(q, p):  # [n_vocab] twice -> [n_vocab]
         return q
 
-    def accept_chain(proposal, q, rng):
-        return one_by_one(proposal, probable(q, epsilon), rng, test, rest)
+    def cut(q):  # [n, n_vocab] -> [n, n_vocab]
+        return probable(q, epsilon)
 
-    def explain(proposal, q, u):
-        return explain_one_by_one(proposal, probable(q, epsilon), u, test, rest)
-
-    def accept_tree(tree, q, rng):
-        return sibling_by_sibling(tree, probable(q, epsilon), rng, test, rest)
-
-    def chances(step):
-        step = step._replace(q=probable(step.q, epsilon))
-        return chances_one_by_one(step, lambda p, q: float(np.sum(p[q > 0])), rest)
-
-    return Rule(
-        f"typical:{epsilon:g}",
-        accept_chain,
-        explain,
-        n_draws_one_by_one,
-        chances,
-        accept_tree,
-        lossless=False,
-        formula="Σ p of the tokens that are typical",
-    )
+    about = {"lossless": False, "formula": "Σ p of the tokens that are typical"}
+    return one_by_one(f"typical:{epsilon:g}", overlap, rest, cut, **about)
 
 
 def probable(q, epsilon: float):  # [n, n_vocab] -> [n, n_vocab]
@@ -242,7 +201,7 @@ def chances_by_block(step: Step) -> list[float]:
     """The chance that one more draft is kept, Σ min(p, w q) / w, w being that of the draft before it."""
     w, _ = block_chances(step.proposal, step.q)
     n_tested = min(step.accepted + 1, step.drafted)
-    return [overlap(step.proposal.p[i], w[i] * step.q[i]) / w[i] for i in range(n_tested)]
+    return [float(np.sum(np.minimum(step.proposal.p[i], w[i] * step.q[i]))) / w[i] for i in range(n_tested)]
 
 
 def block() -> Rule:

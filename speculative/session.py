@@ -34,7 +34,7 @@ from speculative.options import text as check_text
 from speculative.rules import parse_rule
 from speculative.sampling import Step, autoregressive_sampling, speculative_sampling
 from speculative.support.errors import UserError
-from speculative.trees import n_nodes, regular, tree_speculative_sampling
+from speculative.trees import n_nodes, tree_speculative_sampling
 
 N_COST_TOKENS = 8  # tokens at the end of a prompt: costs are measured with them as the text
 SHORT_SECONDS = 0.5  # a shorter decode is repeated, as its time is noisy
@@ -181,7 +181,7 @@ class Session:
         drafter = self.drafter(rng)
         target = self.model("target")
         if o.tree:
-            return tree_speculative_sampling(x, drafter.tree, target.tree, N, regular(o.tree), rng, self.rule.tree)
+            return tree_speculative_sampling(x, drafter.tree, target.tree, N, o.tree, rng, self.rule.tree)
         K, with_K = around(self.lookaheads[0])
         return speculative_sampling(x, with_K(drafter.chain, target), target, N, K, rng, self.rule.accept)
 

@@ -20,24 +20,17 @@ from operator import mul
 
 import numpy as np
 
-from speculative.sampling import Step, ratio, residual, sample
-
-Shape = tuple["Shape", ...]  # a node's shape is the tuple of its children's shapes; () is a leaf
-
-
-def regular(widths: Sequence[int]) -> Shape:
-    """The root has widths[0] children, each of those widths[1], and so on."""
-    return (regular(widths[1:]),) * widths[0] if widths else ()
+from speculative.sampling import Proposal, Step, ratio, sample
 
 
 def n_nodes(widths: Sequence[int]) -> int:
-    """The number of nodes of a regular tree, without the root."""
+    """The number of nodes, without the root, if each node of depth d has widths[d] children."""
     return sum(accumulate(widths, mul))
 
 
-def pruned(shape: Shape, depth: int) -> Shape:
-    """The shape without the nodes that lie deeper than depth."""
-    return tuple(pruned(child, depth - 1) for child in shape) if depth > 0 else ()
+def regular(widths: Sequence[int]) -> Sequence[int]:
+    """The same widths (for measure/verify.py)."""
+    return widths
 
 
 @dataclass
@@ -65,6 +58,14 @@ class Tree:
         return [*self.path(self.parents[node]), node] if node else []
 
 
+def chain_of(proposal: Proposal) -> Tree:
+    """A chain as a tree."""
+    tree = Tree([-1])
+    for node, (token, p) in enumerate(zip(proposal.tokens, proposal.p, strict=True)):
+        tree.add(node, token, p)
+    return tree
+
+
 class TreeStep(Step):
     """A Step whose proposal is a Tree, with q [1 + n_nodes, n_vocab]."""
 
@@ -84,11 +85,11 @@ class TreeStep(Step):
 
 
 def sibling_by_sibling(
-    tree: Tree, q, rng: np.random.Generator, test: Callable = lambda u, ratio: u < ratio, rest: Callable = residual
+    tree: Tree, q, rng: np.random.Generator, overlap: Callable, rest: Callable
 ) -> list[int]:  # q [1 + n_nodes, n_vocab]
-    """The rule of acceptance of a tree: token_by_token, with several children to test at each position.
+    """Steps 3 and 4 of a tree: token_by_token, with several children to test at each position.
 
-    rest(left, p) is what a rejected child leaves of q for its siblings. Other rules have another test or another rest.
+    overlap, rest: the parts of the rule (rules.one_by_one). A rejected child leaves rest(q, p) for its siblings.
     """
     tokens = []
     node = 0
@@ -99,7 +100,7 @@ def sibling_by_sibling(
         for child in tree.children[node]:
             j = tree.tokens[child]
             p = tree.p[child]  # [n_vocab]
-            if test(rng.random(), ratio(left, p, j)):
+            if rng.random() < ratio(overlap(p, left), p, j):
                 tokens.append(j)
                 break
             left = rest(left, p)  # [n_vocab]
@@ -112,12 +113,12 @@ def sibling_by_sibling(
 
 
 def tree_speculative_sampling(
-    x, draft: Callable, target_model: Callable, N: int, shape: Shape, rng, accept: Callable = sibling_by_sibling
+    x, draft: Callable, target_model: Callable, N: int, widths: Sequence[int], rng, accept: Callable
 ) -> Iterator[TreeStep]:
     """Exactly N tokens, distributed as the target's own, whatever the tree, if its tokens were drawn from its p.
 
-    draft(x, shape) -> Tree; target_model(x, tree) -> [1 + n_nodes, n_vocab], the distributions after the root and each
-    node. accept: another rule for trees.
+    draft(x, widths) -> Tree, whose nodes of depth d have up to widths[d] children; target_model(x, tree) ->
+    [1 + n_nodes, n_vocab], the distributions after the root and each node. accept: a rule for trees.
     """
     x = np.asarray(x)  # [n]
     n = len(x)
@@ -125,7 +126,7 @@ def tree_speculative_sampling(
 
     while n < T:
         # Step 1: the draft proposes a tree. The target adds one token of its own, so leave room for it.
-        tree = draft(x, pruned(shape, T - n - 1))
+        tree = draft(x, widths[: T - n - 1])  # depth <= T - n - 1
 
         # Step 2: the target scores all nodes in one call; q[i] is the distribution of the token after node i.
         q = target_model(x, tree)  # [1 + n_nodes, n_vocab]
@@ -137,26 +138,24 @@ def tree_speculative_sampling(
         yield TreeStep(tokens, tree, q)
 
 
-def acceptance_by_depth(step: TreeStep, chance: Callable, rest: Callable = residual) -> list[float]:
+def acceptance_by_depth(step: TreeStep, overlap: Callable, rest: Callable) -> list[float]:
     """The chance that one of the children is accepted, for each node of the walk that has any.
 
-    chance(p, left): the chance of a child that was drawn from p; rest: the rule's. The p of a sibling depends on the
-    tokens before it. So a child with a sibling after it counts with the chance of its own token, min(1, left / p), and
-    only the last one with that of its distribution: else the mean would be biased.
+    overlap, rest: the parts of the rule. The p of a sibling depends on the tokens before it. So a child with a sibling
+    after it counts with the chance of its own token, and only the last one with that of any token drawn from its p:
+    else the mean would be biased.
     """
     tree = step.proposal
     chances = []
-    for node in [0, *step.walk]:
+    for node in [node for node in [0, *step.walk] if tree.children[node]]:
+        *others, last = tree.children[node]
         left = step.q[node]  # [n_vocab], what is left of q
         all_rejected = 1.0
-        for child in tree.children[node]:
+        for child in others:
             p = tree.p[child]  # [n_vocab]
-            j = tree.tokens[child]
-            last = child == tree.children[node][-1]
-            all_rejected *= 1 - (chance(p, left) if last else chance(p[j : j + 1], left[j : j + 1]) / p[j])
+            all_rejected *= 1 - ratio(overlap(p, left), p, tree.tokens[child])
             left = rest(left, p)  # [n_vocab]
-        if tree.children[node]:
-            chances.append(float(1 - all_rejected))
+        chances.append(1 - all_rejected * (1 - float(np.sum(overlap(tree.p[last], left)))))
     return chances
 
 

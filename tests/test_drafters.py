@@ -13,14 +13,14 @@ from test_checkpoints import CONFIG, make_tokenizer, random_tensors, write_folde
 from tiny import counting_target, decoded, one_hot, refusal
 
 from speculative import load_pair
-from speculative.drafters import first_of, first_tree_of
+from speculative.drafters import first_of
 from speculative.drafters.heads import FILE, fingerprint
 from speculative.drafters.lookup import lookup_tree, prompt_lookup
 from speculative.drafters.ngram import ngram_log_model
 from speculative.drafters.staged import staged
 from speculative.engines.vocabulary import share
 from speculative.sampling import Proposal, token_by_token
-from speculative.trees import Tree, regular
+from speculative.trees import Tree
 from utils import load_encoder_hparams_and_params
 
 # ---- Prompt lookup and n-grams ---------------------------------------------------------------------------------------
@@ -28,12 +28,12 @@ from utils import load_encoder_hparams_and_params
 ids = st.lists(st.integers(0, 3), max_size=30)
 
 
-@given(ids.filter(len), st.integers(0, 7), st.integers(1, 3))
-def test_prompt_lookup_finds_what_a_plain_search_finds(x, k, n_max):
+@given(ids.filter(len), st.integers(0, 7))
+def test_prompt_lookup_finds_what_a_plain_search_finds(x, k):
     """The last place of the longest match, read on as if the text after it were repeated."""
-    proposal = prompt_lookup(4, n_max)(np.array(x), k)
+    proposal = prompt_lookup(4)(np.array(x), k)
     expected = []
-    for n in range(1, min(n_max, len(x) - 1) + 1):
+    for n in range(1, min(3, len(x) - 1) + 1):
         for place in range(len(x) - n):
             if x[place : place + n] == x[-n:]:
                 expected = [*itertools.islice(itertools.cycle(x[place + n :]), k)]
@@ -41,10 +41,10 @@ def test_prompt_lookup_finds_what_a_plain_search_finds(x, k, n_max):
     assert np.asarray(proposal.p).tolist() == one_hot(*expected, n_vocab=4).tolist()
 
 
-def plain_ngram(text, x, n_vocab, n_max):
+def plain_ngram(text, x, n_vocab):
     """The definition, counted by hand: the text and x are two sequences, and no n-gram spans both."""
     p = [(text.count(t) + x.count(t) + 1 / n_vocab) / (len(text) + len(x) + 1) for t in range(n_vocab)]
-    for n in range(2, min(n_max, len(x) + 1) + 1):
+    for n in range(2, min(3, len(x) + 1) + 1):
         context = x[len(x) - n + 1 :]
         followed_by = [s[i + n - 1] for s in (text, x) for i in range(len(s) - n + 1) if s[i : i + n - 1] == context]
         types = len(set(followed_by))
@@ -53,13 +53,13 @@ def plain_ngram(text, x, n_vocab, n_max):
     return p
 
 
-@given(ids, ids.filter(len), st.integers(1, 4), st.data())
-def test_ngram_is_its_definition_whatever_it_saw_before(text, x, n_max, data):
-    log_model = ngram_log_model(4, text, n_max)
+@given(ids, ids.filter(len), st.data())
+def test_ngram_is_its_definition_whatever_it_saw_before(text, x, data):
+    log_model = ngram_log_model(4, text)
     cut = data.draw(st.integers(1, len(x)))
     for seen in (x, x[:cut], x[:cut] + x):
         [log_p] = log_model(seen)
-        np.testing.assert_allclose(np.exp(log_p), plain_ngram(text, seen, 4, n_max), rtol=1e-5)
+        np.testing.assert_allclose(np.exp(log_p), plain_ngram(text, seen, 4), rtol=1e-5)
 
 
 def test_ngram_counts_in_the_users_text(tmp_path):
@@ -80,15 +80,15 @@ def test_the_first_that_has_anything_proposes():
     def says(proposal):
         return lambda x, k: asked.append(proposal) or proposal
 
-    assert first_of(says(nothing), says(one), says(other))([0], 1) == one
+    assert first_of([says(nothing), says(one), says(other)])([0], 1) == one
     assert asked == [nothing, one]  # the rest draw nothing
-    assert len(first_of(says(nothing), says(nothing))([0], 1).tokens) == 0
+    assert len(first_of([says(nothing), says(nothing)])([0], 1).tokens) == 0
     x = np.array([1, 2, 1])
-    nobody = lambda x, shape: Tree([int(x[-1])], source="nobody")  # noqa: E731
-    for order in ((nobody, lookup_tree(3)), (lookup_tree(3), nobody)):
-        tree = first_tree_of(*order)(x, regular([2, 1]))
+    nobody = lambda x, widths: Tree([int(x[-1])], source="nobody")  # noqa: E731
+    for order in ([nobody, lookup_tree(3)], [lookup_tree(3), nobody]):
+        tree = first_of(order, n_before=1)(x, [2, 1])
         assert (tree.tokens, tree.source) == ([1, 2, 1], "prompt_lookup")
-    assert first_tree_of(nobody, nobody)(x, regular([2])).tokens == [1]
+    assert first_of([nobody, nobody], n_before=1)(x, [2]).tokens == [1]
 
 
 def test_each_token_of_a_level_has_the_name_of_its_proposer():

@@ -56,7 +56,7 @@ def test_a_rule_decides_as_that_of_numpy(name):
         assert found.n[i] == n
         rest = found.rest[i] / found.rest[i].sum()
         np.testing.assert_allclose(rest, explained.q / np.sum(explained.q), rtol=1e-3, atol=1e-6)
-        chances = rule.chances(Step([0] * (n + 1), proposal, q[: k + 1]))
+        chances = rule.chances(Step([*x_draft[:n].tolist(), 0], proposal, q[: k + 1]))
         np.testing.assert_allclose(found.alpha[i][: len(chances)], chances, rtol=1e-4, atol=1e-6)
         accepted.add((k, n))
     assert len(accepted) == (K + 1) * (K + 2) / 2

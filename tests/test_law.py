@@ -148,7 +148,7 @@ MISTAKES = [
     ("drafters.lookup:prompt_lookup", "one_hot(tokens, n_vocab)", "np.full((k, n_vocab), 1 / n_vocab)", CHAIN | {"drafter": "prompt_lookup"}),
     ("drafters.heads:head_drafter", "p, [NAME]", "p[::-1], [NAME]", CHAIN | {"drafter": "heads"}),
     ("drafters.staged:staged", "[*step.q[: len(step.tokens)]]", "[*step.proposal.p[: step.accepted], step.q[-1]]", {"K": (2, 1), "drafter": "model/ngram"}),
-    ("drafters:first_of", "if len(proposal.tokens)", "if len(proposal.tokens) and proposal.p[0][proposal.tokens[0]] > 0.4", CHAIN | {"drafter": "model+prompt_lookup"}),
+    ("drafters:first_of", "if len(proposal.tokens) > n_before", "if len(proposal.tokens) and proposal.p[0][proposal.tokens[0]] > 0.4", CHAIN | {"drafter": "model+prompt_lookup"}),
     ("drafters.user_function:checked", "(p / sums)", "(p**2 / np.sum(p**2, -1, keepdims=True))", CHAIN | {"drafter": "users"}),
     ("lookahead:AutoK.around", "last = len(x), K,", "proposal = proposal if len(x) % 2 or not len(proposal.p) or proposal.p[0].max() == proposal.p[0][proposal.tokens[0]] else Proposal([], [])\n        last = len(x), K,", {"K": "auto"}),
     ("session:Session.speculative_steps", "drafter = self.drafter(rng)", "rng, other = __import__('enumeration').twins(rng)\n    drafter = self.drafter(other)", CHAIN),

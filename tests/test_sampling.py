@@ -13,7 +13,7 @@ from gpt2 import softmax
 from speculative.drafters import DRAFTERS
 from speculative.drafters.model import model_drafter
 from speculative.measure.recorder import Draws
-from speculative.rules import parse_rule
+from speculative.rules import TOKEN, parse_rule
 from speculative.sampling import (
     Proposal,
     Step,
@@ -23,7 +23,7 @@ from speculative.sampling import (
     speculative_sampling,
     token_by_token,
 )
-from speculative.trees import Tree, by_paths, regular, tree_speculative_sampling
+from speculative.trees import Tree, by_paths, tree_speculative_sampling
 
 RNG = np.random.default_rng
 LAST = 1 - 2**-53  # the largest number that a generator gives
@@ -261,7 +261,7 @@ def chain(accept, j, p, target, rng):
 def tree(j, p, target, rng):
     one = Tree([0])
     one.add(0, j, p)
-    return tree_speculative_sampling([0], lambda x, shape: one, by_paths(target), 2, regular([1]), rng)
+    return tree_speculative_sampling([0], lambda x, shape: one, by_paths(target), 2, [1], rng, TOKEN.tree)
 
 
 @pytest.mark.parametrize("window", [partial(chain, "token"), partial(chain, "block"), tree])

@@ -15,9 +15,7 @@ from speculative.drafters.base import Context, Drafter, DrafterSpec
 from speculative.drafters.staged import staged
 from speculative.options import did_you_mean
 from speculative.rules import TOKEN, Rule
-from speculative.sampling import Proposal
 from speculative.support.errors import UserError
-from speculative.trees import Tree
 
 DRAFTERS = {spec.name: spec for spec in (model.SPEC, *quantized.SPECS, lookup.SPEC, ngram.SPEC, heads.SPEC)}
 
@@ -85,8 +83,8 @@ def make_drafter(
             if spec.tree is None:
                 able = ", ".join(name for name, other in DRAFTERS.items() if other.tree)
                 raise UserError(f"--drafter {spec.name} drafts chains, not trees: {able} draft trees")
-    chain = first_of(*(spec.chain(context) for spec in innermost))
-    tree = first_tree_of(*(spec.tree(context) for spec in innermost)) if trees else None
+    chain = first_of([spec.chain(context) for spec in innermost])
+    tree = first_of([spec.tree(context) for spec in innermost], n_before=1) if trees else None  # the root is in x
     inner_rule = rule if rule.lossless else TOKEN
     for [spec], (K, around) in reversed([*zip(outer, lookaheads, strict=True)]):
         model = spec.model(context)
@@ -94,24 +92,17 @@ def make_drafter(
     return Drafter(chain, tree)
 
 
-def first_of(*drafts: Callable) -> Callable:
-    """The proposal of the first drafter that has one.
+def first_of(drafts: list[Callable], n_before: int = 0) -> Callable:
+    """The proposal of the first drafter that has one: more than n_before tokens.
 
     Whether a drafter has one must not depend on its draws: a token that was drawn is never withdrawn.
     """
 
-    def draft(x, k):  # [n], k -> [m], [m, n_vocab]
-        proposals = (draft(x, k) for draft in drafts)
-        return next((proposal for proposal in proposals if len(proposal.tokens)), Proposal([], []))
+    def draft(x, size):  # [n], k or widths -> Proposal or Tree
+        for one in drafts:
+            proposal = one(x, size)
+            if len(proposal.tokens) > n_before:
+                break
+        return proposal
 
-    return drafts[0] if len(drafts) == 1 else draft
-
-
-def first_tree_of(*drafts: Callable) -> Callable:
-    """The tree of the first drafter that proposes anything."""
-
-    def draft(x, shape):
-        trees = (draft(x, shape) for draft in drafts)
-        return next((tree for tree in trees if len(tree.tokens) > 1), Tree([int(x[-1])]))
-
-    return drafts[0] if len(drafts) == 1 else draft
+    return draft

@@ -12,7 +12,7 @@ class Drafter(NamedTuple):
     """A drafter, as a decoder takes it."""
 
     chain: Callable  # draft(x, k) -> Proposal
-    tree: Callable | None = None  # draft(x, shape) -> trees.Tree, if it can
+    tree: Callable | None = None  # draft(x, widths) -> trees.Tree, if it can
 
 
 class Context(NamedTuple):
@@ -31,11 +31,10 @@ class DrafterSpec(NamedTuple):
     name: str
     help: str  # when it pays: for --help
     chain: Callable[[Context], Callable]  # -> draft(x, k) -> Proposal
-    tree: Callable[[Context], Callable] | None = None  # -> draft(x, shape) -> Tree
+    tree: Callable[[Context], Callable] | None = None  # -> draft(x, widths) -> Tree
     model: Callable[[Context], Callable] | None = None  # -> model(x, n_last), for which another drafter may draft
     roles: tuple[str, ...] = ()  # in Context.models: "draft", the format of a copy of the target, or name
     load: Callable | None = None  # load(models, options) -> Context.models[name]
-    draws: bool = True  # whether its tokens are drawn at random, so that a temperature changes them
     words: str = ""  # its name in a sentence; "" is the name itself
     expected: tuple[float, float] = (2.5, 3.0)  # (accepted, tested): the counts with which AutoK begins
     only_numpy: str = ""  # why it cannot draft on another engine

@@ -27,7 +27,6 @@ from speculative.drafters.base import Context, DrafterSpec
 from speculative.drafters.model import model_tree
 from speculative.sampling import Proposal, sample
 from speculative.support.errors import UserError
-from speculative.trees import pruned
 
 NAME = "heads"
 FILE = "heads.safetensors"  # in the target's folder
@@ -36,8 +35,6 @@ FILE = "heads.safetensors"  # in the target's folder
 class Heads(NamedTuple):
     w: np.ndarray  # [n_heads, n_embd, n_embd]
     b: np.ndarray  # [n_heads, n_embd]
-    target: str  # fingerprint of the target that they were trained for
-    path: str
 
     def __call__(self, h):  # [n_embd] -> [n_heads, n_embd]
         x = h @ self.w + self.b  # [n_heads, n_embd]
@@ -53,53 +50,52 @@ def fingerprint(hparams: dict, ln_f: dict) -> str:
     return sha256(b"".join(a.astype(a.dtype.newbyteorder("<")).tobytes() for a in numbers)).hexdigest()
 
 
-def load_heads(folder: str, hparams: dict) -> Heads:
-    """The heads of a target from its folder. Raises UserError if there are none, or none that can be used."""
+def load(models, options) -> Heads:
+    """The heads from the target's folder. Raises UserError if there are none, or none for this target."""
+    folder = models.folder("target")
     path = os.path.join(folder, FILE)
-    n_embd = hparams["n_embd"]
+    n_embd = models.spec("target").hparams["n_embd"]
     if not os.path.isfile(path):
         make = f"python -m training heads --target_model_size {os.path.basename(folder)}"
         raise UserError(f"{path} does not exist: {make} makes it, or choose another --drafter")
     tensors, metadata = read_file(path)
     if sorted(tensors) != ["b", "w"]:
         raise bad_file(path, "it has to hold the tensors w and b, and no other")
-    w = read(tensors["w"], "w")
-    b = read(tensors["b"], "b")
-    n_heads = len(w)
-    if n_heads == 0 or w.shape != (n_heads, n_embd, n_embd) or b.shape != (n_heads, n_embd):
-        raise bad_file(path, f"w and b are {w.shape} and {b.shape}, not [n, {n_embd}, {n_embd}] and [n, {n_embd}]")
-    if not (np.isfinite(w).all() and np.isfinite(b).all()):
+    heads = Heads(read(tensors["w"], "w"), read(tensors["b"], "b"))
+    n = len(heads.w)
+    if n == 0 or heads.w.shape != (n, n_embd, n_embd) or heads.b.shape != (n, n_embd):
+        shapes = f"{heads.w.shape} and {heads.b.shape}"
+        raise bad_file(path, f"w and b are {shapes}, not [n, {n_embd}, {n_embd}] and [n, {n_embd}]")
+    if not all(np.isfinite(array).all() for array in heads):
         raise bad_file(path, "it holds NaN or infinity")
-    return Heads(w, b, metadata.get("target", ""), path)
-
-
-def check_heads(heads: Heads, hparams: dict, ln_f: dict) -> Heads:
-    """The same heads. Raises UserError if they belong to another target."""
-    if heads.target != fingerprint(hparams, ln_f):
+    target = models["target"]
+    if metadata.get("target") != fingerprint(target.hparams, target.params["ln_f"]):
         raise UserError(
-            f"{heads.path} was trained for another target, of the same shape: delete it, and make one for this model "
-            "with python -m training heads"
+            f"{path} was trained for another target, of the same shape: delete it, and make one for this model with "
+            "python -m training heads"
         )
     return heads
 
 
-def head_model(target, heads: Callable, to_probs: Callable) -> Callable:
+def head_model(context: Context) -> Callable:
     """-> model(x) -> [n_heads, n_vocab], the guesses of the heads for the tokens after x.
 
     There are no rows if the target has not been called on this text yet.
     """
+    target = context.models["target"]
+    heads = context.models[NAME]
 
     def model(x):  # [n]
         h = target.hidden(x[:-1])  # [n_embd]; the last token of x is the target's own, which it has not been fed yet
         if h is None:
-            return np.empty((0, target.hparams["n_vocab"]), np.float32)
-        return to_probs(target.output(heads(h), len(x) + 1))  # [n_heads, n_vocab]
+            return np.empty((0, context.n_vocab), np.float32)
+        return context.filters(target.output(heads(h), len(x) + 1))  # [n_heads, n_vocab]
 
     return model
 
 
 def head_drafter(model: Callable, rng: np.random.Generator) -> Callable:
-    """A token from each head in turn: model(x) -> [n_heads, n_vocab], or no rows (head_model)."""
+    """A token from each head in turn. model: head_model."""
 
     def draft(x, k):  # [n], k -> [m], [m, n_vocab], m <= n_heads
         p = model(x)[:k]  # [m, n_vocab]
@@ -109,36 +105,25 @@ def head_drafter(model: Callable, rng: np.random.Generator) -> Callable:
     return draft
 
 
-def head_tree(model: Callable, rng: np.random.Generator, greedy: bool = False) -> Callable:
+def head_tree(model: Callable, rng: np.random.Generator, greedy: bool) -> Callable:
     """The same with several guesses for each token: all nodes of a depth have children from one head."""
 
-    def draft(x, shape):
+    def draft(x, widths):
         p = model(x)  # [n_heads or 0, n_vocab]
 
         def rows_of(x, tree, nodes):  # -> [len(nodes), n_vocab]
             return p[[len(tree.path(node)) for node in nodes]]
 
-        return model_tree(rows_of, rng, greedy, NAME)(x, pruned(shape, len(p)))
+        return model_tree(rows_of, rng, greedy, NAME)(x, widths[: len(p)])
 
     return draft
-
-
-def load(models, options) -> Heads:
-    target = models.spec("target")
-    return load_heads(models.folder("target"), target.hparams)
-
-
-def model_of_heads(context: Context) -> Callable:
-    target = context.models["target"]
-    heads = check_heads(context.models[NAME], target.hparams, target.params["ln_f"])
-    return head_model(target, heads, context.filters)
 
 
 SPEC = DrafterSpec(
     name=NAME,
     help="heads on the target (python -m training heads); pays if a draft model costs much",
-    chain=lambda context: head_drafter(model_of_heads(context), context.rng),
-    tree=lambda context: head_tree(model_of_heads(context), context.rng, context.greedy),
+    chain=lambda context: head_drafter(head_model(context), context.rng),
+    tree=lambda context: head_tree(head_model(context), context.rng, context.greedy),
     roles=(NAME,),
     load=load,
     only_numpy="JAX's models keep no output of the last block",

@@ -5,8 +5,7 @@ It needs no model and costs next to nothing. It pays where a text repeats itself
 Source: Saxena 2023, "Prompt Lookup Decoding".
 """
 
-from collections.abc import Callable, Iterator
-from itertools import cycle
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -16,15 +15,16 @@ from speculative.sampling import Proposal
 from speculative.trees import Tree
 
 NAME = "prompt_lookup"
+LONGEST = 3  # tokens of a match
 
 
-def earlier_ends(x: np.ndarray, n_max: int) -> Iterator[np.ndarray]:  # [n] -> [n_1], [n_2], ..., n_max at most
+def earlier_ends(x: np.ndarray) -> Iterator[np.ndarray]:  # [n] -> [n_1], [n_2], [n_3]
     """The earlier places of the last token of x, then of the last two tokens, and so on, while there are any.
 
-    A position is where the match ends: what followed stands at position + 1.
+    A place is the position of the last token of a match: the tokens from position + 1 on followed it.
     """
     ends = np.arange(len(x) - 1)  # [n - 1]
-    for n in range(1, n_max + 1):
+    for n in range(1, LONGEST + 1):
         ends = ends[ends >= n - 1]
         ends = ends[x[ends - (n - 1)] == x[len(x) - n]]  # [n_n]
         if not len(ends):
@@ -32,53 +32,44 @@ def earlier_ends(x: np.ndarray, n_max: int) -> Iterator[np.ndarray]:  # [n] -> [
         yield ends
 
 
-def prompt_lookup(n_vocab: int, n_max: int = 3) -> Callable:
-    """Proposes what followed the last n tokens where they stood before: n_max of them, or if need be fewer, down to 1.
+def prompt_lookup(n_vocab: int) -> Callable:
+    """Propose the tokens that followed the longest match, at the last of its places; nothing if there is no match.
 
-    Of several such places it takes the last. Where x ends before k tokens have followed, what followed is repeated
-    (as LZ77 copies): after a b c a b c come, for k = 5, a b c a b. Where no place is found, nothing is proposed.
+    If fewer than k tokens followed, they are repeated (as LZ77 copies): after a b c a b c come, for k = 5, a b c a b.
     """
 
     def draft(x, k):  # [n], k -> [k] or [0], [k, n_vocab] or [0, n_vocab]
         x = np.asarray(x)  # [n]
         tokens = []
-        for ends in earlier_ends(x, n_max):  # the longest match comes last, and stays
+        for ends in earlier_ends(x):  # the longest match comes last, and stays
             tokens = np.resize(x[ends[-1] + 1 :], k).tolist()  # [k], cut or repeated
         return Proposal(tokens, one_hot(tokens, n_vocab), [NAME] * len(tokens))
 
     return draft
 
 
-def lookup_tree(n_vocab: int, n_max: int = 3) -> Callable:
+def lookup_tree(n_vocab: int) -> Callable:
     """The same with several continuations: the longest matches come first, and of equally long ones the last place."""
 
-    def draft(x, shape):
+    def draft(x, widths):
         x = np.asarray(x)  # [n]
         tree = Tree([int(x[-1])], source=NAME)
-        for ends in [*earlier_ends(x, n_max)][::-1]:
+        for ends in [*earlier_ends(x)][::-1]:
             for end in ends[::-1]:
-                add_path(tree, shape, cycle(x[end + 1 :]), n_vocab)
+                add_path(tree, widths, np.resize(x[end + 1 :], len(widths)).tolist(), n_vocab)
         return tree
 
     return draft
 
 
-def add_path(tree: Tree, shape, tokens: Iterator[int], n_vocab: int) -> None:
-    """Adds a continuation to a tree, as far as the shape has room. Where it begins as another one does, they share
-    nodes."""
+def add_path(tree: Tree, widths: Sequence[int], tokens: Sequence[int], n_vocab: int) -> None:
+    """Add a continuation to a tree, as far as it has room. Continuations that begin alike share nodes."""
     node = 0
-    below = shape  # of the node
-    for token in tokens:
-        same = [i for i, child in enumerate(tree.children[node]) if tree.tokens[child] == token]
-        if same:
-            i = same[0]
-        elif len(tree.children[node]) < len(below):
-            i = len(tree.children[node])
-            tree.add(node, token, one_hot([token], n_vocab)[0])
-        else:
+    for width, token in zip(widths, tokens, strict=True):
+        same = [child for child in tree.children[node] if tree.tokens[child] == token]
+        if not same and len(tree.children[node]) == width:
             return
-        node = tree.children[node][i]
-        below = below[i]
+        node = same[0] if same else tree.add(node, token, one_hot([token], n_vocab)[0])
 
 
 SPEC = DrafterSpec(
@@ -87,5 +78,4 @@ SPEC = DrafterSpec(
     words="prompt lookup",
     chain=lambda context: prompt_lookup(context.n_vocab),
     tree=lambda context: lookup_tree(context.n_vocab),
-    draws=False,
 )

@@ -36,25 +36,19 @@ def model_tree(model: Callable, rng: np.random.Generator, greedy: bool = False, 
     greedy, they are the likeliest tokens instead, the lowest id first on a tie, and nothing is drawn.
     """
 
-    def draft(x, shape):
+    def draft(x, widths):
         tree = Tree([int(x[-1])], source=name)
-        parents = with_children([(0, shape)])
-        while parents:
-            rows = model(x, tree, [node for node, _ in parents])  # [len(parents), n_vocab]
+        parents = [0]
+        for width in widths:
+            rows = model(x, tree, parents)  # [len(parents), n_vocab]
             added = []
-            for (node, below), row in zip(parents, rows, strict=True):
-                siblings = likeliest(row, len(below)) if greedy else drawn(row, len(below), rng)
-                for (token, p), child_shape in zip(siblings, below, strict=False):  # there may be fewer than wanted
-                    added.append((tree.add(node, token, p), child_shape))
-            parents = with_children(added)
+            for node, row in zip(parents, rows, strict=True):
+                siblings = likeliest(row, width) if greedy else drawn(row, width, rng)
+                added += [tree.add(node, token, p) for token, p in siblings]
+            parents = added
         return tree
 
     return draft
-
-
-def with_children(nodes: list[tuple]) -> list[tuple]:
-    """The nodes of one depth, as (node, its shape), to which children are to be added."""
-    return [(node, shape) for node, shape in nodes if shape]
 
 
 def drawn(p, width: int, rng: np.random.Generator) -> Iterator[tuple]:  # [n_vocab] -> width of (token, its p) at most

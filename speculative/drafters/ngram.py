@@ -14,31 +14,32 @@ from speculative.support.texts import read_text
 from speculative.trees import by_paths
 
 NAME = "ngram"
+LONGEST = 3  # tokens of an n-gram
 
 
-def ngram_log_model(n_vocab: int, tokens=(), n_max: int = 3) -> Callable:
+def ngram_log_model(n_vocab: int, tokens=()) -> Callable:
     """log_model(x, n_last) -> log p [n_last, n_vocab], which counts n-grams in tokens (a training text) and in x.
 
-    Each order of it mixes what followed the last n - 1 tokens so far with the order below:
+    Each order n mixes the tokens that followed the last n - 1 tokens so far with the order below:
 
         p_n(t) = (count(t) + types * p_(n-1)(t)) / (total + types)
 
-    total being how often anything followed them and types how many different tokens did, as the chance of something
-    new is about types in total (Witten and Bell 1991). Below the single tokens lies the uniform distribution, with the
-    weight of one token. So every p is above 0 and their sum is 1, also where nothing has been seen. Temperature and the
-    like are applied to log p, as to a network's logits.
+    total is the number of tokens that followed them and types the number of different ones, as the chance of a new one
+    is about types in total (Witten and Bell 1991). Below the single tokens is the uniform distribution, with the weight
+    of one token. So every p is above 0 and their sum is 1, even after unseen tokens. Temperature and filters are
+    applied to log p, as to a network's logits.
 
-    Nothing is remembered between calls: the counts in x are taken anew, since x is short and may be cut back.
+    Nothing is remembered between calls: x is short and may be cut back, so it is counted anew.
     """
     tokens = np.asarray(tokens, np.int64)  # [n_tokens]
     singles = (np.bincount(tokens, minlength=n_vocab) + 1 / n_vocab).astype(np.float32)  # [n_vocab]
-    tables = [count_ngrams(tokens, n, n_vocab) for n in range(2, n_max + 1)]
+    tables = [count_ngrams(tokens, n, n_vocab) for n in range(2, LONGEST + 1)]
 
     def row(x):  # [n] -> [n_vocab]
         p = singles.copy()  # [n_vocab]
         np.add.at(p, x, np.float32(1))
         p /= len(tokens) + len(x) + 1
-        here = list(earlier_ends(x, n_max - 1))  # here[i]: where the last i + 1 tokens stood before in x
+        here = [*earlier_ends(x)]  # here[i]: the earlier places of the last i + 1 tokens
         for n, table in enumerate(tables, start=2):
             if len(x) < n - 1:
                 break
@@ -64,9 +65,10 @@ def ngram_log_model(n_vocab: int, tokens=(), n_max: int = 3) -> Callable:
 
 
 def count_ngrams(tokens: np.ndarray, n: int, n_vocab: int):  # [n_tokens] -> [n_distinct] int64, [n_distinct] float32
-    """The distinct n-grams in order, each as the number whose digits in base n_vocab are its tokens; their counts."""
-    if n_vocab**n >= 2**63:
-        raise ValueError(f"{n}-grams over {n_vocab} tokens do not fit into 64 bits")
+    """The distinct n-grams in order, each as the number whose digits in base n_vocab are its tokens; their counts.
+
+    Three tokens of a vocabulary below two million fit into 64 bits.
+    """
     keys = np.zeros(max(0, len(tokens) - n + 1), np.int64)  # [n_tokens - n + 1]
     for i in range(n):
         keys = keys * n_vocab + tokens[i : i + len(keys)]
