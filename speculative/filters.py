@@ -20,47 +20,31 @@ from speculative.blog.gpt2 import softmax
 class Filters(NamedTuple):
     """All of them as one value: an argument of both engines, and a function from logits to p or q."""
 
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
+    temperature: float = 1.0  # >= 0: softmax(logits / temperature). 0 is greedy: all on the largest logit (lowest id on
+    # a tie), and the others no longer matter. Close to 0, tied largest logits share the probability.
+    top_k: int | None = None  # >= 1: keep the k largest logits, and those that are tied with the k-th
+    top_p: float | None = None  # from 0 to 1: keep the fewest most probable tokens that have at least top_p of the
+    # probability together, at least one, and those that are tied with the last of them
+    min_p: float | None = None  # from 0 to 1: keep the tokens with at least min_p times the largest probability
 
     def __call__(self, logits: np.ndarray) -> np.ndarray:  # [n, n_vocab] -> [n, n_vocab]
-        return to_distribution(logits, *self)
+        """Each row of logits as a distribution, independent of other rows. A logit of -inf is a probability of 0."""
+        if self.temperature == 0:
+            return one_hot(np.argmax(logits, axis=-1), logits.shape[-1])
+        if self.top_k is not None and self.top_k < logits.shape[-1]:  # before the division, which may round two to one
+            kth = np.partition(logits, -self.top_k, axis=-1)[:, -self.top_k, None]  # [n, 1]
+            logits = np.where(logits >= kth, logits, -np.inf)  # [n, n_vocab]
+        p = softmax(divide(logits, self.temperature))  # [n, n_vocab]
+        if self.top_p is not None and self.top_p < 1:
+            p = np.where(p >= nucleus_edge(p, self.top_p), p, 0)  # [n, n_vocab]
+            p /= np.sum(p, axis=-1, keepdims=True)
+        if self.min_p is not None:
+            p = np.where(p >= self.min_p * np.max(p, axis=-1, keepdims=True), p, 0)  # [n, n_vocab]
+            p /= np.sum(p, axis=-1, keepdims=True)
+        return p
 
 
 GREEDY = Filters(temperature=0.0)
-
-
-def to_distribution(
-    logits: np.ndarray,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-) -> np.ndarray:  # [n, n_vocab] -> [n, n_vocab]
-    """Each row of logits to a distribution, whatever the other rows are. A logit of -inf is a probability of 0.
-
-    temperature >= 0: softmax(logits / temperature). 0 is greedy: all on the largest logit (on a tie, the lowest id),
-        and the others no longer matter. Close to 0, tied largest logits share the probability.
-    top_k >= 1: keeps the k largest logits, and those that are tied with the k-th. None, or n_vocab or more: all.
-    top_p from 0 to 1: keeps the fewest most probable tokens that have at least top_p of the probability together, and
-        those that are tied with the last of them; so at least one token, however small top_p is. None, or 1: all.
-    min_p from 0 to 1: keeps the tokens that have at least min_p times the largest probability. None, or 0: all.
-    """
-    if temperature == 0:
-        return one_hot(np.argmax(logits, axis=-1), logits.shape[-1])
-    if top_k is not None and top_k < logits.shape[-1]:  # before the division, which may round two logits to one
-        kth = np.partition(logits, -top_k, axis=-1)[:, -top_k, None]  # [n, 1]
-        logits = np.where(logits >= kth, logits, -np.inf)  # [n, n_vocab]
-    p = softmax(divide(logits, temperature))  # [n, n_vocab]
-    if top_p is not None and top_p < 1:
-        p = np.where(p >= nucleus_edge(p, top_p), p, 0)  # [n, n_vocab]
-        p /= np.sum(p, axis=-1, keepdims=True)
-    if min_p is not None:
-        p = np.where(p >= min_p * np.max(p, axis=-1, keepdims=True), p, 0)  # [n, n_vocab]
-        p /= np.sum(p, axis=-1, keepdims=True)
-    return p
 
 
 def one_hot(ids, n_vocab: int) -> np.ndarray:  # [n] -> [n, n_vocab]
@@ -71,7 +55,7 @@ def one_hot(ids, n_vocab: int) -> np.ndarray:  # [n] -> [n, n_vocab]
 
 
 def divide(logits: np.ndarray, temperature: float) -> np.ndarray:  # [n, n_vocab] -> [n, n_vocab]
-    """logits / temperature, less the largest: so where temperature is tiny they overflow to -inf and not to NaN."""
+    """logits / temperature, less the largest: at a tiny temperature they overflow to -inf and not to NaN."""
     temperature = min(max(temperature, 2.0**-126), 2.0**126)  # a float32 can hold it and its inverse
     with np.errstate(over="ignore"):
         return (logits - np.max(logits, axis=-1, keepdims=True)) / temperature
@@ -80,12 +64,12 @@ def divide(logits: np.ndarray, temperature: float) -> np.ndarray:  # [n, n_vocab
 def nucleus_edge(p: np.ndarray, top_p: float) -> np.ndarray:  # [n, n_vocab] -> [n, 1]
     """The smallest probability in each row's nucleus.
 
-    Sorting all of a large vocabulary is slow, and most of it is no candidate: tokens below (1 - top_p) / n_vocab have
-    less than 1 - top_p together, so those at or above it have at least top_p, and the nucleus is among them.
+    Sorting a large vocabulary is slow. Tokens below (1 - top_p) / n_vocab have less than 1 - top_p together, so the
+    others have at least top_p, and the nucleus is among them.
     """
     edges = np.empty((len(p), 1), p.dtype)  # [n, 1]
     for edge, row in zip(edges, p, strict=True):
-        total = float(np.sum(row, dtype=np.float64))  # 1, but for rounding
+        total = float(np.sum(row, dtype=np.float64))  # 1 up to rounding
         candidates = np.compress(row >= (1 - top_p) * total / len(row), row)  # [n_candidates]
         candidates = np.sort(candidates)[::-1]  # [n_candidates], most probable first
         cumulative = np.cumsum(candidates, dtype=np.float64)  # [n_candidates]

@@ -7,8 +7,10 @@ returns the value; it raises ValueError, which says what the value must be.
 import difflib
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, fields, replace
+from itertools import accumulate
+from operator import mul
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ def text(value: Any) -> str:
 
 
 def path(value: Any) -> str:
-    if str(value) in ("", "True") or len(str(value)) > 4096 or "\0" in str(value):
+    if not str(value):
         raise ValueError("the name of a file or folder")
     return str(value)
 
@@ -49,11 +51,7 @@ def switch(value: Any) -> bool:
 
 def whole(least: int, most: int = 2**63) -> Callable[[Any], int]:
     def check(value: Any) -> int:
-        if (
-            isinstance(value, bool)
-            or not re.fullmatch(r"\+?[0-9]{1,18}", str(value))
-            or not least <= int(value) <= most
-        ):
+        if not re.fullmatch(r"\+?[0-9]{1,18}", str(value)) or not least <= int(value) <= most:
             raise ValueError(f"a whole number of at least {least}" + (f" and at most {most}" if most < 2**63 else ""))
         return int(value)
 
@@ -63,10 +61,10 @@ def whole(least: int, most: int = 2**63) -> Callable[[Any], int]:
 def number(must_be: str, allowed: Callable[[float], bool]) -> Callable[[Any], float]:
     def check(value: Any) -> float:
         try:
-            found = float(value)
-        except (TypeError, ValueError):
+            found = float(str(value))
+        except ValueError:
             found = math.nan
-        if isinstance(value, bool) or not math.isfinite(found) or not allowed(found):
+        if not math.isfinite(found) or not allowed(found):
             raise ValueError(must_be)
         return found
 
@@ -94,20 +92,18 @@ def lookahead(value: Any) -> int | str | tuple:
 
 def widths(value: Any) -> tuple[int, ...]:
     """--tree 2,2,1: the number of children at each depth."""
-    parts = value if isinstance(value, tuple | list) else str(value).strip("()").rstrip(",").split(",")
-    sizes = [int(part) if re.fullmatch(" ?[1-9][0-9]?", str(part)) else 0 for part in parts]
-    n_nodes = sum(math.prod(sizes[: depth + 1]) for depth in range(len(sizes)))
-    if 0 in sizes or n_nodes > MOST_NODES:
+    parts = value if isinstance(value, tuple | list) else str(value).split(",")
+    sizes = [int(part) if re.fullmatch("[1-9][0-9]?", str(part)) else 0 for part in parts]
+    if 0 in sizes or sum(accumulate(sizes, mul)) > MOST_NODES:
         raise ValueError(f"children by depth, as 2,2,1, of at most {MOST_NODES} nodes in all")
     return tuple(sizes)
 
 
 def port(value: Any) -> int:
-    if value == "True":  # without a value
-        return 8000
-    if str(value) != "0" and not whole(0, 65535)(value) >= 1024:
+    n = 8000 if value == "True" else whole(0, 65535)(value)  # "True" without a value
+    if 0 < n < 1024:
         raise ValueError("a port from 1024 to 65535, or 0 for one that is free")
-    return int(value)
+    return n
 
 
 MOST_NODES = 64  # of a tree
@@ -234,9 +230,8 @@ def as_typed(name: str, value: Any) -> str:
     return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Collection[str]) -> str:
     """ "; did you mean K?", or "" if no known name is like it."""
-    known = list(known)
     near = [one for one in known if one.lower() == name.lower()]
     near += [one for one in known if name and one.startswith(name)]
     near += difflib.get_close_matches(name, known, n=1)
@@ -254,13 +249,11 @@ def make_options(kind: type, given: dict[str, Any], base: ModelOptions | None = 
     for name, value in given.items():
         if name not in names:
             raise UserError(f"unknown option --{name:.80}{did_you_mean(name, names) or '; see --help'}")
-        if base and not FIELDS[name].metadata.get("live"):
+        f = FIELDS[name]
+        if base and not f.metadata.get("live"):
             raise UserError(f"--{name} cannot change while models are loaded: start again with it")
-        if value is None:
-            values[name] = FIELDS[name].default
-            continue
         try:
-            values[name] = FIELDS[name].metadata["check"](value)
+            values[name] = f.default if value is None else f.metadata["check"](value)
         except ValueError as must_be:
             raise UserError(f"--{name} must be {must_be}, not {str(value)!r:.80}") from None
     check_conflicts(values)
@@ -269,12 +262,9 @@ def make_options(kind: type, given: dict[str, Any], base: ModelOptions | None = 
             if re.fullmatch("[0-9]+M", values.get(role, "")) and "models_dir" not in values:
                 raise UserError(f"--demo is the bundled pair: leave it out to decode with --{role} {values[role]}")
         values = {name: value for name, value in DEMO.items() if name in names} | values
-    if base:
-        o = replace(base, **values)
-        if values.get("tree") and "K" not in values:
-            o = replace(o, K=FIELDS["K"].default)
-    else:
-        o = kind(**values)
+    if base and values.get("tree"):
+        values["K"] = FIELDS["K"].default  # not that of base, which a tree does not use
+    o = replace(base, **values) if base else kind(**values)
     for group, useless, reason in NO_EFFECT:
         for name in group:
             if name in values and values[name] not in (None, FIELDS[name].default) and useless(o):
@@ -283,12 +273,11 @@ def make_options(kind: type, given: dict[str, Any], base: ModelOptions | None = 
 
 
 def check_conflicts(values: dict[str, Any]) -> None:
-    """Raises UserError if two of the options that are used cannot be combined."""
-    used = [name for name, value in values.items() if name in ("prompt", "K") or value != FIELDS[name].default]
+    """Raise UserError if two of the options that are used cannot be combined."""
+    used = {name for name, value in values.items() if name in ("prompt", "K") or value != FIELDS[name].default}
     for some, others in CONFLICTS:
-        for one in filter(some.__contains__, used):
-            for other in filter(others.__contains__, used):
-                raise UserError(f"--{one} and --{other} cannot be combined: give one of them")
+        if some & used and others & used:
+            raise UserError(f"--{min(some & used)} and --{min(others & used)} cannot be combined: give one of them")
 
 
 def help_text(everything: bool = False) -> str:

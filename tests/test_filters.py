@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speculative.filters import Filters, to_distribution
+from speculative.filters import Filters
 
 
 def reference(logits, temperature, top_k, top_p, min_p):  # [n_vocab] -> [n_vocab]
@@ -35,7 +35,7 @@ def reference(logits, temperature, top_k, top_p, min_p):  # [n_vocab] -> [n_voca
 
 def engine_of(name):
     if name == "numpy":
-        return to_distribution
+        return lambda logits, *filters: Filters(*filters)(logits)
     pytest.importorskip("jax")
     from speculative.engines.jax import sampling
 
@@ -81,12 +81,12 @@ shares = st.one_of(st.none(), st.floats(0, 1), st.sampled_from([0.5, 0.25, 1]))
 def test_every_row_is_a_distribution_of_its_own(x, temperature, top_k, top_p, min_p):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        p = to_distribution(x, temperature, top_k, top_p, min_p)
+        p = Filters(temperature, top_k, top_p, min_p)(x)
     assert (p.dtype, p.shape) == (np.float32, x.shape)
     assert p.min() >= 0
     np.testing.assert_allclose(p.sum(axis=-1), 1, atol=1e-6)
     assert (p[x == -np.inf] == 0).all()
-    alone = [to_distribution(row[None], temperature, top_k, top_p, min_p)[0] for row in x]
+    alone = [Filters(temperature, top_k, top_p, min_p)(row[None])[0] for row in x]
     assert np.array_equal(p, np.stack(alone))
     if temperature == 0:
         assert np.array_equal(p, np.eye(x.shape[1])[x.argmax(axis=-1)])
@@ -111,9 +111,9 @@ def test_edges(filters, expected):
 
 def test_a_large_vocabulary_is_cut_as_a_full_sort_would():
     x = np.random.default_rng(0).normal(0, 3, (3, 50257)).astype(np.float32)
-    p = to_distribution(x)
+    p = Filters()(x)
     for top_p in (0.1, 0.5, 0.9, 0.999):
-        for row, kept in zip(p, to_distribution(x, 1, None, top_p) > 0, strict=True):
+        for row, kept in zip(p, Filters(top_p=top_p)(x) > 0, strict=True):
             order = np.argsort(-row)
             n_kept = np.searchsorted(np.cumsum(row[order], dtype=np.float64), top_p) + 1
             assert set(np.flatnonzero(kept)) == set(order[:n_kept])

@@ -116,8 +116,8 @@ def test_the_edge_of_the_nucleus_over_the_whole_vocabulary():
     rng = np.random.default_rng(3)
     logits = (2.5 * rng.standard_normal((1, N_VOCAB))).astype(np.float32)
     [p] = np.asarray(to_distribution(jnp.asarray(logits), 0.9, top_p=0.95))
-    [expected] = filters.to_distribution(logits, 0.9, top_p=0.95)
-    [full] = filters.to_distribution(logits, 0.9)
+    [expected] = filters.Filters(0.9, top_p=0.95)(logits)
+    [full] = filters.Filters(0.9)(logits)
     unlike = np.flatnonzero((p > 0) != (expected > 0))
     assert len(unlike) <= 2
     np.testing.assert_allclose(full[unlike], expected[expected > 0].min() * 0.95, rtol=1e-3)

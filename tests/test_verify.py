@@ -8,7 +8,7 @@ import pytest
 from tiny import plant
 
 from speculative.drafters.model import model_tree
-from speculative.filters import to_distribution
+from speculative.filters import GREEDY
 from speculative.measure.check_sampling import BINS, LEVEL, count_drafts, detectable, p_flat, place
 from speculative.measure.verify import check_greedy
 from speculative.sampling import Proposal, autoregressive_sampling, speculative_sampling
@@ -92,7 +92,7 @@ def test_greedy_texts_may_part_only_where_rounding_can_bring_it_about(margin):
     rounded[7, second] += 2 * margin
 
     def target(x, n_last=1):
-        return to_distribution((logits if n_last == 1 else rounded)[np.asarray(x)[len(x) - n_last :]], 0)
+        return GREEDY((logits if n_last == 1 else rounded)[np.asarray(x)[len(x) - n_last :]])
 
     def draft(x, k):
         return Proposal([8] * k, np.eye(50)[[8] * k])

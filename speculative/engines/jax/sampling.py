@@ -23,7 +23,7 @@ def to_distribution(
     top_p: float | None = None,
     min_p: float | None = None,
 ):
-    """filters.to_distribution, in jax.numpy: [n, n_vocab] -> [n, n_vocab]. It cannot be shared, since arrays cannot be
+    """Filters.__call__, in jax.numpy: [n, n_vocab] -> [n, n_vocab]. It cannot be shared, since arrays cannot be
     changed in place here, and how many candidates there are must not change a shape.
 
     Probabilities are summed in float32, in NumPy in float64: a token on the very edge of the nucleus may differ.
