@@ -25,14 +25,13 @@ from speculative.support.progress import working
 from speculative.support.terminal import one_line
 
 SLOW_SECONDS = 5  # of loading: if it takes longer, a line says how --pack would help
-BAR_BYTES = 2**28  # of weights: if there are more, a bar shows how they are read
 
 
 class ModelSpec(NamedTuple):
     """A model, as its small files describe it."""
 
     role: str  # "target", "draft", or the weight format of a quantized copy of the target
-    size: str  # its name
+    size: str  # the model's name
     dtype: str
     encoder: Encoder
     hparams: dict
@@ -69,7 +68,6 @@ class Models:
             if formats.find(role).weight_bytes >= formats.find(o.dtype).weight_bytes:
                 raise UserError(f"--drafter {role} takes no fewer bytes than the target, whose weights are {o.dtype}")
             return target._replace(role=role, dtype=role)
-        dtype = devices.choose_draft_dtype(o.draft_dtype, o.dtype, o.engine)
         encoder, hparams = self.small_files(o.draft_model_size)
         shared = share(target.encoder, encoder)
         if shared is None:
@@ -77,6 +75,7 @@ class Models:
             raise UserError(f"{names} have different vocabularies, so one cannot draft for the other")
         if not shared.n_shared == target.encoder.n_vocab == encoder.n_vocab:
             hparams = hparams | {"shared": shared}
+        dtype = devices.choose_draft_dtype(o.draft_dtype, o.dtype, o.engine)
         return ModelSpec(role, o.draft_model_size, dtype, encoder, hparams)
 
     def small_files(self, size: str) -> tuple[Encoder, dict]:
@@ -99,22 +98,21 @@ class Models:
         """Read a model's weights; the target's together with those of its copies, from one reading."""
         o = self.o
         size = self.spec(role).size
-        specs = [spec for spec in self.specs.values() if spec.size == size and spec.role not in self.loaded]
         folder = self.folder(role)
+        specs = [spec for spec in self.specs.values() if spec.size == size and spec.role not in self.loaded]
         load_fn = load_networks
         if o.engine == "numpy":
             runtime.set_threads(o.threads)
             library()  # so that compiling is not counted as loading
-            specs = self.unmapped(specs, folder)
+            specs = [spec for spec in specs if not self.map_packed(spec, folder)]
         else:
             load_fn = devices.loader(o, self.n_prompt)
         if not specs:
             return
         hparams = specs[0].hparams
-        n_bytes = 4 * parameter_count(hparams)
         began = time.perf_counter()
-        quiet = self.quiet or n_bytes < BAR_BYTES
-        with working(f"loading {size}", n_bytes, "B", quiet, unit_scale=True) as bar:
+        n_bytes = 4 * parameter_count(hparams)
+        with working(f"loading {size}", n_bytes, "B", self.quiet, unit_scale=True, delay=0.5) as bar:
             read = partial(load_params, folder, hparams, progress=bar.update)
             networks = load_fn(read, hparams, [spec.dtype for spec in specs], [*map(str, specs)])
         self.loaded |= {spec.role: network for spec, network in zip(specs, networks, strict=True)}
@@ -122,21 +120,21 @@ class Models:
         if seconds > SLOW_SECONDS and o.engine == "numpy" and not self.quiet:
             print(f"{size}: loaded in {seconds:.0f} s; after --pack, later runs begin sooner", file=sys.stderr)
 
-    def unmapped(self, specs: list[ModelSpec], folder: str) -> list[ModelSpec]:
-        """Map the packed weights that --pack has written to the disk, and return the models without any."""
+    def map_packed(self, spec: ModelSpec, folder: str) -> bool:
+        """Map the packed weights that --pack has written to the disk. False if there are none."""
         if not library() or not os.path.isdir(os.path.join(self.o.models_dir, "packed")):
-            return specs
-        for spec in specs:
-            path = packed_files.path_of(folder, self.o.models_dir, spec.dtype)
-            if os.path.isfile(path):
-                params = packed_files.load(path, spec.hparams, spec.dtype)
-                self.loaded[spec.role] = packed_network(params, spec.hparams, f"{spec}, mapped from {path},")
-                if not self.quiet:
-                    print(one_line(f"{spec.size}: mapped from {path}"), file=sys.stderr)
-        return [spec for spec in specs if spec.role not in self.loaded]
+            return False
+        path = packed_files.path_of(folder, self.o.models_dir, spec.dtype)
+        if not os.path.isfile(path):
+            return False
+        params = packed_files.load(path, spec.hparams, spec.dtype)
+        self.loaded[spec.role] = packed_network(params, spec.hparams, f"{spec}, mapped from {path},")
+        if not self.quiet:
+            print(one_line(f"{spec.size}: mapped from {path}"), file=sys.stderr)
+        return True
 
     def check(self, roles: Sequence[str], n_cached: int | None) -> None:
-        """Raises UserError if the models of these roles do not fit into the memory or onto the disk, before gigabytes
+        """Raise UserError if the models of these roles do not fit into the memory or onto the disk, before gigabytes
         are downloaded and read. n_cached: the tokens of all prompts, if several are decoded together."""
         new = [self.spec(role) for role in networks_of(roles) if role not in self.loaded]
         if self.o.engine == "jax":
