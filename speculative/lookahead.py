@@ -30,7 +30,7 @@ N_DRAFTS = 8  # draft tokens that are timed before a decode
 
 
 def best_k(chances: Sequence[float], c: float, beta: Callable[[int], float]) -> tuple[int, float]:
-    """(K, speedup) of the best K from 0 (speedup 1) to len(chances), which are a_1, a_2, ...; the lowest on a tie.
+    """(K, speedup) of the best K from 0 (speedup 1) to len(chances), the lowest on a tie. chances: a_1, a_2, ...
 
     c and beta(rows) are the costs of a draft token and of a window, in units of one row of the target.
     """
@@ -53,16 +53,14 @@ class Cost:
 
 
 def line_through(costs: dict[int, float]) -> Callable[[int], float]:
-    """{rows: cost} at some row counts, 1 among them -> a function of any: straight between them, and beyond the last on
-    the line from 1 row to it."""
+    """{rows: cost} of some row counts, 1 among them -> rows -> cost: linear between them, and beyond the last on the
+    line from 1 row to it."""
     known = sorted(costs)
     last = known[-1]
     slope = max(0.0, costs[last] - costs[1]) / max(1, last - 1)
 
     def cost(rows: int) -> float:
-        if rows in costs:
-            return costs[rows]
-        if rows > last:
+        if rows >= last:
             return costs[last] + slope * (rows - last)
         after = bisect(known, rows)
         low, high = known[after - 1 : after + 1]
@@ -72,20 +70,21 @@ def line_through(costs: dict[int, float]) -> Callable[[int], float]:
 
 
 class AutoK:
-    """What was learned about a drafter and its target. It stays for the next decode with the same models.
+    """The costs and the acceptance of a drafter and its target, kept for the next decode with the same models.
 
     While K is 0, nothing is learned about the drafter. So K = 1 is tried again: at once if the last window paid for
     itself, else so rarely that it costs at most PROBE_BUDGET.
     """
 
-    def __init__(self, K_max: int = 16, expected: tuple[float, float] = (2.5, 3.0)):
-        """expected: the counts of acceptance begin as if so many of so many drafts had been accepted."""
-        self.K_max = K_max
+    K_max = 16
+
+    def __init__(self, expected: tuple[float, float] = (2.5, 3.0)):
+        """expected: (accepted, tested), with which the counts of acceptance begin."""
         accepted, tested = expected
-        self.tested = [tested] + [0.0] * (K_max - 1)  # discounted counts by position
-        self.accepted = [accepted] + [0.0] * (K_max - 1)
-        self.n_asked = 1.0  # discounted count of windows for which the drafter was asked,
-        self.n_proposed = 1.0  # and of those for which it proposed anything
+        self.tested = [tested] + [0.0] * (self.K_max - 1)  # discounted counts by position
+        self.accepted = [accepted] + [0.0] * (self.K_max - 1)
+        self.n_asked = 1.0  # discounted count of windows with K > 0
+        self.n_proposed = 1.0  # discounted count of windows with a proposal
         self.draft = Cost()  # seconds of a draft token
         self.catch_up = Cost()  # seconds of a token that the drafter has not read
         self.rows = defaultdict(Cost)  # {rows: seconds of a call of the target}
@@ -99,12 +98,11 @@ class AutoK:
         if self.rows:
             return
         model(x, 1)
-        for _ in range(2):
-            for rows in WINDOW_ROWS:
-                if len(x) + rows <= n_ctx:
-                    began = time.perf_counter()
-                    model(np.append(x, [x[-1]] * rows), rows)
-                    self.time_window(rows, time.perf_counter() - began)
+        for rows in WINDOW_ROWS * 2:
+            if len(x) + rows <= n_ctx:
+                began = time.perf_counter()
+                model(np.append(x, [x[-1]] * rows), rows)
+                self.time_window(rows, time.perf_counter() - began)
         draft(x, 1)
         for _ in range(2):
             began = time.perf_counter()
@@ -118,7 +116,8 @@ class AutoK:
         def drafted(x, k):  # [n], k -> Proposal
             nonlocal last
             if last:
-                self.learn(*last, n_new=len(x) - last[0], call=model.log[-1])
+                n, *window = last
+                self.learn(*window, len(x) - n - 1, model.log[-1])
             else:
                 self.n_unread = len(x)
             K = min(self.choose(), k)
@@ -152,9 +151,8 @@ class AutoK:
             weight = PRIOR_WEIGHT  # not for the first position, which has none before it
             yield a
 
-    def learn(self, n: int, K: int, drafted: int, drafting: float, n_new: int, call) -> None:
-        """File the last window: of `drafted` tokens, for which K were asked, n_new - 1 were accepted."""
-        accepted = n_new - 1
+    def learn(self, K: int, drafted: int, drafting: float, accepted: int, call) -> None:
+        """Count the last window: K drafts were asked for, which took `drafting` seconds. call: that of the target."""
         if K:
             self.n_asked = DECAY * self.n_asked + 1
             self.n_proposed = DECAY * self.n_proposed + (drafted > 0)
@@ -178,7 +176,7 @@ class AutoK:
         self.n_unread = 0
 
     def time_window(self, rows: int, seconds: float) -> None:
-        """File a call of the target. One row takes no longer than several."""
+        """Count a call of the target. One row takes no longer than several."""
         self.rows[rows].add(seconds)
         means = {rows: cost.mean for rows, cost in self.rows.items() if len(cost.timed) > 1} or {rows: seconds}
         self.window = line_through(means | {1: min(means.values())})

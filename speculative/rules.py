@@ -7,6 +7,7 @@ made, rebuilt from the proposal, the target's rows and the random numbers u that
 To add a rule, write a function that returns a Rule, and its entry in RULES.
 """
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -234,11 +235,9 @@ def parse_rule(text: str) -> Rule:
     make, limits = RULES.get(name, (None, None))
     if make and not limits and not number:
         return make()
-    try:
-        if make and limits[0] <= float(number) <= limits[1]:
+    with contextlib.suppress(TypeError, ValueError):  # no limits; no number
+        if limits[0] <= float(number) <= limits[1]:
             return make(float(number))
-    except (TypeError, ValueError):
-        pass
     raise UserError(
         f"--accept must be token, block, lenient:B (B from 0.000001 to 1) or typical:E (E from 0.000001 to 0.999999), "
         f"not {text!r:.80}"

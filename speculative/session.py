@@ -70,11 +70,7 @@ class Session:
     """
 
     def __init__(
-        self,
-        options: ModelOptions,
-        models: Models | None = None,
-        prompts: Sequence[str] = (),
-        quiet: bool = False,
+        self, options: ModelOptions, models: Models | None = None, prompts: Sequence[str] = (), quiet: bool = False
     ):
         """models: those that are loaded already. prompts: if they are known, one that does not fit is refused before
         the weights are read. quiet: print nothing about the loading. Raises UserError."""
@@ -88,18 +84,18 @@ class Session:
         devices.check(o, self.rule)
         specs = [self.models.spec(role) for role in networks_of(self.roles)]
         self.encoder = specs[0].encoder
-        self.context = min(specs, key=lambda spec: spec.hparams["n_ctx"])  # the model with the smallest
+        self.context = min(specs, key=lambda spec: spec.hparams["n_ctx"])  # the model with the smallest context
         longest = max([len(self.input_ids(prompt, o.n_tokens_to_generate)) for prompt in prompts], default=1)
         n_cached = o.batch // o.data_parallel * (longest + o.n_tokens_to_generate) if o.batch > 1 else None
         self.models.check(self.roles, n_cached)
         self.models.n_prompt = longest
         self.device_loop = None
-        for role in reversed(self.roles):  # what is small first
+        for role in reversed(self.roles):  # the small parts of a drafter first
             self.models[role]
         if devices.one_loop(o):
             self.device_loop = devices.loop_of(self)
         else:
-            self.drafter(np.random.default_rng(0))  # raises UserError if it was made for another target
+            self.drafter(np.random.default_rng(0))  # raises UserError if it cannot draft with these options
 
     def changed(self, **options) -> "Session":
         """The same models, with other options; None stands for the default. Raises UserError."""
@@ -156,13 +152,8 @@ class Session:
     def drafter(self, rng: np.random.Generator, depth: int = 0) -> drafters.Drafter:
         """The drafter, or its levels from this depth on. It draws from this generator, the decoder's own."""
         o = self.options
-        context = drafters.Context(
-            self.encoder.n_vocab,
-            rng,
-            self.draft_filters,
-            o.temperature == 0,
-            {role: self.model(role) for role in self.roles},
-        )
+        models = {role: self.model(role) for role in self.roles}
+        context = drafters.Context(self.encoder.n_vocab, rng, self.draft_filters, o.temperature == 0, models)
         text = "/".join(o.drafter.split("/")[depth:])
         inner = tuple(around(K) for K in self.lookaheads[depth + 1 :])
         return drafters.make_drafter(text, context, inner, self.rule, trees=o.tree is not None)

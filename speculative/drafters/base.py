@@ -20,9 +20,9 @@ class Context(NamedTuple):
 
     n_vocab: int
     rng: np.random.Generator  # the decoder's own: a second generator of the same seed would draw the same numbers
-    filters: Filters = Filters()  # from the draft's logits to p
-    greedy: bool = False  # whether the target decodes greedily: a tree then holds the draft's likeliest tokens
-    models: Mapping[str, Any] = {}  # by role
+    filters: Filters  # from the draft's logits to p
+    greedy: bool  # whether the target decodes greedily: a tree then holds the draft's likeliest tokens
+    models: Mapping[str, Any]  # by role
 
 
 class DrafterSpec(NamedTuple):

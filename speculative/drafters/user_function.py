@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,10 @@ ROUNDING = 0.01  # by which the sum of a row may differ from 1, as in float16
 def spec_of(function: Callable, taken: Mapping[str, DrafterSpec]) -> DrafterSpec:
     """The function as a drafter, under its own name, or with a number after it if another drafter has that name."""
     plain = re.sub(r"\W", "", str(getattr(function, "__name__", ""))) or "function"
-    name = plain
-    number = 1
-    while name in taken:
-        number += 1
-        name = f"{plain}_{number}"
+    names = chain([plain], (f"{plain}_{number}" for number in count(2)))
+    name = next(name for name in names if name not in taken)
 
-    def chain(context: Context) -> Callable:
+    def drafter(context: Context) -> Callable:
         def draft(x, k):  # [n], k -> [m], [m, n_vocab]
             if k == 0:
                 return Proposal([], [])
@@ -34,14 +32,16 @@ def spec_of(function: Callable, taken: Mapping[str, DrafterSpec]) -> DrafterSpec
 
         return draft
 
-    return DrafterSpec(name, "a user's function", chain)
+    return DrafterSpec(name, "a user's function", drafter)
 
 
 def checked(proposed: Any, k: int, n_vocab: int, name: str) -> Proposal:
-    """The pair that the function returned, as a Proposal whose rows of p sum to 1. Raises UserError if p cannot be what
-    the tokens were drawn from: the text would no longer be the target's, and nothing would show it."""
-    tokens, p, *_ = proposed
-    given = list(tokens)
+    """The pair that the function returned, as a Proposal whose rows of p sum to 1.
+
+    Raises UserError if the tokens cannot have been drawn from p: the text would no longer be the target's, unnoticed.
+    """
+    given, p, *_ = proposed
+    given = list(given)
     tokens = [int(token) for token in given]
     m = len(tokens)
     if tokens != given:
