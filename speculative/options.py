@@ -256,7 +256,10 @@ def make_options(kind: type, given: dict[str, Any], base: ModelOptions | None = 
             values[name] = f.default if value is None else f.metadata["check"](value)
         except ValueError as must_be:
             raise UserError(f"--{name} must be {must_be}, not {str(value)!r:.80}") from None
-    check_conflicts(values)
+    used = {name for name, value in values.items() if name in ("prompt", "K") or value != FIELDS[name].default}
+    for some, others in CONFLICTS:
+        if some & used and others & used:
+            raise UserError(f"--{min(some & used)} and --{min(others & used)} cannot be combined: give one of them")
     if values.get("demo"):
         for role in ("draft_model_size", "target_model_size"):
             if re.fullmatch("[0-9]+M", values.get(role, "")) and "models_dir" not in values:
@@ -270,14 +273,6 @@ def make_options(kind: type, given: dict[str, Any], base: ModelOptions | None = 
             if name in values and values[name] not in (None, FIELDS[name].default) and useless(o):
                 raise UserError(f"--{name} is of no use here: {reason}")
     return o
-
-
-def check_conflicts(values: dict[str, Any]) -> None:
-    """Raise UserError if two of the options that are used cannot be combined."""
-    used = {name for name, value in values.items() if name in ("prompt", "K") or value != FIELDS[name].default}
-    for some, others in CONFLICTS:
-        if some & used and others & used:
-            raise UserError(f"--{min(some & used)} and --{min(others & used)} cannot be combined: give one of them")
 
 
 def help_text(everything: bool = False) -> str:

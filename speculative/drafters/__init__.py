@@ -41,7 +41,7 @@ def parse_drafter(text: str) -> list[list[DrafterSpec]]:
     for specs in levels[:-1]:
         if len(specs) > 1:
             raise UserError(f"--drafter {text:.80}: + can only join drafters of the last level")
-        if specs[0].model is None:
+        if not specs[0].model:
             able = ", ".join(name for name, spec in DRAFTERS.items() if spec.model)
             raise UserError(f"--drafter {text:.80}: {specs[0].name} has no model to draft for; {able} have one")
     return levels
@@ -87,7 +87,7 @@ def make_drafter(
     tree = first_of([spec.tree(context) for spec in innermost], n_before=1) if trees else None  # the root is in x
     inner_rule = rule if rule.lossless else TOKEN
     for [spec], (K, around) in reversed([*zip(outer, lookaheads, strict=True)]):
-        model = spec.model(context)
+        model = context.models[spec.roles[0]]
         chain = staged(spec.name, model, partial(around, chain, model), K, context.rng, inner_rule.accept)
     return Drafter(chain, tree)
 

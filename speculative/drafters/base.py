@@ -32,8 +32,8 @@ class DrafterSpec(NamedTuple):
     help: str  # when it pays: for --help
     chain: Callable[[Context], Callable]  # -> draft(x, k) -> Proposal
     tree: Callable[[Context], Callable] | None = None  # -> draft(x, widths) -> Tree
-    model: Callable[[Context], Callable] | None = None  # -> model(x, n_last), for which another drafter may draft
     roles: tuple[str, ...] = ()  # in Context.models: "draft", the format of a copy of the target, or name
+    model: bool = False  # whether models[roles[0]] is a model(x, n_last), for which another drafter may draft
     load: Callable | None = None  # load(models, options) -> Context.models[name]
     words: str = ""  # its name in a sentence; "" is the name itself
     expected: tuple[float, float] = (2.5, 3.0)  # (accepted, tested): the counts with which AutoK begins

@@ -76,16 +76,12 @@ def likeliest(p, width: int) -> list[tuple]:  # [n_vocab] -> width of (token, on
 
 def drafts_of(role: str, name: str, **about) -> DrafterSpec:
     """The drafter `name` whose drafts are those of Context.models[role]. about: other fields of its DrafterSpec."""
-
-    def model(context):
-        return context.models[role]
-
     return DrafterSpec(
         name,
-        chain=lambda context: model_drafter(model(context), context.rng, name),
-        tree=lambda context: model_tree(model(context).tree, context.rng, context.greedy, name),
-        model=model,
+        chain=lambda context: model_drafter(context.models[role], context.rng, name),
+        tree=lambda context: model_tree(context.models[role].tree, context.rng, context.greedy, name),
         roles=(role,),
+        model=True,
         **about,
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from speculative.drafters.base import Context, DrafterSpec
+from speculative.drafters.base import DrafterSpec
 from speculative.drafters.lookup import earlier_ends
 from speculative.drafters.model import model_drafter, model_tree
 from speculative.support.texts import read_text
@@ -15,6 +15,7 @@ from speculative.trees import by_paths
 
 NAME = "ngram"
 LONGEST = 3  # tokens of an n-gram
+NOWHERE = np.array([], np.int64)  # no places
 
 
 def ngram_log_model(n_vocab: int, tokens=()) -> Callable:
@@ -39,15 +40,12 @@ def ngram_log_model(n_vocab: int, tokens=()) -> Callable:
         p = singles.copy()  # [n_vocab]
         np.add.at(p, x, np.float32(1))
         p /= len(tokens) + len(x) + 1
-        here = [*earlier_ends(x)]  # here[i]: the earlier places of the last i + 1 tokens
-        for n, table in enumerate(tables, start=2):
-            if len(x) < n - 1:
-                break
+        places = earlier_ends(x)  # of the last token, of the last two, ...
+        for n, table in enumerate(tables[: len(x)], start=2):
             ids, counts = followers(table, x[len(x) - (n - 1) :], n_vocab)  # [n_seen], [n_seen]
-            if n - 2 < len(here):
-                new = x[here[n - 2] + 1]  # [n_here]
-                ids = np.append(ids, new)
-                counts = np.append(counts, np.ones(len(new), np.float32))
+            new = x[next(places, NOWHERE) + 1]  # [n_places]
+            ids = np.append(ids, new)
+            counts = np.append(counts, np.ones(len(new), np.float32))
             if not len(ids):
                 break  # a context that was not seen makes every longer one unseen too
             types = len(np.unique(ids))
@@ -93,17 +91,13 @@ def load(models, options) -> Callable:
     return ngram_log_model(encoder.n_vocab, encoder.encode(text, allowed_special=True))
 
 
-def model(context: Context) -> Callable:
-    return context.models[NAME]
-
-
 SPEC = DrafterSpec(
     name=NAME,
     help="n-grams of the text so far, and of --ngram_text",
     words="n-gram",
-    chain=lambda context: model_drafter(model(context), context.rng, NAME),
-    tree=lambda context: model_tree(by_paths(model(context)), context.rng, context.greedy, NAME),
-    model=model,
+    chain=lambda context: model_drafter(context.models[NAME], context.rng, NAME),
+    tree=lambda context: model_tree(by_paths(context.models[NAME]), context.rng, context.greedy, NAME),
     roles=(NAME,),
+    model=True,
     load=load,
 )
