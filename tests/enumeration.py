@@ -6,6 +6,7 @@ A World is a Session over networks of a few tokens, so that everything that is r
 import copy
 from collections import defaultdict
 from functools import cache
+from itertools import tee
 from types import SimpleNamespace
 
 import numpy as np
@@ -103,21 +104,7 @@ def text_distribution(decode):
 
 def twins(rng):
     """Two generators of one seed: they give the same numbers."""
-    numbers = []
-
-    def view():
-        seen = 0
-
-        def random():
-            nonlocal seen
-            if seen == len(numbers):
-                numbers.append(rng.random())
-            seen += 1
-            return numbers[seen - 1]
-
-        return SimpleNamespace(random=random)
-
-    return view(), view()
+    return [SimpleNamespace(random=numbers.__next__) for numbers in tee(iter(rng.random, None))]
 
 
 # ---- Models ----------------------------------------------------------------------------------------------------------

@@ -7,20 +7,16 @@ from itertools import zip_longest
 import numpy as np
 import pytest
 from conftest import MODELS
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from test_law import COMPOUND, RULE_NAMES, drafts_trees
 from tiny import ROOT, decoded, encoder_of, one_hot, refusal
 
 import speculative
-from encoder import StreamDecoder
+from encoder import END_OF_TEXT, StreamDecoder
 from speculative import load_pair
 from speculative.drafters import DRAFTERS
-from speculative.engines.model import Call
-from speculative.measure.recorder import Draws, Recorder
 from speculative.rules import parse_rule
-from speculative.sampling import Proposal, Step
-from speculative.trees import Tree, TreeStep
 
 PROMPT = "It was upon a bitterly cold night in the winter of the year, a cold night in the"
 
@@ -81,29 +77,23 @@ def test_exactly_n_tokens(pair, greedy, N):
         assert decoded(pair.changed(**options).speculative(PROMPT, N)) == greedy[:N]
 
 
-def test_each_level_drafts_by_its_own_k(pair):
+def test_each_level_drafts_by_its_own_k_and_is_recorded(pair):
     """The K of three levels are different, and each is reached and never exceeded."""
-    session = pair.changed(drafter="int8/model/ngram", K=(5, 3, 2))
-    steps = [*session.speculative_steps(session.encode(PROMPT), 40, np.random.default_rng(0))]
-    for K in (5, 3, 2):
-        assert max(step.drafted for step in steps) == K
-        steps = [inner for step in steps for inner in step.proposal.inner]
-    assert not steps
-
-
-def test_the_record_has_the_steps_of_each_level(pair):
     session = pair.changed(drafter="int8/model/ngram", K=(5, 3, 2))
     recorder = session.recorder()
     decoded(session.texts("speculative", [PROMPT], 40, recorder=recorder))
+    most = [0, 0, 0]
     for iteration in recorder.iterations:
         assert [*iteration.levels] == ["int8", "model"]
         drafted = iteration.drafted
-        for level, inner in iteration.levels.items():
+        most[0] = max(most[0], drafted)
+        for depth, inner in enumerate(iteration.levels.values(), start=1):
             assert sum(len(one.tokens) for one in inner) == drafted
             assert all(one.scoring > 0 and one.seconds >= one.scoring for one in inner)
             assert all(len(one.source) == one.drafted for one in inner)
             drafted = sum(one.drafted for one in inner)
-            assert level in ("int8", "model")
+            most[depth] = max([most[depth], *(one.drafted for one in inner)])
+    assert most == [5, 3, 2]
 
 
 # ---- Random numbers --------------------------------------------------------------------------------------------------
@@ -120,29 +110,6 @@ def test_a_seed_gives_a_text_and_each_sample_has_random_numbers_of_its_own(pair)
     together = [*warm.texts("speculative", [PROMPT], 20, n_samples=3)]
     for number, text in enumerate(samples):
         assert text_of(step for step in together if step.number == number) == text
-
-
-def test_the_drafter_and_the_loop_draw_from_one_generator(pair):
-    """Every number that a decode draws passes through the decoder's own generator."""
-    session = pair.changed(temperature=1, K=3)
-    rng = Draws(np.random.default_rng(0))
-    for step in session.speculative_steps(session.encode(PROMPT), 20, rng):
-        assert len(rng.u) == step.drafted + session.rule.n_draws(step)
-        rng.u = []
-
-
-@pytest.mark.parametrize("accept", RULE_NAMES)
-def test_the_details_of_a_decode_are_its_own_tests(pair, accept):
-    session = pair.changed(temperature=1, K=4, accept=accept)
-    recorder = session.recorder()
-    decoded(session.texts("speculative", [PROMPT], 40, recorder=recorder))
-    for iteration in recorder.iterations:
-        step, details = iteration, iteration.details
-        assert details["drafts"][: step.accepted] == step.tokens[: step.accepted]
-        passed = [i for i, test in enumerate(details["tested"], start=1) if test["passed"]]
-        assert max(passed, default=0) == step.accepted
-        assert step.tokens[-1] in details["own"]["top"]["tokens"]
-        assert iteration.pieces == [pair.encoder.decode([token]) for token in step.tokens]
 
 
 # ---- Several decodes at a time ---------------------------------------------------------------------------------------
@@ -176,15 +143,6 @@ def finishes(action):
     thread.join(120)
     assert results, "it hangs"
     return results[0]
-
-
-def test_a_users_function_may_decode_with_the_session_itself(pair, users, greedy):
-    def echo(x, k):
-        tokens = decoded(pair.autoregressive(pair.encoder.decode([int(x[-1])]), 1))[:k]
-        return tokens, one_hot(*tokens, n_vocab=pair.encoder.n_vocab)
-
-    session = users(echo)
-    assert finishes(lambda: decoded(session.speculative(PROMPT, 12))) == greedy[:12]
 
 
 def test_a_users_function_may_decode_in_a_thread_pool(pair, users, greedy):
@@ -278,64 +236,20 @@ def test_a_stop_text_ends_both_decoders_alike(pair, greedy, options):
 ENCODER = encoder_of("the", "re", " end", ".,", "é")
 
 
-def stopped(steps, stop):
-    """The iterations that a recorder notes up to the stop text, and the text."""
-    recorder = Recorder(logs={"target": [Call(0.0, 0.0, 1, 1)]})
-    text = StreamDecoder(ENCODER, stop)
-    for _ in recorder.watch(iter(steps), Draws(np.random.default_rng(0)), text):
-        pass
-    return recorder.iterations, "".join(one.text for one in recorder.iterations)
+@given(st.text(alphabet="the rnd.,é\n", max_size=30), st.text(alphabet="the .,é\n", min_size=1, max_size=4))
+def test_a_text_ends_before_the_stop_text(text, stop):
+    stream = StreamDecoder(ENCODER, stop)
+    shown = [stream.push([token]) for token in ENCODER.encode(text)]
+    assert "".join([*shown, stream.flush()]) == text.partition(stop)[0]
+    assert stream.stopped == (stop in text)
 
 
-def window(tokens):
-    """A step of these tokens: all but the last are accepted drafts, of one more that was rejected."""
-    drafts = [*tokens[:-1], 0]
-    rows = np.full((len(tokens) + 1, ENCODER.n_vocab), 1 / ENCODER.n_vocab, np.float32)
-    return Step([*tokens], Proposal(drafts, rows[:-1], ["model"] * len(drafts)), rows)
-
-
-@settings(deadline=None)
-@given(st.text(alphabet="the rnd.,é\n", max_size=30), st.text(alphabet="the .,é\n", min_size=1, max_size=4), st.data())
-def test_windows_and_single_tokens_stop_alike(text, stop, data):
-    tokens = ENCODER.encode(text)
-    windows = []
-    rest = tokens
-    while rest:
-        size = data.draw(st.integers(1, 5))
-        windows.append(window(rest[:size]))
-        rest = rest[size:]
-    for steps in (windows, [window([token]) for token in tokens]):
-        iterations, shown = stopped(steps, stop)
-        kept = decoded(iterations)
-        assert kept == tokens[: len(kept)]
-        assert shown == text.partition(stop)[0]
-        assert (stop in ENCODER.decode(kept)) == (stop in text)
-        assert stop not in ENCODER.decode(kept[:-1])
-
-
-def test_a_tree_that_a_stop_text_cuts_keeps_the_path_and_not_its_first_rows():
-    tree = Tree([0])
-    rows = np.full((7, ENCODER.n_vocab), 1 / ENCODER.n_vocab, np.float32)
-    a, b, c, d, stop = [ENCODER.encode(char)[0] for char in "abcd."]
-    first = tree.add(0, a, rows[0])
-    second = tree.add(0, b, rows[0])
-    tree.add(first, c, rows[0])
-    third = tree.add(second, stop, rows[0])
-    fourth = tree.add(third, d, rows[0])
-    step = TreeStep([b, stop, d, a], tree, rows)
-    assert step.walk == [second, third, fourth]
-    [iteration], text = stopped([step], ".")
-    assert text == "b"
-    assert (iteration.tokens, iteration.drafted, iteration.accepted) == ([b, stop], 5, 2)
-    nodes = iteration.tree["tokens"]
-    assert [nodes[node - 1] for node in iteration.tree["path"]] == [b, stop, d]
-
-
-def test_the_token_of_the_end_of_text_is_not_its_characters(pair):
-    tokens = [*ENCODER.encode("<|endoftext|>"), ENCODER.eot, *ENCODER.encode("the")]
-    iterations, text = stopped([window(tokens)], "<|endoftext|>")
-    assert decoded(iterations) == tokens[: tokens.index(ENCODER.eot) + 1]
-    assert text == "<|endoftext|>"
+def test_the_token_of_the_end_of_text_is_not_its_characters():
+    stream = StreamDecoder(ENCODER, END_OF_TEXT)
+    assert stream.push(ENCODER.encode(END_OF_TEXT)) == END_OF_TEXT
+    assert not stream.stopped
+    assert stream.push([ENCODER.eot, *ENCODER.encode("the")]) == ""
+    assert stream.stopped
 
 
 # ---- A user's function -----------------------------------------------------------------------------------------------
