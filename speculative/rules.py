@@ -15,7 +15,7 @@ import numpy as np
 
 from speculative.sampling import Proposal, Step, ratio, residual, sample, token_by_token
 from speculative.support.errors import UserError
-from speculative.trees import Tree, TreeStep, acceptance_by_depth, chain_of, sibling_by_sibling
+from speculative.trees import TreeStep, acceptance_by_depth, as_tree, sibling_by_sibling
 
 
 class DraftTest(NamedTuple):
@@ -60,16 +60,15 @@ def one_by_one(
     cut: Callable = lambda q: q,
     **about: Any,
 ) -> Rule:
-    """A rule that tests one draft after the other, from its two parts. The paper's are min(p, q) and max(0, q - p).
+    """A rule that tests one draft after the other, from its two parts, in the paper min(p, q) and max(0, q - p).
 
     overlap(p, q): the part of p that is accepted. So token j passes with chance overlap[j] / p[j], and any draft with
     chance Σ overlap (Leviathan et al. 2023, corollary 3.6). rest(q, p): the distribution of the token that replaces a
-    rejected draft. cut(q): the rows that count in place of the target's. A chain is tested as a tree.
+    rejected draft. cut(q): the rows that count in place of the target's.
     """
 
     def accept(proposal, q, rng):  # q [m + 1, n_vocab], or of a tree [1 + n_nodes, n_vocab]
-        tree = proposal if isinstance(proposal, Tree) else chain_of(proposal)
-        return sibling_by_sibling(tree, cut(q), rng, overlap, rest)
+        return sibling_by_sibling(as_tree(proposal), cut(q), rng, overlap, rest)
 
     def explain(proposal, q, u):
         q = cut(q)
@@ -85,8 +84,7 @@ def one_by_one(
         return min(len(step.tokens), step.drafted) + 1
 
     def chances(step):
-        tree = step.proposal if isinstance(step.proposal, Tree) else chain_of(step.proposal)
-        return acceptance_by_depth(TreeStep(step.tokens, tree, cut(step.q)), overlap, rest)
+        return acceptance_by_depth(TreeStep(step.tokens, as_tree(step.proposal), cut(step.q)), overlap, rest)
 
     return Rule(name, accept, explain, n_draws, chances, accept, **about)
 

@@ -1,11 +1,5 @@
-"""A session: models loaded once, texts in and texts out.
-
-main.py, --interactive, the browser, Python and the benchmarks decode through it:
-
-    session = load_pair("124M", "1558M", K=4)
-    for step in session.speculative("Alan Turing theorized", 40):
-        print(step.text, end="")
-"""
+"""A session: models loaded once, texts in and texts out. main.py, the terminal, the browser, Python and the benchmarks
+decode through it."""
 
 import contextlib
 import inspect

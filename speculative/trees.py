@@ -58,8 +58,10 @@ class Tree:
         return [*self.path(self.parents[node]), node] if node else []
 
 
-def chain_of(proposal: Proposal) -> Tree:
-    """A chain as a tree."""
+def as_tree(proposal: Proposal | Tree) -> Tree:
+    """A chain as a tree in which every node has one child."""
+    if isinstance(proposal, Tree):
+        return proposal
     tree = Tree([-1])
     for node, (token, p) in enumerate(zip(proposal.tokens, proposal.p, strict=True)):
         tree.add(node, token, p)

@@ -133,32 +133,26 @@ def heads_file(tiny_pair):
     path.unlink(missing_ok=True)
 
 
-def with_heads(tiny_pair):
-    return load_pair("nowhere", "target", tiny_pair, drafter="heads", threads=1)
-
-
 @pytest.mark.parametrize(
     ("about", "said"),
     [
         ({"target": "0" * 64}, "was trained for another target, of the same shape"),
         ({"w": (2, 12, 12)}, "w and b are (2, 12, 12) and (2, 32), not [n, 32, 32] and [n, 32]"),
         ({"value": np.nan}, "holds NaN or infinity"),
+        ({}, "damaged"),
+        (None, "python -m training heads --target_model_size target makes it"),
     ],
 )
 def test_heads_that_cannot_be_used_are_one_line(heads_file, tiny_pair, about, said):
-    path = heads_file(**about)
-    line = refusal(with_heads, tiny_pair)
+    path = heads_file(**about or {})
+    if about == {}:
+        assert load_pair("nowhere", "target", tiny_pair, drafter="heads", threads=1)
+        path.write_bytes(path.read_bytes()[:-9])
+    if about is None:
+        path.unlink()
+    line = refusal(load_pair, "nowhere", "target", tiny_pair, drafter="heads", threads=1)
     assert said in line
     assert str(path) in line
-
-
-def test_damaged_or_missing_heads_are_one_line(heads_file, tiny_pair):
-    path = heads_file()
-    assert "drafter heads" in repr(with_heads(tiny_pair))
-    path.write_bytes(path.read_bytes()[:-9])
-    assert "damaged" in refusal(with_heads, tiny_pair)
-    path.unlink()
-    assert "python -m training heads --target_model_size target makes it" in refusal(with_heads, tiny_pair)
 
 
 # ---- A draft with another end of the vocabulary, or another context --------------------------------------------------
