@@ -54,11 +54,7 @@ class Rule(NamedTuple):
 
 
 def one_by_one(
-    name: str,
-    overlap: Callable = np.minimum,
-    rest: Callable = residual,
-    cut: Callable = lambda q: q,
-    **about: Any,
+    name: str, overlap: Callable = np.minimum, rest: Callable = residual, cut: Callable = lambda q: q, **about: Any
 ) -> Rule:
     """A rule that tests one draft after the other, from its two parts, in the paper min(p, q) and max(0, q - p).
 

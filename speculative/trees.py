@@ -86,9 +86,7 @@ class TreeStep(Step):
         return nodes[1:]
 
 
-def sibling_by_sibling(
-    tree: Tree, q, rng: np.random.Generator, overlap: Callable, rest: Callable
-) -> list[int]:  # q [1 + n_nodes, n_vocab]
+def sibling_by_sibling(tree: Tree, q, rng, overlap: Callable, rest: Callable) -> list[int]:  # q [1 + n_nodes, n_vocab]
     """Steps 3 and 4 of a tree: token_by_token, with several children to test at each position.
 
     overlap, rest: the parts of the rule (rules.one_by_one). A rejected child leaves rest(q, p) for its siblings.
