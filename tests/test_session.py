@@ -97,13 +97,12 @@ def test_the_record_has_the_steps_of_each_level(pair):
     decoded(session.texts("speculative", [PROMPT], 40, recorder=recorder))
     for iteration in recorder.iterations:
         assert [*iteration.levels] == ["int8", "model"]
-        drafted = iteration.drafted
-        for level, inner in iteration.levels.items():
-            assert sum(len(one.tokens) for one in inner) == drafted
-            assert all(one.scoring > 0 and one.seconds >= one.scoring for one in inner)
-            assert all(len(one.source) == one.drafted for one in inner)
-            drafted = sum(one.drafted for one in inner)
-            assert level in ("int8", "model")
+        wanted = iteration.drafted
+        for level, role in (("int8", "int8"), ("model", "draft")):
+            calls = iteration.levels[level]
+            assert sum(tokens for tokens, _, _ in calls) == wanted
+            assert sum(name == role for name, *_ in iteration.calls) == len(calls)
+            wanted = sum(drafted for _, drafted, _ in calls)
 
 
 # ---- Random numbers --------------------------------------------------------------------------------------------------
@@ -280,9 +279,9 @@ ENCODER = encoder_of("the", "re", " end", ".,", "é")
 
 def stopped(steps, stop):
     """The iterations that a recorder notes up to the stop text, and the text."""
-    recorder = Recorder(logs={"target": [Call(0.0, 0.0, 1, 1)]})
+    recorder = Recorder(logs={"target": [Call(float("inf"), 0.0, 1, 1)]})
     text = StreamDecoder(ENCODER, stop)
-    for _ in recorder.watch(iter(steps), Draws(np.random.default_rng(0)), text):
+    for _ in recorder.watch(([step] for step in steps), [text], Draws(np.random.default_rng(0))):
         pass
     return recorder.iterations, "".join(one.text for one in recorder.iterations)
 

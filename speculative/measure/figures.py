@@ -4,13 +4,13 @@ Figures that depend on K are averages over the iterations, so they also hold if 
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from statistics import mean
 from typing import Any
 
 from speculative.measure.analysis import blog_speedup, leviathan_tokens
 from speculative.measure.costs import costs, line, prefill_seconds
-from speculative.measure.predictions import can_predict, predict
-from speculative.measure.record import Iteration
+from speculative.measure.predictions import predict
 from speculative.measure.recorder import Recorder
 
 NOISE = 0.05  # share of a time; smaller differences may be chance
@@ -30,6 +30,7 @@ def figures(autoregressive: Recorder, speculative: Recorder, timed: dict[int, fl
 def counts(speculative: Recorder) -> dict[str, Any]:
     """Count the drafts, and those that were tested and accepted."""
     iterations = speculative.iterations
+    alpha = [a for i in iterations for a in i.alpha]
     tested = Counter(j for i in iterations for j in range(len(i.alpha)))
     accepted = Counter(j for i in iterations for j in range(i.accepted))
     by_source = Counter(name for i in iterations for name in i.source[: len(i.alpha)])
@@ -41,10 +42,10 @@ def counts(speculative: Recorder) -> dict[str, Any]:
         for name, calls in iteration.levels.items():
             levels.setdefault(name, []).extend(calls)
     return {
-        **sums(iterations),
+        **sums([(len(i.tokens), i.drafted, i.accepted) for i in iterations]),
+        "alpha": share(sum(alpha), len(alpha)),
         "tree": any(i.tree for i in iterations),
         "usual_K": usual[0][0] if usual else None,
-        "fixed_K": max(i.drafted for i in iterations) if can_predict(speculative) else None,
         "tokens_per_iteration_histogram": with_texts(dict(sorted(histogram.items()))),
         "tested_by_position": [tested[j] for j in range(len(tested))],
         "accepted_by_position": [accepted[j] for j in range(len(tested))],
@@ -53,19 +54,16 @@ def counts(speculative: Recorder) -> dict[str, Any]:
     }
 
 
-def sums(iterations: list[Iteration]) -> dict[str, Any]:
-    """Return the counts that a decoder and a level of its drafter have in common."""
-    n_tokens = sum(len(i.tokens) for i in iterations)
-    drafted = sum(i.drafted for i in iterations)
-    alpha = [a for i in iterations for a in i.alpha]
+def sums(calls: Sequence) -> dict[str, Any]:
+    """(tokens, drafted, accepted) of each call of the target, or of the model of a level -> their counts."""
+    n_tokens, drafted, accepted = (sum(column) for column in zip(*calls, strict=True)) if calls else (0, 0, 0)
     return {
-        "iterations": len(iterations),
+        "iterations": len(calls),
         "tokens": n_tokens,
         "drafted": drafted,
-        "accepted": sum(i.accepted for i in iterations),
-        "r": share(n_tokens, drafted + len(iterations)),
-        "tokens_per_iteration": share(n_tokens, len(iterations)),
-        "alpha": share(sum(alpha), len(alpha)),
+        "accepted": accepted,
+        "r": share(n_tokens, drafted + len(calls)),
+        "tokens_per_iteration": share(n_tokens, len(calls)),
     }
 
 
@@ -116,8 +114,8 @@ def account(
         return known
     if speculative.rule.name != "block":  # its chances depend on the drafts before
         known["account_leviathan"] = mean(leviathan_tokens(found["alpha"], m) for m in windows) / (K * c + beta)
-    predicted = predict(autoregressive, speculative, measured, timed)
-    if predicted and beta >= 1 - NOISE:
+    if timed and beta >= 1 - NOISE:
+        predicted = predict(autoregressive, speculative, timed)
         known |= {"predicted": with_texts(predicted), "best_K": max(predicted, key=predicted.get)}
     return known
 

@@ -5,39 +5,57 @@ text: windows_of() computes how many are expected of each length. Iterations are
 run's K, and scaled so that the run's own take as long as they did.
 """
 
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from statistics import mean, median
+from statistics import mean
 
 import numpy as np
 
 from speculative.drafters import DRAFTERS
-from speculative.lookahead import best_k, line_through
-from speculative.measure.costs import Costs, line, prefill_seconds
+from speculative.lookahead import AutoK, best_k, line_through
+from speculative.measure.costs import line, prefill_seconds
 from speculative.measure.recorder import Recorder
 
-TIMING_SECONDS = 0.25  # for timing calls; slow models take longer, as each call is timed twice
 COPY_K = 8  # largest K that is considered for a quantized copy: costs of longer windows are unknown
-COPY_GAIN = 1.1  # times the speedup without it, from which on it is recommended
-LARGE_BYTES = 2**28  # of weights; reading a smaller target is not bound by memory, so fewer bytes gain nothing
+
+
+def can_predict(speculative: Recorder) -> bool:
+    """True if drafts were tested, and each window was a chain of K of them, or of as many as the text had room for."""
+    K = max([i.drafted for i in speculative.iterations], default=0)
+    for sample in speculative.samples:
+        left = sum(len(i.tokens) for i in sample)
+        for i in sample:
+            if i.tree or i.drafted < min(K, left - 1):
+                return False
+            left -= len(i.tokens)
+    return any(i.alpha for i in speculative.iterations)
 
 
 def time_iterations(model: Callable, draft: Callable, x, K: int, n_ctx: int) -> dict[int, float]:  # x [n]
     """{rows: seconds of Steps 1 and 2 with rows - 1 drafts} after the text x, for up to 2K drafts."""
     most = min(2 * K, n_ctx // 2)
-    x = np.asarray(x)[: n_ctx - most]  # [n]
-    sizes = sorted({0, 1, 2, 3, 4, 8, 16, K, most} & {*range(most + 1)})
-    seconds = defaultdict(list)
-    began = 0.0
-    while len(seconds[0]) < 3 or time.perf_counter() - began < TIMING_SECONDS:
-        began = began or time.perf_counter()
-        for k in sizes:
-            start = time.perf_counter()
-            tokens = draft(x, k).tokens if k else []
-            model(np.append(x, tokens).astype(int), len(tokens) + 1)
-            seconds[k].append(time.perf_counter() - start)
-    return {k + 1: median(seconds[k][1:]) for k in sizes}  # the first calls may read the text
+    costs = AutoK(most)
+    costs.measure(model, draft, np.asarray(x)[: n_ctx - most - 1], n_ctx)
+    return {k + 1: k * costs.draft.mean + costs.window(k + 1) for k in range(most + 1)}
+
+
+def predict(autoregressive: Recorder, speculative: Recorder, timed: dict[int, float]) -> dict[int, float]:
+    """{K: the speedup that this lookahead should bring}, for each K whose iterations were timed: time_iterations()."""
+    iteration = line(timed)
+    prefill = prefill_seconds(speculative)
+    run_seconds = sum(iteration(i.drafted + 1) for i in speculative.iterations)
+    scale = (speculative.seconds - prefill) / run_seconds
+    chances = [chances_by_place(sample, chance_of_bonus(speculative)) for sample in speculative.samples]
+    t_token = autoregressive.seconds / autoregressive.n_tokens
+    predicted = {}
+    for K in range(1, max(timed)):
+        windows = Counter()
+        for one in chances:
+            windows.update(windows_of(one, K))
+        most = speculative.n_tokens / windows.total()  # tokens per iteration
+        seconds = prefill + scale * sum(n * iteration(k + 1) for k, n in windows.items())
+        predicted[K] = min(most, t_token * speculative.n_tokens / seconds)
+    return predicted
 
 
 def chances_by_place(sample: Sequence, bonus: float) -> list[float]:
@@ -65,46 +83,6 @@ def windows_of(chances: Sequence[float], K: int) -> dict[int, float]:  # [N] -> 
             reached *= chances[place + n]
         begins[place + k + 1] += reached
     return windows
-
-
-def predict(
-    autoregressive: Recorder, speculative: Recorder, costs: Costs, timed: dict[int, float] | None = None
-) -> dict[int, float]:
-    """{K: the speedup that this lookahead should bring}, for each K whose iterations' costs are known.
-
-    timed: time_iterations(); without it only those up to the run's own K are known. Empty for trees, and for drafters
-    that do not propose as many tokens as they are asked for.
-    """
-    if not can_predict(speculative):
-        return {}
-    timed = timed or {rows: (rows - 1) * costs.t_draft + seconds for rows, seconds in costs.t_window.items()}
-    iteration = line(timed)
-    prefill = prefill_seconds(speculative)
-    own = sum(iteration(i.drafted + 1) for i in speculative.iterations)
-    scale = (speculative.seconds - prefill) / own
-    chances = [chances_by_place(sample, chance_of_bonus(speculative)) for sample in speculative.samples]
-    t_token = autoregressive.seconds / autoregressive.n_tokens
-    predicted = {}
-    for K in range(1, max(timed)):
-        windows = Counter()
-        for one in chances:
-            windows.update(windows_of(one, K))
-        most = speculative.n_tokens / windows.total()  # tokens per iteration
-        seconds = prefill + scale * sum(n * iteration(k + 1) for k, n in windows.items())
-        predicted[K] = min(most, t_token * speculative.n_tokens / seconds)
-    return predicted
-
-
-def can_predict(speculative: Recorder) -> bool:
-    """True if drafts were tested, and each window was a chain of K of them, or of as many as the text had room for."""
-    K = max([i.drafted for i in speculative.iterations], default=0)
-    for sample in speculative.samples:
-        left = sum(len(i.tokens) for i in sample)
-        for i in sample:
-            if i.tree or i.drafted < min(K, left - 1):
-                return False
-            left -= len(i.tokens)
-    return any(i.alpha for i in speculative.iterations)
 
 
 def with_copy(f: dict, row: float) -> tuple[int, int, float]:

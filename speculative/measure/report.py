@@ -49,7 +49,7 @@ def cost_rows(f: dict) -> list[Row]:
         return []
     by_rows = "  ".join(f"{n} rows: {beta:.2f}" for n, beta in f["beta"].items() if n != "1")
     return [
-        ("c", f"{f['c']:.3f}", f"t_draft / t_target = {ms(f['t_draft'])} / {ms(f['t_target'])}"),
+        ("c", f"{f['c']:.3f}", f"t_draft / t_target = {duration(f['t_draft'])} / {duration(f['t_target'])}"),
         ("β", f"{f['mean_beta']:.2f}", f"t_target of a window / of one row; {by_rows}"),
     ]
 
@@ -72,9 +72,8 @@ def speed_rows(f: dict) -> list[Row]:
     return rows
 
 
-def ms(seconds: float) -> str:
-    digits = 2 if seconds < 0.01 else 1
-    return f"{seconds * 1e3:.{digits}f} ms"
+def duration(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.{2 if seconds < 0.01 else 1}f} ms"
 
 
 def words(name: str) -> str:

@@ -6,10 +6,12 @@ from typing import Any
 from speculative.drafters import roles_of
 from speculative.engines import formats
 from speculative.measure.analysis import blog_speedup
-from speculative.measure.predictions import COPY_GAIN, LARGE_BYTES, with_copy
+from speculative.measure.predictions import with_copy
 from speculative.measure.recorder import Recorder
 
 GAIN = 1.08  # times this run's speedup, from which on another K is recommended: predictions err by up to 8 %
+COPY_GAIN = 1.1  # times the speedup without a quantized copy, from which on it is recommended
+LARGE_BYTES = 2**28  # of weights; reading a smaller target is not bound by memory, so fewer bytes gain nothing
 
 
 def summary(session: Any, inputs: Sequence, recorders: Sequence[Recorder], f: dict, stand_ins: dict) -> list[str]:
@@ -105,7 +107,8 @@ def advice(f: dict, session: Any) -> str | None:
         return lost + another if f["speedup"] < 1 else None
     best = f["best_K"]
     speedup = f["predicted"][str(best)]
-    now = max(f["speedup"], f["predicted"].get(str(f["fixed_K"]), 0.0))
+    K = o.K[0] if isinstance(o.K, tuple) else o.K
+    now = max(f["speedup"], f["predicted"].get(str(K), 0.0))
     copy = copy_advice(f, session, max(now, speedup))
     if copy:
         return copy
