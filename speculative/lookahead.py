@@ -25,9 +25,8 @@ from speculative.sampling import Proposal
 DECAY = 0.95  # of older counts, with each window: acceptance is an average over about 20 windows
 PRIOR_WEIGHT = 8  # in windows, of the assumption that a position is accepted as often as the one before it
 PROBE_BUDGET = 0.03  # share of the time of autoregressive decoding that is spent on trying K = 1 again
-WINDOW_ROWS = (1, 2, 5, 9, 17, 33)  # rows of the windows that are timed before a decode, beside the longest
+WINDOW_ROWS = (1, 2, 5, 9, 17)  # rows of the windows that are timed before a decode
 N_DRAFTS = 8  # draft tokens that are timed before a decode
-TIMING_SECONDS = 0.1  # of timing before a decode; models that take longer are timed twice
 
 
 def best_k(chances: Sequence[float], c: float, beta: Callable[[int], float]) -> tuple[int, float]:
@@ -96,23 +95,21 @@ class AutoK:
         self.last_window_paid = True
 
     def measure(self, model: Callable, draft: Callable, x, n_ctx: int) -> None:
-        """Time windows of the target, and drafts, after the text x [n]: each twice and for TIMING_SECONDS, once both
-        have read it."""
+        """Time windows of the target and drafts after the text x [n], each twice, once both have read it."""
         if self.rows:
             return
-        most = min(self.K_max + 1, n_ctx - len(x))
-        n_drafts = min(N_DRAFTS, self.K_max)
         model(x, 1)
+        for _ in range(2):
+            for rows in WINDOW_ROWS:
+                if len(x) + rows <= n_ctx:
+                    began = time.perf_counter()
+                    model(np.append(x, [x[-1]] * rows), rows)
+                    self.time_window(rows, time.perf_counter() - began)
         draft(x, 1)
-        start = time.perf_counter()
-        while len(self.draft.timed) < 2 or time.perf_counter() - start < TIMING_SECONDS:
-            for rows in [rows for rows in WINDOW_ROWS if rows < most] + [most]:
-                began = time.perf_counter()
-                model(np.append(x, [x[-1]] * rows), rows)
-                self.time_window(rows, time.perf_counter() - began)
+        for _ in range(2):
             began = time.perf_counter()
-            draft(x, n_drafts)
-            self.draft.add((time.perf_counter() - began) / n_drafts)
+            draft(x, N_DRAFTS)
+            self.draft.add((time.perf_counter() - began) / N_DRAFTS)
 
     def around(self, draft: Callable, model: Callable) -> Callable:
         """The drafter draft(x, k) for one decode, which proposes the K <= k tokens that pay. model: its target."""

@@ -17,9 +17,10 @@ import pytest
 
 import main
 from encoder import BYTE_TO_CHAR, END_OF_TEXT
-from speculative import load_pair, lookahead, session
+from speculative import load_pair, session
 from speculative.checkpoints.tensors import checkpoint_shapes
 from speculative.engines import runtime
+from speculative.measure import predictions
 from speculative.measure.verify import PROMPTS, verify
 from speculative.support.errors import guarded
 from utils import load_encoder_hparams_and_params
@@ -75,14 +76,14 @@ def one_thread():
 def decoding_once(monkeypatch):
     """Nothing is repeated for the sake of its time: a test of the repeats asks for `repeating`."""
     monkeypatch.setattr(session, "SHORT_SECONDS", 0.0)
-    monkeypatch.setattr(lookahead, "TIMING_SECONDS", 0.0)
+    monkeypatch.setattr(predictions, "TIMING_SECONDS", 0.0)
 
 
 @pytest.fixture
 def repeating(decoding_once, monkeypatch):
     """Short decodes and timed calls are repeated, as in the product."""
     monkeypatch.setattr(session, "SHORT_SECONDS", 0.5)
-    monkeypatch.setattr(lookahead, "TIMING_SECONDS", 0.1)
+    monkeypatch.setattr(predictions, "TIMING_SECONDS", 0.25)
 
 
 @pytest.fixture(scope="session")

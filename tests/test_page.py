@@ -5,7 +5,7 @@ import json
 import re
 
 import pytest
-from tiny import ROOT, refusal
+from tiny import ROOT
 
 from speculative import load_pair
 from speculative.measure.page import SCRIPTS, duration, fill, findings, page, page_data, visible
@@ -163,13 +163,6 @@ def test_passwords_are_not_shown(sampled):
     options = sampled["options"] | {"source": "https://user:secret@host.example/gpt-2?token=hidden&x=1"}
     shown = dict(page_data(sampled | {"options": options})["options"])["source"]
     assert shown == "https://…host.example/gpt-2?token=…&x=1"
-
-
-@pytest.mark.parametrize("n_texts", [0, 2])
-def test_a_page_shows_one_text_of_each_decoder(sampled, n_texts):
-    samples = sampled["speculative"]["samples"] * n_texts
-    run = sampled | {"speculative": sampled["speculative"] | {"samples": samples}}
-    assert refusal(page, run).startswith("a page shows one text of each decoder")
 
 
 def test_the_page_in_docs_is_one_of_today():

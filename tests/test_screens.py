@@ -15,7 +15,7 @@ from tiny import refusal
 import main
 from speculative import lookahead
 from speculative.engines import model
-from speculative.measure import check_sampling, recorder
+from speculative.measure import check_sampling, predictions, recorder
 
 GOLDEN = Path(__file__).parent / "golden"
 SECONDS = {"the target": 0.01, "the draft": 0.001, "the int8": 0.003}  # of a row
@@ -25,8 +25,9 @@ SECONDS = {"the target": 0.01, "the draft": 0.001, "the int8": 0.003}  # of a ro
 def clock(repeating, monkeypatch):
     """Time passes when a network is fed, and at no other time."""
     clock = Clock()
-    for module in (lookahead, model, check_sampling, recorder):
-        monkeypatch.setattr(module, "time", clock)
+    for module in (lookahead, model, check_sampling, predictions, recorder):
+        if hasattr(module, "time"):
+            monkeypatch.setattr(module, "time", clock)
     feed = model.CachedNetwork.feed
 
     def timed(network, x, n, n_last, *tree):

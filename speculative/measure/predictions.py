@@ -5,17 +5,19 @@ text: windows_of() computes how many are expected of each length. Iterations are
 run's K, and scaled so that the run's own take as long as they did.
 """
 
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from statistics import mean
+from statistics import mean, median
 
 import numpy as np
 
 from speculative.drafters import DRAFTERS
-from speculative.lookahead import AutoK, best_k, line_through
+from speculative.lookahead import best_k, line_through
 from speculative.measure.costs import line, prefill_seconds
 from speculative.measure.recorder import Recorder
 
+TIMING_SECONDS = 0.25  # for timing calls; slow models take longer, as each call is timed twice
 COPY_K = 8  # largest K that is considered for a quantized copy: costs of longer windows are unknown
 
 
@@ -34,9 +36,17 @@ def can_predict(speculative: Recorder) -> bool:
 def time_iterations(model: Callable, draft: Callable, x, K: int, n_ctx: int) -> dict[int, float]:  # x [n]
     """{rows: seconds of Steps 1 and 2 with rows - 1 drafts} after the text x, for up to 2K drafts."""
     most = min(2 * K, n_ctx // 2)
-    costs = AutoK(most)
-    costs.measure(model, draft, np.asarray(x)[: n_ctx - most - 1], n_ctx)
-    return {k + 1: k * costs.draft.mean + costs.window(k + 1) for k in range(most + 1)}
+    x = np.asarray(x)[: n_ctx - most]  # [n]
+    sizes = sorted({0, 1, 2, 3, 4, 8, 16, K, most} & {*range(most + 1)})
+    seconds = defaultdict(list)
+    start = time.perf_counter()
+    while len(seconds[0]) < 3 or time.perf_counter() - start < TIMING_SECONDS:
+        for k in sizes:
+            began = time.perf_counter()
+            tokens = draft(x, k).tokens if k else []
+            model(np.append(x, tokens).astype(int), len(tokens) + 1)
+            seconds[k].append(time.perf_counter() - began)
+    return {k + 1: median(seconds[k][1:]) for k in sizes}  # the first calls may read the text
 
 
 def predict(autoregressive: Recorder, speculative: Recorder, timed: dict[int, float]) -> dict[int, float]:

@@ -61,8 +61,8 @@ class Iteration:
 
 
 def to_json(iteration: Iteration) -> dict[str, Any]:
-    """Return the counts and times of an iteration, with the number of its tokens."""
-    found = vars(iteration) | {"tokens": len(iteration.tokens)}
+    """Return the text, the counts and the times of an iteration."""
+    found = {"text": iteration.text} | vars(iteration) | {"tokens": len(iteration.tokens)}
     return {name: value for name, value in found.items() if name not in ("pieces", "number")}
 
 
