@@ -74,7 +74,7 @@ def page_data(run: dict) -> dict:
     rule = parse_rule(o["accept"])
     kind, _, number = rule.name.partition(":")
     plain, mine = ([*placed(run[name])] for name in DECODERS)
-    total = max((i["end"] for i in (*plain, *mine)), default=0.0)
+    total = max(plain[-1]["end"], mine[-1]["end"])
     roles = [*reversed(drafters.roles_of(o["drafter"]) or ["draft"])]  # a line for each, the innermost first
     return {
         **findings(run),
@@ -104,9 +104,9 @@ def page_data(run: dict) -> dict:
 
 
 def findings(run: dict) -> dict:
-    """Return the headline, "" if one decoder alone has run; and the summary's lines that say what was measured."""
+    """Return the headline, and the summary's lines that say what was measured."""
     f = run["figures"]
-    headline = f"{f['speedup']:.2f} times as fast" + (", doubtful" if f["doubt"] else "") if f["speedup"] else ""
+    headline = f"{f['speedup']:.2f} times as fast" + ", doubtful" * bool(f["doubt"])
     lines = [line.removeprefix(f"{headline}: ") for line in run["summary"][:N_FINDINGS]]
     return {"headline": headline, "lines": lines, "doubtful": bool(f["doubt"])}
 
@@ -136,7 +136,7 @@ def legend(iterations: list[dict]) -> list[list]:
 def placed(decoder: dict) -> Iterator[dict]:
     """Yield each iteration of a decoder with its number, its place in time [s] and its tokens."""
     [sample] = decoder["samples"]
-    mean = decoder["seconds"] / max(1, len(sample["iterations"]))  # used if the device does not time each call
+    mean = decoder["seconds"] / len(sample["iterations"])  # used if the device does not time each call
     several = len({name for i in sample["iterations"] for name in i["source"][: i["accepted"]]}) > 1
     begin, first = 0.0, 0
     for number, i in enumerate(sample["iterations"], start=1):
@@ -151,7 +151,6 @@ def placed(decoder: dict) -> Iterator[dict]:
 
 def lane_data(title: str, iterations: list[dict], total: float, lines: list[str]) -> dict:
     """One decoder's calls, and its tokens with the time at which each is known. lines: the role of each line."""
-    seconds = iterations[-1]["end"] if iterations else 0.0
     tokens = [token | {"time": i["end"], "iteration": i["number"]} for i in iterations for token in i["tokens"]]
     known, stack = -total, 0  # tokens that are known together are drawn on top of each other
     for token in tokens:
@@ -160,7 +159,7 @@ def lane_data(title: str, iterations: list[dict], total: float, lines: list[str]
         token["stack"] = stack
     return {
         "title": title,
-        "label": f"{title}: {many(len(iterations), 'call')} of the target, {duration(seconds)}",
+        "label": f"{title}: {many(len(iterations), 'call')} of the target, {duration(iterations[-1]['end'])}",
         "calls": [call for i in iterations for call in calls_of(i, lines)],
         "lines": len(lines),
         "tokens": tokens,
@@ -301,7 +300,7 @@ def what_if(f: dict) -> dict:
     return {
         "run": {"K": max(1, f["usual_K"] or 4), **run},
         "examples": [name for name, (value, _) in measured.items() if value is None],
-        "measured": [f["drafted"] / max(1, f["iterations"]), f["tokens_per_iteration"], f["speedup_without_prefill"]],
+        "measured": [f["drafted"] / f["iterations"], f["tokens_per_iteration"], f["speedup_without_prefill"]],
     }
 
 

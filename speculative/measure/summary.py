@@ -16,15 +16,15 @@ LARGE_BYTES = 2**28  # of weights; reading a smaller target is not bound by memo
 
 def summary(session: Any, inputs: Sequence, recorders: Sequence[Recorder], f: dict, stand_ins: dict) -> list[str]:
     """inputs: the prompts' tokens; recorders: of the autoregressive decoder and the speculative one; f: figures()."""
-    rate = sum(recorder.n_tokens for recorder in recorders) / (sum(recorder.seconds for recorder in recorders) or 1)
-    if f["speedup"] is None:  # one decoder alone
-        return [f"{number(rate)} tokens a second."]
     lines = [texts_line(session, inputs, recorders), speed_line(f)]
     if f["drafted"]:
         lines += [acceptance_line(f), time_line(f), account_line(f), advice(f, session)]
     else:
         lines.append("Nothing was drafted, so this was autoregressive decoding.")
-    return [*filter(None, lines), *notes(session, stand_ins)]
+    lines += [f"Note: {size} is a stand-in for the official model: {words}." for size, words in stand_ins.items()]
+    if session.timed and session.options.temperature > 0:
+        lines.append("Note: --K auto depends on measured times, so the same seed may give another text next time.")
+    return [*filter(None, lines)]
 
 
 def texts_line(session: Any, inputs: Sequence, recorders: Sequence[Recorder]) -> str:
@@ -105,8 +105,8 @@ def advice(f: dict, session: Any) -> str | None:
         took = f["mean_beta"] + f["c"] * f["drafted"] / f["iterations"]
         lost = f"It does not pay: a call with its drafts takes as long as {took:.2f} autoregressive tokens."
         return lost + another if f["speedup"] < 1 else None
-    best = f["best_K"]
-    speedup = f["predicted"][str(best)]
+    best = max(f["predicted"], key=f["predicted"].get)
+    speedup = f["predicted"][best]
     K = o.K[0] if isinstance(o.K, tuple) else o.K
     now = max(f["speedup"], f["predicted"].get(str(K), 0.0))
     copy = copy_advice(f, session, max(now, speedup))
@@ -143,14 +143,6 @@ def stand_ins(session: Any) -> dict[str, str]:
     """{model with an official name, but not the official weights: what it is instead}"""
     found = {spec.size: spec.hparams.get("stand_in") for spec in session.models.specs.values()}
     return {size: what for size, what in found.items() if what}
-
-
-def notes(session: Any, stand_ins: dict[str, str]) -> list[str]:
-    """Facts that a reader of the other lines has to know."""
-    lines = [f"Note: {size} is a stand-in for the official model: {words}." for size, words in stand_ins.items()]
-    if session.timed and session.options.temperature > 0:
-        lines.append("Note: --K auto depends on measured times, so the same seed may give another text next time.")
-    return lines
 
 
 def percent(share: float) -> str:
