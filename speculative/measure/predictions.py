@@ -12,13 +12,10 @@ from statistics import mean, median
 
 import numpy as np
 
-from speculative.drafters import DRAFTERS
-from speculative.lookahead import best_k, line_through
 from speculative.measure.costs import line, prefill_seconds
 from speculative.measure.recorder import Recorder
 
 TIMING_SECONDS = 0.25  # for timing calls; slow models take longer, as each call is timed twice
-COPY_K = 8  # largest K that is considered for a quantized copy: costs of longer windows are unknown
 
 
 def can_predict(speculative: Recorder) -> bool:
@@ -93,17 +90,3 @@ def windows_of(chances: Sequence[float], K: int) -> dict[int, float]:  # [N] -> 
             reached *= chances[place + n]
         begins[place + k + 1] += reached
     return windows
-
-
-def with_copy(f: dict, row: float) -> tuple[int, int, float]:
-    """The lookaheads of the target's int8 copy and of the draft model under it, and the speedup that they should bring.
-
-    f: figures() of a run with the draft model alone. row: the cost of a row of the copy in rows of the target. Assumed:
-    the copy accepts the draft model's tokens as often as the target does, its windows cost as many of its rows, and the
-    target accepts its tokens as often as its spec expects.
-    """
-    beta = line_through({1: 1.0} | {int(rows): cost for rows, cost in f["beta"].items()})
-    inner_K, inner_speedup = best_k([f["alpha"]] * COPY_K, f["c"] / row, beta)
-    passed, tested = DRAFTERS["int8"].expected
-    K, speedup = best_k([passed / tested] * COPY_K, row / inner_speedup, beta)
-    return K, inner_K, min(K + 1, speedup * f["speedup_without_prefill"] / f["account_blog"])
