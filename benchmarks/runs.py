@@ -36,7 +36,7 @@ def run(session: Session, prompt: str, N: int, drafter: str, K, temperature: flo
     flags = {"tree": K} if "," in str(K) else {"K": K, "accept": accept}
     flags |= {"top_p": top_p} if temperature else {}
     session = session.changed(drafter=drafter, temperature=temperature, seed=seed, **flags)
-    return row_of(session.compare(prompt, N, repeats=1).document)
+    return row_of(session.compare(prompt, N).document)
 
 
 def row_of(document: dict) -> dict:

@@ -260,16 +260,17 @@ class Session:
             seed = [o.seed, sample + number] if sample + number else o.seed  # number 0 has the blog's own seed
             text = StreamDecoder(self.encoder, o.stop)
             rng = Draws(np.random.default_rng(seed))
-            yield from recorder.watch(decode(x, N, rng), rng, text, self.device_loop)
+            steps = ([step] for step in decode(x, N, rng))
+            yield from recorder.watch(steps, [text], rng, self.device_loop)
 
     def texts_together(self, name, inputs, N, recorder) -> Iterator[Iteration]:
         """The steps of prompts that are decoded together, on JAX: a call of the target gives steps of several texts."""
         o = self.options
         texts = [StreamDecoder(self.encoder, o.stop) for _ in inputs]
         K = 0 if name == "autoregressive" else self.device_loop.window(N)
-        rng = np.random.default_rng(o.seed)
+        rng = Draws(np.random.default_rng(o.seed))
         calls = self.device_loop.rows(inputs, N, K, rng, o.batch, lambda number: texts[number].stopped)
-        return recorder.watch_batch(calls, texts, self.device_loop)
+        return recorder.watch(calls, texts, rng, self.device_loop)
 
     # ---- Runs --------------------------------------------------------------------------------------------------------
 
@@ -280,7 +281,7 @@ class Session:
         models = {role: self.models[role] for role in self.roles}
         logs = {role: model.log for role, model in models.items() if hasattr(model, "log") and not self.device_loop}
         levels = drafters.parse_drafter(self.options.drafter)[:-1]
-        return Recorder(self.rule, logs, {specs[0].name: specs[0].roles[0] for specs in levels}, details)
+        return Recorder(self.rule, logs, [specs[0].name for specs in levels], details)
 
     def record(
         self, name: str, prompts: Sequence[str], N: int, n_samples: int, details: bool, watch: Callable | None = None

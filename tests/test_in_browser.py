@@ -256,6 +256,7 @@ def test_the_race(show, sampled, seconds, speed):
         each = took / len(iterations)
         for iteration in iterations:
             iteration |= {"drafting": 0.2 * each, "scoring": 0.7 * each, "seconds": each}
+            iteration["calls"] = [["draft", 0, 0.2 * each], ["target", 0.2 * each, 0.7 * each]]
     driver = show(run)
     assert js(driver, "document.getElementById('speed').selectedOptions[0].textContent").startswith(speed)
     total = js(driver, "Number(document.getElementById('time').max)")

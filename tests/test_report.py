@@ -114,7 +114,7 @@ def test_the_costs_and_the_account_of_a_scripted_run():
     assert f["c"] == pytest.approx(0.1 / 1.1)
     assert f["beta"]["5"] == pytest.approx(1.5 / 1.1)
     assert f["account_blog"] == pytest.approx(f["speedup"], rel=0.01)
-    assert [name for name, *_ in table(f)][-3:] == ["account", "account, Leviathan", "predicted, by K"]
+    assert [name for name, *_ in table(f)][-2:] == ["account", "account, Leviathan"]
 
 
 def test_interrupted_calls_are_doubted():
@@ -165,8 +165,6 @@ def test_a_run_predicts_the_speedup_of_another_K(K):
     assert predicted[str(K)] == pytest.approx(
         figures(*scripted(N=4000, K=K, window=window, seed=1))["speedup"], rel=0.05
     )
-    without = figures(autoregressive, speculative)["predicted"]
-    assert max(map(int, without)) == 4  # longer windows were never timed
 
 
 @given(st.floats(0, 1), st.lists(st.floats(1e-9, 1e9), min_size=9, max_size=9), st.floats(1e-9, 1e9))
@@ -177,16 +175,12 @@ def test_no_prediction_exceeds_what_its_window_allows(alpha, seconds, t_row):
     assert f["doubt"] or f["speedup"] <= f["tokens_per_iteration"]
 
 
-def test_iterations_are_timed_as_a_decode_makes_them():
-    calls = []
-
-    def draft(x, k):
-        calls.append(("draft", len(x), k))
-        return Proposal([7] * k, np.ones((k, 8)))
-
-    timed = time_iterations(lambda x, n_last: calls.append(("target", len(x), n_last)), draft, range(50), 3, 40)
+def test_windows_of_up_to_2K_drafts_are_timed():
+    calls = set()
+    draft = lambda x, k: calls.add(("draft", len(x), k)) or Proposal([7] * k, np.ones((k, 8)))  # noqa: E731
+    timed = time_iterations(lambda x, n_last: calls.add(("target", len(x), n_last)), draft, range(50), 3, 40)
     assert [*timed] == [1, 2, 3, 4, 5, 7]
-    assert calls[:5] == [("target", 34, 1), ("draft", 34, 1), ("target", 35, 2), ("draft", 34, 2), ("target", 36, 3)]
+    assert calls >= {("draft", 34, 6), ("target", 34, 1), ("target", 40, 7)}
 
 
 # ---- The median of runs ----------------------------------------------------------------------------------------------
@@ -254,12 +248,10 @@ def test_a_doubtful_speedup_is_never_shown_without_its_doubt(pair):
     assert not any("Prediction" in line or "account" in line for line in lines)
 
 
-def test_nothing_drafted_and_one_decoder_alone(pair):
+def test_nothing_is_drafted(pair):
     autoregressive, speculative = scripted(K=0)
     lines = summary(pair, [[1]], [autoregressive, speculative], figures(autoregressive, speculative), {})
     assert lines[-1] == "Nothing was drafted, so this was autoregressive decoding."
-    for alone in ([autoregressive, Recorder()], [Recorder(), speculative]):
-        assert summary(pair, [[1]], alone, figures(*alone), {}) == ["0.909 tokens a second."]
 
 
 def test_a_paragraph_is_as_wide_as_the_terminal(monkeypatch):
@@ -296,7 +288,7 @@ def test_drafts_after_the_stop_text_count_as_proposed_and_not_as_accepted():
     recorder = Recorder()
     recorder.iteration = lambda *rest: Iteration(tokens, 5, 4, alpha=[1.0] * 4)
     step = Step(tokens, Proposal([0] * 5, []), [])
-    [i] = recorder.watch(iter([step]), Draws(None), StreamDecoder(encoder, " end"))
+    [i] = recorder.watch(iter([[step]]), [StreamDecoder(encoder, " end")], Draws(None))
     assert (i.tokens, i.drafted, i.accepted) == (tokens[:2], 5, 2)
     assert (i.alpha, "".join(i.pieces)) == ([1.0] * 2, "the")
 
@@ -326,7 +318,7 @@ def test_the_document_has_no_password_and_its_keys_are_documented(pair, tmp_path
     assert Run(json.loads((tmp_path / "run.json").read_text())).figures == run.figures
     assert [i["text"] for i in run.iterations] and "".join(i["text"] for i in run.iterations) == run.text
     options = vars(pair.options) | {"source": "https://user:secret@host/path?token=hidden"}
-    document = pair.document([PROMPT], [Recorder(), Recorder()], **options)
+    document = pair.document([PROMPT], scripted(), **options)
     assert not re.search("secret|hidden", json.dumps(document))
     documented = set(re.findall(r"`(\w+)`", (ROOT / "docs" / "output.md").read_text(encoding="utf-8")))
     sample_ = run.document["speculative"]["samples"][0]

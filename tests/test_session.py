@@ -85,14 +85,14 @@ def test_each_level_drafts_by_its_own_k_and_is_recorded(pair):
     most = [0, 0, 0]
     for iteration in recorder.iterations:
         assert [*iteration.levels] == ["int8", "model"]
-        drafted = iteration.drafted
-        most[0] = max(most[0], drafted)
-        for depth, inner in enumerate(iteration.levels.values(), start=1):
-            assert sum(len(one.tokens) for one in inner) == drafted
-            assert all(one.scoring > 0 and one.seconds >= one.scoring for one in inner)
-            assert all(len(one.source) == one.drafted for one in inner)
-            drafted = sum(one.drafted for one in inner)
-            most[depth] = max([most[depth], *(one.drafted for one in inner)])
+        wanted = iteration.drafted
+        most[0] = max(most[0], wanted)
+        for depth, (level, role) in enumerate((("int8", "int8"), ("model", "draft")), start=1):
+            calls = iteration.levels[level]
+            assert sum(tokens for tokens, _, _ in calls) == wanted
+            assert sum(name == role for name, *_ in iteration.calls) == len(calls)
+            wanted = sum(drafted for _, drafted, _ in calls)
+            most[depth] = max([most[depth], *(drafted for _, drafted, _ in calls)])
     assert most == [5, 3, 2]
 
 

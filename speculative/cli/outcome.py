@@ -92,6 +92,6 @@ def show_tables(session: Session, f: dict, speculative: Recorder) -> None:
 def iteration_row(iteration: Iteration, encoder: Encoder) -> tuple[str, ...]:
     """One iteration: the number of accepted drafts, times of the draft and of the target, each chance, the tokens."""
     chances = " ".join(f"{a:.2f}" for a in iteration.alpha)
-    times = ("" if s is None else report.ms(s) for s in (iteration.drafting, iteration.scoring))
+    times = ("" if s is None else report.duration(s) for s in (iteration.drafting, iteration.scoring))
     text = repr(encoder.decode(iteration.tokens)).translate(SHOWN)
     return f"{iteration.accepted} of {iteration.drafted}", *times, chances, text

@@ -12,7 +12,7 @@ from speculative.measure.record import Iteration, to_json
 from speculative.measure.recorder import Recorder
 from speculative.support.terminal import without_secrets
 
-SCHEMA = 4  # changes if a key is renamed or means something else, not if one is added
+SCHEMA = 5  # changes if a key is renamed or means something else, not if one is added
 DECODERS = ("autoregressive", "speculative")
 OF_DEVICE = ("prefill", "t_draft")
 

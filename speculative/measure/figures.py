@@ -4,20 +4,20 @@ Figures that depend on K are averages over the iterations, so they also hold if 
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from statistics import mean
 from typing import Any
 
 from speculative.measure.analysis import blog_speedup, leviathan_tokens
 from speculative.measure.costs import costs, line, prefill_seconds
-from speculative.measure.predictions import can_predict, predict
-from speculative.measure.record import Iteration
+from speculative.measure.predictions import predict
 from speculative.measure.recorder import Recorder
 
 NOISE = 0.05  # share of a time; smaller differences may be chance
 DISAGREE = 1.5  # factor between the measured speedup and its account, from which on one of them is wrong
 MIN_ITERATIONS = 5  # to find that they disagree
 # The keys of account(), which are None if the run was too short to measure them.
-ACCOUNT = ("t_target", "t_draft", "c", "beta", "mean_beta", "account_blog", "account_leviathan", "predicted", "best_K")
+ACCOUNT = ("t_target", "t_draft", "c", "beta", "mean_beta", "account_blog", "account_leviathan", "predicted")
 
 
 def figures(autoregressive: Recorder, speculative: Recorder, timed: dict[int, float] | None = None) -> dict[str, Any]:
@@ -30,21 +30,22 @@ def figures(autoregressive: Recorder, speculative: Recorder, timed: dict[int, fl
 def counts(speculative: Recorder) -> dict[str, Any]:
     """Count the drafts, and those that were tested and accepted."""
     iterations = speculative.iterations
+    alpha = [a for i in iterations for a in i.alpha]
     tested = Counter(j for i in iterations for j in range(len(i.alpha)))
     accepted = Counter(j for i in iterations for j in range(i.accepted))
     by_source = Counter(name for i in iterations for name in i.source[: len(i.alpha)])
     passed = Counter(name for i in iterations for name in i.source[: i.accepted])
     histogram = Counter(len(i.tokens) for i in iterations)
-    usual = Counter(i.drafted for i in iterations).most_common(1)
+    [(usual, _)] = Counter(i.drafted for i in iterations).most_common(1)
     levels = {}
     for iteration in iterations:
         for name, calls in iteration.levels.items():
             levels.setdefault(name, []).extend(calls)
     return {
-        **sums(iterations),
+        **sums([(len(i.tokens), i.drafted, i.accepted) for i in iterations]),
+        "alpha": mean(alpha) if alpha else None,
         "tree": any(i.tree for i in iterations),
-        "usual_K": usual[0][0] if usual else None,
-        "fixed_K": max(i.drafted for i in iterations) if can_predict(speculative) else None,
+        "usual_K": usual,
         "tokens_per_iteration_histogram": with_texts(dict(sorted(histogram.items()))),
         "tested_by_position": [tested[j] for j in range(len(tested))],
         "accepted_by_position": [accepted[j] for j in range(len(tested))],
@@ -53,19 +54,16 @@ def counts(speculative: Recorder) -> dict[str, Any]:
     }
 
 
-def sums(iterations: list[Iteration]) -> dict[str, Any]:
-    """Return the counts that a decoder and a level of its drafter have in common."""
-    n_tokens = sum(len(i.tokens) for i in iterations)
-    drafted = sum(i.drafted for i in iterations)
-    alpha = [a for i in iterations for a in i.alpha]
+def sums(calls: Sequence) -> dict[str, Any]:
+    """(tokens, drafted, accepted) of each call of the target, or of the model of a level -> their counts."""
+    n_tokens, drafted, accepted = (sum(column) for column in zip(*calls, strict=True))
     return {
-        "iterations": len(iterations),
+        "iterations": len(calls),
         "tokens": n_tokens,
         "drafted": drafted,
-        "accepted": sum(i.accepted for i in iterations),
-        "r": share(n_tokens, drafted + len(iterations)),
-        "tokens_per_iteration": share(n_tokens, len(iterations)),
-        "alpha": share(sum(alpha), len(alpha)),
+        "accepted": accepted,
+        "r": n_tokens / (drafted + len(calls)),
+        "tokens_per_iteration": n_tokens / len(calls),
     }
 
 
@@ -76,8 +74,8 @@ def times(autoregressive: Recorder, speculative: Recorder) -> dict[str, Any]:
     records = {"autoregressive": autoregressive, "speculative": speculative}
     prefills = {name: prefill_seconds(record) for name, record in records.items()}
     # Per token, as a stop text may cut the two texts at different places.
-    seconds = [share(record.seconds, record.n_tokens) or 0.0 for record in records.values()]
-    later = [share(record.seconds - prefills[name], record.n_tokens) or 0.0 for name, record in records.items()]
+    seconds = [record.seconds / record.n_tokens for record in records.values()]
+    later = [(record.seconds - prefills[name]) / record.n_tokens for name, record in records.items()]
     return {
         "seconds": {
             **{name: record.seconds for name, record in records.items()},
@@ -87,8 +85,8 @@ def times(autoregressive: Recorder, speculative: Recorder) -> dict[str, Any]:
             "prefill": prefills["speculative"],
         },
         "runs": max(record.runs for record in records.values()),
-        "speedup": share(*seconds) or None,
-        "speedup_without_prefill": share(*later) or None,
+        "speedup": seconds[0] / seconds[1],
+        "speedup_without_prefill": later[0] / later[1] if later[1] else None,
     }
 
 
@@ -116,16 +114,13 @@ def account(
         return known
     if speculative.rule.name != "block":  # its chances depend on the drafts before
         known["account_leviathan"] = mean(leviathan_tokens(found["alpha"], m) for m in windows) / (K * c + beta)
-    predicted = predict(autoregressive, speculative, measured, timed)
-    if predicted and beta >= 1 - NOISE:
-        known |= {"predicted": with_texts(predicted), "best_K": max(predicted, key=predicted.get)}
+    if timed and beta >= 1 - NOISE:
+        known["predicted"] = with_texts(predict(autoregressive, speculative, timed))
     return known
 
 
 def doubt(f: dict[str, Any]) -> str | None:
     """Return the reason to doubt the measured speedup, or None."""
-    if f["speedup"] is None:
-        return None
     if f["speedup"] > f["tokens_per_iteration"]:
         return f"{f['tokens_per_iteration']:.2f} tokens for each call of the target allow no more than that factor"
     if f["mean_beta"] is None:
@@ -141,10 +136,6 @@ def doubt(f: dict[str, Any]) -> str | None:
 def with_texts(by_number: dict[int, Any]) -> dict[str, Any]:
     """Return the dict with texts for keys: JSON has no numbers there."""
     return {str(number): value for number, value in by_number.items()}
-
-
-def share(part: float, whole: float) -> float | None:
-    return part / whole if whole else None
 
 
 def total(seconds) -> float | None:

@@ -16,10 +16,10 @@ from speculative import drafters
 from speculative.filters import Filters
 from speculative.measure import report
 from speculative.measure.document import DECODERS
+from speculative.measure.report import duration
 from speculative.measure.summary import percent
 from speculative.options import as_typed
-from speculative.rules import Rule, parse_rule
-from speculative.support.errors import UserError
+from speculative.rules import parse_rule
 from speculative.support.terminal import without_secrets
 
 WEB = Path(__file__).parent / "web"
@@ -31,36 +31,12 @@ ORIGINS = {  # of a token -> its explanation
     "bonus": "sampled by the target after it accepted all drafts",
     "autoregressive": "sampled by the target without drafts",
 }
-FACTS = {  # options in the header -> their names
-    "draft_model_size": "draft",
-    "target_model_size": "target",
-    "drafter": "drafter",
-    "K": "lookahead K",
-    **{name: name.replace("_", "-") for name in Filters._fields},
-    "draft_temperature": "draft temperature",
-    "stop": "stop text",
-    "seed": "seed",
-    "engine": "engine",
-}
-BY_RATIO = {"step": "Accept from left to right, if u < q / p", "left": "max(0, q − p), normalised"}
-RULES = {  # what the page says of Step 3, and of the distribution that is resampled from
-    "token": BY_RATIO,
-    "lenient": BY_RATIO | {"step": "Accept from left to right, if B · u < q / p"},
-    "block": {"step": "Keep the drafts up to the last one that passes: u < h", "left": "max(0, w · q − p), normalised"},
-    "typical": {"step": "Accept from left to right what is typical of q", "left": "q, cut to what is typical"},
-}
-OTHER = {"step": "Accept or reject the drafts", "left": "what the rule leaves of q"}  # for a rule that was added
-
-
-def kind_of(rule: Rule) -> str:
-    return rule.name.partition(":")[0]
+FACTS = ("draft_model_size", "target_model_size", "drafter", "K", *Filters._fields)  # options in the header
+FACTS += ("draft_temperature", "stop", "seed", "engine")
 
 
 def page(run: dict) -> str:
-    """Return the page of a run's document, as HTML. Raises UserError if a decoder has not one text."""
-    n_texts = [len(run[name]["samples"]) for name in DECODERS]
-    if n_texts != [1, 1]:
-        raise UserError(f"a page shows one text of each decoder, and this run has {n_texts[0]} and {n_texts[1]}")
+    """Return the page of a run's document, which has one text of each decoder, as HTML."""
     return fill("page.html", ("page.css",), SCRIPTS, page_data(run))
 
 
@@ -96,9 +72,10 @@ def page_data(run: dict) -> dict:
     o = run["options"]
     f = run["figures"]
     rule = parse_rule(o["accept"])
-    lanes = {name: [*placed(run[name])] for name in DECODERS}
-    mine = lanes["speculative"]
-    total = max((i["end"] for lane in lanes.values() for i in lane), default=0.0)
+    kind, _, number = rule.name.partition(":")
+    plain, mine = ([*placed(run[name])] for name in DECODERS)
+    total = max(plain[-1]["end"], mine[-1]["end"])
+    roles = [*reversed(drafters.roles_of(o["drafter"]) or ["draft"])]  # a line for each, the innermost first
     return {
         **findings(run),
         "facts": facts(run),
@@ -107,11 +84,14 @@ def page_data(run: dict) -> dict:
         ],
         "prompt": run["prompt"]["text"],
         "legend": legend(mine),
-        "lanes": {name: lane_data(name, lane, total) for name, lane in lanes.items()},
+        "lanes": {
+            "autoregressive": lane_data("Autoregressive", plain, total, ["target"]),
+            "speculative": lane_data("Speculative", mine, total, [*roles, "target"]),
+        },
         "seconds": total,
         "greedy": o["temperature"] == 0,
-        "rule": RULES.get(kind_of(rule), OTHER) | {"lossy": "" if rule.lossless else f"--accept {rule.name}"},
-        "iterations": [close_up(i, run, rule) for i in mine],
+        "rule": {"kind": kind, "lossy": "" if rule.lossless else f"--accept {rule.name}"},
+        "iterations": [close_up(i, run, kind, number) for i in mine],
         "opening": opening(mine),
         "reasons": run["summary"][N_FINDINGS:],
         "charts": charts(f),
@@ -124,9 +104,9 @@ def page_data(run: dict) -> dict:
 
 
 def findings(run: dict) -> dict:
-    """Return the headline, "" if one decoder alone has run; and the summary's lines that say what was measured."""
+    """Return the headline, and the summary's lines that say what was measured."""
     f = run["figures"]
-    headline = f"{f['speedup']:.2f} times as fast" + (", doubtful" if f["doubt"] else "") if f["speedup"] else ""
+    headline = f"{f['speedup']:.2f} times as fast" + ", doubtful" * bool(f["doubt"])
     lines = [line.removeprefix(f"{headline}: ") for line in run["summary"][:N_FINDINGS]]
     return {"headline": headline, "lines": lines, "doubtful": bool(f["doubt"])}
 
@@ -137,7 +117,7 @@ def facts(run: dict) -> list[list[str]]:
     if "draft" not in drafters.roles_of(o["drafter"]):
         names.remove("draft_model_size")
     stand_ins = {size: f"{size}, a stand-in: {what}" for size, what in run["stand_ins"].items()}
-    rows = [[FACTS[name], stand_ins.get(str(o[name])) or shown(name, o[name])] for name in names]
+    rows = [[name.replace("_", " "), stand_ins.get(str(o[name])) or shown(name, o[name])] for name in names]
     return [*rows, ["machine", f"{run['machine']['processor']}, {many(run['machine']['cpus'], 'core')}"]]
 
 
@@ -156,7 +136,7 @@ def legend(iterations: list[dict]) -> list[list]:
 def placed(decoder: dict) -> Iterator[dict]:
     """Yield each iteration of a decoder with its number, its place in time [s] and its tokens."""
     [sample] = decoder["samples"]
-    mean = decoder["seconds"] / max(1, len(sample["iterations"]))  # used if the device does not time each call
+    mean = decoder["seconds"] / len(sample["iterations"])  # used if the device does not time each call
     several = len({name for i in sample["iterations"] for name in i["source"][: i["accepted"]]}) > 1
     begin, first = 0.0, 0
     for number, i in enumerate(sample["iterations"], start=1):
@@ -169,12 +149,8 @@ def placed(decoder: dict) -> Iterator[dict]:
         begin, first = end, last
 
 
-def lane_data(name: str, iterations: list[dict], total: float) -> dict:
-    """One decoder's calls, and its tokens with the time at which each is known."""
-    speculative = name == "speculative"
-    target_line = max([len(i["levels"]) for i in iterations], default=0) + 1 if speculative else 0
-    seconds = iterations[-1]["end"] if iterations else 0.0
-    calls = [call | {"iteration": i["number"]} for i in iterations for call in calls_of(i, target_line)]
+def lane_data(title: str, iterations: list[dict], total: float, lines: list[str]) -> dict:
+    """One decoder's calls, and its tokens with the time at which each is known. lines: the role of each line."""
     tokens = [token | {"time": i["end"], "iteration": i["number"]} for i in iterations for token in i["tokens"]]
     known, stack = -total, 0  # tokens that are known together are drawn on top of each other
     for token in tokens:
@@ -182,53 +158,30 @@ def lane_data(name: str, iterations: list[dict], total: float) -> dict:
         known = token["time"] if stack == 0 else known
         token["stack"] = stack
     return {
-        "title": name.capitalize(),
-        "label": f"{name.capitalize()}: {many(len(iterations), 'call')} of the target, {duration(seconds)}",
-        "calls": calls,
-        "lines": target_line + 1,
+        "title": title,
+        "label": f"{title}: {many(len(iterations), 'call')} of the target, {duration(iterations[-1]['end'])}",
+        "calls": [call for i in iterations for call in calls_of(i, lines)],
+        "lines": len(lines),
         "tokens": tokens,
     }
 
 
-def calls_of(i: dict, target_line: int) -> list[dict]:
-    """The calls of one iteration: the drafter's on line 0, levels below it, the target's on its line."""
-    if not i["drafting"] and not i["scoring"]:
-        return [call("device", 0, i["begin"], i["end"] - i["begin"])]
-    calls = []
-    if i["drafting"] and i["levels"]:
-        calls = level_calls(i["levels"], i["begin"], i["drafted"])
-    elif i["drafting"]:
-        calls = [call("draft", 0, i["begin"], i["drafting"])]
-    if i["scoring"]:
-        calls.append(call("target", target_line, i["begin"] + i["drafting"], i["scoring"]))
-    return calls
-
-
-def level_calls(levels: list[dict], begin: float, drafted: int) -> list[dict]:
-    """The calls within one proposal of a multi-level drafter: before each call of a level's model, the level inside it
-    drafts."""
-    waiting = [iter(level["iterations"]) for level in levels]
-    calls = []
-
-    def propose(depth, time, wanted):
-        n_tokens = 0
-        while n_tokens < wanted and (one := next(waiting[depth], None)):
-            if depth + 1 < len(levels) and one["drafted"]:
-                propose(depth + 1, time, one["drafted"])
-            elif one["drafting"]:
-                calls.append(call("draft", 0, time, one["drafting"]))
-            time += one["drafting"]
-            calls.append(call("level", len(levels) - depth, time, one["scoring"], levels[depth]["name"]))
-            time += one["scoring"]
-            n_tokens += one["tokens"]
-
-    propose(0, begin, drafted)
-    return calls
-
-
-def call(kind: str, line: int, begin: float, seconds: float, name: str = "") -> dict:
-    words = f"{report.words(name) if name else kind} {duration(seconds)}"
-    return {"kind": kind, "line": line, "begin": begin, "seconds": seconds, "words": words}
+def calls_of(i: dict, lines: list[str]) -> list[dict]:
+    """The models' calls in one iteration. A drafter without a model counts as one call, and so does a device."""
+    calls = i["calls"] or [["device", 0.0, i["end"] - i["begin"]]]
+    if i["drafting"] and len(calls) == 1:
+        calls = [["draft", 0.0, i["drafting"]], *calls]
+    return [
+        {
+            "kind": role if role in ("target", "device") else "draft" if role in lines[:1] else "level",
+            "line": lines.index(role) if role in lines else 0,
+            "begin": i["begin"] + begin,
+            "seconds": seconds,
+            "words": f"{report.words(role)} {duration(seconds)}",
+            "iteration": i["number"],
+        }
+        for role, begin, seconds in calls
+    ]
 
 
 # ---- One iteration ---------------------------------------------------------------------------------------------------
@@ -243,7 +196,7 @@ def opening(iterations: list[dict]) -> int:
     return 1
 
 
-def close_up(i: dict, run: dict, rule: Rule) -> dict:
+def close_up(i: dict, run: dict, kind: str, number: str) -> dict:
     """One iteration: its drafts, their tests, and the target's own token. Captions are in glass.js."""
     vocabulary = run.get("vocabulary", {})
     before = run["prompt"]["text"] + "".join(run["speculative"]["samples"][0]["pieces"][: i["first"]])
@@ -251,8 +204,8 @@ def close_up(i: dict, run: dict, rule: Rule) -> dict:
     shown = {name: i[name] for name in ("accepted", "drafted", "draft_prefill", "prefill")} | {
         "before": ("…" if len(before) > 60 else "") + before[-60:],
         "origin": i["tokens"][-1]["origin"] if whole else None,
-        "drafting": duration(i["drafting"]),
-        "scoring": duration(i["scoring"]),
+        "drafting": duration(i["drafting"] or 0.0),
+        "scoring": duration(i["scoring"] or 0.0),
     }
     if i["tree"]:
         return shown | {"tree": branches(i["tree"], vocabulary)}
@@ -267,7 +220,7 @@ def close_up(i: dict, run: dict, rule: Rule) -> dict:
     return shown | {
         "drafts": [[visible(vocabulary, draft), name] for draft, name in zip(drafts, by, strict=True)],
         "tested": [
-            {"passed": t["passed"], "formula": comparison(t, rule), **top_rows(t["top"], draft, vocabulary)}
+            {"passed": t["passed"], "formula": comparison(t, kind, number), **top_rows(t["top"], draft, vocabulary)}
             for t, draft in zip(tested, drafts, strict=False)
         ],
         "own": own,
@@ -290,17 +243,15 @@ def branches(tree: dict, vocabulary: dict[str, str], node: int = 0) -> list[list
     ]
 
 
-def comparison(test: dict, rule: Rule) -> str:
-    """The numbers that the rule compared, in the rule's own letters."""
+def comparison(test: dict, kind: str, number: str) -> str:
+    """The numbers that the rule compared, in the rule's own letters. kind and number of lenient:0.5: lenient, 0.5."""
     u, p, q = (test[name] for name in "upq")
     less = "<" if test["passed"] else "≥"
-    kind = kind_of(rule)
     than_q = f"{less}\u00a0{digits(q)}\u00a0=\u00a0q"
     if kind == "token":
         return f"u · p = {digits(u)} · {digits(p)} = {digits(u * p)} {than_q}"
     if kind == "lenient":
-        b = float(rule.name.partition(":")[2])
-        return f"B · u · p = {b:g} · {digits(u)} · {digits(p)} = {digits(b * u * p)} {than_q}"
+        return f"B · u · p = {number} · {digits(u)} · {digits(p)} = {digits(float(number) * u * p)} {than_q}"
     if kind == "block":
         return f"w = {digits(test['w'])}; u = {digits(u)} {less}\u00a0{digits(test['h'])}\u00a0=\u00a0h"
     if kind == "typical":
@@ -349,7 +300,7 @@ def what_if(f: dict) -> dict:
     return {
         "run": {"K": max(1, f["usual_K"] or 4), **run},
         "examples": [name for name, (value, _) in measured.items() if value is None],
-        "measured": [f["drafted"] / max(1, f["iterations"]), f["tokens_per_iteration"], f["speedup_without_prefill"]],
+        "measured": [f["drafted"] / f["iterations"], f["tokens_per_iteration"], f["speedup_without_prefill"]],
     }
 
 
@@ -358,12 +309,6 @@ def what_if(f: dict) -> dict:
 
 def many(n: int, noun: str) -> str:
     return f"{n} {noun}{'' if n == 1 else 's'}"
-
-
-def duration(seconds: float | None) -> str:
-    if seconds is None:
-        return "an unknown time"
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.{2 if seconds < 0.01 else 1}f} ms"
 
 
 def digits(p: float) -> str:

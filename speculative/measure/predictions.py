@@ -12,15 +12,22 @@ from statistics import mean, median
 
 import numpy as np
 
-from speculative.drafters import DRAFTERS
-from speculative.lookahead import best_k, line_through
-from speculative.measure.costs import Costs, line, prefill_seconds
+from speculative.measure.costs import line, prefill_seconds
 from speculative.measure.recorder import Recorder
 
 TIMING_SECONDS = 0.25  # for timing calls; slow models take longer, as each call is timed twice
-COPY_K = 8  # largest K that is considered for a quantized copy: costs of longer windows are unknown
-COPY_GAIN = 1.1  # times the speedup without it, from which on it is recommended
-LARGE_BYTES = 2**28  # of weights; reading a smaller target is not bound by memory, so fewer bytes gain nothing
+
+
+def can_predict(speculative: Recorder) -> bool:
+    """True if drafts were tested, and each window was a chain of K of them, or of as many as the text had room for."""
+    K = max([i.drafted for i in speculative.iterations], default=0)
+    for sample in speculative.samples:
+        left = sum(len(i.tokens) for i in sample)
+        for i in sample:
+            if i.tree or i.drafted < min(K, left - 1):
+                return False
+            left -= len(i.tokens)
+    return any(i.alpha for i in speculative.iterations)
 
 
 def time_iterations(model: Callable, draft: Callable, x, K: int, n_ctx: int) -> dict[int, float]:  # x [n]
@@ -29,15 +36,33 @@ def time_iterations(model: Callable, draft: Callable, x, K: int, n_ctx: int) -> 
     x = np.asarray(x)[: n_ctx - most]  # [n]
     sizes = sorted({0, 1, 2, 3, 4, 8, 16, K, most} & {*range(most + 1)})
     seconds = defaultdict(list)
-    began = 0.0
-    while len(seconds[0]) < 3 or time.perf_counter() - began < TIMING_SECONDS:
-        began = began or time.perf_counter()
+    start = time.perf_counter()
+    while len(seconds[0]) < 3 or time.perf_counter() - start < TIMING_SECONDS:
         for k in sizes:
-            start = time.perf_counter()
+            began = time.perf_counter()
             tokens = draft(x, k).tokens if k else []
             model(np.append(x, tokens).astype(int), len(tokens) + 1)
-            seconds[k].append(time.perf_counter() - start)
+            seconds[k].append(time.perf_counter() - began)
     return {k + 1: median(seconds[k][1:]) for k in sizes}  # the first calls may read the text
+
+
+def predict(autoregressive: Recorder, speculative: Recorder, timed: dict[int, float]) -> dict[int, float]:
+    """{K: the speedup that this lookahead should bring}, for each K whose iterations were timed: time_iterations()."""
+    iteration = line(timed)
+    prefill = prefill_seconds(speculative)
+    run_seconds = sum(iteration(i.drafted + 1) for i in speculative.iterations)
+    scale = (speculative.seconds - prefill) / run_seconds
+    chances = [chances_by_place(sample, chance_of_bonus(speculative)) for sample in speculative.samples]
+    t_token = autoregressive.seconds / autoregressive.n_tokens
+    predicted = {}
+    for K in range(1, max(timed)):
+        windows = Counter()
+        for one in chances:
+            windows.update(windows_of(one, K))
+        most = speculative.n_tokens / windows.total()  # tokens per iteration
+        seconds = prefill + scale * sum(n * iteration(k + 1) for k, n in windows.items())
+        predicted[K] = min(most, t_token * speculative.n_tokens / seconds)
+    return predicted
 
 
 def chances_by_place(sample: Sequence, bonus: float) -> list[float]:
@@ -65,57 +90,3 @@ def windows_of(chances: Sequence[float], K: int) -> dict[int, float]:  # [N] -> 
             reached *= chances[place + n]
         begins[place + k + 1] += reached
     return windows
-
-
-def predict(
-    autoregressive: Recorder, speculative: Recorder, costs: Costs, timed: dict[int, float] | None = None
-) -> dict[int, float]:
-    """{K: the speedup that this lookahead should bring}, for each K whose iterations' costs are known.
-
-    timed: time_iterations(); without it only those up to the run's own K are known. Empty for trees, and for drafters
-    that do not propose as many tokens as they are asked for.
-    """
-    if not can_predict(speculative):
-        return {}
-    timed = timed or {rows: (rows - 1) * costs.t_draft + seconds for rows, seconds in costs.t_window.items()}
-    iteration = line(timed)
-    prefill = prefill_seconds(speculative)
-    own = sum(iteration(i.drafted + 1) for i in speculative.iterations)
-    scale = (speculative.seconds - prefill) / own
-    chances = [chances_by_place(sample, chance_of_bonus(speculative)) for sample in speculative.samples]
-    t_token = autoregressive.seconds / autoregressive.n_tokens
-    predicted = {}
-    for K in range(1, max(timed)):
-        windows = Counter()
-        for one in chances:
-            windows.update(windows_of(one, K))
-        most = speculative.n_tokens / windows.total()  # tokens per iteration
-        seconds = prefill + scale * sum(n * iteration(k + 1) for k, n in windows.items())
-        predicted[K] = min(most, t_token * speculative.n_tokens / seconds)
-    return predicted
-
-
-def can_predict(speculative: Recorder) -> bool:
-    """True if drafts were tested, and each window was a chain of K of them, or of as many as the text had room for."""
-    K = max([i.drafted for i in speculative.iterations], default=0)
-    for sample in speculative.samples:
-        left = sum(len(i.tokens) for i in sample)
-        for i in sample:
-            if i.tree or i.drafted < min(K, left - 1):
-                return False
-            left -= len(i.tokens)
-    return any(i.alpha for i in speculative.iterations)
-
-
-def with_copy(f: dict, row: float) -> tuple[int, int, float]:
-    """The lookaheads of the target's int8 copy and of the draft model under it, and the speedup that they should bring.
-
-    f: figures() of a run with the draft model alone. row: the cost of a row of the copy in rows of the target. Assumed:
-    the copy accepts the draft model's tokens as often as the target does, its windows cost as many of its rows, and the
-    target accepts its tokens as often as its spec expects.
-    """
-    beta = line_through({1: 1.0} | {int(rows): cost for rows, cost in f["beta"].items()})
-    inner_K, inner_speedup = best_k([f["alpha"]] * COPY_K, f["c"] / row, beta)
-    passed, tested = DRAFTERS["int8"].expected
-    K, speedup = best_k([passed / tested] * COPY_K, row / inner_speedup, beta)
-    return K, inner_K, min(K + 1, speedup * f["speedup_without_prefill"] / f["account_blog"])

@@ -16,8 +16,8 @@ N_TOP = 10  # number of the likeliest tokens that are recorded of a distribution
 class Iteration:
     """One call of the target, as tokens, text and times, without its distributions, which are large.
 
-    Times are in seconds, None if they are unknown. If a text ends in a part of a character, a last step without tokens
-    has that part as its piece.
+    Times are in seconds, None if a loop on a device does not tell them. If a text ends in a part of a character, a last
+    step without tokens has that part as its piece.
     """
 
     tokens: list[int]
@@ -26,11 +26,12 @@ class Iteration:
     drafting: float | None = 0.0  # seconds of Step 1
     scoring: float | None = 0.0  # seconds of the target's call
     seconds: float | None = 0.0  # in all
+    calls: list[tuple] = field(default_factory=list)  # of the models: (role, seconds after the step began, seconds)
     draft_prefill: bool = False  # True if the draft model also read the prompt: not counted in t_draft
     prefill: bool = False  # True if the target also read the prompt: not counted in t_target
     alpha: list[float] = field(default_factory=list)  # chance of acceptance of each tested draft, in order
     source: list[str] = field(default_factory=list)  # name of the drafter that proposed each draft, if known
-    levels: dict[str, list["Iteration"]] = field(default_factory=dict)  # of each level of a staged drafter, outer first
+    levels: dict[str, list] = field(default_factory=dict)  # {drafter: [[tokens, drafted, accepted], ...] of its calls}
     tree: dict | None = None  # {"tokens", "parents", "path"}, if the proposal was a tree
     details: dict | None = None  # tests and draws, if they are recorded
     pieces: list[str] = field(default_factory=list)  # text of each token
@@ -60,9 +61,8 @@ class Iteration:
 
 
 def to_json(iteration: Iteration) -> dict[str, Any]:
-    """Return the counts and times of an iteration, with the number of its tokens."""
-    levels = [{"name": name, "iterations": [*map(to_json, level)]} for name, level in iteration.levels.items()]
-    found = vars(iteration) | {"tokens": len(iteration.tokens), "levels": levels}
+    """Return the text, the counts and the times of an iteration."""
+    found = {"text": iteration.text} | vars(iteration) | {"tokens": len(iteration.tokens)}
     return {name: value for name, value in found.items() if name not in ("pieces", "number")}
 
 

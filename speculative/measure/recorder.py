@@ -39,14 +39,14 @@ class Recorder:
         self,
         rule: Rule = TOKEN,
         logs: dict[str, deque[Call]] | None = None,
-        levels: dict[str, str] | None = None,
+        levels: Sequence[str] = (),
         details: bool = False,
     ):
-        """logs: {role: a model's log}. levels: {name of a level of the drafter: the role of its model}, the outermost
-        first. details: True to record the tests and draws of each step."""
+        """logs: {role: a model's log}. levels: the drafters that have a drafter of their own, the outermost first.
+        details: True to record the tests and draws of each step."""
         self.rule = rule
         self.logs = logs or {}
-        self.level_roles = levels or {}
+        self.levels = levels
         self.details = details
         self.samples: list[list[Iteration]] = []  # the iterations of each text
         self.seconds = 0.0
@@ -70,28 +70,34 @@ class Recorder:
         return sum(map(len, self.tokens))
 
     def watch(
-        self, steps: Iterator[Step], draws: Draws, text: StreamDecoder, device: Any = None
+        self, calls: Iterator[list], texts: Sequence[StreamDecoder], draws: Draws, device: Any = None
     ) -> Iterator[Iteration]:
-        """Yield an iteration for each step, up to the one that completes the stop text. device: a loop on a device,
-        which knows its own times."""
-        sample = []
-        self.samples.append(sample)
-        while not text.stopped:
+        """Yield an iteration for each step, until all texts are complete.
+
+        calls: for each call of the target, the step of the one text, or from a loop on a device, which knows its own
+        times, the Rows of the texts that it served. draws: the generator of the steps.
+        """
+        first = len(self.samples)
+        self.samples += [[] for _ in texts]
+        while not all(text.stopped for text in texts):
             draws.u = []
             began = time.perf_counter()
-            step = next(steps, None)
+            steps = next(calls, None)
             seconds = time.perf_counter() - began
             self.seconds += seconds
-            if step is None:
+            if steps is None:
                 break
-            iteration = self.of_device(step, device) if device else self.iteration(step, began, seconds, draws.u)
-            iteration.number = len(self.samples) - 1
-            add_text(iteration, text)
-            sample.append(iteration)
-            yield iteration
-        yield from rest_of(text, sample)
+            for step in steps:
+                number = step.number if device else 0
+                iteration = self.of_device(step, device) if device else self.iteration(step, began, seconds, draws.u)
+                iteration.number = first + number
+                add_text(iteration, texts[number])
+                self.samples[first + number].append(iteration)
+                yield iteration
+        for text, sample in zip(texts, self.samples[first:], strict=True):
+            yield from rest_of(text, sample)
 
-    def of_device(self, row, device) -> Iteration:
+    def of_device(self, row: Any, device: Any) -> Iteration:
         """Return the known facts of a step, without its times. Those of the run are noted here."""
         self.prefill = (self.prefill or 0.0) + row.prefill
         self.t_target = {rows: seconds for rows, seconds in device.seconds.items() if rows != "draft"}
@@ -99,68 +105,37 @@ class Recorder:
             self.t_draft = device.seconds.get("draft")
         return Iteration([*map(int, row.tokens)], row.drafted, row.accepted, None, None, None, alpha=row.alpha)
 
-    def watch_batch(self, calls: Iterator[list], texts: list[StreamDecoder], device) -> Iterator[Iteration]:
-        """Do the same for prompts that are decoded together: a sample and a text for each.
-
-        calls: for each call of the target, the rows of the prompts that it served.
-        """
-        self.samples += [[] for _ in texts]
-        while True:
-            began = time.perf_counter()
-            rows = next(calls, None)
-            self.seconds += time.perf_counter() - began
-            if rows is None:
-                break
-            for row in rows:
-                iteration = self.of_device(row, device)
-                iteration.number = row.number
-                add_text(iteration, texts[row.number])
-                self.samples[row.number].append(iteration)
-                yield iteration
-        for text, sample in zip(texts, self.samples, strict=True):
-            yield from rest_of(text, sample)
-
     def iteration(self, step: Step, began: float, seconds: float, u: Sequence[float]) -> Iteration:
-        iteration = timed(step, self.rule, self.logs["target"][-1], began)
-        iteration.seconds = seconds
-        drafts = [log for role, log in self.logs.items() if role != "target"]
-        iteration.draft_prefill = any(call.prefill for log in drafts for call in since(log, began))
+        calls = {role: since(log, began) for role, log in self.logs.items()}
+        target = calls["target"][-1]
+        source = step.proposal.source
+        iteration = Iteration(
+            tokens=[*map(int, step.tokens)],
+            drafted=step.drafted,
+            accepted=step.accepted,
+            drafting=target.began - began if step.drafted else 0.0,
+            scoring=target.seconds,
+            seconds=seconds,
+            calls=sorted(
+                [(role, call.began - began, call.seconds) for role, of in calls.items() for call in of],
+                key=lambda call: call[1],
+            ),
+            draft_prefill=any(call.prefill for role, of in calls.items() if role != "target" for call in of),
+            prefill=target.prefill,
+            alpha=self.rule.chances(step),
+            source=[source] * step.drafted if isinstance(source, str) else [*source],
+        )
         if isinstance(step.proposal, Tree):
             tree = step.proposal
             iteration.tree = {"tokens": tree.tokens[1:], "parents": tree.parents[1:], "path": step.walk}
             return iteration
-        self.add_levels(iteration, step.proposal.inner, began)
+        inner = step.proposal.inner
+        for name in self.levels:
+            iteration.levels[name] = [[len(one.tokens), one.drafted, one.accepted] for one in inner]
+            inner = [deeper for one in inner for deeper in one.proposal.inner]
         if self.details:
             iteration.details = details(step, self.rule, u[-self.rule.n_draws(step) :])
         return iteration
-
-    def add_levels(self, iteration: Iteration, steps: Sequence[Step], began: float) -> None:
-        """Add the iterations of each level, from the steps inside the proposal and the log of the level's model."""
-        rule = self.rule if self.rule.lossless else TOKEN
-        for name, role in self.level_roles.items():
-            iteration.levels[name] = []
-            ended = began
-            for step, call in zip(steps, since(self.logs[role], began), strict=False):
-                iteration.levels[name].append(timed(step, rule, call, ended))
-                ended = call.began + call.seconds
-            steps = [deeper for step in steps for deeper in step.proposal.inner]
-
-
-def timed(step: Step, rule: Rule, call: Call, began: float) -> Iteration:
-    """Return the iteration of a step that began at this time, and of its model's call."""
-    drafting = call.began - began if step.drafted else 0.0
-    source = step.proposal.source
-    return Iteration(
-        tokens=[*map(int, step.tokens)],
-        drafted=step.drafted,
-        accepted=step.accepted,
-        drafting=drafting,
-        scoring=call.seconds,
-        seconds=drafting + call.seconds,
-        prefill=call.prefill,
-        alpha=rule.chances(step),
-        source=[source] * step.drafted if isinstance(source, str) else [*source],
-    )
 
 
 def since(log: deque[Call], began: float) -> list[Call]:

@@ -9,21 +9,19 @@ Row = tuple[str, str, str]  # a figure's name, its value, its formula
 
 def table(f: dict, rule: Rule = TOKEN) -> list[Row]:
     """figures() -> a row for each figure that was measured."""
-    if not f["iterations"]:
-        return []
-    return [*acceptance_rows(f, rule), *map(level_row, f["levels"]), *cost_rows(f), *speed_rows(f)]
+    rows = acceptance_rows(f, rule) if f["drafted"] else []
+    histogram = f["tokens_per_iteration_histogram"].items()
+    shares = "  ".join(f"{tokens}: {count / f['iterations']:.0%}" for tokens, count in histogram)
+    return [
+        ("r", f"{f['r']:.3f}", "tokens / Σ over iterations of (drafted + 1)"),
+        ("tokens per iteration", f"{f['tokens_per_iteration']:.2f}", shares),
+        *rows,
+        *(speed_rows(f) if f["drafted"] and f["account_blog"] else []),
+    ]
 
 
 def acceptance_rows(f: dict, rule: Rule) -> list[Row]:
-    histogram = f["tokens_per_iteration_histogram"].items()
-    shares = "  ".join(f"{tokens}: {count / f['iterations']:.0%}" for tokens, count in histogram)
-    rows = [
-        ("r", f"{f['r']:.3f}", "tokens / Σ over iterations of (drafted + 1)"),
-        ("tokens per iteration", f"{f['tokens_per_iteration']:.2f}", shares),
-    ]
-    if not f["drafted"]:
-        return rows
-    rows.append(("accepted", f"{f['accepted'] / f['drafted']:.3f}", "accepted / drafted"))
+    rows = [("accepted", f"{f['accepted'] / f['drafted']:.3f}", "accepted / drafted")]
     if f["tested_by_position"]:
         counted = zip(f["accepted_by_position"], f["tested_by_position"], strict=True)
         by_position = " ".join(f"{accepted}/{tested}" for accepted, tested in counted)
@@ -34,31 +32,19 @@ def acceptance_rows(f: dict, rule: Rule) -> list[Row]:
     if len(f["by_source"]) > 1:
         shares = ", ".join(f"{words(name)} {a}/{n}" for name, (a, n) in f["by_source"].items())
         rows.append(("by drafter", shares, "accepted / tested, by the drafter that proposed the token"))
+    for level in f["levels"]:  # of a staged drafter
+        tokens = f"r {level['r']:.2f}, {level['tokens_per_iteration']:.1f} tokens a call"
+        accepted = f"{level['accepted']} of {level['drafted']} drafts accepted"
+        rows.append((f"level: {words(level['name'])}", tokens, accepted))
     return rows
 
 
-def level_row(level: dict) -> Row:
-    """The row of a level of a staged drafter, which has another drafter."""
-    tokens = f"r {level['r']:.2f}, {level['tokens_per_iteration']:.1f} tokens a call"
-    accepted = f"{level['accepted']} of {level['drafted']} drafts accepted"
-    return f"level: {words(level['name'])}", tokens, accepted
-
-
-def cost_rows(f: dict) -> list[Row]:
-    if f["c"] is None or not f["drafted"]:
-        return []
-    by_rows = "  ".join(f"{n} rows: {beta:.2f}" for n, beta in f["beta"].items() if n != "1")
-    return [
-        ("c", f"{f['c']:.3f}", f"t_draft / t_target = {ms(f['t_draft'])} / {ms(f['t_target'])}"),
-        ("β", f"{f['mean_beta']:.2f}", f"t_target of a window / of one row; {by_rows}"),
-    ]
-
-
 def speed_rows(f: dict) -> list[Row]:
-    if not f["account_blog"] or not f["drafted"]:
-        return []
+    by_rows = "  ".join(f"{n} rows: {beta:.2f}" for n, beta in f["beta"].items() if n != "1")
     blog = blog_speedup(f["r"], f["drafted"] / f["iterations"], f["c"])
     rows = [
+        ("c", f"{f['c']:.3f}", f"t_draft / t_target = {duration(f['t_draft'])} / {duration(f['t_target'])}"),
+        ("β", f"{f['mean_beta']:.2f}", f"t_target of a window / of one row; {by_rows}"),
         ("measured", f"{f['speedup_without_prefill']:.2f}x", "without the prefill, to compare with the formulas"),
         ("the blog's formula", f"{blog:.2f}x", "r(K + 1) / (Kc + 1)"),
         ("account", f"{f['account_blog']:.2f}x", "r(K + 1) / (Kc + β)"),
@@ -72,9 +58,8 @@ def speed_rows(f: dict) -> list[Row]:
     return rows
 
 
-def ms(seconds: float) -> str:
-    digits = 2 if seconds < 0.01 else 1
-    return f"{seconds * 1e3:.{digits}f} ms"
+def duration(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.{2 if seconds < 0.01 else 1}f} ms"
 
 
 def words(name: str) -> str:

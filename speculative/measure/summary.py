@@ -3,26 +3,27 @@
 from collections.abc import Sequence
 from typing import Any
 
+from speculative.checkpoints.tensors import checkpoint_shapes
 from speculative.drafters import roles_of
 from speculative.engines import formats
 from speculative.measure.analysis import blog_speedup
-from speculative.measure.predictions import COPY_GAIN, LARGE_BYTES, with_copy
 from speculative.measure.recorder import Recorder
 
 GAIN = 1.08  # times this run's speedup, from which on another K is recommended: predictions err by up to 8 %
+LARGE_BYTES = 2**28  # of weights in int8; reading fewer is not bound by memory
 
 
 def summary(session: Any, inputs: Sequence, recorders: Sequence[Recorder], f: dict, stand_ins: dict) -> list[str]:
     """inputs: the prompts' tokens; recorders: of the autoregressive decoder and the speculative one; f: figures()."""
-    rate = sum(recorder.n_tokens for recorder in recorders) / (sum(recorder.seconds for recorder in recorders) or 1)
-    if f["speedup"] is None:  # one decoder alone
-        return [f"{number(rate)} tokens a second."]
     lines = [texts_line(session, inputs, recorders), speed_line(f)]
     if f["drafted"]:
         lines += [acceptance_line(f), time_line(f), account_line(f), advice(f, session)]
     else:
         lines.append("Nothing was drafted, so this was autoregressive decoding.")
-    return [*filter(None, lines), *notes(session, stand_ins)]
+    lines += [f"Note: {size} is a stand-in for the official model: {words}." for size, words in stand_ins.items()]
+    if session.timed and session.options.temperature > 0:
+        lines.append("Note: --K auto depends on measured times, so the same seed may give another text next time.")
+    return [*filter(None, lines)]
 
 
 def texts_line(session: Any, inputs: Sequence, recorders: Sequence[Recorder]) -> str:
@@ -103,51 +104,35 @@ def advice(f: dict, session: Any) -> str | None:
         took = f["mean_beta"] + f["c"] * f["drafted"] / f["iterations"]
         lost = f"It does not pay: a call with its drafts takes as long as {took:.2f} autoregressive tokens."
         return lost + another if f["speedup"] < 1 else None
-    best = f["best_K"]
-    speedup = f["predicted"][str(best)]
-    now = max(f["speedup"], f["predicted"].get(str(f["fixed_K"]), 0.0))
-    copy = copy_advice(f, session, max(now, speedup))
-    if copy:
-        return copy
+    best = max(f["predicted"], key=f["predicted"].get)
+    speedup = f["predicted"][best]
+    K = o.K[0] if isinstance(o.K, tuple) else o.K
+    now = max(f["speedup"], f["predicted"].get(str(K), 0.0))
     if speedup < 1:
         return f"Prediction: no K pays here; the best, {best}, would be {speedup:.2f} times as fast.{another}"
     if speedup > GAIN * now:
         outer = "the first number of K" if isinstance(o.K, tuple) else "K"
         return f"Prediction: {outer} = {best} would be {speedup:.2f} times as fast as autoregressive decoding; try it."
     largest = max(map(int, f["predicted"]))
-    return f"Prediction: no K from 1 to {largest} would be clearly faster than this one."
+    return f"Prediction: no K from 1 to {largest} would be clearly faster than this one." + copy_advice(session)
 
 
-def copy_advice(f: dict, session: Any, without: float) -> str | None:
-    """Recommend drafting with the target's int8 copy, if that should bring more than the speedup without it."""
+def copy_advice(session: Any) -> str:
+    """Name the target's int8 copy as a drafter, if reading it takes a fraction of the target's time. How much it brings
+    depends on how often the two agree, which this run did not measure."""
     o = session.options
-    row = formats.find("int8").weight_bytes / formats.find(o.dtype).weight_bytes  # time of a row, in rows of the target
-    if o.engine != "numpy" or o.drafter != "model" or row >= 1:
-        return None
-    target_bytes = session.models["target"].weight_bytes
-    if target_bytes < LARGE_BYTES:
-        return None
-    K, inner_K, speedup = with_copy(f, row)
-    if K == 0 or inner_K == 0 or speedup < COPY_GAIN * without:
-        return None
-    return (
-        f"Prediction: --drafter int8/model --K {K}/{inner_K}, with an int8 copy of the target as a second draft model, "
-        f"would be {speedup:.1f} times as fast, for {row * target_bytes / 1e9:.1f} GB more memory."
-    )
+    if o.engine != "numpy" or o.drafter != "model" or o.dtype not in ("float32", "bfloat16"):
+        return ""
+    n_bytes = formats.model_bytes("int8", checkpoint_shapes(session.models["target"].hparams))
+    if n_bytes < LARGE_BYTES:
+        return ""
+    return f" An int8 copy of the target may draft better: --drafter int8/model, {n_bytes / 1e9:.1f} GB more."
 
 
 def stand_ins(session: Any) -> dict[str, str]:
     """{model with an official name, but not the official weights: what it is instead}"""
     found = {spec.size: spec.hparams.get("stand_in") for spec in session.models.specs.values()}
     return {size: what for size, what in found.items() if what}
-
-
-def notes(session: Any, stand_ins: dict[str, str]) -> list[str]:
-    """Facts that a reader of the other lines has to know."""
-    lines = [f"Note: {size} is a stand-in for the official model: {words}." for size, words in stand_ins.items()]
-    if session.timed and session.options.temperature > 0:
-        lines.append("Note: --K auto depends on measured times, so the same seed may give another text next time.")
-    return lines
 
 
 def percent(share: float) -> str:

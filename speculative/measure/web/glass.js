@@ -33,6 +33,15 @@ function showIteration(position) {
 const NO_DETAILS =
   "This run was one compiled loop on the device, which does not return u, p and q. With --engine numpy they are here.";
 
+const RULES = {
+  token: ["Accept from left to right, if u < q / p", "max(0, q − p), normalised"],
+  lenient: ["Accept from left to right, if B · u < q / p", "max(0, q − p), normalised"],
+  block: ["Keep the drafts up to the last one that passes: u < h", "max(0, w · q − p), normalised"],
+  typical: ["Accept from left to right what is typical of q", "q, cut to what is typical"],
+};
+// What Step 3 does, and what it resamples from; the last pair is for a rule that was added.
+const [STEP_3, LEFT] = RULES[data.rule.kind] ?? ["Accept or reject the drafts", "what the rule leaves of q"];
+
 const step = (title, ...content) => make("section.step", make("h3", title), ...content);
 const chip = (text, kind = "") => make(`span.chip.${kind}`, text);
 
@@ -69,7 +78,7 @@ function chainSteps(i, position) {
     return card(parts, j === position && kept);
   });
   const rejected = accepted < m;
-  const left = own?.from === "q" ? "q: p and q differ by rounding alone" : data.rule.left;
+  const left = own?.from === "q" ? "q: p and q differ by rounding alone" : LEFT;
   if (rejected && own) cards.push(ownCard("In its place", left));
   const unused = m - accepted - 1;
   const last = rejected ? `Not reached: draft ${accepted + 1} was rejected.` : "Not reached: the text ended.";
@@ -77,7 +86,7 @@ function chainSteps(i, position) {
     step(`Step 1. The draft proposes ${many(m, "token")}`, make("p", ...chips, took(i.drafting, i.draft_prefill))),
     step("Step 2. The target scores them in one call", make("p", `One row for each draft and one more: ${rows}`)),
     step(
-      `Step 3. ${data.rule.step}`,
+      `Step 3. ${STEP_3}`,
       make("div.cards", ...cards),
       rejected && unused ? make("p", `Not used: ${many(unused, "draft")} after the rejected one.`) : "",
     ),

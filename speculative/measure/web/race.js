@@ -35,7 +35,7 @@ function showRace() {
       ? "The first calls also read the prompt (prefill)."
       : "The device does not time single calls: all are drawn equally long.",
   );
-  byId("level-key").hidden = speculative.lines < 3;
+  byId("level-key").hidden = !speculative.calls.some(({ kind }) => kind === "level");
   byId("time").max = total;
   byId("time").addEventListener("input", (event) => {
     pause();
