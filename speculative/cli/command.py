@@ -12,7 +12,8 @@ from speculative.support.errors import UserError
 from speculative.version import __version__
 
 WITHOUT_VALUE = {name for name, f in FIELDS.items() if f.metadata["check"] is switch} | {"serve"}
-NEEDS = {"verify": ["scipy"], "serve": ["starlette", "uvicorn"]}  # libraries that a small installation lacks
+NEEDS = {"verify": "scipy", "serve": "starlette uvicorn"}  # libraries that a small installation lacks
+USAGE = {"__main__.py": "python -m speculative", "main.py": "python main.py"}  # a file -> the command that runs it
 # Options of earlier versions: what to write now.
 RENAMED = {
     "lenience": "--accept lenient:B",
@@ -30,40 +31,25 @@ def run(main: Callable, doc: str, words: list[str] | None = None) -> None:
     import fire
 
     words = sys.argv[1:] if words is None else words
-    for word in words:
-        if word.startswith("--") and not re.match("--[A-Za-z]", word):
+
+    def call(*others, **given):
+        for word in (*others, *{"--"}.intersection(words)):
             raise UserError(f"unexpected {word!r:.80}: each value follows its --option, a text in quotes")
+        main(**given)
+
     if {"-h", "--help"} & {*words}:
-        print(f"{doc}\nusage: {usage_name()} [--OPTION VALUE ...]\n{help_text('all' in words)}")
+        file = os.path.basename(sys.argv[0])
+        print(f"{doc}\nusage: {USAGE.get(file, file)} [--OPTION VALUE ...]\n{help_text('all' in words)}")
     elif "--version" in words:
         print(f"speculative-sampling {__version__}")
     else:
-        fire.Fire(
-            fire.decorators.SetParseFn(str)(checked(main)), command=[*map(written_out, words), "--", "--separator=\0"]
-        )
-
-
-def checked(main: Callable) -> Callable:
-    """main, where a word that belongs to no option is refused in a line."""
-
-    def call(*others, **given):
-        if others:
-            raise UserError(f"unexpected {others[0]!r:.80}: each value follows its --option, a text in quotes")
-        main(**given)
-
-    return call
+        fire.Fire(fire.decorators.SetParseFn(str)(call), command=[*map(written_out, words), "--", "--separator=\0"])
 
 
 def written_out(word: str) -> str:
     """-K is short for --K."""
     match = re.fullmatch(f"-([{''.join(SHORT)}])(=.*)?", word, re.DOTALL)
     return f"--{SHORT[match[1]]}{match[2] or ''}" if match else word
-
-
-def usage_name() -> str:
-    """The command that was typed."""
-    name = {"__main__.py": "python -m speculative", "speculative-sampling": "speculative-sampling"}
-    return name.get(os.path.basename(sys.argv[0]), "python main.py")
 
 
 def parse(given: dict[str, Any]) -> Options:
@@ -75,7 +61,6 @@ def parse(given: dict[str, Any]) -> Options:
             raise UserError(f"--{name} needs a value; one that begins with - is written --{name}=VALUE")
     o = make_options(Options, given)
     for name, libraries in NEEDS.items():
-        for library in libraries if getattr(o, name) not in (None, False) else ():
-            if find_spec(library) is None:  # before any work begins
-                raise ModuleNotFoundError(f"--{name} needs {library}", name=library)
+        if getattr(o, name) not in (None, False) and not all(map(find_spec, libraries.split())):
+            raise UserError(f"--{name} needs more libraries: pip install {libraries}")  # before any work begins
     return o
