@@ -15,13 +15,12 @@ import pytest
 from tiny import ROOT, refusal
 
 from speculative.cli.command import parse
-from speculative.cli.serve import serve
 from speculative.measure.page import sha256
 from speculative.options import FIELDS
 from speculative.session import Session
 
-pytest.importorskip("starlette")
-from speculative.cli.workbench import LABELS, MOST_RUNS, Workbench, application
+pytest.importorskip("uvicorn")
+from speculative.cli.workbench import LABELS, MOST_RUNS, Workbench, application, serve
 
 ADDRESS = "127.0.0.1:8000"
 PROMPT = "the thing in"
@@ -53,9 +52,8 @@ def client(bench):
 
 
 def ask(client, prompt=PROMPT, headers=ORIGIN, **values):
-    values = {"n_tokens_to_generate": 12} | values
-    body = {"prompt": prompt, "values": {name: str(value) for name, value in values.items()}}
-    return client.post("/decode", headers=headers, json=body)
+    values = {"prompt": prompt, "n_tokens_to_generate": 12} | values
+    return client.post("/decode", headers=headers, json={name: str(value) for name, value in values.items()})
 
 
 def events(text):
@@ -101,9 +99,9 @@ def test_the_page_has_the_options_with_their_help_and_keeps_its_policy(client, p
     """The policy allows nothing but the page's own style and script, and requests to the server."""
     html = client.get("/").text
     data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', html)[1])
-    assert data["prompt"] == PROMPT
+    assert data["values"]["prompt"] == PROMPT
     assert {field["name"]: field["help"] for field in data["fields"]} == {n: FIELDS[n].metadata["help"] for n in LABELS}
-    assert all(not field["choices"] or field["value"] in field["choices"] for field in data["fields"])
+    assert all(not field["choices"] or data["values"][field["name"]] in field["choices"] for field in data["fields"])
     assert all(parse({field["name"]: choice or None}) for field in data["fields"] for choice in field["choices"])
     policy = re.search(r'Content-Security-Policy"\s+content="([^"]*)"', html)[1]
     style, script = (re.search(f"<{tag}>(.*?)</{tag}>", html, re.DOTALL)[1] for tag in ("style", "script"))
@@ -117,7 +115,7 @@ def test_only_so_many_runs_are_kept_and_others_are_not_found(bench, client, monk
     run = bench.session.compare(PROMPT, 1, repeats=1)
     monkeypatch.setattr(Session, "compare", lambda *_, **__: run)
     for _ in range(MOST_RUNS + 2):
-        bench.decode(PROMPT, {}, deque(), threading.Event())
+        bench.decode({"prompt": PROMPT}, deque(), threading.Event())
     assert client.get("/runs/3/page").status_code == client.get(f"/runs/{MOST_RUNS + 2}/page").status_code == 200
     for name in ("2/page", "0/json", "-1/page", "..%2f3/page", "9999999/steps", "../main.py"):
         assert client.get(f"/runs/{name}").status_code == 404
@@ -202,7 +200,7 @@ def test_one_decodes_and_the_others_wait(bench, monkeypatch):
     endless = Endless(monkeypatch)
 
     async def requests():
-        streams = [bench.events(prompt, {"n_tokens_to_generate": "4"}) for prompt in "abcd"]
+        streams = [bench.events({"prompt": prompt, "n_tokens_to_generate": "4"}) for prompt in "abcd"]
         await first(streams[0], "step")
         for stream in streams[1:]:
             await first(stream, "waiting")
@@ -240,10 +238,10 @@ def test_a_signal_ends_it_while_it_decodes(pair_words, number):
     try:
         host = re.fullmatch(r"http://(127\.0\.0\.1:\d+)/", process.stdout.readline().strip())[1]
         asking = http.client.HTTPConnection(host)
-        asking.request("POST", "/decode", json.dumps({"prompt": "the", "values": {"n_tokens_to_generate": "100"}}))
+        asking.request("POST", "/decode", json.dumps({"prompt": "the", "n_tokens_to_generate": "100"}))
         assert any(line.startswith(b"event: step") for line in asking.getresponse())
         process.send_signal(number)
-        assert process.communicate(timeout=60) == ("", "")
+        assert process.communicate(timeout=60) == ("", "interrupted\n" if number == signal.SIGINT else "")
         assert process.returncode == 128 + number
     finally:
         process.kill()
