@@ -59,7 +59,8 @@ def decode(session: Session, prompts: list[str]) -> None:
 def run_sampling_fn(name: str, session: Session, prompts: list[str], runs: dict) -> None:
     """Decode each prompt o.n_samples times, print the blog's lines, and add a record of every step to runs.
 
-    A short decode is repeated, both decoders in turn: then the median runs of both are added, and here is the second.
+    A short decode is repeated, with both decoders in turn, and the median runs of both are added: so the second decoder
+    may have run already.
     """
     o = session.options
     n = o.n_tokens_to_generate
@@ -74,13 +75,10 @@ def run_sampling_fn(name: str, session: Session, prompts: list[str], runs: dict)
         if name not in runs:
             names = [o.only] if o.only else DECODERS
             runs |= session.median_runs(prompts, n, {name: recorder}, o.n_samples, names)
-    except KeyboardInterrupt:
+        print(f"Time = {runs[name].seconds:.2f}s")
+    finally:
         if not o.stream:
-            print_texts(recorder.iterations, prompts)  # so far
-        raise
-    print(f"Time = {runs[name].seconds:.2f}s")
-    if not o.stream:
-        print_texts(runs[name].iterations, prompts)
+            print_texts(recorder.iterations, prompts)  # after Ctrl-C the texts so far
 
 
 if __name__ == "__main__":

@@ -110,8 +110,11 @@ def test_no_golden_file_is_left_over():
         ("/k 8", "unknown option --k; did you mean K?"),
         ("/K 0", "--K must be a whole number of at least 1"),
         ("/dtype int8", "--dtype cannot change while models are loaded: start again with it"),
-        ("--temperature 1 Hello", "a line is a prompt: options change with a line like /temperature 1 /K 8, before it"),
-        ("-K 4", "a line is a prompt"),
+        (
+            "--temperature 1 Hello",
+            "this line would be a prompt: change options in another line, such as /temperature 1 /K 8",
+        ),
+        ("-K 4", "this line would be a prompt"),
         ("/tree 2,2 /K 4", "--tree and --K cannot be combined: give one of them"),
         ("x" * 300, "tokens and 12 more exceed the context of"),
         ("caf\udce9", "the prompt must be a text in UTF-8, not 'caf\\udce9'"),

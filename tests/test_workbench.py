@@ -227,7 +227,7 @@ def test_one_decodes_and_the_others_wait(bench, monkeypatch):
 def test_a_port_that_is_taken(pair):
     with socket.create_server(("127.0.0.1", 0)) as other:
         line = refusal(serve, pair, other.getsockname()[1])
-    assert re.fullmatch("cannot serve at port [0-9]+: .*; --serve 0 takes one that is free", line)
+    assert re.fullmatch("cannot serve at port [0-9]+: .*; --serve 0 takes a free one", line)
 
 
 @pytest.mark.slow

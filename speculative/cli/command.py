@@ -14,15 +14,15 @@ from speculative.version import __version__
 WITHOUT_VALUE = {name for name, f in FIELDS.items() if f.metadata["check"] is switch} | {"serve"}
 NEEDS = {"verify": "scipy", "serve": "starlette uvicorn"}  # libraries that a small installation lacks
 USAGE = {"__main__.py": "python -m speculative", "main.py": "python main.py"}  # a file -> the command that runs it
-# Options of earlier versions: what to write now.
+# Options of earlier versions -> what they are now.
 RENAMED = {
-    "lenience": "--accept lenient:B",
-    "typical": "--accept typical:E",
-    "unconditional": '--prompt ""',
-    "self_dtype": "--drafter int8 or --drafter int4",
-    "color": "nothing: texts are coloured at a terminal",
-    "details": "nothing: --json always has them",
-    "unpack": "nothing: delete the folder that --pack names",
+    "lenience": "written --accept lenient:B",
+    "typical": "written --accept typical:E",
+    "unconditional": 'written --prompt ""',
+    "self_dtype": "written --drafter int8 or --drafter int4",
+    "color": "gone: texts are coloured at a terminal",
+    "details": "gone: --json always contains them",
+    "unpack": "gone: delete the folder that --pack names",
 }
 
 
@@ -34,7 +34,7 @@ def run(main: Callable, doc: str, words: list[str] | None = None) -> None:
 
     def call(*others, **given):
         for word in (*others, *{"--"}.intersection(words)):
-            raise UserError(f"unexpected {word!r:.80}: each value follows its --option, a text in quotes")
+            raise UserError(f"unexpected {word!r:.80}: a value follows its --option; quote a text with spaces")
         main(**given)
 
     if {"-h", "--help"} & {*words}:
@@ -56,7 +56,7 @@ def parse(given: dict[str, Any]) -> Options:
     """{option: the text that was typed} -> the options. Raises UserError."""
     for name, value in given.items():
         if name in RENAMED:
-            raise UserError(f"--{name} is now written {RENAMED[name]}")
+            raise UserError(f"--{name} is now {RENAMED[name]}")
         if value == "True" and name in FIELDS and name not in WITHOUT_VALUE:
             raise UserError(f"--{name} needs a value; one that begins with - is written --{name}=VALUE")
     o = make_options(Options, given)

@@ -22,7 +22,7 @@ def interact(session: Session, decode: Callable) -> None:
     if typed:
         with contextlib.suppress(ImportError):  # it is not on every system
             import readline  # noqa: F401
-        print("\nA line is a prompt. /help lists what can change; Ctrl-C ends a text, Ctrl-D the session.")
+        print("\nEach line is a prompt. /help lists what can change; Ctrl-C ends a decode, Ctrl-D the session.")
     while True:
         try:
             session = answer(input("\n> " if typed else ""), session, decode)
@@ -40,7 +40,7 @@ def answer(line: str, session: Session, decode: Callable) -> Session:
     after /quit."""
     flag = re.match(r"--?(\w+)(\s|=|$)", line)
     if flag and flag[1] in {*FIELDS, *SHORT}:
-        raise UserError("a line is a prompt: options change with a line like /temperature 1 /K 8, before it")
+        raise UserError("this line would be a prompt: change options in another line, such as /temperature 1 /K 8")
     if not line.startswith("/"):
         if line.strip():
             decode(session, [line])
@@ -50,7 +50,7 @@ def answer(line: str, session: Session, decode: Callable) -> Session:
         raise EOFError
     o = session.options
     if not given or "help" in given:
-        print("/quit ends the session. An option alone is switched over, or set to its default:")
+        print("/NAME VALUE changes an option; /NAME alone switches it or sets its default. /quit ends the session.")
         for name, f in FIELDS.items():
             if f.metadata.get("live"):
                 print(f"  /{name:21} {f.metadata['help']} [{as_typed(name, getattr(o, name))}]")

@@ -145,7 +145,7 @@ def typed(options: dict) -> dict[str, str]:
 def summary(number: int, document: dict) -> dict:
     """A run as the page shows it. values: of the form; decoders: {name: [tokens, seconds]}."""
     f = document["figures"]
-    n_tokens = {name: sum(len(sample["tokens"]) for sample in document[name]["samples"]) for name in DECODERS}
+    n_tokens = {name: len(document[name]["samples"][0]["tokens"]) for name in DECODERS}
     return {
         "number": number,
         "values": typed(document["options"]),
@@ -169,7 +169,7 @@ def application(workbench: Workbench) -> Starlette:
 
     async def decode(request: Request):
         if request.headers.get("origin") not in (None, f"http://{request.headers['host']}"):
-            raise HTTPException(403, "only the page itself may ask")
+            raise HTTPException(403, "only the workbench's own page may ask")
         values = await request.json()
         if {*values} - {"prompt", *LABELS}:
             raise HTTPException(400, "the form does not have these fields")
@@ -181,7 +181,7 @@ def application(workbench: Workbench) -> Starlette:
     async def run(request: Request):
         one = workbench.runs.get(request.path_params["number"])
         if one is None:
-            raise HTTPException(404, f"this run is not kept: the last {MOST_RUNS} are")
+            raise HTTPException(404, f"only the last {MOST_RUNS} runs are kept")
         if request.path_params["kind"] == "page":
             return HTMLResponse(one.html())
         return JSONResponse(steps_of(one.document) if request.path_params["kind"] == "steps" else one.document)
@@ -203,7 +203,7 @@ def serve(session: Session, port: int) -> None:
     try:
         listening = socket.create_server(("127.0.0.1", port))
     except OSError as error:
-        raise UserError(f"cannot serve at port {port}: {error.strerror}; --serve 0 takes one that is free") from None
+        raise UserError(f"cannot serve at port {port}: {error.strerror}; --serve 0 takes a free one") from None
     with listening:
         print(f"http://127.0.0.1:{listening.getsockname()[1]}/", flush=True)
         server(Workbench(session)).run(sockets=[listening])
