@@ -4,8 +4,6 @@ python main.py --prompt "Alan Turing theorized that computers would one day beco
 python main.py --demo
 """
 
-from functools import partial
-
 from speculative.cli.command import parse, run
 from speculative.cli.display import print_texts, print_title, show_bar
 from speculative.cli.interactive import interact
@@ -59,8 +57,7 @@ def decode(session: Session, prompts: list[str]) -> None:
 def run_sampling_fn(name: str, session: Session, prompts: list[str], runs: dict) -> None:
     """Decode each prompt o.n_samples times, print the blog's lines, and add a record of every step to runs.
 
-    A short decode is repeated, with both decoders in turn, and the median runs of both are added: so the second decoder
-    may have run already.
+    A short decode is repeated, with both decoders in turn: then the median runs of both are added at once.
     """
     o = session.options
     n = o.n_tokens_to_generate
@@ -82,4 +79,4 @@ def run_sampling_fn(name: str, session: Session, prompts: list[str], runs: dict)
 
 
 if __name__ == "__main__":
-    guarded(partial(run, main, __doc__))
+    guarded(lambda: run(main, __doc__))
