@@ -69,8 +69,10 @@ def test_a_signal_ends_the_server_while_it_decodes(number, status, pair_words):
     process = start("main.py", "--serve=0", *pair_words)
     asking = http.client.HTTPConnection(process.stdout.readline().strip("/\n").removeprefix("http://"))
     asking.request("POST", "/decode", json.dumps({"prompt": "the", "n_tokens_to_generate": "100"}))
-    assert any(line.startswith(b"event: step") for line in asking.getresponse())
+    answer = asking.getresponse()
+    assert any(line.startswith(b"event: step") for line in answer)
     process.send_signal(number)
+    assert b"event: done" not in answer.fp.read()
     assert process.communicate(timeout=60) == ("", "interrupted\n" if number == signal.SIGINT else "")
     assert process.returncode == status
 

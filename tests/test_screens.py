@@ -63,7 +63,7 @@ SCREENS = {
     "demo": ["--demo"],
     "help": ["--help"],
     "help_all": ["--help", "all"],
-    "quiet": ["--demo", "--quiet", "-n", "20"],
+    "quiet": ["--demo", "--quiet", "--json=run.json", "-n", "20"],
     "verbose": ["--demo", "--verbose", "-n", "20"],
     "staged": ["--demo", "--drafter=int8/model", "--K=6/2", "-n", "20"],
     "sampled": ["--demo", "--temperature=1", "--tree=2,1", "--n_samples=2", "-n", "12"],
@@ -74,14 +74,25 @@ SCREENS = {
     "wrong": ["--demo", "--K=0"],
     "interactive": ["--demo", "--interactive", "--quiet", "-n", "12"],
 }
-LINES = ["The man", "/K 8/2 /drafter model/ngram", "The man", "/temperature=0.7", "/stop a b", "/stop", "/help", "/k 4"]
+LINES = [
+    "The man",
+    "/K 8/2 /drafter model/ngram",
+    "The man",
+    "/temperature=0.7",
+    "/stop a b",
+    "/stop",
+    "/stream",
+    "/help",
+    "/k 4",
+]
 
 
 @pytest.mark.parametrize("name", SCREENS)
-def test_a_screen_is_as_it_was(name, command, clock, stdin, monkeypatch, request):
+def test_a_screen_is_as_it_was(name, command, clock, stdin, tmp_path, monkeypatch, request):
     """Standard output, then the last line of standard error."""
     words = SCREENS[name]
     stdin(*(LINES if name == "interactive" else []))
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["main.py"])
     monkeypatch.setattr(main, "verify", partial(main.verify, draws=25))
     monkeypatch.setenv("COLUMNS", "110")
