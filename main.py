@@ -4,15 +4,12 @@ python main.py --prompt "Alan Turing theorized that computers would one day beco
 python main.py --demo
 """
 
-from functools import partial
-
 from speculative.cli.command import parse, run
-from speculative.cli.display import Display, check_output
+from speculative.cli.display import print_texts, print_title, show_bar
 from speculative.cli.interactive import interact
-from speculative.cli.outcome import show_report
+from speculative.cli.outcome import check_output, show_report
 from speculative.cli.packing import write_packed
 from speculative.cli.prompts import choose_prompts
-from speculative.cli.serve import serve
 from speculative.measure.document import DECODERS
 from speculative.measure.verify import verify
 from speculative.sampling import autoregressive_sampling, max_fn, sample, speculative_sampling
@@ -37,6 +34,8 @@ def main(**flags) -> None:
     if o.interactive:
         return interact(session, decode)
     if o.serve is not None:
+        from speculative.cli.workbench import serve
+
         return serve(session, o.serve)
     decode(session, prompts)
 
@@ -58,23 +57,26 @@ def decode(session: Session, prompts: list[str]) -> None:
 def run_sampling_fn(name: str, session: Session, prompts: list[str], runs: dict) -> None:
     """Decode each prompt o.n_samples times, print the blog's lines, and add a record of every step to runs.
 
-    A short decode is repeated, both decoders in turn: then the median runs of both are added, and here is the second.
+    A short decode is repeated, with both decoders in turn: then the median runs of both are added at once.
     """
     o = session.options
     n = o.n_tokens_to_generate
-    with Display(f"{name.capitalize()} Decode", o, prompts) as display:
-        if name in runs:
-            steps = runs[name].iterations
+    recorder = runs.get(name) or session.recorder(details=bool(o.json or o.html))
+    steps = recorder.iterations or session.texts(name, prompts, n, o.n_samples, recorder=recorder)
+    print_title(f"{name.capitalize()} Decode")
+    try:
+        if o.stream:
+            print_texts(steps, prompts)
         else:
-            recorder = session.recorder(details=bool(o.json or o.html))
-            steps = session.texts(name, prompts, n, o.n_samples, recorder=recorder)
-        for step in steps:
-            display.push(step)
+            show_bar(steps, len(prompts) * o.n_samples * n)
         if name not in runs:
             names = [o.only] if o.only else DECODERS
             runs |= session.median_runs(prompts, n, {name: recorder}, o.n_samples, names)
-    display.print_time(runs[name].seconds)
+        print(f"Time = {runs[name].seconds:.2f}s")
+    finally:
+        if not o.stream:
+            print_texts(recorder.iterations, prompts)  # after Ctrl-C the texts so far
 
 
 if __name__ == "__main__":
-    guarded(partial(run, main, __doc__))
+    guarded(lambda: run(main, __doc__))

@@ -1,7 +1,5 @@
 """python -m speculative, and the command speculative-sampling: the blog's main.py."""
 
-from functools import partial
-
 from speculative.blog import main
 from speculative.cli.command import run
 from speculative.support.errors import guarded
@@ -9,7 +7,7 @@ from speculative.support.errors import guarded
 
 def command() -> None:
     """Run the words of the command line."""
-    guarded(partial(run, main.main, main.__doc__))
+    guarded(lambda: run(main.main, main.__doc__))
 
 
 if __name__ == "__main__":

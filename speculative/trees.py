@@ -28,11 +28,6 @@ def n_nodes(widths: Sequence[int]) -> int:
     return sum(accumulate(widths, mul))
 
 
-def regular(widths: Sequence[int]) -> Sequence[int]:
-    """The same widths (for measure/verify.py)."""
-    return widths
-
-
 @dataclass
 class Tree:
     """Nodes in the order in which they were added, so that a parent comes before its children. Node 0 is the root."""

@@ -275,15 +275,14 @@ def browser():
 def serving():
     """bench -> the address at which it answers as --serve does, until the end of the test; .stop() ends it before."""
     pytest.importorskip("uvicorn")
-    from speculative.cli.serve import server
-    from speculative.cli.workbench import application
+    from speculative.cli.workbench import server
 
     with contextlib.ExitStack() as servers:
 
         def serving(bench):
             listening = servers.enter_context(socket.create_server(("127.0.0.1", 0)))
             address = f"127.0.0.1:{listening.getsockname()[1]}"
-            answering = server(application(bench))
+            answering = server(bench)
             thread = threading.Thread(target=answering.run, args=([listening],))
             thread.start()
 

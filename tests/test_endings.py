@@ -1,5 +1,7 @@
 """The ends of commands: a result, or one line that says why there is none; and nothing half-written."""
 
+import http.client
+import json
 import pickle
 import signal
 import subprocess
@@ -61,6 +63,20 @@ def test_ctrl_c_shows_the_text_so_far_within_a_second(words, pair_words):
     assert "\nText = the" in out
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "status"), ENDINGS)
+def test_a_signal_ends_the_server_while_it_decodes(number, status, pair_words):
+    process = start("main.py", "--serve=0", *pair_words)
+    asking = http.client.HTTPConnection(process.stdout.readline().strip("/\n").removeprefix("http://"))
+    asking.request("POST", "/decode", json.dumps({"prompt": "the", "n_tokens_to_generate": "100"}))
+    answer = asking.getresponse()
+    assert any(line.startswith(b"event: step") for line in answer)
+    process.send_signal(number)
+    assert b"event: done" not in answer.fp.read()
+    assert process.communicate(timeout=60) == ("", "interrupted\n" if number == signal.SIGINT else "")
+    assert process.returncode == status
+
+
 @pytest.mark.parametrize(
     ("error", "line"),
     [
@@ -104,11 +120,3 @@ def test_no_control_character_of_a_model_reaches_the_terminal(words, command, pa
     status, out, _ = command(*pair_words, *flags, *words.split())
     assert status == 0
     assert not {*out} & {*map(chr, SHOWN)}
-
-
-def test_no_message_quotes_a_control_character(command):
-    for char in map(chr, [*SHOWN][1::7]):
-        status, out, err = command(f"--prompt_file=a{char}b")
-        assert (status, out) == (2, "")
-        assert err.count("\n") == 1
-        assert not {*err} & {*map(chr, SHOWN)}

@@ -160,7 +160,7 @@ REFUSED = [
     ("--zz 4", "unknown option --zz; see --help"),
     ("--K", "--K needs a value; one that begins with - is written --K=VALUE"),
     ("--prompt --K 4", "--prompt needs a value"),
-    ("hello", "unexpected 'hello': each value follows its --option, a text in quotes"),
+    ("hello", "unexpected 'hello': a value follows its --option; quote a text with spaces"),
     ("--demo --target_model_size 124M", "--demo is the bundled pair: leave it out to decode with --target_model_size"),
     ("--top_k 5", "--top_k is of no use here: at temperature 0 the likeliest token is taken"),
     ("--ngram_text a", "--ngram_text is of no use here: --drafter ngram is not asked for"),
@@ -210,7 +210,7 @@ def test_python_is_refused_in_its_own_words(options, said):
 
 @pytest.mark.parametrize("name", RENAMED)
 def test_an_option_of_an_earlier_version_says_what_to_write_now(name):
-    assert refusal(typed, f"--{name} 1") == f"--{name} is now written {RENAMED[name]}"
+    assert refusal(typed, f"--{name} 1") == f"--{name} is now {RENAMED[name]}"
 
 
 PAIRS = [(one, other) for some, others in CONFLICTS for one in some for other in others]

@@ -6,7 +6,6 @@ import re
 import sys
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from enumeration import Clock
@@ -40,23 +39,14 @@ def clock(repeating, monkeypatch):
 
 
 @pytest.fixture
-def screen(command, clock, monkeypatch):
-    """(words, lines that are typed) -> standard output, then standard error."""
+def stdin(monkeypatch):
+    """lines -> standard input has them."""
 
-    def screen(words, *lines):
-        monkeypatch.setattr(sys, "argv", ["main.py"])
-        monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: False, readline=typed(lines).readline))
-        monkeypatch.setattr(main, "verify", partial(main.verify, draws=25))
-        monkeypatch.setenv("COLUMNS", "110")
-        status, out, err = command(*words)
-        said = err.splitlines()[-1:] if status else []
-        return "\n".join([f"$ main.py {' '.join(words)}", out.rstrip("\n"), *said, f"status {status}", ""])
+    def stdin(*lines):
+        text = "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape")
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text), "utf-8"))
 
-    return screen
-
-
-def typed(lines):
-    return io.StringIO("".join(f"{line}\n" for line in lines))
+    return stdin
 
 
 MEASURED = ("ceiling", "of the ceiling", "peak memory", "kernels")  # figures of this machine
@@ -73,7 +63,7 @@ SCREENS = {
     "demo": ["--demo"],
     "help": ["--help"],
     "help_all": ["--help", "all"],
-    "quiet": ["--demo", "--quiet", "-n", "20"],
+    "quiet": ["--demo", "--quiet", "--json=run.json", "-n", "20"],
     "verbose": ["--demo", "--verbose", "-n", "20"],
     "staged": ["--demo", "--drafter=int8/model", "--K=6/2", "-n", "20"],
     "sampled": ["--demo", "--temperature=1", "--tree=2,1", "--n_samples=2", "-n", "12"],
@@ -84,12 +74,32 @@ SCREENS = {
     "wrong": ["--demo", "--K=0"],
     "interactive": ["--demo", "--interactive", "--quiet", "-n", "12"],
 }
-LINES = ["The man", "/K 8/2 /drafter model/ngram", "The man", "/temperature=0.7", "/stop a b", "/stop", "/help", "/k 4"]
+LINES = [
+    "The man",
+    "/K 8/2 /drafter model/ngram",
+    "The man",
+    "/temperature=0.7",
+    "/stop a b",
+    "/stop",
+    "/stream",
+    "/help",
+    "/k 4",
+]
 
 
 @pytest.mark.parametrize("name", SCREENS)
-def test_a_screen_is_as_it_was(name, screen, request):
-    shown = without_this_machine(screen(SCREENS[name], *(LINES if name == "interactive" else [])))
+def test_a_screen_is_as_it_was(name, command, clock, stdin, tmp_path, monkeypatch, request):
+    """Standard output, then the last line of standard error."""
+    words = SCREENS[name]
+    stdin(*(LINES if name == "interactive" else []))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["main.py"])
+    monkeypatch.setattr(main, "verify", partial(main.verify, draws=25))
+    monkeypatch.setenv("COLUMNS", "110")
+    status, out, err = command(*words)
+    said = err.splitlines()[-1:] if status else []
+    shown = "\n".join([f"$ main.py {' '.join(words)}", out.rstrip("\n"), *said, f"status {status}"])
+    shown = without_this_machine(shown)
     path = GOLDEN / f"{name}.txt"
     if request.config.getoption("--update-golden"):
         path.write_text(shown, encoding="utf-8")
@@ -109,31 +119,30 @@ def test_no_golden_file_is_left_over():
         ("/k 8", "unknown option --k; did you mean K?"),
         ("/K 0", "--K must be a whole number of at least 1"),
         ("/dtype int8", "--dtype cannot change while models are loaded: start again with it"),
-        ("--temperature 1 Hello", "a line is a prompt: options change with a line like /temperature 1 /K 8, before it"),
-        ("-K 4", "a line is a prompt"),
+        (
+            "--temperature 1 Hello",
+            "this line would be a prompt: change options in another line, such as /temperature 1 /K",
+        ),
+        ("-K 4", "this line would be a prompt"),
         ("/tree 2,2 /K 4", "--tree and --K cannot be combined: give one of them"),
         ("x" * 300, "tokens and 12 more exceed the context of"),
-        ("x" * 2**20, "a line must be at most 1,048,576 characters"),
+        ("caf\udce9", "the prompt must be a text in UTF-8, not 'caf\\udce9'"),
     ],
 )
-def test_a_wrong_line_ends_a_session_that_nobody_types(run, monkeypatch, line, said):
-    monkeypatch.setattr(sys, "stdin", typed(["/K 5", line]))
+def test_a_wrong_line_ends_a_session_that_nobody_types(run, stdin, line, said):
+    stdin("/K 5", line)
     assert said in refusal(run, interactive=True, prompt=None)
 
 
 @pytest.mark.parametrize("line", ["/quit", "/exit"])
-def test_a_session_ends_with_its_lines(run, monkeypatch, line):
-    monkeypatch.setattr(sys, "stdin", typed(["", line, "the thing in"]))
+def test_a_session_ends_with_its_lines(run, stdin, line):
+    stdin("", line, "the thing in")
     assert run(interactive=True, prompt=None) == ""
 
 
-# ---- Prompts and files -----------------------------------------------------------------------------------------------
-
-
-def test_a_prompt_comes_from_a_file_or_from_standard_input(run_json, tmp_path):
-    (tmp_path / "prompt.txt").write_text("the thing in", encoding="utf-8")
-    expected = run_json()[1]
-    found = run_json(prompt=None, prompt_file=str(tmp_path / "prompt.txt"))[1]
+def test_a_prompt_comes_from_a_file(run_json, tmp_path):
+    path = tmp_path / "prompt.txt"
+    path.write_text("the thing in", encoding="utf-8")
+    expected, found = (run_json(**how)[1] for how in ({}, {"prompt": None, "prompt_file": path}))
     assert found["prompt"] == expected["prompt"]
-    assert found["speculative"]["samples"][0]["text"] == expected["speculative"]["samples"][0]["text"]
-    assert "prompt.txt" not in refusal(run_json, prompt_file="no such file", prompt=None)
+    assert found["speculative"]["samples"][0]["tokens"] == expected["speculative"]["samples"][0]["tokens"]

@@ -12,7 +12,6 @@ from speculative.filters import GREEDY
 from speculative.measure.check_sampling import BINS, LEVEL, count_drafts, detectable, p_flat, place
 from speculative.measure.verify import check_greedy
 from speculative.sampling import Proposal, autoregressive_sampling, speculative_sampling
-from speculative.trees import regular
 
 
 def lines_of(out):
@@ -145,7 +144,7 @@ def random_rows(rng, n):
 
 
 def tree(rng):
-    return model_tree(lambda x, tree, nodes: random_rows(rng, len(nodes)), rng)([1, 2], regular((3, 2)))
+    return model_tree(lambda x, tree, nodes: random_rows(rng, len(nodes)), rng)([1, 2], (3, 2))
 
 
 def one_p_for_all_siblings(rng):

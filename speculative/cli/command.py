@@ -12,16 +12,17 @@ from speculative.support.errors import UserError
 from speculative.version import __version__
 
 WITHOUT_VALUE = {name for name, f in FIELDS.items() if f.metadata["check"] is switch} | {"serve"}
-NEEDS = {"verify": ["scipy"], "serve": ["starlette", "uvicorn"]}  # libraries that a small installation lacks
-# Options of earlier versions: what to write now.
+NEEDS = {"verify": "scipy", "serve": "starlette uvicorn"}  # libraries that a small installation lacks
+USAGE = {"__main__.py": "python -m speculative", "main.py": "python main.py"}  # a file -> the command that runs it
+# Options of earlier versions -> what they are now.
 RENAMED = {
-    "lenience": "--accept lenient:B",
-    "typical": "--accept typical:E",
-    "unconditional": '--prompt ""',
-    "self_dtype": "--drafter int8 or --drafter int4",
-    "color": "nothing: texts are coloured at a terminal",
-    "details": "nothing: --json always has them",
-    "unpack": "nothing: delete the folder that --pack names",
+    "lenience": "written --accept lenient:B",
+    "typical": "written --accept typical:E",
+    "unconditional": 'written --prompt ""',
+    "self_dtype": "written --drafter int8 or --drafter int4",
+    "color": "gone: texts are coloured at a terminal",
+    "details": "gone: --json always contains them",
+    "unpack": "gone: delete the folder that --pack names",
 }
 
 
@@ -30,28 +31,19 @@ def run(main: Callable, doc: str, words: list[str] | None = None) -> None:
     import fire
 
     words = sys.argv[1:] if words is None else words
-    for word in words:
-        if word.startswith("--") and not re.match("--[A-Za-z]", word):
-            raise UserError(f"unexpected {word!r:.80}: each value follows its --option, a text in quotes")
+
+    def call(*others, **given):
+        for word in (*others, *{"--"}.intersection(words)):
+            raise UserError(f"unexpected {word!r:.80}: a value follows its --option; quote a text with spaces")
+        main(**given)
+
     if {"-h", "--help"} & {*words}:
-        print(f"{doc}\nusage: {usage_name()} [--OPTION VALUE ...]\n{help_text('all' in words)}")
+        file = os.path.basename(sys.argv[0])
+        print(f"{doc}\nusage: {USAGE.get(file, file)} [--OPTION VALUE ...]\n{help_text('all' in words)}")
     elif "--version" in words:
         print(f"speculative-sampling {__version__}")
     else:
-        fire.Fire(
-            fire.decorators.SetParseFn(str)(checked(main)), command=[*map(written_out, words), "--", "--separator=\0"]
-        )
-
-
-def checked(main: Callable) -> Callable:
-    """main, where a word that belongs to no option is refused in a line."""
-
-    def call(*others, **given):
-        if others:
-            raise UserError(f"unexpected {others[0]!r:.80}: each value follows its --option, a text in quotes")
-        main(**given)
-
-    return call
+        fire.Fire(fire.decorators.SetParseFn(str)(call), command=[*map(written_out, words), "--", "--separator=\0"])
 
 
 def written_out(word: str) -> str:
@@ -60,22 +52,15 @@ def written_out(word: str) -> str:
     return f"--{SHORT[match[1]]}{match[2] or ''}" if match else word
 
 
-def usage_name() -> str:
-    """The command that was typed."""
-    name = {"__main__.py": "python -m speculative", "speculative-sampling": "speculative-sampling"}
-    return name.get(os.path.basename(sys.argv[0]), "python main.py")
-
-
 def parse(given: dict[str, Any]) -> Options:
     """{option: the text that was typed} -> the options. Raises UserError."""
     for name, value in given.items():
         if name in RENAMED:
-            raise UserError(f"--{name} is now written {RENAMED[name]}")
+            raise UserError(f"--{name} is now {RENAMED[name]}")
         if value == "True" and name in FIELDS and name not in WITHOUT_VALUE:
             raise UserError(f"--{name} needs a value; one that begins with - is written --{name}=VALUE")
     o = make_options(Options, given)
     for name, libraries in NEEDS.items():
-        for library in libraries if getattr(o, name) not in (None, False) else ():
-            if find_spec(library) is None:  # before any work begins
-                raise ModuleNotFoundError(f"--{name} needs {library}", name=library)
+        if getattr(o, name) not in (None, False) and not all(map(find_spec, libraries.split())):
+            raise UserError(f"--{name} needs more libraries: pip install {libraries}")  # before any work begins
     return o

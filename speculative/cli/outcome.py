@@ -3,20 +3,34 @@
 import os
 import sys
 import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
-from speculative.blog.encoder import Encoder
+from speculative.checkpoints.folders import model_folder
 from speculative.cli.display import columns, painter, show
-from speculative.engines import memory, runtime
+from speculative.engines import devices, memory, runtime
 from speculative.loading import networks_of
 from speculative.measure import report
-from speculative.measure.page import page
-from speculative.measure.record import Iteration
+from speculative.measure.page import ORIGINS, page
 from speculative.measure.recorder import Recorder
+from speculative.options import Options
 from speculative.session import Session
-from speculative.support.files import write_json, write_text
+from speculative.support.files import check_outputs, write_json, write_text
 from speculative.support.terminal import SHOWN, one_line
 
-ORIGINS = ("accepted", "resampled", "bonus", "autoregressive")
+
+def check_output(o: Options) -> Options:
+    """Raise UserError if a file cannot be written, or is one that is read -> the options.
+
+    Of several processes that compute the same, only the first writes.
+    """
+    if not o.json and not o.html:
+        return o
+    if not devices.writes_files():
+        return replace(o, json=None, html=None)
+    models = [model_folder(size, o.models_dir) for size in (o.target_model_size, o.draft_model_size)]
+    check_outputs([o.json, o.html], [o.prompt_file, o.ngram_text, *models])
+    return o
 
 
 def show_report(session: Session, prompts: list[str], runs: dict[str, Recorder]) -> None:
@@ -45,53 +59,50 @@ def show_report(session: Session, prompts: list[str], runs: dict[str, Recorder])
     for line in run["summary"]:
         print(textwrap.fill(line, columns(), break_long_words=False, break_on_hyphens=False))
     if o.verbose:
-        show_tables(session, run["figures"], runs["speculative"])
+        show_iterations(session, runs["speculative"])
+        show_figures(session, run["figures"])
     for path, what in ((o.json, "the run as JSON"), (o.html, "the run as a page, for any browser")):
         if path:
             print(one_line(f"Wrote {path}: {what}, {os.path.getsize(path) / 1e3:,.0f} kB"))
 
 
 def show_legend(speculative: Recorder) -> None:
-    """Each origin in its colour; of the drafters, those of which a token was accepted."""
-    of_drafters = {origin for i in speculative.iterations for origin in i.origins}.difference(ORIGINS)
-    accepted, *others = ORIGINS
-    pieces = [("\n", None)]
-    for origin in (accepted, *sorted(of_drafters), *others):
-        pieces += [(origin.replace("_", " "), origin), ("  ", None)]
-    show([*pieces, ("\n", None)])
+    """Print each origin in its colour, and each drafter of which a token was accepted."""
+    origins = {*ORIGINS, *(origin for i in speculative.iterations for origin in i.origins)}
+    show([("\n", None), *((f"{origin.replace('_', ' ')}  ", origin) for origin in sorted(origins)), ("\n", None)])
 
 
-def show_tables(session: Session, f: dict, speculative: Recorder) -> None:
-    """--verbose: all iterations in a table, and all figures in another."""
+def show_iterations(session: Session, speculative: Recorder) -> None:
+    """--verbose: print each iteration, with the times of the draft and of the target."""
+    rows = []
+    for number, i in enumerate(speculative.iterations, start=1):
+        times = ["" if seconds is None else report.duration(seconds) for seconds in (i.drafting, i.scoring)]
+        chances = " ".join(f"{a:.2f}" for a in i.alpha)
+        text = repr(session.encoder.decode(i.tokens)).translate(SHOWN)
+        rows.append([str(number), f"{i.accepted} of {i.drafted}", *times, chances, text])
+    show_table(("#", "accepted", "draft", "score", "α", "tokens"), rows)
+
+
+def show_figures(session: Session, figures: dict) -> None:
+    """--verbose: print each figure, and how the NumPy engine uses this machine."""
+    rows = report.table(figures, session.rule)
+    if session.options.engine == "numpy":
+        models = {role: session.models[role] for role in networks_of(session.roles)}
+        peak = memory.peak()
+        if peak:
+            weights = sum(model.weight_bytes for model in models.values())
+            rows.append(("peak memory", f"{peak / 1e9:.2f} GB", f"of which {weights / 1e9:.2f} GB are weights"))
+        rows += [(f"kernels, {role}", *runtime.choices(model.params)) for role, model in models.items()]
+    show_table(("figure", "value", "formula"), rows)
+
+
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    models = {role: session.models[role] for role in networks_of(session.roles)}
-    on_numpy = session.options.engine == "numpy"  # on JAX, weights lie and are read elsewhere
-    rows = report.table(f, speculative.rule)
-    peak = memory.peak() if on_numpy else None
-    if peak:
-        weights = sum(model.weight_bytes for model in models.values())
-        rows.append(("peak memory", f"{peak / 1e9:.2f} GB", f"of which {weights / 1e9:.2f} GB are weights"))
-    if on_numpy:
-        rows += [(f"kernels, {need}", *runtime.choices(model.params)) for need, model in models.items()]
-    iterations = Table("#", "accepted", "draft", "score", "α", "tokens", box=None, header_style="bold")
-    for number, iteration in enumerate(speculative.iterations, start=1):
-        iterations.add_row(str(number), *map(Text, iteration_row(iteration, session.encoder)))
-    every_figure = Table("figure", "value", "formula", box=None, header_style="bold")
+    table = Table(*columns, box=None, header_style="bold")
     for row in rows:
-        every_figure.add_row(*map(Text, row))
-    width = None if sys.stdout.isatty() else 200  # None: the terminal's own
-    console = Console(highlight=False, width=width)
-    for part in (iterations, every_figure):
-        print(flush=True)
-        console.print(part)
-
-
-def iteration_row(iteration: Iteration, encoder: Encoder) -> tuple[str, ...]:
-    """One iteration: the number of accepted drafts, times of the draft and of the target, each chance, the tokens."""
-    chances = " ".join(f"{a:.2f}" for a in iteration.alpha)
-    times = ("" if s is None else report.duration(s) for s in (iteration.drafting, iteration.scoring))
-    text = repr(encoder.decode(iteration.tokens)).translate(SHOWN)
-    return f"{iteration.accepted} of {iteration.drafted}", *times, chances, text
+        table.add_row(*map(Text, row))
+    print(flush=True)
+    Console(highlight=False, width=None if sys.stdout.isatty() else 200).print(table)

@@ -18,5 +18,5 @@ def choose_prompts(o: Options) -> list[str]:
         return [read_text(o.prompt_file, "prompt")]
     prompts = read_prompts(o.prompt_file, None if o.batch > 1 else 1)
     if len(prompts) < o.batch:
-        raise UserError(f"--batch {o.batch} needs as many prompts, and {o.prompt_file} has {len(prompts)}")
+        raise UserError(f"--batch {o.batch} needs at least {o.batch} prompts, and {o.prompt_file} has {len(prompts)}")
     return prompts

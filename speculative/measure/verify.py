@@ -24,7 +24,6 @@ from speculative.measure.check_sampling import Check, check_sampled, direct
 from speculative.options import as_typed
 from speculative.support.errors import UserError
 from speculative.support.progress import working
-from speculative.trees import regular
 
 PROMPTS = (
     "The lighthouse keeper had not spoken to anyone for a week when",
@@ -171,7 +170,7 @@ def check_nodes(session: Any, prompts: Sequence[np.ndarray]) -> Check:
     n_compared = 0
     for number, x in enumerate(prompts, start=1):
         direct(session, x[:-1], 1)  # heads draft from the target's last state
-        tree = session.drafter(np.random.default_rng(0)).tree(x, regular(session.options.tree))
+        tree = session.drafter(np.random.default_rng(0)).tree(x, session.options.tree)
         rows = session.model("target").tree(x, tree)  # [n_nodes, n_vocab]
         for node, row in enumerate(rows):
             path = [tree.tokens[i] for i in tree.path(node)]

@@ -3,20 +3,20 @@
 let request = null; // the AbortController of the decode that is under way
 
 async function decode() {
-  const { prompt, ...values } = formValues();
-  for (const name in values) if (name !== "stop") values[name] = values[name].trim();
+  const values = formValues();
+  for (const { name } of data.fields) if (name !== "stop") values[name] = values[name].trim();
   request = new AbortController();
   setBusy("Reading the prompt …");
   showProblem("");
   try {
     const headers = { "content-type": "application/json" };
-    const body = JSON.stringify({ prompt, values });
+    const body = JSON.stringify(values);
     const answer = await fetch("/decode", { method: "POST", body, headers, signal: request.signal });
     let kind, value, begun;
     for await ([kind, value] of events(answer.body)) {
       if (kind === "waiting") byId("state").textContent = "Waiting for another run to end …";
       if (kind === "step") {
-        if (!begun) begin(prompt);
+        if (!begun) begin(values.prompt);
         begun = true;
         byId("state").textContent = `${lanes[value[0]].title} …`;
         showStep(value);

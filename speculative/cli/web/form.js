@@ -2,7 +2,7 @@
 
 const FORM = "form"; // key in sessionStorage: a tab keeps its form when it is loaded again
 const IN_ROW = 6; // fields in the first row; the others are behind "More options"
-const names = ["prompt", ...data.fields.map(({ name }) => name)];
+const names = Object.keys(data.values);
 
 function showForm() {
   byId("models").textContent = `${data.models}.`;
@@ -14,8 +14,7 @@ function showForm() {
     byId(i < IN_ROW ? "fields" : "others").append(make("div", make("label", { for: name }, label), field));
     field.addEventListener("focus", () => (byId("help").textContent = `${label}: ${help}`));
   });
-  const defaults = Object.fromEntries(data.fields.map(({ name, value }) => [name, value]));
-  fillForm({ prompt: data.prompt, ...defaults, ...JSON.parse(sessionStorage.getItem(FORM)) });
+  fillForm({ ...data.values, ...JSON.parse(sessionStorage.getItem(FORM)) });
   byId("form").addEventListener("input", (event) => event.target.removeAttribute("aria-invalid"));
   byId("form").addEventListener("submit", (event) => {
     event.preventDefault();

@@ -14,7 +14,7 @@ function showLanes() {
     lanes[name] = { title, status, text, picture };
   }
   legend(byId("legend"), data.legend);
-  clearLanes(data.prompt);
+  clearLanes(data.values.prompt);
 }
 
 /** Begin both texts again. */
