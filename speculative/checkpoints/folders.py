@@ -1,10 +1,10 @@
 """The folder of a model, and its files: settings, tokens and weights, in OpenAI's form or in Hugging Face's."""
 
+import glob
 import os
 import re
 from collections.abc import Sequence
 
-from speculative.checkpoints.hugging_face import INDEX, SAFETENSORS, part_names
 from speculative.checkpoints.official import HUGGING_FACE, TF_DATA, TF_INDEX
 from speculative.support.errors import UserError
 
@@ -12,10 +12,13 @@ from speculative.support.errors import UserError
 SETTINGS = (["hparams.json"], ["config.json"])
 VOCABULARIES = (["encoder.json", "vocab.bpe"], ["tokenizer.json"], ["vocab.json", "merges.txt"])
 OPTIONAL = ["tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"]
-SMALL_NAMES = [name for form in (*SETTINGS, *VOCABULARIES, OPTIONAL, [INDEX]) for name in form]
+SAFETENSORS = "model.safetensors"
+# The files of the hub that are read here.
+SMALL_NAMES = [name for form in (*SETTINGS, *VOCABULARIES, OPTIONAL) for name in form]
+WEIGHT_NAMES = [SAFETENSORS, "model-*-of-*.safetensors"]
 
-PART = r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*"  # of a name: without slashes, without two dots in a row
-NAME = re.compile(rf"{PART}(/{PART})?(@{PART})?")
+WORD = r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*"  # of a name: without slashes, without two dots in a row
+NAME = re.compile(rf"{WORD}(/{WORD})?(@{WORD})?")
 WITHOUT_OWNER = (*HUGGING_FACE.values(), "distilgpt2")  # names that the hub knows without their owner
 
 
@@ -59,23 +62,28 @@ def snapshot(model_size: str, **how) -> str:
         raise UserError(f"{model_size}: {' '.join(str(error).split()):.400}") from error
 
 
-def missing_files(folder: str) -> list[str]:
-    """Return the files that the folder lacks, [] if it is complete. Raises UserError."""
-    names = [*small_files(folder), *weight_files(folder)]
+def download_from_hub(model_size: str, weights: bool) -> str:
+    """Download the files that are read here to the cache of Hugging Face's library -> the folder. Raises UserError."""
+    return snapshot(model_size, allow_patterns=SMALL_NAMES + (WEIGHT_NAMES if weights else []))
+
+
+def missing_files(folder: str, weights: bool = True) -> list[str]:
+    """Return the files that the folder lacks, [] if it is complete. weights=False: of the small ones."""
+    names = small_files(folder) + (weight_files(folder) if weights else [])
     return [name for name in names if not os.path.isfile(os.path.join(folder, name))]
 
 
 def small_files(folder: str) -> list[str]:
     """Return the names of the files that hold the settings, which come first, and the tokens."""
-    optional = [name for name in OPTIONAL if os.path.isfile(os.path.join(folder, name))]
-    return [*best(folder, SETTINGS), *best(folder, VOCABULARIES), *optional]
+    return best(folder, SETTINGS) + best(folder, VOCABULARIES)
 
 
 def weight_files(folder: str) -> list[str]:
-    """Return the names of the files that hold the weights. The first is the one by which they are read."""
-    index = os.path.join(folder, INDEX)
-    parts = part_names(index) if os.path.isfile(index) else []
-    return best(folder, ([SAFETENSORS], [INDEX, *parts], [TF_INDEX, TF_DATA]))
+    """Return the names of the files that hold the weights. Each part says in its name how many parts there are."""
+    parts = glob.glob("model-*-of-[0-9][0-9][0-9][0-9][0-9].safetensors", root_dir=folder)
+    n = max((int(part[-17:-12]) for part in parts), default=1)
+    parts = [f"model-{i:05}-of-{n:05}.safetensors" for i in range(1, n + 1)]
+    return best(folder, ([SAFETENSORS], parts, [TF_INDEX, TF_DATA]))
 
 
 def best(folder: str, forms: Sequence[list[str]]) -> list[str]:

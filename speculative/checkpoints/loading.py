@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 
 from speculative.blog.encoder import Encoder, get_encoder
-from speculative.checkpoints import download
+from speculative.checkpoints import folders, hugging_face, openai
 from speculative.checkpoints.config import absorb, load_hparams, read_config
-from speculative.checkpoints.folders import is_of_hub, missing_files, model_folder, small_files, weight_files
-from speculative.checkpoints.hugging_face import load_gpt2_params_from_safetensors
+from speculative.checkpoints.download import download_gpt2_files
+from speculative.checkpoints.folders import is_of_hub, missing_files, small_files, weight_files
 from speculative.checkpoints.official import HUGGING_FACE, MODEL_SIZES, TF_INDEX
-from speculative.checkpoints.openai import load_gpt2_params_from_tf_ckpt
-from speculative.checkpoints.tensors import bad_file
+from speculative.checkpoints.tensors import bad_file, build_params
 from speculative.checkpoints.tokenizer import read_encoder
 from speculative.support.errors import UserError
 
@@ -52,12 +51,11 @@ def load_params(
     convert(name, array) is called with names such as "h0/attn/c_attn/w" as each is read, and what it returns takes the
     array's place. progress(n_bytes) is called after each. Raises UserError.
     """
-    settings, *_ = small_files(folder)
-    convert = absorb(read_config(os.path.join(folder, settings)), convert)
-    first, *_ = weight_files(folder)
-    if first == TF_INDEX:
-        return load_gpt2_params_from_tf_ckpt(os.path.join(folder, "model.ckpt"), hparams, convert, progress)
-    return load_gpt2_params_from_safetensors(os.path.join(folder, first), hparams, convert, progress)
+    names = weight_files(folder)
+    read_index = openai.read_index if TF_INDEX in names else hugging_face.read_index
+    index = read_index([os.path.join(folder, name) for name in names])
+    config = read_config(os.path.join(folder, small_files(folder)[0]))
+    return build_params(index, hparams, absorb(config, convert), progress)
 
 
 def complete_folder(model_size: str, models_dir: str, source: str = "openai", weights: bool = True) -> str:
@@ -66,18 +64,17 @@ def complete_folder(model_size: str, models_dir: str, source: str = "openai", we
     source, for an official model: "openai", "huggingface", or the URL of a mirror that has OpenAI's files at
     URL/model_size. Raises UserError.
     """
-    folder = model_folder(model_size, models_dir)
+    folder = folders.model_folder(model_size, models_dir)
     if source == "huggingface" and model_size in MODEL_SIZES and not os.path.isdir(folder):
         return complete_folder(HUGGING_FACE[model_size], models_dir, weights=weights)
-    missing = missing_files(folder)
-    if not weights and (is_of_hub(model_size) or model_size in MODEL_SIZES):
-        missing = [name for name in small_files(folder) if name in missing]
-    if not missing:
-        return folder
-    if is_of_hub(model_size):
-        return download.download_from_hub(model_size, weights)
-    if model_size in MODEL_SIZES:
-        download.download_gpt2_files(model_size, folder, source, weights)
-        return folder
-    official = f"unknown model size {model_size!r}: official models are {', '.join(MODEL_SIZES)}"
-    raise UserError(f"{folder} lacks {', '.join(missing)}; {official}")
+    is_official = model_size in MODEL_SIZES
+    weights = weights or not (is_official or is_of_hub(model_size))  # these cannot come later
+    if missing_files(folder, weights):
+        if is_official:
+            download_gpt2_files(model_size, folder, source, weights)
+        elif is_of_hub(model_size):
+            folder = folders.download_from_hub(model_size, weights)
+    if missing := missing_files(folder, weights):
+        official = f"unknown model size {model_size!r}: official models are {', '.join(MODEL_SIZES)}"
+        raise UserError(f"{folder} lacks {', '.join(missing)}; {official}")
+    return folder
