@@ -150,12 +150,11 @@ def test_logits_are_what_the_settings_say(number, engine, tmp_path):
 NOT_HONOURED = {
     "model_type": ["gpt_neo"],
     "activation_function": ["swish", ["gelu"]],
-    "layer_norm_epsilon": [0.0, -1e-5, "1e-5", math.nan],
-    "n_inner": [0, True, 10**9],
-    "n_embd": [13, 0, 16.0, 10**30],
+    "n_inner": [0, 10**9],
+    "n_embd": [13, 0, 10**30],
     "n_layer": [None, -1, 10**6],
     "n_head": ["4", [4]],
-    "vocab_size": ["70", True],
+    "vocab_size": ["70"],
 }
 
 

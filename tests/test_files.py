@@ -31,7 +31,7 @@ def test_an_input_is_not_overwritten_by_any_name(folder):
     assert "write to another file" in refusal(files.check_outputs, ["dir/inside"], ["dir"])
     files.check_outputs(["dir/other"], ["dir", "missing"])
     for twice in (("a", "a"), ("a", "dir/../a"), ("link", "text")):
-        assert "write to another file" in refusal(files.check_outputs, twice)
+        assert "write to another file" in refusal(files.check_outputs, twice, [])
 
 
 def test_the_file_behind_standard_input_is_not_overwritten(folder):
@@ -48,7 +48,7 @@ def test_the_file_behind_standard_input_is_not_overwritten(folder):
 
 @pytest.mark.parametrize("path", ["dir", "pipe", "/dev/null", "missing/file", "text/file"])
 def test_a_file_that_cannot_be_written_is_refused_before_the_work(path, folder):
-    assert refusal(files.check_outputs, [path]).startswith(f"cannot write to {path}: ")
+    assert refusal(files.check_outputs, [path], []).startswith(f"cannot write to {path}: ")
 
 
 def test_a_failure_leaves_the_old_file_and_nothing_else(folder):

@@ -47,7 +47,7 @@ def read_encoder(folder: str, n_vocab: int) -> LibraryEncoder:
     from tokenizers import Tokenizer
 
     path = os.path.join(folder, "tokenizer.json")
-    config = read_if_there(folder, "special_tokens_map.json") | read_if_there(folder, "tokenizer_config.json")
+    config = read_if_there(folder, "tokenizer_config.json")
     try:
         about = read_object(path) if os.path.isfile(path) else from_vocab_and_merges(folder, config)
         # Some models were not made larger for their added tokens: they have no rows for them.
@@ -82,12 +82,10 @@ def read_if_there(folder: str, name: str) -> dict:
 
 def from_vocab_and_merges(folder: str, config: dict) -> dict:
     """Return vocab.json and merges.txt as tokenizer.json would have them, with the added tokens of other files."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from tokenizers import ByteLevelBPETokenizer
 
     files = (os.path.join(folder, name) for name in ("vocab.json", "merges.txt"))
-    tokenizer = Tokenizer(models.BPE.from_file(*files))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=config.get("add_prefix_space", False))
-    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer = ByteLevelBPETokenizer.from_file(*files, add_prefix_space=config.get("add_prefix_space", False))
     tokens = {i: {"content": text} for text, i in read_if_there(folder, "added_tokens.json").items()}
     if (eot := tokenizer.token_to_id(END_OF_TEXT)) is not None:
         tokens[eot] = {"content": END_OF_TEXT, "special": True}

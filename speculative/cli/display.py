@@ -9,7 +9,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from speculative.checkpoints.folders import model_folder
+from speculative.checkpoints.loading import model_folder
 from speculative.engines import devices
 from speculative.measure.record import Iteration
 from speculative.options import Options

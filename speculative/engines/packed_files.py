@@ -9,8 +9,7 @@ import os
 
 import numpy as np
 
-from speculative.checkpoints.folders import small_files, weight_files
-from speculative.checkpoints.loading import load_params
+from speculative.checkpoints.loading import load_params, small_files, weight_files
 from speculative.checkpoints.tensors import bad_file, checkpoint_shapes, mapped, nested
 from speculative.engines.packed import arrays_of, layout, of_arrays, packer, shapes_of
 from speculative.support.files import replacing
