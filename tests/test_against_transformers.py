@@ -30,9 +30,10 @@ def save(folder, settings, form, dtype):
     tokenizer.add_tokens(["[PAD]"])
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|user|>"]})
     sizes = {"vocab_size": len(tokenizer) + 16, "n_positions": 48, "n_embd": 36, "n_head": 3, "n_layer": 3}
+    settings = sizes | settings
     torch.manual_seed(len(str(settings)))
     ends = {"bos_token_id": 2047, "eos_token_id": 2047}
-    config = transformers.GPT2Config(**sizes, **ends, initializer_range=0.2, **settings)
+    config = transformers.GPT2Config(**ends, initializer_range=0.2, **settings)
     model = transformers.GPT2LMHeadModel(config).eval().to(dtype)
     model.save_pretrained(folder, **form)
     tokenizer.save_pretrained(folder)

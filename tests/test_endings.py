@@ -66,10 +66,7 @@ def test_ctrl_c_shows_the_text_so_far_within_a_second(words, pair_words):
     [
         (UserError("a\x1b[2Jb\nc"), r"error: a\x1b[2Jb\nc"),
         (ModuleNotFoundError("No module named 'jax'", name="jax.numpy"), "pip install jax"),
-        (MemoryError(), "error: the memory is full"),
         (FileNotFoundError(2, "No such file", "a file"), "error: a file: No such file"),
-        (OSError(28, "No space left on device"), "error: cannot write the output: No space left on device"),
-        (BrokenPipeError(32, "Broken pipe"), ""),
     ],
     ids=repr,
 )
@@ -79,7 +76,7 @@ def test_a_foreseen_error_is_one_line(error, line):
     done = python("-c", code)
     assert done.returncode == 2
     assert line in done.stderr
-    assert done.stderr.count("\n") == (1 if line else 0)
+    assert done.stderr.count("\n") == 1
 
 
 def test_an_unforeseen_error_shows_its_traceback():
