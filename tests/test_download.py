@@ -109,23 +109,17 @@ def test_the_next_run_goes_on(server, get, tmp_path):
     assert (tmp_path / "model" / "weights").read_bytes() == WEIGHTS
 
 
-def test_a_part_that_is_complete_is_not_asked_for_again(server, get, tmp_path):
+@pytest.mark.parametrize(("part", "n_asked"), [(b"older", 2), (b"older" * 300_000, 1), (WEIGHTS, 0)], ids=range(3))
+def test_a_part_of_an_earlier_run(part, n_asked, server, get, tmp_path):
+    """It may be of another version of the file, or complete."""
     (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "weights.part").write_bytes(WEIGHTS)
-    get()
-    assert server.ranges == []
-    assert (tmp_path / "model" / "weights").read_bytes() == WEIGHTS
-
-
-@pytest.mark.parametrize("older", [b"older", b"older" * 300_000], ids=["shorter", "longer"])
-def test_a_part_of_another_version_is_begun_again(older, get, tmp_path):
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "weights.part").write_bytes(older)
-    if len(older) < len(WEIGHTS):
+    (tmp_path / "model" / "weights.part").write_bytes(part)
+    if part == b"older":
         assert "sha256 is wrong" in refusal(get, sha256=sha256(WEIGHTS))
         assert os.listdir(tmp_path / "model") == []
     get(sha256=sha256(WEIGHTS))
     assert (tmp_path / "model" / "weights").read_bytes() == WEIGHTS
+    assert len(server.ranges) == n_asked
 
 
 def test_a_refusal_is_told_at_once_and_leaves_nothing(server, get, tmp_path):

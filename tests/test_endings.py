@@ -36,13 +36,15 @@ def write():
 
 errors.guarded(write, "interrupted: and how to go on")
 """
+    (tmp_path / "file").write_text("old")
     process = start("-c", code)
     assert process.stdout.readline() == "ready\n"
     process.send_signal(number)
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (status, "")
     assert err == ("interrupted: and how to go on\n" if number == signal.SIGINT else "")
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
+    assert (tmp_path / "file").read_text() == "old"
 
 
 @pytest.mark.parametrize("words", ["", "--stream"])

@@ -45,15 +45,6 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(path, folder):
     assert refusal(files.check_outputs, [path], []).startswith(f"cannot write to {path}: ")
 
 
-def test_a_failure_leaves_the_old_file_and_nothing_else(folder):
-    before = sorted(os.listdir())
-    with pytest.raises(KeyboardInterrupt), files.replacing("text") as part:
-        Path(part).write_text("half")
-        raise KeyboardInterrupt
-    assert Path("text").read_text() == "old"
-    assert sorted(os.listdir()) == before
-
-
 def test_a_link_is_followed_only_if_the_user_named_it(folder):
     files.write_text("link", "new")
     assert (Path("text").read_text(), Path("link").is_symlink()) == ("new", True)

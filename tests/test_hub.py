@@ -83,13 +83,3 @@ def test_each_refusal_is_one_line(hub):
     status, _, line = hub.run()
     assert (status, 'model_type is "llama"' in line) == (2, True)
     assert not [path for path, _ in hub.ranges if "model-0" in path]  # before the weights come
-    hub.files.clear()
-    status, _, line = hub.run(HF_HOME=f"{os.devnull}x")
-    assert (status, line.startswith("error: ")) == (2, True)
-
-
-def test_without_huggingface_hub_the_line_says_what_to_install():
-    code = LOAD.replace("import sys, utils", "import sys, utils; sys.modules['huggingface_hub'] = None")
-    done = python("-c", code, "nowhere")
-    assert done.returncode == 2
-    assert "huggingface_hub" in done.stderr
