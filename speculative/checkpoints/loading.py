@@ -83,7 +83,7 @@ def complete_folder(model_size: str, models_dir: str, source: str = "openai", we
     if source == "huggingface" and model_size in MODEL_SIZES and not os.path.isdir(folder):
         return complete_folder(HUGGING_FACE[model_size], models_dir, weights=weights)
     is_official = model_size in MODEL_SIZES
-    weights = weights or not (is_official or is_of_hub(model_size))  # these cannot come later
+    weights = weights or not (is_official or is_of_hub(model_size))  # others are not downloaded: they have to be whole
     if missing_files(folder, weights):
         if is_official:
             download_gpt2_files(model_size, folder, source, weights)
