@@ -238,7 +238,7 @@ def test_tokenizer_json_gives_the_ids_of_its_own_library(vocabulary_folder, tmp_
 
 
 @pytest.mark.parametrize("header", ["#version: 0.2\n", ""])
-def test_vocab_json_and_merges_txt_likewise(header, tmp_path):
+def test_vocab_json_and_merges_txt_give_the_same_ids(header, tmp_path):
     tokenizer = make_tokenizer(added=["[PAD]", "<|user|>"])
     vocab, merges = official_vocabulary(TINY)
     (tmp_path / "vocab.json").write_text(json.dumps(vocab))

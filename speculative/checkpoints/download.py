@@ -36,27 +36,9 @@ def download_gpt2_files(model_size: str, folder: str, source: str = "openai", we
 
 def download(url: str, path: str, sha256: str = "", size: int = 0) -> None:
     """Download one file, or the rest of it. sha256, size (bytes): "" and 0 if they are not known. Raises UserError."""
-    import requests
-    from urllib3 import Retry
-
     part = f"{path}.part"
     try:
-        with requests.Session() as session:
-            session.headers["Accept-Encoding"] = "identity"  # the bytes of the file as they are
-            for adapter in session.adapters.values():
-                adapter.max_retries = Retry(RETRIES, backoff_factor=1, status_forcelist=BUSY, raise_on_status=False)
-            with session.head(url, timeout=TIMEOUT, allow_redirects=True) as response:
-                response.raise_for_status()
-                length = int(response.headers.get("Content-Length", 0))
-            if not length or length != (size or length):
-                raise UserError(f"{url} is not the file: it has {length:,} bytes, not {size:,}")
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            if os.path.islink(part) or size_of(part) > length:  # of a stranger, or of another version
-                os.remove(part)
-            while (have := size_of(part)) < length:
-                receive(session, url, part, length)
-                if not have < size_of(part) <= length:
-                    raise requests.ConnectionError(f"it breaks off at byte {size_of(part):,} of {length:,}")
+        receive(url, part, size)
     except (OSError, ValueError) as error:  # requests' errors are OSErrors; a ValueError: headers that make no sense
         hint = "run again to go on from here, or try another --source; python main.py --demo works without"
         raise UserError(f"cannot download {url} ({first_line(error)}): {hint}") from None
@@ -74,18 +56,33 @@ def download(url: str, path: str, sha256: str = "", size: int = 0) -> None:
     os.replace(part, path)
 
 
-def receive(session, url: str, part: str, length: int) -> None:
-    """Ask once for the bytes that a file lacks, and write those that arrive. Raises requests.RequestException."""
+def receive(url: str, part: str, size: int) -> None:
+    """Ask for the bytes that a file lacks, until it is complete. Raises UserError, requests.RequestException."""
     import requests
+    from urllib3 import Retry
 
-    have = size_of(part)
-    with session.get(url, headers={"Range": f"bytes={have}-"}, stream=True, timeout=TIMEOUT) as response:
-        response.raise_for_status()
-        continued = response.status_code == 206  # else the server sends all of it
-        bar = working(f"downloading {part}", length, "B", initial=have * continued, unit_scale=True)
-        with bar as bar, open(part, "ab" if continued else "wb") as f, contextlib.suppress(requests.RequestException):
-            for chunk in response.iter_content(2**16):
-                bar.update(f.write(chunk))
+    with requests.Session() as session:
+        session.headers["Accept-Encoding"] = "identity"  # the bytes of the file as they are
+        for adapter in session.adapters.values():
+            adapter.max_retries = Retry(RETRIES, backoff_factor=1, status_forcelist=BUSY, raise_on_status=False)
+        with session.head(url, timeout=TIMEOUT, allow_redirects=True) as response:
+            response.raise_for_status()
+            length = int(response.headers.get("Content-Length", 0))
+        if not length or length != (size or length):
+            raise UserError(f"{url} is not the file: it has {length:,} bytes, not {size:,}")
+        os.makedirs(os.path.dirname(part), exist_ok=True)
+        if os.path.islink(part) or size_of(part) > length:  # of a stranger, or of another version
+            os.remove(part)
+        while (have := size_of(part)) < length:
+            with session.get(url, headers={"Range": f"bytes={have}-"}, stream=True, timeout=TIMEOUT) as response:
+                response.raise_for_status()
+                mode = "ab" if response.status_code == 206 else "wb"  # or the server sends all of it
+                bar = working(f"downloading {part}", length, "B", initial=have * (mode == "ab"), unit_scale=True)
+                with bar as bar, open(part, mode) as f, contextlib.suppress(requests.RequestException):
+                    for chunk in response.iter_content(2**16):
+                        bar.update(f.write(chunk))
+            if not have < size_of(part) <= length:
+                raise requests.ConnectionError(f"it breaks off at byte {size_of(part):,} of {length:,}")
 
 
 def size_of(path: str) -> int:

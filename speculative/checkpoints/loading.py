@@ -141,7 +141,7 @@ def missing_files(folder: str, weights: bool = True) -> list[str]:
 
 def small_files(folder: str) -> list[str]:
     """Return the names of the files that hold the settings, which come first, and the tokens."""
-    return best(folder, SETTINGS) + best(folder, VOCABULARIES)
+    return present(folder, SETTINGS) + present(folder, VOCABULARIES)
 
 
 def weight_files(folder: str) -> list[str]:
@@ -149,14 +149,9 @@ def weight_files(folder: str) -> list[str]:
     parts = glob.glob("model-*-of-[0-9][0-9][0-9][0-9][0-9].safetensors", root_dir=folder)
     n = max((int(part[-17:-12]) for part in parts), default=1)
     parts = [f"model-{i:05}-of-{n:05}.safetensors" for i in range(1, n + 1)]
-    return best(folder, ([SAFETENSORS], parts, [TF_INDEX, TF_DATA]))
+    return present(folder, ([SAFETENSORS], parts, [TF_INDEX, TF_DATA]))
 
 
-def best(folder: str, forms: Sequence[list[str]]) -> list[str]:
-    """Return the form that the folder has whole, or else that of which it has most."""
-
-    def there(names):
-        n = sum(os.path.isfile(os.path.join(folder, name)) for name in names)
-        return n == len(names), n
-
-    return max(forms, key=there)
+def present(folder: str, forms: Sequence[list[str]]) -> list[str]:
+    """Return the first form of which the folder has a file, or the first of all."""
+    return next((form for form in forms if any(os.path.isfile(os.path.join(folder, name)) for name in form)), forms[0])
