@@ -1,7 +1,7 @@
 """Hugging Face's checkpoints: model.safetensors, or its parts.
 
 A safetensors file begins with the length of its header (8 bytes) and the header, JSON: for each tensor its type, its
-shape and its place in what follows.
+shape and its place in the bytes that follow.
 
 Source: https://github.com/huggingface/safetensors, section "Format".
 """

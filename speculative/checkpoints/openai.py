@@ -7,11 +7,9 @@ type, shape, place and CRC32C.
 Source: LevelDB's doc/table_format.md; TensorFlow's tensor_bundle.proto; Protocol Buffers' encoding.
 """
 
-import os
 from collections.abc import Iterator, Sequence
 from io import BytesIO
 
-from speculative.checkpoints.official import TF_DATA, TF_INDEX
 from speculative.checkpoints.tensors import Tensor, bad_file, build_params, mapped, masked_crc32c
 
 FOOTER = 48  # bytes at the end of the index: the places of its blocks
@@ -20,8 +18,7 @@ FLOAT32 = 1  # TensorFlow's number of the type
 
 def load_gpt2_params_from_tf_ckpt(tf_ckpt_path: str, hparams: dict) -> dict:
     """Read models/124M/model.ckpt, for example -> the parameters of gpt2.gpt2. Raises UserError."""
-    names = (TF_INDEX, TF_DATA)
-    return build_params(read_index([os.path.join(os.path.dirname(tf_ckpt_path), name) for name in names]), hparams)
+    return build_params(read_index([f"{tf_ckpt_path}.index", f"{tf_ckpt_path}.data-00000-of-00001"]), hparams)
 
 
 def read_index(paths: Sequence[str]) -> dict[str, Tensor]:
@@ -46,10 +43,10 @@ def read_table(path: str) -> Iterator[tuple[bytes, bytes]]:
         end = varint(BytesIO(table[-FOOTER:]))  # the footer begins with the place of the block that follows
     except ValueError:  # the file is cut
         end = 0
-    # A block ends with the CRC32C of all of it,
+    # A block ends with the places of some of its keys and their number (4 bytes each), a byte that says whether it is
+    # compressed (these are not), and the CRC32C of all that.
     if masked_crc32c(table[: end - 4]) != int.from_bytes(table[end - 4 : end], "little"):
         raise bad_file(path, "damaged")
-    # before that with a byte for its compression, and before that with the places of some keys and their number.
     end -= 9 + 4 * int.from_bytes(table[end - 9 : end - 5], "little")
     block = BytesIO(table[:end])
     key = b""

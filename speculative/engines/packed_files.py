@@ -1,7 +1,7 @@
 """Packs: a model's packed weights in one file, which later runs map instead of reading and packing the model.
 
 The file is the arrays in the order of the model's tensors, each at a multiple of 64 bytes as the kernels need it. Its
-name holds a hash of everything that it depends on, so it cannot be out of date: what has changed has another name.
+name holds a hash of everything that it depends on, so it cannot be out of date: a changed model has another.
 """
 
 import hashlib
