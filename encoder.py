@@ -39,10 +39,10 @@ WORD = regex.compile(
     r"""
       '(?:[stmd]|re|ve|ll)    # what English contracts: it's, can't, I'm, I'd, we're, we've, we'll
     | [ ]?\p{L}+              # letters, with the space before them, if any
-    | [ ]?\p{N}+              # digits and other numbers, likewise
-    | [ ]?[^\s\p{L}\p{N}]+    # punctuation, symbols and all the rest, likewise
+    | [ ]?\p{N}+              # digits and other numbers, with the space before them
+    | [ ]?[^\s\p{L}\p{N}]+    # punctuation, symbols and all the rest, with the space before them
     | \s+(?!\S)               # white space; its last character is left to a word that follows
-    | \s+                     # that last character, where the word did not take it
+    | \s+                     # that last character, if the word did not take it
     """,
     regex.VERBOSE,
 )

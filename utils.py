@@ -7,8 +7,8 @@ How a file becomes an array is in speculative/checkpoints, which the product cal
 
 from argparse import ArgumentParser
 
-from speculative.checkpoints import complete_folder, load_encoder_and_hparams, load_params
 from speculative.checkpoints.download import download_gpt2_files
+from speculative.checkpoints.loading import complete_folder, load_encoder_and_hparams, load_params
 from speculative.checkpoints.openai import load_gpt2_params_from_tf_ckpt
 from speculative.support.errors import guarded
 

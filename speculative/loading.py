@@ -8,10 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from speculative.blog.encoder import Encoder
-from speculative.checkpoints import complete_folder, load_encoder_and_hparams, load_params
-from speculative.checkpoints.download import check_disk
-from speculative.checkpoints.folders import missing_files, model_folder
-from speculative.checkpoints.official import WEIGHT_BYTES
+from speculative.checkpoints.loading import complete_folder, load_encoder_and_hparams, load_params
 from speculative.checkpoints.tensors import parameter_count
 from speculative.drafters import DRAFTERS
 from speculative.engines import devices, formats, memory, packed_files, runtime
@@ -134,17 +131,14 @@ class Models:
         return True
 
     def check(self, roles: Sequence[str], n_cached: int | None) -> None:
-        """Raise UserError if the models of these roles do not fit into the memory or onto the disk, before gigabytes
-        are downloaded and read. n_cached: the tokens of all prompts, if several are decoded together."""
+        """Raise UserError if the models of these roles do not fit into the memory, before gigabytes are downloaded and
+        read. n_cached: the tokens of all prompts, if several are decoded together."""
         new = [self.spec(role) for role in networks_of(roles) if role not in self.loaded]
         if self.o.engine == "jax":
             for spec in new:
                 formats.on_jax(spec.dtype)
         free = devices.free_bytes(self.o)
         memory.check([(spec.hparams, spec.dtype) for spec in new], free, n_cached, jax=self.o.engine == "jax")
-        missing = {spec.size for spec in new if missing_files(model_folder(spec.size, self.o.models_dir))}
-        if missing:
-            check_disk(self.o.models_dir, sum(WEIGHT_BYTES.get(size, 0) for size in missing))
 
 
 def networks_of(roles: Sequence[str]) -> list[str]:

@@ -38,13 +38,15 @@ def write():
 
 errors.guarded(write, "interrupted: and how to go on")
 """
+    (tmp_path / "file").write_text("old")
     process = start("-c", code)
     assert process.stdout.readline() == "ready\n"
     process.send_signal(number)
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (status, "")
     assert err == ("interrupted: and how to go on\n" if number == signal.SIGINT else "")
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
+    assert (tmp_path / "file").read_text() == "old"
 
 
 @pytest.mark.parametrize("words", ["", "--stream"])
@@ -82,10 +84,7 @@ def test_a_signal_ends_the_server_while_it_decodes(number, status, pair_words):
     [
         (UserError("a\x1b[2Jb\nc"), r"error: a\x1b[2Jb\nc"),
         (ModuleNotFoundError("No module named 'jax'", name="jax.numpy"), "pip install jax"),
-        (MemoryError(), "error: the memory is full"),
         (FileNotFoundError(2, "No such file", "a file"), "error: a file: No such file"),
-        (OSError(28, "No space left on device"), "error: cannot write the output: No space left on device"),
-        (BrokenPipeError(32, "Broken pipe"), ""),
     ],
     ids=repr,
 )
@@ -95,7 +94,7 @@ def test_a_foreseen_error_is_one_line(error, line):
     done = python("-c", code)
     assert done.returncode == 2
     assert line in done.stderr
-    assert done.stderr.count("\n") == (1 if line else 0)
+    assert done.stderr.count("\n") == 1
 
 
 def test_an_unforeseen_error_shows_its_traceback():

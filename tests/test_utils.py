@@ -1,17 +1,17 @@
 """Loading: both forms of a checkpoint give the same arrays, and a file that does not fit is refused in one line."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 from conftest import MODELS, hugging_face_name, write_safetensors, write_tf
-from tiny import flatten, python, refusal
+from tiny import flatten, refusal
 
 import main
 from speculative.checkpoints.config import load_hparams
-from speculative.checkpoints.hugging_face import load_gpt2_params_from_safetensors
 from speculative.checkpoints.loading import load_params
-from speculative.checkpoints.official import HPARAMS, MODEL_SIZES, TF_DATA, TF_INDEX, WEIGHT_BYTES
+from speculative.checkpoints.official import HPARAMS, MODEL_SIZES, TF_DATA, TF_INDEX
 from speculative.checkpoints.openai import read_index
 from speculative.checkpoints.tensors import checkpoint_shapes, parameter_count
 from speculative.support.errors import UserError
@@ -68,16 +68,13 @@ def test_both_forms_load_alike_and_convert_is_called_in_order(model, tiny_hparam
     assert sum(done) == 4 * parameter_count(tiny_hparams)
 
 
-def test_prefix_masks_and_tied_head_of_hugging_face(tiny_hparams, tiny_arrays, tmp_path):
-    path = tmp_path / "model.safetensors"
+def test_prefix_masks_and_tied_head_of_hugging_face(tiny_hparams, tiny_arrays, tiny_files, tmp_path):
+    folder = write_files(tmp_path / "tiny", tiny_files, COMMON)
     masks = {f"h{i}/attn/b": np.ones((1, 1, 16, 16), np.uint8) for i in range(2)}
     assert hugging_face_name("h0/attn/b") == "h.0.attn.bias"
-    write_safetensors(path, tiny_arrays | masks, prefix="transformer.")
-    assert_same(load_gpt2_params_from_safetensors(path, tiny_hparams), tiny_arrays)
-    write_safetensors(path, tiny_arrays | {"lm_head": tiny_arrays["wte"].copy()})
-    assert_same(load_gpt2_params_from_safetensors(path, tiny_hparams), tiny_arrays)
-    write_safetensors(path, tiny_arrays | {"lm_head": tiny_arrays["wte"] + 1})
-    assert "lm_head" in refusal(load_gpt2_params_from_safetensors, path, tiny_hparams)
+    head = {"lm_head": tiny_arrays["wte"].copy()}
+    write_safetensors(folder / "model.safetensors", tiny_arrays | masks | head, prefix="transformer.")
+    assert_same(load_params(folder, tiny_hparams), tiny_arrays)
 
 
 def test_the_official_index_is_read_as_tensorflow_reads_it(shared):
@@ -86,33 +83,17 @@ def test_the_official_index_is_read_as_tensorflow_reads_it(shared):
     folder = shared / "official-124M"
     reader = tensorflow.train.load_checkpoint(str(folder / "model.ckpt"))
     stored = {name: tuple(shape) for name, shape in reader.get_variable_to_shape_map().items()}
-    index = read_index(str(folder / "model.ckpt"))
+    index = read_index([str(folder / TF_INDEX), str(folder / TF_DATA)])
     assert {f"model/{name}": tensor.shape for name, tensor in index.items()} == stored
     hparams = load_hparams(folder / "hparams.json")
     line = refusal(load_gpt2_params_from_tf_ckpt, str(folder / "model.ckpt"), hparams)
     assert f"{folder / TF_DATA}: it ends before tensor wte" in line
 
 
-def test_every_tensor_is_tensorflows_bit_for_bit(tiny_files, tiny_hparams, tmp_path):
-    tensorflow = pytest.importorskip("tensorflow")
-    write_files(tmp_path / "tiny", tiny_files, FORMS["tf"])
-    path = str(tmp_path / "tiny" / "model.ckpt")
-    reader = tensorflow.train.load_checkpoint(path)
-    for name, array in flatten(load_gpt2_params_from_tf_ckpt(path, tiny_hparams)).items():
-        assert array.tobytes() == reader.get_tensor(f"model/{name}").tobytes()
-
-
-def test_openais_form_needs_no_tensorflow(tiny_files, tiny_arrays, tiny_hparams, tmp_path):
-    write_files(tmp_path / "tiny", tiny_files, FORMS["tf"])
-    code = "import sys, utils; sys.modules['tensorflow'] = None\n"
-    path = str(tmp_path / "tiny" / "model.ckpt")
-    code += f"params = utils.load_gpt2_params_from_tf_ckpt({path!r}, {tiny_hparams})\n"
-    code += "print(params['wte'].tobytes().hex())"
-    assert python("-c", code).stdout.strip() == tiny_arrays["wte"].tobytes().hex()
-
-
 def test_official_sizes():
-    assert {size: 4 * parameter_count(hparams) for size, hparams in HPARAMS.items()} == WEIGHT_BYTES
+    """The bytes of the data files, which a download has to have."""
+    n_bytes = [497_759_232, 1_419_292_672, 3_096_120_320, 6_230_444_800]
+    assert [4 * parameter_count(hparams) for hparams in HPARAMS.values()] == n_bytes
 
 
 def test_a_model_size_is_a_name_or_a_path(tiny_files, tiny_hparams, tmp_path, monkeypatch):
@@ -189,11 +170,9 @@ def test_flipped_bits_and_cuts_give_equal_arrays_or_one_line(name, tiny_files, t
 
 def test_a_run_names_a_stand_in(tmp_path, capsys):
     for name, more in (("124M", {"stand_in": "it is tiny\x1b[2J"}), ("other", {})):
-        (tmp_path / name).mkdir()
-        for path in (MODELS / "tiny-draft").iterdir():
-            (tmp_path / name / path.name).write_bytes(path.read_bytes())
-        hparams = json.loads((MODELS / "tiny-draft" / "hparams.json").read_text())
-        (tmp_path / name / "hparams.json").write_text(json.dumps(hparams | more))
+        folder = shutil.copytree(MODELS / "tiny-draft", tmp_path / name)
+        hparams = json.loads((folder / "hparams.json").read_text())
+        (folder / "hparams.json").write_text(json.dumps(hparams | more))
     flags = {"models_dir": str(tmp_path), "target_model_size": "124M", "draft_model_size": "other"}
     main.main(prompt="It was", n_tokens_to_generate=4, json=str(tmp_path / "run.json"), **flags)
     out = " ".join(capsys.readouterr().out.split())

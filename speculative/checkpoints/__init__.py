@@ -3,7 +3,3 @@
 Read loading.py first. A checkpoint, OpenAI's (openai.py) or Hugging Face's (hugging_face.py), has an index: the type,
 shape and place of each tensor in a file. tensors.py maps the files into memory and makes the parameters of gpt2.py.
 """
-
-from speculative.checkpoints.loading import complete_folder, load_encoder_and_hparams, load_params, model_folder
-
-__all__ = ["complete_folder", "load_encoder_and_hparams", "load_params", "model_folder"]

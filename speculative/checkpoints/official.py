@@ -8,12 +8,11 @@ HPARAMS = {
     "1558M": SAME | {"n_embd": 1600, "n_head": 25, "n_layer": 48},
 }
 MODEL_SIZES = tuple(HPARAMS)
-WEIGHT_BYTES = {"124M": 497_759_232, "355M": 1_419_292_672, "774M": 3_096_120_320, "1558M": 6_230_444_800}
 
 OPENAI = "https://openaipublic.blob.core.windows.net/gpt-2/models"
 HUGGING_FACE = {"124M": "gpt2", "355M": "gpt2-medium", "774M": "gpt2-large", "1558M": "gpt2-xl"}
 
-SMALL_FILES = ("hparams.json", "encoder.json", "vocab.bpe")
+SMALL_FILES = ("encoder.json", "vocab.bpe", "hparams.json")  # first those with a hash: an error page is noticed
 # OpenAI also publishes `checkpoint`, which names these two, and model.ckpt.meta, the graph: nothing here reads them.
 TF_INDEX = "model.ckpt.index"
 TF_DATA = "model.ckpt.data-00000-of-00001"

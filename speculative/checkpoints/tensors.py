@@ -89,10 +89,11 @@ def checkpoint_shapes(hparams: dict) -> dict[str, tuple[int, ...]]:
     """Return {name: shape} of every parameter."""
     n = hparams["n_embd"]
     n_inner = hparams.get("n_inner", 4 * n)
-    block = {"ln_1/g": (n,), "ln_1/b": (n,), "ln_2/g": (n,), "ln_2/b": (n,)}
-    layers = [("attn/c_attn", n, 3 * n), ("attn/c_proj", n, n), ("mlp/c_fc", n, n_inner), ("mlp/c_proj", n_inner, n)]
-    for layer, n_in, n_out in layers:
-        block |= {f"{layer}/w": (n_in, n_out), f"{layer}/b": (n_out,)}
+    block = {
+        **{"ln_1/g": (n,), "ln_1/b": (n,), "ln_2/g": (n,), "ln_2/b": (n,)},
+        **{"attn/c_attn/w": (n, 3 * n), "attn/c_attn/b": (3 * n,), "attn/c_proj/w": (n, n), "attn/c_proj/b": (n,)},
+        **{"mlp/c_fc/w": (n, n_inner), "mlp/c_fc/b": (n_inner,), "mlp/c_proj/w": (n_inner, n), "mlp/c_proj/b": (n,)},
+    }
     blocks = {f"h{i}/{name}": shape for i in range(hparams["n_layer"]) for name, shape in block.items()}
     return {"wte": (hparams["n_vocab"], n), "wpe": (hparams["n_ctx"], n), **blocks, "ln_f/g": (n,), "ln_f/b": (n,)}
 
@@ -110,8 +111,9 @@ def build_params(
 ) -> dict:
     """Read all tensors of a checkpoint -> the nested dict that gpt2.gpt2 takes. Raises UserError.
 
-    convert(name, array) is called for each tensor in turn, and its result takes the array's place: two whole copies
-    never exist. Meanwhile a thread reads and checks the next tensors. progress(n_bytes) is told of each that is done.
+    convert("h0/attn/c_attn/w", array), for example, is called for each tensor in turn, and its result takes the array's
+    place: two whole copies never exist. Meanwhile a thread reads and checks the next tensors. progress(n_bytes) is
+    called after each.
     """
     shapes = checkpoint_shapes(hparams)
     path = next(iter(index.values())).path if index else "the checkpoint"

@@ -12,29 +12,24 @@ from speculative.checkpoints.tensors import bad_file
 from speculative.support.errors import UserError, first_line
 
 FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
+CHARS = {*BYTE_TO_CHAR.values()}
+SAMPLE = "It's 12 days,\nor so!"
 
 
 class LibraryEncoder(Encoder):
     """An Encoder whose ids are those of a tokenizers.Tokenizer. Ids without a token have no bytes."""
 
     def __init__(self, tokenizer, about: dict, n_vocab: int, eot: str):
-        """about: the tokenizer as JSON. n_vocab: the model's. eot: the token that ends a text."""
-        vocab = about["model"]["vocab"]
-        char_to_byte = {char: byte for byte, char in BYTE_TO_CHAR.items()}
+        """about: the tokenizer as tokenizer.json has it. n_vocab: the model's. eot: the token that ends a text."""
+        vocab = {text: i for text, i in about["model"]["vocab"].items() if CHARS.issuperset(text)}
+        pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in about["model"]["merges"]]
+        super().__init__({END_OF_TEXT: tokenizer.token_to_id(eot)} | vocab, pairs)
         self.tokenizer = tokenizer
         self.eot_text = eot
         self.n_vocab = n_vocab
-        self.eot = tokenizer.token_to_id(eot)
-        self.added = {token["id"] for token in about["added_tokens"]}
-        self.id_to_bytes = dict.fromkeys(range(n_vocab), b"")
-        for token, i in vocab.items():
-            in_bytes = char_to_byte.keys() >= {*token}
-            self.id_to_bytes[i] = bytes(char_to_byte[char] for char in token) if in_bytes else token.encode()
-        self.id_to_bytes |= {token["id"]: token["content"].encode() for token in about["added_tokens"]}
-        pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in about["model"]["merges"]]
-        self.merges = {
-            (vocab[left], vocab[right]): (rank, vocab[left + right]) for rank, (left, right) in enumerate(pairs)
-        }
+        added = {token["id"]: token["content"].encode() for token in about["added_tokens"]}
+        self.added = {*added}
+        self.id_to_bytes = dict.fromkeys(range(n_vocab), b"") | self.id_to_bytes | added
 
     def encode(self, text, allowed_special=False):
         """Return the ids of a text. Added tokens are found in it, but <|endoftext|> only if allowed_special."""
@@ -45,77 +40,55 @@ class LibraryEncoder(Encoder):
 
 
 def read_encoder(folder: str, n_vocab: int) -> LibraryEncoder:
-    """Return the Encoder of a folder, for a model of n_vocab ids. Raises UserError."""
+    """Return the Encoder of a folder, for a model of n_vocab ids. Raises UserError.
+
+    The library gives the ids of a text, whatever its settings. The bytes of each id have to be those that it decodes.
+    """
     from tokenizers import Tokenizer
 
     path = os.path.join(folder, "tokenizer.json")
-    config = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        config |= read_if_there(os.path.join(folder, name))
+    config = read_if_there(folder, "tokenizer_config.json")
     try:
-        about = read_object(path) if os.path.isfile(path) else from_vocab_and_merges(folder)
-        kinds = about["model"].get("type", "BPE"), about["decoder"]["type"], about["pre_tokenizer"]["type"]
-        if kinds != ("BPE", "ByteLevel", "ByteLevel"):
-            raise ValueError(f"its model, decoder and pre_tokenizer are {', '.join(kinds)}, not a byte-level BPE")
-        add_tokens(about, config, read_if_there(os.path.join(folder, "added_tokens.json")), n_vocab)
-        if "add_prefix_space" in config:
-            about["pre_tokenizer"]["add_prefix_space"] = config["add_prefix_space"]
+        about = read_object(path) if os.path.isfile(path) else from_vocab_and_merges(folder, config)
+        # Some models were not made larger for their added tokens: they have no rows for them.
+        about["added_tokens"] = [token for token in about["added_tokens"] if token["id"] < n_vocab]
         tokenizer = Tokenizer.from_str(json.dumps(about))
-        check(about, config, tokenizer, n_vocab)
-        eos = config.get("eos_token")
+        eos = config.get("eos_token") or END_OF_TEXT
         eos = eos["content"] if isinstance(eos, dict) else eos
-        eot = END_OF_TEXT if tokenizer.token_to_id(END_OF_TEXT) is not None else eos
-        if eot is None or tokenizer.token_to_id(eot) is None:
+        eot = eos if tokenizer.token_to_id(END_OF_TEXT) is None else END_OF_TEXT
+        if tokenizer.token_to_id(eot) is None:
             raise ValueError(f"it has no token {END_OF_TEXT}, and tokenizer_config.json names no other as eos_token")
-        return LibraryEncoder(tokenizer, about, n_vocab, eot)
+        if tokenizer.num_special_tokens_to_add(False) or config.get("add_bos_token"):
+            raise ValueError("it adds tokens to each text")
+        encoder = LibraryEncoder(tokenizer, about, n_vocab, eot)
+        ids = encoder.encode(SAMPLE)
+        if encoder.decode(ids) != tokenizer.decode(ids, skip_special_tokens=False):
+            raise ValueError("its tokens are not the bytes of a text")
+        if any(tokenizer.token_to_id(token["content"]) != token["id"] for token in about["added_tokens"]):
+            raise ValueError("the library gives its added tokens other ids")
+        if len(encoder.id_to_bytes) > n_vocab:
+            raise ValueError(f"it has ids up to {max(encoder.id_to_bytes)}, and the model has {n_vocab} ids")
+        return encoder
     except UserError:
         raise
     except Exception as error:  # its kind depends on the fault, and the library raises plain ones
-        raise bad_file(path, f"cannot be used as a tokenizer ({first_line(error)})") from None
+        raise bad_file(path, f"cannot be used as a byte-level BPE ({first_line(error)})") from None
 
 
-def read_if_there(path: str) -> dict:
+def read_if_there(folder: str, name: str) -> dict:
+    path = os.path.join(folder, name)
     return read_object(path) if os.path.isfile(path) else {}
 
 
-def from_vocab_and_merges(folder: str) -> dict:
-    """Return vocab.json and merges.txt as tokenizer.json would have them."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+def from_vocab_and_merges(folder: str, config: dict) -> dict:
+    """Return vocab.json and merges.txt as tokenizer.json would have them, with the added tokens of other files."""
+    from tokenizers import ByteLevelBPETokenizer
 
     files = (os.path.join(folder, name) for name in ("vocab.json", "merges.txt"))
-    tokenizer = Tokenizer(models.BPE.from_file(*files))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return json.loads(tokenizer.to_str())
-
-
-def add_tokens(about: dict, config: dict, old: dict, n_vocab: int) -> None:
-    """Put the added tokens of all files into a tokenizer's list. Leaves out those for which the model has no row.
-
-    old: added_tokens.json. A later file overrides an earlier one. <|endoftext|> of a vocabulary is always one.
-    """
-    vocab = about["model"]["vocab"]
-    tokens = {text: FLAGS | {"id": i, "content": text, "normalized": True} for text, i in old.items()}
-    if END_OF_TEXT in vocab:
-        tokens[END_OF_TEXT] = FLAGS | {"id": vocab[END_OF_TEXT], "content": END_OF_TEXT, "special": True}
-    listed = [about_it | {"id": int(i)} for i, about_it in config.get("added_tokens_decoder", {}).items()]
-    for token in [*listed, *(about.get("added_tokens") or [])]:
-        tokens[token["content"]] = FLAGS | token
-    fitting = [token for token in tokens.values() if token["id"] < n_vocab]
-    about["added_tokens"] = sorted(fitting, key=lambda token: token["id"])
-
-
-def check(about: dict, config: dict, tokenizer, n_vocab: int) -> None:
-    """Raise ValueError if a tokenizer does more than this product can follow, or its ids are not those of the model."""
-    if tokenizer.num_special_tokens_to_add(False) or config.get("add_bos_token") or about["model"].get("dropout"):
-        raise ValueError("it adds tokens to each text, or drops merges at random")
-    vocab = about["model"]["vocab"]
-    for text, i in vocab.items():
-        if i >= n_vocab:
-            raise ValueError(f"it gives {text!r:.50} the id {i}, and the model has {n_vocab} ids")
-    if missing := [byte for byte, char in BYTE_TO_CHAR.items() if char not in vocab]:
-        raise ValueError(f"it has no token for the byte {missing[0]}")
-    for token in about["added_tokens"]:
-        found = tokenizer.token_to_id(token["content"])
-        if found != token["id"]:
-            raise ValueError(f"it gives {token['content']!r:.50} the id {token['id']}, and the library {found}")
+    tokenizer = ByteLevelBPETokenizer.from_file(*files, add_prefix_space=config.get("add_prefix_space", False))
+    tokens = {i: {"content": text} for text, i in read_if_there(folder, "added_tokens.json").items()}
+    if (eot := tokenizer.token_to_id(END_OF_TEXT)) is not None:
+        tokens[eot] = {"content": END_OF_TEXT, "special": True}
+    tokens |= {int(i): token for i, token in config.get("added_tokens_decoder", {}).items()}
+    added = [FLAGS | token | {"id": i} for i, token in sorted(tokens.items())]
+    return json.loads(tokenizer.to_str()) | {"added_tokens": added}

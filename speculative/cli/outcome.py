@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from speculative.checkpoints.folders import model_folder
+from speculative.checkpoints.loading import model_folder
 from speculative.cli.display import columns, painter, show
 from speculative.engines import devices, memory, runtime
 from speculative.loading import networks_of

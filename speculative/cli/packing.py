@@ -2,10 +2,8 @@
 
 import os
 
-from speculative.checkpoints.download import check_disk
-from speculative.checkpoints.tensors import checkpoint_shapes
 from speculative.drafters import roles_of
-from speculative.engines import formats, packed_files
+from speculative.engines import packed_files
 from speculative.engines.library import library
 from speculative.loading import Models, networks_of
 from speculative.options import Options
@@ -23,7 +21,6 @@ def write_packed(o: Options) -> None:
         folder = models.folder(role)
         path = packed_files.path_of(folder, o.models_dir, spec.dtype)
         if not os.path.isfile(path):
-            check_disk(path, formats.model_bytes(spec.dtype, checkpoint_shapes(spec.hparams)))
             packed_files.save(path, folder, spec.hparams, spec.dtype)
         n_bytes = os.path.getsize(path)
         print(one_line(f"{path}: {n_bytes / 1e6:,.0f} MB; to undo --pack, delete {os.path.dirname(path)}"))

@@ -1,38 +1,28 @@
 """Packs: a model's packed weights in one file, which later runs map instead of reading and packing the model.
 
-The file is the arrays, each at a multiple of 64 bytes as the kernels need it; then their index, JSON; then the place of
-the index. Its name holds a hash of everything that it depends on, so it cannot be out of date: what has changed has
-another name.
+The file is the arrays in the order of the model's tensors, each at a multiple of 64 bytes as the kernels need it. Its
+name holds a hash of everything that it depends on, so it cannot be out of date: a changed model has another.
 """
 
 import hashlib
-import json
 import os
 
 import numpy as np
 
-from speculative.checkpoints import load_params
-from speculative.checkpoints.folders import small_files, weight_files
+from speculative.checkpoints.loading import load_params, small_files, weight_files
 from speculative.checkpoints.tensors import bad_file, checkpoint_shapes, mapped, nested
 from speculative.engines.packed import arrays_of, layout, of_arrays, packer, shapes_of
 from speculative.support.files import replacing
 
 ALIGNMENT = 64  # bytes of the largest vector register
-END = 8  # bytes at the end: the place of the index
-SAMPLES = 64  # places of the weights that are hashed: other weights may have the same size and time
 
 
 def path_of(folder: str, models_dir: str, dtype: str) -> str:
     """Return the path of the pack that fits the model in `folder`, this CPU and this way to pack."""
     number = hashlib.sha256(layout(dtype).encode())
     for name in (small_files(folder)[0], *weight_files(folder)):
-        path = os.path.join(folder, name)
-        about = os.stat(path)
+        about = os.stat(os.path.join(folder, name))
         number.update(f"{name} {about.st_size} {about.st_mtime_ns} {about.st_ctime_ns}".encode())
-        with open(path, "rb") as f:
-            for i in range(SAMPLES):
-                f.seek(i * about.st_size // SAMPLES)
-                number.update(f.read(64))
     name = f"{os.path.basename(os.path.abspath(folder))}-{dtype}-{number.hexdigest()[:16]}.pack"
     return os.path.join(models_dir, "packed", name)
 
@@ -41,32 +31,30 @@ def save(path: str, folder: str, hparams: dict, dtype: str) -> None:
     """Pack a model to the disk, tensor by tensor: the whole file or nothing. Raises UserError, OSError."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     pack = packer(dtype)
-    index = {}  # {name: (type, shape, place)}
     with replacing(path) as part, open(part, "wb") as f:
 
         def write(name, array):
-            for part_name, value in arrays_of(name, pack(name, array)).items():
-                f.write(bytes(-f.tell() % ALIGNMENT))
-                index[part_name] = (value.dtype.str, value.shape, f.tell())
+            for value in arrays_of(name, pack(name, array)).values():
                 f.write(np.ascontiguousarray(value))
+                f.write(bytes(-f.tell() % ALIGNMENT))
 
         load_params(folder, hparams, write)
-        place = f.tell()
-        f.write(json.dumps(index).encode() + place.to_bytes(END, "little"))
 
 
 def load(path: str, hparams: dict, dtype: str) -> dict:
-    """Map a pack -> the parameters of a model, packed. Raises UserError if it is damaged."""
+    """Map a pack -> the parameters of a model, packed. Raises UserError if it is cut."""
     file = mapped(path)
+    params = {}
+    begin = 0
     try:
-        index = json.loads(file[int.from_bytes(file[-END:], "little") : -END])
-        params = {}
         for name, shape in checkpoint_shapes(hparams).items():
             arrays = {}
-            for part, (kind, part_shape) in shapes_of(name, shape, dtype).items():  # as the engine reads it
-                _, _, begin = index[part]
+            for part, (kind, part_shape) in shapes_of(name, shape, dtype).items():
                 arrays[part] = np.ndarray(part_shape, kind, file, begin)
+                begin += arrays[part].nbytes + -arrays[part].nbytes % ALIGNMENT
             params[name] = of_arrays(name, shape, dtype, arrays)
-        return nested(params)
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-        raise bad_file(path, f"damaged ({error!r:.100})") from None
+    except (ValueError, TypeError):  # it ends before an array does
+        begin = 0
+    if begin != len(file):
+        raise bad_file(path, "damaged")
+    return nested(params)

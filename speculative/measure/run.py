@@ -4,7 +4,7 @@ import html
 from dataclasses import dataclass
 
 from speculative.measure.page import page
-from speculative.support.files import check_writable, write_json, write_text
+from speculative.support.files import write_json, write_text
 
 FRAME = "width: 100%; height: 80vh; min-height: 30rem; border: 0"  # style of the page in a notebook
 
@@ -50,12 +50,10 @@ class Run:
 
     def page(self, path: str) -> None:
         """Write the page. Raises UserError."""
-        check_writable(path)
         write_text(path, self.html())
 
     def json(self, path: str) -> None:
         """Write the document. Raises UserError."""
-        check_writable(path)
         write_json(path, self.document)
 
     def __repr__(self) -> str:

@@ -40,8 +40,6 @@ def guarded(action: Callable[[], object], interrupted: str = "interrupted") -> N
         fail(str(error))
     except ModuleNotFoundError as error:
         fail(f"{error}: pip install {str(error.name).partition('.')[0]}")
-    except MemoryError:
-        fail("the memory is full: a smaller model needs less, and so does --dtype int8")
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes to standard output once more when it ends
         if isinstance(error, BrokenPipeError):  # nobody reads on

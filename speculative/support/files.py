@@ -28,11 +28,9 @@ def replacing(path: str | os.PathLike) -> Iterator[str]:
 
 def write_text(path: str, text: str) -> None:
     """Write a file that the user named, all of it or nothing. If it is a link, the file behind it is written."""
-    try:
-        with replacing(os.path.realpath(path)) as part:
-            Path(part).write_text(text, encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        raise UserError(f"cannot write to {path}: {error.strerror}") from None
+    check_writable(path)
+    with replacing(os.path.realpath(path)) as part:
+        Path(part).write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def write_json(path: str, content: dict) -> None:
@@ -41,7 +39,7 @@ def write_json(path: str, content: dict) -> None:
     write_text(path, text.translate(ESCAPED) + "\n")
 
 
-def check_outputs(outputs: Iterable[str | None], inputs: Iterable[str | None] = ()) -> None:
+def check_outputs(outputs: Iterable[str | None], inputs: Iterable[str | None]) -> None:
     """Raise UserError if an output cannot be written, is written twice, or is one of the inputs: before the work.
 
     An input may be a folder, of which every file is read, or "-", the standard input. A path of None is left out.
@@ -56,8 +54,8 @@ def check_outputs(outputs: Iterable[str | None], inputs: Iterable[str | None] = 
         used.add(real)
 
 
-def check_writable(path: str | os.PathLike) -> None:
-    """Raise UserError if write_text could not write a file of this name."""
+def check_writable(path: str) -> None:
+    """Raise UserError if a file of this name cannot be written. A device would be replaced."""
     real = os.path.realpath(path)
     folder = os.path.dirname(real)
     if os.path.exists(real) and not os.path.isfile(real):

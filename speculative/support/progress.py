@@ -13,13 +13,12 @@ SECONDS = 2
 @contextlib.contextmanager
 def working(what: str, total: float | None, unit: str, quiet: bool = False, **options) -> Iterator[tqdm]:
     """Show a bar that counts units, or a line, while the body of the `with` runs. options: tqdm's."""
-    silent = quiet or not sys.stderr.isatty()
     line = threading.Timer(SECONDS, print, [f"{what} ..."], {"file": sys.stderr, "flush": True})
     line.daemon = True
-    if silent and not quiet:
-        line.start()
-    try:
-        with tqdm(desc=what, total=total, unit=unit, leave=False, disable=silent, **options) as bar:
+    with tqdm(desc=what, total=total, unit=unit, leave=False, disable=quiet or None, **options) as bar:
+        if bar.disable and not quiet:  # tqdm has found that it is not a terminal
+            line.start()
+        try:
             yield bar
-    finally:
-        line.cancel()
+        finally:
+            line.cancel()
