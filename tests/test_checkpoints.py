@@ -137,7 +137,9 @@ NOT_HONOURED = {
     "n_embd": [13, 0, 10**30],
     "n_layer": [None, -1, 10**6],
     "n_head": ["4", [4]],
-    "vocab_size": ["70"],
+    "vocab_size": ["70", 70.0, True],
+    "layer_norm_epsilon": [0.0, -1e-5, "1e-5", math.nan],
+    "scale_attn_weights": ["yes", 1],
 }
 
 
@@ -235,6 +237,8 @@ def test_tokenizer_json_gives_the_ids_of_its_own_library(vocabulary_folder, tmp_
         ids = tokenizer.encode(text).ids
         assert encoder.encode(text, allowed_special=True) == ids
         assert encoder.decode(ids) == tokenizer.decode(ids, skip_special_tokens=False)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"add_prefix_space": False}))  # it decides
+    assert read_encoder(tmp_path, tokenizer.get_vocab_size() + 5).encode("the") != encoder.encode("the")
 
 
 @pytest.mark.parametrize("header", ["#version: 0.2\n", ""])

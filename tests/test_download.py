@@ -27,6 +27,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.files = files
         self.faults = {}
         self.ranges = []  # (path, Range) of each GET
+        self.kind = "application/octet-stream"
         self.url = f"http://127.0.0.1:{self.server_port}"
 
 
@@ -49,6 +50,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return
         start = int((self.headers["Range"] or "bytes=0-").removeprefix("bytes=").removesuffix("-"))
         self.send_response(206 if start else 200)
+        self.send_header("Content-Type", self.server.kind)
         self.send_header("Content-Length", str(len(body) - start))
         self.end_headers()
         if self.command == "GET":
@@ -124,6 +126,8 @@ def test_a_part_of_an_earlier_run(part, n_asked, server, get, tmp_path):
 
 def test_a_refusal_is_told_at_once_and_leaves_nothing(server, get, tmp_path):
     assert "has 1,000,000 bytes, not 5" in refusal(get, size=5)
+    server.kind = "text/html; charset=utf-8"
+    assert "it is a web page" in refusal(get)
     server.files = {}
     assert "404" in refusal(get)
     server.server_close()

@@ -31,6 +31,8 @@ HONOURED = {
     **dict.fromkeys((*SIZES, "n_inner"), range(1, 2**19)),
     "model_type": ["gpt2"],
     "activation_function": [*ACTIVATIONS],
+    "scale_attn_weights": [True, False],
+    "scale_attn_by_inverse_layer_idx": [True, False],
 }
 
 
@@ -50,8 +52,12 @@ def read_config(path: str) -> dict:
     config = dict.fromkeys(SIZES) | {name: value for name, value in read_object(path).items() if value is not None}
     config |= {ours: config[theirs] for theirs, ours in SIZES_OF_HUGGING_FACE.items() if theirs in config}
     for name, honoured in HONOURED.items():
-        if name in config and config[name] not in honoured:
-            raise UserError(f"{path}: {name} is {json.dumps(config[name])[:50]}, and is supported only in {honoured}")
+        value = config.get(name, honoured[0])
+        if type(value) is not type(honoured[0]) or value not in honoured:
+            raise UserError(f"{path}: {name} is {json.dumps(value)[:50]}, and is supported only in {honoured}")
+    epsilon = config.get("layer_norm_epsilon", EPSILON)
+    if type(epsilon) is not float or not 1e-12 <= epsilon <= 1:
+        raise UserError(f"{path}: layer_norm_epsilon is {str(epsilon)[:50]}, and is supported only from 1e-12 to 1.0")
     if config["n_embd"] % config["n_head"]:
         raise UserError(f"{path}: n_embd {config['n_embd']} does not divide into n_head {config['n_head']} heads")
     return config

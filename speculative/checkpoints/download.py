@@ -68,8 +68,9 @@ def receive(url: str, part: str, size: int) -> None:
         with session.head(url, timeout=TIMEOUT, allow_redirects=True) as response:
             response.raise_for_status()
             length = int(response.headers.get("Content-Length", 0))
-        if not length or length != (size or length):
-            raise UserError(f"{url} is not the file: it has {length:,} bytes, not {size:,}")
+            is_page = "text/html" in response.headers.get("Content-Type", "")
+        if is_page or not length or length != (size or length):
+            raise UserError(f"{url} is not the file: it is a web page or has {length:,} bytes, not {size:,}")
         os.makedirs(os.path.dirname(part), exist_ok=True)
         if os.path.islink(part) or size_of(part) > length:  # of a stranger, or of another version
             os.remove(part)

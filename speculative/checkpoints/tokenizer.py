@@ -52,6 +52,8 @@ def read_encoder(folder: str, n_vocab: int) -> LibraryEncoder:
         about = read_object(path) if os.path.isfile(path) else from_vocab_and_merges(folder, config)
         # Some models were not made larger for their added tokens: they have no rows for them.
         about["added_tokens"] = [token for token in about["added_tokens"] if token["id"] < n_vocab]
+        if "add_prefix_space" in config:
+            about["pre_tokenizer"]["add_prefix_space"] = config["add_prefix_space"]
         tokenizer = Tokenizer.from_str(json.dumps(about))
         eos = config.get("eos_token") or END_OF_TEXT
         eos = eos["content"] if isinstance(eos, dict) else eos
@@ -85,7 +87,7 @@ def from_vocab_and_merges(folder: str, config: dict) -> dict:
     from tokenizers import ByteLevelBPETokenizer
 
     files = (os.path.join(folder, name) for name in ("vocab.json", "merges.txt"))
-    tokenizer = ByteLevelBPETokenizer.from_file(*files, add_prefix_space=config.get("add_prefix_space", False))
+    tokenizer = ByteLevelBPETokenizer.from_file(*files)
     tokens = {i: {"content": text} for text, i in read_if_there(folder, "added_tokens.json").items()}
     if (eot := tokenizer.token_to_id(END_OF_TEXT)) is not None:
         tokens[eot] = {"content": END_OF_TEXT, "special": True}
