@@ -18,7 +18,7 @@ from speculative.loading import Models, networks_of
 from speculative.lookahead import AutoK
 from speculative.measure.document import DECODERS, document
 from speculative.measure.figures import figures
-from speculative.measure.predictions import can_predict, time_iterations
+from speculative.measure.predictions import measure
 from speculative.measure.record import Iteration
 from speculative.measure.recorder import Draws, Recorder
 from speculative.measure.run import Run
@@ -341,7 +341,7 @@ class Session:
     def document(self, prompts: Sequence[str], recorders: Sequence[Recorder], **options) -> dict:
         """Return a whole run, ready for JSON. options: those in which it differs from the session's."""
         inputs = [self.encode(prompt) for prompt in prompts]
-        found = figures(*recorders, self.time_iterations(inputs[0], recorders[1]))
+        found = figures(*recorders, measure(self, inputs, recorders[1]))
         replaced = stand_ins(self)
         results = {
             "figures": found,
@@ -349,16 +349,6 @@ class Session:
             "summary": summary(self, inputs, recorders, found, replaced),
         }
         return document(vars(self.options) | options, self.encoder, prompts, inputs, recorders, **results)
-
-    def time_iterations(self, x, speculative: Recorder) -> dict[int, float] | None:  # [n] -> {rows: seconds}
-        """Time iterations with up to twice the run's number of drafts, for predictions. None if there can be none."""
-        if self.options.engine != "numpy" or not can_predict(speculative):
-            return None
-        K = max(i.drafted for i in speculative.iterations)
-        tokens = speculative.tokens[0]
-        x = [*x, *tokens[: len(tokens) // 2]]
-        draft = self.drafter(np.random.default_rng(0)).chain
-        return time_iterations(self.model("target"), draft, x, K, self.n_ctx)
 
 
 @takes(ModelOptions)

@@ -18,7 +18,7 @@ from encoder import StreamDecoder
 from speculative import load_pair
 from speculative.cli.display import columns
 from speculative.measure.figures import figures
-from speculative.measure.predictions import time_iterations, windows_of
+from speculative.measure.predictions import Measured, measure, time_iterations, windows_of
 from speculative.measure.record import Iteration
 from speculative.measure.recorder import Draws, Recorder
 from speculative.measure.report import table
@@ -152,6 +152,18 @@ def test_windows_over_a_text_with_chances_are_their_mean():
     assert windows_of(chances, 2) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("drafter", ["model", "int8"])
+def test_greedy_windows_are_foreseen_exactly(pair, drafter):
+    """From a run with K = 4, for every other K, though bonus tokens were never drafted."""
+    x = pair.encode(PROMPT)
+    session = pair.changed(drafter=drafter)
+    recorder = session.record("speculative", [PROMPT], 40, 1, False)
+    [chances] = measure(session, [x], recorder).chances
+    for K in (1, 2, 8):
+        steps = session.changed(K=K).speculative_steps(x, 40, np.random.default_rng(0))
+        assert sum(windows_of(chances, K).values()) == sum(1 for _ in steps)
+
+
 @pytest.mark.parametrize("K", [1, 2, 8])
 def test_a_run_predicts_the_speedup_of_another_K(K):
     def window(rows):
@@ -159,7 +171,7 @@ def test_a_run_predicts_the_speedup_of_another_K(K):
 
     timed = {rows: 0.1 * (rows - 1) + window(rows) for rows in range(1, 10)}
     autoregressive, speculative = scripted(N=4000, window=window)
-    predicted = figures(autoregressive, speculative, timed)["predicted"]
+    predicted = figures(autoregressive, speculative, Measured(timed, [[0.75] * 4000]))["predicted"]
     assert [*predicted] == [*map(str, range(1, 9))]
     assert predicted["4"] == pytest.approx(figures(autoregressive, speculative)["speedup"], rel=0.03)
     assert predicted[str(K)] == pytest.approx(
@@ -170,7 +182,7 @@ def test_a_run_predicts_the_speedup_of_another_K(K):
 @given(st.floats(0, 1), st.lists(st.floats(1e-9, 1e9), min_size=9, max_size=9), st.floats(1e-9, 1e9))
 def test_no_prediction_exceeds_what_its_window_allows(alpha, seconds, t_row):
     autoregressive, speculative = scripted(N=20, alpha=alpha, window=lambda rows: t_row if rows == 1 else seconds[0])
-    f = figures(autoregressive, speculative, dict(enumerate(seconds, start=1)))
+    f = figures(autoregressive, speculative, Measured(dict(enumerate(seconds, start=1)), [[alpha] * 20]))
     assert all(speedup <= int(K) + 1 + 1e-9 for K, speedup in (f["predicted"] or {}).items())
     assert f["doubt"] or f["speedup"] <= f["tokens_per_iteration"]
 
@@ -219,7 +231,8 @@ def test_the_ending_has_at_most_seven_lines(pair, options):
 
 
 def ending(session, **how):
-    f = figures(*scripted(**how), timed={rows: 0.1 * (rows - 1) + 1 + 0.1 * rows for rows in range(1, 18)})
+    seconds = {rows: 0.1 * (rows - 1) + 1 + 0.1 * rows for rows in range(1, 18)}
+    f = figures(*scripted(**how), Measured(seconds, [[how["alpha"]] * how["N"]]))
     return f, advice(f, session)
 
 

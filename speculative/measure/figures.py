@@ -10,7 +10,7 @@ from typing import Any
 
 from speculative.measure.analysis import blog_speedup, leviathan_tokens
 from speculative.measure.costs import costs, line, prefill_seconds
-from speculative.measure.predictions import predict
+from speculative.measure.predictions import Measured, predict
 from speculative.measure.recorder import Recorder
 
 NOISE = 0.05  # share of a time; smaller differences may be chance
@@ -20,10 +20,10 @@ MIN_ITERATIONS = 5  # to find that they disagree
 ACCOUNT = ("t_target", "t_draft", "c", "beta", "mean_beta", "account_blog", "account_leviathan", "predicted")
 
 
-def figures(autoregressive: Recorder, speculative: Recorder, timed: dict[int, float] | None = None) -> dict[str, Any]:
-    """Return all figures of two decoders' runs over the same prompt, ready for JSON. timed: for predictions."""
+def figures(autoregressive: Recorder, speculative: Recorder, measured: Measured | None = None) -> dict[str, Any]:
+    """Return all figures of two decoders' runs over the same prompt, ready for JSON."""
     found = counts(speculative) | times(autoregressive, speculative) | dict.fromkeys(ACCOUNT)
-    found |= account(autoregressive, speculative, found, timed)
+    found |= account(autoregressive, speculative, found, measured)
     return found | {"doubt": doubt(found)}
 
 
@@ -90,23 +90,21 @@ def times(autoregressive: Recorder, speculative: Recorder) -> dict[str, Any]:
     }
 
 
-def account(
-    autoregressive: Recorder, speculative: Recorder, found: dict, timed: dict[int, float] | None
-) -> dict[str, Any]:
+def account(autoregressive: Recorder, speculative: Recorder, found: dict, measured: Measured | None) -> dict[str, Any]:
     """Return the run's costs, the formulas' account of its speedup, and the predictions for other lookaheads."""
-    measured = costs(autoregressive, speculative)
-    if measured is None:
+    known_costs = costs(autoregressive, speculative)
+    if known_costs is None:
         return {}
     windows = [i.drafted for i in speculative.iterations]
-    window = line(measured.t_window)
+    window = line(known_costs.t_window)
     K = mean(windows)
-    c = measured.c
-    beta = mean(window(m + 1) for m in windows) / measured.t_target
+    c = known_costs.c
+    beta = mean(window(m + 1) for m in windows) / known_costs.t_target
     known = {
-        "t_target": measured.t_target,
-        "t_draft": measured.t_draft,
+        "t_target": known_costs.t_target,
+        "t_draft": known_costs.t_draft,
         "c": c,
-        "beta": with_texts({rows: seconds / measured.t_target for rows, seconds in measured.t_window.items()}),
+        "beta": with_texts({rows: seconds / known_costs.t_target for rows, seconds in known_costs.t_window.items()}),
         "mean_beta": beta,
         "account_blog": blog_speedup(found["r"], K, c, beta),
     }
@@ -114,8 +112,8 @@ def account(
         return known
     if speculative.rule.name != "block":  # its chances depend on the drafts before
         known["account_leviathan"] = mean(leviathan_tokens(found["alpha"], m) for m in windows) / (K * c + beta)
-    if timed and beta >= 1 - NOISE:
-        known["predicted"] = with_texts(predict(autoregressive, speculative, timed))
+    if measured and beta >= 1 - NOISE:
+        known["predicted"] = with_texts(predict(autoregressive, speculative, measured))
     return known
 
 

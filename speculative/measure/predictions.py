@@ -1,21 +1,47 @@
-"""Predictions of another lookahead, from one run and from the times of iterations, which are measured after it.
+"""Predictions of another lookahead, from one run and from measurements after it.
 
-The text of a run tells how often its drafts were accepted at each place. So windows of any K can be laid over that
-text: windows_of() computes how many are expected of each length. Iterations are timed for up to twice the
-run's K, and scaled so that the run's own take as long as they did.
+A run tells the chance of acceptance at each place of its text where a draft was tested. At the others, those of the
+bonus tokens, the drafter is asked for one draft. So windows of any K can be laid over that text: windows_of() computes
+how many are expected of each length. Iterations are timed for up to twice the run's K, and scaled so that the run's own
+take as long as they did.
 """
 
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from statistics import mean, median
+from itertools import cycle
+from statistics import median
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from speculative.measure.costs import line, prefill_seconds
 from speculative.measure.recorder import Recorder
+from speculative.rules import Rule
+from speculative.sampling import Step
 
 TIMING_SECONDS = 0.25  # for timing calls; slow models take longer, as each call is timed twice
+
+
+class Measured(NamedTuple):
+    """What predictions need beside the run."""
+
+    seconds: dict[int, float]  # {rows: seconds of Steps 1 and 2 with rows - 1 drafts}
+    chances: list[list[float]]  # of each text: the chance at each place that a draft is accepted
+
+
+def measure(session: Any, inputs: Sequence, speculative: Recorder) -> Measured | None:
+    """Measure after a run. inputs: the prompts' tokens. None if there can be no predictions."""
+    if session.options.engine != "numpy" or not can_predict(speculative):
+        return None
+    draft = session.drafter(np.random.default_rng(0)).chain
+    target = session.model("target")
+    texts = zip(cycle(inputs), speculative.samples, strict=False)  # several samples take the prompts in turn
+    chances = [chances_by_place(x, sample, draft, target, session.rule) for x, sample in texts]
+    K = max(i.drafted for i in speculative.iterations)
+    tokens = speculative.tokens[0]
+    x = [*inputs[0], *tokens[: len(tokens) // 2]]
+    return Measured(time_iterations(target, draft, x, K, session.n_ctx), chances)
 
 
 def can_predict(speculative: Recorder) -> bool:
@@ -28,6 +54,21 @@ def can_predict(speculative: Recorder) -> bool:
                 return False
             left -= len(i.tokens)
     return any(i.alpha for i in speculative.iterations)
+
+
+def chances_by_place(x: Sequence, sample: Sequence, draft: Callable, target: Callable, rule: Rule) -> list[float]:
+    """The chance at each new place of a text that a draft there is accepted."""
+    tokens = [token for i in sample for token in i.tokens]
+    text = np.array([*x, *tokens])  # [n + N]
+    q = target(text[:-1], len(tokens))  # [N, n_vocab]
+    chances = []
+    for i in sample:
+        chances += i.alpha
+        if len(i.alpha) < len(i.tokens):  # the last token is a bonus token
+            place = len(chances)
+            proposal = draft(text[: len(x) + place], 1)
+            chances += rule.chances(Step([0], proposal, q[[place, place]])) or [0.0]
+    return [min(1.0, chance) for chance in chances]
 
 
 def time_iterations(model: Callable, draft: Callable, x, K: int, n_ctx: int) -> dict[int, float]:  # x [n]
@@ -46,34 +87,22 @@ def time_iterations(model: Callable, draft: Callable, x, K: int, n_ctx: int) -> 
     return {k + 1: median(seconds[k][1:]) for k in sizes}  # the first calls may read the text
 
 
-def predict(autoregressive: Recorder, speculative: Recorder, timed: dict[int, float]) -> dict[int, float]:
-    """{K: the speedup that this lookahead should bring}, for each K whose iterations were timed: time_iterations()."""
-    iteration = line(timed)
+def predict(autoregressive: Recorder, speculative: Recorder, measured: Measured) -> dict[int, float]:
+    """{K: the speedup that this lookahead should bring}, for each K whose iterations were timed."""
+    iteration = line(measured.seconds)
     prefill = prefill_seconds(speculative)
     run_seconds = sum(iteration(i.drafted + 1) for i in speculative.iterations)
     scale = (speculative.seconds - prefill) / run_seconds
-    chances = [chances_by_place(sample, chance_of_bonus(speculative)) for sample in speculative.samples]
     t_token = autoregressive.seconds / autoregressive.n_tokens
     predicted = {}
-    for K in range(1, max(timed)):
+    for K in range(1, max(measured.seconds)):
         windows = Counter()
-        for one in chances:
-            windows.update(windows_of(one, K))
+        for chances in measured.chances:
+            windows.update(windows_of(chances, K))
         most = speculative.n_tokens / windows.total()  # tokens per iteration
         seconds = prefill + scale * sum(n * iteration(k + 1) for k, n in windows.items())
         predicted[K] = min(most, t_token * speculative.n_tokens / seconds)
     return predicted
-
-
-def chances_by_place(sample: Sequence, bonus: float) -> list[float]:
-    """The chance at each place of a text that a draft there is accepted; `bonus` if none was tested there."""
-    return [min(1.0, chance) for i in sample for chance in [*i.alpha, bonus][: len(i.tokens)]]
-
-
-def chance_of_bonus(speculative: Recorder) -> float:
-    """The mean chance in the second half of a window: like a bonus token, these drafts follow accepted ones."""
-    after = [chance for i in speculative.iterations for chance in i.alpha[i.drafted // 2 :]]
-    return mean(after or [chance for i in speculative.iterations for chance in i.alpha])
 
 
 def windows_of(chances: Sequence[float], K: int) -> dict[int, float]:  # [N] -> {drafts: windows}
