@@ -9,7 +9,7 @@ from test_checkpoints import TINY, official_vocabulary
 from tiny import decoded
 
 from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
-from speculative.engines.models import load_networks
+from speculative.engines.runtime import load_networks
 from speculative.engines.tree_cache import TreeNetwork
 from speculative.filters import GREEDY
 from speculative.sampling import autoregressive_sampling

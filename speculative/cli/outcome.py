@@ -75,7 +75,7 @@ def show_tables(session: Session, f: dict, speculative: Recorder) -> None:
         weights = sum(model.weight_bytes for model in models.values())
         rows.append(("peak memory", f"{peak / 1e9:.2f} GB", f"of which {weights / 1e9:.2f} GB are weights"))
     if on_numpy:
-        rows += [(f"kernels, {need}", *runtime.choices(model.params)) for need, model in models.items()]
+        rows += [(f"kernels, {need}", *runtime.choices(model)) for need, model in models.items()]
     iterations = Table("#", "accepted", "draft", "score", "α", "tokens", box=None, header_style="bold")
     for number, iteration in enumerate(speculative.iterations, start=1):
         iterations.add_row(str(number), *map(Text, iteration_row(iteration, session.encoder)))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from speculative.drafters import roles_of
-from speculative.engines import formats
+from speculative.engines.formats import FORMATS, on_jax
 from speculative.measure.analysis import blog_speedup
 from speculative.measure.predictions import COPY_GAIN, LARGE_BYTES, with_copy
 from speculative.measure.recorder import Recorder
@@ -39,7 +39,7 @@ def texts_line(session: Any, inputs: Sequence, recorders: Sequence[Recorder]) ->
         from speculative.engines.jax.pair import greedy_differences
 
         prompts = [*inputs] * (len(texts[0]) // len(inputs))  # several samples take the prompts in turn
-        tolerance = formats.on_jax(o.dtype).tolerance
+        tolerance = on_jax(o.dtype).tolerance
         return " ".join(greedy_differences(prompts, session.models["target"], *texts, tolerance))
     return "The texts differ: rounding decided between two tokens with nearly equal logits (--verify shows where)."
 
@@ -121,7 +121,7 @@ def advice(f: dict, session: Any) -> str | None:
 def copy_advice(f: dict, session: Any, without: float) -> str | None:
     """Recommend drafting with the target's int8 copy, if that should bring more than the speedup without it."""
     o = session.options
-    row = formats.find("int8").weight_bytes / formats.find(o.dtype).weight_bytes  # time of a row, in rows of the target
+    row = FORMATS["int8"].weight_bytes / FORMATS[o.dtype].weight_bytes  # time of a row, in rows of the target
     if o.engine != "numpy" or o.drafter != "model" or row >= 1:
         return None
     target_bytes = session.models["target"].weight_bytes
