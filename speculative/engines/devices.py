@@ -125,7 +125,7 @@ def one_loop(o: ModelOptions) -> bool:
 
 
 def loader(o: ModelOptions, n_prompt: int) -> Callable:
-    """-> load_networks, as engines.models has it, for models that lie on the devices.
+    """-> load_networks, as engines.runtime has it, for models that lie on the devices.
 
     n_prompt: tokens of the longest prompt. If a loop in Python calls the models, all it needs is compiled before.
     Raises UserError if there are fewer devices than are asked for.
