@@ -13,6 +13,7 @@ import numpy as np
 from speculative.engines.formats import BLOCK
 from speculative.engines.library import lanes, library
 from speculative.engines.packed import aligned
+from speculative.engines.plain import positions_of
 
 CHUNK = 120  # rows in one call at most: Python hears Ctrl-C between two
 ACTIVATIONS = {"gelu_new": 2, "gelu": 3, "relu": 4}  # by their names in config.json; engine.c's numbers
@@ -22,18 +23,11 @@ SINGLE_THREAD_SECONDS = 1.0  # that the first thread works alone if there are no
 
 
 class GPT2(ctypes.Structure):
-    """engine.c's struct of this name: numbers and addresses."""
+    """The struct of this name in engine.c: numbers and addresses, which are words of the same size."""
 
-    _fields_ = [
-        *((name, ctypes.c_ssize_t) for name in ("n_head", "n_embd", "n_inner", "n_ctx", "n_vocab", "activation")),
-        *((name, ctypes.c_void_p) for name in ("blocks", "wte", "wpe", "ln_f", "keys", "values")),
-        *((name, ctypes.c_void_p) for name in ("x", "qkv", "a", "hidden", "scratch", "ahead")),
-        *((name, ctypes.c_ssize_t) for name in ("n_threads", "first_layer", "end_layer", "n_rows", "n_past", "n_last")),
-        *((name, ctypes.c_void_p) for name in ("tokens", "positions", "sees")),
-        ("sees_width", ctypes.c_ssize_t),
-        ("logits", ctypes.c_void_p),
-        *((name, ctypes.c_ssize_t) for name in ("waited", "took")),
-    ]
+    NAMES = """n_head n_embd n_inner n_ctx n_vocab activation blocks wte wpe ln_f keys values x qkv a hidden scratch
+        ahead n_threads first_layer end_layer n_rows n_past n_last tokens positions sees sees_width logits waited took"""
+    _fields_ = [(name, ctypes.c_ssize_t) for name in NAMES.split()]
 
 
 class ThreadPool:
@@ -129,21 +123,20 @@ class CompiledPass:
         linears = [self.linear(**each) for each in (attn["c_attn"], attn["c_proj"], mlp["c_fc"], mlp["c_proj"])]
         return [*chain(*linears), *self.norm(**ln_1), *self.norm(**ln_2)]
 
-    def __call__(self, tokens, n_last: int, positions=None, sees=None) -> np.ndarray:  # [n] -> [n_last, n_vocab]
-        """The tokens come after the first `length`, whose keys and values are known. In a tree, positions [n] and sees
-        [n, length + n] say where they stand and which others they see. Then hidden [n_last, n_embd] is the output of
-        the last block for the last n_last of them. Raises ValueError for tokens that do not exist or are too many, as
-        compiled code looks up whatever it is given. positions and sees are trusted."""
+    def __call__(self, tokens, n_last: int, sees=None) -> np.ndarray:  # [n] -> [n_last, n_vocab]
+        """The same as PlainPass. Raises ValueError for tokens that do not exist or are too many, as compiled code looks
+        up whatever it is given. sees is trusted."""
         n = len(tokens)
         call = self.call
         if self.length + n > self.n_ctx:
             raise ValueError(f"{self.length} + {n} tokens: there are {self.n_ctx} positions")
         tokens = np.ascontiguousarray(tokens, np.int64)  # [n]
-        positions = self.positions[self.length :] if sees is None else np.ascontiguousarray(positions, np.int64)
-        tokens_at, positions_at, sees_at = address(tokens), address(positions), 0
+        positions, sees_at = self.positions[self.length :], 0  # [at least n]
         if sees is not None:
             sees = np.ascontiguousarray(sees, np.uint8)  # [n, length + n]
             sees_at, call.sees_width = address(sees), sees.shape[1]
+            positions = positions_of(sees)  # [n]
+        tokens_at, positions_at = address(tokens), address(positions)
         logits = np.empty((n_last, call.n_vocab), np.float32)  # [n_last, n_vocab]
         self.hidden = np.empty((n_last, call.n_embd), np.float32)  # [n_last, n_embd]
         logits_at = address(logits)

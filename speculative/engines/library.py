@@ -69,9 +69,8 @@ def compile_with(compiler: list[str], flags: list[str], path: str) -> bool:
 
 def build(folder: Path) -> Path | None:
     """The library in this folder, compiled now if it is missing; None if nothing compiles it."""
-    parts = [repr([*FLAGS, native(), *compilers()]).encode(), cpu().encode()]
-    parts += [source.read_bytes() for source in SOURCES]
-    path = folder / f"engine-{hashlib.sha256(b'|'.join(parts)).hexdigest()[:16]}.so"
+    depends_on = repr([*FLAGS, native(), *compilers(), cpu(), *(source.read_bytes() for source in SOURCES)])
+    path = folder / f"engine-{hashlib.sha256(depends_on.encode()).hexdigest()[:16]}.so"
     if path.exists():
         return path
     folder.mkdir(parents=True, exist_ok=True)
@@ -103,16 +102,12 @@ def library() -> ctypes.CDLL | None:
         )
         return None
     found = ctypes.CDLL(str(path))
-    for name, arguments in {
-        "lanes": [],
-        "rows_of_a_group": [],
-        "tile_bytes": [c_int64, c_int64],
-        "pack": [c_int64, c_void_p, *[c_int64] * 6, c_void_p],
-        "gpt2": [c_void_p, c_int64],
-        "worker": [c_int64],
-    }.items():
-        getattr(found, name).argtypes = arguments
+    for name in ("lanes", "rows_of_a_group", "tile_bytes", "gpt2"):
         getattr(found, name).restype = c_int64
+    found.tile_bytes.argtypes = [c_int64, c_int64]
+    found.pack.argtypes = [c_int64, c_void_p, *[c_int64] * 6, c_void_p]
+    found.gpt2.argtypes = [c_void_p, c_int64]
+    found.worker.argtypes = [c_int64]
     return found
 
 

@@ -75,12 +75,12 @@ class CachedNetwork:
         """The number of leading tokens of x that the cache holds."""
         return common_prefix(self.tokens, x)
 
-    def feed(self, x, n: int, n_last: int, positions=None, sees=None) -> np.ndarray:  # [n_x] -> [n_last, n_vocab]
+    def feed(self, x, n: int, n_last: int, sees=None) -> np.ndarray:  # [n_x] -> [n_last, n_vocab]
         """Feed x[n:] after the first n tokens of the cache."""
         self.tokens = self.tokens[:0]  # so that an interrupted pass leaves an empty cache and not a wrong one
         self.forward.length = n
         inputs = to_draft(x[n:], self.shared) if self.shared else x[n:]
-        logits = self.forward(inputs, n_last, positions, sees)  # [n_last, n_vocab]
+        logits = self.forward(inputs, n_last, sees)  # [n_last, n_vocab]
         if self.shared:
             logits = to_target(logits, self.shared)
         check_finite(logits, self.name, len(x) - n_last + 1)

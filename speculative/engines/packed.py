@@ -76,8 +76,8 @@ def packer(dtype: str) -> Callable:
 
 
 def pack(params: Any, convert: Callable, name: str = "") -> Any:
-    """A nested dict of arrays, as the loader would have given it with this convert(name, array). The names are made of
-    the keys: wte, attn/c_proj/w."""
+    """A nested dict of tensors, as the loader would have given it with this convert(name, tensor). The names are made
+    of the keys: wte, attn/c_proj/w."""
     if isinstance(params, dict):
         return {key: pack(value, convert, f"{name}/{key}" if name else key) for key, value in params.items()}
     if isinstance(params, list):

@@ -44,17 +44,9 @@ def load_networks(read: Callable, hparams: dict, dtypes: Sequence[str], names: S
     Each tensor is packed for all of them before the next is read. Norms, biases and positions are the same arrays.
     """
     packers = [packer(dtype) for dtype in dtypes]
-    params = read(lambda name, array: tuple(pack(name, array) for pack in packers))
-    return [packed_network(one_of_each(params, i), hparams, name) for i, name in enumerate(names)]
-
-
-def one_of_each(params, i: int):
-    """The i-th format of every tensor in a nested dict."""
-    if isinstance(params, tuple):
-        return params[i]
-    if isinstance(params, dict):
-        return {name: one_of_each(value, i) for name, value in params.items()}
-    return [one_of_each(value, i) for value in params]
+    params = read(lambda name, array: tuple(convert(name, array) for convert in packers))
+    of_each = [pack(params, lambda name, copies, i=i: copies[i]) for i in range(len(packers))]
+    return [packed_network(one, hparams, name) for one, name in zip(of_each, names, strict=True)]
 
 
 def packed_network(params: dict, hparams: dict, name: str) -> TreeNetwork:
