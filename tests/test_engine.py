@@ -14,12 +14,11 @@ import pytest
 from test_cache import random_tree
 from tiny import ROOT, convert, python, random_params
 
-import gpt2 as plain
 from speculative.engines import library
 from speculative.engines.formats import BLOCK, FORMATS, matrix_of, to_bfloat16
 from speculative.engines.model import CachedNetwork
 from speculative.engines.packed import packer
-from speculative.engines.plain import ACTIVATIONS, PlainPass
+from speculative.engines.plain import PlainPass
 from speculative.engines.tree_cache import TreeNetwork
 from speculative.trees import by_paths
 
@@ -158,53 +157,10 @@ def test_rows_of_a_tree_and_after_a_rejected_draft_are_those_of_the_chain(dtype)
         assert np.array_equal(network.logits(x), alone.logits(x))
 
 
-@pytest.mark.parametrize(("name", "activation"), ACTIVATIONS.items())
-def test_activations(name, activation):
-    """One hidden unit, whose input is one number, in a net of one block that adds it to the residual stream."""
-    hparams = hparams_of(1, 96, 3, activation_function=name)
-    run = new_pass("float32", hparams)[0]
-    expected = plain.gpt2(TOKENS, **random_params(hparams), n_head=3, activation=activation)
-    np.testing.assert_allclose(run(TOKENS, N_CTX), expected, atol=2e-5 * np.abs(expected).max())
-
-
-def test_the_sum_is_taken_in_order():
-    """1e8 + 1 is 1e8 in float32. In order, (1e8 + 1) - 1e8 is 0; in any other order, it is 1."""
-    hparams = {"n_vocab": 40, "n_ctx": 17, "n_embd": 1100, "n_head": 1, "n_layer": 0}
-    params = random_params(hparams)
-    params["ln_f"] = {"g": np.zeros(1100, np.float32), "b": np.ones(1100, np.float32)}
-    for place in (0, 126, 127, 128, 700):  # of 128 inputs consists a part
-        params["wte"] = np.zeros((40, 1100), np.float32)
-        params["wte"][:, place : place + 3] = 1e8, 1, -1e8
-        run = CompiledPass(convert(params, packer("float32")), hparams, 2)
-        for n in (1, 2, 17):
-            assert not np.any(run.output(np.ones((n, 1100), np.float32)))
-
-
 @pytest.mark.parametrize("tokens", [[-1], [261], [0] * (N_CTX + 1)])
 def test_what_is_not_there_is_not_looked_up(tokens):
     with pytest.raises(ValueError, match=r"there are 250 positions|not one of 261"):
         new_pass()[0](tokens, 1)
-
-
-def test_what_was_interrupted_leaves_no_trace(monkeypatch):
-    make = partial(CompiledPass, n_threads=2)
-    used, fresh = (CachedNetwork(new_pass()[1], hparams_of(2, 96, 3), make) for _ in range(2))
-    used.logits(TOKENS)
-    x = np.append(TOKENS[:20], TOKENS[60:75])
-    assert np.array_equal(used.logits(x, 5), fresh.logits(x, 5))
-    run, n = compiled.pool.run, []
-
-    def interrupted(*given):
-        run(*given)
-        n.append(1)
-        if len(n) == 2:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(compiled.pool, "run", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        used.logits(TOKENS[::-1])
-    monkeypatch.undo()
-    assert np.array_equal(used.logits(x[:20], 3), fresh.logits(x[:20], 3))
 
 
 # ---- Threads ---------------------------------------------------------------------------------------------------------

@@ -26,7 +26,8 @@ class GPT2(ctypes.Structure):
     """The struct of this name in engine.c: numbers and addresses, which are words of the same size."""
 
     NAMES = """n_head n_embd n_inner n_ctx n_vocab activation blocks wte wpe ln_f keys values x qkv a hidden scratch
-        ahead n_threads first_layer end_layer n_rows n_past n_last tokens positions sees sees_width logits waited took"""
+        ahead n_threads first_layer end_layer n_rows n_past n_last tokens positions sees sees_width logits waited
+        took"""
     _fields_ = [(name, ctypes.c_ssize_t) for name in NAMES.split()]
 
 
@@ -84,7 +85,7 @@ class CompiledPass:
         self.arrays = []  # whose addresses engine.c has
         self.ahead = np.zeros(4, np.intp)  # see tune
         self.x = aligned((CHUNK, n_embd))
-        self.positions = np.arange(n_ctx)
+        self.positions = np.arange(n_ctx, dtype=np.int64)
         # Keys are tiles of slots and values are tiles of channels: see attention in engine.c.
         self.keys = small_pages((n_layer, n_head, -(-n_ctx // L), d_head, L))
         self.values = small_pages((n_layer, n_head, -(-d_head // L), n_ctx, L))
@@ -113,7 +114,9 @@ class CompiledPass:
         self.arrays.append(np.ascontiguousarray(array, dtype))
         return address(self.arrays[-1])
 
-    def linear(self, w, b=None) -> list[int]:  # engine.c's struct Linear, and so on
+    # The words of engine.c's structs of these names.
+
+    def linear(self, w, b=None) -> list[int]:
         return [*w.shape, w.format.number, self.at(w.tiles, np.uint8), 0 if b is None else self.at(b)]
 
     def norm(self, g, b) -> list[int]:
@@ -209,7 +212,7 @@ class CompiledPass:
 
 
 def small_pages(shape) -> np.ndarray:  # -> float32 zeros [*shape]
-    """Memory for a cache, of which only written pages count. NumPy would ask for large pages, and one token, which has
-    a place for each layer and head, would touch them all."""
+    """Memory for a cache, of which only written pages are taken. NumPy would ask for large pages, and one token, which
+    has a place for each layer and head, would touch them all."""
     n = int(np.prod(shape))
     return np.frombuffer(mmap.mmap(-1, 4 * n + 4), np.float32, n).reshape(shape)
