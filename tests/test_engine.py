@@ -148,7 +148,7 @@ def test_rows_of_a_tree_and_after_a_rejected_draft_are_those_of_the_chain(dtype)
     make = partial(CompiledPass, n_threads=2)
     network, alone = (TreeNetwork(params, hparams, make) for _ in range(2))
     rng = np.random.default_rng(0)
-    x = rng.integers(6, size=50)
+    x = rng.integers(6, size=119)  # with the first tree, two chunks
     for _ in range(12):
         tree = random_tree(rng, x, int(rng.integers(40)))
         assert np.array_equal(network.tree_logits(x, tree), by_paths(alone.logits)(x, tree))
