@@ -3,10 +3,11 @@
 import contextlib
 import ctypes
 import mmap
+import threading
 import time
 from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, product
+from queue import SimpleQueue
 
 import numpy as np
 
@@ -38,7 +39,8 @@ class ThreadPool:
     """
 
     def __init__(self):
-        self.threads = ThreadPoolExecutor(256)  # started when they are needed
+        self.n_workers = 0  # threads that were started
+        self.wake = SimpleQueue()  # numbers of workers that are asleep in Python
         self.took = self.waited = 0  # nanoseconds
         self.single_until = 0.0  # time.perf_counter()
 
@@ -49,8 +51,11 @@ class ThreadPool:
         result = library().gpt2(ctypes.byref(call), 0)
         if result == 1:  # some workers are asleep
             with contextlib.suppress(RuntimeError):  # no more threads, or Python is ending: it goes on without them
-                for thread in range(1, n_threads):
-                    self.threads.submit(library().worker, thread)
+                while self.n_workers < n_threads - 1:
+                    threading.Thread(target=self.work, daemon=True).start()
+                    self.n_workers += 1
+            for worker in range(1, 1 + min(self.n_workers, n_threads - 1)):
+                self.wake.put(worker)
             result = library().gpt2(ctypes.byref(call), 1)
         if result:
             raise ValueError(f"a token was asked for that is not one of {call.n_vocab}")
@@ -60,6 +65,11 @@ class ThreadPool:
             if self.waited > self.took / 2:
                 self.single_until = time.perf_counter() + SINGLE_THREAD_SECONDS
             self.took = self.waited = 0
+
+    def work(self) -> None:
+        """A worker's thread. Work is done in C, until there was none for a while."""
+        while True:
+            library().worker(self.wake.get())
 
 
 pool = ThreadPool()
@@ -85,7 +95,8 @@ class CompiledPass:
         self.arrays = []  # whose addresses engine.c has
         self.ahead = np.zeros(4, np.intp)  # see tune
         self.x = aligned((CHUNK, n_embd))
-        self.positions = np.arange(n_ctx, dtype=np.int64)
+        self.tokens = np.zeros(n_ctx, np.int64)
+        self.tokens_at, self.positions_at = address(self.tokens), self.at(np.arange(n_ctx), np.int64)
         # Keys are tiles of slots and values are tiles of channels: see attention in engine.c.
         self.keys = small_pages((n_layer, n_head, -(-n_ctx // L), d_head, L))
         self.values = small_pages((n_layer, n_head, -(-d_head // L), n_ctx, L))
@@ -133,13 +144,12 @@ class CompiledPass:
         call = self.call
         if self.length + n > self.n_ctx:
             raise ValueError(f"{self.length} + {n} tokens: there are {self.n_ctx} positions")
-        tokens = np.ascontiguousarray(tokens, np.int64)  # [n]
-        positions, sees_at = self.positions[self.length :], 0  # [at least n]
+        self.tokens[:n] = tokens
+        positions_at, sees_at = self.positions_at + 8 * self.length, 0
         if sees is not None:
             sees = np.ascontiguousarray(sees, np.uint8)  # [n, length + n]
-            sees_at, call.sees_width = address(sees), sees.shape[1]
             positions = positions_of(sees)  # [n]
-        tokens_at, positions_at = address(tokens), address(positions)
+            positions_at, sees_at, call.sees_width = address(positions), address(sees), sees.shape[1]
         logits = np.empty((n_last, call.n_vocab), np.float32)  # [n_last, n_vocab]
         self.hidden = np.empty((n_last, call.n_embd), np.float32)  # [n_last, n_embd]
         logits_at = address(logits)
@@ -151,7 +161,7 @@ class CompiledPass:
             call.n_rows = end - first
             call.n_past = self.length
             call.n_last = wanted = max(0, min(given, end - first))
-            call.tokens = tokens_at + 8 * first
+            call.tokens = self.tokens_at + 8 * first
             call.positions = positions_at + 8 * first
             call.sees = sees_at and sees_at + first * call.sees_width
             call.logits = logits_at + 4 * (given - wanted) * call.n_vocab
@@ -186,7 +196,7 @@ class CompiledPass:
         call.first_layer, call.end_layer = i, i + 1
         call.n_rows = min(n_rows, self.n_ctx)
         call.n_past = call.n_last = call.sees = 0
-        call.tokens = call.positions = address(self.positions)  # 0, 1, ...: the tokens do not matter
+        call.tokens, call.positions = self.tokens_at, self.positions_at  # the tokens do not matter
         began = time.perf_counter()
         pool.run(call, self.n_threads)
         return time.perf_counter() - began
