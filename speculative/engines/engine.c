@@ -43,8 +43,8 @@ enum { V = 4, ROWS = 10 };
 #else
 enum { V = 4, ROWS = 5 };
 #endif
-enum { LANES = 2 * V, BLOCK = 32, MOST = 10 };  // BLOCK inputs of a row lie together, and share a scale if rounded
-#define NEAR (FIRST_CACHE > 32768 ? 3 : 2)  // memory is asked for into the first cache [bytes], or the second
+enum { LANES = 2 * V, BLOCK = 32, MOST_ROWS = 10 };  // BLOCK inputs of a row lie together, and share a scale if rounded
+#define LOCALITY (FIRST_CACHE > 32768 ? 3 : 2)  // memory is asked for into the first cache [bytes], or the second
 
 #define INLINE static inline __attribute__((always_inline))
 #define VECTOR(type, size) type __attribute__((vector_size(size), aligned(sizeof(type)), may_alias))
@@ -209,8 +209,8 @@ static void prepare(int format, const float *x, int64_t n, int64_t row, int64_t 
 // ---- A few rows times a part of a tile ------------------------------------------------------------------------------
 
 //     for (k < n_in) for (r < R) for (c < LANES) out[r][c] += x[r][k] * tile[k][c];
-// R is a constant in each copy of these loops, so that the sums are registers. Meanwhile they ask for memory, from `ask`
-// on: `pace` bytes for each 4 * LANES of the tile; with a pace of 0 for nothing.
+// Each format has this loop, in its own arithmetic: see times_float32 first. R is a constant in each copy of it, so that
+// the sums are registers. Meanwhile it asks for memory, from `ask` on: `pace` bytes for each 4 * LANES of the tile.
 #define ARGUMENTS \
   const word *x, const char *tile, int64_t n_in, const char *ask, int64_t pace, float *out, int64_t stride
 #define EACH(r) _Pragma("GCC unroll 16") for (int r = 0; r < R; r++)
@@ -218,10 +218,10 @@ static void prepare(int format, const float *x, int64_t n, int64_t row, int64_t 
 #define INT(i) ((vint){0} + (int32_t)x[r * words + (i)])
 #define OUT(r, i) (*(vfloat *)(out + (r) * stride + (i) * V))
 #define LOAD(type, i) (*(const type *)(tile + (i) * sizeof(type)))
-#define LOAD_SUMS vfloat s[MOST][2]; EACH(r) s[r][0] = OUT(r, 0), s[r][1] = OUT(r, 1)
+#define LOAD_SUMS vfloat s[MOST_ROWS][2]; EACH(r) s[r][0] = OUT(r, 0), s[r][1] = OUT(r, 1)
 #define STORE_SUMS EACH(r) OUT(r, 0) = s[r][0], OUT(r, 1) = s[r][1]
 #define KEEP __asm__ volatile("" ::: "memory")  // weights are not read again, but stay in their registers
-#define ASK __builtin_prefetch(ask, 0, NEAR), __builtin_prefetch(ask + pace / 2, 0, NEAR), ask += pace; KEEP
+#define ASK __builtin_prefetch(ask, 0, LOCALITY), __builtin_prefetch(ask + pace / 2, 0, LOCALITY), ask += pace; KEEP
 
 INLINE void times_float32(const int R, ARGUMENTS) {
   enum { words = BLOCK };
@@ -251,7 +251,7 @@ INLINE void times_int8(const int R, ARGUMENTS) {  // a block's sum is exact; it 
   enum { words = BLOCK / 4 + 2 };
   LOAD_SUMS;
   for (int64_t k = 0; k < n_in; k += BLOCK, x += words * R) {
-    vint e[MOST][2];
+    vint e[MOST_ROWS][2];
     EACH(r) e[r][0] = e[r][1] = INT(BLOCK / 4 + 1);
 #pragma GCC unroll 8
     for (int i = 0; i < BLOCK / 4; i++, tile += 4 * LANES) {
@@ -269,7 +269,7 @@ INLINE void times_int4(const int R, ARGUMENTS) {  // inputs k and k + 16 share a
   enum { words = BLOCK / 4 + 2 };
   LOAD_SUMS;
   for (int64_t k = 0; k < n_in; k += BLOCK, x += words * R, tile += 2 * sizeof(vhalf)) {
-    vint e[MOST][2];
+    vint e[MOST_ROWS][2];
     EACH(r) e[r][0] = e[r][1] = INT(BLOCK / 4 + 1);
 #pragma GCC unroll 4
     for (int i = 0; i < BLOCK / 8; i++, tile += 4 * LANES) {
@@ -305,7 +305,7 @@ static void multiply(const Linear *w, int64_t tile, const word *x, int64_t rows,
   // other, while it is in the first cache, and the first few ask for the next part, each for its share.
   enum { PART = 16384 };  // bytes
   int64_t groups = (rows + ROWS - 1) / ROWS, n = w->n_in, f = w->format;
-  int64_t distance = ahead[(rows > 1) + (rows > ROWS / 2) + (groups > 1)];  // one row, few, a whole group, several groups
+  int64_t distance = ahead[(rows > 1) + (rows > ROWS / 2) + (groups > 1)];  // one row, few, a group, several groups
   int64_t part = groups > 1 ? PART / part_bytes(f, BLOCK) * BLOCK : n, bytes_of_part = part_bytes(f, part);
   int64_t askers = least(groups, 4), pace = 4 * LANES / askers, share = bytes_of_part / askers;
   const char *at = w->tiles + tile * tile_bytes(f, n);
@@ -363,9 +363,9 @@ static void layer_norm(const float *x, Norm ln, int64_t n, float *out) {  // [n]
 // ---- Threads --------------------------------------------------------------------------------------------------------
 
 // They are Python's. Each does its share of the tiles and heads, and all meet at a barrier before one reads what others
-// wrote. A thread that waits looks again and again, and after some looks offers its core to others each time. One that
-// is given no work for a while goes back to Python, to sleep.
-enum { MOST_THREADS = 256, LOOKS = 50, PATIENCE = 4000 };
+// wrote. A thread that waits spins for a while, and then offers its core to others in each turn. One that is given no
+// work for many turns goes back to Python, to sleep.
+enum { MOST_THREADS = 256, SPINS = 50, YIELDS = 4000 };  // turns until then
 enum { ASLEEP, AWAKE, CALLED, WORK };
 static struct { _Alignas(64) _Atomic int state; } threads[MOST_THREADS];
 static _Alignas(64) _Atomic int64_t arrived;  // threads at the barrier
@@ -377,8 +377,8 @@ static int64_t nanoseconds(void) {
   return timespec_get(&now, TIME_UTC), now.tv_sec * 1000000000LL + now.tv_nsec;
 }
 
-static void wait(int64_t looks) {
-  if (looks > LOOKS) sched_yield();
+static void wait(int64_t turns) {
+  if (turns > SPINS) sched_yield();
 #if defined(__x86_64__)
   else _mm_pause();
 #elif defined(__aarch64__)
@@ -394,8 +394,8 @@ static void meet(GPT2 *m, int64_t thread) {
     atomic_store_explicit(&met, before + 1, memory_order_release);
     return;
   }
-  for (int64_t looks = 0; atomic_load_explicit(&met, memory_order_acquire) == before; wait(++looks))
-    if (looks == LOOKS && thread == 0) since = nanoseconds();
+  for (int64_t turns = 0; atomic_load_explicit(&met, memory_order_acquire) == before; wait(++turns))
+    if (turns == SPINS && thread == 0) since = nanoseconds();
   if (since) m->waited += nanoseconds() - since;
 }
 
@@ -574,7 +574,7 @@ int64_t gpt2(GPT2 *m, int64_t patient) {
   work = m;
   for (; n < m->n_threads; n++) {
     int state = AWAKE;
-    for (int64_t looks = 0; looks < PATIENCE && atomic_load(&threads[n].state) == ASLEEP; wait(++looks)) continue;
+    for (int64_t turns = 0; turns < YIELDS && atomic_load(&threads[n].state) == ASLEEP; wait(++turns)) continue;
     if (!atomic_compare_exchange_strong(&threads[n].state, &state, CALLED)) break;
   }
   m->n_threads = n;
@@ -588,11 +588,11 @@ int64_t gpt2(GPT2 *m, int64_t patient) {
 void worker(int64_t thread) {  // another thread's share of all passes, until there was none for a while
   int asleep = ASLEEP, awake = AWAKE;
   if (!atomic_compare_exchange_strong(&threads[thread].state, &asleep, AWAKE)) return;  // it is at work already
-  for (int64_t looks = 0;; wait(++looks), awake = AWAKE) {
+  for (int64_t turns = 0;; wait(++turns), awake = AWAKE) {
     if (atomic_load(&threads[thread].state) == WORK) {
       atomic_store(&threads[thread].state, AWAKE);
       forward(work, thread);
-      looks = 0;
-    } else if (looks > PATIENCE && atomic_compare_exchange_strong(&threads[thread].state, &awake, ASLEEP)) return;
+      turns = 0;
+    } else if (turns > YIELDS && atomic_compare_exchange_strong(&threads[thread].state, &awake, ASLEEP)) return;
   }
 }

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from speculative.checkpoints.official import HPARAMS
 from speculative.checkpoints.tensors import checkpoint_shapes, parameter_count
-from speculative.engines.formats import TABLE, OnJax, model_bytes
+from speculative.engines.formats import FORMATS, OnJax, model_bytes
 from speculative.support.errors import UserError
 
 ROOT = Path("/")  # of the files in which Linux tells
@@ -65,7 +65,7 @@ def check(models: list[tuple[dict, str]], free: int | None, n_cached: int | None
     if free is None or total <= free:
         return
     hparams = [hparams for hparams, _ in models]
-    smaller_formats = [format.name for format in TABLE[1:] if not jax or isinstance(format.jax, OnJax)]
+    smaller_formats = [name for name, format in FORMATS.items() if not jax or isinstance(format.jax, OnJax)][1:]
     smallest = smaller_formats[-1]
     remedies = [(f"--dtype {dtype}", dtype, hparams) for dtype in smaller_formats]
     for size, smaller in reversed(HPARAMS.items()):

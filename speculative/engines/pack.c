@@ -4,7 +4,7 @@
 static void take_block(const float *w, int64_t n, int64_t m, int64_t row, int64_t column, float block[BLOCK][LANES]) {
   // [n, m] of a matrix -> [BLOCK, LANES], filled up with zeros
   memset(block, 0, 4 * BLOCK * LANES);
-  if (column == 1) for (int64_t k = 0; k < n; k++) memcpy(block[k], w + k * row, 4 * m);
+  if (column == 1 && m == LANES) for (int64_t k = 0; k < n; k++) memcpy(block[k], w + k * row, 4 * LANES);
   else for (int64_t i = 0; i < m; i++) for (int64_t k = 0; k < n; k++) block[k][i] = w[i * column + k * row];
 }
 
@@ -30,7 +30,7 @@ INLINE void pack_block(const int format, float w[BLOCK][LANES], const float *sca
 }
 
 void pack(int64_t f, const float *w, int64_t n_in, int64_t n_out, int64_t row, int64_t column, int64_t first,
-          int64_t end, char *tiles) {  // the tiles from first to end of [n_in, n_out], whose steps are `row` and `column`
+          int64_t end, char *tiles) {  // tiles first to end - 1 of [n_in, n_out], whose strides are `row` and `column`
   for (int64_t tile = first; tile < end; tile++) {
     const float *from = w + tile * LANES * column;
     char *out = tiles + tile * tile_bytes(f, n_in);

@@ -32,17 +32,14 @@ class PackedWeight(NamedTuple):
         return self.tiles.nbytes
 
 
-def tiles_shape(
-    shape: tuple[int, int], format: Format
-) -> tuple[int, int]:  # [n_in, n_out] -> [n_tiles, bytes of a tile]
+def tiles_shape(shape: tuple[int, int], format: Format) -> tuple[int, int]:
     n_in, n_out = shape
     return -(-n_out // lanes()), library().tile_bytes(format.number, n_in)
 
 
 def pack_matrix(w: np.ndarray, format: Format) -> PackedWeight:  # [n_in, n_out]
     """Pack a matrix, some tiles at a time in each thread."""
-    if w.dtype != np.float32 or any(stride % 4 for stride in w.strides):
-        w = np.ascontiguousarray(w, np.float32)
+    w = np.asarray(w, np.float32)
     tiles = aligned(tiles_shape(w.shape, format), np.uint8)
     row, column = (stride // 4 for stride in w.strides)
 
