@@ -69,8 +69,8 @@ def round_int4(w):  # [n_in, n_out] -> [n_in, n_out]
 
 
 TABLE = (
-    # The fields of Format, in their order. The tolerances are those of the bundled target: over its prompts, the distance
-    # of two logits changes by up to 5e-5 in float32, and by up to 0.26 in bfloat16.
+    # The fields of Format, in their order. The tolerances are those of the bundled target: over its prompts, distances
+    # of two logits change by up to 5e-5 in float32, and by up to 0.26 in bfloat16.
     ("float32", 0, 4, 0, "float32", lambda w: w, OnJax("float32", "float32", "float32", 1e-3)),
     ("bfloat16", 1, 2, 0, "bfloat16", to_bfloat16, OnJax("bfloat16", "bfloat16", "bfloat16", 0.3)),
     ("int8", 2, 1, 4, "int8", round_int8, OnJax("int8", "bfloat16", "float32", 1e-3, quantise)),
