@@ -222,7 +222,12 @@ class CompiledPass:
 
 
 def small_pages(shape) -> np.ndarray:  # -> float32 zeros [*shape]
-    """Memory for a cache, of which only written pages are taken. NumPy would ask for large pages, and one token, which
-    has a place for each layer and head, would touch them all."""
-    n = int(np.prod(shape))
-    return np.frombuffer(mmap.mmap(-1, 4 * n + 4), np.float32, n).reshape(shape)
+    """Memory for a cache, of which only written pages are taken. From 4 MB on, NumPy would ask for large pages, and one
+    token, which has a place for each layer and head, would touch them all."""
+    n_bytes = 4 * int(np.prod(shape))
+    if n_bytes < 2**22 or not hasattr(mmap, "MADV_NOHUGEPAGE"):
+        return aligned(shape)
+    memory = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a system without large pages
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(memory, np.float32).reshape(shape)
