@@ -48,7 +48,8 @@ class ThreadPool:
         """Compute a pass. On a machine that others use, a thread may wait a whole time slice for a worker: after a
         while in which the first waited longer than it worked, it works alone for a second."""
         call.n_threads = 1 if time.perf_counter() < self.single_until else n_threads
-        result = library().gpt2(ctypes.byref(call), 0)
+        gpt2 = library().gpt2
+        result = gpt2(ctypes.byref(call), 0)
         if result == 1:  # some workers are asleep
             with contextlib.suppress(RuntimeError):  # no more threads, or Python is ending: it goes on without them
                 while self.n_workers < n_threads - 1:
@@ -56,7 +57,7 @@ class ThreadPool:
                     self.n_workers += 1
             for worker in range(1, 1 + min(self.n_workers, n_threads - 1)):
                 self.wake.put(worker)
-            result = library().gpt2(ctypes.byref(call), 1)
+            result = gpt2(ctypes.byref(call), 1)
         if result:
             raise ValueError(f"a token was asked for that is not one of {call.n_vocab}")
         self.took += call.took
