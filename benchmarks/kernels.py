@@ -64,9 +64,9 @@ def measure(folder: str, dtype: str, memory: np.ndarray, rounds: int) -> dict:
     _, hparams = load_encoder_and_hparams(Path(folder).name, str(Path(folder).parent))
     params = load_params(folder, hparams, packer(dtype))
     run = new_pass(params, hparams, dtype)
-    if dtype != "NumPy":
+    if hasattr(run, "tune"):
         forward(run, 1)
-        runtime.tune(params, hparams)
+        run.tune()
     tasks = {n: partial(forward, run, n) for n in ROWS}
     times = take_turns(tasks | {"read": partial(read, memory, runtime.n_threads or 1)}, rounds)
     n_prompt = min(PROMPT, hparams["n_ctx"])

@@ -14,7 +14,7 @@ from speculative.drafters import DRAFTERS
 from speculative.engines import devices, formats, memory, packed_files, runtime
 from speculative.engines.library import library
 from speculative.engines.model import FunctionNetwork
-from speculative.engines.models import load_networks, packed_network
+from speculative.engines.runtime import load_networks, packed_network
 from speculative.engines.vocabulary import share
 from speculative.options import ModelOptions
 from speculative.support.errors import UserError
@@ -62,7 +62,7 @@ class Models:
             return ModelSpec(role, o.target_model_size, o.dtype, *self.small_files(o.target_model_size))
         target = self.spec("target")
         if role != "draft":
-            if formats.find(role).weight_bytes >= formats.find(o.dtype).weight_bytes:
+            if formats.FORMATS[role].weight_bytes >= formats.FORMATS[o.dtype].weight_bytes:
                 raise UserError(f"--drafter {role} takes no fewer bytes than the target, whose weights are {o.dtype}")
             return target._replace(role=role, dtype=role)
         encoder, hparams = self.small_files(o.draft_model_size)

@@ -8,7 +8,7 @@ from test_checkpoints import SETTINGS as OF_CHECKPOINTS
 from test_checkpoints import TINY, official_vocabulary
 
 from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
-from speculative.engines.models import load_networks
+from speculative.engines.runtime import load_networks
 from speculative.engines.tree_cache import TreeNetwork
 
 torch = pytest.importorskip("torch")

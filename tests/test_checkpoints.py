@@ -19,7 +19,7 @@ from speculative.checkpoints.config import load_hparams
 from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
 from speculative.checkpoints.tensors import checkpoint_shapes, nested
 from speculative.checkpoints.tokenizer import FLAGS, read_encoder
-from speculative.engines.models import load_networks
+from speculative.engines.runtime import load_networks
 from speculative.engines.tree_cache import TreeNetwork
 
 TINY = ROOT / "models" / "tiny-target"

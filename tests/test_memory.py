@@ -54,12 +54,6 @@ def test_the_line_says_what_would_fit_and_it_does(models, gigabytes, remedy):
         memory.check([(target, flags["--dtype"]), *drafts], free)
 
 
-def test_a_system_that_does_not_tell_is_trusted(tmp_path):
-    missing = str(tmp_path / "missing")
-    assert memory.available(missing, missing, missing) is memory.peak(missing) is None
-    memory.check(PAIR, None)
-
-
 def test_the_peak_is_no_less_than_what_is_in_use():
     if memory.peak() is None:
         pytest.skip("this system does not tell")
@@ -67,33 +61,41 @@ def test_the_peak_is_no_less_than_what_is_in_use():
     assert memory.peak() >= len(in_use)
 
 
-def test_what_is_available(tmp_path):
-    meminfo, own = tmp_path / "meminfo", tmp_path / "own"
-    limit, taken = tmp_path / "memory.max", tmp_path / "memory.stat"
+@pytest.fixture
+def system(tmp_path, monkeypatch):
+    """(path, text) -> a file of the system."""
+    monkeypatch.setattr(memory, "ROOT", tmp_path)
 
-    def available():
-        return memory.available(str(meminfo), str(tmp_path), str(own))
+    def write(path, text):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
 
-    meminfo.write_text("MemTotal:       1000 kB\nMemAvailable:    600 kB\n")
-    assert available() == 600 * 1024
-    taken.write_text("anon 100000\nfile 5000\n")
-    for words, free in (("max", 600 * 1024), ("300000", 200_000), ("50000", 0)):  # a container's limit
-        limit.write_text(f"{words}\n")
-        assert available() == free
-    limit.unlink()
-    for folder, controllers, name, label in (
-        ("a", "0:", "memory.max", "anon"),
-        ("memory/b", "4:memory", "memory.limit_in_bytes", "total_rss"),
-    ):  # a group's own limit, and one above it: of version 2, of version 1
-        inner = tmp_path / folder / "c"
-        inner.mkdir(parents=True)
-        own.write_text(f"9:name=systemd:/\n{controllers}:/{folder.removeprefix('memory/')}/c\n")
-        for path, most in ((inner, 90_000), (inner.parent, 40_000)):
-            (path / name).write_text(f"{most}\n")
-            (path / "memory.stat").write_text(f"{label} 10000\n")
-        assert available() == 30_000
-        (inner.parent / name).unlink()
-        assert available() == 80_000
-        (inner / name).unlink()
-    meminfo.write_text("nothing of the kind")
-    assert available() is None
+    return write
+
+
+def test_a_system_that_does_not_tell_is_trusted(system):
+    assert memory.available() is memory.peak() is None
+    system("proc/meminfo", "nothing of the kind")
+    assert memory.available() is None
+    memory.check(PAIR, None)
+
+
+@pytest.mark.parametrize(
+    ("groups", "folder", "limit", "label"),
+    [
+        ("0::", "sys/fs/cgroup", "memory.max", "anon"),
+        ("4:memory:", "sys/fs/cgroup/memory", "memory.limit_in_bytes", "total_rss"),
+    ],
+    ids=["version 2", "version 1"],
+)
+def test_the_limits_of_a_container_and_of_the_groups_around_it_count(system, groups, folder, limit, label):
+    system("proc/meminfo", "MemTotal:       1000 kB\nMemAvailable:    600 kB\n")
+    assert memory.available() == 600 * 1024
+    system("proc/self/cgroup", f"9:name=systemd:/\n{groups}/a/b\n")
+    assert memory.available() == 600 * 1024
+    for group in ("a/b", "a", ""):  # from the inside out
+        system(f"{folder}/{group}/memory.stat", f"{label} 10000\nfile 5000\n")
+        for words, free in (("max", 600 * 1024), ("200000", 190_000), ("5000", 0)):
+            system(f"{folder}/{group}/{limit}", words)
+            assert memory.available() == free
+        system(f"{folder}/{group}/{limit}", "max")

@@ -92,7 +92,7 @@ def show_figures(session: Session, figures: dict) -> None:
         if peak:
             weights = sum(model.weight_bytes for model in models.values())
             rows.append(("peak memory", f"{peak / 1e9:.2f} GB", f"of which {weights / 1e9:.2f} GB are weights"))
-        rows += [(f"kernels, {role}", *runtime.choices(model.params)) for role, model in models.items()]
+        rows += [(f"kernels, {role}", *runtime.choices(model)) for role, model in models.items()]
     show_table(("figure", "value", "formula"), rows)
 
 

@@ -45,7 +45,7 @@ def several_processes() -> bool:
 
 
 def writes_files() -> bool:
-    """True if this process writes the files of --json and --html: of several that compute the same, the first does."""
+    """True if this process writes the files of --json and --html: of several, the first does."""
     return not several_processes() or sys.modules["jax"].process_index() == 0
 
 
@@ -125,7 +125,7 @@ def one_loop(o: ModelOptions) -> bool:
 
 
 def loader(o: ModelOptions, n_prompt: int) -> Callable:
-    """-> load_networks, as engines.models has it, for models that lie on the devices.
+    """-> load_networks, as engines.runtime has it, for models on the devices.
 
     n_prompt: tokens of the longest prompt. If a loop in Python calls the models, all it needs is compiled before.
     Raises UserError if there are fewer devices than are asked for.
@@ -134,22 +134,19 @@ def loader(o: ModelOptions, n_prompt: int) -> Callable:
     from speculative.engines.jax.sharding import make_mesh, place
 
     keep_compiled()
-    devices = make_mesh(o.mesh, o.data_parallel)
+    mesh = make_mesh(o.mesh, o.data_parallel)
+    lookaheads = o.K if isinstance(o.K, tuple) else [o.K]
+    longest = max((K for K in lookaheads if isinstance(K, int)), default=16)
 
-    def load_on_jax(read, hparams, dtypes, names):
-        return [load_one(read, hparams, *one) for one in zip(dtypes, names, strict=True)]
-
-    def load_one(read, hparams, dtype, name):
+    def load(read, hparams, dtype, name):
         # Each device has all of a small draft: see sharding.py.
-        network = place(read, hparams, dtype, devices, split=False if name.startswith("the draft") else None)
+        network = place(read, hparams, dtype, mesh, split=False if name.startswith("the draft") else None)
         model = JaxModel(network, lambda logits: logits, name)
         if not one_loop(o):
-            longest = max((k for k in ([*o.K] if isinstance(o.K, tuple) else [o.K]) if isinstance(k, int)), default=16)
-            seconds = model.warm_up(n_prompt, longest)
-            print(f"compiled a model in {seconds:.1f} s", file=sys.stderr)
+            print(f"compiled a model in {model.warm_up(n_prompt, longest):.1f} s", file=sys.stderr)
         return model
 
-    return load_on_jax
+    return lambda read, hparams, dtypes, names: [load(read, hparams, *one) for one in zip(dtypes, names, strict=True)]
 
 
 def loop_of(session: Any) -> Any:

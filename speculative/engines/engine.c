@@ -43,8 +43,8 @@ enum { V = 4, ROWS = 10 };
 #else
 enum { V = 4, ROWS = 5 };
 #endif
-enum { LANES = 2 * V, BLOCK = 32, MOST = 10 };  // BLOCK inputs of a row lie together, and share a scale if rounded
-#define NEAR (FIRST_CACHE > 32768 ? 3 : 2)  // memory is asked for into the first cache [bytes], or the second
+enum { LANES = 2 * V, BLOCK = 32, MOST_ROWS = 10 };  // BLOCK inputs of a row lie together, and share a scale if rounded
+#define LOCALITY (FIRST_CACHE > 32768 ? 3 : 2)  // memory is asked for into the first cache [bytes], or the second
 
 #define INLINE static inline __attribute__((always_inline))
 #define VECTOR(type, size) type __attribute__((vector_size(size), aligned(sizeof(type)), may_alias))
@@ -120,44 +120,44 @@ enum { BFLOAT16_BYTES = 4 };
 enum { FLOAT32, BFLOAT16, INT8, INT4 };
 enum { STORE, ADD, GELU_NEW, GELU, RELU };  // the use of a product; the last three by their names in config.json
 
-typedef struct { int64_t n_in, n_out, format; const char *tiles; const float *scale; } Weight;
-typedef struct { Weight w; const float *b; } Linear;
+typedef intptr_t number;  // as large as an address: Python fills these structs as arrays of such words
+typedef struct { number n_in, n_out, format; const char *tiles; const float *b; } Linear;
 typedef struct { const float *g, *b; } Norm;
 typedef struct { Linear c_attn, c_proj; } Attn;
 typedef struct { Linear c_fc, c_proj; } Mlp;
 typedef struct { Attn attn; Mlp mlp; Norm ln_1, ln_2; } Block;
-
-typedef struct {  // a thread's own memory
-  word *prepared;  // rows that it prepares for itself
-  float *normed, *sums;  // a row after layer norm; [most_rows, LANES]
-  float *scores, *path;  // [ROWS, n_ctx], [n_ctx], up to whole tiles
+typedef struct {  // a thread's own memory: prepared rows; a row; [rows, LANES]; [ROWS, n_ctx up to whole tiles]
+  word *prepared;
+  float *row, *sums, *scores;
 } Scratch;
 
 typedef struct {
-  int64_t n_layer, n_head, n_embd, n_inner, n_ctx, n_vocab, activation;
+  number n_head, n_embd, n_inner, n_ctx, n_vocab, activation;
   const Block *blocks;
-  Weight wte;  // [n_embd, n_vocab]
+  const Linear *wte;  // [n_embd, n_vocab]
   const float *wpe;  // [n_ctx, n_embd]
-  Norm ln_f;
+  const Norm *ln_f;
   float *keys, *values;  // the cache: see attention
-  int64_t n_threads, n_rows, n_past, n_last;  // of this call
+  float *x, *qkv, *a, *hidden;  // [rows, n_embd], [rows, 3*n_embd], [rows, n_embd], [rows, n_inner]
+  const Scratch *scratch;  // [n_threads]
+  const number *ahead;  // [4]: bytes ahead of the loop to ask for memory, by the number of rows (see multiply); or 0
+  // These are of one call:
+  number n_threads, first_layer, end_layer, n_rows, n_past, n_last;
   const int64_t *tokens, *positions;  // [n_rows]
   const uint8_t *sees;  // [n_rows, sees_width] in a tree: the slots of the cache that a row attends to; else 0
-  int64_t sees_width;
-  const int64_t *ahead;  // [4]: bytes ahead of the loop to ask for memory, by the number of rows (see multiply); or 0
-  int64_t most_rows, few;  // rows in a call; numbers that a thread prepares in about the time of a barrier
-  float *x, *qkv, *a, *hidden;  // [most_rows, n_embd], [.., 3*n_embd], [.., n_embd], [.., n_inner]
+  number sees_width;
   float *logits;  // [n_last, n_vocab]
-  word *prepared;  // [most_rows, the largest n_in up to whole blocks]
-  const Scratch *scratch;  // [n_threads]
-  int64_t waited, took;  // nanoseconds that the first thread waited for others, and of the call
+  number waited, took;  // nanoseconds that the first thread waited for others, and of the call
 } GPT2;
 
 static int64_t up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t tile_bytes(int format, int64_t n_in) {
+static int64_t part_bytes(int format, int64_t n_in) {  // of a tile's weights
   static const int64_t inputs[] = {1, 2, BLOCK, BLOCK}, bytes[] = {4, 4, BLOCK, BLOCK / 2 + 2};  // of a channel's step
   return up(n_in, inputs[format]) / inputs[format] * bytes[format] * LANES;
+}
+int64_t tile_bytes(int64_t format, int64_t n_in) {  // in int8, the channels' scales follow the weights
+  return part_bytes(format, n_in) + (format == INT8 ? 4 * LANES : 0);
 }
 
 // ---- Rows, as the products read them --------------------------------------------------------------------------------
@@ -209,8 +209,8 @@ static void prepare(int format, const float *x, int64_t n, int64_t row, int64_t 
 // ---- A few rows times a part of a tile ------------------------------------------------------------------------------
 
 //     for (k < n_in) for (r < R) for (c < LANES) out[r][c] += x[r][k] * tile[k][c];
-// R is a constant in each copy of these loops, so that the sums are registers. Meanwhile they ask for memory, from `ask`
-// on: `pace` bytes for each 4 * LANES of the tile; with a pace of 0 for nothing.
+// Each format has this loop, in its own arithmetic: see times_float32 first. R is a constant in each copy of it, so that
+// the sums are registers. Meanwhile it asks for memory, from `ask` on: `pace` bytes for each 4 * LANES of the tile.
 #define ARGUMENTS \
   const word *x, const char *tile, int64_t n_in, const char *ask, int64_t pace, float *out, int64_t stride
 #define EACH(r) _Pragma("GCC unroll 16") for (int r = 0; r < R; r++)
@@ -218,10 +218,10 @@ static void prepare(int format, const float *x, int64_t n, int64_t row, int64_t 
 #define INT(i) ((vint){0} + (int32_t)x[r * words + (i)])
 #define OUT(r, i) (*(vfloat *)(out + (r) * stride + (i) * V))
 #define LOAD(type, i) (*(const type *)(tile + (i) * sizeof(type)))
-#define LOAD_SUMS vfloat s[MOST][2]; EACH(r) s[r][0] = OUT(r, 0), s[r][1] = OUT(r, 1)
+#define LOAD_SUMS vfloat s[MOST_ROWS][2]; EACH(r) s[r][0] = OUT(r, 0), s[r][1] = OUT(r, 1)
 #define STORE_SUMS EACH(r) OUT(r, 0) = s[r][0], OUT(r, 1) = s[r][1]
 #define KEEP __asm__ volatile("" ::: "memory")  // weights are not read again, but stay in their registers
-#define ASK __builtin_prefetch(ask, 0, NEAR), __builtin_prefetch(ask + pace / 2, 0, NEAR), ask += pace; KEEP
+#define ASK __builtin_prefetch(ask, 0, LOCALITY), __builtin_prefetch(ask + pace / 2, 0, LOCALITY), ask += pace; KEEP
 
 INLINE void times_float32(const int R, ARGUMENTS) {
   enum { words = BLOCK };
@@ -251,7 +251,7 @@ INLINE void times_int8(const int R, ARGUMENTS) {  // a block's sum is exact; it 
   enum { words = BLOCK / 4 + 2 };
   LOAD_SUMS;
   for (int64_t k = 0; k < n_in; k += BLOCK, x += words * R) {
-    vint e[MOST][2];
+    vint e[MOST_ROWS][2];
     EACH(r) e[r][0] = e[r][1] = INT(BLOCK / 4 + 1);
 #pragma GCC unroll 8
     for (int i = 0; i < BLOCK / 4; i++, tile += 4 * LANES) {
@@ -269,7 +269,7 @@ INLINE void times_int4(const int R, ARGUMENTS) {  // inputs k and k + 16 share a
   enum { words = BLOCK / 4 + 2 };
   LOAD_SUMS;
   for (int64_t k = 0; k < n_in; k += BLOCK, x += words * R, tile += 2 * sizeof(vhalf)) {
-    vint e[MOST][2];
+    vint e[MOST_ROWS][2];
     EACH(r) e[r][0] = e[r][1] = INT(BLOCK / 4 + 1);
 #pragma GCC unroll 4
     for (int i = 0; i < BLOCK / 8; i++, tile += 4 * LANES) {
@@ -300,21 +300,21 @@ static int64_t group_start(int64_t rows, int64_t group) {  // groups have as man
   return group * (rows / groups) + least(group, rows % groups);
 }
 
-static void multiply(const Weight *w, int64_t tile, const word *x, int64_t rows, const int64_t *ahead, float *out) {
+static void multiply(const Linear *w, int64_t tile, const word *x, int64_t rows, const number *ahead, float *out) {
   // [rows, n_in] prepared, tile [n_in, LANES] -> [rows, LANES]. Several groups read a part of the tile one after the
   // other, while it is in the first cache, and the first few ask for the next part, each for its share.
   enum { PART = 16384 };  // bytes
   int64_t groups = (rows + ROWS - 1) / ROWS, n = w->n_in, f = w->format;
-  int64_t bytes = ahead[(rows > 1) + (rows > ROWS / 2) + (groups > 1)];  // one row, few, a whole group, several groups
-  int64_t part = groups > 1 ? PART / tile_bytes(f, BLOCK) * BLOCK : n, part_bytes = tile_bytes(f, part);
-  int64_t askers = least(groups, 4), pace = 4 * LANES / askers, share = part_bytes / askers;
+  int64_t distance = ahead[(rows > 1) + (rows > ROWS / 2) + (groups > 1)];  // one row, few, a group, several groups
+  int64_t part = groups > 1 ? PART / part_bytes(f, BLOCK) * BLOCK : n, bytes_of_part = part_bytes(f, part);
+  int64_t askers = least(groups, 4), pace = 4 * LANES / askers, share = bytes_of_part / askers;
   const char *at = w->tiles + tile * tile_bytes(f, n);
   memset(out, 0, 4 * LANES * rows);
-  for (int64_t k = 0; k < n; k += part, at += part_bytes)
+  for (int64_t k = 0; k < n; k += part, at += bytes_of_part)
     for (int64_t group = 0; group < groups; group++) {
-      int asks = bytes && group < askers;
+      int asks = distance && group < askers;
       int64_t first = group_start(rows, group), m = group_start(rows, group + 1) - first;
-      const char *ask = asks ? at + (groups > 1 ? part_bytes + group * share : bytes) : at;
+      const char *ask = asks ? at + (groups > 1 ? bytes_of_part + group * share : distance) : at;
       times[f](m, x + first * n_words(f, n) + n_words(f, k) * m, at, least(part, n - k), ask, asks ? pace : 0,
                out + first * LANES, LANES);
     }
@@ -363,9 +363,9 @@ static void layer_norm(const float *x, Norm ln, int64_t n, float *out) {  // [n]
 // ---- Threads --------------------------------------------------------------------------------------------------------
 
 // They are Python's. Each does its share of the tiles and heads, and all meet at a barrier before one reads what others
-// wrote. A thread that waits looks again and again, and after some looks offers its core to others each time. One that
-// is given no work for a while goes back to Python, to sleep.
-enum { MOST_THREADS = 256, LOOKS = 50, PATIENCE = 4000 };
+// wrote. A thread that waits spins for a while, and then offers its core to others in each turn. One that is given no
+// work for many turns goes back to Python, to sleep.
+enum { MOST_THREADS = 256, SPINS = 50, YIELDS = 4000 };  // turns until then
 enum { ASLEEP, AWAKE, CALLED, WORK };
 static struct { _Alignas(64) _Atomic int state; } threads[MOST_THREADS];
 static _Alignas(64) _Atomic int64_t arrived;  // threads at the barrier
@@ -377,8 +377,8 @@ static int64_t nanoseconds(void) {
   return timespec_get(&now, TIME_UTC), now.tv_sec * 1000000000LL + now.tv_nsec;
 }
 
-static void wait(int64_t looks) {
-  if (looks > LOOKS) sched_yield();
+static void wait(int64_t turns) {
+  if (turns > SPINS) sched_yield();
 #if defined(__x86_64__)
   else _mm_pause();
 #elif defined(__aarch64__)
@@ -394,25 +394,26 @@ static void meet(GPT2 *m, int64_t thread) {
     atomic_store_explicit(&met, before + 1, memory_order_release);
     return;
   }
-  for (int64_t looks = 0; atomic_load_explicit(&met, memory_order_acquire) == before; wait(++looks))
-    if (looks == LOOKS && thread == 0) since = nanoseconds();
+  for (int64_t turns = 0; atomic_load_explicit(&met, memory_order_acquire) == before; wait(++turns))
+    if (turns == SPINS && thread == 0) since = nanoseconds();
   if (since) m->waited += nanoseconds() - since;
 }
 
 // ---- The functions of gpt2.py, of which each thread does its share --------------------------------------------------
 
 static void embed(const GPT2 *m, int64_t thread) {  // x = wte[tokens] + wpe[positions]; a thread has some columns
-  const Weight *w = &m->wte;
+  const Linear *w = m->wte;
   uint32_t from = thread * m->n_embd / m->n_threads, to = (thread + 1) * m->n_embd / m->n_threads;
   for (int64_t row = 0; row < m->n_rows; row++) {
     int64_t token = m->tokens[row];
     uint32_t lane = token % LANES, f = w->format;
     const char *tile = w->tiles + token / LANES * tile_bytes(f, w->n_in);
+    const float *scale = (const float *)(tile + part_bytes(f, w->n_in));
     for (uint32_t k = from; k < to; k++) {
       float *x = m->x + row * m->n_embd + k;
       if (f == FLOAT32) *x = ((const float *)tile)[k * LANES + lane];
       else if (f == BFLOAT16) *x = float_of((word)((const uint16_t *)tile)[(k / 2 * LANES + lane) * 2 + k % 2] << 16);
-      else *x = (((const uint8_t *)tile)[(k / 4 * LANES + lane) * 4 + k % 4] - 128) * w->scale[token];
+      else *x = (((const uint8_t *)tile)[(k / 4 * LANES + lane) * 4 + k % 4] - 128) * scale[lane];
       *x += m->wpe[m->positions[row] * m->n_embd + k];
     }
   }
@@ -431,31 +432,33 @@ INLINE void finish(const float *sums, const float *scale, const float *b, int th
   memcpy(out, y, 4 * n);
 }
 
-static void linear(GPT2 *m, int64_t thread, const float *x, int64_t rows, const Norm *ln, Weight w, const float *b,
-                   int then, float *out) {
+static void linear(GPT2 *m, int64_t thread, const float *x, int64_t rows, const Norm *ln, const Linear *w, int then,
+                   float *out) {
   // [rows, n_in] -> [rows, n_out]: (layer norm of) x @ w + b; a thread has some of the tiles. Few rows each thread
-  // prepares for itself, many all for all.
-  int64_t n = m->n_threads, alone = n == 1 || rows * w.n_in <= m->few, n_tiles = (w.n_out + LANES - 1) / LANES;
+  // prepares for itself, in about the time of a barrier; many all for all.
+  enum { FEW = 8192 };  // numbers
+  int64_t n = m->n_threads, n_in = w->n_in, n_tiles = (w->n_out + LANES - 1) / LANES, f = w->format;
+  int64_t alone = n == 1 || rows * n_in <= FEW, bytes = tile_bytes(f, n_in);
   Scratch own = m->scratch[thread];
-  word *prepared = alone && n > 1 ? own.prepared : m->prepared;
+  word *prepared = m->scratch[alone ? thread : 0].prepared;
   for (int64_t group = 0, first = 0, end; first < rows; group++, first = end) {
     end = group_start(rows, group + 1);
     for (int64_t row = first; row < end; row++) {
       if (!alone && row % n != thread) continue;
-      if (ln) layer_norm(x + row * w.n_in, *ln, w.n_in, own.normed);
-      const float *from = ln ? own.normed : x + row * w.n_in;
-      prepare(w.format, from, w.n_in, row - first, end - first, prepared + first * n_words(w.format, w.n_in));
+      if (ln) layer_norm(x + row * n_in, *ln, n_in, own.row);
+      prepare(f, ln ? own.row : x + row * n_in, n_in, row - first, end - first, prepared + first * n_words(f, n_in));
     }
   }
   if (!alone) meet(m, thread);
   for (int64_t tile = thread * n_tiles / n; tile < (thread + 1) * n_tiles / n; tile++) {
-    int64_t first = tile * LANES, left = w.n_out - first;
-    const float *scale = w.scale ? w.scale + first : 0, *bias = b ? b + first : 0;
-    multiply(&w, tile, prepared, rows, m->ahead, own.sums);
+    int64_t first = tile * LANES, left = w->n_out - first;
+    const float *scale = f == INT8 ? (const float *)(w->tiles + (tile + 1) * bytes) - LANES : 0;
+    const float *b = w->b ? w->b + first : 0;
+    multiply(w, tile, prepared, rows, m->ahead, own.sums);
     for (int64_t row = 0; row < rows; row++) {
-      float *sums = own.sums + row * LANES, *to = out + row * w.n_out + first;
-      if (left >= LANES) finish(sums, scale, bias, then, LANES, to);
-      else finish(sums, scale, bias, then, left, to);
+      float *sums = own.sums + row * LANES, *to = out + row * w->n_out + first;
+      if (left >= LANES) finish(sums, scale, b, then, LANES, to);
+      else finish(sums, scale, b, then, left, to);
     }
   }
 }
@@ -500,8 +503,8 @@ static void attention(const GPT2 *m, Scratch own, int64_t layer, int64_t head) {
     int64_t rows = least(m->n_rows - first, ROWS), seen = m->n_past + first + rows;
     for (int64_t row = 0; row < rows; row++) {
       const float *q = m->qkv + (first + row) * 3 * n_embd + head * d;
-      for (int64_t i = 0; i < d; i++) own.path[i] = q[i] * shrink;
-      prepare(FLOAT32, own.path, d, row, rows, own.prepared);
+      for (int64_t i = 0; i < d; i++) own.row[i] = q[i] * shrink;
+      prepare(FLOAT32, own.row, d, row, rows, own.prepared);
       memset(own.scores + row * room, 0, 4 * up(seen, LANES));
     }
     for (int64_t slot = 0; slot < seen; slot += LANES) {  // q @ k: [rows, d] -> [rows, seen]
@@ -511,7 +514,7 @@ static void attention(const GPT2 *m, Scratch own, int64_t layer, int64_t head) {
     for (int64_t row = 0; row < rows; row++) {
       const uint8_t *sees = m->sees ? m->sees + (first + row) * m->sees_width : 0;
       float *scores = own.scores + row * room;
-      totals[row] = softmax(scores, m->n_past + first + row + 1, up(seen, LANES), sees, own.path);
+      totals[row] = softmax(scores, m->n_past + first + row + 1, up(seen, LANES), sees, own.row);
       prepare(FLOAT32, scores, seen, row, rows, own.prepared);
     }
     for (int64_t i = 0; i < d; i += LANES) {  // weights @ v: [rows, seen] -> [rows, d]
@@ -526,24 +529,24 @@ static void attention(const GPT2 *m, Scratch own, int64_t layer, int64_t head) {
 }
 
 static void mha(GPT2 *m, int64_t thread, int64_t layer, const Attn *attn, const Norm *ln) {  // x += ...
-  linear(m, thread, m->x, m->n_rows, ln, attn->c_attn.w, attn->c_attn.b, STORE, m->qkv);  // -> [n_rows, 3*n_embd]
+  linear(m, thread, m->x, m->n_rows, ln, &attn->c_attn, STORE, m->qkv);  // -> [n_rows, 3*n_embd]
   meet(m, thread);
   for (int64_t head = thread * m->n_head / m->n_threads; head < (thread + 1) * m->n_head / m->n_threads; head++)
     attention(m, m->scratch[thread], layer, head);  // -> [n_rows, n_embd]
   meet(m, thread);
-  linear(m, thread, m->a, m->n_rows, 0, attn->c_proj.w, attn->c_proj.b, ADD, m->x);
+  linear(m, thread, m->a, m->n_rows, 0, &attn->c_proj, ADD, m->x);
 }
 
 static void ffn(GPT2 *m, int64_t thread, const Mlp *mlp, const Norm *ln) {  // x += ...
-  linear(m, thread, m->x, m->n_rows, ln, mlp->c_fc.w, mlp->c_fc.b, m->activation, m->hidden);  // -> [n_rows, n_inner]
+  linear(m, thread, m->x, m->n_rows, ln, &mlp->c_fc, m->activation, m->hidden);  // -> [n_rows, n_inner]
   meet(m, thread);
-  linear(m, thread, m->hidden, m->n_rows, 0, mlp->c_proj.w, mlp->c_proj.b, ADD, m->x);
+  linear(m, thread, m->hidden, m->n_rows, 0, &mlp->c_proj, ADD, m->x);
 }
 
 static void forward(GPT2 *m, int64_t thread) {  // [n_rows] -> logits [n_last, n_vocab]
   embed(m, thread);
   meet(m, thread);
-  for (int64_t layer = 0; layer < m->n_layer; layer++) {
+  for (int64_t layer = m->first_layer; layer < m->end_layer; layer++) {
     const Block *block = &m->blocks[layer];
     mha(m, thread, layer, &block->attn, &block->ln_1);
     meet(m, thread);
@@ -551,7 +554,7 @@ static void forward(GPT2 *m, int64_t thread) {  // [n_rows] -> logits [n_last, n
     meet(m, thread);
   }
   const float *x = m->x + (m->n_rows > m->n_last ? m->n_rows - m->n_last : 0) * m->n_embd;  // [n_last, n_embd]
-  if (m->n_last) linear(m, thread, x, m->n_last, &m->ln_f, m->wte, 0, STORE, m->logits);
+  if (m->n_last) linear(m, thread, x, m->n_last, m->ln_f, m->wte, STORE, m->logits);
   meet(m, thread);  // after this the caller may change m
 }
 
@@ -571,7 +574,7 @@ int64_t gpt2(GPT2 *m, int64_t patient) {
   work = m;
   for (; n < m->n_threads; n++) {
     int state = AWAKE;
-    for (int64_t looks = 0; looks < PATIENCE && atomic_load(&threads[n].state) == ASLEEP; wait(++looks)) continue;
+    for (int64_t turns = 0; turns < YIELDS && atomic_load(&threads[n].state) == ASLEEP; wait(++turns)) continue;
     if (!atomic_compare_exchange_strong(&threads[n].state, &state, CALLED)) break;
   }
   m->n_threads = n;
@@ -582,19 +585,14 @@ int64_t gpt2(GPT2 *m, int64_t patient) {
   return 0;
 }
 
-void partner(int64_t thread) {  // another thread's share of all passes, until there was none for a while
-  atomic_store(&threads[thread].state, AWAKE);
-  for (int64_t looks = 0;; wait(++looks)) {
-    int state = AWAKE;
+void worker(int64_t thread) {  // another thread's share of all passes, until there was none for a while
+  int asleep = ASLEEP, awake = AWAKE;
+  if (!atomic_compare_exchange_strong(&threads[thread].state, &asleep, AWAKE)) return;  // it is at work already
+  for (int64_t turns = 0;; wait(++turns), awake = AWAKE) {
     if (atomic_load(&threads[thread].state) == WORK) {
       atomic_store(&threads[thread].state, AWAKE);
       forward(work, thread);
-      looks = 0;
-    } else if (looks > PATIENCE && atomic_compare_exchange_strong(&threads[thread].state, &state, ASLEEP)) return;
+      turns = 0;
+    } else if (turns > YIELDS && atomic_compare_exchange_strong(&threads[thread].state, &awake, ASLEEP)) return;
   }
-}
-
-void forget_threads(void) {  // in a forked process, into which they did not come along
-  for (int thread = 0; thread < MOST_THREADS; thread++) atomic_store(&threads[thread].state, ASLEEP);
-  atomic_store(&arrived, 0);
 }

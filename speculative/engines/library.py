@@ -13,6 +13,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from ctypes import c_int64, c_void_p
 from pathlib import Path
 
 SOURCES = [Path(__file__).with_name(name) for name in ("pack.c", "engine.c")]  # the first includes the second
@@ -29,12 +30,11 @@ def first_cache() -> int:
 # Contracted as the source says and nowhere else: else a last bit could depend on which copy of a loop computes it.
 FLAGS = ["-O3", "-std=gnu11", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing"]
 FLAGS += ["-shared", "-fPIC", f"-DFIRST_CACHE={first_cache()}"]
-VARIABLE = "SPECULATIVE_ENGINE"  # of the environment: numpy lets gpt2.py itself compute
 
 
 def cache_home() -> Path:
-    """Return the folder for files that this user's programs can make again. A relative one does not count, says the XDG
-    Base Directory Specification: it would be another one in each folder."""
+    """The folder for files that this user's programs can make again. A relative one does not count, says the XDG Base
+    Directory Specification: it would be another one in each folder."""
     home = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (home if home.is_absolute() else Path.home() / ".cache") / "speculative-sampling"
 
@@ -59,7 +59,7 @@ def compilers() -> list[list[str]]:
 
 
 def compile_with(compiler: list[str], flags: list[str], path: str) -> bool:
-    """Compiles engine.c into a library; False if this compiler cannot."""
+    """Compile engine.c into a library; False if this compiler cannot."""
     try:
         command = [*compiler, *FLAGS, *flags, str(SOURCES[0]), "-o", path, "-lm"]
         return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True).returncode == 0
@@ -68,10 +68,9 @@ def compile_with(compiler: list[str], flags: list[str], path: str) -> bool:
 
 
 def build(folder: Path) -> Path | None:
-    """The library in this folder, compiled now if it is not there; None if nothing compiles it."""
-    parts = [repr([*FLAGS, native(), *compilers()]).encode(), cpu().encode()]
-    parts += [source.read_bytes() for source in SOURCES]
-    path = folder / f"engine-{hashlib.sha256(b'|'.join(parts)).hexdigest()[:16]}.so"
+    """The library in this folder, compiled now if it is missing; None if nothing compiles it."""
+    depends_on = repr([*FLAGS, native(), *compilers(), cpu(), *(source.read_bytes() for source in SOURCES)])
+    path = folder / f"engine-{hashlib.sha256(depends_on.encode()).hexdigest()[:16]}.so"
     if path.exists():
         return path
     folder.mkdir(parents=True, exist_ok=True)
@@ -86,8 +85,9 @@ def build(folder: Path) -> Path | None:
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """The compiled forward pass; None if the environment forbids it, or if there is no compiler."""
-    if os.environ.get(VARIABLE) == "numpy":
+    """The compiled forward pass; None if SPECULATIVE_ENGINE is "numpy", or if there is no compiler: gpt2.py itself then
+    computes."""
+    if os.environ.get("SPECULATIVE_ENGINE") == "numpy":
         return None
     try:
         path = build(cache_home())
@@ -95,23 +95,20 @@ def library() -> ctypes.CDLL | None:
         library.folder = tempfile.TemporaryDirectory()  # until this process ends
         path = build(Path(library.folder.name))
     if not path:
-        say_numpy_multiplies()
+        print(
+            "there is no C compiler, so gpt2.py itself computes: K+1 rows cost several times as much as one, and "
+            "greedy texts may differ by rounding. pip install ziglang, or a system's gcc or clang, helps",
+            file=sys.stderr,
+        )
         return None
     found = ctypes.CDLL(str(path))
-    for name in ("lanes", "rows_of_a_group", "gpt2"):
-        getattr(found, name).restype = ctypes.c_int64
-    found.gpt2.argtypes = [ctypes.c_void_p, ctypes.c_int64]
-    found.partner.argtypes = [ctypes.c_int64]
-    found.pack.argtypes = [ctypes.c_int64, ctypes.c_void_p, *[ctypes.c_int64] * 6, ctypes.c_void_p, ctypes.c_void_p]
+    for name in ("lanes", "rows_of_a_group", "tile_bytes", "gpt2"):
+        getattr(found, name).restype = c_int64
+    found.tile_bytes.argtypes = [c_int64, c_int64]
+    found.pack.argtypes = [c_int64, c_void_p, *[c_int64] * 6, c_void_p]
+    found.gpt2.argtypes = [c_void_p, c_int64]
+    found.worker.argtypes = [c_int64]
     return found
-
-
-def say_numpy_multiplies() -> None:
-    print(
-        "there is no C compiler, so gpt2.py itself computes: K+1 rows cost several times as much as one, and greedy "
-        "texts may differ by rounding. pip install ziglang, or a system's gcc or clang, helps",
-        file=sys.stderr,
-    )
 
 
 def lanes() -> int:

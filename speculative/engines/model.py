@@ -35,8 +35,8 @@ class CachedNetwork:
     """logits(x, n_last) -> [n_last, n_vocab], computing only the rows that the previous call did not.
 
     It remembers the tokens whose keys and values the cache holds. A call keeps the longest prefix that they share with
-    x, forgets the rest by moving a length, and feeds the missing tokens. So a rejected draft, another prompt, a draft
-    that is one token behind: all are just another x.
+    x, forgets the rest by moving a length, and feeds the missing tokens. So a rejected draft, another prompt and a
+    draft that is one token behind are just another x.
     """
 
     def __init__(self, params: dict, hparams: dict, new_pass: Callable = PlainPass, name: str = "the model"):
@@ -75,22 +75,22 @@ class CachedNetwork:
         """The number of leading tokens of x that the cache holds."""
         return common_prefix(self.tokens, x)
 
-    def feed(self, x, n: int, n_last: int, positions=None, sees=None) -> np.ndarray:  # [n_x] -> [n_last, n_vocab]
+    def feed(self, x, n: int, n_last: int, sees=None) -> np.ndarray:  # [n_x] -> [n_last, n_vocab]
         """Feed x[n:] after the first n tokens of the cache."""
         self.tokens = self.tokens[:0]  # so that an interrupted pass leaves an empty cache and not a wrong one
         self.forward.length = n
         inputs = to_draft(x[n:], self.shared) if self.shared else x[n:]
-        logits = self.forward(inputs, n_last, positions, sees)  # [n_last, n_vocab]
+        logits = self.forward(inputs, n_last, sees)  # [n_last, n_vocab]
         if self.shared:
             logits = to_target(logits, self.shared)
         check_finite(logits, self.name, len(x) - n_last + 1)
-        self.tokens = x.copy()  # whoever called may change x
+        self.tokens = x.copy()  # the caller may change x
         self.n_read = len(x) - n
         return logits
 
     def output(self, h, first: int) -> np.ndarray:  # [n, n_embd] -> [n, n_vocab]
         """The logits of rows that the last block might have given, as heads guess them. first: the position of the
-        token that the first row is about. Raises UserError as above."""
+        first row's token. Raises UserError as above."""
         with LOCK:
             logits = self.forward.output(h)  # [n, n_vocab]
         check_finite(logits, f"{self.name}, with its heads,", first)
@@ -100,7 +100,7 @@ class CachedNetwork:
 class FunctionNetwork:
     """A function logits(x, n_last) as a network without a cache, such as counts of n-grams."""
 
-    n_read = 0  # there is no text that it would read once
+    n_read = 0
 
     def __init__(self, logits: Callable):
         self.logits = logits
@@ -149,8 +149,8 @@ def check_length(n: int, n_last: int, n_ctx: int) -> None:
 
 
 def check_finite(logits: np.ndarray, name: str, first: int) -> None:  # [n, n_vocab]
-    """Raises UserError if a row holds NaN or +inf. (-inf is a probability of 0.) first: the position of the token that
-    the first row is about."""
+    """Raises UserError if a row holds NaN or +inf. (-inf is a probability of 0.) first: the position of the first row's
+    token."""
     if math.isfinite(np.maximum.reduce(logits, axis=None)):  # max() takes twice as long on a short row
         return
     row = int(np.argmin(np.isfinite(logits.max(axis=-1))))

@@ -1,6 +1,13 @@
 // Weights as engine.c reads them: a matrix in the order of NumPy -> tiles. This file is what is compiled.
 #include "engine.c"
 
+static void take_block(const float *w, int64_t n, int64_t m, int64_t row, int64_t column, float block[BLOCK][LANES]) {
+  // [n, m] of a matrix -> [BLOCK, LANES], filled up with zeros
+  memset(block, 0, 4 * BLOCK * LANES);
+  if (column == 1 && m == LANES) for (int64_t k = 0; k < n; k++) memcpy(block[k], w + k * row, 4 * LANES);
+  else for (int64_t i = 0; i < m; i++) for (int64_t k = 0; k < n; k++) block[k][i] = w[i * column + k * row];
+}
+
 INLINE void pack_block(const int format, float w[BLOCK][LANES], const float *scale, word *out) {
   // [BLOCK, LANES] -> the same of a tile. An int4's scale, here found, makes the extreme weight -8.
   float extreme[LANES] = {0}, inverse[LANES];
@@ -9,8 +16,7 @@ INLINE void pack_block(const int format, float w[BLOCK][LANES], const float *sca
     for (int i = 0; i < LANES; i++) extreme[i] = fabsf(w[k][i]) > fabsf(extreme[i]) ? w[k][i] : extreme[i];
   for (int i = 0; i < LANES && format == INT4; i++) {
     word bits = to_bfloat16(extreme[i] / -8);
-    extreme[i] = float_of(bits);
-    inverse[i] = fabsf(extreme[i]) > 1e-30f ? 1 / extreme[i] : 0;
+    inverse[i] = fabsf(float_of(bits)) > 1e-30f ? 1 / float_of(bits) : 0;
     ((uint16_t *)(out + BLOCK / 8 * LANES))[i] = bits >> 16;
   }
   for (int k = 0; k < BLOCK; k++)
@@ -24,32 +30,28 @@ INLINE void pack_block(const int format, float w[BLOCK][LANES], const float *sca
 }
 
 void pack(int64_t f, const float *w, int64_t n_in, int64_t n_out, int64_t row, int64_t column, int64_t first,
-          int64_t last, char *tiles, float *scales) {
-  // Tiles first to last of a matrix [n_in, n_out], whose neighbours lie `row` and `column` numbers apart
-  for (int64_t tile = first; tile < last; tile++) {
+          int64_t end, char *tiles) {  // tiles first to end - 1 of [n_in, n_out], whose strides are `row` and `column`
+  for (int64_t tile = first; tile < end; tile++) {
+    const float *from = w + tile * LANES * column;
+    char *out = tiles + tile * tile_bytes(f, n_in);
     int64_t m = least(n_out - tile * LANES, LANES);
-    float part[BLOCK][LANES], scale[LANES] = {0};
+    float block[BLOCK][LANES], scale[LANES] = {0};
     word words[BLOCK * LANES];
-    for (int finds_scale = f == INT8; finds_scale >= 0; finds_scale--) {
-      char *out = tiles + tile * tile_bytes(f, n_in);
-      for (int64_t k = 0, n; k < n_in; k += BLOCK, out += tile_bytes(f, n)) {
-        const float *from = w + k * row + tile * LANES * column;
-        n = least(n_in - k, BLOCK);
-        memset(part, 0, sizeof(part));
-        for (int64_t j = 0; j < n && column == 1 && m == LANES; j++) memcpy(part[j], from + j * row, 4 * LANES);
-        for (int64_t i = 0; i < m && (column != 1 || m < LANES); i++)
-          for (int64_t j = 0; j < n; j++) part[j][i] = from[i * column + j * row];
-        for (int64_t j = 0; j < n && finds_scale; j++)
-          for (int i = 0; i < LANES; i++) scale[i] = fabsf(part[j][i]) > scale[i] ? fabsf(part[j][i]) : scale[i];
-        if (finds_scale) continue;
-        if (f == FLOAT32) pack_block(FLOAT32, part, scale, words);
-        if (f == BFLOAT16) pack_block(BFLOAT16, part, scale, words);
-        if (f == INT8) pack_block(INT8, part, scale, words);
-        if (f == INT4) pack_block(INT4, part, scale, words);
-        memcpy(out, words, tile_bytes(f, n));
-      }
-      for (int i = 0; i < LANES && finds_scale; i++)
-        scale[i] = scales[tile * LANES + i] = scale[i] / 127 ? scale[i] / 127 : 1;
+    for (int64_t k = 0; k < n_in && f == INT8; k += BLOCK) {
+      take_block(from + k * row, least(n_in - k, BLOCK), m, row, column, block);
+      for (int j = 0; j < BLOCK; j++)
+        for (int i = 0; i < LANES; i++) scale[i] = fabsf(block[j][i]) > scale[i] ? fabsf(block[j][i]) : scale[i];
+    }
+    for (int i = 0; i < LANES; i++) scale[i] = scale[i] / 127 ? scale[i] / 127 : 1;  // the largest weight is 127
+    if (f == INT8) memcpy(out + part_bytes(f, n_in), scale, sizeof(scale));
+    for (int64_t k = 0, n; k < n_in; k += n, out += part_bytes(f, n)) {
+      n = least(n_in - k, BLOCK);
+      take_block(from + k * row, n, m, row, column, block);
+      if (f == FLOAT32) pack_block(FLOAT32, block, scale, words);
+      if (f == BFLOAT16) pack_block(BFLOAT16, block, scale, words);
+      if (f == INT8) pack_block(INT8, block, scale, words);
+      if (f == INT4) pack_block(INT4, block, scale, words);
+      memcpy(out, words, part_bytes(f, n));
     }
   }
 }

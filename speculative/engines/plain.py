@@ -46,9 +46,13 @@ class KVCache:
             held[:, :, to : to + len(slots)] = held[:, :, slots]
 
 
+def positions_of(sees):  # [n, m] -> [n]
+    """The position of each token of a tree, from the tokens that it sees: itself, and all before it on its path."""
+    return sees.sum(axis=1, dtype=np.int64) - 1
+
+
 class PlainPass(KVCache):
-    """gpt2.py with its cache: tokens that come after the first `length` -> logits of the last n_last, of which hidden
-    [n_last, n_embd] is the last block's output."""
+    """gpt2.py with its cache."""
 
     def __init__(self, params: dict, hparams: dict):
         n_head = hparams["n_head"]
@@ -58,9 +62,11 @@ class PlainPass(KVCache):
         self.ln_f = params["ln_f"]
         self.wte = params["wte"]
 
-    def __call__(self, tokens, n_last: int, positions=None, sees=None) -> np.ndarray:  # [n] -> [n_last, n_vocab]
-        """In a tree, positions [n] and sees [n, length + n] say where the tokens stand and which others they see."""
+    def __call__(self, tokens, n_last: int, sees=None) -> np.ndarray:  # [n] -> [n_last, n_vocab]
+        """The logits of the last n_last tokens, which come after the first `length`. hidden [n_last, n_embd] is then
+        the last block's output for them. In a tree, sees [n, length + n] says which tokens each one sees."""
         self.sees = sees
+        positions = None if sees is None else positions_of(sees)  # [n]
         with np.errstate(over="ignore", invalid="ignore"):  # check_finite sees an overflow in the logits
             return self.gpt2(tokens, n_last=n_last, positions=positions)
 

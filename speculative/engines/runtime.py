@@ -1,46 +1,73 @@
-"""Which forward pass decodes: engine.c if it can be compiled, else gpt2.py; in how many threads."""
+"""Which forward pass decodes, engine.c or gpt2.py, in how many threads; and from parameters to networks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import numpy as np
+
+from speculative.engines.compiled import CompiledPass
 from speculative.engines.library import library, n_cores
-from speculative.engines.model import n_bytes
+from speculative.engines.model import LOCK, Model, n_bytes
+from speculative.engines.packed import pack, packer
 from speculative.engines.plain import PlainPass
+from speculative.engines.tree_cache import TreeNetwork
 from speculative.support.errors import UserError
 
+THREAD_BYTES = 2**20  # of weights that are worth a thread, which must meet the others
 n_threads = None  # at most, in a forward pass; None: one for each core
 
 
-def new_pass(params: dict, hparams: dict) -> Callable:
-    """A forward pass with a cache of its own: compiled, or gpt2.py if there is no compiler."""
-    if not library():
-        return PlainPass(params, hparams)
-    from speculative.engines.compiled import SHARE, CompiledPass
-
-    return CompiledPass(params, hparams, min(n_threads or n_cores(), 1 + n_bytes(params) // SHARE))
-
-
-def tune(params: dict, hparams: dict) -> None:
-    """Measure how far ahead to ask for these weights on this CPU, in a fifth of a second."""
-    if library() and params["blocks"]:
-        from speculative.engines.compiled import choose_ahead
-
-        choose_ahead(new_pass(params, hparams))
-
-
-def choices(params: dict) -> tuple[str, str]:
-    """Return a model's weight format, and its threads and prefetching in words."""
-    if not library():
-        return "NumPy", "gpt2.py itself"
-    format = params["blocks"][0]["mlp"]["c_fc"]["w"].dtype if params["blocks"] else params["wte"].T.dtype
-    asks = [name for name, ahead in zip(("1 row", "few", "a group", "many"), params["wte"].ahead, strict=True) if ahead]
-    return format, f"{n_threads or n_cores()} threads at most; memory asked for ahead: {', '.join(asks) or 'never'}"
-
-
 def set_threads(n: int | None = None) -> None:
-    """Lets the forward pass take n threads at most; None: one for each core. Raises UserError if there are not so many
+    """Let the forward pass take n threads at most; None: one for each core. Raises UserError if there are not so many
     cores."""
     global n_threads
     n = n or n_cores()
     if not 1 <= n <= n_cores():
         raise UserError(f"{n} threads: this machine has cores for 1 to {n_cores()}")
     n_threads = n
+
+
+def new_pass(params: dict, hparams: dict) -> Callable:
+    """A forward pass with a cache of its own: compiled, or gpt2.py if there is no compiler."""
+    if not library():
+        return PlainPass(params, hparams)
+    return CompiledPass(params, hparams, min(n_threads or n_cores(), 1 + n_bytes(params) // THREAD_BYTES))
+
+
+def create_model_fn(params: dict, hparams: dict, to_probs: Callable) -> Model:
+    """A network in float32 -> a function from tokens to distributions."""
+    return TreeNetwork(pack(params, packer("float32")), hparams, new_pass).with_probs(to_probs)
+
+
+def load_networks(read: Callable, hparams: dict, dtypes: Sequence[str], names: Sequence[str]) -> list[TreeNetwork]:
+    """A network in each of these formats, from one reading: read(convert) gives the parameters as load_params does.
+
+    Each tensor is packed for all of them before the next is read. Norms, biases and positions are the same arrays.
+    """
+    packers = [packer(dtype) for dtype in dtypes]
+    params = read(lambda name, array: tuple(convert(name, array) for convert in packers))
+    of_each = [pack(params, lambda name, copies, i=i: copies[i]) for i in range(len(packers))]
+    return [packed_network(one, hparams, name) for one, name in zip(of_each, names, strict=True)]
+
+
+def packed_network(params: dict, hparams: dict, name: str) -> TreeNetwork:
+    """A network whose weights are packed. Raises UserError if NaN or infinity among them shows in the logits of a pass,
+    which is cheaper than a look at each weight."""
+    network = TreeNetwork(params, hparams, new_pass, name)
+    # Warm-up: the first call of each kind allocates memory and starts threads.
+    for n_last in (1, 5):  # a row; a window of rows
+        network.logits(np.zeros(min(8, network.n_ctx), int), min(n_last, network.n_ctx))
+    if library():
+        with LOCK:
+            network.forward.tune()
+    network.forget()
+    return network
+
+
+def choices(network: TreeNetwork) -> tuple[str, str]:
+    """Return a network's weight format, and its threads and prefetching in words."""
+    if not library():
+        return "NumPy", "gpt2.py itself"
+    kinds = zip(("1 row", "few", "a group", "many"), network.forward.ahead, strict=True)
+    asks = ", ".join(rows for rows, ahead in kinds if ahead) or "never"
+    format = network.params["blocks"][0]["mlp"]["c_fc"]["w"].format
+    return format.name, f"{n_threads or n_cores()} threads at most; memory asked for ahead: {asks}"

@@ -32,8 +32,7 @@ class TreeNetwork(CachedNetwork):
             n = min(self.realign(tokens, parents), len(tokens) - n_last)
             self.parents = None
             sees = ancestor_mask(parents, n)  # [len(tokens) - n, len(tokens)]
-            positions = sees.sum(axis=1) - 1  # [len(tokens) - n]
-            logits = self.feed(tokens, n, n_last, positions, sees)
+            logits = self.feed(tokens, n, n_last, sees)
             self.parents = parents
         return logits[np.subtract(nodes, first)]  # [m, n_vocab]
 

@@ -1,7 +1,7 @@
-"""A draft model whose vocabulary is the target's but for its end: for padding there, or for other tokens added to it.
+"""A draft model whose vocabulary is the target's except for its end: padding there, or other tokens added to it.
 
-It is given the target's ids and gives logits for the target's ids. A token that it lacks has the probability 0, which
-is what its drafts are drawn from, so nothing is lost; where the text holds such a token, the draft reads another one.
+It is given the target's ids and gives logits for the target's ids. A token that it lacks has the probability 0 as a
+draft, so nothing is lost; if the text holds such a token, the draft reads another one.
 """
 
 from types import ModuleType
@@ -13,7 +13,7 @@ from speculative.blog.encoder import Encoder
 
 
 class Shared(NamedTuple):
-    """The part that the two have in common, as hparams["shared"] of the draft."""
+    """The ids that a draft shares with its target, as hparams["shared"] of the draft."""
 
     n_shared: int  # the ids below it
     n_vocab: int  # the target's
@@ -21,7 +21,7 @@ class Shared(NamedTuple):
 
 
 def share(encoder: Encoder, drafts: Encoder) -> Shared | None:
-    """encoder: the target's. None where the vocabularies differ in more than padding and tokens added at the end."""
+    """encoder: the target's. None if the vocabularies differ in more than padding and tokens added at the end."""
     ids = range(min(encoder.n_vocab, drafts.n_vocab))
     n_shared = next((i for i in ids if encoder.id_to_bytes[i] != drafts.id_to_bytes[i]), len(ids))
     for one in (encoder, drafts):

@@ -5,7 +5,7 @@ from typing import Any
 
 from speculative.checkpoints.tensors import checkpoint_shapes
 from speculative.drafters import roles_of
-from speculative.engines import formats
+from speculative.engines.formats import model_bytes, on_jax
 from speculative.measure.analysis import blog_speedup
 from speculative.measure.recorder import Recorder
 
@@ -40,7 +40,7 @@ def texts_line(session: Any, inputs: Sequence, recorders: Sequence[Recorder]) ->
         from speculative.engines.jax.pair import greedy_differences
 
         prompts = [*inputs] * (len(texts[0]) // len(inputs))  # several samples take the prompts in turn
-        tolerance = formats.on_jax(o.dtype).tolerance
+        tolerance = on_jax(o.dtype).tolerance
         return " ".join(greedy_differences(prompts, session.models["target"], *texts, tolerance))
     return "The texts differ: rounding decided between two tokens with nearly equal logits (--verify shows where)."
 
@@ -123,7 +123,7 @@ def copy_advice(session: Any) -> str:
     o = session.options
     if o.engine != "numpy" or o.drafter != "model" or o.dtype not in ("float32", "bfloat16"):
         return ""
-    n_bytes = formats.model_bytes("int8", checkpoint_shapes(session.models["target"].hparams))
+    n_bytes = model_bytes("int8", checkpoint_shapes(session.models["target"].hparams))
     if n_bytes < LARGE_BYTES:
         return ""
     return f" An int8 copy of the target may draft better: --drafter int8/model, {n_bytes / 1e9:.1f} GB more."
