@@ -1,13 +1,11 @@
 """The parts that several test files share: the fixtures' place, the bundled pair, and a tiny model in every form."""
 
 import contextlib
-import importlib
 import json
 import os
 import shutil
 import signal
 import socket
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -31,8 +29,10 @@ PROMPT = "the thing in"
 USUAL = {"target_model_size": "target", "draft_model_size": "draft", "threads": 1, "prompt": PROMPT}
 USUAL["n_tokens_to_generate"] = 12
 
-# XLA leaves optimisation out and makes its kernels the older way, which takes it half as long.
-QUICK_TO_COMPILE = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+# Compiling takes most of the time of JAX's tests. So XLA optimises nothing, and compiles a program by one thread.
+QUICK_TO_COMPILE = (
+    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+)
 
 
 def pytest_addoption(parser):
@@ -40,26 +40,16 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    """Compiling takes most of the time of JAX's tests: compiled programs are kept for other tests, in any process.
-
-    And but for the slow ones, XLA takes short cuts, which change nothing of what they look at.
-    """
+    """Set the environment of the tests and of the processes that they start. The slow tests leave XLA as it is."""
     os.environ["HF_HUB_OFFLINE"] = "1"  # a name that looks like one of the Hugging Face hub is not looked up there
     for name in ("HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy"):  # servers are on this machine
         os.environ.pop(name, None)
-    config.compiled = None
-    if os.environ.get("PYTEST_XDIST_WORKER"):  # a worker has its environment from the process that started it
-        return
-    config.compiled = tempfile.TemporaryDirectory()
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = config.compiled.name
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # the threads of several tests at once would wait for each other
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(config.rootpath / ".pytest_cache" / "jax")
+    os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(2**28)
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.02"
     if config.option.markexpr == "not slow":
         os.environ.setdefault("XLA_FLAGS", QUICK_TO_COMPILE)
-
-
-def pytest_unconfigure(config):
-    if config.compiled:
-        config.compiled.cleanup()
 
 
 @pytest.fixture(autouse=True)
@@ -298,17 +288,3 @@ def serving():
 
         serving.stop = servers.close
         yield serving
-
-
-@pytest.fixture
-def set_variable(monkeypatch):
-    """Sets a variable of the environment that huggingface_hub reads when it is imported."""
-    constants = importlib.import_module("huggingface_hub.constants")
-
-    def set_variable(name, value):
-        monkeypatch.setenv(name, value)
-        importlib.reload(constants)
-
-    yield set_variable
-    monkeypatch.undo()
-    importlib.reload(constants)
