@@ -10,6 +10,8 @@ import threading
 import time
 from pathlib import Path
 
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # NumPy's threads would wait for each other, as several tests run at once
+
 import numpy as np
 import pytest
 
@@ -44,7 +46,6 @@ def pytest_configure(config):
     os.environ["HF_HUB_OFFLINE"] = "1"  # a name that looks like one of the Hugging Face hub is not looked up there
     for name in ("HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy"):  # servers are on this machine
         os.environ.pop(name, None)
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # the threads of several tests at once would wait for each other
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(config.rootpath / ".pytest_cache" / "jax")
     os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(2**28)
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.02"
