@@ -3,15 +3,14 @@
 import json
 import os
 import socket
-import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from conftest import PROMPT
-from tiny import ROOT, refusal, tokens_of
+from tiny import python, refusal, tokens_of
 
 from speculative import load_pair
 from speculative.engines import devices, formats
@@ -142,21 +141,12 @@ def test_two_processes_share_the_work_and_one_prints(tiny_pair, on_jax, tmp_path
     words = [f"--{name}={value}" for name, value in (flags | pair | more).items()]
     env = os.environ | {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2", "JAX_PLATFORMS": "cpu"}
     env["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "main.py", *words],
-            cwd=ROOT,
-            env=env | {"JAX_PROCESS_ID": str(i)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for i in range(2)
-    ]
-    (first, said), (second, _) = (process.communicate() for process in processes)
-    assert [process.returncode for process in processes] == [0, 0], said
+    with ThreadPoolExecutor() as threads:
+        envs = [env | {"JAX_PROCESS_ID": str(i)} for i in range(2)]
+        first, second = threads.map(lambda env: python("main.py", *words, env=env), envs)
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr
     _, alone = on_jax(**flags)
     assert len({*map(str, tokens_of(alone))}) == 4
     assert tokens_of(json.loads(path.read_text(encoding="utf-8"))) == tokens_of(alone)
-    assert first.count("Text = ") == 8
-    assert "Text = " not in second
+    assert first.stdout.count("Text = ") == 8
+    assert "Text = " not in second.stdout
