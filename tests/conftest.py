@@ -55,9 +55,9 @@ def pytest_configure(config):
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """Models as small as the tests' own gain nothing by a second thread, and lose much where it has to wait for a core.
+    """Use one thread: the small models of the tests gain nothing by a second one, and lose much if it waits for a core.
 
-    A test that is about threads asks for more.
+    A test of threads asks for more.
     """
     if runtime.n_threads != 1:
         runtime.set_threads(1)
@@ -65,25 +65,25 @@ def one_thread():
 
 @pytest.fixture(autouse=True)
 def decoding_once(monkeypatch):
-    """Nothing is repeated for the sake of its time: a test of the repeats asks for `repeating`."""
+    """Repeat no decode for the sake of its time. A test of the repeats asks for `repeating`."""
     monkeypatch.setattr(session, "SHORT_SECONDS", 0.0)
     monkeypatch.setattr(predictions, "TIMING_SECONDS", 0.0)
 
 
 @pytest.fixture
 def repeating(decoding_once, monkeypatch):
-    """Short decodes and timed calls are repeated, as in the product."""
+    """Repeat short decodes and timed calls, as the product does."""
     monkeypatch.setattr(session, "SHORT_SECONDS", 0.5)
     monkeypatch.setattr(predictions, "TIMING_SECONDS", 0.25)
 
 
 @pytest.fixture(scope="session")
 def shared():
-    """The folder of fixtures that SHARED_DIR names. Where it names none, the tests that need it are skipped."""
+    """The folder of fixtures that SHARED_DIR names. If it is not set, the tests that need it are skipped."""
     if not os.environ.get("SHARED_DIR"):
         pytest.skip("SHARED_DIR is not set")
     folder = Path(os.environ["SHARED_DIR"])
-    assert folder.is_dir(), f"SHARED_DIR is {folder}, which is no folder"
+    assert folder.is_dir(), f"SHARED_DIR is {folder}, which is not a folder"
     return folder
 
 

@@ -33,7 +33,7 @@ WORDS = {  # {command: the smallest numbers}
     "start": "--repeats 1",
     "full_size": "--help",
     "pages": "--help",
-    "images": "OUT/demo.svg --demo --n_tokens_to_generate 4",
+    "images": "OUT/demo.svg --demo --n_tokens_to_generate 4 --threads 1",
 }
 
 

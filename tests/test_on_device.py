@@ -112,7 +112,7 @@ def test_options_that_do_not_go_together(tiny_pair, monkeypatch, flags, message)
 
 
 def test_greedy_texts_that_differ_are_reported_with_their_margin():
-    """By a model whose two best logits, of 2 and 3, are 0.25 apart; the line says whether rounding explains that."""
+    """The model's two best logits, of tokens 2 and 3, are 0.25 apart; the line says whether rounding explains it."""
     logits = np.array([[0, 1, 4.25, 4.5]], np.float32)
     target = SimpleNamespace(with_probs=lambda to_probs: lambda x: to_probs(logits))
     prompts = [[5, 6], [7]]

@@ -24,9 +24,9 @@ def installed(tmp_path_factory):
     """The folder with the project alone; the libraries are those of this environment."""
     pytest.importorskip("setuptools", "77")
     if not (ROOT / ".git").exists():
-        pytest.skip("git lists what is built")
+        pytest.skip("git lists the files to build")
     folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"  # what is built leaves files beside its sources
+    source = folder / "source"  # the build leaves files beside its sources
     listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     for name in subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split():
         (source / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,5 @@
-"""The models of many tests: random networks of a few thousand parameters, a model that counts, a broken loop; and
-how they ask for what is refused."""
+"""Helpers of many tests: random networks of a few thousand parameters, a model that counts, refusals, processes, and
+mistakes that are planted in the product."""
 
 import inspect
 import subprocess
@@ -69,7 +69,7 @@ def decoded(steps):
 
 
 def encoder_of(*words):
-    """The 256 bytes, what these words are merged of, and <|endoftext|>."""
+    """An encoder of the 256 bytes, these words with the tokens that they are merged from, and <|endoftext|>."""
     tokens, pairs = list(BYTE_TO_CHAR.values()), []
     for word in words:
         chars = [BYTE_TO_CHAR[byte] for byte in word.encode()]
