@@ -1,16 +1,16 @@
 """The parts that several test files share: the fixtures' place, the bundled pair, and a tiny model in every form."""
 
 import contextlib
-import importlib
 import json
 import os
 import shutil
 import signal
 import socket
-import tempfile
 import threading
 import time
 from pathlib import Path
+
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # NumPy's threads would wait for each other, as several tests run at once
 
 import numpy as np
 import pytest
@@ -31,8 +31,10 @@ PROMPT = "the thing in"
 USUAL = {"target_model_size": "target", "draft_model_size": "draft", "threads": 1, "prompt": PROMPT}
 USUAL["n_tokens_to_generate"] = 12
 
-# XLA leaves optimisation out and makes its kernels the older way, which takes it half as long.
-QUICK_TO_COMPILE = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+# Compiling takes most of the time of JAX's tests. So XLA optimises nothing, and compiles a program by one thread.
+QUICK_TO_COMPILE = (
+    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+)
 
 
 def pytest_addoption(parser):
@@ -40,33 +42,22 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    """Compiling takes most of the time of JAX's tests: compiled programs are kept for other tests, in any process.
-
-    And but for the slow ones, XLA takes short cuts, which change nothing of what they look at.
-    """
+    """Set the environment of the tests and of the processes that they start. The slow tests leave XLA as it is."""
     os.environ["HF_HUB_OFFLINE"] = "1"  # a name that looks like one of the Hugging Face hub is not looked up there
     for name in ("HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy"):  # servers are on this machine
         os.environ.pop(name, None)
-    config.compiled = None
-    if os.environ.get("PYTEST_XDIST_WORKER"):  # a worker has its environment from the process that started it
-        return
-    config.compiled = tempfile.TemporaryDirectory()
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = config.compiled.name
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(config.rootpath / ".pytest_cache" / "jax")
+    os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(2**28)
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.02"
     if config.option.markexpr == "not slow":
         os.environ.setdefault("XLA_FLAGS", QUICK_TO_COMPILE)
 
 
-def pytest_unconfigure(config):
-    if config.compiled:
-        config.compiled.cleanup()
-
-
 @pytest.fixture(autouse=True)
 def one_thread():
-    """Models as small as the tests' own gain nothing by a second thread, and lose much where it has to wait for a core.
+    """Use one thread: the small models of the tests gain nothing by a second one, and lose much if it waits for a core.
 
-    A test that is about threads asks for more.
+    A test of threads asks for more.
     """
     if runtime.n_threads != 1:
         runtime.set_threads(1)
@@ -74,25 +65,25 @@ def one_thread():
 
 @pytest.fixture(autouse=True)
 def decoding_once(monkeypatch):
-    """Nothing is repeated for the sake of its time: a test of the repeats asks for `repeating`."""
+    """Repeat no decode for the sake of its time. A test of the repeats asks for `repeating`."""
     monkeypatch.setattr(session, "SHORT_SECONDS", 0.0)
     monkeypatch.setattr(predictions, "TIMING_SECONDS", 0.0)
 
 
 @pytest.fixture
 def repeating(decoding_once, monkeypatch):
-    """Short decodes and timed calls are repeated, as in the product."""
+    """Repeat short decodes and timed calls, as the product does."""
     monkeypatch.setattr(session, "SHORT_SECONDS", 0.5)
     monkeypatch.setattr(predictions, "TIMING_SECONDS", 0.25)
 
 
 @pytest.fixture(scope="session")
 def shared():
-    """The folder of fixtures that SHARED_DIR names. Where it names none, the tests that need it are skipped."""
+    """The folder of fixtures that SHARED_DIR names. If it is not set, the tests that need it are skipped."""
     if not os.environ.get("SHARED_DIR"):
         pytest.skip("SHARED_DIR is not set")
     folder = Path(os.environ["SHARED_DIR"])
-    assert folder.is_dir(), f"SHARED_DIR is {folder}, which is no folder"
+    assert folder.is_dir(), f"SHARED_DIR is {folder}, which is not a folder"
     return folder
 
 
@@ -297,17 +288,3 @@ def serving():
 
         serving.stop = servers.close
         yield serving
-
-
-@pytest.fixture
-def set_variable(monkeypatch):
-    """Sets a variable of the environment that huggingface_hub reads when it is imported."""
-    constants = importlib.import_module("huggingface_hub.constants")
-
-    def set_variable(name, value):
-        monkeypatch.setenv(name, value)
-        importlib.reload(constants)
-
-    yield set_variable
-    monkeypatch.undo()
-    importlib.reload(constants)

@@ -20,14 +20,15 @@ HOW = [
 ]
 
 
-@pytest.mark.parametrize("how", HOW, ids=str)
-@pytest.mark.parametrize("n_prompt", [1, N_CTX - 20])
+CASES = [(N_CTX - 20, how) for how in HOW] + [(1, HOW[0])]
+CASES += [pytest.param(1, how, marks=pytest.mark.slow) for how in HOW[1:]]
+
+
+@pytest.mark.parametrize(("n_prompt", "how"), CASES, ids=str)
 def test_a_text_may_fill_the_context_to_its_last_token(n_prompt, how):
     session = load_pair(demo=True, **how)
-    prompt = "a" * n_prompt  # a token each
-    while len(session.encode(prompt)) < n_prompt:
-        prompt += " a"
-    N = session.n_ctx - len(session.encode(prompt))
+    prompt = "a" + " a" * (n_prompt - 1)  # a token each
+    N = session.n_ctx - n_prompt
     texts = []
     for decode in (session.autoregressive, session.speculative):
         texts.append([token for step in decode(prompt, N) for token in step.tokens])

@@ -4,7 +4,8 @@ import itertools
 import os
 import re
 from collections import Counter
-from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -23,23 +24,18 @@ from speculative.engines.jax.pair import DeviceLoop, greedy_differences, shape_o
 from speculative.engines.jax.sharding import place
 from speculative.engines.model import CachedNetwork, Model
 from speculative.filters import GREEDY, Filters
-from speculative.rules import parse_rule
+from speculative.rules import TOKEN, parse_rule
 from speculative.sampling import autoregressive_sampling, speculative_sampling
 
-HPARAMS = {"n_vocab": 40, "n_ctx": 24, "n_embd": 12, "n_head": 3, "n_layer": 2}
-LONG = HPARAMS | {"n_vocab": 200, "n_ctx": 264, "n_embd": 24}
+HPARAMS = {"n_vocab": 200, "n_ctx": 264, "n_embd": 24, "n_head": 3, "n_layer": 2}
 K = 3
 slow = pytest.mark.slow
 
 
-def lively(hparams, seed=0):
-    """Random parameters, so large that greedy texts do not repeat a token."""
-    return jax.tree.map(lambda a: 2 * a, random_params(hparams, seed))
-
-
 @pytest.fixture(scope="module")
 def params():
-    return lively(HPARAMS)
+    """Random parameters, so large that greedy texts do not repeat a token."""
+    return jax.tree.map(lambda a: 1.5 * a, random_params(HPARAMS, seed=1))
 
 
 @pytest.fixture(scope="module")
@@ -57,30 +53,21 @@ def greedy(pair):
     return loop_of(pair)
 
 
-@pytest.fixture(scope="module")
-def sampled(pair):
-    return loop_of(pair, Filters(0.9, top_p=0.95))
-
-
 def on_numpy(model, to_probs):
     return Model(CachedNetwork(*model), to_probs)
 
 
-@contextmanager
-def counting_compilations():
-    """A list that grows by one for each program that XLA is asked to compile within the block."""
-    compiled = []
-    active = True
+@pytest.fixture(scope="module")
+def compiled():
+    """A list that grows by one for each program that XLA is asked to compile."""
+    programs = []
 
     def listen(event, seconds, **details):
-        if active and event.endswith("backend_compile_duration"):
-            compiled.append(str(details.get("fun_name", event)))
+        if event.endswith("backend_compile_duration"):
+            programs.append(str(details.get("fun_name", event)))
 
     jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        yield compiled
-    finally:
-        active = False  # listeners cannot be removed
+    return programs
 
 
 def random_prompt(n, seed=0):
@@ -91,13 +78,19 @@ def rng(seed=0):
     return np.random.default_rng(seed)
 
 
+def damaged(params):
+    """The same parameters, with a normalisation that is not a number."""
+    return params | {"ln_f": jax.tree.map(lambda a: a * np.float32(np.nan), params["ln_f"])}
+
+
 # ---- model(x, n_last) ------------------------------------------------------------------------------------------------
 
 
-def test_the_logits_are_those_of_numpy_whatever_was_asked_before(pair):
+def test_the_logits_are_those_of_numpy_whatever_was_asked_before(params):
     """Growing, cut back, unrelated, up to the last position, with every n_last; by two models in turns; interrupted."""
-    numpy_model = on_numpy(pair[0], logits_themselves)
-    first = JaxModel(place(*pair[0]), logits_themselves)
+    short = params, HPARAMS | {"n_ctx": 24}  # not a power of two
+    numpy_model = on_numpy(short, logits_themselves)
+    first = JaxModel(place(*short), logits_themselves)
     models = [first, first.with_probs(logits_themselves)]
     numbers = rng()
     base = random_prompt(24)
@@ -109,7 +102,7 @@ def test_the_logits_are_those_of_numpy_whatever_was_asked_before(pair):
         held = len(models[i % 2].tokens)
         actual = models[i % 2](x, n_last)
         assert actual.dtype == np.float32
-        np.testing.assert_allclose(actual, numpy_model(x, n_last), atol=2e-5)
+        np.testing.assert_allclose(actual, numpy_model(x, n_last), atol=1e-4)
         call = first.log[-1]
         assert call.n_rows == n_last <= call.n_read <= len(x)
         assert call.n_read >= len(x) - held
@@ -122,19 +115,22 @@ def test_the_logits_are_those_of_numpy_whatever_was_asked_before(pair):
     with pytest.raises(KeyboardInterrupt):
         first(np.append(x, 1)[:20])
     first.step = step
-    np.testing.assert_allclose(first(x), numpy_model(x), atol=2e-5)
+    np.testing.assert_allclose(first(x), numpy_model(x), atol=1e-4)
+    first.network = replace(first.network, params=damaged(first.network.params))
+    line = refusal(first, np.append(x, 1)[:20])
+    assert line.startswith(f"the model gives logits that are not finite, at position {min(len(x) + 1, 20)}:")
 
 
-def test_nothing_is_compiled_while_the_python_loop_decodes(pair):
+def test_nothing_is_compiled_while_the_python_loop_decodes(pair, compiled):
     target, draft = (JaxModel(place(*model), GREEDY) for model in pair)
-    with counting_compilations() as compiled:
-        target.warm_up(9, K=4)
+    compiled.clear()
+    target.warm_up(9, K=4)
     assert compiled  # the counter counts
     draft.warm_up(9)
-    with counting_compilations() as compiled:
-        for seed in range(3):
-            steps = speculative_sampling(random_prompt(9, seed), model_drafter(draft, rng()), target, 15, 4, rng())
-            assert len(decoded(steps)) == 15
+    compiled.clear()
+    for seed in range(3):
+        steps = speculative_sampling(random_prompt(9, seed), model_drafter(draft, rng()), target, 15, 4, rng())
+        assert len(decoded(steps)) == 15
     assert compiled == []
 
 
@@ -144,7 +140,8 @@ N_SCALES = HPARAMS["n_vocab"] + HPARAMS["n_layer"] * 9 * HPARAMS["n_embd"]
 @pytest.mark.parametrize(
     ("dtype", "share", "n_scales", "cache"), [("bfloat16", 2, 0, "bfloat16"), ("int8", 4, N_SCALES, "float32")]
 )
-def test_small_formats_take_fewer_bytes_and_are_near(params, dtype, share, n_scales, cache):
+def test_small_formats_take_fewer_bytes_and_are_near(dtype, share, n_scales, cache):
+    params = random_params(HPARAMS)
     network = place(params, HPARAMS, dtype)
     n_vectors = sum(a.nbytes for a in jax.tree.leaves(params) if a.ndim == 1)
     whole = place(params, HPARAMS).weight_bytes - n_vectors
@@ -175,41 +172,37 @@ def outcomes(steps):
 
 
 @pytest.mark.parametrize("K", [0, K, pytest.param(1, marks=slow)])
-def test_greedy_steps_are_those_of_the_python_loop(pair, greedy, K, monkeypatch):
-    """To the end of the context too, from a single token, for a single token, and nothing is compiled on the way."""
+def test_greedy_steps_are_those_of_the_python_loop(pair, greedy, compiled, K, monkeypatch):
+    """From a single token, for a single token, and nothing is compiled on the way."""
     monkeypatch.setattr(greedy, "K", K or 1)
     greedy.ready([[0] * 8], 16, 1, timed=False)
+    compiled.clear()
     accepted = set()
-    with counting_compilations() as compiled:
-        for n, N in [(5, 16), (8, 16), (8, 1), (7, 2), (6, 12)]:
-            steps = list(greedy.steps(random_prompt(n), N, K, rng()))
-            assert outcomes(steps) == outcomes(python_steps(pair, random_prompt(n), N, K))
-            accepted |= {step.accepted for step in steps}
+    for n, N in [(5, 16), (8, 16), (8, 1), (7, 2), (6, 12), (1, 16)]:
+        steps = list(greedy.steps(random_prompt(n), N, K, rng()))
+        assert outcomes(steps) == outcomes(python_steps(pair, random_prompt(n), N, K))
+        accepted |= {step.accepted for step in steps}
     assert compiled == []
     assert len(accepted) > 1 or K == 0
-    x = random_prompt(1)
-    assert outcomes(greedy.steps(x, 16, K, rng())) == outcomes(python_steps(pair, x, 16, K))
 
 
-def test_greedy_texts_around_every_power_of_two_are_those_of_numpy():
-    """The text and the caches have room for the last window, wherever the text ends. Only rounding may part two texts:
-    greedy_differences looks at the margin."""
-    params = lively(LONG)
-    pair = (params, LONG), first_layer(params, LONG)
-    loop = loop_of(pair)
-    model = JaxModel(loop.decoder.networks["target"], GREEDY)
+def test_greedy_texts_around_every_power_of_two_are_those_of_numpy(pair, greedy):
+    """And to the end of the context: the text and the caches have room for the last window, wherever the text ends.
+    Only rounding may part two texts: greedy_differences looks at the margin."""
+    model = JaxModel(greedy.decoder.networks["target"], GREEDY)
     equal = 0
-    lengths = [*range(61, 67), *range(126, 131), 256]
-    for T, n in [*((T, T - 24) for T in lengths), (63, 6), (64, 6)]:
+    lengths = [power + i for power in (64, 128, 256) for i in range(-7, 3)] + [HPARAMS["n_ctx"]]
+    for T in lengths:
+        n = T - 24
         x = random_prompt(n)
-        texts = [decoded(steps) for steps in (python_steps(pair, x, T - n, 0), loop.steps(x, T - n, 8, rng()))]
+        texts = [decoded(steps) for steps in (python_steps(pair, x, T - n, 0), greedy.steps(x, T - n, 8, rng()))]
         assert [*map(len, texts)] == [T - n] * 2
         for line in greedy_differences([x], model, *[[text] for text in texts], tolerance=1e-3):
             assert "rounding" in line
             assert "defect" not in line
         equal += texts[0] == texts[1]
-        assert len({*texts[0]}) > 5
-    assert equal >= len(lengths)
+        assert len({*texts[0]}) > 4
+    assert equal >= len(lengths) - 2
 
 
 def by_prompt(calls, n):
@@ -220,50 +213,25 @@ def by_prompt(calls, n):
     return rows
 
 
-@pytest.mark.parametrize("batch", [1, 2, pytest.param(4, marks=slow)])
-def test_a_batch_is_its_prompts(pair, greedy, batch):
+@pytest.mark.parametrize("batch", [2, pytest.param(4, marks=slow)])
+def test_a_batch_is_its_prompts_until_a_token_or_the_caller_ends_them(pair, batch):
     """Those of a group begin together and end one by one; the last group is not full."""
     prompts = [random_prompt(n) for n in (1, 3, 9, 5, 8, 2, 7)]
-    calls = list(greedy.rows(prompts, 13, K, rng(), batch))
-    rows = by_prompt(calls, len(prompts))
-    expected = [python_steps(pair, x, 13, K) for x in prompts]
-    assert [*map(outcomes, rows)] == [*map(outcomes, expected)]
-    assert len({*map(len, rows)}) > 1  # ragged, or nothing was tested
+    whole = [python_steps(pair, x, 13, K) for x in prompts]
+    end = whole[0][1].tokens[0]
+    loop = loop_of(pair, GREEDY, None, TOKEN, end)
+    calls = []
+    for call in loop.rows(prompts, 13, K, rng(), batch, lambda i: i == 1 and calls):
+        calls.append(call)
+    expected = [[step for i, step in enumerate(x) if not any(end in s.tokens for s in x[:i])] for x in whole]
+    expected[1] = expected[1][:1]
+    assert [*map(outcomes, by_prompt(calls, len(prompts)))] == [*map(outcomes, expected)]
+    assert 1 < len(expected[0]) < len(whole[0])
+    assert len({*map(len, expected)}) > 2  # ragged, or nothing was tested
     groups = [expected[i : i + batch] for i in range(0, len(prompts), batch)]
     assert len(calls) == sum(max(map(len, group)) for group in groups)
     assert [call[0].prefill > 0 for call in calls].count(True) == len(groups)
     assert all(row.prefill == 0 for call in calls for row in call[1:])
-
-
-def test_a_token_ends_a_text_and_so_does_the_caller(pair):
-    prompts = [random_prompt(n) for n in (5, 8, 3, 6)]
-    whole = [python_steps(pair, x, 13, K) for x in prompts]
-    end = whole[0][1].tokens[0]
-    found = [[] for _ in prompts]
-    loop = loop_of(pair, GREEDY, None, parse_rule("token"), end)
-    for row in itertools.chain.from_iterable(loop.rows(prompts, 13, K, rng(), 2, lambda i: i == 1 and found[1])):
-        found[row.number].append(row)
-    expected = [[step for i, step in enumerate(x) if not any(end in s.tokens for s in x[:i])] for x in whole]
-    expected[1] = expected[1][:1]
-    assert [*map(outcomes, found)] == [*map(outcomes, expected)]
-    assert len(expected[0]) < len(whole[0])
-
-
-def test_the_numbers_depend_on_the_seed_the_prompt_and_the_position(sampled):
-    """And not on earlier decodes: a text that begins with another one's first tokens goes on as that one did."""
-    x = random_prompt(3)
-
-    def tokens(x, N, seed):
-        return decoded(sampled.steps(x, N, K, rng(seed)))
-
-    whole = tokens(x, 12, 1)
-    first, second, *_ = sampled.steps(x, 12, K, rng(1))
-    for begun in (first.tokens, first.tokens + second.tokens):
-        assert begun + tokens([*x, *begun], 12 - len(begun), 1) == whole
-    assert tokens(x, 12, 2) != whole
-    together = by_prompt(sampled.rows([x] * 3, 12, K, rng(1)), 3)
-    assert len({str(decoded(rows)) for rows in together}) == 3
-    assert decoded(together[0]) == whole
 
 
 @pytest.mark.parametrize("K", [0, K])
@@ -287,25 +255,32 @@ def test_the_loop_does_not_copy_the_cache(greedy, K):
     assert [line for line in lines if re.search(r"\b(copy|transpose|scatter)[\w-]*\(|copy[\w.-]* = ", line)] == []
 
 
+# ---- Above temperature 0 ---------------------------------------------------------------------------------------------
+
+OF_THREE = {"n_vocab": 3, "n_ctx": 24, "n_embd": 4, "n_head": 1, "n_layer": 1}
+FILTERS = Filters(0.8, top_p=0.9)
+N_ROWS = 5_000
+
+
+@cache
+def over_three_tokens(accept):  # -> the target, the loop
+    target, draft = ((random_params(OF_THREE, seed), OF_THREE) for seed in (5, 6))
+    return target, loop_of((target, draft), FILTERS, Filters(0.4, top_p=0.9), parse_rule(accept))
+
+
 BY_LAW = [("block", True), *(pytest.param(*case, marks=slow) for case in [("token", True), ("lenient:0.3", False)])]
 
 
 @pytest.mark.parametrize(("accept", "same"), BY_LAW)
 def test_the_texts_are_distributed_as_the_targets_own(accept, same):
-    """All texts of three tokens over a vocabulary of three, in 5,000 rows."""
-    hparams = {"n_vocab": 3, "n_ctx": 8, "n_embd": 4, "n_head": 1, "n_layer": 1}
-    target = random_params(hparams, seed=5), hparams
-    filters = Filters(0.8, top_p=0.9)
-    loop = loop_of(
-        (target, (random_params(hparams, seed=6), hparams)), filters, Filters(0.4, top_p=0.9), parse_rule(accept)
-    )
-    model = on_numpy(target, filters)
-    n = 5_000
+    """All texts of three tokens, in 5,000 rows."""
+    target, loop = over_three_tokens(accept)
+    model = on_numpy(target, FILTERS)
     expected = {}
     for text in itertools.product(range(3), repeat=3):
         q = model([1, *text[:2]], 3)
-        expected[text] = n * float(np.prod([q[i, token] for i, token in enumerate(text)]))
-    rows = by_prompt(loop.rows([[1]] * n, 3, 2, rng(1), n), n)
+        expected[text] = N_ROWS * float(np.prod([q[i, token] for i, token in enumerate(text)]))
+    rows = by_prompt(loop.rows([[1]] * N_ROWS, 3, 2, rng(1), N_ROWS), N_ROWS)
     counts = Counter(tuple(decoded(of_one)) for of_one in rows)
     possible = [text for text in expected if expected[text] > 0]
     assert {*counts} <= {*possible}
@@ -315,45 +290,53 @@ def test_the_texts_are_distributed_as_the_targets_own(accept, same):
     assert (chi_square < degrees + 5 * np.sqrt(2 * degrees)) == same
 
 
+def test_the_numbers_depend_on_the_seed_the_prompt_and_the_position():
+    """And not on earlier decodes: a text that begins with another one's first tokens goes on as that one did."""
+    _, loop = over_three_tokens("block")
+    x = [2, 0, 1]
+
+    def tokens(x, N, seed):
+        return decoded(loop.steps(x, N, 2, rng(seed)))
+
+    whole = tokens(x, 16, 1)
+    first, second, *_ = loop.steps(x, 16, 2, rng(1))
+    for begun in (first.tokens, first.tokens + second.tokens):
+        assert begun + tokens([*x, *begun], 16 - len(begun), 1) == whole
+    assert tokens(x, 16, 2) != whole
+    together = by_prompt(loop.rows([x] * 3, 16, 2, rng(1), N_ROWS), 3)
+    assert len({str(decoded(rows)) for rows in together}) == 3
+    assert decoded(together[0]) == whole
+
+
 # ---- Logits that are not finite --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("k", range(4))
-@pytest.mark.parametrize("wrong", range(4))
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_the_first_row_that_is_not_finite_is_found_among_those_that_count(k, wrong, value):
-    peaks = np.zeros(4, np.float32)
-    peaks[wrong:] = value
-    assert fault(jnp.array(peaks), 7, k) == (7 + wrong if wrong < k else -1)
+def test_the_first_row_that_is_not_finite_is_found_among_those_that_count():
+    for value, wrong, k in itertools.product([np.nan, np.inf], range(4), range(4)):
+        peaks = jnp.zeros(4).at[wrong:].set(value)
+        assert fault(peaks, 7, k) == (7 + wrong if wrong < k else -1)
 
 
 @pytest.mark.parametrize(
-    ("model", "K", "N", "position"),
+    ("role", "model", "K", "N", "position"),
     [
-        ("target", 0, 1, 6),  # its only row
-        ("target", K, 1, 6),  # the only row that counts
-        ("draft model", K, 2, 6),  # the only draft that counts
-        ("draft model", K, 1, None),
+        ("target", "target", 0, 1, 6),  # its only row
+        ("target", "target", K, 1, 6),  # the only row that counts
+        ("draft", "draft model", K, 2, 6),  # the only draft that counts
+        ("draft", "draft model", K, 1, None),
     ],
 )
-def test_logits_that_are_not_finite_are_refused(pair, model, K, N, position):
-    damaged = [*pair]
-    i = ["target", "draft model"].index(model)
-    damaged[i] = damaged[i][0] | {"ln_f": {"g": np.full(12, np.nan, np.float32), "b": np.zeros(12)}}, damaged[i][1]
-    prompts = [random_prompt(6), random_prompt(6)]
-    steps = loop_of(damaged).rows(prompts, N, K, rng(), 2)
+def test_logits_that_are_not_finite_are_refused(greedy, monkeypatch, role, model, K, N, position):
+    monkeypatch.setitem(greedy.decoder.params, role, damaged(greedy.decoder.params[role]))
+    steps = greedy.steps(random_prompt(6), N, K, rng())
     if position is None:
         assert len(list(steps)) == 1
-        return
-    line = f"the {model} gives logits that are not finite, at position {position}:"
-    assert refusal(list, steps).startswith(line)
-    alone = JaxModel(place(*damaged[i]), GREEDY, f"the {model}")
-    assert refusal(alone, prompts[0]).startswith(line)
+    else:
+        line = f"the {model} gives logits that are not finite, at position {position}:"
+        assert refusal(list, steps).startswith(line)
 
 
-# ---- Around it -------------------------------------------------------------------------------------------------------
-
-
+@slow  # a process of its own
 def test_a_platform_that_is_not_there_is_one_line():
     done = python("main.py", "--demo", "--engine=jax", env=os.environ | {"JAX_PLATFORMS": "rocm"})
     assert done.returncode == 2

@@ -3,15 +3,14 @@
 import json
 import os
 import socket
-import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from conftest import PROMPT
-from tiny import ROOT, refusal, tokens_of
+from tiny import python, refusal, tokens_of
 
 from speculative import load_pair
 from speculative.engines import devices, formats
@@ -57,28 +56,23 @@ def test_the_text_is_that_of_numpy_and_unknown_times_are_null(on_jax, on_numpy):
 
 
 @pytest.mark.parametrize(
-    "flags",
-    [
-        {"drafter": "prompt_lookup+model"},  # the loop in Python calls the models
-        {"n_tokens_to_generate": 4, "K": 1000},  # a window wider than the text costs no more
-        pytest.param({"K": "auto"}, marks=pytest.mark.slow),
-    ],
-    ids=str,
+    "flags", [{"drafter": "prompt_lookup+model"}, pytest.param({"K": "auto"}, marks=pytest.mark.slow)], ids=str
 )
-def test_options_give_the_same_text_on_both(on_jax, on_numpy, flags):
+def test_the_loop_in_python_gives_the_same_text_on_both(on_jax, on_numpy, flags):
     _, found = on_jax(**flags)
     _, expected = on_numpy(**flags)
     assert tokens_of(found) == tokens_of(found, "autoregressive") == tokens_of(expected)
 
 
 def test_a_batch_is_its_prompts_each_to_its_stop_text(on_jax, on_numpy, tmp_path):
-    """Two groups, of which the second is not full."""
+    """Two groups, of which the second is not full. A window wider than the text costs no more."""
     stop = "h"  # the first text alone has an h
     path = tmp_path / "prompts.jsonl"
     path.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS))
-    out, document = on_jax(prompt=None, prompt_file=path, batch=3, stop=stop)
+    out, document = on_jax(prompt=None, prompt_file=path, batch=3, stop=stop, K=1000)
     assert [prompt["text"] for prompt in document["prompts"]] == PROMPTS
     assert tokens_of(document) == tokens_of(document, "autoregressive")
+    assert {*document["speculative"]["t_target"]} == {"1", str(N)}
     for prompt, sample in zip(PROMPTS, document["speculative"]["samples"], strict=True):
         [alone] = on_numpy(prompt=prompt, stop=stop)[1]["speculative"]["samples"]
         assert (sample["text"], sample["tokens"]) == (alone["text"], alone["tokens"])
@@ -118,7 +112,7 @@ def test_options_that_do_not_go_together(tiny_pair, monkeypatch, flags, message)
 
 
 def test_greedy_texts_that_differ_are_reported_with_their_margin():
-    """By a model whose two best logits, of 2 and 3, are 0.25 apart; the line says whether rounding explains that."""
+    """The model's two best logits, of tokens 2 and 3, are 0.25 apart; the line says whether rounding explains it."""
     logits = np.array([[0, 1, 4.25, 4.5]], np.float32)
     target = SimpleNamespace(with_probs=lambda to_probs: lambda x: to_probs(logits))
     prompts = [[5, 6], [7]]
@@ -147,21 +141,12 @@ def test_two_processes_share_the_work_and_one_prints(tiny_pair, on_jax, tmp_path
     words = [f"--{name}={value}" for name, value in (flags | pair | more).items()]
     env = os.environ | {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2", "JAX_PLATFORMS": "cpu"}
     env["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "main.py", *words],
-            cwd=ROOT,
-            env=env | {"JAX_PROCESS_ID": str(i)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for i in range(2)
-    ]
-    (first, said), (second, _) = (process.communicate() for process in processes)
-    assert [process.returncode for process in processes] == [0, 0], said
+    with ThreadPoolExecutor() as threads:
+        envs = [env | {"JAX_PROCESS_ID": str(i)} for i in range(2)]
+        first, second = threads.map(lambda env: python("main.py", *words, env=env), envs)
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr
     _, alone = on_jax(**flags)
     assert len({*map(str, tokens_of(alone))}) == 4
     assert tokens_of(json.loads(path.read_text(encoding="utf-8"))) == tokens_of(alone)
-    assert first.count("Text = ") == 8
-    assert "Text = " not in second
+    assert first.stdout.count("Text = ") == 8
+    assert "Text = " not in second.stdout

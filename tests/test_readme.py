@@ -1,6 +1,7 @@
 """The code that README and docs show runs, and their links lead somewhere."""
 
 import re
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -13,16 +14,6 @@ PROMPT = '"From the first, two facts were very obvious to me,'
 
 def fences(page: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
-
-
-@pytest.fixture
-def restored():
-    """The registries, as they were before."""
-    before = [(registry, dict(registry)) for registry in (drafters.DRAFTERS, rules.RULES)]
-    yield
-    for registry, known in before:
-        registry.clear()
-        registry.update(known)
 
 
 def code_of(function: str, text: str) -> str:
@@ -61,7 +52,8 @@ def test_the_session_of_readme_runs(monkeypatch, tmp_path, capsys):
     assert (tmp_path / "run.html").stat().st_size > 10_000
 
 
-def test_the_session_of_using_runs(restored, capsys):
+@patch.dict(drafters.DRAFTERS)
+def test_the_session_of_using_runs(capsys):
     names = {}
     exec(fences("docs/using.md")[0], names)
     shown = capsys.readouterr().out.splitlines()
@@ -78,11 +70,10 @@ def test_gpt2_alone_decodes_the_bundled_pair(monkeypatch, capsys):
     assert capsys.readouterr().out.rstrip("\n") == text.rstrip("\n")
 
 
-def test_the_drafter_and_the_rule_of_contributing_decode(restored):
-    drafter, rule, *others = fences("CONTRIBUTING.md")
-    exec(drafter, {})
-    exec(rule, {})
-    for code in others:
+@patch.dict(drafters.DRAFTERS)
+@patch.dict(rules.RULES)
+def test_the_drafter_and_the_rule_of_contributing_decode():
+    for code in fences("CONTRIBUTING.md"):
         exec(code, {})
     session = load_pair(demo=True, temperature=1)
     again = session.changed(drafter="again").compare("It was", 20)

@@ -1,8 +1,7 @@
-"""The models of many tests: random networks of a few thousand parameters, a model that counts, a broken loop; and
-how they ask for what is refused."""
+"""Helpers of many tests: random networks of a few thousand parameters, a model that counts, refusals, processes, and
+mistakes that are planted in the product."""
 
 import inspect
-import re
 import subprocess
 import sys
 import textwrap
@@ -33,19 +32,13 @@ def random_params(hparams=HPARAMS, seed=0):
     return nested({name: array(name, shape) for name, shape in shapes.items()})
 
 
-def flatten(params):
+def flatten(params, *path):
     """The nested dict -> {OpenAI's name: array}."""
-    flat = {}
-
-    def walk(path, value):
-        if isinstance(value, dict):
-            for key, child in value.items():
-                walk([*path, key], child)
-        else:
-            flat["/".join(path)] = value
-
-    walk([], params | {f"h{i}": block for i, block in enumerate(params["blocks"])} | {"blocks": {}})
-    return flat
+    if not isinstance(params, dict):
+        return {"/".join(path): params}
+    blocks = {f"h{i}": block for i, block in enumerate(params.get("blocks", []))}
+    children = {key: child for key, child in params.items() if key != "blocks"} | blocks
+    return {name: array for key, child in children.items() for name, array in flatten(child, *path, key).items()}
 
 
 def first_layer(params, hparams):
@@ -76,7 +69,7 @@ def decoded(steps):
 
 
 def encoder_of(*words):
-    """The 256 bytes, what these words are merged of, and <|endoftext|>."""
+    """An encoder of the 256 bytes, these words with the tokens that they are merged from, and <|endoftext|>."""
     tokens, pairs = list(BYTE_TO_CHAR.values()), []
     for word in words:
         chars = [BYTE_TO_CHAR[byte] for byte in word.encode()]
@@ -84,15 +77,6 @@ def encoder_of(*words):
             pairs.append(("".join(chars[:i]), chars[i]))
             tokens.append("".join(chars[: i + 1]))
     return Encoder({token: i for i, token in enumerate([*tokens, END_OF_TEXT])}, pairs)
-
-
-def texts(out):
-    """The texts of both decoders, which may hold line breaks of their own."""
-    text = r"Time = \d+\.\d\ds\nText = (.*?)"
-    pattern = rf"\nAutoregressive Decode\n-{{21}}\n{text}\n\nSpeculative Decode\n-{{18}}\n{text}\n(\nThe texts .*)?"
-    match = re.fullmatch(pattern, out, re.DOTALL)
-    assert match, out
-    return match[1], match[2]
 
 
 def tokens_of(document, decoder="speculative"):
