@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from enumeration import Clock
-from tiny import refusal
 
 import main
 from speculative import lookahead
 from speculative.engines import model
 from speculative.measure import check_sampling, predictions, recorder
+from speculative.options import DEMO
 
 GOLDEN = Path(__file__).parent / "golden"
 SECONDS = {"the target": 0.01, "the draft": 0.001, "the int8": 0.003}  # of a row
@@ -38,15 +38,10 @@ def clock(repeating, monkeypatch):
     return clock
 
 
-@pytest.fixture
-def stdin(monkeypatch):
-    """lines -> standard input has them."""
-
-    def stdin(*lines):
-        text = "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape")
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text), "utf-8"))
-
-    return stdin
+def type_in(monkeypatch, *lines):
+    """Give lines to standard input."""
+    text = "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text), "utf-8"))
 
 
 MEASURED = ("ceiling", "of the ceiling", "peak memory", "kernels")  # figures of this machine
@@ -63,7 +58,7 @@ SCREENS = {
     "demo": ["--demo"],
     "help": ["--help"],
     "help_all": ["--help", "all"],
-    "quiet": ["--demo", "--quiet", "--json=run.json", "-n", "20"],
+    "quiet": ["--demo", "--quiet", "--prompt_file=prompt.txt", "--json=run.json", "-n", "20"],
     "verbose": ["--demo", "--verbose", "-n", "20"],
     "staged": ["--demo", "--drafter=int8/model", "--K=6/2", "-n", "20"],
     "sampled": ["--demo", "--temperature=1", "--tree=2,1", "--n_samples=2", "-n", "12"],
@@ -88,11 +83,12 @@ LINES = [
 
 
 @pytest.mark.parametrize("name", SCREENS)
-def test_a_screen_is_as_it_was(name, command, clock, stdin, tmp_path, monkeypatch, request):
+def test_a_screen_is_as_it_was(name, command, clock, tmp_path, monkeypatch, request):
     """Standard output, then the last line of standard error."""
     words = SCREENS[name]
-    stdin(*(LINES if name == "interactive" else []))
+    type_in(monkeypatch, *(LINES if name == "interactive" else []))
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "prompt.txt").write_text(DEMO["prompt"], encoding="utf-8")
     monkeypatch.setattr(sys, "argv", ["main.py"])
     monkeypatch.setattr(main, "verify", partial(main.verify, draws=25))
     monkeypatch.setenv("COLUMNS", "110")
@@ -110,39 +106,7 @@ def test_no_golden_file_is_left_over():
     assert {path.stem for path in GOLDEN.iterdir()} == {*SCREENS}
 
 
-# ---- Lines of a session ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("/k 8", "unknown option --k; did you mean K?"),
-        ("/K 0", "--K must be a whole number of at least 1"),
-        ("/dtype int8", "--dtype cannot change while models are loaded: start again with it"),
-        (
-            "--temperature 1 Hello",
-            "this line would be a prompt: change options in another line, such as /temperature 1 /K",
-        ),
-        ("-K 4", "this line would be a prompt"),
-        ("/tree 2,2 /K 4", "--tree and --K cannot be combined: give one of them"),
-        ("x" * 300, "tokens and 12 more exceed the context of"),
-        ("caf\udce9", "the prompt must be a text in UTF-8, not 'caf\\udce9'"),
-    ],
-)
-def test_a_wrong_line_ends_a_session_that_nobody_types(run, stdin, line, said):
-    stdin("/K 5", line)
-    assert said in refusal(run, interactive=True, prompt=None)
-
-
 @pytest.mark.parametrize("line", ["/quit", "/exit"])
-def test_a_session_ends_with_its_lines(run, stdin, line):
-    stdin("", line, "the thing in")
-    assert run(interactive=True, prompt=None) == ""
-
-
-def test_a_prompt_comes_from_a_file(run_json, tmp_path):
-    path = tmp_path / "prompt.txt"
-    path.write_text("the thing in", encoding="utf-8")
-    expected, found = (run_json(**how)[1] for how in ({}, {"prompt": None, "prompt_file": path}))
-    assert found["prompt"] == expected["prompt"]
-    assert found["speculative"]["samples"][0]["tokens"] == expected["speculative"]["samples"][0]["tokens"]
+def test_a_session_ends_with_its_lines(line, command, pair_words, monkeypatch):
+    type_in(monkeypatch, "", line, "the thing in")
+    assert command("--interactive", *pair_words)[:2] == (0, "")
