@@ -20,8 +20,6 @@ def test_the_check_passes(capsys):
     ("module", "name", "wrong"),
     [
         (sampling, "residual", lambda q, p: q),
-        (sampling, "ratio", lambda q, p, j: q[j]),
-        (rules, "residual", lambda q, p: q),
         (rules, "block_chances", lambda proposal, q: ([1.0] * len(q), [1.0] * len(q))),
     ],
 )

@@ -139,8 +139,10 @@ class Recorder:
 
 
 def since(log: deque[Call], began: float) -> list[Call]:
-    """Return the calls that began after that time. The log is copied, as other threads may write to it."""
-    return [*takewhile(lambda call: call.began >= began, reversed(log.copy()))][::-1]
+    """Return the calls that began after that time. The log is in the order in which calls ended, and it is copied:
+    another thread may decode with the same model."""
+    ended_later = takewhile(lambda call: call.began + call.seconds >= began, reversed(log.copy()))
+    return [call for call in ended_later if call.began >= began][::-1]
 
 
 def add_text(iteration: Iteration, text: StreamDecoder) -> None:
