@@ -16,7 +16,7 @@ from speculative.checkpoints.tensors import checkpoint_shapes
 from speculative.engines import formats, packed_files
 from speculative.engines.formats import FORMATS
 from speculative.engines.library import library
-from speculative.engines.packed import arrays_of, packer
+from speculative.engines.packed import packer
 
 pytestmark = pytest.mark.skipif(not library(), reason="nothing is packed without a compiler")
 
@@ -40,21 +40,14 @@ def saved(models, dtype="float32"):
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_what_is_mapped_is_what_packing_gives(models, dtype):
     path, hparams = saved(models, dtype)
-    packed = {}
-    pack = packer(dtype)
-
-    def convert(name, array):
-        packed.update(arrays_of(name, pack(name, array)))
-
-    load_params(str(models / "target"), hparams, convert)
-    mapped = {}
-    params = packed_files.load(path, hparams, dtype)
-    for name, value in flatten(params).items():
-        mapped |= arrays_of(name, value)
+    packed = flatten(load_params(str(models / "target"), hparams, packer(dtype)))
+    mapped = flatten(packed_files.load(path, hparams, dtype))
     assert mapped.keys() == packed.keys()
-    for name, array in packed.items():
-        assert np.array_equal(mapped[name], array)
-        assert mapped[name].ctypes.data % 64 == 0
+    for name, value in packed.items():
+        assert type(mapped[name]) is type(value)
+        array, expected = (getattr(one, "tiles", one) for one in (mapped[name], value))
+        assert np.array_equal(array, expected)
+        assert array.ctypes.data % 64 == 0
     assert os.path.getsize(path) < 1.1 * formats.model_bytes(dtype, checkpoint_shapes(hparams)) + 10_000
 
 

@@ -82,26 +82,6 @@ def pack(params: Any, convert: Callable, name: str = "") -> Any:
     return convert(name, params)
 
 
-# ---- For files of packed weights -------------------------------------------------------------------------------------
-
-
 def layout(dtype: str) -> str:
     """A name for the way in which weights are packed: files with another one must be packed anew."""
     return f"{dtype}, tiles of {lanes()}, packing 2"
-
-
-def arrays_of(name: str, value: Any) -> dict[str, np.ndarray]:
-    """The array that stores a tensor, by its name."""
-    return {name: value.tiles if isinstance(value, PackedWeight) else value}
-
-
-def of_arrays(name: str, shape: tuple[int, ...], dtype: str, arrays: dict[str, np.ndarray]) -> Any:
-    """The tensor that is stored in this array, which may be mapped. shape: of the tensor before it was packed."""
-    matrix = matrix_of(name, shape, dtype)
-    return PackedWeight(*matrix, arrays[name]) if matrix else arrays[name]
-
-
-def shapes_of(name: str, shape: tuple[int, ...], dtype: str) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """The type and shape of the array that stores a tensor, by its name."""
-    matrix = matrix_of(name, shape, dtype)
-    return {name: ("uint8", tiles_shape(*matrix)) if matrix else ("float32", shape)}

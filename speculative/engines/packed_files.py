@@ -11,7 +11,8 @@ import numpy as np
 
 from speculative.checkpoints.loading import load_params, small_files, weight_files
 from speculative.checkpoints.tensors import bad_file, checkpoint_shapes, mapped, nested
-from speculative.engines.packed import arrays_of, layout, of_arrays, packer, shapes_of
+from speculative.engines.formats import matrix_of
+from speculative.engines.packed import PackedWeight, layout, packer, tiles_shape
 from speculative.support.files import replacing
 
 ALIGNMENT = 64  # bytes of the largest vector register
@@ -34,9 +35,9 @@ def save(path: str, folder: str, hparams: dict, dtype: str) -> None:
     with replacing(path) as part, open(part, "wb") as f:
 
         def write(name, array):
-            for value in arrays_of(name, pack(name, array)).values():
-                f.write(np.ascontiguousarray(value))
-                f.write(bytes(-f.tell() % ALIGNMENT))
+            value = pack(name, array)
+            f.write(np.ascontiguousarray(value.tiles if isinstance(value, PackedWeight) else value))
+            f.write(bytes(-f.tell() % ALIGNMENT))
 
         load_params(folder, hparams, write)
 
@@ -48,11 +49,11 @@ def load(path: str, hparams: dict, dtype: str) -> dict:
     begin = 0
     try:
         for name, shape in checkpoint_shapes(hparams).items():
-            arrays = {}
-            for part, (kind, part_shape) in shapes_of(name, shape, dtype).items():
-                arrays[part] = np.ndarray(part_shape, kind, file, begin)
-                begin += arrays[part].nbytes + -arrays[part].nbytes % ALIGNMENT
-            params[name] = of_arrays(name, shape, dtype, arrays)
+            matrix = matrix_of(name, shape, dtype)
+            stored = (tiles_shape(*matrix), np.uint8) if matrix else (shape, np.float32)
+            array = np.ndarray(*stored, file, begin)
+            begin += array.nbytes + -array.nbytes % ALIGNMENT
+            params[name] = PackedWeight(*matrix, array) if matrix else array
     except (ValueError, TypeError):  # it ends before an array does
         begin = 0
     if begin != len(file):
