@@ -34,7 +34,7 @@ def main(**flags) -> None:
     if o.interactive:
         return interact(session, decode)
     if o.serve is not None:
-        from speculative.cli.workbench import serve
+        from speculative.cli.workbench import serve  # its libraries are an extra
 
         return serve(session, o.serve)
     decode(session, prompts)
@@ -60,18 +60,17 @@ def run_sampling_fn(name: str, session: Session, prompts: list[str], runs: dict)
     A short decode is repeated, with both decoders in turn: then the median runs of both are added at once.
     """
     o = session.options
-    n = o.n_tokens_to_generate
     recorder = runs.get(name) or session.recorder(details=bool(o.json or o.html))
-    steps = recorder.iterations or session.texts(name, prompts, n, o.n_samples, recorder=recorder)
+    steps = recorder.iterations or session.texts(name, prompts, o.n_tokens_to_generate, o.n_samples, recorder=recorder)
     print_title(f"{name.capitalize()} Decode")
     try:
         if o.stream:
             print_texts(steps, prompts)
         else:
-            show_bar(steps, len(prompts) * o.n_samples * n)
+            show_bar(steps, len(prompts) * o.n_samples * o.n_tokens_to_generate)
         if name not in runs:
             names = [o.only] if o.only else DECODERS
-            runs |= session.median_runs(prompts, n, {name: recorder}, o.n_samples, names)
+            runs |= session.median_runs(prompts, o.n_tokens_to_generate, {name: recorder}, o.n_samples, names)
         print(f"Time = {runs[name].seconds:.2f}s")
     finally:
         if not o.stream:
