@@ -12,8 +12,8 @@ import math
 
 import numpy as np
 
-# A Python float, as every constant below. np.sqrt gives a np.float64, which NumPy 2 would let turn each float32 array
-# that it meets, and from there the whole forward pass, into float64: twice the bytes to read, and several times slower.
+# A Python float, as every constant below. Under NumPy 2 a np.float64 scalar, which np.sqrt gives, turns float32 arrays
+# into float64: twice the bytes to read, and several times slower.
 SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
 
 
@@ -49,7 +49,7 @@ def ffn(x, c_fc, c_proj, activation=gelu):  # [n_seq, n_embd] -> [n_seq, n_embd]
 def attention(q, k, v, sees=None):  # [n_head, n_q, d_head], [n_head, n_k, d_head] twice -> [n_head, n_q, d_head]
     """Causal attention (Vaswani et al. 2017, section 3.2.1), all heads in one batched product.
 
-    The queries belong to the last n_q of the n_k tokens; each sees the keys up to its own and none after it. Where the
+    The queries belong to the last n_q of the n_k tokens; each sees the keys up to its own and none after it. If the
     tokens form a tree, sees [n_q, n_k] says which keys each query attends to.
     """
     n_q, d_head = q.shape[-2:]

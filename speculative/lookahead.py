@@ -5,8 +5,8 @@ With a_i the chance that draft i is accepted once those before it were, a window
 count of acceptance by position and of both costs, and takes the K with the most expected tokens per second; one of the
 choices is K = 0, autoregressive decoding.
 
-K depends on all that was known before its window was drafted, and on none of the tokens that are drafted then: a
-drafter that takes back an improbable token no longer draws from p, and the output would no longer be the target's.
+K is fixed before its window is drafted. If drafts could be dropped after they were seen, they would no longer be
+samples of p, and the output would not follow the target's distribution.
 
 Source: Leviathan et al. 2023, sections 3.1 to 3.5, with a chance for each position in place of one α for all.
 """
@@ -22,8 +22,8 @@ import numpy as np
 
 from speculative.sampling import Proposal
 
-DECAY = 0.95  # of older counts, with each window: acceptance is an average over about 20 windows
-PRIOR_WEIGHT = 8  # in windows, of the assumption that a position is accepted as often as the one before it
+DECAY = 0.95  # factor on all older counts at each window: acceptance is an average over about 20 windows
+PRIOR_WEIGHT = 8  # windows of evidence that the guess "accepted as often as the position before" counts for
 PROBE_BUDGET = 0.03  # share of the time of autoregressive decoding that is spent on trying K = 1 again
 WINDOW_ROWS = (1, 2, 5, 9, 17)  # rows of the windows that are timed before a decode
 N_DRAFTS = 8  # draft tokens that are timed before a decode
@@ -53,8 +53,8 @@ class Cost:
 
 
 def line_through(costs: dict[int, float]) -> Callable[[int], float]:
-    """{rows: cost} of some row counts, 1 among them -> rows -> cost: linear between them, and beyond the last on the
-    line from 1 row to it."""
+    """Return the function rows -> cost through these {rows: cost}, which include 1 row: linear between them, and beyond
+    the largest with the slope from 1 row to it."""
     known = sorted(costs)
     last = known[-1]
     slope = max(0.0, costs[last] - costs[1]) / max(1, last - 1)
@@ -116,8 +116,8 @@ class AutoK:
         def drafted(x, k):  # [n], k -> Proposal
             nonlocal last
             if last:
-                n, *window = last
-                self.learn(*window, len(x) - n - 1, model.log[-1])
+                n, K, drafted, seconds = last
+                self.learn(K, drafted, seconds, accepted=len(x) - n - 1, call=model.log[-1])
             else:
                 self.n_unread = len(x)
             K = min(self.choose(), k)
@@ -134,10 +134,11 @@ class AutoK:
         row = self.window(1) or 1.0  # a coarse clock may have measured 0
         c = self.draft.mean / row
 
-        def beta(rows):  # a window without a proposal is one row
+        def beta(rows):  # of a window, or of one row if the drafter proposes nothing
             return 1 + share * (max(1.0, self.window(rows) / row) - 1)
 
         K, _ = best_k([share * first, *later], c, beta)
+        # The seconds that a trial with K = 1 costs if its draft is rejected.
         stake = self.draft.mean + self.window(2) - self.window(1) + self.n_unread * self.catch_up.mean
         again = self.last_window_paid or stake <= PROBE_BUDGET * self.idle_seconds
         return K or int(again)
@@ -171,6 +172,7 @@ class AutoK:
             self.n_unread += 1
             return
         row = self.window(1)
+        # The drafts and the longer call took no more time than the accepted tokens would have taken one by one.
         self.last_window_paid = K * self.draft.mean + self.window(drafted + 1) - row <= accepted * row
         self.idle_seconds = 0.0
         self.n_unread = 0

@@ -284,6 +284,6 @@ def help_text(everything: bool = False) -> str:
         lines += ["", group]
         for name, f in FIELDS.items():
             if f.metadata.get("group", "More") == group:
-                default = "" if f.default in (None, False) else f" [{f.default}]"
+                default = "" if f.default is None or f.default is False else f" [{as_typed(name, f.default)}]"
                 lines.append(f"  --{name:21} {f.metadata['help']}{default}")
     return "\n".join([*lines, *([] if everything else ["", "--help all shows the rest."])])

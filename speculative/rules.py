@@ -4,7 +4,8 @@ The paper's rule is sampling.token_by_token. Here are block verification, which 
 and two rules that are not lossless: lenient and typical acceptance. Each comes with its explanation: the tests that it
 made, rebuilt from the proposal, the target's rows and the random numbers u that the rule drew.
 
-To add a rule, write a function that returns a Rule, and its entry in RULES.
+To add a rule, write a function that returns a Rule, and its entry in RULES. For a rule that tests one draft after the
+other, one_by_one makes the Rule from two functions of p and q.
 """
 
 import contextlib
@@ -232,7 +233,7 @@ def parse_rule(text: str) -> Rule:
     with contextlib.suppress(TypeError, ValueError):  # no limits; no number
         if limits[0] <= float(number) <= limits[1]:
             return make(float(number))
-    raise UserError(
-        f"--accept must be token, block, lenient:B (B from 0.000001 to 1) or typical:E (E from 0.000001 to 0.999999), "
-        f"not {text!r:.80}"
-    )
+    forms = [
+        f"{name}:B, B from {limits[0]:g} to {limits[1]}" if limits else name for name, (_, limits) in RULES.items()
+    ]
+    raise UserError(f"--accept must be one of: {'; '.join(forms)}; not {text!r:.80}")

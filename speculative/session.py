@@ -302,8 +302,8 @@ class Session:
         names: Sequence[str] = DECODERS,
         repeats: int | None = None,
     ) -> dict[str, Recorder]:
-        """Repeat a short decode, with both decoders in turn, until each has taken SHORT_SECONDS -> {decoder: its median
-        run}. A long one is not repeated, and first is returned. A single short time would be mostly noise.
+        """Repeat a short decode, with both decoders in turn, until they have taken SHORT_SECONDS each, on average ->
+        {decoder: its median run}. A long one is not repeated, and first is returned: a single short time is noise.
 
         first: the runs so far, one for each decoder that has run. repeats: the number of runs, in place of the time.
         """
@@ -369,7 +369,7 @@ def load_pair(*sizes: Any, **options: Any) -> Session:
 
 
 def around(K: int | AutoK) -> tuple[int, Callable]:
-    """(the K of the loop, a function (draft, model) -> the drafter that the loop asks)."""
+    """Return (the largest K, a function that makes the drafter choose its K if that is automatic)."""
     return (K.K_max, K.around) if isinstance(K, AutoK) else (K, lambda draft, model: draft)
 
 

@@ -110,7 +110,7 @@ def sibling_by_sibling(tree: Tree, q, rng, overlap: Callable, rest: Callable) ->
 def tree_speculative_sampling(
     x, draft: Callable, target_model: Callable, N: int, widths: Sequence[int], rng, accept: Callable
 ) -> Iterator[TreeStep]:
-    """Exactly N tokens, distributed as the target's own, whatever the tree, if its tokens were drawn from its p.
+    """Generate exactly N tokens with the target's distribution. Any tree will do, if each token was drawn from its p.
 
     draft(x, widths) -> Tree, whose nodes of depth d have up to widths[d] children; target_model(x, tree) ->
     [1 + n_nodes, n_vocab], the distributions after the root and each node. accept: a rule for trees.
@@ -136,9 +136,8 @@ def tree_speculative_sampling(
 def acceptance_by_depth(step: TreeStep, overlap: Callable, rest: Callable) -> list[float]:
     """The chance that one of the children is accepted, for each node of the walk that has any.
 
-    overlap, rest: the parts of the rule. The p of a sibling depends on the tokens before it. So a child with a sibling
-    after it counts with the chance of its own token, and only the last one with that of any token drawn from its p:
-    else the mean would be biased.
+    overlap, rest: the parts of the rule. The last child counts with Σ overlap. Each child before it counts with the
+    ratio of the token that was drawn, because the p of its later siblings depends on that token.
     """
     tree = step.proposal
     chances = []

@@ -33,9 +33,9 @@ REFUSED = [
     ("--json=", "--json must be the name of a file or folder, not ''"),
     ("--serve 80", "--serve must be a port from 1024 to 65535, or 0 for one that is free, not '80'"),
     ("--demo=yes", "--demo must be given without a value, not 'yes'"),
-    ("--accept blok", "--accept must be token, block, lenient:B (B from 0.000001 to 1) or typical:E"),
-    ("--accept token:1", "--accept must be token, block"),
-    ("--accept lenient:2", "--accept must be token, block"),
+    ("--accept blok", "--accept must be one of: token; block; lenient:B, B from 1e-06 to 1; typical:B, B from"),
+    ("--accept token:1", "--accept must be one of: token; block"),
+    ("--accept lenient:2", "--accept must be one of: token; block"),
     # ---- words
     ("--promt a", "unknown option --promt; did you mean prompt?"),
     ("--k 4", "unknown option --k; did you mean K?"),

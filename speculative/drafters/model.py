@@ -13,8 +13,8 @@ from speculative.trees import Tree
 def model_drafter(model: Callable, rng: np.random.Generator, name: str = "model") -> Callable:
     """Step 1 of the blog's loop: k tokens, one after the other, each drawn from p given the text so far.
 
-    rng is the decoder's own: a second generator of the same seed would draw the numbers that the tests draw, and the
-    output would no longer follow the target's distribution.
+    rng is the decoder's own. With a second generator of the same seed, a draft's random number would be used again in a
+    test, and the output would no longer follow the target's distribution.
     """
 
     def draft(x, k):  # [n], k -> [k], [k, n_vocab]
