@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from test_page import HOSTILE, SAMPLED, run_of, with_prompt_and_text
+from test_page import HOSTILE, SAMPLED, origins_of, run_of, with_prompt_and_text
 from test_workbench import Endless
 
 from speculative import load_pair
@@ -136,7 +136,7 @@ def check_page(driver, run):
         press(driver, "ARROW_RIGHT")
     assert js(driver, "location.hash") == f"#iteration-{n}"
     tokens = "[...document.querySelectorAll('#speculative .token')].map((t) => t.classList[1])"
-    assert js(driver, tokens) == sample["origins"]
+    assert js(driver, tokens) == origins_of(sample)
 
 
 def check_glass(driver, run, number):
@@ -234,7 +234,7 @@ def test_text_is_data(show, sampled):
     run = with_prompt_and_text(sampled, HOSTILE)
     driver = show(run)
     for name, decoder in (("plain", "autoregressive"), ("speculative", "speculative")):
-        written = HOSTILE + "".join(run[decoder]["samples"][0]["pieces"])
+        written = HOSTILE + "".join(i["text"] for i in run[decoder]["samples"][0]["iterations"])
         assert text_of(driver, name) == written.translate(SHOWN)
     check_glass(driver, run, 1)
     assert js(driver, "document.images.length + document.scripts.length") == 2
@@ -335,7 +335,7 @@ def texts_of_run(run):
     """The same, of a run's document. The autoregressive text is not coloured."""
     one, other = [run[name]["samples"][0] for name in ("autoregressive", "speculative")]
     texts = [(run["prompt"]["text"] + sample["text"]).translate(SHOWN) for sample in (one, other)]
-    return [[texts[0], []], [texts[1], other["origins"]]]
+    return [[texts[0], []], [texts[1], origins_of(other)]]
 
 
 @pytest.mark.slow

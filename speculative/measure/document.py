@@ -51,12 +51,9 @@ def decoder_document(recorder: Recorder) -> dict:
 
 
 def sample_document(sample: Sequence[Iteration]) -> dict:
-    pieces = [piece for i in sample for piece in i.pieces]
     return {
-        "text": "".join(pieces),
-        "pieces": pieces,
-        "tokens": [int(token) for i in sample for token in i.tokens],
-        "origins": [origin.partition(":")[0] for i in sample for origin in i.origins],
+        "text": "".join(i.text for i in sample),
+        "tokens": [token for i in sample for token in i.tokens],
         "iterations": [*map(to_json, sample)],
     }
 
@@ -67,8 +64,8 @@ def shown_tokens(iteration: Iteration) -> set[int]:
         return {*iteration.tree["tokens"]}
     if not iteration.details:
         return set()
-    parts = [*iteration.details["tested"], iteration.details["own"]]
-    return {*iteration.details["drafts"], *(token for part in parts if part for token in part["top"]["tokens"])}
+    drafts, tested, own = iteration.details.values()
+    return {*drafts, *(token for part in (*tested, own) if part for token, *_ in part["top"])}
 
 
 def token_text(token: int, encoder: Encoder) -> str:

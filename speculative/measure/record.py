@@ -62,8 +62,9 @@ class Iteration:
 
 def to_json(iteration: Iteration) -> dict[str, Any]:
     """Return the text, the counts and the times of an iteration."""
-    found = {"text": iteration.text} | vars(iteration) | {"tokens": len(iteration.tokens)}
-    return {name: value for name, value in found.items() if name not in ("pieces", "number")}
+    origins = [origin.partition(":")[0] for origin in iteration.origins]
+    found = {"text": iteration.text} | vars(iteration) | {"tokens": len(iteration.tokens), "origins": origins}
+    return {name: value for name, value in found.items() if name != "number"}
 
 
 def details(step: Step, rule: Rule, u: Sequence[float]) -> dict:
@@ -72,27 +73,20 @@ def details(step: Step, rule: Rule, u: Sequence[float]) -> dict:
     explained = rule.explain(step.proposal, step.q, u)
     drafts = [int(token) for token in step.proposal.tokens]
     tested = []
-    for i, test in enumerate(explained.tests):
-        p_i = step.proposal.p[i]  # [n_vocab]
-        q_i = step.q[i]
-        tokens = likeliest(np.maximum(p_i, q_i), drafts[i])
-        top = {"tokens": tokens, "p": rounded(p_i[tokens]), "q": rounded(q_i[tokens])}
+    for token, test, p_i, q_i in zip(drafts, explained.tests, step.proposal.p, step.q, strict=False):  # p_i [n_vocab]
         numbers = {name: value for name, value in test._asdict().items() if value is not None}
-        tested.append({**numbers, "top": top})
+        tested.append({"token": token, **numbers, "top": top(np.maximum(p_i, q_i), token, p_i, q_i)})
     q = explained.q  # [n_vocab]
+    token = int(step.tokens[-1])
     residual = step.accepted < step.drafted and not np.may_share_memory(q, step.q)
-    tokens = likeliest(q, step.tokens[-1])
-    top = {"tokens": tokens, "probability": rounded(q[tokens])}
-    own = {"from": "residual" if residual else "q", "u": explained.u, "top": top}
+    own = {"token": token, "from": "residual" if residual else "q", "u": explained.u, "top": top(q, token, q)}
     return {"drafts": drafts, "tested": tested, "own": own}
 
 
-def likeliest(p, *others: int) -> list[int]:  # [n_vocab] -> ids
-    """Return the N_TOP most probable tokens, without those of probability 0, and these others; the likeliest first."""
-    n = min(N_TOP, len(p))
-    top = np.argpartition(p, -n)[-n:]  # [n]
-    return sorted({*top[p[top] > 0].tolist(), *others}, key=lambda token: (-p[token], token))
-
-
-def rounded(p) -> list[float]:  # [n]
-    return [float(f"{value:.4g}") for value in p]
+def top(order, token: int, *columns) -> list[list]:  # [n_vocab] each -> rows
+    """Return the rows [id, its probabilities] of the N_TOP tokens that are the first by this order, without those of
+    probability 0, and of this token."""
+    n = min(N_TOP, len(order))
+    first = np.argpartition(order, -n)[-n:]  # [n]
+    ids = sorted({*first[order[first] > 0].tolist(), token}, key=lambda id: (-order[id], id))
+    return [[id, *(float(f"{column[id]:.4g}") for column in columns)] for id in ids]
