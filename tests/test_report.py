@@ -103,10 +103,7 @@ def scripted(N=60, K=4, alpha=0.75, t_draft=0.1, window=lambda rows: 1 + 0.1 * r
 
 
 def record_of(samples):
-    recorder = Recorder()
-    recorder.samples = samples
-    recorder.seconds = sum(i.seconds for i in recorder.iterations)
-    return recorder
+    return Recorder(samples=samples, seconds=sum(i.seconds for sample in samples for i in sample))
 
 
 def test_the_costs_and_the_account_of_a_scripted_run():

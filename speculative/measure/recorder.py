@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any
 
@@ -32,29 +32,21 @@ class Draws:
         return int(self.rng.integers(*limits))
 
 
+@dataclass
 class Recorder:
     """The record of one decoder's texts. Only the decoder's own time is counted."""
 
-    def __init__(
-        self,
-        rule: Rule = TOKEN,
-        logs: dict[str, deque[Call]] | None = None,
-        levels: Sequence[str] = (),
-        details: bool = False,
-    ):
-        """logs: {role: a model's log}. levels: the drafters that have a drafter of their own, the outermost first.
-        details: True to record the tests and draws of each step."""
-        self.rule = rule
-        self.logs = logs or {}
-        self.levels = levels
-        self.details = details
-        self.samples: list[list[Iteration]] = []  # the iterations of each text
-        self.seconds = 0.0
-        self.runs = 1  # number of repeats; this is the median run
-        # Of a loop on a device, which cannot time each call:
-        self.prefill: float | None = None  # seconds
-        self.t_draft: float | None = None  # seconds of a draft token
-        self.t_target: dict[int, float] = {}  # {rows: seconds of a call}
+    rule: Rule = TOKEN
+    logs: dict[str, deque[Call]] = field(default_factory=dict)  # {role: a model's log}
+    levels: Sequence[str] = ()  # the drafters that have a drafter of their own, the outermost first
+    details: bool = False  # True to record the tests and draws of each step
+    samples: list[list[Iteration]] = field(default_factory=list)  # the iterations of each text
+    seconds: float = 0.0
+    runs: int = 1  # number of repeats; this is the median run
+    # Of a loop on a device, which cannot time each call:
+    prefill: float | None = None  # seconds
+    t_draft: float | None = None  # seconds of a draft token
+    t_target: dict[int, float] = field(default_factory=dict)  # {rows: seconds of a call}
 
     @property
     def iterations(self) -> list[Iteration]:
