@@ -54,14 +54,17 @@ def with_prompt_and_text(run, text):
 def test_a_close_up_has_the_numbers_that_decided(pair, accept):
     run = run_of(pair, **SAMPLED, accept=accept)
     data = page_data(run)
-    tokens, first = run["speculative"]["samples"][0]["tokens"], 0
+    [sample] = run["speculative"]["samples"]
     names = {int(token): text.translate(VISIBLE) for token, text in run["vocabulary"].items()}
-    for i, shown in zip(run["speculative"]["samples"][0]["iterations"], data["iterations"], strict=True):
+    tokens = []
+    for i, shown in zip(sample["iterations"], data["iterations"], strict=True):
         details = i["details"]
+        tokens += [*details["drafts"][: i["accepted"]], details["own"]["token"]]
         assert [shown[name] for name in ("drafted", "accepted")] == [i["drafted"], i["accepted"]]
         assert [shown[name] for name in ("drafting", "scoring")] == [duration(i["drafting"]), duration(i["scoring"])]
         assert shown["drafts"] == [[names[token], ""] for token in details["drafts"]]
-        for test, card, draft in zip(details["tested"], shown["tested"], details["drafts"], strict=False):
+        assert [test["token"] for test in details["tested"]] == details["drafts"][: len(details["tested"])]
+        for test, card in zip(details["tested"], shown["tested"], strict=True):
             u, p, q = (test[name] for name in "upq")
             numbers = [float(x) for x in re.findall(r"\d[\d.]*(?:e-\d+)?", card["formula"])]
             expected = {"token": [u, p, u * p, q], "lenient:0.5": [0.5, u, p, 0.5 * u * p, q], "typical:0.1": [q, 0]}
@@ -70,11 +73,11 @@ def test_a_close_up_has_the_numbers_that_decided(pair, accept):
             assert bool(re.search("[<>]", card["formula"])) == test["passed"] == card["passed"]
             if accept not in ("block", "typical:0.1"):
                 assert test["passed"] == (numbers[-2] < numbers[-1])
-            assert card["rows"][card["drawn"]][0] == card["token"] == names[draft]
+            assert card["rows"][card["drawn"]][0] == card["token"] == names[test["token"]]
             assert card["rows"] == [[names[token], *chances] for token, *chances in test["top"]]
         assert shown["own"]["from"] == details["own"]["from"]
-        assert shown["own"]["token"] == names[tokens[first + i["accepted"]]]
-        first += i["tokens"]
+        assert shown["own"]["token"] == names[tokens[-1]]
+    assert tokens == sample["tokens"]
     lossy = "" if accept in ("token", "block") else f"--accept {accept}"
     assert data["rule"]["lossy"] == lossy
     assert data["lines"][0].endswith("does not keep the target's distribution.") == bool(lossy)

@@ -14,7 +14,6 @@ from speculative.support.terminal import without_secrets
 
 SCHEMA = 5  # changes if a key is renamed or means something else, not if one is added
 DECODERS = ("autoregressive", "speculative")
-OF_DEVICE = ("prefill", "t_draft")
 
 
 def document(
@@ -44,17 +43,13 @@ def document(
 
 
 def decoder_document(recorder: Recorder) -> dict:
-    of_device = {name: getattr(recorder, name) for name in OF_DEVICE}
-    t_target = {str(rows): seconds for rows, seconds in recorder.t_target.items()}
-    samples = [sample_document(sample) for sample in recorder.samples]
-    return {"seconds": recorder.seconds, "runs": recorder.runs, **of_device, "t_target": t_target, "samples": samples}
-
-
-def sample_document(sample: Sequence[Iteration]) -> dict:
     return {
-        "text": "".join(i.text for i in sample),
-        "tokens": [token for i in sample for token in i.tokens],
-        "iterations": [*map(to_json, sample)],
+        **{name: getattr(recorder, name) for name in ("seconds", "runs", "prefill", "t_draft")},
+        "t_target": {str(rows): seconds for rows, seconds in recorder.t_target.items()},
+        "samples": [
+            {"text": "".join(i.text for i in sample), "tokens": tokens, "iterations": [*map(to_json, sample)]}
+            for sample, tokens in zip(recorder.samples, recorder.tokens, strict=True)
+        ],
     }
 
 
