@@ -19,11 +19,9 @@ from speculative import load_pair
 from speculative.cli.display import columns
 from speculative.measure.figures import figures
 from speculative.measure.predictions import Measured, measure, time_iterations, windows_of
-from speculative.measure.record import Iteration
-from speculative.measure.recorder import Draws, Recorder
-from speculative.measure.report import table
+from speculative.measure.recorder import Draws, Iteration, Recorder
+from speculative.measure.report import advice, summary, table
 from speculative.measure.run import Run
-from speculative.measure.summary import advice, summary
 from speculative.rules import TOKEN, parse_rule
 from speculative.sampling import Proposal, Step
 from speculative.session import median_run

@@ -8,8 +8,7 @@ import numpy as np
 
 from speculative.blog.encoder import Encoder
 from speculative.engines.library import n_cores
-from speculative.measure.record import Iteration, to_json
-from speculative.measure.recorder import Recorder
+from speculative.measure.recorder import Iteration, Recorder, to_json
 from speculative.support.terminal import without_secrets
 
 SCHEMA = 5  # changes if a key is renamed or means something else, not if one is added

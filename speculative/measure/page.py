@@ -17,8 +17,7 @@ from speculative import drafters
 from speculative.filters import Filters
 from speculative.measure import report
 from speculative.measure.document import DECODERS
-from speculative.measure.report import duration
-from speculative.measure.summary import percent
+from speculative.measure.report import digits, duration, many, percent
 from speculative.options import as_typed
 from speculative.rules import parse_rule
 from speculative.support.terminal import without_secrets
@@ -284,18 +283,6 @@ def what_if(f: dict) -> dict:
         "examples": [name for name, (value, _) in measured.items() if value is None],
         "measured": [f["drafted"] / f["iterations"], f["tokens_per_iteration"], f["speedup_without_prefill"]],
     }
-
-
-# ---- Words and numbers -----------------------------------------------------------------------------------------------
-
-
-def many(n: int, noun: str) -> str:
-    return f"{n} {noun}{'' if n == 1 else 's'}"
-
-
-def digits(p: float) -> str:
-    """Three digits, so that small numbers can be compared."""
-    return str(int(p)) if p in (0, 1) else f"{p:#.3g}"
 
 
 def shown(name: str, value: Any) -> str:
