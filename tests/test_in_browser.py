@@ -36,7 +36,7 @@ def go_to(browser):
         return browser
 
     yield go_to
-    emulate(browser, None)
+    emulate(browser, 0)
     assert opened
     assert browser.get_log("browser") == []
     messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
@@ -106,13 +106,8 @@ def press(driver, *keys):
 
 
 def emulate(driver, width, **features):
-    """A screen of this width, and what its user prefers; None: as it is."""
-    metrics = {
-        "width": width or 0,
-        "height": 800 * bool(width),
-        "deviceScaleFactor": 0,
-        "mobile": 0 < (width or 0) < 500,
-    }
+    """A screen of this width, and what its user prefers; 0: as it is."""
+    metrics = {"width": width, "height": 800 * bool(width), "deviceScaleFactor": 0, "mobile": 0 < width < 500}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     features = [{"name": f"prefers-{name.replace('_', '-')}", "value": value} for name, value in features.items()]
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
@@ -267,7 +262,7 @@ def test_the_race(show, sampled, seconds, speed):
         driver.execute_script("showTime(arguments[0])", now)
         assert js(driver, "race.lanes[1].status.textContent") == f"{known} of 40 tokens"
     for motion in ("no-preference", "reduce") if seconds < 1 else ():
-        emulate(driver, None, reduced_motion=motion)
+        emulate(driver, 0, reduced_motion=motion)
         driver.execute_script("byId('speed').value = 1")
         click(driver, "play")
         wait(driver, "!race.playing")

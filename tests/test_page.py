@@ -133,15 +133,11 @@ def test_the_charts_and_the_what_if_are_the_figures(sampled):
     assert (empty["examples"], empty["run"]["c"], empty["run"]["beta"]) == (["c", "beta"], 0.1, 1.0)
 
 
-def test_a_speedup_above_the_tokens_per_call_is_shown_with_its_doubt(pair, sampled):
+def test_a_doubtful_speedup_is_shown_with_its_doubt(sampled):
     f = sampled["figures"] | {"speedup": 1.2, "doubt": None}
     assert findings(sampled | {"figures": f})["headline"] == "1.20 times as fast"
     doubtful = findings(sampled | {"figures": f | {"doubt": "1.10 tokens for each call"}})
     assert doubtful["headline"] == "1.20 times as fast, doubtful"
-    for _ in range(5):  # so short that its times are noise
-        run = run_of(pair, 3)
-        f = run["figures"]
-        assert (f["speedup"] <= f["tokens_per_iteration"]) or "Doubtful: " in " ".join(findings(run)["lines"])
 
 
 def test_the_close_up_opens_at_a_rejection_after_an_accepted_draft(pair, sampled):
@@ -168,12 +164,6 @@ def test_nothing_in_the_data_is_markup_and_nothing_is_loaded(sampled):
     assert (sources.pop("default-src"), sources.pop("img-src")) == ("'none'", "data:")
     assert all(re.fullmatch(r"'sha256-[\w+/=]{44}'", sources[name]) for name in ("style-src", "script-src"))
     assert len(sources) == 2
-
-
-def test_passwords_are_not_shown(sampled):
-    options = sampled["options"] | {"source": "https://user:secret@host.example/gpt-2?token=hidden&x=1"}
-    shown = dict(page_data(sampled | {"options": options})["options"])["source"]
-    assert shown == "https://…host.example/gpt-2?token=…&x=1"
 
 
 def test_the_page_in_docs_is_one_of_today():

@@ -20,7 +20,6 @@ from speculative.measure.document import DECODERS
 from speculative.measure.report import digits, duration, many, percent
 from speculative.options import as_typed
 from speculative.rules import parse_rule
-from speculative.support.terminal import without_secrets
 
 WEB = Path(__file__).parent / "web"
 SCRIPTS = ("elements.js", "text.js", "race.js", "glass.js", "charts.js", "whatif.js")  # in web/
@@ -77,7 +76,7 @@ def page_data(run: dict) -> dict:
     return {
         **findings(run),
         "facts": facts(run),
-        "options": [[name, shown(name, v)] for name, v in (o | run["machine"]).items() if v is not None],
+        "options": [[name, as_typed(name, v)] for name, v in (o | run["machine"]).items() if v is not None],
         "prompt": run["prompt"]["text"],
         "legend": legend(mine),
         "lanes": {
@@ -110,7 +109,7 @@ def findings(run: dict) -> dict:
 def facts(run: dict) -> list[list[str]]:
     o = run["options"]
     unused = () if "draft" in drafters.roles_of(o["drafter"]) else ("draft_model_size",)
-    values = {name: shown(name, o[name]) for name in FACTS if o[name] is not None and name not in unused}
+    values = {name: as_typed(name, o[name]) for name in FACTS if o[name] is not None and name not in unused}
     stand_ins = {size: f"{size}, a stand-in: {what}" for size, what in run["stand_ins"].items()}
     rows = [[name.replace("_", " "), stand_ins.get(value, value)] for name, value in values.items()]
     return [*rows, ["machine", f"{run['machine']['processor']}, {many(run['machine']['cpus'], 'core')}"]]
@@ -283,8 +282,3 @@ def what_if(f: dict) -> dict:
         "examples": [name for name, (value, _) in measured.items() if value is None],
         "measured": [f["drafted"] / f["iterations"], f["tokens_per_iteration"], f["speedup_without_prefill"]],
     }
-
-
-def shown(name: str, value: Any) -> str:
-    """Return an option as it is typed, without the password or token of an address."""
-    return without_secrets(as_typed(name, value))
