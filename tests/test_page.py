@@ -56,9 +56,11 @@ def test_a_close_up_has_the_numbers_that_decided(pair, accept):
     data = page_data(run)
     [sample] = run["speculative"]["samples"]
     names = {int(token): text.translate(VISIBLE) for token, text in run["vocabulary"].items()}
-    tokens = []
+    tokens, text = [], PROMPT
     for i, shown in zip(sample["iterations"], data["iterations"], strict=True):
         details = i["details"]
+        assert shown["before"].removeprefix("…") == text[-60:]
+        text += i["text"]
         tokens += [*details["drafts"][: i["accepted"]], details["own"]["token"]]
         assert [shown[name] for name in ("drafted", "accepted")] == [i["drafted"], i["accepted"]]
         assert [shown[name] for name in ("drafting", "scoring")] == [duration(i["drafting"]), duration(i["scoring"])]
