@@ -107,7 +107,8 @@ def costs(run: Recorder) -> Costs:
     known = Costs({rows: usual_mean(seconds) for rows, seconds in sorted(calls.items())}, draft, 0.0)
     if not known.rows:
         return known
-    scoring = [i.seconds - i.drafting - known.window(i.drafted + 1) for i in run.iterations if i.prefill]
+    window = known.window
+    scoring = [i.seconds - i.drafting - window(i.drafted + 1) for i in run.iterations if i.prefill]
     drafting = [i.drafting - i.drafted * (draft or 0.0) for i in run.iterations if i.draft_prefill]
     return known._replace(prefill=sum(max(0.0, seconds) for seconds in scoring + drafting))
 
@@ -147,7 +148,8 @@ def account(
     windows = [i.drafted for i in speculative.iterations]
     K = mean(windows)
     c = mine.draft / t_target
-    beta = mean(mine.window(m + 1) for m in windows) / t_target
+    window = mine.window
+    beta = mean(window(m + 1) for m in windows) / t_target
     known = {
         "t_target": t_target,
         "t_draft": mine.draft,
