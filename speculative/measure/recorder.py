@@ -148,8 +148,9 @@ class Recorder:
         return Iteration([*map(int, row.tokens)], row.drafted, row.accepted, None, None, None, alpha=row.alpha)
 
     def iteration(self, step: Step, began: float, seconds: float, u: Sequence[float]) -> Iteration:
-        calls = {role: since(log, began) for role, log in self.logs.items()}
-        target = calls["target"][-1]
+        calls = [(role, call) for role, log in self.logs.items() for call in since(log, began)]
+        calls.sort(key=lambda one: one[1].began)
+        target = [call for role, call in calls if role == "target"][-1]
         source = step.proposal.source
         iteration = Iteration(
             tokens=[*map(int, step.tokens)],
@@ -158,11 +159,8 @@ class Recorder:
             drafting=target.began - began if step.drafted else 0.0,
             scoring=target.seconds,
             seconds=seconds,
-            calls=sorted(
-                [(role, call.began - began, call.seconds) for role, of in calls.items() for call in of],
-                key=lambda call: call[1],
-            ),
-            draft_prefill=any(call.prefill for role, of in calls.items() if role != "target" for call in of),
+            calls=[(role, call.began - began, call.seconds) for role, call in calls],
+            draft_prefill=any(call.prefill for role, call in calls if role != "target"),
             prefill=target.prefill,
             alpha=self.rule.chances(step),
             source=[source] * step.drafted if isinstance(source, str) else [*source],

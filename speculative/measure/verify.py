@@ -99,7 +99,7 @@ def check_greedy(session: Any, prompts: Sequence[np.ndarray], N: int) -> Check:
     sessions = {str(n): changed(session, prompts[0], tree=None, K=K) for n, K in with_K.items()}
     sessions.setdefault(f"tree {as_typed('tree', o.tree)}" if o.tree else as_typed("K", o.K), session)
     n_tokens = 0
-    margins = [0.0]
+    margins = []
     rng = np.random.default_rng(0)
     with working("comparing greedy texts", len(prompts) * len(sessions), "text") as bar:
         for number, x in enumerate(prompts, start=1):
@@ -122,8 +122,8 @@ def check_greedy(session: Any, prompts: Sequence[np.ndarray], N: int) -> Check:
                     return Check("greedy", False, difference)
     detail = f"{n_tokens} speculative tokens equal the autoregressive ones ({len(prompts)} prompts, "
     detail += f"K = {', '.join(sessions)})"
-    if margins[1:]:
-        detail += f"; {len(margins) - 1} texts part, where the two best logits are {max(margins):.2g} apart at most"
+    if margins:
+        detail += f"; {len(margins)} texts part, where the two best logits are {max(margins):.2g} apart at most"
     return Check("greedy", True, detail)
 
 
