@@ -19,10 +19,9 @@ from speculative.lookahead import AutoK
 from speculative.measure.document import DECODERS, document
 from speculative.measure.figures import figures
 from speculative.measure.predictions import measure
-from speculative.measure.record import Iteration
-from speculative.measure.recorder import Draws, Recorder
+from speculative.measure.recorder import Draws, Iteration, Recorder
+from speculative.measure.report import stand_ins, summary
 from speculative.measure.run import Run
-from speculative.measure.summary import stand_ins, summary
 from speculative.options import ModelOptions, as_typed, make_options, whole
 from speculative.options import text as check_text
 from speculative.rules import parse_rule

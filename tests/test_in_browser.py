@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from test_page import HOSTILE, SAMPLED, run_of, with_prompt_and_text
+from test_page import HOSTILE, SAMPLED, origins_of, run_of, with_prompt_and_text
 from test_workbench import Endless
 
 from speculative import load_pair
@@ -18,6 +18,7 @@ from speculative.cli.command import parse
 from speculative.cli.display import SHOWN
 from speculative.cli.workbench import LABELS, Workbench
 from speculative.measure.analysis import leviathan_speedup, leviathan_tokens
+from speculative.measure.document import DECODERS
 from speculative.measure.page import page, page_data
 from speculative.session import Session
 
@@ -36,7 +37,7 @@ def go_to(browser):
         return browser
 
     yield go_to
-    emulate(browser, None)
+    emulate(browser, 0)
     assert opened
     assert browser.get_log("browser") == []
     messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
@@ -106,13 +107,8 @@ def press(driver, *keys):
 
 
 def emulate(driver, width, **features):
-    """A screen of this width, and what its user prefers; None: as it is."""
-    metrics = {
-        "width": width or 0,
-        "height": 800 * bool(width),
-        "deviceScaleFactor": 0,
-        "mobile": 0 < (width or 0) < 500,
-    }
+    """A screen of this width, and what its user prefers; 0: as it is."""
+    metrics = {"width": width, "height": 800 * bool(width), "deviceScaleFactor": 0, "mobile": 0 < width < 500}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     features = [{"name": f"prefers-{name.replace('_', '-')}", "value": value} for name, value in features.items()]
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
@@ -121,11 +117,20 @@ def emulate(driver, width, **features):
 # ---- The page of a run -----------------------------------------------------------------------------------------------
 
 
+ORIGINS = ".map((token) => token.classList[1])"
+
+
+def texts_of_run(run):
+    """The text of each decoder, as a browser shows it."""
+    texts = [
+        run["prompt"]["text"] + "".join(i["text"] for i in run[name]["samples"][0]["iterations"]) for name in DECODERS
+    ]
+    return [text.translate(SHOWN) for text in texts]
+
+
 def check_page(driver, run):
     """The texts, and the verdict of each iteration, from the first to the last by the right arrow."""
-    for name, decoder in (("plain", "autoregressive"), ("speculative", "speculative")):
-        expected = run["prompt"]["text"] + run[decoder]["samples"][0]["text"]
-        assert text_of(driver, name) == expected.translate(SHOWN)
+    assert [text_of(driver, "plain"), text_of(driver, "speculative")] == texts_of_run(run)
     [sample] = run["speculative"]["samples"]
     n = len(sample["iterations"])
     driver.execute_script("choose(1)")
@@ -135,8 +140,7 @@ def check_page(driver, run):
         assert js(driver, "location.hash") == f"#iteration-{number}"
         press(driver, "ARROW_RIGHT")
     assert js(driver, "location.hash") == f"#iteration-{n}"
-    tokens = "[...document.querySelectorAll('#speculative .token')].map((t) => t.classList[1])"
-    assert js(driver, tokens) == sample["origins"]
+    assert js(driver, f"[...document.querySelectorAll('#speculative .token')]{ORIGINS}") == origins_of(sample)
 
 
 def check_glass(driver, run, number):
@@ -233,9 +237,7 @@ def test_text_is_data(show, sampled):
     """Markup in the prompt and in what the model writes, control characters, in options and in names."""
     run = with_prompt_and_text(sampled, HOSTILE)
     driver = show(run)
-    for name, decoder in (("plain", "autoregressive"), ("speculative", "speculative")):
-        written = HOSTILE + "".join(run[decoder]["samples"][0]["pieces"])
-        assert text_of(driver, name) == written.translate(SHOWN)
+    assert [text_of(driver, "plain"), text_of(driver, "speculative")] == texts_of_run(run)
     check_glass(driver, run, 1)
     assert js(driver, "document.images.length + document.scripts.length") == 2
     every = "".join(map(chr, [*range(0x250), *range(0x600, 0x620), *range(0x2000, 0x2070)]))
@@ -267,7 +269,7 @@ def test_the_race(show, sampled, seconds, speed):
         driver.execute_script("showTime(arguments[0])", now)
         assert js(driver, "race.lanes[1].status.textContent") == f"{known} of 40 tokens"
     for motion in ("no-preference", "reduce") if seconds < 1 else ():
-        emulate(driver, None, reduced_motion=motion)
+        emulate(driver, 0, reduced_motion=motion)
         driver.execute_script("byId('speed').value = 1")
         click(driver, "play")
         wait(driver, "!race.playing")
@@ -323,19 +325,9 @@ def table_of_runs(driver):
 
 
 def shown_texts(driver):
-    """The text of each decoder, and the origins of its tokens."""
-    return js(
-        driver,
-        "[...document.querySelectorAll('#decoders .text')].map((text) => [text.textContent, "
-        "[...text.querySelectorAll('.token')].map((t) => t.classList[1])])",
-    )
-
-
-def texts_of_run(run):
-    """The same, of a run's document. The autoregressive text is not coloured."""
-    one, other = [run[name]["samples"][0] for name in ("autoregressive", "speculative")]
-    texts = [(run["prompt"]["text"] + sample["text"]).translate(SHOWN) for sample in (one, other)]
-    return [[texts[0], []], [texts[1], other["origins"]]]
+    """The text of each decoder, and the origins of all tokens that are coloured: the speculative ones."""
+    texts = "[...document.querySelectorAll('#decoders .text')].map((text) => text.textContent)"
+    return js(driver, texts), js(driver, f"[...document.querySelectorAll('#decoders .token')]{ORIGINS}")
 
 
 @pytest.mark.slow
@@ -351,13 +343,14 @@ def test_a_run_is_shown_while_it_decodes_and_again_later(serving, go_to, bench):
     assert document["prompt"]["text"] == prompt
     assert {name: document["options"][name] for name in chosen} == chosen
     assert f"r = {bench.runs[number].r:.2f}" in text_of(driver, "lines")
-    assert shown_texts(driver) == texts_of_run(document)
+    expected = (texts_of_run(document), origins_of(document["speculative"]["samples"][0]))
+    assert shown_texts(driver) == expected
     decode(driver, prompt="Another", n_tokens_to_generate=5, temperature=0, stop="", drafter="model", top_p="")
     fill_in(driver, prompt="half a sen")
     typed = js(driver, "formValues()")
     driver.find_element("css selector", f"[aria-label='Show run {number}']").click()
     wait(driver, f"shownRun === {number}")
-    assert shown_texts(driver) == texts_of_run(document)
+    assert shown_texts(driver) == expected
     assert text_of(driver, "headline") == js(driver, "runs[0].headline")
     assert js(driver, "formValues()") == typed
     driver.find_element("css selector", f"[aria-label='Reuse run {number}']").click()

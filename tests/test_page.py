@@ -8,7 +8,7 @@ import pytest
 from tiny import ROOT
 
 from speculative import load_pair
-from speculative.measure.page import SCRIPTS, duration, fill, findings, page, page_data, visible
+from speculative.measure.page import SCRIPTS, VISIBLE, duration, fill, findings, page, page_data
 from speculative.rules import RULES, TOKEN
 
 HOSTILE = "</script><img src=x onerror=alert(1)> \0\x1b[31m\x7f\x9b\u202e\u2066 {{data}} \u2028 é"
@@ -30,12 +30,18 @@ def sampled(pair):
     return run_of(pair, **SAMPLED)
 
 
+def origins_of(sample):
+    return [origin for i in sample["iterations"] for origin in i["origins"]]
+
+
 def with_prompt_and_text(run, text):
     """The same run, in which the prompt and the first token's text are this, and so are its likeliest tokens."""
     run = copy.deepcopy(run)
     run["prompt"]["text"] = text
     for name in ("autoregressive", "speculative"):
-        run[name]["samples"][0]["pieces"][0] = text
+        first = run[name]["samples"][0]["iterations"][0]
+        first["pieces"][0] = text
+        first["text"] = "".join(first["pieces"])
     run["vocabulary"] = dict.fromkeys(run["vocabulary"], text)
     run["options"] |= {"stop": text, "prompt": text}
     return run
@@ -48,13 +54,19 @@ def with_prompt_and_text(run, text):
 def test_a_close_up_has_the_numbers_that_decided(pair, accept):
     run = run_of(pair, **SAMPLED, accept=accept)
     data = page_data(run)
-    tokens, names, first = run["speculative"]["samples"][0]["tokens"], run["vocabulary"], 0
-    for i, shown in zip(run["speculative"]["samples"][0]["iterations"], data["iterations"], strict=True):
+    [sample] = run["speculative"]["samples"]
+    names = {int(token): text.translate(VISIBLE) for token, text in run["vocabulary"].items()}
+    tokens, text = [], PROMPT
+    for i, shown in zip(sample["iterations"], data["iterations"], strict=True):
         details = i["details"]
+        assert shown["before"].removeprefix("…") == text[-60:]
+        text += i["text"]
+        tokens += [*details["drafts"][: i["accepted"]], details["own"]["token"]]
         assert [shown[name] for name in ("drafted", "accepted")] == [i["drafted"], i["accepted"]]
         assert [shown[name] for name in ("drafting", "scoring")] == [duration(i["drafting"]), duration(i["scoring"])]
-        assert shown["drafts"] == [[visible(names, token), ""] for token in details["drafts"]]
-        for test, card, draft in zip(details["tested"], shown["tested"], details["drafts"], strict=False):
+        assert shown["drafts"] == [[names[token], ""] for token in details["drafts"]]
+        assert [test["token"] for test in details["tested"]] == details["drafts"][: len(details["tested"])]
+        for test, card in zip(details["tested"], shown["tested"], strict=True):
             u, p, q = (test[name] for name in "upq")
             numbers = [float(x) for x in re.findall(r"\d[\d.]*(?:e-\d+)?", card["formula"])]
             expected = {"token": [u, p, u * p, q], "lenient:0.5": [0.5, u, p, 0.5 * u * p, q], "typical:0.1": [q, 0]}
@@ -63,12 +75,11 @@ def test_a_close_up_has_the_numbers_that_decided(pair, accept):
             assert bool(re.search("[<>]", card["formula"])) == test["passed"] == card["passed"]
             if accept not in ("block", "typical:0.1"):
                 assert test["passed"] == (numbers[-2] < numbers[-1])
-            assert card["rows"][card["drawn"]][0] == card["token"] == visible(names, draft)
-            top = test["top"]
-            assert [row[1:] for row in card["rows"]] == [*map(list, zip(top["p"], top["q"], strict=True))]
+            assert card["rows"][card["drawn"]][0] == card["token"] == names[test["token"]]
+            assert card["rows"] == [[names[token], *chances] for token, *chances in test["top"]]
         assert shown["own"]["from"] == details["own"]["from"]
-        assert shown["own"]["token"] == visible(names, tokens[first + i["accepted"]])
-        first += i["tokens"]
+        assert shown["own"]["token"] == names[tokens[-1]]
+    assert tokens == sample["tokens"]
     lossy = "" if accept in ("token", "block") else f"--accept {accept}"
     assert data["rule"]["lossy"] == lossy
     assert data["lines"][0].endswith("does not keep the target's distribution.") == bool(lossy)
@@ -87,8 +98,8 @@ def test_the_race_is_the_run_on_one_time_axis(pair, how):
     assert data["seconds"] == pytest.approx(max(run[name]["seconds"] for name in data["lanes"]), rel=0.02)
     for name, lane in data["lanes"].items():
         [sample] = run[name]["samples"]
-        assert [token["text"] for token in lane["tokens"]] == sample["pieces"]
-        assert [token["origin"] for token in lane["tokens"]] == sample["origins"]
+        assert "".join(token["text"] for token in lane["tokens"]) == sample["text"]
+        assert [token["origin"] for token in lane["tokens"]] == origins_of(sample)
         assert lane["tokens"][-1]["time"] == pytest.approx(sum(i["seconds"] for i in sample["iterations"]))
         calls = [call for call in lane["calls"] if call["kind"] == "target"]
         assert [call["seconds"] for call in calls] == [i["scoring"] for i in sample["iterations"]]
@@ -103,7 +114,9 @@ def test_the_race_is_the_run_on_one_time_axis(pair, how):
         while accepted := [branch for branch in children if branch[1]]:
             [[token, _, children]] = accepted
             kept.append(token)
-        assert kept == [visible(run["vocabulary"], i["tree"]["tokens"][n - 1]) for n in i["tree"]["path"]]
+        assert kept == [
+            run["vocabulary"][str(i["tree"]["tokens"][n - 1])].translate(VISIBLE) for n in i["tree"]["path"]
+        ]
 
 
 def test_the_charts_and_the_what_if_are_the_figures(sampled):
@@ -122,15 +135,11 @@ def test_the_charts_and_the_what_if_are_the_figures(sampled):
     assert (empty["examples"], empty["run"]["c"], empty["run"]["beta"]) == (["c", "beta"], 0.1, 1.0)
 
 
-def test_a_speedup_above_the_tokens_per_call_is_shown_with_its_doubt(pair, sampled):
+def test_a_doubtful_speedup_is_shown_with_its_doubt(sampled):
     f = sampled["figures"] | {"speedup": 1.2, "doubt": None}
     assert findings(sampled | {"figures": f})["headline"] == "1.20 times as fast"
     doubtful = findings(sampled | {"figures": f | {"doubt": "1.10 tokens for each call"}})
     assert doubtful["headline"] == "1.20 times as fast, doubtful"
-    for _ in range(5):  # so short that its times are noise
-        run = run_of(pair, 3)
-        f = run["figures"]
-        assert (f["speedup"] <= f["tokens_per_iteration"]) or "Doubtful: " in " ".join(findings(run)["lines"])
 
 
 def test_the_close_up_opens_at_a_rejection_after_an_accepted_draft(pair, sampled):
@@ -157,12 +166,6 @@ def test_nothing_in_the_data_is_markup_and_nothing_is_loaded(sampled):
     assert (sources.pop("default-src"), sources.pop("img-src")) == ("'none'", "data:")
     assert all(re.fullmatch(r"'sha256-[\w+/=]{44}'", sources[name]) for name in ("style-src", "script-src"))
     assert len(sources) == 2
-
-
-def test_passwords_are_not_shown(sampled):
-    options = sampled["options"] | {"source": "https://user:secret@host.example/gpt-2?token=hidden&x=1"}
-    shown = dict(page_data(sampled | {"options": options})["options"])["source"]
-    assert shown == "https://…host.example/gpt-2?token=…&x=1"
 
 
 def test_the_page_in_docs_is_one_of_today():

@@ -19,11 +19,9 @@ from speculative import load_pair
 from speculative.cli.display import columns
 from speculative.measure.figures import figures
 from speculative.measure.predictions import Measured, measure, time_iterations, windows_of
-from speculative.measure.record import Iteration
-from speculative.measure.recorder import Draws, Recorder
-from speculative.measure.report import table
+from speculative.measure.recorder import Draws, Iteration, Recorder
+from speculative.measure.report import advice, summary, table
 from speculative.measure.run import Run
-from speculative.measure.summary import advice, summary
 from speculative.rules import TOKEN, parse_rule
 from speculative.sampling import Proposal, Step
 from speculative.session import median_run
@@ -103,10 +101,7 @@ def scripted(N=60, K=4, alpha=0.75, t_draft=0.1, window=lambda rows: 1 + 0.1 * r
 
 
 def record_of(samples):
-    recorder = Recorder()
-    recorder.samples = samples
-    recorder.seconds = sum(i.seconds for i in recorder.iterations)
-    return recorder
+    return Recorder(samples=samples, seconds=sum(i.seconds for sample in samples for i in sample))
 
 
 def test_the_costs_and_the_account_of_a_scripted_run():
@@ -131,25 +126,17 @@ def test_interrupted_calls_are_doubted():
 # ---- Predictions -----------------------------------------------------------------------------------------------------
 
 
-@given(st.lists(st.booleans(), min_size=1, max_size=30), st.integers(1, 9))
-def test_windows_over_a_greedy_text_are_those_of_its_decode(agrees, K):
-    windows = Counter()
-    place = 0
-    while place < len(agrees):
-        k = min(K, len(agrees) - place - 1)
-        windows[k] += 1
-        place += next((n for n in range(k) if not agrees[place + n]), k) + 1
-    assert {k: n for k, n in windows_of([float(a) for a in agrees], K).items() if n} == windows
-
-
-def test_windows_over_a_text_with_chances_are_their_mean():
-    chances = [0.9, 0.3, 0.6, 0.8, 0.5]
+@given(st.lists(st.sampled_from([0.0, 0.3, 0.8, 1.0]), min_size=1, max_size=6), st.integers(1, 7))
+def test_windows_over_a_text_are_the_mean_of_its_decodes(chances, K):
     expected = Counter()
-    for agrees in itertools.product([0.0, 1.0], repeat=5):
+    for agrees in itertools.product([False, True], repeat=len(chances)):
         weight = np.prod([a if one else 1 - a for a, one in zip(chances, agrees, strict=True)])
-        for k, n in windows_of(agrees, 2).items():
-            expected[k] += weight * n
-    assert windows_of(chances, 2) == pytest.approx(expected)
+        place = 0
+        while place < len(agrees):
+            k = min(K, len(agrees) - place - 1)
+            expected[k] += weight
+            place += next((n for n in range(k) if not agrees[place + n]), k) + 1
+    assert windows_of(chances, K) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("drafter", ["model", "int8"])
@@ -334,7 +321,8 @@ def test_the_document_has_no_password_and_its_keys_are_documented(pair, tmp_path
     document = pair.document([PROMPT], scripted(), **options)
     assert not re.search("secret|hidden", json.dumps(document))
     documented = set(re.findall(r"`(\w+)`", (ROOT / "docs" / "output.md").read_text(encoding="utf-8")))
-    sample_ = run.document["speculative"]["samples"][0]
-    parts = [run.document, run.figures, run.document["speculative"], sample_, sample_["iterations"][0]]
-    parts += [sample_["iterations"][0]["details"], sample_["iterations"][0]["details"]["tested"][0]]
+    [text] = run.document["speculative"]["samples"]
+    details = run.iterations[0]["details"]
+    parts = [run.document, run.figures, run.document["speculative"], text, run.iterations[0]]
+    parts += [details, details["own"], *details["tested"]]
     assert {key for part in parts for key in part} <= documented

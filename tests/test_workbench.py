@@ -79,7 +79,8 @@ def test_the_steps_of_a_decode_and_its_run(client, pair, options, repeating):
     expected = pair.changed(**options).compare(PROMPT, 12, repeats=1).document
     for name in DECODERS:
         [sample] = document[name]["samples"]
-        tokens = [*map(list, zip(sample["pieces"], sample["origins"], strict=True))]
+        columns = [(i["pieces"], i["origins"]) for i in sample["iterations"]]
+        tokens = [[*token] for column in columns for token in zip(*column, strict=True)]
         for steps in (kept,) if "K" in options else ([step for _, step in told], kept):  # auto: by the times of a run
             mine = [step for step in steps if step[0] == name]
             assert [token[:2] for step in mine for token in step[1]] == tokens

@@ -9,7 +9,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from speculative.measure.record import Iteration
+from speculative.measure.recorder import Iteration
 from speculative.support.terminal import SHOWN
 
 MOST_COLUMNS = 110  # of a paragraph

@@ -8,13 +8,11 @@ import numpy as np
 
 from speculative.blog.encoder import Encoder
 from speculative.engines.library import n_cores
-from speculative.measure.record import Iteration, to_json
-from speculative.measure.recorder import Recorder
+from speculative.measure.recorder import Iteration, Recorder, to_json
 from speculative.support.terminal import without_secrets
 
 SCHEMA = 5  # changes if a key is renamed or means something else, not if one is added
 DECODERS = ("autoregressive", "speculative")
-OF_DEVICE = ("prefill", "t_draft")
 
 
 def document(
@@ -44,20 +42,13 @@ def document(
 
 
 def decoder_document(recorder: Recorder) -> dict:
-    of_device = {name: getattr(recorder, name) for name in OF_DEVICE}
-    t_target = {str(rows): seconds for rows, seconds in recorder.t_target.items()}
-    samples = [sample_document(sample) for sample in recorder.samples]
-    return {"seconds": recorder.seconds, "runs": recorder.runs, **of_device, "t_target": t_target, "samples": samples}
-
-
-def sample_document(sample: Sequence[Iteration]) -> dict:
-    pieces = [piece for i in sample for piece in i.pieces]
     return {
-        "text": "".join(pieces),
-        "pieces": pieces,
-        "tokens": [int(token) for i in sample for token in i.tokens],
-        "origins": [origin.partition(":")[0] for i in sample for origin in i.origins],
-        "iterations": [*map(to_json, sample)],
+        **{name: getattr(recorder, name) for name in ("seconds", "runs", "prefill", "t_draft")},
+        "t_target": {str(rows): seconds for rows, seconds in recorder.t_target.items()},
+        "samples": [
+            {"text": "".join(i.text for i in sample), "tokens": tokens, "iterations": [*map(to_json, sample)]}
+            for sample, tokens in zip(recorder.samples, recorder.tokens, strict=True)
+        ],
     }
 
 
@@ -67,8 +58,8 @@ def shown_tokens(iteration: Iteration) -> set[int]:
         return {*iteration.tree["tokens"]}
     if not iteration.details:
         return set()
-    parts = [*iteration.details["tested"], iteration.details["own"]]
-    return {*iteration.details["drafts"], *(token for part in parts if part for token in part["top"]["tokens"])}
+    drafts, tested, own = iteration.details.values()
+    return {*drafts, *(token for part in (*tested, own) if part for token, *_ in part["top"])}
 
 
 def token_text(token: int, encoder: Encoder) -> str:

@@ -3,28 +3,36 @@
 Figures that depend on K are averages over the iterations, so they also hold if K changes or a window is cut short.
 """
 
-from collections import Counter
-from collections.abc import Sequence
-from statistics import mean
-from typing import Any
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from statistics import mean, median
+from typing import Any, NamedTuple
 
+from speculative.lookahead import line_through
 from speculative.measure.analysis import blog_speedup, leviathan_tokens
-from speculative.measure.costs import costs, line, prefill_seconds
 from speculative.measure.predictions import Measured, predict
 from speculative.measure.recorder import Recorder
 
 NOISE = 0.05  # share of a time; smaller differences may be chance
 DISAGREE = 1.5  # factor between the measured speedup and its account, from which on one of them is wrong
 MIN_ITERATIONS = 5  # to find that they disagree
+LONG = 4  # a call of more than this many times the median was interrupted, and counts as that many medians
 # The keys of account(), which are None if the run was too short to measure them.
 ACCOUNT = ("t_target", "t_draft", "c", "beta", "mean_beta", "account_blog", "account_leviathan", "predicted")
 
 
 def figures(autoregressive: Recorder, speculative: Recorder, measured: Measured | None = None) -> dict[str, Any]:
     """Return all figures of two decoders' runs over the same prompt, ready for JSON."""
-    found = counts(speculative) | times(autoregressive, speculative) | dict.fromkeys(ACCOUNT)
-    found |= account(autoregressive, speculative, found, measured)
+    runs = (autoregressive, speculative)
+    known = [costs(run) for run in runs]
+    found = counts(speculative) | times(*runs, *known) | dict.fromkeys(ACCOUNT)
+    t_target = known[0].rows.get(1)
+    if t_target and known[1].rows and known[1].draft is not None:
+        found |= account(*runs, t_target, known[1], found, measured)
     return found | {"doubt": doubt(found)}
+
+
+# ---- The counts ------------------------------------------------------------------------------------------------------
 
 
 def counts(speculative: Recorder) -> dict[str, Any]:
@@ -67,44 +75,86 @@ def sums(calls: Sequence) -> dict[str, Any]:
     }
 
 
-def times(autoregressive: Recorder, speculative: Recorder) -> dict[str, Any]:
+# ---- The times -------------------------------------------------------------------------------------------------------
+
+
+class Costs(NamedTuple):
+    """Seconds of a decoder. A call of the target includes what the loop does besides."""
+
+    rows: dict[int, float]  # {rows: seconds of a call of the target that read nothing else}
+    draft: float | None  # seconds of a draft token; 0 if nothing was drafted, None if each proposal read the prompt
+    prefill: float  # seconds of reading the prompt, beyond those that the same calls take otherwise
+
+    @property
+    def window(self) -> Callable[[int], float]:
+        """A function of any number of rows, on lines between known ones. One row takes no longer than several."""
+        return line_through({1: min(self.rows.values())} | self.rows)
+
+
+def costs(run: Recorder) -> Costs:
+    """Return the mean times of a decoder's calls. The time of empty proposals belongs to the tokens of the others."""
+    if run.prefill is not None:  # a loop on a device knows its own
+        return Costs(run.t_target, run.t_draft or 0.0, run.prefill)
+    calls = defaultdict(list)
+    for i in run.iterations:
+        if not i.prefill:
+            calls[i.drafted + 1].append(i.seconds - i.drafting)
+    proposals = [i for i in run.iterations if not i.draft_prefill]
+    drafted = sum(i.drafted for i in proposals)
+    draft = None if any(i.drafted for i in run.iterations) else 0.0
+    if drafted:
+        draft = sum(i.drafting for i in proposals) / drafted
+    known = Costs({rows: usual_mean(seconds) for rows, seconds in sorted(calls.items())}, draft, 0.0)
+    if not known.rows:
+        return known
+    window = known.window
+    scoring = [i.seconds - i.drafting - window(i.drafted + 1) for i in run.iterations if i.prefill]
+    drafting = [i.drafting - i.drafted * (draft or 0.0) for i in run.iterations if i.draft_prefill]
+    return known._replace(prefill=sum(max(0.0, seconds) for seconds in scoring + drafting))
+
+
+def usual_mean(seconds: Sequence[float]) -> float:
+    longest = LONG * median(seconds)
+    return mean(min(one, longest) for one in seconds)
+
+
+def times(autoregressive: Recorder, speculative: Recorder, plain: Costs, mine: Costs) -> dict[str, Any]:
     """Return the seconds of each part, and the measured speedup, with the prefill and without."""
-    drafting = total(i.drafting for i in speculative.iterations)
-    scoring = total(i.scoring for i in speculative.iterations)
-    records = {"autoregressive": autoregressive, "speculative": speculative}
-    prefills = {name: prefill_seconds(record) for name, record in records.items()}
+    parts = dict.fromkeys(("drafting", "scoring", "rest"))
+    if speculative.prefill is None:  # a loop on a device does not tell them
+        parts = {name: sum(getattr(i, name) for i in speculative.iterations) for name in ("drafting", "scoring")}
+        parts["rest"] = speculative.seconds - sum(parts.values())
+    whole = {"autoregressive": autoregressive.seconds, "speculative": speculative.seconds}
     # Per token, as a stop text may cut the two texts at different places.
-    seconds = [record.seconds / record.n_tokens for record in records.values()]
-    later = [(record.seconds - prefills[name]) / record.n_tokens for name, record in records.items()]
+    shares = speculative.n_tokens / autoregressive.n_tokens
+    later = speculative.seconds - mine.prefill
     return {
-        "seconds": {
-            **{name: record.seconds for name, record in records.items()},
-            "drafting": drafting,
-            "scoring": scoring,
-            "rest": None if drafting is None else speculative.seconds - drafting - scoring,
-            "prefill": prefills["speculative"],
-        },
-        "runs": max(record.runs for record in records.values()),
-        "speedup": seconds[0] / seconds[1],
-        "speedup_without_prefill": later[0] / later[1] if later[1] else None,
+        "seconds": {**whole, **parts, "prefill": mine.prefill},
+        "runs": speculative.runs,
+        "speedup": shares * autoregressive.seconds / speculative.seconds,
+        "speedup_without_prefill": shares * (autoregressive.seconds - plain.prefill) / later if later else None,
     }
 
 
-def account(autoregressive: Recorder, speculative: Recorder, found: dict, measured: Measured | None) -> dict[str, Any]:
+def account(
+    autoregressive: Recorder,
+    speculative: Recorder,
+    t_target: float,
+    mine: Costs,
+    found: dict,
+    measured: Measured | None,
+) -> dict[str, Any]:
     """Return the run's costs, the formulas' account of its speedup, and the predictions for other lookaheads."""
-    known_costs = costs(autoregressive, speculative)
-    if known_costs is None:
-        return {}
     windows = [i.drafted for i in speculative.iterations]
-    window = line(known_costs.t_window)
     K = mean(windows)
-    c = known_costs.c
-    beta = mean(window(m + 1) for m in windows) / known_costs.t_target
+    c = mine.draft / t_target
+    window = mine.window
+    beta = mean(window(m + 1) for m in windows) / t_target
     known = {
-        "t_target": known_costs.t_target,
-        "t_draft": known_costs.t_draft,
+        "t_target": t_target,
+        "t_draft": mine.draft,
         "c": c,
-        "beta": with_texts({rows: seconds / known_costs.t_target for rows, seconds in known_costs.t_window.items()}),
+        "beta": with_texts({rows: seconds / t_target for rows, seconds in mine.rows.items()}),
         "mean_beta": beta,
         "account_blog": blog_speedup(found["r"], K, c, beta),
     }
@@ -113,7 +163,7 @@ def account(autoregressive: Recorder, speculative: Recorder, found: dict, measur
     if speculative.rule.name != "block":  # its chances depend on the drafts before
         known["account_leviathan"] = mean(leviathan_tokens(found["alpha"], m) for m in windows) / (K * c + beta)
     if measured and beta >= 1 - NOISE:
-        known["predicted"] = with_texts(predict(autoregressive, speculative, measured))
+        known["predicted"] = with_texts(predict(autoregressive, speculative, mine.prefill, measured))
     return known
 
 
@@ -134,9 +184,3 @@ def doubt(f: dict[str, Any]) -> str | None:
 def with_texts(by_number: dict[int, Any]) -> dict[str, Any]:
     """Return the dict with texts for keys: JSON has no numbers there."""
     return {str(number): value for number, value in by_number.items()}
-
-
-def total(seconds) -> float | None:
-    """Return their sum, None if any of them is unknown."""
-    seconds = list(seconds)
-    return None if None in seconds else sum(seconds)

@@ -9,6 +9,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import accumulate, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,9 @@ from speculative import drafters
 from speculative.filters import Filters
 from speculative.measure import report
 from speculative.measure.document import DECODERS
-from speculative.measure.report import duration
-from speculative.measure.summary import percent
+from speculative.measure.report import digits, duration, many, percent
 from speculative.options import as_typed
 from speculative.rules import parse_rule
-from speculative.support.terminal import without_secrets
 
 WEB = Path(__file__).parent / "web"
 SCRIPTS = ("elements.js", "text.js", "race.js", "glass.js", "charts.js", "whatif.js")  # in web/
@@ -33,6 +32,7 @@ ORIGINS = {  # of a token -> its explanation
 }
 FACTS = ("draft_model_size", "target_model_size", "drafter", "K", *Filters._fields)  # options in the header
 FACTS += ("draft_temperature", "stop", "seed", "engine")
+VISIBLE = str.maketrans({" ": "␣", "\n": "↵", "\t": "⇥"})  # white space of a token that is shown alone
 
 
 def page(run: dict) -> str:
@@ -64,24 +64,19 @@ def sha256(text: str) -> str:
 
 
 def page_data(run: dict) -> dict:
-    """Return all that the page draws, as plain numbers and strings.
-
-    run: the JSON document of one prompt. Its keys that are read: options, machine, stand_ins, prompt, summary, figures,
-    vocabulary; of both decoders seconds and samples[0], of that pieces, origins, tokens and iterations.
-    """
+    """Return all that the page draws, as plain numbers and strings. run: the JSON document of one prompt."""
     o = run["options"]
     f = run["figures"]
     rule = parse_rule(o["accept"])
-    kind, _, number = rule.name.partition(":")
     plain, mine = ([*placed(run[name])] for name in DECODERS)
     total = max(plain[-1]["end"], mine[-1]["end"])
     roles = [*reversed(drafters.roles_of(o["drafter"]) or ["draft"])]  # a line for each, the innermost first
+    names = {int(token): text.translate(VISIBLE) for token, text in run["vocabulary"].items()}
+    before = accumulate((i["text"] for i in mine), initial=run["prompt"]["text"])
     return {
         **findings(run),
         "facts": facts(run),
-        "options": [
-            [name, without_secrets(as_typed(name, v))] for name, v in (o | run["machine"]).items() if v is not None
-        ],
+        "options": [[name, as_typed(name, v)] for name, v in (o | run["machine"]).items() if v is not None],
         "prompt": run["prompt"]["text"],
         "legend": legend(mine),
         "lanes": {
@@ -90,8 +85,8 @@ def page_data(run: dict) -> dict:
         },
         "seconds": total,
         "greedy": o["temperature"] == 0,
-        "rule": {"kind": kind, "lossy": "" if rule.lossless else f"--accept {rule.name}"},
-        "iterations": [close_up(i, run, kind, number) for i in mine],
+        "rule": {"kind": rule.name.partition(":")[0], "lossy": "" if rule.lossless else f"--accept {rule.name}"},
+        "iterations": [close_up(i, text, rule.name, names) for i, text in zip(mine, before, strict=False)],
         "opening": opening(mine),
         "reasons": run["summary"][N_FINDINGS:],
         "charts": charts(f),
@@ -113,11 +108,10 @@ def findings(run: dict) -> dict:
 
 def facts(run: dict) -> list[list[str]]:
     o = run["options"]
-    names = [name for name in FACTS if o[name] is not None]
-    if "draft" not in drafters.roles_of(o["drafter"]):
-        names.remove("draft_model_size")
+    unused = () if "draft" in drafters.roles_of(o["drafter"]) else ("draft_model_size",)
+    values = {name: as_typed(name, o[name]) for name in FACTS if o[name] is not None and name not in unused}
     stand_ins = {size: f"{size}, a stand-in: {what}" for size, what in run["stand_ins"].items()}
-    rows = [[name.replace("_", " "), stand_ins.get(str(o[name])) or shown(name, o[name])] for name in names]
+    rows = [[name.replace("_", " "), stand_ins.get(value, value)] for name, value in values.items()]
     return [*rows, ["machine", f"{run['machine']['processor']}, {many(run['machine']['cpus'], 'core')}"]]
 
 
@@ -138,15 +132,13 @@ def placed(decoder: dict) -> Iterator[dict]:
     [sample] = decoder["samples"]
     mean = decoder["seconds"] / len(sample["iterations"])  # used if the device does not time each call
     several = len({name for i in sample["iterations"] for name in i["source"][: i["accepted"]]}) > 1
-    begin, first = 0.0, 0
+    end = 0.0
     for number, i in enumerate(sample["iterations"], start=1):
-        end = begin + (mean if i["seconds"] is None else i["seconds"])
-        last = first + i["tokens"]
-        by = [*(i["source"][: i["accepted"]] if several else []), *[None] * i["tokens"]]
-        columns = zip(sample["pieces"][first:last], sample["origins"][first:last], by, strict=False)
+        by = i["source"][: i["accepted"]] if several else []
+        columns = zip_longest(i["pieces"], i["origins"], by)
         tokens = [{"text": text, "origin": origin, "by": name} for text, origin, name in columns]
-        yield i | {"number": number, "first": first, "begin": begin, "end": end, "tokens": tokens}
-        begin, first = end, last
+        begin, end = end, end + (mean if i["seconds"] is None else i["seconds"])
+        yield i | {"number": number, "begin": begin, "end": end, "tokens": tokens}
 
 
 def lane_data(title: str, iterations: list[dict], total: float, lines: list[str]) -> dict:
@@ -189,63 +181,51 @@ def calls_of(i: dict, lines: list[str]) -> list[dict]:
 
 def opening(iterations: list[dict]) -> int:
     """Return the number of the iteration to show first: a rejection after an accepted draft teaches most."""
-    for teaches in (lambda i: 0 < i["accepted"] < i["drafted"], lambda i: i["accepted"] < i["drafted"]):
-        for i in iterations:
-            if teaches(i):
-                return i["number"]
-    return 1
+    rejections = [i for i in iterations if i["accepted"] < i["drafted"]]
+    return next((i["number"] for i in sorted(rejections, key=lambda i: i["accepted"] == 0)), 1)
 
 
-def close_up(i: dict, run: dict, kind: str, number: str) -> dict:
-    """One iteration: its drafts, their tests, and the target's own token. Captions are in glass.js."""
-    vocabulary = run.get("vocabulary", {})
-    before = run["prompt"]["text"] + "".join(run["speculative"]["samples"][0]["pieces"][: i["first"]])
-    whole = len(i["tokens"]) > i["accepted"]
+def close_up(i: dict, before: str, rule: str, names: dict[int, str]) -> dict:
+    """One iteration: its drafts, their tests, and the target's own token; before: the text. Captions: glass.js."""
     shown = {name: i[name] for name in ("accepted", "drafted", "draft_prefill", "prefill")} | {
         "before": ("…" if len(before) > 60 else "") + before[-60:],
-        "origin": i["tokens"][-1]["origin"] if whole else None,
+        "origin": i["tokens"][-1]["origin"] if len(i["tokens"]) > i["accepted"] else None,
         "drafting": duration(i["drafting"] or 0.0),
         "scoring": duration(i["scoring"] or 0.0),
     }
     if i["tree"]:
-        return shown | {"tree": branches(i["tree"], vocabulary)}
-    if not i.get("details"):
+        return shown | {"tree": branches(i["tree"], names)}
+    if not i["details"]:
         return shown
-    drafts, tested, own = (i["details"][name] for name in ("drafts", "tested", "own"))
-    several = len({*i["source"]}) > 1
-    by = [report.words(name) for name in i["source"]] if several else [""] * len(drafts)
-    if own:
-        token = run["speculative"]["samples"][0]["tokens"][i["first"] + i["accepted"]]
-        own = {"from": own["from"], "u": digits(own["u"]), **top_rows(own["top"], token, vocabulary)}
+    drafts, tested, own = i["details"].values()
+    by = map(report.words, i["source"]) if len({*i["source"]}) > 1 else [""] * len(drafts)
     return shown | {
-        "drafts": [[visible(vocabulary, draft), name] for draft, name in zip(drafts, by, strict=True)],
-        "tested": [
-            {"passed": t["passed"], "formula": comparison(t, kind, number), **top_rows(t["top"], draft, vocabulary)}
-            for t, draft in zip(tested, drafts, strict=False)
-        ],
-        "own": own,
+        "drafts": [[names[draft], name] for draft, name in zip(drafts, by, strict=True)],
+        "tested": [{"passed": t["passed"], "formula": comparison(t, rule), **likeliest(t, names)} for t in tested],
+        "own": own and {"from": own["from"], "u": digits(own["u"]), **likeliest(own, names)},
     }
 
 
-def top_rows(top: dict, token: int, vocabulary: dict[str, str]) -> dict:
+def likeliest(drawn: dict, names: dict[int, str]) -> dict:
     """A token, and the likeliest tokens in its place with their probabilities, and the number of the token's row."""
-    tokens, *columns = top.values()
-    rows = zip([visible(vocabulary, id) for id in tokens], *columns, strict=True)
-    return {"token": visible(vocabulary, token), "rows": [*map(list, rows)], "drawn": tokens.index(token)}
+    rows = [[names[token], *chances] for token, *chances in drawn["top"]]
+    number = [token for token, *_ in drawn["top"]].index(drawn["token"])
+    return {"token": names[drawn["token"]], "rows": rows, "drawn": number}
 
 
-def branches(tree: dict, vocabulary: dict[str, str], node: int = 0) -> list[list]:
+def branches(tree: dict, names: dict[int, str], node: int = 0) -> list[list]:
     """The children of a node of a tree: [token, whether it was accepted, its children]."""
     return [
-        [visible(vocabulary, tree["tokens"][n - 1]), n in tree["path"], branches(tree, vocabulary, n)]
-        for n, parent in enumerate(tree["parents"], start=1)
+        [names[token], n in tree["path"], branches(tree, names, n)]
+        for n, (token, parent) in enumerate(zip(tree["tokens"], tree["parents"], strict=True), start=1)
         if parent == node
     ]
 
 
-def comparison(test: dict, kind: str, number: str) -> str:
-    """The numbers that the rule compared, in the rule's own letters. kind and number of lenient:0.5: lenient, 0.5."""
+def comparison(test: dict, rule: str) -> str:
+    """The numbers that a rule compared, in the rule's own letters."""
     u, p, q = (test[name] for name in "upq")
+    kind, _, number = rule.partition(":")
     less = "<" if test["passed"] else "≥"
     than_q = f"{less}\u00a0{digits(q)}\u00a0=\u00a0q"
     if kind == "token":
@@ -302,25 +282,3 @@ def what_if(f: dict) -> dict:
         "examples": [name for name, (value, _) in measured.items() if value is None],
         "measured": [f["drafted"] / f["iterations"], f["tokens_per_iteration"], f["speedup_without_prefill"]],
     }
-
-
-# ---- Words and numbers -----------------------------------------------------------------------------------------------
-
-
-def many(n: int, noun: str) -> str:
-    return f"{n} {noun}{'' if n == 1 else 's'}"
-
-
-def digits(p: float) -> str:
-    """Three digits, so that small numbers can be compared."""
-    return str(int(p)) if p in (0, 1) else f"{p:#.3g}"
-
-
-def shown(name: str, value: Any) -> str:
-    """Return an option as it is typed, without the password or token of an address."""
-    return without_secrets(as_typed(name, value))
-
-
-def visible(vocabulary: dict[str, str], token: int) -> str:
-    """The text of a token, with its white space visible."""
-    return vocabulary[str(token)].replace(" ", "␣").replace("\n", "↵").replace("\t", "⇥")

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from speculative.measure.costs import line, prefill_seconds
+from speculative.lookahead import line_through
 from speculative.measure.recorder import Recorder
 from speculative.rules import Rule
 from speculative.sampling import Step
@@ -87,10 +87,10 @@ def time_iterations(model: Callable, draft: Callable, x, K: int, n_ctx: int) -> 
     return {k + 1: median(seconds[k][1:]) for k in sizes}  # the first calls may read the text
 
 
-def predict(autoregressive: Recorder, speculative: Recorder, measured: Measured) -> dict[int, float]:
-    """{K: the speedup that this lookahead should bring}, for each K whose iterations were timed."""
-    iteration = line(measured.seconds)
-    prefill = prefill_seconds(speculative)
+def predict(autoregressive: Recorder, speculative: Recorder, prefill: float, measured: Measured) -> dict[int, float]:
+    """{K: the speedup that this lookahead should bring}, for each K whose iterations were timed. prefill: its seconds
+    in the speculative run."""
+    iteration = line_through(measured.seconds)
     run_seconds = sum(iteration(i.drafted + 1) for i in speculative.iterations)
     scale = (speculative.seconds - prefill) / run_seconds
     t_token = autoregressive.seconds / autoregressive.n_tokens

@@ -1,9 +1,10 @@
-"""Records what happens in a run: reads the steps, the models' logs and the random numbers that were drawn."""
+"""The record of a run: an Iteration for each call of the target, made from the steps, the models' logs and the random
+numbers that were drawn. docs/output.md explains every key."""
 
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any
 
@@ -11,10 +12,59 @@ import numpy as np
 
 from speculative.blog.encoder import StreamDecoder
 from speculative.engines.model import Call
-from speculative.measure.record import Iteration, details
 from speculative.rules import TOKEN, Rule
 from speculative.sampling import Step
 from speculative.trees import Tree
+
+N_TOP = 10  # number of the likeliest tokens that are recorded of a distribution
+
+
+@dataclass
+class Iteration:
+    """One call of the target, as tokens, text and times, without its distributions, which are large.
+
+    Times are in seconds, None if a loop on a device does not tell them. If a text ends in a part of a character, a last
+    step without tokens has that part as its piece.
+    """
+
+    tokens: list[int]
+    drafted: int = 0
+    accepted: int = 0
+    drafting: float | None = 0.0  # seconds of Step 1
+    scoring: float | None = 0.0  # seconds of the target's call
+    seconds: float | None = 0.0  # in all
+    calls: list[tuple] = field(default_factory=list)  # of the models: (role, seconds after the step began, seconds)
+    draft_prefill: bool = False  # True if the draft model also read the prompt: not counted in t_draft
+    prefill: bool = False  # True if the target also read the prompt: not counted in t_target
+    alpha: list[float] = field(default_factory=list)  # chance of acceptance of each tested draft, in order
+    source: list[str] = field(default_factory=list)  # name of the drafter that proposed each draft, if known
+    levels: dict[str, list] = field(default_factory=dict)  # {drafter: [[tokens, drafted, accepted], ...] of its calls}
+    tree: dict | None = None  # {"tokens", "parents", "path"}, if the proposal was a tree
+    details: dict | None = None  # tests and draws, if they are recorded
+    pieces: list[str] = field(default_factory=list)  # text of each token
+    number: int = 0  # number of the text that the step belongs to, if there are several
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+    @property
+    def origins(self) -> list[str]:
+        """The origin of each token: "accepted", then "resampled", "bonus" or "autoregressive".
+
+        A draft that the draft model did not propose is "accepted: " and the name of its drafter.
+        """
+        n_accepted = min(self.accepted, len(self.tokens))
+        whole = self.accepted == self.drafted
+        if self.tree:  # a path is whole if it ends in a leaf
+            last_node = [0, *self.tree["path"]][-1]
+            whole = last_node not in self.tree["parents"]
+        last = "bonus" if whole else "resampled"
+        if self.drafted == 0:
+            last = "autoregressive"
+        names = [*self.source, *["model"] * n_accepted][:n_accepted]
+        accepted = ["accepted" if name == "model" else f"accepted: {name}" for name in names]
+        return [*accepted, last][: len(self.tokens)]
 
 
 class Draws:
@@ -32,29 +82,21 @@ class Draws:
         return int(self.rng.integers(*limits))
 
 
+@dataclass
 class Recorder:
     """The record of one decoder's texts. Only the decoder's own time is counted."""
 
-    def __init__(
-        self,
-        rule: Rule = TOKEN,
-        logs: dict[str, deque[Call]] | None = None,
-        levels: Sequence[str] = (),
-        details: bool = False,
-    ):
-        """logs: {role: a model's log}. levels: the drafters that have a drafter of their own, the outermost first.
-        details: True to record the tests and draws of each step."""
-        self.rule = rule
-        self.logs = logs or {}
-        self.levels = levels
-        self.details = details
-        self.samples: list[list[Iteration]] = []  # the iterations of each text
-        self.seconds = 0.0
-        self.runs = 1  # number of repeats; this is the median run
-        # Of a loop on a device, which cannot time each call:
-        self.prefill: float | None = None  # seconds
-        self.t_draft: float | None = None  # seconds of a draft token
-        self.t_target: dict[int, float] = {}  # {rows: seconds of a call}
+    rule: Rule = TOKEN
+    logs: dict[str, deque[Call]] = field(default_factory=dict)  # {role: a model's log}
+    levels: Sequence[str] = ()  # the drafters that have a drafter of their own, the outermost first
+    details: bool = False  # True to record the tests and draws of each step
+    samples: list[list[Iteration]] = field(default_factory=list)  # the iterations of each text
+    seconds: float = 0.0
+    runs: int = 1  # number of repeats; this is the median run
+    # Of a loop on a device, which cannot time each call:
+    prefill: float | None = None  # seconds
+    t_draft: float | None = None  # seconds of a draft token
+    t_target: dict[int, float] = field(default_factory=dict)  # {rows: seconds of a call}
 
     @property
     def iterations(self) -> list[Iteration]:
@@ -106,8 +148,9 @@ class Recorder:
         return Iteration([*map(int, row.tokens)], row.drafted, row.accepted, None, None, None, alpha=row.alpha)
 
     def iteration(self, step: Step, began: float, seconds: float, u: Sequence[float]) -> Iteration:
-        calls = {role: since(log, began) for role, log in self.logs.items()}
-        target = calls["target"][-1]
+        calls = [(role, call) for role, log in self.logs.items() for call in since(log, began)]
+        calls.sort(key=lambda one: one[1].began)
+        target = [call for role, call in calls if role == "target"][-1]
         source = step.proposal.source
         iteration = Iteration(
             tokens=[*map(int, step.tokens)],
@@ -116,11 +159,8 @@ class Recorder:
             drafting=target.began - began if step.drafted else 0.0,
             scoring=target.seconds,
             seconds=seconds,
-            calls=sorted(
-                [(role, call.began - began, call.seconds) for role, of in calls.items() for call in of],
-                key=lambda call: call[1],
-            ),
-            draft_prefill=any(call.prefill for role, of in calls.items() if role != "target" for call in of),
+            calls=[(role, call.began - began, call.seconds) for role, call in calls],
+            draft_prefill=any(call.prefill for role, call in calls if role != "target"),
             prefill=target.prefill,
             alpha=self.rule.chances(step),
             source=[source] * step.drafted if isinstance(source, str) else [*source],
@@ -169,3 +209,38 @@ def rest_of(text: StreamDecoder, sample: list[Iteration]) -> Iterator[Iteration]
         *before, last = sample[-1].pieces
         sample[-1] = replace(sample[-1], pieces=[*before, last + rest])  # a copy: the step was yielded without them
         yield Iteration([], pieces=[rest], number=sample[-1].number)
+
+
+# ---- As JSON ---------------------------------------------------------------------------------------------------------
+
+
+def to_json(iteration: Iteration) -> dict[str, Any]:
+    """Return the text, the counts and the times of an iteration."""
+    origins = [origin.partition(":")[0] for origin in iteration.origins]
+    found = {"text": iteration.text} | vars(iteration) | {"tokens": len(iteration.tokens), "origins": origins}
+    return {name: value for name, value in found.items() if name != "number"}
+
+
+def details(step: Step, rule: Rule, u: Sequence[float]) -> dict:
+    """Return {"drafts", "tested", "own"} of a step that drafted a chain: its drafts, the tests that decided about them,
+    and the draw of the last token. u: the random numbers that the rule drew."""
+    explained = rule.explain(step.proposal, step.q, u)
+    drafts = [int(token) for token in step.proposal.tokens]
+    tested = []
+    for token, test, p_i, q_i in zip(drafts, explained.tests, step.proposal.p, step.q, strict=False):  # p_i [n_vocab]
+        numbers = {name: value for name, value in test._asdict().items() if value is not None}
+        tested.append({"token": token, **numbers, "top": top(np.maximum(p_i, q_i), token, p_i, q_i)})
+    q = explained.q  # [n_vocab]
+    token = int(step.tokens[-1])
+    residual = step.accepted < step.drafted and not np.may_share_memory(q, step.q)
+    own = {"token": token, "from": "residual" if residual else "q", "u": explained.u, "top": top(q, token, q)}
+    return {"drafts": drafts, "tested": tested, "own": own}
+
+
+def top(order, token: int, *columns) -> list[list]:  # [n_vocab] each -> rows
+    """Return the rows [id, its probabilities] of the N_TOP tokens that are the first by this order, without those of
+    probability 0, and of this token."""
+    n = min(N_TOP, len(order))
+    first = np.argpartition(order, -n)[-n:]  # [n]
+    ids = sorted({*first[order[first] > 0].tolist(), token}, key=lambda id: (-order[id], id))
+    return [[id, *(float(f"{column[id]:.4g}") for column in columns)] for id in ids]

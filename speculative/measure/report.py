@@ -1,10 +1,145 @@
-"""The table of --verbose and of the page: every figure with its formula."""
+"""The end of a run: in plain words, which are the same on the screen, in the JSON document and on the page; and as the
+table of --verbose and of the page, every figure with its formula."""
+
+from collections.abc import Sequence
+from typing import Any
 
 from speculative import drafters
+from speculative.checkpoints.tensors import checkpoint_shapes
+from speculative.engines.formats import model_bytes, on_jax
 from speculative.measure.analysis import blog_speedup
+from speculative.measure.recorder import Recorder
 from speculative.rules import TOKEN, Rule
 
+GAIN = 1.08  # times this run's speedup, from which on another K is recommended: predictions err by up to 8 %
+LARGE_BYTES = 2**28  # of weights in int8; reading fewer is not bound by memory
+
 Row = tuple[str, str, str]  # a figure's name, its value, its formula
+
+
+def summary(session: Any, inputs: Sequence, recorders: Sequence[Recorder], f: dict, stand_ins: dict) -> list[str]:
+    """inputs: the prompts' tokens; recorders: of the autoregressive decoder and the speculative one; f: figures()."""
+    lines = [texts_line(session, inputs, recorders), speed_line(f)]
+    if f["drafted"]:
+        lines += [acceptance_line(f), time_line(f), account_line(f), advice(f, session)]
+    else:
+        lines.append("Nothing was drafted, so this was autoregressive decoding.")
+    lines += [f"Note: {size} is a stand-in for the official model: {words}." for size, words in stand_ins.items()]
+    if session.timed and session.options.temperature > 0:
+        lines.append("Note: --K auto depends on measured times, so the same seed may give another text next time.")
+    return [*filter(None, lines)]
+
+
+def texts_line(session: Any, inputs: Sequence, recorders: Sequence[Recorder]) -> str:
+    """Say whether the texts are equal, and if not, why."""
+    o = session.options
+    texts = [recorder.tokens for recorder in recorders]
+    if texts[0] == texts[1]:
+        return "The texts are equal, token for token" + (", as always at temperature 0." if o.temperature == 0 else ".")
+    if o.temperature > 0 and not session.rule.lossless:
+        return f"The texts differ: --accept {o.accept} does not keep the target's distribution."
+    if o.temperature > 0:
+        return "The texts differ, as they may above temperature 0: both are samples of the target's distribution."
+    if o.engine == "jax":
+        from speculative.engines.jax.pair import greedy_differences
+
+        prompts = [*inputs] * (len(texts[0]) // len(inputs))  # several samples take the prompts in turn
+        tolerance = on_jax(o.dtype).tolerance
+        return " ".join(greedy_differences(prompts, session.models["target"], *texts, tolerance))
+    return "The texts differ: rounding decided between two tokens with nearly equal logits (--verify shows where)."
+
+
+def speed_line(f: dict) -> str:
+    """The measured speedup, with its doubt if there is one."""
+    rate = f["tokens"] / f["seconds"]["speculative"]  # tokens a second
+    runs = f", medians of {f['runs']} runs" if f["runs"] > 1 else ""
+    times = f"{f['speedup']:.2f} times as fast"
+    if f["doubt"]:
+        return f"Doubtful: {times}{runs}, but {f['doubt']}. Another program probably used the processor: try again."
+    slower = "Slower: " if f["speedup"] < 1 else ""
+    return f"{slower}{times}: {number(rate)} tokens a second instead of {number(rate / f['speedup'])}{runs}."
+
+
+def acceptance_line(f: dict) -> str:
+    accepted = f"{f['accepted']} of {f['drafted']} drafts accepted ({percent(f['accepted'] / f['drafted'])})."
+    gives = f"A target call gives {f['tokens_per_iteration']:.2f}"
+    if f["tree"]:
+        return f"{accepted} {gives} tokens; a tree has several drafts for each place."
+    most = f["drafted"] / f["iterations"] + 1  # tokens: the drafts and one more; K + 1, if no window was shorter
+    return f"{accepted} {gives} of at most {most:.2f} tokens: acceptance rate r = {f['r']:.2f}."
+
+
+def time_line(f: dict) -> str | None:
+    seconds = f["seconds"]
+    line = []
+    if seconds["drafting"] is not None:
+        whole = seconds["speculative"]
+        drafting, scoring, rest = (percent(seconds[part] / whole) for part in ("drafting", "scoring", "rest"))
+        line.append(f"Time: {drafting} drafting, {scoring} in the target, {rest} elsewhere.")
+    if f["c"] is not None:
+        line.append(f"A draft takes c = {f['c']:.2f} of a target token's time.")
+    return " ".join(line)
+
+
+def account_line(f: dict) -> str | None:
+    """The blog's formula, what it leaves out, and with that the account of this run."""
+    if f["account_blog"] is None or f["doubt"]:
+        return None
+    n = "n" if f["tree"] else "K"
+    mean_K = f["drafted"] / f["iterations"]
+    blog = blog_speedup(f["r"], mean_K, f["c"])
+    nodes = " for n nodes" if f["tree"] else ""
+    return (
+        f"The blog's formula{nodes} r({n} + 1) / ({n}c + 1) gives {blog:.2f}. It leaves out that a call with "
+        f"{n} + 1 tokens takes longer than with one, here β = {f['mean_beta']:.2f} times. The account of this run: "
+        f"r({n} + 1) / ({n}c + β) = {f['account_blog']:.2f}, without the prompt."
+    )
+
+
+def advice(f: dict, session: Any) -> str | None:
+    """One sentence: the K or drafter to try, and the speedup that it should bring."""
+    o = session.options
+    if f["doubt"]:
+        return None
+    if f["account_blog"] is None:
+        return "The run is too short to say why: every call also read the prompt." if f["seconds"]["scoring"] else None
+    another = "" if "draft" in drafters.roles_of(o.drafter) else " Try --drafter model."
+    if not f["predicted"] or not isinstance(o.K, int | tuple):
+        took = f["mean_beta"] + f["c"] * f["drafted"] / f["iterations"]
+        lost = f"It does not pay: a call with its drafts takes as long as {took:.2f} autoregressive tokens."
+        return lost + another if f["speedup"] < 1 else None
+    best = max(f["predicted"], key=f["predicted"].get)
+    speedup = f["predicted"][best]
+    K = o.K[0] if isinstance(o.K, tuple) else o.K
+    now = max(f["speedup"], f["predicted"].get(str(K), 0.0))
+    if speedup < 1:
+        return f"Prediction: no K pays here; the best, {best}, would be {speedup:.2f} times as fast.{another}"
+    if speedup > GAIN * now:
+        outer = "the first number of K" if isinstance(o.K, tuple) else "K"
+        return f"Prediction: {outer} = {best} would be {speedup:.2f} times as fast as autoregressive decoding; try it."
+    largest = max(map(int, f["predicted"]))
+    return f"Prediction: no K from 1 to {largest} would be clearly faster than this one." + copy_advice(session)
+
+
+def copy_advice(session: Any) -> str:
+    """Name the target's int8 copy as a drafter, if reading it takes a fraction of the target's time. How much it brings
+    depends on how often the two agree, which this run did not measure."""
+    o = session.options
+    if o.engine != "numpy" or o.drafter != "model" or o.dtype not in ("float32", "bfloat16"):
+        return ""
+    n_bytes = model_bytes("int8", checkpoint_shapes(session.models["target"].hparams))
+    if n_bytes < LARGE_BYTES:
+        return ""
+    return f" An int8 copy of the target may draft better: --drafter int8/model, {n_bytes / 1e9:.1f} GB more."
+
+
+def stand_ins(session: Any) -> dict[str, str]:
+    """{model with an official name, but not the official weights: what it is instead}"""
+    found = {spec.size: spec.hparams.get("stand_in") for spec in session.models.specs.values()}
+    return {size: what for size, what in found.items() if what}
+
+
+# ---- The table -------------------------------------------------------------------------------------------------------
 
 
 def table(f: dict, rule: Rule = TOKEN) -> list[Row]:
@@ -58,6 +193,9 @@ def speed_rows(f: dict) -> list[Row]:
     return rows
 
 
+# ---- Words and numbers -----------------------------------------------------------------------------------------------
+
+
 def duration(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.{2 if seconds < 0.01 else 1}f} ms"
 
@@ -66,3 +204,20 @@ def words(name: str) -> str:
     """Return the name of a drafter in a sentence."""
     spec = drafters.DRAFTERS.get(name)
     return (spec and spec.words) or name
+
+
+def percent(share: float) -> str:
+    return f"{share:.0%}".replace("%", " %")
+
+
+def number(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
+
+
+def many(n: int, noun: str) -> str:
+    return f"{n} {noun}{'' if n == 1 else 's'}"
+
+
+def digits(p: float) -> str:
+    """Three digits, so that small numbers can be compared."""
+    return str(int(p)) if p in (0, 1) else f"{p:#.3g}"

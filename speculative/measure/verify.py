@@ -20,7 +20,7 @@ import numpy as np
 
 from speculative.engines import formats
 from speculative.engines.model import common_prefix
-from speculative.measure.check_sampling import Check, check_sampled, direct
+from speculative.measure.check_sampling import Check, check_sampled, direct, tokens_of
 from speculative.options import as_typed
 from speculative.support.errors import UserError
 from speculative.support.progress import working
@@ -95,7 +95,8 @@ def changed(session: Any, x: np.ndarray, **options) -> Any:  # x [n]
 def check_greedy(session: Any, prompts: Sequence[np.ndarray], N: int) -> Check:
     """Compare the texts of both decoders at temperature 0, token for token. On JAX they may part at a near tie."""
     o = session.options
-    sessions = {str(K): changed(session, prompts[0], tree=None, K=with_outer(o.K, K)) for K in (1, 2, 4, 8)}
+    with_K = {K: (K, *o.K[1:]) if isinstance(o.K, tuple) else K for K in (1, 2, 4, 8)}  # K of the outermost level
+    sessions = {str(n): changed(session, prompts[0], tree=None, K=K) for n, K in with_K.items()}
     sessions.setdefault(f"tree {as_typed('tree', o.tree)}" if o.tree else as_typed("K", o.K), session)
     n_tokens = 0
     margins = []
@@ -126,43 +127,29 @@ def check_greedy(session: Any, prompts: Sequence[np.ndarray], N: int) -> Check:
     return Check("greedy", True, detail)
 
 
-def tokens_of(steps: Iterator) -> list[int]:
-    return [int(token) for step in steps for token in step.tokens]
-
-
-def with_outer(K, outer: int):
-    """The lookahead with another number for the outermost level."""
-    return (outer, *K[1:]) if isinstance(K, tuple) else outer
-
-
 def check_rows(session: Any, prompts: Sequence[np.ndarray], most: int) -> Check:
     """Compare the last rows of each prompt, one by one, with windows of 1 to `most` rows, also after a rejection."""
+    model = session.model("target")
     n_compared = 0
     for number, x in enumerate(prompts, start=1):
-        for n_rows, difference in compare_rows(session, x, min(most, len(x) - 1)):
-            n_compared += n_rows
-            if difference:
-                return Check("rows", False, f"prompt {number}, {difference}")
+        n = len(x)
+        here = min(most, n - 1)
+        session.models["target"].forget()
+        alone = np.stack([model(x[:end])[0] for end in range(n - here + 1, n + 1)])  # [here, n_vocab]
+        for n_rows in range(1, here + 1):
+            right = alone[here - n_rows :]  # [n_rows, n_vocab]
+            cases = {"cached": model(x, n_rows)}  # [n_rows, n_vocab]
+            model(np.append(x[: n - n_rows], (x[n - n_rows :] + 1) % right.shape[1]), n_rows)
+            cases["after a rejected window"] = model(x, n_rows)
+            if n_rows == here:  # once is enough
+                cases["from an empty cache"] = direct(session, x, n_rows)
+            for case, rows in cases.items():
+                n_compared += n_rows
+                if not np.array_equal(rows, right):
+                    gap = float(np.max(np.abs(rows - right)))
+                    found = f"prompt {number}, {n_rows} rows, {case}: they differ from single rows, by up to {gap:.2g}"
+                    return Check("rows", False, found)
     return Check("rows", True, f"{n_compared} rows, in windows of 1 to {most}, equal to the bit those computed alone")
-
-
-def compare_rows(session: Any, x: np.ndarray, most: int) -> Iterator[tuple[int, str]]:  # [n]
-    """Yield the number of rows of each comparison, and the difference, "" if there is none."""
-    model = session.model("target")
-    alone = [direct(session, x[: len(x) - most + 1], 1)[0]]
-    alone += [model(x[: end + 1], 1)[0] for end in range(len(x) - most + 1, len(x))]  # [most][n_vocab]
-    for n_rows in range(1, most + 1):
-        right = np.stack(alone[most - n_rows :])  # [n_rows, n_vocab]
-        wrong = (x[len(x) - n_rows :] + 1) % right.shape[1]  # [n_rows]
-        cases = {"cached": model(x, n_rows)}  # [n_rows, n_vocab]
-        model(np.append(x[: len(x) - n_rows], wrong), n_rows)
-        cases["after a rejected window"] = model(x, n_rows)
-        if n_rows == most:  # once is enough
-            cases["from an empty cache"] = direct(session, x, n_rows)
-        for case, rows in cases.items():
-            gap = float(np.max(np.abs(rows - right)))
-            equal = np.array_equal(rows, right)
-            yield n_rows, "" if equal else f"{n_rows} rows, {case}: they differ from single rows, by up to {gap:.2g}"
 
 
 def check_nodes(session: Any, prompts: Sequence[np.ndarray]) -> Check:
@@ -176,7 +163,6 @@ def check_nodes(session: Any, prompts: Sequence[np.ndarray]) -> Check:
             path = [tree.tokens[i] for i in tree.path(node)]
             n_compared += 1
             if not np.array_equal(row, direct(session, [*x, *path], 1)[0]):
-                return Check(
-                    "nodes", False, f"prompt {number}, node {node}: its row differs from that of its path alone"
-                )
+                found = f"prompt {number}, node {node}: its row differs from that of its path alone"
+                return Check("nodes", False, found)
     return Check("nodes", True, f"{n_compared} rows of trees equal to the bit those of their paths")
