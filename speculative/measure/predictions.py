@@ -1,9 +1,9 @@
 """Predictions of another lookahead, from one run and from measurements after it.
 
-A run tells the chance of acceptance at each place of its text where a draft was tested. At the others, those of the
-bonus tokens, the drafter is asked for one draft. So windows of any K can be laid over that text: windows_of() computes
-how many are expected of each length. Iterations are timed for up to twice the run's K, and scaled so that the run's own
-take as long as they did.
+A run tells the chance of acceptance at each place of its text where a draft was tested. No draft was tested at the
+place of a bonus token, so one is drafted there now. Then windows of any K can be laid over the text: windows_of()
+computes how many are expected of each length. Iterations with up to 2K drafts are timed, and the times are multiplied
+so that those of the run add up to its time.
 """
 
 import time
