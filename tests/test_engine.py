@@ -11,7 +11,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-from test_cache import random_tree
 from tiny import ROOT, convert, python, random_params
 
 from speculative.engines import library
@@ -19,8 +18,6 @@ from speculative.engines.formats import BLOCK, FORMATS, matrix_of, to_bfloat16
 from speculative.engines.model import CachedNetwork
 from speculative.engines.packed import packer
 from speculative.engines.plain import PlainPass
-from speculative.engines.tree_cache import TreeNetwork
-from speculative.trees import by_paths
 
 if not library.library():
     pytest.skip("there is no C compiler", allow_module_level=True)
@@ -138,23 +135,6 @@ def test_a_row_has_the_same_bits_in_every_window_and_chunk_and_with_any_threads(
         for i in range(3):  # memory that is asked for ahead changes nothing
             run.ahead[:] = compiled.PREFETCH_BYTES * np.eye(4, dtype=int)[i]
             assert np.array_equal(logits(run, (1, 5, 17)[i], 96), expected[:96])
-
-
-@pytest.mark.parametrize("dtype", FORMATS)
-def test_rows_of_a_tree_and_after_a_rejected_draft_are_those_of_the_chain(dtype):
-    """The texts are longer than a tile of keys, the trees wider than a group of rows, and paths of them are walked."""
-    hparams = hparams_of(2, 96, 3)
-    params = convert(random_params(hparams), packer(dtype))
-    make = partial(CompiledPass, n_threads=2)
-    network, alone = (TreeNetwork(params, hparams, make) for _ in range(2))
-    rng = np.random.default_rng(0)
-    x = rng.integers(6, size=119)  # with the first tree, two chunks
-    for _ in range(12):
-        tree = random_tree(rng, x, int(rng.integers(40)))
-        assert np.array_equal(network.tree_logits(x, tree), by_paths(alone.logits)(x, tree))
-        walked = [tree.tokens[node] for node in tree.path(int(rng.integers(len(tree.tokens))))]
-        x = np.append(x, [*walked, rng.integers(6)]).astype(int)
-        assert np.array_equal(network.logits(x), alone.logits(x))
 
 
 @pytest.mark.parametrize("tokens", [[-1], [261], [0] * (N_CTX + 1)])
@@ -312,12 +292,12 @@ IN_A_PROCESS = """if True:
     library.FLAGS += sys.argv[2:]
     sys.path.insert(0, "tests")
     import pytest
-    files = ["tests/test_engine.py", "tests/test_packed.py"]
+    files = ["tests/test_engine.py", "tests/test_packed.py", "tests/test_cache.py"]
     sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", *files, "-k", tests]))"""
 
 
-NUMBERS = "what_gpt2 or every_window or of_a_tree or stands_for or two_models"
-MEMORY = "what_gpt2 or of_a_tree or stands_for or two_models"  # emulated, each row takes long
+NUMBERS = "what_gpt2 or every_window or their_paths or stands_for or two_models"
+MEMORY = "what_gpt2 or their_paths or stands_for or two_models"  # emulated, each row takes long
 
 
 def run_with(flags, cache, tests=NUMBERS, **environment):
