@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from conftest import write_safetensors
 from scipy.special import erf
-from tiny import ROOT, logits_themselves, refusal
+from tiny import ROOT, logits_themselves, random_arrays, refusal
 
 import gpt2
 from encoder import BYTE_TO_CHAR, END_OF_TEXT, get_encoder
@@ -53,11 +53,9 @@ def sizes(config):
     return config | {"n_vocab": config["vocab_size"], "n_ctx": config["n_positions"], "n_inner": n_inner}
 
 
-def random_tensors(config, seed=0):
+def random_tensors(config):
     """{OpenAI's name: array} for this config.json."""
-    rng = np.random.default_rng(seed)
-    shapes = checkpoint_shapes(sizes(config)).items()
-    return {name: (0.4 * rng.standard_normal(shape) + name.endswith("/g")).astype(np.float32) for name, shape in shapes}
+    return random_arrays(sizes(config), scale=0.4)
 
 
 def write_folder(folder, config, tensors, n_parts=1, vocabulary=True):
