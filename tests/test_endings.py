@@ -89,7 +89,7 @@ def test_a_signal_ends_the_server_while_it_decodes(number, status, pair_words):
     ids=repr,
 )
 def test_a_foreseen_error_is_one_line(error, line, capsys):
-    with pytest.raises(SystemExit, match="^2$"):
+    with pytest.raises(SystemExit, match=r"^2$"):
         guarded(Mock(side_effect=error))
     err = capsys.readouterr().err
     assert line in err

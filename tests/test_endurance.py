@@ -4,7 +4,7 @@ import os
 import threading
 
 import pytest
-from tiny import refusal
+from tiny import decoded, refusal
 
 from speculative import load_pair
 from speculative.engines import memory
@@ -22,7 +22,7 @@ HOW = [
 def test_a_text_of_a_token_may_fill_the_context(how):
     session = load_pair(demo=True, **how)
     N = session.n_ctx - 1
-    texts = [[token for step in decode("a", N) for token in step.tokens] for decode in both(session)]
+    texts = [decoded(decode("a", N)) for decode in both(session)]
     assert texts[0] == texts[1]
     assert len(texts[0]) == N
     assert all("exceed the context" in refusal(decode, "a", N + 1) for decode in both(session))
