@@ -14,9 +14,9 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"  # NumPy's threads would wait for each 
 
 import numpy as np
 import pytest
+from tiny import vocabulary
 
 import main
-from encoder import BYTE_TO_CHAR, END_OF_TEXT
 from speculative import load_pair, session
 from speculative.checkpoints.tensors import checkpoint_shapes
 from speculative.engines import runtime
@@ -163,30 +163,6 @@ def command(capsys):
 
 
 @pytest.fixture
-def run(tiny_pair, capsys):
-    """flags -> the output of main(), of that pair."""
-
-    def run(**flags):
-        flags = USUAL | {"models_dir": tiny_pair} | flags
-        chosen = {flag: str(value) for flag, value in flags.items() if value is not None}
-        main.main(**chosen)
-        return capsys.readouterr().out
-
-    return run
-
-
-@pytest.fixture
-def run_json(run, tmp_path):
-    """flags -> (the output of main(), the file that it writes)."""
-
-    def run_json(**flags):
-        out = run(json=tmp_path / "run.json", **flags)
-        return out, json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
-
-    return run_json
-
-
-@pytest.fixture
 def run_verify(tiny_pair, capsys):
     """flags -> (exit status, the output of --verify), with few draws."""
 
@@ -207,8 +183,7 @@ def write_small_files(folder, hparams):
     """hparams.json, and a vocabulary of 260 tokens: the bytes, three merges and <|endoftext|>."""
     (folder / "hparams.json").write_text(json.dumps(hparams))
     merges = [("t", "h"), ("th", "e"), ("i", "n")]
-    tokens = [*BYTE_TO_CHAR.values(), *map("".join, merges), END_OF_TEXT]
-    (folder / "encoder.json").write_text(json.dumps({token: i for i, token in enumerate(tokens)}))
+    (folder / "encoder.json").write_text(json.dumps(vocabulary(merges)))
     (folder / "vocab.bpe").write_text("\n".join(["#version: 0.2", *map(" ".join, merges), ""]))
 
 

@@ -2,13 +2,15 @@
 read."""
 
 import shutil
+from functools import partial
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 from tiny import HPARAMS, convert, logits_themselves, random_params, refusal
 
-from speculative.engines import packed, runtime
+from speculative.engines import packed
+from speculative.engines.formats import FORMATS
 from speculative.engines.library import library
 from speculative.engines.model import Model, check_finite, common_prefix
 from speculative.engines.plain import PlainPass
@@ -18,17 +20,28 @@ from speculative.trees import Tree, by_paths
 RNG = np.random.default_rng
 
 
-@pytest.fixture(params=["engine.c", "gpt2.py"])
-def networks(request):
-    """Two networks of the same weights, and how their rows are compared."""
-    params = random_params()
-    if request.param == "gpt2.py":
-        close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)  # noqa: E731
-        return [TreeNetwork(params, HPARAMS, PlainPass) for _ in range(2)], close
+KINDS = ["gpt2.py", *FORMATS]
+WIDE = {"n_vocab": 50, "n_ctx": 250, "n_embd": 96, "n_head": 3, "n_layer": 2}
+
+
+def two_of(kind, hparams=HPARAMS):
+    """Two networks of the same weights, and how their rows are compared: of engine.c to the bit."""
+    params = random_params(hparams)
+    if kind == "gpt2.py":
+        close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)  # noqa: E731
+        return [TreeNetwork(params, hparams, PlainPass) for _ in range(2)], close
     if not library():
         pytest.skip("there is no compiler")
-    params = convert(params, packed.packer("float32"))
-    return [TreeNetwork(params, HPARAMS, runtime.new_pass) for _ in range(2)], np.testing.assert_array_equal
+    from speculative.engines.compiled import CompiledPass
+
+    params = convert(params, packed.packer(kind))
+    make = partial(CompiledPass, n_threads=2)
+    return [TreeNetwork(params, hparams, make) for _ in range(2)], np.testing.assert_array_equal
+
+
+@pytest.fixture(params=KINDS[:2])
+def networks(request):
+    return two_of(request.param)
 
 
 def random_tree(rng, x, n):
@@ -67,34 +80,27 @@ def test_a_series_of_texts(networks):
             x = rng.integers(4, size=int(rng.integers(1, 20)))
 
 
-def test_trees_are_their_paths(networks):
-    """Each node's row is that of its path alone. An accepted path is not read again, and heads find its output."""
-    (network, other), same = networks
+@pytest.mark.parametrize("kind", KINDS)
+def test_trees_are_their_paths(kind):
+    """Each node's row is that of its path alone. An accepted path is not read again, and heads find its output.
+
+    The texts are longer than a tile of keys, the trees wider than a group of rows, the first tree is in two chunks."""
+    (network, other), same = two_of(kind, WIDE)
     rng = RNG(0)
-
-    def alone(text, n_last):
-        other.forget()
-        return other.logits(text, n_last)
-
-    x = rng.integers(4, size=3)
-    for _ in range(40):
-        tree = random_tree(rng, x, int(rng.integers(1, 8)))
-        some = rng.permutation(len(tree.tokens))[:3].tolist()
-        for nodes in (None, some):
-            rows = network.tree_logits(x, tree, nodes)
-            same(rows, by_paths(alone)(x, tree, nodes))
+    x = rng.integers(6, size=119)
+    for _ in range(12):
+        tree = random_tree(rng, x, int(rng.integers(40)))
+        n = len(tree.tokens)
+        for nodes in (None, rng.permutation(range(rng.integers(n), n)).tolist(), None):
+            same(network.tree_logits(x, tree, nodes), by_paths(other.logits)(x, tree, nodes))
         path = tree.path(int(rng.integers(len(tree.tokens))))
-        network.tree_logits(x, tree)
         x = np.append(x, [tree.tokens[node] for node in path]).astype(int)
-        other.forget()
         other.logits(x)
         same(network.hidden(x), other.forward.hidden[-1])
         assert network.hidden(np.append(x, 9)) is None
-        x = np.append(x, rng.integers(4))
-        same(network.logits(x), alone(x, 1))
+        x = np.append(x, rng.integers(6))
+        same(network.logits(x), other.logits(x))
         assert network.n_read == 1
-        if len(x) > 12:
-            x = rng.integers(4, size=3)
 
 
 def test_an_interrupted_pass_leaves_an_empty_cache(networks):

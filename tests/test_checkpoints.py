@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from conftest import write_safetensors
 from scipy.special import erf
-from tiny import ROOT, logits_themselves, refusal
+from test_encoder import PIECES
+from tiny import ROOT, logits_themselves, random_arrays, refusal
 
 import gpt2
 from encoder import BYTE_TO_CHAR, END_OF_TEXT, get_encoder
@@ -53,11 +54,9 @@ def sizes(config):
     return config | {"n_vocab": config["vocab_size"], "n_ctx": config["n_positions"], "n_inner": n_inner}
 
 
-def random_tensors(config, seed=0):
+def random_tensors(config):
     """{OpenAI's name: array} for this config.json."""
-    rng = np.random.default_rng(seed)
-    shapes = checkpoint_shapes(sizes(config)).items()
-    return {name: (0.4 * rng.standard_normal(shape) + name.endswith("/g")).astype(np.float32) for name, shape in shapes}
+    return random_arrays(sizes(config), scale=0.4)
 
 
 def write_folder(folder, config, tensors, n_parts=1, vocabulary=True):
@@ -207,14 +206,13 @@ def make_tokenizer(folder=TINY, added=()):
 
 
 ADDED = ["[PAD]", "[PAD][", "<|user|>", "foo bar", "<mask>", "<right>", "word"]
-PIECES = [*ADDED, END_OF_TEXT, " ", "  ", "\n", "\n\n ", "\t", " \n", "it's", "we've'll", "12345", "...!?", "\u00a0x"]
-PIECES += ["\u3000", "x\u0301", "e\u0301", "日本", "🙂"]
 
 
 def strings(n):
     """Texts with everything that decides where a word or an added token ends."""
     rng = random.Random(0)
-    pieces = [(TINY / "held_out.txt").read_text(encoding="utf-8")[i : i + 50] for i in range(0, 2000, 70)] + PIECES
+    pieces = [(TINY / "held_out.txt").read_text(encoding="utf-8")[i : i + 50] for i in range(0, 2000, 70)]
+    pieces += ADDED + PIECES
     return ["".join(rng.choices(pieces, k=rng.randint(0, 9))) for _ in range(n)]
 
 

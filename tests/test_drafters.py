@@ -18,7 +18,6 @@ from speculative.drafters.heads import FILE, fingerprint
 from speculative.drafters.lookup import lookup_tree, prompt_lookup
 from speculative.drafters.ngram import ngram_log_model
 from speculative.drafters.staged import staged
-from speculative.engines.vocabulary import share
 from speculative.sampling import Proposal, token_by_token
 from speculative.trees import Tree
 from utils import load_encoder_hparams_and_params
@@ -191,6 +190,7 @@ def test_a_draft_with_another_end_of_the_vocabulary_loses_nothing(two, ends):
     assert p.shape == (3, session.encoder.n_vocab)
     np.testing.assert_allclose(p.sum(axis=1), 1, rtol=1e-5)
     shared = draft.hparams["shared"]
+    assert shared == (2048, session.encoder.n_vocab, 2047)
     assert (p[:, shared.n_shared :] == 0).all()
     x = session.encode(prompt)
     known = [shared.unknown if token >= shared.n_shared else token for token in x]  # the draft reads a stand-in
@@ -205,13 +205,6 @@ def test_another_vocabulary_is_refused(two, tmp_path):
     path.write_text(json.dumps(tokenizer))
     line = refusal(load_pair, str(tmp_path / "draft"), str(tmp_path / "target"))
     assert "have different vocabularies, so one cannot draft for the other" in line
-
-
-def test_the_shared_part_of_two_vocabularies(two):
-    session = two((2048, [], 2064, ["[PAD]"]))
-    encoders = [session.models.spec(role).encoder for role in ("target", "draft")]
-    assert share(*encoders) == (2048, 2048, 2047)
-    assert share(*encoders[::-1]) == (2048, 2064, 2047)
 
 
 @pytest.mark.parametrize(("n_ctx", "named"), [((48, 20), "draft"), ((20, 48), None)])

@@ -11,7 +11,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-from test_cache import random_tree
 from tiny import ROOT, convert, python, random_params
 
 from speculative.engines import library
@@ -19,8 +18,6 @@ from speculative.engines.formats import BLOCK, FORMATS, matrix_of, to_bfloat16
 from speculative.engines.model import CachedNetwork
 from speculative.engines.packed import packer
 from speculative.engines.plain import PlainPass
-from speculative.engines.tree_cache import TreeNetwork
-from speculative.trees import by_paths
 
 if not library.library():
     pytest.skip("there is no C compiler", allow_module_level=True)
@@ -140,23 +137,6 @@ def test_a_row_has_the_same_bits_in_every_window_and_chunk_and_with_any_threads(
             assert np.array_equal(logits(run, (1, 5, 17)[i], 96), expected[:96])
 
 
-@pytest.mark.parametrize("dtype", FORMATS)
-def test_rows_of_a_tree_and_after_a_rejected_draft_are_those_of_the_chain(dtype):
-    """The texts are longer than a tile of keys, the trees wider than a group of rows, and paths of them are walked."""
-    hparams = hparams_of(2, 96, 3)
-    params = convert(random_params(hparams), packer(dtype))
-    make = partial(CompiledPass, n_threads=2)
-    network, alone = (TreeNetwork(params, hparams, make) for _ in range(2))
-    rng = np.random.default_rng(0)
-    x = rng.integers(6, size=119)  # with the first tree, two chunks
-    for _ in range(12):
-        tree = random_tree(rng, x, int(rng.integers(40)))
-        assert np.array_equal(network.tree_logits(x, tree), by_paths(alone.logits)(x, tree))
-        walked = [tree.tokens[node] for node in tree.path(int(rng.integers(len(tree.tokens))))]
-        x = np.append(x, [*walked, rng.integers(6)]).astype(int)
-        assert np.array_equal(network.logits(x), alone.logits(x))
-
-
 @pytest.mark.parametrize("tokens", [[-1], [261], [0] * (N_CTX + 1)])
 def test_what_is_not_there_is_not_looked_up(tokens):
     with pytest.raises(ValueError, match=r"there are 250 positions|not one of 261"):
@@ -232,14 +212,13 @@ def test_memory_is_asked_for_ahead_unless_that_is_slower(monkeypatch):
 USE = "from speculative.engines.library import library; print(library().lanes())"
 
 
-def start(cache, code=USE, **environment):
-    given = os.environ | {"XDG_CACHE_HOME": str(cache)} | environment
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env=given, start_new_session=True, **streams)
+def start(code=USE, **environment):
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": os.environ | environment}
+    return subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, start_new_session=True, **streams)
 
 
 @pytest.fixture
-def quick(tmp_path):
+def quick(tmp_path, monkeypatch):
     """A compiler that takes its time and then copies what this process has compiled, in two parts."""
     quick = tmp_path / "quick"
     ours = library.library()._name
@@ -248,32 +227,36 @@ while [ "$1" != -o ]; do shift; done
 sleep 0.3; head -c 9999 {ours} > "$2"; sleep 0.3; cp {ours} "$2"
 """)
     quick.chmod(0o755)
+    monkeypatch.setenv("CC", str(quick))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return str(quick)
 
 
 def test_two_first_starts_at_once_and_one_that_is_killed_leave_a_library_that_works(tmp_path, quick):
-    killed = start(tmp_path, CC=quick)
+    killed = start()
     assert killed.stderr.readline().startswith("compiling")
     time.sleep(0.45)  # half of the library is written
     os.killpg(killed.pid, signal.SIGKILL)
     killed.communicate()
-    for running in [start(tmp_path, CC=quick), start(tmp_path, CC=quick)]:
+    for running in [start(), start()]:
         out, err = running.communicate()
         assert (running.returncode, out) == (0, f"{library.lanes()}\n"), err
     assert len([*tmp_path.glob("speculative-sampling/engine-*.so")]) == 1
-    assert start(tmp_path, CC=quick).communicate() == (f"{library.lanes()}\n", "")
+    assert start().communicate() == (f"{library.lanes()}\n", "")
 
 
-def test_another_compiler_or_source_is_another_library(tmp_path, quick):
-    changed = "from speculative.engines import library; library.SOURCES.append(library.Path(library.__file__)); " + USE
-    for code, compiler in ((USE, quick), (USE, f"{quick} -O1"), (changed, quick)):
-        assert start(tmp_path, code, CC=compiler).communicate()[1].startswith("compiling the forward pass")
-    assert len([*tmp_path.glob("speculative-sampling/engine-*.so")]) == 3
+def test_another_compiler_or_source_is_another_library(tmp_path, quick, monkeypatch):
+    paths = [library.build(tmp_path)]
+    monkeypatch.setenv("CC", f"{quick} -O1")
+    paths.append(library.build(tmp_path))
+    monkeypatch.setattr(library, "SOURCES", [*library.SOURCES, ROOT / "gpt2.py"])
+    paths.append(library.build(tmp_path))
+    assert len({*paths}) == 3
 
 
 def test_a_cache_that_cannot_be_written_to(tmp_path, quick):
     (tmp_path / "speculative-sampling").write_text("a file")
-    assert start(tmp_path, CC=quick).communicate()[0] == f"{library.lanes()}\n"
+    assert library.library.__wrapped__().lanes() == library.lanes()
 
 
 def test_a_relative_cache_does_not_count(monkeypatch, tmp_path):
@@ -294,7 +277,7 @@ def test_without_a_compiler_gpt2_itself_computes_and_one_line_says_so(variable, 
         from tiny import HPARAMS, random_params
         run = runtime.new_pass(packed.pack(random_params(), packed.packer("int8")), HPARAMS)
         print(type(run).__name__, run([1, 2, 3], 2).shape)"""
-    running = start(tmp_path, code, SPECULATIVE_ENGINE=variable)
+    running = start(code, XDG_CACHE_HOME=str(tmp_path), SPECULATIVE_ENGINE=variable)
     out, err = running.communicate()
     assert (running.returncode, out) == (0, "PlainPass (2, 50)\n"), err
     assert err.count("\n") == lines
@@ -312,12 +295,12 @@ IN_A_PROCESS = """if True:
     library.FLAGS += sys.argv[2:]
     sys.path.insert(0, "tests")
     import pytest
-    files = ["tests/test_engine.py", "tests/test_packed.py"]
+    files = ["tests/test_engine.py", "tests/test_packed.py", "tests/test_cache.py"]
     sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", *files, "-k", tests]))"""
 
 
-NUMBERS = "what_gpt2 or every_window or of_a_tree or stands_for or two_models"
-MEMORY = "what_gpt2 or of_a_tree or stands_for or two_models"  # emulated, each row takes long
+NUMBERS = "what_gpt2 or every_window or (their_paths and not gpt2) or stands_for or two_models"
+MEMORY = "what_gpt2 or (their_paths and not gpt2) or stands_for or two_models"  # emulated, each row takes long
 
 
 def run_with(flags, cache, tests=NUMBERS, **environment):

@@ -1,4 +1,4 @@
-"""gpt2.py: its dtype, its small functions by hand, and the mask of a tree. (test_cache.py has its cache.)"""
+"""gpt2.py: its dtype, and its small functions by hand. (test_cache.py has its cache and trees.)"""
 
 import numpy as np
 import pytest
@@ -6,7 +6,6 @@ from tiny import convert, random_params
 
 from gpt2 import attention, gelu, gpt2, layer_norm, softmax
 from speculative.engines.plain import ACTIVATIONS, KVCache
-from speculative.engines.tree_cache import ancestor_mask
 
 
 @pytest.fixture
@@ -35,15 +34,3 @@ def test_small_functions_by_hand():
     np.testing.assert_allclose(layer_norm(np.array([[1.0, 3]], np.float32), one, zero), [[-1, 1]], atol=1e-5)
     v = np.array([[[1.0], [2], [6]]], np.float32)
     np.testing.assert_allclose(attention(np.zeros_like(v), np.zeros_like(v), v), [[[1], [1.5], [3]]], rtol=1e-6)
-
-
-def test_the_mask_is_a_token_and_all_its_ancestors():
-    rng = np.random.default_rng(0)
-    for _ in range(100):
-        parents = np.array([i - 1 if rng.random() < 0.6 else rng.integers(-1, i) for i in range(rng.integers(1, 12))])
-        whole = np.eye(len(parents), dtype=bool)
-        for i, parent in enumerate(parents):
-            if parent >= 0:
-                whole[i] |= whole[parent]
-        for n in range(len(parents) + 1):
-            assert np.array_equal(ancestor_mask(parents, n), whole[n:])

@@ -9,9 +9,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import PROMPT
+from conftest import PROMPT, USUAL
 from tiny import python, refusal, tokens_of
 
+import main
 from speculative import load_pair
 from speculative.engines import devices, formats
 
@@ -25,15 +26,22 @@ N = 9
 
 
 @pytest.fixture
-def on_jax(run_json):
+def on_numpy(tiny_pair, tmp_path, capsys):
     """flags -> the printed text, the JSON document."""
-    return partial(run_json, engine="jax", threads=None, n_tokens_to_generate=N, K=3)
+    path = tmp_path / "run.json"
+    usual = USUAL | {"models_dir": tiny_pair, "json": path, "n_tokens_to_generate": N, "K": 3}
+
+    def decode(**flags):
+        main.main(**{flag: str(value) for flag, value in (usual | flags).items() if value is not None})
+        return capsys.readouterr().out, json.loads(path.read_text(encoding="utf-8"))
+
+    return decode
 
 
 @pytest.fixture
-def on_numpy(run_json):
+def on_jax(on_numpy):
     """The same for the other engine."""
-    return partial(run_json, n_tokens_to_generate=N, K=3)
+    return partial(on_numpy, engine="jax", threads=None)
 
 
 def test_the_text_is_that_of_numpy_and_unknown_times_are_null(on_jax, on_numpy):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import USUAL
 from tiny import flatten, refusal
 
 import main
@@ -19,8 +20,6 @@ from speculative.engines.library import library
 from speculative.engines.packed import packer
 
 pytestmark = pytest.mark.skipif(not library(), reason="nothing is packed without a compiler")
-
-PAIR = {"target_model_size": "target", "draft_model_size": "draft", "prompt": "the", "n_tokens_to_generate": 8}
 
 
 @pytest.fixture
@@ -68,7 +67,7 @@ def test_the_name_changes_with_all_that_a_pack_depends_on(models):
 
 
 def test_pack_then_run_then_run_without(models, capsys):
-    flags = PAIR | {"models_dir": str(models), "threads": 1}
+    flags = USUAL | {"models_dir": str(models)}
     main.main(**flags)
     before = capsys.readouterr().out
     main.main(**flags, pack=True)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from enumeration import World, random_model
 from test_law import CASES, RULE_NAMES, lookahead_of
-from tiny import decoded, one_hot, refusal
+from tiny import counting_target, decoded, one_hot, refusal
 
 from gpt2 import softmax
 from speculative.drafters import DRAFTERS
@@ -169,11 +169,15 @@ def drawn(p, u):  # [n_vocab]
     return int(np.flatnonzero(cumulative > u * cumulative[-1])[0])
 
 
-def test_a_step_of_algorithm_1_takes_one_number():
+def test_a_token_of_algorithm_1_takes_exactly_one_number():
     q = with_a_tail(0)
     us = [0.0, LAST, *RNG(1).random(300)]
     steps = autoregressive_sampling([0], lambda x: q[None], len(us), scripted(*us))
     assert decoded(steps) == [drawn(q, u) for u in us]
+    for model in (lambda x: q[None], counting_target):  # also at temperature 0
+        rng = Draws(RNG(0))
+        for n, _ in enumerate(autoregressive_sampling([0], model, 9, rng), start=1):
+            assert len(rng.u) == n
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)

@@ -34,6 +34,15 @@ def greedy(pair):
     return decoded(pair.autoregressive(PROMPT, 40))
 
 
+LONG = "a" + " a" * 235  # a token each: there is room for 20 more
+
+
+@pytest.fixture(scope="module")
+def last(pair):
+    """The last tokens of the context."""
+    return decoded(pair.autoregressive(LONG, 20))
+
+
 def text_of(steps):
     return "".join(step.text for step in steps)
 
@@ -46,8 +55,8 @@ HOW += [{"accept": accept} | lookahead for accept in RULE_NAMES for lookahead in
 
 
 @pytest.mark.parametrize("options", HOW, ids=str)
-def test_the_greedy_text_is_the_targets(pair, greedy, options):
-    """To the bit, with exactly N tokens, whatever drafts and whatever the rule."""
+def test_the_greedy_text_is_the_targets(pair, greedy, last, options):
+    """To the bit, with exactly N tokens, to the end of the context, whatever drafts and whatever the rule."""
     if "tree" in options and not (
         drafts_trees(options.get("drafter", "model")) and parse_rule(options.get("accept", "token")).tree
     ):
@@ -57,6 +66,9 @@ def test_the_greedy_text_is_the_targets(pair, greedy, options):
     for N in (40, 5) if "tree" in options else (40, 1, 2, 17):
         assert decoded(session.speculative(PROMPT, N)) == greedy[:N]
     assert decoded(session.autoregressive(PROMPT, 40)) == greedy
+    room = 10 if "tree" in options else 20  # a tree has 10 nodes
+    assert decoded(session.speculative(LONG, room)) == last[:room]
+    assert "exceed the context" in refusal(session.speculative, LONG, room + 1)
 
 
 @pytest.mark.parametrize(("dtype", "drafter"), [("bfloat16", "int8/model"), ("int8", "int4"), ("int4", "model")])

@@ -8,6 +8,7 @@ import threading
 from collections import deque
 
 import pytest
+from conftest import PROMPT, USUAL
 from tiny import refusal
 
 from speculative.cli.command import parse
@@ -20,18 +21,12 @@ pytest.importorskip("uvicorn")
 from speculative.cli.workbench import LABELS, MOST_RUNS, Workbench, application, serve
 
 ADDRESS = "127.0.0.1:8000"
-PROMPT = "the thing in"
 ORIGIN = {"origin": f"http://{ADDRESS}"}
 
 
-def session_of(words):
-    """The session of --NAME=VALUE words."""
-    return Session(parse({name: value for name, _, value in (word[2:].partition("=") for word in words)}))
-
-
 @pytest.fixture(scope="module")
-def pair(pair_words):
-    return session_of([*pair_words, f"--prompt={PROMPT}"])
+def pair(tiny_pair):
+    return Session(parse(USUAL | {"models_dir": str(tiny_pair)}))
 
 
 @pytest.fixture
@@ -118,9 +113,10 @@ def test_only_so_many_runs_are_kept_and_others_are_not_found(bench, client, monk
         assert client.get(f"/runs/{name}").status_code == 404
 
 
-def test_a_password_is_never_shown(pair_words):
-    source = "--source=http://user:s3cret@127.0.0.1:1/?token=k3y"
-    client = client_of(Workbench(session_of([*pair_words, source, "--drafter=prompt_lookup", "--draft_model_size=no"])))
+def test_a_password_is_never_shown(tiny_pair):
+    options = {"source": "http://user:s3cret@127.0.0.1:1/?token=k3y", "drafter": "prompt_lookup"}
+    options |= {"models_dir": str(tiny_pair), "draft_model_size": "no"}
+    client = client_of(Workbench(Session(parse(USUAL | options))))
     done, refused = ask(client), ask(client, drafter="model")  # which has to be downloaded
     assert [events(answer.text)[-1][0] for answer in (done, refused)] == ["done", "error"]
     answers = [done, refused, *map(client.get, ("/", "/runs", "/runs/1/json", "/runs/1/page"))]

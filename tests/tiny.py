@@ -21,15 +21,16 @@ ROOT = Path(__file__).parents[1]
 HPARAMS = {"n_vocab": 50, "n_ctx": 24, "n_embd": 12, "n_head": 3, "n_layer": 3}
 
 
+def random_arrays(hparams, seed=0, scale=0.3):
+    """{OpenAI's name: array}"""
+    rng = np.random.default_rng(seed)
+    shapes = checkpoint_shapes(hparams).items()
+    return {name: (scale * rng.standard_normal(s) + name.endswith("/g")).astype(np.float32) for name, s in shapes}
+
+
 def random_params(hparams=HPARAMS, seed=0):
     """The nested dict that gpt2.gpt2 takes."""
-    rng = np.random.default_rng(seed)
-    shapes = checkpoint_shapes(hparams)
-
-    def array(name, shape):
-        return (0.3 * rng.standard_normal(shape) + name.endswith("/g")).astype(np.float32)
-
-    return nested({name: array(name, shape) for name, shape in shapes.items()})
+    return nested(random_arrays(hparams, seed))
 
 
 def flatten(params, *path):
@@ -68,15 +69,18 @@ def decoded(steps):
     return [token for step in steps for token in step.tokens]
 
 
+def vocabulary(merges):
+    """{token: id}: the 256 bytes, what these pairs merge into, and <|endoftext|>."""
+    return {token: i for i, token in enumerate([*BYTE_TO_CHAR.values(), *map("".join, merges), END_OF_TEXT])}
+
+
 def encoder_of(*words):
-    """An encoder of the 256 bytes, these words with the tokens that they are merged from, and <|endoftext|>."""
-    tokens, pairs = list(BYTE_TO_CHAR.values()), []
+    """An encoder of the bytes and of these words, with the tokens that they are merged from."""
+    merges = []
     for word in words:
         chars = [BYTE_TO_CHAR[byte] for byte in word.encode()]
-        for i in range(1, len(chars)):
-            pairs.append(("".join(chars[:i]), chars[i]))
-            tokens.append("".join(chars[: i + 1]))
-    return Encoder({token: i for i, token in enumerate([*tokens, END_OF_TEXT])}, pairs)
+        merges += [("".join(chars[:i]), chars[i]) for i in range(1, len(chars))]
+    return Encoder(vocabulary(merges), merges)
 
 
 def tokens_of(document, decoder="speculative"):
