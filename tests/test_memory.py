@@ -5,6 +5,7 @@ import re
 import pytest
 from tiny import refusal
 
+from speculative import load_pair
 from speculative.checkpoints.official import HPARAMS
 from speculative.engines import memory
 
@@ -15,6 +16,11 @@ def test_what_a_model_needs():
     """1558M: 6.23 GB of float32, 0.63 GB of cache, 0.64 GB for wte and one that it is made from."""
     hparams = HPARAMS["1558M"]
     assert memory.needed(hparams, "float32") == 6_230_444_800 + 629_145_600 + 2 * 321_644_800
+
+
+def test_models_that_do_not_fit_are_refused_before_they_are_read(monkeypatch):
+    monkeypatch.setattr(memory, "available", lambda: 10**6)
+    assert refusal(load_pair, demo=True).endswith("1 MB are free: take smaller models")
 
 
 def test_just_enough_is_enough():

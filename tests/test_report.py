@@ -172,6 +172,10 @@ def test_no_prediction_exceeds_what_its_window_allows(alpha, seconds, t_row):
     f = figures(autoregressive, speculative, Measured(dict(enumerate(seconds, start=1)), [[alpha] * 20]))
     assert all(speedup <= int(K) + 1 + 1e-9 for K, speedup in (f["predicted"] or {}).items())
     assert f["doubt"] or f["speedup"] <= f["tokens_per_iteration"]
+    for iteration in (autoregressive.iterations[0], speculative.iterations[0]):
+        iteration.prefill = True
+    f = figures(autoregressive, speculative)
+    assert f["doubt"] or (f["speedup_without_prefill"] or 0.0) <= f["tokens_per_iteration"]
 
 
 def test_windows_of_up_to_2K_drafts_are_timed():

@@ -82,6 +82,11 @@ def test_it_sees_a_rule_that_is_not_lossless(run_verify):
     assert lines_of(out)[SAMPLED][0] == "FAILED"
 
 
+def test_a_staged_drafter_drafts_from_its_p_whatever_the_rule(run_verify):
+    _, out = run_verify(draws=100, accept="typical:0.9", temperature=9.0, drafter="int8/model", K="4/2")
+    assert lines_of(out)["drafts against the drafter's p"][0] == "passed"
+
+
 @pytest.mark.parametrize("margin", [1e-4, 0.1])
 def test_greedy_texts_may_part_only_where_rounding_can_bring_it_about(margin):
     """On JAX, rows depend on their number: margin lies between the two best logits of a row alone."""

@@ -11,6 +11,7 @@ import pytest
 from conftest import PROMPT, USUAL
 from tiny import refusal
 
+from speculative.checkpoints import download
 from speculative.cli.command import parse
 from speculative.measure.document import DECODERS
 from speculative.measure.page import sha256
@@ -113,9 +114,10 @@ def test_only_so_many_runs_are_kept_and_others_are_not_found(bench, client, monk
         assert client.get(f"/runs/{name}").status_code == 404
 
 
-def test_a_password_is_never_shown(tiny_pair):
+def test_a_password_is_never_shown(tiny_pair, monkeypatch):
+    monkeypatch.setattr(download, "RETRIES", 0)
     options = {"source": "http://user:s3cret@127.0.0.1:1/?token=k3y", "drafter": "prompt_lookup"}
-    options |= {"models_dir": str(tiny_pair), "draft_model_size": "no"}
+    options |= {"models_dir": str(tiny_pair), "draft_model_size": "124M"}
     client = client_of(Workbench(Session(parse(USUAL | options))))
     done, refused = ask(client), ask(client, drafter="model")  # which has to be downloaded
     assert [events(answer.text)[-1][0] for answer in (done, refused)] == ["done", "error"]

@@ -169,8 +169,12 @@ def account(
 
 def doubt(f: dict[str, Any]) -> str | None:
     """Return the reason to doubt the measured speedup, or None."""
-    if f["speedup"] > f["tokens_per_iteration"]:
-        return f"{f['tokens_per_iteration']:.2f} tokens for each call of the target allow no more than that factor"
+    most = f["tokens_per_iteration"]
+    if f["speedup"] > most:
+        return f"{most:.2f} tokens for each call of the target allow no more than that factor"
+    without = f["speedup_without_prefill"] or 0.0
+    if without > most:
+        return f"{without:.2f} without the prompt, and {most:.2f} tokens for each call of the target allow no more"
     if f["mean_beta"] is None:
         return None
     if f["mean_beta"] < 1 - NOISE:
