@@ -50,6 +50,7 @@ def row_of(document: dict) -> dict:
         row |= {f"{name}_tokens": tokens, f"{name}_text_ms": ms, f"{name}_ms": ms / len(tokens)}
     row["loop_ms"] = row["spec_text_ms"] / figures["iterations"]
     row["speedup"] = figures["speedup_without_prefill"]
+    row["whole"] = figures["speedup"]
     row["rest"] = seconds["rest"] and seconds["rest"] / seconds["speculative"]
     row["drafting"] = seconds["drafting"] and seconds["drafting"] / seconds["speculative"]
     for level in figures["levels"][:1]:

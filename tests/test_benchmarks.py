@@ -117,7 +117,7 @@ def test_an_interrupted_grid_continues(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         measured.append((K, seed))
         tokens = {"plain_tokens": [1, 2], "spec_tokens": [1, 2]}
-        return tokens | dict.fromkeys((*runs.FIGURES, "plain_text_ms", "spec_text_ms", "speedup"), 1.0)
+        return tokens | dict.fromkeys((*runs.FIGURES, "plain_text_ms", "spec_text_ms", "speedup", "whole"), 1.0)
 
     monkeypatch.setattr(runs, "run", run)
     monkeypatch.setattr(runs, "load", lambda o, drafters: None)
@@ -136,7 +136,8 @@ def test_an_interrupted_grid_continues(tmp_path, monkeypatch):
 def row(K, speedup, repeat=0, r=0.5, iterations=10, tokens=(1, 2)):
     row = dict.fromkeys(("plain_text_ms", "spec_text_ms"), 1.0) | {"plain_tokens": [1, 2], "spec_tokens": [*tokens]}
     row |= {"temperature": 0.0, "top_p": None, "domain": "prose", "drafter": "model", "accept": "token", "K": K}
-    return row | {"speedup": speedup, "repeat": repeat, "r": r, "iterations": iterations, "prompt": "a"}
+    row |= {"speedup": speedup, "whole": speedup}
+    return row | {"repeat": repeat, "r": r, "iterations": iterations, "prompt": "a"}
 
 
 def test_a_line_is_the_median_speedup_and_counts_each_greedy_text_once():
