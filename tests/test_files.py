@@ -28,7 +28,10 @@ def test_an_input_is_not_overwritten_by_any_name(folder):
         for written in ("text", "./text", "dir/../text", "link"):
             assert "write to another file" in refusal(files.check_outputs, [None, written], [None, read])
         files.check_outputs([None, "other"], [None, read])
-    assert "write to another file" in refusal(files.check_outputs, ["dir/inside"], ["dir", "missing"])
+    Path("dir/sub").mkdir()
+    Path("dir/away").symlink_to("..")
+    for path in ("dir/inside", "dir/new", "dir/sub/new", "dir/away/new"):
+        assert "write to another file" in refusal(files.check_outputs, [path], ["dir", "missing"])
     assert "write to another file" in refusal(files.check_outputs, ["link", "text"], [])
 
 

@@ -12,7 +12,7 @@ import pytest
 from conftest import MODELS
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import ROOT, encoder_of
+from tiny import ROOT, encoder_of, refusal
 
 from encoder import StreamDecoder
 from speculative import load_pair
@@ -319,6 +319,7 @@ def test_the_chance_of_siblings_is_unbiased():
 def test_the_document_has_no_password_and_its_keys_are_documented(pair, tmp_path):
     run = pair.compare(PROMPT, 16, repeats=1)
     run.json(str(tmp_path / "run.json"))
+    assert "write to another file" in refusal(run.page, f"{MODELS}/tiny-target/encoder.json")
     assert Run(json.loads((tmp_path / "run.json").read_text())).figures == run.figures
     assert [i["text"] for i in run.iterations] and "".join(i["text"] for i in run.iterations) == run.text
     options = vars(pair.options) | {"source": "https://user:secret@host/path?token=hidden"}

@@ -29,6 +29,7 @@ ACTIVATIONS = {
 # The values that are honoured.
 HONOURED = {
     **dict.fromkeys((*SIZES, "n_inner"), range(1, 2**19)),
+    "n_layer": range(1, 2**10),
     "model_type": ["gpt2"],
     "activation_function": [*ACTIVATIONS],
     "scale_attn_weights": [True, False],

@@ -38,7 +38,7 @@ def download(url: str, path: str, sha256: str = "", size: int = 0) -> None:
     """Download one file, or the rest of it. sha256, size (bytes): "" and 0 if they are not known. Raises UserError."""
     part = f"{path}.part"
     try:
-        receive(url, part, size)
+        length = receive(url, part, size)
     except (OSError, ValueError) as error:  # requests' errors are OSErrors; a ValueError: headers that make no sense
         hint = "run again to go on from here, or try another --source; python main.py --demo works without"
         raise UserError(f"cannot download {url} ({first_line(error)}): {hint}") from None
@@ -46,18 +46,22 @@ def download(url: str, path: str, sha256: str = "", size: int = 0) -> None:
     with open(part, "rb") as f:
         while chunk := f.read(2**20):
             found.update(chunk)
+    if size_of(part) != length:
+        raise UserError(f"another program downloads {part} too: run again when it is done")
     if (sha256 or found.hexdigest()) != found.hexdigest():
         os.remove(part)
         raise UserError(f"{url} is not the file: its sha256 is wrong; run again, or try another --source")
     sums = Path(path).with_name("SHA256SUMS")
-    listed = sums.read_text(encoding="utf-8") if sums.is_file() else ""
+    name = os.path.basename(path)
+    lines = sums.read_text(encoding="utf-8", errors="replace").splitlines() if sums.is_file() else []
+    listed = [line for line in lines if not line.endswith(f"  {name}")]
     with replacing(sums) as unfinished:
-        Path(unfinished).write_text(f"{listed}{found.hexdigest()}  {os.path.basename(path)}\n", encoding="utf-8")
+        Path(unfinished).write_text("\n".join([*listed, f"{found.hexdigest()}  {name}", ""]), encoding="utf-8")
     os.replace(part, path)
 
 
-def receive(url: str, part: str, size: int) -> None:
-    """Ask for the bytes that a file lacks, until it is complete. Raises UserError, requests.RequestException."""
+def receive(url: str, part: str, size: int) -> int:
+    """Ask for the bytes that a file lacks, until it is complete -> its length. Raises UserError, RequestException."""
     import requests
     from urllib3 import Retry
 
@@ -84,6 +88,7 @@ def receive(url: str, part: str, size: int) -> None:
                         bar.update(f.write(chunk))
             if not have < size_of(part) <= length:
                 raise requests.ConnectionError(f"it breaks off at byte {size_of(part):,} of {length:,}")
+    return length
 
 
 def size_of(path: str) -> int:

@@ -6,16 +6,16 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from speculative.checkpoints.loading import model_folder
 from speculative.cli.display import columns, painter, show
 from speculative.engines import devices, memory, runtime
 from speculative.loading import networks_of
 from speculative.measure import report
 from speculative.measure.page import ORIGINS, page
 from speculative.measure.recorder import Recorder
+from speculative.measure.run import check_files
 from speculative.options import Options
 from speculative.session import Session
-from speculative.support.files import check_outputs, write_json, write_text
+from speculative.support.files import write_json, write_text
 from speculative.support.terminal import SHOWN, one_line
 
 
@@ -28,8 +28,7 @@ def check_output(o: Options) -> Options:
         return o
     if not devices.writes_files():
         return replace(o, json=None, html=None)
-    models = [model_folder(size, o.models_dir) for size in (o.target_model_size, o.draft_model_size)]
-    check_outputs([o.json, o.html], [o.prompt_file, o.ngram_text, *models])
+    check_files([o.json, o.html], vars(o))
     return o
 
 

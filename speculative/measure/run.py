@@ -1,12 +1,24 @@
 """A finished run: its figures, its texts, its page, its file. A notebook shows its page."""
 
 import html
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from speculative.checkpoints.loading import model_folder
 from speculative.measure.page import page
-from speculative.support.files import write_json, write_text
+from speculative.support.files import check_outputs, write_json, write_text
 
 FRAME = "width: 100%; height: 80vh; min-height: 30rem; border: 0"  # style of the page in a notebook
+
+
+def check_files(outputs: Sequence[str | None], options: dict) -> None:
+    """Raise UserError if one of these files cannot be written, or belongs to what a run with these options reads."""
+    models_dir = options["models_dir"]
+    folders = [model_folder(options[f"{role}_model_size"], models_dir) for role in ("target", "draft")]
+    check_outputs(
+        outputs, [options.get("prompt_file"), options["ngram_text"], os.path.join(models_dir, "packed"), *folders]
+    )
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,10 +62,12 @@ class Run:
 
     def page(self, path: str) -> None:
         """Write the page. Raises UserError."""
+        check_files([path], self.document["options"])
         write_text(path, self.html())
 
     def json(self, path: str) -> None:
         """Write the document. Raises UserError."""
+        check_files([path], self.document["options"])
         write_json(path, self.document)
 
     def __repr__(self) -> str:

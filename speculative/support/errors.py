@@ -12,7 +12,7 @@ class UserError(Exception):
     """Something the user can put right. Its message is one line: what was wrong, and what would be right."""
 
     def __init__(self, message: str):
-        super().__init__(without_secrets(message))
+        super().__init__(one_line(without_secrets(message)))
 
 
 def first_line(error: BaseException) -> str:

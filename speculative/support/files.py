@@ -39,19 +39,19 @@ def write_json(path: str, content: dict) -> None:
     write_text(path, text.translate(ESCAPED) + "\n")
 
 
-def check_outputs(outputs: Iterable[str | None], inputs: Iterable[str | None]) -> None:
+def check_outputs(outputs: Iterable[str | None], inputs: Iterable[str | None] = ()) -> None:
     """Raise UserError if an output cannot be written, is written twice, or is one of the inputs: before the work.
 
-    An input may be a folder, of which every file is read, or "-", the standard input. A path of None is left out.
+    An input may be a folder, in which nothing may be written, or "-", the standard input. A path of None is left out.
     """
-    used = {os.path.realpath("/dev/stdin" if path == "-" else path) for path in (*inputs, "/dev/stdout") if path}
-    used |= {os.path.realpath(entry) for folder in used if os.path.isdir(folder) for entry in os.scandir(folder)}
+    used = {"/dev/stdin" if path == "-" else path for path in (*inputs, "/dev/stdout") if path}
+    used = {form(path) for path in used for form in (os.path.realpath, os.path.abspath)}
     for path in filter(None, outputs):
-        real = os.path.realpath(path)
-        if real in used:
-            raise UserError(f"this run reads {path} or writes it already: write to another file")
+        forms = os.path.realpath(path), os.path.abspath(path)  # without the links in it, and with them
+        if any(form == one or form.startswith(os.path.join(one, "")) for form in forms for one in used):
+            raise UserError(f"this run reads {path} or writes it already: write to another file, in another folder")
         check_writable(path)
-        used.add(real)
+        used.update(forms)
 
 
 def check_writable(path: str) -> None:
