@@ -94,21 +94,17 @@ def sha256(content):
 
 
 def test_an_interrupted_download_goes_on_and_is_noted(server, get, tmp_path):
-    server.faults[PATH] = [{"close": 300_000}, 503, {"close": 200_000}]
+    """At once, and when it is started again."""
+    server.faults[PATH] = [{"close": 300_000}, 503, {"close": 200_000}, {"close": 0}] + [503] * 5
+    assert "it breaks off at byte 458,752 of 1,000,000" in refusal(get)
+    assert "503 Server Error" in refusal(get)
+    assert os.listdir(tmp_path / "model") == ["weights.part"]
     get(sha256=sha256(WEIGHTS), size=len(WEIGHTS))
-    assert [wanted for _, wanted in server.ranges] == ["bytes=0-", "bytes=262144-", "bytes=262144-", "bytes=458752-"]
+    begins = [int(wanted.removeprefix("bytes=").removesuffix("-")) for _, wanted in server.ranges]
+    assert begins == [0, 262144, 262144, *[458752] * 7]
     assert (tmp_path / "model" / "weights").read_bytes() == WEIGHTS
     assert (tmp_path / "model" / "SHA256SUMS").read_text() == f"{sha256(WEIGHTS)}  weights\n"
     assert sorted(os.listdir(tmp_path / "model")) == ["SHA256SUMS", "weights"]
-
-
-def test_the_next_run_goes_on(server, get, tmp_path):
-    server.faults[PATH] = [{"close": 600_000}] + [503] * 5
-    assert "503 Server Error" in refusal(get)
-    assert os.listdir(tmp_path / "model") == ["weights.part"]
-    get()
-    assert server.ranges[-1] == (PATH, "bytes=589824-")
-    assert (tmp_path / "model" / "weights").read_bytes() == WEIGHTS
 
 
 @pytest.mark.parametrize(("part", "n_asked"), [(b"older", 2), (b"older" * 300_000, 1), (WEIGHTS, 0)], ids=range(3))

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import unicodedata
 from pathlib import Path
 
@@ -22,20 +23,15 @@ many = settings(deadline=None, derandomize=True)
 PIECES = ["'s", "'LL", "'", " ", "  ", "\t", "\n", "\r\n", "\x00", "\x1c", "\x85", "\xa0", "\u3000", "\ufeff"]
 PIECES += ["the", "é", "e\u0301", "12", "²", "Ⅷ", "...", "_", "日本", "🙂", "👩‍👧"]
 PIECES += [END_OF_TEXT, "<|endof", "text|>"]
-any_text = st.text(st.characters(exclude_categories=("Cn", "Cs"))) | st.lists(st.sampled_from(PIECES), max_size=20).map(
-    "".join
-)
-
-MERGES = ["i s", "s i", "p p", "is si"]
-PAIRS = [tuple(merge.split(" ")) for merge in MERGES]
-VOCAB = small_vocabulary(PAIRS)
+pieces = st.lists(st.sampled_from(PIECES), max_size=20).map("".join)
+any_text = st.text(st.characters(exclude_categories=("Cn", "Cs"))) | pieces
 
 
 @pytest.fixture(scope="module")
 def vocabulary():
     """The folder of OpenAI's encoder.json and vocab.bpe: the fixtures' own, or that of a model that was downloaded."""
-    folders = [Path(os.environ["SHARED_DIR"]) / "gpt2-tokenizer"] if os.environ.get("SHARED_DIR") else []
-    for folder in folders + [MODELS / size for size in MODEL_SIZES]:
+    fixtures = Path(os.environ.get("SHARED_DIR", "nowhere")) / "gpt2-tokenizer"
+    for folder in [fixtures, *(MODELS / size for size in MODEL_SIZES)]:
         if (folder / "encoder.json").is_file() and (folder / "vocab.bpe").is_file():
             return folder
     pytest.skip("neither SHARED_DIR nor models/124M holds the official vocabulary")
@@ -114,6 +110,11 @@ def test_the_official_vocabulary_and_the_prompt_of_the_blog(gpt2):
 # ---- merging
 
 
+MERGES = ["i s", "s i", "p p", "is si"]
+PAIRS = [tuple(merge.split(" ")) for merge in MERGES]
+VOCAB = small_vocabulary(PAIRS)
+
+
 def test_merges_by_hand():
     """The example in bpe's docstring, which also has what a left-to-right or longest-match encoder would get wrong."""
     encoder = Encoder(VOCAB, PAIRS)
@@ -138,10 +139,8 @@ def test_texts_survive_the_way_back_and_a_stream_gives_the_same(gpt2, ids, text,
 
 
 def test_a_stream_never_shows_half_a_character(gpt2):
-    ids = gpt2.encode("🦄!")
-    assert len(ids) > 2
     stream = StreamDecoder(gpt2)
-    assert [stream.push([i]) for i in ids] == [""] * (len(ids) - 2) + ["🦄", "!"]
+    assert [stream.push([i]) for i in gpt2.encode("🦄!")] == ["", "", "🦄", "!"]
 
 
 # ---- files
@@ -160,17 +159,14 @@ HEADER = "#version: 0.2"
         (VOCAB, [HEADER, *MERGES, "m is"], "vocab.bpe"),
         (VOCAB, [HEADER, "i s", "s i p", *MERGES[2:]], "vocab.bpe"),
         (VOCAB, MERGES, "vocab.bpe"),
-        (None, MERGES, "encoder.json: No such file"),
         (VOCAB, ["<html><body>404 Not Found" * 1000], "vocab.bpe"),
     ],
 )
 def test_files_that_do_not_fit_are_refused_in_one_line(tmp_path, vocab, lines, named):
-    if vocab:
-        (tmp_path / "encoder.json").write_text(json.dumps(vocab), encoding="utf-8")
+    (tmp_path / "encoder.json").write_text(json.dumps(vocab), encoding="utf-8")
     (tmp_path / "vocab.bpe").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match=rf"^{re.escape(str(tmp_path / named))}: [^\n]{{9,300}}$"):
         get_encoder(tmp_path.name, tmp_path.parent)
-    message = str(caught.value)
-    assert str(tmp_path / named) in message
-    assert "\n" not in message
-    assert len(message) < 700
+    (tmp_path / named).unlink()
+    with pytest.raises(ValueError, match=rf"{named}: No such file"):
+        get_encoder(tmp_path.name, tmp_path.parent)

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -84,7 +85,7 @@ def test_a_signal_ends_the_server_while_it_decodes(number, status, pair_words):
     [
         (UserError("a\x1b[2Jb\nc"), r"error: a\x1b[2Jb\nc"),
         (ModuleNotFoundError("No module named 'jax'", name="jax.numpy"), "pip install jax"),
-        (FileNotFoundError(2, "No such file", "a file"), "error: a file: No such file"),
+        (FileNotFoundError(2, "No such file", "a\nfile"), r"error: a\nfile: No such file"),
     ],
     ids=repr,
 )
@@ -107,6 +108,14 @@ def test_a_full_disk_and_a_closed_pipe():
     done = python("main.py", "--demo", "--stream", shell='"$@" | head -c 1')
     assert "Traceback" not in done.stderr
     assert "Exception" not in done.stderr
+
+
+def test_a_terminal_that_knows_ascii_alone(pair_words):
+    words = [*pair_words, "--prompt", "thé".encode(), "--verbose", "--n_tokens_to_generate=9"]
+    done = python("main.py", *words, env=os.environ | {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"})
+    assert done.returncode == 0, done.stderr
+    assert "Text = th\\xe9" in done.stdout
+    assert "\\u03b1 " in done.stdout
 
 
 @pytest.mark.parametrize("words", ["", "--quiet", "--stream", "--verbose"])

@@ -1,7 +1,6 @@
-"""The filters of both engines, against a plain definition, one token at a time."""
+"""The filters: what each keeps, by hand; that rows are distributions; a large vocabulary; the same on JAX."""
 
 import itertools
-import math
 import warnings
 
 import numpy as np
@@ -10,54 +9,23 @@ import pytest
 from speculative.filters import Filters
 
 
-def reference(logits, temperature, top_k, top_p, min_p):  # [n_vocab] -> [n_vocab]
-    """Temperature, then top-k, top-p and min-p, in the order and with the ties of the library transformers' warpers,
-    except that ties with the last token of a nucleus stay."""
-    p = [math.exp((float(logit) - max(logits)) / temperature) for logit in logits]
-    if top_k is not None:
-        edge = sorted(logits)[-min(top_k, len(p))]
-        p = [a if logit >= edge else 0.0 for a, logit in zip(p, logits, strict=True)]
-    p = [a / sum(p) for a in p]
-    if top_p is not None:
-        total = 0.0
-        for a in sorted(p, reverse=True):
-            edge = a
-            total += a
-            if total >= top_p:
-                break
-        p = [a if a >= edge else 0.0 for a in p]
-        p = [a / sum(p) for a in p]
-    if min_p is not None:
-        p = [a if a >= min_p * max(p) else 0.0 for a in p]
-    return [a / sum(p) for a in p]
-
-
-def engine_of(name):
-    if name == "numpy":
-        return lambda logits, *filters: Filters(*filters)(logits)
-    pytest.importorskip("jax")
-    from speculative.engines.jax import sampling
-
-    return sampling.to_distribution
-
-
-@pytest.mark.parametrize("engine", ["numpy", "jax"])
-def test_each_filter_and_all_of_them_in_their_order(engine):
-    compute = engine_of(engine)
-    rng = np.random.default_rng(0)
-    for temperature, top_k, top_p, min_p in [
-        (0.7, None, None, None),
-        (1.7, 4, None, None),
-        (1.0, None, 0.83, None),
-        (1.3, None, None, 0.21),
-        (0.9, 6, 0.83, 0.31),
-        (1.0, None, 0.71, 0.33),
-        (1.4, 3, 0.77, None),
-    ]:
-        logits = rng.normal(0, 1.5, (100, 9)).astype(np.float32)
-        p = np.asarray(compute(logits, temperature, top_k, top_p, min_p))
-        expected = [reference(row.tolist(), temperature, top_k, top_p, min_p) for row in logits]
-        np.testing.assert_allclose(p, expected, rtol=2e-4, atol=1e-6)
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        (Filters(0.5), [16 / 22, 4 / 22, 1 / 22, 1 / 22]),
+        (Filters(1, 3), [1 / 2, 1 / 4, 1 / 8, 1 / 8]),  # a tie stays
+        (Filters(1, None, 0.75), [2 / 3, 1 / 3, 0, 0]),  # exactly top_p is enough
+        (Filters(1, None, 0.875), [1 / 2, 1 / 4, 1 / 8, 1 / 8]),  # ties with the last of the nucleus stay
+        (Filters(1, 2, 0.6), [1, 0, 0, 0]),  # of the tokens that top-k kept
+        (Filters(1, None, 0.6, 0.4), [2 / 3, 1 / 3, 0, 0]),  # min-p comes last: before top-p it would leave one token
+        (Filters(1, min_p=0.5), [2 / 3, 1 / 3, 0, 0]),  # exactly min_p is enough
+        (Filters(2, None, 0.6), [2**0.5 / (1 + 2**0.5), 1 / (1 + 2**0.5), 0, 0]),  # after the temperature
+        (Filters(0.5, 3, 0.9, 0.2), [4 / 5, 1 / 5, 0, 0]),
+    ],
+)
+def test_what_each_filter_keeps(filters, expected):
+    x = np.log(np.array([[0.5, 0.25, 0.125, 0.125]], np.float32))
+    np.testing.assert_allclose(filters(x), [expected], atol=1e-6)
 
 
 def test_every_row_is_a_distribution_of_its_own():
@@ -80,23 +48,6 @@ def test_every_row_is_a_distribution_of_its_own():
             assert np.array_equal(p, np.eye(x.shape[1])[x.argmax(axis=-1)])
 
 
-@pytest.mark.parametrize(
-    ("filters", "expected"),
-    [
-        (Filters(0.5), [16 / 22, 4 / 22, 1 / 22, 1 / 22]),
-        (Filters(1, 3), [1 / 2, 1 / 4, 1 / 8, 1 / 8]),  # a tie stays
-        (Filters(1, None, 0.75), [2 / 3, 1 / 3, 0, 0]),  # exactly top_p is enough
-        (Filters(1, None, 0.875), [1 / 2, 1 / 4, 1 / 8, 1 / 8]),  # ties with the last of the nucleus stay
-        (Filters(1, 2, 0.6), [1, 0, 0, 0]),  # of the tokens that top-k kept
-        (Filters(1, None, 0.6, 0.4), [2 / 3, 1 / 3, 0, 0]),  # min-p comes last: before top-p it would leave one token
-        (Filters(1, min_p=0.5), [2 / 3, 1 / 3, 0, 0]),  # exactly min_p is enough
-    ],
-)
-def test_edges(filters, expected):
-    x = np.log(np.array([[0.5, 0.25, 0.125, 0.125]], np.float32))
-    np.testing.assert_allclose(filters(x), [expected], atol=1e-6)
-
-
 def test_a_large_vocabulary_is_cut_as_a_full_sort_would():
     x = np.random.default_rng(0).normal(0, 3, (3, 50257)).astype(np.float32)
     p = Filters()(x)
@@ -105,3 +56,12 @@ def test_a_large_vocabulary_is_cut_as_a_full_sort_would():
             order = np.argsort(-row)
             n_kept = np.searchsorted(np.cumsum(row[order], dtype=np.float64), top_p) + 1
             assert set(np.flatnonzero(kept)) == set(order[:n_kept])
+
+
+def test_jax_has_the_same():
+    pytest.importorskip("jax")
+    from speculative.engines.jax.sampling import to_distribution
+
+    x = np.random.default_rng(0).normal(0, 1.5, (100, 9)).astype(np.float32)
+    for filters in itertools.product([0.7, 1.7], [None, 4], [None, 0.83], [None, 0.21]):
+        np.testing.assert_allclose(to_distribution(x, *filters), Filters(*filters)(x), rtol=2e-4, atol=1e-6)

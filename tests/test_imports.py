@@ -7,10 +7,8 @@ from graphlib import CycleError, TopologicalSorter
 import pytest
 from tiny import ROOT, python
 
-# From the top down. A module may import modules of its line or below. A folder is all that lies in it and
-# in no other folder that is named.
-# The package itself, speculative/__init__.py, is a door: the load_pair that it hands out stands on all that lies in it,
-# and is imported when it is asked for.
+# From the top down: a module may import modules of its line or below. The package itself is a door: its load_pair is
+# imported when it is asked for.
 FLOORS = (
     "benchmarks",
     "training",
@@ -29,24 +27,16 @@ FLOORS = (
     "speculative.support",
 )
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names.split()}
-
-
-def module_name(path):
-    """speculative/engines/__init__.py -> speculative.engines"""
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+FOLDERS = ("benchmarks", "training", "speculative")
+PATHS = [*ROOT.glob("*.py"), *(path for folder in FOLDERS for path in ROOT.glob(f"{folder}/**/*.py"))]
+SOURCES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in PATHS}  # "speculative.__init__"
 
 
 def floor(module):
-    """The number of the line in FLOORS; None for other packages."""
-    if module == "speculative":
-        return FLOOR["speculative.__init__"]
-    while module and module not in FLOOR:
+    """The number of the line in FLOORS that names the module, or the folder that it is in."""
+    while module not in FLOOR:
         module = module.rpartition(".")[0]
-    return FLOOR.get(module)
-
-
-PATHS = [path for name in FLOOR for path in [ROOT / f"{name}.py", *ROOT.glob(f"{name.replace('.', '/')}/**/*.py")]]
-SOURCES = {module_name(path): path for path in PATHS if path.is_file()}
+    return FLOOR[module]
 
 
 def imports(module):
@@ -58,9 +48,9 @@ def imports(module):
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{module}: imports are written in full"
             names = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= {name if name in SOURCES else node.module for name in names}
+            found |= {name if {name, f"{name}.__init__"} & {*SOURCES} else node.module for name in names}
     found = {name.removeprefix("speculative.blog.") for name in found}
-    return {name for name in found if floor(name) is not None} - {module}
+    return {one for name in found for one in (name, f"{name}.__init__") if one in SOURCES} - {module}
 
 
 @pytest.mark.parametrize("module", SOURCES)

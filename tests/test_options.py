@@ -11,7 +11,7 @@ import main
 from speculative import load_pair
 from speculative.cli.command import parse, run
 from speculative.filters import Filters
-from speculative.options import CONFLICTS, DEMO, FIELDS, NO_EFFECT, ModelOptions, Options, help_text, make_options
+from speculative.options import CONFLICTS, DEMO, FIELDS, NO_EFFECT, ModelOptions, Options, help_text
 
 
 def typed(line):
@@ -100,15 +100,6 @@ def test_a_text_stays_as_it_was_typed(value):
 )
 def test_words_become_options(line, expected):
     assert typed(line) == replace(Options(), **expected)
-
-
-def test_python_may_give_values_or_texts():
-    for K in ((8, 2), [8, 2], "8/2"):
-        o = make_options(ModelOptions, {"K": K, "temperature": "0.7", "drafter": "model/ngram"})
-        assert (o.K, o.temperature) == ((8, 2), 0.7)
-    for tree in ((2, 1), [2, 1], "2,1"):
-        assert make_options(ModelOptions, {"tree": tree}).tree == (2, 1)
-    assert make_options(ModelOptions, {"K": None, "stop": None}) == ModelOptions()
 
 
 # ---- Together --------------------------------------------------------------------------------------------------------

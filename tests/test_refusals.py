@@ -9,6 +9,7 @@ from test_screens import type_in
 from tiny import refusal
 
 from speculative import load_pair
+from speculative.drafters.heads import FILE
 
 WHOLE = "must be a whole number of at least 1"
 REFUSED = [
@@ -22,6 +23,7 @@ REFUSED = [
     ("--threads 1000000000", "1000000000 threads: this machine has cores for 1 to "),
     ("--seed -1", "--seed must be a whole number of at least 0, not '-1'"),
     ("--seed 1_000", "--seed must be a whole number of at least 0, not '1_000'"),
+    (f"--seed {'9' * 10**5}", "--seed must be a whole number of at least 0, not '999"),
     ("--temperature nan", "--temperature must be a number of at least 0, not 'nan'"),
     ("--temperature -0.5", "--temperature must be a number of at least 0, not '-0.5'"),
     ("--temperature 1e999", "--temperature must be a number of at least 0, not '1e999'"),
@@ -58,6 +60,7 @@ REFUSED = [
     ("--drafter model/ngram+model", "names model twice: once is enough"),
     ("--drafter model/ngram --tree 2", "--tree does not go with --drafter model/ngram: a staged drafter drafts a"),
     ("--drafter bfloat16 --dtype int8", "--drafter bfloat16 takes no fewer bytes than the target, whose"),
+    ("--drafter heads", f"{FILE} does not exist: python -m training heads --target_model_size target makes it"),
     # ---- texts
     ("--prompt_file missing", "cannot read the prompt from missing: No such file"),
     ("--prompt_file blank.txt", "the prompt from blank.txt is empty: it should be some text"),
@@ -132,6 +135,7 @@ def test_a_line_is_refused_in_a_line(line, said, command, pair_words, tiny_pair,
         ({"K": (8, 0), "drafter": "model/ngram"}, "K must be a whole number of at least 1"),
         ({"tree": [2, 2], "K": 5}, "tree and K cannot be combined: give one of them"),
         ({"stop": ["a", "b"]}, "stop must be a text in UTF-8, not \"['a', 'b']\""),
+        ({"target_model_size": "./a\nb"}, r"./a\nb lacks hparams.json"),
         ({"prompt": "a"}, "load_pair takes no prompt: give it to session.compare or session.speculative"),
     ],
 )

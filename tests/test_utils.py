@@ -5,10 +5,9 @@ import shutil
 
 import numpy as np
 import pytest
-from conftest import MODELS, hugging_face_name, write_safetensors, write_tf
+from conftest import MODELS, write_safetensors, write_tf
 from tiny import flatten, refusal
 
-import main
 from speculative.checkpoints.config import load_hparams
 from speculative.checkpoints.loading import load_params
 from speculative.checkpoints.official import HPARAMS, MODEL_SIZES, TF_DATA, TF_INDEX
@@ -56,25 +55,11 @@ def test_both_forms_load_alike_and_convert_is_called_in_order(model, tiny_hparam
     assert_same(params, tiny_arrays)
     seen = {}
     done = []
-
-    def convert(name, array):
-        seen[name] = array.copy()
-        return name
-
-    params = load_params(model, hparams, convert, done.append)
-    assert all(name == value for name, value in flatten(params).items())
+    params = load_params(model, hparams, lambda name, array: seen.setdefault(name, array.copy()), done.append)
+    assert all(value is seen[name] for name, value in flatten(params).items())
     assert [*seen] == [*checkpoint_shapes(tiny_hparams)]
-    assert all(np.array_equal(seen[name], tiny_arrays[name]) for name in seen)
+    assert_same(params, tiny_arrays)
     assert sum(done) == 4 * parameter_count(tiny_hparams)
-
-
-def test_prefix_masks_and_tied_head_of_hugging_face(tiny_hparams, tiny_arrays, tiny_files, tmp_path):
-    folder = write_files(tmp_path / "tiny", tiny_files, COMMON)
-    masks = {f"h{i}/attn/b": np.ones((1, 1, 16, 16), np.uint8) for i in range(2)}
-    assert hugging_face_name("h0/attn/b") == "h.0.attn.bias"
-    head = {"lm_head": tiny_arrays["wte"].copy()}
-    write_safetensors(folder / "model.safetensors", tiny_arrays | masks | head, prefix="transformer.")
-    assert_same(load_params(folder, tiny_hparams), tiny_arrays)
 
 
 def test_the_official_index_is_read_as_tensorflow_reads_it(shared):
@@ -145,37 +130,35 @@ def test_flipped_bits_and_cuts_give_equal_arrays_or_one_line(name, tiny_files, t
     content = tiny_files[name]
     rng = np.random.default_rng(0)
     end = 8 + int.from_bytes(content[:8], "little") if name == "model.safetensors" else len(content)
-
-    def check(damaged):
-        (folder / name).write_bytes(damaged)
+    flips = rng.integers(0, end, 300).tolist()
+    if name == TF_DATA:
+        flips.append(content.index(tiny_arrays["h1/mlp/c_proj/w"].tobytes()) + 77)
+    damaged = [content[:i] + bytes([content[i] ^ 1 << int(rng.integers(8))]) + content[i + 1 :] for i in flips]
+    lengths = [0, 1, 8, len(content) - 1, *rng.integers(0, len(content), 40).tolist()]
+    lines = []
+    for one in [*damaged, *(content[:length] for length in lengths)]:
+        (folder / name).write_bytes(one)
         try:
-            params = load_params(str(folder), tiny_hparams)
+            assert_same(load_params(str(folder), tiny_hparams), tiny_arrays)
+            lines.append("")
         except UserError as error:
             assert str(error).startswith(str(folder))
             assert str(error).isprintable()
-            return str(error)
-        assert_same(params, tiny_arrays)
-
-    for i in rng.integers(0, end, 300).tolist():
-        check(content[:i] + bytes([content[i] ^ 1 << int(rng.integers(8))]) + content[i + 1 :])
-    for length in [0, 1, 8, len(content) - 1, *rng.integers(0, len(content), 40).tolist()]:
-        assert name in check(content[:length])
-    if name == TF_DATA:
-        at = content.index(tiny_arrays["h1/mlp/c_proj/w"].tobytes()) + 77
-        assert "h1/mlp/c_proj/w is damaged" in check(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+            lines.append(str(error))
+    assert all(name in line for line in lines[len(flips) :])
+    assert name != TF_DATA or "h1/mlp/c_proj/w is damaged" in lines[300]
 
 
 # ---- Models that stand in for the official ones ----------------------------------------------------------------------
 
 
-def test_a_run_names_a_stand_in(tmp_path, capsys):
+def test_a_run_names_a_stand_in(tmp_path, command):
     for name, more in (("124M", {"stand_in": "it is tiny\x1b[2J"}), ("other", {})):
         folder = shutil.copytree(MODELS / "tiny-draft", tmp_path / name)
         hparams = json.loads((folder / "hparams.json").read_text())
         (folder / "hparams.json").write_text(json.dumps(hparams | more))
-    flags = {"models_dir": str(tmp_path), "target_model_size": "124M", "draft_model_size": "other"}
-    main.main(prompt="It was", n_tokens_to_generate=4, json=str(tmp_path / "run.json"), **flags)
-    out = " ".join(capsys.readouterr().out.split())
+    words = f"--models_dir={tmp_path} --target_model_size=124M --draft_model_size=other --json={tmp_path}/run.json -n 4"
+    out = " ".join(command(*words.split())[1].split())
     assert r"Note: 124M is a stand-in for the official model: it is tiny\x1b[2J." in out
     assert "other is" not in out
     assert [*json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))["stand_ins"]] == ["124M"]
