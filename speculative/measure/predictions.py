@@ -8,8 +8,8 @@ so that those of the run add up to its time.
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
-from itertools import cycle
+from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle, islice
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from speculative.measure.recorder import Recorder
 from speculative.rules import Rule
 from speculative.sampling import Step
 
+BLOCK = 64  # rows of the target in one call
 TIMING_SECONDS = 0.25  # for timing calls; slow models take longer, as each call is timed twice
 
 
@@ -60,15 +61,23 @@ def chances_by_place(x: Sequence, sample: Sequence, draft: Callable, target: Cal
     """The chance at each new place of a text that a draft there is accepted."""
     tokens = [token for i in sample for token in i.tokens]
     text = np.array([*x, *tokens])  # [n + N]
-    q = target(text[:-1], len(tokens))  # [N, n_vocab]
+    q = rows_of(target, text, len(tokens))
     chances = []
     for i in sample:
         chances += i.alpha
+        *_, q_i = islice(q, len(i.tokens))  # [n_vocab], at the place of the last token
         if len(i.alpha) < len(i.tokens):  # the last token is a bonus token
             place = len(chances)
             proposal = draft(text[: len(x) + place], 1)
-            chances += rule.chances(Step([0], proposal, q[[place, place]])) or [0.0]
+            chances += rule.chances(Step([0], proposal, np.stack([q_i, q_i]))) or [0.0]
     return [min(1.0, chance) for chance in chances]
+
+
+def rows_of(target: Callable, text, N: int) -> Iterator[np.ndarray]:  # [n + N] -> N times [n_vocab]
+    """The target's rows for the last N tokens of a text, computed in blocks: those of a long text take much memory."""
+    for end in range(len(text) - N, len(text), BLOCK):
+        n_rows = min(BLOCK, len(text) - end)
+        yield from target(text[: end + n_rows - 1], n_rows)
 
 
 def time_iterations(model: Callable, draft: Callable, x, K: int, n_ctx: int) -> dict[int, float]:  # x [n]
