@@ -18,10 +18,10 @@ import numpy as np
 
 from benchmarks.kernels import forward, new_pass, packer
 from benchmarks.tables import table, take_turns
+from benchmarks.theory import leviathan_speedup
 from speculative.checkpoints.tensors import checkpoint_shapes, nested
 from speculative.engines import runtime
 from speculative.engines.model import n_bytes
-from speculative.measure.analysis import leviathan_speedup
 
 CUT = 12  # one layer and one token in so many stays
 SHAPES = {"target": (25, 48), "draft": (12, 12)}  # n_head of 64 channels, n_layer of 1558M and 124M

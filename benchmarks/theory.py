@@ -15,11 +15,16 @@ import numpy as np
 
 from benchmarks.plots import INK, draw
 from benchmarks.tables import table
-from speculative.measure.analysis import leviathan_speedup, leviathan_tokens
+from speculative.measure.analysis import leviathan_tokens
 from speculative.support.errors import UserError
 
 K_MAX = 16
 ALPHAS = np.linspace(0, 0.99, 100)
+
+
+def leviathan_speedup(alpha: float, K: int, c: float, beta: float = 1.0) -> float:
+    """Expected improvement of the wall time. Source: Leviathan et al. 2023, theorem 3.8, with β for their 1."""
+    return leviathan_tokens(alpha, K) / (K * c + beta)
 
 
 def best_lookahead(alpha: float, c: float) -> int:

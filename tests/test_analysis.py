@@ -2,8 +2,9 @@
 
 import pytest
 
+from benchmarks.theory import leviathan_speedup
 from speculative.lookahead import Cost, best_k, line_through
-from speculative.measure.analysis import blog_speedup, leviathan_speedup, leviathan_tokens
+from speculative.measure.analysis import blog_speedup, leviathan_tokens
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,12 @@ import pytest
 from test_page import HOSTILE, SAMPLED, origins_of, run_of, with_prompt_and_text
 from test_workbench import Endless
 
+from benchmarks.theory import leviathan_speedup
 from speculative import load_pair
 from speculative.cli.command import parse
 from speculative.cli.display import SHOWN
 from speculative.cli.workbench import LABELS, Workbench
-from speculative.measure.analysis import leviathan_speedup, leviathan_tokens
+from speculative.measure.analysis import leviathan_tokens
 from speculative.measure.document import DECODERS
 from speculative.measure.page import page, page_data
 from speculative.session import Session

@@ -24,8 +24,3 @@ def leviathan_tokens(alpha: float, K: int) -> float:
     Source: Leviathan et al. 2023, equation 1: (1 - α^(K + 1)) / (1 - α), which is the sum written here.
     """
     return sum(alpha**i for i in range(K + 1))
-
-
-def leviathan_speedup(alpha: float, K: int, c: float, beta: float = 1.0) -> float:
-    """Expected improvement of the wall time. Source: Leviathan et al. 2023, theorem 3.8, with β for their 1."""
-    return leviathan_tokens(alpha, K) / (K * c + beta)
