@@ -170,6 +170,13 @@ def common_prefix(a, b) -> int:  # [n_a], [n_b] -> the number of leading tokens 
     return int(differ.argmax()) if differ.any() else n
 
 
+def margin(network, x) -> float:  # [n]
+    """The distance of the two largest logits after the text x."""
+    logits = network.with_probs(lambda logits: logits)(np.asarray(x))[0]  # [n_vocab]
+    second, best = np.partition(logits, -2)[-2:]
+    return float(best - second)
+
+
 def n_bytes(params) -> int:
     """The bytes of every array and packed weight in a nested dict of parameters."""
     if hasattr(params, "nbytes"):

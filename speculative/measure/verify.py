@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from speculative.engines import formats
-from speculative.engines.model import common_prefix
+from speculative.engines.model import common_prefix, margin
 from speculative.measure.check_sampling import Check, check_sampled, direct, tokens_of
 from speculative.options import as_typed
 from speculative.support.errors import UserError
@@ -114,9 +114,7 @@ def check_greedy(session: Any, prompts: Sequence[np.ndarray], N: int) -> Check:
                 difference = f"prompt {number}, K = {name}: the first difference is at new token {at + 1}"
                 if o.engine == "numpy" or at == min(len(actual), len(expected)):
                     return Check("greedy", False, difference)
-                logits = session.models["target"].with_probs(lambda logits: logits)
-                second, best = np.partition(logits([*x, *expected[:at]])[0], -2)[-2:]
-                margins.append(float(best - second))
+                margins.append(margin(session.models["target"], [*x, *expected[:at]]))
                 if margins[-1] > formats.on_jax(o.dtype).tolerance:
                     difference += f", where the two best logits are {margins[-1]:.2g} apart"
                     return Check("greedy", False, difference)

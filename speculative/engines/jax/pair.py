@@ -11,7 +11,7 @@ import numpy as np
 
 from speculative.engines.jax.loop import CALLS, DeviceDecoder, Output, State
 from speculative.engines.jax.model import SMALL, JaxModel, power_of_two
-from speculative.engines.model import common_prefix, not_finite
+from speculative.engines.model import common_prefix, margin, not_finite
 from speculative.sampling import Proposal
 
 ROUND = 64  # tokens: a capacity is a multiple of it, so that texts of similar length share a program
@@ -170,20 +170,19 @@ def greedy_differences(
 
     autoregressive and speculative: the new tokens of each prompt.
     """
-    model = target_model.with_probs(lambda logits: logits)
     lines = []
     for number, (x, a, b) in enumerate(zip(prompts, autoregressive, speculative, strict=True), start=1):
         at = common_prefix(a, b)
         if at == min(len(a), len(b)):
             continue
         text = [*x, *a[:at]]
-        second, best = np.partition(model(np.asarray(text))[0], -2)[-2:]
+        apart = margin(target_model, text)
         which = f"for prompt {number}, " if len(prompts) > 1 else ""
         verdict = "rounding can change their order"
-        if best - second > tolerance:
+        if apart > tolerance:
             verdict = f"a defect, as rounding changes the order of logits that are at most {tolerance:g} apart"
         lines.append(
             f"{which}first difference at position {len(text)}: token {a[at]} or {b[at]}, "
-            f"where the two best logits are {best - second:.2g} apart: {verdict}."
+            f"where the two best logits are {apart:.2g} apart: {verdict}."
         )
     return lines
