@@ -66,8 +66,6 @@ def load(models, options) -> Heads:
     if n == 0 or heads.w.shape != (n, n_embd, n_embd) or heads.b.shape != (n, n_embd):
         shapes = f"{heads.w.shape} and {heads.b.shape}"
         raise bad_file(path, f"w and b are {shapes}, not [n, {n_embd}, {n_embd}] and [n, {n_embd}]")
-    if not all(np.isfinite(array).all() for array in heads):
-        raise bad_file(path, "it holds NaN or infinity")
     target = models["target"]
     if metadata.get("target") != fingerprint(target.hparams, target.params["ln_f"]):
         raise UserError(

@@ -115,9 +115,8 @@ def place(token: int, q: np.ndarray, order: np.ndarray, rng) -> float:  # q, ord
 def sampled_check(name: str, histograms: np.ndarray, how: str) -> Check:  # [order, BINS]
     from scipy.stats import chisquare
 
-    p_value = min(
-        1.0, len(histograms) * min(chisquare(h).pvalue for h in histograms)
-    )  # any order can fail (Bonferroni)
+    # Any order can fail (Bonferroni).
+    p_value = min(1.0, len(histograms) * min(chisquare(histogram).pvalue for histogram in histograms))
     shift = detectable(histograms[0].sum())
     detail = f"p = {p_value:.2g} over {how}; a shift of {shift:.1%} (total variation) would have shown"
     return Check(name, p_value >= LEVEL, detail, shift)
