@@ -175,7 +175,7 @@ def test_no_prediction_exceeds_what_its_window_allows(alpha, seconds, t_row):
     for iteration in (autoregressive.iterations[0], speculative.iterations[0]):
         iteration.prefill = True
     f = figures(autoregressive, speculative)
-    assert f["doubt"] or (f["speedup_without_prefill"] or 0.0) <= f["tokens_per_iteration"]
+    assert f["doubt"] or f["speedup_without_prefill"] <= f["tokens_per_iteration"]
 
 
 def test_windows_of_up_to_2K_drafts_are_timed():

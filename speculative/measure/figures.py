@@ -127,12 +127,12 @@ def times(autoregressive: Recorder, speculative: Recorder, plain: Costs, mine: C
     whole = {"autoregressive": autoregressive.seconds, "speculative": speculative.seconds}
     # Per token, as a stop text may cut the two texts at different places.
     shares = speculative.n_tokens / autoregressive.n_tokens
-    later = speculative.seconds - mine.prefill
+    later = (autoregressive.seconds - plain.prefill) / (speculative.seconds - mine.prefill)
     return {
         "seconds": {**whole, **parts, "prefill": mine.prefill},
         "runs": speculative.runs,
         "speedup": shares * autoregressive.seconds / speculative.seconds,
-        "speedup_without_prefill": shares * (autoregressive.seconds - plain.prefill) / later if later else None,
+        "speedup_without_prefill": shares * later,
     }
 
 
@@ -172,14 +172,14 @@ def doubt(f: dict[str, Any]) -> str | None:
     most = f["tokens_per_iteration"]
     if f["speedup"] > most:
         return f"{most:.2f} tokens for each call of the target allow no more than that factor"
-    without = f["speedup_without_prefill"] or 0.0
+    without = f["speedup_without_prefill"]
     if without > most:
         return f"{without:.2f} without the prompt, and {most:.2f} tokens for each call of the target allow no more"
     if f["mean_beta"] is None:
         return None
     if f["mean_beta"] < 1 - NOISE:
         return "calls of the target with several tokens took less time than calls with one"
-    ratio = (f["speedup_without_prefill"] or f["account_blog"]) / f["account_blog"]
+    ratio = without / f["account_blog"]
     if f["iterations"] >= MIN_ITERATIONS and not 1 / DISAGREE < ratio < DISAGREE:
         return "some calls took many times as long as others"
     return None

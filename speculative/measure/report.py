@@ -83,7 +83,7 @@ def time_line(f: dict) -> str | None:
 
 def account_line(f: dict) -> str | None:
     """The blog's formula, what it leaves out, and the formula with that beside the measured speedup."""
-    if f["account_blog"] is None or f["speedup_without_prefill"] is None or f["doubt"]:
+    if f["account_blog"] is None or f["doubt"]:
         return None
     n = "n" if f["tree"] else "K"
     mean_K = f["drafted"] / f["iterations"]
