@@ -246,7 +246,7 @@ def make_options(kind: type, given: dict[str, Any], base: ModelOptions | None = 
     cannot be combined with the others, or would do nothing.
     """
     names = [f.name for f in fields(kind)]
-    values = {}
+    values: dict[str, Any] = {}
     for name, value in given.items():
         if name not in names:
             raise UserError(f"unknown option --{name:.80}{did_you_mean(name, names) or '; see --help'}")
