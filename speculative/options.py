@@ -155,10 +155,10 @@ class ModelOptions:
     tree: tuple[int, ...] | None = option(None, widths, "draft a tree: the number of children at each depth, such as 2,2,1; instead of --K", live=True)
     ngram_text: str | None = option(None, path, "text file whose n-grams the ngram drafter counts")
     dtype: str = option("float32", one_of(*FORMATS), "weights of the target: float32 (4 bytes), bfloat16 (2), int8 (1), int4 (9/16)", group=ENGINE)
-    draft_dtype: str = option("auto", one_of("auto", *FORMATS), "weights of the draft model; auto: int8, or with jax as --dtype")
-    threads: int | None = option(None, whole(1), "most threads that the NumPy engine uses [one for each core]")
+    draft_dtype: str = option("auto", one_of("auto", *FORMATS), "weights of the draft model; auto: int8 with c, float32 with numpy, as --dtype with jax")
+    threads: int | None = option(None, whole(1), "most threads that the C engine uses [one for each core]")
     source: str = option("openai", text, "where to download missing models: openai, huggingface, or the URL of a mirror")
-    engine: str = option("numpy", one_of("numpy", "jax", "auto"), "numpy, jax, or auto: jax if it sees an accelerator", group=ENGINE)
+    engine: str = option("c", one_of("c", "numpy", "jax", "auto"), "c (engine.c), numpy (gpt2.py itself), jax, or auto: jax if it sees an accelerator", group=ENGINE)
     mesh: int = option(1, whole(1), "with jax: split the models over this many devices")
     data_parallel: int = option(1, whole(1), "with jax: copies of the models, each with a share of --batch")
     batch: int = option(1, whole(1, 4096), "with jax: decode this many prompts of --prompt_file at a time")
@@ -215,8 +215,9 @@ CONFLICTS = (
 NO_EFFECT = (
     (("top_k", "top_p", "min_p"), lambda o: o.temperature == 0 and not getattr(o, "verify", False),
      "at temperature 0 the likeliest token is taken"),
-    (("mesh", "data_parallel", "batch"), lambda o: o.engine == "numpy", "it is for --engine jax"),
-    (("threads", "tree", "pack"), lambda o: o.engine == "jax", "it is for --engine numpy"),
+    (("mesh", "data_parallel", "batch"), lambda o: o.engine in ("c", "numpy"), "it is for --engine jax"),
+    (("tree",), lambda o: o.engine == "jax", "it is for --engine c or numpy"),
+    (("threads", "pack"), lambda o: o.engine not in ("c", "auto"), "it is for --engine c"),
     (("ngram_text",), lambda o: "ngram" not in o.drafter, "--drafter ngram is not asked for"),
     (("draft_dtype",), lambda o: "model" not in re.split("[+/]", o.drafter), "the drafter has no draft model"),
     (("accept",), lambda o: o.tree and o.accept == "block", "block verification tests a chain, not a tree"),

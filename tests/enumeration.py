@@ -198,12 +198,13 @@ class Networks(Models):
 
     def describe(self, role):
         encoder = SimpleNamespace(n_vocab=self.n_vocab, encode=lambda text, **_: [0, 1, 2 % self.n_vocab, 0, 1, 1])
+        self.load(["target"])
         return ModelSpec(role, role, role, encoder, self["target"].hparams)
 
     def check(self, roles, n_cached):
         pass
 
-    def read(self, role):
+    def read(self, role, n_prompt):
         seed = self.seed + 1000 * ["target", "draft", "bfloat16", "int8", "int4"].index(role)
         self.loaded[role] = Network(seed, self.n_vocab, self.clock, SECONDS.get(role, 0.3))
 

@@ -266,8 +266,7 @@ def test_a_relative_cache_does_not_count(monkeypatch, tmp_path):
         assert str(library.cache_home()) == f"{kept}/speculative-sampling"
 
 
-@pytest.mark.parametrize(("variable", "lines"), [("", 2), ("numpy", 0)])
-def test_without_a_compiler_gpt2_itself_computes_and_one_line_says_so(variable, lines, tmp_path):
+def test_without_a_compiler_gpt2_itself_computes_and_one_line_says_so(tmp_path):
     code = """if True:
         import sys
         from speculative.engines import library
@@ -277,11 +276,11 @@ def test_without_a_compiler_gpt2_itself_computes_and_one_line_says_so(variable, 
         from tiny import HPARAMS, random_params
         run = runtime.new_pass(packed.pack(random_params(), packed.packer("int8")), HPARAMS)
         print(type(run).__name__, run([1, 2, 3], 2).shape)"""
-    running = start(code, XDG_CACHE_HOME=str(tmp_path), SPECULATIVE_ENGINE=variable)
+    running = start(code, XDG_CACHE_HOME=str(tmp_path))
     out, err = running.communicate()
     assert (running.returncode, out) == (0, "PlainPass (2, 50)\n"), err
-    assert err.count("\n") == lines
-    assert ("pip install ziglang" in err) == bool(lines)
+    assert err.count("\n") == 2
+    assert "pip install ziglang" in err
 
 
 # ---- Other compilers and CPUs ----------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ REFUSED = [
     ("--zz 4", "unknown option --zz; see --help"),
     (f"--{'z' * 10**5} 4", "unknown option --zzz"),
     ("--__class__ 1", "unknown option --__class__"),
-    ("--unpack", "--unpack is now gone: delete the folder that --pack names"),
+    ("--unpack", "unknown option --unpack; did you mean pack?"),
     ("--K", "--K needs a value; one that begins with - is written --K=VALUE"),
     ("hello", "unexpected 'hello': a value follows its --option; quote a text with spaces"),
     ("--demo - x", "unexpected 'x'"),

@@ -17,6 +17,7 @@ from encoder import END_OF_TEXT, StreamDecoder
 from speculative import load_pair
 from speculative.drafters import DRAFTERS
 from speculative.drafters.user_function import checked
+from speculative.measure.decode import decode
 from speculative.rules import parse_rule
 
 PROMPT = "It was upon a bitterly cold night in the winter of the year, a cold night in the"
@@ -82,8 +83,7 @@ def test_the_greedy_text_of_a_rounded_target_is_its_own(dtype, drafter):
 def test_each_level_drafts_by_its_own_k_and_is_recorded(pair):
     """The K of three levels are different, and each is reached and never exceeded."""
     session = pair.changed(drafter="int8/model/ngram", K=(5, 3, 2))
-    recorder = session.recorder()
-    decoded(session.texts("speculative", [PROMPT], 40, recorder=recorder))
+    [recorder] = decode(session, [PROMPT], 40, ["speculative"])
     most = [0, 0, 0]
     for iteration in recorder.iterations:
         levels = [[(0, iteration.drafted, 0)], *iteration.levels.values()]  # (tokens, drafted, accepted) of each window
@@ -102,7 +102,7 @@ def test_a_seed_gives_a_text_and_each_sample_has_random_numbers_of_its_own(pair)
     assert len({*map(tuple, samples)}) == 3
     assert decoded(other.speculative(PROMPT, 20)) != samples[1]  # as it would be with seed + number
     assert decoded(other.autoregressive(PROMPT, 20)) != decoded(warm.autoregressive(PROMPT, 20, sample=1))
-    together = [*warm.texts("speculative", [PROMPT], 20, n_samples=3)]
+    together = [*warm.texts("speculative", [warm.encode(PROMPT)] * 3, 20)]
     assert [decoded(step for step in together if step.number == number) for number in range(3)] == samples
 
 
@@ -171,7 +171,7 @@ def test_a_refusal_comes_with_the_call_and_not_with_the_first_step(pair, call, l
 
 def test_a_run_is_both_texts_with_their_figures(pair, tmp_path):
     seen = []
-    run = pair.compare(PROMPT, 12, watch=lambda name, step, recorder: seen.append((name, step.text)))
+    run = pair.compare(PROMPT, 12, watch=lambda name, step: seen.append((name, step.text)))
     assert run.text == run.autoregressive == text_of(pair.autoregressive(PROMPT, 12))
     for name in ("autoregressive", "speculative"):
         assert "".join(text for whose, text in seen if whose == name) == run.text
@@ -192,8 +192,8 @@ def test_a_stop_text_ends_both_decoders_alike(pair, greedy, options):
         stop = whole[i : i + 3]
         session = pair.changed(stop=stop, **options)
         expected = decoded(session.autoregressive(PROMPT, 40))
-        recorder = session.recorder()
-        steps = [*session.texts("speculative", [PROMPT], 40, recorder=recorder)]
+        steps = [*session.speculative(PROMPT, 40)]
+        [recorder] = decode(session, [PROMPT], 40, ["speculative"])
         assert decoded(steps) == expected == greedy[: len(expected)]
         assert text_of(steps) == whole.partition(stop)[0]
         assert stop in pair.encoder.decode(expected)

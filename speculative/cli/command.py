@@ -7,6 +7,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
+from speculative.engines.devices import with_engine
 from speculative.options import FIELDS, SHORT, Options, help_text, make_options, switch
 from speculative.support.errors import UserError
 from speculative.version import __version__
@@ -14,16 +15,6 @@ from speculative.version import __version__
 WITHOUT_VALUE = {name for name, f in FIELDS.items() if f.metadata["check"] is switch} | {"serve"}
 NEEDS = {"verify": "scipy", "serve": "starlette uvicorn"}  # libraries that a small installation lacks
 USAGE = {"__main__.py": "python -m speculative", "main.py": "python main.py"}  # a file -> the command that runs it
-# Options of earlier versions -> what they are now.
-RENAMED = {
-    "lenience": "written --accept lenient:B",
-    "typical": "written --accept typical:E",
-    "unconditional": 'written --prompt ""',
-    "self_dtype": "written --drafter int8 or --drafter int4",
-    "color": "gone: texts are coloured at a terminal",
-    "details": "gone: --json always contains them",
-    "unpack": "gone: delete the folder that --pack names",
-}
 
 
 def run(main: Callable, doc: str, words: list[str] | None = None) -> None:
@@ -53,14 +44,12 @@ def written_out(word: str) -> str:
 
 
 def parse(given: dict[str, Any]) -> Options:
-    """{option: the text that was typed} -> the options. Raises UserError."""
+    """{option: the text that was typed} -> the options, with the engine that will run. Raises UserError."""
     for name, value in given.items():
-        if name in RENAMED:
-            raise UserError(f"--{name} is now {RENAMED[name]}")
         if value == "True" and name in FIELDS and name not in WITHOUT_VALUE:
             raise UserError(f"--{name} needs a value; one that begins with - is written --{name}=VALUE")
     o = make_options(Options, given)
     for name, libraries in NEEDS.items():
         if getattr(o, name) not in (None, False) and not all(map(find_spec, libraries.split())):
             raise UserError(f"--{name} needs more libraries: pip install {libraries}")  # before any work begins
-    return o
+    return with_engine(o)

@@ -23,10 +23,10 @@ from starlette.responses import HTMLResponse, JSONResponse, StreamingResponse
 from starlette.routing import Route
 
 from speculative import drafters
-from speculative.measure.document import DECODERS
 from speculative.measure.page import ORIGINS, fill, findings, placed
+from speculative.measure.run import compare
 from speculative.options import FIELDS, as_typed
-from speculative.session import Session
+from speculative.session import DECODERS, Session
 from speculative.support.errors import UserError
 from speculative.support.terminal import without_secrets
 
@@ -95,17 +95,20 @@ class Workbench:
     def decode(self, values: dict[str, str], told: deque, stopped: threading.Event) -> None:
         """Decode in a thread; told receives the events."""
 
-        def watch(name, step, recorder):
+        seconds = dict.fromkeys(DECODERS, 0.0)  # of each decoder so far
+
+        def watch(name, step):
             if stopped.is_set():
                 raise UserError("stopped")  # which nobody reads: the page that asked for this decode is gone
             # The rest of a character has no origin: the run shows it when it is done.
             tokens = [[text, *origin.split(": ")] for text, origin in zip(step.pieces, step.origins, strict=False)]
-            told.append(("step", [name, tokens, step.drafting, step.scoring, recorder.seconds]))
+            seconds[name] += step.seconds or 0.0
+            told.append(("step", [name, tokens, step.drafting, step.scoring, seconds[name]]))
 
         try:
             options = {name: values[name] or None for name in LABELS if name in values}
             session = self.session.changed(**options)
-            run = session.compare(values["prompt"], session.options.n_tokens_to_generate, watch=watch)
+            run = compare(session, values["prompt"], session.options.n_tokens_to_generate, watch=watch)
             number = max(self.runs, default=0) + 1
             self.runs[number] = run
             self.runs.pop(number - MOST_RUNS, None)

@@ -66,6 +66,7 @@ def load(models, options) -> Heads:
     if n == 0 or heads.w.shape != (n, n_embd, n_embd) or heads.b.shape != (n, n_embd):
         shapes = f"{heads.w.shape} and {heads.b.shape}"
         raise bad_file(path, f"w and b are {shapes}, not [n, {n_embd}, {n_embd}] and [n, {n_embd}]")
+    models.load(["target"])
     target = models["target"]
     if metadata.get("target") != fingerprint(target.hparams, target.params["ln_f"]):
         raise UserError(
@@ -124,5 +125,5 @@ SPEC = DrafterSpec(
     tree=lambda context: head_tree(head_model(context), context.rng, context.greedy),
     roles=(NAME,),
     load=load,
-    only_numpy="JAX's models keep no output of the last block",
+    not_on_jax="JAX's models keep no output of the last block",
 )

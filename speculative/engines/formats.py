@@ -83,7 +83,7 @@ def on_jax(name: str) -> OnJax:
     """The parts that JAX needs of this format. Raises UserError if JAX cannot take it."""
     needs = FORMATS[name].jax
     if isinstance(needs, str):
-        raise UserError(f"weights in {name} are for --engine numpy: {needs}")
+        raise UserError(f"weights in {name} are for --engine c or numpy: {needs}")
     return needs
 
 

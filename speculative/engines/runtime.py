@@ -7,7 +7,7 @@ import numpy as np
 from speculative.engines.compiled import CompiledPass
 from speculative.engines.library import library, n_cores
 from speculative.engines.model import LOCK, Model, n_bytes
-from speculative.engines.packed import pack, packer
+from speculative.engines.packed import PackedWeight, pack, packer
 from speculative.engines.plain import PlainPass
 from speculative.engines.tree_cache import TreeNetwork
 from speculative.support.errors import UserError
@@ -27,8 +27,8 @@ def set_threads(n: int | None = None) -> None:
 
 
 def new_pass(params: dict, hparams: dict) -> Callable:
-    """A forward pass with a cache of its own: compiled, or gpt2.py if there is no compiler."""
-    if not library():
+    """A forward pass with a cache of its own: engine.c if the weights are packed for it, else gpt2.py."""
+    if not isinstance(params["wte"], PackedWeight):
         return PlainPass(params, hparams)
     return CompiledPass(params, hparams, min(n_threads or n_cores(), 1 + n_bytes(params) // THREAD_BYTES))
 
@@ -38,12 +38,14 @@ def create_model_fn(params: dict, hparams: dict, to_probs: Callable) -> Model:
     return TreeNetwork(pack(params, packer("float32")), hparams, new_pass).with_probs(to_probs)
 
 
-def load_networks(read: Callable, hparams: dict, dtypes: Sequence[str], names: Sequence[str]) -> list[TreeNetwork]:
+def load_networks(
+    read: Callable, hparams: dict, dtypes: Sequence[str], names: Sequence[str], engine: str = "c"
+) -> list[TreeNetwork]:
     """A network in each of these formats, from one reading: read(convert) gives the parameters as load_params does.
 
     Each tensor is packed for all of them before the next is read. Norms, biases and positions are the same arrays.
     """
-    packers = [packer(dtype) for dtype in dtypes]
+    packers = [packer(dtype, engine) for dtype in dtypes]
     params = read(lambda name, array: tuple(convert(name, array) for convert in packers))
     of_each = [pack(params, lambda name, copies, i=i: copies[i]) for i in range(len(packers))]
     return [packed_network(one, hparams, name) for one, name in zip(of_each, names, strict=True)]
@@ -56,17 +58,25 @@ def packed_network(params: dict, hparams: dict, name: str) -> TreeNetwork:
     # Warm-up: the first call of each kind allocates memory and starts threads.
     for n_last in (1, 5):  # a row; a window of rows
         network.logits(np.zeros(min(8, network.n_ctx), int), min(n_last, network.n_ctx))
-    if library():
+    if isinstance(network.forward, CompiledPass):
         with LOCK:
             network.forward.tune()
     network.forget()
     return network
 
 
+def engine_words(engine: str) -> str:
+    """Return an engine in words, with the instructions and the threads that it uses."""
+    if engine == "jax":
+        return "JAX"
+    if engine == "numpy":
+        return "NumPy (gpt2.py)"
+    n = n_threads or n_cores()
+    return f"C ({library().instructions().decode()}), {n} thread{'s' * (n > 1)}"
+
+
 def choices(network: TreeNetwork) -> tuple[str, str]:
-    """Return a network's weight format, and its threads and prefetching in words."""
-    if not library():
-        return "NumPy", "gpt2.py itself"
+    """Return a compiled network's weight format, and its threads and prefetching in words."""
     kinds = zip(("1 row", "few", "a group", "many"), network.forward.ahead, strict=True)
     asks = ", ".join(rows for rows, ahead in kinds if ahead) or "never"
     format = network.params["blocks"][0]["mlp"]["c_fc"]["w"].format

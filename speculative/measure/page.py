@@ -16,10 +16,10 @@ from typing import Any
 from speculative import drafters
 from speculative.filters import Filters
 from speculative.measure import report
-from speculative.measure.document import DECODERS
 from speculative.measure.report import digits, duration, many, percent
 from speculative.options import as_typed
 from speculative.rules import parse_rule
+from speculative.session import DECODERS
 
 WEB = Path(__file__).parent / "web"
 SCRIPTS = ("elements.js", "text.js", "race.js", "glass.js", "charts.js", "whatif.js")  # in web/

@@ -9,9 +9,9 @@ so that those of the run add up to its time.
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from itertools import cycle, islice
+from itertools import islice
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from speculative.lookahead import line_through
 from speculative.measure.recorder import Recorder
 from speculative.rules import Rule
 from speculative.sampling import Step
+from speculative.session import Session
 
 BLOCK = 64  # rows of the target in one call
 TIMING_SECONDS = 0.25  # for timing calls; slow models take longer, as each call is timed twice
@@ -31,17 +32,17 @@ class Measured(NamedTuple):
     chances: list[list[float]]  # of each text: the chance at each place that a draft is accepted
 
 
-def measure(session: Any, inputs: Sequence, speculative: Recorder) -> Measured | None:
-    """Measure after a run. inputs: the prompts' tokens. None if there can be no predictions."""
-    if session.options.engine != "numpy" or not can_predict(speculative):
+def measure(session: Session, speculative: Recorder) -> Measured | None:
+    """Measure after a run. None if there can be no predictions."""
+    if session.options.engine == "jax" or not can_predict(speculative):
         return None
     draft = session.drafter(np.random.default_rng(0)).chain
     target = session.model("target")
-    texts = zip(cycle(inputs), speculative.samples, strict=False)  # several samples take the prompts in turn
+    texts = zip(speculative.inputs, speculative.samples, strict=True)
     chances = [chances_by_place(x, sample, draft, target, session.rule) for x, sample in texts]
     K = max(i.drafted for i in speculative.iterations)
     tokens = speculative.tokens[0]
-    x = [*inputs[0], *tokens[: len(tokens) // 2]]
+    x = [*speculative.inputs[0], *tokens[: len(tokens) // 2]]
     return Measured(time_iterations(target, draft, x, K, session.n_ctx), chances)
 
 

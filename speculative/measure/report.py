@@ -2,38 +2,51 @@
 table of --verbose and of the page, every figure with its formula."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from speculative import drafters
 from speculative.checkpoints.tensors import checkpoint_shapes
 from speculative.engines.formats import model_bytes, on_jax
+from speculative.engines.runtime import engine_words
+from speculative.loading import networks_of
 from speculative.measure.analysis import blog_speedup
 from speculative.measure.recorder import Recorder
 from speculative.rules import TOKEN, Rule
+from speculative.session import Session
 
 GAIN = 1.08  # another K is recommended from this factor on: predictions err by up to 8 %
 LARGE_BYTES = 2**28  # of weights in int8; reading fewer is not bound by memory
 
+ROLES = {"target": "Target", "draft": "draft"}  # in a sentence; the others are copies of the target
+
 Row = tuple[str, str, str]  # a figure's name, its value, its formula
 
 
-def summary(session: Any, inputs: Sequence, recorders: Sequence[Recorder], f: dict, stand_ins: dict) -> list[str]:
-    """inputs: the prompts' tokens; recorders: of the autoregressive decoder and the speculative one; f: figures()."""
-    lines = [texts_line(session, inputs, recorders), speed_line(f)]
+def summary(session: Session, records: Sequence[Recorder], f: dict) -> list[str]:
+    """Return the lines of the ending. records: of the autoregressive decoder and the speculative one; f: figures()."""
+    lines = [texts_line(session, records), speed_line(f)]
     if f["drafted"]:
         lines += [acceptance_line(f), time_line(f), account_line(f), advice(f, session)]
     else:
         lines.append("Nothing was drafted, so this was autoregressive decoding.")
-    lines += [f"Note: {size} is a stand-in for the official model: {words}." for size, words in stand_ins.items()]
+    lines.append(engine_line(session))
+    replaced = stand_ins(session).items()
+    lines += [f"Note: {size} is a stand-in for the official model: {words}." for size, words in replaced]
     if session.timed and session.options.temperature > 0:
         lines.append("Note: --K auto depends on measured times, so the same seed may give another text next time.")
     return [*filter(None, lines)]
 
 
-def texts_line(session: Any, inputs: Sequence, recorders: Sequence[Recorder]) -> str:
+def engine_line(session: Session) -> str:
+    """What ran: the engine, and each model with its weight format."""
+    specs = [session.models.spec(role) for role in networks_of(session.roles)]
+    models = [f"{ROLES.get(spec.role, 'copy')} {spec.size} in {spec.dtype}" for spec in specs]
+    return f"Engine: {engine_words(session.options.engine)}. {', '.join(models)}."
+
+
+def texts_line(session: Session, records: Sequence[Recorder]) -> str:
     """Say whether the texts are equal, and if not, why."""
     o = session.options
-    texts = [recorder.tokens for recorder in recorders]
+    texts = [record.tokens for record in records]
     if texts[0] == texts[1]:
         return "The texts are equal, token for token" + (", as always at temperature 0." if o.temperature == 0 else ".")
     if o.temperature > 0 and not session.rule.lossless:
@@ -43,9 +56,8 @@ def texts_line(session: Any, inputs: Sequence, recorders: Sequence[Recorder]) ->
     if o.engine == "jax":
         from speculative.engines.jax.pair import greedy_differences
 
-        prompts = [*inputs] * (len(texts[0]) // len(inputs))  # several samples take the prompts in turn
         tolerance = on_jax(o.dtype).tolerance
-        return " ".join(greedy_differences(prompts, session.models["target"], *texts, tolerance))
+        return " ".join(greedy_differences(records[0].inputs, session.models["target"], *texts, tolerance))
     return "The texts differ: rounding decided between two tokens with nearly equal logits (--verify shows where)."
 
 
@@ -97,7 +109,7 @@ def account_line(f: dict) -> str | None:
     )
 
 
-def advice(f: dict, session: Any) -> str | None:
+def advice(f: dict, session: Session) -> str | None:
     """One sentence: the K or drafter to try, and the speedup that it should bring."""
     o = session.options
     if f["doubt"]:
@@ -122,11 +134,11 @@ def advice(f: dict, session: Any) -> str | None:
     return f"Prediction: no K from 1 to {largest} would be clearly faster than this one." + copy_advice(session)
 
 
-def copy_advice(session: Any) -> str:
+def copy_advice(session: Session) -> str:
     """Name the target's int8 copy as a drafter, if reading it takes a fraction of the target's time. How much it brings
     depends on how often the two agree, which this run did not measure."""
     o = session.options
-    if o.engine != "numpy" or o.drafter != "model" or o.dtype not in ("float32", "bfloat16"):
+    if o.engine != "c" or o.drafter != "model" or o.dtype not in ("float32", "bfloat16"):
         return ""
     n_bytes = model_bytes("int8", checkpoint_shapes(session.models["target"].hparams))
     if n_bytes < LARGE_BYTES:
@@ -134,7 +146,7 @@ def copy_advice(session: Any) -> str:
     return f" An int8 copy of the target may draft better: --drafter int8/model, {n_bytes / 1e9:.1f} GB more."
 
 
-def stand_ins(session: Any) -> dict[str, str]:
+def stand_ins(session: Session) -> dict[str, str]:
     """{model with an official name, but not the official weights: what it is instead}"""
     found = {spec.size: spec.hparams.get("stand_in") for spec in session.models.specs.values()}
     return {size: what for size, what in found.items() if what}

@@ -55,18 +55,17 @@ class DeviceLoop:
         """K, or N - 1 if that is less: more drafts could not be accepted, and here all K are always made."""
         return min(self.K, max(1, N - 1))
 
-    def ready(self, prompts: Sequence, N: int, batch: int, timed: bool) -> None:
-        """Compile both loops for these prompts [n_prompts][n], `batch` of them at a time. timed: time their parts,
-        which a decode cannot tell apart."""
+    def ready(self, prompts: Sequence, N: int, batch: int) -> None:
+        """Compile both loops for these prompts [n_prompts][n], `batch` of them at a time. Time their parts, which a
+        decode cannot tell apart."""
         began = time.perf_counter()
         K = self.window(N)
         for k in (0, K):
             for _ in self.group([[0]], 0, 1, k, 0, shape_of(prompts, N, k, batch)):
                 pass
         print(f"compiled both loops in {time.perf_counter() - began:.1f} s", file=sys.stderr)
-        if timed:
-            n = max(map(len, prompts)) + N // 2
-            self.seconds = self.part_seconds(n, K, shape_of(prompts, N, K, batch))
+        n = max(map(len, prompts)) + N // 2
+        self.seconds = self.part_seconds(n, K, shape_of(prompts, N, K, batch))
 
     def steps(self, x, N: int, K: int, rng) -> Iterator[Row]:
         """The steps of one prompt; K = 0 is autoregressive decoding."""
