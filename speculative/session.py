@@ -170,7 +170,7 @@ class Session(Generic[AnyOptions]):
             check_text(prompt)
         except ValueError as must_be:
             raise UserError(f"the prompt must be {must_be}, not {prompt!r:.80}") from None
-        return self.encoder.encode(prompt) or [self.encoder.eot]
+        return self.encoder.encode(prompt, self.options.special) or [self.encoder.eot]
 
     def input_ids(self, prompt: str, N: int) -> list[int]:
         """Raises UserError if the prompt and N more tokens do not fit into the context."""

@@ -54,7 +54,6 @@ REFUSED = [
     ("--drafter modle", "drafter 'modle' is unknown; did you mean model?"),
     ("--drafter model+", "drafter '' is unknown; there are model, "),
     (f"--drafter {'a' * 10**5}", "there are model, "),
-    ("--drafter self", "--drafter self is now written int8"),
     ("--drafter prompt_lookup/model", "prompt_lookup has no model to draft for; model, "),
     ("--drafter model+ngram/heads", "+ can only join drafters of the last level"),
     ("--drafter model/ngram+model", "names model twice: once is enough"),

@@ -19,8 +19,6 @@ from speculative.support.errors import UserError
 
 DRAFTERS = {spec.name: spec for spec in (model.SPEC, *quantized.SPECS, lookup.SPEC, ngram.SPEC, heads.SPEC)}
 
-RENAMED = {"self": "int8", "staged": "model/ngram", "staged_lookup": "model/prompt_lookup"}
-
 
 def name_of(value):
     """The name of a drafter. A function draft(x, k) -> (tokens, p) is added to DRAFTERS under its own name."""
@@ -50,8 +48,6 @@ def parse_drafter(text: str) -> list[list[DrafterSpec]]:
 def spec_named(name: str) -> DrafterSpec:
     if name in DRAFTERS:
         return DRAFTERS[name]
-    if name in RENAMED:
-        raise UserError(f"--drafter {name} is now written {RENAMED[name]}")
     hint = did_you_mean(name, DRAFTERS) or f"; there are {', '.join(DRAFTERS)}, a+b and a/b"
     raise UserError(f"--drafter {name!r:.80} is unknown{hint}")
 
@@ -99,8 +95,8 @@ def first_of(drafts: list[Callable], n_before: int = 0) -> Callable:
     """
 
     def draft(x, size):  # [n], k or widths -> Proposal or Tree
-        for one in drafts:
-            proposal = one(x, size)
+        for draft_alone in drafts:
+            proposal = draft_alone(x, size)
             if len(proposal.tokens) > n_before:
                 break
         return proposal
