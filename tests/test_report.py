@@ -259,7 +259,7 @@ def test_a_doubtful_speedup_is_never_shown_without_its_doubt(pair):
 def test_nothing_is_drafted(pair):
     autoregressive, speculative = scripted(K=0)
     lines = summary(pair, [autoregressive, speculative], figures(autoregressive, speculative))
-    assert lines[-1] == "Nothing was drafted, so this was autoregressive decoding."
+    assert lines[-2] == "Nothing was drafted, so this was autoregressive decoding."
 
 
 def test_a_paragraph_is_as_wide_as_the_terminal(monkeypatch):
