@@ -6,6 +6,7 @@ returns the value; it raises ValueError, which says what the value must be.
 
 import difflib
 import math
+import os
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, fields, replace
@@ -30,17 +31,19 @@ def text(value: Any) -> str:
 def path(value: Any) -> str:
     if not str(value):
         raise ValueError("the name of a file or folder")
-    return str(value)
+    return os.path.expanduser(str(value))
+
+
+def is_path(model_size: str) -> bool:
+    return model_size.startswith((".", "/", "~"))
 
 
 def model(value: Any) -> str:
-    """A folder of models_dir, a path, or a model of the Hugging Face hub."""
-    name = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
-    if str(value).startswith((".", "/", "~")):
-        return path(value)
-    if not re.fullmatch(f"{name}(/{name})?", str(value)):
+    """A folder of models_dir, a path, or a model of the Hugging Face hub: OWNER/NAME[@REVISION]."""
+    word = r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*"  # without slashes, without two dots in a row
+    if not is_path(str(value)) and not re.fullmatch(f"{word}(/{word})?(@{word}(/{word})*)?", str(value)):
         raise ValueError("124M, a folder of models_dir, a path that begins with . / or ~, or OWNER/NAME of the hub")
-    return str(value)
+    return path(value)
 
 
 def switch(value: Any) -> bool:

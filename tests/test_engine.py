@@ -168,6 +168,45 @@ def test_two_models_in_two_threads_at_once():
     assert not wrong
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_forked_child_decodes_wherever_another_thread_was(monkeypatch):
+    """In a pass, which holds the lock; and just after one, with workers awake. A child that hangs is ended by SIGALRM."""
+    monkeypatch.setattr(compiled, "CONTENTION_NANOSECONDS", 10**18)
+    network = CachedNetwork(new_pass()[1], hparams_of(2, 96, 3), partial(CompiledPass, n_threads=2))
+    expected = network.logits(TOKENS[:40], 40)
+    ended = threading.Event()
+
+    def decode():
+        while not ended.is_set():
+            network.forget()
+            network.logits(TOKENS, 1)
+
+    def child():
+        status = 1
+        try:
+            signal.alarm(20)
+            for n_last in (40, 1):
+                network.forget()
+                assert np.array_equal(network.logits(TOKENS[:40], n_last), expected[-n_last:])
+            status = 0
+        finally:
+            os._exit(status)
+
+    thread = threading.Thread(target=decode)
+    children = []
+    for turn in range(40):
+        if turn == 20:
+            thread.start()
+        elif turn < 20:
+            network.forget()
+            network.logits(TOKENS[: 1 + turn], 1)
+        children.append(os.fork() or child())
+    ended.set()
+    thread.join()
+    assert [os.waitpid(pid, 0)[1] for pid in children] == [0] * 40
+
+
 def test_on_a_busy_machine_one_thread_works_alone_for_a_while(monkeypatch):
     run, _ = new_pass()
     monkeypatch.setattr(compiled, "pool", pool := compiled.ThreadPool())

@@ -1,9 +1,11 @@
 """Which forward pass decodes, engine.c or gpt2.py, in how many threads; and from parameters to networks."""
 
+import os
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from speculative.engines import compiled
 from speculative.engines.compiled import CompiledPass
 from speculative.engines.library import library, n_cores
 from speculative.engines.model import LOCK, Model, n_bytes
@@ -24,6 +26,16 @@ def set_threads(n: int | None = None) -> None:
     if not 1 <= n <= n_cores():
         raise UserError(f"{n} threads: this machine has cores for 1 to {n_cores()}")
     n_threads = n
+
+
+def in_forked_child() -> None:
+    """Decode without the parent's threads: a fork copies none but the one that calls it."""
+    compiled.pool = compiled.ThreadPool()
+    LOCK.release()
+
+
+if hasattr(os, "register_at_fork"):  # a fork waits for the end of a pass
+    os.register_at_fork(before=LOCK.acquire, after_in_parent=LOCK.release, after_in_child=in_forked_child)
 
 
 def new_pass(params: dict, hparams: dict) -> Callable:
