@@ -114,8 +114,12 @@ def errors(o, lines: list[dict]) -> list[dict]:
         found = []
         for row, other in product(line["of"], [one for of in others for one in of["of"]]):
             same_text = all(row[name] == other[name] for name in ("prompt", "repeat"))
-            if same_text and other["K"] != row["K"] and str(row["K"]) in (other["predicted"] or {}):
-                found.append((other["predicted"][str(row["K"])], row["whole"]))
+            if (
+                same_text
+                and other["K"] != row["K"]
+                and str(row["K"]) in (other["predicted"] or {}).get(row["drafter"], {})
+            ):
+                found.append((other["predicted"][row["drafter"]][str(row["K"])], row["whole"]))
         off = [abs(predicted / measured - 1) for predicted, measured in found]
         line |= {"foreseen": median(p for p, _ in found), "off": median(off), "most_off": max(off)} if found else {}
     return lines

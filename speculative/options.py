@@ -155,6 +155,7 @@ class ModelOptions:
     min_p: float | None = option(None, share, "keep the tokens with at least this share of the largest probability", group=LAW, live=True)
     accept: str = option("token", text, "acceptance rule: token, or block (accepts more above temperature 0); lenient:B and typical:E are not lossless", group=LAW, live=True)
     drafter: str = option("model", text, "model, prompt_lookup, ngram, heads, or int8 (the target's copy); a+b: b if a proposes nothing; a/b: b drafts for a", group=DRAFT, live=True)
+    fast: bool = option(False, switch, "the fastest lossless setting: prompt look-ups and the draft model draft for an int8 copy, K chooses itself", group=BLOG, live=True)
     draft_temperature: float | None = option(None, not_negative, "temperature of the drafter alone; the output stays lossless", live=True)
     tree: tuple[int, ...] | None = option(None, widths, "draft a tree: the number of children at each depth, such as 2,2,1; instead of --K", live=True)
     ngram_text: str | None = option(None, path, "text file whose n-grams the ngram drafter counts")
@@ -204,6 +205,7 @@ DEMO = {
 # Options that cannot be given together.
 CONFLICTS = (
     ({"tree"}, {"K", "batch"}),
+    ({"fast"}, {"drafter", "K", "tree", "accept"}),
     ({"prompt_file"}, {"prompt"}),
     ({"batch"}, {"n_samples", "stream", "verbose", "verify", "html"}),
     ({"only"}, {"verify", "verbose", "json", "html"}),
@@ -220,7 +222,7 @@ NO_EFFECT = (
     (("top_k", "top_p", "min_p"), lambda o: o.temperature == 0 and not getattr(o, "verify", False),
      "at temperature 0 the likeliest token is taken"),
     (("mesh", "data_parallel", "batch"), lambda o: o.engine in ("c", "numpy"), "it is for --engine jax"),
-    (("tree",), lambda o: o.engine == "jax", "it is for --engine c or numpy"),
+    (("tree", "fast"), lambda o: o.engine == "jax", "it is for --engine c or numpy"),
     (("threads", "pack"), lambda o: o.engine not in ("c", "auto"), "it is for --engine c"),
     (("ngram_text",), lambda o: "ngram" not in o.drafter, "--drafter ngram is not asked for"),
     (("draft_dtype",), lambda o: "model" not in re.split("[+/]", o.drafter), "the drafter has no draft model"),
@@ -272,6 +274,10 @@ def make_options(kind: type, given: dict[str, Any], base: ModelOptions | None = 
         values = {name: value for name, value in DEMO.items() if name in names} | values
     if base and values.get("tree"):
         values["K"] = FIELDS["K"].default  # not that of base, which a tree does not use
+    if base and base.fast and values.get("fast") is False:
+        values = {name: FIELDS[name].default for name in ("drafter", "K", "accept")} | values
+    elif base and {"drafter", "K", "tree", "accept"} & {*values}:
+        values["fast"] = False
     o = replace(base, **values) if base else kind(**values)
     for group, useless, reason in NO_EFFECT:
         for name in group:

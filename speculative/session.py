@@ -39,8 +39,8 @@ class Session(Generic[AnyOptions]):
     ):
         """models: those that are loaded already. prompts: if they are known, one that does not fit is refused before
         the weights are read. quiet: print nothing about the loading. Raises UserError."""
-        self.options = o = options
-        self.models = models or Models(o, quiet)
+        self.models = models or Models(options, quiet)
+        self.options = o = self.models.with_fast(options) if options.fast else options
         self.rule = parse_rule(o.accept)
         self.filters = Filters(o.temperature, o.top_k, o.top_p, o.min_p)
         self.roles = ["target", *drafters.roles_of(o.drafter)]

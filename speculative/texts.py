@@ -41,6 +41,7 @@ class Iteration:
     details: dict | None = None  # tests and draws, if they are recorded
     pieces: list[str] = field(default_factory=list)  # text of each token
     number: int = 0  # number of the text that the step belongs to, if there are several
+    q: list[float] = field(default_factory=list)  # the target's probability of each token, if the step is not a tree
     step: Any = None  # the sampling.Step, or a device's Row; a record drops it, as its distributions are large
     u: Sequence[float] = ()  # the random numbers of the step
 

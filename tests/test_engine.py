@@ -171,7 +171,7 @@ def test_two_models_in_two_threads_at_once():
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_a_forked_child_decodes_wherever_another_thread_was(monkeypatch):
-    """In a pass, which holds the lock; and just after one, with workers awake. A child that hangs is ended by SIGALRM."""
+    """In a pass, which holds the lock; and just after one, with workers awake. SIGALRM ends a child that hangs."""
     monkeypatch.setattr(compiled, "CONTENTION_NANOSECONDS", 10**18)
     network = CachedNetwork(new_pass()[1], hparams_of(2, 96, 3), partial(CompiledPass, n_threads=2))
     expected = network.logits(TOKENS[:40], 40)

@@ -82,6 +82,7 @@ class Recorder:
         fields = {"alpha": self.rule.chances(step)}
         if i.tree:
             return fields
+        fields["q"] = [float(row[token]) for row, token in zip(step.q, i.tokens, strict=False)]
         inner = step.proposal.inner
         fields["levels"] = {}
         for name in self.levels:
@@ -103,7 +104,7 @@ def to_json(iteration: Iteration) -> dict[str, Any]:
     """Return the text, the counts and the times of an iteration."""
     origins = [origin.partition(":")[0] for origin in iteration.origins]
     found = {"text": iteration.text} | vars(iteration) | {"tokens": len(iteration.tokens), "origins": origins}
-    return {name: value for name, value in found.items() if name not in ("number", "step", "u")}
+    return {name: value for name, value in found.items() if name not in ("number", "q", "step", "u")}
 
 
 def details(step: Step, rule: Rule, u: Sequence[float]) -> dict:
