@@ -106,7 +106,10 @@ class Encoder:
         return bpe([self.byte_to_id[byte] for byte in word.encode("utf-8")], self.merges)
 
     def encode(self, text, allowed_special=False):
-        """The token ids of a text, as a list. <|endoftext|> becomes eot if allowed_special, else it is plain text."""
+        """The token ids of a text, as a list. <|endoftext|> is plain text, or with allowed_special (--special) eot.
+
+        Another Encoder, of a tokenizer.json, finds its special tokens in any text.
+        """
         ids = []
         for i, part in enumerate(text.split(END_OF_TEXT) if allowed_special else [text]):
             if i > 0:

@@ -12,12 +12,12 @@ from speculative.cli.packing import write_packed
 from speculative.cli.prompts import choose_prompts
 from speculative.measure.decode import decode
 from speculative.measure.verify import verify
+from speculative.options import Options
 from speculative.sampling import autoregressive_sampling, max_fn, sample, speculative_sampling
 from speculative.session import Session
 from speculative.support.errors import guarded
 
-# The blog's names, from where the blog has them.
-__all__ = ["autoregressive_sampling", "main", "max_fn", "sample", "speculative_sampling"]
+__all__ = ["autoregressive_sampling", "main", "max_fn", "sample", "speculative_sampling"]  # where the blog has them
 
 
 def main(**flags) -> None:
@@ -40,14 +40,13 @@ def main(**flags) -> None:
     decode_with_both(session, prompts)
 
 
-def decode_with_both(session: Session, prompts: list[str]) -> None:
+def decode_with_both(session: Session[Options], prompts: list[str]) -> None:
     """Decode with both samplers, and print the blog's lines: the time and the text of each. Then print ours."""
     o = session.options
     names = [o.only] if o.only else ["autoregressive", "speculative"]
     prompts = prompts * o.n_samples
     records = []
-
-    # autoregressive, then speculative; meanwhile the screen shows a bar, or with --stream the text
+    # autoregressive, then speculative; the screen shows a bar, or with --stream the text
     with Screen(o, names, prompts) as screen:
         for record in decode(session, prompts, o.n_tokens_to_generate, names, screen.show_step, bool(o.json or o.html)):
             screen.show_record(record)

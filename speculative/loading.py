@@ -45,8 +45,8 @@ class Models:
     def __init__(self, o: ModelOptions, quiet: bool = False):
         self.o = o
         self.quiet = quiet
-        self.specs = {}
-        self.loaded = {}
+        self.specs: dict[str, ModelSpec] = {}
+        self.loaded: dict[str, Any] = {}
 
     def spec(self, role: str) -> ModelSpec:
         """Download the small files if they are missing, and read them. Raises UserError."""

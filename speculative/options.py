@@ -146,6 +146,7 @@ class ModelOptions:
     seed: int = option(123, whole(0), "random seed, the same for both decoders", group=BLOG, short="s", live=True)
     demo: bool = option(False, switch, "decode with the bundled pair of tiny models, offline", group=TEXT)
     stop: str | None = option(None, text, "end before this text, which may be <|endoftext|>", group=TEXT, live=True)
+    special: bool = option(False, switch, "<|endoftext|> in a prompt is the token, as it always is with a tokenizer.json; else plain text", group=TEXT, live=True)
     top_k: int | None = option(None, whole(1), "keep the k likeliest tokens", group=LAW, live=True)
     top_p: float | None = option(None, share, "nucleus: keep the fewest tokens whose probabilities sum to at least this", group=LAW, live=True)
     min_p: float | None = option(None, share, "keep the tokens with at least this share of the largest probability", group=LAW, live=True)
@@ -246,7 +247,7 @@ def make_options(kind: type, given: dict[str, Any], base: ModelOptions | None = 
     cannot be combined with the others, or would do nothing.
     """
     names = [f.name for f in fields(kind)]
-    values = {}
+    values: dict[str, Any] = {}
     for name, value in given.items():
         if name not in names:
             raise UserError(f"unknown option --{name:.80}{did_you_mean(name, names) or '; see --help'}")

@@ -26,7 +26,7 @@ def in_python() -> Iterator[None]:
         raise UserError(said) from None
 
 
-class Pair(Session):
+class Pair(Session[ModelOptions]):
     """A target and its drafter, as load_pair gives them."""
 
     def changed(self, **options: Any) -> "Pair":

@@ -2,7 +2,7 @@
 decode through it."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from speculative.lookahead import AutoK
 from speculative.options import ModelOptions, as_typed, make_options, whole
 from speculative.options import text as check_text
 from speculative.rules import parse_rule
-from speculative.sampling import Step, autoregressive_sampling, speculative_sampling
+from speculative.sampling import autoregressive_sampling, speculative_sampling
 from speculative.support.errors import UserError
 from speculative.texts import Draws, Iteration, as_texts
 from speculative.trees import n_nodes, tree_speculative_sampling
@@ -24,7 +24,10 @@ DECODERS = ("autoregressive", "speculative")
 N_COST_TOKENS = 8  # tokens at the end of a prompt: costs are measured with them as the text
 
 
-class Session:
+AnyOptions = TypeVar("AnyOptions", bound=ModelOptions)
+
+
+class Session(Generic[AnyOptions]):
     """Two decoders over the same models, and how they decode.
 
     A decode is a generator, with random numbers of its own, made from the seed. Several may be under way, in one
@@ -33,7 +36,7 @@ class Session:
 
     def __init__(
         self,
-        options: ModelOptions,
+        options: AnyOptions,
         models: Models | None = None,
         prompts: Sequence[str] = (),
         quiet: bool = False,
@@ -69,7 +72,7 @@ class Session:
         else:
             self.drafter(np.random.default_rng(0))  # raises UserError if it cannot draft with these options
 
-    def changed(self, **options: Any) -> "Session":
+    def changed(self, **options: Any) -> "Session[AnyOptions]":
         """The same models, with other options; None stands for the default. Raises UserError."""
         options, functions = drafters.name_function(options, self.functions)
         o = make_options(type(self.options), options, base=self.options)
@@ -127,13 +130,13 @@ class Session:
         inner = tuple(around(K) for K in self.lookaheads[depth + 1 :])
         return drafters.make_drafter(self.levels[depth:], context, inner, self.rule, trees=o.tree is not None)
 
-    def autoregressive_steps(self, x, N: int, rng) -> Iterator[Step]:
-        """N tokens, one for each call of the target."""
+    def autoregressive_steps(self, x, N: int, rng) -> Iterator:
+        """N tokens, one for each call of the target -> Steps, or a device's Rows."""
         if self.device_loop:
             return self.device_loop.steps(x, N, 0, rng)
         return autoregressive_sampling(x, self.model("target"), N, rng)
 
-    def speculative_steps(self, x, N: int, rng) -> Iterator[Step]:
+    def speculative_steps(self, x, N: int, rng) -> Iterator:
         """N tokens, up to K + 1 for each call of the target."""
         o = self.options
         if self.device_loop:
@@ -175,7 +178,7 @@ class Session:
             check_text(prompt)
         except ValueError as must_be:
             raise UserError(f"the prompt must be {must_be}, not {prompt!r:.80}") from None
-        return self.encoder.encode(prompt) or [self.encoder.eot]
+        return self.encoder.encode(prompt, self.options.special) or [self.encoder.eot]
 
     def input_ids(self, prompt: str, N: int) -> list[int]:
         """Raises UserError if the prompt and N more tokens do not fit into the context."""

@@ -78,8 +78,8 @@ class Draws:
         self.u.append(self.rng.random())
         return self.u[-1]
 
-    def integers(self, *limits: int) -> int:
-        return int(self.rng.integers(*limits))
+    def integers(self, high: int) -> int:
+        return int(self.rng.integers(high))
 
 
 def as_texts(

@@ -1,11 +1,12 @@
 """Against Hugging Face's own library: folders that it saved with every setting."""
 
+import json
 from functools import partial
 
 import numpy as np
 import pytest
+from test_checkpoints import CUT, FILLED, TINY, official_vocabulary
 from test_checkpoints import SETTINGS as OF_CHECKPOINTS
-from test_checkpoints import TINY, official_vocabulary
 
 from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
 from speculative.engines.runtime import load_networks
@@ -17,6 +18,7 @@ transformers = pytest.importorskip("transformers", exc_type=ImportError)
 EAGER = {"attn_implementation": "eager"}  # as reorder_and_upcast_attn has it
 SETTINGS = [settings | EAGER if "reorder_and_upcast_attn" in settings else settings for settings in OF_CHECKPOINTS[2:]]
 SETTINGS = [{}, *SETTINGS, {"activation_function": "gelu_fast"}]
+STATE = {"truncation": CUT, "padding": FILLED}  # of the texts that the tokenizer was trained with
 IN_PARTS = {"max_shard_size": 50_000}
 
 
@@ -34,6 +36,8 @@ def save(folder, settings, form, dtype):
     model = transformers.GPT2LMHeadModel(config).eval().to(dtype)
     model.save_pretrained(folder, **form)
     tokenizer.save_pretrained(folder)
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | STATE), encoding="utf-8")
     return model.float(), transformers.AutoTokenizer.from_pretrained(folder)
 
 
@@ -45,7 +49,7 @@ FOLDERS = [(settings, ({}, IN_PARTS)[i % 2], DTYPES[i % 3]) for i, settings in e
 def test_a_saved_folder_gives_their_logits(settings, form, dtype, tmp_path):
     theirs, tokenizer = save(tmp_path / "model", settings, form, dtype)
     encoder, hparams = load_encoder_and_hparams("model", str(tmp_path))
-    text = "To be, or not to be[PAD]<|user|>that is the question:"
+    text = "To be, or not to be[PAD]<|user|>that is<|endoftext|> the question:"
     ids = encoder.encode(text)
     assert ids == tokenizer.encode(text)
     with torch.no_grad():

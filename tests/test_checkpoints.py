@@ -262,8 +262,8 @@ def read(tmp_path):
 
 
 def added(ids):
-    """{text: id} -> the added tokens in tokenizer.json."""
-    return {"added_tokens": [FLAGS | {"content": text, "id": i, "special": i == 2047} for text, i in ids.items()]}
+    """{text: id} -> the added tokens in tokenizer.json; <...> is special."""
+    return {"added_tokens": [FLAGS | {"content": text, "id": i, "special": text[0] == "<"} for text, i in ids.items()]}
 
 
 def test_the_same_tokens_as_from_openais_files(read):
@@ -274,9 +274,8 @@ def test_the_same_tokens_as_from_openais_files(read):
 
 def test_added_tokens(read):
     encoder = read(2049, added({END_OF_TEXT: 2047, "[PAD]": 2048}))
-    ids = encoder.encode(f"a{END_OF_TEXT}[PAD]")  # <|endoftext|> in a prompt is plain text as ever
-    assert encoder.eot not in ids
-    assert ids[-1] == 2048
+    ids = encoder.encode(f"a{END_OF_TEXT}[PAD]")
+    assert ids[1:] == [encoder.eot, 2048]
     assert encoder.decode(ids) == f"a{END_OF_TEXT}[PAD]"
     both = added({END_OF_TEXT: 2047, "[PAD]": 2048, "too many": 2049})
     large = read(2100, both)
@@ -298,6 +297,35 @@ def test_another_token_ends_the_text_where_the_settings_say_so(read):
     assert encoder.eot == 1
     assert encoder.encode(f"<s>a{END_OF_TEXT}", allowed_special=True)[::2] == [0, 1]
     assert encoder.to_bytes([0, 1]) == b"<s></s>"
+
+
+CHAT = f"<|user|>It was{END_OF_TEXT}<|bot|>"
+SPECIAL = added({END_OF_TEXT: 2047, "<|user|>": 2048, "<|bot|>": 2049})
+LONG = "It was a dark night, and " * 2
+CUT = {"direction": "Right", "max_length": 12, "strategy": "LongestFirst", "stride": 0}
+FILLED = {"strategy": {"Fixed": 12}, "direction": "Right", "pad_to_multiple_of": None}
+FILLED |= {"pad_id": 2047, "pad_type_id": 0, "pad_token": END_OF_TEXT}
+RANDOM = json.loads(make_tokenizer().to_str())["model"] | {"dropout": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "config", "text", "theirs"),
+    [
+        # the ids that transformers 5.24 gives
+        (SPECIAL, {}, CHAT, [2048, 650, 304, 2047, 2049]),
+        (SPECIAL, {}, CHAT.replace(END_OF_TEXT, ""), [2048, 650, 304, 2049]),
+        (SPECIAL, {"split_special_tokens": True}, "<|user|>It", [27, 91, 442, 267, 91, 29, 650]),
+        (added({"</s>": 2048}), {"eos_token": "</s>"}, "</s>It was</s>", [2048, 650, 304, 2048]),
+        ({"truncation": CUT}, {}, LONG, [650, 304, 258, 803, 758, 11, 279, 490, 304, 258, 803, 758, 11, 279, 220]),
+        ({"padding": FILLED}, {}, "It was", [650, 304]),
+        ({"model": RANDOM}, {}, "It was", [650, 304]),
+    ],
+)
+def test_a_prompt_gives_the_ids_of_transformers(changes, config, text, theirs, read):
+    """A special token is the token, and a tokenizer's past is forgotten: truncation, padding, dropout."""
+    encoder = read(2050, changes, config)
+    assert encoder.encode(text) == theirs
+    assert encoder.encode(text, allowed_special=True) == theirs
 
 
 TWO_MORE = {"type": "BertProcessing", "sep": [END_OF_TEXT, 2047], "cls": [END_OF_TEXT, 2047]}

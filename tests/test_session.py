@@ -214,6 +214,13 @@ def test_a_text_ends_before_the_stop_text(text, stop):
     assert stream.stopped == (stop in text)
 
 
+def test_the_end_of_a_text_in_a_prompt_is_its_token_if_special(pair):
+    """OpenAI's encoder, which the bundled pair has, takes it for plain text."""
+    plain, special = pair.encode(f"a{END_OF_TEXT}b"), pair.changed(special=True).encode(f"a{END_OF_TEXT}b")
+    assert special == [plain[0], pair.encoder.eot, plain[-1]]
+    assert pair.encoder.eot not in plain
+
+
 @pytest.mark.parametrize("stop", [END_OF_TEXT, "the end", None])
 def test_only_a_text_that_is_to_end_there_ends_at_the_token_of_the_end(stop):
     """Its characters are another text."""

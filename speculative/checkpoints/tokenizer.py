@@ -32,8 +32,10 @@ class LibraryEncoder(Encoder):
         self.id_to_bytes = dict.fromkeys(range(n_vocab), b"") | self.id_to_bytes | added
 
     def encode(self, text, allowed_special=False):
-        """Return the ids of a text. Added tokens are found in it, but <|endoftext|> only if allowed_special."""
-        self.tokenizer.encode_special_tokens = not allowed_special and END_OF_TEXT in text
+        """Return the ids of a text. Added tokens are found in it, special ones too, as transformers has it.
+
+        allowed_special: <|endoftext|> becomes the token that ends a text, whatever that is called here.
+        """
         if allowed_special:
             text = text.replace(END_OF_TEXT, self.eot_text)
         return self.tokenizer.encode(text, add_special_tokens=False).ids
@@ -50,11 +52,14 @@ def read_encoder(folder: str, n_vocab: int) -> LibraryEncoder:
     config = read_if_there(folder, "tokenizer_config.json")
     try:
         about = read_object(path) if os.path.isfile(path) else from_vocab_and_merges(folder, config)
+        about |= {"truncation": None, "padding": None}  # of the texts that it was trained with
+        about["model"]["dropout"] = None
         # Some models were not made larger for their added tokens: they have no rows for them.
         about["added_tokens"] = [token for token in about["added_tokens"] if token["id"] < n_vocab]
         if "add_prefix_space" in config:
             about["pre_tokenizer"]["add_prefix_space"] = config["add_prefix_space"]
         tokenizer = Tokenizer.from_str(json.dumps(about))
+        tokenizer.encode_special_tokens = config.get("split_special_tokens", False)
         eos = config.get("eos_token") or END_OF_TEXT
         eos = eos["content"] if isinstance(eos, dict) else eos
         eot = eos if tokenizer.token_to_id(END_OF_TEXT) is None else END_OF_TEXT

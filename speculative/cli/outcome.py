@@ -33,7 +33,7 @@ def check_output(o: Options) -> Options:
     return o
 
 
-def show_report(session: Session, prompts: list[str], records: list[Recorder]) -> None:
+def show_report(session: Session[Options], prompts: list[str], records: list[Recorder]) -> None:
     """Print the lines after the blog's, and write the JSON file and the page.
 
     prompts: one for each text. records: of both decoders, or with --only of one.
@@ -84,7 +84,7 @@ def show_iterations(session: Session, speculative: Recorder) -> None:
     show_table(("#", "accepted", "draft", "score", "α", "tokens"), rows)
 
 
-def show_figures(session: Session, figures: dict) -> None:
+def show_figures(session: Session[Options], figures: dict) -> None:
     """--verbose: print each figure, and how the C engine uses this machine."""
     rows = report.table(figures, session.rule)
     if session.options.engine == "c":

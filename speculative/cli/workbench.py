@@ -24,7 +24,7 @@ from starlette.routing import Route
 
 from speculative import drafters
 from speculative.measure.page import ORIGINS, fill, findings, placed
-from speculative.measure.run import compare
+from speculative.measure.run import Run, compare
 from speculative.options import FIELDS, as_typed
 from speculative.session import DECODERS, Session
 from speculative.support.errors import UserError
@@ -56,7 +56,7 @@ class Workbench:
     def __init__(self, session: Session):
         self.session = session
         self.thread = threading.Thread()  # in which a decode runs, once there is one
-        self.runs = {}  # {number: Run}
+        self.runs: dict[int, Run] = {}
 
     def page(self) -> str:
         o = self.session.options
@@ -80,7 +80,7 @@ class Workbench:
             yield event("waiting", None)
         while self.thread.is_alive():
             await asyncio.sleep(PAUSE)
-        told = deque()
+        told: deque[tuple] = deque()
         stopped = threading.Event()
         self.thread = thread = threading.Thread(target=self.decode, args=(values, told, stopped), daemon=True)
         thread.start()
@@ -197,7 +197,7 @@ def application(workbench: Workbench) -> Starlette:
 
 def server(workbench: Workbench) -> uvicorn.Server:
     """Return the server of a workbench. A signal ends it at once: there is nothing to save."""
-    limits = {"limit_concurrency": 64, "timeout_graceful_shutdown": 0}
+    limits: dict[str, Any] = {"limit_concurrency": 64, "timeout_graceful_shutdown": 0}
     return uvicorn.Server(uvicorn.Config(application(workbench), log_config=None, log_level="critical", **limits))
 
 

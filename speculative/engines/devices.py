@@ -166,4 +166,4 @@ def loop_of(
     # The device looks for the end of the text, the host for other stop texts.
     end = eot if o.stop == END_OF_TEXT else -1
     decoder = DeviceDecoder(target.network, draft.network, filters, draft_filters, rule, end)
-    return DeviceLoop(decoder, o.K)
+    return DeviceLoop(decoder, o.K)  # type: ignore[arg-type]  # a number: one_loop

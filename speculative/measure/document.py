@@ -27,7 +27,8 @@ def document(session: Session, prompts: Sequence[str], records: Sequence[Recorde
     """
     o = vars(session.options) | options
     read = [{"text": text, "tokens": ids} for text, ids in zip(prompts, records[0].inputs, strict=True)]
-    found = figures(*records, measure(session, records[1]))
+    autoregressive, speculative = records
+    found = figures(autoregressive, speculative, measure(session, speculative))
     shown = {token for record in records for i in record.iterations for token in shown_tokens(i)}
     return {
         "schema": SCHEMA,

@@ -45,7 +45,7 @@ def counts(speculative: Recorder) -> dict[str, Any]:
     passed = Counter(name for i in iterations for name in i.source[: i.accepted])
     histogram = Counter(len(i.tokens) for i in iterations)
     [(usual, _)] = Counter(i.drafted for i in iterations).most_common(1)
-    levels = {}
+    levels: dict[str, list] = {}
     for iteration in iterations:
         for name, calls in iteration.levels.items():
             levels.setdefault(name, []).extend(calls)

@@ -30,8 +30,8 @@ ORIGINS = {  # of a token -> its explanation
     "bonus": "sampled by the target after it accepted all drafts",
     "autoregressive": "sampled by the target without drafts",
 }
-FACTS = ("draft_model_size", "target_model_size", "drafter", "K", *Filters._fields)  # options in the header
-FACTS += ("draft_temperature", "stop", "seed", "engine")
+FACTS = ["draft_model_size", "target_model_size", "drafter", "K", *Filters._fields]  # options in the header
+FACTS += ["draft_temperature", "stop", "seed", "engine"]
 VISIBLE = str.maketrans({" ": "␣", "\n": "↵", "\t": "⇥"})  # white space of a token that is shown alone
 
 

@@ -86,7 +86,7 @@ def time_iterations(model: Callable, draft: Callable, x, K: int, n_ctx: int) -> 
     most = min(2 * K, n_ctx // 2)
     x = np.asarray(x)[: n_ctx - most]  # [n]
     sizes = sorted({0, 1, 2, 3, 4, 8, 16, K, most} & {*range(most + 1)})
-    seconds = defaultdict(list)
+    seconds: dict[int, list[float]] = defaultdict(list)
     start = time.perf_counter()
     while len(seconds[0]) < 3 or time.perf_counter() - start < TIMING_SECONDS:
         for k in sizes:
@@ -106,7 +106,7 @@ def predict(autoregressive: Recorder, speculative: Recorder, prefill: float, mea
     t_token = autoregressive.seconds / autoregressive.n_tokens
     predicted = {}
     for K in range(1, max(measured.seconds)):
-        windows = Counter()
+        windows: Counter[int] = Counter()
         for chances in measured.chances:
             windows.update(windows_of(chances, K))
         most = speculative.n_tokens / windows.total()  # tokens per iteration
@@ -119,7 +119,7 @@ def windows_of(chances: Sequence[float], K: int) -> dict[int, float]:  # [N] -> 
     """How many windows of each length are expected to cover a text with these chances, with lookahead K."""
     N = len(chances)
     begins = [1.0] + [0.0] * N  # the chance that a window begins at each place
-    windows = defaultdict(float)
+    windows: dict[int, float] = defaultdict(float)
     for place in range(N):
         k = min(K, N - place - 1)
         windows[k] += begins[place]

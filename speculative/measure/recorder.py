@@ -51,11 +51,10 @@ class Recorder:
         levels = [specs[0].name for specs in session.levels[:-1]]
         record = cls(name, inputs, session.rule, levels, details)
         if session.device_loop:
-            known = dict(session.device_loop.seconds)
-            t_draft = known.pop("draft", None)
+            loop = session.device_loop
             record.prefill = 0.0
-            record.t_draft = t_draft if name == "speculative" else None
-            record.t_target = known
+            record.t_draft = loop.t_draft if name == "speculative" else None
+            record.t_target = loop.t_target
         return record
 
     def add(self, i: Iteration) -> Iteration:

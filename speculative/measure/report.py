@@ -46,8 +46,8 @@ def engine_line(session: Session) -> str:
 def texts_line(session: Session, records: Sequence[Recorder]) -> str:
     """Say whether the texts are equal, and if not, why."""
     o = session.options
-    texts = [record.tokens for record in records]
-    if texts[0] == texts[1]:
+    autoregressive, speculative = (record.tokens for record in records)
+    if autoregressive == speculative:
         return "The texts are equal, token for token" + (", as always at temperature 0." if o.temperature == 0 else ".")
     if o.temperature > 0 and not session.rule.lossless:
         return f"The texts differ: --accept {o.accept} does not keep the target's distribution."
@@ -57,7 +57,8 @@ def texts_line(session: Session, records: Sequence[Recorder]) -> str:
         from speculative.engines.jax.pair import greedy_differences
 
         tolerance = on_jax(o.dtype).tolerance
-        return " ".join(greedy_differences(records[0].inputs, session.models["target"], *texts, tolerance))
+        target = session.models["target"]
+        return " ".join(greedy_differences(records[0].inputs, target, autoregressive, speculative, tolerance))
     return "The texts differ: rounding decided between two tokens with nearly equal logits (--verify shows where)."
 
 
