@@ -57,7 +57,7 @@ REFUSED = [
     ("--drafter prompt_lookup/model", "prompt_lookup has no model to draft for; model, "),
     ("--drafter model+ngram/heads", "+ can only join drafters of the last level"),
     ("--drafter model/ngram+model", "names model twice: once is enough"),
-    ("--drafter model/ngram --tree 2", "--tree does not go with --drafter model/ngram: a staged drafter drafts a"),
+    ("--drafter model/ngram --tree 2", "--tree does not go with a staged drafter: model/ drafts a chain"),
     ("--drafter bfloat16 --dtype int8", "--drafter bfloat16 takes no fewer bytes than the target, whose"),
     ("--drafter heads", f"{FILE} does not exist: python -m training heads --target_model_size target makes it"),
     # ---- texts

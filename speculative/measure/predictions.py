@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from speculative import drafters
+from speculative.drafters.base import DrafterSpec
 from speculative.drafters.lookup import NAME as LOOKUP
 from speculative.drafters.lookup import prompt_lookup
 from speculative.lookahead import line_through
@@ -53,9 +53,8 @@ def measure(session: Session, speculative: Recorder) -> Measured | None:
     iterations = speculative.iterations
     if session.options.engine == "jax" or any(i.tree for i in iterations):
         return None
-    own = session.options.drafter
-    names = candidates(own)
-    role = model_role(session, own)
+    names = candidates(session.options.drafter, session.levels)
+    last = session.levels[0][-1]
     drafted = [i for i in iterations if i.drafted and not i.draft_prefill and i.source[-1] != LOOKUP]
     if not drafted:  # nothing is known of the draft model's time
         names = {name: parts for name, parts in names.items() if not parts[1]}
@@ -72,15 +71,14 @@ def measure(session: Session, speculative: Recorder) -> Measured | None:
         texts = []
         for x, sample, one in zip(speculative.inputs, speculative.samples, found, strict=True):
             asks = drafted and any(model for _, model in names.values())
-            texts.append(Drafts(one, chances_by_place(session.model(role), x, sample) if asks else []))
+            texts.append(Drafts(one, chances_by_place(session.model(last.roles[0]), x, sample) if asks else []))
     return Measured(names, texts, timed, t_lookup, t_draft)
 
 
-def candidates(own: str) -> dict[str, tuple[bool, bool]]:
+def candidates(own: str, levels: list[list[DrafterSpec]]) -> dict[str, tuple[bool, bool]]:
     """ "model" -> {"model": (False, True), "prompt_lookup": (True, False), "prompt_lookup+model": (True, True)}: the
     drafters that can be predicted without loading another model, and which of both parts each has."""
-    outer, *inner = drafters.parse_drafter(own)
-    [*before, last] = outer
+    [*before, last], *inner = levels
     names = {LOOKUP: (True, False)}
     if last.model and {spec.name for spec in before} <= {LOOKUP}:
         base = own.removeprefix(f"{LOOKUP}+")
@@ -88,12 +86,6 @@ def candidates(own: str) -> dict[str, tuple[bool, bool]]:
         if not inner:
             names[f"{LOOKUP}+{base}"] = (True, True)
     return names
-
-
-def model_role(session: Session, own: str) -> str | None:
-    """Return the role of the model that drafts for the target, if there is one."""
-    last = drafters.parse_drafter(own)[0][-1]
-    return last.roles[0] if last.model else None
 
 
 def places_of_lookups(x: Sequence[int], new: Sequence[int], n_vocab: int) -> list[int]:  # [n], [N] -> [N]

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from speculative import drafters
 from speculative.rules import TOKEN, Rule
 from speculative.sampling import Step
 from speculative.session import Session
@@ -49,7 +48,7 @@ class Recorder:
     @classmethod
     def of(cls, session: Session, name: str, inputs: Sequence, details: bool) -> "Recorder":
         """Return the empty record of a decoder."""
-        levels = [specs[0].name for specs in drafters.parse_drafter(session.options.drafter)[:-1]]
+        levels = [specs[0].name for specs in session.levels[:-1]]
         record = cls(name, inputs, session.rule, levels, details)
         if session.device_loop:
             loop = session.device_loop

@@ -136,9 +136,9 @@ def advice(f: dict, session: Session) -> str | None:
     speedup = settings[name, K]
     outer, *inner = o.K if isinstance(o.K, tuple) else (o.K,)
     now = max(f["speedup"], settings.get((o.drafter, str(outer)), 0.0))
-    typed = (
-        f"--K {'/'.join(map(str, (K, *inner)))}" if name == o.drafter and not o.fast else f"--drafter {name} --K {K}"
-    )
+    typed = f"--drafter {name} --K {K}"
+    if name == o.drafter and not o.fast:
+        typed = f"--K {'/'.join(map(str, (K, *inner)))}"
     if speedup < 1:
         return f"Prediction: nothing pays on this text; the best, {typed}, would be {speedup:.2f} times as fast."
     if speedup > GAIN * now:
