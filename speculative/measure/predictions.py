@@ -36,8 +36,8 @@ def measure(session: Session, speculative: Recorder) -> Measured | None:
     """Measure after a run. None if there can be no predictions."""
     if session.options.engine == "jax" or not can_predict(speculative):
         return None
-    draft = session.drafter(np.random.default_rng(0)).chain
     target = session.model("target")
+    draft = session.drafter(np.random.default_rng(0), target=target).chain
     texts = zip(speculative.inputs, speculative.samples, strict=True)
     chances = [chances_by_place(x, sample, draft, target, session.rule) for x, sample in texts]
     K = max(i.drafted for i in speculative.iterations)
