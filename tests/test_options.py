@@ -122,7 +122,7 @@ USELESS = [
     (("top_k", "top_p", "min_p"), {}, {"temperature": "1"}),
     (("top_k",), {"temperature": "0"}, {"verify": True}),  # which also decodes at temperature 1
     (("mesh", "data_parallel", "batch"), {}, JAX),
-    (("threads", "tree", "pack"), JAX, {}),
+    (("threads", "tree", "fast", "pack"), JAX, {}),
     (("ngram_text",), {}, {"drafter": "ngram"}),
     (("draft_dtype",), {"drafter": "ngram"}, {"drafter": "model/ngram"}),
     (("accept",), {"tree": "2,1"}, {}),

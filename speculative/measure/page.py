@@ -260,8 +260,7 @@ def charts(f: dict) -> list[dict]:
         **{
             f"predicted for {name}, K = {K}": speedup
             for name, speedups in (f["predicted"] or {}).items()
-            for K, speedup in speedups.items()
-            if int(K).bit_count() == 1  # 1, 2, 4, 8, ...
+            for K, speedup in report.some(speedups).items()
         },
     }
     rows = [([name, f"{x:.2f}x"], x, "q" if name == "measured" else "p") for name, x in speedups.items() if x]

@@ -162,6 +162,8 @@ def predict(
     scale = (speculative.seconds - prefill) / own
     t_token = autoregressive.seconds / autoregressive.n_tokens
     predicted: dict[str, dict[int, float]] = {}
+    if max(known) == 1:
+        return predicted
     for name, (looks_up, has_model) in measured.names.items():
         predicted[name] = {}
         for K in range(1, max(known)):

@@ -139,7 +139,7 @@ def advice(f: dict, session: Session) -> str | None:
     typed = f"--drafter {name} --K {K}"
     if name == o.drafter and not o.fast:
         typed = f"--K {'/'.join(map(str, (K, *inner)))}"
-    if speedup < 1:
+    if speedup < 1 + NOISE:
         return f"Prediction: nothing pays on this text; the best, {typed}, would be {speedup:.2f} times as fast."
     if speedup > GAIN * now:
         return f"Prediction: {typed} would be {speedup:.2f} times as fast on this text."
@@ -188,6 +188,12 @@ def acceptance_rows(f: dict, rule: Rule) -> list[Row]:
     return rows
 
 
+def some(speedups: dict[str, float]) -> dict[str, float]:
+    """Of the predictions by K return those for 1, 2, 4, 8, ... and the best."""
+    best = max(speedups, key=speedups.__getitem__)
+    return {K: speedup for K, speedup in speedups.items() if int(K).bit_count() == 1 or best == K}
+
+
 def speed_rows(f: dict) -> list[Row]:
     by_rows = "  ".join(f"{n} rows: {beta:.2f}" for n, beta in f["beta"].items() if n != "1")
     blog = blog_speedup(f["r"], f["drafted"] / f["iterations"], f["c"])
@@ -202,7 +208,7 @@ def speed_rows(f: dict) -> list[Row]:
         leviathan = "(1 - α^(K + 1)) / ((1 - α)(Kc + β))"
         rows.append(("account, Leviathan", f"{f['account_leviathan']:.2f}x", leviathan))
     for name, speedups in (f["predicted"] or {}).items():
-        by_K = "  ".join(f"{K}: {speedup:.2f}x" for K, speedup in speedups.items())
+        by_K = "  ".join(f"{K}: {speedup:.2f}x" for K, speedup in some(speedups).items())
         rows.append((f"predicted, {name}", by_K, "by K: windows of K drafts over this text; with prefill"))
     return rows
 
