@@ -5,19 +5,19 @@ python main.py --demo
 """
 
 from speculative.cli.command import parse, run
-from speculative.cli.display import print_texts, print_title, show_bar
+from speculative.cli.display import Screen
 from speculative.cli.interactive import interact
 from speculative.cli.outcome import check_output, show_report
 from speculative.cli.packing import write_packed
 from speculative.cli.prompts import choose_prompts
-from speculative.measure.document import DECODERS
+from speculative.measure.decode import decode
 from speculative.measure.verify import verify
+from speculative.options import Options
 from speculative.sampling import autoregressive_sampling, max_fn, sample, speculative_sampling
 from speculative.session import Session
 from speculative.support.errors import guarded
 
-# The blog's names, from where the blog has them.
-__all__ = ["autoregressive_sampling", "main", "max_fn", "sample", "speculative_sampling"]
+__all__ = ["autoregressive_sampling", "main", "max_fn", "sample", "speculative_sampling"]  # where the blog has them
 
 
 def main(**flags) -> None:
@@ -32,49 +32,28 @@ def main(**flags) -> None:
     if o.verify:
         return verify(session, *prompts)
     if o.interactive:
-        return interact(session, decode)
+        return interact(session, decode_with_both)
     if o.serve is not None:
         from speculative.cli.workbench import serve  # its libraries are an extra
 
         return serve(session, o.serve)
-    decode(session, prompts)
+    decode_with_both(session, prompts)
 
 
-def decode(session: Session, prompts: list[str]) -> None:
-    """Decode with both samplers. Print the blog's lines, then ours."""
+def decode_with_both(session: Session[Options], prompts: list[str]) -> None:
+    """Decode with both samplers, and print the blog's lines: the time and the text of each. Then print ours."""
     o = session.options
-    session.ready(prompts, o.n_tokens_to_generate, timed=bool(o.json or not o.quiet))
-    runs = {}
-
-    # autoregressive, then speculative
-    for name in [o.only] if o.only else DECODERS:
-        run_sampling_fn(name, session, prompts, runs)
+    names = [o.only] if o.only else ["autoregressive", "speculative"]
+    prompts = prompts * o.n_samples
+    records = []
+    # autoregressive, then speculative; the screen shows a bar, or with --stream the text
+    with Screen(o, names, prompts) as screen:
+        for record in decode(session, prompts, o.n_tokens_to_generate, names, screen.show_step, bool(o.json or o.html)):
+            screen.show_record(record)
+            records.append(record)
 
     # speedup, acceptance rate, and why
-    show_report(session, prompts, runs)
-
-
-def run_sampling_fn(name: str, session: Session, prompts: list[str], runs: dict) -> None:
-    """Decode each prompt o.n_samples times, print the blog's lines, and add a record of every step to runs.
-
-    A short decode is repeated, with both decoders in turn: then the median runs of both are added at once.
-    """
-    o = session.options
-    recorder = runs.get(name) or session.recorder(details=bool(o.json or o.html))
-    steps = recorder.iterations or session.texts(name, prompts, o.n_tokens_to_generate, o.n_samples, recorder=recorder)
-    print_title(f"{name.capitalize()} Decode")
-    try:
-        if o.stream:
-            print_texts(steps, prompts)
-        else:
-            show_bar(steps, len(prompts) * o.n_samples * o.n_tokens_to_generate)
-        if name not in runs:
-            names = [o.only] if o.only else DECODERS
-            runs |= session.median_runs(prompts, o.n_tokens_to_generate, {name: recorder}, o.n_samples, names)
-        print(f"Time = {runs[name].seconds:.2f}s")
-    finally:
-        if not o.stream:
-            print_texts(recorder.iterations, prompts)  # after Ctrl-C the texts so far
+    show_report(session, prompts, records)
 
 
 if __name__ == "__main__":

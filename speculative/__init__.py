@@ -16,12 +16,13 @@ from speculative.version import __version__
 
 if TYPE_CHECKING:
     from speculative.measure.run import Run
+    from speculative.pair import load_pair
     from speculative.sampling import autoregressive_sampling, speculative_sampling
-    from speculative.session import Session, load_pair
+    from speculative.session import Session
     from speculative.support.errors import UserError
 
 HOMES = {  # names that are imported when they are asked for, so that the two algorithms need not wait for them
-    "load_pair": "speculative.session",
+    "load_pair": "speculative.pair",
     "Session": "speculative.session",
     "Run": "speculative.measure.run",
     "UserError": "speculative.support.errors",

@@ -1,18 +1,20 @@
 """The models of a session by role, each read when it is first asked for."""
 
+import contextlib
 import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 from speculative.blog.encoder import Encoder
 from speculative.checkpoints.loading import complete_folder, load_encoder_and_hparams, load_params
-from speculative.checkpoints.tensors import parameter_count
+from speculative.checkpoints.tensors import checkpoint_shapes, parameter_count
 from speculative.drafters import DRAFTERS
 from speculative.engines import devices, formats, memory, packed_files, runtime
-from speculative.engines.library import library
+from speculative.engines.formats import model_bytes
 from speculative.engines.model import FunctionNetwork
 from speculative.engines.runtime import load_networks, packed_network
 from speculative.engines.vocabulary import share
@@ -21,6 +23,7 @@ from speculative.support.errors import UserError
 from speculative.support.progress import working
 from speculative.support.terminal import one_line
 
+LARGE_BYTES = 2**28  # of weights; reading fewer is not bound by memory
 SLOW_SECONDS = 5  # of loading: if it takes longer, a line says how --pack would help
 
 
@@ -38,17 +41,16 @@ class ModelSpec(NamedTuple):
 
 
 class Models:
-    """models[role] is the network of that role, or what a drafter loads under its name ("heads", "ngram").
+    """The small files are read first: spec(role). They are enough for all checks.
 
-    The small files are read first: spec(role). They are enough for all checks.
+    After load(roles), models[role] is a network, or the object that a drafter loads under its name ("heads", "ngram").
     """
 
     def __init__(self, o: ModelOptions, quiet: bool = False):
         self.o = o
         self.quiet = quiet
-        self.specs = {}
-        self.loaded = {}
-        self.n_prompt = 1  # tokens of the longest prompt, for JAX, which compiles for them
+        self.specs: dict[str, ModelSpec] = {}
+        self.loaded: dict[str, Any] = {}
 
     def spec(self, role: str) -> ModelSpec:
         """Download the small files if they are missing, and read them. Raises UserError."""
@@ -83,27 +85,33 @@ class Models:
         return complete_folder(self.spec(role).size, self.o.models_dir, self.o.source)
 
     def __getitem__(self, role: str) -> Any:
-        if role not in self.loaded:
+        return self.loaded[role]
+
+    def load(self, roles: Sequence[str], n_prompt: int = 1) -> None:
+        """Load the roles that are not loaded yet: the small parts of a drafter first, a target with its copies.
+
+        n_prompt: tokens of the longest prompt, for which JAX compiles. Raises UserError."""
+        for role in reversed(roles):
+            if role in self.loaded:
+                continue
             if networks_of([role]):
-                self.read(role)
+                self.read(role, n_prompt)
             else:
                 loaded = DRAFTERS[role].load(self, self.o)
                 self.loaded[role] = FunctionNetwork(loaded) if DRAFTERS[role].model else loaded
-        return self.loaded[role]
 
-    def read(self, role: str) -> None:
+    def read(self, role: str, n_prompt: int) -> None:
         """Read a model's weights; the target's together with those of its copies, from one reading."""
         o = self.o
         size = self.spec(role).size
         folder = self.folder(role)
         specs = [spec for spec in self.specs.values() if spec.size == size and spec.role not in self.loaded]
-        load_fn = load_networks
-        if o.engine == "numpy":
-            runtime.set_threads(o.threads)
-            library()  # so that compiling is not counted as loading
-            specs = [spec for spec in specs if not self.map_packed(spec, folder)]
+        if o.engine == "jax":
+            load_fn = devices.loader(o, n_prompt, [spec.role for spec in specs])
         else:
-            load_fn = devices.loader(o, self.n_prompt)
+            runtime.set_threads(o.threads)
+            load_fn = partial(load_networks, engine=o.engine)
+            specs = [spec for spec in specs if not self.map_packed(spec, folder)]
         if not specs:
             return
         hparams = specs[0].hparams
@@ -114,12 +122,12 @@ class Models:
             networks = load_fn(read, hparams, [spec.dtype for spec in specs], [*map(str, specs)])
         self.loaded |= {spec.role: network for spec, network in zip(specs, networks, strict=True)}
         seconds = time.perf_counter() - began
-        if seconds > SLOW_SECONDS and o.engine == "numpy" and not self.quiet:
+        if seconds > SLOW_SECONDS and o.engine == "c" and not self.quiet:
             print(f"{size}: loaded in {seconds:.0f} s; after --pack, later runs begin sooner", file=sys.stderr)
 
     def map_packed(self, spec: ModelSpec, folder: str) -> bool:
         """Map the packed weights that --pack has written to the disk. False if there are none."""
-        if not library() or not os.path.isdir(os.path.join(self.o.models_dir, "packed")):
+        if self.o.engine != "c" or not os.path.isdir(os.path.join(self.o.models_dir, "packed")):
             return False
         path = packed_files.path_of(folder, self.o.models_dir, spec.dtype)
         if not os.path.isfile(path):
@@ -129,6 +137,17 @@ class Models:
         if not self.quiet:
             print(one_line(f"{spec.size}: mapped from {path}"), file=sys.stderr)
         return True
+
+    def with_fast(self, o: Any) -> Any:
+        """Return the options that --fast stands for: look-ups and the draft model draft, for the target or for an int8
+        copy of it, if that has fewer bytes, is bound by memory as the target is, and fits. Raises UserError."""
+        drafter = "prompt_lookup+model"
+        large = model_bytes("int8", checkpoint_shapes(self.spec("target").hparams)) >= LARGE_BYTES
+        if o.engine == "c" and o.dtype in ("float32", "bfloat16") and large:
+            with contextlib.suppress(UserError):
+                self.check(["target", "draft", "int8"], None)
+                drafter = f"int8/{drafter}"
+        return replace(o, drafter=drafter, K="auto", accept="block" if o.temperature > 0 else "token")
 
     def check(self, roles: Sequence[str], n_cached: int | None) -> None:
         """Raise UserError if the models of these roles do not fit into the memory, before gigabytes are downloaded and

@@ -1,11 +1,11 @@
 """K that chooses itself: a drafter around a drafter, which proposes as many tokens as pay.
 
-With a_i the chance that draft i is accepted once those before it were, a window of K drafts is expected to give
+With a_i the chance that draft i is accepted once those before it were, an iteration with K drafts is expected to give
 1 + a_1 + a_1 a_2 + ... + a_1 a_2 ... a_K tokens, in the time of K drafts and K + 1 rows of the target. AutoK keeps
 count of acceptance by position and of both costs, and takes the K with the most expected tokens per second; one of the
 choices is K = 0, autoregressive decoding.
 
-K is fixed before its window is drafted. If drafts could be dropped after they were seen, they would no longer be
+K is fixed before anything is drafted. If drafts could be dropped after they were seen, they would no longer be
 samples of p, and the output would not follow the target's distribution.
 
 Source: Leviathan et al. 2023, sections 3.1 to 3.5, with a chance for each position in place of one α for all.
@@ -18,12 +18,10 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, chain
 from operator import mul
 
-import numpy as np
-
 from speculative.sampling import Proposal
 
-DECAY = 0.95  # factor on all older counts at each window: acceptance is an average over about 20 windows
-PRIOR_WEIGHT = 8  # windows of evidence that the guess "accepted as often as the position before" counts for
+DECAY = 0.95  # factor on all older counts at each proposal: acceptance is an average over about 20 of them
+PRIOR_WEIGHT = 8  # proposals of evidence that the guess "accepted as often as the position before" counts for
 PROBE_BUDGET = 0.03  # share of the time of autoregressive decoding that is spent on trying K = 1 again
 WINDOW_ROWS = (1, 2, 5, 9, 17)  # rows of the windows that are timed before a decode
 N_DRAFTS = 8  # draft tokens that are timed before a decode
@@ -49,7 +47,7 @@ class Cost:
     def add(self, seconds: float, n: int = 1) -> None:
         self.timed.append((max(0.0, seconds) / n, n))
         usual = sorted(self.timed)[: max(1, len(self.timed) - 1)]
-        self.mean = sum([one * n for one, n in usual]) / sum([n for _, n in usual])
+        self.mean = sum([each * n for each, n in usual]) / sum([n for _, n in usual])
 
 
 def line_through(costs: dict[int, float]) -> Callable[[int], float]:
@@ -72,8 +70,8 @@ def line_through(costs: dict[int, float]) -> Callable[[int], float]:
 class AutoK:
     """The costs and the acceptance of a drafter and its target, kept for the next decode with the same models.
 
-    While K is 0, nothing is learned about the drafter. So K = 1 is tried again: at once if the last window paid for
-    itself, else so rarely that it costs at most PROBE_BUDGET.
+    While K is 0, nothing is learned about the drafter. So K = 1 is tried again: at once if the last drafts paid for
+    themselves, else so rarely that it costs at most PROBE_BUDGET.
     """
 
     K_max = 16
@@ -83,15 +81,15 @@ class AutoK:
         accepted, tested = expected
         self.tested = [tested] + [0.0] * (self.K_max - 1)  # discounted counts by position
         self.accepted = [accepted] + [0.0] * (self.K_max - 1)
-        self.n_asked = 1.0  # discounted count of windows with K > 0
-        self.n_proposed = 1.0  # discounted count of windows with a proposal
+        self.n_asked = 1.0  # discounted count of iterations with K > 0
+        self.n_proposed = 1.0  # discounted count of iterations with a proposal
         self.draft = Cost()  # seconds of a draft token
         self.catch_up = Cost()  # seconds of a token that the drafter has not read
         self.rows = defaultdict(Cost)  # {rows: seconds of a call of the target}
-        self.window = line_through({1: 0.0})  # rows -> seconds
+        self.window_seconds = line_through({1: 0.0})  # rows -> seconds of a call of the target
         self.n_unread = 0  # tokens of the text that the drafter has not read
-        self.idle_seconds = 0.0  # of autoregressive decoding since the last window
-        self.last_window_paid = True
+        self.idle_seconds = 0.0  # of autoregressive decoding since the last drafts
+        self.last_drafts_paid = True
 
     def measure(self, model: Callable, draft: Callable, x, n_ctx: int) -> None:
         """Time windows of the target and drafts after the text x [n], each twice, once both have read it."""
@@ -101,8 +99,8 @@ class AutoK:
         for rows in WINDOW_ROWS * 2:
             if len(x) + rows <= n_ctx:
                 began = time.perf_counter()
-                model(np.append(x, [x[-1]] * rows), rows)
-                self.time_window(rows, time.perf_counter() - began)
+                model([*x, *[x[-1]] * rows], rows)
+                self.time_call(rows, time.perf_counter() - began)
         draft(x, 1)
         for _ in range(2):
             began = time.perf_counter()
@@ -111,7 +109,7 @@ class AutoK:
 
     def around(self, draft: Callable, model: Callable) -> Callable:
         """The drafter draft(x, k) for one decode, which proposes the K <= k tokens that pay. model: its target."""
-        last = None  # the last window
+        last = None  # the last proposal: tokens before it, K, drafts, seconds
 
         def drafted(x, k):  # [n], k -> Proposal
             nonlocal last
@@ -131,16 +129,16 @@ class AutoK:
     def choose(self) -> int:
         share = self.n_proposed / self.n_asked
         first, *later = self.chances()
-        row = self.window(1) or 1.0  # a coarse clock may have measured 0
+        row = self.window_seconds(1) or 1.0  # a coarse clock may have measured 0
         c = self.draft.mean / row
 
         def beta(rows):  # of a window, or of one row if the drafter proposes nothing
-            return 1 + share * (max(1.0, self.window(rows) / row) - 1)
+            return 1 + share * (max(1.0, self.window_seconds(rows) / row) - 1)
 
         K, _ = best_k([share * first, *later], c, beta)
         # The seconds that a trial with K = 1 costs if its draft is rejected.
-        stake = self.draft.mean + self.window(2) - self.window(1) + self.n_unread * self.catch_up.mean
-        again = self.last_window_paid or stake <= PROBE_BUDGET * self.idle_seconds
+        stake = self.draft.mean + self.window_seconds(2) - self.window_seconds(1) + self.n_unread * self.catch_up.mean
+        again = self.last_drafts_paid or stake <= PROBE_BUDGET * self.idle_seconds
         return K or int(again)
 
     def chances(self) -> Iterator[float]:
@@ -153,7 +151,7 @@ class AutoK:
             yield a
 
     def learn(self, K: int, drafted: int, drafting: float, accepted: int, call) -> None:
-        """Count the last window: K drafts were asked for, which took `drafting` seconds. call: that of the target."""
+        """Count the last iteration: K drafts were asked for, which took `drafting` seconds. call: the target's."""
         if K:
             self.n_asked = DECAY * self.n_asked + 1
             self.n_proposed = DECAY * self.n_proposed + (drafted > 0)
@@ -162,7 +160,7 @@ class AutoK:
             self.tested = [DECAY * count + (i < reached) for i, count in enumerate(self.tested)]
             self.accepted = [DECAY * count + (i < accepted) for i, count in enumerate(self.accepted)]
         if not call.prefill:
-            self.time_window(call.n_rows, call.seconds)
+            self.time_call(call.n_rows, call.seconds)
             if K and self.n_unread > 2:
                 self.catch_up.add(drafting - K * self.draft.mean, self.n_unread)
             elif K:
@@ -171,14 +169,14 @@ class AutoK:
             self.idle_seconds += call.seconds
             self.n_unread += 1
             return
-        row = self.window(1)
+        row = self.window_seconds(1)
         # The drafts and the longer call took no more time than the accepted tokens would have taken one by one.
-        self.last_window_paid = K * self.draft.mean + self.window(drafted + 1) - row <= accepted * row
+        self.last_drafts_paid = K * self.draft.mean + self.window_seconds(drafted + 1) - row <= accepted * row
         self.idle_seconds = 0.0
         self.n_unread = 0
 
-    def time_window(self, rows: int, seconds: float) -> None:
+    def time_call(self, rows: int, seconds: float) -> None:
         """Count a call of the target. One row takes no longer than several."""
         self.rows[rows].add(seconds)
         means = {rows: cost.mean for rows, cost in self.rows.items() if len(cost.timed) > 1} or {rows: seconds}
-        self.window = line_through(means | {1: min(means.values())})
+        self.window_seconds = line_through(means | {1: min(means.values())})

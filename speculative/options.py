@@ -158,14 +158,15 @@ class ModelOptions:
     min_p: float | None = option(None, share, "keep the tokens with at least this share of the largest probability", group=LAW, live=True)
     accept: str = option("token", text, "acceptance rule: token, or block (accepts more above temperature 0); lenient:B and typical:E are not lossless", group=LAW, live=True)
     drafter: str = option("model", text, "model, prompt_lookup, ngram, heads, or int8 (the target's copy); a+b: b if a proposes nothing; a/b: b drafts for a", group=DRAFT, live=True)
+    fast: bool = option(False, switch, "the fastest lossless setting: prompt look-ups and the draft model draft for an int8 copy, K chooses itself", group=BLOG, live=True)
     draft_temperature: float | None = option(None, not_negative, "temperature of the drafter alone; the output stays lossless", live=True)
     tree: tuple[int, ...] | None = option(None, widths, "draft a tree: the number of children at each depth, such as 2,2,1; instead of --K", live=True)
     ngram_text: str | None = option(None, path, "text file whose n-grams the ngram drafter counts")
     dtype: str = option("float32", one_of(*FORMATS), "weights of the target: float32 (4 bytes), bfloat16 (2), int8 (1), int4 (9/16)", group=ENGINE)
-    draft_dtype: str = option("auto", one_of("auto", *FORMATS), "weights of the draft model; auto: int8, or with jax as --dtype")
-    threads: int | None = option(None, whole(1), "most threads that the NumPy engine uses [one for each core]")
+    draft_dtype: str = option("auto", one_of("auto", *FORMATS), "weights of the draft model; auto: int8 with c, float32 with numpy, as --dtype with jax")
+    threads: int | None = option(None, whole(1), "most threads that the C engine uses [one for each core]")
     source: str = option("openai", text, "where to download missing models: openai, huggingface, or the URL of a mirror")
-    engine: str = option("numpy", one_of("numpy", "jax", "auto"), "numpy, jax, or auto: jax if it sees an accelerator", group=ENGINE)
+    engine: str = option("c", one_of("c", "numpy", "jax", "auto"), "c (engine.c), numpy (gpt2.py itself), jax, or auto: jax if it sees an accelerator", group=ENGINE)
     mesh: int = option(1, whole(1), "with jax: split the models over this many devices")
     data_parallel: int = option(1, whole(1), "with jax: copies of the models, each with a share of --batch")
     batch: int = option(1, whole(1, 4096), "with jax: decode this many prompts of --prompt_file at a time")
@@ -207,6 +208,7 @@ DEMO = {
 # Options that cannot be given together.
 CONFLICTS = (
     ({"tree"}, {"K", "batch"}),
+    ({"fast"}, {"drafter", "K", "tree", "accept"}),
     ({"prompt_file"}, {"prompt"}),
     ({"batch"}, {"n_samples", "stream", "verbose", "verify", "html"}),
     ({"only"}, {"verify", "verbose", "json", "html"}),
@@ -222,8 +224,9 @@ CONFLICTS = (
 NO_EFFECT = (
     (("top_k", "top_p", "min_p"), lambda o: o.temperature == 0 and not getattr(o, "verify", False),
      "at temperature 0 the likeliest token is taken"),
-    (("mesh", "data_parallel", "batch"), lambda o: o.engine == "numpy", "it is for --engine jax"),
-    (("threads", "tree", "pack"), lambda o: o.engine == "jax", "it is for --engine numpy"),
+    (("mesh", "data_parallel", "batch"), lambda o: o.engine in ("c", "numpy"), "it is for --engine jax"),
+    (("tree", "fast"), lambda o: o.engine == "jax", "it is for --engine c or numpy"),
+    (("threads", "pack"), lambda o: o.engine not in ("c", "auto"), "it is for --engine c"),
     (("ngram_text",), lambda o: "ngram" not in o.drafter, "--drafter ngram is not asked for"),
     (("draft_dtype",), lambda o: "model" not in re.split("[+/]", o.drafter), "the drafter has no draft model"),
     (("accept",), lambda o: o.tree and o.accept == "block", "block verification tests a chain, not a tree"),
@@ -252,7 +255,7 @@ def make_options(kind: type, given: dict[str, Any], base: ModelOptions | None = 
     cannot be combined with the others, or would do nothing.
     """
     names = [f.name for f in fields(kind)]
-    values = {}
+    values: dict[str, Any] = {}
     for name, value in given.items():
         if name not in names:
             raise UserError(f"unknown option --{name:.80}{did_you_mean(name, names) or '; see --help'}")
@@ -274,6 +277,10 @@ def make_options(kind: type, given: dict[str, Any], base: ModelOptions | None = 
         values = {name: value for name, value in DEMO.items() if name in names} | values
     if base and values.get("tree"):
         values["K"] = FIELDS["K"].default  # not that of base, which a tree does not use
+    if base and base.fast and values.get("fast") is False:
+        values = {name: FIELDS[name].default for name in ("drafter", "K", "accept")} | values
+    elif base and {"drafter", "K", "tree", "accept"} & {*values}:
+        values["fast"] = False
     o = replace(base, **values) if base else kind(**values)
     for group, useless, reason in NO_EFFECT:
         for name in group:

@@ -1,6 +1,6 @@
-"""Rules of acceptance: which drafts of a window are kept, and the distribution that the token after them is drawn from.
+"""Rules of acceptance: which drafts are accepted, and the distribution that the token after them is drawn from.
 
-The paper's rule is sampling.token_by_token. Here are block verification, which keeps more drafts and is lossless too,
+The paper's rule is sampling.token_by_token. Here are block verification, which accepts more drafts and is lossless too,
 and two rules that are not lossless: lenient and typical acceptance. Each comes with its explanation: the tests that it
 made, rebuilt from the proposal, the target's rows and the random numbers u that the rule drew.
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from speculative.sampling import Proposal, Step, ratio, residual, sample, token_by_token
 from speculative.support.errors import UserError
-from speculative.trees import TreeStep, acceptance_by_depth, as_tree, sibling_by_sibling
+from speculative.trees import TreeStep, acceptance_by_depth, sibling_by_sibling
 
 
 class DraftTest(NamedTuple):
@@ -26,12 +26,12 @@ class DraftTest(NamedTuple):
     p: float  # the draft's probability of the token
     q: float  # the target's
     passed: bool
-    w: float | None = None  # block: the chance that this draft is kept, by its own test or by a later one
+    w: float | None = None  # block: the chance that this draft is accepted, by its own test or by a later one
     h: float | None = None  # block: the chance that this test passes
 
 
 class Explained(NamedTuple):
-    """The tests of a window, and the draw of its last token."""
+    """The tests of the drafts of one step, and the draw of its last token."""
 
     tests: list[DraftTest]
     u: float  # the random number of the last token
@@ -55,39 +55,58 @@ class Rule(NamedTuple):
 
 
 def one_by_one(
-    name: str, overlap: Callable = np.minimum, rest: Callable = residual, cut: Callable = lambda q: q, **about: Any
+    name: str,
+    overlap: Callable = np.minimum,
+    residual_fn: Callable = residual,
+    truncate: Callable = lambda q: q,
+    accept: Callable | None = None,
+    **about: Any,
 ) -> Rule:
     """A rule that tests one draft after the other, from its two parts, in the paper min(p, q) and max(0, q - p).
 
     overlap(p, q): the part of p that is accepted. So token j passes with chance overlap[j] / p[j], and any draft with
-    chance Σ overlap (Leviathan et al. 2023, corollary 3.6). rest(q, p): the distribution of the token that replaces a
-    rejected draft. cut(q): the rows that count in place of the target's.
+    chance Σ overlap (Leviathan et al. 2023, corollary 3.6). residual_fn(q, p): the distribution of the token that
+    replaces a rejected draft. truncate(q): the rows that are used in place of the target's. accept: a function that
+    already tests chains in this way.
     """
 
-    def accept(proposal, q, rng):  # q [m + 1, n_vocab], or of a tree [1 + n_nodes, n_vocab]
-        return sibling_by_sibling(as_tree(proposal), cut(q), rng, overlap, rest)
+    def accept_chain(proposal, q, rng):  # q [m + 1, n_vocab]
+        q = truncate(q)  # [m + 1, n_vocab]
+        tokens = []
+        for j, p_i, q_i in zip(proposal.tokens, proposal.p, q, strict=False):
+            if rng.random() >= ratio(overlap(p_i, q_i), p_i, j):
+                return [*tokens, sample(residual_fn(q_i, p_i), rng)]
+            tokens.append(j)
+        return [*tokens, sample(q[-1], rng)]
+
+    def accept_tree(tree, q, rng):  # q [1 + n_nodes, n_vocab]
+        return sibling_by_sibling(tree, truncate(q), rng, overlap, residual_fn)
 
     def explain(proposal, q, u):
-        q = cut(q)
+        q = truncate(q)  # [m + 1, n_vocab]
         tests = []
         for u_i, j, p_i, q_i in zip(u, proposal.tokens, proposal.p, q, strict=False):
             passed = u_i < ratio(overlap(p_i, q_i), p_i, j)
             tests.append(DraftTest(u_i, float(p_i[j]), float(q_i[j]), passed))
             if not passed:
-                return Explained(tests, u[len(tests)], rest(q_i, p_i))
+                return Explained(tests, u[len(tests)], residual_fn(q_i, p_i))
         return Explained(tests, u[len(tests)], q[len(tests)])
 
     def n_draws(step):
         return min(len(step.tokens), step.drafted) + 1
 
     def chances(step):
-        return acceptance_by_depth(TreeStep(step.tokens, as_tree(step.proposal), cut(step.q)), overlap, rest)
+        step = step._replace(q=truncate(step.q))
+        if isinstance(step, TreeStep):
+            return acceptance_by_depth(step, overlap, residual_fn)
+        rows = zip(step.proposal.p[: step.accepted + 1], step.q, strict=False)  # of the drafts that were tested
+        return [float(np.sum(overlap(p_i, q_i))) for p_i, q_i in rows]
 
-    return Rule(name, accept, explain, n_draws, chances, accept, **about)
+    return Rule(name, accept or accept_chain, explain, n_draws, chances, accept_tree, **about)
 
 
 def token() -> Rule:
-    return one_by_one("token")._replace(accept=token_by_token)
+    return one_by_one("token", accept=token_by_token)
 
 
 def lenient(b: float) -> Rule:
@@ -114,50 +133,50 @@ def typical(epsilon: float) -> Rule:
     def overlap(p, q):  # [n_vocab] twice -> [n_vocab]
         return np.where(q > 0, p, 0)
 
-    def rest(q, p):  # [n_vocab] twice -> [n_vocab]
+    def target_again(q, p):  # [n_vocab] twice -> [n_vocab]
         return q
 
-    def cut(q):  # [n, n_vocab] -> [n, n_vocab]
-        return probable(q, epsilon)
+    def truncate(q):  # [n, n_vocab] -> [n, n_vocab]
+        return typical_tokens(q, epsilon)
 
     about = {"lossless": False, "formula": "Σ p of the tokens that are typical"}
-    return one_by_one(f"typical:{epsilon:g}", overlap, rest, cut, **about)
+    return one_by_one(f"typical:{epsilon:g}", overlap, target_again, truncate, **about)
 
 
-def probable(q, epsilon: float):  # [n, n_vocab] -> [n, n_vocab]
-    """Each row cut to its probable tokens, q(x) > min(ε, √ε e**-H(q)), H the entropy in nats, and normalised.
+def typical_tokens(q, epsilon: float):  # [n, n_vocab] -> [n, n_vocab]
+    """Return each row with its typical tokens only, q(x) > min(ε, √ε e**-H(q)), H the entropy in nats, normalised.
 
-    If the target is sure of the next token, a probable one has more than ε. If it could go many ways, e**-H(q) is about
-    1 over their number, and a share of that is enough. The likeliest token always stays.
+    If the target is sure of the next token, a typical one has more than ε. If it could go many ways, e**-H(q) is about
+    1 over their number, and a share of that is enough. The most probable token is always typical.
     """
     entropy = -np.sum(q * np.log(np.maximum(q, np.finfo(q.dtype).tiny)), axis=-1, keepdims=True)  # [n, 1]
-    edge = np.minimum(epsilon, np.sqrt(epsilon) * np.exp(-entropy))  # [n, 1]
-    kept = np.where((q > edge) | (q == np.max(q, axis=-1, keepdims=True)), q, 0)  # [n, n_vocab]
-    return kept / np.sum(kept, axis=-1, keepdims=True)
+    threshold = np.minimum(epsilon, np.sqrt(epsilon) * np.exp(-entropy))  # [n, 1]
+    q = np.where((q > threshold) | (q == np.max(q, axis=-1, keepdims=True)), q, 0)  # [n, n_vocab]
+    return q / np.sum(q, axis=-1, keepdims=True)
 
 
 # ---- Block verification ----------------------------------------------------------------------------------------------
 
 
 def block_by_block(proposal: Proposal, q, rng: np.random.Generator) -> list[int]:  # q [m + 1, n_vocab]
-    """Test the window as a block: lossless like token_by_token, and it keeps at least as many drafts on average.
+    """Test the drafts as a block: lossless like token_by_token, and it accepts at least as many drafts on average.
 
     Token by token, an unlucky early draft throws away good later ones. Here the longest prefix whose last draft passes
-    its test is kept. The next token is sampled from max(0, w q - p), normalised. The rule draws one random number for
-    each draft, and one for that token.
+    its test is accepted. The next token is sampled from max(0, w q - p), normalised. The rule draws one random number
+    for each draft, and one for that token.
 
     Source: Sun et al. 2024, "Block Verification Accelerates Speculative Decoding", Algorithm 2.
     """
     w, h = block_chances(proposal, q)
-    kept = 0
+    n_accepted = 0
     for i in range(1, len(h)):
         if rng.random() < h[i]:
-            kept = i
-    return [*map(int, proposal.tokens[:kept]), sample(block_rest(proposal, q, w, kept), rng)]
+            n_accepted = i
+    return [*proposal.tokens[:n_accepted], sample(block_residual(proposal, q, w, n_accepted), rng)]
 
 
 def block_chances(proposal: Proposal, q) -> tuple[list[float], list[float]]:  # -> [m + 1] twice
-    """w[i], the chance that draft i is kept, by its own test or by a later one; and h[i], that its own test passes.
+    """w[i], the chance that draft i is accepted, by its own test or a later one; and h[i], that its own test passes.
 
     Draft i is tokens[i - 1], and w[0] = 1 belongs to no draft. w is the product of the ratios q / p so far, cut to 1
     after each. With s the mass of max(0, w q - p) at the place after draft i, h = s / (s + (1 - w)).
@@ -171,16 +190,16 @@ def block_chances(proposal: Proposal, q) -> tuple[list[float], list[float]]:  # 
             h.append(w[i])
             continue
         s = float(np.sum(np.maximum(w[i] * q[i] - proposal.p[i], 0), dtype=np.float64))
-        # If s = 0 and w = 1, p and q are equal there and the next draft is kept for certain: any h would do.
+        # If s = 0 and w = 1, p and q are equal there and the next draft is accepted for certain: any h would do.
         h.append(s / (s + (1 - w[i])) if s > 0 or w[i] < 1 else 1.0)
     return w, h
 
 
-def block_rest(proposal: Proposal, q, w: list[float], kept: int):  # -> [n_vocab]
-    """The distribution of the token after the kept drafts."""
-    if kept == len(proposal.tokens):
-        return q[kept]
-    return residual(w[kept] * q[kept], proposal.p[kept])
+def block_residual(proposal: Proposal, q, w: list[float], i: int):  # -> [n_vocab]
+    """The distribution of the token after i accepted drafts."""
+    if i == len(proposal.tokens):
+        return q[i]
+    return residual(w[i] * q[i], proposal.p[i])
 
 
 def explain_block(proposal: Proposal, q, u) -> Explained:
@@ -189,12 +208,12 @@ def explain_block(proposal: Proposal, q, u) -> Explained:
     for i, j in enumerate(proposal.tokens):
         passed = u[i] < h[i + 1]
         tests.append(DraftTest(u[i], float(proposal.p[i][j]), float(q[i][j]), passed, w[i + 1], h[i + 1]))
-    kept = max((i for i, test in enumerate(tests, start=1) if test.passed), default=0)
-    return Explained(tests, u[len(tests)], block_rest(proposal, q, w, kept))
+    n_accepted = max((i for i, test in enumerate(tests, start=1) if test.passed), default=0)
+    return Explained(tests, u[len(tests)], block_residual(proposal, q, w, n_accepted))
 
 
 def chances_by_block(step: Step) -> list[float]:
-    """The chance that one more draft is kept, Σ min(p, w q) / w, w being that of the draft before it."""
+    """The chance that one more draft is accepted, Σ min(p, w q) / w, w being that of the draft before it."""
     w, _ = block_chances(step.proposal, step.q)
     n_tested = min(step.accepted + 1, step.drafted)
     return [float(np.sum(np.minimum(step.proposal.p[i], w[i] * step.q[i]))) / w[i] for i in range(n_tested)]

@@ -55,16 +55,16 @@ def max_fn(x: np.ndarray) -> np.ndarray:  # [n_vocab] -> [n_vocab]
 
 def residual(q: np.ndarray, p: np.ndarray) -> np.ndarray:  # [n_vocab] twice -> [n_vocab]
     """max_fn(q - p), or q if nothing is left because p and q are equal up to rounding."""
-    left = max_fn(q - p)  # [n_vocab]
-    return left if left.any() else q
+    q_without_p = max_fn(q - p)  # [n_vocab]
+    return q_without_p if q_without_p.any() else q
 
 
 def sample(p: np.ndarray, rng: np.random.Generator) -> int:  # [n_vocab] -> id
     """Draw one id from the distribution p, with exactly one random number, and never an id of probability 0."""
     u = rng.random()
-    best = int(np.argmax(p))
-    if p[best] == 1:  # one-hot, as at temperature 0: to add up 50,257 zeros would take long
-        return best
+    argmax = int(np.argmax(p))
+    if p[argmax] == 1:  # one-hot, as at temperature 0: to add up 50,257 zeros would take long
+        return argmax
     cumulative = np.cumsum(p, dtype=np.float64)  # [n_vocab]
     return int(np.searchsorted(cumulative, u * cumulative[-1], side="right"))
 
@@ -78,37 +78,12 @@ def ratio(q: np.ndarray, p: np.ndarray, j: int) -> float:  # [n_vocab] twice, id
 
 def autoregressive_sampling(x, model: Callable, N: int, rng: np.random.Generator) -> Iterator[Step]:
     """Algorithm 1, auto-regressive sampling: one call of the model gives one token, N times."""
-    x = np.asarray(x)  # [n]
+    x = list(x)  # [n]
     for _ in range(N):
         q = model(x)  # [1, n_vocab]
         token = sample(q[-1], rng)
-        x = np.append(x, token)  # [n + 1]
+        x = [*x, token]  # [n + 1]
         yield Step([token], Proposal([], []), q)
-
-
-def speculative_sampling(x, draft, target_model, N, K, rng, accept=None) -> Iterator[Step]:
-    """Algorithm 2, speculative sampling: one call of the target gives up to K + 1 tokens, N tokens in all.
-
-    draft(x, k) -> Proposal of at most k tokens. accept(proposal, q, rng) -> the tokens to add: token_by_token, or
-    a rule of rules.py. (In the blog p[i] and q[i] belong to position i of the text, here to draft i.)
-    """
-    x = np.asarray(x)  # [n]
-    n = len(x)
-    T = n + N
-
-    while n < T:
-        # Step 1: the draft proposes up to K tokens. The target adds one token of its own, so leave room for it.
-        proposal = draft(x, min(K, T - n - 1))  # tokens [m], p [m, n_vocab]
-
-        # Step 2: the target scores the whole window in one call; q[i] is its distribution for the place of tokens[i].
-        window = np.append(x, proposal.tokens).astype(int)  # [n + m]
-        q = target_model(window, n_last=len(proposal.tokens) + 1)  # [m + 1, n_vocab]
-
-        # Steps 3 and 4: accept drafts from left to right, and add one token of the target.
-        tokens = (accept or token_by_token)(proposal, q, rng)
-        x = np.append(x, tokens)  # [n + len(tokens)]
-        n = len(x)
-        yield Step(tokens, proposal, q)
 
 
 def token_by_token(proposal: Proposal, q, rng: np.random.Generator) -> list[int]:  # q [m + 1, n_vocab]
@@ -119,9 +94,34 @@ def token_by_token(proposal: Proposal, q, rng: np.random.Generator) -> list[int]
     # Step 3: accept each draft with probability min(1, q / p). At the first rejection, resample from max(0, q - p).
     for i, j in enumerate(proposal.tokens):
         if rng.random() < ratio(q[i], p[i], j):
-            tokens.append(int(j))
+            tokens.append(j)
         else:
             return [*tokens, sample(residual(q[i], p[i]), rng)]
 
     # Step 4: if all drafts were accepted, the target's last distribution gives a bonus token.
     return [*tokens, sample(q[-1], rng)]
+
+
+def speculative_sampling(x, draft, target_model, N, K, rng, accept=token_by_token) -> Iterator[Step]:
+    """Algorithm 2, speculative sampling: one call of the target gives up to K + 1 tokens, N tokens in all.
+
+    draft(x, k) -> Proposal of at most k tokens. accept(proposal, q, rng) -> the tokens to add: token_by_token, or a
+    rule of rules.py. (In the blog p[i] and q[i] belong to position i of the text, here to draft i.)
+    """
+    x = list(x)  # [n]
+    n = len(x)
+    T = n + N
+
+    while n < T:
+        # Step 1: the draft proposes up to K tokens. The target adds one token of its own, so leave room for it.
+        proposal = draft(x, min(K, T - n - 1))  # tokens [m], p [m, n_vocab]
+
+        # Step 2: the target scores all drafts in one call; q[i] is its distribution in the place of tokens[i].
+        x_draft = [*x, *proposal.tokens]  # [n + m]
+        q = target_model(x_draft, n_last=len(proposal.tokens) + 1)  # [m + 1, n_vocab]
+
+        # Steps 3 and 4: accept drafts from left to right, and add one token of the target.
+        tokens = accept(proposal, q, rng)
+        x = [*x, *tokens]  # [n + len(tokens)]
+        n = len(x)
+        yield Step(tokens, proposal, q)

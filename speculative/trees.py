@@ -1,16 +1,16 @@
 """Speculative sampling with a tree: several draft tokens for each position, all scored in one call of the target.
 
-A window of K drafts is a chain: if its first draft is rejected, the rest is discarded. A tree has alternatives. Its
+K drafts in a row are a chain: if the first one is rejected, the others are discarded. A tree has alternatives. Its
 nodes are drafts, its root is the last token of the text; each path from the root is a continuation. The target
 scores all nodes at once. Then the walk goes down from the root: at each node its children are tested in order, and the
 first that is accepted is the next node. A chain is the tree in which every node has one child.
 
 As in sampling.py, p is the draft's distribution and q the target's. p[i] is exactly what tokens[i] was drawn from,
 given x, the path to its parent, and the siblings before it. So siblings that were drawn without replacement have
-different p: each has what the ones before it left. A drafter that draws nothing gives a one-hot p.
+different p: each is normalised without the ones before it. A drafter that draws nothing gives a one-hot p.
 
 Source: Miao et al. 2023, "SpecInfer" (a tree in one call; siblings tested in turn); Chen et al. 2024, "Sequoia",
-section 3.2 (siblings without replacement, each tested against what is left of q); Leviathan et al. 2023 (the chain).
+section 3.2 (siblings without replacement, each tested against the remainder of q); Leviathan et al. 2023 (the chain).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +20,7 @@ from operator import mul
 
 import numpy as np
 
-from speculative.sampling import Proposal, Step, ratio, sample
+from speculative.sampling import Step, ratio, sample
 
 
 def n_nodes(widths: Sequence[int]) -> int:
@@ -53,16 +53,6 @@ class Tree:
         return [*self.path(self.parents[node]), node] if node else []
 
 
-def as_tree(proposal: Proposal | Tree) -> Tree:
-    """A chain as a tree in which every node has one child."""
-    if isinstance(proposal, Tree):
-        return proposal
-    tree = Tree([-1])
-    for node, (token, p) in enumerate(zip(proposal.tokens, proposal.p, strict=True)):
-        tree.add(node, token, p)
-    return tree
-
-
 class TreeStep(Step):
     """A Step whose proposal is a Tree, with q [1 + n_nodes, n_vocab]."""
 
@@ -81,26 +71,27 @@ class TreeStep(Step):
         return nodes[1:]
 
 
-def sibling_by_sibling(tree: Tree, q, rng, overlap: Callable, rest: Callable) -> list[int]:  # q [1 + n_nodes, n_vocab]
+def sibling_by_sibling(tree: Tree, q, rng, overlap: Callable, residual_fn: Callable) -> list[int]:
     """Steps 3 and 4 of a tree: token_by_token, with several children to test at each position.
 
-    overlap, rest: the parts of the rule (rules.one_by_one). A rejected child leaves rest(q, p) for its siblings.
+    q: [1 + n_nodes, n_vocab]. overlap, residual_fn: the parts of the rule (rules.one_by_one). A rejected child leaves
+    residual_fn(q, p) for its siblings.
     """
     tokens = []
     node = 0
 
     # Step 3: walk down from the root. A rejected child leaves less of q for its siblings.
     while tree.children[node]:
-        left = q[node]  # [n_vocab]
+        remaining = q[node]  # [n_vocab]
         for child in tree.children[node]:
             j = tree.tokens[child]
             p = tree.p[child]  # [n_vocab]
-            if rng.random() < ratio(overlap(p, left), p, j):
+            if rng.random() < ratio(overlap(p, remaining), p, j):
                 tokens.append(j)
                 break
-            left = rest(left, p)  # [n_vocab]
-        else:  # every child was rejected: resample from what is left
-            return [*tokens, sample(left, rng)]
+            remaining = residual_fn(remaining, p)  # [n_vocab]
+        else:  # every child was rejected: resample from the remainder of q
+            return [*tokens, sample(remaining, rng)]
         node = child
 
     # Step 4: the walk came to a leaf, whose row gives a bonus token.
@@ -115,7 +106,7 @@ def tree_speculative_sampling(
     draft(x, widths) -> Tree, whose nodes of depth d have up to widths[d] children; target_model(x, tree) ->
     [1 + n_nodes, n_vocab], the distributions after the root and each node. accept: a rule for trees.
     """
-    x = np.asarray(x)  # [n]
+    x = list(x)  # [n]
     n = len(x)
     T = n + N
 
@@ -128,28 +119,28 @@ def tree_speculative_sampling(
 
         # Steps 3 and 4: the rule walks down the tree, and adds a token of the target's own.
         tokens = accept(tree, q, rng)
-        x = np.append(x, tokens)  # [n + len(tokens)]
+        x = [*x, *tokens]  # [n + len(tokens)]
         n = len(x)
         yield TreeStep(tokens, tree, q)
 
 
-def acceptance_by_depth(step: TreeStep, overlap: Callable, rest: Callable) -> list[float]:
+def acceptance_by_depth(step: TreeStep, overlap: Callable, residual_fn: Callable) -> list[float]:
     """The chance that one of the children is accepted, for each node of the walk that has any.
 
-    overlap, rest: the parts of the rule. The last child counts with Σ overlap. Each child before it counts with the
-    ratio of the token that was drawn, because the p of its later siblings depends on that token.
+    overlap, residual_fn: the parts of the rule. The last child counts with Σ overlap. Each child before it counts with
+    the ratio of the token that was drawn, because the p of its later siblings depends on that token.
     """
     tree = step.proposal
     chances = []
     for node in [node for node in [0, *step.walk] if tree.children[node]]:
         *others, last = tree.children[node]
-        left = step.q[node]  # [n_vocab], what is left of q
+        remaining = step.q[node]  # [n_vocab]
         all_rejected = 1.0
         for child in others:
             p = tree.p[child]  # [n_vocab]
-            all_rejected *= 1 - ratio(overlap(p, left), p, tree.tokens[child])
-            left = rest(left, p)  # [n_vocab]
-        chances.append(1 - all_rejected * (1 - float(np.sum(overlap(tree.p[last], left)))))
+            all_rejected *= 1 - ratio(overlap(p, remaining), p, tree.tokens[child])
+            remaining = residual_fn(remaining, p)  # [n_vocab]
+        chances.append(1 - all_rejected * (1 - float(np.sum(overlap(tree.p[last], remaining)))))
     return chances
 
 
@@ -162,7 +153,7 @@ def by_paths(model: Callable) -> Callable:
     def scored(x, tree, nodes=None):
         if nodes is None:
             nodes = range(len(tree.tokens))
-        texts = [np.append(x, [tree.tokens[i] for i in tree.path(node)]).astype(int) for node in nodes]
+        texts = [[*x, *(tree.tokens[i] for i in tree.path(node))] for node in nodes]
         return np.concatenate([model(text, 1) for text in texts])  # [len(nodes), n_vocab]
 
     return scored

@@ -17,10 +17,10 @@ import pytest
 from tiny import vocabulary
 
 import main
-from speculative import load_pair, session
+from speculative import load_pair
 from speculative.checkpoints.tensors import checkpoint_shapes
 from speculative.engines import runtime
-from speculative.measure import predictions
+from speculative.measure import decode, predictions
 from speculative.measure.verify import PROMPTS, verify
 from speculative.support.errors import guarded
 from utils import load_encoder_hparams_and_params
@@ -66,14 +66,14 @@ def one_thread():
 @pytest.fixture(autouse=True)
 def decoding_once(monkeypatch):
     """Repeat no decode for the sake of its time. A test of the repeats asks for `repeating`."""
-    monkeypatch.setattr(session, "SHORT_SECONDS", 0.0)
+    monkeypatch.setattr(decode, "SHORT_SECONDS", 0.0)
     monkeypatch.setattr(predictions, "TIMING_SECONDS", 0.0)
 
 
 @pytest.fixture
 def repeating(decoding_once, monkeypatch):
     """Repeat short decodes and timed calls, as the product does."""
-    monkeypatch.setattr(session, "SHORT_SECONDS", 0.5)
+    monkeypatch.setattr(decode, "SHORT_SECONDS", 0.5)
     monkeypatch.setattr(predictions, "TIMING_SECONDS", 0.25)
 
 

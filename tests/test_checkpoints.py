@@ -24,8 +24,8 @@ from speculative.checkpoints.config import load_hparams
 from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
 from speculative.checkpoints.tensors import checkpoint_shapes, nested
 from speculative.checkpoints.tokenizer import FLAGS, read_encoder
+from speculative.engines.model import CachedNetwork
 from speculative.engines.runtime import load_networks
-from speculative.engines.tree_cache import TreeNetwork
 
 TINY = ROOT / "models" / "tiny-target"
 CONFIG = {"model_type": "gpt2", "vocab_size": 70, "n_positions": 24, "n_embd": 12, "n_head": 3, "n_layer": 3}
@@ -107,7 +107,7 @@ def test_logits_are_what_the_settings_say(number, engine, tmp_path):
     hparams = load_hparams(folder / name)
     read = partial(load_params, str(folder), hparams)
     if engine == "gpt2.py":
-        model = TreeNetwork(read(), hparams).logits
+        model = CachedNetwork(read(), hparams).logits
     elif engine == "jax":
         pytest.importorskip("jax")
         from speculative.engines.jax.model import JaxModel

@@ -19,9 +19,8 @@ from speculative.cli.command import parse
 from speculative.cli.display import SHOWN
 from speculative.cli.workbench import LABELS, Workbench
 from speculative.measure.analysis import leviathan_tokens
-from speculative.measure.document import DECODERS
 from speculative.measure.page import page, page_data
-from speculative.session import Session
+from speculative.session import DECODERS, Session
 
 
 @pytest.fixture

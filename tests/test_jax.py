@@ -175,7 +175,7 @@ def outcomes(steps):
 def test_greedy_steps_are_those_of_the_python_loop(pair, greedy, compiled, K, monkeypatch):
     """From a single token, for a single token, and nothing is compiled on the way."""
     monkeypatch.setattr(greedy, "K", K or 1)
-    greedy.ready([[0] * 8], 16, 1, timed=False)
+    greedy.ready([[0] * 8], 16, 1)
     compiled.clear()
     accepted = set()
     for n, N in [(5, 16), (8, 16), (8, 1), (7, 2), (6, 12), (1, 16)]:

@@ -108,8 +108,8 @@ def test_verify_runs_on_this_engine(run_verify, accept, status):
         ({"batch": 4, "data_parallel": 3}, "--data_parallel 3 gives each copy of the models as many prompts"),
         ({"batch": 512, "data_parallel": 512}, "--mesh 1 --data_parallel 512 needs 512 devices"),
         ({"batch": 10**6 // 256}, "or a smaller --batch"),
-        ({"accept": "typical:0.1", "temperature": 1}, "--accept typical:0.1 is for --engine numpy"),
-        ({"dtype": "int4"}, "weights in int4 are for --engine numpy"),
+        ({"accept": "typical:0.1", "temperature": 1}, "--accept typical:0.1 is for --engine c"),
+        ({"dtype": "int4"}, "weights in int4 are for --engine c or numpy"),
     ],
 )
 def test_options_that_do_not_go_together(tiny_pair, monkeypatch, flags, message):

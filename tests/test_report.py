@@ -6,6 +6,7 @@ import re
 import textwrap
 from collections import Counter
 from statistics import mean
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,14 +18,17 @@ from tiny import ROOT, encoder_of, refusal
 from encoder import StreamDecoder
 from speculative import load_pair
 from speculative.cli.display import columns
+from speculative.measure.decode import decode, median_run
+from speculative.measure.document import document
 from speculative.measure.figures import figures
 from speculative.measure.predictions import Measured, measure, time_iterations, windows_of
-from speculative.measure.recorder import Draws, Iteration, Recorder
+from speculative.measure.recorder import Recorder
 from speculative.measure.report import advice, summary, table
 from speculative.measure.run import Run
 from speculative.rules import TOKEN, parse_rule
 from speculative.sampling import Proposal, Step
-from speculative.session import median_run
+from speculative.session import DECODERS
+from speculative.texts import Draws, Iteration, as_texts
 from speculative.trees import Tree, TreeStep
 
 KEYS = ("autoregressive", "speculative")
@@ -97,11 +101,11 @@ def scripted(N=60, K=4, alpha=0.75, t_draft=0.1, window=lambda rows: 1 + 0.1 * r
             )
         )
         left -= accepted + 1
-    return tuple(record_of([iterations]) for iterations in (plain, mine))
+    return tuple(record_of([iterations], name) for name, iterations in zip(DECODERS, (plain, mine), strict=True))
 
 
-def record_of(samples):
-    return Recorder(samples=samples, seconds=sum(i.seconds for sample in samples for i in sample))
+def record_of(samples, name=""):
+    return Recorder(name, [[1]], samples=samples, seconds=sum(i.seconds for sample in samples for i in sample))
 
 
 def test_the_costs_and_the_account_of_a_scripted_run():
@@ -144,8 +148,8 @@ def test_greedy_windows_are_foreseen_exactly(pair, drafter):
     """From a run with K = 4, for every other K, though bonus tokens were never drafted."""
     x = pair.encode(PROMPT)
     session = pair.changed(drafter=drafter)
-    recorder = session.record("speculative", [PROMPT], 40, 1, False)
-    [chances] = measure(session, [x], recorder).chances
+    [recorder] = decode(session, [PROMPT], 40, ["speculative"])
+    [chances] = measure(session, recorder).chances
     for K in (1, 2, 8):
         steps = session.changed(K=K).speculative_steps(x, 40, np.random.default_rng(0))
         assert sum(windows_of(chances, K).values()) == sum(1 for _ in steps)
@@ -191,8 +195,8 @@ def test_windows_of_up_to_2K_drafts_are_timed():
 
 def test_a_short_decode_is_repeated_with_both_decoders_in_turn(pair, monkeypatch, repeating):
     order = []
-    record = type(pair).record
-    monkeypatch.setattr(type(pair), "record", lambda self, name, *rest: order.append(name) or record(self, name, *rest))
+    texts = type(pair).texts
+    monkeypatch.setattr(type(pair), "texts", lambda self, name, *rest: order.append(name) or texts(self, name, *rest))
     run = pair.compare(PROMPT, 8, repeats=3)
     assert order == [*KEYS] * 3
     assert run.figures["runs"] == 3
@@ -209,10 +213,10 @@ def test_the_median_run_has_the_first_ones_tokens():
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 1.0}, {"drafter": "prompt_lookup"}, {"K": 8}], ids=str)
-def test_the_ending_has_at_most_seven_lines(pair, options):
+def test_the_ending_has_at_most_eight_lines(pair, options):
     run = pair.changed(**options).compare(PROMPT, 40, repeats=2)
     lines = [line for text in run.document["summary"] for line in textwrap.wrap(text, 110)]
-    assert len(lines) <= 7, lines
+    assert len(lines) <= 8, lines
     assert "The texts are equal" in lines[0] or "as they may above temperature 0" in lines[0]
     assert "medians of 2 runs" in lines[1]
     assert re.match(
@@ -245,7 +249,7 @@ def test_a_doubtful_speedup_is_never_shown_without_its_doubt(pair):
     autoregressive, speculative = scripted()
     speculative.seconds /= 10
     f = figures(autoregressive, speculative)
-    lines = summary(pair, [[1]], [autoregressive, speculative], f, {})
+    lines = summary(pair, [autoregressive, speculative], f)
     assert lines[1].startswith(
         f"Doubtful: {f['speedup']:.2f} times as fast, but {f['tokens_per_iteration']:.2f} tokens"
     )
@@ -254,8 +258,8 @@ def test_a_doubtful_speedup_is_never_shown_without_its_doubt(pair):
 
 def test_nothing_is_drafted(pair):
     autoregressive, speculative = scripted(K=0)
-    lines = summary(pair, [[1]], [autoregressive, speculative], figures(autoregressive, speculative), {})
-    assert lines[-1] == "Nothing was drafted, so this was autoregressive decoding."
+    lines = summary(pair, [autoregressive, speculative], figures(autoregressive, speculative))
+    assert lines[-2] == "Nothing was drafted, so this was autoregressive decoding."
 
 
 def test_a_paragraph_is_as_wide_as_the_terminal(monkeypatch):
@@ -289,10 +293,9 @@ def test_origins(step, known, expected):
 def test_drafts_after_the_stop_text_count_as_proposed_and_not_as_accepted():
     encoder = encoder_of("the", " end", ".,")
     tokens = encoder.encode("the end.,the")
-    recorder = Recorder()
-    recorder.iteration = lambda *rest: Iteration(tokens, 5, 4, alpha=[1.0] * 4)
     step = Step(tokens, Proposal([0] * 5, []), [])
-    [i] = recorder.watch(iter([[step]]), [StreamDecoder(encoder, " end")], Draws(None))
+    [i] = as_texts(iter([[step]]), [StreamDecoder(encoder, " end")], Draws(None), {})
+    i = Recorder(rule=SimpleNamespace(chances=lambda step: [1.0] * 4)).add(i)
     assert (i.tokens, i.drafted, i.accepted) == (tokens[:2], 5, 2)
     assert (i.alpha, "".join(i.pieces)) == ([1.0] * 2, "the")
 
@@ -323,8 +326,7 @@ def test_the_document_has_no_password_and_its_keys_are_documented(pair, tmp_path
     assert Run(json.loads((tmp_path / "run.json").read_text())).figures == run.figures
     assert [i["text"] for i in run.iterations] and "".join(i["text"] for i in run.iterations) == run.text
     options = vars(pair.options) | {"source": "https://user:secret@host/path?token=hidden"}
-    document = pair.document([PROMPT], scripted(), **options)
-    assert not re.search("secret|hidden", json.dumps(document))
+    assert not re.search("secret|hidden", json.dumps(document(pair, [PROMPT], scripted(), **options)))
     documented = set(re.findall(r"`(\w+)`", (ROOT / "docs" / "output.md").read_text(encoding="utf-8")))
     [text] = run.document["speculative"]["samples"]
     details = run.iterations[0]["details"]

@@ -11,9 +11,9 @@ import pytest
 from enumeration import Clock
 
 import main
-from speculative import lookahead
+from speculative import lookahead, texts
 from speculative.engines import model
-from speculative.measure import check_sampling, predictions, recorder
+from speculative.measure import check_sampling, predictions
 from speculative.options import DEMO
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -24,7 +24,7 @@ SECONDS = {"the target": 0.01, "the draft": 0.001, "the int8": 0.003}  # of a ro
 def clock(repeating, monkeypatch):
     """Time passes when a network is fed, and at no other time."""
     clock = Clock()
-    for module in (lookahead, model, check_sampling, predictions, recorder):
+    for module in (lookahead, model, check_sampling, predictions, texts):
         if hasattr(module, "time"):
             monkeypatch.setattr(module, "time", clock)
     feed = model.CachedNetwork.feed
@@ -50,6 +50,7 @@ MEASURED = ("ceiling", "of the ceiling", "peak memory", "kernels")  # figures of
 def without_this_machine(text):
     """The screen without its figures of memory and bandwidth, the widths of their column, and p-values."""
     lines = [line for line in text.splitlines() if not line.strip().startswith(MEASURED)]
+    lines = [re.sub(r"Engine: C \(.*?\), \d+ threads?", "Engine: C (#), # threads", line) for line in lines]
     lines = [re.sub(r"p = [0-9.e-]+", "p = #", re.sub(r"(?<=\S) {2,}", "  ", line)).rstrip() for line in lines]
     return "\n".join([*lines, ""])
 
@@ -60,7 +61,7 @@ SCREENS = {
     "help_all": ["--help", "all"],
     "quiet": ["--demo", "--quiet", "--prompt_file=prompt.txt", "--json=run.json", "-n", "20"],
     "verbose": ["--demo", "--verbose", "-n", "20"],
-    "staged": ["--demo", "--drafter=int8/model", "--K=6/2", "-n", "20"],
+    "staged": ["--demo", "--drafter=model/ngram", "--K=6/2", "-n", "20"],
     "sampled": ["--demo", "--temperature=1", "--tree=2,1", "--n_samples=2", "-n", "12"],
     "auto": ["--demo", "--K=auto", "-n", "40"],
     "lenient": ["--demo", "--accept=lenient:0.5", "--temperature=1", "-n", "12"],

@@ -12,11 +12,13 @@ from conftest import PROMPT, USUAL
 from tiny import refusal, tokens_of
 
 from speculative.checkpoints import download
+from speculative.cli import workbench
 from speculative.cli.command import parse
-from speculative.measure.document import DECODERS
+from speculative.measure.decode import decode
 from speculative.measure.page import sha256
+from speculative.measure.run import compare
 from speculative.options import FIELDS
-from speculative.session import Session
+from speculative.session import DECODERS, Session
 
 pytest.importorskip("uvicorn")
 from speculative.cli.workbench import LABELS, MOST_RUNS, Workbench, application, serve
@@ -81,7 +83,7 @@ def test_the_steps_of_a_decode_and_its_run(client, pair, options, repeating):
             assert [token[:2] for step in mine for token in step[1]] == tokens
         assert 0 < mine[-1][-1] <= 1.001 * document[name]["seconds"]  # of the run that is kept, the median
     if "K" not in options:
-        expected = pair.changed(**options).compare(PROMPT, 12, repeats=1).document
+        expected = compare(pair.changed(**options), PROMPT, 12, repeats=1).document
         assert [*map(tokens_of, (document, expected))] == [tokens_of(expected)] * 2
     asked = {"prompt": PROMPT, "n_tokens_to_generate": 12} | options
     assert summary["values"].items() >= {name: str(value) for name, value in asked.items()}.items()
@@ -105,8 +107,8 @@ def test_the_page_has_the_options_with_their_help_and_keeps_its_policy(client):
 
 
 def test_only_so_many_runs_are_kept_and_others_are_not_found(bench, client, monkeypatch):
-    run = bench.session.compare(PROMPT, 1)
-    monkeypatch.setattr(Session, "compare", lambda *_, **__: run)
+    run = compare(bench.session, PROMPT, 1)
+    monkeypatch.setattr(workbench, "compare", lambda *_, **__: run)
     for _ in range(MOST_RUNS + 2):
         bench.decode({"prompt": PROMPT}, deque(), threading.Event())
     for name in ("3/page", f"{MOST_RUNS + 2}/page"):
@@ -152,19 +154,19 @@ def test_only_the_page_itself_can_ask(bench, client):
 
 
 class Endless:
-    """In place of Session.compare: decodes again and again, until it is stopped or allowed to fail."""
+    """In place of compare: decodes again and again, until it is stopped or allowed to fail."""
 
     def __init__(self, monkeypatch):
         self.fail = threading.Semaphore(0)
         self.running, self.most = [], 0
-        monkeypatch.setattr(Session, "compare", lambda *given, watch: self.compare(*given, watch))
+        monkeypatch.setattr(workbench, "compare", lambda *given, watch: self.compare(*given, watch))
 
     def compare(self, session, prompt, n, watch):
         self.running.append(prompt)
         self.most = max(self.most, len(self.running))
         try:
             while not self.fail.acquire(timeout=0.1):
-                session.record("speculative", [prompt], n, 1, False, watch)
+                [*decode(session, [prompt], n, ["speculative"], watch)]
             raise RuntimeError("the end")
         finally:
             self.running.remove(prompt)

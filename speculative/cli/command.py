@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any
 
+from speculative.engines.devices import with_engine
 from speculative.options import FIELDS, SHORT, Options, help_text, make_options, switch
 from speculative.support.errors import UserError
 from speculative.version import __version__
@@ -48,9 +49,9 @@ def written_out(word: str) -> str:
 
 
 def parse(given: dict[str, Any]) -> Options:
-    """{option: the text that was typed} -> the options. Raises UserError."""
+    """{option: the text that was typed} -> the options, with the engine that will run. Raises UserError."""
     o = make_options(Options, given)
     for name, libraries in NEEDS.items():
         if getattr(o, name) not in (None, False) and not all(map(find_spec, libraries.split())):
             raise UserError(f"--{name} needs more libraries: pip install {libraries}")  # before any work begins
-    return o
+    return with_engine(o)

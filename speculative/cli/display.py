@@ -3,14 +3,16 @@
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any
 
 from tqdm import tqdm
 
-from speculative.measure.recorder import Iteration
+from speculative.measure.recorder import Recorder
+from speculative.options import Options
 from speculative.support.terminal import SHOWN
+from speculative.texts import Iteration
 
 MOST_COLUMNS = 110  # of a paragraph
 
@@ -28,32 +30,76 @@ STYLES = {
 FROM_OTHER = "bright_green"  # accepted from another drafter
 
 
-def print_title(title: str) -> None:
-    print(f"\n{title}\n{'-' * len(title)}", flush=True)
+class Screen:
+    """The blog's lines of each decoder: its title, a bar or with --stream the text, the time, and the text.
 
-
-def show_bar(steps: Iterable[Iteration], n_tokens: int) -> None:
-    """Take the steps, while a bar shows how many of the tokens there are."""
-    with tqdm(total=n_tokens, unit="token", leave=False, disable=None) as bar:
-        for step in steps:
-            bar.update(len(step.tokens))
-
-
-def print_texts(steps: Iterable[Iteration], prompts: Sequence[str]) -> None:
-    """Print the text of each prompt as its steps come, in colour where that can be shown.
-
-    prompts: those of the texts, again and again if each is decoded several times.
+    Steps of a decoder whose title is not printed yet are not shown: a short decode is repeated with both in turn.
     """
-    show([(f"Text = {prompts[0]}", None)])
-    number = 0
-    try:
-        for step in steps:
-            if step.number > number:
+
+    def __init__(self, o: Options, names: Sequence[str], prompts: Sequence[str]):
+        """names: the decoders, in their order. prompts: one for each text."""
+        self.names = list(names)
+        self.prompts = prompts
+        self.stream = o.stream
+        self.n_tokens = len(prompts) * o.n_tokens_to_generate
+        self.begun = False  # True between a title and its text
+
+    def __enter__(self) -> "Screen":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.begun:  # after Ctrl-C, the texts so far
+            self.end_bar()
+
+    def begin(self) -> None:
+        title = f"{self.names[0].capitalize()} Decode"
+        print(f"\n{title}\n{'-' * len(title)}", flush=True)
+        self.begun = True
+        self.steps: list[Iteration] = []  # that were shown
+        if self.stream:
+            show([(f"Text = {self.prompts[0]}", None)])
+        self.bar = tqdm(total=self.n_tokens, unit="token", leave=False, disable=self.stream or None)
+
+    def show_step(self, name: str, step: Iteration) -> None:
+        if name != self.names[0]:
+            return
+        if not self.begun:
+            self.begin()
+        if self.stream:
+            self.print_step(step, self.steps[-1].number if self.steps else 0)
+        self.bar.update(len(step.tokens))
+        self.steps.append(step)
+
+    def show_record(self, record: Recorder) -> None:
+        """Print the time and the texts of the decoder that is done, and the title of the next."""
+        if not self.begun or not self.steps:  # it ran in turn with the one before
+            for step in record.iterations:
+                self.show_step(record.name, step)
+        self.end_bar(f"Time = {record.seconds:.2f}s")
+        self.names.pop(0)
+        if self.names:
+            self.begin()
+
+    def end_bar(self, time: str = "") -> None:
+        self.begun = False
+        self.bar.close()
+        if self.stream:
+            print(flush=True)
+        if time:
+            print(time)
+        if not self.stream:
+            show([(f"Text = {self.prompts[0]}", None)])
+            number = 0
+            for step in sorted(self.steps, key=lambda step: step.number):  # a batch decodes texts together
+                self.print_step(step, number)
                 number = step.number
-                show([(f"\nText = {prompts[number % len(prompts)]}", None)])
-            show([*zip_longest(step.pieces, step.origins)])  # the last piece may be a part of a character
-    finally:
-        print(flush=True)
+            print(flush=True)
+
+    def print_step(self, step: Iteration, number: int) -> None:
+        """Print a step's text, in colour if that can be shown. number: of the text that was printed last."""
+        if step.number > number:
+            show([(f"\nText = {self.prompts[step.number]}", None)])
+        show([*zip_longest(step.pieces, step.origins)])  # the last piece may be a part of a character
 
 
 def columns() -> int:

@@ -10,6 +10,7 @@ from speculative.cli.display import columns, painter, show
 from speculative.engines import devices, memory, runtime
 from speculative.loading import networks_of
 from speculative.measure import report
+from speculative.measure.document import document
 from speculative.measure.page import ORIGINS, page
 from speculative.measure.recorder import Recorder
 from speculative.measure.run import check_files
@@ -22,30 +23,31 @@ from speculative.support.terminal import SHOWN, one_line
 def check_output(o: Options) -> Options:
     """Raise UserError if a file cannot be written, or is one that is read -> the options.
 
-    Of several processes that compute the same, only the first writes.
+    Of several processes that compute the same, only the first prints and writes.
     """
-    if not o.json and not o.html:
-        return o
-    if not devices.writes_files():
+    if not devices.is_first():
+        sys.stdout = open(os.devnull, "w")  # for the rest of this process  # noqa: SIM115
         return replace(o, json=None, html=None)
-    check_files([o.json, o.html], vars(o))
+    if o.json or o.html:
+        check_files([o.json, o.html], vars(o))
     return o
 
 
-def show_report(session: Session, prompts: list[str], runs: dict[str, Recorder]) -> None:
+def show_report(session: Session[Options], prompts: list[str], records: list[Recorder]) -> None:
     """Print the lines after the blog's, and write the JSON file and the page.
 
-    prompts: one, or with --batch several. runs: {decoder: its record}, of both or with --only of one.
+    prompts: one for each text. records: of both decoders, or with --only of one.
     """
     o = session.options
+    speculative = records[-1]
     if o.only:
-        [alone] = runs.values()
         if not o.quiet:
-            print(f"\nTokens per second = {alone.n_tokens / alone.seconds:.1f}")
+            print(f"\n{report.engine_line(session)}")
+            print(f"Tokens per second = {speculative.n_tokens / speculative.seconds:.1f}")
         return
     if o.quiet and not o.json and not o.html:
         return
-    run = session.document(prompts, [runs["autoregressive"], runs["speculative"]])
+    run = document(session, prompts, records)
     if o.json:
         write_json(o.json, run)
     if o.html:
@@ -53,12 +55,12 @@ def show_report(session: Session, prompts: list[str], runs: dict[str, Recorder])
     if o.quiet:
         return
     if painter():
-        show_legend(runs["speculative"])
+        show_legend(speculative)
     print()
     for line in run["summary"]:
         print(textwrap.fill(line, columns(), break_long_words=False, break_on_hyphens=False))
     if o.verbose:
-        show_iterations(session, runs["speculative"])
+        show_iterations(session, speculative)
         show_figures(session, run["figures"])
     for path, what in ((o.json, "the run as JSON"), (o.html, "the run as a page, for any browser")):
         if path:
@@ -82,10 +84,10 @@ def show_iterations(session: Session, speculative: Recorder) -> None:
     show_table(("#", "accepted", "draft", "score", "α", "tokens"), rows)
 
 
-def show_figures(session: Session, figures: dict) -> None:
-    """--verbose: print each figure, and how the NumPy engine uses this machine."""
+def show_figures(session: Session[Options], figures: dict) -> None:
+    """--verbose: print each figure, and how the C engine uses this machine."""
     rows = report.table(figures, session.rule)
-    if session.options.engine == "numpy":
+    if session.options.engine == "c":
         models = {role: session.models[role] for role in networks_of(session.roles)}
         peak = memory.peak()
         if peak:

@@ -23,10 +23,10 @@ from starlette.responses import HTMLResponse, JSONResponse, StreamingResponse
 from starlette.routing import Route
 
 from speculative import drafters
-from speculative.measure.document import DECODERS
 from speculative.measure.page import ORIGINS, fill, findings, placed
+from speculative.measure.run import Run, compare
 from speculative.options import FIELDS, as_typed
-from speculative.session import Session
+from speculative.session import DECODERS, Session
 from speculative.support.errors import UserError
 from speculative.support.terminal import without_secrets
 
@@ -56,7 +56,7 @@ class Workbench:
     def __init__(self, session: Session):
         self.session = session
         self.thread = threading.Thread()  # in which a decode runs, once there is one
-        self.runs = {}  # {number: Run}
+        self.runs: dict[int, Run] = {}
 
     def page(self) -> str:
         o = self.session.options
@@ -80,7 +80,7 @@ class Workbench:
             yield event("waiting", None)
         while self.thread.is_alive():
             await asyncio.sleep(PAUSE)
-        told = deque()
+        told: deque[tuple] = deque()
         stopped = threading.Event()
         self.thread = thread = threading.Thread(target=self.decode, args=(values, told, stopped), daemon=True)
         thread.start()
@@ -95,17 +95,20 @@ class Workbench:
     def decode(self, values: dict[str, str], told: deque, stopped: threading.Event) -> None:
         """Decode in a thread; told receives the events."""
 
-        def watch(name, step, recorder):
+        seconds = dict.fromkeys(DECODERS, 0.0)  # of each decoder so far
+
+        def watch(name, step):
             if stopped.is_set():
                 raise UserError("stopped")  # which nobody reads: the page that asked for this decode is gone
             # The rest of a character has no origin: the run shows it when it is done.
             tokens = [[text, *origin.split(": ")] for text, origin in zip(step.pieces, step.origins, strict=False)]
-            told.append(("step", [name, tokens, step.drafting, step.scoring, recorder.seconds]))
+            seconds[name] += step.seconds or 0.0
+            told.append(("step", [name, tokens, step.drafting, step.scoring, seconds[name]]))
 
         try:
             options = {name: values[name] or None for name in LABELS if name in values}
             session = self.session.changed(**options)
-            run = session.compare(values["prompt"], session.options.n_tokens_to_generate, watch=watch)
+            run = compare(session, values["prompt"], session.options.n_tokens_to_generate, watch=watch)
             number = max(self.runs, default=0) + 1
             self.runs[number] = run
             self.runs.pop(number - MOST_RUNS, None)
@@ -194,7 +197,7 @@ def application(workbench: Workbench) -> Starlette:
 
 def server(workbench: Workbench) -> uvicorn.Server:
     """Return the server of a workbench. A signal ends it at once: there is nothing to save."""
-    limits = {"limit_concurrency": 64, "timeout_graceful_shutdown": 0}
+    limits: dict[str, Any] = {"limit_concurrency": 64, "timeout_graceful_shutdown": 0}
     return uvicorn.Server(uvicorn.Config(application(workbench), log_config=None, log_level="critical", **limits))
 
 

@@ -37,4 +37,4 @@ class DrafterSpec(NamedTuple):
     load: Callable | None = None  # load(models, options) -> Context.models[name]
     words: str = ""  # its name in a sentence; "" is the name itself
     expected: tuple[float, float] = (2.5, 3.0)  # (accepted, tested): the counts with which AutoK begins
-    only_numpy: str = ""  # why it cannot draft on another engine
+    not_on_jax: str = ""  # the reason why it cannot draft with --engine jax

@@ -66,6 +66,7 @@ def load(models, options) -> Heads:
     if n == 0 or heads.w.shape != (n, n_embd, n_embd) or heads.b.shape != (n, n_embd):
         shapes = f"{heads.w.shape} and {heads.b.shape}"
         raise bad_file(path, f"w and b are {shapes}, not [n, {n_embd}, {n_embd}] and [n, {n_embd}]")
+    models.load(["target"])
     target = models["target"]
     if metadata.get("target") != fingerprint(target.hparams, target.params["ln_f"]):
         raise UserError(
@@ -78,7 +79,7 @@ def load(models, options) -> Heads:
 def head_model(context: Context) -> Callable:
     """-> model(x) -> [n_heads, n_vocab], the guesses of the heads for the tokens after x.
 
-    There are no rows if the target has not been called on this text yet.
+    There are no rows if this decode has not called the target on the text yet.
     """
     target = context.models["target"]
     heads = context.models[NAME]
@@ -87,7 +88,7 @@ def head_model(context: Context) -> Callable:
         h = target.hidden(x[:-1])  # [n_embd]; the last token of x is the target's own, which it has not been fed yet
         if h is None:
             return np.empty((0, context.n_vocab), np.float32)
-        return context.filters(target.output(heads(h), len(x) + 1))  # [n_heads, n_vocab]
+        return context.filters(target.network.output(heads(h), len(x) + 1))  # [n_heads, n_vocab]
 
     return model
 
@@ -124,5 +125,5 @@ SPEC = DrafterSpec(
     tree=lambda context: head_tree(head_model(context), context.rng, context.greedy),
     roles=(NAME,),
     load=load,
-    only_numpy="JAX's models keep no output of the last block",
+    not_on_jax="JAX's models keep no output of the last block",
 )

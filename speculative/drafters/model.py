@@ -21,7 +21,7 @@ def model_drafter(model: Callable, rng: np.random.Generator, name: str = "model"
         tokens = []
         p = []
         for _ in range(k):
-            [p_i] = model(np.append(x, tokens).astype(int))  # [n_vocab]; np.append of an empty list gives float64
+            [p_i] = model([*x, *tokens])  # [n_vocab]
             p.append(p_i)
             tokens.append(sample(p_i, rng))
         return Proposal(tokens, p, [name] * k)
@@ -43,7 +43,7 @@ def model_tree(model: Callable, rng: np.random.Generator, greedy: bool = False, 
             rows = model(x, tree, parents)  # [len(parents), n_vocab]
             added = []
             for node, row in zip(parents, rows, strict=True):
-                siblings = likeliest(row, width) if greedy else drawn(row, width, rng)
+                siblings = top_siblings(row, width) if greedy else drawn_siblings(row, width, rng)
                 added += [tree.add(node, token, p) for token, p in siblings]
             parents = added
         return tree
@@ -51,8 +51,8 @@ def model_tree(model: Callable, rng: np.random.Generator, greedy: bool = False, 
     return draft
 
 
-def drawn(p, width: int, rng: np.random.Generator) -> Iterator[tuple]:  # [n_vocab] -> width of (token, its p) at most
-    """Draws without replacement: each token from p without those before it, as long as any probability is left."""
+def drawn_siblings(p, width: int, rng: np.random.Generator) -> Iterator[tuple]:  # [n_vocab] -> (token, its p), ...
+    """Draw up to width tokens without replacement: each from p without the ones before it, while any has a chance."""
     for _ in range(width):
         token = sample(p, rng)
         yield token, p
@@ -61,17 +61,16 @@ def drawn(p, width: int, rng: np.random.Generator) -> Iterator[tuple]:  # [n_voc
             return
 
 
-def likeliest(p, width: int) -> list[tuple]:  # [n_vocab] -> width of (token, one-hot) at most
-    """The likeliest tokens, the lowest id first on a tie, and none of probability 0.
+def top_siblings(p, width: int) -> list[tuple]:  # [n_vocab] -> [(token, one-hot), ...]
+    """Return up to width tokens, the likeliest first and the lowest id first on a tie, and none of probability 0.
 
     Nothing is drawn, so each p is one-hot. Only the candidates are sorted: to sort the vocabulary takes long.
     """
     width = min(width, len(p))
-    edge = np.partition(p, len(p) - width)[len(p) - width]
-    ids = np.flatnonzero(p >= edge)  # [n_ids]; more than width where some are equal
-    order = ids[np.argsort(-p[ids], kind="stable")][:width]  # [width]
-    order = order[p[order] > 0]
-    return [*zip(order.tolist(), one_hot(order, len(p)), strict=True)]
+    smallest = np.partition(p, len(p) - width)[len(p) - width]
+    ids = np.flatnonzero((p >= smallest) & (p > 0))  # [n_ids]; more than width if some are equal
+    ids = ids[np.argsort(-p[ids], kind="stable")][:width]  # [width]
+    return [*zip(ids.tolist(), one_hot(ids, len(p)), strict=True)]
 
 
 def drafts_of(role: str, name: str, **about) -> DrafterSpec:

@@ -1,42 +1,48 @@
-"""--engine jax, --mesh and --batch: the engine that decodes, and JAX's devices."""
+"""--engine, --mesh and --batch: the engine that decodes, and JAX's devices."""
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from speculative import drafters
 from speculative.blog.encoder import END_OF_TEXT
 from speculative.engines import memory
 from speculative.engines.library import library
+from speculative.filters import Filters
 from speculative.options import ModelOptions
 from speculative.rules import Rule
 from speculative.support.errors import UserError
 
+if TYPE_CHECKING:
+    from speculative.engines.jax.pair import DeviceLoop
 
-def with_engine(o: ModelOptions) -> Any:
-    """The options, with the engine that "auto" stands for: jax if it is installed and sees an accelerator.
+
+def with_engine(o: Any) -> Any:
+    """Return the options with the engine that will run: for "auto" jax if it is installed and sees an accelerator, else
+    c; for "c" numpy if nothing compiles engine.c, which library() says in a line.
 
     Joins the other processes that compute the same, if there are any, before JAX is asked for its devices. Raises
     UserError.
     """
-    if o.engine == "numpy":
-        return o
-    try:
-        from speculative.engines.jax.processes import start_processes
+    engine = o.engine
+    if engine in ("jax", "auto"):
+        try:
+            from speculative.engines.jax.processes import start_processes
 
-        if not start_processes():
-            sys.stdout = open(os.devnull, "w")  # the first process prints for all  # noqa: SIM115
-        if o.engine == "jax" or accelerator():
-            return replace(o, engine="jax")
-        remedy = unused_accelerator()
-        if remedy:
-            print(remedy, file=sys.stderr)
-    except UserError:  # JAX cannot be imported
-        if o.engine == "jax":
-            raise
-    return replace(o, engine="numpy")
+            start_processes()
+            engine = "jax" if o.engine == "jax" or accelerator() else "c"
+            remedy = unused_accelerator() if engine == "c" else None
+            if remedy:
+                print(remedy, file=sys.stderr)
+        except UserError:  # JAX cannot be imported
+            if o.engine == "jax":
+                raise
+            engine = "c"
+    if engine == "c" and not library():
+        engine = "numpy"
+    return replace(o, engine=engine)
 
 
 def several_processes() -> bool:
@@ -44,8 +50,8 @@ def several_processes() -> bool:
     return bool(os.environ.get("JAX_COORDINATOR_ADDRESS")) and "jax" in sys.modules
 
 
-def writes_files() -> bool:
-    """True if this process writes the files of --json and --html: of several, the first does."""
+def is_first() -> bool:
+    """True if this process prints, and writes the files of --json and --html: of several, the first does."""
     return not several_processes() or sys.modules["jax"].process_index() == 0
 
 
@@ -53,9 +59,7 @@ def choose_draft_dtype(draft_dtype: str, dtype: str, engine: str) -> str:
     """The format that auto stands for. It may be a small one, as the draft's precision does not change the output."""
     if draft_dtype != "auto":
         return draft_dtype
-    if engine == "jax":
-        return dtype
-    return "int8" if library() else "float32"
+    return {"c": "int8", "numpy": "float32", "jax": dtype}[engine]
 
 
 def accelerator() -> Any:
@@ -93,11 +97,11 @@ def free_bytes(o: ModelOptions) -> int | None:
 
 def check(o: ModelOptions, rule: Rule) -> None:
     """Raises UserError if options do not go with the engine that was chosen."""
-    if o.engine == "numpy":
+    if o.engine != "jax":
         return
     for spec in drafters.specs_of(o.drafter):
-        if spec.only_numpy:
-            raise UserError(f"--drafter {spec.name} is for --engine numpy: {spec.only_numpy}")
+        if spec.not_on_jax:
+            raise UserError(f"--drafter {spec.name} is for --engine c: {spec.not_on_jax}")
     if "auto" in str(o.K) and several_processes():
         raise UserError("--K auto goes by measured times, on which several processes would not agree: give a number")
     if o.batch > 1 and not one_loop(o):
@@ -109,7 +113,7 @@ def check(o: ModelOptions, rule: Rule) -> None:
         from speculative.engines.jax.sampling import RULES
 
         if rule.name.partition(":")[0] not in RULES:
-            raise UserError(f"--accept {o.accept} is for --engine numpy: the loop on the device has {', '.join(RULES)}")
+            raise UserError(f"--accept {o.accept} is for --engine c: the loop on the device has {', '.join(RULES)}")
     if o.batch % o.data_parallel:
         raise UserError(
             f"--data_parallel {o.data_parallel} gives each copy of the models as many prompts: --batch must be a "
@@ -124,8 +128,8 @@ def one_loop(o: ModelOptions) -> bool:
     return o.engine == "jax" and a_model and isinstance(o.K, int)
 
 
-def loader(o: ModelOptions, n_prompt: int) -> Callable:
-    """-> load_networks, as engines.runtime has it, for models on the devices.
+def loader(o: ModelOptions, n_prompt: int, roles: Sequence[str]) -> Callable:
+    """-> load_networks, as engines.runtime has it, for models on the devices. roles: of the models.
 
     n_prompt: tokens of the longest prompt. If a loop in Python calls the models, all it needs is compiled before.
     Raises UserError if there are fewer devices than are asked for.
@@ -138,24 +142,28 @@ def loader(o: ModelOptions, n_prompt: int) -> Callable:
     lookaheads = o.K if isinstance(o.K, tuple) else [o.K]
     longest = max((K for K in lookaheads if isinstance(K, int)), default=16)
 
-    def load(read, hparams, dtype, name):
+    def load(read, hparams, dtype, name, role):
         # Each device has all of a small draft: see sharding.py.
-        network = place(read, hparams, dtype, mesh, split=False if name.startswith("the draft") else None)
+        network = place(read, hparams, dtype, mesh, split=False if role == "draft" else None)
         model = JaxModel(network, lambda logits: logits, name)
         if not one_loop(o):
             print(f"compiled a model in {model.warm_up(n_prompt, longest):.1f} s", file=sys.stderr)
         return model
 
-    return lambda read, hparams, dtypes, names: [load(read, hparams, *one) for one in zip(dtypes, names, strict=True)]
+    def load_all(read, hparams, dtypes, names):
+        return [load(read, hparams, *one) for one in zip(dtypes, names, roles, strict=True)]
+
+    return load_all
 
 
-def loop_of(session: Any) -> Any:
-    """The session's decoders, compiled as one loop each."""
+def loop_of(
+    o: ModelOptions, target: Any, draft: Any, filters: Filters, draft_filters: Filters, rule: Rule, eot: int
+) -> "DeviceLoop":
+    """Return both decoders of these models, compiled as one loop each."""
     from speculative.engines.jax.loop import DeviceDecoder
     from speculative.engines.jax.pair import DeviceLoop
 
-    target, draft = (session.models[role].network for role in ("target", session.roles[1]))
     # The device looks for the end of the text, the host for other stop texts.
-    end = session.encoder.eot if session.options.stop == END_OF_TEXT else -1
-    decoder = DeviceDecoder(target, draft, session.filters, session.draft_filters, session.rule, end)
-    return DeviceLoop(decoder, session.options.K)
+    end = eot if o.stop == END_OF_TEXT else -1
+    decoder = DeviceDecoder(target.network, draft.network, filters, draft_filters, rule, end)
+    return DeviceLoop(decoder, o.K)  # type: ignore[arg-type]  # a number: one_loop

@@ -6,7 +6,7 @@ engine.c has a loop for each format. Here is the rounding of its weights in NumP
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -68,7 +68,7 @@ def round_int4(w):  # [n_in, n_out] -> [n_in, n_out]
     return (np.clip(np.rint(blocks * inverse), -8, 7) * scale).reshape(-1, w.shape[1])[: len(w)]
 
 
-TABLE = (
+TABLE: tuple[tuple[Any, ...], ...] = (
     # The fields of Format, in their order. The tolerances are those of the bundled target: over its prompts, distances
     # of two logits change by up to 5e-5 in float32, and by up to 0.26 in bfloat16.
     ("float32", 0, 4, 0, "float32", lambda w: w, OnJax("float32", "float32", "float32", 1e-3)),
@@ -83,11 +83,11 @@ def on_jax(name: str) -> OnJax:
     """The parts that JAX needs of this format. Raises UserError if JAX cannot take it."""
     needs = FORMATS[name].jax
     if isinstance(needs, str):
-        raise UserError(f"weights in {name} are for --engine numpy: {needs}")
+        raise UserError(f"weights in {name} are for --engine c or numpy: {needs}")
     return needs
 
 
-def matrix_of(name: str, shape: tuple[int, ...], dtype: str) -> tuple[tuple[int, int], Format] | None:
+def matrix_of(name: str, shape: tuple[int, ...], dtype: str) -> tuple[tuple[int, ...], Format] | None:
     """The shape [n_in, n_out] and the format of a tensor such as h0/mlp/c_fc/w, whose model is in the format dtype.
     None if it is not a matrix that rows are multiplied by: it is then stored in float32."""
     if name == "wte":  # as x is multiplied by wte.T

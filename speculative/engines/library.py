@@ -13,7 +13,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from ctypes import c_int64, c_void_p
+from ctypes import c_char_p, c_int64, c_void_p
 from pathlib import Path
 
 SOURCES = [Path(__file__).with_name(name) for name in ("pack.c", "engine.c")]  # the first includes the second
@@ -85,10 +85,7 @@ def build(folder: Path) -> Path | None:
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """The compiled forward pass; None if SPECULATIVE_ENGINE is "numpy", or if there is no compiler: gpt2.py itself then
-    computes."""
-    if os.environ.get("SPECULATIVE_ENGINE") == "numpy":
-        return None
+    """The compiled forward pass; None if there is no compiler: gpt2.py itself then computes."""
     try:
         path = build(cache_home())
     except (OSError, RuntimeError):  # the folder cannot be written to, or there is no home
@@ -108,6 +105,9 @@ def library() -> ctypes.CDLL | None:
     found.pack.argtypes = [c_int64, c_void_p, *[c_int64] * 6, c_void_p]
     found.gpt2.argtypes = [c_void_p, c_int64]
     found.worker.argtypes = [c_int64]
+    found.instructions.restype = c_char_p
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=found.all_asleep)
     return found
 
 

@@ -52,10 +52,11 @@ def pack_matrix(w: np.ndarray, format: Format) -> PackedWeight:  # [n_in, n_out]
     return PackedWeight(w.shape, format, tiles)
 
 
-def packer(dtype: str) -> Callable:
+def packer(dtype: str, engine: str = "c") -> Callable:
     """convert(name, array) for the loader: matrices that rows are multiplied by come out packed, all else as it is.
 
-    If nothing is compiled, they come out as arrays of the numbers that are stored: NumPy multiplies by these.
+    With engine "numpy", or if nothing is compiled, they come out as arrays of the numbers that are stored: NumPy
+    multiplies by these.
     """
 
     def convert(name, array):
@@ -64,7 +65,7 @@ def packer(dtype: str) -> Callable:
             return array
         _, format = matrix
         w = array.T if name == "wte" else array  # [n_in, n_out]
-        if library():
+        if engine == "c" and library():
             return pack_matrix(w, format)
         w = format.round(w)
         return w.T if name == "wte" else w

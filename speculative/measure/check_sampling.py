@@ -8,10 +8,11 @@ context, and by falling p / q, which shows whether the draft's favourites come t
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from speculative.session import Session
 from speculative.support.progress import working
 from speculative.trees import Tree
 
@@ -29,7 +30,7 @@ class Check(NamedTuple):
 
 
 def check_sampled(
-    session: Any, prompts: Sequence[np.ndarray], K: int, draws: int = 10_000, seconds: float = 60
+    session: Session, prompts: Sequence[np.ndarray], K: int, draws: int = 10_000, seconds: float = 60
 ) -> list[Check]:
     """Check both decoders against the target, over about two windows of tokens; and the drafts against the drafter's
     p. As many texts are drawn as there is time for, at most `draws`: four times as many show half the shift."""
@@ -66,16 +67,18 @@ def tokens_of(steps: Iterable) -> list[int]:
     return [int(token) for step in steps for token in step.tokens]
 
 
-def direct(session: Any, x, n_last: int) -> np.ndarray:  # [n] -> [n_last, n_vocab]
+def direct(session: Session, x, n_last: int) -> np.ndarray:  # [n] -> [n_last, n_vocab]
     """The target's rows, from an empty cache."""
     session.models["target"].forget()
     return session.model("target")(np.asarray(x), n_last)
 
 
-def count_tokens(histograms, session: Any, x, tokens: list[int], rng) -> None:  # [order, BINS]
+def count_tokens(histograms, session: Session, x, tokens: list[int], rng) -> None:  # [order, BINS]
     """Count the tokens that were decoded after x, in the histograms of both orders."""
-    q = direct(session, [*x, *tokens[:-1]], len(tokens))  # [N, n_vocab]
-    draft = session.drafter(rng).chain
+    session.models["target"].forget()
+    target = session.model("target")
+    q = target(np.array([*x, *tokens[:-1]]), len(tokens))  # [N, n_vocab]
+    draft = session.drafter(rng, target=target).chain
     for i, token in enumerate(tokens):
         p = draft(np.array([*x, *tokens[:i]]), 1).p  # [0 or 1, n_vocab]
         ratio = p[0] / np.maximum(q[i], np.finfo(q.dtype).tiny) if len(p) else q[i]  # [n_vocab]

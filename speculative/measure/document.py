@@ -3,51 +3,54 @@
 import platform
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from speculative.blog.encoder import Encoder
 from speculative.engines.library import n_cores
-from speculative.measure.recorder import Iteration, Recorder, to_json
+from speculative.measure.figures import figures
+from speculative.measure.predictions import measure
+from speculative.measure.recorder import Recorder, to_json
+from speculative.measure.report import stand_ins, summary
+from speculative.session import Session
 from speculative.support.terminal import without_secrets
+from speculative.texts import Iteration
 
-SCHEMA = 5  # changes if a key is renamed or means something else, not if one is added
-DECODERS = ("autoregressive", "speculative")
+SCHEMA = 6  # changes if a key is renamed or means something else, not if one is added
 
 
-def document(
-    options: dict,
-    encoder: Encoder,
-    prompts: Sequence[str],
-    input_ids: Sequence,
-    recorders: Sequence[Recorder],
-    **found,
-) -> dict:
+def document(session: Session, prompts: Sequence[str], records: Sequence[Recorder], **options: Any) -> dict[str, Any]:
     """Return the document of a run. Seconds throughout; None if the run was too short to measure something.
 
-    prompts: one, or with --batch several; input_ids: their tokens. found: figures, summary and stand_ins.
+    prompts: one for each text. records: of both decoders. options: those that differ from the session's.
     """
-    read = [{"text": p, "tokens": [int(token) for token in ids]} for p, ids in zip(prompts, input_ids, strict=True)]
-    shown = {token for recorder in recorders for i in recorder.iterations for token in shown_tokens(i)}
+    o = vars(session.options) | options
+    read = [{"text": text, "tokens": ids} for text, ids in zip(prompts, records[0].inputs, strict=True)]
+    autoregressive, speculative = records
+    found = figures(autoregressive, speculative, measure(session, speculative))
+    shown = {token for record in records for i in record.iterations for token in shown_tokens(i)}
     return {
         "schema": SCHEMA,
-        "options": options | {"source": without_secrets(options["source"])},
-        "machine": machine(options["engine"]),
+        "options": o | {"source": without_secrets(o["source"])},
+        "machine": machine(o["engine"]),
         "prompt": read[0],
         "prompts": read,
-        **{name: decoder_document(recorder) for name, recorder in zip(DECODERS, recorders, strict=True)},
-        "vocabulary": {str(token): token_text(token, encoder) for token in sorted(shown)},
-        **found,
+        **{record.name: decoder_document(record) for record in records},
+        "vocabulary": {str(token): token_text(token, session.encoder) for token in sorted(shown)},
+        "figures": found,
+        "stand_ins": stand_ins(session),
+        "summary": summary(session, records, found),
     }
 
 
-def decoder_document(recorder: Recorder) -> dict:
+def decoder_document(record: Recorder) -> dict:
     return {
-        **{name: getattr(recorder, name) for name in ("seconds", "runs", "prefill", "t_draft")},
-        "t_target": {str(rows): seconds for rows, seconds in recorder.t_target.items()},
+        **{name: getattr(record, name) for name in ("seconds", "runs", "prefill", "t_draft")},
+        "t_target": {str(rows): seconds for rows, seconds in record.t_target.items()},
         "samples": [
             {"text": "".join(i.text for i in sample), "tokens": tokens, "iterations": [*map(to_json, sample)]}
-            for sample, tokens in zip(recorder.samples, recorder.tokens, strict=True)
+            for sample, tokens in zip(record.samples, record.tokens, strict=True)
         ],
     }
 
@@ -67,7 +70,7 @@ def token_text(token: int, encoder: Encoder) -> str:
     return encoder.to_bytes([token]).decode("utf-8", "backslashreplace")
 
 
-def machine(engine: str = "numpy") -> dict:
+def machine(engine: str = "c") -> dict:
     """Return the names and versions of the machine; with engine "jax", of its devices too."""
     names = {
         "engine": engine,

@@ -16,10 +16,10 @@ from typing import Any
 from speculative import drafters
 from speculative.filters import Filters
 from speculative.measure import report
-from speculative.measure.document import DECODERS
 from speculative.measure.report import digits, duration, many, percent
 from speculative.options import as_typed
 from speculative.rules import parse_rule
+from speculative.session import DECODERS
 
 WEB = Path(__file__).parent / "web"
 SCRIPTS = ("elements.js", "text.js", "race.js", "glass.js", "charts.js", "whatif.js")  # in web/
@@ -30,8 +30,8 @@ ORIGINS = {  # of a token -> its explanation
     "bonus": "sampled by the target after it accepted all drafts",
     "autoregressive": "sampled by the target without drafts",
 }
-FACTS = ("draft_model_size", "target_model_size", "drafter", "K", *Filters._fields)  # options in the header
-FACTS += ("draft_temperature", "stop", "seed", "engine")
+FACTS = ["draft_model_size", "target_model_size", "drafter", "K", *Filters._fields]  # options in the header
+FACTS += ["draft_temperature", "stop", "seed", "engine"]
 VISIBLE = str.maketrans({" ": "␣", "\n": "↵", "\t": "⇥"})  # white space of a token that is shown alone
 
 
@@ -257,7 +257,12 @@ def charts(f: dict) -> list[dict]:
         "measured, without the prompt": f["speedup_without_prefill"],
         "r(K + 1) / (Kc + β), of this run": f["account_blog"],
         "Leviathan's formula, of this run": f["account_leviathan"],
-        **{f"predicted for K = {K}": speedup for K, speedup in (f["predicted"] or {}).items()},
+        **{
+            f"predicted for {name}, K = {K}": speedup
+            for name, speedups in (f["predicted"] or {}).items()
+            for K, speedup in speedups.items()
+            if int(K).bit_count() == 1  # 1, 2, 4, 8, ...
+        },
     }
     rows = [([name, f"{x:.2f}x"], x, "q" if name == "measured" else "p") for name, x in speedups.items() if x]
     return [

@@ -2,39 +2,58 @@
 table of --verbose and of the page, every figure with its formula."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from speculative import drafters
-from speculative.checkpoints.tensors import checkpoint_shapes
-from speculative.engines.formats import model_bytes, on_jax
+from speculative.engines.formats import on_jax
+from speculative.engines.runtime import engine_words
+from speculative.loading import networks_of
 from speculative.measure.analysis import blog_speedup
+from speculative.measure.figures import NOISE
 from speculative.measure.recorder import Recorder
 from speculative.rules import TOKEN, Rule
+from speculative.session import Session
 
-GAIN = 1.08  # another K is recommended from this factor on: predictions err by up to 8 %
-LARGE_BYTES = 2**28  # of weights in int8; reading fewer is not bound by memory
+GAIN = 1.08  # another setting is recommended from this factor on: predictions err by up to 8 %
+
+ROLES = {"target": "Target", "draft": "draft"}  # in a sentence; the others are copies of the target
 
 Row = tuple[str, str, str]  # a figure's name, its value, its formula
 
 
-def summary(session: Any, inputs: Sequence, recorders: Sequence[Recorder], f: dict, stand_ins: dict) -> list[str]:
-    """inputs: the prompts' tokens; recorders: of the autoregressive decoder and the speculative one; f: figures()."""
-    lines = [texts_line(session, inputs, recorders), speed_line(f)]
+def summary(session: Session, records: Sequence[Recorder], f: dict) -> list[str]:
+    """Return the lines of the ending. records: of the autoregressive decoder and the speculative one; f: figures()."""
+    lines = [texts_line(session, records), speed_line(f)]
     if f["drafted"]:
         lines += [acceptance_line(f), time_line(f), account_line(f), advice(f, session)]
     else:
         lines.append("Nothing was drafted, so this was autoregressive decoding.")
-    lines += [f"Note: {size} is a stand-in for the official model: {words}." for size, words in stand_ins.items()]
+    lines.append(engine_line(session))
+    replaced = stand_ins(session).items()
+    lines += [f"Note: {size} is a stand-in for the official model: {words}." for size, words in replaced]
     if session.timed and session.options.temperature > 0:
         lines.append("Note: --K auto depends on measured times, so the same seed may give another text next time.")
     return [*filter(None, lines)]
 
 
-def texts_line(session: Any, inputs: Sequence, recorders: Sequence[Recorder]) -> str:
+def engine_line(session: Session) -> str:
+    """What ran: the engine, and each model with its weight format."""
+    specs = [session.models.spec(role) for role in networks_of(session.roles)]
+    models = [f"{ROLES.get(spec.role, 'copy')} {spec.size} in {spec.dtype}" for spec in specs]
+    o = session.options
+    fast = ""
+    if o.fast:
+        copies = sum(session.models[role].weight_bytes for role in session.roles if role not in ROLES)
+        more = f"; the copy takes {copies / 1e9:.1f} GB" if copies else ""
+        rule = " --accept block" if o.accept == "block" else ""
+        fast = f" --fast: --drafter {o.drafter} --K auto{rule}{more}."
+    return f"Engine: {engine_words(o.engine)}. {', '.join(models)}.{fast}"
+
+
+def texts_line(session: Session, records: Sequence[Recorder]) -> str:
     """Say whether the texts are equal, and if not, why."""
     o = session.options
-    texts = [recorder.tokens for recorder in recorders]
-    if texts[0] == texts[1]:
+    autoregressive, speculative = (record.tokens for record in records)
+    if autoregressive == speculative:
         return "The texts are equal, token for token" + (", as always at temperature 0." if o.temperature == 0 else ".")
     if o.temperature > 0 and not session.rule.lossless:
         return f"The texts differ: --accept {o.accept} does not keep the target's distribution."
@@ -43,9 +62,9 @@ def texts_line(session: Any, inputs: Sequence, recorders: Sequence[Recorder]) ->
     if o.engine == "jax":
         from speculative.engines.jax.pair import greedy_differences
 
-        prompts = [*inputs] * (len(texts[0]) // len(inputs))  # several samples take the prompts in turn
         tolerance = on_jax(o.dtype).tolerance
-        return " ".join(greedy_differences(prompts, session.models["target"], *texts, tolerance))
+        target = session.models["target"]
+        return " ".join(greedy_differences(records[0].inputs, target, autoregressive, speculative, tolerance))
     return "The texts differ: rounding decided between two tokens with nearly equal logits (--verify shows where)."
 
 
@@ -56,12 +75,14 @@ def speed_line(f: dict) -> str:
     times = f"{f['speedup']:.2f} times as fast"
     if f["doubt"]:
         return f"Doubtful: {times}{runs}, but {f['doubt']}. Another program probably used the processor: try again."
-    slower = "Slower: " if f["speedup"] < 1 else ""
+    slower = "Slower: " if f["speedup"] < 1 - NOISE else ""
     return f"{slower}{times}: {number(rate)} tokens a second instead of {number(rate / f['speedup'])}{runs}."
 
 
 def acceptance_line(f: dict) -> str:
     accepted = f"{f['accepted']} of {f['drafted']} drafts accepted ({percent(f['accepted'] / f['drafted'])})."
+    if not f["accepted"]:
+        return f"None of the {f['drafted']} drafts was accepted, so each target call gives one token."
     gives = f"A target call gives {f['tokens_per_iteration']:.2f}"
     if f["tree"]:
         return f"{accepted} {gives} tokens; a tree has several drafts for each place."
@@ -97,44 +118,36 @@ def account_line(f: dict) -> str | None:
     )
 
 
-def advice(f: dict, session: Any) -> str | None:
-    """One sentence: the K or drafter to try, and the speedup that it should bring."""
+def advice(f: dict, session: Session) -> str | None:
+    """One sentence: the setting to try, as it is typed, and the speedup that it should bring on this text."""
     o = session.options
     if f["doubt"]:
         return None
     if f["account_blog"] is None:
         return "The run is too short to say why: every call also read the prompt." if f["seconds"]["scoring"] else None
-    another = "" if "draft" in drafters.roles_of(o.drafter) else " Try --drafter model."
-    if not f["predicted"] or not isinstance(o.K, int | tuple):
+    settings = {
+        (name, K): speedup for name, speedups in (f["predicted"] or {}).items() for K, speedup in speedups.items()
+    }
+    if not settings:
         took = f["mean_beta"] + f["c"] * f["drafted"] / f["iterations"]
         lost = f"It does not pay: a call with its drafts takes as long as {took:.2f} autoregressive tokens."
-        return lost + another if f["speedup"] < 1 else None
-    best = max(f["predicted"], key=f["predicted"].get)
-    speedup = f["predicted"][best]
-    K = o.K[0] if isinstance(o.K, tuple) else o.K
-    now = max(f["speedup"], f["predicted"].get(str(K), 0.0))
+        return lost if f["speedup"] < 1 else None
+    name, K = max(settings, key=settings.__getitem__)
+    speedup = settings[name, K]
+    outer, *inner = o.K if isinstance(o.K, tuple) else (o.K,)
+    now = max(f["speedup"], settings.get((o.drafter, str(outer)), 0.0))
+    typed = f"--drafter {name} --K {K}"
+    if name == o.drafter and not o.fast:
+        typed = f"--K {'/'.join(map(str, (K, *inner)))}"
     if speedup < 1:
-        return f"Prediction: no K pays here; the best, {best}, would be {speedup:.2f} times as fast.{another}"
+        return f"Prediction: nothing pays on this text; the best, {typed}, would be {speedup:.2f} times as fast."
     if speedup > GAIN * now:
-        outer = "the first number of K" if isinstance(o.K, tuple) else "K"
-        return f"Prediction: {outer} = {best} would be {speedup:.2f} times as fast as autoregressive decoding; try it."
-    largest = max(map(int, f["predicted"]))
-    return f"Prediction: no K from 1 to {largest} would be clearly faster than this one." + copy_advice(session)
+        return f"Prediction: {typed} would be {speedup:.2f} times as fast on this text."
+    fast = " Not predicted: --fast." if o.engine == "c" and not o.fast else ""
+    return f"Prediction: no other K or drafter of this run would be clearly faster on this text.{fast}"
 
 
-def copy_advice(session: Any) -> str:
-    """Name the target's int8 copy as a drafter, if reading it takes a fraction of the target's time. How much it brings
-    depends on how often the two agree, which this run did not measure."""
-    o = session.options
-    if o.engine != "numpy" or o.drafter != "model" or o.dtype not in ("float32", "bfloat16"):
-        return ""
-    n_bytes = model_bytes("int8", checkpoint_shapes(session.models["target"].hparams))
-    if n_bytes < LARGE_BYTES:
-        return ""
-    return f" An int8 copy of the target may draft better: --drafter int8/model, {n_bytes / 1e9:.1f} GB more."
-
-
-def stand_ins(session: Any) -> dict[str, str]:
+def stand_ins(session: Session) -> dict[str, str]:
     """{model with an official name, but not the official weights: what it is instead}"""
     found = {spec.size: spec.hparams.get("stand_in") for spec in session.models.specs.values()}
     return {size: what for size, what in found.items() if what}
@@ -188,9 +201,9 @@ def speed_rows(f: dict) -> list[Row]:
     if f["account_leviathan"]:
         leviathan = "(1 - α^(K + 1)) / ((1 - α)(Kc + β))"
         rows.append(("account, Leviathan", f"{f['account_leviathan']:.2f}x", leviathan))
-    if f["predicted"]:
-        speedups = "  ".join(f"{K}: {speedup:.2f}x" for K, speedup in f["predicted"].items())
-        rows.append(("predicted, by K", speedups, "windows of K drafts over this text, by c and β; with prefill"))
+    for name, speedups in (f["predicted"] or {}).items():
+        by_K = "  ".join(f"{K}: {speedup:.2f}x" for K, speedup in speedups.items())
+        rows.append((f"predicted, {name}", by_K, "by K: windows of K drafts over this text; with prefill"))
     return rows
 
 

@@ -2,12 +2,16 @@
 
 import html
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from speculative.checkpoints.loading import model_folder
+from speculative.measure.decode import decode
+from speculative.measure.document import document
 from speculative.measure.page import page
+from speculative.session import Session, check_count
 from speculative.support.files import check_outputs, write_json, write_text
+from speculative.support.progress import working
 
 FRAME = "width: 100%; height: 80vh; min-height: 30rem; border: 0"  # style of the page in a notebook
 
@@ -79,3 +83,17 @@ class Run:
         sandbox = "allow-scripts allow-popups"
         source = html.escape(self.html())
         return f'<iframe title="{title}" sandbox="{sandbox}" style="{FRAME}" srcdoc="{source}"></iframe>'
+
+
+def compare(
+    session: Session, prompt: str, N: int = 40, repeats: int | None = None, watch: Callable | None = None
+) -> Run:
+    """Decode with both decoders -> the run. repeats: how often; by default a short decode is repeated until it has
+    taken half a second, and the median counts. watch(name, step): called for each step of the first run, in place of a
+    bar. Raises UserError."""
+    N = check_count("n_tokens_to_generate", N, 1)
+    repeats = repeats and check_count("repeats", repeats, 1)
+    with working("decoding", 2 * N, "token", quiet=bool(watch)) as bar:
+        show = watch or (lambda name, step: bar.update(len(step.tokens)))
+        records = [*decode(session, [prompt], N, repeats=repeats, watch=show)]
+    return Run(document(session, [prompt], records, prompt=prompt, n_tokens_to_generate=N))

@@ -3,25 +3,26 @@
 Five checks, each of which sees a kind of mistake that the others may miss:
 
 - greedy: at temperature 0 the speculative tokens are the autoregressive ones, for every prompt and K;
-- rows: a row of the target is the same to the bit, whatever rows are computed with it and whatever the cache held (on
-  JAX, without this promise, the first check says how close the best logits are at the places where texts part);
+- rows: a row of the target is the same to the bit, whatever rows are computed with it and whatever the cache held
+  (with --engine c; for the others, the first check says how close the best logits are where two texts differ first);
 - sampled: the tokens of both decoders follow the target's distribution, which is computed directly;
 - drafts: drafted tokens follow the p that the drafter reports;
-- nodes: the row of each node of a tree is that of its path alone.
+- nodes: the row of each node of a tree is that of its path alone (with --engine c).
 
 The sampled ones are in check_sampling.py.
 """
 
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
 from speculative.engines import formats
 from speculative.engines.model import common_prefix, margin
 from speculative.measure.check_sampling import Check, check_sampled, direct, tokens_of
+from speculative.measure.report import engine_line
 from speculative.options import as_typed
+from speculative.session import Session
 from speculative.support.errors import UserError
 from speculative.support.progress import working
 
@@ -41,7 +42,7 @@ NOT_COVERED = (
 )
 
 
-def verify(session: Any, prompt: str, others: Sequence[str] = PROMPTS, **limits) -> None:
+def verify(session: Session, prompt: str, others: Sequence[str] = PROMPTS, **limits) -> None:
     """Print each check of this prompt and the others when it is done, then a summary. Exit status 1 if one fails.
 
     limits: those of check_sampled. Raises UserError.
@@ -52,7 +53,7 @@ def verify(session: Any, prompt: str, others: Sequence[str] = PROMPTS, **limits)
         raise UserError(f"--verify decodes {n_new} tokens here, too many for a context of {session.n_ctx}")
     # Of each prompt its end, so that what is decoded after it fits into the context.
     prompts = [np.array(session.encode(text)[n_new - session.n_ctx :]) for text in (prompt, *others)]
-    print(f"Verify\n------\n{ABOUT}")
+    print(f"Verify\n------\n{engine_line(session)}\n{ABOUT}")
     done = []
     for check in checks(session, prompts, N, **limits):
         print(f"{'passed' if check.passed else 'FAILED'}  {check.name}: {check.detail}", flush=True)
@@ -67,39 +68,41 @@ def verify(session: Any, prompt: str, others: Sequence[str] = PROMPTS, **limits)
         sys.exit(1)
 
 
-def outer_K(session: Any) -> int:
+def outer_K(session: Session) -> int:
     """The number of drafts in a window; 4 if the run chooses it."""
     K = session.options.K
     K = K[0] if isinstance(K, tuple) else K
     return K if isinstance(K, int) else 4
 
 
-def checks(session: Any, prompts: Sequence[np.ndarray], N: int, **limits) -> Iterator[Check]:
+def checks(session: Session, prompts: Sequence[np.ndarray], N: int, **limits) -> Iterator[Check]:
     """Yield each check when it is done. prompts: token ids; greedy decoding adds N tokens to each."""
     yield check_greedy(changed(session, prompts[0], temperature=0), prompts, N)
     sampled = changed(session, prompts[0], temperature=session.options.temperature or 1)
-    if session.options.engine == "numpy":
+    if session.options.engine == "c":
         yield check_rows(sampled, prompts, max(8, outer_K(session)) + 1)
     yield from check_sampled(sampled, prompts, outer_K(session), **limits)
-    if session.options.tree:
+    if session.options.tree and session.options.engine == "c":
         yield check_nodes(sampled, prompts)
 
 
-def changed(session: Any, x: np.ndarray, **options) -> Any:  # x [n]
+def changed(session: Session, x: np.ndarray, **options) -> Session:  # x [n]
     """The session with other options, its costs measured after the end of this text."""
     session = session.changed(**options)
     session.measure_costs(x[-8:])
     return session
 
 
-def check_greedy(session: Any, prompts: Sequence[np.ndarray], N: int) -> Check:
-    """Compare the texts of both decoders at temperature 0, token for token. On JAX they may part at a near tie."""
+def check_greedy(session: Session, prompts: Sequence[np.ndarray], N: int) -> Check:
+    """Compare the texts of both decoders at temperature 0, token for token. Except with --engine c, they may
+    differ at a near tie."""
     o = session.options
     with_K = {K: (K, *o.K[1:]) if isinstance(o.K, tuple) else K for K in (1, 2, 4, 8)}  # K of the outermost level
     sessions = {str(n): changed(session, prompts[0], tree=None, K=K) for n, K in with_K.items()}
     sessions.setdefault(f"tree {as_typed('tree', o.tree)}" if o.tree else as_typed("K", o.K), session)
     n_tokens = 0
     margins = []
+    tolerance = formats.on_jax(o.dtype if o.engine == "jax" else "float32").tolerance
     rng = np.random.default_rng(0)
     with working("comparing greedy texts", len(prompts) * len(sessions), "text") as bar:
         for number, x in enumerate(prompts, start=1):
@@ -112,10 +115,10 @@ def check_greedy(session: Any, prompts: Sequence[np.ndarray], N: int) -> Check:
                 if actual == expected:
                     continue
                 difference = f"prompt {number}, K = {name}: the first difference is at new token {at + 1}"
-                if o.engine == "numpy" or at == min(len(actual), len(expected)):
+                if o.engine == "c" or at == min(len(actual), len(expected)):
                     return Check("greedy", False, difference)
                 margins.append(margin(session.models["target"], [*x, *expected[:at]]))
-                if margins[-1] > formats.on_jax(o.dtype).tolerance:
+                if margins[-1] > tolerance:
                     difference += f", where the two best logits are {margins[-1]:.2g} apart"
                     return Check("greedy", False, difference)
     detail = f"{n_tokens} speculative tokens equal the autoregressive ones ({len(prompts)} prompts, "
@@ -125,7 +128,7 @@ def check_greedy(session: Any, prompts: Sequence[np.ndarray], N: int) -> Check:
     return Check("greedy", True, detail)
 
 
-def check_rows(session: Any, prompts: Sequence[np.ndarray], most: int) -> Check:
+def check_rows(session: Session, prompts: Sequence[np.ndarray], most: int) -> Check:
     """Compare the last rows of each prompt, one by one, with windows of 1 to `most` rows, also after a rejection."""
     model = session.model("target")
     n_compared = 0
@@ -150,13 +153,14 @@ def check_rows(session: Any, prompts: Sequence[np.ndarray], most: int) -> Check:
     return Check("rows", True, f"{n_compared} rows, in windows of 1 to {most}, equal to the bit those computed alone")
 
 
-def check_nodes(session: Any, prompts: Sequence[np.ndarray]) -> Check:
+def check_nodes(session: Session, prompts: Sequence[np.ndarray]) -> Check:
     """Compare the rows of a tree, scored in one call, with each path as a text."""
     n_compared = 0
     for number, x in enumerate(prompts, start=1):
-        direct(session, x[:-1], 1)  # heads draft from the target's last state
-        tree = session.drafter(np.random.default_rng(0)).tree(x, session.options.tree)
-        rows = session.model("target").tree(x, tree)  # [n_nodes, n_vocab]
+        target = session.model("target")
+        target(x[:-1])  # heads draft from the target's last state
+        tree = session.drafter(np.random.default_rng(0), target=target).tree(x, session.options.tree)
+        rows = target.tree(x, tree)  # [n_nodes, n_vocab]
         for node, row in enumerate(rows):
             path = [tree.tokens[i] for i in tree.path(node)]
             n_compared += 1

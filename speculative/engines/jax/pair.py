@@ -49,24 +49,26 @@ class DeviceLoop:
     def __init__(self, decoder: DeviceDecoder, K: int):
         self.decoder = decoder
         self.K = K
-        self.seconds = {}  # of a draft token, under "draft", and of the target's call, by its rows
+        self.t_draft: float | None = None  # seconds of a draft token
+        self.t_target: dict[int, float] = {}  # {rows: seconds of a call of the target}
 
     def window(self, N: int) -> int:
         """K, or N - 1 if that is less: more drafts could not be accepted, and here all K are always made."""
         return min(self.K, max(1, N - 1))
 
-    def ready(self, prompts: Sequence, N: int, batch: int, timed: bool) -> None:
-        """Compile both loops for these prompts [n_prompts][n], `batch` of them at a time. timed: time their parts,
-        which a decode cannot tell apart."""
+    def ready(self, prompts: Sequence, N: int, batch: int) -> None:
+        """Compile both loops for these prompts [n_prompts][n], `batch` of them at a time. Time their parts, which a
+        decode cannot tell apart."""
         began = time.perf_counter()
         K = self.window(N)
         for k in (0, K):
             for _ in self.group([[0]], 0, 1, k, 0, shape_of(prompts, N, k, batch)):
                 pass
         print(f"compiled both loops in {time.perf_counter() - began:.1f} s", file=sys.stderr)
-        if timed:
-            n = max(map(len, prompts)) + N // 2
-            self.seconds = self.part_seconds(n, K, shape_of(prompts, N, K, batch))
+        n = max(map(len, prompts)) + N // 2
+        seconds = self.part_seconds(n, K, shape_of(prompts, N, K, batch))
+        self.t_draft = seconds.pop("draft")
+        self.t_target = seconds
 
     def steps(self, x, N: int, K: int, rng) -> Iterator[Row]:
         """The steps of one prompt; K = 0 is autoregressive decoding."""
@@ -92,7 +94,7 @@ class DeviceLoop:
         began = time.perf_counter()
         state = jax.block_until_ready(self.start(prompts, first, N, K, shape))
         prefill = time.perf_counter() - began
-        slots = range(len(prompts))
+        slots = [*range(len(prompts))]
         while slots:
             state, calls, output, done = self.decoder.run(self.decoder.params, state, np.uint32(seed), K=K)
             output, done = jax.tree.map(np.array, (output, done))  # [CALLS, n_batch, ...], [n_batch]
@@ -163,7 +165,7 @@ def row_of(number: int, output: Output, i: int, slot: int) -> Row:
 
 
 def greedy_differences(
-    prompts: list, target_model: JaxModel, autoregressive: list, speculative: list, tolerance: float
+    prompts: Sequence, target_model: JaxModel, autoregressive: list, speculative: list, tolerance: float
 ) -> list[str]:
     """A line for each prompt whose two greedy texts differ: the first difference, and the margin between the two best
     logits there. If it is larger than the tolerance (formats.OnJax), rounding does not explain it.

@@ -1,0 +1,75 @@
+"""load_pair: a session from Python, whose errors name options as Python does, and whose runs are compared."""
+
+import contextlib
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, ParamSpec
+
+from speculative import drafters
+from speculative.engines import devices
+from speculative.measure.run import Run, compare
+from speculative.options import ModelOptions, make_options
+from speculative.session import Session
+from speculative.support.errors import UserError
+
+P = ParamSpec("P")
+
+
+@contextlib.contextmanager
+def in_python() -> Iterator[None]:
+    """Errors name an option as Python does: K, not --K."""
+    try:
+        yield
+    except UserError as error:
+        said = re.sub(r"(python -m [^,;:]*)|--([A-Za-z_]+)", lambda found: found[1] or found[2], str(error))
+        raise UserError(said) from None
+
+
+class Pair(Session[ModelOptions]):
+    """A target and its drafter, as load_pair gives them."""
+
+    def changed(self, **options: Any) -> "Pair":
+        with in_python():
+            return super().changed(**options)  # type: ignore[return-value]  # it makes an object of this class
+
+    def compare(
+        self,
+        prompt: str,
+        n_tokens_to_generate: int = 40,
+        repeats: int | None = None,
+        watch: Callable | None = None,
+    ) -> Run:
+        """Decode with both decoders -> the run: see measure.run.compare. Raises UserError."""
+        return compare(self, prompt, n_tokens_to_generate, repeats, watch)
+
+
+def takes(options: Callable[P, Any]) -> Callable[[Callable[..., Pair]], Callable[P, Pair]]:
+    """The decorated function takes the fields of this dataclass: help() and type checkers see each with its type."""
+
+    def decorate(function):
+        function.__signature__ = inspect.signature(options).replace(return_annotation=Pair)
+        return function
+
+    return decorate
+
+
+@takes(ModelOptions)
+def load_pair(*values: Any, **options: Any) -> Pair:
+    """Load a target and what its drafter needs. Official models that are missing are downloaded.
+
+    The options are main.py's, in its order and with its defaults; the first are the draft's and the target's model
+    size. drafter may also be a function draft(x, k) -> (tokens, p). Raises UserError, whose message is one line.
+    """
+    with in_python():
+        names = inspect.signature(ModelOptions).parameters
+        if len(values) > len(names):
+            raise UserError(f"load_pair takes at most {len(names)} values, not {len(values)}")
+        given = dict(zip(names, values, strict=False))
+        for name in given.keys() & options.keys():
+            raise UserError(f"load_pair got {name} twice")
+        given |= options
+        if "prompt" in given:
+            raise UserError("load_pair takes no prompt: give it to session.compare or session.speculative")
+        given, functions = drafters.name_function(given, {})
+        return Pair(devices.with_engine(make_options(ModelOptions, given)), functions=functions)
