@@ -17,6 +17,8 @@ from typing import Any
 
 from speculative.support.errors import UserError
 
+LARGEST = 2**63 - 1  # whole number that all libraries take
+
 # ---- Checks ----------------------------------------------------------------------------------------------------------
 
 
@@ -52,10 +54,11 @@ def switch(value: Any) -> bool:
     return str(value) == "True"
 
 
-def whole(least: int, most: int = 2**63) -> Callable[[Any], int]:
+def whole(least: int, most: int = LARGEST) -> Callable[[Any], int]:
     def check(value: Any) -> int:
-        if not re.fullmatch(r"\+?[0-9]{1,18}", str(value)) or not least <= int(value) <= most:
-            raise ValueError(f"a whole number of at least {least}" + (f" and at most {most}" if most < 2**63 else ""))
+        if not re.fullmatch(r"\+?[0-9]{1,19}", str(value)) or not least <= int(value) <= most:
+            is_bounded = most < LARGEST or len(str(value)) > 18
+            raise ValueError(f"a whole number of at least {least}" + f" and at most {most}" * is_bounded)
         return int(value)
 
     return check
@@ -174,7 +177,7 @@ class Options(ModelOptions):
     """All options, with the blog's names and defaults."""
 
     prompt: str = option("Alan Turing theorized that computers would one day become", text, 'the text to continue; "" starts from <|endoftext|>', group=BLOG, short="p")
-    prompt_file: str | None = option(None, path, "read the prompt from a file; - is standard input", group=TEXT)
+    prompt_file: str | None = option(None, path, "read the prompt from a file, its last newline too; - is standard input", group=TEXT)
     n_samples: int = option(1, whole(1), "decode this many times, each time with another seed", live=True)
     only: str | None = option(None, one_of("autoregressive", "speculative"), "run one decoder only: autoregressive or speculative", live=True)
     quiet: bool = option(False, switch, "print only the blog's lines", group=SHOWN, live=True)

@@ -149,6 +149,7 @@ def test_the_weights_are_those_that_tensorflow_calls_the_latest(content, prefix,
     assert_same(params, tiny_arrays if prefix == "model.ckpt" else tuned)
 
 
+RUN = "AutoModelForCausalLM, and then AutoTokenizer, .from_pretrained('FOLDER'"
 SAVED = "save_pretrained('FOLDER', safe_serialization=True)"
 OTHER_FORMS = [
     # (the weights in a folder, the file `checkpoint`, what is said)
@@ -159,10 +160,10 @@ OTHER_FORMS = [
     ),
     ("", '"/a/m"', "lacks /a/m.index, /a/m.data-00000-of-00001; its file checkpoint names them"),
     ("model-1000.index", "", "it has model-1000.index: name it in a file checkpoint, as model_checkpoint_path: "),
-    ("a.bin", "", f"it has a.bin: run AutoModelForCausalLM.from_pretrained('FOLDER').{SAVED} of transformers once"),
-    ("tf_model.h5", "", f"from_pretrained('FOLDER', from_tf=True).{SAVED} of transformers 4 once"),
+    ("a.bin", "", f"it has a.bin: with transformers, once: {RUN}).{SAVED}"),
+    ("tf_model.h5", "", f"it has tf_model.h5: with transformers, once: {RUN}, from_tf=True).{SAVED}; version 4 can"),
     ("model.fp16.safetensors", "", "model.fp16.safetensors: if it is the whole model, rename it to model.safetensors"),
-    ("adapter_model.bin", "", f"it has adapter_model.bin: run merge_and_unload() of peft and {SAVED}"),
+    ("adapter_model.bin", "", f"it has adapter_model.bin: with peft, once: merge_and_unload().{SAVED}"),
     ("model-00002-of-00002.safetensors", "", "lacks model-00001-of-00002.safetensors; "),
     ("ckpt.pt", "", "it has ckpt.pt: save it as transformers does, as model.safetensors"),
 ]

@@ -36,10 +36,11 @@ WEIGHT_NAMES = [SAFETENSORS, "model-*-of-*.safetensors"]
 # Weights that are not read from a file of such a name, and what makes model.safetensors of them. {0}: the folder or the
 # model of the hub; {1}: the folder. (heads.safetensors is ours, and model.ckpt.index is read.)
 SAVED = "save_pretrained({1!r}, safe_serialization=True)"
+RUN = "with transformers, once: AutoModelForCausalLM, and then AutoTokenizer, .from_pretrained({0!r}"
 OTHER_FORMS = {
-    r"^adapter_model": f"run merge_and_unload() of peft and {SAVED} once",
-    r"\.bin$": f"run AutoModelForCausalLM.from_pretrained({{0!r}}).{SAVED} of transformers once",
-    r"\.h5$": f"run AutoModelForCausalLM.from_pretrained({{0!r}}, from_tf=True).{SAVED} of transformers 4 once",
+    r"^adapter_model": f"with peft, once: merge_and_unload().{SAVED}",
+    r"\.bin$": f"{RUN}).{SAVED}",
+    r"\.h5$": f"{RUN}, from_tf=True).{SAVED}; version 4 can",
     r"(?<!^heads)\.safetensors$": "if it is the whole model, rename it to model.safetensors",
     r"(?<!^model\.ckpt)\.index$": 'name it in a file checkpoint, as model_checkpoint_path: "model-1000"',
     r"\.(pt|pth|ckpt|gguf|onnx|ot|msgpack)$": "save it as transformers does, as model.safetensors",
