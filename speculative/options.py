@@ -64,7 +64,7 @@ def whole(least: int, most: int = LARGEST) -> Callable[[Any], int]:
     return check
 
 
-def number(must_be: str, allowed: Callable[[float], bool]) -> Callable[[Any], float]:
+def check_number(must_be: str, allowed: Callable[[float], bool]) -> Callable[[Any], float]:
     def check(value: Any) -> float:
         try:
             found = float(str(value))
@@ -114,8 +114,8 @@ def port(value: Any) -> int:
 
 MOST_NODES = 64  # of a tree
 FORMATS = ("float32", "bfloat16", "int8", "int4")
-not_negative = number("a number of at least 0", lambda value: value >= 0)
-share = number("a number above 0 and at most 1", lambda value: 0 < value <= 1)
+not_negative = check_number("a number of at least 0", lambda value: value >= 0)
+share = check_number("a number above 0 and at most 1", lambda value: 0 < value <= 1)
 
 
 # ---- The options -----------------------------------------------------------------------------------------------------

@@ -138,7 +138,7 @@ class CompiledPass:
     # The words of engine.c's structs of these names.
 
     def linear(self, w, b=None) -> list[int]:
-        return [*w.shape, w.format.number, self.at(w.tiles, np.uint8), 0 if b is None else self.at(b)]
+        return [*w.shape, w.format.code, self.at(w.tiles, np.uint8), 0 if b is None else self.at(b)]
 
     def norm(self, g, b) -> list[int]:
         return [self.at(g), self.at(b)]

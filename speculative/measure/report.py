@@ -76,7 +76,7 @@ def speed_line(f: dict) -> str:
     if f["doubt"]:
         return f"Doubtful: {times}{runs}, but {f['doubt']}. Another program probably used the processor: try again."
     slower = "Slower: " if f["speedup"] < 1 - NOISE else ""
-    return f"{slower}{times}: {number(rate)} tokens a second instead of {number(rate / f['speedup'])}{runs}."
+    return f"{slower}{times}: {rate_text(rate)} tokens a second instead of {rate_text(rate / f['speedup'])}{runs}."
 
 
 def acceptance_line(f: dict) -> str:
@@ -230,7 +230,7 @@ def percent(share: float) -> str:
     return f"{share:.0%}".replace("%", " %")
 
 
-def number(rate: float) -> str:
+def rate_text(rate: float) -> str:
     return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
 
 
