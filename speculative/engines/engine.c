@@ -118,7 +118,7 @@ enum { PAIRS = 0 };
 
 // DOT2 does the same with 2 bfloat16s, which are the upper halves of floats, and inputs i and i + 1 of a row. Without
 // an instruction these are stored as floats.
-#if defined(AVX512) && defined(__AVX512BF16__)
+#if defined(AVX512) && defined(__AVX512BF16__) && !defined(SLOW_DOT2)
 #define DOT2(sum, w, i) (vfloat)_mm512_dpbf16_ps((__m512)(sum), (__m512bh)(w), (__m512bh)INT((i) / 2))
 enum { BFLOAT16_BYTES = 2 };
 #elif defined(__aarch64__) && defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
