@@ -121,14 +121,15 @@ def library() -> ctypes.CDLL | None:
     try:
         return load(build(cache_home(), "compiling the forward pass, once on this machine ..."))
     except (OSError, RuntimeError) as error:  # RuntimeError: there is no home
-        reason = first_line(error)
+        reason = str(error)
     try:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # Windows keeps a file that is loaded
             found = load(build(Path(folder)))
     except OSError as error:
         print(
             f"engine.c cannot be compiled or loaded ({error}), so gpt2.py itself computes: K+1 rows cost several times "
-            "as much as one, and greedy texts may differ by rounding. pip install ziglang, or a system's gcc or clang, helps",
+            "as much as one, and greedy texts may differ by rounding. pip install ziglang, or a system's gcc or clang, "
+            "helps",
             file=sys.stderr,
         )
         return None
