@@ -30,8 +30,6 @@ class Pair(Session[ModelOptions]):
     """A target and its drafter, as load_pair gives them."""
 
     def changed(self, **options: Any) -> "Pair":
-        if "drafter" in options:
-            options["drafter"] = drafters.name_of(options["drafter"])
         with in_python():
             return super().changed(**options)  # type: ignore[return-value]  # it makes an object of this class
 
@@ -73,6 +71,5 @@ def load_pair(*values: Any, **options: Any) -> Pair:
         given |= options
         if "prompt" in given:
             raise UserError("load_pair takes no prompt: give it to session.compare or session.speculative")
-        if "drafter" in given:
-            given["drafter"] = drafters.name_of(given["drafter"])
-        return Pair(devices.with_engine(make_options(ModelOptions, given)))
+        given, functions = drafters.name_function(given, {})
+        return Pair(devices.with_engine(make_options(ModelOptions, given)), functions=functions)

@@ -35,14 +35,22 @@ class Session(Generic[AnyOptions]):
     """
 
     def __init__(
-        self, options: AnyOptions, models: Models | None = None, prompts: Sequence[str] = (), quiet: bool = False
+        self,
+        options: AnyOptions,
+        models: Models | None = None,
+        prompts: Sequence[str] = (),
+        quiet: bool = False,
+        functions: drafters.Functions | None = None,
     ):
         """models: those that are loaded already. prompts: if they are known, one that does not fit is refused before
-        the weights are read. quiet: print nothing about the loading. Raises UserError."""
-        self.options = o = options
-        self.models = models or Models(o, quiet)
+        the weights are read. quiet: print nothing about the loading. functions: drafters that only this session knows.
+        Raises UserError."""
+        self.models = models or Models(options, quiet)
+        self.options = o = self.models.with_fast(options) if options.fast else options
         self.rule = parse_rule(o.accept)
         self.filters = Filters(o.temperature, o.top_k, o.top_p, o.min_p)
+        self.functions = functions or {}
+        self.levels = drafters.parse_drafter(o.drafter, self.functions)
         self.roles = ["target", *drafters.roles_of(o.drafter)]
         self.lookaheads = self.choose_lookaheads()
         devices.check(o, self.rule)
@@ -66,7 +74,9 @@ class Session(Generic[AnyOptions]):
 
     def changed(self, **options: Any) -> "Session[AnyOptions]":
         """The same models, with other options; None stands for the default. Raises UserError."""
-        return type(self)(make_options(type(self.options), options, base=self.options), self.models, quiet=True)
+        options, functions = drafters.name_function(options, self.functions)
+        o = make_options(type(self.options), options, base=self.options)
+        return type(self)(o, self.models, quiet=True, functions=functions)
 
     def __repr__(self) -> str:
         o = self.options
@@ -103,7 +113,7 @@ class Session(Generic[AnyOptions]):
 
     def choose_lookaheads(self) -> list:
         """For each level of the drafter, from the outermost in, a K or an AutoK. A level without a number chooses."""
-        levels = drafters.parse_drafter(self.options.drafter)
+        levels = self.levels
         K = self.options.K
         Ks = K if isinstance(K, tuple) else (K,)
         if len(Ks) > len(levels):
@@ -112,14 +122,15 @@ class Session(Generic[AnyOptions]):
         Ks += ("auto",) * (len(levels) - len(Ks))
         return [AutoK(expected=specs[0].expected) if k == "auto" else k for k, specs in zip(Ks, levels, strict=True)]
 
-    def drafter(self, rng: np.random.Generator, depth: int = 0) -> drafters.Drafter:
-        """The drafter, or its levels from this depth on. It draws from this generator, the decoder's own."""
+    def drafter(self, rng: np.random.Generator, depth: int = 0, target: Any = None) -> drafters.Drafter:
+        """The drafter, or its levels from this depth on. It draws from this generator, the decoder's own. target: the
+        decode's own, after whose last call heads draft."""
         o = self.options
         models = {role: self.model(role) for role in self.roles}
+        models["target"] = target or models["target"]
         context = drafters.Context(self.encoder.n_vocab, rng, self.draft_filters, o.temperature == 0, models)
-        text = "/".join(o.drafter.split("/")[depth:])
         inner = tuple(around(K) for K in self.lookaheads[depth + 1 :])
-        return drafters.make_drafter(text, context, inner, self.rule, trees=o.tree is not None)
+        return drafters.make_drafter(self.levels[depth:], context, inner, self.rule, trees=o.tree is not None)
 
     def autoregressive_steps(self, x, N: int, rng) -> Iterator:
         """N tokens, one for each call of the target -> Steps, or a device's Rows."""
@@ -132,8 +143,8 @@ class Session(Generic[AnyOptions]):
         o = self.options
         if self.device_loop:
             return self.device_loop.steps(x, N, self.device_loop.window(N), rng)
-        drafter = self.drafter(rng)
         target = self.model("target")
+        drafter = self.drafter(rng, target=target)
         if o.tree:
             return tree_speculative_sampling(x, drafter.tree, target.tree, N, o.tree, rng, self.rule.tree)
         K, with_K = around(self.lookaheads[0])
@@ -150,9 +161,8 @@ class Session(Generic[AnyOptions]):
 
     def measure_costs(self, x) -> None:  # [n]
         """Innermost level first: the cost of a draft token on one level depends on the K of the level below."""
-        levels = drafters.parse_drafter(self.options.drafter)
-        roles = ["target", *(specs[0].roles[0] for specs in levels[:-1])]
-        for depth in reversed(range(len(levels))):
+        roles = ["target", *(specs[0].roles[0] for specs in self.levels[:-1])]
+        for depth in reversed(range(len(self.levels))):
             if isinstance(self.lookaheads[depth], AutoK):
                 draft = self.drafter(np.random.default_rng(0), depth).chain
                 self.lookaheads[depth].measure(self.model(roles[depth]), draft, x, self.n_ctx)

@@ -52,7 +52,6 @@ def test_the_session_of_readme_runs(monkeypatch, tmp_path, capsys):
     assert (tmp_path / "run.html").stat().st_size > 10_000
 
 
-@patch.dict(drafters.DRAFTERS)
 def test_the_session_of_using_runs(capsys):
     names = {}
     exec(fences("docs/using.md")[0], names)

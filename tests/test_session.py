@@ -2,7 +2,6 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise, zip_longest
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -103,7 +102,7 @@ def test_a_seed_gives_a_text_and_each_sample_has_random_numbers_of_its_own(pair)
     assert decoded(other.speculative(PROMPT, 20)) != samples[1]  # as it would be with seed + number
     assert decoded(other.autoregressive(PROMPT, 20)) != decoded(warm.autoregressive(PROMPT, 20, sample=1))
     together = [*warm.texts("speculative", [warm.encode(PROMPT)] * 3, 20)]
-    assert [decoded(step for step in together if step.number == number) for number in range(3)] == samples
+    assert [decoded(step for step in together if step.text_index == number) for number in range(3)] == samples
 
 
 # ---- Several decodes at a time ---------------------------------------------------------------------------------------
@@ -121,7 +120,7 @@ def test_decodes_that_share_their_models_may_take_turns_and_run_in_threads(pair,
             assert [*pool.map(lambda prompt: decoded(session.speculative(prompt, 20)), prompts)] == expected
 
 
-def test_a_users_function_may_decode_in_a_thread_pool(pair, users, greedy):
+def test_a_users_function_may_decode_in_a_thread_pool(pair, greedy):
     """A lock that one thread holds for all of a step would never be given back."""
     pool = ThreadPoolExecutor(1)
 
@@ -129,7 +128,7 @@ def test_a_users_function_may_decode_in_a_thread_pool(pair, users, greedy):
         tokens = pool.submit(lambda: decoded(pair.speculative("It", 2))).result(timeout=60)[:k]
         return tokens, one_hot(*tokens, n_vocab=pair.encoder.n_vocab)
 
-    assert decoded(users(elsewhere).speculative(PROMPT, 12)) == greedy[:12]
+    assert decoded(pair.changed(drafter=elsewhere).speculative(PROMPT, 12)) == greedy[:12]
 
 
 # ---- Options ---------------------------------------------------------------------------------------------------------
@@ -234,13 +233,6 @@ def test_only_a_text_that_is_to_end_there_ends_at_the_token_of_the_end(stop):
 # ---- A user's function -----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def users(pair):
-    """function -> a session that drafts with it. The registry forgets it after the test."""
-    with patch.dict(DRAFTERS):
-        yield lambda function, **options: pair.changed(drafter=function, **options)
-
-
 EYE = np.eye(2048)
 
 
@@ -258,20 +250,26 @@ EYE = np.eye(2048)
         (lambda x, k: ([1], -EYE[[1]]), "gives rows of p that are not distributions"),
         (lambda x, k: ([1], EYE[[1]] / 2), "gives rows of p that are not distributions"),
         (lambda x, k: ([1], EYE[[2]]), "proposes a token whose p is 0: the token must be drawn from p"),
+        (lambda x, k: ([1], EYE[[2]] + 1e-50), "proposes a token whose p is 0: the token must be drawn from p"),
+        (lambda x, k: ([1], EYE[[1]] + 0.5j), "should return (tokens, p): Cannot cast array data from dtype('complex"),
+        (lambda x, k: (np.ma.masked_equal([1], 1), EYE[[1]]), "should return (tokens, p): Cannot convert masked"),
+        (lambda x, k: ([1], np.ma.masked_equal(EYE[[1]], 0)), "should return (tokens, p): entries of p are masked"),
     ],
 )
-def test_a_function_that_breaks_the_contract_is_one_clear_line(users, function, line):
-    assert line in refusal(lambda: [*users(function).speculative(PROMPT, 20)])
+def test_a_function_that_breaks_the_contract_is_one_clear_line(pair, function, line):
+    said = refusal(lambda: [*pair.changed(drafter=function).speculative(PROMPT, 20)])
+    assert said.startswith("the drafter lambda ")
+    assert line in said
 
 
 @pytest.mark.parametrize("accept", ["token", "block"])
-def test_a_function_may_write_to_its_x_and_return_lists_and_whole_numbers(users, greedy, accept):
+def test_a_function_may_write_to_its_x_and_return_lists_and_whole_numbers(pair, greedy, accept):
     def careless(x, k):
         token = float(x[-1])
         x[:] = 0
         return [token] * k, np.eye(2048, dtype=int)[[int(token)] * k].tolist()
 
-    assert decoded(users(careless, accept=accept).speculative(PROMPT, 20)) == greedy[:20]
+    assert decoded(pair.changed(drafter=careless, accept=accept).speculative(PROMPT, 20)) == greedy[:20]
 
 
 def test_a_functions_rows_are_normalised():
@@ -281,10 +279,30 @@ def test_a_functions_rows_are_normalised():
     np.testing.assert_allclose(proposal.p.sum(axis=1), 1, rtol=1e-6)
 
 
-def test_functions_have_names_of_their_own(users):
-    names = [users(lambda x, k: ([], [])).options.drafter for _ in range(2)]
-    assert names[1] == f"{names[0]}_2"
-    assert {*names} <= {*DRAFTERS}
+def always(token):
+    def echo(x, k):
+        return [token] * k, EYE[[token] * k]
+
+    return echo
+
+
+def test_the_name_of_a_function_belongs_to_its_session(pair):
+    def drafts(session):
+        return session.drafter(np.random.default_rng(0)).chain([1, 2, 3], 2).tokens
+
+    first = pair.changed(drafter=always(1))
+    second = first.changed(drafter=always(2))
+    assert drafts(first.changed(drafter="echo+prompt_lookup")) == [1, 1]
+    assert drafts(second.changed(drafter="echo+prompt_lookup")) == [2, 2]
+    assert drafts(second.changed(temperature=1)) == [2, 2]
+    assert "drafter 'echo' is unknown; there are model, " in refusal(pair.changed, drafter="echo")
+    assert "echo" not in DRAFTERS
+
+
+def test_a_function_that_has_the_name_of_a_drafter_gets_another(pair):
+    model = always(1)
+    model.__name__ = "model"
+    assert pair.changed(drafter=model).options.drafter == "model_function"
 
 
 # ---- The package -----------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 import os
 
-from speculative.drafters import roles_of
+from speculative.drafters import parse_drafter, roles_of
 from speculative.engines import packed_files
 from speculative.loading import Models, networks_of
 from speculative.options import Options
@@ -14,6 +14,7 @@ def write_packed(o: Options) -> None:
     """Pack the models that this run would load, one after the other. Raises UserError."""
     if o.engine != "c":
         raise UserError("--pack is for the compiled forward pass, and there is no C compiler: pip install ziglang")
+    parse_drafter(o.drafter)  # raises UserError for a name that is unknown
     models = Models(o)
     for role in networks_of(["target", *roles_of(o.drafter)]):
         spec = models.spec(role)

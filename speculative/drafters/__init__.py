@@ -7,8 +7,10 @@ To add a drafter, write a file with a SPEC in it, and add that to DRAFTERS.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
+from typing import Any
 
 from speculative.drafters import heads, lookup, model, ngram, quantized, user_function
 from speculative.drafters.base import Context, Drafter, DrafterSpec
@@ -20,18 +22,20 @@ from speculative.support.errors import UserError
 DRAFTERS = {spec.name: spec for spec in (model.SPEC, *quantized.SPECS, lookup.SPEC, ngram.SPEC, heads.SPEC)}
 
 
-def name_of(value):
-    """The name of a drafter. A function draft(x, k) -> (tokens, p) is added to DRAFTERS under its own name."""
-    if not callable(value):
-        return value
-    spec = user_function.spec_of(value, DRAFTERS)
-    DRAFTERS[spec.name] = spec
-    return spec.name
+Functions = Mapping[str, DrafterSpec]  # the functions of a session's user as drafters, by name
 
 
-def parse_drafter(text: str) -> list[list[DrafterSpec]]:
+def name_function(options: dict[str, Any], functions: Functions) -> tuple[dict[str, Any], Functions]:
+    """If the option drafter is a function draft(x, k) -> (tokens, p), put its name there and add it to functions."""
+    if not callable(options.get("drafter")):
+        return options, functions
+    spec = user_function.spec_of(options["drafter"], DRAFTERS)
+    return options | {"drafter": spec.name}, {**functions, spec.name: spec}
+
+
+def parse_drafter(text: str, functions: Functions = MappingProxyType({})) -> list[list[DrafterSpec]]:
     """ "a/b+c" -> [[a], [b, c]], from the outermost level in. Raises UserError."""
-    levels = [[spec_named(name) for name in part.split("+")] for part in text.split("/")]
+    levels = [[spec_named(name, {**DRAFTERS, **functions}) for name in part.split("+")] for part in text.split("/")]
     names = re.split("[+/]", text)
     for name in names:
         if names.count(name) > 1:
@@ -45,36 +49,36 @@ def parse_drafter(text: str) -> list[list[DrafterSpec]]:
     return levels
 
 
-def spec_named(name: str) -> DrafterSpec:
-    if name in DRAFTERS:
-        return DRAFTERS[name]
-    hint = did_you_mean(name, DRAFTERS) or f"; there are {', '.join(DRAFTERS)}, a+b and a/b"
+def spec_named(name: str, known: Mapping[str, DrafterSpec]) -> DrafterSpec:
+    if name in known:
+        return known[name]
+    hint = did_you_mean(name, known) or f"; there are {', '.join(known)}, a+b and a/b"
     raise UserError(f"--drafter {name!r:.80} is unknown{hint}")
 
 
 def specs_of(text: str) -> list[DrafterSpec]:
-    """Every drafter that a drafter consists of."""
-    return [spec for specs in parse_drafter(text) for spec in specs]
+    """Return the entries of DRAFTERS that a drafter consists of: all of it except functions of the user."""
+    return [DRAFTERS[name] for name in re.split("[+/]", text) if name in DRAFTERS]
 
 
 def roles_of(text: str) -> list[str]:
-    """The models that a drafter needs."""
+    """Return the roles of the models that a drafter needs."""
     return list(dict.fromkeys(role for spec in specs_of(text) for role in spec.roles))
 
 
 def make_drafter(
-    text: str, context: Context, lookaheads: tuple = (), rule: Rule = TOKEN, trees: bool = False
+    levels: list[list[DrafterSpec]], context: Context, lookaheads: tuple = (), rule: Rule = TOKEN, trees: bool = False
 ) -> Drafter:
-    """The drafter of that name.
+    """Return the drafter of these levels (parse_drafter).
 
     lookaheads: those inside the levels, from the outermost in: for each (K, around), where around(draft, model) is the
     drafter that the level's loop asks. rule: of acceptance inside the levels, which has to be lossless. trees: whether
     it is to draft trees. Raises UserError if it cannot, or belongs to another target.
     """
-    *outer, innermost = parse_drafter(text)
+    *outer, innermost = levels
     if trees:
         if outer:
-            raise UserError(f"--tree does not go with --drafter {text}: a staged drafter drafts a chain")
+            raise UserError(f"--tree does not go with a staged drafter: {outer[0][0].name}/ drafts a chain")
         for spec in innermost:
             if spec.tree is None:
                 able = ", ".join(name for name, other in DRAFTERS.items() if other.tree)
