@@ -25,7 +25,7 @@ from speculative.support.errors import first_line
 SOURCES = [Path(__file__).with_name(name) for name in ("pack.c", "engine.c")]  # the first includes the second
 
 
-COMPILE_SECONDS = 300  # after which a compiler is given up
+COMPILE_SECONDS = 600  # after which a compiler is given up
 # Contracted as the source says and nowhere else: else a last bit could depend on which copy of a loop computes it.
 FLAGS = ["-O3", "-std=gnu11", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing"]
 FLAGS += ["-shared", "-fPIC", f"-DFIRST_CACHE={first_cache()}"]
@@ -60,8 +60,8 @@ def compile_with(compiler: list[str], flags: list[str], path: str) -> str:
     """Compile engine.c into a library. Return "", or why this compiler cannot."""
     command = [*compiler, *FLAGS, *flags, str(SOURCES[0]), "-o", path, "-lm"]
     streams = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "errors": "replace"}
-    cache = os.path.join(os.path.dirname(path), "zig")  # of 50 MB, which nobody else needs
-    environment = os.environ | {"LC_ALL": "C", "ZIG_GLOBAL_CACHE_DIR": cache}
+    # zig first compiles a C library, on Windows in a minute or more, which it keeps.
+    environment = os.environ | {"LC_ALL": "C", "ZIG_GLOBAL_CACHE_DIR": str(Path(path).parents[1] / "zig")}
     try:
         done = subprocess.run(command, env=environment, timeout=COMPILE_SECONDS, **streams)
     except OSError as error:  # there is no such command
