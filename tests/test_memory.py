@@ -1,6 +1,9 @@
-"""The check that models fit into memory, for machines with given free bytes."""
+"""The check that models fit into memory, for machines with given free bytes; and what other systems tell."""
 
+import ctypes
+import os
 import re
+from types import SimpleNamespace
 
 import pytest
 from tiny import refusal
@@ -8,6 +11,7 @@ from tiny import refusal
 from speculative import load_pair
 from speculative.checkpoints.official import HPARAMS
 from speculative.engines import memory
+from speculative.engines import system as machine
 
 PAIR = [(HPARAMS["1558M"], "float32"), (HPARAMS["124M"], "float32")]
 
@@ -62,7 +66,7 @@ def test_the_peak_is_no_less_than_what_is_in_use():
 @pytest.fixture
 def system(tmp_path, monkeypatch):
     """(path, text) -> a file of the system."""
-    monkeypatch.setattr(memory, "ROOT", tmp_path)
+    monkeypatch.setattr(machine, "ROOT", tmp_path)
 
     def write(path, text):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -97,3 +101,55 @@ def test_the_limits_of_a_container_and_of_the_groups_around_it_count(system, gro
             system(f"{folder}/{group}/{limit}", words)
             assert memory.available() == free
         system(f"{folder}/{group}/{limit}", "max")
+
+
+def test_a_limit_on_the_address_space_counts(system):
+    system("proc/meminfo", "MemAvailable:    600 kB\n")
+    system("proc/self/status", "VmSize:     100 kB\n")
+    for limit, free in (("unlimited", 600 * 1024), ("409600", 300 * 1024), ("5000", 0)):
+        system("proc/self/limits", f"Max address space         {limit}            unlimited            bytes\n")
+        assert memory.available() == free
+
+
+CORES = "sys/devices/system/cpu/cpu"
+PAIRS = {f"{CORES}{i}/topology/core_cpus_list": f"{i // 2 * 2}-{i // 2 * 2 + 1}" for i in range(4)}
+MAC = {"hw.memsize": "8589934592", "hw.perflevel0.physicalcpu": "4", "hw.l1dcachesize": "65536"}
+MAC["machdep.cpu.brand_string"] = "Apple M1"
+MACHINES = {
+    # files of Linux; values of macOS; free memory of Windows; then cores, the first cache and free bytes
+    "equal cores": ({f"{CORES}{i}/cpu_capacity": "1024" for i in range(8)}, {}, None, 8, 2**15, None),
+    "a hybrid laptop, two threads a core": (PAIRS | {"sys/devices/cpu_core/cpus": "0-3"}, {}, None, 2, 2**15, None),
+    "only its slow cores": ({"sys/devices/cpu_core/cpus": "8-11,14"}, {}, None, 8, 2**15, None),
+    "ARM, two clusters": (
+        {f"{CORES}{i}/cpu_capacity": "1024" if i > 5 else "446" for i in range(8)}
+        | {f"{CORES}{i}/topology/core_cpus_list": f"{i}" for i in range(8)}
+        | {f"{CORES}0/cache/index0/size": "48K"},
+        *({}, None, 2, 48 * 1024, None),
+    ),
+    "a Mac": ({}, MAC, None, 4, 2**16, 3 * 2**31),
+    "an Intel Mac": ({}, {"hw.memsize": "8589934592"}, None, 8, 2**15, 3 * 2**31),
+    "Windows": ({}, {}, 3 * 10**9, 8, 2**15, 3 * 10**9),
+}
+
+
+@pytest.mark.parametrize(("files", "values", "free", *("n", "cache", "available")), MACHINES.values(), ids=MACHINES)
+def test_what_other_machines_tell(files, values, free, n, cache, available, system, monkeypatch):
+    for path, text in files.items():
+        system(path, text + "\n")
+    for module in (machine, memory):
+        monkeypatch.setattr(module, "sysctl", lambda name: values.get(name, ""))
+    if values or free:
+        monkeypatch.delattr(os, "sched_getaffinity")
+        monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    else:
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {*range(8)})
+    if free:
+
+        def tell(status):
+            assert status[0] == ctypes.sizeof(status) == 64
+            status[1], status[2] = 10**10, free
+
+        kernel = SimpleNamespace(GlobalMemoryStatusEx=tell)
+        monkeypatch.setattr(ctypes, "windll", SimpleNamespace(kernel32=kernel), raising=False)
+    assert (machine.n_cores(), machine.first_cache(), memory.available()) == (n, cache, available)
+    assert values.get("machdep.cpu.brand_string", "") in machine.cpu()

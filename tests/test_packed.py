@@ -15,6 +15,7 @@ if not library.library():
     pytest.skip("there is no C compiler", allow_module_level=True)
 
 from speculative.engines.packed import layout, pack_matrix, packer
+from speculative.engines.system import n_cores
 
 
 def random_weight(n_in, n_out, seed=0):
@@ -100,7 +101,7 @@ def test_a_models_matrices_are_packed(dtype):
 
 
 def test_threads():
-    for n in (library.n_cores(), 1):
+    for n in (n_cores(), 1):
         runtime.set_threads(n)
         assert runtime.n_threads == n
 

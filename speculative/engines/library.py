@@ -1,7 +1,8 @@
 """engine.c as a library: compiled at its first use, in a second or two, and kept for this user.
 
-The file's name holds a hash of the source, the flags and the CPU, and it takes its place in one stroke: so two first
-starts at once, or one that is killed, leave a file that is whole or none.
+The file's name holds a hash of the source, the flags and the CPU, and one of the file itself, which takes its place in
+one stroke: so two first starts at once, or one that is killed, leave a file that is whole or none, and one that was cut
+later is compiled again.
 """
 
 import ctypes
@@ -10,26 +11,26 @@ import hashlib
 import os
 import platform
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
 from ctypes import c_char_p, c_int64, c_void_p
+from itertools import product
 from pathlib import Path
+
+from speculative.engines.system import cpu, first_cache
+from speculative.support.errors import first_line
 
 SOURCES = [Path(__file__).with_name(name) for name in ("pack.c", "engine.c")]  # the first includes the second
 
 
-def first_cache() -> int:
-    """The bytes of a core's first data cache; 32 KB if the system does not tell."""
-    try:
-        return 1024 * int(Path("/sys/devices/system/cpu/cpu0/cache/index0/size").read_text().rstrip("K\n"))
-    except (OSError, ValueError):
-        return 2**15
-
-
+COMPILE_SECONDS = 600  # after which a compiler is given up
 # Contracted as the source says and nowhere else: else a last bit could depend on which copy of a loop computes it.
 FLAGS = ["-O3", "-std=gnu11", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing"]
 FLAGS += ["-shared", "-fPIC", f"-DFIRST_CACHE={first_cache()}"]
+if "Intel" in cpu():  # whose vdpbf16ps multiplies at half the rate of FMAs
+    FLAGS.append("-DSLOW_DOT2")
 
 
 def cache_home() -> Path:
@@ -39,69 +40,69 @@ def cache_home() -> Path:
     return (home if home.is_absolute() else Path.home() / ".cache") / "speculative-sampling"
 
 
-def cpu() -> str:
-    """This CPU's name and instructions, as far as the system tells."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
-    except OSError:
-        return f"{platform.machine()} {platform.processor()}"
-    return "\n".join(line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part")))
-
-
-if "Intel" in cpu():  # whose vdpbf16ps multiplies at half the rate of FMAs: windows of 17 rows took 1.5 of the time
-    FLAGS.append("-DSLOW_DOT2")
-
-
 def native() -> str:
     """The flag that lets a compiler use all instructions of this CPU."""
-    return "-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native"
+    return "-mcpu=native" if platform.machine().lower() in ("aarch64", "arm64") else "-march=native"
 
 
 def compilers() -> list[list[str]]:
-    """The commands to try: the one in CC, or cc; then the clang of the package ziglang."""
-    return [shlex.split(os.environ.get("CC") or "cc"), [sys.executable, "-m", "ziglang", "cc"]]
+    """The commands to try: the one in CC, or cc; and the clang of the package ziglang. On Windows that is first, as gcc
+    stores AVX registers there where they may not be."""
+    zig = [sys.executable, "-m", "ziglang", "cc"]
+    if os.environ.get("CC"):
+        words = shlex.split(os.environ["CC"], posix=os.name == "posix")  # on Windows paths have backslashes
+        return [[word.strip('"') for word in words], zig]
+    if sys.platform == "darwin" and shutil.which("cc") == "/usr/bin/cc":
+        if subprocess.run(["xcode-select", "-p"], capture_output=True).returncode:  # cc would open a window
+            return [zig]
+    return [zig, ["cc"]] if os.name == "nt" else [["cc"], zig]
 
 
-def compile_with(compiler: list[str], flags: list[str], path: str) -> bool:
-    """Compile engine.c into a library; False if this compiler cannot."""
+def compile_with(compiler: list[str], flags: list[str], path: str) -> str:
+    """Compile engine.c into a library. Return "", or why this compiler cannot."""
+    command = [*compiler, *FLAGS, *flags, str(SOURCES[0]), "-o", path, "-lm"]
+    streams = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "errors": "replace"}
+    # zig first compiles a C library, on Windows in a minute or more, which it keeps.
+    environment = os.environ | {"LC_ALL": "C", "ZIG_GLOBAL_CACHE_DIR": str(Path(path).parents[1] / "zig")}
     try:
-        command = [*compiler, *FLAGS, *flags, str(SOURCES[0]), "-o", path, "-lm"]
-        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True).returncode == 0
-    except OSError:  # there is no such command
-        return False
+        done = subprocess.run(command, env=environment, timeout=COMPILE_SECONDS, **streams)
+    except OSError as error:  # there is no such command
+        return first_line(error)
+    except subprocess.TimeoutExpired:
+        return f"{compiler[0]} took longer than {COMPILE_SECONDS} s"
+    if done.returncode == 0:
+        return ""
+    said = done.stderr.splitlines() or [f"{compiler[0]} ends with status {done.returncode}"]
+    return next((line for line in said if "error" in line or "failed" in line), said[-1])
 
 
-def build(folder: Path) -> Path | None:
-    """The library in this folder, compiled now if it is missing; None if nothing compiles it."""
-    depends_on = repr([*FLAGS, native(), *compilers(), cpu(), *(source.read_bytes() for source in SOURCES)])
-    path = folder / f"engine-{hashlib.sha256(depends_on.encode()).hexdigest()[:16]}.so"
-    if path.exists():
-        return path
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def build(folder: Path, announcement: str = "") -> Path:
+    """The library in this folder, compiled now if it is missing. Raises OSError if that fails."""
+    tries = [*product(([native()], []), compilers())]
+    name = f"engine-{digest(repr([*FLAGS, *tries, cpu(), *(source.read_bytes() for source in SOURCES)]).encode())}"
+    for path in folder.glob(f"{name}-*.so"):
+        if path.stem == f"{name}-{digest(path.read_bytes())}":
+            return path
     folder.mkdir(parents=True, exist_ok=True)
+    failures = []
+    print(announcement, end="\n" if announcement else "", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(dir=folder) as making:
-        part = os.path.join(making, path.name)
-        print("compiling the forward pass, once on this machine ...", file=sys.stderr, flush=True)
-        if not any(compile_with(compiler, [native()], part) for compiler in compilers()):
-            return None
-        os.replace(part, path)
-    return path
+        part = os.path.join(making, f"{name}.so")
+        for flags, compiler in tries:
+            failures.append(compile_with(compiler, flags, part))
+            if not failures[-1]:
+                path = folder / f"{name}-{digest(Path(part).read_bytes())}.so"
+                os.replace(part, path)
+                return path
+    raise OSError("; ".join(dict.fromkeys(failures)))
 
 
-@functools.cache
-def library() -> ctypes.CDLL | None:
-    """The compiled forward pass; None if there is no compiler: gpt2.py itself then computes."""
-    try:
-        path = build(cache_home())
-    except (OSError, RuntimeError):  # the folder cannot be written to, or there is no home
-        library.folder = tempfile.TemporaryDirectory()  # until this process ends
-        path = build(Path(library.folder.name))
-    if not path:
-        print(
-            "there is no C compiler, so gpt2.py itself computes: K+1 rows cost several times as much as one, and "
-            "greedy texts may differ by rounding. pip install ziglang, or a system's gcc or clang, helps",
-            file=sys.stderr,
-        )
-        return None
+def load(path: Path) -> ctypes.CDLL:
+    """The library's functions, with their types. Raises OSError."""
     found = ctypes.CDLL(str(path))
     for name in ("lanes", "rows_of_a_group", "tile_bytes", "gpt2"):
         getattr(found, name).restype = c_int64
@@ -115,11 +116,29 @@ def library() -> ctypes.CDLL | None:
     return found
 
 
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """The compiled forward pass: kept in the cache, or in a temporary folder if that cannot be. None if it cannot be
+    compiled or loaded there either: gpt2.py itself then computes. A line says so."""
+    try:
+        return load(build(cache_home(), "compiling the forward pass, once on this machine ..."))
+    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home
+        reason = str(error)
+    try:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # Windows keeps a file that is loaded
+            found = load(build(Path(folder)))
+    except OSError as error:
+        print(
+            f"engine.c cannot be compiled or loaded ({error}), so gpt2.py itself computes: K+1 rows cost several times "
+            "as much as one, and greedy texts may differ by rounding. pip install ziglang, or a system's gcc or clang, "
+            "helps",
+            file=sys.stderr,
+        )
+        return None
+    print(f"the compiled forward pass cannot be kept, so each run compiles it: {reason}", file=sys.stderr)
+    return found
+
+
 def lanes() -> int:
     """Output channels in a tile of a packed weight."""
     return library().lanes()
-
-
-def n_cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,13 +1,13 @@
 """Memory: a check before the models are loaded that they fit, and the peak that was taken in the end."""
 
+import ctypes
 from pathlib import Path
 
 from speculative.checkpoints.official import HPARAMS
 from speculative.checkpoints.tensors import checkpoint_shapes, parameter_count
 from speculative.engines.formats import FORMATS, OnJax, model_bytes
+from speculative.engines.system import lines, sysctl
 from speculative.support.errors import UserError
-
-ROOT = Path("/")  # of the files in which Linux tells
 
 
 def needed(hparams: dict, dtype: str, n_cached: int | None = None) -> int:
@@ -20,14 +20,6 @@ def needed(hparams: dict, dtype: str, n_cached: int | None = None) -> int:
     return weights + cache + 2 * largest
 
 
-def lines(path: str | Path) -> list[str]:
-    """The lines of a file of the system; none if it does not exist."""
-    try:
-        return (ROOT / path).read_text().splitlines()
-    except OSError:
-        return []
-
-
 def read_number(path: str | Path, label: str = "") -> int | None:
     """The number after a label at the beginning of a line; None if there is none."""
     words = [line.removeprefix(label).split()[0] for line in lines(path) if line.startswith(label)]
@@ -35,10 +27,21 @@ def read_number(path: str | Path, label: str = "") -> int | None:
 
 
 def available() -> int | None:
-    """Bytes that this program can still take without swapping, within the limits of its container; None if the system
-    does not tell (other than Linux)."""
+    """Bytes that this program can still take without swapping, within the limits of its container and its shell; None
+    if the system does not tell."""
+    found = []
     free = read_number("proc/meminfo", "MemAvailable:")
-    found = [] if free is None else [free * 1024]
+    if free is not None:
+        found.append(free * 1024)
+    if sysctl("hw.memsize"):
+        found.append(int(sysctl("hw.memsize")) * 3 // 4)  # macOS does not tell what is free: it compresses
+    if hasattr(ctypes, "windll"):
+        status = (ctypes.c_uint64 * 8)(64)  # MEMORYSTATUSEX: its size and the load, total memory, free memory, ...
+        ctypes.windll.kernel32.GlobalMemoryStatusEx(status)
+        found.append(status[2])
+    limit, taken = read_number("proc/self/limits", "Max address space"), read_number("proc/self/status", "VmSize:")
+    if limit is not None and taken is not None:  # ulimit -v
+        found.append(max(0, limit - taken * 1024))
     for line in lines("proc/self/cgroup"):  # the control groups of this process
         _, controllers, name = line.split(":", 2)
         if controllers in ("", "memory"):  # version 2, or that of version 1 for memory

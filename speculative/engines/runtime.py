@@ -7,10 +7,11 @@ import numpy as np
 
 from speculative.engines import compiled
 from speculative.engines.compiled import CompiledPass
-from speculative.engines.library import library, n_cores
+from speculative.engines.library import library
 from speculative.engines.model import LOCK, CachedNetwork, Model, n_bytes
 from speculative.engines.packed import PackedWeight, pack, packer
 from speculative.engines.plain import PlainPass
+from speculative.engines.system import n_cores
 from speculative.engines.tree_cache import TreeNetwork
 from speculative.support.errors import UserError
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from speculative.blog.encoder import Encoder
-from speculative.engines.library import n_cores
+from speculative.engines.system import n_cores
 from speculative.measure.figures import figures
 from speculative.measure.predictions import measure
 from speculative.measure.recorder import Recorder, to_json
