@@ -85,7 +85,7 @@ class AutoK:
         self.n_proposed = 1.0  # discounted count of iterations with a proposal
         self.draft = Cost()  # seconds of a draft token
         self.catch_up = Cost()  # seconds of a token that the drafter has not read
-        self.rows = defaultdict(Cost)  # {rows: seconds of a call of the target}
+        self.rows: dict[int, Cost] = defaultdict(Cost)  # {rows: seconds of a call of the target}
         self.window_seconds = line_through({1: 0.0})  # rows -> seconds of a call of the target
         self.n_unread = 0  # tokens of the text that the drafter has not read
         self.idle_seconds = 0.0  # of autoregressive decoding since the last drafts
