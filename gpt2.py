@@ -46,16 +46,14 @@ def ffn(x, c_fc, c_proj, activation=gelu):  # [n_seq, n_embd] -> [n_seq, n_embd]
     return linear(a, **c_proj)  # [n_seq, 4*n_embd] -> [n_seq, n_embd]
 
 
-def attention(q, k, v, sees=None):  # [n_head, n_q, d_head], [n_head, n_k, d_head] twice -> [n_head, n_q, d_head]
+def attention(q, k, v):  # [n_head, n_q, d_head], [n_head, n_k, d_head] twice -> [n_head, n_q, d_head]
     """Causal attention (Vaswani et al. 2017, section 3.2.1), all heads in one batched product.
 
-    The queries belong to the last n_q of the n_k tokens; each sees the keys up to its own and none after it. If the
-    tokens form a tree, sees [n_q, n_k] says which keys each query attends to.
+    The queries belong to the last n_q of the n_k tokens; each sees the keys up to its own and none after it.
     """
     n_q, d_head = q.shape[-2:]
     n_k = k.shape[-2]
-    if sees is None:
-        sees = np.tri(n_q, n_k, k=n_k - n_q, dtype=bool)  # [n_q, n_k], false where the key comes after the query
+    sees = np.tri(n_q, n_k, k=n_k - n_q, dtype=bool)  # [n_q, n_k], false where the key comes after the query
     scores = q @ np.swapaxes(k, -1, -2) / math.sqrt(d_head)  # [n_head, n_q, n_k]
     weights = softmax(np.where(sees, scores, -1e10))  # [n_head, n_q, n_k]
     return weights @ v  # -> [n_head, n_q, d_head]
@@ -73,15 +71,13 @@ def mha(x, c_attn, c_proj, n_head, attend=attention):  # [n_seq, n_embd] -> [n_s
     return linear(x, **c_proj)  # [n_seq, n_embd] -> [n_seq, n_embd]
 
 
-def transformer_block(x, mlp, attn, ln_1, ln_2, n_head, attend=attention, activation=gelu):
-    # [n_seq, n_embd] -> [n_seq, n_embd]
+def transformer_block(x, mlp, attn, ln_1, ln_2, n_head, attend=attention):  # [n_seq, n_embd] -> [n_seq, n_embd]
     """Communicate (attention), then compute (feed-forward), each added to the residual stream that it reads."""
     x = x + mha(layer_norm(x, **ln_1), **attn, n_head=n_head, attend=attend)
-    return x + ffn(layer_norm(x, **ln_2), **mlp, activation=activation)
+    return x + ffn(layer_norm(x, **ln_2), **mlp)
 
 
-def gpt2(inputs, wte, wpe, blocks, ln_f, n_head, cache=None, n_last=None, positions=None, activation=gelu):
-    # [n_seq] -> [n_last, n_vocab]
+def gpt2(inputs, wte, wpe, blocks, ln_f, n_head, cache=None, n_last=None):  # [n_seq] -> [n_last, n_vocab]
     """The logits of the tokens that follow each of the last n_last input tokens, by default of all.
 
     wte [n_vocab, n_embd] and wpe [n_ctx, n_embd] embed tokens and positions; blocks is the list of layers; the keys
@@ -89,19 +85,14 @@ def gpt2(inputs, wte, wpe, blocks, ln_f, n_head, cache=None, n_last=None, positi
 
     With a cache, inputs are the tokens that come after the cache.length tokens it holds: cache.layers has an attend
     for each block, which appends the new keys and values to those of the earlier tokens and attends over them all.
-    cache.hidden is then the last block's output for the tokens whose logits are returned. positions [n_seq] are the
-    inputs' own, for a tree of drafts, in which siblings stand at one position.
     """
     n_past = 0 if cache is None else cache.length
-    if positions is None:
-        positions = np.arange(n_past, n_past + len(inputs))  # [n_seq]
     attends = [attention] * len(blocks) if cache is None else cache.layers
-    x = wte[inputs] + wpe[positions]  # [n_seq] -> [n_seq, n_embd]
+    x = wte[inputs] + wpe[n_past : n_past + len(inputs)]  # [n_seq] -> [n_seq, n_embd]
     for block, attend in zip(blocks, attends, strict=True):
-        x = transformer_block(x, **block, n_head=n_head, attend=attend, activation=activation)  # [n_seq, n_embd]
+        x = transformer_block(x, **block, n_head=n_head, attend=attend)  # [n_seq, n_embd] -> [n_seq, n_embd]
     if n_last is not None:
         x = x[len(x) - n_last :]  # [n_seq, n_embd] -> [n_last, n_embd]
     if cache is not None:
         cache.length += len(inputs)
-        cache.hidden = x
     return layer_norm(x, **ln_f) @ wte.T  # [n_last, n_embd] -> [n_last, n_vocab]

@@ -108,14 +108,17 @@ def side_by_side(o, lines: list[dict]) -> list[dict]:
 
 
 def errors(o, lines: list[dict]) -> list[dict]:
-    """For each K, how far the speedups that runs with other K predicted for it are from its own, text by text."""
+    """For each drafter and K, how far the speedups that runs with others predicted for it are from its own, text by
+    text."""
     for line in lines:
-        others = [other for other in lines if all(other[name] == line[name] for name in KIND[:5])]
+        alike = [name for name in KIND if name not in ("drafter", "K")]
+        others = [other for other in lines if all(other[name] == line[name] for name in alike)]
         found = []
         for row, other in product(line["of"], [one for of in others for one in of["of"]]):
             same_text = all(row[name] == other[name] for name in ("prompt", "repeat"))
-            if same_text and other["K"] != row["K"] and str(row["K"]) in (other["predicted"] or {}):
-                found.append((other["predicted"][str(row["K"])], row["whole"]))
+            predicted = (other["predicted"] or {}).get(row["drafter"], {}).get(str(row["K"]))
+            if same_text and predicted and (other["K"], other["drafter"]) != (row["K"], row["drafter"]):
+                found.append((predicted, row["whole"]))
         off = [abs(predicted / measured - 1) for predicted, measured in found]
         line |= {"foreseen": median(p for p, _ in found), "off": median(off), "most_off": max(off)} if found else {}
     return lines

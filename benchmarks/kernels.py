@@ -34,7 +34,7 @@ COLUMNS = f"""model weights 1_row_(ms)=ms:.2f {" ".join(f"{n}_rows=rows{n}:.2f" 
 
 
 def new_pass(params: dict, hparams: dict, dtype: str):
-    """run(tokens, n_last) -> logits, with the attribute length. dtype: a weight format, or NumPy for gpt2.py."""
+    """run(tokens, n_last, n_past) -> logits. dtype: a weight format, or NumPy for gpt2.py."""
     return PlainPass(params, hparams) if dtype == "NumPy" else runtime.new_pass(params, hparams)
 
 
@@ -45,8 +45,7 @@ def packer(dtype: str):
 
 def forward(run, n_rows: int, n_past: int = CONTEXT, n_last: int | None = None) -> None:
     """A pass over n_rows rows after n_past tokens, up to the logits of the last n_last, or of all."""
-    run.length = n_past
-    run(np.arange(n_rows), n_last or n_rows)
+    run(np.arange(n_rows), n_last or n_rows, n_past)
 
 
 def read(memory: np.ndarray, threads: int) -> None:  # [n]

@@ -1,17 +1,20 @@
 """The models of a session by role, each read when it is first asked for."""
 
+import contextlib
 import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 from speculative.blog.encoder import Encoder
 from speculative.checkpoints.loading import complete_folder, load_encoder_and_hparams, load_params
-from speculative.checkpoints.tensors import parameter_count
+from speculative.checkpoints.tensors import checkpoint_shapes, parameter_count
 from speculative.drafters import DRAFTERS
 from speculative.engines import devices, formats, memory, packed_files, runtime
+from speculative.engines.formats import model_bytes
 from speculative.engines.model import FunctionNetwork
 from speculative.engines.runtime import load_networks, packed_network
 from speculative.engines.vocabulary import share
@@ -20,6 +23,7 @@ from speculative.support.errors import UserError
 from speculative.support.progress import working
 from speculative.support.terminal import one_line
 
+LARGE_BYTES = 2**28  # of weights; reading fewer is not bound by memory
 SLOW_SECONDS = 5  # of loading: if it takes longer, a line says how --pack would help
 
 
@@ -133,6 +137,17 @@ class Models:
         if not self.quiet:
             print(one_line(f"{spec.size}: mapped from {path}"), file=sys.stderr)
         return True
+
+    def with_fast(self, o: Any) -> Any:
+        """Return the options that --fast stands for: look-ups and the draft model draft, for the target or for an int8
+        copy of it, if that has fewer bytes, is bound by memory as the target is, and fits. Raises UserError."""
+        drafter = "prompt_lookup+model"
+        large = model_bytes("int8", checkpoint_shapes(self.spec("target").hparams)) >= LARGE_BYTES
+        if o.engine == "c" and o.dtype in ("float32", "bfloat16") and large:
+            with contextlib.suppress(UserError):
+                self.check(["target", "draft", "int8"], None)
+                drafter = f"int8/{drafter}"
+        return replace(o, drafter=drafter, K="auto", accept="block" if o.temperature > 0 else "token")
 
     def check(self, roles: Sequence[str], n_cached: int | None) -> None:
         """Raise UserError if the models of these roles do not fit into the memory, before gigabytes are downloaded and

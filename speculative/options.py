@@ -6,6 +6,7 @@ returns the value; it raises ValueError, which says what the value must be.
 
 import difflib
 import math
+import os
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, fields, replace
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from speculative.support.errors import UserError
+
+LARGEST = 2**63 - 1  # whole number that all libraries take
 
 # ---- Checks ----------------------------------------------------------------------------------------------------------
 
@@ -30,17 +33,19 @@ def text(value: Any) -> str:
 def path(value: Any) -> str:
     if not str(value):
         raise ValueError("the name of a file or folder")
-    return str(value)
+    return os.path.expanduser(str(value))
+
+
+def is_path(model_size: str) -> bool:
+    return model_size.startswith((".", "/", "~"))
 
 
 def model(value: Any) -> str:
-    """A folder of models_dir, a path, or a model of the Hugging Face hub."""
-    name = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
-    if str(value).startswith((".", "/", "~")):
-        return path(value)
-    if not re.fullmatch(f"{name}(/{name})?", str(value)):
+    """A folder of models_dir, a path, or a model of the Hugging Face hub: OWNER/NAME[@REVISION]."""
+    word = r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*"  # without slashes, without two dots in a row
+    if not is_path(str(value)) and not re.fullmatch(f"{word}(/{word})?(@{word}(/{word})*)?", str(value)):
         raise ValueError("124M, a folder of models_dir, a path that begins with . / or ~, or OWNER/NAME of the hub")
-    return str(value)
+    return path(value)
 
 
 def switch(value: Any) -> bool:
@@ -49,16 +54,17 @@ def switch(value: Any) -> bool:
     return str(value) == "True"
 
 
-def whole(least: int, most: int = 2**63) -> Callable[[Any], int]:
+def whole(least: int, most: int = LARGEST) -> Callable[[Any], int]:
     def check(value: Any) -> int:
-        if not re.fullmatch(r"\+?[0-9]{1,18}", str(value)) or not least <= int(value) <= most:
-            raise ValueError(f"a whole number of at least {least}" + (f" and at most {most}" if most < 2**63 else ""))
+        if not re.fullmatch(r"\+?[0-9]{1,19}", str(value)) or not least <= int(value) <= most:
+            is_bounded = most < LARGEST or len(str(value)) > 18
+            raise ValueError(f"a whole number of at least {least}" + f" and at most {most}" * is_bounded)
         return int(value)
 
     return check
 
 
-def number(must_be: str, allowed: Callable[[float], bool]) -> Callable[[Any], float]:
+def check_number(must_be: str, allowed: Callable[[float], bool]) -> Callable[[Any], float]:
     def check(value: Any) -> float:
         try:
             found = float(str(value))
@@ -108,8 +114,8 @@ def port(value: Any) -> int:
 
 MOST_NODES = 64  # of a tree
 FORMATS = ("float32", "bfloat16", "int8", "int4")
-not_negative = number("a number of at least 0", lambda value: value >= 0)
-share = number("a number above 0 and at most 1", lambda value: 0 < value <= 1)
+not_negative = check_number("a number of at least 0", lambda value: value >= 0)
+share = check_number("a number above 0 and at most 1", lambda value: 0 < value <= 1)
 
 
 # ---- The options -----------------------------------------------------------------------------------------------------
@@ -152,6 +158,7 @@ class ModelOptions:
     min_p: float | None = option(None, share, "keep the tokens with at least this share of the largest probability", group=LAW, live=True)
     accept: str = option("token", text, "acceptance rule: token, or block (accepts more above temperature 0); lenient:B and typical:E are not lossless", group=LAW, live=True)
     drafter: str = option("model", text, "model, prompt_lookup, ngram, heads, or int8 (the target's copy); a+b: b if a proposes nothing; a/b: b drafts for a", group=DRAFT, live=True)
+    fast: bool = option(False, switch, "the fastest lossless setting: prompt look-ups and the draft model draft for an int8 copy, K chooses itself", group=BLOG, live=True)
     draft_temperature: float | None = option(None, not_negative, "temperature of the drafter alone; the output stays lossless", live=True)
     tree: tuple[int, ...] | None = option(None, widths, "draft a tree: the number of children at each depth, such as 2,2,1; instead of --K", live=True)
     ngram_text: str | None = option(None, path, "text file whose n-grams the ngram drafter counts")
@@ -170,7 +177,7 @@ class Options(ModelOptions):
     """All options, with the blog's names and defaults."""
 
     prompt: str = option("Alan Turing theorized that computers would one day become", text, 'the text to continue; "" starts from <|endoftext|>', group=BLOG, short="p")
-    prompt_file: str | None = option(None, path, "read the prompt from a file; - is standard input", group=TEXT)
+    prompt_file: str | None = option(None, path, "read the prompt from a file, its last newline too; - is standard input", group=TEXT)
     n_samples: int = option(1, whole(1), "decode this many times, each time with another seed", live=True)
     only: str | None = option(None, one_of("autoregressive", "speculative"), "run one decoder only: autoregressive or speculative", live=True)
     quiet: bool = option(False, switch, "print only the blog's lines", group=SHOWN, live=True)
@@ -201,6 +208,7 @@ DEMO = {
 # Options that cannot be given together.
 CONFLICTS = (
     ({"tree"}, {"K", "batch"}),
+    ({"fast"}, {"drafter", "K", "tree", "accept"}),
     ({"prompt_file"}, {"prompt"}),
     ({"batch"}, {"n_samples", "stream", "verbose", "verify", "html"}),
     ({"only"}, {"verify", "verbose", "json", "html"}),
@@ -217,7 +225,7 @@ NO_EFFECT = (
     (("top_k", "top_p", "min_p"), lambda o: o.temperature == 0 and not getattr(o, "verify", False),
      "at temperature 0 the likeliest token is taken"),
     (("mesh", "data_parallel", "batch"), lambda o: o.engine in ("c", "numpy"), "it is for --engine jax"),
-    (("tree",), lambda o: o.engine == "jax", "it is for --engine c or numpy"),
+    (("tree", "fast"), lambda o: o.engine == "jax", "it is for --engine c or numpy"),
     (("threads", "pack"), lambda o: o.engine not in ("c", "auto"), "it is for --engine c"),
     (("ngram_text",), lambda o: "ngram" not in o.drafter, "--drafter ngram is not asked for"),
     (("draft_dtype",), lambda o: "model" not in re.split("[+/]", o.drafter), "the drafter has no draft model"),
@@ -269,6 +277,10 @@ def make_options(kind: type, given: dict[str, Any], base: ModelOptions | None = 
         values = {name: value for name, value in DEMO.items() if name in names} | values
     if base and values.get("tree"):
         values["K"] = FIELDS["K"].default  # not that of base, which a tree does not use
+    if base and base.fast and values.get("fast") is False:
+        values = {name: FIELDS[name].default for name in ("drafter", "K", "accept")} | values
+    elif base and {"drafter", "K", "tree", "accept"} & {*values}:
+        values["fast"] = False
     o = replace(base, **values) if base else kind(**values)
     for group, useless, reason in NO_EFFECT:
         for name in group:

@@ -45,8 +45,8 @@ class Session(Generic[AnyOptions]):
         """models: those that are loaded already. prompts: if they are known, one that does not fit is refused before
         the weights are read. quiet: print nothing about the loading. functions: drafters that only this session knows.
         Raises UserError."""
-        self.options = o = options
-        self.models = models or Models(o, quiet)
+        self.models = models or Models(options, quiet)
+        self.options = o = self.models.with_fast(options) if options.fast else options
         self.rule = parse_rule(o.accept)
         self.filters = Filters(o.temperature, o.top_k, o.top_p, o.min_p)
         self.functions = functions or {}
@@ -122,10 +122,12 @@ class Session(Generic[AnyOptions]):
         Ks += ("auto",) * (len(levels) - len(Ks))
         return [AutoK(expected=specs[0].expected) if k == "auto" else k for k, specs in zip(Ks, levels, strict=True)]
 
-    def drafter(self, rng: np.random.Generator, depth: int = 0) -> drafters.Drafter:
-        """The drafter, or its levels from this depth on. It draws from this generator, the decoder's own."""
+    def drafter(self, rng: np.random.Generator, depth: int = 0, target: Any = None) -> drafters.Drafter:
+        """The drafter, or its levels from this depth on. It draws from this generator, the decoder's own. target: the
+        decode's own, after whose last call heads draft."""
         o = self.options
         models = {role: self.model(role) for role in self.roles}
+        models["target"] = target or models["target"]
         context = drafters.Context(self.encoder.n_vocab, rng, self.draft_filters, o.temperature == 0, models)
         inner = tuple(around(K) for K in self.lookaheads[depth + 1 :])
         return drafters.make_drafter(self.levels[depth:], context, inner, self.rule, trees=o.tree is not None)
@@ -141,8 +143,8 @@ class Session(Generic[AnyOptions]):
         o = self.options
         if self.device_loop:
             return self.device_loop.steps(x, N, self.device_loop.window(N), rng)
-        drafter = self.drafter(rng)
         target = self.model("target")
+        drafter = self.drafter(rng, target=target)
         if o.tree:
             return tree_speculative_sampling(x, drafter.tree, target.tree, N, o.tree, rng, self.rule.tree)
         K, with_K = around(self.lookaheads[0])

@@ -40,7 +40,8 @@ class Iteration:
     tree: dict | None = None  # {"tokens", "parents", "path"}, if the proposal was a tree
     details: dict | None = None  # tests and draws, if they are recorded
     pieces: list[str] = field(default_factory=list)  # text of each token
-    number: int = 0  # number of the text that the step belongs to, if there are several
+    text_index: int = 0  # index of the text that the step belongs to, if there are several
+    q: list[float] = field(default_factory=list)  # the target's probability of each token, if the step is not a tree
     step: Any = None  # the sampling.Step, or a device's Row; a record drops it, as its distributions are large
     u: Sequence[float] = ()  # the random numbers of the step
 
@@ -98,12 +99,12 @@ def as_texts(
         if steps is None:
             break
         for step in steps:
-            number = getattr(step, "number", 0)
-            pieces = pieces_of(step.tokens, texts[number])
+            index = getattr(step, "text_index", 0)
+            pieces = pieces_of(step.tokens, texts[index])
             iteration = Iteration(
                 tokens=[*map(int, step.tokens[: len(pieces)])],
                 pieces=pieces,
-                number=first + number,
+                text_index=first + index,
                 drafted=step.drafted,
                 accepted=min(step.accepted, len(pieces)),
                 source=sources_of(step),
@@ -116,10 +117,10 @@ def as_texts(
                 tree = step.proposal
                 iteration.tree = {"tokens": tree.tokens[1:], "parents": tree.parents[1:], "path": step.walk}
             yield iteration
-    for number, text in enumerate(texts, start=first):
+    for index, text in enumerate(texts, start=first):
         rest = text.flush()
         if rest:
-            yield Iteration([], pieces=[rest], number=number)
+            yield Iteration([], pieces=[rest], text_index=index)
 
 
 def pieces_of(tokens: Sequence[int], text: StreamDecoder) -> list[str]:

@@ -187,21 +187,19 @@ def write_small_files(folder, hparams):
     (folder / "vocab.bpe").write_text("\n".join(["#version: 0.2", *map(" ".join, merges), ""]))
 
 
-def write_tf(folder, arrays):
+def write_tf(folder, arrays, prefix="model.ckpt"):
     """OpenAI's form; SaveV2 is the operation that a tf.train.Saver runs."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import tensorflow as tf
 
     names = sorted(arrays)
     tf.raw_ops.SaveV2(
-        prefix=str(folder / "model.ckpt"),
+        prefix=str(folder / prefix),
         tensor_names=[f"model/{name}" for name in names],
         shape_and_slices=[""] * len(names),
         tensors=[arrays[name][None] if name.endswith("/w") else arrays[name] for name in names],
     )
-    (folder / "checkpoint").write_text(
-        'model_checkpoint_path: "model.ckpt"\nall_model_checkpoint_paths: "model.ckpt"\n'
-    )
+    (folder / "checkpoint").write_text(f'model_checkpoint_path: "{prefix}"\nall_model_checkpoint_paths: "{prefix}"\n')
 
 
 def write_safetensors(path, arrays, prefix=""):

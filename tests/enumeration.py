@@ -155,6 +155,7 @@ class Network:
         self.wte = rng.standard_normal((n_vocab, N_EMBD)).astype(np.float32)  # [n_vocab, n_embd]
         self.log = []
         self.n_read = 1
+        self.hidden = None
 
     def forget(self):
         self.log.clear()
@@ -170,7 +171,7 @@ class Network:
     def with_probs(self, to_probs):
         return Model(self, distinct(to_probs))
 
-    def hidden(self, x):  # [n] -> [n_embd]
+    def last_block(self, x):  # [n] -> [n_embd]
         """It depends on the last two tokens."""
         rng = np.random.default_rng([int(token) for token in x[-2:]])
         return rng.standard_normal(N_EMBD).astype(np.float32)

@@ -9,8 +9,8 @@ from test_checkpoints import CUT, FILLED, TINY, official_vocabulary
 from test_checkpoints import SETTINGS as OF_CHECKPOINTS
 
 from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
+from speculative.engines.model import CachedNetwork
 from speculative.engines.runtime import load_networks
-from speculative.engines.tree_cache import TreeNetwork
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers", exc_type=ImportError)
@@ -55,7 +55,7 @@ def test_a_saved_folder_gives_their_logits(settings, form, dtype, tmp_path):
     with torch.no_grad():
         expected = theirs(torch.tensor([ids])).logits[0].numpy()
     read = partial(load_params, str(tmp_path / "model"), hparams)
-    plain = TreeNetwork(read(), hparams)
+    plain = CachedNetwork(read(), hparams)
     [fast] = load_networks(read, hparams, ["float32"], ["fast"])
     for network in (plain, fast):
         np.testing.assert_allclose(network.logits(ids, len(ids)), expected, rtol=1e-4, atol=1e-4)

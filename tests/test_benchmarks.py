@@ -149,8 +149,8 @@ def test_a_line_is_the_median_speedup_and_counts_each_greedy_text_once():
 
 
 def test_a_prediction_is_compared_with_the_same_text():
-    rows = [row(2, 1.5) | {"predicted": {"4": 3.0}}, row(4, 2.0) | {"predicted": {"2": 1.2}}]
-    rows.append(row(4, 2.0, repeat=1) | {"predicted": {"2": 9.9}})
+    rows = [row(2, 1.5) | {"predicted": {"model": {"4": 3.0}}}, row(4, 2.0) | {"predicted": {"model": {"2": 1.2}}}]
+    rows.append(row(4, 2.0, repeat=1) | {"predicted": {"model": {"2": 9.9}}})
     two, four = grid.errors(None, grid.summarise(rows))
     assert (two["foreseen"], two["most_off"]) == (1.2, pytest.approx(0.2))
     assert (four["foreseen"], four["off"]) == (3.0, pytest.approx(0.5))

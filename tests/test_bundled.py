@@ -55,10 +55,7 @@ SAME = {"float32": 1, "bfloat16": 0.98, "int8": 0.975, "int4": 0.88}
 def test_every_weight_format_predicts_as_well(bundled, exact, held_out, dtype):
     _, hparams, _ = bundled["tiny-target"]
     run = new_pass(load_params(MODELS / "tiny-target", hparams, packer(dtype)), hparams)
-    found = []
-    for x in held_out:
-        run.length = 0
-        found.append(run(x[:-1], len(x) - 1))
+    found = [run(x[:-1], len(x) - 1) for x in held_out]
     assert abs(loss(found, held_out) / loss(exact, held_out) - 1) < 0.005
     same = [a.argmax(axis=1) == b.argmax(axis=1) for a, b in zip(found, exact, strict=True)]
     assert np.mean(same) >= SAME[dtype]

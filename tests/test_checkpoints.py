@@ -1,10 +1,13 @@
 """Folders as Hugging Face's libraries save them: each setting is honoured or named, each token is theirs."""
 
+import errno
 import json
 import math
+import os
 import random
 import re
 from functools import partial
+from unittest.mock import Mock
 
 import ml_dtypes
 import numpy as np
@@ -12,16 +15,17 @@ import pytest
 from conftest import hugging_face_name, write_safetensors
 from scipy.special import erf
 from test_encoder import PIECES
-from tiny import ROOT, logits_themselves, random_arrays, refusal
+from tiny import ROOT, flatten, logits_themselves, random_arrays, refusal
 
 import gpt2
 from encoder import BYTE_TO_CHAR, END_OF_TEXT, get_encoder
+from speculative.checkpoints import tensors as tensors_module
 from speculative.checkpoints.config import load_hparams
 from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
 from speculative.checkpoints.tensors import checkpoint_shapes, nested
 from speculative.checkpoints.tokenizer import FLAGS, read_encoder
+from speculative.engines.model import CachedNetwork
 from speculative.engines.runtime import load_networks
-from speculative.engines.tree_cache import TreeNetwork
 
 TINY = ROOT / "models" / "tiny-target"
 CONFIG = {"model_type": "gpt2", "vocab_size": 70, "n_positions": 24, "n_embd": 12, "n_head": 3, "n_layer": 3}
@@ -103,7 +107,7 @@ def test_logits_are_what_the_settings_say(number, engine, tmp_path):
     hparams = load_hparams(folder / name)
     read = partial(load_params, str(folder), hparams)
     if engine == "gpt2.py":
-        model = TreeNetwork(read(), hparams).logits
+        model = CachedNetwork(read(), hparams).logits
     elif engine == "jax":
         pytest.importorskip("jax")
         from speculative.engines.jax.model import JaxModel
@@ -160,7 +164,14 @@ def holding(value):
     [
         ("h0/crossattention/c_attn/w", np.ones((12, 24)), "has tensor 'h0/crossattention/c_attn/w'"),
         ("h1/mlp/c_fc/w", np.ones((12, 44)), "tensor h1/mlp/c_fc/w is (12, 44), and (12, 48) by"),  # pruned
+        (
+            "h0/attn/c_attn/w",
+            np.ones((36, 12)),
+            "is (36, 12) (transposed, as in nanoGPT's checkpoints), and (12, 36) by",
+        ),
         ("lm_head", np.ones((70, 12)), "lm_head.weight is not wte.weight"),
+        ("lm_head", np.ones((64, 12)), "lm_head.weight is not wte.weight"),
+        ("score", np.ones((2, 12)), "has tensor 'score/w', contrary to its settings"),  # of a classifier
         # Rounding would hide these: an int8 weight is a number in any case.
         *[("h0/mlp/c_fc/w", holding(value), "holds NaN or infinity") for value in (np.nan, np.inf, -np.inf)],
     ],
@@ -170,6 +181,43 @@ def test_tensors_that_are_not_a_gpt2s_are_one_line(name, array, said, tmp_path):
     tensors = random_tensors(CONFIG) | {name: array.astype(np.float32)}
     folder = write_folder(tmp_path / "model", CONFIG, tensors)
     assert said in refusal(load_params, str(folder), sizes(CONFIG))
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.transformer.", "module._orig_mod.transformer.", ""])
+@pytest.mark.parametrize("output", ["wte", "lm_head", "both"])
+def test_the_same_weights_under_other_names(prefix, output, tmp_path):
+    """PyTorch's wrappers add prefixes, save_model of safetensors keeps one of two names, and float64 is rounded."""
+    tensors = {name: array.astype(np.float64) + 1e-9 for name, array in random_tensors(CONFIG).items()}
+    expected = {name: array.astype(np.float32) for name, array in tensors.items()}
+    folder = write_folder(tmp_path / "model", CONFIG, tensors)
+    stored = tensors | {"lm_head": tensors["wte"].copy()}
+    if output != "both":
+        del stored["wte" if output == "lm_head" else "lm_head"]
+    write_safetensors(folder / "model.safetensors", stored, prefix)
+    flat = flatten(load_params(str(folder), sizes(CONFIG)))
+    assert flat.keys() == expected.keys()
+    assert all((flat[name] == array).all() for name, array in expected.items())
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(errno.EACCES, "Permission denied"), (errno.ENOMEM, "Cannot allocate memory")]
+)
+def test_a_healthy_file_that_cannot_be_read_is_not_to_be_replaced(number, said, tmp_path, monkeypatch):
+    folder = write_folder(tmp_path / "model", CONFIG, random_tensors(CONFIG))
+    monkeypatch.setattr(tensors_module.mmap, "mmap", Mock(side_effect=OSError(number, os.strerror(number))))
+    line = refusal(load_params, str(folder), sizes(CONFIG))
+    assert line == f"{folder / 'model.safetensors'}: cannot be read ({said})"
+
+
+def test_only_a_file_that_was_downloaded_is_to_be_deleted(tmp_path):
+    for size, listed, comes_back in (("124M", True, True), ("124M", False, False), ("mine", True, False)):
+        folder = tmp_path / f"{size}{listed}" / size
+        folder.mkdir(parents=True)
+        (folder / "hparams.json").write_text("{")
+        if listed:
+            (folder / "SHA256SUMS").write_text(f"{'0' * 64}  hparams.json\n")
+        line = refusal(load_hparams, folder / "hparams.json")
+        assert line.endswith("; delete it to have it downloaded again") == comes_back
 
 
 def test_a_part_that_is_missing_is_named(tmp_path):

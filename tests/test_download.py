@@ -123,7 +123,10 @@ def test_a_part_of_an_earlier_run(part, n_asked, server, get, tmp_path):
 def test_a_refusal_is_told_at_once_and_leaves_nothing(server, get, tmp_path):
     assert "has 1,000,000 bytes, not 5" in refusal(get, size=5)
     server.kind = "text/html; charset=utf-8"
-    assert "it is a web page" in refusal(get)
+    assert refusal(get) == f"{server.url}{PATH} is a web page, not the file"
+    server.kind = "application/octet-stream"
+    server.files = {PATH: b""}
+    assert refusal(get) == f"{server.url}{PATH} is not the file: its length is 0 or unknown"
     server.files = {}
     assert "404" in refusal(get)
     server.server_close()

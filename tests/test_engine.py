@@ -44,9 +44,8 @@ def new_pass(dtype="float32", hparams=None, n_threads=2):
 
 def logits(run, n_rows, n=N_CTX):
     """The logits of the first n tokens, in calls of so many rows."""
-    run.length = 0
-    parts = [TOKENS[i : min(i + n_rows, n)] for i in range(0, n, n_rows)]
-    return np.concatenate([run(part, len(part)) for part in parts])
+    parts = [(TOKENS[i : min(i + n_rows, n)], i) for i in range(0, n, n_rows)]
+    return np.concatenate([run(part, len(part), i) for part, i in parts])
 
 
 def round_rows(x):  # [n_rows, n_in] -> [n_rows, n_in]
@@ -107,9 +106,10 @@ SHAPES = [
 def test_the_pass_gives_what_gpt2_gives(hparams, dtype):
     run, _ = new_pass(dtype, hparams)
     expected = PlainPass(rounded(random_params(hparams), dtype), hparams)
-    for tokens, n_last in ((TOKENS[:40], 40), (TOKENS[40:41], 1), (TOKENS[41:96], 30)):
-        pairs = ((run(tokens, n_last), expected(tokens, n_last)), (run.hidden, expected.hidden))
-        for a, b in (*pairs, (run.output(run.hidden), expected.output(expected.hidden))):
+    for first, end, n_last in ((0, 40, 40), (40, 41, 1), (41, 96, 30)):
+        pair = (run(TOKENS[first:end], n_last, first), expected(TOKENS[first:end], n_last, first))
+        hidden = (run.hidden[-1], expected.last_block(TOKENS[:end]))
+        for a, b in (pair, hidden, (run.output(run.hidden), expected.output(run.hidden))):
             error = np.abs(a - b) / np.max(np.abs(b))
             assert a.dtype == np.float32
             assert np.max(error) < EXACT[dtype]
@@ -128,10 +128,8 @@ def test_a_row_has_the_same_bits_in_every_window_and_chunk_and_with_any_threads(
         assert np.array_equal(logits(run, N_CTX), expected)
         hidden = run.hidden
         for n_last in (1, 2, 29, 130, 249):
-            run.length = 0
             assert np.array_equal(run(TOKENS, n_last), expected[-n_last:])
             assert np.array_equal(run.hidden, hidden[-n_last:])
-            assert run.length == N_CTX
         for i in range(3):  # memory that is asked for ahead changes nothing
             run.ahead[:] = compiled.PREFETCH_BYTES * np.eye(4, dtype=int)[i]
             assert np.array_equal(logits(run, (1, 5, 17)[i], 96), expected[:96])
@@ -166,6 +164,45 @@ def test_two_models_in_two_threads_at_once():
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_forked_child_decodes_wherever_another_thread_was(monkeypatch):
+    """In a pass, which holds the lock; and just after one, with workers awake. SIGALRM ends a child that hangs."""
+    monkeypatch.setattr(compiled, "CONTENTION_NANOSECONDS", 10**18)
+    network = CachedNetwork(new_pass()[1], hparams_of(2, 96, 3), partial(CompiledPass, n_threads=2))
+    expected = network.logits(TOKENS[:40], 40)
+    ended = threading.Event()
+
+    def decode():
+        while not ended.is_set():
+            network.forget()
+            network.logits(TOKENS, 1)
+
+    def child():
+        status = 1
+        try:
+            signal.alarm(20)
+            for n_last in (40, 1):
+                network.forget()
+                assert np.array_equal(network.logits(TOKENS[:40], n_last), expected[-n_last:])
+            status = 0
+        finally:
+            os._exit(status)
+
+    thread = threading.Thread(target=decode)
+    children = []
+    for turn in range(40):
+        if turn == 20:
+            thread.start()
+        elif turn < 20:
+            network.forget()
+            network.logits(TOKENS[: 1 + turn], 1)
+        children.append(os.fork() or child())
+    ended.set()
+    thread.join()
+    assert [os.waitpid(pid, 0)[1] for pid in children] == [0] * 40
 
 
 def test_on_a_busy_machine_one_thread_works_alone_for_a_while(monkeypatch):

@@ -1,11 +1,11 @@
-"""gpt2.py: its dtype, and its small functions by hand. (test_cache.py has its cache and trees.)"""
+"""gpt2.py: its dtype, and its small functions by hand. (test_cache.py has its cache.)"""
 
 import numpy as np
 import pytest
 from tiny import convert, random_params
 
 from gpt2 import attention, gelu, gpt2, layer_norm, softmax
-from speculative.engines.plain import ACTIVATIONS, KVCache
+from speculative.engines.plain import ACTIVATIONS, KVCache, with_activation
 
 
 @pytest.fixture
@@ -23,8 +23,8 @@ class Float32(np.ndarray):
 @pytest.mark.parametrize("activation", ACTIVATIONS.values())
 @pytest.mark.parametrize("cache", [None, KVCache(3, 3, 24, 4)])
 def test_every_intermediate_is_float32(params, cache, activation):
-    params = convert(params, lambda name, array: array.view(Float32))
-    assert type(gpt2([1, 2, 3], **params, n_head=3, cache=cache, activation=activation)) is Float32
+    params = with_activation(convert(params, lambda name, array: array.view(Float32)), activation)
+    assert type(gpt2([1, 2, 3], **params, n_head=3, cache=cache)) is Float32
 
 
 def test_small_functions_by_hand():

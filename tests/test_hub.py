@@ -13,11 +13,11 @@ from tiny import python
 NAME = "owner/my-gpt2"
 COMMIT = "0123456789abcdef" * 2 + "01234567"
 SETTINGS = CONFIG | {"vocab_size": 2048}
-LOAD = f"""
+LOAD = """
 import sys, utils
 from speculative.support.errors import guarded
 def load():
-    encoder, hparams, params = utils.load_encoder_hparams_and_params("{NAME}", sys.argv[1])
+    encoder, hparams, params = utils.load_encoder_hparams_and_params(*sys.argv[1:])
     print(hparams["n_vocab"], params["wte"].tobytes().hex()[:64], len(encoder.encode("It was")))
 guarded(load)
 """
@@ -35,26 +35,32 @@ class HubHandler(Handler):
         super().end_headers()
 
 
-@pytest.fixture
-def hub(tmp_path):
-    """The server; .run(folder) loads the model in a process of its own, whose cache is tmp_path/hf."""
-    source = write_folder(tmp_path / "source", SETTINGS, random_tensors(SETTINGS), n_parts=2)
-    contents = {path.name: path.read_bytes() for path in source.iterdir()} | {"pytorch_model.bin": b"not read"}
+def offered(contents):
+    """{name: content} -> the answers of the hub"""
     files = {f"/{NAME}/resolve/{COMMIT}/{name}": content for name, content in contents.items()}
     about = {"id": NAME, "sha": COMMIT, "siblings": [{"rfilename": name} for name in contents]}
     listed = [
         {"type": "file", "path": name, "size": len(content), "oid": sha1(content)} for name, content in contents.items()
     ]
-    files[f"/api/models/{NAME}/tree/{COMMIT}"] = json.dumps(listed).encode()
-    for revision in ("main", COMMIT):
+    for revision in ("main", COMMIT, "refs%2Fpr%2F1"):
         files[f"/api/models/{NAME}/revision/{revision}"] = json.dumps(about).encode()
-    with served(Server(files)) as server:
+        files[f"/api/models/{NAME}/tree/{revision}"] = json.dumps(listed).encode()
+    return files
+
+
+@pytest.fixture
+def hub(tmp_path):
+    """The server; .run(folder) loads the model in a process of its own, whose cache is tmp_path/hf."""
+    source = write_folder(tmp_path / "source", SETTINGS, random_tensors(SETTINGS), n_parts=2)
+    contents = {path.name: path.read_bytes() for path in source.iterdir()} | {"pytorch_model.bin": b"not read"}
+    with served(Server(offered(contents))) as server:
+        server.contents = contents
         server.RequestHandlerClass = HubHandler
         variables = {"HF_ENDPOINT": server.url, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_XET": "1"}
 
-        def run(**more):
+        def run(name=NAME, **more):
             environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-            done = python("-c", LOAD, str(tmp_path / "models"), env=environment | variables | more)
+            done = python("-c", LOAD, name, str(tmp_path / "models"), env=environment | variables | more)
             return done.returncode, done.stdout, done.stderr.splitlines()[-1] if done.stderr else ""
 
         server.run = run
@@ -68,9 +74,18 @@ def test_a_model_is_downloaded_to_their_cache_and_read_there(hub, tmp_path):
     fetched = {path.rpartition("/")[2] for path, _ in hub.ranges}
     assert "pytorch_model.bin" not in fetched
     assert not (tmp_path / "models").exists()
+    assert hub.run(f"{NAME}@refs/pr/1")[:2] == (0, out)
     hub.ranges.clear()
     assert hub.run(HF_HUB_OFFLINE="1")[:2] == (0, out)  # nothing is asked for what is there
     assert hub.ranges == []
+
+
+def test_a_model_without_safetensors_is_named_by_what_it_has(hub, tmp_path):
+    hub.files = offered({name: hub.contents[name] for name in hub.contents if not name.endswith(".safetensors")})
+    status, _, line = hub.run()
+    assert status == 2
+    assert "lacks model.safetensors; it has pytorch_model.bin: with transformers, once: AutoModelForCausalLM" in line
+    assert f"from_pretrained('{NAME}').save_pretrained('{tmp_path}/models/{NAME}', safe_serialization=True)" in line
 
 
 def test_each_refusal_is_one_line(hub):

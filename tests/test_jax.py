@@ -209,7 +209,7 @@ def by_prompt(calls, n):
     """The Rows of each prompt."""
     rows = [[] for _ in range(n)]
     for row in itertools.chain(*calls):
-        rows[row.number].append(row)
+        rows[row.text_index].append(row)
     return rows
 
 

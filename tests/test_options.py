@@ -95,10 +95,22 @@ def test_a_text_stays_as_it_was_typed(value):
         ("--tree 2,2,1", {"tree": (2, 2, 1)}),
         ("--tree 3", {"tree": (3,)}),
         ("--temperature 1 --top_p 0.9 --min_p=.1", {"temperature": 1.0, "top_p": 0.9, "min_p": 0.1}),
+        ("--target_model_size a/b@refs/pr/1", {"target_model_size": "a/b@refs/pr/1"}),
+        (
+            "--models_dir=~/m --json=~ --html ~/h",
+            {"models_dir": "/home/me/m", "json": "/home/me", "html": "/home/me/h"},
+        ),
+        ("--prompt_file=~/p --draft_model_size ~/d", {"prompt_file": "/home/me/p", "draft_model_size": "/home/me/d"}),
+        ("--ngram_text=~/n --drafter ngram", {"ngram_text": "/home/me/n", "drafter": "ngram"}),
+        (f"--seed {2**63 - 1}", {"seed": 2**63 - 1}),
+        ("--prompt=True --stop=True", {"prompt": "True", "stop": "True"}),
+        ("--prompt True --stop False", {"prompt": "True", "stop": "False"}),
+        ("-p=True --demo=True", {"prompt": "True", "demo": True} | {k: v for k, v in DEMO.items() if k != "prompt"}),
         ("--draft_model_size=/a/b --prompt_file -", {"draft_model_size": "/a/b", "prompt_file": "-"}),
     ],
 )
-def test_words_become_options(line, expected):
+def test_words_become_options(line, expected, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
     assert typed(line) == replace(Options(), **expected)
 
 
@@ -122,7 +134,7 @@ USELESS = [
     (("top_k", "top_p", "min_p"), {}, {"temperature": "1"}),
     (("top_k",), {"temperature": "0"}, {"verify": True}),  # which also decodes at temperature 1
     (("mesh", "data_parallel", "batch"), {}, JAX),
-    (("threads", "tree", "pack"), JAX, {}),
+    (("threads", "tree", "fast", "pack"), JAX, {}),
     (("ngram_text",), {}, {"drafter": "ngram"}),
     (("draft_dtype",), {"drafter": "ngram"}, {"drafter": "model/ngram"}),
     (("accept",), {"tree": "2,1"}, {}),

@@ -106,5 +106,5 @@ def test_threads():
 
 
 def test_a_format_is_numbered_as_engine_c_numbers_it():
-    names = sorted(FORMATS, key=lambda name: FORMATS[name].number)
+    names = sorted(FORMATS, key=lambda name: FORMATS[name].code)
     assert "enum { " + ", ".join(names).upper() + " };" in library.SOURCES[1].read_text()

@@ -18,10 +18,11 @@ from tiny import ROOT, encoder_of, refusal
 from encoder import StreamDecoder
 from speculative import load_pair
 from speculative.cli.display import columns
+from speculative.measure import predictions
 from speculative.measure.decode import decode, median_run
 from speculative.measure.document import document
-from speculative.measure.figures import figures
-from speculative.measure.predictions import Measured, measure, time_iterations, windows_of
+from speculative.measure.figures import NOISE, figures
+from speculative.measure.predictions import Drafts, Measured, measure, windows_of
 from speculative.measure.recorder import Recorder
 from speculative.measure.report import advice, summary, table
 from speculative.measure.run import Run
@@ -75,13 +76,13 @@ def test_the_figures_are_those_of_the_iterations(pair, drafter, K, setting):
     n_plain = sum(i["tokens"] for i in plain)
     per_token = document["autoregressive"]["seconds"] / n_plain
     assert f["speedup"] == pytest.approx(per_token / (f["seconds"]["speculative"] / n_tokens))
-    assert (f["doubt"] is None) <= (f["speedup"] <= f["tokens_per_iteration"])
+    assert (f["doubt"] is None) <= (f["speedup"] <= (1 + NOISE) * f["tokens_per_iteration"])
     if f["c"] is not None:
         assert f["account_blog"] == pytest.approx(
             f["tokens_per_iteration"] / (f["drafted"] / len(mine) * f["c"] + f["mean_beta"])
         )
-    for number, speedup in (f["predicted"] or {}).items():
-        assert 0 < speedup <= int(number) + 1
+    for speedups in (f["predicted"] or {}).values():
+        assert all(0 < speedup <= int(K) + 1 for K, speedup in speedups.items())
 
 
 def scripted(N=60, K=4, alpha=0.75, t_draft=0.1, window=lambda rows: 1 + 0.1 * rows, seed=0):
@@ -97,7 +98,13 @@ def scripted(N=60, K=4, alpha=0.75, t_draft=0.1, window=lambda rows: 1 + 0.1 * r
         times = (k * t_draft, scoring, k * t_draft + scoring)
         mine.append(
             Iteration(
-                [0] * (accepted + 1), k, accepted, *times, alpha=[alpha] * min(accepted + 1, k), source=["model"] * k
+                [0] * (accepted + 1),
+                k,
+                accepted,
+                *times,
+                alpha=[alpha] * min(accepted + 1, k),
+                source=["model"] * k,
+                q=[1.0] * (accepted + 1),
             )
         )
         left -= accepted + 1
@@ -130,29 +137,48 @@ def test_interrupted_calls_are_doubted():
 # ---- Predictions -----------------------------------------------------------------------------------------------------
 
 
-@given(st.lists(st.sampled_from([0.0, 0.3, 0.8, 1.0]), min_size=1, max_size=6), st.integers(1, 7))
-def test_windows_over_a_text_are_the_mean_of_its_decodes(chances, K):
+PLACES = st.lists(
+    st.tuples(st.sampled_from([-1, -1, 0, 1, 3]), st.sampled_from([0.0, 0.3, 1.0])), min_size=1, max_size=6
+)
+
+
+@given(PLACES, st.integers(1, 7), st.booleans(), st.booleans())
+def test_windows_over_a_text_are_the_mean_of_its_decodes(places, K, looks_up, has_model):
+    drafts = Drafts(*map(list, zip(*places, strict=True)))
+    N = len(places)
     expected = Counter()
-    for agrees in itertools.product([False, True], repeat=len(chances)):
-        weight = np.prod([a if one else 1 - a for a, one in zip(chances, agrees, strict=True)])
+    for agrees in itertools.product([False, True], repeat=N):
+        weight = np.prod([a if one else 1 - a for a, one in zip(drafts.chances, agrees, strict=True)])
         place = 0
-        while place < len(agrees):
-            k = min(K, len(agrees) - place - 1)
-            expected[k] += weight
+        while place < N:
+            k = min(K, N - place - 1)
+            if looks_up and drafts.found[place] >= 0:
+                expected[0, k] += weight
+                place += min(drafts.found[place], k) + 1
+                continue
+            k *= has_model
+            expected[k, 0] += weight
             place += next((n for n in range(k) if not agrees[place + n]), k) + 1
-    assert windows_of(chances, K) == pytest.approx(expected)
+    found = windows_of(drafts, K, looks_up, has_model)
+    assert {sizes: n for sizes, n in found.items() if n} == pytest.approx({s: n for s, n in expected.items() if n})
 
 
-@pytest.mark.parametrize("drafter", ["model", "int8"])
-def test_greedy_windows_are_foreseen_exactly(pair, drafter):
-    """From a run with K = 4, for every other K, though bonus tokens were never drafted."""
-    x = pair.encode(PROMPT)
-    session = pair.changed(drafter=drafter)
-    [recorder] = decode(session, [PROMPT], 40, ["speculative"])
-    [chances] = measure(session, recorder).chances
-    for K in (1, 2, 8):
-        steps = session.changed(K=K).speculative_steps(x, 40, np.random.default_rng(0))
-        assert sum(windows_of(chances, K).values()) == sum(1 for _ in steps)
+@pytest.mark.parametrize("own", ["model", "int8", "prompt_lookup+model", "int8/model", "prompt_lookup"])
+def test_greedy_windows_are_foreseen_exactly(pair, own):
+    """From a run with K = 4, for every other K and for look-ups, though most of it was never drafted."""
+    prompt = f"{PROMPT} {PROMPT}"
+    session = pair.changed(drafter=own)
+    [record] = decode(session, [prompt], 40, ["speculative"])
+    measured = measure(session, record)
+    assert own in measured.names
+    for (name, parts), K in itertools.product(measured.names.items(), (1, 2, 8)):
+        steps = pair.changed(drafter=name, K=K).speculative_steps(pair.encode(prompt), 40, np.random.default_rng(0))
+        assert sum(windows_of(measured.texts[0], K, *parts).values()) == sum(1 for _ in steps)
+
+
+def measured_of(timed, chances):
+    names = {"model": (False, True), "prompt_lookup": (True, False)}
+    return Measured(names, [Drafts([-1] * len(chances), chances)], timed, t_lookup=0.0, t_draft=0.1)
 
 
 @pytest.mark.parametrize("K", [1, 2, 8])
@@ -160,10 +186,12 @@ def test_a_run_predicts_the_speedup_of_another_K(K):
     def window(rows):
         return 1 + 0.1 * rows + 0.3 * (rows > 5)
 
-    timed = {rows: 0.1 * (rows - 1) + window(rows) for rows in range(1, 10)}
     autoregressive, speculative = scripted(N=4000, window=window)
-    predicted = figures(autoregressive, speculative, Measured(timed, [[0.75] * 4000]))["predicted"]
-    assert [*predicted] == [*map(str, range(1, 9))]
+    measured = measured_of({rows: window(rows) for rows in range(1, 10)}, [0.75] * 4000)
+    predicted = figures(autoregressive, speculative, measured)["predicted"]
+    assert [*predicted["model"]] == [*map(str, range(1, 9))]
+    assert [*predicted["prompt_lookup"].values()] == [pytest.approx(1.0, rel=0.1)] * 8
+    predicted = predicted["model"]
     assert predicted["4"] == pytest.approx(figures(autoregressive, speculative)["speedup"], rel=0.03)
     assert predicted[str(K)] == pytest.approx(
         figures(*scripted(N=4000, K=K, window=window, seed=1))["speedup"], rel=0.05
@@ -173,21 +201,22 @@ def test_a_run_predicts_the_speedup_of_another_K(K):
 @given(st.floats(0, 1), st.lists(st.floats(1e-9, 1e9), min_size=9, max_size=9), st.floats(1e-9, 1e9))
 def test_no_prediction_exceeds_what_its_window_allows(alpha, seconds, t_row):
     autoregressive, speculative = scripted(N=20, alpha=alpha, window=lambda rows: t_row if rows == 1 else seconds[0])
-    f = figures(autoregressive, speculative, Measured(dict(enumerate(seconds, start=1)), [[alpha] * 20]))
-    assert all(speedup <= int(K) + 1 + 1e-9 for K, speedup in (f["predicted"] or {}).items())
-    assert f["doubt"] or f["speedup"] <= f["tokens_per_iteration"]
+    f = figures(autoregressive, speculative, measured_of(dict(enumerate(seconds, start=1)), [alpha] * 20))
+    for speedups in (f["predicted"] or {}).values():
+        assert all(speedup <= int(K) + 1 + 1e-9 for K, speedup in speedups.items())
+    assert f["doubt"] or f["speedup"] <= (1 + NOISE) * f["tokens_per_iteration"]
     for iteration in (autoregressive.iterations[0], speculative.iterations[0]):
         iteration.prefill = True
     f = figures(autoregressive, speculative)
-    assert f["doubt"] or f["speedup_without_prefill"] <= f["tokens_per_iteration"]
+    assert f["doubt"] or f["speedup_without_prefill"] <= (1 + NOISE) * f["tokens_per_iteration"]
 
 
-def test_windows_of_up_to_2K_drafts_are_timed():
-    calls = set()
-    draft = lambda x, k: calls.add(("draft", len(x), k)) or Proposal([7] * k, np.ones((k, 8)))  # noqa: E731
-    timed = time_iterations(lambda x, n_last: calls.add(("target", len(x), n_last)), draft, range(50), 3, 40)
-    assert [*timed] == [1, 2, 3, 4, 5, 7]
-    assert calls >= {("draft", 34, 6), ("target", 34, 1), ("target", 40, 7)}
+def test_windows_are_timed_once_and_in_a_share_of_the_time(pair, repeating, monkeypatch):
+    """The largest first; sizes that the run has timed only if there is time."""
+    [record] = decode(pair, [PROMPT], 40, ["speculative"])
+    monkeypatch.setattr(predictions, "TIMING_SECONDS", 10.0)
+    assert {*predictions.time_windows(pair, record, 0.2, lambda n: None)} >= {17, 9, 5, 1}
+    assert predictions.time_windows(pair, record, 0.0, lambda n: None) == {}
 
 
 # ---- The median of runs ----------------------------------------------------------------------------------------------
@@ -226,22 +255,18 @@ def test_the_ending_has_at_most_eight_lines(pair, options):
 
 
 def ending(session, **how):
-    seconds = {rows: 0.1 * (rows - 1) + 1 + 0.1 * rows for rows in range(1, 18)}
-    f = figures(*scripted(**how), Measured(seconds, [[how["alpha"]] * how["N"]]))
+    measured = measured_of({rows: 1 + 0.1 * rows for rows in range(1, 18)}, [how["alpha"]] * how["N"])
+    f = figures(*scripted(**how), measured._replace(t_draft=how.get("t_draft", 0.1)))
     return f, advice(f, session)
 
 
 def test_the_advice(pair):
     _, text = ending(pair, N=2000, K=1, alpha=0.95)
-    K, speedup = re.fullmatch(
-        r"Prediction: K = (\d+) would be ([\d.]+) times as fast as autoregressive decoding; try it\.", text
-    ).groups()
+    K, speedup = re.fullmatch(r"Prediction: --K (\d+) would be ([\d.]+) times as fast on this text\.", text).groups()
     assert float(speedup) == pytest.approx(ending(pair, N=2000, K=int(K), alpha=0.95)[0]["speedup"], rel=0.05)
-    assert "no K from 1 to 16 would be clearly faster" in ending(pair, N=2000, K=int(K), alpha=0.95)[1]
-    assert "no K pays here" in ending(pair, N=400, K=8, alpha=0.02, t_draft=0.5)[1]
-    autoregressive, speculative = scripted(N=400, alpha=0.02, t_draft=0.5)
-    for i in speculative.iterations[::2]:  # a drafter that often has less than K
-        i.drafted = len(i.alpha)
+    assert "no other K or drafter of this run would be clearly faster" in ending(pair, N=2000, K=int(K), alpha=0.95)[1]
+    assert "nothing pays on this text" in ending(pair, N=400, K=8, alpha=0.02, t_draft=0.5)[1]
+    autoregressive, speculative = scripted(N=400, alpha=0.02, t_draft=0.5)  # without predictions, as on JAX
     assert advice(figures(autoregressive, speculative), pair).startswith("It does not pay")
 
 

@@ -53,7 +53,7 @@ def on_mesh(n_data, n_model):
     texts = [[] for _ in PROMPTS]
     for rows in loop.rows(PROMPTS, 12, 3, np.random.default_rng(1), 4):
         for row in rows:
-            texts[row.number] += row.tokens
+            texts[row.text_index] += row.tokens
     state = loop.start(PROMPTS[:4], 0, 12, 3, shape_of(PROMPTS, 12, 3, 4))
     model = JaxModel(network, to_probs=logits_themselves)
     arguments = network.params, np.zeros(4, np.int32), np.int32(0), model.new_cache()

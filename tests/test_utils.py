@@ -1,7 +1,9 @@
 """Loading: both forms of a checkpoint give the same arrays, and a file that does not fit is refused in one line."""
 
 import json
+import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from conftest import MODELS, write_safetensors, write_tf
 from tiny import flatten, refusal
 
 from speculative.checkpoints.config import load_hparams
-from speculative.checkpoints.loading import load_params
+from speculative.checkpoints.loading import complete_folder, load_params
 from speculative.checkpoints.official import HPARAMS, MODEL_SIZES, TF_DATA, TF_INDEX
 from speculative.checkpoints.openai import read_index
 from speculative.checkpoints.tensors import checkpoint_shapes, parameter_count
@@ -108,15 +110,83 @@ def test_weights_and_settings_that_do_not_fit(model, tiny_hparams, tiny_arrays):
     def line():
         return refusal(load_encoder_hparams_and_params, "tiny", model.parent)
 
-    for dtype in (np.float64, np.int32):
-        write_weights(model, {name: array.astype(dtype) for name, array in tiny_arrays.items()})
-        assert "float32" in line()
+    write_weights(model, {name: array.astype(np.int32) for name, array in tiny_arrays.items()})
+    assert ", not float64, float32, float16, bfloat16" in line()
     write_weights(model, tiny_arrays)
     for change in ({"n_layer": 1}, {"n_layer": 3}, {"n_ctx": 17}, {"n_embd": 16}):
         (model / "hparams.json").write_text(json.dumps(tiny_hparams | change))
         assert "tensor" in line()
     (model / "hparams.json").write_text(json.dumps(tiny_hparams | {"n_vocab": 259}))
     assert "n_vocab is 259, but encoder.json has 260 tokens" in line()
+
+
+# ---- Fine-tuned checkpoints ------------------------------------------------------------------------------------------
+
+NAMED = [
+    # (the file `checkpoint`, the prefix of the weights that it names)
+    ('model_checkpoint_path: "model.ckpt"\nall_model_checkpoint_paths: "model.ckpt"\n', "model.ckpt"),
+    ('model_checkpoint_path: "model-1000"\nall_model_checkpoint_paths: "model-900"\n', "model-1000"),
+    ("all_model_checkpoint_paths: 'model.ckpt'\r\n  model_checkpoint_path : 'model-1000' # new\r\n", "model-1000"),
+    ('# model_checkpoint_path: "model-1000"\nmodel_checkpoint_path:"model.ckpt"', "model.ckpt"),
+    ('model_checkpoint_path: "FOLDER/model-1000"', "model-1000"),
+    ('model_checkpoint_path: "run 1/é.d"', "run 1/é.d"),
+]
+
+
+@pytest.mark.parametrize(("content", "prefix"), NAMED)
+def test_the_weights_are_those_that_tensorflow_calls_the_latest(content, prefix, tiny_files, tiny_arrays, tmp_path):
+    """picoGPT asks TensorFlow. A checkpoint of TensorFlow 1 holds the numbers of an optimizer, too."""
+    tensorflow = pytest.importorskip("tensorflow")
+    folder = write_files(tmp_path / "124M", tiny_files, COMMON + FORMS["tf"])
+    tuned = {name: 2 * array for name, array in tiny_arrays.items()}
+    slots = {f"{name}/{slot}": array[:1] for slot in ("Adam", "Adam_1") for name, array in tuned.items()}
+    (folder / "run 1").mkdir()
+    for name in ("model-1000", "run 1/é.d"):
+        write_tf(folder, tuned | slots | {"beta1_power": np.float32(0.9)}, name)
+    (folder / "checkpoint").write_text(content.replace("FOLDER", str(folder)), encoding="utf-8", newline="")
+    assert tensorflow.train.latest_checkpoint(str(folder)) == str(folder / prefix)
+    _, _, params = load_encoder_hparams_and_params("124M", tmp_path)
+    assert_same(params, tiny_arrays if prefix == "model.ckpt" else tuned)
+
+
+RUN = "AutoModelForCausalLM, and then AutoTokenizer, .from_pretrained('FOLDER'"
+SAVED = "save_pretrained('FOLDER', safe_serialization=True)"
+OTHER_FORMS = [
+    # (the weights in a folder, the file `checkpoint`, what is said)
+    (
+        "model-1000.index",
+        '"model-900"',
+        "lacks model-900.index, model-900.data-00000-of-00001; its file checkpoint names",
+    ),
+    ("", '"/a/m"', "lacks /a/m.index, /a/m.data-00000-of-00001; its file checkpoint names them"),
+    ("model-1000.index", "", "it has model-1000.index: name it in a file checkpoint, as model_checkpoint_path: "),
+    ("a.bin", "", f"it has a.bin: with transformers, once: {RUN}).{SAVED}"),
+    ("tf_model.h5", "", f"it has tf_model.h5: with transformers, once: {RUN}, from_tf=True).{SAVED}; version 4 can"),
+    ("model.fp16.safetensors", "", "model.fp16.safetensors: if it is the whole model, rename it to model.safetensors"),
+    ("adapter_model.bin", "", f"it has adapter_model.bin: with peft, once: merge_and_unload().{SAVED}"),
+    ("model-00002-of-00002.safetensors", "", "lacks model-00001-of-00002.safetensors; "),
+    ("ckpt.pt", "", "it has ckpt.pt: save it as transformers does, as model.safetensors"),
+]
+
+
+@pytest.mark.parametrize("model_size", ["124M", "owner/name", "./run1"])
+@pytest.mark.parametrize(("name", "named", "said"), OTHER_FORMS)
+def test_other_weights_are_named_and_nothing_is_downloaded(
+    name, named, said, model_size, tiny_files, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("owner").mkdir()
+    folder = write_files(Path(model_size), tiny_files, COMMON)
+    if name:
+        (folder / name).touch()
+    if named:
+        (folder / "checkpoint").write_text(f"model_checkpoint_path: {named}")
+    before = sorted(os.listdir(folder))
+    line = refusal(complete_folder, model_size, ".", source="http://127.0.0.1:9")
+    folder = os.path.join(".", model_size) if model_size[0] != "." else model_size
+    assert line.startswith(f"{folder} lacks ")
+    assert said.replace("FOLDER", folder) in line
+    assert sorted(os.listdir(folder)) == before
 
 
 # ---- Damage ----------------------------------------------------------------------------------------------------------

@@ -44,7 +44,9 @@ def read_object(path: str) -> dict:
         if not isinstance(found, dict):
             raise ValueError("it is not an object")
         return found
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:
         raise bad_file(path, f"cannot be read as JSON ({first_line(error)})") from None
 
 

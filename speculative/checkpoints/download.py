@@ -73,8 +73,11 @@ def receive(url: str, part: str, size: int) -> int:
             response.raise_for_status()
             length = int(response.headers.get("Content-Length", 0))
             is_page = "text/html" in response.headers.get("Content-Type", "")
-        if is_page or not length or length != (size or length):
-            raise UserError(f"{url} is not the file: it is a web page or has {length:,} bytes, not {size:,}")
+        if is_page:
+            raise UserError(f"{url} is a web page, not the file")
+        if not length or length != (size or length):
+            fault = f"it has {length:,} bytes, not {size:,}" if length else "its length is 0 or unknown"
+            raise UserError(f"{url} is not the file: {fault}")
         os.makedirs(os.path.dirname(part), exist_ok=True)
         if os.path.islink(part) or size_of(part) > length:  # of a stranger, or of another version
             os.remove(part)

@@ -10,10 +10,12 @@ import json
 import re
 from collections.abc import Sequence
 
+import numpy as np
+
 from speculative.checkpoints.tensors import Tensor, bad_file, mapped, read
 from speculative.support.errors import first_line
 
-TYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 def read_index(paths: Sequence[str]) -> dict[str, Tensor]:
@@ -21,9 +23,9 @@ def read_index(paths: Sequence[str]) -> dict[str, Tensor]:
     found = {openai_name(name): tensor for path in paths for name, tensor in read_file(path)[0].items()}
     # Some files also hold the causal mask of each block, h.0.attn.bias.
     tensors = {name: tensor for name, tensor in found.items() if not re.search(r"/attn/(masked_)?b$", name)}
-    # Some hold wte once more as lm_head, GPT-2's output matrix.
+    # Some hold wte once more as lm_head, GPT-2's output matrix, or under that name alone.
     lm_head = tensors.pop("lm_head/w", None)
-    if lm_head and "wte" in tensors and (read(lm_head, "lm_head") != read(tensors["wte"], "wte")).any():
+    if lm_head and not np.array_equal(read(lm_head, "lm_head"), read(tensors.setdefault("wte", lm_head), "wte")):
         raise bad_file(lm_head.path, "lm_head.weight is not wte.weight, so this is not a GPT-2")
     return tensors
 
@@ -48,7 +50,7 @@ def read_file(path: str) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def openai_name(name: str) -> str:
-    """ "transformer.h.0.ln_1.weight" -> "h0/ln_1/g"."""
-    name = re.sub(r"^h\.(\d+)", r"h\1", name.removeprefix("transformer."))
+    """ "transformer.h.0.ln_1.weight" -> "h0/ln_1/g". PyTorch's wrappers of a model put their names in front."""
+    name = re.sub(r"^h\.(\d+)", r"h\1", re.sub(r"^((module|_orig_mod|transformer)\.)+", "", name))
     name = re.sub(r"^(wte|wpe)\.weight$", r"\1", re.sub(r"(ln_\w)\.weight$", r"\1.g", name))
     return re.sub(r"weight$", "w", re.sub(r"bias$", "b", name)).replace(".", "/")

@@ -8,7 +8,7 @@ import contextlib
 import glob
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,11 @@ from speculative.blog.encoder import Encoder, get_encoder
 from speculative.checkpoints import hugging_face, openai
 from speculative.checkpoints.config import absorb, load_hparams, read_config
 from speculative.checkpoints.download import download_gpt2_files
-from speculative.checkpoints.official import HUGGING_FACE, MODEL_SIZES, TF_DATA, TF_INDEX
+from speculative.checkpoints.official import HUGGING_FACE, MODEL_SIZES, TF_ENDS, TF_PREFIX
 from speculative.checkpoints.tensors import bad_file, build_params
 from speculative.checkpoints.tokenizer import read_encoder
+from speculative.options import is_path
+from speculative.options import model as checked
 from speculative.support.errors import UserError
 
 # Each in the order in which they are looked for.
@@ -31,8 +33,19 @@ SAFETENSORS = "model.safetensors"
 SMALL_NAMES = [name for form in (*SETTINGS, *VOCABULARIES, OPTIONAL) for name in form]
 WEIGHT_NAMES = [SAFETENSORS, "model-*-of-*.safetensors"]
 
-WORD = r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*"  # of a name: without slashes, without two dots in a row
-NAME = re.compile(rf"{WORD}(/{WORD})?(@{WORD})?")
+# Weights that are not read from a file of such a name, and what makes model.safetensors of them. {0}: the folder or the
+# model of the hub; {1}: the folder. (heads.safetensors is ours, and model.ckpt.index is read.)
+SAVED = "save_pretrained({1!r}, safe_serialization=True)"
+RUN = "with transformers, once: AutoModelForCausalLM, and then AutoTokenizer, .from_pretrained({0!r}"
+OTHER_FORMS = {
+    r"^adapter_model": f"with peft, once: merge_and_unload().{SAVED}",
+    r"\.bin$": f"{RUN}).{SAVED}",
+    r"\.h5$": f"{RUN}, from_tf=True).{SAVED}; version 4 can",
+    r"(?<!^heads)\.safetensors$": "if it is the whole model, rename it to model.safetensors",
+    r"(?<!^model\.ckpt)\.index$": 'name it in a file checkpoint, as model_checkpoint_path: "model-1000"',
+    r"\.(pt|pth|ckpt|gguf|onnx|ot|msgpack)$": "save it as transformers does, as model.safetensors",
+}
+
 WITHOUT_OWNER = (*HUGGING_FACE.values(), "distilgpt2")  # names that the hub knows without their owner
 
 
@@ -67,7 +80,7 @@ def load_params(
     convert and progress are called for each tensor: see build_params. Raises UserError.
     """
     names = weight_files(folder)
-    read_index = openai.read_index if TF_INDEX in names else hugging_face.read_index
+    read_index = openai.read_index if names[0].endswith(".index") else hugging_face.read_index
     index = read_index([os.path.join(folder, name) for name in names])
     config = read_config(os.path.join(folder, small_files(folder)[0]))
     return build_params(index, hparams, absorb(config, convert), progress)
@@ -76,8 +89,8 @@ def load_params(
 def complete_folder(model_size: str, models_dir: str, source: str = "openai", weights: bool = True) -> str:
     """Return the model's folder, after a download of missing files. weights=False: only of the small ones.
 
-    source, for an official model: "openai", "huggingface", or the URL of a mirror that has OpenAI's files at
-    URL/model_size. Raises UserError.
+    Nothing is downloaded if the folder holds weights of the user's. source, for an official model: "openai",
+    "huggingface", or the URL of a mirror that has OpenAI's files at URL/model_size. Raises UserError.
     """
     folder = model_folder(model_size, models_dir)
     if source == "huggingface" and model_size in MODEL_SIZES and not os.path.isdir(folder):
@@ -85,50 +98,72 @@ def complete_folder(model_size: str, models_dir: str, source: str = "openai", we
     is_official = model_size in MODEL_SIZES
     weights = weights or not (is_official or is_of_hub(model_size))  # others are not downloaded: they have to be whole
     if missing_files(folder, weights):
-        if is_official:
+        names = names_in(local_folder(model_size, models_dir))
+        is_mine = other_weights(names) or openai.latest_checkpoint(folder) not in ("", TF_PREFIX)
+        if is_official and not is_mine:
             download_gpt2_files(model_size, folder, source, weights)
-        elif is_of_hub(model_size):
-            folder = snapshot(model_size, allow_patterns=SMALL_NAMES + WEIGHT_NAMES * weights)
+        elif is_of_hub(model_size) and not names:
+            folder = ask_hub("snapshot_download", model_size, allow_patterns=SMALL_NAMES + WEIGHT_NAMES * weights)
     if missing := missing_files(folder, weights):
-        official = f"unknown model size {model_size!r}: official models are {', '.join(MODEL_SIZES)}"
-        raise UserError(f"{folder} lacks {', '.join(missing)}; {official}")
+        raise UserError(f"{folder} lacks {', '.join(missing)}; {advice(model_size, models_dir, missing)}")
     return folder
 
 
-def model_folder(model_size: str, models_dir: str) -> str:
-    """Return the folder of a model, which may not be there yet. Raises UserError if model_size is not a name.
+def advice(model_size: str, models_dir: str, missing: Sequence[str]) -> str:
+    """Return what would help if these files of a model are missing."""
+    folder = local_folder(model_size, models_dir)
+    names = names_in(folder)
+    named = openai.latest_checkpoint(folder)
+    if named and missing[-1].startswith(named):
+        return "its file checkpoint names them"
+    if not names and not is_of_hub(model_size):
+        return f"unknown model size {model_size!r}: official models are {', '.join(MODEL_SIZES)}"
+    if missing[-1] == weight_files(folder)[-1]:
+        for name, how in other_weights(names or ask_hub("list_repo_files", model_size)):
+            return f"it has {name}: {how.format(folder if names else model_size, folder)}"
+    return "docs/using.md (Models) lists the files of a model"
 
-    It is a path that begins with . / or ~, or models_dir/model_size, or a folder in the cache of Hugging Face's
-    library. Only a path leads out of these.
-    """
-    if model_size.startswith((".", "/", "~")):
-        return os.path.expanduser(model_size)
-    if not NAME.fullmatch(model_size):
-        kinds = "124M, a folder of models_dir, a path that begins with . / or ~, or OWNER/NAME of the hub"
-        raise UserError(f"model size {model_size!r:.200} should be {kinds}")
-    folder = os.path.join(models_dir, model_size)
+
+def names_in(folder: str) -> list[str]:
+    """Return the names of a folder's files, [] if it does not exist."""
+    return os.listdir(folder) if os.path.isdir(folder) else []
+
+
+def local_folder(model_size: str, models_dir: str) -> str:
+    """Return models_dir/model_size, or model_size itself if it is a path. Raises UserError if it is neither."""
+    try:
+        name = checked(model_size)
+    except ValueError as must_be:
+        raise UserError(f"model size {model_size!r:.200} should be {must_be}") from None
+    return name if is_path(model_size) else os.path.join(os.path.expanduser(models_dir), name)
+
+
+def model_folder(model_size: str, models_dir: str) -> str:
+    """Return the folder of a model, which may not be there yet: its local folder, or one in the cache of Hugging Face's
+    library. Raises UserError if model_size is not a name; only a path leads out of these."""
+    folder = local_folder(model_size, models_dir)
     if is_of_hub(model_size) and not os.path.isdir(folder):
         with contextlib.suppress(UserError):  # it is not in the cache
-            return snapshot(model_size, local_files_only=True)
+            return ask_hub("snapshot_download", model_size, local_files_only=True)
     return folder
 
 
 def is_of_hub(model_size: str) -> bool:
     """Return True for OWNER/NAME, OWNER/NAME@REVISION and the names that need no owner."""
-    is_path = model_size.startswith((".", "/", "~"))
-    return not is_path and ("/" in model_size or model_size.partition("@")[0] in WITHOUT_OWNER)
+    name = model_size.partition("@")[0]
+    return not is_path(model_size) and ("/" in name or name in WITHOUT_OWNER)
 
 
-def snapshot(model_size: str, **how) -> str:
-    """Call huggingface_hub.snapshot_download, which returns a folder. Raises UserError with its message in one line.
+def ask_hub(function: str, model_size: str, **how) -> Any:
+    """Call a function of huggingface_hub for a model. Raises UserError with its message in one line.
 
     It takes care of HF_HOME, HF_TOKEN, HF_HUB_OFFLINE, and begins an interrupted file again.
     """
-    from huggingface_hub import snapshot_download
+    import huggingface_hub
 
     name, _, revision = model_size.partition("@")
     try:
-        return snapshot_download(name, revision=revision or None, **how)
+        return getattr(huggingface_hub, function)(name, revision=revision or None, **how)
     except Exception as error:  # its kinds are those of several libraries
         raise UserError(f"{model_size}: {' '.join(str(error).split()):.400}") from error
 
@@ -149,9 +184,17 @@ def weight_files(folder: str) -> list[str]:
     parts = glob.glob("model-*-of-[0-9][0-9][0-9][0-9][0-9].safetensors", root_dir=folder)
     n = max((int(part[-17:-12]) for part in parts), default=1)
     parts = [f"model-{i:05}-of-{n:05}.safetensors" for i in range(1, n + 1)]
-    return present(folder, ([SAFETENSORS], parts, [TF_INDEX, TF_DATA]))
+    named = openai.latest_checkpoint(folder)
+    in_tf = [f"{named or TF_PREFIX}{end}" for end in TF_ENDS]
+    return present(folder, ([SAFETENSORS], parts, in_tf), -1 if named else 0)
 
 
-def present(folder: str, forms: Sequence[list[str]]) -> list[str]:
-    """Return the first form of which the folder has a file, or the first of all."""
-    return next((form for form in forms if any(os.path.isfile(os.path.join(folder, name)) for name in form)), forms[0])
+def other_weights(names: Iterable[str]) -> list[tuple[str, str]]:
+    """Return the (name, what to do with it) of files that hold weights in another form, the likeliest first."""
+    return [(name, how) for form, how in OTHER_FORMS.items() for name in sorted(names) if re.search(form, name)]
+
+
+def present(folder: str, forms: Sequence[list[str]], otherwise: int = 0) -> list[str]:
+    """Return the first form of which the folder has a file, or forms[otherwise]."""
+    there = (form for form in forms if any(os.path.isfile(os.path.join(folder, name)) for name in form))
+    return next(there, forms[otherwise])

@@ -13,9 +13,10 @@ OPENAI = "https://openaipublic.blob.core.windows.net/gpt-2/models"
 HUGGING_FACE = {"124M": "gpt2", "355M": "gpt2-medium", "774M": "gpt2-large", "1558M": "gpt2-xl"}
 
 SMALL_FILES = ("encoder.json", "vocab.bpe", "hparams.json")  # first those with a hash: an error page is noticed
-# OpenAI also publishes `checkpoint`, which names these two, and model.ckpt.meta, the graph: nothing here reads them.
-TF_INDEX = "model.ckpt.index"
-TF_DATA = "model.ckpt.data-00000-of-00001"
+# OpenAI also publishes `checkpoint`, which names these two, and model.ckpt.meta, the graph: neither is downloaded.
+TF_PREFIX = "model.ckpt"
+TF_ENDS = (".index", ".data-00000-of-00001")
+TF_INDEX, TF_DATA = (f"{TF_PREFIX}{end}" for end in TF_ENDS)
 
 # No hash of the other files was published. The first two are the same for every size.
 SHA256 = {

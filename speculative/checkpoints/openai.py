@@ -7,18 +7,29 @@ type, shape, place and CRC32C.
 Source: LevelDB's doc/table_format.md; TensorFlow's tensor_bundle.proto; Protocol Buffers' encoding.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from io import BytesIO
+from pathlib import Path
 
+from speculative.checkpoints.official import TF_ENDS
 from speculative.checkpoints.tensors import Tensor, bad_file, build_params, mapped, masked_crc32c
 
 FOOTER = 48  # bytes at the end of the index: the places of its blocks
-FLOAT32 = 1  # TensorFlow's number of the type
+TYPES = {1: "float32", 2: "float64", 14: "bfloat16", 19: "float16"}  # TensorFlow's numbers
 
 
 def load_gpt2_params_from_tf_ckpt(tf_ckpt_path: str, hparams: dict) -> dict:
     """Read models/124M/model.ckpt, for example -> the parameters of gpt2.gpt2. Raises UserError."""
-    return build_params(read_index([f"{tf_ckpt_path}.index", f"{tf_ckpt_path}.data-00000-of-00001"]), hparams)
+    return build_params(read_index([f"{tf_ckpt_path}{end}" for end in TF_ENDS]), hparams)
+
+
+def latest_checkpoint(folder: str) -> str:
+    """Return the prefix that the file `checkpoint` names, as tf.train.latest_checkpoint does; "" if there is none."""
+    path = Path(folder, "checkpoint")
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    found = re.search(r"^\s*model_checkpoint_path\s*:\s*([\"'])(.+?)\1", text, re.MULTILINE)
+    return found[2] if found else ""
 
 
 def read_index(paths: Sequence[str]) -> dict[str, Tensor]:
@@ -31,7 +42,7 @@ def read_index(paths: Sequence[str]) -> dict[str, Tensor]:
         if key.startswith(b"model/"):
             entry = dict(fields(value))  # BundleEntryProto: 1 type, 2 shape, 4 first byte, 6 CRC32C
             shape = tuple(dict(fields(dimension))[1] for _, dimension in fields(entry[2]))
-            dtype = "float32" if entry[1] == FLOAT32 else f"TensorFlow's type {entry[1]}"
+            dtype = TYPES.get(entry[1], f"TensorFlow's type {entry[1]}")
             tensors[key.decode()[len("model/") :]] = Tensor(data_path, data, dtype, shape, entry.get(4, 0), entry[6])
     return tensors
 

@@ -12,18 +12,24 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from speculative.checkpoints.official import MODEL_SIZES
 from speculative.support.errors import UserError
 
 N_AHEAD = 6  # tensors that a thread checks before their turn: the norms and biases up to the next matrix, and that
+N_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}  # of a number
 
 
 def bad_file(path: str | os.PathLike, fault: str) -> UserError:
-    """Return the UserError for a file that is not what it should be."""
-    return UserError(f"{path}: {fault}; replace it by a good copy, or delete it to have it downloaded again")
+    """Return the UserError for a file that is not what it should be, but can be read. A download lists its files."""
+    folder, name = os.path.split(path)
+    sums = Path(folder, "SHA256SUMS")
+    comes_back = os.path.basename(folder) in MODEL_SIZES and sums.is_file() and f"  {name}\n" in sums.read_text()
+    return UserError(f"{path}: {fault}" + "; delete it to have it downloaded again" * comes_back)
 
 
 class Tensor(NamedTuple):
@@ -31,14 +37,14 @@ class Tensor(NamedTuple):
 
     path: str  # of the file, for messages
     file: mmap.mmap
-    dtype: str  # "float32", "float16" or "bfloat16"
+    dtype: str  # one of N_BYTES
     shape: tuple[int, ...]
     begin: int  # byte of the file
     crc32c: int | None = None  # masked, as TensorFlow stores it; None if the format has none
 
     @property
     def n_bytes(self) -> int:
-        return math.prod(self.shape) * (4 if self.dtype == "float32" else 2)
+        return math.prod(self.shape) * N_BYTES[self.dtype]
 
 
 def mapped(path: str | os.PathLike) -> mmap.mmap:
@@ -46,8 +52,10 @@ def mapped(path: str | os.PathLike) -> mmap.mmap:
     try:
         with open(path, "rb") as f:
             return mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
-    except (OSError, ValueError) as error:  # a ValueError if the file is empty
-        raise bad_file(path, f"cannot be read ({error})") from None
+    except OSError as error:  # a permission, or memory
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    except ValueError:
+        raise bad_file(path, "empty") from None
 
 
 def masked_crc32c(content: bytes | np.ndarray) -> int:  # uint8 [n]
@@ -60,21 +68,21 @@ def masked_crc32c(content: bytes | np.ndarray) -> int:  # uint8 [n]
 
 def read(tensor: Tensor, name: str) -> np.ndarray:  # -> float32 [*shape]
     """Return a tensor as an array, which is the mapped file itself if that holds float32. Raises UserError."""
-    if tensor.dtype not in ("float32", "float16", "bfloat16"):
-        raise bad_file(tensor.path, f"tensor {name} is {tensor.dtype}, not float32, float16 or bfloat16")
+    if tensor.dtype not in N_BYTES:
+        raise bad_file(tensor.path, f"tensor {name} is {tensor.dtype}, not {', '.join(N_BYTES)}")
     if tensor.begin + tensor.n_bytes > len(tensor.file):
         raise bad_file(tensor.path, f"it ends before tensor {name} does")
     content = np.frombuffer(tensor.file, np.uint8, tensor.n_bytes, tensor.begin)
     if tensor.crc32c is not None and masked_crc32c(content) != tensor.crc32c:
         raise bad_file(tensor.path, f"tensor {name} is damaged: its CRC32C is not the one in the index")
-    if tensor.dtype == "bfloat16":  # the upper half of a float32
-        array = (content.view("<u2").astype(np.uint32) << 16).view(np.float32)
-    else:
-        array = np.require(content.view(tensor.dtype), np.float32, "A")
     with np.errstate(over="ignore", invalid="ignore"):
+        if tensor.dtype == "bfloat16":  # the upper half of a float32
+            array = (content.view("<u2").astype(np.uint32) << 16).view(np.float32)
+        else:
+            array = np.require(content.view(tensor.dtype), np.float32, "A")
         finite = np.isfinite(np.dot(array, array)) or np.isfinite([array.min(), array.max()]).all()
     if not finite:  # rounding would hide it: an int8 weight is a number in any case
-        raise bad_file(tensor.path, f"tensor {name} holds NaN or infinity")
+        raise bad_file(tensor.path, f"tensor {name} holds NaN or infinity, or more than float32 can")
     return array.reshape(tensor.shape)
 
 
@@ -117,12 +125,15 @@ def build_params(
     """
     shapes = checkpoint_shapes(hparams)
     path = next(iter(index.values())).path if index else "the checkpoint"
-    for name in sorted(shapes.keys() ^ index.keys()):
+    # An optimizer keeps its numbers of a tensor below the tensor's name, and its own as scalars.
+    slots = {name for name, tensor in index.items() if name.rpartition("/")[0] in shapes or not tensor.shape}
+    for name in sorted(shapes.keys() ^ index.keys() - slots):
         raise bad_file(path, f"{'has' if name in index else 'lacks'} tensor {name!r:.100}, contrary to its settings")
     for name, shape in shapes.items():
         # OpenAI's matrices are those of a convolution of width 1: they have one more axis, in front.
         if index[name].shape not in (shape, (1, *shape)):
-            raise bad_file(path, f"tensor {name} is {index[name].shape!s:.100}, and {shape} by its settings")
+            other = " (transposed, as in nanoGPT's checkpoints)" if index[name].shape == shape[::-1] else ""
+            raise bad_file(path, f"tensor {name} is {index[name].shape!s:.100}{other}, and {shape} by its settings")
     values = {}
     unread = iter(shapes)
     coming = deque()  # arrays that the thread reads

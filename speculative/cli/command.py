@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
+from itertools import pairwise
 from typing import Any
 
 from speculative.engines.devices import with_engine
@@ -21,7 +22,7 @@ def run(main: Callable, doc: str, words: list[str] | None = None) -> None:
     """Call main with the options that were typed. Raises UserError."""
     import fire
 
-    words = sys.argv[1:] if words is None else words
+    words = [*map(written_out, sys.argv[1:] if words is None else words)]
 
     def call(*others, **given):
         for word in (*others, *{"--"}.intersection(words)):
@@ -34,7 +35,11 @@ def run(main: Callable, doc: str, words: list[str] | None = None) -> None:
     elif "--version" in words:
         print(f"speculative-sampling {__version__}")
     else:
-        fire.Fire(fire.decorators.SetParseFn(str)(call), command=[*map(written_out, words), "--", "--separator=\0"])
+        for word, following in pairwise([*words, "--"]):
+            name = word.removeprefix("--").replace("-", "_")
+            if word.startswith("--") and name in FIELDS.keys() - WITHOUT_VALUE and re.match("--|-[A-Za-z]", following):
+                raise UserError(f"--{name} needs a value; one that begins with - is written --{name}=VALUE")
+        fire.Fire(fire.decorators.SetParseFn(str)(call), command=[*words, "--", "--separator=\0"])
 
 
 def written_out(word: str) -> str:
@@ -45,9 +50,6 @@ def written_out(word: str) -> str:
 
 def parse(given: dict[str, Any]) -> Options:
     """{option: the text that was typed} -> the options, with the engine that will run. Raises UserError."""
-    for name, value in given.items():
-        if value == "True" and name in FIELDS and name not in WITHOUT_VALUE:
-            raise UserError(f"--{name} needs a value; one that begins with - is written --{name}=VALUE")
     o = make_options(Options, given)
     for name, libraries in NEEDS.items():
         if getattr(o, name) not in (None, False) and not all(map(find_spec, libraries.split())):

@@ -66,7 +66,7 @@ class Screen:
         if not self.begun:
             self.begin()
         if self.stream:
-            self.print_step(step, self.steps[-1].number if self.steps else 0)
+            self.print_step(step, self.steps[-1].text_index if self.steps else 0)
         self.bar.update(len(step.tokens))
         self.steps.append(step)
 
@@ -89,16 +89,16 @@ class Screen:
             print(time)
         if not self.stream:
             show([(f"Text = {self.prompts[0]}", None)])
-            number = 0
-            for step in sorted(self.steps, key=lambda step: step.number):  # a batch decodes texts together
-                self.print_step(step, number)
-                number = step.number
+            text_index = 0
+            for step in sorted(self.steps, key=lambda step: step.text_index):  # a batch decodes texts together
+                self.print_step(step, text_index)
+                text_index = step.text_index
             print(flush=True)
 
-    def print_step(self, step: Iteration, number: int) -> None:
-        """Print a step's text, in colour if that can be shown. number: of the text that was printed last."""
-        if step.number > number:
-            show([(f"\nText = {self.prompts[step.number]}", None)])
+    def print_step(self, step: Iteration, text_index: int) -> None:
+        """Print a step's text, in colour if that can be shown. text_index: of the text that was printed last."""
+        if step.text_index > text_index:
+            show([(f"\nText = {self.prompts[step.text_index]}", None)])
         show([*zip_longest(step.pieces, step.origins)])  # the last piece may be a part of a character
 
 

@@ -79,7 +79,7 @@ def load(models, options) -> Heads:
 def head_model(context: Context) -> Callable:
     """-> model(x) -> [n_heads, n_vocab], the guesses of the heads for the tokens after x.
 
-    There are no rows if the target has not been called on this text yet.
+    There are no rows if this decode has not called the target on the text yet.
     """
     target = context.models["target"]
     heads = context.models[NAME]
@@ -88,7 +88,7 @@ def head_model(context: Context) -> Callable:
         h = target.hidden(x[:-1])  # [n_embd]; the last token of x is the target's own, which it has not been fed yet
         if h is None:
             return np.empty((0, context.n_vocab), np.float32)
-        return context.filters(target.output(heads(h), len(x) + 1))  # [n_heads, n_vocab]
+        return context.filters(target.network.output(heads(h), len(x) + 1))  # [n_heads, n_vocab]
 
     return model
 

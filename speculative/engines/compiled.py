@@ -14,7 +14,7 @@ import numpy as np
 from speculative.engines.formats import BLOCK
 from speculative.engines.library import lanes, library
 from speculative.engines.packed import aligned
-from speculative.engines.plain import positions_of
+from speculative.support.errors import UserError
 
 CHUNK = 120  # rows in one call at most: Python hears Ctrl-C between two
 ACTIVATIONS = {"gelu_new": 2, "gelu": 3, "relu": 4}  # by their names in config.json; engine.c's numbers
@@ -92,7 +92,7 @@ class CompiledPass:
         self.n_threads = n_threads
         self.n_layer = n_layer
         self.n_ctx = n_ctx
-        self.length = 0
+        self.made_of = params, hparams, n_threads
         self.arrays = []  # whose addresses engine.c has
         self.ahead = np.zeros(4, np.intp)  # see tune
         self.x = aligned((CHUNK, n_embd))
@@ -121,6 +121,15 @@ class CompiledPass:
             ahead=address(self.ahead),
         )
 
+    def __copy__(self) -> "CompiledPass":
+        """The same weights, with a cache of its own."""
+        twin = CompiledPass(*self.made_of)
+        twin.ahead[:] = self.ahead
+        return twin
+
+    def __reduce__(self):
+        raise UserError("a model of --engine c is not pickled, as it holds addresses: load it where it is needed")
+
     def at(self, array, dtype=np.float32) -> int:
         """The address of an array for engine.c, which is kept as long as this pass."""
         self.arrays.append(np.ascontiguousarray(array, dtype))
@@ -129,7 +138,7 @@ class CompiledPass:
     # The words of engine.c's structs of these names.
 
     def linear(self, w, b=None) -> list[int]:
-        return [*w.shape, w.format.number, self.at(w.tiles, np.uint8), 0 if b is None else self.at(b)]
+        return [*w.shape, w.format.code, self.at(w.tiles, np.uint8), 0 if b is None else self.at(b)]
 
     def norm(self, g, b) -> list[int]:
         return [self.at(g), self.at(b)]
@@ -138,18 +147,19 @@ class CompiledPass:
         linears = [self.linear(**each) for each in (attn["c_attn"], attn["c_proj"], mlp["c_fc"], mlp["c_proj"])]
         return [*chain(*linears), *self.norm(**ln_1), *self.norm(**ln_2)]
 
-    def __call__(self, tokens, n_last: int, sees=None) -> np.ndarray:  # [n] -> [n_last, n_vocab]
-        """The same as PlainPass. Raises ValueError for tokens that do not exist or are too many, as compiled code looks
-        up whatever it is given. sees is trusted."""
+    def __call__(self, tokens, n_last: int, n_past: int = 0, sees=None) -> np.ndarray:  # [n] -> [n_last, n_vocab]
+        """The same as PlainPass; hidden [n_last, n_embd] is then the last block's output. In a tree, sees
+        [n, n_past + n] says which tokens each one sees: itself, and all before it on its path; it is trusted. Raises
+        ValueError for tokens that do not exist or are too many, as compiled code looks up whatever it is given."""
         n = len(tokens)
         call = self.call
-        if self.length + n > self.n_ctx:
-            raise ValueError(f"{self.length} + {n} tokens: there are {self.n_ctx} positions")
+        if n_past + n > self.n_ctx:
+            raise ValueError(f"{n_past} + {n} tokens: there are {self.n_ctx} positions")
         self.tokens[:n] = tokens
-        positions_at, sees_at = self.positions_at + 8 * self.length, 0
+        positions_at, sees_at = self.positions_at + 8 * n_past, 0
         if sees is not None:
-            sees = np.ascontiguousarray(sees, np.uint8)  # [n, length + n]
-            positions = positions_of(sees)  # [n]
+            sees = np.ascontiguousarray(sees, np.uint8)  # [n, n_past + n]
+            positions = sees.sum(axis=1, dtype=np.int64) - 1  # [n]
             positions_at, sees_at, call.sees_width = address(positions), address(sees), sees.shape[1]
         logits = np.empty((n_last, call.n_vocab), np.float32)  # [n_last, n_vocab]
         self.hidden = np.empty((n_last, call.n_embd), np.float32)  # [n_last, n_embd]
@@ -160,7 +170,7 @@ class CompiledPass:
             first, end = n * i // n_chunks, n * (i + 1) // n_chunks
             given = end - (n - n_last)  # rows of logits after this chunk
             call.n_rows = end - first
-            call.n_past = self.length
+            call.n_past = n_past + first
             call.n_last = wanted = max(0, min(given, end - first))
             call.tokens = self.tokens_at + 8 * first
             call.positions = positions_at + 8 * first
@@ -168,7 +178,6 @@ class CompiledPass:
             call.logits = logits_at + 4 * (given - wanted) * call.n_vocab
             pool.run(call, self.n_threads)
             self.hidden[given - wanted : given] = self.x[end - first - wanted : end - first]
-            self.length += end - first
         return logits
 
     def output(self, x) -> np.ndarray:  # [n, n_embd] -> [n, n_vocab]
@@ -185,7 +194,7 @@ class CompiledPass:
         return logits
 
     def move(self, slots: np.ndarray, to: int) -> None:  # [n]
-        """The same as KVCache.move."""
+        """Move the keys and values of these tokens to the places from `to` on."""
         there = np.arange(to, to + len(slots))
         L = lanes()
         self.keys[:, :, there // L, :, there % L] = self.keys[:, :, slots // L, :, slots % L]

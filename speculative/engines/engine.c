@@ -48,6 +48,7 @@ enum { LANES = 2 * V, BLOCK = 32, MOST_ROWS = 10 };  // BLOCK inputs of a row li
 
 #define INLINE static inline __attribute__((always_inline))
 #define VECTOR(type, size) type __attribute__((vector_size(size), aligned(sizeof(type)), may_alias))
+typedef VECTOR(float, 4) one;
 typedef VECTOR(float, 4 * V) vfloat;
 typedef VECTOR(int32_t, 4 * V) vint;
 typedef VECTOR(int16_t, 4 * V) vshort;
@@ -214,7 +215,7 @@ static void prepare(int format, const float *x, int64_t n, int64_t row, int64_t 
 #define ARGUMENTS \
   const word *x, const char *tile, int64_t n_in, const char *ask, int64_t pace, float *out, int64_t stride
 #define EACH(r) _Pragma("GCC unroll 16") for (int r = 0; r < R; r++)
-#define FLOAT(i) all(((const VECTOR(float, 4) *)(x + r * words))[i][0])  // word i of a row's block, in all lanes
+#define FLOAT(i) all(((const one *)(x + r * words))[i][0])  // word i of a row's block, in all lanes
 #define INT(i) ((vint){0} + (int32_t)x[r * words + (i)])
 #define OUT(r, i) (*(vfloat *)(out + (r) * stride + (i) * V))
 #define LOAD(type, i) (*(const type *)(tile + (i) * sizeof(type)))
@@ -377,7 +378,7 @@ static int64_t nanoseconds(void) {
   return timespec_get(&now, TIME_UTC), now.tv_sec * 1000000000LL + now.tv_nsec;
 }
 
-static void wait(int64_t turns) {
+static void idle(int64_t turns) {  // `wait` is a function of macOS
   if (turns > SPINS) sched_yield();
 #if defined(__x86_64__)
   else _mm_pause();
@@ -394,7 +395,7 @@ static void meet(GPT2 *m, int64_t thread) {
     atomic_store_explicit(&met, before + 1, memory_order_release);
     return;
   }
-  for (int64_t turns = 0; atomic_load_explicit(&met, memory_order_acquire) == before; wait(++turns))
+  for (int64_t turns = 0; atomic_load_explicit(&met, memory_order_acquire) == before; idle(++turns))
     if (turns == SPINS && thread == 0) since = nanoseconds();
   if (since) m->waited += nanoseconds() - since;
 }
@@ -574,7 +575,7 @@ int64_t gpt2(GPT2 *m, int64_t patient) {
   work = m;
   for (; n < m->n_threads; n++) {
     int state = AWAKE;
-    for (int64_t turns = 0; turns < YIELDS && atomic_load(&threads[n].state) == ASLEEP; wait(++turns)) continue;
+    for (int64_t turns = 0; turns < YIELDS && atomic_load(&threads[n].state) == ASLEEP; idle(++turns)) continue;
     if (!atomic_compare_exchange_strong(&threads[n].state, &state, CALLED)) break;
   }
   m->n_threads = n;
@@ -588,11 +589,15 @@ int64_t gpt2(GPT2 *m, int64_t patient) {
 void worker(int64_t thread) {  // another thread's share of all passes, until there was none for a while
   int asleep = ASLEEP, awake = AWAKE;
   if (!atomic_compare_exchange_strong(&threads[thread].state, &asleep, AWAKE)) return;  // it is at work already
-  for (int64_t turns = 0;; wait(++turns), awake = AWAKE) {
+  for (int64_t turns = 0;; idle(++turns), awake = AWAKE) {
     if (atomic_load(&threads[thread].state) == WORK) {
       atomic_store(&threads[thread].state, AWAKE);
       forward(work, thread);
       turns = 0;
     } else if (turns > YIELDS && atomic_compare_exchange_strong(&threads[thread].state, &awake, ASLEEP)) return;
   }
+}
+
+void all_asleep(void) {  // in a forked child, which has no other threads; between two passes
+  for (int thread = 0; thread < MOST_THREADS; thread++) atomic_store(&threads[thread].state, ASLEEP);
 }

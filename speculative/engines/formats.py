@@ -28,7 +28,7 @@ class OnJax(NamedTuple):
 @dataclass(frozen=True)
 class Format:
     name: str  # as --dtype calls it
-    number: int  # as engine.c numbers it
+    code: int  # as engine.c numbers it
     weight_bytes: float  # bytes of a weight, with its share of its block's scale
     channel_bytes: int  # bytes of an output channel beside its weights
     embedding: str  # the format of the embedding, which must be able to look up one weight

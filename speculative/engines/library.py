@@ -106,6 +106,8 @@ def library() -> ctypes.CDLL | None:
     found.gpt2.argtypes = [c_void_p, c_int64]
     found.worker.argtypes = [c_int64]
     found.instructions.restype = c_char_p
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=found.all_asleep)
     return found
 
 

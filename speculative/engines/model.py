@@ -5,6 +5,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from copy import copy
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from speculative.engines.plain import PlainPass
 from speculative.engines.vocabulary import to_draft, to_target
 from speculative.support.errors import UserError
+from speculative.trees import Tree, by_paths
 
 N_CALLS = 4096  # the calls that a log keeps: more than one step takes
 LOCK = threading.RLock()  # held around a forward pass: all models share the engine's threads
@@ -49,8 +51,16 @@ class CachedNetwork:
         self.weight_bytes = n_bytes(params)
         self.forward = new_pass(params, hparams)
         self.n_read = 0  # tokens that the last call had to read
+        self.hidden = None  # [n_last, n_embd], the last block's output for the rows of the last call, if it is kept
         self.log: deque[Call] = deque(maxlen=N_CALLS)
         self.forget()
+
+    def __copy__(self) -> "CachedNetwork":
+        """The same weights, with a cache and a log of its own."""
+        return type(self)(self.params, self.hparams, lambda *_: copy(self.forward), self.name)
+
+    def __deepcopy__(self, memo: dict) -> "CachedNetwork":
+        return copy(self)
 
     def forget(self) -> None:
         """Empty the cache. The log stays: another decode may be under way."""
@@ -75,18 +85,31 @@ class CachedNetwork:
         """The number of leading tokens of x that the cache holds."""
         return common_prefix(self.tokens, x)
 
-    def feed(self, x, n: int, n_last: int, sees=None) -> np.ndarray:  # [n_x] -> [n_last, n_vocab]
-        """Feed x[n:] after the first n tokens of the cache."""
+    def feed(self, x, n: int, n_last: int, *sees) -> np.ndarray:  # [n_x] -> [n_last, n_vocab]
+        """Feed x[n:] after the first n tokens of the cache. sees: the mask of a tree, if the pass takes one."""
         self.tokens = self.tokens[:0]  # so that an interrupted pass leaves an empty cache and not a wrong one
-        self.forward.length = n
         inputs = to_draft(x[n:], self.shared) if self.shared else x[n:]
-        logits = self.forward(inputs, n_last, sees)  # [n_last, n_vocab]
+        logits = self.forward(inputs, n_last, n, *sees)  # [n_last, n_vocab]
         if self.shared:
             logits = to_target(logits, self.shared)
         check_finite(logits, self.name, len(x) - n_last + 1)
         self.tokens = x.copy()  # the caller may change x
         self.n_read = len(x) - n
+        self.hidden = self.forward.hidden
         return logits
+
+    def tree_logits(self, x, tree: Tree, nodes=None) -> np.ndarray:  # [n], [m] -> [m, n_vocab]
+        """The logits after these nodes (default: all), computed path by path. Raises as logits does."""
+        x = np.asarray(x)  # [n]
+        with LOCK:
+            n_read = len(x) - min(self.n_kept(x), len(x) - 1)
+            logits = by_paths(self.logits)(x, tree, nodes)  # [m, n_vocab]
+            self.n_read = n_read + len(logits) - 1  # as if a node that several paths share were read once
+        return logits
+
+    def last_block(self, x) -> np.ndarray:  # [n] -> [n_embd]
+        """The last block's output for the last token of x, for a network that keeps no hidden rows."""
+        return self.forward.last_block(x)
 
     def output(self, h, first: int) -> np.ndarray:  # [n, n_embd] -> [n, n_vocab]
         """The logits of rows that the last block might have given, as heads guess them. first: the position of the
@@ -101,6 +124,7 @@ class FunctionNetwork:
     """A function logits(x, n_last) as a network without a cache, such as counts of n-grams."""
 
     n_read = 0
+    hidden = None
 
     def __init__(self, logits: Callable):
         self.logits = logits
@@ -111,33 +135,55 @@ class FunctionNetwork:
 
 
 class Model:
-    """model(x, n_last) -> [n_last, n_vocab]: a network, then temperature and filters."""
+    """model(x, n_last) -> [n_last, n_vocab]: a network, then temperature and filters. Each decode has its own."""
 
-    def __init__(self, network: CachedNetwork, to_probs: Callable):
+    def __init__(self, network: "CachedNetwork | FunctionNetwork", to_probs: Callable):
         """to_probs: logits [n, n_vocab] -> distributions [n, n_vocab]."""
         self.network = network
         self.to_probs = to_probs
+        self.log = network.log
+        self.rows_of_x: tuple = (), None, ()  # the last call's x, its tree, and the nodes or tokens that have rows
+        self.hidden_rows = None  # [n_rows, n_embd], the network's after that call
 
     def __call__(self, x, n_last: int = 1) -> np.ndarray:  # [n] -> [n_last, n_vocab]
-        began = time.perf_counter()
-        rows = self.to_probs(self.network.logits(x, n_last))  # [n_last, n_vocab]
-        self.network.log.append(Call(began, time.perf_counter() - began, self.network.n_read, n_last))
+        rows = self.call(self.network.logits, x, n_last)  # [n_last, n_vocab]
+        self.rows_of_x = np.array(x), None, range(len(x) - n_last, len(x))  # a copy: the caller may change x
         return rows
 
-    def tree(self, x, tree, nodes=None) -> np.ndarray:  # [n], trees.Tree, [m] -> [m, n_vocab]
+    def tree(self, x, tree: Tree, nodes=None) -> np.ndarray:  # [n], [m] -> [m, n_vocab]
         """The distributions after these nodes (default: all) of a tree of drafts, whose root is the last token of x."""
-        began = time.perf_counter()
-        rows = self.to_probs(self.network.tree_logits(x, tree, nodes))  # [m, n_vocab]
-        self.network.log.append(Call(began, time.perf_counter() - began, self.network.n_read, len(rows)))
+        rows = self.call(self.network.tree_logits, x, tree, nodes)  # [m, n_vocab]
+        self.rows_of_x = np.array(x), tree, range(len(rows)) if nodes is None else nodes
         return rows
+
+    def call(self, logits_of: Callable, *args) -> np.ndarray:  # -> [m, n_vocab]
+        """Call the network, with an entry in the log."""
+        began = time.perf_counter()
+        with LOCK:  # until its figures are read too: another thread's call changes them
+            logits = logits_of(*args)  # [m, n_vocab]
+            n_read, self.hidden_rows = self.network.n_read, self.network.hidden
+        rows = self.to_probs(logits)  # [m, n_vocab]
+        self.log.append(Call(began, time.perf_counter() - began, n_read, len(rows)))
+        return rows
+
+    def hidden(self, x) -> np.ndarray | None:  # [n] -> [n_embd]
+        """The last block's output for the last token of x; None if that is not among the rows of the last call of this
+        model. (Other decodes with the same network have models of their own.)"""
+        text, tree, places = self.rows_of_x
+        n = common_prefix(text, x)
+        if tree:
+            paths = [[tree.tokens[i] for i in tree.path(node)] for node in places]
+            path = [*map(int, x[len(text) :])]
+            i = paths.index(path) if n == len(text) and path in paths else -1
+        else:
+            i = places.index(n - 1) if n == len(x) and n - 1 in places else -1
+        if i < 0:
+            return None
+        return self.network.last_block(x) if self.hidden_rows is None else self.hidden_rows[i]
 
     def with_probs(self, to_probs: Callable) -> "Model":
         """The same network, cache and log, with another way from logits to distributions."""
-        return type(self)(self.network, to_probs)
-
-    def __getattr__(self, name: str):
-        """The network's attributes: n_ctx, params, log, forget, ..."""
-        return getattr(self.network, name)
+        return Model(self.network, to_probs)
 
 
 def check_length(n: int, n_last: int, n_ctx: int) -> None:

@@ -34,7 +34,7 @@ class PackedWeight(NamedTuple):
 
 def tiles_shape(shape: tuple[int, int], format: Format) -> tuple[int, int]:
     n_in, n_out = shape
-    return -(-n_out // lanes()), library().tile_bytes(format.number, n_in)
+    return -(-n_out // lanes()), library().tile_bytes(format.code, n_in)
 
 
 def pack_matrix(w: np.ndarray, format: Format) -> PackedWeight:  # [n_in, n_out]
@@ -45,7 +45,7 @@ def pack_matrix(w: np.ndarray, format: Format) -> PackedWeight:  # [n_in, n_out]
 
     def pack(first):
         end = min(first + TILES, len(tiles))
-        library().pack(format.number, w.ctypes.data, *w.shape, row, column, first, end, tiles.ctypes.data)
+        library().pack(format.code, w.ctypes.data, *w.shape, row, column, first, end, tiles.ctypes.data)
 
     with ThreadPoolExecutor(n_cores()) as threads:
         list(threads.map(pack, range(0, len(tiles), TILES)))

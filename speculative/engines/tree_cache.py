@@ -1,23 +1,28 @@
-"""The part of a KV cache that trees and heads need beyond a common prefix."""
+"""The part of a KV cache that trees need beyond a common prefix."""
 
 import numpy as np
 
 from speculative.engines.model import LOCK, CachedNetwork, check_length, common_prefix
+from speculative.trees import Tree
 
 
 class TreeNetwork(CachedNetwork):
-    """A CachedNetwork that also scores trees of drafts. parents [n] are those of the tokens that the cache holds."""
+    """A CachedNetwork that scores a tree of drafts in one pass, if the pass takes a mask."""
 
-    def forget(self) -> None:
-        super().forget()
-        self.parents = None  # None: each token follows the one before it
+    parents: np.ndarray | None = None  # [n], of the tokens that the cache holds; None: each follows the one before it
 
-    def n_kept(self, x) -> int:  # [n]
-        n = self.realign(x, None)
-        self.parents = None
-        return n
+    def n_kept(self, x, parents=None) -> int:  # [n] twice
+        """The same, after keys and values, such as those of an accepted path, were moved to their places in x."""
+        if self.parents is None and parents is None:
+            return super().n_kept(x)
+        n, elsewhere = match_cache(self.tokens, self.parents, x, parents)
+        self.tokens = self.tokens[:0]  # an interruption of what follows leaves an empty cache and not a wrong one
+        self.parents = parents
+        if elsewhere:
+            self.forward.move(np.array(elsewhere), n)
+        return n + len(elsewhere)
 
-    def tree_logits(self, x, tree, nodes=None) -> np.ndarray:  # [n], trees.Tree, [m] -> [m, n_vocab]
+    def tree_logits(self, x, tree: Tree, nodes=None) -> np.ndarray:  # [n], [m] -> [m, n_vocab]
         """The logits after these nodes (default: all). Each node sees the text and the path to itself, and no other
         node. Raises ValueError and UserError as logits does."""
         x = np.asarray(x)  # [n]
@@ -28,30 +33,12 @@ class TreeNetwork(CachedNetwork):
         first = min(nodes)
         n_last = len(tree.tokens) - first
         check_length(len(tokens), n_last, self.n_ctx)
+        rows = np.subtract(nodes, first)  # [m]
         with LOCK:
-            n = min(self.realign(tokens, parents), len(tokens) - n_last)
-            self.parents = None
-            sees = ancestor_mask(parents, n)  # [len(tokens) - n, len(tokens)]
-            logits = self.feed(tokens, n, n_last, sees)
-            self.parents = parents
-        return logits[np.subtract(nodes, first)]  # [m, n_vocab]
-
-    def realign(self, tokens, parents) -> int:  # [n] twice
-        """Move cached keys and values, such as those of an accepted path of a tree, to their places in tokens. Return
-        the number of leading tokens that the cache then holds."""
-        n, elsewhere = match_cache(self.tokens, self.parents, tokens, parents)
-        if elsewhere:
-            self.forward.move(np.array(elsewhere), n)
-        return n + len(elsewhere)
-
-    def hidden(self, x) -> np.ndarray | None:  # [n] -> [n_embd]
-        """The last block's output for the last token of x; None if that was not among the last call's rows."""
-        n, elsewhere = match_cache(self.tokens, self.parents, np.asarray(x), None)
-        if not len(x) or n + len(elsewhere) < len(x):
-            return None
-        last = elsewhere[-1] if elsewhere else n - 1
-        first = len(self.tokens) - len(self.forward.hidden)  # the position of the last call's first row
-        return self.forward.hidden[last - first] if last >= first else None
+            n = min(self.n_kept(tokens, parents), len(tokens) - n_last)
+            logits = self.feed(tokens, n, n_last, ancestor_mask(parents, n))  # [n_last, n_vocab]
+            self.hidden = self.hidden[rows]  # [m, n_embd]
+        return logits[rows]  # [m, n_vocab]
 
 
 def chain_parents(n: int) -> np.ndarray:  # -> [n]
@@ -63,8 +50,8 @@ def match_cache(held_tokens, held_parents, tokens, parents) -> tuple[int, list[i
     """The number of leading tokens that are cached in their places, and the places at which those after them are
     cached, up to the first that is not. Parents may be None, for a chain."""
     n = common_prefix(held_tokens, tokens)
-    if held_parents is None and parents is None:
-        return n, []
+    if n == 0:  # nothing follows another first token; held_parents may be those of tokens that were forgotten
+        return 0, []
     held_parents = chain_parents(len(held_tokens)) if held_parents is None else held_parents
     parents = chain_parents(len(tokens)) if parents is None else parents
     n = min(n, common_prefix(held_parents, parents))

@@ -75,8 +75,10 @@ def direct(session: Session, x, n_last: int) -> np.ndarray:  # [n] -> [n_last, n
 
 def count_tokens(histograms, session: Session, x, tokens: list[int], rng) -> None:  # [order, BINS]
     """Count the tokens that were decoded after x, in the histograms of both orders."""
-    q = direct(session, [*x, *tokens[:-1]], len(tokens))  # [N, n_vocab]
-    draft = session.drafter(rng).chain
+    session.models["target"].forget()
+    target = session.model("target")
+    q = target(np.array([*x, *tokens[:-1]]), len(tokens))  # [N, n_vocab]
+    draft = session.drafter(rng, target=target).chain
     for i, token in enumerate(tokens):
         p = draft(np.array([*x, *tokens[:i]]), 1).p  # [0 or 1, n_vocab]
         ratio = p[0] / np.maximum(q[i], np.finfo(q.dtype).tiny) if len(p) else q[i]  # [n_vocab]

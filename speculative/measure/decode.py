@@ -15,7 +15,7 @@ def decode(
     N: int,
     names: Sequence[str] = DECODERS,
     watch: Callable = lambda name, step: None,
-    details: bool = True,
+    with_details: bool = True,
     repeats: int | None = None,
 ) -> Iterator[Recorder]:
     """Decode with each of these decoders. Yield its record as soon as it is final. Raises UserError.
@@ -23,8 +23,8 @@ def decode(
     If the first decode is short, all decoders run again, in turn, until each has taken SHORT_SECONDS on average. Their
     records are then those of the median runs.
 
-    prompts: one for each text. watch(name, step) is called for each step of a decoder's first run. details: whether the
-    tests of each step are recorded. repeats: the number of runs, in place of the time.
+    prompts: one for each text. watch(name, step) is called for each step of a decoder's first run. with_details: True
+    to record the tests of each step. repeats: the number of runs, in place of the time.
     """
     inputs = [session.input_ids(prompt, N) for prompt in prompts]
     session.ready(inputs, N)
@@ -32,7 +32,7 @@ def decode(
 
     def run(name: str) -> None:
         session.forget()  # so that all decodes begin alike
-        record = Recorder.of(session, name, inputs, details)
+        record = Recorder.of(session, name, inputs, with_details)
         for step in session.texts(name, inputs, N):
             recorded = record.add(step)
             if not runs[name]:

@@ -15,6 +15,7 @@ from speculative.measure.recorder import Recorder
 
 NOISE = 0.05  # share of a time; smaller differences may be chance
 DISAGREE = 1.5  # factor between the measured speedup and its account, from which on one of them is wrong
+MIN_CALLS = 3  # whose mean counts as the time of a call with so many rows
 MIN_ITERATIONS = 5  # to find that they disagree
 LONG = 4  # a call of more than this many times the median was interrupted, and counts as that many medians
 # The keys of account(), which are None if the run was too short to measure them.
@@ -163,17 +164,20 @@ def account(
     if speculative.rule.name != "block":  # its chances depend on the drafts before
         known["account_leviathan"] = mean(leviathan_tokens(found["alpha"], m) for m in windows) / (K * c + beta)
     if measured and beta >= 1 - NOISE:
-        known["predicted"] = with_texts(predict(autoregressive, speculative, mine.prefill, measured))
+        calls = Counter(i.drafted + 1 for i in speculative.iterations if not i.prefill)
+        rows = {n: seconds for n, seconds in mine.rows.items() if calls[n] >= MIN_CALLS} | {1: t_target}
+        predicted = predict(autoregressive, speculative, mine.prefill, rows, measured)
+        known["predicted"] = {name: with_texts(speedups) for name, speedups in predicted.items()}
     return known
 
 
 def doubt(f: dict[str, Any]) -> str | None:
     """Return the reason to doubt the measured speedup, or None."""
     most = f["tokens_per_iteration"]
-    if f["speedup"] > most:
+    if f["speedup"] > (1 + NOISE) * most:
         return f"{most:.2f} tokens for each call of the target allow no more than that factor"
     without = f["speedup_without_prefill"]
-    if without > most:
+    if without > (1 + NOISE) * most:
         return f"{without:.2f} without the prompt, and {most:.2f} tokens for each call of the target allow no more"
     if f["mean_beta"] is None:
         return None

@@ -257,7 +257,11 @@ def charts(f: dict) -> list[dict]:
         "measured, without the prompt": f["speedup_without_prefill"],
         "r(K + 1) / (Kc + β), of this run": f["account_blog"],
         "Leviathan's formula, of this run": f["account_leviathan"],
-        **{f"predicted for K = {K}": speedup for K, speedup in (f["predicted"] or {}).items()},
+        **{
+            f"predicted for {name}, K = {K}": speedup
+            for name, speedups in (f["predicted"] or {}).items()
+            for K, speedup in report.some(speedups).items()
+        },
     }
     rows = [([name, f"{x:.2f}x"], x, "q" if name == "measured" else "p") for name, x in speedups.items() if x]
     return [

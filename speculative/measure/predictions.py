@@ -1,131 +1,200 @@
-"""Predictions of another lookahead, from one run and from measurements after it.
+"""Predictions of other lookaheads and drafters, from one run and short measurements after it.
 
-A run tells the chance of acceptance at each place of its text where a draft was tested. No draft was tested at the
-place of a bonus token, so one is drafted there now. Then windows of any K can be laid over the text: windows_of()
-computes how many are expected of each length. Iterations with up to 2K drafts are timed, and the times are multiplied
-so that those of the run add up to its time.
+The text is known, so the windows that another setting would lay over it can be foreseen. A place is the position of a
+new token. At each place the run tells the chance that the draft model's token is accepted there, or the draft model is
+asked now. A prompt lookup draws nothing: it is asked at each place, and the tokens that it shares with the text are
+accepted. (Given the text, a deterministic draft is accepted if it is the text's token, and a drawn one with chance
+min(1, p / q). The means over texts are the target's q of the draft, and Σ min(p, q).)
+
+Windows of sizes that the run has not timed are timed now, the largest first, in a fraction of the run's own time.
 """
 
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
 from statistics import median
 from typing import NamedTuple
 
 import numpy as np
 
+from speculative.drafters.base import DrafterSpec
+from speculative.drafters.lookup import NAME as LOOKUP
+from speculative.drafters.lookup import prompt_lookup
 from speculative.lookahead import line_through
 from speculative.measure.recorder import Recorder
-from speculative.rules import Rule
-from speculative.sampling import Step
 from speculative.session import Session
+from speculative.support.progress import working
 
-BLOCK = 64  # rows of the target in one call
-TIMING_SECONDS = 0.25  # for timing calls; slow models take longer, as each call is timed twice
+BLOCK = 64  # rows of a model in one call
+ROWS = (33, 17, 9, 5, 3, 2)  # rows of the windows that are timed, if the run has not timed them
+TIMING_SHARE = 0.2  # of the speculative decode's time, that timing windows may take
+TIMING_SECONDS = 0.3  # that it may take in any case
+
+
+class Drafts(NamedTuple):
+    """What drafters would propose at the places of one text."""
+
+    found: list[int]  # accepted tokens of a prompt lookup; -1 if it proposes nothing
+    chances: list[float]  # chance that the draft model's token is accepted; [] if there is no such model
 
 
 class Measured(NamedTuple):
     """What predictions need beside the run."""
 
-    seconds: dict[int, float]  # {rows: seconds of Steps 1 and 2 with rows - 1 drafts}
-    chances: list[list[float]]  # of each text: the chance at each place that a draft is accepted
+    names: dict[str, tuple[bool, bool]]  # {drafter: (whether it looks up, whether a draft model drafts)}
+    texts: list[Drafts]
+    timed: dict[int, float]  # {rows: seconds of a call of the target}
+    t_lookup: float  # seconds of a prompt lookup
+    t_draft: float  # seconds of a token of the draft model
 
 
 def measure(session: Session, speculative: Recorder) -> Measured | None:
-    """Measure after a run. None if there can be no predictions."""
-    if session.options.engine == "jax" or not can_predict(speculative):
+    """Measure after a run. None if there can be no predictions: on JAX, and for trees."""
+    iterations = speculative.iterations
+    if session.options.engine == "jax" or any(i.tree for i in iterations):
         return None
-    draft = session.drafter(np.random.default_rng(0)).chain
-    target = session.model("target")
-    texts = zip(speculative.inputs, speculative.samples, strict=True)
-    chances = [chances_by_place(x, sample, draft, target, session.rule) for x, sample in texts]
-    K = max(i.drafted for i in speculative.iterations)
-    tokens = speculative.tokens[0]
-    x = [*speculative.inputs[0], *tokens[: len(tokens) // 2]]
-    return Measured(time_iterations(target, draft, x, K, session.n_ctx), chances)
+    names = candidates(session.options.drafter, session.levels)
+    last = session.levels[0][-1]
+    drafted = [i for i in iterations if i.drafted and not i.draft_prefill and i.source[-1] != LOOKUP]
+    if not drafted:  # nothing is known of the draft model's time
+        names = {name: parts for name, parts in names.items() if not parts[1]}
+    t_draft = sum(i.drafting for i in drafted) / sum(i.drafted for i in drafted) if drafted else 0.0
+    began = time.perf_counter()
+    most = max(TIMING_SECONDS, TIMING_SHARE * speculative.seconds)
+    with working("predicting other settings", None, "call", delay=1) as bar:
+        timed = time_windows(session, speculative, most, bar.update)
+        began = time.perf_counter()
+        n_vocab = session.encoder.n_vocab
+        texts_made = zip(speculative.inputs, speculative.tokens, strict=True)
+        found = [places_of_lookups(x, new, n_vocab) for x, new in texts_made]
+        t_lookup = (time.perf_counter() - began) / max(1, speculative.n_tokens)
+        texts = []
+        for x, sample, one in zip(speculative.inputs, speculative.samples, found, strict=True):
+            asks = drafted and any(model for _, model in names.values())
+            texts.append(Drafts(one, chances_by_place(session.model(last.roles[0]), x, sample) if asks else []))
+    return Measured(names, texts, timed, t_lookup, t_draft)
 
 
-def can_predict(speculative: Recorder) -> bool:
-    """True if drafts were tested, and each window was a chain of K of them, or of as many as the text had room for."""
-    K = max([i.drafted for i in speculative.iterations], default=0)
-    for sample in speculative.samples:
-        left = sum(len(i.tokens) for i in sample)
-        for i in sample:
-            if i.tree or i.drafted < min(K, left - 1):
-                return False
-            left -= len(i.tokens)
-    return any(i.alpha for i in speculative.iterations)
+def candidates(own: str, levels: list[list[DrafterSpec]]) -> dict[str, tuple[bool, bool]]:
+    """ "model" -> {"model": (False, True), "prompt_lookup": (True, False), "prompt_lookup+model": (True, True)}: the
+    drafters that can be predicted without loading another model, and which of both parts each has."""
+    [*before, last], *inner = levels
+    names = {LOOKUP: (True, False)}
+    if last.model and {spec.name for spec in before} <= {LOOKUP}:
+        base = own.removeprefix(f"{LOOKUP}+")
+        names = {base: (False, True)} | names
+        if not inner:
+            names[f"{LOOKUP}+{base}"] = (True, True)
+    return names
 
 
-def chances_by_place(x: Sequence, sample: Sequence, draft: Callable, target: Callable, rule: Rule) -> list[float]:
-    """The chance at each new place of a text that a draft there is accepted."""
-    tokens = [token for i in sample for token in i.tokens]
-    text = np.array([*x, *tokens])  # [n + N]
-    q = rows_of(target, text, len(tokens))
-    chances = []
+def places_of_lookups(x: Sequence[int], new: Sequence[int], n_vocab: int) -> list[int]:  # [n], [N] -> [N]
+    """For each new token's place: how many tokens of a prompt lookup the text continues with; -1 if it has none."""
+    text = np.array([*x, *new])  # [n + N]
+    lookup = prompt_lookup(n_vocab)
+    found = []
+    for n in range(len(x), len(text)):
+        proposed = np.array(lookup(text[:n], min(len(text) - n - 1, max(ROWS) - 1) or 1).tokens, int)  # [k] or [0]
+        differ = np.flatnonzero(proposed != text[n : n + len(proposed)])
+        found.append(int(differ[0]) if len(differ) else len(proposed) or -1)
+    return found
+
+
+def chances_by_place(model: Callable, x: Sequence[int], sample: Sequence) -> list[float]:  # [n] -> [N]
+    """The chance at each new place of a text that the model's draft is accepted there."""
+    known: list[float | None] = []
+    tokens: list[int] = []
+    q: list[float] = []
     for i in sample:
-        chances += i.alpha
-        *_, q_i = islice(q, len(i.tokens))  # [n_vocab], at the place of the last token
-        if len(i.alpha) < len(i.tokens):  # the last token is a bonus token
-            place = len(chances)
-            proposal = draft(text[: len(x) + place], 1)
-            chances += rule.chances(Step([0], proposal, np.stack([q_i, q_i]))) or [0.0]
-    return [min(1.0, chance) for chance in chances]
+        mine = [*i.alpha] if LOOKUP not in i.source else []
+        known += [*mine, *[None] * (len(i.tokens) - len(mine))]
+        tokens += i.tokens
+        q += i.q
+    if None in known:
+        text = np.array([*x, *tokens])  # [n + N]
+        rows = rows_of(model, text, len(tokens))
+        asked = [min(1.0, float(p[token]) / q_i) for p, token, q_i in zip(rows, tokens, q, strict=True)]
+        known = [chance if a is None else a for a, chance in zip(known, asked, strict=True)]
+    return [min(1.0, chance) for chance in known]
 
 
-def rows_of(target: Callable, text, N: int) -> Iterator[np.ndarray]:  # [n + N] -> N times [n_vocab]
-    """The target's rows for the last N tokens of a text, computed in blocks: those of a long text take much memory."""
+def rows_of(model: Callable, text, N: int) -> Iterator[np.ndarray]:  # [n + N] -> N times [n_vocab]
+    """A model's rows for the last N tokens of a text, computed in blocks: those of a long text take much memory."""
     for end in range(len(text) - N, len(text), BLOCK):
         n_rows = min(BLOCK, len(text) - end)
-        yield from target(text[: end + n_rows - 1], n_rows)
+        yield from model(text[: end + n_rows - 1], n_rows)
 
 
-def time_iterations(model: Callable, draft: Callable, x, K: int, n_ctx: int) -> dict[int, float]:  # x [n]
-    """{rows: seconds of Steps 1 and 2 with rows - 1 drafts} after the text x, for up to 2K drafts."""
-    most = min(2 * K, n_ctx // 2)
-    x = np.asarray(x)[: n_ctx - most]  # [n]
-    sizes = sorted({0, 1, 2, 3, 4, 8, 16, K, most} & {*range(most + 1)})
+def time_windows(session: Session, speculative: Recorder, most: float, done: Callable) -> dict[int, float]:
+    """Time calls of the target, the largest first, and again as long as `most` seconds allow -> {rows: seconds}."""
+    model = session.model("target")
+    known = {i.drafted + 1 for i in speculative.iterations if not i.prefill}
+    usual = max(known, default=1)
+    text = [*speculative.inputs[0], *speculative.tokens[0]]
+    x = np.array(text[: max(1, min(len(text), session.n_ctx) - max(ROWS))])  # [n], which the cache holds
+    rows = [n for n in ROWS if n <= max(17, 2 * usual - 1) and n not in known and len(x) + n <= session.n_ctx]
     seconds: dict[int, list[float]] = defaultdict(list)
     start = time.perf_counter()
-    while len(seconds[0]) < 3 or time.perf_counter() - start < TIMING_SECONDS:
-        for k in sizes:
+    model(x, 1)
+    while True:
+        for n in [*rows, usual, 1]:
             began = time.perf_counter()
-            tokens = draft(x, k).tokens if k else []
-            model(np.append(x, tokens).astype(int), len(tokens) + 1)
-            seconds[k].append(time.perf_counter() - began)
-    return {k + 1: median(seconds[k][1:]) for k in sizes}  # the first calls may read the text
+            expected = max(seconds[n], default=0.0) or (began - start) / (1 + sum(map(len, seconds.values())))
+            if began - start + expected > most:
+                return {n: median(times) for n, times in seconds.items() if times}
+            model(np.append(x, np.resize(x, n - 1)), n)
+            seconds[n].append(time.perf_counter() - began)
+            done(1)
 
 
-def predict(autoregressive: Recorder, speculative: Recorder, prefill: float, measured: Measured) -> dict[int, float]:
-    """{K: the speedup that this lookahead should bring}, for each K whose iterations were timed. prefill: its seconds
-    in the speculative run."""
-    iteration = line_through(measured.seconds)
-    run_seconds = sum(iteration(i.drafted + 1) for i in speculative.iterations)
-    scale = (speculative.seconds - prefill) / run_seconds
+def predict(
+    autoregressive: Recorder, speculative: Recorder, prefill: float, rows: dict[int, float], measured: Measured
+) -> dict[str, dict[int, float]]:
+    """{drafter: {K: the speedup that it should bring}}, for each K whose windows were timed.
+
+    prefill: its seconds in the speculative run. rows: {rows: seconds of a call of the target} of both runs.
+    """
+    usual = max(rows)
+    scale = rows[usual] / measured.timed[usual] if usual in measured.timed else 1.0  # a call's share of the loop
+    known = {n: scale * seconds for n, seconds in measured.timed.items()} | rows
+    window = line_through({1: min(known.values())} | known)
+    own = sum(i.drafting + window(i.drafted + 1) for i in speculative.iterations)
+    scale = (speculative.seconds - prefill) / own
     t_token = autoregressive.seconds / autoregressive.n_tokens
-    predicted = {}
-    for K in range(1, max(measured.seconds)):
-        windows: Counter[int] = Counter()
-        for chances in measured.chances:
-            windows.update(windows_of(chances, K))
-        most = speculative.n_tokens / windows.total()  # tokens per iteration
-        seconds = prefill + scale * sum(n * iteration(k + 1) for k, n in windows.items())
-        predicted[K] = min(most, t_token * speculative.n_tokens / seconds)
+    predicted: dict[str, dict[int, float]] = {}
+    if max(known) == 1:
+        return predicted
+    for name, (looks_up, has_model) in measured.names.items():
+        predicted[name] = {}
+        for K in range(1, max(known)):
+            windows: dict[tuple[int, int], float] = defaultdict(float)
+            for drafts in measured.texts:
+                for sizes, n in windows_of(drafts, K, looks_up, has_model).items():
+                    windows[sizes] += n
+            seconds = sum(n * (k * measured.t_draft + window(k + m + 1)) for (k, m), n in windows.items())
+            n_windows = sum(windows.values())
+            seconds += looks_up * n_windows * measured.t_lookup
+            most = speculative.n_tokens / n_windows  # tokens of a call
+            predicted[name][K] = min(most, t_token * speculative.n_tokens / (prefill + scale * seconds))
     return predicted
 
 
-def windows_of(chances: Sequence[float], K: int) -> dict[int, float]:  # [N] -> {drafts: windows}
-    """How many windows of each length are expected to cover a text with these chances, with lookahead K."""
-    N = len(chances)
+def windows_of(drafts: Drafts, K: int, looks_up: bool, has_model: bool) -> dict[tuple[int, int], float]:
+    """{(drafts of the model, drafts of the lookup): how many such windows are expected to cover a text}, with K."""
+    N = len(drafts.found)
     begins = [1.0] + [0.0] * N  # the chance that a window begins at each place
-    windows: dict[int, float] = defaultdict(float)
+    windows: dict[tuple[int, int], float] = defaultdict(float)
     for place in range(N):
         k = min(K, N - place - 1)
-        windows[k] += begins[place]
+        if looks_up and drafts.found[place] >= 0:
+            windows[0, k] += begins[place]
+            begins[place + min(drafts.found[place], k) + 1] += begins[place]
+            continue
+        k = k if has_model else 0
+        windows[k, 0] += begins[place]
         reached = begins[place]
         for n in range(k):  # the draft after n accepted ones is rejected
-            begins[place + n + 1] += reached * (1 - chances[place + n])
-            reached *= chances[place + n]
+            begins[place + n + 1] += reached * (1 - drafts.chances[place + n])
+            reached *= drafts.chances[place + n]
         begins[place + k + 1] += reached
     return windows

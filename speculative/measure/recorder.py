@@ -23,7 +23,7 @@ class Recorder:
     inputs: Sequence = ()  # the tokens of each text's prompt
     rule: Rule = TOKEN
     levels: Sequence[str] = ()  # the drafters that have a drafter of their own, the outermost first
-    details: bool = False  # True to record the tests and draws of each step
+    with_details: bool = False  # True to record the tests and draws of each step
     samples: list[list[Iteration]] = field(default_factory=list)  # the iterations of each text
     seconds: float = 0.0
     runs: int = 1  # number of repeats; this is the median run
@@ -46,10 +46,10 @@ class Recorder:
         return sum(map(len, self.tokens))
 
     @classmethod
-    def of(cls, session: Session, name: str, inputs: Sequence, details: bool) -> "Recorder":
+    def of(cls, session: Session, name: str, inputs: Sequence, with_details: bool) -> "Recorder":
         """Return the empty record of a decoder."""
         levels = [specs[0].name for specs in session.levels[:-1]]
-        record = cls(name, inputs, session.rule, levels, details)
+        record = cls(name, inputs, session.rule, levels, with_details)
         if session.device_loop:
             loop = session.device_loop
             record.prefill = 0.0
@@ -59,8 +59,8 @@ class Recorder:
 
     def add(self, i: Iteration) -> Iteration:
         """Add a step, with the chances of its drafts and without its distributions -> the step as it is recorded."""
-        self.samples += [[] for _ in range(i.number + 1 - len(self.samples))]
-        sample = self.samples[i.number]
+        self.samples += [[] for _ in range(i.text_index + 1 - len(self.samples))]
+        sample = self.samples[i.text_index]
         if not i.tokens:  # the rest of a character: it belongs to the last token, of a step that was given out already
             *before, last = sample[-1].pieces
             sample[-1] = replace(sample[-1], pieces=[*before, last + i.text])
@@ -81,16 +81,17 @@ class Recorder:
         fields = {"alpha": self.rule.chances(step)}
         if i.tree:
             return fields
+        fields["q"] = [float(row[token]) for row, token in zip(step.q, i.tokens, strict=False)]
         inner = step.proposal.inner
         fields["levels"] = {}
         for name in self.levels:
             fields["levels"][name] = [[len(one.tokens), one.drafted, one.accepted] for one in inner]
             inner = [deeper for one in inner for deeper in one.proposal.inner]
-        if self.details:
-            fields["details"] = details(step, self.rule, i.u[-self.rule.n_draws(step) :])
+        if self.with_details:
+            fields["details"] = explain_step(step, self.rule, i.u[-self.rule.n_draws(step) :])
         if n < len(step.tokens):  # the stop text has cut it
             fields["alpha"] = fields["alpha"][:n]
-            if self.details:
+            if self.with_details:
                 fields["details"] |= {"tested": fields["details"]["tested"][:n], "own": None}
         return fields
 
@@ -102,10 +103,10 @@ def to_json(iteration: Iteration) -> dict[str, Any]:
     """Return the text, the counts and the times of an iteration."""
     origins = [origin.partition(":")[0] for origin in iteration.origins]
     found = {"text": iteration.text} | vars(iteration) | {"tokens": len(iteration.tokens), "origins": origins}
-    return {name: value for name, value in found.items() if name not in ("number", "step", "u")}
+    return {name: value for name, value in found.items() if name not in ("text_index", "q", "step", "u")}
 
 
-def details(step: Step, rule: Rule, u: Sequence[float]) -> dict:
+def explain_step(step: Step, rule: Rule, u: Sequence[float]) -> dict:
     """Return {"drafts", "tested", "own"} of a step that drafted a chain: its drafts, the tests that decided about them,
     and the draw of the last token. u: the random numbers that the rule drew."""
     explained = rule.explain(step.proposal, step.q, u)
@@ -113,15 +114,20 @@ def details(step: Step, rule: Rule, u: Sequence[float]) -> dict:
     tested = []
     for token, test, p_i, q_i in zip(drafts, explained.tests, step.proposal.p, step.q, strict=False):  # p_i [n_vocab]
         numbers = {name: value for name, value in test._asdict().items() if value is not None}
-        tested.append({"token": token, **numbers, "top": top(np.maximum(p_i, q_i), token, p_i, q_i)})
+        tested.append({"token": token, **numbers, "top": likeliest_rows(np.maximum(p_i, q_i), token, p_i, q_i)})
     q = explained.q  # [n_vocab]
     token = int(step.tokens[-1])
     residual = step.accepted < step.drafted and not np.may_share_memory(q, step.q)
-    own = {"token": token, "from": "residual" if residual else "q", "u": explained.u, "top": top(q, token, q)}
+    own = {
+        "token": token,
+        "from": "residual" if residual else "q",
+        "u": explained.u,
+        "top": likeliest_rows(q, token, q),
+    }
     return {"drafts": drafts, "tested": tested, "own": own}
 
 
-def top(order, token: int, *columns) -> list[list]:  # [n_vocab] each -> rows
+def likeliest_rows(order, token: int, *columns) -> list[list]:  # [n_vocab] each -> rows
     """Return the rows [id, its probabilities] of the N_TOP tokens that are the first by this order, without those of
     probability 0, and of this token."""
     n = min(N_TOP, len(order))

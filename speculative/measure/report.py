@@ -4,17 +4,16 @@ table of --verbose and of the page, every figure with its formula."""
 from collections.abc import Sequence
 
 from speculative import drafters
-from speculative.checkpoints.tensors import checkpoint_shapes
-from speculative.engines.formats import model_bytes, on_jax
+from speculative.engines.formats import on_jax
 from speculative.engines.runtime import engine_words
 from speculative.loading import networks_of
 from speculative.measure.analysis import blog_speedup
+from speculative.measure.figures import NOISE
 from speculative.measure.recorder import Recorder
 from speculative.rules import TOKEN, Rule
 from speculative.session import Session
 
-GAIN = 1.08  # another K is recommended from this factor on: predictions err by up to 8 %
-LARGE_BYTES = 2**28  # of weights in int8; reading fewer is not bound by memory
+GAIN = 1.08  # another setting is recommended from this factor on: predictions err by up to 8 %
 
 ROLES = {"target": "Target", "draft": "draft"}  # in a sentence; the others are copies of the target
 
@@ -40,7 +39,14 @@ def engine_line(session: Session) -> str:
     """What ran: the engine, and each model with its weight format."""
     specs = [session.models.spec(role) for role in networks_of(session.roles)]
     models = [f"{ROLES.get(spec.role, 'copy')} {spec.size} in {spec.dtype}" for spec in specs]
-    return f"Engine: {engine_words(session.options.engine)}. {', '.join(models)}."
+    o = session.options
+    fast = ""
+    if o.fast:
+        copies = sum(session.models[role].weight_bytes for role in session.roles if role not in ROLES)
+        more = f"; the copy takes {copies / 1e9:.1f} GB" if copies else ""
+        rule = " --accept block" if o.accept == "block" else ""
+        fast = f" --fast: --drafter {o.drafter} --K auto{rule}{more}."
+    return f"Engine: {engine_words(o.engine)}. {', '.join(models)}.{fast}"
 
 
 def texts_line(session: Session, records: Sequence[Recorder]) -> str:
@@ -69,12 +75,14 @@ def speed_line(f: dict) -> str:
     times = f"{f['speedup']:.2f} times as fast"
     if f["doubt"]:
         return f"Doubtful: {times}{runs}, but {f['doubt']}. Another program probably used the processor: try again."
-    slower = "Slower: " if f["speedup"] < 1 else ""
-    return f"{slower}{times}: {number(rate)} tokens a second instead of {number(rate / f['speedup'])}{runs}."
+    slower = "Slower: " if f["speedup"] < 1 - NOISE else ""
+    return f"{slower}{times}: {rate_text(rate)} tokens a second instead of {rate_text(rate / f['speedup'])}{runs}."
 
 
 def acceptance_line(f: dict) -> str:
     accepted = f"{f['accepted']} of {f['drafted']} drafts accepted ({percent(f['accepted'] / f['drafted'])})."
+    if not f["accepted"]:
+        return f"None of the {f['drafted']} drafts was accepted, so each target call gives one token."
     gives = f"A target call gives {f['tokens_per_iteration']:.2f}"
     if f["tree"]:
         return f"{accepted} {gives} tokens; a tree has several drafts for each place."
@@ -111,40 +119,32 @@ def account_line(f: dict) -> str | None:
 
 
 def advice(f: dict, session: Session) -> str | None:
-    """One sentence: the K or drafter to try, and the speedup that it should bring."""
+    """One sentence: the setting to try, as it is typed, and the speedup that it should bring on this text."""
     o = session.options
     if f["doubt"]:
         return None
     if f["account_blog"] is None:
         return "The run is too short to say why: every call also read the prompt." if f["seconds"]["scoring"] else None
-    another = "" if "draft" in drafters.roles_of(o.drafter) else " Try --drafter model."
-    if not f["predicted"] or not isinstance(o.K, int | tuple):
+    settings = {
+        (name, K): speedup for name, speedups in (f["predicted"] or {}).items() for K, speedup in speedups.items()
+    }
+    if not settings:
         took = f["mean_beta"] + f["c"] * f["drafted"] / f["iterations"]
         lost = f"It does not pay: a call with its drafts takes as long as {took:.2f} autoregressive tokens."
-        return lost + another if f["speedup"] < 1 else None
-    best = max(f["predicted"], key=f["predicted"].get)
-    speedup = f["predicted"][best]
-    K = o.K[0] if isinstance(o.K, tuple) else o.K
-    now = max(f["speedup"], f["predicted"].get(str(K), 0.0))
-    if speedup < 1:
-        return f"Prediction: no K pays here; the best, {best}, would be {speedup:.2f} times as fast.{another}"
+        return lost if f["speedup"] < 1 else None
+    name, K = max(settings, key=settings.__getitem__)
+    speedup = settings[name, K]
+    outer, *inner = o.K if isinstance(o.K, tuple) else (o.K,)
+    now = max(f["speedup"], settings.get((o.drafter, str(outer)), 0.0))
+    typed = f"--drafter {name} --K {K}"
+    if name == o.drafter and not o.fast:
+        typed = f"--K {'/'.join(map(str, (K, *inner)))}"
+    if speedup < 1 + NOISE:
+        return f"Prediction: nothing pays on this text; the best, {typed}, would be {speedup:.2f} times as fast."
     if speedup > GAIN * now:
-        outer = "the first number of K" if isinstance(o.K, tuple) else "K"
-        return f"Prediction: {outer} = {best} would be {speedup:.2f} times as fast as autoregressive decoding; try it."
-    largest = max(map(int, f["predicted"]))
-    return f"Prediction: no K from 1 to {largest} would be clearly faster than this one." + copy_advice(session)
-
-
-def copy_advice(session: Session) -> str:
-    """Name the target's int8 copy as a drafter, if reading it takes a fraction of the target's time. How much it brings
-    depends on how often the two agree, which this run did not measure."""
-    o = session.options
-    if o.engine != "c" or o.drafter != "model" or o.dtype not in ("float32", "bfloat16"):
-        return ""
-    n_bytes = model_bytes("int8", checkpoint_shapes(session.models["target"].hparams))
-    if n_bytes < LARGE_BYTES:
-        return ""
-    return f" An int8 copy of the target may draft better: --drafter int8/model, {n_bytes / 1e9:.1f} GB more."
+        return f"Prediction: {typed} would be {speedup:.2f} times as fast on this text."
+    fast = " Not predicted: --fast." if o.engine == "c" and not o.fast else ""
+    return f"Prediction: no other K or drafter of this run would be clearly faster on this text.{fast}"
 
 
 def stand_ins(session: Session) -> dict[str, str]:
@@ -188,6 +188,12 @@ def acceptance_rows(f: dict, rule: Rule) -> list[Row]:
     return rows
 
 
+def some(speedups: dict[str, float]) -> dict[str, float]:
+    """Of the predictions by K return those for 1, 2, 4, 8, ... and the best."""
+    best = max(speedups, key=speedups.__getitem__)
+    return {K: speedup for K, speedup in speedups.items() if int(K).bit_count() == 1 or best == K}
+
+
 def speed_rows(f: dict) -> list[Row]:
     by_rows = "  ".join(f"{n} rows: {beta:.2f}" for n, beta in f["beta"].items() if n != "1")
     blog = blog_speedup(f["r"], f["drafted"] / f["iterations"], f["c"])
@@ -201,9 +207,9 @@ def speed_rows(f: dict) -> list[Row]:
     if f["account_leviathan"]:
         leviathan = "(1 - α^(K + 1)) / ((1 - α)(Kc + β))"
         rows.append(("account, Leviathan", f"{f['account_leviathan']:.2f}x", leviathan))
-    if f["predicted"]:
-        speedups = "  ".join(f"{K}: {speedup:.2f}x" for K, speedup in f["predicted"].items())
-        rows.append(("predicted, by K", speedups, "windows of K drafts over this text, by c and β; with prefill"))
+    for name, speedups in (f["predicted"] or {}).items():
+        by_K = "  ".join(f"{K}: {speedup:.2f}x" for K, speedup in some(speedups).items())
+        rows.append((f"predicted, {name}", by_K, "by K: windows of K drafts over this text; with prefill"))
     return rows
 
 
@@ -224,7 +230,7 @@ def percent(share: float) -> str:
     return f"{share:.0%}".replace("%", " %")
 
 
-def number(rate: float) -> str:
+def rate_text(rate: float) -> str:
     return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
 
 

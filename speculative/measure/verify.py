@@ -157,9 +157,10 @@ def check_nodes(session: Session, prompts: Sequence[np.ndarray]) -> Check:
     """Compare the rows of a tree, scored in one call, with each path as a text."""
     n_compared = 0
     for number, x in enumerate(prompts, start=1):
-        direct(session, x[:-1], 1)  # heads draft from the target's last state
-        tree = session.drafter(np.random.default_rng(0)).tree(x, session.options.tree)
-        rows = session.model("target").tree(x, tree)  # [n_nodes, n_vocab]
+        target = session.model("target")
+        target(x[:-1])  # heads draft from the target's last state
+        tree = session.drafter(np.random.default_rng(0), target=target).tree(x, session.options.tree)
+        rows = target.tree(x, tree)  # [n_nodes, n_vocab]
         for node, row in enumerate(rows):
             path = [tree.tokens[i] for i in tree.path(node)]
             n_compared += 1

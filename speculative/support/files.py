@@ -28,6 +28,7 @@ def replacing(path: str | os.PathLike) -> Iterator[str]:
 
 def write_text(path: str, text: str) -> None:
     """Write a file that the user named, all of it or nothing. If it is a link, the file behind it is written."""
+    path = os.path.expanduser(path)
     check_writable(path)
     with replacing(os.path.realpath(path)) as part:
         Path(part).write_text(text, encoding="utf-8", errors="backslashreplace")

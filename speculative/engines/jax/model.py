@@ -29,6 +29,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from speculative.engines.library import cache_home
 from speculative.engines.model import N_CALLS, Call, check_finite, check_length, common_prefix
+from speculative.engines.plain import with_activation
 from speculative.engines.vocabulary import to_draft, to_target
 from speculative.support.errors import UserError, first_line
 
@@ -129,18 +130,18 @@ class Network:
         positions = start + jnp.arange(len(tokens))  # [n or 2]
         if "shared" in self.hparams:
             tokens = to_draft(tokens, self.hparams["shared"], jnp)
+        wpe = params["wpe"][jnp.minimum(positions, self.hparams["n_ctx"] - 1)]  # [n or 2, n_embd]
+        activation = ACTIVATIONS.get(self.hparams.get("activation_function"), self.gpt2.gelu)
         updated = []
         layers = [partial(attend, positions, updated, *layer) for layer in cache]
         # At their default precision, GPUs round float32 factors to 10 bits.
         with jax.default_matmul_precision("highest"):
             logits = self.gpt2.gpt2(
                 tokens,
-                **params,
+                **with_activation(params | {"wpe": wpe}, activation),
                 n_head=self.n_head,
                 cache=SimpleNamespace(length=0, layers=layers),
                 n_last=n_last,
-                positions=jnp.minimum(positions, self.hparams["n_ctx"] - 1),
-                activation=ACTIVATIONS.get(self.hparams.get("activation_function"), self.gpt2.gelu),
             )[:n]  # [n or n_last, n_vocab]
         if "shared" in self.hparams:
             logits = to_target(logits, self.hparams["shared"], jnp)

@@ -28,7 +28,7 @@ class Shape(NamedTuple):
 class Row(NamedTuple):
     """The result of a call of the target for one prompt, on the host: a Step without p and q."""
 
-    number: int  # of the prompt, the first being 0
+    text_index: int  # of the prompt, the first being 0
     tokens: list[int]
     proposal: Proposal
     alpha: list[float]  # for each draft that was tested, in order: the rule's chance of acceptance
@@ -75,12 +75,12 @@ class DeviceLoop:
         return (row for [row] in self.rows([x], N, K, rng))
 
     def rows(
-        self, prompts: Sequence, N: int, K: int, rng, batch: int = 1, stopped: Callable = lambda number: False
+        self, prompts: Sequence, N: int, K: int, rng, batch: int = 1, stopped: Callable = lambda text_index: False
     ) -> Iterator[list[Row]]:
         """Decode N tokens for each of the prompts. Yield for each call of the target the Rows of the prompts it served.
 
         `batch` of them are decoded together, until all of them are done. The tokens of a prompt depend on its number,
-        not on its neighbours. stopped(number): True if the caller needs no more tokens of this prompt.
+        not on its neighbours. stopped(text_index): True if the caller needs no more tokens of this prompt.
         """
         shape = shape_of(prompts, N, K, batch)
         seed = int(rng.integers(2**32))
@@ -88,7 +88,7 @@ class DeviceLoop:
             yield from self.group(prompts[first : first + batch], first, N, K, seed, shape, stopped)
 
     def group(
-        self, prompts, first: int, N: int, K: int, seed: int, shape: Shape, stopped: Callable = lambda number: False
+        self, prompts, first: int, N: int, K: int, seed: int, shape: Shape, stopped: Callable = lambda text_index: False
     ) -> Iterator[list[Row]]:
         """The same for prompts that are decoded together. first: the number of the first."""
         began = time.perf_counter()
@@ -154,14 +154,14 @@ def shape_of(prompts: Sequence, N: int, K: int, n_batch: int) -> Shape:
     return Shape(n_batch, min(max(SMALL, power_of_two(longest)), capacity), capacity)
 
 
-def row_of(number: int, output: Output, i: int, slot: int) -> Row:
+def row_of(text_index: int, output: Output, i: int, slot: int) -> Row:
     """One call's result for one prompt. Raises UserError if the logits of a model are not finite."""
     one = Output(*(field[i, slot].tolist() for field in output))
     for name, position in (("the draft model", one.draft_fault), ("the target", one.target_fault)):
         if position >= 0:
             raise not_finite(name, position)
     proposal = Proposal(one.x_draft[: one.drafted], ())  # p and q stay on the device
-    return Row(number, one.tokens[: one.n_tokens], proposal, one.alpha[: min(one.n_tokens, one.drafted)])
+    return Row(text_index, one.tokens[: one.n_tokens], proposal, one.alpha[: min(one.n_tokens, one.drafted)])
 
 
 def greedy_differences(
