@@ -58,5 +58,5 @@ def load(path: str, hparams: dict, dtype: str) -> dict:
     except (ValueError, TypeError):  # it ends before an array does
         begin = 0
     if begin != len(file):
-        raise bad_file(path, "damaged")
+        raise bad_file(path, "damaged: delete it, and run --pack again")
     return nested(params)
