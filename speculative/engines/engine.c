@@ -211,7 +211,7 @@ static void round_to_int8(const float *x, int format, word *out) {
   else for (int k = 0; k < BLOCK; k++) ((int8_t *)out)[k] = numbers[k];
   out += block_words[format] - 2;
   out[0] = bits_of(largest / 127);
-  out[1] = format == INT8 ? -sum * EXCESS : PAIRS ? (-4 * sum & 0xFFFF) * 0x10001 : -8 * sum;
+  out[1] = format == INT8 ? -sum * EXCESS : PAIRS ? (-4 * sum & 0xFFFF) * 0x10001u : -8 * sum;
 }
 
 static void prepare(int format, const float *x, int64_t n, int64_t row, int64_t rows, word *group) {  // one of its rows
