@@ -54,11 +54,11 @@ class Screen:
     def begin(self) -> None:
         title = f"{self.names[0].capitalize()} Decode"
         print(f"\n{title}\n{'-' * len(title)}", flush=True)
-        self.begun = True
         self.steps: list[Iteration] = []  # that were shown
         if self.stream:
             show([(f"Text = {self.prompts[0]}", None)])
         self.bar = tqdm(total=self.n_tokens, unit="token", leave=False, disable=self.stream or None)
+        self.begun = True
 
     def show_step(self, name: str, step: Iteration) -> None:
         if name != self.names[0]:
