@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -51,6 +52,15 @@ class Models:
         self.quiet = quiet
         self.specs: dict[str, ModelSpec] = {}
         self.loaded: dict[str, Any] = {}
+
+    def __copy__(self) -> "Models":
+        """The same weights, with caches of their own."""
+        twin = Models(self.o, self.quiet)
+        twin.specs, twin.loaded = self.specs.copy(), {role: copy(one) for role, one in self.loaded.items()}
+        return twin
+
+    def __reduce__(self):
+        raise UserError("loaded models are not pickled, as they hold addresses: load them where they decode")
 
     def spec(self, role: str) -> ModelSpec:
         """Download the small files if they are missing, and read them. Raises UserError."""

@@ -42,8 +42,9 @@ OTHER_FORMS = {
     r"\.bin$": f"{RUN}).{SAVED}",
     r"\.h5$": f"{RUN}, from_tf=True).{SAVED}; version 4 can",
     r"(?<!^heads)\.safetensors$": "if it is the whole model, rename it to model.safetensors",
-    r"(?<!^model\.ckpt)\.index$": 'name it in a file checkpoint, as model_checkpoint_path: "model-1000"',
-    r"\.(pt|pth|ckpt|gguf|onnx|ot|msgpack)$": "save it as transformers does, as model.safetensors",
+    r"(?<!^model\.ckpt)\.(index|meta|data-.*)$": 'name it in a file checkpoint, as model_checkpoint_path: "model-1000"',
+    r"^checkpoint-[0-9]+$": "a folder of its own, as a training run keeps them: give its path",
+    r"\.(pt|pth|ckpt|gguf|onnx|ot|msgpack|npz|pkl|pb|tflite)$": "save it as transformers does, as model.safetensors",
 }
 
 WITHOUT_OWNER = (*HUGGING_FACE.values(), "distilgpt2")  # names that the hub knows without their owner
@@ -121,7 +122,10 @@ def advice(model_size: str, models_dir: str, missing: Sequence[str]) -> str:
     if missing[-1] == weight_files(folder)[-1]:
         for name, how in other_weights(names or ask_hub("list_repo_files", model_size)):
             return f"it has {name}: {how.format(folder if names else model_size, folder)}"
-    return "docs/using.md (Models) lists the files of a model"
+    return (
+        "a model is hparams.json or config.json; encoder.json and vocab.bpe, or tokenizer.json; and model.safetensors "
+        "or model.ckpt: copy the others from the model that it was trained from"
+    )
 
 
 def names_in(folder: str) -> list[str]:
