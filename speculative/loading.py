@@ -21,6 +21,7 @@ from speculative.engines.runtime import load_networks, packed_network
 from speculative.engines.vocabulary import share
 from speculative.options import ModelOptions
 from speculative.support.errors import UserError
+from speculative.support.files import size_of
 from speculative.support.progress import working
 from speculative.support.terminal import one_line
 
@@ -140,7 +141,7 @@ class Models:
         if self.o.engine != "c" or not os.path.isdir(os.path.join(self.o.models_dir, "packed")):
             return False
         path = packed_files.path_of(folder, self.o.models_dir, spec.dtype)
-        if not os.path.isfile(path):
+        if not size_of(path):
             return False
         params = packed_files.load(path, spec.hparams, spec.dtype)
         self.loaded[spec.role] = packed_network(params, spec.hparams, f"{spec}, mapped from {path},")

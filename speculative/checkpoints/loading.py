@@ -120,7 +120,7 @@ def advice(model_size: str, models_dir: str, missing: Sequence[str]) -> str:
     if not names and not is_of_hub(model_size):
         return f"unknown model size {model_size!r}: official models are {', '.join(MODEL_SIZES)}"
     if missing[-1] == weight_files(folder)[-1]:
-        for name, how in other_weights(names or ask_hub("list_repo_files", model_size)):
+        for name, how in other_weights({*(names or ask_hub("list_repo_files", model_size))} - {*missing}):
             return f"it has {name}: {how.format(folder if names else model_size, folder)}"
     return (
         "a model is hparams.json or config.json; encoder.json and vocab.bpe, or tokenizer.json; and model.safetensors "
