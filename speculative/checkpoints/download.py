@@ -7,7 +7,7 @@ gets its name when its size agrees, and its sha256 if that is known. SHA256SUMS 
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -92,10 +92,11 @@ def receive(url: str, part: str, size: int) -> int:
     return length
 
 
-def ask(method: Callable, url: str, **how: Any) -> Any:
-    """Return the answer to a request. Raises UserError for a web page, which a hotel's network sends at any time."""
-    response = method(url, timeout=TIMEOUT, **how)
-    response.raise_for_status()
-    if "text/html" in response.headers.get("Content-Type", ""):
-        raise UserError(f"{url} is a web page, not the file")
-    return response
+@contextlib.contextmanager
+def ask(method: Callable, url: str, **how: Any) -> Iterator[Any]:
+    """Give the answer to a request. Raises UserError for a web page, which a hotel's network sends at any time."""
+    with method(url, timeout=TIMEOUT, **how) as response:
+        response.raise_for_status()
+        if "text/html" in response.headers.get("Content-Type", ""):
+            raise UserError(f"{url} is a web page, not the file")
+        yield response
