@@ -110,9 +110,9 @@ def test_a_seed_gives_a_text_and_each_sample_has_random_numbers_of_its_own(pair)
 # ---- Several decodes at a time ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("lookahead", LOOKAHEADS, ids=str)
-def test_decodes_that_share_their_models_may_take_turns_and_run_in_threads(pair, lookahead):
-    session = pair.changed(**lookahead)
+@pytest.mark.parametrize("options", [*LOOKAHEADS, {"drafter": "heads"}, {"drafter": "heads", "tree": (2, 1)}], ids=str)
+def test_decodes_that_share_their_models_may_take_turns_and_run_in_threads(pair, options):
+    session = pair.changed(**options)
     prompts = [PROMPT, "Holmes", "The man"]
     expected = [decoded(pair.autoregressive(prompt, 20)) for prompt in prompts]
     by_turns = zip_longest(*(session.speculative(prompt, 20) for prompt in prompts))
