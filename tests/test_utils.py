@@ -100,7 +100,7 @@ def test_a_missing_file_is_named(model):
         content = path.read_bytes()
         path.unlink()
         line = refusal(load_encoder_hparams_and_params, "tiny", model.parent)
-        assert f"lacks {path.name}; a model is hparams.json or config.json; encoder.json and " in line
+        assert f"lacks {path.name}; copy them from the original model, or Hugging Face's config.json, " in line
         path.write_bytes(content)
     line = refusal(load_encoder_hparams_and_params, "tinny", model.parent)
     assert "tinny lacks hparams.json" in line

@@ -122,10 +122,7 @@ def advice(model_size: str, models_dir: str, missing: Sequence[str]) -> str:
     if missing[-1] == weight_files(folder)[-1]:
         for name, how in other_weights({*(names or ask_hub("list_repo_files", model_size))} - {*missing}):
             return f"it has {name}: {how.format(folder if names else model_size, folder)}"
-    return (
-        "a model is hparams.json or config.json; encoder.json and vocab.bpe, or tokenizer.json; and model.safetensors "
-        "or model.ckpt: copy the others from the model that it was trained from"
-    )
+    return "copy them from the original model, or Hugging Face's config.json, tokenizer.json and model.safetensors"
 
 
 def names_in(folder: str) -> list[str]:

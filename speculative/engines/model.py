@@ -183,10 +183,6 @@ class Model:
             return None
         return self.network.last_block(x) if self.hidden_rows is None else self.hidden_rows[i]
 
-    def with_probs(self, to_probs: Callable) -> "Model":
-        """The same network, cache and log, with another way from logits to distributions."""
-        return Model(self.network, to_probs)
-
 
 def check_length(n: int, n_last: int, n_ctx: int) -> None:
     """Raises ValueError if a text of n tokens does not fit, or has fewer than are asked for."""
