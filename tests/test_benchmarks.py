@@ -29,6 +29,7 @@ WORDS = {  # {command: the smallest numbers}
     "theory": "--run OUT/run.json --out OUT/theory.png",
     "walkthrough": "",
     "kernels": "tiny-draft --rounds 1 --memory 0.01 --dtypes NumPy int8",
+    "blog": "--help",
     "assumption": "--rounds 1 --B 2 --contexts 250 --narrower 12 --dtypes int8",
     "start": "--repeats 1",
     "full_size": "--help",
@@ -55,6 +56,35 @@ def test_every_command_runs(name, tmp_path, capfd, monkeypatch):
     shown = capfd.readouterr().out
     assert shown or pictures
     assert re.findall(r"texts that differ .*: (\d+)", shown) in ([], ["0"])
+
+
+THEIRS = """
+import sys
+import fire
+sys.path.append("picoGPT")
+from gpt2 import GPT2
+from utils import load_encoder_hparams_and_params
+
+def main(prompt, n_tokens_to_generate, draft_model_size, target_model_size, models_dir):
+    encoder, *_ = load_encoder_hparams_and_params(target_model_size, models_dir)
+    for name in ("Autoregressive", "Speculative"):
+        print(f"{name} Decode\\n---\\nTime = 3.00s\\nText = {prompt}{GPT2}\\n")
+
+fire.Fire(main)
+"""  # as the blog's, without a model
+
+
+def test_the_blogs_code_runs_beside_ours(tmp_path, capfd):
+    (tmp_path / "picoGPT").mkdir()
+    (tmp_path / "main.py").write_text(THEIRS, encoding="utf-8")
+    pair = load_pair(demo=True)
+    first = next(pair.autoregressive("It was", 8)).text
+    (tmp_path / "picoGPT" / "gpt2.py").write_text(f"GPT2 = {first!r} + '!'", encoding="utf-8")
+    words = "--n_tokens_to_generate 8 --draft_model_size tiny-draft --target_model_size tiny-target --prompt"
+    index.main(["blog", str(tmp_path), *words.split(), "It was"])
+    table, lines = capfd.readouterr().out.split("\nours: ")
+    assert re.search(r"the blog's +3.00 +3.00 +1.00\n +ours ", table)
+    assert lines.count(f"is another one from token {len(pair.encode('It was')) + 2} on\n") == 2
 
 
 def test_the_tables_of_a_page_are_rewritten(tmp_path, monkeypatch):
