@@ -166,7 +166,7 @@ def test_an_interrupted_grid_continues(tmp_path, monkeypatch):
 def row(K, speedup, repeat=0, r=0.5, iterations=10, tokens=(1, 2)):
     row = dict.fromkeys(("plain_text_ms", "spec_text_ms"), 1.0) | {"plain_tokens": [1, 2], "spec_tokens": [*tokens]}
     row |= {"temperature": 0.0, "top_p": None, "domain": "prose", "drafter": "model", "accept": "token", "K": K}
-    row |= {"speedup": speedup, "whole": speedup}
+    row |= {"speedup": speedup, "whole": speedup, "doubt": None}
     return row | {"repeat": repeat, "r": r, "iterations": iterations, "prompt": "a"}
 
 
@@ -181,7 +181,9 @@ def test_a_line_is_the_median_speedup_and_counts_each_greedy_text_once():
 def test_a_prediction_is_compared_with_the_same_text():
     rows = [row(2, 1.5) | {"predicted": {"model": {"4": 3.0}}}, row(4, 2.0) | {"predicted": {"model": {"2": 1.2}}}]
     rows.append(row(4, 2.0, repeat=1) | {"predicted": {"model": {"2": 9.9}}})
-    two, four = grid.errors(None, grid.summarise(rows))
+    rows.append(row(4, 9.0) | {"predicted": {"model": {"2": 9.9}}, "doubt": "it is doubtful"})
+    two, four, last = grid.errors(None, grid.summarise(rows))
+    assert (last["runs"], last["most_off"]) == (2, pytest.approx(0.5))
     assert (two["foreseen"], two["most_off"]) == (1.2, pytest.approx(0.2))
     assert (four["foreseen"], four["off"]) == (3.0, pytest.approx(0.5))
 
