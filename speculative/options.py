@@ -42,7 +42,7 @@ def is_path(model_size: str) -> bool:
 
 def model(value: Any) -> str:
     """A folder of models_dir, a path, or a model of the Hugging Face hub: OWNER/NAME[@REVISION]."""
-    word = r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*"  # without slashes, without two dots in a row
+    word = r"[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*"  # without slashes, without two dots in a row
     if not is_path(str(value)) and not re.fullmatch(f"{word}(/{word})?(@{word}(/{word})*)?", str(value)):
         raise ValueError("124M, a folder of models_dir, a path that begins with . / or ~, or OWNER/NAME of the hub")
     return path(value)

@@ -42,7 +42,7 @@ class Screen:
         self.prompts = prompts
         self.stream = o.stream
         self.n_tokens = len(prompts) * o.n_tokens_to_generate
-        self.begun = False  # True between a title and its text
+        self.begun = False  # True between a bar and its text
 
     def __enter__(self) -> "Screen":
         return self
