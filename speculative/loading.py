@@ -158,7 +158,7 @@ class Models:
             with contextlib.suppress(UserError):
                 self.check(["target", "draft", "int8"], None)
                 drafter = f"int8/{drafter}"
-        return replace(o, drafter=drafter, K="auto", accept="block" if o.temperature > 0 else "token")
+        return replace(o, drafter=drafter, K="auto", tree=None, accept="block" if o.temperature > 0 else "token")
 
     def check(self, roles: Sequence[str], n_cached: int | None) -> None:
         """Raise UserError if the models of these roles do not fit into the memory, before gigabytes are downloaded and

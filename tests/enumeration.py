@@ -63,7 +63,7 @@ class Network:
         self.rows = row_model(seed, n_vocab)
         self.clock = clock or Clock()
         self.seconds = seconds
-        self.hparams = {"n_vocab": n_vocab, "n_ctx": 99, "n_embd": N_EMBD}
+        self.hparams = {"n_vocab": n_vocab, "n_ctx": 99, "n_embd": N_EMBD, "n_layer": 0}
         self.n_ctx = 99
         self.wte = rng.standard_normal((n_vocab, N_EMBD)).astype(np.float32)  # [n_vocab, n_embd]
         self.log = []

@@ -10,7 +10,7 @@ import pytest
 from enumeration import World, text_distribution
 from tiny import plant, python
 
-from speculative import sampling
+from speculative import loading, sampling
 from speculative.drafters import DRAFTERS
 from speculative.filters import Filters
 from speculative.law import EXACT, law_of
@@ -19,7 +19,7 @@ from speculative.rules import RULES, parse_rule
 from speculative.support.errors import UserError
 
 COMPOUND = ["prompt_lookup+model", "prompt_lookup+ngram", "model/ngram", "int8/model", "model/prompt_lookup+ngram"]
-COMPOUND += ["model/ngram/prompt_lookup"]
+COMPOUND += ["model/ngram/prompt_lookup", "int8/prompt_lookup+model"]
 RULE_NAMES = [name if limits is None else f"{name}:0.3" for name, (_, limits) in RULES.items()]
 LOSSLESS = [name for name in RULE_NAMES if parse_rule(name).lossless]
 WITH_LOOKAHEAD = [(name, K) for name in RULE_NAMES for K in (2, "tree") if K != "tree" or parse_rule(name).tree]
@@ -54,6 +54,15 @@ CASES = [
 def test_the_output_is_the_targets(world, drafter, accept, K):
     short = drafter != "heads" and (K == "tree" or (K == "auto" and drafter != "model"))
     assert world(drafter=drafter, accept=accept, **lookahead_of(K, drafter)).distance(3 if short else 4) < EXACT
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("options", [{}, {"temperature": 0}, {"top_p": 0.6}], ids=str)
+def test_the_output_of_fast_is_the_targets(world, monkeypatch, options, large):
+    monkeypatch.setattr(loading, "LARGE_BYTES", 0 if large else 1e9)  # a large target has a copy, which drafts
+    made = world(fast=True, **options)
+    assert made.session.options.drafter == "int8/" * large + "prompt_lookup+model"
+    assert made.distance(4) < EXACT
 
 
 def test_k_that_chooses_itself_takes_several_values(world):

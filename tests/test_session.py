@@ -54,6 +54,7 @@ def text_of(steps):
 LOOKAHEADS = [{"K": 1}, {"K": 7}, {"K": "auto"}, {"tree": (2, 2, 1)}]
 HOW = [{"drafter": drafter} | lookahead for drafter in [*DRAFTERS, *COMPOUND] for lookahead in LOOKAHEADS]
 HOW += [{"accept": accept} | lookahead for accept in RULE_NAMES for lookahead in LOOKAHEADS[1::2]]
+HOW += [{"fast": True}]
 
 
 @pytest.mark.parametrize("options", HOW, ids=str)
@@ -144,6 +145,7 @@ def test_options_change_and_the_models_stay(pair):
     tree = pair.changed(K=8).changed(tree="2,1")
     assert tree.options.tree == (2, 1)
     assert tree.changed(tree=None).options.tree is None
+    assert (tree.changed(fast=True).options.tree, tree.changed(fast=True).changed(fast=False).options.K) == (None, 4)
 
 
 @pytest.mark.parametrize("drafter", ["model", "ngram", "heads", "int8/model"])
