@@ -17,12 +17,12 @@ from speculative.sampling import autoregressive_sampling, max_fn, sample, specul
 from speculative.session import Session
 from speculative.support.errors import guarded
 
-__all__ = ["autoregressive_sampling", "main", "max_fn", "sample", "speculative_sampling"]  # where the blog has them
+__all__ = ["autoregressive_sampling", "main", "max_fn", "sample", "speculative_sampling"]  # as in the blog's main.py
 
 
 def main(**flags) -> None:
     """The blog's run, with the blog's parameters and defaults: see --help."""
-    o = check_output(parse(flags))
+    o = check_output(parse(flags))  # the files of --json and --html can be written
     if o.pack:
         return write_packed(o)
     prompts = choose_prompts(o)  # one; with --batch several; none if they come later
@@ -41,7 +41,7 @@ def main(**flags) -> None:
 
 
 def decode_with_both(session: Session[Options], prompts: list[str]) -> None:
-    """Decode with both samplers, and print the blog's lines: the time and the text of each. Then print ours."""
+    """Decode with both samplers, or with --only one. Print the blog's lines, the time and the text, then ours."""
     o = session.options
     names = [o.only] if o.only else ["autoregressive", "speculative"]
     prompts = prompts * o.n_samples

@@ -61,7 +61,7 @@ def residual(q: np.ndarray, p: np.ndarray) -> np.ndarray:  # [n_vocab] twice -> 
 
 def sample(p: np.ndarray, rng: np.random.Generator) -> int:  # [n_vocab] -> id
     """Draw one id from the distribution p, with exactly one random number, and never an id of probability 0."""
-    u = rng.random()
+    u = rng.random()  # in any case, so that the random numbers after it do not depend on p
     argmax = int(np.argmax(p))
     if p[argmax] == 1:  # one-hot, as at temperature 0: to add up 50,257 zeros would take long
         return argmax
@@ -87,7 +87,7 @@ def autoregressive_sampling(x, model: Callable, N: int, rng: np.random.Generator
 
 
 def token_by_token(proposal: Proposal, q, rng: np.random.Generator) -> list[int]:  # q [m + 1, n_vocab]
-    """Steps 3 and 4 of Algorithm 2. The tokens are distributed as the target's own (the paper's Theorem 1)."""
+    """Steps 3 and 4 of the blog's loop. The tokens are distributed as the target's own (the paper's Theorem 1)."""
     p = proposal.p  # [m, n_vocab]
     tokens = []
 

@@ -43,9 +43,8 @@ class Session(Generic[AnyOptions]):
         quiet: bool = False,
         functions: drafters.Functions | None = None,
     ):
-        """models: those that are loaded already. prompts: if they are known, one that does not fit is refused before
-        the weights are read. quiet: print nothing about the loading. functions: drafters that only this session knows.
-        Raises UserError."""
+        """models: reuse these. prompts: checked against the context before the weights are loaded. quiet: print nothing
+        about the loading. functions: drafters that only this session knows. Raises UserError."""
         self.models = models or Models(options, quiet)
         self.options = o = self.models.with_fast(options) if options.fast else options
         self.rule = parse_rule(o.accept)
@@ -129,7 +128,7 @@ class Session(Generic[AnyOptions]):
 
     def drafter(self, rng: np.random.Generator, depth: int = 0, target: Any = None) -> drafters.Drafter:
         """The drafter, or its levels from this depth on. It draws from this generator, the decoder's own. target: the
-        decode's own, after whose last call heads draft."""
+        model that this decode calls, whose last hidden row heads read."""
         o = self.options
         models = {role: self.model(role) for role in self.roles}
         models["target"] = target or models["target"]
@@ -156,8 +155,8 @@ class Session(Generic[AnyOptions]):
         return speculative_sampling(x, with_K(drafter.parts, target), target, N, K, rng, self.rule.accept)
 
     def ready(self, inputs: Sequence, N: int) -> None:
-        """Do what the clock must not count: measure the costs that an AutoK goes by; compile on JAX, and time the parts
-        of its loop. inputs: the tokens of each text's prompt."""
+        """Prepare a decode before it is timed: measure costs if K chooses itself, compile on JAX, empty the caches.
+        inputs: the tokens of each text's prompt."""
         if self.device_loop:
             return self.device_loop.ready(inputs, N, self.options.batch)
         if self.timed:
@@ -188,7 +187,7 @@ class Session(Generic[AnyOptions]):
         return self.encoder.encode(prompt, self.options.special) or [self.encoder.eot]
 
     def input_ids(self, prompt: str, N: int) -> list[int]:
-        """Raises UserError if the prompt and N more tokens do not fit into the context."""
+        """Return the prompt's ids. Raises UserError if they and N more tokens do not fit into the context."""
         x = self.encode(prompt)
         tree = self.options.tree
         extra = n_nodes(tree) if tree else 0

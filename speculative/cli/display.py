@@ -16,7 +16,7 @@ from speculative.texts import Iteration
 
 MOST_COLUMNS = 110  # of a paragraph
 
-# The colour of a token's origin, in rich's words; for readers who cannot tell it from the others bold or underlined.
+# The colour of a token's origin, in rich's words; also bold or underlined, for readers who cannot tell colours apart.
 STYLES = {
     None: "",
     "accepted": "green",
@@ -33,7 +33,8 @@ FROM_OTHER = "bright_green"  # accepted from another drafter
 class Screen:
     """The blog's lines of each decoder: its title, a bar or with --stream the text, the time, and the text.
 
-    Steps of a decoder whose title is not printed yet are not shown: a short decode is repeated with both in turn.
+    If a short decode is repeated, the steps of both decoders arrive in turn. Only those of the decoder whose title is
+    on the screen are shown.
     """
 
     def __init__(self, o: Options, names: Sequence[str], prompts: Sequence[str]):

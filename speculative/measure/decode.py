@@ -1,4 +1,4 @@
-"""Both decoders over the same prompts, timed: here main.py, the terminal, the browser and Python decode."""
+"""Both decoders over the same prompts, timed in turns."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -20,11 +20,12 @@ def decode(
 ) -> Iterator[Recorder]:
     """Decode with each of these decoders. Yield its record as soon as it is final. Raises UserError.
 
-    If the first decode is short, all decoders run again, in turn, until each has taken SHORT_SECONDS on average. Their
-    records are then those of the median runs.
+    If the first decode is short, all decoders run again, in turn, until all runs together took SHORT_SECONDS for each
+    decoder. Their records are then those of the median runs.
 
     prompts: one for each text. watch(name, step) is called for each step of a decoder's first run. with_details: True
-    to record the tests of each step. repeats: the number of runs, in place of the time.
+    to record the tests of each step. repeats: run each decoder so often, whatever the
+    time.
     """
     inputs = [session.input_ids(prompt, N) for prompt in prompts]
     session.ready(inputs, N)

@@ -1,10 +1,10 @@
 """Predictions of other lookaheads and drafters, from one run and short measurements after it.
 
-The text is known, so the windows that another setting would lay over it can be foreseen. A place is the position of a
-new token. At each place the run tells the chance that the draft model's token is accepted there, or the draft model is
-asked now. A prompt lookup draws nothing: it is asked at each place, and the tokens that it shares with the text are
-accepted. (Given the text, a deterministic draft is accepted if it is the text's token, and a drawn one with chance
-min(1, p / q). The means over texts are the target's q of the draft, and Σ min(p, q).)
+The tokens that came are known, so for another K it can be computed where each call of the target would begin and end. A
+place is the position of a new token. At each place the run tells the chance that the draft model's token is accepted
+there, or the draft model is asked now. A prompt lookup draws nothing: it is asked at each place, and the tokens that it
+shares with the text are accepted. (Why min(1, p / q), not q / p: the text is fixed here. Given that a token came out,
+the chance that it was the draft and was accepted is min(p, q) / q. Its mean over texts is Σ min(p, q).)
 
 Windows of sizes that the run has not timed are timed now, the largest first, in a fraction of the run's own time.
 """
@@ -154,7 +154,9 @@ def predict(
     prefill: its seconds in the speculative run. rows: {rows: seconds of a call of the target} of both runs.
     """
     usual = max(rows)
-    scale = rows[usual] / measured.timed[usual] if usual in measured.timed else 1.0  # a call's share of the loop
+    scale = (
+        rows[usual] / measured.timed[usual] if usual in measured.timed else 1.0
+    )  # calls timed alone, and those of the loop
     known = {n: scale * seconds for n, seconds in measured.timed.items()} | rows
     window = line_through({1: min(known.values())} | known)
     own = sum(i.drafting + window(i.drafted + 1) for i in speculative.iterations)
