@@ -1,6 +1,6 @@
 """python -m speculative, and the command speculative-sampling: the blog's main.py."""
 
-from speculative.blog import main
+from speculative.blog import main  # type: ignore[attr-defined]
 from speculative.cli.command import run
 from speculative.support.errors import guarded
 

@@ -1,4 +1,4 @@
-"""The models of a session by role, each read when it is first asked for."""
+"""The models of a session by role, loaded by one call."""
 
 import contextlib
 import os

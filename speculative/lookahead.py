@@ -67,77 +67,29 @@ def line_through(costs: dict[int, float]) -> Callable[[int], float]:
     return cost
 
 
-class AutoK:
-    """The costs and the acceptance of a drafter and its target, kept for the next decode with the same models.
+class DrafterRecord:
+    """The acceptance and the cost of one drafter.
 
-    While K is 0, nothing is learned about the drafter. So K = 1 is tried again: at once if the last drafts paid for
+    While its K is 0, nothing is learned about it. So K = 1 is tried again: at once if its last drafts paid for
     themselves, else so rarely that it costs at most PROBE_BUDGET.
     """
 
-    K_max = 16
-
-    def __init__(self, expected: tuple[float, float] = (2.5, 3.0)):
+    def __init__(self, expected: tuple[float, float]):
         """expected: (accepted, tested), with which the counts of acceptance begin."""
         accepted, tested = expected
-        self.tested = [tested] + [0.0] * (self.K_max - 1)  # discounted counts by position
-        self.accepted = [accepted] + [0.0] * (self.K_max - 1)
-        self.n_asked = 1.0  # discounted count of iterations with K > 0
-        self.n_proposed = 1.0  # discounted count of iterations with a proposal
+        self.tested = [tested] + [0.0] * (AutoK.K_max - 1)  # discounted counts by position
+        self.accepted = [accepted] + [0.0] * (AutoK.K_max - 1)
         self.draft = Cost()  # seconds of a draft token
         self.catch_up = Cost()  # seconds of a token that the drafter has not read
-        self.rows = defaultdict(Cost)  # {rows: seconds of a call of the target}
-        self.window_seconds = line_through({1: 0.0})  # rows -> seconds of a call of the target
         self.n_unread = 0  # tokens of the text that the drafter has not read
-        self.idle_seconds = 0.0  # of autoregressive decoding since the last drafts
+        self.idle_seconds = 0.0  # of the target since this drafter was last asked
         self.last_drafts_paid = True
 
-    def measure(self, model: Callable, draft: Callable, x, n_ctx: int) -> None:
-        """Time windows of the target and drafts after the text x [n], each twice, once both have read it."""
-        if self.rows:
-            return
-        model(x, 1)
-        for rows in WINDOW_ROWS * 2:
-            if len(x) + rows <= n_ctx:
-                began = time.perf_counter()
-                model([*x, *[x[-1]] * rows], rows)
-                self.time_call(rows, time.perf_counter() - began)
-        draft(x, 1)
-        for _ in range(2):
-            began = time.perf_counter()
-            draft(x, N_DRAFTS)
-            self.draft.add((time.perf_counter() - began) / N_DRAFTS)
-
-    def around(self, draft: Callable, model: Callable) -> Callable:
-        """The drafter draft(x, k) for one decode, which proposes the K <= k tokens that pay. model: its target."""
-        last = None  # the last proposal: tokens before it, K, drafts, seconds
-
-        def drafted(x, k):  # [n], k -> Proposal
-            nonlocal last
-            if last:
-                n, K, drafted, seconds = last
-                self.learn(K, drafted, seconds, accepted=len(x) - n - 1, call=model.log[-1])
-            else:
-                self.n_unread = len(x)
-            K = min(self.choose(), k)
-            began = time.perf_counter()
-            proposal = draft(x, K) if K else Proposal([], [])
-            last = len(x), K, len(proposal.tokens), time.perf_counter() - began
-            return proposal
-
-        return drafted
-
-    def choose(self) -> int:
-        share = self.n_proposed / self.n_asked
-        first, *later = self.chances()
-        row = self.window_seconds(1) or 1.0  # a coarse clock may have measured 0
-        c = self.draft.mean / row
-
-        def beta(rows):  # of a window, or of one row if the drafter proposes nothing
-            return 1 + share * (max(1.0, self.window_seconds(rows) / row) - 1)
-
-        K, _ = best_k([share * first, *later], c, beta)
+    def choose(self, window_seconds: Callable[[int], float]) -> int:
+        row = window_seconds(1) or 1.0  # a coarse clock may have measured 0
+        K, _ = best_k([*self.chances()], self.draft.mean / row, lambda rows: max(1.0, window_seconds(rows) / row))
         # The seconds that a trial with K = 1 costs if its draft is rejected.
-        stake = self.draft.mean + self.window_seconds(2) - self.window_seconds(1) + self.n_unread * self.catch_up.mean
+        stake = self.draft.mean + window_seconds(2) - window_seconds(1) + self.n_unread * self.catch_up.mean
         again = self.last_drafts_paid or stake <= PROBE_BUDGET * self.idle_seconds
         return K or int(again)
 
@@ -150,30 +102,88 @@ class AutoK:
             weight = PRIOR_WEIGHT  # not for the first position, which has none before it
             yield a
 
-    def learn(self, K: int, drafted: int, drafting: float, accepted: int, call) -> None:
-        """Count the last iteration: K drafts were asked for, which took `drafting` seconds. call: the target's."""
-        if K:
-            self.n_asked = DECAY * self.n_asked + 1
-            self.n_proposed = DECAY * self.n_proposed + (drafted > 0)
+    def learn(self, K: int, drafted: int, accepted: int, window_seconds: Callable[[int], float]) -> None:
+        """Count what became of the last proposal: K drafts were asked for."""
         if drafted:
             reached = min(accepted + 1, drafted)
             self.tested = [DECAY * count + (i < reached) for i, count in enumerate(self.tested)]
             self.accepted = [DECAY * count + (i < accepted) for i, count in enumerate(self.accepted)]
-        if not call.prefill:
-            self.time_call(call.n_rows, call.seconds)
-            if K and self.n_unread > 2:
-                self.catch_up.add(drafting - K * self.draft.mean, self.n_unread)
-            elif K:
-                self.draft.add(drafting, K)
-        if not K:
-            self.idle_seconds += call.seconds
-            self.n_unread += 1
-            return
-        row = self.window_seconds(1)
+        row = window_seconds(1)
         # The drafts and the longer call took no more time than the accepted tokens would have taken one by one.
-        self.last_drafts_paid = K * self.draft.mean + self.window_seconds(drafted + 1) - row <= accepted * row
+        self.last_drafts_paid = K * self.draft.mean + window_seconds(drafted + 1) - row <= accepted * row
         self.idle_seconds = 0.0
         self.n_unread = 0
+
+
+class AutoK:
+    """A K for each drafter of a+b, and the costs of their target, kept for the next decode with the same models."""
+
+    K_max = 32
+
+    def __init__(self, expected: Sequence[tuple[float, float]]):
+        """expected: for each drafter (accepted, tested), with which its counts of acceptance begin."""
+        self.records = [DrafterRecord(counts) for counts in expected]
+        self.rows: dict[int, Cost] = defaultdict(Cost)  # {rows: seconds of a call of the target}
+        self.window_seconds = line_through({1: 0.0})  # rows -> seconds of a call of the target
+
+    def measure(self, model: Callable, drafts: Sequence[Callable], x, n_ctx: int) -> None:
+        """Time windows of the target and drafts after the text x [n], each twice, once all have read it."""
+        if self.rows:
+            return
+        model(x, 1)
+        for rows in WINDOW_ROWS * 2:
+            if len(x) + rows <= n_ctx:
+                began = time.perf_counter()
+                model([*x, *[x[-1]] * rows], rows)
+                self.time_call(rows, time.perf_counter() - began)
+        for record, draft in zip(self.records, drafts, strict=True):
+            draft(x, 1)
+            for _ in range(2):
+                began = time.perf_counter()
+                draft(x, N_DRAFTS)
+                record.draft.add((time.perf_counter() - began) / N_DRAFTS)
+
+    def around(self, drafts: Sequence[Callable], model: Callable) -> Callable:
+        """The drafter draft(x, k) for one decode: the first of these that proposes anything, with the K <= k that pays.
+
+        model: their target. As in drafters.first_of, whether one proposes anything must not depend on its draws.
+        """
+        asked: list[tuple] = []  # for each drafter in the last iteration: K, drafts, seconds
+        n = 0  # tokens before it
+
+        def drafted(x, k):  # [n], k -> Proposal
+            nonlocal n
+            if n:
+                self.learn(asked, accepted=len(x) - n - 1, call=model.log[-1])
+            else:
+                for record in self.records:
+                    record.n_unread = len(x)
+            proposal = Proposal([], [])
+            asked.clear()
+            for record, draft in zip(self.records, drafts, strict=True):
+                K = 0 if proposal.tokens else min(record.choose(self.window_seconds), k)
+                began = time.perf_counter()
+                proposal = draft(x, K) if K else proposal
+                asked.append((K, len(proposal.tokens) if K else 0, time.perf_counter() - began))
+            n = len(x)
+            return proposal
+
+        return drafted
+
+    def learn(self, asked: Sequence[tuple], accepted: int, call) -> None:
+        """Count the last iteration. call: the target's."""
+        if not call.prefill:
+            self.time_call(call.n_rows, call.seconds)
+        for record, (K, drafted, seconds) in zip(self.records, asked, strict=True):
+            if not K:
+                record.idle_seconds += call.seconds
+                record.n_unread += accepted + 1
+                continue
+            if not call.prefill and record.n_unread > 2:
+                record.catch_up.add(seconds - K * record.draft.mean, record.n_unread)
+            elif not call.prefill:
+                record.draft.add(seconds, K)
+            record.learn(K, drafted, accepted if drafted else 0, self.window_seconds)
 
     def time_call(self, rows: int, seconds: float) -> None:
         """Count a call of the target. One row takes no longer than several."""

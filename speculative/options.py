@@ -89,6 +89,7 @@ def one_of(*names: str) -> Callable[[Any], str]:
 def lookahead(value: Any) -> int | str | tuple:
     """K: a number or "auto"; for a staged drafter one for each level, as "16/4" or (16, 4), from the outermost in."""
     parts = list(value) if isinstance(value, tuple | list) else str(value).split("/")
+    parts = parts or [""]
     try:
         Ks = tuple("auto" if part == "auto" else whole(1, 1024)(part) for part in parts)
     except ValueError as must_be:

@@ -115,11 +115,12 @@ def lenient(b: float) -> Rule:
 
     Source: Leviathan et al. 2023, appendix "Lenience"; toyllm draws u from [0, b).
     """
-
-    def overlap(p, q):  # [n_vocab] twice -> [n_vocab]
-        return np.minimum(p, q / b)
-
-    return one_by_one(f"lenient:{b:g}", overlap, lossless=False, formula=f"Σ min(p, q / {b:g})")
+    return one_by_one(
+        f"lenient:{b:g}",
+        overlap=lambda p, q: np.minimum(p, q / b),  # [n_vocab] twice -> [n_vocab]
+        lossless=False,
+        formula=f"Σ min(p, q / {b:g})",
+    )
 
 
 def typical(epsilon: float) -> Rule:
@@ -129,18 +130,14 @@ def typical(epsilon: float) -> Rule:
     Source: Cai et al. 2024, "Medusa", section 2.3.1, with δ = √ε, their default; Hewitt et al. 2022, "Truncation
     Sampling as Language Model Desmoothing", section 3.3, which samples from the same tokens (η-sampling).
     """
-
-    def overlap(p, q):  # [n_vocab] twice -> [n_vocab]
-        return np.where(q > 0, p, 0)
-
-    def target_again(q, p):  # [n_vocab] twice -> [n_vocab]
-        return q
-
-    def truncate(q):  # [n, n_vocab] -> [n, n_vocab]
-        return typical_tokens(q, epsilon)
-
-    about = {"lossless": False, "formula": "Σ p of the tokens that are typical"}
-    return one_by_one(f"typical:{epsilon:g}", overlap, target_again, truncate, **about)
+    return one_by_one(
+        f"typical:{epsilon:g}",
+        overlap=lambda p, q: np.where(q > 0, p, 0),  # [n_vocab] twice -> [n_vocab]
+        residual_fn=lambda q, p: q,  # [n_vocab] twice -> [n_vocab]
+        truncate=lambda q: typical_tokens(q, epsilon),  # [n, n_vocab] -> [n, n_vocab]
+        lossless=False,
+        formula="Σ p of the tokens that are typical",
+    )
 
 
 def typical_tokens(q, epsilon: float):  # [n, n_vocab] -> [n, n_vocab]
@@ -235,7 +232,7 @@ def block() -> Rule:
 TOKEN = token()
 
 # name: (the rule's function, the range of its number if it takes one)
-RULES = {
+RULES: dict[str, tuple[Callable, tuple | None]] = {
     "token": (token, None),
     "block": (block, None),
     "lenient": (lenient, (1e-6, 1)),
@@ -249,8 +246,8 @@ def parse_rule(text: str) -> Rule:
     make, limits = RULES.get(name, (None, None))
     if make and not limits and not number:
         return make()
-    with contextlib.suppress(TypeError, ValueError):  # no limits; no number
-        if limits[0] <= float(number) <= limits[1]:
+    with contextlib.suppress(ValueError):  # not a number
+        if limits and limits[0] <= float(number) <= limits[1]:
             return make(float(number))
     forms = [
         f"{name}:B, B from {limits[0]:g} to {limits[1]}" if limits else name for name, (_, limits) in RULES.items()

@@ -120,7 +120,8 @@ class Session(Generic[AnyOptions]):
             text = f"--K {as_typed('K', Ks)} is for {len(Ks)} levels"
             raise UserError(f"{text}, and --drafter {self.options.drafter} has {len(levels)}")
         Ks += ("auto",) * (len(levels) - len(Ks))
-        return [AutoK(expected=specs[0].expected) if k == "auto" else k for k, specs in zip(Ks, levels, strict=True)]
+        expected = [[spec.expected for spec in specs] for specs in levels]
+        return [AutoK(counts) if k == "auto" else k for k, counts in zip(Ks, expected, strict=True)]
 
     def drafter(self, rng: np.random.Generator, depth: int = 0, target: Any = None) -> drafters.Drafter:
         """The drafter, or its levels from this depth on. It draws from this generator, the decoder's own. target: the
@@ -148,7 +149,7 @@ class Session(Generic[AnyOptions]):
         if o.tree:
             return tree_speculative_sampling(x, drafter.tree, target.tree, N, o.tree, rng, self.rule.tree)
         K, with_K = around(self.lookaheads[0])
-        return speculative_sampling(x, with_K(drafter.chain, target), target, N, K, rng, self.rule.accept)
+        return speculative_sampling(x, with_K(drafter.parts, target), target, N, K, rng, self.rule.accept)
 
     def ready(self, inputs: Sequence, N: int) -> None:
         """Do what the clock must not count: measure the costs that an AutoK goes by; compile on JAX, and time the parts
@@ -164,8 +165,8 @@ class Session(Generic[AnyOptions]):
         roles = ["target", *(specs[0].roles[0] for specs in self.levels[:-1])]
         for depth in reversed(range(len(self.levels))):
             if isinstance(self.lookaheads[depth], AutoK):
-                draft = self.drafter(np.random.default_rng(0), depth).chain
-                self.lookaheads[depth].measure(self.model(roles[depth]), draft, x, self.n_ctx)
+                drafts = self.drafter(np.random.default_rng(0), depth).parts
+                self.lookaheads[depth].measure(self.model(roles[depth]), drafts, x, self.n_ctx)
 
     def forget(self) -> None:
         """Empty all caches, so that two decodes begin alike."""
@@ -250,7 +251,7 @@ class Session(Generic[AnyOptions]):
 
 def around(K: int | AutoK) -> tuple[int, Callable]:
     """Return (the largest K, a function that makes the drafter choose its K if that is automatic)."""
-    return (K.K_max, K.around) if isinstance(K, AutoK) else (K, lambda draft, model: draft)
+    return (K.K_max, K.around) if isinstance(K, AutoK) else (K, lambda drafts, model: drafters.first_of(drafts))
 
 
 def check_count(name: str, value: Any, least: int) -> int:

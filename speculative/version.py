@@ -1,3 +1,3 @@
 """The version, where pyproject.toml, --version and speculative.__version__ find it."""
 
-__version__ = "3.0.0"
+__version__ = "1.0.0"

@@ -110,6 +110,12 @@ def test_a_full_disk_and_a_closed_pipe():
     assert "Exception" not in done.stderr
 
 
+@pytest.mark.parametrize(("closed", "words"), [(">&-", "--quiet"), ("2>&-", "--quiet"), ("<&-", "--interactive")])
+def test_a_closed_stream(closed, words):
+    done = python("main.py", "--demo", "-n", "3", words, shell=f'exec "$@" {closed}')
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_terminal_that_knows_ascii_alone(pair_words):
     words = [*pair_words, "--prompt", "thé".encode(), "--verbose", "--n_tokens_to_generate=9"]
     done = python("main.py", *words, env=os.environ | {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"})

@@ -9,6 +9,7 @@ from tiny import ROOT
 
 from speculative import load_pair
 from speculative.measure.page import SCRIPTS, VISIBLE, duration, fill, findings, page, page_data
+from speculative.measure.run import compare
 from speculative.rules import RULES, TOKEN
 
 HOSTILE = "</script><img src=x onerror=alert(1)> \0\x1b[31m\x7f\x9b\u202e\u2066 {{data}} \u2028 é"
@@ -22,7 +23,7 @@ def pair():
 
 
 def run_of(pair, N=40, prompt=PROMPT, **options):
-    return pair.changed(**options).compare(prompt, N, repeats=1).document
+    return compare(pair.changed(**options), prompt, N, repeats=1).document
 
 
 @pytest.fixture(scope="module")

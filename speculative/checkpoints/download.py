@@ -68,7 +68,8 @@ def receive(url: str, part: str, size: int) -> int:
     with requests.Session() as session:
         session.headers["Accept-Encoding"] = "identity"  # the bytes of the file as they are
         for adapter in session.adapters.values():
-            adapter.max_retries = Retry(RETRIES, backoff_factor=1, status_forcelist=BUSY, raise_on_status=False)
+            retries = Retry(RETRIES, backoff_factor=1, status_forcelist=BUSY, raise_on_status=False)
+            adapter.max_retries = retries  # type: ignore[attr-defined]
         with session.head(url, timeout=TIMEOUT, allow_redirects=True) as response:
             response.raise_for_status()
             length = int(response.headers.get("Content-Length", 0))

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 from speculative.checkpoints.official import TF_ENDS
 from speculative.checkpoints.tensors import Tensor, bad_file, build_params, mapped, masked_crc32c
@@ -67,8 +68,8 @@ def read_table(path: str) -> Iterator[tuple[bytes, bytes]]:
         yield key, block.read(n_value)
 
 
-def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield the (number, value) of each field of a protocol buffer."""
+def fields(message: bytes) -> Iterator[tuple[int, Any]]:
+    """Yield the (number, value) of each field of a protocol buffer; a value is an int or bytes."""
     f = BytesIO(message)
     while f.tell() < len(message):
         number, kind = divmod(varint(f), 8)

@@ -136,7 +136,7 @@ def build_params(
             raise bad_file(path, f"tensor {name} is {index[name].shape!s:.100}{other}, and {shape} by its settings")
     values = {}
     unread = iter(shapes)
-    coming = deque()  # arrays that the thread reads
+    coming: deque = deque()  # arrays that the thread reads
     with ThreadPoolExecutor(1) as thread:
         for name, shape in shapes.items():
             coming.extend(thread.submit(read, index[n], n) for n in islice(unread, N_AHEAD - len(coming)))
@@ -150,7 +150,7 @@ def build_params(
 
 def nested(values: dict[str, Any]) -> dict:
     """{"h0/ln_1/g": value, ...} -> {"blocks": [{"ln_1": {"g": value}}, ...], ...}, as gpt2.gpt2 takes it."""
-    params = {}
+    params: dict[str, Any] = {}
     for name, value in values.items():
         *keys, last = name.split("/")
         inner = params

@@ -29,7 +29,7 @@ class LibraryEncoder(Encoder):
         self.n_vocab = n_vocab
         added = {token["id"]: token["content"].encode() for token in about["added_tokens"]}
         self.added = {*added}
-        self.id_to_bytes = dict.fromkeys(range(n_vocab), b"") | self.id_to_bytes | added
+        self.id_to_bytes: dict[int, bytes] = dict.fromkeys(range(n_vocab), b"") | self.id_to_bytes | added
 
     def encode(self, text, allowed_special=False):
         """Return the ids of a text. Added tokens are found in it, special ones too, as transformers has it.

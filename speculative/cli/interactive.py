@@ -4,6 +4,7 @@ import contextlib
 import re
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from speculative.cli.command import WITHOUT_VALUE
 from speculative.options import FIELDS, SHORT, as_typed
@@ -17,7 +18,8 @@ def interact(session: Session, decode: Callable) -> None:
 
     At a terminal the session goes on after a mistake, and after Ctrl-C. Elsewhere both end it, as any command.
     """
-    sys.stdin.reconfigure(errors="surrogateescape")  # bytes that are not UTF-8 are refused with the prompt
+    # Bytes that are not UTF-8 are refused with the prompt.
+    sys.stdin.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]
     typed = sys.stdin.isatty()
     if typed:
         with contextlib.suppress(ImportError):  # it is not on every system
@@ -38,6 +40,7 @@ def interact(session: Session, decode: Callable) -> None:
 def answer(line: str, session: Session, decode: Callable) -> Session:
     """Decode a prompt, or change options -> the session that answers the next line. Raises UserError, and EOFError
     after /quit."""
+    line = line.removesuffix("\r")  # of a pipe on Windows
     flag = re.match(r"--?(\w+)(\s|=|$)", line)
     if flag and flag[1] in {*FIELDS, *SHORT}:
         raise UserError("this line would be a prompt: change options in another line, such as /temperature 1 /K 8")
@@ -62,7 +65,7 @@ def answer(line: str, session: Session, decode: Callable) -> Session:
     return session
 
 
-def changes(line: str) -> dict[str, str | None]:
+def changes(line: str) -> dict[str, Any]:
     """ "/K 8/4 /temperature=1 /stop a b /seed" -> {"K": "8/4", "temperature": "1", "stop": "a b", "seed": None}"""
     _, *parts = re.split(r"(?:^|\s)/([^\s=]+)[\s=]?", line)
     return {name: value or None for name, value in zip(parts[::2], parts[1::2], strict=True)}

@@ -71,7 +71,7 @@ def make_drafter(
 ) -> Drafter:
     """Return the drafter of these levels (parse_drafter).
 
-    lookaheads: those inside the levels, from the outermost in: for each (K, around), where around(draft, model) is the
+    lookaheads: those inside the levels, from the outermost in: for each (K, around), where around(drafts, model) is the
     drafter that the level's loop asks. rule: of acceptance inside the levels, which has to be lossless. trees: whether
     it is to draft trees. Raises UserError if it cannot, or belongs to another target.
     """
@@ -83,13 +83,13 @@ def make_drafter(
             if spec.tree is None:
                 able = ", ".join(name for name, other in DRAFTERS.items() if other.tree)
                 raise UserError(f"--drafter {spec.name} drafts chains, not trees: {able} draft trees")
-    chain = first_of([spec.chain(context) for spec in innermost])
+    drafts = [spec.chain(context) for spec in innermost]
     tree = first_of([spec.tree(context) for spec in innermost], n_before=1) if trees else None  # the root is in x
     inner_rule = rule if rule.lossless else TOKEN
     for [spec], (K, around) in reversed([*zip(outer, lookaheads, strict=True)]):
         model = context.models[spec.roles[0]]
-        chain = staged(spec.name, model, partial(around, chain, model), K, context.rng, inner_rule.accept)
-    return Drafter(chain, tree)
+        drafts = [staged(spec.name, model, partial(around, drafts, model), K, context.rng, inner_rule.accept)]
+    return Drafter(first_of(drafts), drafts, tree)
 
 
 def first_of(drafts: list[Callable], n_before: int = 0) -> Callable:

@@ -1,6 +1,6 @@
 """The parts of a drafter, and the entry by which a file of this folder declares one."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ class Drafter(NamedTuple):
     """A drafter, as a decoder takes it."""
 
     chain: Callable  # draft(x, k) -> Proposal
+    parts: Sequence[Callable]  # of a+b those of a and of b; the first that proposes anything is the chain
     tree: Callable | None = None  # draft(x, widths) -> trees.Tree, if it can
 
 
@@ -36,5 +37,5 @@ class DrafterSpec(NamedTuple):
     model: bool = False  # whether models[roles[0]] is a model(x, n_last), for which another drafter may draft
     load: Callable | None = None  # load(models, options) -> Context.models[name]
     words: str = ""  # its name in a sentence; "" is the name itself
-    expected: tuple[float, float] = (2.5, 3.0)  # (accepted, tested): the counts with which AutoK begins
+    expected: tuple[float, float] = (7.5, 10.0)  # (accepted, tested): the counts with which AutoK begins
     not_on_jax: str = ""  # the reason why it cannot draft with --engine jax

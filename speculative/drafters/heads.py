@@ -43,7 +43,7 @@ class Heads(NamedTuple):
 
 def fingerprint(hparams: dict, ln_f: dict) -> str:
     """The marks of a target: its shape, and its last layer norm, which every training changes."""
-    numbers = [
+    numbers: list[np.ndarray] = [
         np.array([value for value in hparams.values() if type(value) is int], np.int64),
         *(np.asarray(ln_f[name], np.float32) for name in ("g", "b")),
     ]

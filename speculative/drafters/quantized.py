@@ -14,7 +14,7 @@ SPECS = [
         name,
         help=f"the target's own weights, rounded to {name}; pays if the target is large",
         words=f"{name} copy of the target",
-        expected=(19.0, 20.0),
+        expected=(39.0, 40.0),
     )
     for name in ("bfloat16", "int8", "int4")
 ]

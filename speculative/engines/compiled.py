@@ -93,7 +93,7 @@ class CompiledPass:
         self.n_layer = n_layer
         self.n_ctx = n_ctx
         self.made_of = params, hparams, n_threads
-        self.arrays = []  # whose addresses engine.c has
+        self.arrays: list[np.ndarray] = []  # whose addresses engine.c has
         self.ahead = np.zeros(4, np.intp)  # see tune
         self.x = aligned((CHUNK, n_embd))
         self.tokens = np.zeros(n_ctx, np.int64)

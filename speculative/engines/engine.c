@@ -53,7 +53,9 @@ typedef VECTOR(float, 4 * V) vfloat;
 typedef VECTOR(int32_t, 4 * V) vint;
 typedef VECTOR(int16_t, 4 * V) vshort;
 typedef VECTOR(uint8_t, 4 * V) vbyte;
+typedef VECTOR(uint16_t, 4 * V) vpair;
 typedef VECTOR(uint16_t, 2 * V) vhalf;
+
 typedef uint32_t __attribute__((may_alias)) word;
 
 INLINE vfloat all(float x) { return x - (vfloat){0}; }  // x + 0 would be an addition: it turns -0 into 0
@@ -73,17 +75,10 @@ INLINE vfloat multiply_add(vfloat sum, vfloat a, vfloat b) {  // rounded once, i
 
 // dot4 adds to each lane the products of 4 weights and 4 inputs, all int8. The instruction of x86 takes weights from 0
 // to 255: EXCESS more than they are, and the products begin with EXCESS times the inputs taken away.
-#if defined(AVX512) && defined(__AVX512VNNI__) || defined(AVX2) && defined(__AVXVNNI__)
+#if defined(__x86_64__)
 enum { EXCESS = 128 };
 #else
 enum { EXCESS = 0 };
-#endif
-#if defined(AVX512)
-#define PRODUCTS(a, b) (vint)_mm512_madd_epi16((__m512i)(a), (__m512i)(b))  // of 16 bits, two neighbours added up
-#elif defined(AVX2)
-#define PRODUCTS(a, b) (vint)_mm256_madd_epi16((__m256i)(a), (__m256i)(b))
-#elif defined(__x86_64__)
-#define PRODUCTS(a, b) (vint)_mm_madd_epi16((__m128i)(a), (__m128i)(b))
 #endif
 
 INLINE vint dot4(vint sum, vbyte w, vint x) {
@@ -93,17 +88,37 @@ INLINE vint dot4(vint sum, vbyte w, vint x) {
   return (vint)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)w, (__m256i)x);
 #elif defined(__ARM_FEATURE_DOTPROD)
   return (vint)vdotq_s32((int32x4_t)sum, (int8x16_t)w, (int8x16_t)x);
-#elif defined(PRODUCTS)  // of the bytes at odd places, and of those at even ones
-  return sum + PRODUCTS((vshort)w >> 8, (vshort)x >> 8) + PRODUCTS((vshort)w << 8 >> 8, (vshort)x << 8 >> 8);
 #else
   for (int i = 0; i < 32; i += 8) sum += ((vint)w << (24 - i) >> 24) * (x << (24 - i) >> 24);
   return sum;
 #endif
 }
 
+// Older x86 multiplies and adds in two instructions: WIDE multiplies numbers of 16 bits, and adds up two neighbours in
+// 32 bits; SMALL does so with weights of 4 bits and inputs of 8, in 16 bits, where the products of a block have room.
+#if defined(AVX512) && !defined(__AVX512VNNI__)
+#define WIDE(w, x) (vint)_mm512_madd_epi16((__m512i)(w), (__m512i)(x))
+#define SMALL(w, x) (vshort)_mm512_maddubs_epi16((__m512i)(w), (__m512i)(x))
+#elif defined(AVX2) && !defined(__AVXVNNI__)
+#define WIDE(w, x) (vint)_mm256_madd_epi16((__m256i)(w), (__m256i)(x))
+#define SMALL(w, x) (vshort)_mm256_maddubs_epi16((__m256i)(w), (__m256i)(x))
+#elif defined(__x86_64__) && !defined(AVX512) && !defined(AVX2)
+#define WIDE(w, x) (vint)_mm_madd_epi16((__m128i)(w), (__m128i)(x))
+#ifdef __SSSE3__
+#define SMALL(w, x) (vshort)_mm_maddubs_epi16((__m128i)(w), (__m128i)(x))
+#else
+#define SMALL(w, x) (vshort)(((vshort)(w) & 255) * ((vshort)(x) << 8 >> 8) + ((vshort)(w) >> 8) * ((vshort)(x) >> 8))
+#endif
+#endif
+#ifdef WIDE
+enum { PAIRS = 1 };
+#else
+enum { PAIRS = 0 };
+#endif
+
 // DOT2 does the same with 2 bfloat16s, which are the upper halves of floats, and inputs i and i + 1 of a row. Without
 // an instruction these are stored as floats.
-#if defined(AVX512) && defined(__AVX512BF16__)
+#if defined(AVX512) && defined(__AVX512BF16__) && !defined(SLOW_DOT2)
 #define DOT2(sum, w, i) (vfloat)_mm512_dpbf16_ps((__m512)(sum), (__m512bh)(w), (__m512bh)INT((i) / 2))
 enum { BFLOAT16_BYTES = 2 };
 #elif defined(__aarch64__) && defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
@@ -165,7 +180,8 @@ int64_t tile_bytes(int64_t format, int64_t n_in) {  // in int8, the channels' sc
 
 // Up to ROWS rows are a group. It lies block by block, [n_in / BLOCK, rows, words of a block]: a loop over the inputs
 // then reads its rows in order, at constant distances from one address.
-static const int64_t block_words[] = {BLOCK, BLOCK * BFLOAT16_BYTES / 4, BLOCK / 4 + 2, BLOCK / 4 + 2};
+enum { INT8_WORDS = BLOCK / (PAIRS ? 2 : 4) + 2, INT4_WORDS = BLOCK / 4 + 2 };
+static const int64_t block_words[] = {BLOCK, BLOCK * BFLOAT16_BYTES / 4, INT8_WORDS, INT4_WORDS};
 
 static int64_t n_words(int format, int64_t n_in) { return up(n_in, BLOCK) / BLOCK * block_words[format]; }
 
@@ -179,8 +195,9 @@ INLINE word whole(float x, int more) {  // the nearest whole number, plus more: 
   return bits_of(x + (float)((3 << 22) + more)) - 0x4B400000;
 }
 
-static void round_to_int8(const float *x, int excess, word *out) {
-  // [BLOCK] -> whole numbers up to 127, 4 to a word; their scale; the start of a sum of products, -excess * their sum
+static void round_to_int8(const float *x, int format, word *out) {
+  // [BLOCK] -> whole numbers up to 127, 4 to a word, or 2 (those at even places, then those at odd ones); their scale;
+  // the start of a sum of products: the excess of the weights, times the numbers, taken away
   int32_t numbers[BLOCK], most = 0, sum = 0;
   for (int k = 0; k < BLOCK; k++) {
     int32_t size = bits_of(x[k]) & 0x7FFFFFFF;
@@ -188,10 +205,13 @@ static void round_to_int8(const float *x, int excess, word *out) {
   }
   float largest = float_of(most), inverse = largest > 1e-30f ? 127 / largest : 0;  // floats are in their bits' order
   for (int k = 0; k < BLOCK; k++) numbers[k] = whole(x[k] * inverse, 0);
-  for (int k = 0; k < BLOCK; k++) ((int8_t *)out)[k] = numbers[k];
   for (int k = 0; k < BLOCK; k++) sum += numbers[k];
-  out[BLOCK / 4] = bits_of(largest / 127);
-  out[BLOCK / 4 + 1] = -sum * excess;
+  if (PAIRS && format == INT8) for (int k = 0; k < BLOCK / 2; k++)
+    ((int16_t *)out)[k] = numbers[2 * k], ((int16_t *)out)[BLOCK / 2 + k] = numbers[2 * k + 1];
+  else for (int k = 0; k < BLOCK; k++) ((int8_t *)out)[k] = numbers[k];
+  out += block_words[format] - 2;
+  out[0] = bits_of(largest / 127);
+  out[1] = format == INT8 ? -sum * EXCESS : PAIRS ? (-4 * sum & 0xFFFF) * 0x10001u : -8 * sum;
 }
 
 static void prepare(int format, const float *x, int64_t n, int64_t row, int64_t rows, word *group) {  // one of its rows
@@ -201,7 +221,7 @@ static void prepare(int format, const float *x, int64_t n, int64_t row, int64_t 
     if (n - k < BLOCK) memcpy(part, x + k, 4 * (n - k));
     const float *from = n - k < BLOCK ? part : x + k;
     if (format == FLOAT32) memcpy(out, from, 4 * BLOCK);
-    else if (format != BFLOAT16) round_to_int8(from, format == INT8 ? EXCESS : 8, out);
+    else if (format != BFLOAT16) round_to_int8(from, format, out);
     else if (BFLOAT16_BYTES == 4) for (int i = 0; i < BLOCK; i++) out[i] = to_bfloat16(from[i]);
     else for (int i = 0; i < BLOCK; i++) ((uint16_t *)out)[i] = to_bfloat16(from[i]) >> 16;
   }
@@ -214,7 +234,12 @@ static void prepare(int format, const float *x, int64_t n, int64_t row, int64_t 
 // the sums are registers. Meanwhile it asks for memory, from `ask` on: `pace` bytes for each 4 * LANES of the tile.
 #define ARGUMENTS \
   const word *x, const char *tile, int64_t n_in, const char *ask, int64_t pace, float *out, int64_t stride
-#define EACH(r) _Pragma("GCC unroll 16") for (int r = 0; r < R; r++)
+#ifdef __clang__
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+#define EACH(r) UNROLL for (int r = 0; r < R; r++)
 #define FLOAT(i) all(((const one *)(x + r * words))[i][0])  // word i of a row's block, in all lanes
 #define INT(i) ((vint){0} + (int32_t)x[r * words + (i)])
 #define OUT(r, i) (*(vfloat *)(out + (r) * stride + (i) * V))
@@ -248,6 +273,61 @@ INLINE void times_bfloat16(const int R, ARGUMENTS) {  // two inputs share 32 bit
   STORE_SUMS;
 }
 
+// Without dot4's instruction: the same exact sums. A register of weights gives two of single numbers, and the block's
+// sums take the registers, so the rows' sums wait in memory.
+#ifdef WIDE
+#define ADD_UP(sum, more) sum += more; __asm__("" : "+x"(sum))  // now: later there is no register for it
+
+INLINE void times_int8(const int R, ARGUMENTS) {
+  enum { words = INT8_WORDS };
+  for (int64_t k = 0; k < n_in; k += BLOCK, x += words * R) {
+    vint e[MOST_ROWS][2];
+    EACH(r) e[r][0] = e[r][1] = INT(words - 1);
+    UNROLL
+    for (int i = 0; i < BLOCK / 4; i++, tile += 4 * LANES) {
+      vpair a = LOAD(vpair, 0), b = LOAD(vpair, 1);
+      ASK;
+      UNROLL
+      for (int odd = 0; odd < 2; odd++) {
+        vpair w0 = a >> 8 * odd & 255, w1 = b >> 8 * odd & 255;
+        EACH(r) {
+          ADD_UP(e[r][0], WIDE(w0, INT(odd * BLOCK / 4 + i)));
+          ADD_UP(e[r][1], WIDE(w1, INT(odd * BLOCK / 4 + i)));
+        }
+      }
+    }
+    EACH(r) for (int i = 0; i < 2; i++)
+      OUT(r, i) = multiply_add(OUT(r, i), FLOAT(words - 2), __builtin_convertvector(e[r][i], vfloat));
+  }
+}
+
+INLINE void times_int4(const int R, ARGUMENTS) {
+  enum { words = INT4_WORDS };
+  for (int64_t k = 0; k < n_in; k += BLOCK, x += words * R, tile += 2 * sizeof(vhalf)) {
+    vshort e[MOST_ROWS][2];
+    EACH(r) e[r][0] = e[r][1] = (vshort)INT(words - 1);
+    UNROLL
+    for (int i = 0; i < BLOCK / 8; i++, tile += 4 * LANES) {
+      vbyte a = LOAD(vbyte, 0), b = LOAD(vbyte, 1);
+      ASK;
+      UNROLL
+      for (int high = 0; high < 2; high++) {
+        vbyte w0 = a >> 4 * high & 15, w1 = b >> 4 * high & 15;
+        EACH(r) {
+          ADD_UP(e[r][0], SMALL(w0, INT(high * BLOCK / 8 + i)));
+          ADD_UP(e[r][1], SMALL(w1, INT(high * BLOCK / 8 + i)));
+        }
+      }
+    }
+    vfloat scale[2];  // of the block's weights: bfloat16s
+    for (int i = 0; i < 2; i++) scale[i] = (vfloat)(__builtin_convertvector(LOAD(vhalf, i), vint) << 16);
+    EACH(r) for (int i = 0; i < 2; i++) {
+      vint whole = WIDE(e[r][i], (vshort){0} + 1);
+      OUT(r, i) = multiply_add(OUT(r, i), FLOAT(words - 2), scale[i] * __builtin_convertvector(whole, vfloat));
+    }
+  }
+}
+#else
 INLINE void times_int8(const int R, ARGUMENTS) {  // a block's sum is exact; it is multiplied by the row's scale
   enum { words = BLOCK / 4 + 2 };
   LOAD_SUMS;
@@ -289,8 +369,9 @@ INLINE void times_int4(const int R, ARGUMENTS) {  // inputs k and k + 16 share a
   }
   STORE_SUMS;
 }
+#endif
 
-#define COPY(f, R) case R: times_##f(R, x, tile, n_in, ask, pace, out, stride); return;
+#define COPY(f, R) case R: if (R <= ROWS) times_##f(R, x, tile, n_in, ask, pace, out, stride); return;
 #define COPIES(f, R) COPY(f, R) COPY(f, R + 1) COPY(f, R + 2) COPY(f, R + 3) COPY(f, R + 4)
 #define FUNCTION(f) static void f(int64_t rows, ARGUMENTS) { switch (rows) { COPIES(f, 1) COPIES(f, 6) } }
 FUNCTION(float32) FUNCTION(bfloat16) FUNCTION(int8) FUNCTION(int4)

@@ -33,7 +33,22 @@ class Call(NamedTuple):
         return self.n_read > self.n_rows + 2
 
 
-class CachedNetwork:
+class Network:
+    """What a Model calls, with the figures of the last call: logits, and with a cache tree_logits and last_block."""
+
+    logits: Callable
+    tree_logits: Callable
+    last_block: Callable
+    log: deque[Call]
+    n_read = 0  # tokens that the call had to read
+    hidden: np.ndarray | None = None  # [n_rows, n_embd], the last block's output for the rows, if it is kept
+
+    def with_probs(self, to_probs: Callable) -> "Model":
+        """The model that turns logits into distributions in this way."""
+        return Model(self, to_probs)
+
+
+class CachedNetwork(Network):
     """logits(x, n_last) -> [n_last, n_vocab], computing only the rows that the previous call did not.
 
     It remembers the tokens whose keys and values the cache holds. A call keeps the longest prefix that they share with
@@ -50,9 +65,7 @@ class CachedNetwork:
         self.shared = hparams.get("shared")  # of a draft: the ids that it shares with its target, if not all
         self.weight_bytes = n_bytes(params)
         self.forward = new_pass(params, hparams)
-        self.n_read = 0  # tokens that the last call had to read
-        self.hidden = None  # [n_last, n_embd], the last block's output for the rows of the last call, if it is kept
-        self.log: deque[Call] = deque(maxlen=N_CALLS)
+        self.log = deque(maxlen=N_CALLS)
         self.forget()
 
     def __copy__(self) -> "CachedNetwork":
@@ -65,10 +78,6 @@ class CachedNetwork:
     def forget(self) -> None:
         """Empty the cache. The log stays: another decode may be under way."""
         self.tokens = np.empty(0, int)  # [n], the tokens whose keys and values the cache holds
-
-    def with_probs(self, to_probs: Callable) -> "Model":
-        """The model that turns logits into distributions in this way."""
-        return Model(self, to_probs)
 
     def logits(self, x, n_last: int = 1) -> np.ndarray:  # [n] -> [n_last, n_vocab]
         """The logits of the tokens that follow each of the last n_last tokens of x.
@@ -120,30 +129,24 @@ class CachedNetwork:
         return logits
 
 
-class FunctionNetwork:
+class FunctionNetwork(Network):
     """A function logits(x, n_last) as a network without a cache, such as counts of n-grams."""
-
-    n_read = 0
-    hidden = None
 
     def __init__(self, logits: Callable):
         self.logits = logits
-        self.log: deque[Call] = deque(maxlen=N_CALLS)
-
-    def with_probs(self, to_probs: Callable) -> "Model":
-        return Model(self, to_probs)
+        self.log = deque(maxlen=N_CALLS)
 
 
 class Model:
     """model(x, n_last) -> [n_last, n_vocab]: a network, then temperature and filters. Each decode has its own."""
 
-    def __init__(self, network: "CachedNetwork | FunctionNetwork", to_probs: Callable):
+    def __init__(self, network: Network, to_probs: Callable):
         """to_probs: logits [n, n_vocab] -> distributions [n, n_vocab]."""
         self.network = network
         self.to_probs = to_probs
         self.log = network.log
         self.rows_of_x: tuple = (), None, ()  # the last call's x, its tree, and the nodes or tokens that have rows
-        self.hidden_rows = None  # [n_rows, n_embd], the network's after that call
+        self.hidden_rows: np.ndarray | None = None  # [n_rows, n_embd], the network's after that call
 
     def __call__(self, x, n_last: int = 1) -> np.ndarray:  # [n] -> [n_last, n_vocab]
         rows = self.call(self.network.logits, x, n_last)  # [n_last, n_vocab]

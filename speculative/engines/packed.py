@@ -23,7 +23,7 @@ def aligned(shape, dtype=np.float32):  # -> [*shape], at a multiple of 64 bytes:
 class PackedWeight(NamedTuple):
     """A matrix, cut into tiles of lanes() output channels; zeros fill up the last one."""
 
-    shape: tuple[int, int]  # [n_in, n_out]; of the embedding [n_embd, n_vocab]
+    shape: tuple[int, ...]  # [n_in, n_out]; of the embedding [n_embd, n_vocab]
     format: Format
     tiles: np.ndarray  # uint8 [n_tiles, bytes of a tile]
 
@@ -33,7 +33,7 @@ class PackedWeight(NamedTuple):
         return self.tiles.nbytes
 
 
-def tiles_shape(shape: tuple[int, int], format: Format) -> tuple[int, int]:
+def tiles_shape(shape: tuple[int, ...], format: Format) -> tuple[int, int]:
     n_in, n_out = shape
     return -(-n_out // lanes()), library().tile_bytes(format.code, n_in)
 

@@ -6,6 +6,7 @@ name holds a hash of everything that it depends on, so it cannot be out of date:
 
 import hashlib
 import os
+from typing import Any
 
 import numpy as np
 
@@ -51,11 +52,11 @@ def load(path: str, hparams: dict, dtype: str) -> dict:
         for name, shape in checkpoint_shapes(hparams).items():
             matrix = matrix_of(name, shape, dtype)
             stored = (tiles_shape(*matrix), np.uint8) if matrix else (shape, np.float32)
-            array = np.ndarray(*stored, file, begin)
+            array: Any = np.ndarray(stored[0], stored[1], file, begin)
             begin += array.nbytes + -array.nbytes % ALIGNMENT
             params[name] = PackedWeight(*matrix, array) if matrix else array
     except (ValueError, TypeError):  # it ends before an array does
         begin = 0
     if begin != len(file):
-        raise bad_file(path, "damaged")
+        raise bad_file(path, "damaged: delete it, and run --pack again")
     return nested(params)

@@ -59,7 +59,6 @@ def measure(session: Session, speculative: Recorder) -> Measured | None:
     if not drafted:  # nothing is known of the draft model's time
         names = {name: parts for name, parts in names.items() if not parts[1]}
     t_draft = sum(i.drafting for i in drafted) / sum(i.drafted for i in drafted) if drafted else 0.0
-    began = time.perf_counter()
     most = max(TIMING_SECONDS, TIMING_SHARE * speculative.seconds)
     with working("predicting other settings", None, "call", delay=1) as bar:
         timed = time_windows(session, speculative, most, bar.update)

@@ -27,8 +27,11 @@ def guarded(action: Callable[[], object], interrupted: str = "interrupted") -> N
     its traceback, by which it can be repaired.
     """
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # it was closed
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")  # an α that the terminal does not know is printed as \u03b1
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # an α that the terminal does not know is printed as \u03b1
     try:
         action()
         sys.stdout.flush()  # here, so that a full disk is explained
@@ -43,7 +46,7 @@ def guarded(action: Callable[[], object], interrupted: str = "interrupted") -> N
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes to standard output once more when it ends
         if isinstance(error, BrokenPipeError):  # nobody reads on
-            sys.exit(2)
+            sys.exit(128 + 13)  # as a shell says of a program that SIGPIPE ended
         fail(f"{error.filename or 'cannot write the output'}: {error.strerror or error}")
 
 

@@ -22,7 +22,11 @@ def replacing(path: str | os.PathLike) -> Iterator[str]:
     folder, name = os.path.split(path)
     with tempfile.TemporaryDirectory(dir=folder or ".", prefix=".", suffix=".part") as own:
         part = os.path.join(own, name)
-        yield part
+        try:
+            yield part
+        except OSError as error:  # a full disk: the error of a write does not name its file
+            error.filename = error.filename or os.fspath(path)
+            raise
         os.replace(part, path)
 
 

@@ -1,6 +1,7 @@
 """Progress on standard error: a bar on a terminal; elsewhere a line for work that takes longer than 2 seconds."""
 
 import contextlib
+import io
 import sys
 import threading
 from collections.abc import Iterator
@@ -15,8 +16,9 @@ def working(what: str, total: float | None, unit: str, quiet: bool = False, **op
     """Show a bar that counts units, or a line, while the body of the `with` runs. options: tqdm's."""
     line = threading.Timer(SECONDS, print, [f"{what} ..."], {"file": sys.stderr, "flush": True})
     line.daemon = True
-    with tqdm(desc=what, total=total, unit=unit, leave=False, disable=quiet or None, **options) as bar:
-        if bar.disable and not quiet:  # tqdm has found that it is not a terminal
+    file = sys.stderr or io.StringIO()  # a service may have none
+    with tqdm(file=file, desc=what, total=total, unit=unit, leave=False, disable=quiet or None, **options) as bar:
+        if bar.disable and not quiet and sys.stderr:  # tqdm has found that it is not a terminal
             line.start()
         try:
             yield bar

@@ -27,7 +27,7 @@ def read_prompts(path: str, n: int | None = None) -> list[str]:
     try:
         prompts = [json.loads(line)["prompt"] for line in lines] if is_jsonl(path) else lines
     except (ValueError, KeyError, TypeError, RecursionError):
-        prompts = [None]
+        prompts = [""]
     if not all(isinstance(prompt, str) and prompt for prompt in prompts):
         raise UserError(f'each line of {path} should be an object with "prompt", which is a text that is not empty')
     return prompts

@@ -36,8 +36,8 @@ class State(NamedTuple):
     n: Any  # length of the text
     T: Any  # final length of the text
     number: Any  # of the prompt, the first being 0
-    draft_cache: list  # holds x[:n - 2] at least: after a full acceptance, the draft has not read its last token
-    target_cache: list  # holds x[:n - 1]
+    draft_cache: Any  # holds x[:n - 2] at least: after a full acceptance, the draft has not read its last token
+    target_cache: Any  # holds x[:n - 1]
 
 
 class Output(NamedTuple):
@@ -74,7 +74,7 @@ class DeviceDecoder:
         # The places of all results are fixed, so that they are the same each time and nothing is compiled twice.
         self.by_row = NamedSharding(target.mesh, PartitionSpec("data"))
         caches = {role: network.cache_sharding(1) for role, network in self.networks.items()}
-        state = State(*[self.by_row] * 4, caches["draft"], caches["target"])
+        state = State(*[self.by_row] * 4, caches["draft"], caches["target"])  # type: ignore[call-arg]
         shardings = state, *[target.everywhere] * 3
         self.run = jax.jit(self._run, static_argnames="K", donate_argnames="state", out_shardings=shardings)
         self.prefill = {}

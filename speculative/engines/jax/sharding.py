@@ -110,8 +110,8 @@ def place(
     gpt2 = load_gpt2()
     if split:
         gpt2.mha = partial(mha, gpt2)
-    params = params(convert) if callable(params) else pack(params, convert)
-    return Network(params, hparams, n_padded, computed, gpt2, mesh, split)
+    packed = params(convert) if callable(params) else pack(params, convert)
+    return Network(packed, hparams, n_padded, computed, gpt2, mesh, split)
 
 
 def pad_heads(name, a, n_head, n_padded):
