@@ -11,6 +11,7 @@ FILES = {  # {name of a file: help}
     "walkthrough": "the first half of docs/walkthrough.md, computed anew",
     "kernels": "forward passes of 1 to 17 rows and of a prompt; --peers: also JAX, transformers and llama.cpp",
     "assumption": "a window's time over a row's, against batch and context",
+    "blog": "the blog's own code beside ours, from a clone of its repository",
     "start": "the time from Enter to the first token",
     "full_size": "write checkpoints of 124M and 1558M that compute the bundled pair's logits",
     "pages": "every measured table of docs/, measured anew",

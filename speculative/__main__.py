@@ -1,12 +1,17 @@
-"""python -m speculative, and the command speculative-sampling: the blog's main.py."""
+"""python -m speculative, and the command speculative-sampling: the blog's main.py, and the checker of laws."""
+
+import sys
 
 from speculative.blog import main  # type: ignore[attr-defined]
 from speculative.cli.command import run
+from speculative.measure import check_law
 from speculative.support.errors import guarded
 
 
 def command() -> None:
     """Run the words of the command line."""
+    if sys.argv[1:2] == ["law"]:
+        return guarded(lambda: check_law.main(sys.argv[2:]))
     guarded(lambda: run(main.main, main.__doc__))
 
 

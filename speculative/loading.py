@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from speculative.engines.runtime import load_networks, packed_network
 from speculative.engines.vocabulary import share
 from speculative.options import ModelOptions
 from speculative.support.errors import UserError
+from speculative.support.files import size_of
 from speculative.support.progress import working
 from speculative.support.terminal import one_line
 
@@ -51,6 +53,15 @@ class Models:
         self.quiet = quiet
         self.specs: dict[str, ModelSpec] = {}
         self.loaded: dict[str, Any] = {}
+
+    def __copy__(self) -> "Models":
+        """The same weights, with caches of their own."""
+        twin = Models(self.o, self.quiet)
+        twin.specs, twin.loaded = self.specs.copy(), {role: copy(one) for role, one in self.loaded.items()}
+        return twin
+
+    def __reduce__(self):
+        raise UserError("loaded models are not pickled, as they hold addresses: load them where they decode")
 
     def spec(self, role: str) -> ModelSpec:
         """Download the small files if they are missing, and read them. Raises UserError."""
@@ -130,7 +141,7 @@ class Models:
         if self.o.engine != "c" or not os.path.isdir(os.path.join(self.o.models_dir, "packed")):
             return False
         path = packed_files.path_of(folder, self.o.models_dir, spec.dtype)
-        if not os.path.isfile(path):
+        if not size_of(path):
             return False
         params = packed_files.load(path, spec.hparams, spec.dtype)
         self.loaded[spec.role] = packed_network(params, spec.hparams, f"{spec}, mapped from {path},")
@@ -147,7 +158,7 @@ class Models:
             with contextlib.suppress(UserError):
                 self.check(["target", "draft", "int8"], None)
                 drafter = f"int8/{drafter}"
-        return replace(o, drafter=drafter, K="auto", accept="block" if o.temperature > 0 else "token")
+        return replace(o, drafter=drafter, K="auto", tree=None, accept="block" if o.temperature > 0 else "token")
 
     def check(self, roles: Sequence[str], n_cached: int | None) -> None:
         """Raise UserError if the models of these roles do not fit into the memory, before gigabytes are downloaded and

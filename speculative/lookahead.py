@@ -188,5 +188,5 @@ class AutoK:
     def time_call(self, rows: int, seconds: float) -> None:
         """Count a call of the target. One row takes no longer than several."""
         self.rows[rows].add(seconds)
-        means = {rows: cost.mean for rows, cost in self.rows.items() if len(cost.timed) > 1} or {rows: seconds}
+        means = {rows: cost.mean for rows, cost in [*self.rows.items()] if len(cost.timed) > 1} or {rows: seconds}
         self.window_seconds = line_through(means | {1: min(means.values())})

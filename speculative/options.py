@@ -42,7 +42,7 @@ def is_path(model_size: str) -> bool:
 
 def model(value: Any) -> str:
     """A folder of models_dir, a path, or a model of the Hugging Face hub: OWNER/NAME[@REVISION]."""
-    word = r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*"  # without slashes, without two dots in a row
+    word = r"[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*"  # without slashes, without two dots in a row
     if not is_path(str(value)) and not re.fullmatch(f"{word}(/{word})?(@{word}(/{word})*)?", str(value)):
         raise ValueError("124M, a folder of models_dir, a path that begins with . / or ~, or OWNER/NAME of the hub")
     return path(value)
@@ -206,10 +206,12 @@ DEMO = {
     "models_dir": str(HERE / "models" if (HERE / "models").is_dir() else HERE.parent / "models"),
 }
 
+SET_BY_FAST = ("drafter", "K", "tree", "accept")  # the options that --fast stands for
+
 # Options that cannot be given together.
 CONFLICTS = (
     ({"tree"}, {"K", "batch"}),
-    ({"fast"}, {"drafter", "K", "tree", "accept"}),
+    ({"fast"}, {*SET_BY_FAST}),
     ({"prompt_file"}, {"prompt"}),
     ({"batch"}, {"n_samples", "stream", "verbose", "verify", "html"}),
     ({"only"}, {"verify", "verbose", "json", "html"}),
@@ -279,8 +281,8 @@ def make_options(kind: type, given: dict[str, Any], base: ModelOptions | None = 
     if base and values.get("tree"):
         values["K"] = FIELDS["K"].default  # not that of base, which a tree does not use
     if base and base.fast and values.get("fast") is False:
-        values = {name: FIELDS[name].default for name in ("drafter", "K", "accept")} | values
-    elif base and {"drafter", "K", "tree", "accept"} & {*values}:
+        values = {name: FIELDS[name].default for name in SET_BY_FAST} | values
+    elif base and {*SET_BY_FAST} & {*values}:
         values["fast"] = False
     o = replace(base, **values) if base else kind(**values)
     for group, useless, reason in NO_EFFECT:

@@ -2,6 +2,7 @@
 decode through it."""
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -77,6 +78,9 @@ class Session(Generic[AnyOptions]):
         options, functions = drafters.name_function(options, self.functions)
         o = make_options(type(self.options), options, base=self.options)
         return type(self)(o, self.models, quiet=True, functions=functions)
+
+    def __deepcopy__(self, memo: dict) -> "Session[AnyOptions]":
+        return type(self)(self.options, copy(self.models), quiet=True, functions=self.functions)
 
     def __repr__(self) -> str:
         o = self.options

@@ -1,16 +1,14 @@
-"""Exact output distributions: runs a random program along every path it can take, and weighs each.
+"""Exact output distributions of whatever is registered.
 
 A World is a Session over networks of a few tokens, so that everything that is registered decodes as in the product.
 """
 
 import copy
-from collections import defaultdict
 from functools import cache
 from itertools import tee
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 
 from speculative import lookahead
 from speculative.drafters import DRAFTERS
@@ -19,86 +17,17 @@ from speculative.drafters.model import model_drafter
 from speculative.drafters.user_function import spec_of
 from speculative.engines import model
 from speculative.engines.model import Model
+from speculative.law import distance, law_of, random_model
 from speculative.loading import Models, ModelSpec
 from speculative.options import ModelOptions, make_options
 from speculative.sampling import autoregressive_sampling
 from speculative.session import Session
 from speculative.trees import by_paths
 
-# ---- Paths -----------------------------------------------------------------------------------------------------------
-
-
-class Paths:
-    """A generator that follows one path: a list of branch numbers, extended by 0 where it ends."""
-
-    def __init__(self, path):
-        self.path = list(path)
-        self.depth = 0
-        self.weight = 1.0
-        self.options = []
-
-    def branch(self, probabilities):  # [n], a list -> which of the n branches this path takes
-        possible = [i for i, probability in enumerate(probabilities) if probability]
-        if self.depth == len(self.path):
-            self.path.append(0)
-        self.options.append(len(possible))
-        taken = possible[self.path[self.depth]]
-        self.depth += 1
-        self.weight *= probabilities[taken] / sum(probabilities)
-        return taken
-
-    def random(self):
-        return Uniform(self)
-
-
-class Uniform:
-    """A result of random(): a number from 0 to 1 of which all comparisons are known; or `factor` times that number."""
-
-    def __init__(self, rng, known=None, factor=1.0):
-        self.rng = rng
-        self.known = known or SimpleNamespace(low=0.0, high=1.0)
-        self.factor = factor
-
-    def __mul__(self, factor):
-        return Uniform(self.rng, self.known, self.factor * factor)
-
-    def __lt__(self, bound):
-        if bound is self:  # as np.searchsorted asks
-            return False
-        known = self.known
-        at = bound / self.factor if self.factor else float(bound > 0)
-        at = min(max(at, known.low), known.high)
-        is_below = self.rng.branch([at - known.low, known.high - at]) == 0
-        if is_below:
-            known.high = at
-        else:
-            known.low = at
-        return is_below
-
-    def __ge__(self, bound):
-        return not self < bound
-
-    __gt__ = __ge__
-
-
-def output_distribution(program):
-    """program(rng) -> something hashable, for every path -> {what came out: its exact probability}."""
-    distribution = defaultdict(float)
-    path = []
-    while path is not None:
-        rng = Paths(path)
-        distribution[program(rng)] += rng.weight
-        path = rng.path[: rng.depth]
-        while path and path[-1] + 1 == rng.options[len(path) - 1]:
-            path.pop()
-        path = [*path[:-1], path[-1] + 1] if path else None
-    assert sum(distribution.values()) == pytest.approx(1)
-    return dict(distribution)
-
 
 def text_distribution(decode):
     """decode(rng) -> Steps -> {the tokens of all steps: their exact probability}."""
-    return output_distribution(lambda rng: tuple(token for step in decode(rng) for token in step.tokens))
+    return law_of(lambda rng: tuple(token for step in decode(rng) for token in step.tokens))
 
 
 def twins(rng):
@@ -106,26 +35,10 @@ def twins(rng):
     return [SimpleNamespace(random=numbers.__next__) for numbers in tee(iter(rng.random, None))]
 
 
-# ---- Models ----------------------------------------------------------------------------------------------------------
-
-
-@cache
-def random_model(seed, n_vocab):
-    """A model whose rows depend on the last two tokens. Multiples of 1/64, zeros among them."""
-
-    @cache
-    def row(*context):
-        rng = np.random.default_rng([seed, *context])
-        keep = rng.random(n_vocab) < 0.7
-        keep[rng.integers(n_vocab)] = True
-        return rng.multinomial(64, keep / keep.sum()).astype(np.float32) / 64  # [n_vocab]
-
-    def model(x, n_last):
-        x = [0, *x.tolist()]
-        return np.stack([row(*x[i - 1 : i + 1]) for i in range(len(x) - n_last, len(x))])  # [n_last, n_vocab]
-
-    rows = cache(lambda x, n_last: model(np.array(x), n_last))  # computed once for all paths
-    return lambda x, n_last=1: rows(tuple(np.asarray(x).tolist()), n_last)
+def row_model(seed, n_vocab):
+    """A random model, which by default gives the row after the last token."""
+    rows = random_model(seed, n_vocab)
+    return lambda x, n_last=1: rows(x, n_last)
 
 
 class Clock:
@@ -147,10 +60,10 @@ class Network:
 
     def __init__(self, seed, n_vocab, clock=None, seconds=1.0):
         rng = np.random.default_rng(9)
-        self.rows = random_model(seed, n_vocab)
+        self.rows = row_model(seed, n_vocab)
         self.clock = clock or Clock()
         self.seconds = seconds
-        self.hparams = {"n_vocab": n_vocab, "n_ctx": 99, "n_embd": N_EMBD}
+        self.hparams = {"n_vocab": n_vocab, "n_ctx": 99, "n_embd": N_EMBD, "n_layer": 0}
         self.n_ctx = 99
         self.wte = rng.standard_normal((n_vocab, N_EMBD)).astype(np.float32)  # [n_vocab, n_embd]
         self.log = []
@@ -227,7 +140,7 @@ class World:
         for module in (lookahead, model):
             monkeypatch.setattr(module, "time", self.clock)
         monkeypatch.setitem(DRAFTERS, "users", spec_of(self.users, {}))
-        self.row = random_model(seed + 9000, n_vocab)
+        self.row = row_model(seed + 9000, n_vocab)
         self.rng = np.random.default_rng(0)
         self.session = Session(o, networks)
         self.target = self.session.model("target")
@@ -249,5 +162,4 @@ class World:
     def distance(self, N):
         """Total variation from the target's own N tokens."""
         expected = text_distribution(lambda rng: autoregressive_sampling(PROMPT, self.target, N, rng))
-        found = text_distribution(lambda rng: self.steps(N, rng))
-        return sum(abs(expected.get(text, 0) - found.get(text, 0)) for text in expected | found) / 2
+        return distance(expected, text_distribution(lambda rng: self.steps(N, rng)))

@@ -30,6 +30,7 @@ WORDS = {  # {command: the smallest numbers}
     "walkthrough": "",
     "kernels": "tiny-draft --rounds 1 --memory 0.01 --dtypes NumPy int8",
     "assumption": "--rounds 1 --B 2 --contexts 250 --narrower 12 --dtypes int8",
+    "blog": "--help",
     "start": "--repeats 1",
     "full_size": "--help",
     "pages": "--help",
@@ -55,6 +56,23 @@ def test_every_command_runs(name, tmp_path, capfd, monkeypatch):
     shown = capfd.readouterr().out
     assert shown or pictures
     assert re.findall(r"texts that differ .*: (\d+)", shown) in ([], ["0"])
+
+
+def test_the_blogs_code_runs_beside_ours(tmp_path, capsys):
+    """Here its main.py is ours, whose texts have to be equal."""
+    (tmp_path / "picoGPT").mkdir()
+    (tmp_path / "picoGPT" / "gpt2.py").touch()
+    lines = ["import runpy, sys", f"sys.path.insert(0, {str(ROOT)!r})", "sys.argv.append('--quiet')"]
+    (tmp_path / "main.py").write_text(
+        "\n".join([*lines, f"runpy.run_path({str(ROOT / 'main.py')!r}, run_name='__main__')"])
+    )
+    words = [str(tmp_path), "--target_model_size=tiny-target", "--draft_model_size=tiny-draft", "--prompt=It was"]
+    index.main(["blog", *words, "--n_tokens_to_generate=20"])
+    shown = capsys.readouterr().out
+    assert shown.count("is equal to the blog's") == 2
+    assert len(re.findall(r"^ *(?:the blog's|ours|ours, --fast)(?: +[0-9.]+){3}$", shown, re.M)) == 3
+    with pytest.raises(UserError, match=r"main\.py is missing"):
+        index.main(["blog", str(tmp_path / "none")])
 
 
 def test_the_tables_of_a_page_are_rewritten(tmp_path, monkeypatch):

@@ -122,6 +122,27 @@ def test_an_interrupted_pass_leaves_an_empty_cache(networks):
     same(network.logits(np.arange(10)), other.logits(np.arange(10)))
 
 
+def test_an_interruption_while_an_accepted_path_is_moved_leaves_an_empty_cache(monkeypatch):
+    """The keys and values of the second sibling are written where the cache holds those of the first."""
+    (network, other), same = two_of("float32")
+    move = network.forward.move
+
+    def interrupted(*args):
+        move(*args)
+        raise KeyboardInterrupt
+
+    tree = Tree([2])
+    for parent, token in ((0, 7), (0, 8), (2, 9), (2, 7)):
+        tree.add(parent, token, None)
+    network.tree_logits(np.arange(3), tree)
+    monkeypatch.setattr(network.forward, "move", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        network.logits(np.array([0, 1, 2, 8, 7, 3]))
+    monkeypatch.undo()
+    for x in ([0, 1, 2, 7, 3], [0, 1, 2, 8, 9, 3]):
+        same(network.logits(np.array(x)), other.logits(np.array(x)))
+
+
 @pytest.mark.parametrize(("n", "n_last"), [(0, 1), (3, 4), (HPARAMS["n_ctx"] + 1, 1)])
 def test_a_text_that_does_not_fit_is_an_error(networks, n, n_last):
     (network, _), _ = networks

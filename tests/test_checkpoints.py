@@ -183,6 +183,16 @@ def test_tensors_that_are_not_a_gpt2s_are_one_line(name, array, said, tmp_path):
     assert said in refusal(load_params, str(folder), sizes(CONFIG))
 
 
+@pytest.mark.parametrize("other", ["F16", "F64", "BF16"])
+def test_numbers_are_not_read_as_those_of_another_type(other, tmp_path):
+    """The bytes of each tensor have to be those of its type and shape."""
+    folder = write_folder(tmp_path / "model", CONFIG, random_tensors(CONFIG))
+    path = folder / "model.safetensors"
+    size, content = path.read_bytes()[:8], path.read_bytes()[8:].replace(b'"F32"', f'"{other}"'.encode())
+    path.write_bytes((int.from_bytes(size, "little") + content.count(b'"BF16"')).to_bytes(8, "little") + content)
+    assert f"{path}: damaged, or not a safetensors file (" in refusal(load_params, str(folder), sizes(CONFIG))
+
+
 @pytest.mark.parametrize("prefix", ["module.", "_orig_mod.transformer.", "module._orig_mod.transformer.", ""])
 @pytest.mark.parametrize("output", ["wte", "lm_head", "both"])
 def test_the_same_weights_under_other_names(prefix, output, tmp_path):

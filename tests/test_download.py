@@ -18,7 +18,7 @@ from utils import load_encoder_hparams_and_params
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serves files {path: bytes}. Each GET of a path takes the first of its faults: a status, or where to close."""
+    """Serves files {path: bytes}. A GET of a path takes the first of its faults: a status, where to close, "page"."""
 
     daemon_threads = True
 
@@ -48,9 +48,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if body is None or isinstance(fault, int):
             self.send_error(fault or 404)
             return
+        kind = self.server.kind
+        if fault == "page":
+            body, fault, kind = b"<html>", None, "text/html; charset=utf-8"
         start = int((self.headers["Range"] or "bytes=0-").removeprefix("bytes=").removesuffix("-"))
         self.send_response(206 if start else 200)
-        self.send_header("Content-Type", self.server.kind)
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body) - start))
         self.end_headers()
         if self.command == "GET":
@@ -95,13 +98,14 @@ def sha256(content):
 
 def test_an_interrupted_download_goes_on_and_is_noted(server, get, tmp_path):
     """At once, and when it is started again."""
-    server.faults[PATH] = [{"close": 300_000}, 503, {"close": 200_000}, {"close": 0}] + [503] * 5
+    server.faults[PATH] = [{"close": 300_000}, "page", 503, {"close": 200_000}, {"close": 0}] + [503] * 5
+    assert refusal(get) == f"{server.url}{PATH} is a web page, not the file"
     assert "it breaks off at byte 458,752 of 1,000,000" in refusal(get)
     assert "503 Server Error" in refusal(get)
     assert os.listdir(tmp_path / "model") == ["weights.part"]
     get(sha256=sha256(WEIGHTS), size=len(WEIGHTS))
     begins = [int(wanted.removeprefix("bytes=").removesuffix("-")) for _, wanted in server.ranges]
-    assert begins == [0, 262144, 262144, *[458752] * 7]
+    assert begins == [0, *[262144] * 3, *[458752] * 7]
     assert (tmp_path / "model" / "weights").read_bytes() == WEIGHTS
     assert (tmp_path / "model" / "SHA256SUMS").read_text() == f"{sha256(WEIGHTS)}  weights\n"
     assert sorted(os.listdir(tmp_path / "model")) == ["SHA256SUMS", "weights"]

@@ -12,8 +12,11 @@ from unittest.mock import Mock
 import pytest
 from tiny import ROOT, python
 
+from speculative.cli import display
+from speculative.options import Options
 from speculative.support.errors import UserError, guarded
 from speculative.support.terminal import SHOWN
+from speculative.texts import Iteration
 
 ENDINGS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
 
@@ -85,6 +88,11 @@ def test_a_signal_ends_the_server_while_it_decodes(number, status, pair_words):
     [
         (UserError("a\x1b[2Jb\nc"), r"error: a\x1b[2Jb\nc"),
         (ModuleNotFoundError("No module named 'jax'", name="jax.numpy"), "pip install jax"),
+        (
+            MemoryError("Unable to allocate"),
+            "error: there is too little memory (Unable to allocate): take smaller models",
+        ),
+        (RuntimeError("can't start new thread"), "error: there is too little memory (can't start new thread): take"),
         (FileNotFoundError(2, "No such file", "a\nfile"), r"error: a\nfile: No such file"),
     ],
     ids=repr,
@@ -105,15 +113,20 @@ def test_an_unforeseen_error_shows_its_traceback():
 def test_a_full_disk_and_a_closed_pipe():
     done = python("main.py", "--demo", "--quiet", shell='exec "$@" > /dev/full')
     assert (done.returncode, done.stderr) == (2, "error: cannot write the output: No space left on device\n")
-    done = python("main.py", "--demo", "--stream", shell='"$@" | head -c 1')
-    assert "Traceback" not in done.stderr
-    assert "Exception" not in done.stderr
+    done = python("main.py", "--demo", "--stream", shell='{ "$@"; echo $? >&2; } | head -c 1')
+    assert done.stderr == "141\n"
 
 
 @pytest.mark.parametrize(("closed", "words"), [(">&-", "--quiet"), ("2>&-", "--quiet"), ("<&-", "--interactive")])
 def test_a_closed_stream(closed, words):
     done = python("main.py", "--demo", "-n", "3", words, shell=f'exec "$@" {closed}')
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_interruption_before_a_bar_is_told_as_itself(monkeypatch):
+    monkeypatch.setattr(display, "tqdm", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt), display.Screen(Options(), ["speculative"], ["a"]) as screen:
+        screen.show_step("speculative", Iteration([1]))
 
 
 def test_a_terminal_that_knows_ascii_alone(pair_words):

@@ -404,6 +404,19 @@ def test_a_wrong_field_is_marked_and_the_last_result_stays(serving, go_to, bench
     assert js(driver, wrong) == []
 
 
+@pytest.mark.slow
+def test_fast_takes_the_place_of_other_fields(serving, go_to, bench):
+    driver = go_to(serving(bench))
+    disabled = "names.filter((name) => byId(name).disabled).sort()"
+    assert js(driver, disabled) == []
+    driver.execute_script(
+        "byId('fast').value = 'True'; byId('fast').dispatchEvent(new Event('input', {bubbles: true}))"
+    )
+    assert js(driver, disabled) == ["K", "accept", "drafter"]
+    options = bench.runs[decode(driver, n_tokens_to_generate=6)].document["options"]
+    assert (options["fast"], options["K"], options["drafter"]) == (True, "auto", "prompt_lookup+model")
+
+
 DECODES = "lanes.speculative.tokens > 2"
 
 

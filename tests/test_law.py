@@ -5,21 +5,24 @@ Rules, drafters and filters are tested because they are registered. Each test go
 
 from functools import partial
 
+import numpy as np
 import pytest
-from enumeration import World, output_distribution, text_distribution
-from tiny import plant
+from enumeration import World, text_distribution
+from tiny import plant, python
 
+from speculative import loading, sampling
 from speculative.drafters import DRAFTERS
 from speculative.filters import Filters
+from speculative.law import EXACT, law_of
+from speculative.measure import check_law
 from speculative.rules import RULES, parse_rule
 from speculative.support.errors import UserError
 
 COMPOUND = ["prompt_lookup+model", "prompt_lookup+ngram", "model/ngram", "int8/model", "model/prompt_lookup+ngram"]
-COMPOUND += ["model/ngram/prompt_lookup"]
+COMPOUND += ["model/ngram/prompt_lookup", "int8/prompt_lookup+model"]
 RULE_NAMES = [name if limits is None else f"{name}:0.3" for name, (_, limits) in RULES.items()]
 LOSSLESS = [name for name in RULE_NAMES if parse_rule(name).lossless]
 WITH_LOOKAHEAD = [(name, K) for name in RULE_NAMES for K in (2, "tree") if K != "tree" or parse_rule(name).tree]
-EXACT = 1e-6  # two distributions that differ by rounding alone
 
 
 @pytest.fixture
@@ -51,6 +54,15 @@ CASES = [
 def test_the_output_is_the_targets(world, drafter, accept, K):
     short = drafter != "heads" and (K == "tree" or (K == "auto" and drafter != "model"))
     assert world(drafter=drafter, accept=accept, **lookahead_of(K, drafter)).distance(3 if short else 4) < EXACT
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("options", [{}, {"temperature": 0}, {"top_p": 0.6}], ids=str)
+def test_the_output_of_fast_is_the_targets(world, monkeypatch, options, large):
+    monkeypatch.setattr(loading, "LARGE_BYTES", 0 if large else 1e9)  # a large target has a copy, which drafts
+    made = world(fast=True, **options)
+    assert made.session.options.drafter == "int8/" * large + "prompt_lookup+model"
+    assert made.distance(4) < EXACT
 
 
 def test_k_that_chooses_itself_takes_several_values(world):
@@ -99,7 +111,7 @@ def test_the_chance_of_acceptance_is_how_often_it_happens(world, accept, K):
             step = next(made.steps(3, rng))
             return step.accepted > 0, made.session.rule.chances(step)[0]
 
-        paths = output_distribution(first).items()
+        paths = law_of(first).items()
         accepted = sum(weight * passed for (passed, _), weight in paths)
         assert accepted == pytest.approx(sum(weight * chance for (_, chance), weight in paths), abs=EXACT)
 
@@ -109,7 +121,7 @@ def test_block_verification_keeps_more_than_token_by_token(world):
         kept = {}
         for accept in ("token", "block"):
             made = world(seed=seed, accept=accept, K=3)
-            drafts = output_distribution(lambda rng, made=made: next(made.steps(4, rng)).accepted)
+            drafts = law_of(lambda rng, made=made: next(made.steps(4, rng)).accepted)
             kept[accept] = sum(n * chance for n, chance in drafts.items())
         assert kept["block"] > kept["token"]
 
@@ -166,3 +178,113 @@ def test_a_planted_mistake_shows(world, monkeypatch, place, old, new, options):
             return 1.0
 
     assert any(distance(seed) > 1e-4 for seed in range(4))
+
+
+# ---- Anyone's function ----------------------------------------------------------------------------------------------
+
+IN_THE_BLOGS_FORM = """
+import numpy as np
+
+def positive_part(x):
+    kept = np.where(x > 0, x, 0)
+    return kept / np.sum(kept)
+
+def draw(p):
+    return np.random.choice(np.arange(p.shape[-1]), p=p)
+
+def top(p, k):
+    kept = np.where(p >= np.sort(p)[-k], p, 0)
+    return kept / kept.sum()
+
+def bfloat16(p):
+    bits = p.astype(np.float32).view(np.uint32) & 0xFFFF0000
+    return bits.view(np.float32) / bits.view(np.float32).sum()
+
+def speculative_sampling(x, draft_model, target_model, N, K):
+    T = len(x) + N
+    while len(x) < T:
+        n = len(x)
+        x_draft = x
+        for _ in range(K):
+            x_draft = np.append(x_draft, draw(draft_model(x_draft)[-1]))
+        p, q = draft_model(x_draft), target_model(x_draft)
+        all_accepted = True
+        for i in range(n - 1, n - 1 + K):
+            j = x_draft[i + 1]
+            if np.random.random() < min(1, q[i][j] / p[i][j]):
+                x = np.append(x, j)
+            else:
+                x = np.append(x, draw(positive_part(q[i] - p[i])))
+                all_accepted = False
+                break
+        if all_accepted:
+            x = np.append(x, draw(q[-1]))
+    return x
+"""
+
+REPORTED = [
+    # (what stands there, what people wrote, a part of the cause)
+    ("draw(draft_model(x_draft)[-1])", "np.argmax(draft_model(x_draft)[-1])", "not drawn from the p"),
+    ("draw(draft_model(x_draft)[-1])", "draw(top(draft_model(x_draft)[-1], 1))", "not drawn from the p"),
+    ("draw(draft_model(x_draft)[-1])", "draw(bfloat16(draft_model(x_draft)[-1]))", "not drawn from the p"),
+    ("q[i] - p[i])", "q[i] - p[i][j])", "subtracts a number"),
+    ("draw(positive_part(q[i] - p[i]))", "draw(q[i])", "a draw from q, not from"),
+    ("positive_part(q[i] - p[i])", "positive_part(p[i] - q[i])", "max(0, p - q)"),
+    ("positive_part(q[i] - p[i])", "positive_part(abs(q[i] - p[i]))", "|q - p|"),
+    ("q[i][j] / p[i][j]", "p[i][j] / max(q[i][j], 1e-9)", "p / q"),
+    ("q[i][j] / p[i][j]", "q[i + 1][j] / p[i][j]", "the row of q after the draft"),
+    ("q[i][j] / p[i][j]", "q[i][j]", "q alone"),
+    ("q[i][j] / p[i][j]", "1.0", "every draft"),
+    ("draw(q[-1])", "draw(q[-2])", "the row of q before the last"),
+    ("draw(q[-1])", "draw(p[-1])", None),
+    ("if all_accepted:", "if True:", "a token too many"),
+    ("p, q = draft", "np.random.seed(7)\n        p, q = draft", "used twice"),
+    ("np.append(x, draw(q[-1]))", "np.append(x, np.argmax(q[-1]))", None),
+]
+
+
+def in_the_blogs_form(old="", new=""):
+    assert old in IN_THE_BLOGS_FORM
+    names = {}
+    exec(IN_THE_BLOGS_FORM.replace(old, new) if old else IN_THE_BLOGS_FORM, names)
+    return names["speculative_sampling"]
+
+
+@pytest.mark.parametrize(("old", "new", "cause"), REPORTED)
+def test_a_reported_mistake_is_found_with_its_cause(old, new, cause):
+    verdict = check_law.check_law(in_the_blogs_form(old, new))
+    assert not verdict.lossless
+    assert cause in verdict.words.partition("Usual cause: ")[2] if cause else "cause" not in verdict.words
+
+
+def echo(x, k):  # a drafter
+    return [0] * k, np.eye(3)[[0] * k]
+
+
+def test_what_is_right_is_lossless_and_a_rule_as_it_says_itself(monkeypatch):
+    monkeypatch.setattr(check_law, "CASES", check_law.CASES[::2])
+    rules = [parse_rule(name) for name in RULE_NAMES]
+    right = [in_the_blogs_form(), sampling.speculative_sampling, sampling.sample, sampling.max_fn, echo]
+    judged = {function.__name__: check_law.check_law(function).lossless for function in right}
+    assert judged == dict.fromkeys(judged, True)
+    assert [check_law.check_law(rule.accept).lossless for rule in rules] == [rule.lossless for rule in rules]
+
+
+@pytest.mark.parametrize(
+    ("word", "status", "said"),
+    [
+        ("{file}:positive_part", 0, "Lossless"),
+        ("{file}:top", 2, "error: the parameters (p, k) are not those of a sampler"),
+        (
+            "{file}:nothing",
+            2,
+            "has no function nothing: it has positive_part, draw, top, bfloat16, speculative_sampling",
+        ),
+        ("missing.py", 2, "error: missing.py is not a file"),
+    ],
+)
+def test_the_command(word, status, said, tmp_path):
+    (tmp_path / "mine.py").write_text(IN_THE_BLOGS_FORM)
+    done = python("-m", "speculative", "law", word.format(file=tmp_path / "mine.py"))
+    assert done.returncode == status
+    assert said in done.stdout + done.stderr

@@ -17,6 +17,7 @@ from tiny import ROOT, encoder_of, refusal
 
 from encoder import StreamDecoder
 from speculative import load_pair
+from speculative.checkpoints.official import HPARAMS, TF_INDEX
 from speculative.cli.display import columns
 from speculative.measure import predictions
 from speculative.measure.decode import decode, median_run
@@ -24,8 +25,9 @@ from speculative.measure.document import document
 from speculative.measure.figures import NOISE, figures
 from speculative.measure.predictions import Drafts, Measured, measure, windows_of
 from speculative.measure.recorder import Recorder
-from speculative.measure.report import advice, summary, table
+from speculative.measure.report import BLOG_TEXT, advice, blog_line, summary, table
 from speculative.measure.run import Run
+from speculative.options import FIELDS
 from speculative.rules import TOKEN, parse_rule
 from speculative.sampling import Proposal, Step
 from speculative.session import DECODERS
@@ -33,6 +35,7 @@ from speculative.texts import Draws, Iteration, as_texts
 from speculative.trees import Tree, TreeStep
 
 KEYS = ("autoregressive", "speculative")
+BLOG_PROMPT = FIELDS["prompt"].default
 PROMPT = "It was upon a bitterly cold night in the winter of the year, a cold night in the"
 
 
@@ -279,6 +282,57 @@ def test_a_doubtful_speedup_is_never_shown_without_its_doubt(pair):
         f"Doubtful: {f['speedup']:.2f} times as fast, but {f['tokens_per_iteration']:.2f} tokens"
     )
     assert not any("Prediction" in line or "formula" in line for line in lines)
+
+
+def official(**changes):
+    """The spec of the blog's target."""
+    return SimpleNamespace(**{"size": "1558M", "dtype": "float32", "hparams": HPARAMS["1558M"]} | changes)
+
+
+@pytest.mark.parametrize(
+    ("spec", "prompt", "temperature", "different", "expected"),
+    [
+        (official(), BLOG_PROMPT, 0, None, "The blog printed this text too."),
+        (official(), BLOG_PROMPT, 0, 7, "The blog printed another text from token 7 on: "),
+        (official(), BLOG_PROMPT, 0, slice(30, None), None),  # fewer tokens
+        (official(), BLOG_PROMPT, 1, None, None),
+        (official(), PROMPT, 0, None, None),
+        (official(size="mine"), BLOG_PROMPT, 0, None, None),
+        (official(dtype="int8"), BLOG_PROMPT, 0, None, None),
+        (official(hparams=HPARAMS["1558M"] | {"stand_in": "a small one"}), BLOG_PROMPT, 0, None, None),
+    ],
+)
+def test_the_blogs_text_is_recognised(pair, spec, prompt, temperature, different, expected):
+    tokens = pair.encoder.encode(BLOG_TEXT)
+    if isinstance(different, slice):
+        del tokens[different]
+    elif different:
+        tokens[different - 1] += 1
+    record = Recorder(inputs=[pair.encode(prompt)], samples=[[Iteration([token]) for token in tokens]])
+    options = SimpleNamespace(temperature=temperature)
+    session = SimpleNamespace(options=options, encoder=pair.encoder, models=SimpleNamespace(spec=lambda role: spec))
+    line = blog_line(session, [record, record])
+    assert line is None if expected is None else line.startswith(expected)
+
+
+@pytest.mark.official
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        ("1558M", BLOG_TEXT),  # toyllm's text begins in the same way
+        (
+            "124M",  # picoGPT's
+            " the most powerful machines on the planet.\n\nThe computer is a machine that can perform complex "
+            "calculations, and it can perform these calculations in a way that is very similar to the human brain.\n",
+        ),
+    ],
+)
+def test_the_official_models_decode_the_texts_that_others_printed(size, text):
+    if not all((MODELS / name / TF_INDEX).is_file() for name in ("124M", "1558M")):
+        pytest.skip("models/ does not have the official 124M and 1558M: python main.py downloads them")
+    session = load_pair("124M", size, MODELS)
+    steps = session.speculative(BLOG_PROMPT, 40)
+    assert "".join(i.text for i in steps) == text
 
 
 def test_nothing_is_drafted(pair):

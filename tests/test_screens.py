@@ -71,11 +71,11 @@ SCREENS = {
     "interactive": ["--demo", "--interactive", "--quiet", "-n", "12"],
 }
 LINES = [
-    "The man",
-    "/K 8/2 /drafter model/ngram",
-    "The man",
+    "\ufeffThe man",
+    "/K 8/2 /drafter model/ngram\r",  # as a pipe on Windows ends a line
+    "The man\r",
     "/temperature=0.7",
-    "/stop a b",
+    "/stop a b\r",
     "/stop",
     "/stream",
     "/help",

@@ -1,6 +1,8 @@
 """A session: greedy texts are the target's to the bit, whatever drafts; seeds, stop texts, threads, changed options."""
 
+import pickle
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy, deepcopy
 from itertools import pairwise, zip_longest
 
 import numpy as np
@@ -52,6 +54,7 @@ def text_of(steps):
 LOOKAHEADS = [{"K": 1}, {"K": 7}, {"K": "auto"}, {"tree": (2, 2, 1)}]
 HOW = [{"drafter": drafter} | lookahead for drafter in [*DRAFTERS, *COMPOUND] for lookahead in LOOKAHEADS]
 HOW += [{"accept": accept} | lookahead for accept in RULE_NAMES for lookahead in LOOKAHEADS[1::2]]
+HOW += [{"fast": True}]
 
 
 @pytest.mark.parametrize("options", HOW, ids=str)
@@ -108,9 +111,9 @@ def test_a_seed_gives_a_text_and_each_sample_has_random_numbers_of_its_own(pair)
 # ---- Several decodes at a time ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("lookahead", LOOKAHEADS, ids=str)
-def test_decodes_that_share_their_models_may_take_turns_and_run_in_threads(pair, lookahead):
-    session = pair.changed(**lookahead)
+@pytest.mark.parametrize("options", [*LOOKAHEADS, {"drafter": "heads"}, {"drafter": "heads", "tree": (2, 1)}], ids=str)
+def test_decodes_that_share_their_models_may_take_turns_and_run_in_threads(pair, options):
+    session = pair.changed(**options)
     prompts = [PROMPT, "Holmes", "The man"]
     expected = [decoded(pair.autoregressive(prompt, 20)) for prompt in prompts]
     by_turns = zip_longest(*(session.speculative(prompt, 20) for prompt in prompts))
@@ -142,6 +145,21 @@ def test_options_change_and_the_models_stay(pair):
     tree = pair.changed(K=8).changed(tree="2,1")
     assert tree.options.tree == (2, 1)
     assert tree.changed(tree=None).options.tree is None
+    assert (tree.changed(fast=True).options.tree, tree.changed(fast=True).changed(fast=False).options.K) == (None, 4)
+
+
+@pytest.mark.parametrize("drafter", ["model", "ngram", "heads", "int8/model"])
+def test_a_copy_has_caches_of_its_own_and_is_not_pickled(drafter):
+    """The copy decodes on when the original is gone, and each in turn."""
+    session = load_pair(demo=True, drafter=drafter, threads=1)
+    twin = deepcopy(session)
+    decodes = [session.speculative(PROMPT, 20), twin.speculative("The man", 20), copy(session).speculative(PROMPT, 20)]
+    expected = [decoded(session.autoregressive(prompt, 20)) for prompt in (PROMPT, "The man", PROMPT)]
+    by_turns = zip_longest(*decodes)
+    assert [decoded(filter(None, steps)) for steps in zip(*by_turns, strict=True)] == expected
+    assert refusal(pickle.dumps, session).startswith("loaded models are not pickled, ")
+    del session, decodes
+    assert decoded(twin.autoregressive(PROMPT, 20)) == expected[0]
 
 
 def test_models_are_loaded_when_they_are_asked_for():

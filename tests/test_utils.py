@@ -99,7 +99,8 @@ def test_a_missing_file_is_named(model):
     for path in sorted(model.iterdir()):
         content = path.read_bytes()
         path.unlink()
-        assert f"lacks {path.name};" in refusal(load_encoder_hparams_and_params, "tiny", model.parent)
+        line = refusal(load_encoder_hparams_and_params, "tiny", model.parent)
+        assert f"lacks {path.name}; copy them from the original model, or Hugging Face's config.json, " in line
         path.write_bytes(content)
     line = refusal(load_encoder_hparams_and_params, "tinny", model.parent)
     assert "tinny lacks hparams.json" in line
@@ -160,12 +161,15 @@ OTHER_FORMS = [
     ),
     ("", '"/a/m"', "lacks /a/m.index, /a/m.data-00000-of-00001; its file checkpoint names them"),
     ("model-1000.index", "", "it has model-1000.index: name it in a file checkpoint, as model_checkpoint_path: "),
+    ("model-1000.data-00000-of-00001", "", "it has model-1000.data-00000-of-00001: name it in a file checkpoint, as "),
+    ("checkpoint-500", "", "it has checkpoint-500: a folder of its own, as a training run keeps them: give its path"),
     ("a.bin", "", f"it has a.bin: with transformers, once: {RUN}).{SAVED}"),
     ("tf_model.h5", "", f"it has tf_model.h5: with transformers, once: {RUN}, from_tf=True).{SAVED}; version 4 can"),
     ("model.fp16.safetensors", "", "model.fp16.safetensors: if it is the whole model, rename it to model.safetensors"),
     ("adapter_model.bin", "", f"it has adapter_model.bin: with peft, once: merge_and_unload().{SAVED}"),
     ("model-00002-of-00002.safetensors", "", "lacks model-00001-of-00002.safetensors; "),
     ("ckpt.pt", "", "it has ckpt.pt: save it as transformers does, as model.safetensors"),
+    ("a.npz", "", "it has a.npz: save it as transformers does, as model.safetensors"),
 ]
 
 

@@ -63,7 +63,12 @@ def events(text):
 # ---- The answers -----------------------------------------------------------------------------------------------------
 
 
-HOW = [{"K": "auto"}, {"temperature": 1, "top_p": 0.9, "seed": 7, "accept": "block"}]
+FAST = {"drafter": "prompt_lookup+model", "K": "auto", "accept": "token"}  # the settings of a small target
+HOW = [
+    {"K": "auto"},
+    {"fast": True} | dict.fromkeys(FAST, "4"),
+    {"temperature": 1, "top_p": 0.9, "seed": 7, "accept": "block"},
+]
 
 
 @pytest.mark.parametrize("options", HOW, ids=str)
@@ -85,7 +90,7 @@ def test_the_steps_of_a_decode_and_its_run(client, pair, options, repeating):
     if "K" not in options:
         expected = compare(pair.changed(**options), PROMPT, 12, repeats=1).document
         assert [*map(tokens_of, (document, expected))] == [tokens_of(expected)] * 2
-    asked = {"prompt": PROMPT, "n_tokens_to_generate": 12} | options
+    asked = {"prompt": PROMPT, "n_tokens_to_generate": 12} | options | (FAST if "fast" in options else {})
     assert summary["values"].items() >= {name: str(value) for name, value in asked.items()}.items()
     assert summary["decoders"] == {name: [12, document[name]["seconds"]] for name in DECODERS}
     assert client.get("/runs").json() == [summary]  # for a page that is loaded again, and for other tabs

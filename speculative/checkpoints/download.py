@@ -7,12 +7,14 @@ gets its name when its size agrees, and its sha256 if that is known. SHA256SUMS 
 import contextlib
 import hashlib
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from speculative.checkpoints.official import HPARAMS, OPENAI, SHA256, SMALL_FILES, TF_DATA, TF_INDEX
 from speculative.checkpoints.tensors import parameter_count
 from speculative.support.errors import UserError, first_line
-from speculative.support.files import replacing
+from speculative.support.files import replacing, size_of
 from speculative.support.progress import working
 
 RETRIES = 4  # of a request without an answer, after 0, 2, 4 and 8 seconds
@@ -70,12 +72,8 @@ def receive(url: str, part: str, size: int) -> int:
         for adapter in session.adapters.values():
             retries = Retry(RETRIES, backoff_factor=1, status_forcelist=BUSY, raise_on_status=False)
             adapter.max_retries = retries  # type: ignore[attr-defined]
-        with session.head(url, timeout=TIMEOUT, allow_redirects=True) as response:
-            response.raise_for_status()
+        with ask(session.head, url, allow_redirects=True) as response:
             length = int(response.headers.get("Content-Length", 0))
-            is_page = "text/html" in response.headers.get("Content-Type", "")
-        if is_page:
-            raise UserError(f"{url} is a web page, not the file")
         if not length or length != (size or length):
             fault = f"it has {length:,} bytes, not {size:,}" if length else "its length is 0 or unknown"
             raise UserError(f"{url} is not the file: {fault}")
@@ -83,8 +81,7 @@ def receive(url: str, part: str, size: int) -> int:
         if os.path.islink(part) or size_of(part) > length:  # of a stranger, or of another version
             os.remove(part)
         while (have := size_of(part)) < length:
-            with session.get(url, headers={"Range": f"bytes={have}-"}, stream=True, timeout=TIMEOUT) as response:
-                response.raise_for_status()
+            with ask(session.get, url, headers={"Range": f"bytes={have}-"}, stream=True) as response:
                 mode = "ab" if response.status_code == 206 else "wb"  # or the server sends all of it
                 bar = working(f"downloading {part}", length, "B", initial=have * (mode == "ab"), unit_scale=True)
                 with bar as bar, open(part, mode) as f, contextlib.suppress(requests.RequestException):
@@ -95,6 +92,11 @@ def receive(url: str, part: str, size: int) -> int:
     return length
 
 
-def size_of(path: str) -> int:
-    """Return the bytes of a file, 0 if it does not exist."""
-    return os.path.getsize(path) if os.path.isfile(path) else 0
+@contextlib.contextmanager
+def ask(method: Callable, url: str, **how: Any) -> Iterator[Any]:
+    """Give the answer to a request. Raises UserError for a web page, which a hotel's network sends at any time."""
+    with method(url, timeout=TIMEOUT, **how) as response:
+        response.raise_for_status()
+        if "text/html" in response.headers.get("Content-Type", ""):
+            raise UserError(f"{url} is a web page, not the file")
+        yield response

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from speculative.checkpoints.tensors import Tensor, bad_file, mapped, read
+from speculative.checkpoints.tensors import N_BYTES, Tensor, bad_file, mapped, read
 from speculative.support.errors import first_line
 
 TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -40,7 +40,10 @@ def read_file(path: str) -> tuple[dict[str, Tensor], dict[str, str]]:
         tensors = {}
         for name, about in header.items():
             dtype = TYPES.get(about["dtype"], about["dtype"])
-            tensors[name] = Tensor(path, file, dtype, tuple(about["shape"]), start + about["data_offsets"][0])
+            begin, end = about["data_offsets"]
+            tensors[name] = Tensor(path, file, dtype, tuple(about["shape"]), start + begin)
+            if dtype in N_BYTES and tensors[name].n_bytes != end - begin:
+                raise ValueError(f"{name} should have {tensors[name].n_bytes} bytes")
         begins, ends = zip(*sorted(about["data_offsets"] for about in header.values()), strict=True)
         if [0, *ends] != [*begins, len(file) - start]:
             raise ValueError("its tensors do not follow each other up to its end")

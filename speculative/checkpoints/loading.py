@@ -42,8 +42,9 @@ OTHER_FORMS = {
     r"\.bin$": f"{RUN}).{SAVED}",
     r"\.h5$": f"{RUN}, from_tf=True).{SAVED}; version 4 can",
     r"(?<!^heads)\.safetensors$": "if it is the whole model, rename it to model.safetensors",
-    r"(?<!^model\.ckpt)\.index$": 'name it in a file checkpoint, as model_checkpoint_path: "model-1000"',
-    r"\.(pt|pth|ckpt|gguf|onnx|ot|msgpack)$": "save it as transformers does, as model.safetensors",
+    r"(?<!^model\.ckpt)\.(index|meta|data-.*)$": 'name it in a file checkpoint, as model_checkpoint_path: "model-1000"',
+    r"^checkpoint-[0-9]+$": "a folder of its own, as a training run keeps them: give its path",
+    r"\.(pt|pth|ckpt|gguf|onnx|ot|msgpack|npz|pkl|pb|tflite)$": "save it as transformers does, as model.safetensors",
 }
 
 WITHOUT_OWNER = (*HUGGING_FACE.values(), "distilgpt2")  # names that the hub knows without their owner
@@ -119,9 +120,9 @@ def advice(model_size: str, models_dir: str, missing: Sequence[str]) -> str:
     if not names and not is_of_hub(model_size):
         return f"unknown model size {model_size!r}: official models are {', '.join(MODEL_SIZES)}"
     if missing[-1] == weight_files(folder)[-1]:
-        for name, how in other_weights(names or ask_hub("list_repo_files", model_size)):
+        for name, how in other_weights({*(names or ask_hub("list_repo_files", model_size))} - {*missing}):
             return f"it has {name}: {how.format(folder if names else model_size, folder)}"
-    return "docs/using.md (Models) lists the files of a model"
+    return "copy them from the original model, or Hugging Face's config.json, tokenizer.json and model.safetensors"
 
 
 def names_in(folder: str) -> list[str]:

@@ -42,7 +42,7 @@ class Screen:
         self.prompts = prompts
         self.stream = o.stream
         self.n_tokens = len(prompts) * o.n_tokens_to_generate
-        self.begun = False  # True between a title and its text
+        self.begun = False  # True between a bar and its text
 
     def __enter__(self) -> "Screen":
         return self
@@ -54,11 +54,11 @@ class Screen:
     def begin(self) -> None:
         title = f"{self.names[0].capitalize()} Decode"
         print(f"\n{title}\n{'-' * len(title)}", flush=True)
-        self.begun = True
         self.steps: list[Iteration] = []  # that were shown
         if self.stream:
             show([(f"Text = {self.prompts[0]}", None)])
         self.bar = tqdm(total=self.n_tokens, unit="token", leave=False, disable=self.stream or None)
+        self.begun = True
 
     def show_step(self, name: str, step: Iteration) -> None:
         if name != self.names[0]:

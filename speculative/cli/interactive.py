@@ -40,7 +40,7 @@ def interact(session: Session, decode: Callable) -> None:
 def answer(line: str, session: Session, decode: Callable) -> Session:
     """Decode a prompt, or change options -> the session that answers the next line. Raises UserError, and EOFError
     after /quit."""
-    line = line.removesuffix("\r")  # of a pipe on Windows
+    line = line.removeprefix("\ufeff").removesuffix("\r")  # of a pipe on Windows
     flag = re.match(r"--?(\w+)(\s|=|$)", line)
     if flag and flag[1] in {*FIELDS, *SHORT}:
         raise UserError("this line would be a prompt: change options in another line, such as /temperature 1 /K 8")

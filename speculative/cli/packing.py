@@ -7,6 +7,7 @@ from speculative.engines import packed_files
 from speculative.loading import Models, networks_of
 from speculative.options import Options
 from speculative.support.errors import UserError
+from speculative.support.files import size_of
 from speculative.support.terminal import one_line
 
 
@@ -16,11 +17,9 @@ def write_packed(o: Options) -> None:
         raise UserError("--pack is for the compiled forward pass, and there is no C compiler: pip install ziglang")
     parse_drafter(o.drafter)  # raises UserError for a name that is unknown
     models = Models(o)
-    for role in networks_of(["target", *roles_of(o.drafter)]):
-        spec = models.spec(role)
-        folder = models.folder(role)
+    for spec in [models.spec(role) for role in networks_of(["target", *roles_of(o.drafter)])]:
+        folder = models.folder(spec.role)
         path = packed_files.path_of(folder, o.models_dir, spec.dtype)
-        if not os.path.isfile(path):
+        if not size_of(path):
             packed_files.save(path, folder, spec.hparams, spec.dtype)
-        n_bytes = os.path.getsize(path)
-        print(one_line(f"{path}: {n_bytes / 1e6:,.0f} MB; to undo --pack, delete {os.path.dirname(path)}"))
+        print(one_line(f"{path}: {size_of(path) / 1e6:,.0f} MB; to undo --pack, delete {os.path.dirname(path)}"))

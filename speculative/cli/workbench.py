@@ -25,7 +25,7 @@ from starlette.routing import Route
 from speculative import drafters
 from speculative.measure.page import ORIGINS, fill, findings, placed
 from speculative.measure.run import Run, compare
-from speculative.options import FIELDS, as_typed
+from speculative.options import FIELDS, SET_BY_FAST, as_typed
 from speculative.session import DECODERS, Session
 from speculative.support.errors import UserError
 from speculative.support.terminal import without_secrets
@@ -36,6 +36,7 @@ LABELS = {  # of the options that the form has; none of them names a file
     "temperature": "Temperature",
     "drafter": "Drafter",
     "accept": "Acceptance rule",
+    "fast": "Fast",
     "seed": "Seed",
     "top_k": "top-k",
     "top_p": "top-p",
@@ -45,6 +46,7 @@ LABELS = {  # of the options that the form has; none of them names a file
 CHOICES = {
     "drafter": [*drafters.DRAFTERS, "prompt_lookup+model", "model/ngram", "model/prompt_lookup", "int8/model"],
     "accept": ["token", "block", "lenient:0.5", "typical:0.1"],
+    "fast": ["False", "True"],
 }
 MOST_RUNS = 20  # that are kept: a run may have half a megabyte
 PAUSE = 0.05  # seconds between two looks at a decode, which shares the interpreter's lock
@@ -107,6 +109,8 @@ class Workbench:
 
         try:
             options = {name: values[name] or None for name in LABELS if name in values}
+            if options.get("fast") == "True":  # in place of these fields
+                options = {name: value for name, value in options.items() if name not in SET_BY_FAST}
             session = self.session.changed(**options)
             run = compare(session, values["prompt"], session.options.n_tokens_to_generate, watch=watch)
             number = max(self.runs, default=0) + 1

@@ -30,7 +30,6 @@ class DrafterSpec(NamedTuple):
     """One way to draft: an entry of the registry."""
 
     name: str
-    help: str  # when it pays: for --help
     chain: Callable[[Context], Callable]  # -> draft(x, k) -> Proposal
     tree: Callable[[Context], Callable] | None = None  # -> draft(x, widths) -> Tree
     roles: tuple[str, ...] = ()  # in Context.models: "draft", the format of a copy of the target, or name

@@ -120,7 +120,6 @@ def head_tree(model: Callable, rng: np.random.Generator, greedy: bool) -> Callab
 
 SPEC = DrafterSpec(
     name=NAME,
-    help="heads on the target (python -m training heads); pays if a draft model costs much",
     chain=lambda context: head_drafter(head_model(context), context.rng),
     tree=lambda context: head_tree(head_model(context), context.rng, context.greedy),
     roles=(NAME,),

@@ -74,7 +74,6 @@ def add_path(tree: Tree, widths: Sequence[int], tokens: Sequence[int], n_vocab: 
 
 SPEC = DrafterSpec(
     name=NAME,
-    help="the tokens that followed the same words before; pays if text repeats itself",
     words="prompt lookup",
     chain=lambda context: prompt_lookup(context.n_vocab),
     tree=lambda context: lookup_tree(context.n_vocab),

@@ -85,4 +85,4 @@ def drafts_of(role: str, name: str, **about) -> DrafterSpec:
     )
 
 
-SPEC = drafts_of("draft", "model", help="the draft model", words="draft model")
+SPEC = drafts_of("draft", "model", words="draft model")

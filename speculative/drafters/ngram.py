@@ -93,7 +93,6 @@ def load(models, options) -> Callable:
 
 SPEC = DrafterSpec(
     name=NAME,
-    help="n-grams of the text so far, and of --ngram_text",
     words="n-gram",
     chain=lambda context: model_drafter(context.models[NAME], context.rng, NAME),
     tree=lambda context: model_tree(by_paths(context.models[NAME]), context.rng, context.greedy, NAME),

@@ -12,7 +12,6 @@ SPECS = [
     drafts_of(
         name,
         name,
-        help=f"the target's own weights, rounded to {name}; pays if the target is large",
         words=f"{name} copy of the target",
         expected=(39.0, 40.0),
     )

@@ -30,7 +30,7 @@ def spec_of(function: Callable, taken: Container[str]) -> DrafterSpec:
 
         return draft
 
-    return DrafterSpec(name, "a user's function", drafter)
+    return DrafterSpec(name, drafter)
 
 
 def checked(proposed: Any, k: int, n_vocab: int, name: str) -> Proposal:

@@ -14,7 +14,6 @@ import numpy as np
 from speculative.engines.formats import BLOCK
 from speculative.engines.library import lanes, library
 from speculative.engines.packed import aligned
-from speculative.support.errors import UserError
 
 CHUNK = 120  # rows in one call at most: Python hears Ctrl-C between two
 ACTIVATIONS = {"gelu_new": 2, "gelu": 3, "relu": 4}  # by their names in config.json; engine.c's numbers
@@ -126,9 +125,6 @@ class CompiledPass:
         twin = CompiledPass(*self.made_of)
         twin.ahead[:] = self.ahead
         return twin
-
-    def __reduce__(self):
-        raise UserError("a model of --engine c is not pickled, as it holds addresses: load it where it is needed")
 
     def at(self, array, dtype=np.float32) -> int:
         """The address of an array for engine.c, which is kept as long as this pass."""

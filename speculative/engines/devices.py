@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from speculative import drafters
@@ -150,10 +151,7 @@ def loader(o: ModelOptions, n_prompt: int, roles: Sequence[str]) -> Callable:
             print(f"compiled a model in {model.warm_up(n_prompt, longest):.1f} s", file=sys.stderr)
         return model
 
-    def load_all(read, hparams, dtypes, names):
-        return [load(read, hparams, *one) for one in zip(dtypes, names, roles, strict=True)]
-
-    return load_all
+    return lambda read, hparams, dtypes, names: [*map(partial(load, read, hparams), dtypes, names, roles)]
 
 
 def loop_of(

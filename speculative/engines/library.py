@@ -129,12 +129,12 @@ def library() -> ctypes.CDLL | None:
     compiled or loaded there either: gpt2.py itself then computes. A line says so."""
     try:
         return load(build(cache_home(), "compiling the forward pass, once on this machine ..."))
-    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home
+    except (OSError, RuntimeError, ValueError) as error:  # there is no home; CC has a quote too many
         reason = str(error)
     try:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # Windows keeps a file that is loaded
             found = load(build(Path(folder)))
-    except OSError as error:
+    except (OSError, ValueError) as error:
         print(
             f"engine.c cannot be compiled or loaded ({error}), so gpt2.py itself computes: K+1 rows cost several times "
             "as much as one, and greedy texts may differ by rounding. pip install ziglang, or a system's gcc or clang, "

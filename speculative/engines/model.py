@@ -162,11 +162,10 @@ class Model:
     def call(self, logits_of: Callable, *args) -> np.ndarray:  # -> [m, n_vocab]
         """Call the network, with an entry in the log."""
         began = time.perf_counter()
-        with LOCK:  # until its figures are read too: another thread's call changes them
-            logits = logits_of(*args)  # [m, n_vocab]
-            n_read, self.hidden_rows = self.network.n_read, self.network.hidden
-        rows = self.to_probs(logits)  # [m, n_vocab]
-        self.log.append(Call(began, time.perf_counter() - began, n_read, len(rows)))
+        with LOCK:  # until its entry is in the log too: another thread's call changes the figures, and ends later
+            rows = self.to_probs(logits_of(*args))  # [m, n_vocab]
+            self.hidden_rows = self.network.hidden
+            self.log.append(Call(began, time.perf_counter() - began, self.network.n_read, len(rows)))
         return rows
 
     def hidden(self, x) -> np.ndarray | None:  # [n] -> [n_embd]
@@ -183,10 +182,6 @@ class Model:
         if i < 0:
             return None
         return self.network.last_block(x) if self.hidden_rows is None else self.hidden_rows[i]
-
-    def with_probs(self, to_probs: Callable) -> "Model":
-        """The same network, cache and log, with another way from logits to distributions."""
-        return Model(self.network, to_probs)
 
 
 def check_length(n: int, n_last: int, n_ctx: int) -> None:

@@ -4,12 +4,14 @@ table of --verbose and of the page, every figure with its formula."""
 from collections.abc import Sequence
 
 from speculative import drafters
+from speculative.checkpoints.official import HPARAMS
 from speculative.engines.formats import on_jax
 from speculative.engines.runtime import engine_words
 from speculative.loading import networks_of
 from speculative.measure.analysis import blog_speedup
 from speculative.measure.figures import NOISE
 from speculative.measure.recorder import Recorder
+from speculative.options import FIELDS
 from speculative.rules import TOKEN, Rule
 from speculative.session import Session
 
@@ -17,12 +19,18 @@ GAIN = 1.08  # another setting is recommended from this factor on: predictions e
 
 ROLES = {"target": "Target", "draft": "draft"}  # in a sentence; the others are copies of the target
 
+BLOG_TEXT = (  # 40 tokens, which the blog's run printed after its prompt, with the official 1558M
+    " so powerful that they would be able to think like humans.\n\nIn the 1950s, he proposed a way to build a computer "
+    'that could think like a human. He called it the "T'
+)
+
 Row = tuple[str, str, str]  # a figure's name, its value, its formula
 
 
 def summary(session: Session, records: Sequence[Recorder], f: dict) -> list[str]:
     """Return the lines of the ending. records: of the autoregressive decoder and the speculative one; f: figures()."""
-    lines = [texts_line(session, records), speed_line(f)]
+    texts = " ".join(filter(None, [texts_line(session, records), blog_line(session, records)]))
+    lines = [texts, speed_line(f)]
     if f["drafted"]:
         lines += [acceptance_line(f), time_line(f), account_line(f), advice(f, session)]
     else:
@@ -66,6 +74,24 @@ def texts_line(session: Session, records: Sequence[Recorder]) -> str:
         target = session.models["target"]
         return " ".join(greedy_differences(records[0].inputs, target, autoregressive, speculative, tolerance))
     return "The texts differ: rounding decided between two tokens with nearly equal logits (--verify shows where)."
+
+
+def blog_line(session: Session, records: Sequence[Recorder]) -> str | None:
+    """Say whether the text is the one that the blog printed. None if this is not the blog's run, with its target."""
+    o, target = session.options, session.models.spec("target")
+    if (target.size, target.dtype, o.temperature) != ("1558M", "float32", 0) or target.hparams != HPARAMS["1558M"]:
+        return None  # the hparams of a stand-in say so, too
+    prompt = session.encoder.encode(FIELDS["prompt"].default)
+    tokens = session.encoder.encode(BLOG_TEXT)
+    if [*map(list, records[0].inputs)] != [prompt] or len(records[0].tokens[0]) != len(tokens):
+        return None
+    different = [n for n, (a, b) in enumerate(zip(records[0].tokens[0], tokens, strict=True), start=1) if a != b]
+    if not different:
+        return "The blog printed this text too."
+    return (
+        f"The blog printed another text from token {different[0]} on: these are not the official weights, or rounding "
+        "decided between two tokens with nearly equal logits."
+    )
 
 
 def speed_line(f: dict) -> str:

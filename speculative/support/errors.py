@@ -43,6 +43,10 @@ def guarded(action: Callable[[], object], interrupted: str = "interrupted") -> N
         fail(str(error))
     except ModuleNotFoundError as error:
         fail(f"{error}: pip install {str(error.name).partition('.')[0]}")
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "can't start new thread" not in str(error):
+            raise
+        fail(f"there is too little memory ({first_line(error)}): take smaller models, or raise the limit")
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes to standard output once more when it ends
         if isinstance(error, BrokenPipeError):  # nobody reads on

@@ -44,6 +44,11 @@ def write_json(path: str, content: dict) -> None:
     write_text(path, text.translate(ESCAPED) + "\n")
 
 
+def size_of(path: str) -> int:
+    """Return the bytes of a file, 0 if it does not exist."""
+    return os.path.getsize(path) if os.path.isfile(path) else 0
+
+
 def check_outputs(outputs: Iterable[str | None], inputs: Iterable[str | None] = ()) -> None:
     """Raise UserError if an output cannot be written, is written twice, or is one of the inputs: before the work.
 

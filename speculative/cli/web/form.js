@@ -15,7 +15,10 @@ function showForm() {
     field.addEventListener("focus", () => (byId("help").textContent = `${label}: ${help}`));
   });
   fillForm({ ...data.values, ...JSON.parse(sessionStorage.getItem(FORM)) });
-  byId("form").addEventListener("input", (event) => event.target.removeAttribute("aria-invalid"));
+  byId("form").addEventListener("input", (event) => {
+    event.target.removeAttribute("aria-invalid");
+    showFast();
+  });
   byId("form").addEventListener("submit", (event) => {
     event.preventDefault();
     if (request) request.abort();
@@ -31,6 +34,12 @@ const formValues = () => Object.fromEntries(names.map((name) => [name, byId(name
 
 function fillForm(values) {
   for (const name of names) byId(name).value = values[name];
+  showFast();
+}
+
+/** Disable the fields that "Fast" stands for. */
+function showFast() {
+  for (const name of ["K", "drafter", "accept"]) byId(name).disabled = byId("fast").value === "True";
 }
 
 /** Say why nothing was decoded, in the words of the form, and mark the field that is wrong. */
