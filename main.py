@@ -45,11 +45,11 @@ def decode_with_both(session: Session[Options], prompts: list[str]) -> None:
     o = session.options
     names = [o.only] if o.only else ["autoregressive", "speculative"]
     prompts = prompts * o.n_samples
-    records = []
-    # autoregressive, then speculative; the screen shows a bar, or with --stream the text
+    records = []  # one for each decoder
+    # the session calls autoregressive_sampling, then speculative_sampling; a bar, or with --stream the text, is shown
     with Screen(o, names, prompts) as screen:
         for record in decode(session, prompts, o.n_tokens_to_generate, names, screen.show_step, bool(o.json or o.html)):
-            screen.show_record(record)
+            screen.show_record(record)  # the blog's lines
             records.append(record)
 
     # speedup, acceptance rate, and why

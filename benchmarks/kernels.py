@@ -4,9 +4,8 @@
     python -m benchmarks kernels 124M 1558M --models_dir MODELS_DIR --dtypes float32 int8 --rounds 7 --peers
 
 Rows come after a context of 64 tokens; the time of several rows is a multiple of that of one. The limit of a row is the
-time in which this machine reads the bytes of the weights, at the bandwidth of the same rounds. An iteration is 4 rows
-of the first model, one by one, and 5 of the last at once; its limit is that of 4 + 1 rows. A prompt has 512 tokens, or
-as many as the model can see. All are medians of rounds in which the row counts take turns. dtype NumPy is gpt2.py.
+time in which this machine reads the bytes of the weights, at the bandwidth of the same rounds. A prompt has 512 tokens,
+or as many as the model can see. All are medians of rounds in which the row counts take turns. dtype NumPy is gpt2.py.
 """
 
 import argparse
@@ -29,8 +28,7 @@ from speculative.engines.plain import PlainPass
 
 DTYPES = ["NumPy", "float32", "bfloat16", "int8", "int4"]
 COLUMNS = f"""model weights 1_row_(ms)=ms:.2f {" ".join(f"{n}_rows=rows{n}:.2f" for n in ROWS[1:])}
-    over_limit:.2f iteration_(ms)=iteration:.1f over_limit=iteration_over_limit:.2f
-    prompt=prompt_tokens (ms)=prompt_ms:.0f"""
+    over_limit:.2f prompt=prompt_tokens (ms)=prompt_ms:.0f"""
 
 
 def new_pass(params: dict, hparams: dict, dtype: str):
@@ -81,18 +79,8 @@ def row_of(model: str, weights: str, times: dict | None) -> dict:
     row |= {f"rows{n}": times[n] / times[1] for n in ROWS[1:]}
     row |= {"ms": 1e3 * times[1], "prompt_tokens": times["prompt_tokens"], "prompt_ms": 1e3 * times["prompt"]}
     if "limit" in times:
-        row |= {"limit_ms": 1e3 * times["limit"], "over_limit": times[1] / times["limit"]}
+        row["over_limit"] = times[1] / times["limit"]
     return row
-
-
-def add_iterations(rows: list[dict], draft: str, target: str) -> None:
-    found = {(row["model"], row["weights"]): row for row in rows if "ms" in row}
-    for (model, weights), row in found.items():
-        small = found.get((draft, weights))
-        if model == target and small:
-            row["iteration"] = 4 * small["ms"] + row["rows5"] * row["ms"]
-            if "limit_ms" in row:
-                row["iteration_over_limit"] = row["iteration"] / (4 * small["limit_ms"] + row["limit_ms"])
 
 
 def main(argv: list[str]) -> None:
@@ -104,7 +92,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--memory", type=float, default=2.0, help="GiB that are read to measure the bandwidth")
-    parser.add_argument("--peers", action="store_true", help="also the JAX engine, transformers and llama.cpp")
+    parser.add_argument("--peers", action="store_true", help="also the JAX engine and transformers")
     o = parser.parse_args(argv)
     folders = {model: str(Path(o.models_dir, model)) for model in o.models}
     others = peers.installed() if o.peers else []
@@ -117,5 +105,4 @@ def main(argv: list[str]) -> None:
         else:
             times = measure(folders[model], weights, memory, o.rounds)
         rows.append(row_of(model, weights, times))
-    add_iterations(rows, o.models[0], o.models[-1])
     print(table(rows, COLUMNS))

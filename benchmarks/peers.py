@@ -1,16 +1,14 @@
-"""The time of others for the same work on this machine: the JAX engine, transformers and llama.cpp.
+"""The time of others for the same work on this machine: the JAX engine and transformers.
 
     pip install -r benchmarks/requirements.txt
     python -m benchmarks kernels 124M 1558M --models_dir MODELS_DIR --peers
 
 All read the same safetensors. Each peer runs in a process of its own, one after another; one that is not installed is
-skipped with a line, and so is one whose process dies. llama.cpp reads GGUF files, which are written beside the
-checkpoint once.
+skipped with a line, and so is one whose process dies.
 """
 
 import json
 import multiprocessing
-import os
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -21,7 +19,6 @@ import numpy as np
 
 from benchmarks.tables import take_turns
 from speculative.support.errors import first_line
-from speculative.support.files import replacing
 
 ROWS = (1, 5, 9, 17)
 CONTEXT = 64  # tokens in the cache when rows are timed
@@ -94,63 +91,8 @@ def time_jax(folder, dtype, threads, rounds):
     return take_all_turns(feed, read, tokens, rounds)
 
 
-def time_llama_cpp(folder, dtype, threads, rounds):
-    from llama_cpp import Llama
-
-    path = os.path.join(folder, f"{dtype}.gguf")
-    if not os.path.exists(path):
-        with replacing(path) as part:
-            write_gguf(Path(folder), dtype, part)
-    n_ctx = json.loads(Path(folder, "hparams.json").read_text())["n_ctx"]
-    options = {"n_ctx": n_ctx, "n_threads": threads, "n_threads_batch": threads, "verbose": False}
-    model = Llama(path, logits_all=True, **options)
-    one_row = Llama(path, **options)
-
-    def feed(n):
-        model.n_tokens = CONTEXT  # forgets the tokens after the context
-        model.eval(TOKENS[:n])
-
-    def read(prompt):
-        one_row.n_tokens = 0
-        one_row.eval(prompt)
-
-    model.eval(TOKENS[:CONTEXT])
-    return take_all_turns(feed, read, TOKENS[:n_ctx], rounds)
-
-
-def write_gguf(folder, dtype, path):
-    """The checkpoint in llama.cpp's format. Matrices are [n_out, n_in] there; wte serves as the output matrix too."""
-    import gguf
-    from safetensors import safe_open
-
-    hparams = json.loads((folder / "hparams.json").read_text())
-    writer = gguf.GGUFWriter(path, "gpt2")
-    n_embd = hparams["n_embd"]
-    facts = {"block_count": hparams["n_layer"], "context_length": hparams["n_ctx"], "embedding_length": n_embd}
-    facts |= {"feed_forward_length": 4 * n_embd, "head_count": hparams["n_head"], "layer_norm_eps": 1e-5}
-    facts |= {"tokenizer_model": "none", "vocab_size": hparams["n_vocab"]}  # it is given ids
-    for name, value in facts.items():
-        getattr(writer, f"add_{name}")(value)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.GPT2, hparams["n_layer"])
-    with safe_open(folder / "model.safetensors", "np") as f:
-        for name in f.keys():  # noqa: SIM118
-            if theirs := names.get_name(name, try_suffixes=(".weight", ".bias")):
-                array = f.get_tensor(name).astype(np.float32, copy=False)
-                stored = gguf.GGMLQuantizationType.F32
-                if array.ndim == 2 and not name.endswith(("wte.weight", "wpe.weight")):
-                    array = np.ascontiguousarray(array.T)
-                if array.ndim == 2 and not name.endswith("wpe.weight"):
-                    stored = gguf.GGMLQuantizationType[dtype]
-                writer.add_tensor(theirs, gguf.quants.quantize(array, stored), raw_dtype=stored)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
 PEERS = {f"JAX {dtype}": (time_jax, dtype, "jax") for dtype in ("float32", "bfloat16", "int8")}
 PEERS |= {f"transformers {dtype}": (time_transformers, dtype, "torch") for dtype in ("float32", "bfloat16")}
-PEERS |= {f"llama.cpp {dtype}": (time_llama_cpp, dtype, "llama_cpp") for dtype in ("F32", "Q8_0", "Q4_0")}
 
 
 def installed() -> list[str]:

@@ -9,7 +9,7 @@ MODELS = Path(__file__).parents[1] / "models"
 PROMPTS = {"prose": MODELS / "tiny-target" / "prompts.jsonl", "code": Path(__file__).parent / "prompts" / "code.jsonl"}
 COPY = "int8"  # the drafter that is the target's own int8 copy
 FIGURES = ("r", "alpha", "c", "mean_beta", "iterations", "tokens_per_iteration", "account_blog")
-FIGURES += ("account_leviathan", "usual_K", "predicted")
+FIGURES += ("account_leviathan", "usual_K", "predicted", "doubt")
 
 
 def add_models(add) -> None:

@@ -29,8 +29,8 @@ WORDS = {  # {command: the smallest numbers}
     "theory": "--run OUT/run.json --out OUT/theory.png",
     "walkthrough": "",
     "kernels": "tiny-draft --rounds 1 --memory 0.01 --dtypes NumPy int8",
-    "assumption": "--rounds 1 --B 2 --contexts 250 --narrower 12 --dtypes int8",
     "blog": "--help",
+    "assumption": "--rounds 1 --B 2 --contexts 250 --narrower 12 --dtypes int8",
     "start": "--repeats 1",
     "full_size": "--help",
     "pages": "--help",
@@ -58,21 +58,33 @@ def test_every_command_runs(name, tmp_path, capfd, monkeypatch):
     assert re.findall(r"texts that differ .*: (\d+)", shown) in ([], ["0"])
 
 
-def test_the_blogs_code_runs_beside_ours(tmp_path, capsys):
-    """Here its main.py is ours, whose texts have to be equal."""
+THEIRS = """
+import sys
+import fire
+sys.path.append("picoGPT")
+from gpt2 import GPT2
+from utils import load_encoder_hparams_and_params
+
+def main(prompt, n_tokens_to_generate, draft_model_size, target_model_size, models_dir):
+    encoder, *_ = load_encoder_hparams_and_params(target_model_size, models_dir)
+    for name in ("Autoregressive", "Speculative"):
+        print(f"{name} Decode\\n---\\nTime = 3.00s\\nText = {prompt}{GPT2}\\n")
+
+fire.Fire(main)
+"""  # as the blog's, without a model
+
+
+def test_the_blogs_code_runs_beside_ours(tmp_path, capfd):
     (tmp_path / "picoGPT").mkdir()
-    (tmp_path / "picoGPT" / "gpt2.py").touch()
-    lines = ["import runpy, sys", f"sys.path.insert(0, {str(ROOT)!r})", "sys.argv.append('--quiet')"]
-    (tmp_path / "main.py").write_text(
-        "\n".join([*lines, f"runpy.run_path({str(ROOT / 'main.py')!r}, run_name='__main__')"])
-    )
-    words = [str(tmp_path), "--target_model_size=tiny-target", "--draft_model_size=tiny-draft", "--prompt=It was"]
-    index.main(["blog", *words, "--n_tokens_to_generate=20"])
-    shown = capsys.readouterr().out
-    assert shown.count("is equal to the blog's") == 2
-    assert len(re.findall(r"^ *(?:the blog's|ours|ours, --fast)(?: +[0-9.]+){3}$", shown, re.M)) == 3
-    with pytest.raises(UserError, match=r"main\.py is missing"):
-        index.main(["blog", str(tmp_path / "none")])
+    (tmp_path / "main.py").write_text(THEIRS, encoding="utf-8")
+    pair = load_pair(demo=True)
+    first = next(pair.autoregressive("It was", 8)).text
+    (tmp_path / "picoGPT" / "gpt2.py").write_text(f"GPT2 = {first!r} + '!'", encoding="utf-8")
+    words = "--n_tokens_to_generate 8 --draft_model_size tiny-draft --target_model_size tiny-target --prompt"
+    index.main(["blog", str(tmp_path), *words.split(), "It was"])
+    table, lines = capfd.readouterr().out.split("\nours: ")
+    assert re.search(r"the blog's +3.00 +3.00 +1.00\n +ours ", table)
+    assert lines.count(f"is another one from token {len(pair.encode('It was')) + 2} on\n") == 2
 
 
 def test_the_tables_of_a_page_are_rewritten(tmp_path, monkeypatch):
@@ -154,7 +166,7 @@ def test_an_interrupted_grid_continues(tmp_path, monkeypatch):
 def row(K, speedup, repeat=0, r=0.5, iterations=10, tokens=(1, 2)):
     row = dict.fromkeys(("plain_text_ms", "spec_text_ms"), 1.0) | {"plain_tokens": [1, 2], "spec_tokens": [*tokens]}
     row |= {"temperature": 0.0, "top_p": None, "domain": "prose", "drafter": "model", "accept": "token", "K": K}
-    row |= {"speedup": speedup, "whole": speedup}
+    row |= {"speedup": speedup, "whole": speedup, "doubt": None}
     return row | {"repeat": repeat, "r": r, "iterations": iterations, "prompt": "a"}
 
 
@@ -169,7 +181,9 @@ def test_a_line_is_the_median_speedup_and_counts_each_greedy_text_once():
 def test_a_prediction_is_compared_with_the_same_text():
     rows = [row(2, 1.5) | {"predicted": {"model": {"4": 3.0}}}, row(4, 2.0) | {"predicted": {"model": {"2": 1.2}}}]
     rows.append(row(4, 2.0, repeat=1) | {"predicted": {"model": {"2": 9.9}}})
-    two, four = grid.errors(None, grid.summarise(rows))
+    rows.append(row(4, 9.0) | {"predicted": {"model": {"2": 9.9}}, "doubt": "it is doubtful"})
+    two, four, last = grid.errors(None, grid.summarise(rows))
+    assert (last["runs"], last["most_off"]) == (2, pytest.approx(0.5))
     assert (two["foreseen"], two["most_off"]) == (1.2, pytest.approx(0.2))
     assert (four["foreseen"], four["off"]) == (3.0, pytest.approx(0.5))
 
