@@ -480,7 +480,7 @@ def test_other_instructions_give_what_gpt2_gives(flags, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("qemu_cpu", ["cortex-a72", "neoverse-n1", "max"])
+@pytest.mark.parametrize("qemu_cpu", ["cortex-a72", "max"])
 def test_arm_gives_what_gpt2_gives(qemu_cpu):
     """Emulated, with the Python, NumPy and qemu that .ci/arm64 has brought to the folder ARM64_ROOT."""
     if "ARM64_ROOT" not in os.environ:
@@ -488,6 +488,7 @@ def test_arm_gives_what_gpt2_gives(qemu_cpu):
     root = Path(os.environ["ARM64_ROOT"])
     paths = [root / "wheels", *(path for path in sys.path if path.endswith("site-packages"))]
     environment = {"PYTHONPATH": ":".join(map(str, paths)), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    environment["OPENBLAS_CORETYPE"] = "ARMV8"  # NumPy's loops for SVE give wrong products in qemu 7
     environment["CC"] = f"{sys.executable} -m ziglang cc -target aarch64-linux-gnu.2.28"  # not emulated
     qemu = [root / "usr/bin/qemu-aarch64-static", "-cpu", qemu_cpu, "-L", root, root / "usr/bin/python3"]
 
