@@ -3,6 +3,7 @@
 import ctypes
 import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -432,31 +433,70 @@ IN_A_PROCESS = """if True:
     library.native = lambda: sys.argv[1]
     library.FLAGS += sys.argv[2:]
     sys.path.insert(0, "tests")
-    import pytest
+    import main, pytest
+    main.run(main.main, main.__doc__, ["--demo", "--quiet"])
     files = ["tests/test_engine.py", "tests/test_packed.py", "tests/test_cache.py"]
     sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", *files, "-k", tests]))"""
 
 
 NUMBERS = "what_gpt2 or every_window or (their_paths and not gpt2) or stands_for or two_models"
-MEMORY = "what_gpt2 or (their_paths and not gpt2) or stands_for or two_models"  # emulated, each row takes long
+MEMORY = "what_gpt2 or (their_paths and not gpt2) or stands_for or two_models"  # each row takes long there
+EMULATED = "what_gpt2 or (every_window and (1-8-1 or 1-33-3)) or (their_paths and not gpt2) or stands_for"
 
 
-def run_with(flags, cache, tests=NUMBERS, **environment):
-    """These tests of numbers, with a library that was compiled with these flags."""
+def run_with(flags, cache, tests=NUMBERS, command=python, **environment):
+    """The demo and these tests of numbers, with a library that was compiled with these flags."""
     given = os.environ | {"XDG_CACHE_HOME": str(cache)} | environment
-    return python("-c", IN_A_PROCESS, tests, *flags.split(), env=given)
+    return command("-c", IN_A_PROCESS, tests, *flags.split(), env=given)
+
+
+def check(done):
+    """All passed, and the demo's texts, of a target in float32, are one text, the same as with the engine of this
+    machine."""
+    assert done.returncode == 0, done.stdout + done.stderr
+    ours = python("main.py", "--demo", "--quiet")
+    found, expected = (re.findall(r"^Text = .*?(?=\n\w|\n\.|\Z)", one.stdout, re.S | re.M) for one in (done, ours))
+    assert len({text.strip() for text in found + expected}) == 1, (found, expected)
+
+
+X86 = {  # the flag, and the instructions that it needs
+    "-march=x86-64": "",
+    "-march=x86-64-v2": "",
+    "-march=x86-64-v3": "avx2",
+    "-march=native -mno-avx512f": "avx_vnni",
+    "-march=skylake-avx512": "avx512bw",
+    "-march=icelake-server": "avx512_vnni",
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("march", ["x86-64", "x86-64-v2", "x86-64-v3", "skylake-avx512", "icelake-server"])
-def test_other_instructions_give_what_gpt2_gives(march, tmp_path):
+@pytest.mark.parametrize("flags", X86)
+def test_other_instructions_give_what_gpt2_gives(flags, tmp_path):
     if library.native() != "-march=native":
         pytest.skip("this is no x86")
-    needs = {"x86-64-v3": "avx2", "skylake-avx512": "avx512bw", "icelake-server": "avx512_vnni"}
-    if needs.get(march, "") not in library.cpu():
+    if X86[flags] not in library.cpu():
         pytest.skip("this CPU lacks them")
-    done = run_with(f"-march={march}", tmp_path)
-    assert done.returncode == 0, done.stdout
+    check(run_with(flags, tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("qemu_cpu", ["cortex-a72", "max"])
+def test_arm_gives_what_gpt2_gives(qemu_cpu):
+    """Emulated, with the Python, NumPy and qemu that .ci/arm64 has brought to the folder ARM64_ROOT."""
+    if "ARM64_ROOT" not in os.environ:
+        pytest.skip("ARM64_ROOT is not set")
+    root = Path(os.environ["ARM64_ROOT"])
+    paths = [root / "wheels", *(path for path in sys.path if path.endswith("site-packages"))]
+    environment = {"PYTHONPATH": ":".join(map(str, paths)), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    environment["OPENBLAS_CORETYPE"] = "ARMV8"  # NumPy's loops for SVE give wrong products in qemu 7
+    environment["CC"] = f"{sys.executable} -m ziglang cc -target aarch64-linux-gnu.2.28"  # not emulated
+    qemu = [root / "usr/bin/qemu-aarch64-static", "-cpu", qemu_cpu, "-L", root, root / "usr/bin/python3"]
+
+    def emulated(*words, **options):
+        return subprocess.run([*qemu, *words], cwd=ROOT, capture_output=True, text=True, **options)
+
+    flags = "-mcpu=" + {"max": "neoverse_v1"}.get(qemu_cpu, qemu_cpu.replace("-", "_"))
+    check(run_with(flags, root / "cache", EMULATED, emulated, **environment))
 
 
 @pytest.mark.slow
