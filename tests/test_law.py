@@ -270,6 +270,13 @@ def test_what_is_right_is_lossless_and_a_rule_as_it_says_itself(monkeypatch):
     assert [check_law.check_law(rule.accept).lossless for rule in rules] == [rule.lossless for rule in rules]
 
 
+def test_a_loop_of_our_form_adds_exactly_n_tokens():
+    def one_more(x, draft, target_model, N, K, rng):
+        return sampling.speculative_sampling(x, draft, target_model, N + 1, K, rng)
+
+    assert check_law.check_law(one_more).words.endswith("Usual cause: more than N tokens are added.")
+
+
 @pytest.mark.parametrize(
     ("word", "status", "said"),
     [

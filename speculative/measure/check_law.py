@@ -122,11 +122,11 @@ a rule (proposal, q, rng), a drafter (x, k), sample(p), sample(p, rng), max_fn(x
 
 
 def decoder_of(function: Callable) -> Callable:
-    """The function in decode(draft, target, case, draws) -> the text after PROMPT, of N tokens or more. Raises
-    UserError if its parameters are none of FORMS."""
+    """The function in decode(draft, target, case, draws) -> the N tokens after PROMPT. Raises UserError if its
+    parameters are none of FORMS."""
 
-    def blogs(draft, target, case, draws):
-        return function(np.array(PROMPT), draft, target, case.N, case.K)[len(PROMPT) :]
+    def blogs(draft, target, case, draws):  # up to K tokens more than N
+        return function(np.array(PROMPT), draft, target, case.N, case.K)[len(PROMPT) :][: case.N]
 
     def one_by_one(draft, target, case, draws):
         text: list[int] = []
@@ -163,7 +163,7 @@ def ours(rule=None, drafter=None, loop=speculative_sampling, n_more: int = 0) ->
         for step in loop(PROMPT, propose, last, case.N + n_more, case.K, draws, **accept):
             text += step.tokens
             if n_more and len(text) >= case.N:
-                break
+                return text[: case.N]
         return text
 
     return decode
@@ -216,7 +216,7 @@ def check_law(function: Callable) -> Verdict:
 
 
 def law_of_texts(decode: Callable, case: Case, outcome_of: Callable | None = None, reseeds: bool = True) -> dict:
-    """The law of the first N tokens, or of outcome_of(text, walk). The text is () if a draw is impossible."""
+    """The law of the texts, or of outcome_of(text, walk). The text is () if a draw is impossible."""
     draws = Draws(Walk(reseeds))
     draft, target = case.models()
 
@@ -226,7 +226,7 @@ def law_of_texts(decode: Callable, case: Case, outcome_of: Callable | None = Non
 
     def program(draws):
         try:
-            text = tuple(map(int, decode(draft, watched, case, draws)[: case.N]))
+            text = tuple(map(int, decode(draft, watched, case, draws)))
         except NoDistribution:
             text = ()
         return outcome_of(text, draws.walk) if outcome_of else text
@@ -261,6 +261,8 @@ def cause_of(decode: Callable, laws: dict[Case, dict]) -> str | None:
     def explains(other: Callable, expected: Callable = laws.get, **how) -> bool:
         return all(distance(law_of_texts(other, case, **how), expected(case)) < EXACT for case in laws)
 
+    if any(len(text) > case.N for case, law in laws.items() for text in law):
+        return "more than N tokens are added"
     if explains(decode, lambda case: law_of_model(case.models()[1], case.N), reseeds=False):
         return "random numbers are used twice: a seed or a generator of the same seed begins again"
     for case in laws:
