@@ -86,3 +86,15 @@ def test_every_link_leads_somewhere():
         for page in folder.glob("*.md"):
             for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
                 assert target.startswith("http") or (folder / target).exists(), f"{page.name}: {target}"
+
+
+def test_figures_that_stand_twice_are_the_same():
+    readme, benchmarks = ((ROOT / page).read_text("utf-8") for page in ("README.md", "docs/benchmarks.md"))
+    code = re.findall(r"^ *(?:the blog's|ours(?:, --fast)?) +([0-9.]+) +([0-9.]+) +([0-9.]+)$", benchmarks, re.M)
+    shown = re.findall(r"^\| (?:the blog's own|ours).*? \| ([0-9.]+) s \| ([0-9.]+) s \| ([0-9.]+) \|", readme, re.M)
+    assert len(code) == 3
+    assert [[*map(float, row)] for row in shown] == [
+        [round(float(a), 1), round(float(b), 1), float(c)] for a, b, c in code
+    ]
+    for path, lines in re.findall(r"^\| \[(\S+)\]\(\S+\) \| (\d+) \|", readme, re.M):
+        assert abs(len((ROOT / path).read_text("utf-8").splitlines()) - int(lines)) <= 10
