@@ -152,10 +152,17 @@ class Draws:
         raise UserError(f"{name}() cannot be followed: draw by random, uniform, choice, multinomial or integers")
 
     @contextlib.contextmanager
-    def everywhere(self) -> Iterator[None]:
-        """Replace NumPy's and Python's random numbers by these, and print nothing, until the end."""
+    def everywhere(self, variables: dict) -> Iterator[None]:
+        """Replace NumPy's and Python's random numbers by these, also in these variables of a module, and print nothing,
+        until the end."""
         names = "seed default_rng random random_sample rand uniform choice multinomial randint"
+        replaced = {}
+        for name, value in variables.items():
+            owner = getattr(value, "__self__", value)  # of a method, as after "from random import random"
+            if isinstance(owner, Generator | np.random.RandomState | random.Random):
+                replaced[name] = Draws(self.walk, name) if owner is value else getattr(self, value.__name__)
         with (
+            patch.dict(variables, replaced),
             patch.multiple(np.random, **{name: getattr(self, name) for name in names.split()}),
             patch.multiple(random, random=self.random, uniform=self.uniform, seed=self.seed),
             contextlib.redirect_stdout(io.StringIO()),

@@ -187,6 +187,7 @@ def check_law(function: Callable) -> Verdict:
     enough.
     """
     decode = decoder_of(function)
+    decode.variables = getattr(inspect.unwrap(function), "__globals__", {})  # type: ignore[attr-defined]
     laws = {}  # {case: its law}
     far = {}  # {case: distance from the target's law}
     wrong: list[Case] = []
@@ -231,7 +232,7 @@ def law_of_texts(decode: Callable, case: Case, outcome_of: Callable | None = Non
             text = ()
         return outcome_of(text, draws.walk) if outcome_of else text
 
-    with draws.everywhere():
+    with draws.everywhere(getattr(decode, "variables", {})):
         return law_of(program, draws, MOST_PATHS)
 
 
@@ -287,8 +288,7 @@ def main(words: list[str]) -> None:
         raise UserError(f"{file} is not a file: python -m speculative law FILE.py[:NAME]")
     sys.path.insert(0, str(file.resolve().parent))
     os.environ["TQDM_DISABLE"] = "1"
-    with Draws().everywhere():
-        defined = runpy.run_path(str(file), run_name="law")
+    defined = runpy.run_path(str(file), run_name="law")
     name = name or "speculative_sampling"
     if not inspect.isfunction(defined.get(name)):
         functions = [name for name, one in defined.items() if inspect.isfunction(one) and one.__module__ == "law"]
