@@ -291,11 +291,14 @@ def test_a_loop_of_our_form_adds_exactly_n_tokens():
             2,
             "has no function nothing: it has positive_part, draw, top, bfloat16, speculative_sampling",
         ),
+        ("{unknown}", 2, "error: some of its random numbers cannot be followed: draw from rng, np.random or random"),
         ("missing.py", 2, "error: missing.py is not a file"),
     ],
 )
 def test_the_command(word, status, said, tmp_path):
     (tmp_path / "mine.py").write_text(IN_THE_BLOGS_FORM)
-    done = python("-m", "speculative", "law", word.format(file=tmp_path / "mine.py"))
+    unknown = IN_THE_BLOGS_FORM.replace("np.random.random()", "(np.random.Generator(np.random.PCG64()).random())")
+    (tmp_path / "unknown.py").write_text(unknown)
+    done = python("-m", "speculative", "law", word.format(file=tmp_path / "mine.py", unknown=tmp_path / "unknown.py"))
     assert done.returncode == status
     assert said in done.stdout + done.stderr
