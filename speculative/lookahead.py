@@ -19,6 +19,7 @@ from itertools import accumulate, chain
 from operator import mul
 
 from speculative.sampling import Proposal
+from speculative.support.progress import working
 
 DECAY = 0.95  # factor on all older counts at each proposal: acceptance is an average over about 20 of them
 PRIOR_WEIGHT = 8  # proposals of evidence that the guess "accepted as often as the position before" counts for
@@ -131,11 +132,13 @@ class AutoK:
         if self.rows:
             return
         model(x, 1)
-        for rows in WINDOW_ROWS * 2:
-            if len(x) + rows <= n_ctx:
-                began = time.perf_counter()
-                model([*x, *[x[-1]] * rows], rows)
-                self.time_call(rows, time.perf_counter() - began)
+        with working("timing calls, from which K is chosen", 2 * len(WINDOW_ROWS), "call", delay=1) as bar:
+            for rows in WINDOW_ROWS * 2:
+                if len(x) + rows <= n_ctx:
+                    began = time.perf_counter()
+                    model([*x, *[x[-1]] * rows], rows)
+                    self.time_call(rows, time.perf_counter() - began)
+                bar.update(1)
         for record, draft in zip(self.records, drafts, strict=True):
             draft(x, 1)
             for _ in range(2):
