@@ -1,4 +1,4 @@
-"""load_pair: a session from Python, whose errors name options as Python does, and whose runs are compared."""
+"""load_pair: a session from Python. An error in its options names them as Python does."""
 
 import contextlib
 import inspect

@@ -66,8 +66,8 @@ def one_by_one(
 
     overlap(p, q): the part of p that is accepted. So token j passes with chance overlap[j] / p[j], and any draft with
     chance Σ overlap (Leviathan et al. 2023, corollary 3.6). residual_fn(q, p): the distribution of the token that
-    replaces a rejected draft. truncate(q): the rows that are used in place of the target's. accept: a function that
-    already tests chains in this way.
+    replaces a rejected draft. truncate(q): the rows that are used in place of the target's. accept: for the
+    paper's rule sampling.token_by_token, which does the same.
     """
 
     def accept_chain(proposal, q, rng):  # q [m + 1, n_vocab]
