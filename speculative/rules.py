@@ -46,7 +46,7 @@ class Rule(NamedTuple):
     explain: Callable  # explain(proposal, q, u) -> Explained; u may hold more numbers than the rule drew
     n_draws: Callable  # n_draws(step) -> how many random numbers the rule drew for it
     chances: Callable  # chances(step) -> the chance of acceptance at each position that was tested
-    tree: Callable | None = None  # accept(tree, q, rng) -> tokens, if trees can be tested
+    accept_tree: Callable | None = None  # accept_tree(tree, q, rng) -> tokens, if trees can be tested
     lossless: bool = True
     formula: str = "Σ min(p, q) = 1 - TVD(p, q)"  # of the chance of acceptance at a position
 
@@ -59,22 +59,20 @@ def one_by_one(
     overlap: Callable = np.minimum,
     residual_fn: Callable = residual,
     truncate: Callable = lambda q: q,
-    accept: Callable | None = None,
     **about: Any,
 ) -> Rule:
     """A rule that tests one draft after the other, from its two parts, in the paper min(p, q) and max(0, q - p).
 
-    overlap(p, q): the part of p that is accepted. So token j passes with chance overlap[j] / p[j], and any draft with
+    overlap(q, p): the part of p that is accepted. So token j passes with chance overlap[j] / p[j], and any draft with
     chance Σ overlap (Leviathan et al. 2023, corollary 3.6). residual_fn(q, p): the distribution of the token that
-    replaces a rejected draft. truncate(q): the rows that are used in place of the target's. accept: for the
-    paper's rule sampling.token_by_token, which does the same.
+    replaces a rejected draft. truncate(q): the rows that are used in place of the target's.
     """
 
-    def accept_chain(proposal, q, rng):  # q [m + 1, n_vocab]
+    def accept(proposal, q, rng):  # q [m + 1, n_vocab]
         q = truncate(q)  # [m + 1, n_vocab]
         tokens = []
         for j, p_i, q_i in zip(proposal.tokens, proposal.p, q, strict=False):
-            if rng.random() >= ratio(overlap(p_i, q_i), p_i, j):
+            if rng.random() >= ratio(overlap(q_i, p_i), p_i, j):
                 return [*tokens, sample(residual_fn(q_i, p_i), rng)]
             tokens.append(j)
         return [*tokens, sample(q[-1], rng)]
@@ -86,7 +84,7 @@ def one_by_one(
         q = truncate(q)  # [m + 1, n_vocab]
         tests = []
         for u_i, j, p_i, q_i in zip(u, proposal.tokens, proposal.p, q, strict=False):
-            passed = u_i < ratio(overlap(p_i, q_i), p_i, j)
+            passed = u_i < ratio(overlap(q_i, p_i), p_i, j)
             tests.append(DraftTest(u_i, float(p_i[j]), float(q_i[j]), passed))
             if not passed:
                 return Explained(tests, u[len(tests)], residual_fn(q_i, p_i))
@@ -100,13 +98,14 @@ def one_by_one(
         if isinstance(step, TreeStep):
             return acceptance_by_depth(step, overlap, residual_fn)
         rows = zip(step.proposal.p[: step.accepted + 1], step.q, strict=False)  # of the drafts that were tested
-        return [float(np.sum(overlap(p_i, q_i))) for p_i, q_i in rows]
+        return [float(np.sum(overlap(q_i, p_i))) for p_i, q_i in rows]
 
-    return Rule(name, accept or accept_chain, explain, n_draws, chances, accept_tree, **about)
+    return Rule(name, accept, explain, n_draws, chances, accept_tree, **about)
 
 
 def token() -> Rule:
-    return one_by_one("token", accept=token_by_token)
+    """The paper's rule, in the words of the blog's loop; one_by_one's own would do the same."""
+    return one_by_one("token")._replace(accept=token_by_token)
 
 
 def lenient(b: float) -> Rule:
@@ -117,7 +116,7 @@ def lenient(b: float) -> Rule:
     """
     return one_by_one(
         f"lenient:{b:g}",
-        overlap=lambda p, q: np.minimum(p, q / b),  # [n_vocab] twice -> [n_vocab]
+        overlap=lambda q, p: np.minimum(p, q / b),  # [n_vocab] twice -> [n_vocab]
         lossless=False,
         formula=f"Σ min(p, q / {b:g})",
     )
@@ -132,7 +131,7 @@ def typical(epsilon: float) -> Rule:
     """
     return one_by_one(
         f"typical:{epsilon:g}",
-        overlap=lambda p, q: np.where(q > 0, p, 0),  # [n_vocab] twice -> [n_vocab]
+        overlap=lambda q, p: np.where(q > 0, p, 0),  # [n_vocab] twice -> [n_vocab]
         residual_fn=lambda q, p: q,  # [n_vocab] twice -> [n_vocab]
         truncate=lambda q: typical_tokens(q, epsilon),  # [n, n_vocab] -> [n, n_vocab]
         lossless=False,

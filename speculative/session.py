@@ -18,7 +18,7 @@ from speculative.options import text as check_text
 from speculative.rules import parse_rule
 from speculative.sampling import autoregressive_sampling, speculative_sampling
 from speculative.support.errors import UserError
-from speculative.texts import Draws, Iteration, as_texts
+from speculative.texts import Draws, TextStep, as_texts
 from speculative.trees import n_nodes, tree_speculative_sampling
 
 DECODERS = ("autoregressive", "speculative")
@@ -150,7 +150,7 @@ class Session(Generic[AnyOptions]):
         target = self.model("target")
         drafter = self.drafter(rng, target=target)
         if o.tree:
-            return tree_speculative_sampling(x, drafter.tree, target.tree, N, o.tree, rng, self.rule.tree)
+            return tree_speculative_sampling(x, drafter.tree, target.score_tree, N, o.tree, rng, self.rule.accept_tree)
         K, with_K = around(self.lookaheads[0])
         return speculative_sampling(x, with_K(drafter.parts, target), target, N, K, rng, self.rule.accept)
 
@@ -203,12 +203,12 @@ class Session(Generic[AnyOptions]):
 
     # ---- Texts -------------------------------------------------------------------------------------------------------
 
-    def autoregressive(self, prompt: str, n_tokens_to_generate: int = 40, sample: int = 0) -> Iterator[Iteration]:
+    def autoregressive(self, prompt: str, n_tokens_to_generate: int = 40, sample: int = 0) -> Iterator[TextStep]:
         """A token for each call of the target. sample: 0 for the blog's random numbers, 1, 2, ... for others. Raises
         UserError at the call, not at the first step."""
         return self.texts("autoregressive", *self.checked(prompt, n_tokens_to_generate, sample))
 
-    def speculative(self, prompt: str, n_tokens_to_generate: int = 40, sample: int = 0) -> Iterator[Iteration]:
+    def speculative(self, prompt: str, n_tokens_to_generate: int = 40, sample: int = 0) -> Iterator[TextStep]:
         """Up to K + 1 tokens for each call of the target; the same text at temperature 0. Otherwise as above."""
         inputs, N, sample = self.checked(prompt, n_tokens_to_generate, sample)
         self.ready(inputs, N)
@@ -219,7 +219,7 @@ class Session(Generic[AnyOptions]):
         N = check_count("n_tokens_to_generate", N, 1)
         return [self.input_ids(prompt, N)], N, check_count("sample", sample, 0)
 
-    def texts(self, name: str, inputs: Sequence, N: int, sample: int = 0) -> Iterator[Iteration]:
+    def texts(self, name: str, inputs: Sequence, N: int, sample: int = 0) -> Iterator[TextStep]:
         """The steps of the decoder `name`, one of DECODERS, as text, one text after the other, or as many together as
         --batch says.
 
@@ -242,7 +242,7 @@ class Session(Generic[AnyOptions]):
         """The logs of the models' calls, by role."""
         return {role: self.models[role].log for role in self.roles if hasattr(self.models[role], "log")}
 
-    def texts_together(self, name: str, inputs: Sequence, N: int) -> Iterator[Iteration]:
+    def texts_together(self, name: str, inputs: Sequence, N: int) -> Iterator[TextStep]:
         """On JAX a call of the target gives steps of several texts."""
         o = self.options
         texts = [StreamDecoder(self.encoder, o.stop) for _ in inputs]

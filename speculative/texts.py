@@ -17,8 +17,8 @@ Logs = Mapping[str, deque[Call]]  # {role: a model's log}
 
 
 @dataclass
-class Iteration:
-    """One call of the target, as tokens, text and times.
+class TextStep:
+    """A Step of the loop, with its text and its times: what one call of the target gave.
 
     Times are in seconds, None if a loop on a device does not tell them. A text ends with the token that completes the
     stop text; the drafts after it count as rejected. If it ends in a part of a character, a last step without tokens
@@ -42,7 +42,7 @@ class Iteration:
     pieces: list[str] = field(default_factory=list)  # text of each token
     text_index: int = 0  # index of the text that the step belongs to, if there are several
     q: list[float] = field(default_factory=list)  # the target's probability of each token, if the step is not a tree
-    step: Any = None  # the sampling.Step, or a device's Row; a record drops it, as its distributions are large
+    step: Any = None  # the loop's Step, or a device's Row; a record drops it, as its distributions are large
     u: Sequence[float] = ()  # the random numbers of the step
 
     @property
@@ -85,8 +85,8 @@ class Draws:
 
 def as_texts(
     calls: Iterator[Sequence], texts: Sequence[StreamDecoder], draws: Draws, logs: Logs, first: int = 0
-) -> Iterator[Iteration]:
-    """Yield each step of a decoder as an Iteration, until all texts are complete.
+) -> Iterator[TextStep]:
+    """Yield each step of a decoder as a TextStep, until all texts are complete.
 
     calls: for each call of the target, the step of the one text, or from a loop on a device the Rows of the texts that
     it served. draws: the generator of the steps. logs: of the models, none on a device. first: the first text's number.
@@ -101,7 +101,7 @@ def as_texts(
         for step in steps:
             index = getattr(step, "text_index", 0)
             pieces = pieces_of(step.tokens, texts[index])
-            iteration = Iteration(
+            shown = TextStep(
                 tokens=[*map(int, step.tokens[: len(pieces)])],
                 pieces=pieces,
                 text_index=first + index,
@@ -111,16 +111,16 @@ def as_texts(
                 step=step,
                 u=draws.u,
             )
-            add_times(iteration, logs, began, seconds)
+            add_times(shown, logs, began, seconds)
             seconds = 0.0  # the first of several texts has the time of the call
             if isinstance(step.proposal, Tree):
                 tree = step.proposal
-                iteration.tree = {"tokens": tree.tokens[1:], "parents": tree.parents[1:], "path": step.walk}
-            yield iteration
+                shown.tree = {"tokens": tree.tokens[1:], "parents": tree.parents[1:], "path": step.walk}
+            yield shown
     for index, text in enumerate(texts, start=first):
         rest = text.flush()
         if rest:
-            yield Iteration([], pieces=[rest], text_index=index)
+            yield TextStep([], pieces=[rest], text_index=index)
 
 
 def pieces_of(tokens: Sequence[int], text: StreamDecoder) -> list[str]:
@@ -139,7 +139,7 @@ def sources_of(step: Any) -> list[str]:
     return [source] * step.drafted if isinstance(source, str) else [*source]
 
 
-def add_times(i: Iteration, logs: Logs, began: float, seconds: float) -> None:
+def add_times(i: TextStep, logs: Logs, began: float, seconds: float) -> None:
     """Add the times of a step that began at that time, by time.perf_counter."""
     i.seconds = seconds
     if not logs:

@@ -86,7 +86,7 @@ def sibling_by_sibling(tree: Tree, q, rng, overlap: Callable, residual_fn: Calla
         for child in tree.children[node]:
             j = tree.tokens[child]
             p = tree.p[child]  # [n_vocab]
-            if rng.random() < ratio(overlap(p, remaining), p, j):
+            if rng.random() < ratio(overlap(remaining, p), p, j):
                 tokens.append(j)
                 break
             remaining = residual_fn(remaining, p)  # [n_vocab]
@@ -138,9 +138,9 @@ def acceptance_by_depth(step: TreeStep, overlap: Callable, residual_fn: Callable
         all_rejected = 1.0
         for child in others:
             p = tree.p[child]  # [n_vocab]
-            all_rejected *= 1 - ratio(overlap(p, remaining), p, tree.tokens[child])
+            all_rejected *= 1 - ratio(overlap(remaining, p), p, tree.tokens[child])
             remaining = residual_fn(remaining, p)  # [n_vocab]
-        chances.append(1 - all_rejected * (1 - float(np.sum(overlap(tree.p[last], remaining)))))
+        chances.append(1 - all_rejected * (1 - float(np.sum(overlap(remaining, tree.p[last])))))
     return chances
 
 

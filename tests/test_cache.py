@@ -93,7 +93,7 @@ def test_trees_are_their_paths(kind):
         tree = random_tree(rng, x, int(rng.integers(40)))
         n = len(tree.tokens)
         for nodes in (None, rng.permutation(range(rng.integers(n), n)).tolist(), None):
-            same(model.tree(x, tree, nodes), by_paths(other.logits)(x, tree, nodes))
+            same(model.score_tree(x, tree, nodes), by_paths(other.logits)(x, tree, nodes))
         path = tree.path(int(rng.integers(len(tree.tokens))))
         x = np.append(x, [tree.tokens[node] for node in path]).astype(int)
         alone = Model(other, logits_themselves)

@@ -16,7 +16,7 @@ from speculative.cli import display
 from speculative.options import Options
 from speculative.support.errors import UserError, guarded
 from speculative.support.terminal import SHOWN
-from speculative.texts import Iteration
+from speculative.texts import TextStep
 
 ENDINGS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
 
@@ -126,7 +126,7 @@ def test_a_closed_stream(closed, words):
 def test_an_interruption_before_a_bar_is_told_as_itself(monkeypatch):
     monkeypatch.setattr(display, "tqdm", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt), display.Screen(Options(), ["speculative"], ["a"]) as screen:
-        screen.show_step("speculative", Iteration([1]))
+        screen.show_step("speculative", TextStep([1]))
 
 
 def test_a_terminal_that_knows_ascii_alone(pair_words):

@@ -22,7 +22,7 @@ COMPOUND = ["prompt_lookup+model", "prompt_lookup+ngram", "model/ngram", "int8/m
 COMPOUND += ["model/ngram/prompt_lookup", "int8/prompt_lookup+model"]
 RULE_NAMES = [name if limits is None else f"{name}:0.3" for name, (_, limits) in RULES.items()]
 LOSSLESS = [name for name in RULE_NAMES if parse_rule(name).lossless]
-WITH_LOOKAHEAD = [(name, K) for name in RULE_NAMES for K in (2, "tree") if K != "tree" or parse_rule(name).tree]
+WITH_LOOKAHEAD = [(name, K) for name in RULE_NAMES for K in (2, "tree") if K != "tree" or parse_rule(name).accept_tree]
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ CASES = [
     for drafter in [*DRAFTERS, "users", *COMPOUND]
     for accept in LOSSLESS
     for K in (1, 2, "auto", "tree")
-    if K != "tree" or (parse_rule(accept).tree and drafts_trees(drafter))
+    if K != "tree" or (parse_rule(accept).accept_tree and drafts_trees(drafter))
 ]
 
 

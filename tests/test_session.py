@@ -61,7 +61,7 @@ HOW += [{"fast": True}]
 def test_the_greedy_text_is_the_targets(pair, greedy, last, options):
     """To the bit, with exactly N tokens, to the end of the context, whatever drafts and whatever the rule."""
     if "tree" in options and not (
-        drafts_trees(options.get("drafter", "model")) and parse_rule(options.get("accept", "token")).tree
+        drafts_trees(options.get("drafter", "model")) and parse_rule(options.get("accept", "token")).accept_tree
     ):
         assert "tree" in refusal(pair.changed, **options)
         return

@@ -57,7 +57,7 @@ BROKEN = [
     ("engines.model:CachedNetwork.feed", LENGTH, STALE_AFTER_A_REJECTION, "rows", {}),
     ("engines.model:Model.__call__", "return rows", "return np.nextafter(rows, 1) if n_last > 1 else rows", "rows", {}),
     (
-        "engines.model:Model.tree",
+        "engines.model:Model.score_tree",
         "return rows",
         "return np.concatenate([rows[:-1], np.nextafter(rows[-1:], 1)])",
         "nodes",

@@ -12,7 +12,7 @@ from tqdm import tqdm
 from speculative.measure.recorder import Recorder
 from speculative.options import Options
 from speculative.support.terminal import SHOWN
-from speculative.texts import Iteration
+from speculative.texts import TextStep
 
 MOST_COLUMNS = 110  # of a paragraph
 
@@ -55,13 +55,13 @@ class Screen:
     def begin(self) -> None:
         title = f"{self.names[0].capitalize()} Decode"
         print(f"\n{title}\n{'-' * len(title)}", flush=True)
-        self.steps: list[Iteration] = []  # that were shown
+        self.steps: list[TextStep] = []  # that were shown
         if self.stream:
             show([(f"Text = {self.prompts[0]}", None)])
         self.bar = tqdm(total=self.n_tokens, unit="token", leave=False, disable=self.stream or None)
         self.begun = True
 
-    def show_step(self, name: str, step: Iteration) -> None:
+    def show_step(self, name: str, step: TextStep) -> None:
         if name != self.names[0]:
             return
         if not self.begun:
@@ -96,7 +96,7 @@ class Screen:
                 text_index = step.text_index
             print(flush=True)
 
-    def print_step(self, step: Iteration, text_index: int) -> None:
+    def print_step(self, step: TextStep, text_index: int) -> None:
         """Print a step's text, in colour if that can be shown. text_index: of the text that was printed last."""
         if step.text_index > text_index:
             show([(f"\nText = {self.prompts[step.text_index]}", None)])

@@ -78,7 +78,7 @@ def drafts_of(role: str, name: str, **about) -> DrafterSpec:
     return DrafterSpec(
         name,
         chain=lambda context: model_drafter(context.models[role], context.rng, name),
-        tree=lambda context: model_tree(context.models[role].tree, context.rng, context.greedy, name),
+        tree=lambda context: model_tree(context.models[role].score_tree, context.rng, context.greedy, name),
         roles=(role,),
         model=True,
         **about,

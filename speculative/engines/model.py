@@ -153,7 +153,7 @@ class Model:
         self.rows_of_x = np.array(x), None, range(len(x) - n_last, len(x))  # a copy: the caller may change x
         return rows
 
-    def tree(self, x, tree: Tree, nodes=None) -> np.ndarray:  # [n], [m] -> [m, n_vocab]
+    def score_tree(self, x, tree: Tree, nodes=None) -> np.ndarray:  # [n], [m] -> [m, n_vocab]
         """The distributions after these nodes (default: all) of a tree of drafts, whose root is the last token of x."""
         rows = self.call(self.network.tree_logits, x, tree, nodes)  # [m, n_vocab]
         self.rows_of_x = np.array(x), tree, range(len(rows)) if nodes is None else nodes

@@ -15,7 +15,7 @@ from speculative.measure.recorder import Recorder, to_json
 from speculative.measure.report import stand_ins, summary
 from speculative.session import Session
 from speculative.support.terminal import without_secrets
-from speculative.texts import Iteration
+from speculative.texts import TextStep
 
 SCHEMA = 6  # changes if a key is renamed or means something else, not if one is added
 
@@ -55,7 +55,7 @@ def decoder_document(record: Recorder) -> dict:
     }
 
 
-def shown_tokens(iteration: Iteration) -> set[int]:
+def shown_tokens(iteration: TextStep) -> set[int]:
     """Return the tokens that a page shows beside the text."""
     if iteration.tree:
         return {*iteration.tree["tokens"]}

@@ -41,7 +41,7 @@ class Drafts(NamedTuple):
 class Measured(NamedTuple):
     """What predictions need beside the run."""
 
-    names: dict[str, tuple[bool, bool]]  # {drafter: (whether it looks up, whether a draft model drafts)}
+    names: list[str]  # of the drafters that are predicted
     texts: list[Drafts]
     timed: dict[int, float]  # {rows: seconds of a call of the target}
     t_lookup: float  # seconds of a prompt lookup
@@ -57,7 +57,7 @@ def measure(session: Session, speculative: Recorder) -> Measured | None:
     last = session.levels[0][-1]
     drafted = [i for i in iterations if i.drafted and not i.draft_prefill and i.source[-1] != LOOKUP]
     if not drafted:  # nothing is known of the draft model's time
-        names = {name: parts for name, parts in names.items() if not parts[1]}
+        names = [LOOKUP]
     t_draft = sum(i.drafting for i in drafted) / sum(i.drafted for i in drafted) if drafted else 0.0
     most = max(TIMING_SECONDS, TIMING_SHARE * speculative.seconds)
     with working("predicting other settings", None, "call", delay=1) as bar:
@@ -69,22 +69,19 @@ def measure(session: Session, speculative: Recorder) -> Measured | None:
         t_lookup = (time.perf_counter() - began) / max(1, speculative.n_tokens)
         texts = []
         for x, sample, one in zip(speculative.inputs, speculative.samples, found, strict=True):
-            asks = drafted and any(model for _, model in names.values())
+            asks = names != [LOOKUP]
             texts.append(Drafts(one, chances_by_place(session.model(last.roles[0]), x, sample) if asks else []))
     return Measured(names, texts, timed, t_lookup, t_draft)
 
 
-def candidates(own: str, levels: list[list[DrafterSpec]]) -> dict[str, tuple[bool, bool]]:
-    """ "model" -> {"model": (False, True), "prompt_lookup": (True, False), "prompt_lookup+model": (True, True)}: the
-    drafters that can be predicted without loading another model, and which of both parts each has."""
+def candidates(own: str, levels: list[list[DrafterSpec]]) -> list[str]:
+    """ "model" -> ["model", "prompt_lookup", "prompt_lookup+model"]: the drafters that can be predicted without loading
+    another model."""
     [*before, last], *inner = levels
-    names = {LOOKUP: (True, False)}
-    if last.model and {spec.name for spec in before} <= {LOOKUP}:
-        base = own.removeprefix(f"{LOOKUP}+")
-        names = {base: (False, True)} | names
-        if not inner:
-            names[f"{LOOKUP}+{base}"] = (True, True)
-    return names
+    if not last.model or {spec.name for spec in before} - {LOOKUP}:
+        return [LOOKUP]
+    base = own.removeprefix(f"{LOOKUP}+")
+    return [base, LOOKUP, *([] if inner else [f"{LOOKUP}+{base}"])]
 
 
 def places_of_lookups(x: Sequence[int], new: Sequence[int], n_vocab: int) -> list[int]:  # [n], [N] -> [N]
@@ -154,9 +151,7 @@ def predict(
     prefill: its seconds in the speculative run. rows: {rows: seconds of a call of the target} of both runs.
     """
     usual = max(rows)
-    scale = (
-        rows[usual] / measured.timed[usual] if usual in measured.timed else 1.0
-    )  # calls timed alone, and those of the loop
+    scale = rows[usual] / measured.timed[usual] if usual in measured.timed else 1.0  # the loop's calls to those alone
     known = {n: scale * seconds for n, seconds in measured.timed.items()} | rows
     window = line_through({1: min(known.values())} | known)
     own = sum(i.drafting + window(i.drafted + 1) for i in speculative.iterations)
@@ -165,33 +160,33 @@ def predict(
     predicted: dict[str, dict[int, float]] = {}
     if max(known) == 1:
         return predicted
-    for name, (looks_up, has_model) in measured.names.items():
+    for name in measured.names:
         predicted[name] = {}
         for K in range(1, max(known)):
             windows: dict[tuple[int, int], float] = defaultdict(float)
             for drafts in measured.texts:
-                for sizes, n in windows_of(drafts, K, looks_up, has_model).items():
+                for sizes, n in windows_of(drafts, K, name).items():
                     windows[sizes] += n
             seconds = sum(n * (k * measured.t_draft + window(k + m + 1)) for (k, m), n in windows.items())
             n_windows = sum(windows.values())
-            seconds += looks_up * n_windows * measured.t_lookup
+            seconds += name.startswith(LOOKUP) * n_windows * measured.t_lookup
             most = speculative.n_tokens / n_windows  # tokens of a call
             predicted[name][K] = min(most, t_token * speculative.n_tokens / (prefill + scale * seconds))
     return predicted
 
 
-def windows_of(drafts: Drafts, K: int, looks_up: bool, has_model: bool) -> dict[tuple[int, int], float]:
+def windows_of(drafts: Drafts, K: int, drafter: str) -> dict[tuple[int, int], float]:
     """{(drafts of the model, drafts of the lookup): how many such windows are expected to cover a text}, with K."""
     N = len(drafts.found)
     begins = [1.0] + [0.0] * N  # the chance that a window begins at each place
     windows: dict[tuple[int, int], float] = defaultdict(float)
     for place in range(N):
         k = min(K, N - place - 1)
-        if looks_up and drafts.found[place] >= 0:
+        if drafter.startswith(LOOKUP) and drafts.found[place] >= 0:
             windows[0, k] += begins[place]
             begins[place + min(drafts.found[place], k) + 1] += begins[place]
             continue
-        k = k if has_model else 0
+        k = 0 if drafter == LOOKUP else k
         windows[k, 0] += begins[place]
         reached = begins[place]
         for n in range(k):  # the draft after n accepted ones is rejected

@@ -1,4 +1,4 @@
-"""The record of a run: an Iteration for each call of the target, with the chances and the tests of its drafts.
+"""The record of a run: a TextStep for each call of the target, with the chances and the tests of its drafts.
 docs/output.md explains every key."""
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import numpy as np
 from speculative.rules import TOKEN, Rule
 from speculative.sampling import Step
 from speculative.session import Session
-from speculative.texts import Iteration
+from speculative.texts import TextStep
 
 N_TOP = 10  # number of the likeliest tokens that are recorded of a distribution
 
@@ -24,7 +24,7 @@ class Recorder:
     rule: Rule = TOKEN
     levels: Sequence[str] = ()  # the drafters that have a drafter of their own, the outermost first
     with_details: bool = False  # True to record the tests and draws of each step
-    samples: list[list[Iteration]] = field(default_factory=list)  # the iterations of each text
+    samples: list[list[TextStep]] = field(default_factory=list)  # the iterations of each text
     seconds: float = 0.0
     runs: int = 1  # number of repeats; this is the median run
     # Of a loop on a device, which cannot time each call:
@@ -33,7 +33,7 @@ class Recorder:
     t_target: dict[int, float] = field(default_factory=dict)  # {rows: seconds of a call}
 
     @property
-    def iterations(self) -> list[Iteration]:
+    def iterations(self) -> list[TextStep]:
         return [iteration for sample in self.samples for iteration in sample]
 
     @property
@@ -57,7 +57,7 @@ class Recorder:
             record.t_target = loop.t_target
         return record
 
-    def add(self, i: Iteration) -> Iteration:
+    def add(self, i: TextStep) -> TextStep:
         """Add a step, with the chances of its drafts and without its distributions -> the step as it is recorded."""
         self.samples += [[] for _ in range(i.text_index + 1 - len(self.samples))]
         sample = self.samples[i.text_index]
@@ -74,7 +74,7 @@ class Recorder:
         sample.append(replace(i, step=None, u=(), **known))
         return sample[-1]
 
-    def of_step(self, i: Iteration) -> dict[str, Any]:
+    def of_step(self, i: TextStep) -> dict[str, Any]:
         """Return the fields that are computed from the distributions of a step."""
         step = i.step
         n = len(i.tokens)
@@ -99,7 +99,7 @@ class Recorder:
 # ---- As JSON ---------------------------------------------------------------------------------------------------------
 
 
-def to_json(iteration: Iteration) -> dict[str, Any]:
+def to_json(iteration: TextStep) -> dict[str, Any]:
     """Return the text, the counts and the times of an iteration."""
     origins = [origin.partition(":")[0] for origin in iteration.origins]
     found = {"text": iteration.text} | vars(iteration) | {"tokens": len(iteration.tokens), "origins": origins}

@@ -228,11 +228,11 @@ def speed_rows(f: dict) -> list[Row]:
         ("β", f"{f['mean_beta']:.2f}", f"t_target of a window / of one row; {by_rows}"),
         ("measured", f"{f['speedup_without_prefill']:.2f}x", "without the prefill, to compare with the formulas"),
         ("the blog's formula", f"{blog:.2f}x", "r(K + 1) / (Kc + 1)"),
-        ("account", f"{f['account_blog']:.2f}x", "r(K + 1) / (Kc + β)"),
+        ("the formula with β", f"{f['account_blog']:.2f}x", "r(K + 1) / (Kc + β)"),
     ]
     if f["account_leviathan"]:
         leviathan = "(1 - α^(K + 1)) / ((1 - α)(Kc + β))"
-        rows.append(("account, Leviathan", f"{f['account_leviathan']:.2f}x", leviathan))
+        rows.append(("Leviathan's, with β", f"{f['account_leviathan']:.2f}x", leviathan))
     for name, speedups in (f["predicted"] or {}).items():
         by_K = "  ".join(f"{K}: {speedup:.2f}x" for K, speedup in some(speedups).items())
         rows.append((f"predicted, {name}", by_K, "by K: windows of K drafts over this text; with prefill"))

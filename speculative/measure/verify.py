@@ -160,7 +160,7 @@ def check_nodes(session: Session, prompts: Sequence[np.ndarray]) -> Check:
         target = session.model("target")
         target(x[:-1])  # heads draft from the target's last state
         tree = session.drafter(np.random.default_rng(0), target=target).tree(x, session.options.tree)
-        rows = target.tree(x, tree)  # [n_nodes, n_vocab]
+        rows = target.score_tree(x, tree)  # [n_nodes, n_vocab]
         for node, row in enumerate(rows):
             path = [tree.tokens[i] for i in tree.path(node)]
             n_compared += 1
