@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import ml_dtypes
 import numpy as np
 import pytest
-from conftest import hugging_face_name, write_safetensors
+from conftest import write_safetensors
 from scipy.special import erf
 from test_encoder import PIECES
 from tiny import ROOT, flatten, logits_themselves, random_arrays, refusal
@@ -118,20 +118,6 @@ def test_logits_are_what_the_settings_say(number, engine, tmp_path):
         [network] = load_networks(read, hparams, [engine], ["the model"])
         model = network.logits
     np.testing.assert_allclose(model(IDS, len(IDS)), plain_logits(config, tensors, IDS), rtol=1e-4, atol=1e-4)
-
-
-def test_the_oracle_is_hugging_faces_own_model():
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers", exc_type=ImportError)
-    for settings in SETTINGS:
-        config = CONFIG | settings
-        tensors = random_tensors(config)
-        theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config(**config, attn_implementation="eager")).eval()
-        renamed = {hugging_face_name(name): torch.from_numpy(array) for name, array in tensors.items()}
-        theirs.transformer.load_state_dict(renamed, strict=False)
-        with torch.no_grad():
-            expected = theirs(torch.from_numpy(IDS)[None]).logits[0].numpy()
-        np.testing.assert_allclose(plain_logits(config, tensors, IDS), expected, rtol=1e-4, atol=1e-4)
 
 
 NOT_HONOURED = {

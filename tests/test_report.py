@@ -28,11 +28,9 @@ from speculative.measure.recorder import Recorder
 from speculative.measure.report import BLOG_TEXT, advice, blog_line, summary, table
 from speculative.measure.run import Run
 from speculative.options import FIELDS
-from speculative.rules import TOKEN, parse_rule
 from speculative.sampling import Proposal, Step
 from speculative.session import DECODERS
 from speculative.texts import Draws, TextStep, as_texts
-from speculative.trees import Tree, TreeStep
 
 KEYS = ("autoregressive", "speculative")
 BLOG_PROMPT = FIELDS["prompt"].default
@@ -377,25 +375,6 @@ def test_drafts_after_the_stop_text_count_as_proposed_and_not_as_accepted():
     i = Recorder(rule=SimpleNamespace(chances=lambda step: [1.0] * 4)).add(i)
     assert (i.tokens, i.drafted, i.accepted) == (tokens[:2], 5, 2)
     assert (i.alpha, "".join(i.pieces)) == ([1.0] * 2, "the")
-
-
-def test_the_chance_of_siblings_is_unbiased():
-    """Two children, drawn without replacement, over every draw: the mean chance is that of accepting either."""
-    p = np.array([0.6, 0.3, 0.1], np.float32)
-    q = np.array([[0.2, 0.2, 0.6]] * 3, np.float32)
-    for rule in (TOKEN, parse_rule("lenient:0.5")):
-        found = accepted = 0.0
-        for first, second in itertools.permutations(range(3), 2):
-            left = np.where(np.arange(3) == first, 0, p)
-            weight = p[first] * left[second] / left.sum()
-            tree = Tree([0])
-            tree.add(0, first, p)
-            tree.add(0, second, (left / left.sum()).astype(np.float32))
-            draws = np.random.default_rng(0)
-            steps = [TreeStep(rule.accept_tree(tree, q, draws), tree, q) for _ in range(4000)]
-            found += weight * mean(rule.chances(step)[0] for step in steps)
-            accepted += weight * mean(bool(step.accepted) for step in steps)
-        assert found == pytest.approx(accepted, abs=0.01)
 
 
 def test_the_document_has_no_password_and_its_keys_are_documented(pair, tmp_path):

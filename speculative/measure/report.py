@@ -15,7 +15,7 @@ from speculative.options import FIELDS
 from speculative.rules import TOKEN, Rule
 from speculative.session import Session
 
-GAIN = 1.08  # another setting is recommended from this factor on: predictions err by up to 8 %
+GAIN = 1.08  # another setting is recommended from this factor on: a prediction errs by about as much
 
 ROLES = {"target": "Target", "draft": "draft"}  # in a sentence; the others are copies of the target
 
