@@ -12,9 +12,6 @@ import pytest
 from tiny import refusal
 
 from speculative.checkpoints import download
-from speculative.checkpoints.download import download_gpt2_files
-from speculative.checkpoints.official import SMALL_FILES, TF_DATA, TF_INDEX
-from utils import load_encoder_hparams_and_params
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -148,19 +145,3 @@ def test_nothing_is_written_through_a_link(server, get, tmp_path):
     assert (tmp_path / "precious").read_text() == "precious"
     assert not (tmp_path / "missing").exists()
     assert (tmp_path / "model" / "weights").read_bytes() == WEIGHTS
-
-
-def test_an_official_model_comes_from_a_mirror(tiny_files, tiny_hparams, tmp_path, monkeypatch):
-    """Its small files first. The hashes and sizes are the official ones, which the tiny model does not have."""
-    names = (*SMALL_FILES, TF_INDEX, TF_DATA)
-    files = {f"/models/355M/{name}": tiny_files[name] for name in names}
-    monkeypatch.setattr(download, "SHA256", {})
-    monkeypatch.setitem(download.HPARAMS, "355M", tiny_hparams)
-    with served(Server(files)) as server:
-        folder = tmp_path / "355M"
-        download_gpt2_files("355M", str(folder), f"{server.url}/models", weights=False)
-        assert {path.name for path in folder.iterdir()} == {*SMALL_FILES, "SHA256SUMS"}
-        download_gpt2_files("355M", str(folder), f"{server.url}/models")
-        assert [path for path, _ in server.ranges] == [*files]
-    _, hparams, _ = load_encoder_hparams_and_params("355M", str(tmp_path))
-    assert hparams["n_vocab"] == 260

@@ -256,7 +256,7 @@ def in_the_blogs_form(old="", new=""):
 
 @pytest.fixture
 def few_cases(monkeypatch):
-    monkeypatch.setattr(check_law, "CASES", check_law.CASES[::3])
+    monkeypatch.setattr(check_law, "CASES", check_law.CASES[::5])
 
 
 @pytest.mark.parametrize(("old", "new", "cause"), REPORTED)

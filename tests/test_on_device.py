@@ -63,9 +63,8 @@ def test_the_text_is_that_of_numpy_and_unknown_times_are_null(on_jax, on_numpy):
     assert "jax" not in on_numpy["machine"]
 
 
-@pytest.mark.parametrize(
-    "flags", [{"drafter": "prompt_lookup+model"}, pytest.param({"K": "auto"}, marks=pytest.mark.slow)], ids=str
-)
+@pytest.mark.parametrize("flags", [{"drafter": "prompt_lookup+model"}, {"K": "auto"}], ids=str)
+@pytest.mark.slow
 def test_the_loop_in_python_gives_the_same_text_on_both(on_jax, on_numpy, flags):
     _, found = on_jax(**flags)
     _, expected = on_numpy(**flags)

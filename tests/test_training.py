@@ -73,6 +73,7 @@ def test_a_distilled_draft_is_accepted_more_often_even_if_interrupted(models, mo
     assert sorted(path.name for path in models.iterdir()) == ["draft", "part", "target", "whole"]
 
 
+@pytest.mark.slow
 def test_trained_heads_decode(models):
     train(models, "heads", f"--heads 2 {SMALL}")
     session = load_pair(target_model_size="target", models_dir=str(models), drafter="heads", threads=1)
@@ -91,6 +92,7 @@ def test_online_prints_the_texts_and_saves_the_draft(models, capsys):
     assert not np.array_equal(*wte)
 
 
+@pytest.mark.slow
 def test_a_pair_is_made_from_text(tmp_path, capsys):
     rng = np.random.default_rng(0)
     words = re.findall(r"\S+", "the cat dog sat ran on under mat river house old and then it saw a café “naïve” 1894")

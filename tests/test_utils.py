@@ -8,11 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import MODELS, write_safetensors, write_tf
+from test_download import Server, served
 from tiny import flatten, refusal
 
+from speculative.checkpoints import download
 from speculative.checkpoints.config import load_hparams
+from speculative.checkpoints.download import download_gpt2_files
 from speculative.checkpoints.loading import complete_folder, load_params
-from speculative.checkpoints.official import HPARAMS, MODEL_SIZES, TF_DATA, TF_INDEX
+from speculative.checkpoints.official import HPARAMS, MODEL_SIZES, SMALL_FILES, TF_DATA, TF_INDEX
 from speculative.checkpoints.openai import read_index
 from speculative.checkpoints.tensors import checkpoint_shapes, parameter_count
 from speculative.support.errors import UserError
@@ -223,7 +226,23 @@ def test_flipped_bits_and_cuts_give_equal_arrays_or_one_line(name, tiny_files, t
     assert name != TF_DATA or "h1/mlp/c_proj/w is damaged" in lines[300]
 
 
-# ---- Models that stand in for the official ones ----------------------------------------------------------------------
+# ---- Official models ------------------------------------------------------------------------------------------------
+
+
+def test_an_official_model_comes_from_a_mirror(tiny_files, tiny_hparams, tmp_path, monkeypatch):
+    """Its small files first. The hashes and sizes are the official ones, which the tiny model does not have."""
+    names = (*SMALL_FILES, TF_INDEX, TF_DATA)
+    files = {f"/models/355M/{name}": tiny_files[name] for name in names}
+    monkeypatch.setattr(download, "SHA256", {})
+    monkeypatch.setitem(download.HPARAMS, "355M", tiny_hparams)
+    with served(Server(files)) as server:
+        folder = tmp_path / "355M"
+        download_gpt2_files("355M", str(folder), f"{server.url}/models", weights=False)
+        assert {path.name for path in folder.iterdir()} == {*SMALL_FILES, "SHA256SUMS"}
+        download_gpt2_files("355M", str(folder), f"{server.url}/models")
+        assert [path for path, _ in server.ranges] == [*files]
+    _, hparams, _ = load_encoder_hparams_and_params("355M", str(tmp_path))
+    assert hparams["n_vocab"] == 260
 
 
 def test_a_run_names_a_stand_in(tmp_path, command):

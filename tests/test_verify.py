@@ -70,7 +70,7 @@ BROKEN = [
 @pytest.mark.parametrize(("place", "old", "new", "seen_by", "options"), BROKEN)
 def test_it_sees_what_is_broken(run_verify, monkeypatch, place, old, new, seen_by, options):
     plant(monkeypatch, place, old, new)
-    draws = 300 if "against" in seen_by else 10  # the others do not sample
+    draws = 150 if "against" in seen_by else 10  # the others do not sample
     status, out = run_verify(draws=draws, temperature=9.0, **options)
     assert status == 1
     assert lines_of(out)[seen_by][0] == "FAILED"
