@@ -25,7 +25,7 @@ def main(**flags) -> None:
     o = check_output(parse(flags))  # the files of --json and --html can be written
     if o.pack:
         return write_packed(o)
-    prompts = choose_prompts(o)  # one; with --batch several; none if they come later
+    prompts = choose_prompts(o)  # one, several with --batch, none with --interactive or --serve
 
     # load both models
     session = Session(o, prompts=prompts, quiet=o.quiet)
@@ -41,12 +41,12 @@ def main(**flags) -> None:
 
 
 def decode_with_both(session: Session[Options], prompts: list[str]) -> None:
-    """Decode with both samplers, or with --only one. Print the blog's lines, the time and the text, then ours."""
+    """Decode with both samplers, or with --only one. Print the blog's lines (time and text), then the report."""
     o = session.options
     names = [o.only] if o.only else ["autoregressive", "speculative"]
     prompts = prompts * o.n_samples
     records = []  # one for each decoder
-    # the session calls autoregressive_sampling, then speculative_sampling; a bar, or with --stream the text, is shown
+    # in session.py: autoregressive_sampling, then speculative_sampling; a bar, or with --stream the text, is shown
     with Screen(o, names, prompts) as screen:
         for record in decode(session, prompts, o.n_tokens_to_generate, names, screen.show_step, bool(o.json or o.html)):
             screen.show_record(record)  # the blog's lines

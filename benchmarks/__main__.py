@@ -8,7 +8,7 @@ from speculative.support.errors import UserError, guarded
 
 FILES = {  # {name of a file: help}
     "theory": "the formulas of Leviathan et al., with a run's point; a picture",
-    "walkthrough": "the first half of docs/walkthrough.md, computed anew",
+    "walkthrough": "the tables of docs/walkthrough.md, computed anew",
     "kernels": "forward passes of 1 to 17 rows and of a prompt; --peers: also JAX and transformers",
     "assumption": "a window's time over a row's, against batch and context",
     "blog": "the blog's own code beside ours, from a clone of its repository",

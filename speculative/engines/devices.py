@@ -57,7 +57,7 @@ def is_first() -> bool:
 
 
 def choose_draft_dtype(draft_dtype: str, dtype: str, engine: str) -> str:
-    """The format that auto stands for. It may be a small one, as the draft's precision does not change the output."""
+    """The format that auto stands for. It may be a small one, as the output's distribution stays the target's."""
     if draft_dtype != "auto":
         return draft_dtype
     return {"c": "int8", "numpy": "float32", "jax": dtype}[engine]
