@@ -424,8 +424,9 @@ IN_A_PROCESS = """if True:
     sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", *files, "-k", tests]))"""
 
 
-NUMBERS = "what_gpt2 or (every_window and (1-8-1 or 1-33-3)) or (their_paths and not gpt2) or stands_for"
-MEMORY = "what_gpt2 or (their_paths and not gpt2) or stands_for or two_models"  # each row takes long there
+SHAPE = "(1-33-3 or 2-80-1)"  # that fill nothing
+NUMBERS = f"((what_gpt2 or every_window) and {SHAPE}) or (their_paths and int8) or stands_for"
+MEMORY = f"(what_gpt2 and {SHAPE}) or (their_paths and int8) or stands_for or two_models"
 
 
 def run_with(flags, cache, tests=NUMBERS, command=python, **environment):
