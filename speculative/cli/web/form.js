@@ -27,7 +27,10 @@ function showForm() {
   byId("prompt").addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !request) byId("form").requestSubmit();
   });
-  addEventListener("pagehide", () => sessionStorage.setItem(FORM, JSON.stringify(formValues())));
+  addEventListener("pagehide", () => {
+    sessionStorage.setItem(FORM, JSON.stringify(formValues()));
+    request?.abort(); // a browser may keep the page for a while, in case its user comes back
+  });
 }
 
 const formValues = () => Object.fromEntries(names.map((name) => [name, byId(name).value]));
