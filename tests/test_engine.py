@@ -308,6 +308,14 @@ def mounted_without_execution(cache, monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", refuse)
 
 
+def on_a_full_disk(cache, monkeypatch):
+    script = Path(os.environ["CC"])
+    lines = script.read_text().replace(
+        "sleep 0.3", f'case "$2" in {cache}*) echo "error: No space left" >&2; exit 1; esac'
+    )
+    script.write_text(lines)
+
+
 def without_a_home(cache, monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setattr(
@@ -320,6 +328,7 @@ def without_a_home(cache, monkeypatch):
     [
         (without_rights, "File exists"),
         (mounted_without_execution, "failed to map segment"),
+        (on_a_full_disk, "error: No space left"),
         (without_a_home, "Could not determine home"),
     ],
 )
@@ -338,6 +347,13 @@ def test_a_library_that_was_cut_is_compiled_again(tmp_path, quick):
     path.write_bytes(whole[: len(whole) // 2])
     assert library.build(tmp_path) == path
     assert path.read_bytes() == whole
+
+
+def test_a_relative_cache_does_not_count(monkeypatch, tmp_path):
+    for home, kept in (("/there", "/there"), ("there", tmp_path / ".cache"), ("", tmp_path / ".cache")):
+        monkeypatch.setenv("XDG_CACHE_HOME", home)
+        monkeypatch.setenv("HOME", str(tmp_path))
+        assert str(library.cache_home()) == f"{kept}/speculative-sampling"
 
 
 @pytest.mark.parametrize(

@@ -191,7 +191,7 @@ def test_greedy_texts_around_every_power_of_two_are_those_of_numpy(pair, greedy)
     Only rounding may part two texts: greedy_differences looks at the margin."""
     model = JaxModel(greedy.decoder.networks["target"], GREEDY)
     equal = 0
-    lengths = [power + i for power in (64, 256) for i in range(-5, 3)] + [HPARAMS["n_ctx"]]
+    lengths = [power + i for power in (64, 128, 256) for i in range(-7, 3)] + [HPARAMS["n_ctx"]]
     for T in lengths:
         n = T - 24
         x = random_prompt(n)
