@@ -158,7 +158,7 @@ class ModelOptions:
     top_p: float | None = option(None, share, "nucleus: keep the fewest tokens whose probabilities sum to at least this", group=LAW, live=True)
     min_p: float | None = option(None, share, "keep the tokens with at least this share of the largest probability", group=LAW, live=True)
     accept: str = option("token", text, "acceptance rule: token, or block (accepts more above temperature 0); lenient:B and typical:E are not lossless", group=LAW, live=True)
-    drafter: str = option("model", text, "model, prompt_lookup, ngram, heads, or int8 (the target's copy); a+b: b if a proposes nothing; a/b: b drafts for a", group=DRAFT, live=True)
+    drafter: str = option("model", text, "model, prompt_lookup, ngram, heads, or int8 (the target's copy); a+b falls back to b; a/b: b drafts for a", group=DRAFT, live=True)
     fast: bool = option(False, switch, "look-ups and the draft model draft for an int8 copy of the target, and K chooses itself; lossless, best in long texts", group=BLOG, live=True)
     draft_temperature: float | None = option(None, not_negative, "temperature of the drafter alone; the output stays lossless", live=True)
     tree: tuple[int, ...] | None = option(None, widths, "draft a tree: the number of children at each depth, such as 2,2,1; instead of --K", live=True)

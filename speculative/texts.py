@@ -21,8 +21,8 @@ class TextStep:
     """A Step of the loop, with its text and its times: what one call of the target gave.
 
     Times are in seconds, None if a loop on a device does not tell them. A text ends with the token that completes the
-    stop text; the drafts after it count as rejected. If it ends in a part of a character, a last step without tokens
-    has that part as its piece.
+    stop text; the drafts after it count as rejected. An incomplete last character is yielded as one more step, which
+    has no tokens.
     """
 
     tokens: list[int]

@@ -26,13 +26,13 @@ def folder(tmp_path, monkeypatch):
 def test_an_input_is_not_overwritten_by_any_name(folder):
     for read in ("text", "link"):
         for written in ("text", "./text", "dir/../text", "link"):
-            assert "write to another file" in refusal(files.check_outputs, [None, written], [None, read])
+            assert ": choose another file" in refusal(files.check_outputs, [None, written], [None, read])
         files.check_outputs([None, "other"], [None, read])
     Path("dir/sub").mkdir()
     Path("dir/away").symlink_to("..")
     for path in ("dir/inside", "dir/new", "dir/sub/new", "dir/away/new"):
-        assert "write to another file" in refusal(files.check_outputs, [path], ["dir", "missing"])
-    assert "write to another file" in refusal(files.check_outputs, ["link", "text"], [])
+        assert ": choose another file" in refusal(files.check_outputs, [path], ["dir", "missing"])
+    assert ": choose another file" in refusal(files.check_outputs, ["link", "text"], [])
 
 
 def test_the_files_behind_the_standard_streams_are_not_overwritten(folder):
@@ -40,7 +40,7 @@ def test_the_files_behind_the_standard_streams_are_not_overwritten(folder):
     code = "from speculative.support.files import check_outputs; check_outputs(['text'], ['-'])"
     for stream in ("< text", ">> text"):
         env = os.environ | {"PYTHONPATH": str(ROOT)}
-        assert "write to another file" in python("-c", code, shell=f'"$@" {stream}', cwd=folder, env=env).stderr
+        assert ": choose another file" in python("-c", code, shell=f'"$@" {stream}', cwd=folder, env=env).stderr
 
 
 @pytest.mark.parametrize("path", ["dir", "pipe", "/dev/null", "missing/file", "text/file"])

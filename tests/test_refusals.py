@@ -85,10 +85,10 @@ REFUSED = [
     ("--models_dir \udcff --target_model_size x", "lacks hparams.json"),
     # ---- files that are written
     ("--json dir", "cannot write to dir: it is there, and not a file"),
-    ("--prompt_file prompt.txt --json dir/../prompt.txt", "write to another file"),
-    ("--drafter ngram --ngram_text prompt.txt --html prompt.txt", "write to another file"),
-    ("--json PAIR/draft/hparams.json", "write to another file"),
-    ("--json PAIR/target/hparams.json", "write to another file"),
+    ("--prompt_file prompt.txt --json dir/../prompt.txt", "this run uses dir/../prompt.txt: choose another file"),
+    ("--drafter ngram --ngram_text prompt.txt --html prompt.txt", "this run uses prompt.txt: choose another file"),
+    ("--json PAIR/draft/hparams.json", "hparams.json: choose another file"),
+    ("--json PAIR/target/hparams.json", "hparams.json: choose another file"),
     # ---- a session, which ends if nobody types it
     ("> /K 0", "--K must be a whole number of at least 1"),
     ("> /dtype int8", "--dtype cannot change while models are loaded: start again with it"),

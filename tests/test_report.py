@@ -380,7 +380,7 @@ def test_drafts_after_the_stop_text_count_as_proposed_and_not_as_accepted():
 def test_the_document_has_no_password_and_its_keys_are_documented(pair, tmp_path):
     run = pair.compare(PROMPT, 16, repeats=1)
     run.json(str(tmp_path / "run.json"))
-    assert "write to another file" in refusal(run.page, f"{MODELS}/tiny-target/encoder.json")
+    assert ": choose another file" in refusal(run.page, f"{MODELS}/tiny-target/encoder.json")
     assert Run(json.loads((tmp_path / "run.json").read_text())).figures == run.figures
     assert [i["text"] for i in run.iterations] and "".join(i["text"] for i in run.iterations) == run.text
     options = vars(pair.options) | {"source": "https://user:secret@host/path?token=hidden"}

@@ -129,7 +129,7 @@ def time_line(f: dict) -> str | None:
 
 
 def account_line(f: dict) -> str | None:
-    """The blog's formula, what it leaves out, and the formula with that beside the measured speedup."""
+    """The blog's formula, the β that it takes as 1, and the formula with β beside the measured speedup."""
     if f["account_blog"] is None or f["doubt"]:
         return None
     n = "n" if f["tree"] else "K"
@@ -138,8 +138,8 @@ def account_line(f: dict) -> str | None:
     mean = "" if mean_K.is_integer() else f" (mean {n} = {mean_K:.2f})"  # windows were cut short at the end
     nodes = " for n nodes" if f["tree"] else ""
     return (
-        f"The blog's formula{nodes} r({n} + 1) / ({n}c + 1) gives {blog:.2f}{mean}. It leaves out that a call with "
-        f"{n} + 1 tokens takes β = {f['mean_beta']:.2f} times as long as with one. With β it gives "
+        f"The blog's formula{nodes} r({n} + 1) / ({n}c + 1) gives {blog:.2f}{mean}. Scoring {n} + 1 tokens costs "
+        f"β = {f['mean_beta']:.2f} times one token here; the blog takes it as 1. With β the formula gives "
         f"{f['account_blog']:.2f}; measured, without the prompt: {f['speedup_without_prefill']:.2f}."
     )
 

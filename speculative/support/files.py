@@ -59,7 +59,7 @@ def check_outputs(outputs: Iterable[str | None], inputs: Iterable[str | None] = 
     for path in filter(None, outputs):
         forms = os.path.realpath(path), os.path.abspath(path)  # without the links in it, and with them
         if any(form == one or form.startswith(os.path.join(one, "")) for form in forms for one in used):
-            raise UserError(f"this run reads {path} or its folder, or writes it: write to another file elsewhere")
+            raise UserError(f"this run uses {path}: choose another file")
         check_writable(path)
         used.update(forms)
 
