@@ -10,8 +10,8 @@ from speculative.cli.interactive import interact
 from speculative.cli.outcome import check_output, show_report
 from speculative.cli.packing import write_packed
 from speculative.cli.prompts import choose_prompts
+from speculative.law.verify import verify
 from speculative.measure.decode import decode
-from speculative.measure.verify import verify
 from speculative.options import Options
 from speculative.sampling import autoregressive_sampling, max_fn, sample, speculative_sampling
 from speculative.session import Session

@@ -20,7 +20,7 @@ from benchmarks.kernels import forward, new_pass, packer
 from benchmarks.tables import table, take_turns
 from benchmarks.theory import leviathan_speedup
 from speculative.checkpoints.tensors import checkpoint_shapes, nested
-from speculative.engines import runtime
+from speculative.engines.c import runtime
 from speculative.engines.model import n_bytes
 
 CUT = 12  # one layer and one token in so many stays

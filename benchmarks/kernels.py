@@ -22,7 +22,7 @@ from benchmarks.peers import CONTEXT, PROMPT, ROWS
 from benchmarks.runs import MODELS
 from benchmarks.tables import table, take_turns
 from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
-from speculative.engines import packed, runtime
+from speculative.engines.c import packing, runtime
 from speculative.engines.model import n_bytes
 from speculative.engines.plain import PlainPass
 
@@ -38,7 +38,7 @@ def new_pass(params: dict, hparams: dict, dtype: str):
 
 def packer(dtype: str):
     """convert(name, array) for load_params."""
-    return (lambda name, array: array) if dtype == "NumPy" else packed.packer(dtype)
+    return (lambda name, array: array) if dtype == "NumPy" else packing.packer(dtype)
 
 
 def forward(run, n_rows: int, n_past: int = CONTEXT, n_last: int | None = None) -> None:

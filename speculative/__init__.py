@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from speculative.version import __version__
 
 if TYPE_CHECKING:
-    from speculative.measure.check_law import check_law
+    from speculative.law.check import check_law
     from speculative.measure.run import Run
     from speculative.pair import load_pair
     from speculative.sampling import autoregressive_sampling, speculative_sampling
@@ -27,7 +27,7 @@ HOMES = {  # names that are imported when they are asked for, so that the two al
     "Session": "speculative.session",
     "Run": "speculative.measure.run",
     "UserError": "speculative.support.errors",
-    "check_law": "speculative.measure.check_law",
+    "check_law": "speculative.law.check",
     "autoregressive_sampling": "speculative.sampling",
     "speculative_sampling": "speculative.sampling",
 }

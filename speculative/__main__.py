@@ -4,7 +4,7 @@ import sys
 
 from speculative.blog import main  # type: ignore[attr-defined]
 from speculative.cli.command import run
-from speculative.measure import check_law
+from speculative.law import check as check_law
 from speculative.support.errors import guarded
 
 

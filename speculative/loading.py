@@ -14,10 +14,11 @@ from speculative.blog.encoder import Encoder
 from speculative.checkpoints.loading import complete_folder, load_encoder_and_hparams, load_params
 from speculative.checkpoints.tensors import checkpoint_shapes, parameter_count
 from speculative.drafters import DRAFTERS
-from speculative.engines import devices, formats, memory, packed_files, runtime
+from speculative.engines import devices, formats, memory
+from speculative.engines.c import pack_files, runtime
+from speculative.engines.c.runtime import load_networks, packed_network
 from speculative.engines.formats import model_bytes
 from speculative.engines.model import FunctionNetwork
-from speculative.engines.runtime import load_networks, packed_network
 from speculative.engines.vocabulary import share
 from speculative.options import ModelOptions
 from speculative.support.errors import UserError
@@ -140,10 +141,10 @@ class Models:
         """Map the packed weights that --pack has written to the disk. False if there are none."""
         if self.o.engine != "c" or not os.path.isdir(os.path.join(self.o.models_dir, "packed")):
             return False
-        path = packed_files.path_of(folder, self.o.models_dir, spec.dtype)
+        path = pack_files.path_of(folder, self.o.models_dir, spec.dtype)
         if not size_of(path):
             return False
-        params = packed_files.load(path, spec.hparams, spec.dtype)
+        params = pack_files.load(path, spec.hparams, spec.dtype)
         self.loaded[spec.role] = packed_network(params, spec.hparams, f"{spec}, mapped from {path},")
         if not self.quiet:
             print(one_line(f"{spec.size}: mapped from {path}"), file=sys.stderr)

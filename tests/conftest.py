@@ -19,9 +19,9 @@ from tiny import vocabulary
 import main
 from speculative import load_pair
 from speculative.checkpoints.tensors import checkpoint_shapes
-from speculative.engines import runtime
+from speculative.engines.c import runtime
+from speculative.law.verify import PROMPTS, verify
 from speculative.measure import decode, predictions
-from speculative.measure.verify import PROMPTS, verify
 from speculative.support.errors import guarded
 from utils import load_encoder_hparams_and_params
 

@@ -9,8 +9,8 @@ from test_checkpoints import CUT, FILLED, TINY, official_vocabulary
 from test_checkpoints import SETTINGS as OF_CHECKPOINTS
 
 from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
+from speculative.engines.c.runtime import load_networks
 from speculative.engines.model import CachedNetwork
-from speculative.engines.runtime import load_networks
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers", exc_type=ImportError)

@@ -9,9 +9,9 @@ from conftest import MODELS
 from gpt2 import gpt2
 from speculative import load_pair
 from speculative.checkpoints.loading import load_params
+from speculative.engines.c.packing import packer
+from speculative.engines.c.runtime import new_pass
 from speculative.engines.formats import FORMATS
-from speculative.engines.packed import packer
-from speculative.engines.runtime import new_pass
 
 PAIR = ["tiny-draft", "tiny-target"]
 

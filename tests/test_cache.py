@@ -9,12 +9,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from tiny import HPARAMS, convert, logits_themselves, random_params, refusal
 
-from speculative.engines import packed
+from speculative.engines.c import packing
+from speculative.engines.c.library import library
+from speculative.engines.c.tree_cache import TreeNetwork
 from speculative.engines.formats import FORMATS
-from speculative.engines.library import library
 from speculative.engines.model import CachedNetwork, Model, check_finite, common_prefix
 from speculative.engines.plain import PlainPass
-from speculative.engines.tree_cache import TreeNetwork
 from speculative.trees import Tree, by_paths
 
 RNG = np.random.default_rng
@@ -32,9 +32,9 @@ def two_of(kind, hparams=HPARAMS):
         return [CachedNetwork(params, hparams, PlainPass) for _ in range(2)], close
     if not library():
         pytest.skip("there is no compiler")
-    from speculative.engines.compiled import CompiledPass
+    from speculative.engines.c.forward import CompiledPass
 
-    params = convert(params, packed.packer(kind))
+    params = convert(params, packing.packer(kind))
     make = partial(CompiledPass, n_threads=2)
     return [TreeNetwork(params, hparams, make) for _ in range(2)], np.testing.assert_array_equal
 

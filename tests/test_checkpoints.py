@@ -24,8 +24,8 @@ from speculative.checkpoints.config import load_hparams
 from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
 from speculative.checkpoints.tensors import checkpoint_shapes, nested
 from speculative.checkpoints.tokenizer import FLAGS, read_encoder
+from speculative.engines.c.runtime import load_networks
 from speculative.engines.model import CachedNetwork
-from speculative.engines.runtime import load_networks
 
 TINY = ROOT / "models" / "tiny-target"
 CONFIG = {"model_type": "gpt2", "vocab_size": 70, "n_positions": 24, "n_embd": 12, "n_head": 3, "n_layer": 3}

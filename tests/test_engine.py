@@ -17,17 +17,17 @@ import numpy as np
 import pytest
 from tiny import ROOT, convert, python, random_params
 
-from speculative.engines import library
+from speculative.engines.c import library
+from speculative.engines.c.packing import packer
 from speculative.engines.formats import BLOCK, FORMATS, matrix_of, to_bfloat16
 from speculative.engines.model import CachedNetwork
-from speculative.engines.packed import packer
 from speculative.engines.plain import PlainPass
 
 if not library.library():
     pytest.skip("there is no C compiler", allow_module_level=True)
 
-from speculative.engines import compiled
-from speculative.engines.compiled import CompiledPass
+from speculative.engines.c import forward
+from speculative.engines.c.forward import CompiledPass
 
 N_CTX = 250  # three chunks, of which each is several groups of rows
 TOKENS = np.random.default_rng(5).integers(0, 261, N_CTX)
@@ -135,7 +135,7 @@ def test_a_row_has_the_same_bits_in_every_window_and_chunk_and_with_any_threads(
             assert np.array_equal(run(TOKENS, n_last), expected[-n_last:])
             assert np.array_equal(run.hidden, hidden[-n_last:])
         for i in range(3):  # memory that is asked for ahead changes nothing
-            run.ahead[:] = compiled.PREFETCH_BYTES * np.eye(4, dtype=int)[i]
+            run.ahead[:] = forward.PREFETCH_BYTES * np.eye(4, dtype=int)[i]
             assert np.array_equal(logits(run, (1, 5, 17)[i], 96), expected[:96])
 
 
@@ -174,7 +174,7 @@ def test_two_models_in_two_threads_at_once():
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_a_forked_child_decodes_wherever_another_thread_was(monkeypatch):
     """In a pass, which holds the lock; and just after one, with workers awake. SIGALRM ends a child that hangs."""
-    monkeypatch.setattr(compiled, "CONTENTION_NANOSECONDS", 10**18)
+    monkeypatch.setattr(forward, "CONTENTION_NANOSECONDS", 10**18)
     network = CachedNetwork(new_pass()[1], hparams_of(2, 96, 3), partial(CompiledPass, n_threads=2))
     expected = network.logits(TOKENS[:40], 40)
     ended = threading.Event()
@@ -211,7 +211,7 @@ def test_a_forked_child_decodes_wherever_another_thread_was(monkeypatch):
 
 def test_on_a_busy_machine_one_thread_works_alone_for_a_while(monkeypatch):
     run, _ = new_pass()
-    monkeypatch.setattr(compiled, "pool", pool := compiled.ThreadPool())
+    monkeypatch.setattr(forward, "pool", pool := forward.ThreadPool())
     pool.waited, pool.took = 10**9, 15 * 10**8
     run(TOKENS[:3], 1)
     assert pool.single_until > time.perf_counter()
@@ -227,7 +227,7 @@ def test_without_workers_a_pass_goes_on_alone(monkeypatch):
 
     run, params = new_pass(n_threads=9)
     monkeypatch.setattr(threading.Thread, "start", start)
-    monkeypatch.setattr(compiled, "pool", compiled.ThreadPool())
+    monkeypatch.setattr(forward, "pool", forward.ThreadPool())
     logits = run(TOKENS[:9], 9)
     assert run.call.n_threads < 9
     assert np.array_equal(logits, CompiledPass(params, hparams_of(2, 96, 3), 1)(TOKENS[:9], 9))
@@ -250,7 +250,7 @@ def test_memory_is_asked_for_ahead_unless_that_is_slower(monkeypatch):
 
 # ---- The library -----------------------------------------------------------------------------------------------------
 
-USE = "from speculative.engines.library import library; print(library().lanes())"
+USE = "from speculative.engines.c.library import library; print(library().lanes())"
 
 
 def start(code=USE, **environment):
@@ -369,13 +369,13 @@ def test_a_relative_cache_does_not_count(monkeypatch, tmp_path):
 def test_without_a_library_gpt2_itself_computes_and_one_line_says_why(compilers, reason, tmp_path):
     code = f"""if True:
         import sys
-        from speculative.engines import library
+        from speculative.engines.c import library
         library.compilers = lambda: {compilers}
         library.COMPILE_SECONDS = 0.5
-        from speculative.engines import packed, runtime
+        from speculative.engines.c import packing, runtime
         sys.path.insert(0, "tests")
         from tiny import HPARAMS, random_params
-        run = runtime.new_pass(packed.pack(random_params(), packed.packer("int8")), HPARAMS)
+        run = runtime.new_pass(packing.pack(random_params(), packing.packer("int8")), HPARAMS)
         print(type(run).__name__, run([1, 2, 3], 2).shape)"""
     running = start(code, XDG_CACHE_HOME=str(tmp_path))
     out, err = running.communicate()
@@ -429,7 +429,7 @@ def test_a_compiler_that_does_not_know_the_cpu_compiles_for_any(tmp_path, quick,
 
 IN_A_PROCESS = """if True:
     import sys
-    from speculative.engines import library
+    from speculative.engines.c import library
     tests = sys.argv.pop(1)
     library.native = lambda: sys.argv[1]
     library.FLAGS += sys.argv[2:]

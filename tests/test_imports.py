@@ -16,7 +16,7 @@ FLOORS = (
     "speculative.__init__",
     "speculative.cli",
     "speculative.pair",
-    "speculative.measure",
+    "speculative.measure speculative.law",
     "speculative.session",
     "speculative.texts",
     "speculative.loading",

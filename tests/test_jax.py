@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from speculative.drafters.model import model_drafter
-from speculative.engines import packed, runtime
+from speculative.engines.c import packing, runtime
 from speculative.engines.jax.loop import DeviceDecoder, fault
 from speculative.engines.jax.model import JaxModel
 from speculative.engines.jax.pair import DeviceLoop, greedy_differences, shape_of
@@ -149,7 +149,7 @@ def test_small_formats_take_fewer_bytes_and_are_near(dtype, share, n_scales, cac
     assert network.new_cache(64)[0][0].dtype == jnp.dtype(cache)
     x = random_prompt(20)
     expected = on_numpy((params, HPARAMS), logits_themselves)(x, 4)
-    on_cpu = CachedNetwork(packed.pack(params, packed.packer(dtype)), HPARAMS, runtime.new_pass)
+    on_cpu = CachedNetwork(packing.pack(params, packing.packer(dtype)), HPARAMS, runtime.new_pass)
     logits = JaxModel(network, logits_themselves)(x, 4)
     assert logits.dtype == np.float32
     error, of_numpy = (np.abs(found - expected).max() for found in (logits, on_cpu.logits(x, 4)))

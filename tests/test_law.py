@@ -13,8 +13,8 @@ from tiny import plant, python
 from speculative import loading, sampling
 from speculative.drafters import DRAFTERS
 from speculative.filters import Filters
-from speculative.law import EXACT, law_of
-from speculative.measure import check_law
+from speculative.law import check as check_law
+from speculative.law.paths import EXACT, law_of
 from speculative.rules import RULES, parse_rule
 from speculative.support.errors import UserError
 

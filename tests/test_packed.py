@@ -7,14 +7,14 @@ import pytest
 from tiny import convert, random_params
 
 from speculative.checkpoints.tensors import checkpoint_shapes
-from speculative.engines import library, runtime
+from speculative.engines.c import library, runtime
 from speculative.engines.formats import BLOCK, FORMATS, model_bytes
 from speculative.engines.model import n_bytes
 
 if not library.library():
     pytest.skip("there is no C compiler", allow_module_level=True)
 
-from speculative.engines.packed import layout, pack_matrix, packer
+from speculative.engines.c.packing import layout, pack_matrix, packer
 from speculative.engines.system import n_cores
 
 

@@ -12,10 +12,11 @@ from tiny import flatten, refusal
 from speculative.checkpoints.config import load_hparams
 from speculative.checkpoints.loading import load_params
 from speculative.checkpoints.tensors import checkpoint_shapes
-from speculative.engines import formats, packed_files
+from speculative.engines import formats
+from speculative.engines.c import pack_files
+from speculative.engines.c.library import library
+from speculative.engines.c.packing import packer
 from speculative.engines.formats import FORMATS
-from speculative.engines.library import library
-from speculative.engines.packed import packer
 
 pytestmark = pytest.mark.skipif(not library(), reason="nothing is packed without a compiler")
 
@@ -29,8 +30,8 @@ def saved(models, dtype="float32"):
     """-> the path of a new pack of the target, and its hparams."""
     folder = str(models / "target")
     hparams = load_hparams(f"{folder}/hparams.json")
-    path = packed_files.path_of(folder, str(models), dtype)
-    packed_files.save(path, folder, hparams, dtype)
+    path = pack_files.path_of(folder, str(models), dtype)
+    pack_files.save(path, folder, hparams, dtype)
     return Path(path), hparams
 
 
@@ -38,7 +39,7 @@ def saved(models, dtype="float32"):
 def test_what_is_mapped_is_what_packing_gives(models, dtype):
     path, hparams = saved(models, dtype)
     packed = flatten(load_params(str(models / "target"), hparams, packer(dtype)))
-    mapped = flatten(packed_files.load(path, hparams, dtype))
+    mapped = flatten(pack_files.load(path, hparams, dtype))
     assert mapped.keys() == packed.keys()
     for name, value in packed.items():
         assert type(mapped[name]) is type(value)
@@ -49,13 +50,13 @@ def test_what_is_mapped_is_what_packing_gives(models, dtype):
     content = path.read_bytes()
     for length in [0, 8, len(content) - 1, *np.random.default_rng(0).integers(0, len(content), 40)]:
         path.write_bytes(content[:length])
-        line = refusal(packed_files.load, path, hparams, dtype)
+        line = refusal(pack_files.load, path, hparams, dtype)
         assert line == f"{path}: " + ("damaged: delete it, and run --pack again" if length else "empty")
 
 
 def test_the_name_changes_with_all_that_a_pack_depends_on(models):
     def name(dtype="float32"):
-        return packed_files.path_of(str(models / "target"), str(models), dtype)
+        return pack_files.path_of(str(models / "target"), str(models), dtype)
 
     names = [name(), name("int8")]
     weights = models / "target" / "model.safetensors"
@@ -97,7 +98,7 @@ def test_an_interrupted_pack_leaves_nothing(models, monkeypatch):
     def interrupted(*how):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(packed_files, "load_params", interrupted)
+    monkeypatch.setattr(pack_files, "load_params", interrupted)
     with pytest.raises(KeyboardInterrupt):
         saved(models)
     assert os.listdir(models / "packed") == []

@@ -13,7 +13,8 @@ from enumeration import Clock
 import main
 from speculative import lookahead, texts
 from speculative.engines import model
-from speculative.measure import check_sampling, predictions
+from speculative.law import sampled
+from speculative.measure import predictions
 from speculative.options import DEMO
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -24,7 +25,7 @@ SECONDS = {"the target": 0.01, "the draft": 0.001, "the int8": 0.003}  # of a ro
 def clock(repeating, monkeypatch):
     """Time passes when a network is fed, and at no other time."""
     clock = Clock()
-    for module in (lookahead, model, check_sampling, predictions, texts):
+    for module in (lookahead, model, sampled, predictions, texts):
         if hasattr(module, "time"):
             monkeypatch.setattr(module, "time", clock)
     feed = model.CachedNetwork.feed

@@ -10,8 +10,8 @@ from tiny import plant
 
 from speculative.drafters.model import model_tree
 from speculative.filters import GREEDY
-from speculative.measure.check_sampling import BINS, LEVEL, count_drafts, detectable, place
-from speculative.measure.verify import check_greedy
+from speculative.law.sampled import BINS, LEVEL, count_drafts, detectable, place
+from speculative.law.verify import check_greedy
 from speculative.sampling import Proposal, autoregressive_sampling, speculative_sampling
 
 

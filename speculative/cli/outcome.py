@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from speculative.cli.display import columns, painter, show
-from speculative.engines import devices, memory, runtime
+from speculative.engines import devices, memory
+from speculative.engines.c import runtime
 from speculative.loading import networks_of
 from speculative.measure import report
 from speculative.measure.document import document

@@ -3,7 +3,7 @@
 import os
 
 from speculative.drafters import parse_drafter, roles_of
-from speculative.engines import packed_files
+from speculative.engines.c import pack_files
 from speculative.loading import Models, networks_of
 from speculative.options import Options
 from speculative.support.errors import UserError
@@ -19,7 +19,7 @@ def write_packed(o: Options) -> None:
     models = Models(o)
     for spec in [models.spec(role) for role in networks_of(["target", *roles_of(o.drafter)])]:
         folder = models.folder(spec.role)
-        path = packed_files.path_of(folder, o.models_dir, spec.dtype)
+        path = pack_files.path_of(folder, o.models_dir, spec.dtype)
         if not size_of(path):
-            packed_files.save(path, folder, spec.hparams, spec.dtype)
+            pack_files.save(path, folder, spec.hparams, spec.dtype)
         print(one_line(f"{path}: {size_of(path) / 1e6:,.0f} MB; to undo --pack, delete {os.path.dirname(path)}"))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from speculative import drafters
 from speculative.blog.encoder import END_OF_TEXT
 from speculative.engines import memory
-from speculative.engines.library import library
+from speculative.engines.c.library import library
 from speculative.filters import Filters
 from speculative.options import ModelOptions
 from speculative.rules import Rule

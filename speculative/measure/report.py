@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from speculative import drafters
 from speculative.checkpoints.official import HPARAMS
+from speculative.engines.c.runtime import engine_words
 from speculative.engines.formats import on_jax
-from speculative.engines.runtime import engine_words
 from speculative.loading import networks_of
 from speculative.measure.analysis import blog_speedup
 from speculative.measure.figures import NOISE

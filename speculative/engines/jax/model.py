@@ -27,7 +27,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from speculative.engines.library import cache_home
+from speculative.engines.c.library import cache_home
 from speculative.engines.model import N_CALLS, Call, check_finite, check_length, common_prefix
 from speculative.engines.plain import with_activation
 from speculative.engines.vocabulary import to_draft, to_target

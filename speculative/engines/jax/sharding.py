@@ -28,8 +28,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from speculative.engines import formats
+from speculative.engines.c.packing import pack
 from speculative.engines.jax.model import Matrix, Network, devices, load_gpt2
-from speculative.engines.packed import pack
 from speculative.support.errors import UserError
 
 # Which axis of which tensor is split. c_attn is kept as [n_embd, 3, n_head, d_head] (its bias without the first), as a

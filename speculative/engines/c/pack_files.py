@@ -12,8 +12,8 @@ import numpy as np
 
 from speculative.checkpoints.loading import load_params, small_files, weight_files
 from speculative.checkpoints.tensors import bad_file, checkpoint_shapes, mapped, nested
+from speculative.engines.c.packing import PackedWeight, layout, packer, tiles_shape
 from speculative.engines.formats import matrix_of
-from speculative.engines.packed import PackedWeight, layout, packer, tiles_shape
 from speculative.support.files import replacing
 
 ALIGNMENT = 64  # bytes of the largest vector register

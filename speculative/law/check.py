@@ -22,7 +22,7 @@ from speculative.drafters.base import Context
 from speculative.drafters.model import model_drafter
 from speculative.drafters.user_function import spec_of
 from speculative.filters import GREEDY
-from speculative.law import EXACT, Draws, NoDistribution, TooLarge, Walk, distance, law_of, random_model
+from speculative.law.paths import EXACT, Draws, NoDistribution, TooLarge, Walk, distance, law_of, random_model
 from speculative.sampling import max_fn, residual, speculative_sampling
 from speculative.support.errors import UserError
 

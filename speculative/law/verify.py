@@ -9,7 +9,7 @@ Five checks, each of which sees a kind of mistake that the others may miss:
 - drafts: drafted tokens follow the p that the drafter reports;
 - nodes: the row of each node of a tree is that of its path alone (with --engine c).
 
-The sampled ones are in check_sampling.py.
+The sampled ones are in sampled.py.
 """
 
 import sys
@@ -19,7 +19,7 @@ import numpy as np
 
 from speculative.engines import formats
 from speculative.engines.model import common_prefix, margin
-from speculative.measure.check_sampling import Check, check_sampled, direct, tokens_of
+from speculative.law.sampled import Check, check_sampled, direct, tokens_of
 from speculative.measure.report import engine_line
 from speculative.options import as_typed
 from speculative.session import Session

@@ -11,9 +11,9 @@ from queue import SimpleQueue
 
 import numpy as np
 
+from speculative.engines.c.library import lanes, library
+from speculative.engines.c.packing import aligned
 from speculative.engines.formats import BLOCK
-from speculative.engines.library import lanes, library
-from speculative.engines.packed import aligned
 
 CHUNK = 120  # rows in one call at most: Python hears Ctrl-C between two
 ACTIVATIONS = {"gelu_new": 2, "gelu": 3, "relu": 4}  # by their names in config.json; engine.c's numbers

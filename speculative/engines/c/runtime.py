@@ -5,14 +5,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from speculative.engines import compiled
-from speculative.engines.compiled import CompiledPass
-from speculative.engines.library import library
+from speculative.engines.c import forward
+from speculative.engines.c.forward import CompiledPass
+from speculative.engines.c.library import library
+from speculative.engines.c.packing import PackedWeight, pack, packer
+from speculative.engines.c.tree_cache import TreeNetwork
 from speculative.engines.model import LOCK, CachedNetwork, Model, n_bytes
-from speculative.engines.packed import PackedWeight, pack, packer
 from speculative.engines.plain import PlainPass
 from speculative.engines.system import n_cores
-from speculative.engines.tree_cache import TreeNetwork
 from speculative.support.errors import UserError
 
 THREAD_BYTES = 2**20  # of weights that are worth a thread, which must meet the others
@@ -31,7 +31,7 @@ def set_threads(n: int | None = None) -> None:
 
 def in_forked_child() -> None:
     """Decode without the parent's threads: a fork copies none but the one that calls it."""
-    compiled.pool = compiled.ThreadPool()
+    forward.pool = forward.ThreadPool()
     LOCK.release()
 
 

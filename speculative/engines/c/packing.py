@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from speculative.engines.c.library import lanes, library
 from speculative.engines.formats import Format, matrix_of
-from speculative.engines.library import lanes, library
 from speculative.engines.system import n_cores
 
 TILES = 8  # that a thread packs at a time
