@@ -20,7 +20,7 @@ from benchmarks.kernels import forward, new_pass, packer
 from benchmarks.tables import table, take_turns
 from benchmarks.theory import leviathan_speedup
 from speculative.checkpoints.tensors import checkpoint_shapes, nested
-from speculative.engines.c import runtime
+from speculative.engines.c import engine
 from speculative.engines.model import n_bytes
 
 CUT = 12  # one layer and one token in so many stays
@@ -78,5 +78,5 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--narrower", type=int, default=1, help="divide the number of heads by this, for a trial")
     o = parser.parse_args(argv)
-    runtime.set_threads()
+    engine.set_threads()
     print(table([row for dtype in o.dtypes for row in measure(o, dtype)], COLUMNS))

@@ -22,7 +22,7 @@ from benchmarks.peers import CONTEXT, PROMPT, ROWS
 from benchmarks.runs import MODELS
 from benchmarks.tables import table, take_turns
 from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
-from speculative.engines.c import packing, runtime
+from speculative.engines.c import engine, packing
 from speculative.engines.model import n_bytes
 from speculative.engines.plain import PlainPass
 
@@ -33,7 +33,7 @@ COLUMNS = f"""model weights 1_row_(ms)=ms:.2f {" ".join(f"{n}_rows=rows{n}:.2f" 
 
 def new_pass(params: dict, hparams: dict, dtype: str):
     """run(tokens, n_last, n_past) -> logits. dtype: a weight format, or NumPy for gpt2.py."""
-    return PlainPass(params, hparams) if dtype == "NumPy" else runtime.new_pass(params, hparams)
+    return PlainPass(params, hparams) if dtype == "NumPy" else engine.new_pass(params, hparams)
 
 
 def packer(dtype: str):
@@ -65,7 +65,7 @@ def measure(folder: str, dtype: str, memory: np.ndarray, rounds: int) -> dict:
         forward(run, 1)
         run.tune()
     tasks = {n: partial(forward, run, n) for n in ROWS}
-    times = take_turns(tasks | {"read": partial(read, memory, runtime.n_threads or 1)}, rounds)
+    times = take_turns(tasks | {"read": partial(read, memory, engine.n_threads or 1)}, rounds)
     n_prompt = min(PROMPT, hparams["n_ctx"])
     times |= take_turns({"prompt": partial(forward, run, n_prompt, 0, 1)}, 3)
     return times | {"prompt_tokens": n_prompt, "limit": n_bytes(params) * times.pop("read") / memory.nbytes}
@@ -96,12 +96,12 @@ def main(argv: list[str]) -> None:
     o = parser.parse_args(argv)
     folders = {model: str(Path(o.models_dir, model)) for model in o.models}
     others = peers.installed() if o.peers else []
-    runtime.set_threads(o.threads)
+    engine.set_threads(o.threads)
     memory = np.ones(int(o.memory * 2**27), np.int64)
     rows = []
     for model, weights in tqdm([*product(o.models, (*o.dtypes, *others))], disable=None):
         if weights in others:
-            times = peers.measure(weights, folders[model], runtime.n_threads, o.rounds)
+            times = peers.measure(weights, folders[model], engine.n_threads, o.rounds)
         else:
             times = measure(folders[model], weights, memory, o.rounds)
         rows.append(row_of(model, weights, times))

@@ -14,9 +14,9 @@ from speculative.blog.encoder import Encoder
 from speculative.checkpoints.loading import complete_folder, load_encoder_and_hparams, load_params
 from speculative.checkpoints.tensors import checkpoint_shapes, parameter_count
 from speculative.drafters import DRAFTERS
-from speculative.engines import devices, formats, memory
-from speculative.engines.c import pack_files, runtime
-from speculative.engines.c.runtime import load_networks, packed_network
+from speculative.engines import formats, memory
+from speculative.engines.c import pack_files
+from speculative.engines.choice import make_engine
 from speculative.engines.formats import model_bytes
 from speculative.engines.model import FunctionNetwork
 from speculative.engines.vocabulary import share
@@ -51,6 +51,7 @@ class Models:
 
     def __init__(self, o: ModelOptions, quiet: bool = False):
         self.o = o
+        self.engine = make_engine(o.engine, o.threads, o.mesh, o.data_parallel)
         self.quiet = quiet
         self.specs: dict[str, ModelSpec] = {}
         self.loaded: dict[str, Any] = {}
@@ -86,7 +87,7 @@ class Models:
             raise UserError(f"{names} have different vocabularies, so one cannot draft for the other")
         if not shared.n_shared == target.encoder.n_vocab == encoder.n_vocab:
             hparams = hparams | {"shared": shared}
-        dtype = devices.choose_draft_dtype(o.draft_dtype, o.dtype, o.engine)
+        dtype = self.engine.draft_dtype(o.dtype) if o.draft_dtype == "auto" else o.draft_dtype
         return ModelSpec(role, o.draft_model_size, dtype, encoder, hparams)
 
     def small_files(self, size: str) -> tuple[Encoder, dict]:
@@ -99,31 +100,24 @@ class Models:
     def __getitem__(self, role: str) -> Any:
         return self.loaded[role]
 
-    def load(self, roles: Sequence[str], n_prompt: int = 1) -> None:
-        """Load the roles that are not loaded yet: the small parts of a drafter first, a target with its copies.
-
-        n_prompt: tokens of the longest prompt, for which JAX compiles. Raises UserError."""
+    def load(self, roles: Sequence[str]) -> None:
+        """Load the roles that are not loaded yet: the small parts of a drafter first, a target with its copies. Raises
+        UserError."""
         for role in reversed(roles):
             if role in self.loaded:
                 continue
             if networks_of([role]):
-                self.read(role, n_prompt)
+                self.read(role)
             else:
                 loaded = DRAFTERS[role].load(self, self.o)
                 self.loaded[role] = FunctionNetwork(loaded) if DRAFTERS[role].model else loaded
 
-    def read(self, role: str, n_prompt: int) -> None:
+    def read(self, role: str) -> None:
         """Read a model's weights; the target's together with those of its copies, from one reading."""
-        o = self.o
         size = self.spec(role).size
         folder = self.folder(role)
         specs = [spec for spec in self.specs.values() if spec.size == size and spec.role not in self.loaded]
-        if o.engine == "jax":
-            load_fn = devices.loader(o, n_prompt, [spec.role for spec in specs])
-        else:
-            runtime.set_threads(o.threads)
-            load_fn = partial(load_networks, engine=o.engine)
-            specs = [spec for spec in specs if not self.map_packed(spec, folder)]
+        specs = [spec for spec in specs if not self.map_packed(spec, folder)]
         if not specs:
             return
         hparams = specs[0].hparams
@@ -131,21 +125,23 @@ class Models:
         n_bytes = 4 * parameter_count(hparams)
         with working(f"loading {size}", n_bytes, "B", self.quiet, unit_scale=True, delay=0.5) as bar:
             read = partial(load_params, folder, hparams, progress=bar.update)
-            networks = load_fn(read, hparams, [spec.dtype for spec in specs], [*map(str, specs)])
+            networks = self.engine.load(
+                read, hparams, [spec.dtype for spec in specs], [*map(str, specs)], [spec.role for spec in specs]
+            )
         self.loaded |= {spec.role: network for spec, network in zip(specs, networks, strict=True)}
         seconds = time.perf_counter() - began
-        if seconds > SLOW_SECONDS and o.engine == "c" and not self.quiet:
+        if seconds > SLOW_SECONDS and self.engine.packs and not self.quiet:
             print(f"{size}: loaded in {seconds:.0f} s; after --pack, later runs begin sooner", file=sys.stderr)
 
     def map_packed(self, spec: ModelSpec, folder: str) -> bool:
         """Map the packed weights that --pack has written to the disk. False if there are none."""
-        if self.o.engine != "c" or not os.path.isdir(os.path.join(self.o.models_dir, "packed")):
+        if not self.engine.packs or not os.path.isdir(os.path.join(self.o.models_dir, "packed")):
             return False
         path = pack_files.path_of(folder, self.o.models_dir, spec.dtype)
         if not size_of(path):
             return False
         params = pack_files.load(path, spec.hparams, spec.dtype)
-        self.loaded[spec.role] = packed_network(params, spec.hparams, f"{spec}, mapped from {path},")
+        self.loaded[spec.role] = self.engine.network(params, spec.hparams, f"{spec}, mapped from {path},")
         if not self.quiet:
             print(one_line(f"{spec.size}: mapped from {path}"), file=sys.stderr)
         return True
@@ -155,7 +151,7 @@ class Models:
         copy of it, if that is bound by memory as the target is, and fits. Raises UserError."""
         drafter = "prompt_lookup+model"
         large = model_bytes("int8", checkpoint_shapes(self.spec("target").hparams)) >= LARGE_BYTES
-        if o.engine == "c" and o.dtype == "float32" and large:  # beside bfloat16 a copy saves too little
+        if self.engine.exact and o.dtype == "float32" and large:  # beside bfloat16 a copy saves too little
             with contextlib.suppress(UserError):
                 self.check(["target", "draft", "int8"], None)
                 drafter = f"int8/{drafter}"
@@ -165,11 +161,8 @@ class Models:
         """Raise UserError if the models of these roles do not fit into the memory, before gigabytes are downloaded and
         read. n_cached: the tokens of all prompts, if several are decoded together."""
         new = [self.spec(role) for role in networks_of(roles) if role not in self.loaded]
-        if self.o.engine == "jax":
-            for spec in new:
-                formats.on_jax(spec.dtype)
-        free = devices.free_bytes(self.o)
-        memory.check([(spec.hparams, spec.dtype) for spec in new], free, n_cached, jax=self.o.engine == "jax")
+        held = [(spec.hparams, self.engine.held_dtype(spec.dtype)) for spec in new]
+        memory.check(held, self.engine.free_bytes(), n_cached, self.engine.saving)
 
 
 def networks_of(roles: Sequence[str]) -> list[str]:

@@ -4,10 +4,11 @@ import contextlib
 import inspect
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, ParamSpec
 
 from speculative import drafters
-from speculative.engines import devices
+from speculative.engines.choice import choose
 from speculative.measure.run import Run, compare
 from speculative.options import ModelOptions, make_options
 from speculative.session import Session
@@ -22,7 +23,9 @@ def in_python() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        said = re.sub(r"(python -m [^,;:]*)|--([A-Za-z_]+)", lambda found: found[1] or found[2], str(error))
+        said = re.sub(
+            r"(python (?:-m|main\.py) [^,;:]*)|--([A-Za-z_]+)", lambda found: found[1] or found[2], str(error)
+        )
         raise UserError(said) from None
 
 
@@ -72,4 +75,5 @@ def load_pair(*values: Any, **options: Any) -> Pair:
         if "prompt" in given:
             raise UserError("load_pair takes no prompt: give it to session.compare or session.speculative")
         given, functions = drafters.name_function(given, {})
-        return Pair(devices.with_engine(make_options(ModelOptions, given)), functions=functions)
+        o = make_options(ModelOptions, given)
+        return Pair(replace(o, engine=choose(o.engine)), functions=functions)

@@ -8,17 +8,16 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from speculative import drafters
-from speculative.blog.encoder import StreamDecoder
-from speculative.engines import devices
+from speculative.blog.encoder import END_OF_TEXT, StreamDecoder
 from speculative.filters import Filters
 from speculative.loading import Models, networks_of
 from speculative.lookahead import AutoK
 from speculative.options import ModelOptions, as_typed, make_options, whole
 from speculative.options import text as check_text
 from speculative.rules import parse_rule
-from speculative.sampling import autoregressive_sampling, speculative_sampling
+from speculative.sampling import Step, autoregressive_sampling, speculative_sampling
 from speculative.support.errors import UserError
-from speculative.texts import Draws, TextStep, as_texts
+from speculative.texts import RecordedRandom, TextStep, text_steps
 from speculative.trees import n_nodes, tree_speculative_sampling
 
 DECODERS = ("autoregressive", "speculative")
@@ -53,7 +52,8 @@ class Session(Generic[AnyOptions]):
         self.levels = drafters.parse_drafter(o.drafter, self.functions)
         self.roles = ["target", *drafters.roles_of(o.drafter)]
         self.lookaheads = self.choose_lookaheads()
-        devices.check(o, self.rule)
+        self.engine = self.models.engine
+        self.engine.check(self.levels, o.K, o.batch, self.rule)
         specs = [self.models.spec(role) for role in networks_of(self.roles)]
         self.encoder = specs[0].encoder
         self.context = min(specs, key=lambda spec: spec.hparams["n_ctx"])  # the model with the smallest context
@@ -62,15 +62,16 @@ class Session(Generic[AnyOptions]):
         longest = max(map(len, self.encoded.values()), default=1)
         n_cached = o.batch // o.data_parallel * (longest + o.n_tokens_to_generate) if o.batch > 1 else None
         self.models.check(self.roles, n_cached)
-        self.models.load(self.roles, longest)
-        self.device_loop = None
-        if devices.one_loop(o):
-            target, draft = (self.models[role] for role in self.roles)
-            self.device_loop = devices.loop_of(
-                o, target, draft, self.filters, self.draft_filters, self.rule, self.encoder.eot
-            )
-        else:
-            self.drafter(np.random.default_rng(0))  # raises UserError if it cannot draft with these options
+        new = [role for role in networks_of(self.roles) if role not in self.models.loaded]
+        self.models.load(self.roles)
+        self.engine.prepare([self.models[role] for role in new], self.levels, o.K, longest)
+        # A program on the device looks for the end of the text, the host for other stop texts.
+        end = self.encoder.eot if o.stop == END_OF_TEXT else -1
+        parts = self.filters, self.draft_filters, self.rule, end
+        compiled = self.engine.compiled_decoders(
+            self.levels, o.K, o.batch, [self.models[r] for r in self.roles], *parts
+        )
+        self.decoders = compiled or PythonDecoders(self)
 
     def changed(self, **options: Any) -> "Session[AnyOptions]":
         """The same models, with other options; None stands for the default. Raises UserError."""
@@ -133,35 +134,17 @@ class Session(Generic[AnyOptions]):
         models = {role: self.model(role) for role in self.roles}
         models["target"] = target or models["target"]
         context = drafters.Context(self.encoder.n_vocab, rng, self.draft_filters, o.temperature == 0, models)
-        inner = tuple(around(K) for K in self.lookaheads[depth + 1 :])
+        inner = tuple(lookahead_of(K) for K in self.lookaheads[depth + 1 :])
         return drafters.make_drafter(self.levels[depth:], context, inner, self.rule, trees=o.tree is not None)
 
-    def autoregressive_steps(self, x, N: int, rng) -> Iterator:
-        """N tokens, one for each call of the target -> Steps, or a device's Rows."""
-        if self.device_loop:
-            return self.device_loop.steps(x, N, 0, rng)
-        return autoregressive_sampling(x, self.model("target"), N, rng)
-
-    def speculative_steps(self, x, N: int, rng) -> Iterator:
-        """N tokens, up to K + 1 for each call of the target."""
-        o = self.options
-        if self.device_loop:
-            return self.device_loop.steps(x, N, self.device_loop.window(N), rng)
-        target = self.model("target")
-        drafter = self.drafter(rng, target=target)
-        if o.tree:
-            return tree_speculative_sampling(x, drafter.tree, target.score_tree, N, o.tree, rng, self.rule.accept_tree)
-        K, with_K = around(self.lookaheads[0])
-        return speculative_sampling(x, with_K(drafter.parts, target), target, N, K, rng, self.rule.accept)
+    def steps(self, name: str, x, N: int, rng) -> Iterator:
+        """N tokens of the decoder `name` for one prompt, without their text -> Steps, or a device's Rows."""
+        return (step for [step] in self.decoders.calls(name, [x], N, rng, lambda text_index: False))
 
     def ready(self, inputs: Sequence, N: int) -> None:
         """Prepare a decode before it is timed: measure costs if K chooses itself, compile on JAX, empty the caches.
         inputs: the tokens of each text's prompt."""
-        if self.device_loop:
-            return self.device_loop.ready(inputs, N, self.options.batch)
-        if self.timed:
-            self.measure_costs(np.asarray(inputs[0])[-N_COST_TOKENS:])
-        self.forget()
+        self.decoders.ready(inputs, N)
 
     def measure_costs(self, x) -> None:  # [n]
         """Innermost level first: the cost of a draft token on one level depends on the K of the level below."""
@@ -227,32 +210,57 @@ class Session(Generic[AnyOptions]):
         decides its random numbers.
         """
         o = self.options
-        if o.batch > 1:
-            yield from self.texts_together(name, inputs, N)
-            return
-        logs = {} if self.device_loop else self.logs()
-        decode = self.autoregressive_steps if name == "autoregressive" else self.speculative_steps
-        for number, x in enumerate(inputs, start=sample):
+        groups = [inputs] if o.batch > 1 else [[x] for x in inputs]  # texts that one generator draws
+        for number, group in enumerate(groups, start=sample):
             seed = [o.seed, number] if number else o.seed  # number 0 has the blog's own seed
-            draws = Draws(np.random.default_rng(seed))
-            calls = ([step] for step in decode(x, N, draws))
-            yield from as_texts(calls, [StreamDecoder(self.encoder, o.stop)], draws, logs, number - sample)
+            draws = RecordedRandom(np.random.default_rng(seed))
+            texts = [StreamDecoder(self.encoder, o.stop) for _ in group]
+            calls = self.decoders.calls(name, group, N, draws, lambda index, texts=texts: texts[index].stopped)
+            yield from text_steps(calls, texts, draws, self.decoders.logs(), number - sample)
+
+
+class PythonDecoders:
+    """Both decoders as loops in Python, which call the models of a session: the twin of engines.jax.pair.DeviceLoop."""
+
+    def __init__(self, session: Session):
+        """Raises UserError if the drafter cannot draft with the session's options."""
+        self.session = session
+        session.drafter(np.random.default_rng(0))
+
+    def calls(self, name: str, inputs: Sequence, N: int, rng, stopped: Callable) -> Iterator[list[Step]]:
+        """The step of each call of the target, up to N tokens of one prompt. stopped: unused, as the caller leaves."""
+        [x] = inputs
+        s = self.session
+        target = s.model("target")
+        if name == "autoregressive":
+            steps = autoregressive_sampling(x, target, N, rng)
+        else:
+            drafter = s.drafter(rng, target=target)
+            if s.options.tree:
+                tree = s.options.tree
+                steps = tree_speculative_sampling(x, drafter.tree, target.score_tree, N, tree, rng, s.rule.accept_tree)
+            else:
+                K, with_K = lookahead_of(s.lookaheads[0])
+                steps = speculative_sampling(x, with_K(drafter.parts, target), target, N, K, rng, s.rule.accept)
+        return ([step] for step in steps)
+
+    def ready(self, inputs: Sequence, N: int) -> None:
+        """Measure costs if K chooses itself, and empty the caches."""
+        if self.session.timed:
+            self.session.measure_costs(np.asarray(inputs[0])[-N_COST_TOKENS:])
+        self.session.forget()
 
     def logs(self) -> dict:
         """The logs of the models' calls, by role."""
-        return {role: self.models[role].log for role in self.roles if hasattr(self.models[role], "log")}
+        models = {role: self.session.models[role] for role in self.session.roles}
+        return {role: model.log for role, model in models.items() if hasattr(model, "log")}
 
-    def texts_together(self, name: str, inputs: Sequence, N: int) -> Iterator[TextStep]:
-        """On JAX a call of the target gives steps of several texts."""
-        o = self.options
-        texts = [StreamDecoder(self.encoder, o.stop) for _ in inputs]
-        K = 0 if name == "autoregressive" else self.device_loop.window(N)
-        draws = Draws(np.random.default_rng(o.seed))
-        calls = self.device_loop.rows(inputs, N, K, draws, o.batch, lambda number: texts[number].stopped)
-        return as_texts(calls, texts, draws, {})
+    def part_times(self, name: str) -> dict:
+        """Nothing: the logs tell the times."""
+        return {}
 
 
-def around(K: int | AutoK) -> tuple[int, Callable]:
+def lookahead_of(K: int | AutoK) -> tuple[int, Callable]:
     """Return (the largest K, a function that makes the drafter choose its K if that is automatic)."""
     return (K.K_max, K.around) if isinstance(K, AutoK) else (K, lambda drafts, model: drafters.first_of(drafts))
 

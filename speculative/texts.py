@@ -68,7 +68,7 @@ class TextStep:
         return [*accepted, last][: len(self.tokens)]
 
 
-class Draws:
+class RecordedRandom:
     """A random generator that remembers its draws: the tests of a step can be rebuilt from them."""
 
     def __init__(self, rng: np.random.Generator):
@@ -83,8 +83,8 @@ class Draws:
         return int(self.rng.integers(high))
 
 
-def as_texts(
-    calls: Iterator[Sequence], texts: Sequence[StreamDecoder], draws: Draws, logs: Logs, first: int = 0
+def text_steps(
+    calls: Iterator[Sequence], texts: Sequence[StreamDecoder], draws: RecordedRandom, logs: Logs, first: int = 0
 ) -> Iterator[TextStep]:
     """Yield each step of a decoder as a TextStep, until all texts are complete.
 

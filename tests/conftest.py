@@ -19,7 +19,7 @@ from tiny import vocabulary
 import main
 from speculative import load_pair
 from speculative.checkpoints.tensors import checkpoint_shapes
-from speculative.engines.c import runtime
+from speculative.engines.c import engine
 from speculative.law.verify import PROMPTS, verify
 from speculative.measure import decode, predictions
 from speculative.support.errors import guarded
@@ -59,8 +59,8 @@ def one_thread():
 
     A test of threads asks for more.
     """
-    if runtime.n_threads != 1:
-        runtime.set_threads(1)
+    if engine.n_threads != 1:
+        engine.set_threads(1)
 
 
 @pytest.fixture(autouse=True)

@@ -118,7 +118,7 @@ class Networks(Models):
     def check(self, roles, n_cached):
         pass
 
-    def read(self, role, n_prompt):
+    def read(self, role):
         seed = self.seed + 1000 * ["target", "draft", "bfloat16", "int8", "int4"].index(role)
         self.loaded[role] = Network(seed, self.n_vocab, self.clock, SECONDS.get(role, 0.3))
 
@@ -157,7 +157,7 @@ class World:
         self.session.forget()
         self.clock.now = 0.0
         self.rng = rng
-        return self.session.speculative_steps(PROMPT, N, rng)
+        return self.session.steps("speculative", PROMPT, N, rng)
 
     def distance(self, N):
         """Total variation from the target's own N tokens."""

@@ -9,7 +9,7 @@ from test_checkpoints import CUT, FILLED, TINY, official_vocabulary
 from test_checkpoints import SETTINGS as OF_CHECKPOINTS
 
 from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
-from speculative.engines.c.runtime import load_networks
+from speculative.engines.choice import make_engine
 from speculative.engines.model import CachedNetwork
 
 torch = pytest.importorskip("torch")
@@ -56,6 +56,6 @@ def test_a_saved_folder_gives_their_logits(settings, form, dtype, tmp_path):
         expected = theirs(torch.tensor([ids])).logits[0].numpy()
     read = partial(load_params, str(tmp_path / "model"), hparams)
     plain = CachedNetwork(read(), hparams)
-    [fast] = load_networks(read, hparams, ["float32"], ["fast"])
+    [fast] = make_engine("c").load(read, hparams, ["float32"], ["fast"], ["target"])
     for network in (plain, fast):
         np.testing.assert_allclose(network.logits(ids, len(ids)), expected, rtol=1e-4, atol=1e-4)

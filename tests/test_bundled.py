@@ -9,8 +9,8 @@ from conftest import MODELS
 from gpt2 import gpt2
 from speculative import load_pair
 from speculative.checkpoints.loading import load_params
+from speculative.engines.c.engine import new_pass
 from speculative.engines.c.packing import packer
-from speculative.engines.c.runtime import new_pass
 from speculative.engines.formats import FORMATS
 
 PAIR = ["tiny-draft", "tiny-target"]
@@ -66,5 +66,5 @@ def test_r_is_high_over_held_out_prompts():
     prompts = [json.loads(line)["prompt"] for line in lines]
     assert len(set(prompts)) == 20
     session = load_pair(demo=True, threads=1)
-    steps = [session.speculative_steps(session.encode(prompt), 40, np.random.default_rng(0)) for prompt in prompts]
+    steps = [session.steps("speculative", session.encode(prompt), 40, np.random.default_rng(0)) for prompt in prompts]
     assert np.median([40 / sum(step.drafted + 1 for step in of_one) for of_one in steps]) >= 0.6

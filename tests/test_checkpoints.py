@@ -24,7 +24,7 @@ from speculative.checkpoints.config import load_hparams
 from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
 from speculative.checkpoints.tensors import checkpoint_shapes, nested
 from speculative.checkpoints.tokenizer import FLAGS, read_encoder
-from speculative.engines.c.runtime import load_networks
+from speculative.engines.choice import make_engine
 from speculative.engines.model import CachedNetwork
 
 TINY = ROOT / "models" / "tiny-target"
@@ -115,7 +115,7 @@ def test_logits_are_what_the_settings_say(number, engine, tmp_path):
 
         model = JaxModel(place(read, hparams), logits_themselves)
     else:
-        [network] = load_networks(read, hparams, [engine], ["the model"])
+        [network] = make_engine("c").load(read, hparams, [engine], ["the model"], ["target"])
         model = network.logits
     np.testing.assert_allclose(model(IDS, len(IDS)), plain_logits(config, tensors, IDS), rtol=1e-4, atol=1e-4)
 

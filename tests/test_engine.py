@@ -372,10 +372,11 @@ def test_without_a_library_gpt2_itself_computes_and_one_line_says_why(compilers,
         from speculative.engines.c import library
         library.compilers = lambda: {compilers}
         library.COMPILE_SECONDS = 0.5
-        from speculative.engines.c import packing, runtime
+        from speculative.engines import formats
+        from speculative.engines.c import engine, packing
         sys.path.insert(0, "tests")
         from tiny import HPARAMS, random_params
-        run = runtime.new_pass(packing.pack(random_params(), packing.packer("int8")), HPARAMS)
+        run = engine.new_pass(formats.convert_all(random_params(), packing.packer("int8")), HPARAMS)
         print(type(run).__name__, run([1, 2, 3], 2).shape)"""
     running = start(code, XDG_CACHE_HOME=str(tmp_path))
     out, err = running.communicate()

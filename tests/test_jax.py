@@ -17,7 +17,8 @@ import jax
 import jax.numpy as jnp
 
 from speculative.drafters.model import model_drafter
-from speculative.engines.c import packing, runtime
+from speculative.engines import formats
+from speculative.engines.c import engine, packing
 from speculative.engines.jax.loop import DeviceDecoder, fault
 from speculative.engines.jax.model import JaxModel
 from speculative.engines.jax.pair import DeviceLoop, greedy_differences, shape_of
@@ -149,7 +150,7 @@ def test_small_formats_take_fewer_bytes_and_are_near(dtype, share, n_scales, cac
     assert network.new_cache(64)[0][0].dtype == jnp.dtype(cache)
     x = random_prompt(20)
     expected = on_numpy((params, HPARAMS), logits_themselves)(x, 4)
-    on_cpu = CachedNetwork(packing.pack(params, packing.packer(dtype)), HPARAMS, runtime.new_pass)
+    on_cpu = CachedNetwork(formats.convert_all(params, packing.packer(dtype)), HPARAMS, engine.new_pass)
     logits = JaxModel(network, logits_themselves)(x, 4)
     assert logits.dtype == np.float32
     error, of_numpy = (np.abs(found - expected).max() for found in (logits, on_cpu.logits(x, 4)))
@@ -175,7 +176,7 @@ def outcomes(steps):
 def test_greedy_steps_are_those_of_the_python_loop(pair, greedy, compiled, K, monkeypatch):
     """From a single token, for a single token, and nothing is compiled on the way."""
     monkeypatch.setattr(greedy, "K", K or 1)
-    greedy.ready([[0] * 8], 16, 1)
+    greedy.ready([[0] * 8], 16)
     compiled.clear()
     accepted = set()
     for n, N in [(5, 16), (8, 16), (8, 1), (7, 2), (6, 12), (1, 16)]:

@@ -163,7 +163,7 @@ MISTAKES = [
     ("drafters:first_of", "if len(proposal.tokens) > n_before", "if len(proposal.tokens) and proposal.p[0][proposal.tokens[0]] > 0.4", CHAIN | {"drafter": "model+prompt_lookup"}),
     ("drafters.user_function:checked", "(p / sums)", "(p**2 / np.sum(p**2, -1, keepdims=True))", CHAIN | {"drafter": "users"}),
     ("lookahead:AutoK.around", "n = len(x)", "proposal = proposal if len(x) % 2 or not len(proposal.p) or proposal.p[0].max() == proposal.p[0][proposal.tokens[0]] else Proposal([], [])\n        n = len(x)", {"K": "auto"}),
-    ("session:Session.speculative_steps", "drafter = self.drafter(rng, target=target)", "rng, other = __import__('enumeration').twins(rng)\n    drafter = self.drafter(other, target=target)", CHAIN),
+    ("session:PythonDecoders.calls", "drafter = s.drafter(rng, target=target)", "rng, other = __import__('enumeration').twins(rng)\n        drafter = s.drafter(other, target=target)", CHAIN),
 ]  # fmt: skip
 
 

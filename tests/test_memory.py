@@ -27,6 +27,11 @@ def test_models_that_do_not_fit_are_refused_before_they_are_read(monkeypatch):
     assert refusal(load_pair, demo=True).endswith("1 MB are free: take smaller models")
 
 
+def test_gpt2_py_holds_the_numbers_of_a_smaller_format_as_float32(monkeypatch):
+    monkeypatch.setattr(memory, "available", lambda: 25 * 10**6)  # enough for the demo in int8
+    assert refusal(load_pair, demo=True, dtype="int8", engine="numpy").endswith("25 MB are free: take smaller models")
+
+
 def test_just_enough_is_enough():
     total = sum(memory.needed(*model) for model in PAIR)
     memory.check(PAIR, free=total)

@@ -14,11 +14,12 @@ from tiny import python, refusal, tokens_of
 
 import main
 from speculative import load_pair
-from speculative.engines import devices, formats
+from speculative.engines import formats
 
 pytest.importorskip("jax")
 import jax
 
+from speculative.engines.jax.engine import JaxEngine
 from speculative.engines.jax.pair import greedy_differences
 
 PROMPTS = [PROMPT, "a", "she was not in the house", "one more"]
@@ -104,7 +105,10 @@ def test_verify_runs_on_this_engine(run_verify, accept, status):
     ("flags", "message"),
     [
         ({"batch": 2, "K": "auto"}, "--batch decodes prompts together in JAX's loop"),
-        ({"batch": 4, "data_parallel": 3}, "--data_parallel 3 gives each copy of the models as many prompts"),
+        (
+            {"batch": 4, "data_parallel": 3},
+            "--data_parallel 3 gives each copy of the models the same number",
+        ),
         ({"batch": 512, "data_parallel": 512}, "--mesh 1 --data_parallel 512 needs 512 devices"),
         ({"batch": 10**6 // 256}, "or a smaller --batch"),
         ({"accept": "typical:0.1", "temperature": 1}, "--accept typical:0.1 is for --engine c"),
@@ -112,7 +116,7 @@ def test_verify_runs_on_this_engine(run_verify, accept, status):
     ],
 )
 def test_options_that_do_not_go_together(tiny_pair, monkeypatch, flags, message):
-    monkeypatch.setattr(devices, "free_bytes", lambda o: 10**8)
+    monkeypatch.setattr(JaxEngine, "free_bytes", lambda engine: 10**8)
     names = {"target_model_size": "target", "draft_model_size": "draft", "models_dir": str(tiny_pair)}
     line = refusal(load_pair, **names, engine="jax", **flags)
     assert message.replace("--", "") in line.replace("--", "")

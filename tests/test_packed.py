@@ -7,7 +7,7 @@ import pytest
 from tiny import convert, random_params
 
 from speculative.checkpoints.tensors import checkpoint_shapes
-from speculative.engines.c import library, runtime
+from speculative.engines.c import engine, library
 from speculative.engines.formats import BLOCK, FORMATS, model_bytes
 from speculative.engines.model import n_bytes
 
@@ -102,8 +102,8 @@ def test_a_models_matrices_are_packed(dtype):
 
 def test_threads():
     for n in (n_cores(), 1):
-        runtime.set_threads(n)
-        assert runtime.n_threads == n
+        engine.set_threads(n)
+        assert engine.n_threads == n
 
 
 def test_a_format_is_numbered_as_engine_c_numbers_it():

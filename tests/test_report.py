@@ -30,7 +30,7 @@ from speculative.measure.run import Run
 from speculative.options import FIELDS
 from speculative.sampling import Proposal, Step
 from speculative.session import DECODERS
-from speculative.texts import Draws, TextStep, as_texts
+from speculative.texts import RecordedRandom, TextStep, text_steps
 
 KEYS = ("autoregressive", "speculative")
 BLOG_PROMPT = FIELDS["prompt"].default
@@ -173,7 +173,7 @@ def test_greedy_windows_are_foreseen_exactly(pair, own):
     measured = measure(session, record)
     assert own in measured.names
     for name, K in itertools.product(measured.names, (1, 2, 8)):
-        steps = pair.changed(drafter=name, K=K).speculative_steps(pair.encode(prompt), 40, np.random.default_rng(0))
+        steps = pair.changed(drafter=name, K=K).steps("speculative", pair.encode(prompt), 40, np.random.default_rng(0))
         assert sum(windows_of(measured.texts[0], K, name).values()) == sum(1 for _ in steps)
 
 
@@ -371,7 +371,7 @@ def test_drafts_after_the_stop_text_count_as_proposed_and_not_as_accepted():
     encoder = encoder_of("the", " end", ".,")
     tokens = encoder.encode("the end.,the")
     step = Step(tokens, Proposal([0] * 5, []), [])
-    [i] = as_texts(iter([[step]]), [StreamDecoder(encoder, " end")], Draws(None), {})
+    [i] = text_steps(iter([[step]]), [StreamDecoder(encoder, " end")], RecordedRandom(None), {})
     i = Recorder(rule=SimpleNamespace(chances=lambda step: [1.0] * 4)).add(i)
     assert (i.tokens, i.drafted, i.accepted) == (tokens[:2], 5, 2)
     assert (i.alpha, "".join(i.pieces)) == ([1.0] * 2, "the")

@@ -12,7 +12,7 @@ from gpt2 import softmax
 from speculative.drafters import DRAFTERS
 from speculative.rules import parse_rule
 from speculative.sampling import Proposal, Step, autoregressive_sampling, max_fn, sample, speculative_sampling
-from speculative.texts import Draws
+from speculative.texts import RecordedRandom
 
 RNG = np.random.default_rng
 LAST = 1 - 2**-53  # the largest number that a generator gives
@@ -90,7 +90,7 @@ def test_the_explanation_rebuilds_what_the_rule_did(accept):
     rng = RNG(0)
     for number in range(1500):
         proposal, q = random_window(rng)
-        draws = Draws(RNG(number))
+        draws = RecordedRandom(RNG(number))
         tokens = rule.accept(proposal, q, draws)
         u = draws.u
         step = Step(tokens, proposal, q)
@@ -130,7 +130,7 @@ def test_a_token_of_algorithm_1_takes_exactly_one_number():
     steps = autoregressive_sampling([0], lambda x: q[None], len(us), scripted(*us))
     assert decoded(steps) == [drawn(q, u) for u in us]
     for model in (lambda x: q[None], counting_target):  # also at temperature 0
-        rng = Draws(RNG(0))
+        rng = RecordedRandom(RNG(0))
         for n, _ in enumerate(autoregressive_sampling([0], model, 9, rng), start=1):
             assert len(rng.u) == n
 

@@ -105,11 +105,15 @@ def test_greedy_texts_may_part_only_where_rounding_can_bring_it_about(margin):
 
     network = SimpleNamespace(with_probs=lambda to_probs: lambda x: logits[x[-1:]])
     session = SimpleNamespace(
-        options=SimpleNamespace(engine="jax", dtype="float32", K=3, tree=None),
+        options=SimpleNamespace(dtype="float32", K=3, tree=None),
         models={"target": network},
         measure_costs=lambda x: None,
-        autoregressive_steps=lambda x, N, rng: autoregressive_sampling(x, target, N, rng),
-        speculative_steps=lambda x, N, rng: speculative_sampling(x, draft, target, N, 3, rng),
+        engine=SimpleNamespace(exact=False, tolerance=lambda dtype: 1e-3),
+        steps=lambda name, x, N, rng: (
+            autoregressive_sampling(x, target, N, rng)
+            if name == "autoregressive"
+            else speculative_sampling(x, draft, target, N, 3, rng)
+        ),
     )
     session.changed = lambda **options: session
     check = check_greedy(session, [np.array([1, 2, 7])], 5)

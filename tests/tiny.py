@@ -13,7 +13,7 @@ import pytest
 
 from encoder import BYTE_TO_CHAR, END_OF_TEXT, Encoder
 from speculative.checkpoints.tensors import checkpoint_shapes, nested
-from speculative.engines.c.packing import pack as convert  # noqa: F401
+from speculative.engines.formats import convert_all as convert  # noqa: F401
 from speculative.support.errors import UserError
 
 ROOT = Path(__file__).parents[1]

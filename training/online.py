@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from speculative.drafters.model import model_drafter
-from speculative.engines.c.runtime import create_model_fn
+from speculative.engines.c.engine import create_model_fn
 from speculative.filters import Filters
 from speculative.sampling import speculative_sampling
 from speculative.support.errors import UserError

@@ -4,11 +4,12 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any
 
-from speculative.engines.devices import with_engine
+from speculative.engines.choice import choose
 from speculative.options import FIELDS, SHORT, Options, help_text, make_options, switch
 from speculative.support.errors import UserError
 from speculative.version import __version__
@@ -54,4 +55,4 @@ def parse(given: dict[str, Any]) -> Options:
     for name, libraries in NEEDS.items():
         if getattr(o, name) not in (None, False) and not all(map(find_spec, libraries.split())):
             raise UserError(f"--{name} needs more libraries: pip install {libraries}")  # before any work begins
-    return with_engine(o)
+    return replace(o, engine=choose(o.engine))

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from speculative.cli.display import columns, painter, show
-from speculative.engines import devices, memory
-from speculative.engines.c import runtime
+from speculative.engines import memory
+from speculative.engines.choice import is_first
 from speculative.loading import networks_of
 from speculative.measure import report
 from speculative.measure.document import document
@@ -26,7 +26,7 @@ def check_output(o: Options) -> Options:
 
     Of several processes that compute the same, only the first prints and writes.
     """
-    if not devices.is_first():
+    if not is_first():
         sys.stdout = open(os.devnull, "w")  # for the rest of this process  # noqa: SIM115
         return replace(o, json=None, html=None)
     if o.json or o.html:
@@ -86,15 +86,15 @@ def show_iterations(session: Session, speculative: Recorder) -> None:
 
 
 def show_figures(session: Session[Options], figures: dict) -> None:
-    """--verbose: print each figure, and how the C engine uses this machine."""
+    """--verbose: print each figure, and how the engine uses this machine."""
     rows = report.table(figures, session.rule)
-    if session.options.engine == "c":
-        models = {role: session.models[role] for role in networks_of(session.roles)}
-        peak = memory.peak()
-        if peak:
-            weights = sum(model.weight_bytes for model in models.values())
-            rows.append(("peak memory", f"{peak / 1e9:.2f} GB", f"of which {weights / 1e9:.2f} GB are weights"))
-        rows += [(f"kernels, {role}", *runtime.choices(model)) for role, model in models.items()]
+    models = {role: session.models[role] for role in networks_of(session.roles)}
+    peak = memory.peak()
+    if peak:
+        weights = sum(model.weight_bytes for model in models.values())
+        rows.append(("peak memory", f"{peak / 1e9:.2f} GB", f"of which {weights / 1e9:.2f} GB are weights"))
+    kernels = {role: session.engine.kernel_words(model) for role, model in models.items()}
+    rows += [(f"kernels, {role}", *words) for role, words in kernels.items() if words]
     show_table(("figure", "value", "formula"), rows)
 
 

@@ -13,10 +13,10 @@ from speculative.support.terminal import one_line
 
 def write_packed(o: Options) -> None:
     """Pack the models that this run would load, one after the other. Raises UserError."""
-    if o.engine != "c":
+    models = Models(o)
+    if not models.engine.packs:
         raise UserError("--pack is for the compiled forward pass, and there is no C compiler: pip install ziglang")
     parse_drafter(o.drafter)  # raises UserError for a name that is unknown
-    models = Models(o)
     for spec in [models.spec(role) for role in networks_of(["target", *roles_of(o.drafter)])]:
         folder = models.folder(spec.role)
         path = pack_files.path_of(folder, o.models_dir, spec.dtype)

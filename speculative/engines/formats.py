@@ -95,6 +95,29 @@ def matrix_of(name: str, shape: tuple[int, ...], dtype: str) -> tuple[tuple[int,
     return (shape, FORMATS[dtype]) if name.endswith("/w") else None
 
 
+def rounder(dtype: str) -> Callable:
+    """Return convert(name, tensor) for the loader: the numbers that the format stores, as float32 arrays."""
+
+    def convert(name, array):
+        matrix = matrix_of(name, array.shape, dtype)
+        if not matrix:
+            return array
+        w = matrix[1].round(array.T if name == "wte" else array)  # [n_in, n_out]
+        return w.T if name == "wte" else w
+
+    return convert
+
+
+def convert_all(params: Any, convert: Callable, name: str = "") -> Any:
+    """Return a nested dict of tensors, as the loader would have given it with this convert(name, tensor). The names are
+    made of the keys: wte, attn/c_proj/w."""
+    if isinstance(params, dict):
+        return {key: convert_all(value, convert, f"{name}/{key}" if name else key) for key, value in params.items()}
+    if isinstance(params, list):
+        return [convert_all(block, convert) for block in params]
+    return convert(name, params)
+
+
 def model_bytes(dtype: str, shapes: dict[str, tuple[int, ...]]) -> int:
     """The bytes of a model whose matrices are in that format. shapes: of its tensors, by their names."""
     total = 0

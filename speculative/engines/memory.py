@@ -1,11 +1,12 @@
 """Memory: a check before the models are loaded that they fit, and the peak that was taken in the end."""
 
 import ctypes
+from collections.abc import Sequence
 from pathlib import Path
 
 from speculative.checkpoints.official import HPARAMS
 from speculative.checkpoints.tensors import checkpoint_shapes, parameter_count
-from speculative.engines.formats import FORMATS, OnJax, model_bytes
+from speculative.engines.formats import FORMATS, model_bytes
 from speculative.engines.system import lines, sysctl
 from speculative.support.errors import UserError
 
@@ -60,23 +61,28 @@ def peak() -> int | None:
     return None if kilobytes is None else kilobytes * 1024
 
 
-def check(models: list[tuple[dict, str]], free: int | None, n_cached: int | None = None, jax: bool = False) -> None:
+def check(
+    models: list[tuple[dict, str]],
+    free: int | None,
+    n_cached: int | None = None,
+    saving: Sequence[str] = tuple(FORMATS)[1:],
+) -> None:
     """models: (hparams, dtype) of the target, and of the draft if there is one. Raises UserError if they need more than
-    the bytes that are free, and says what would fit: the same models in a smaller format, of those that JAX takes if it
-    is the engine, else a smaller target. free: None if nobody knows, and then they are let in."""
+    the bytes that are free, and says what would fit: the same models in one of the formats that save memory (the
+    largest first), else a smaller target. free: None if it is unknown, and the check then passes."""
     total = sum(needed(hparams, dtype, n_cached) for hparams, dtype in models)
     if free is None or total <= free:
         return
     hparams = [hparams for hparams, _ in models]
-    smaller_formats = [name for name, format in FORMATS.items() if not jax or isinstance(format.jax, OnJax)][1:]
-    smallest = smaller_formats[-1]
-    remedies = [(f"--dtype {dtype}", dtype, hparams) for dtype in smaller_formats]
+    remedies = [(f"--dtype {dtype}", dtype, hparams) for dtype in saving]
+    smallest = ["float32", *saving][-1]
     for size, smaller in reversed(HPARAMS.items()):
         if parameter_count(smaller) < parameter_count(hparams[0]):
-            remedies.append((f"--target_model_size {size} --dtype {smallest}", smallest, [smaller, *hparams[1:]]))
+            flags = f"--target_model_size {size}" + (f" --dtype {smallest}" if saving else "")
+            remedies.append((flags, smallest, [smaller, *hparams[1:]]))
     for flags, dtype, instead in remedies:
         if sum(needed(model, dtype, n_cached) for model in instead) <= free:
-            remedy = flags + (f" --draft_dtype {dtype}" if models[1:] else "") + " would fit"
+            remedy = flags + (f" --draft_dtype {dtype}" if models[1:] and saving else "") + " would fit"
             break
     else:
         remedy = "take smaller models" + (" or a smaller --batch" if n_cached else "")

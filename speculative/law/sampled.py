@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from speculative.session import Session
+from speculative.session import DECODERS, Session
 from speculative.support.progress import working
 from speculative.trees import Tree
 
@@ -36,7 +36,6 @@ def check_sampled(
     p. As many texts are drawn as there is time for, at most `draws`: four times as many show half the shift."""
     N = 2 * (K + 1)
     *streams, rng = np.random.default_rng(session.options.seed).spawn(3)  # one for each decoder, one for the places
-    decoders = session.autoregressive_steps, session.speculative_steps
     counts = np.zeros((2, 2, BINS), int)  # [autoregressive and speculative, order, BINS]
     draft_counts = np.zeros(BINS, int)
     n_draws = 0
@@ -44,8 +43,8 @@ def check_sampled(
     with working(f"drawing texts for {seconds:.0f} s", None, "draw", miniters=0) as bar:
         while n_draws < draws and (n_draws < MIN_DRAWS or time.perf_counter() - start < seconds):
             x = prompts[n_draws % len(prompts)]
-            for histograms, decode, stream in zip(counts, decoders, streams, strict=True):
-                steps = [*decode(x, N, stream)]
+            for histograms, name, stream in zip(counts, DECODERS, streams, strict=True):
+                steps = [*session.steps(name, x, N, stream)]
                 count_tokens(histograms, session, x, tokens_of(steps), rng)
                 for step in steps:
                     count_drafts(draft_counts, step.proposal, rng)

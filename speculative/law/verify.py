@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from speculative.engines import formats
 from speculative.engines.model import common_prefix, margin
 from speculative.law.sampled import Check, check_sampled, direct, tokens_of
 from speculative.measure.report import engine_line
@@ -79,10 +78,10 @@ def checks(session: Session, prompts: Sequence[np.ndarray], N: int, **limits) ->
     """Yield each check when it is done. prompts: token ids; greedy decoding adds N tokens to each."""
     yield check_greedy(changed(session, prompts[0], temperature=0), prompts, N)
     sampled = changed(session, prompts[0], temperature=session.options.temperature or 1)
-    if session.options.engine == "c":
+    if session.engine.exact:
         yield check_rows(sampled, prompts, max(8, outer_K(session)) + 1)
     yield from check_sampled(sampled, prompts, outer_K(session), **limits)
-    if session.options.tree and session.options.engine == "c":
+    if session.options.tree and session.engine.exact:
         yield check_nodes(sampled, prompts)
 
 
@@ -102,20 +101,20 @@ def check_greedy(session: Session, prompts: Sequence[np.ndarray], N: int) -> Che
     sessions.setdefault(f"tree {as_typed('tree', o.tree)}" if o.tree else as_typed("K", o.K), session)
     n_tokens = 0
     margins = []
-    tolerance = formats.on_jax(o.dtype if o.engine == "jax" else "float32").tolerance
+    tolerance = session.engine.tolerance(o.dtype)
     rng = np.random.default_rng(0)
     with working("comparing greedy texts", len(prompts) * len(sessions), "text") as bar:
         for number, x in enumerate(prompts, start=1):
-            expected = tokens_of(session.autoregressive_steps(x, N, rng))
+            expected = tokens_of(session.steps("autoregressive", x, N, rng))
             for name, other in sessions.items():
-                actual = tokens_of(other.speculative_steps(x, N, rng))
+                actual = tokens_of(other.steps("speculative", x, N, rng))
                 bar.update(1)
                 at = common_prefix(np.array(actual), np.array(expected))
                 n_tokens += at
                 if actual == expected:
                     continue
                 difference = f"prompt {number}, K = {name}: the first difference is at new token {at + 1}"
-                if o.engine == "c" or at == min(len(actual), len(expected)):
+                if session.engine.exact or at == min(len(actual), len(expected)):
                     return Check("greedy", False, difference)
                 margins.append(margin(session.models["target"], [*x, *expected[:at]]))
                 if margins[-1] > tolerance:

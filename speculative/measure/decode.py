@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from speculative.engines import devices
+from speculative.engines.choice import several_processes
 from speculative.measure.recorder import Recorder
 from speculative.session import DECODERS, Session
 
@@ -42,7 +42,7 @@ def decode(
 
     run(names[0])
     [first] = runs[names[0]]
-    if repeats or (first.seconds < SHORT_SECONDS and not devices.several_processes()):
+    if repeats or (first.seconds < SHORT_SECONDS and not several_processes()):
         while name := next_of(runs, repeats):
             run(name)
     for name in names:

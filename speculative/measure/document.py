@@ -33,7 +33,7 @@ def document(session: Session, prompts: Sequence[str], records: Sequence[Recorde
     return {
         "schema": SCHEMA,
         "options": o | {"source": without_secrets(o["source"])},
-        "machine": machine(o["engine"]),
+        "machine": {"engine": o["engine"]} | machine() | session.engine.facts(),
         "prompt": read[0],
         "prompts": read,
         **{record.name: decoder_document(record) for record in records},
@@ -70,23 +70,15 @@ def token_text(token: int, encoder: Encoder) -> str:
     return encoder.to_bytes([token]).decode("utf-8", "backslashreplace")
 
 
-def machine(engine: str = "c") -> dict:
-    """Return the names and versions of the machine; with engine "jax", of its devices too."""
-    names = {
-        "engine": engine,
+def machine() -> dict:
+    """Return the names and versions of the machine."""
+    return {
         "platform": platform.platform(),
         "processor": processor(),
         "cpus": n_cores(),
         "python": platform.python_version(),
         "numpy": np.__version__,
     }
-    if engine == "jax":
-        import jax
-
-        devices = jax.devices()
-        names |= {"device_platform": devices[0].platform, "device_kind": devices[0].device_kind}
-        names |= {"devices": len(devices), "jax": jax.__version__}
-    return names
 
 
 def processor() -> str:

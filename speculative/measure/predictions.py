@@ -51,7 +51,7 @@ class Measured(NamedTuple):
 def measure(session: Session, speculative: Recorder) -> Measured | None:
     """Measure after a run. None if there can be no predictions: on JAX, and for trees."""
     iterations = speculative.iterations
-    if session.options.engine == "jax" or any(i.tree for i in iterations):
+    if not session.engine.predicts or any(i.tree for i in iterations):
         return None
     names = candidates(session.options.drafter, session.levels)
     last = session.levels[0][-1]

@@ -49,13 +49,7 @@ class Recorder:
     def of(cls, session: Session, name: str, inputs: Sequence, with_details: bool) -> "Recorder":
         """Return the empty record of a decoder."""
         levels = [specs[0].name for specs in session.levels[:-1]]
-        record = cls(name, inputs, session.rule, levels, with_details)
-        if session.device_loop:
-            loop = session.device_loop
-            record.prefill = 0.0
-            record.t_draft = loop.t_draft if name == "speculative" else None
-            record.t_target = loop.t_target
-        return record
+        return cls(name, inputs, session.rule, levels, with_details, **session.decoders.part_times(name))
 
     def add(self, i: TextStep) -> TextStep:
         """Add a step, with the chances of its drafts and without its distributions -> the step as it is recorded."""

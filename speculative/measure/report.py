@@ -5,8 +5,6 @@ from collections.abc import Sequence
 
 from speculative import drafters
 from speculative.checkpoints.official import HPARAMS
-from speculative.engines.c.runtime import engine_words
-from speculative.engines.formats import on_jax
 from speculative.loading import networks_of
 from speculative.measure.analysis import blog_speedup
 from speculative.measure.figures import NOISE
@@ -54,7 +52,7 @@ def engine_line(session: Session) -> str:
         more = f"; the copy takes {copies / 1e9:.1f} GB" if copies else ""
         rule = " --accept block" if o.accept == "block" else ""
         fast = f" --fast: --drafter {o.drafter} --K auto{rule}{more}."
-    return f"Engine: {engine_words(o.engine)}. {', '.join(models)}.{fast}"
+    return f"Engine: {session.engine.words()}. {', '.join(models)}.{fast}"
 
 
 def texts_line(session: Session, records: Sequence[Recorder]) -> str:
@@ -67,13 +65,8 @@ def texts_line(session: Session, records: Sequence[Recorder]) -> str:
         return f"The texts differ: --accept {o.accept} does not keep the target's distribution."
     if o.temperature > 0:
         return "The texts differ, as they may above temperature 0: both are samples of the target's distribution."
-    if o.engine == "jax":
-        from speculative.engines.jax.pair import greedy_differences
-
-        tolerance = on_jax(o.dtype).tolerance
-        target = session.models["target"]
-        return " ".join(greedy_differences(records[0].inputs, target, autoregressive, speculative, tolerance))
-    return "The texts differ: rounding decided between two tokens with nearly equal logits (--verify shows where)."
+    texts = autoregressive, speculative
+    return session.engine.greedy_differences(records[0].inputs, session.models["target"], texts, o.dtype)
 
 
 def blog_line(session: Session, records: Sequence[Recorder]) -> str | None:
@@ -169,7 +162,7 @@ def advice(f: dict, session: Session) -> str | None:
         return f"Prediction: nothing pays on this text; the best, {typed}, would be {speedup:.2f} times as fast."
     if speedup > GAIN * now:
         return f"Prediction: {typed} would be {speedup:.2f} times as fast on this text."
-    fast = " Not predicted: --fast." if o.engine == "c" and not o.fast else ""
+    fast = " Not predicted: --fast." if session.engine.exact and not o.fast else ""
     return f"Prediction: no other K or drafter of this run would be clearly faster on this text.{fast}"
 
 

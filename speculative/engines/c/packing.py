@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from speculative.engines.c.library import lanes, library
-from speculative.engines.formats import Format, matrix_of
+from speculative.engines.formats import Format, matrix_of, rounder
 from speculative.engines.system import n_cores
 
 TILES = 8  # that a thread packs at a time
@@ -53,35 +53,17 @@ def pack_matrix(w: np.ndarray, format: Format) -> PackedWeight:  # [n_in, n_out]
     return PackedWeight(w.shape, format, tiles)
 
 
-def packer(dtype: str, engine: str = "c") -> Callable:
-    """convert(name, array) for the loader: matrices that rows are multiplied by come out packed, all else as it is.
-
-    With engine "numpy", or if nothing is compiled, they come out as arrays of the numbers that are stored: NumPy
-    multiplies by these.
-    """
+def packer(dtype: str) -> Callable:
+    """convert(name, array) for the loader: matrices that rows are multiplied by come out packed, all else as it is. If
+    nothing is compiled, they come out as formats.rounder has them."""
+    if not library():
+        return rounder(dtype)
 
     def convert(name, array):
         matrix = matrix_of(name, array.shape, dtype)
-        if not matrix:
-            return array
-        _, format = matrix
-        w = array.T if name == "wte" else array  # [n_in, n_out]
-        if engine == "c" and library():
-            return pack_matrix(w, format)
-        w = format.round(w)
-        return w.T if name == "wte" else w
+        return pack_matrix(array.T if name == "wte" else array, matrix[1]) if matrix else array
 
     return convert
-
-
-def pack(params: Any, convert: Callable, name: str = "") -> Any:
-    """A nested dict of tensors, as the loader would have given it with this convert(name, tensor). The names are made
-    of the keys: wte, attn/c_proj/w."""
-    if isinstance(params, dict):
-        return {key: pack(value, convert, f"{name}/{key}" if name else key) for key, value in params.items()}
-    if isinstance(params, list):
-        return [pack(block, convert) for block in params]
-    return convert(name, params)
 
 
 def layout(dtype: str) -> str:

@@ -46,9 +46,11 @@ class Row(NamedTuple):
 class DeviceLoop:
     """Both decoders of a target and a draft model, for a number K."""
 
-    def __init__(self, decoder: DeviceDecoder, K: int):
+    def __init__(self, decoder: DeviceDecoder, K: int, batch: int = 1):
+        """batch: the number of prompts that are decoded together."""
         self.decoder = decoder
         self.K = K
+        self.batch = batch
         self.t_draft: float | None = None  # seconds of a draft token
         self.t_target: dict[int, float] = {}  # {rows: seconds of a call of the target}
 
@@ -56,19 +58,31 @@ class DeviceLoop:
         """K, or N - 1 if that is less: more drafts could not be accepted, and here all K are always made."""
         return min(self.K, max(1, N - 1))
 
-    def ready(self, prompts: Sequence, N: int, batch: int) -> None:
-        """Compile both loops for these prompts [n_prompts][n], `batch` of them at a time. Time their parts, which a
-        decode cannot tell apart."""
+    def logs(self) -> dict:
+        """No logs: a loop on the device does not tell its calls apart."""
+        return {}
+
+    def part_times(self, name: str) -> dict:
+        """The fields of a Recorder that stand for the logs of the decoder `name`."""
+        t_draft = self.t_draft if name == "speculative" else None
+        return {"prefill": 0.0, "t_draft": t_draft, "t_target": self.t_target}
+
+    def ready(self, prompts: Sequence, N: int) -> None:
+        """Compile both loops for these prompts [n_prompts][n]. Time their parts, which a decode cannot tell apart."""
         began = time.perf_counter()
         K = self.window(N)
         for k in (0, K):
-            for _ in self.group([[0]], 0, 1, k, 0, shape_of(prompts, N, k, batch)):
+            for _ in self.group([[0]], 0, 1, k, 0, shape_of(prompts, N, k, self.batch)):
                 pass
         print(f"compiled both loops in {time.perf_counter() - began:.1f} s", file=sys.stderr)
         n = max(map(len, prompts)) + N // 2
-        seconds = self.part_seconds(n, K, shape_of(prompts, N, K, batch))
+        seconds = self.part_seconds(n, K, shape_of(prompts, N, K, self.batch))
         self.t_draft = seconds.pop("draft")
         self.t_target = seconds
+
+    def calls(self, name: str, prompts: Sequence, N: int, rng, stopped: Callable) -> Iterator[list[Row]]:
+        """The rows of the decoder `name` for these prompts: see rows."""
+        return self.rows(prompts, N, self.window(N) if name == "speculative" else 0, rng, self.batch, stopped)
 
     def steps(self, x, N: int, K: int, rng) -> Iterator[Row]:
         """The steps of one prompt; K = 0 is autoregressive decoding."""

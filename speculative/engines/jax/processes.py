@@ -1,9 +1,11 @@
 """Several processes that compute the same. JAX itself ends all of them if one of them stops (its heartbeat)."""
 
 import os
+from typing import Any
 
 import jax
 
+from speculative.engines.jax.model import devices
 from speculative.support.errors import UserError, first_line
 
 
@@ -28,3 +30,21 @@ def start_processes() -> bool:
         check = "check JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID"
         raise UserError(f"cannot join the other processes ({first_line(error)}): {check}") from error
     return jax.process_index() == 0
+
+
+def accelerator() -> Any:
+    """Return JAX's first device if it computes elsewhere than on this CPU, in a memory of its own; else None."""
+    try:
+        device = devices(1)[0]
+    except UserError:
+        return None
+    return None if device.platform == "cpu" else device
+
+
+def unused_accelerator() -> str | None:
+    """Return what to install if this machine has an accelerator that JAX does not see; None if it has none."""
+    for device, name, extra in (("/dev/nvidia0", "an NVIDIA GPU", "cuda12"), ("/dev/accel0", "a TPU", "tpu")):
+        if os.path.exists(device):
+            install = f'pip install "jax[{extra}]=={jax.__version__}"'
+            return f"this machine has {name}, and the JAX that is installed computes on the CPU alone: {install}"
+    return None

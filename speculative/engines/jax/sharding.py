@@ -28,7 +28,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from speculative.engines import formats
-from speculative.engines.c.packing import pack
+from speculative.engines.formats import convert_all
 from speculative.engines.jax.model import Matrix, Network, devices, load_gpt2
 from speculative.support.errors import UserError
 
@@ -110,7 +110,7 @@ def place(
     gpt2 = load_gpt2()
     if split:
         gpt2.mha = partial(mha, gpt2)
-    packed = params(convert) if callable(params) else pack(params, convert)
+    packed = params(convert) if callable(params) else convert_all(params, convert)
     return Network(packed, hparams, n_padded, computed, gpt2, mesh, split)
 
 

@@ -1,0 +1,87 @@
+"""engine.c as the engine: its threads, and from packed weights to networks."""
+
+import os
+from collections.abc import Callable
+
+from speculative.engines.c import forward
+from speculative.engines.c.forward import CompiledPass
+from speculative.engines.c.library import library
+from speculative.engines.c.packing import PackedWeight, packer
+from speculative.engines.c.tree_cache import TreeNetwork
+from speculative.engines.contract import Engine, warm_up
+from speculative.engines.formats import FORMATS, convert_all
+from speculative.engines.model import LOCK, CachedNetwork, Model, n_bytes
+from speculative.engines.plain import PlainPass
+from speculative.engines.system import n_cores
+from speculative.support.errors import UserError
+
+THREAD_BYTES = 2**20  # of weights that are worth a thread, which must meet the others
+n_threads = None  # at most, in a forward pass; None: one for each core
+
+
+def set_threads(n: int | None = None) -> None:
+    """Let the forward pass take n threads at most; None: one for each core. Raises UserError if there are not so many
+    cores."""
+    global n_threads
+    n = n or n_cores()
+    if not 1 <= n <= n_cores():
+        raise UserError(f"{n} threads: this machine has cores for 1 to {n_cores()}")
+    n_threads = n
+
+
+def in_forked_child() -> None:
+    """Decode without the parent's threads: a fork copies none but the one that calls it."""
+    forward.pool = forward.ThreadPool()
+    LOCK.release()
+
+
+if hasattr(os, "register_at_fork"):  # a fork waits for the end of a pass
+    os.register_at_fork(before=LOCK.acquire, after_in_parent=LOCK.release, after_in_child=in_forked_child)
+
+
+def new_pass(params: dict, hparams: dict) -> Callable:
+    """A forward pass with a cache of its own: engine.c if the weights are packed for it, else gpt2.py."""
+    if not isinstance(params["wte"], PackedWeight):
+        return PlainPass(params, hparams)
+    return CompiledPass(params, hparams, min(n_threads or n_cores(), 1 + n_bytes(params) // THREAD_BYTES))
+
+
+def create_model_fn(params: dict, hparams: dict, to_probs: Callable) -> Model:
+    """A network in float32 -> a function from tokens to distributions. Without a compiler gpt2.py computes."""
+    return CachedNetwork(convert_all(params, packer("float32")), hparams, new_pass).with_probs(to_probs)
+
+
+class CEngine(Engine):
+    """engine.c. Each row is computed in an order that does not depend on the others, so it is equal to the bit."""
+
+    name = "c"
+    saving = tuple(FORMATS)[1:]
+    exact = packs = True
+
+    def words(self) -> str:
+        n = n_threads or n_cores()
+        return f"C ({library().instructions().decode()}), {n} thread{'s' * (n > 1)}"
+
+    def kernel_words(self, network: CachedNetwork) -> tuple[str, str]:
+        kinds = zip(("1 row", "few", "a group", "many"), network.forward.ahead, strict=True)
+        asks = ", ".join(rows for rows, ahead in kinds if ahead) or "never"
+        format = network.params["blocks"][0]["mlp"]["c_fc"]["w"].format
+        return format.name, f"{n_threads or n_cores()} threads at most; memory asked for ahead: {asks}"
+
+    def draft_dtype(self, dtype: str) -> str:
+        return "int8"  # the output's distribution stays the target's
+
+    def held_dtype(self, dtype: str) -> str:
+        return dtype
+
+    def converter(self, dtype: str) -> Callable:
+        return packer(dtype)
+
+    def network(self, params: dict, hparams: dict, name: str) -> CachedNetwork:
+        set_threads(self.threads)
+        network = TreeNetwork(params, hparams, new_pass, name)
+        warm_up(network)
+        with LOCK:
+            network.forward.tune()
+        network.forget()
+        return network

@@ -1,0 +1,51 @@
+"""--engine: the one place that chooses among the engines."""
+
+import os
+import sys
+
+from speculative.engines.c.engine import CEngine
+from speculative.engines.c.library import library
+from speculative.engines.contract import Engine
+from speculative.support.errors import UserError
+
+
+def choose(name: str) -> str:
+    """Return the engine that will run: for "auto" jax if it is installed and sees an accelerator, else c; for "c" numpy
+    if nothing compiles engine.c, which library() says in a line.
+
+    Joins the other processes that compute the same, if there are any, before JAX is asked for its devices. Raises
+    UserError.
+    """
+    if name in ("jax", "auto"):
+        try:
+            from speculative.engines.jax.processes import accelerator, start_processes, unused_accelerator
+
+            start_processes()
+            if name == "jax" or accelerator():
+                return "jax"
+            remedy = unused_accelerator()
+            if remedy:
+                print(remedy, file=sys.stderr)
+        except UserError:  # JAX cannot be imported
+            if name == "jax":
+                raise
+    return "numpy" if name == "numpy" or not library() else "c"
+
+
+def make_engine(name: str, threads: int | None = None, mesh: int = 1, data_parallel: int = 1) -> Engine:
+    """Return the engine of this name, of those that choose() returns. Raises UserError."""
+    if name == "jax":
+        from speculative.engines.jax.engine import JaxEngine
+
+        return JaxEngine(mesh, data_parallel)
+    return {"c": CEngine, "numpy": Engine}[name](threads)
+
+
+def several_processes() -> bool:
+    """True if other processes compute the same. They must not decide anything by measured times."""
+    return bool(os.environ.get("JAX_COORDINATOR_ADDRESS")) and "jax" in sys.modules
+
+
+def is_first() -> bool:
+    """True if this process prints, and writes the files of --json and --html: of several, the first does."""
+    return not several_processes() or sys.modules["jax"].process_index() == 0

@@ -1,0 +1,105 @@
+"""The contract of an engine: one object, chosen once (choice.py), that answers all that depends on the engine."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from speculative.engines import memory
+from speculative.engines.formats import FORMATS, convert_all, rounder
+from speculative.engines.model import CachedNetwork
+from speculative.support.errors import UserError
+
+
+class Engine:
+    """gpt2.py itself, whose answers are the contract; the other engines override those that differ."""
+
+    name = "numpy"  # as --engine calls it
+    saving: Sequence[str] = ()  # the formats that take less memory than float32, the largest first
+    exact = False  # whether a row is equal to the bit, however many rows are computed with it
+    packs = False  # whether --pack can write its weights
+    predicts = True  # whether calls of other row counts can be timed after a run, for predictions
+
+    def __init__(self, threads: int | None = None):
+        """threads: at most, if the engine's number of threads can be chosen; None: one for each core."""
+        self.threads = threads
+
+    def words(self) -> str:
+        """Return the engine's name, with the instructions and the threads that it uses."""
+        return "NumPy (gpt2.py)"
+
+    def facts(self) -> dict[str, Any]:
+        """Return the lines of the JSON document about the engine's own devices and versions."""
+        return {}
+
+    def kernel_words(self, network: Any) -> tuple[str, str] | None:
+        """Return a network's weight format and its kernels in words; None if there is nothing to tell."""
+        return None
+
+    def free_bytes(self) -> int | None:
+        """Return the bytes that the models may take, None if it is unknown."""
+        return memory.available()
+
+    def draft_dtype(self, dtype: str) -> str:
+        """Return the format that --draft_dtype auto stands for, beside a target in this one."""
+        return "float32"
+
+    def held_dtype(self, dtype: str) -> str:
+        """Return the format whose bytes weights of this one take. Raises UserError if the engine does not take it."""
+        return "float32"
+
+    def tolerance(self, dtype: str) -> float:
+        """Return the largest distance of two logits that rounding alone may bring into another order."""
+        return FORMATS["float32"].jax.tolerance  # type: ignore[union-attr]  # every engine takes float32
+
+    def check(self, levels: Sequence, K: Any, batch: int, rule: Any) -> None:
+        """Raise UserError if the drafters of these levels, K, the batch or the rule do not go with the engine."""
+
+    def converter(self, dtype: str) -> Callable:
+        """Return convert(name, array) for the loader."""
+        return rounder(dtype)
+
+    def network(self, params: dict, hparams: dict, name: str) -> CachedNetwork:
+        """Return a network of converted weights. Raises UserError if NaN or infinity among them shows in the logits of
+        a pass, which is cheaper than a look at each weight."""
+        network = CachedNetwork(params, hparams, name=name)
+        warm_up(network)
+        return network
+
+    def load(
+        self, read: Callable, hparams: dict, dtypes: Sequence[str], names: Sequence[str], roles: Sequence[str]
+    ) -> list:
+        """Return a network in each of these formats, from one reading: read(convert) gives the parameters as
+        load_params does. names: of the models, for messages. Raises UserError.
+
+        Each tensor is converted for all of them before the next is read. All share norms, biases and positions.
+        """
+        converts = [self.converter(dtype) for dtype in dtypes]
+        params = read(lambda name, array: tuple(convert(name, array) for convert in converts))
+        of_each = [convert_all(params, lambda name, copies, i=i: copies[i]) for i in range(len(converts))]
+        return [self.network(one, hparams, name) for one, name in zip(of_each, names, strict=True)]
+
+    def prepare(self, networks: Sequence[Any], levels: Sequence, K: Any, n_prompt: int) -> None:
+        """Compile all that decodes of a prompt of so many tokens need, if the engine compiles it for their sizes."""
+
+    def compiled_decoders(self, levels: Sequence, K: Any, batch: int, models: Sequence[Any], *parts: Any) -> Any:
+        """Return both decoders as one program on the device, with the methods of session.PythonDecoders; None if a loop
+        in Python calls the models. models: the target's and the drafter's. parts: the filters of both, the rule, and
+        the end token or -1."""
+        return None
+
+    def greedy_differences(self, inputs: Sequence, network: Any, texts: Sequence, dtype: str) -> str:
+        """Say where two greedy texts of each prompt differ, and by which margin. texts: of both decoders."""
+        return "The texts differ: rounding decided between two tokens with nearly equal logits (--verify shows where)."
+
+
+def warm_up(network: CachedNetwork) -> None:
+    """Call a network for a row and for a window: the first call of each kind allocates memory and starts threads."""
+    for n_last in (1, 5):
+        network.logits(np.zeros(min(8, network.n_ctx), int), min(n_last, network.n_ctx))
+    network.forget()
+
+
+def refuse(what: str, reason: str) -> UserError:
+    """Return an error for something that another engine has."""
+    return UserError(f"{what} is for --engine c: {reason}")

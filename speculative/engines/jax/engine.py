@@ -1,0 +1,120 @@
+"""JAX as the engine: the models on its devices, and for one draft model and one K both decoders as loops on them."""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from speculative.engines import memory
+from speculative.engines.contract import Engine, refuse
+from speculative.engines.formats import FORMATS, OnJax, on_jax
+from speculative.engines.jax.loop import DeviceDecoder
+from speculative.engines.jax.model import JaxModel, keep_compiled
+from speculative.engines.jax.pair import DeviceLoop, greedy_differences
+from speculative.engines.jax.processes import accelerator
+from speculative.engines.jax.sampling import RULES
+from speculative.engines.jax.sharding import make_mesh, place
+from speculative.support.errors import UserError
+
+
+class JaxEngine(Engine):
+    """The devices of JAX. Roundings depend on the number of rows."""
+
+    name = "jax"
+    saving = tuple(name for name, format in FORMATS.items() if isinstance(format.jax, OnJax))[1:]
+    predicts = False
+
+    def __init__(self, mesh: int, data_parallel: int):
+        """data_parallel copies of the models, each on `mesh` devices."""
+        self.n_model = mesh
+        self.n_data = data_parallel
+
+    def words(self) -> str:
+        return "JAX"
+
+    def facts(self) -> dict[str, Any]:
+        first, *others = jax.devices()
+        kind = {"device_platform": first.platform, "device_kind": first.device_kind}
+        return kind | {"devices": 1 + len(others), "jax": jax.__version__}
+
+    def free_bytes(self) -> int | None:
+        device = accelerator()
+        if device is None:
+            return memory.available()
+        stats = device.memory_stats() or {}
+        if "bytes_limit" not in stats:
+            return None
+        return self.n_model * (stats["bytes_limit"] - stats.get("bytes_in_use", 0))
+
+    def draft_dtype(self, dtype: str) -> str:
+        return dtype
+
+    def held_dtype(self, dtype: str) -> str:
+        on_jax(dtype)
+        return dtype
+
+    def tolerance(self, dtype: str) -> float:
+        return on_jax(dtype).tolerance
+
+    def check(self, levels: Sequence, K: Any, batch: int, rule: Any) -> None:
+        for spec in (spec for specs in levels for spec in specs):
+            if spec.not_on_jax:
+                raise refuse(f"--drafter {spec.name}", spec.not_on_jax)
+        if "auto" in str(K) and jax.process_count() > 1:
+            raise UserError(
+                "--K auto goes by measured times, on which several processes would not agree: give a number"
+            )
+        if not compiles(levels, K):
+            if batch > 1:
+                raise UserError(
+                    "--batch decodes prompts together in JAX's loop, which is compiled for one draft model and one K: "
+                    "it needs --engine jax, --drafter model and a number for --K"
+                )
+        elif rule.name.partition(":")[0] not in RULES:
+            raise refuse(f"--accept {rule.name}", f"the loop on the device has {', '.join(RULES)}")
+        if batch % self.n_data:
+            raise UserError(
+                f"--data_parallel {self.n_data} gives each copy of the models the same number of prompts: --batch must "
+                f"be a multiple of it, not {batch}"
+            )
+
+    def load(
+        self, read: Callable, hparams: dict, dtypes: Sequence[str], names: Sequence[str], roles: Sequence[str]
+    ) -> list:
+        """Raises UserError if there are fewer devices than are asked for."""
+        keep_compiled()
+        mesh = make_mesh(self.n_model, self.n_data)
+        models = []
+        for dtype, name, role in zip(dtypes, names, roles, strict=True):
+            # Each device has all of a small draft: see sharding.py.
+            network = place(read, hparams, dtype, mesh, split=False if role == "draft" else None)
+            models.append(JaxModel(network, lambda logits: logits, name))
+        return models
+
+    def prepare(self, networks: Sequence[Any], levels: Sequence, K: Any, n_prompt: int) -> None:
+        """Compile what Python's loop calls; the device's loop is compiled when a decode is prepared."""
+        if compiles(levels, K):
+            return
+        numbers = [k for k in (K if isinstance(K, tuple) else [K]) if isinstance(k, int)]
+        for model in networks:
+            seconds = model.warm_up(n_prompt, max(numbers, default=16))
+            print(f"compiled a model in {seconds:.1f} s", file=sys.stderr)
+
+    def compiled_decoders(
+        self, levels: Sequence, K: Any, batch: int, models: Sequence[Any], *parts: Any
+    ) -> DeviceLoop | None:
+        if not compiles(levels, K):
+            return None
+        target, draft = models
+        return DeviceLoop(DeviceDecoder(target.network, draft.network, *parts), K, batch)
+
+    def greedy_differences(self, inputs: Sequence, network: Any, texts: Sequence, dtype: str) -> str:
+        autoregressive, speculative = texts
+        return " ".join(greedy_differences(inputs, network, autoregressive, speculative, self.tolerance(dtype)))
+
+
+def compiles(levels: Sequence, K: Any) -> bool:
+    """True if the whole decode is compiled as one loop on the device: one draft model drafts, for a number K."""
+    specs = [spec for specs in levels for spec in specs]
+    return len(specs) == 1 and specs[0].model and not specs[0].load and isinstance(K, int)
