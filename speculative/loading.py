@@ -51,7 +51,7 @@ class Models:
 
     def __init__(self, o: ModelOptions, quiet: bool = False):
         self.o = o
-        self.engine = make_engine(o.engine, o.threads, o.mesh, o.data_parallel)
+        self.engine = make_engine(o.engine, o.threads, o.mesh, o.data_parallel, quiet)
         self.quiet = quiet
         self.specs: dict[str, ModelSpec] = {}
         self.loaded: dict[str, Any] = {}

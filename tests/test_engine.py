@@ -135,7 +135,7 @@ def test_a_row_has_the_same_bits_in_every_window_and_chunk_and_with_any_threads(
             assert np.array_equal(run(TOKENS, n_last), expected[-n_last:])
             assert np.array_equal(run.hidden, hidden[-n_last:])
         for i in range(3):  # memory that is asked for ahead changes nothing
-            run.ahead[:] = forward.PREFETCH_BYTES * np.eye(4, dtype=int)[i]
+            run.prefetch_bytes[:] = forward.PREFETCH_BYTES * np.eye(4, dtype=int)[i]
             assert np.array_equal(logits(run, (1, 5, 17)[i], 96), expected[:96])
 
 
@@ -212,7 +212,7 @@ def test_a_forked_child_decodes_wherever_another_thread_was(monkeypatch):
 def test_on_a_busy_machine_one_thread_works_alone_for_a_while(monkeypatch):
     run, _ = new_pass()
     monkeypatch.setattr(forward, "pool", pool := forward.ThreadPool())
-    pool.waited, pool.took = 10**9, 15 * 10**8
+    pool.idle_ns, pool.call_ns = 10**9, 15 * 10**8
     run(TOKENS[:3], 1)
     assert pool.single_until > time.perf_counter()
     run(TOKENS[:3], 1)
@@ -241,11 +241,11 @@ def test_memory_is_asked_for_ahead_unless_that_is_slower(monkeypatch):
 
     def seconds(i, n_rows):
         kind = rows.index(n_rows)
-        return 1.0 - (faster[kind] == (run.ahead[kind] > 0)) / 9
+        return 1.0 - (faster[kind] == (run.prefetch_bytes[kind] > 0)) / 9
 
     monkeypatch.setattr(run, "layer_seconds", seconds)
     run.tune()
-    assert run.ahead.tolist() == [8192, 8192, 0, 8192]
+    assert run.prefetch_bytes.tolist() == [8192, 8192, 0, 8192]
 
 
 # ---- The library -----------------------------------------------------------------------------------------------------

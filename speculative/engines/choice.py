@@ -32,12 +32,15 @@ def choose(name: str) -> str:
     return "numpy" if name == "numpy" or not library() else "c"
 
 
-def make_engine(name: str, threads: int | None = None, mesh: int = 1, data_parallel: int = 1) -> Engine:
-    """Return the engine of this name, of those that choose() returns. Raises UserError."""
+def make_engine(
+    name: str, threads: int | None = None, mesh: int = 1, data_parallel: int = 1, quiet: bool = False
+) -> Engine:
+    """Return the engine of this name, of those that choose() returns. quiet: print nothing about compiling. Raises
+    UserError."""
     if name == "jax":
         from speculative.engines.jax.engine import JaxEngine
 
-        return JaxEngine(mesh, data_parallel)
+        return JaxEngine(mesh, data_parallel, quiet)
     return {"c": CEngine, "numpy": Engine}[name](threads)
 
 

@@ -156,14 +156,14 @@ typedef struct {
   float *keys, *values;  // the cache: see attention
   float *x, *qkv, *a, *hidden;  // [rows, n_embd], [rows, 3*n_embd], [rows, n_embd], [rows, n_inner]
   const Scratch *scratch;  // [n_threads]
-  const number *ahead;  // [4]: bytes ahead of the loop to ask for memory, by the number of rows (see multiply); or 0
+  const number *prefetch_bytes;  // [4], by the number of rows: see multiply
   // These are of one call:
   number n_threads, first_layer, end_layer, n_rows, n_past, n_last;
   const int64_t *tokens, *positions;  // [n_rows]
   const uint8_t *sees;  // [n_rows, sees_width] in a tree: the slots of the cache that a row attends to; else 0
   number sees_width;
   float *logits;  // [n_last, n_vocab]
-  number waited, took;  // nanoseconds that the first thread waited for others, and of the call
+  number idle_ns, call_ns;  // nanoseconds that the first thread waited for others, and of the call
 } GPT2;
 
 static int64_t up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
@@ -478,7 +478,7 @@ static void meet(GPT2 *m, int64_t thread) {
   }
   for (int64_t turns = 0; atomic_load_explicit(&met, memory_order_acquire) == before; idle(++turns))
     if (turns == SPINS && thread == 0) since = nanoseconds();
-  if (since) m->waited += nanoseconds() - since;
+  if (since) m->idle_ns += nanoseconds() - since;
 }
 
 // ---- The functions of gpt2.py, of which each thread does its share --------------------------------------------------
@@ -536,7 +536,7 @@ static void linear(GPT2 *m, int64_t thread, const float *x, int64_t rows, const 
     int64_t first = tile * LANES, left = w->n_out - first;
     const float *scale = f == INT8 ? (const float *)(w->tiles + (tile + 1) * bytes) - LANES : 0;
     const float *b = w->b ? w->b + first : 0;
-    multiply(w, tile, prepared, rows, m->ahead, own.sums);
+    multiply(w, tile, prepared, rows, m->prefetch_bytes, own.sums);
     for (int64_t row = 0; row < rows; row++) {
       float *sums = own.sums + row * LANES, *to = out + row * w->n_out + first;
       if (left >= LANES) finish(sums, scale, b, then, LANES, to);
@@ -660,10 +660,10 @@ int64_t gpt2(GPT2 *m, int64_t patient) {
     if (!atomic_compare_exchange_strong(&threads[n].state, &state, CALLED)) break;
   }
   m->n_threads = n;
-  m->waited = 0;
+  m->idle_ns = 0;
   for (int64_t thread = 1; thread < n; thread++) atomic_store(&threads[thread].state, WORK);
   forward(m, 0);
-  m->took = nanoseconds() - start;
+  m->call_ns = nanoseconds() - start;
   return 0;
 }
 

@@ -63,7 +63,7 @@ class CEngine(Engine):
         return f"C ({library().instructions().decode()}), {n} thread{'s' * (n > 1)}"
 
     def kernel_words(self, network: CachedNetwork) -> tuple[str, str]:
-        kinds = zip(("1 row", "few", "a group", "many"), network.forward.ahead, strict=True)
+        kinds = zip(("1 row", "few", "a group", "many"), network.forward.prefetch_bytes, strict=True)
         asks = ", ".join(rows for rows, ahead in kinds if ahead) or "never"
         format = network.params["blocks"][0]["mlp"]["c_fc"]["w"].format
         return format.name, f"{n_threads or n_cores()} threads at most; memory asked for ahead: {asks}"

@@ -26,8 +26,8 @@ class GPT2(ctypes.Structure):
     """The struct of this name in engine.c: numbers and addresses, which are words of the same size."""
 
     NAMES = """n_head n_embd n_inner n_ctx n_vocab activation blocks wte wpe ln_f keys values x qkv a hidden scratch
-        ahead n_threads first_layer end_layer n_rows n_past n_last tokens positions sees sees_width logits waited
-        took"""
+        prefetch_bytes n_threads first_layer end_layer n_rows n_past n_last tokens positions sees sees_width logits
+        idle_ns call_ns"""
     _fields_ = [(name, ctypes.c_ssize_t) for name in NAMES.split()]
 
 
@@ -40,7 +40,7 @@ class ThreadPool:
     def __init__(self):
         self.n_workers = 0  # threads that were started
         self.wake = SimpleQueue()  # numbers of workers that are asleep in Python
-        self.took = self.waited = 0  # nanoseconds
+        self.call_ns = self.idle_ns = 0
         self.single_until = 0.0  # time.perf_counter()
 
     def run(self, call: GPT2, n_threads: int) -> None:
@@ -59,12 +59,12 @@ class ThreadPool:
             result = gpt2(ctypes.byref(call), 1)
         if result:
             raise ValueError(f"a token was asked for that is not one of {call.n_vocab}")
-        self.took += call.took
-        self.waited += call.waited
-        if self.took > CONTENTION_NANOSECONDS:
-            if self.waited > self.took / 2:
+        self.call_ns += call.call_ns
+        self.idle_ns += call.idle_ns
+        if self.call_ns > CONTENTION_NANOSECONDS:
+            if self.idle_ns > self.call_ns / 2:
                 self.single_until = time.perf_counter() + SINGLE_THREAD_SECONDS
-            self.took = self.waited = 0
+            self.call_ns = self.idle_ns = 0
 
     def work(self) -> None:
         """A worker's thread. Work is done in C, until there was none for a while."""
@@ -93,51 +93,54 @@ class CompiledPass:
         self.n_ctx = n_ctx
         self.made_of = params, hparams, n_threads
         self.arrays: list[np.ndarray] = []  # whose addresses engine.c has
-        self.ahead = np.zeros(4, np.intp)  # see tune
+        self.prefetch_bytes = np.zeros(4, np.intp)  # see tune
         self.x = aligned((CHUNK, n_embd))
         self.tokens = np.zeros(n_ctx, np.int64)
-        self.tokens_at, self.positions_at = address(self.tokens), self.at(np.arange(n_ctx), np.int64)
+        self.tokens_at, self.positions_at = address(self.tokens), self.keep_address(np.arange(n_ctx), np.int64)
         # Keys are tiles of slots and values are tiles of channels: see attention in engine.c.
         self.keys = small_pages((n_layer, n_head, -(-n_ctx // L), d_head, L))
         self.values = small_pages((n_layer, n_head, -(-d_head // L), n_ctx, L))
         n_row = BLOCK * -(-max(n_embd, n_inner, n_ctx + L + d_head) // BLOCK)
         of_thread = CHUNK * n_row, n_row, CHUNK * L, library().rows_of_a_group() * n_row
+        scratch = [[self.keep_address(aligned(n)) for n in of_thread] for _ in range(n_threads)]
         self.call = GPT2(
             **{name: hparams[name] for name in ("n_embd", "n_head", "n_ctx", "n_vocab")},
             n_inner=n_inner,
             activation=ACTIVATIONS[hparams.get("activation_function", "gelu_new")],
-            blocks=self.at([self.block(**block) for block in params["blocks"]], np.intp),
-            wte=self.at(self.linear(params["wte"]), np.intp),
-            wpe=self.at(params["wpe"]),
-            ln_f=self.at(self.norm(**params["ln_f"]), np.intp),
+            blocks=self.keep_address([self.block(**block) for block in params["blocks"]], np.intp),
+            wte=self.keep_address(self.linear(params["wte"]), np.intp),
+            wpe=self.keep_address(params["wpe"]),
+            ln_f=self.keep_address(self.norm(**params["ln_f"]), np.intp),
             keys=address(self.keys),
             values=address(self.values),
             x=address(self.x),
-            qkv=self.at(aligned((CHUNK, 3 * n_embd))),
-            a=self.at(aligned((CHUNK, n_embd))),
-            hidden=self.at(aligned((CHUNK, n_inner))),
-            scratch=self.at([[self.at(aligned(n)) for n in of_thread] for _ in range(n_threads)], np.intp),
-            ahead=address(self.ahead),
+            qkv=self.keep_address(aligned((CHUNK, 3 * n_embd))),
+            a=self.keep_address(aligned((CHUNK, n_embd))),
+            hidden=self.keep_address(aligned((CHUNK, n_inner))),
+            scratch=self.keep_address(
+                [[self.keep_address(aligned(n)) for n in of_thread] for _ in range(n_threads)], np.intp
+            ),
+            prefetch_bytes=address(self.prefetch_bytes),
         )
 
     def __copy__(self) -> "CompiledPass":
         """The same weights, with a cache of its own."""
         twin = CompiledPass(*self.made_of)
-        twin.ahead[:] = self.ahead
+        twin.prefetch_bytes[:] = self.prefetch_bytes
         return twin
 
-    def at(self, array, dtype=np.float32) -> int:
+    def keep_address(self, array, dtype=np.float32) -> int:
         """The address of an array for engine.c, which is kept as long as this pass."""
         self.arrays.append(np.ascontiguousarray(array, dtype))
         return address(self.arrays[-1])
 
-    # The words of engine.c's structs of these names.
+    # The fields of engine.c's Linear, Norm and Block structs.
 
     def linear(self, w, b=None) -> list[int]:
-        return [*w.shape, w.format.code, self.at(w.tiles, np.uint8), 0 if b is None else self.at(b)]
+        return [*w.shape, w.format.code, self.keep_address(w.tiles, np.uint8), 0 if b is None else self.keep_address(b)]
 
     def norm(self, g, b) -> list[int]:
-        return [self.at(g), self.at(b)]
+        return [self.keep_address(g), self.keep_address(b)]
 
     def block(self, attn, mlp, ln_1, ln_2) -> list[int]:
         linears = [self.linear(**each) for each in (attn["c_attn"], attn["c_proj"], mlp["c_fc"], mlp["c_proj"])]
@@ -217,14 +220,14 @@ class CompiledPass:
         began = time.perf_counter()
         for turn in range(8):
             for number, (ahead, (i, n_rows)) in enumerate(tries):
-                self.ahead[i] = ahead
+                self.prefetch_bytes[i] = ahead
                 layer = (turn * len(tries) + number) % self.n_layer
                 seconds[i, ahead].append(self.layer_seconds(layer, n_rows))
             if turn > 1 and time.perf_counter() - began > 0.2:
                 break
         for i in range(4):
             faster = min(seconds[i, PREFETCH_BYTES]) < min(seconds[i, 0])
-            self.ahead[i] = PREFETCH_BYTES if faster else 0
+            self.prefetch_bytes[i] = PREFETCH_BYTES if faster else 0
 
 
 def small_pages(shape) -> np.ndarray:  # -> float32 zeros [*shape]

@@ -25,10 +25,11 @@ class JaxEngine(Engine):
     saving = tuple(name for name, format in FORMATS.items() if isinstance(format.jax, OnJax))[1:]
     predicts = False
 
-    def __init__(self, mesh: int, data_parallel: int):
+    def __init__(self, mesh: int, data_parallel: int, quiet: bool = False):
         """data_parallel copies of the models, each on `mesh` devices."""
         self.n_model = mesh
         self.n_data = data_parallel
+        self.quiet = quiet
 
     def words(self) -> str:
         return "JAX"
@@ -99,7 +100,8 @@ class JaxEngine(Engine):
         numbers = [k for k in (K if isinstance(K, tuple) else [K]) if isinstance(k, int)]
         for model in networks:
             seconds = model.warm_up(n_prompt, max(numbers, default=16))
-            print(f"compiled a model in {seconds:.1f} s", file=sys.stderr)
+            if not self.quiet:
+                print(f"compiled a model in {seconds:.1f} s", file=sys.stderr)
 
     def compiled_decoders(
         self, levels: Sequence, K: Any, batch: int, models: Sequence[Any], *parts: Any
@@ -107,7 +109,7 @@ class JaxEngine(Engine):
         if not compiles(levels, K):
             return None
         target, draft = models
-        return DeviceLoop(DeviceDecoder(target.network, draft.network, *parts), K, batch)
+        return DeviceLoop(DeviceDecoder(target.network, draft.network, *parts), K, batch, self.quiet)
 
     def greedy_differences(self, inputs: Sequence, network: Any, texts: Sequence, dtype: str) -> str:
         autoregressive, speculative = texts

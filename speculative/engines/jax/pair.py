@@ -46,11 +46,12 @@ class Row(NamedTuple):
 class DeviceLoop:
     """Both decoders of a target and a draft model, for a number K."""
 
-    def __init__(self, decoder: DeviceDecoder, K: int, batch: int = 1):
-        """batch: the number of prompts that are decoded together."""
+    def __init__(self, decoder: DeviceDecoder, K: int, batch: int = 1, quiet: bool = False):
+        """batch: the number of prompts that are decoded together. quiet: print nothing about compiling."""
         self.decoder = decoder
         self.K = K
         self.batch = batch
+        self.quiet = quiet
         self.t_draft: float | None = None  # seconds of a draft token
         self.t_target: dict[int, float] = {}  # {rows: seconds of a call of the target}
 
@@ -74,7 +75,8 @@ class DeviceLoop:
         for k in (0, K):
             for _ in self.group([[0]], 0, 1, k, 0, shape_of(prompts, N, k, self.batch)):
                 pass
-        print(f"compiled both loops in {time.perf_counter() - began:.1f} s", file=sys.stderr)
+        if not self.quiet:
+            print(f"compiled both loops in {time.perf_counter() - began:.1f} s", file=sys.stderr)
         n = max(map(len, prompts)) + N // 2
         seconds = self.part_seconds(n, K, shape_of(prompts, N, K, self.batch))
         self.t_draft = seconds.pop("draft")
