@@ -157,7 +157,9 @@ def holding(value):
         ),
         ("lm_head", np.ones((70, 12)), "lm_head.weight is not wte.weight"),
         ("lm_head", np.ones((64, 12)), "lm_head.weight is not wte.weight"),
-        ("score", np.ones((2, 12)), "has tensor 'score/w', contrary to its settings"),  # of a classifier
+        ("lm_head/b", np.ones(70), "has tensor 'lm_head/b'"),
+        ("prompt", np.ones((2, 12)), "has tensor 'prompt/w', contrary to its settings"),
+        ("lm_head", np.ones((0, 12)), "lm_head.weight is not wte.weight"),
         # Rounding would hide these: an int8 weight is a number in any case.
         *[("h0/mlp/c_fc/w", holding(value), "holds NaN or infinity") for value in (np.nan, np.inf, -np.inf)],
     ],
@@ -167,6 +169,48 @@ def test_tensors_that_are_not_a_gpt2s_are_one_line(name, array, said, tmp_path):
     tensors = random_tensors(CONFIG) | {name: array.astype(np.float32)}
     folder = write_folder(tmp_path / "model", CONFIG, tensors)
     assert said in refusal(load_params, str(folder), sizes(CONFIG))
+
+
+@pytest.mark.parametrize(
+    "head", ["v_head/summary", "multiple_choice_head/summary", "score", "classifier", "qa_outputs"]
+)
+def test_a_head_of_a_training_run_is_left_out_with_one_line(head, tmp_path, capsys):
+    tensors = random_tensors(CONFIG)
+    heads = {f"{head}/w": np.ones((2, 12), np.float32), f"{head}/b": np.ones(2, np.float32)}
+    folder = write_folder(tmp_path / "model", CONFIG, tensors | heads)
+    flat = flatten(load_params(str(folder), sizes(CONFIG)))
+    assert all((flat[name] == array).all() for name, array in tensors.items())
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.endswith(f": left out, since the text does not depend on it: {head.partition('/')[0]}")
+
+
+HEADERS = [
+    # (part of the header, what stands there instead)
+    ('"shape":[70,12]', '"shape":[70.0,12]'),
+    ('"shape":[70,12]', '"shape":[-70,-12]'),
+    ('"shape":[70,12]', '"shape":["70",12]'),
+    ('"shape":[70,12]', '"shape":840'),
+    ('"shape":[12]', '"shape":[true,12]'),
+    ('"data_offsets":[0,', '"data_offsets":[0.0,'),
+    ('"data_offsets":[0,', '"data_offsets":[false,'),
+    ('"data_offsets":[0,', '"data_offsets":[-1,'),
+    ('"data_offsets":[0,', '"data_offsets":[0,0,'),
+    ('"dtype":"F32"', '"dtype":["F32"]'),
+]
+
+
+@pytest.mark.parametrize(("part", "instead"), HEADERS)
+def test_a_header_holds_whole_numbers_and_nothing_else(part, instead, tmp_path):
+    """Also for lm_head, whose shape no setting gives."""
+    folder = write_folder(tmp_path / "model", CONFIG, random_tensors(CONFIG))
+    path = folder / "model.safetensors"
+    content = path.read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = content[8:end].decode()
+    assert part in header
+    header = header.replace(part, instead).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + content[end:])
+    assert f"{path}: damaged, or not a safetensors file (" in refusal(load_params, str(folder), sizes(CONFIG))
 
 
 @pytest.mark.parametrize("other", ["F16", "F64", "BF16"])
@@ -220,7 +264,47 @@ def test_a_part_that_is_missing_is_named(tmp_path):
     folder = write_folder(tmp_path / "model", CONFIG, random_tensors(CONFIG), n_parts=3)
     (folder / "model-00002-of-00003.safetensors").unlink()
     line = refusal(load_encoder_and_hparams, "model", str(tmp_path))
-    assert "lacks model-00002-of-00003.safetensors;" in line
+    assert "lacks model-00002-of-00003.safetensors; copy them from the original model" in line
+
+
+def write_shards_index(folder, names):
+    weight_map = {f"tensor {i}": name for i, name in enumerate(names)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+
+
+@pytest.mark.parametrize("n_stale", [2, 5])
+def test_the_index_names_the_shards_beside_those_of_an_earlier_save(n_stale, tmp_path):
+    """As transformers reads them. Without an index nobody knows which are meant."""
+    new, old = random_tensors(CONFIG), random_arrays(sizes(CONFIG), seed=1)
+    folder = write_folder(tmp_path / "model", CONFIG, new, n_parts=3)
+    shards = sorted(path.name for path in folder.glob("model-*"))
+    for path in write_folder(tmp_path / "old", CONFIG, old, n_parts=n_stale).glob("model-*"):
+        path.rename(folder / path.name)
+    line = refusal(load_params, str(folder), sizes(CONFIG))
+    assert (
+        f"has shards of {min(3, n_stale)} and of {max(3, n_stale)} parts, and no model.safetensors.index.json" in line
+    )
+    write_shards_index(folder, [*shards, shards[0]])
+    flat = flatten(load_params(str(folder), sizes(CONFIG)))
+    assert all((flat[name] == array).all() for name, array in new.items())
+    (folder / shards[1]).unlink()
+    assert f"lacks {shards[1]}; copy" in refusal(load_encoder_and_hparams, "model", str(tmp_path))
+    write_safetensors(folder / "model.safetensors", old)  # transformers looks for it first
+    assert (load_params(str(folder), sizes(CONFIG))["wte"] == old["wte"]).all()
+
+
+@pytest.mark.parametrize("name", ["../x.safetensors", "/etc/x.safetensors", ".safetensors", "a.bin", "", 7, ["x"]])
+def test_an_index_names_files_of_its_folder(name, tmp_path):
+    folder = write_folder(tmp_path / "model", CONFIG, random_tensors(CONFIG), n_parts=2)
+    write_shards_index(folder, ["model-00001-of-00002.safetensors", name])
+    assert "its weight_map should name a .safetensors file" in refusal(load_params, str(folder), sizes(CONFIG))
+
+
+def test_a_tensor_that_two_shards_hold_is_refused(tmp_path):
+    folder = write_folder(tmp_path / "model", CONFIG, random_tensors(CONFIG), n_parts=2)
+    write_safetensors(folder / "more.safetensors", {"wpe": np.ones((24, 12), np.float32)})
+    write_shards_index(folder, [path.name for path in folder.glob("*.safetensors")])
+    assert "tensor 'wpe' is there twice, or in " in refusal(load_params, str(folder), sizes(CONFIG))
 
 
 # ---- Tokens ----------------------------------------------------------------------------------------------------------

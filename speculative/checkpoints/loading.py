@@ -5,7 +5,6 @@ in a line that names it.
 """
 
 import contextlib
-import glob
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +14,7 @@ import numpy as np
 
 from speculative.blog.encoder import Encoder, get_encoder
 from speculative.checkpoints import hugging_face, openai
-from speculative.checkpoints.config import absorb, load_hparams, read_config
+from speculative.checkpoints.config import absorb, load_hparams, read_config, read_object
 from speculative.checkpoints.download import download_gpt2_files
 from speculative.checkpoints.official import HUGGING_FACE, MODEL_SIZES, TF_ENDS, TF_PREFIX
 from speculative.checkpoints.tensors import bad_file, build_params
@@ -29,9 +28,11 @@ SETTINGS = (["hparams.json"], ["config.json"])
 VOCABULARIES = (["encoder.json", "vocab.bpe"], ["tokenizer.json"], ["vocab.json", "merges.txt"])
 OPTIONAL = ["tokenizer_config.json", "added_tokens.json"]
 SAFETENSORS = "model.safetensors"
+SHARDS = "model.safetensors.index.json"  # names the files that belong together
+SHARD = r"model-[0-9]{5}-of-[0-9]{5}\.safetensors"
 # The files of the hub that are read here.
 SMALL_NAMES = [name for form in (*SETTINGS, *VOCABULARIES, OPTIONAL) for name in form]
-WEIGHT_NAMES = [SAFETENSORS, "model-*-of-*.safetensors"]
+WEIGHT_NAMES = [SAFETENSORS, SHARDS, "model-*-of-*.safetensors"]
 
 # Weights that are not read from a file of such a name, and what makes model.safetensors of them. {0}: the folder or the
 # model of the hub; {1}: the folder. (heads.safetensors is ours, and model.ckpt.index is read.)
@@ -41,7 +42,7 @@ OTHER_FORMS = {
     r"^adapter_model": f"with peft, once: merge_and_unload().{SAVED}",
     r"\.bin$": f"{RUN}).{SAVED}",
     r"\.h5$": f"{RUN}, from_tf=True).{SAVED}; version 4 can",
-    r"(?<!^heads)\.safetensors$": "if it is the whole model, rename it to model.safetensors",
+    rf"^(?!heads\.|{SHARD})[^/]*\.safetensors$": "if it is the whole model, rename it to model.safetensors",
     r"(?<!^model\.ckpt)\.(index|meta|data-.*)$": 'name it in a file checkpoint, as model_checkpoint_path: "model-1000"',
     r"^checkpoint-[0-9]+$": "a folder of its own, as a training run keeps them: give its path",
     r"\.(pt|pth|ckpt|gguf|onnx|ot|msgpack|npz|pkl|pb|tflite)$": "save it as transformers does, as model.safetensors",
@@ -100,7 +101,9 @@ def complete_folder(model_size: str, models_dir: str, source: str = "openai", we
     weights = weights or not (is_official or is_of_hub(model_size))  # others are not downloaded: they have to be whole
     if missing_files(folder, weights):
         names = names_in(local_folder(model_size, models_dir))
-        is_mine = other_weights(names) or openai.latest_checkpoint(folder) not in ("", TF_PREFIX)
+        is_mine = (
+            other_weights(names) or shards_by_name(folder) or openai.latest_checkpoint(folder) not in ("", TF_PREFIX)
+        )
         if is_official and not is_mine:
             download_gpt2_files(model_size, folder, source, weights)
         elif is_of_hub(model_size) and not names:
@@ -181,13 +184,34 @@ def small_files(folder: str) -> list[str]:
 
 
 def weight_files(folder: str) -> list[str]:
-    """Return the names of the files that hold the weights. Each part says in its name how many parts there are."""
-    parts = glob.glob("model-*-of-[0-9][0-9][0-9][0-9][0-9].safetensors", root_dir=folder)
-    n = max((int(part[-17:-12]) for part in parts), default=1)
-    parts = [f"model-{i:05}-of-{n:05}.safetensors" for i in range(1, n + 1)]
+    """Return the names of the files that hold the weights. Raises UserError if shards of several saves are mixed."""
+    if os.path.isfile(os.path.join(folder, SAFETENSORS)):
+        return [SAFETENSORS]
+    if os.path.isfile(os.path.join(folder, SHARDS)):
+        return shards_of_index(os.path.join(folder, SHARDS))
     named = openai.latest_checkpoint(folder)
     in_tf = [f"{named or TF_PREFIX}{end}" for end in TF_ENDS]
-    return present(folder, ([SAFETENSORS], parts, in_tf), -1 if named else 0)
+    return present(folder, (shards_by_name(folder) or [SAFETENSORS], in_tf), -1 if named else 0)
+
+
+def shards_of_index(path: str) -> list[str]:
+    """Return the names of the shards in model.safetensors.index.json: others are of another save. Raises UserError."""
+    shards = read_object(path).get("weight_map")
+    names = shards.values() if isinstance(shards, dict) else ()
+    if not names or not all(isinstance(name, str) and re.fullmatch(r"\w[\w.-]*\.safetensors", name) for name in names):
+        raise bad_file(path, "its weight_map should name a .safetensors file of this folder for each tensor")
+    return sorted(set(names))
+
+
+def shards_by_name(folder: str) -> list[str]:
+    """Return the names of all shards of which the folder has some: each says how many there are. Raises UserError."""
+    counts = sorted({name[-17:-12] for name in names_in(folder) if re.fullmatch(SHARD, name)})
+    if len(counts) > 1:
+        fault = (
+            f"shards of {' and of '.join(str(int(n)) for n in counts)} parts, and no {SHARDS} to say which belong here"
+        )
+        raise UserError(f"{folder} has {fault}: delete those of the other save")
+    return [f"model-{i:05}-of-{n}.safetensors" for n in counts for i in range(1, int(n) + 1)]
 
 
 def other_weights(names: Iterable[str]) -> list[tuple[str, str]]:
