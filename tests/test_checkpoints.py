@@ -141,6 +141,39 @@ def test_a_setting_that_is_not_honoured_is_named(name, tmp_path):
         assert refusal(load_hparams, path).startswith(f"{path}: {name.replace('vocab_size', 'n_vocab')} ")
 
 
+OTHER_NAMES = {"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads"}
+OTHER_NAMES |= {"n_positions": "max_position_embeddings"}
+GPT2S = {"n_vocab": 50257, "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12}
+
+
+def test_sizes_have_the_names_and_the_defaults_of_transformers(tmp_path):
+    path = tmp_path / "config.json"
+    other = {OTHER_NAMES.get(name, name): value for name, value in CONFIG.items()}
+    for config, expected in (
+        (other, {"n_vocab": 70, "n_ctx": 24, "n_embd": 12, "n_head": 3, "n_layer": 3}),
+        (CONFIG | other | {"n_ctx": 9}, {"n_vocab": 70, "n_ctx": 24, "n_embd": 12, "n_head": 3, "n_layer": 3}),
+        ({}, GPT2S),
+        ({"model_type": "gpt2", "vocab_size": 70, "n_layer": 1}, GPT2S | {"n_vocab": 70, "n_layer": 1}),
+    ):
+        path.write_text(json.dumps(config), encoding="utf-8-sig")  # as some editors save it
+        assert load_hparams(path) == expected
+    path.write_text(json.dumps(CONFIG | {"num_attention_heads": 4}))
+    assert "n_head and num_attention_heads should be the same number" in refusal(load_hparams, path)
+    path.write_text(json.dumps(CONFIG | {"quantization_config": {"quant_method": "bitsandbytes"}}))
+    assert "its quantization_config says that the weights are quantized by 'bitsandbytes'" in refusal(
+        load_hparams, path
+    )
+    path.rename(tmp_path / "hparams.json")
+    path.with_name("hparams.json").write_text(json.dumps({"n_vocab": 70, "n_ctx": 24, "n_embd": 12, "n_layer": 3}))
+    assert "n_head is null" in refusal(load_hparams, path.with_name("hparams.json"))  # OpenAI's has no defaults
+
+
+def test_config_json_is_read_before_the_hparams_json_of_something_else(tmp_path):
+    folder = write_folder(tmp_path / "model", CONFIG | {"vocab_size": 2048}, {"wte": np.ones(1, np.float32)})
+    (folder / "hparams.json").write_text(json.dumps(GPT2S))
+    assert load_encoder_and_hparams(str(folder), "")[1]["n_head"] == CONFIG["n_head"]
+
+
 def holding(value):
     return np.where(np.arange(48) == 5, value, np.ones((12, 48)))
 

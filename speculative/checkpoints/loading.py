@@ -24,7 +24,7 @@ from speculative.options import model as checked
 from speculative.support.errors import UserError
 
 # Each in the order in which they are looked for.
-SETTINGS = (["hparams.json"], ["config.json"])
+SETTINGS = (["config.json"], ["hparams.json"])
 VOCABULARIES = (["encoder.json", "vocab.bpe"], ["tokenizer.json"], ["vocab.json", "merges.txt"])
 OPTIONAL = ["tokenizer_config.json", "added_tokens.json"]
 SAFETENSORS = "model.safetensors"
@@ -180,7 +180,7 @@ def missing_files(folder: str, weights: bool = True) -> list[str]:
 
 def small_files(folder: str) -> list[str]:
     """Return the names of the files that hold the settings, which come first, and the tokens."""
-    return present(folder, SETTINGS) + present(folder, VOCABULARIES)
+    return present(folder, SETTINGS, -1) + present(folder, VOCABULARIES)
 
 
 def weight_files(folder: str) -> list[str]:
