@@ -5,7 +5,6 @@ import json
 import math
 import os
 import random
-import re
 from functools import partial
 from unittest.mock import Mock
 
@@ -26,6 +25,7 @@ from speculative.checkpoints.tensors import checkpoint_shapes, nested
 from speculative.checkpoints.tokenizer import FLAGS, read_encoder
 from speculative.engines.c.runtime import load_networks
 from speculative.engines.model import CachedNetwork
+from speculative.session import Session
 
 TINY = ROOT / "models" / "tiny-target"
 CONFIG = {"model_type": "gpt2", "vocab_size": 70, "n_positions": 24, "n_embd": 12, "n_head": 3, "n_layer": 3}
@@ -453,11 +453,65 @@ ALPHABET = {"type": "BPE", "vocab": {char: i for i, char in enumerate(BYTE_TO_CH
 def test_another_token_ends_the_text_where_the_settings_say_so(read):
     model = ALPHABET | {"vocab": {"<s>": 0, "</s>": 1} | ALPHABET["vocab"]}
     changes = {"model": model} | added({"<s>": 0, "</s>": 1})
-    assert re.search(r"no token <\|endoftext\|>.*eos_token", refusal(read, 258, changes))
+    without = read(258, changes)
+    assert (without.eot, without.encode("<s>a")) == (-1, [0, ALPHABET["vocab"]["a"]])
+    assert without.encode(END_OF_TEXT, allowed_special=True) == without.encode(END_OF_TEXT)
+    session = Mock(encoder=without)
+    assert Session.encode(session, "a") == without.encode("a")
+    assert "the model has no end token to begin with" in refusal(Session.encode, session, "")
     encoder = read(258, changes, {"eos_token": {"content": "</s>"}})
     assert encoder.eot == 1
     assert encoder.encode(f"<s>a{END_OF_TEXT}", allowed_special=True)[::2] == [0, 1]
     assert encoder.to_bytes([0, 1]) == b"<s></s>"
+
+
+SENTENCE = {"model": ALPHABET | {"vocab": {"<s>": 0, "</s>": 1} | ALPHABET["vocab"]}} | added({"<s>": 0, "</s>": 1})
+
+
+@pytest.mark.parametrize(
+    ("files", "eot"),
+    [
+        ({}, -1),
+        ({"special_tokens_map.json": {"eos_token": "</s>"}}, 1),
+        ({"special_tokens_map.json": {"eos_token": "</s>"}, "tokenizer_config.json": {"eos_token": "<s>"}}, 0),
+        ({"config.json": {"eos_token_id": 1}}, 1),
+        ({"config.json": {"eos_token_id": 50256}}, -1),  # GPT-2's, which a smaller vocabulary does not have
+        ({"config.json": {"eos_token_id": 0}, "generation_config.json": {"eos_token_id": [1, 0]}}, 1),
+        ({"config.json": {"eos_token_id": 0}, "tokenizer_config.json": {"eos_token": {"content": "</s>"}}}, 1),
+        ({"config.json": {"eos_token_id": True}, "tokenizer_config.json": {"eos_token": "not there"}}, -1),
+    ],
+)
+def test_the_end_token_is_found_in_each_file_that_may_name_it(files, eot, read, tmp_path):
+    for name, content in files.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    assert read(258, SENTENCE, files.get("tokenizer_config.json")).eot == eot
+
+
+def test_an_alphabet_may_be_incomplete(read):
+    """As after a training without initial_alphabet: the library leaves out the bytes that have no token."""
+    from tokenizers import Tokenizer
+
+    model = {"type": "BPE", "vocab": {END_OF_TEXT: 0, "a": 1, "b": 2, "ab": 3, "Ġ": 4}, "merges": ["a b"]}
+    changes = {"model": model} | added({END_OF_TEXT: 0})
+    encoder = read(5, changes)
+    theirs = Tokenizer.from_str(json.dumps(json.loads(make_tokenizer().to_str()) | changes))
+    for text in ("abba ab", "", "cab é\n", "xyz", f"a{END_OF_TEXT}b"):
+        assert encoder.encode(text) == theirs.encode(text).ids
+    assert encoder.decode([3, 4, 0]) == f"ab {END_OF_TEXT}"
+
+
+def test_special_tokens_of_a_vocab_json_are_those_that_the_settings_name(tmp_path):
+    """As in the models of 2020, whose special_tokens_map.json alone tells them."""
+    (tmp_path / "vocab.json").write_text(json.dumps(SENTENCE["model"]["vocab"]))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n", encoding="utf-8")
+    special = {"eos_token": {"content": "</s>"}, "bos_token": "<s>"}
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps(special))
+    encoder = read_encoder(tmp_path, 258)
+    a = ALPHABET["vocab"]["a"]
+    assert (encoder.eot, encoder.encode("<s>a</s>")) == (1, [0, a, 1])
+    assert encoder.decode([0, a, 1]) == "<s>a</s>"
+    (tmp_path / "merges.txt").write_text("one line of three words\n")
+    assert refusal(read_encoder, tmp_path, 258).startswith(f"{tmp_path / 'vocab.json'}: cannot be used")
 
 
 CHAT = f"<|user|>It was{END_OF_TEXT}<|bot|>"
@@ -480,6 +534,7 @@ RANDOM = json.loads(make_tokenizer().to_str())["model"] | {"dropout": 1.0}
         ({"truncation": CUT}, {}, LONG, [650, 304, 258, 803, 758, 11, 279, 490, 304, 258, 803, 758, 11, 279, 220]),
         ({"padding": FILLED}, {}, "It was", [650, 304]),
         ({"model": RANDOM}, {}, "It was", [650, 304]),
+        ({}, {"add_bos_token": True}, "It was", [650, 304]),
     ],
 )
 def test_a_prompt_gives_the_ids_of_transformers(changes, config, text, theirs, read):
@@ -495,12 +550,15 @@ TWO_MORE = {"type": "BertProcessing", "sep": [END_OF_TEXT, 2047], "cls": [END_OF
 @pytest.mark.parametrize(
     ("changes", "config", "said"),
     [
-        ({"model": {"type": "WordLevel", "vocab": {END_OF_TEXT: 2047}, "unk_token": "?"}}, {}, "merges"),
-        ({"model": ALPHABET | {"vocab": {END_OF_TEXT: 2047}}}, {}, "'Ā'"),
+        ({"model": {"type": "WordLevel", "vocab": {END_OF_TEXT: 2047}, "unk_token": "?"}}, {}, "it is a WordLevel"),
+        ({"model": {"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": 0}}, {}, "it is a Unigram"),
+        ({"model": {"type": "WordPiece", "vocab": {"a": 0}, "unk_token": "a"}}, {}, "it is a WordPiece"),
+        ({"model": ALPHABET | {"continuing_subword_prefix": "##"}}, {}, "continuing_subword_prefix is '##'"),
+        ({"model": ALPHABET | {"end_of_word_suffix": "</w>"}}, {}, "end_of_word_suffix is '</w>'"),
+        ({"model": ALPHABET | {"vocab": {"a": 0.0}}}, {}, ""),
         ({"model": None}, {}, ""),
         ({"decoder": None}, {}, "not the bytes of a text"),
         ({"post_processor": TWO_MORE}, {}, "adds tokens"),
-        ({}, {"add_bos_token": True}, "adds tokens"),
         (added({"x": -1}), {}, "-1"),
         (added({"x": 7}), {}, "other ids"),
     ],

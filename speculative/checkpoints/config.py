@@ -20,7 +20,7 @@ from speculative.support.terminal import one_line
 EPSILON = 1e-5  # of gpt2.py's layer norm
 SIZES = ("n_vocab", "n_ctx", "n_embd", "n_head", "n_layer")
 # The size that transformers gives a model whose config.json leaves it out, and its names there.
-SIZES_OF_HUGGING_FACE = {
+SIZES_OF_HUGGING_FACE: dict[str, tuple] = {
     "n_vocab": (50257, "vocab_size"),
     "n_ctx": (1024, "n_positions", "max_position_embeddings"),
     "n_embd": (768, "n_embd", "hidden_size"),

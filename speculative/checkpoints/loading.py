@@ -26,7 +26,7 @@ from speculative.support.errors import UserError
 # Each in the order in which they are looked for.
 SETTINGS = (["config.json"], ["hparams.json"])
 VOCABULARIES = (["encoder.json", "vocab.bpe"], ["tokenizer.json"], ["vocab.json", "merges.txt"])
-OPTIONAL = ["tokenizer_config.json", "added_tokens.json"]
+OPTIONAL = ["tokenizer_config.json", "added_tokens.json", "special_tokens_map.json", "generation_config.json"]
 SAFETENSORS = "model.safetensors"
 SHARDS = "model.safetensors.index.json"  # names the files that belong together
 SHARD = r"model-[0-9]{5}-of-[0-9]{5}\.safetensors"
@@ -101,9 +101,8 @@ def complete_folder(model_size: str, models_dir: str, source: str = "openai", we
     weights = weights or not (is_official or is_of_hub(model_size))  # others are not downloaded: they have to be whole
     if missing_files(folder, weights):
         names = names_in(local_folder(model_size, models_dir))
-        is_mine = (
-            other_weights(names) or shards_by_name(folder) or openai.latest_checkpoint(folder) not in ("", TF_PREFIX)
-        )
+        is_mine = other_weights(names) or any(re.fullmatch(SHARD, name) for name in names)
+        is_mine = is_mine or openai.latest_checkpoint(folder) not in ("", TF_PREFIX)
         if is_official and not is_mine:
             download_gpt2_files(model_size, folder, source, weights)
         elif is_of_hub(model_size) and not names:
