@@ -94,7 +94,10 @@ def complete_folder(model_size: str, models_dir: str, source: str = "openai", we
     Nothing is downloaded if the folder holds weights of the user's. source, for an official model: "openai",
     "huggingface", or the URL of a mirror that has OpenAI's files at URL/model_size. Raises UserError.
     """
+    model_size = checked_name(model_size)
     folder = model_folder(model_size, models_dir)
+    if os.path.isfile(folder):
+        raise UserError(f"{folder} is a file: give the folder that holds it, with the settings and tokens beside it")
     if source == "huggingface" and model_size in MODEL_SIZES and not os.path.isdir(folder):
         return complete_folder(HUGGING_FACE[model_size], models_dir, weights=weights)
     is_official = model_size in MODEL_SIZES
@@ -132,13 +135,18 @@ def names_in(folder: str) -> list[str]:
     return os.listdir(folder) if os.path.isdir(folder) else []
 
 
-def local_folder(model_size: str, models_dir: str) -> str:
-    """Return models_dir/model_size, or model_size itself if it is a path. Raises UserError if it is neither."""
+def checked_name(model_size: str) -> str:
+    """Return a model's name without a slash at its end, or its path. Raises UserError if it is neither."""
     try:
-        name = checked(model_size)
+        return checked(model_size)
     except ValueError as must_be:
         raise UserError(f"model size {model_size!r:.200} should be {must_be}") from None
-    return name if is_path(model_size) else os.path.join(os.path.expanduser(models_dir), name)
+
+
+def local_folder(model_size: str, models_dir: str) -> str:
+    """Return models_dir/model_size, or model_size itself if it is a path. Raises UserError if it is neither."""
+    name = checked_name(model_size)
+    return name if is_path(name) else os.path.join(os.path.expanduser(models_dir), name)
 
 
 def model_folder(model_size: str, models_dir: str) -> str:
