@@ -203,7 +203,16 @@ OTHER_FORMS = [
     ("tf_model.h5", "", f"it has tf_model.h5: with transformers, once: {RUN}, from_tf=True).{SAVED}; version 4 can"),
     ("model.fp16.safetensors", "", "model.fp16.safetensors: if it is the whole model, rename it to model.safetensors"),
     ("adapter_model.bin", "", f"it has adapter_model.bin: with peft, once: merge_and_unload().{SAVED}"),
-    ("model-00002-of-00002.safetensors", "", "lacks model-00001-of-00002.safetensors; "),
+    (
+        "model-00002-of-00002.safetensors",
+        "",
+        "lacks model-00001-of-00002.safetensors; copy them from the original model, or save it again",
+    ),
+    ("gpt2_124M.bin", "", "it has gpt2_124M.bin: of llm.c, and cannot be read here: its export_hf.py saves what can"),
+    ("model_00019560.bin", "", "it has model_00019560.bin: of llm.c"),
+    ("training_args.bin+checkpoint-500", "", "it has checkpoint-500: a folder of its own"),
+    ("training_args.bin+pytorch_model.bin", "", f"it has pytorch_model.bin: with transformers, once: {RUN}"),
+    ("zero_to_fp32.py+training_args.bin", "", "it has zero_to_fp32.py: of DeepSpeed: run its zero_to_fp32.py"),
     ("ckpt.pt", "", "it has ckpt.pt: save it as transformers does, as model.safetensors"),
     ("a.npz", "", "it has a.npz: save it as transformers does, as model.safetensors"),
 ]
@@ -217,8 +226,8 @@ def test_other_weights_are_named_and_nothing_is_downloaded(
     monkeypatch.chdir(tmp_path)
     Path("owner").mkdir()
     folder = write_files(Path(model_size), tiny_files, COMMON)
-    if name:
-        (folder / name).touch()
+    for one in filter(None, name.split("+")):
+        (folder / one).touch()
     if named:
         (folder / "checkpoint").write_text(f"model_checkpoint_path: {named}")
     before = sorted(os.listdir(folder))
@@ -227,6 +236,15 @@ def test_other_weights_are_named_and_nothing_is_downloaded(
     assert line.startswith(f"{folder} lacks ")
     assert said.replace("FOLDER", folder) in line
     assert sorted(os.listdir(folder)) == before
+
+
+@pytest.mark.parametrize("name", ["vocab.txt", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model"])
+def test_other_vocabularies_are_named_by_their_kind(name, tiny_files, tmp_path):
+    write_files(tmp_path / "mine", tiny_files, [COMMON[0], *FORMS["safetensors"]])
+    (tmp_path / "mine" / name).touch()
+    line = refusal(load_encoder_hparams_and_params, "mine", tmp_path)
+    assert f"it has {name}: the tokens are " in line
+    assert line.endswith("and only GPT-2's byte-level BPE can be read")
 
 
 # ---- Damage ----------------------------------------------------------------------------------------------------------

@@ -40,12 +40,22 @@ SAVED = "save_pretrained({1!r}, safe_serialization=True)"
 RUN = "with transformers, once: AutoModelForCausalLM, and then AutoTokenizer, .from_pretrained({0!r}"
 OTHER_FORMS = {
     r"^adapter_model": f"with peft, once: merge_and_unload().{SAVED}",
-    r"\.bin$": f"{RUN}).{SAVED}",
+    r"^(gpt2_.*|model_[0-9]*|state_.*)\.bin$": "of llm.c, and cannot be read here: its export_hf.py saves what can",
+    r"^(?!training_args|optimizer|scheduler|rng_state).*\.bin$": f"{RUN}).{SAVED}",
     r"\.h5$": f"{RUN}, from_tf=True).{SAVED}; version 4 can",
     rf"^(?!heads\.|{SHARD})[^/]*\.safetensors$": "if it is the whole model, rename it to model.safetensors",
     r"(?<!^model\.ckpt)\.(index|meta|data-.*)$": 'name it in a file checkpoint, as model_checkpoint_path: "model-1000"',
     r"^checkpoint-[0-9]+$": "a folder of its own, as a training run keeps them: give its path",
+    r"^(zero_to_fp32\.py|global_step[0-9]+)$": "of DeepSpeed: run its zero_to_fp32.py, which joins the weights",
     r"\.(pt|pth|ckpt|gguf|onnx|ot|msgpack|npz|pkl|pb|tflite)$": "save it as transformers does, as model.safetensors",
+}
+
+# Vocabularies that are not GPT-2's.
+OTHER_VOCABULARIES = {
+    "vocab.txt": "WordPiece, as of BERT",
+    "spiece.model": "SentencePiece, as of T5",
+    "tokenizer.model": "SentencePiece, as of Llama",
+    "sentencepiece.bpe.model": "SentencePiece, as of XLM-R",
 }
 
 WITHOUT_OWNER = (*HUGGING_FACE.values(), "distilgpt2")  # names that the hub knows without their owner
@@ -127,6 +137,12 @@ def advice(model_size: str, models_dir: str, missing: Sequence[str]) -> str:
     if missing[-1] == weight_files(folder)[-1]:
         for name, how in other_weights({*(names or ask_hub("list_repo_files", model_size))} - {*missing}):
             return f"it has {name}: {how.format(folder if names else model_size, folder)}"
+    if missing[0] in VOCABULARIES[0]:
+        for name, kind in OTHER_VOCABULARIES.items():
+            if name in names:
+                return f"it has {name}: the tokens are {kind}, and only GPT-2's byte-level BPE can be read"
+    if missing == [*filter(re.compile(SHARD).fullmatch, missing)]:
+        return "copy them from the original model, or save it again"
     return "copy them from the original model, or Hugging Face's config.json, tokenizer.json and model.safetensors"
 
 
