@@ -500,6 +500,43 @@ def test_an_alphabet_may_be_incomplete(read):
     assert encoder.decode([3, 4, 0]) == f"ab {END_OF_TEXT}"
 
 
+def trained(alphabet=True, special=(END_OF_TEXT,), prefix=False, lines=200, **settings):
+    """A tokenizer that its own library trains on the bundled text, with settings of its parts."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE(**settings))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+    tokenizer.decoder = decoders.ByteLevel()
+    letters = pre_tokenizers.ByteLevel.alphabet() if alphabet else []
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=[*special], show_progress=False, initial_alphabet=letters
+    )
+    tokenizer.train_from_iterator((TINY / "held_out.txt").read_text("utf-8").splitlines()[:lines], trainer)
+    return tokenizer
+
+
+OTHER_SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+
+
+@pytest.mark.parametrize("alphabet", [True, False])
+@pytest.mark.parametrize("special", [(), (END_OF_TEXT,), OTHER_SPECIAL])
+@pytest.mark.parametrize("how", [{}, {"prefix": True}, {"lines": 3}, {"ignore_merges": True}, {"fuse_unk": True}])
+def test_thirty_trained_tokenizers_give_the_ids_of_their_library(alphabet, special, how, tmp_path):
+    """And the text of these ids, as the library decodes them. Merges are pairs, or lines of two words."""
+    tokenizer = trained(alphabet, special, **how)
+    about = json.loads(tokenizer.to_str())
+    if len(special) == 1:
+        about["model"]["merges"] = [" ".join(pair) for pair in about["model"]["merges"]]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(about))
+    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 2}))
+    encoder = read_encoder(tmp_path, tokenizer.get_vocab_size())
+    assert encoder.eot == (tokenizer.token_to_id(END_OF_TEXT) if len(special) == 1 else 2)
+    for text in [*strings(40), "".join(special), "né\u0301 日本 🦄"]:
+        ids = tokenizer.encode(text).ids
+        assert encoder.encode(text) == ids
+        assert encoder.decode(ids) == tokenizer.decode(ids, skip_special_tokens=False)
+
+
 def test_special_tokens_of_a_vocab_json_are_those_that_the_settings_name(tmp_path):
     """As in the models of 2020, whose special_tokens_map.json alone tells them."""
     (tmp_path / "vocab.json").write_text(json.dumps(SENTENCE["model"]["vocab"]))

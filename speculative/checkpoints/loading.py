@@ -8,6 +8,7 @@ import contextlib
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -192,7 +193,7 @@ def ask_hub(function: str, model_size: str, **how) -> Any:
     try:
         return getattr(huggingface_hub, function)(name, revision=revision or None, **how)
     except Exception as error:  # its kinds are those of several libraries
-        raise UserError(f"{model_size}: {' '.join(str(error).split()):.400}") from error
+        raise UserError(f"{model_size}: {shorten(str(error), 400, placeholder=' …')}") from error
 
 
 def missing_files(folder: str, weights: bool = True) -> list[str]:
