@@ -171,7 +171,7 @@ def get_encoder(model_size, models_dir):
     path = Path(models_dir) / model_size / "encoder.json"
     try:
         vocab = json.loads(path.read_text(encoding="utf-8"))
-        if sorted(vocab.values()) != [*range(len(vocab))]:
+        if sorted(vocab.values()) != [*range(len(vocab))] or {*map(type, vocab.values())} != {int}:
             raise ValueError(f"should give {len(vocab)} tokens the ids from 0 on")
         path = path.with_name("vocab.bpe")
         version, *lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate
 from operator import mul
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from speculative.support.errors import UserError
@@ -37,15 +37,21 @@ def path(value: Any) -> str:
 
 
 def is_path(model_size: str) -> bool:
-    return model_size.startswith((".", "/", "~"))
+    """Return True for a path: by its beginning, by a drive or a backslash, or since a folder of that path exists."""
+    if model_size.startswith((".", "/", "~")) or "\\" in model_size or PureWindowsPath(model_size).drive:
+        return True
+    return "/" in model_size and os.path.isdir(model_size)
 
 
 def model(value: Any) -> str:
     """A folder of models_dir, a path, or a model of the Hugging Face hub: OWNER/NAME[@REVISION]."""
     word = r"[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*"  # without slashes, without two dots in a row
-    if not is_path(str(value)) and not re.fullmatch(f"{word}(/{word})?(@{word}(/{word})*)?", str(value)):
+    if is_path(str(value)):
+        return path(value)
+    name = str(value).removesuffix("/")  # which a shell completes
+    if not re.fullmatch(f"{word}(/{word})?(@{word}(/{word})*)?", name):
         raise ValueError("124M, a folder of models_dir, a path that begins with . / or ~, or OWNER/NAME of the hub")
-    return path(value)
+    return name
 
 
 def switch(value: Any) -> bool:

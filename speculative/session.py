@@ -167,7 +167,9 @@ class Session(Generic[AnyOptions]):
             check_text(prompt)
         except ValueError as must_be:
             raise UserError(f"the prompt must be {must_be}, not {prompt!r:.80}") from None
-        return self.encoder.encode(prompt, self.options.special) or [self.encoder.eot]
+        if not (ids := self.encoder.encode(prompt, self.options.special)) and self.encoder.eot < 0:
+            raise UserError("the prompt has no tokens, and the model has no end token to begin with: give it a text")
+        return ids or [self.encoder.eot]
 
     def input_ids(self, prompt: str, N: int) -> list[int]:
         """Return the prompt's ids. Raises UserError if they and N more tokens do not fit into the context."""

@@ -214,7 +214,7 @@ def hugging_face_name(name):
     *path, last = name.split("/")
     if not path:
         return f"{last}.weight"
-    path = [*("h", path[0][1:]), *path[1:]] if path[0] != "ln_f" else path
+    path = [*("h", path[0][1:]), *path[1:]] if path[0][1:].isdigit() else path
     return ".".join([*path, "bias" if last == "b" else "weight"])
 
 

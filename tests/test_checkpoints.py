@@ -5,7 +5,6 @@ import json
 import math
 import os
 import random
-import re
 from functools import partial
 from unittest.mock import Mock
 
@@ -26,6 +25,7 @@ from speculative.checkpoints.tensors import checkpoint_shapes, nested
 from speculative.checkpoints.tokenizer import FLAGS, read_encoder
 from speculative.engines.choice import make_engine
 from speculative.engines.model import CachedNetwork
+from speculative.session import Session
 
 TINY = ROOT / "models" / "tiny-target"
 CONFIG = {"model_type": "gpt2", "vocab_size": 70, "n_positions": 24, "n_embd": 12, "n_head": 3, "n_layer": 3}
@@ -141,6 +141,39 @@ def test_a_setting_that_is_not_honoured_is_named(name, tmp_path):
         assert refusal(load_hparams, path).startswith(f"{path}: {name.replace('vocab_size', 'n_vocab')} ")
 
 
+OTHER_NAMES = {"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads"}
+OTHER_NAMES |= {"n_positions": "max_position_embeddings"}
+GPT2S = {"n_vocab": 50257, "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12}
+
+
+def test_sizes_have_the_names_and_the_defaults_of_transformers(tmp_path):
+    path = tmp_path / "config.json"
+    other = {OTHER_NAMES.get(name, name): value for name, value in CONFIG.items()}
+    for config, expected in (
+        (other, {"n_vocab": 70, "n_ctx": 24, "n_embd": 12, "n_head": 3, "n_layer": 3}),
+        (CONFIG | other | {"n_ctx": 9}, {"n_vocab": 70, "n_ctx": 24, "n_embd": 12, "n_head": 3, "n_layer": 3}),
+        ({}, GPT2S),
+        ({"model_type": "gpt2", "vocab_size": 70, "n_layer": 1}, GPT2S | {"n_vocab": 70, "n_layer": 1}),
+    ):
+        path.write_text(json.dumps(config), encoding="utf-8-sig")  # as some editors save it
+        assert load_hparams(path) == expected
+    path.write_text(json.dumps(CONFIG | {"num_attention_heads": 4}))
+    assert "n_head and num_attention_heads should be the same number" in refusal(load_hparams, path)
+    path.write_text(json.dumps(CONFIG | {"quantization_config": {"quant_method": "bitsandbytes"}}))
+    assert "its quantization_config says that the weights are quantized by 'bitsandbytes'" in refusal(
+        load_hparams, path
+    )
+    path.rename(tmp_path / "hparams.json")
+    path.with_name("hparams.json").write_text(json.dumps({"n_vocab": 70, "n_ctx": 24, "n_embd": 12, "n_layer": 3}))
+    assert "n_head is null" in refusal(load_hparams, path.with_name("hparams.json"))  # OpenAI's has no defaults
+
+
+def test_config_json_is_read_before_the_hparams_json_of_something_else(tmp_path):
+    folder = write_folder(tmp_path / "model", CONFIG | {"vocab_size": 2048}, {"wte": np.ones(1, np.float32)})
+    (folder / "hparams.json").write_text(json.dumps(GPT2S))
+    assert load_encoder_and_hparams(str(folder), "")[1]["n_head"] == CONFIG["n_head"]
+
+
 def holding(value):
     return np.where(np.arange(48) == 5, value, np.ones((12, 48)))
 
@@ -157,7 +190,9 @@ def holding(value):
         ),
         ("lm_head", np.ones((70, 12)), "lm_head.weight is not wte.weight"),
         ("lm_head", np.ones((64, 12)), "lm_head.weight is not wte.weight"),
-        ("score", np.ones((2, 12)), "has tensor 'score/w', contrary to its settings"),  # of a classifier
+        ("lm_head/b", np.ones(70), "has tensor 'lm_head/b'"),
+        ("prompt", np.ones((2, 12)), "has tensor 'prompt/w', contrary to its settings"),
+        ("lm_head", np.ones((0, 12)), "lm_head.weight is not wte.weight"),
         # Rounding would hide these: an int8 weight is a number in any case.
         *[("h0/mlp/c_fc/w", holding(value), "holds NaN or infinity") for value in (np.nan, np.inf, -np.inf)],
     ],
@@ -167,6 +202,48 @@ def test_tensors_that_are_not_a_gpt2s_are_one_line(name, array, said, tmp_path):
     tensors = random_tensors(CONFIG) | {name: array.astype(np.float32)}
     folder = write_folder(tmp_path / "model", CONFIG, tensors)
     assert said in refusal(load_params, str(folder), sizes(CONFIG))
+
+
+@pytest.mark.parametrize(
+    "head", ["v_head/summary", "multiple_choice_head/summary", "score", "classifier", "qa_outputs"]
+)
+def test_a_head_of_a_training_run_is_left_out_with_one_line(head, tmp_path, capsys):
+    tensors = random_tensors(CONFIG)
+    heads = {f"{head}/w": np.ones((2, 12), np.float32), f"{head}/b": np.ones(2, np.float32)}
+    folder = write_folder(tmp_path / "model", CONFIG, tensors | heads)
+    flat = flatten(load_params(str(folder), sizes(CONFIG)))
+    assert all((flat[name] == array).all() for name, array in tensors.items())
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.endswith(f": left out, since the text does not depend on it: {head.partition('/')[0]}")
+
+
+HEADERS = [
+    # (part of the header, what stands there instead)
+    ('"shape":[70,12]', '"shape":[70.0,12]'),
+    ('"shape":[70,12]', '"shape":[-70,-12]'),
+    ('"shape":[70,12]', '"shape":["70",12]'),
+    ('"shape":[70,12]', '"shape":840'),
+    ('"shape":[12]', '"shape":[true,12]'),
+    ('"data_offsets":[0,', '"data_offsets":[0.0,'),
+    ('"data_offsets":[0,', '"data_offsets":[false,'),
+    ('"data_offsets":[0,', '"data_offsets":[-1,'),
+    ('"data_offsets":[0,', '"data_offsets":[0,0,'),
+    ('"dtype":"F32"', '"dtype":["F32"]'),
+]
+
+
+@pytest.mark.parametrize(("part", "instead"), HEADERS)
+def test_a_header_holds_whole_numbers_and_nothing_else(part, instead, tmp_path):
+    """Also for lm_head, whose shape no setting gives."""
+    folder = write_folder(tmp_path / "model", CONFIG, random_tensors(CONFIG))
+    path = folder / "model.safetensors"
+    content = path.read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = content[8:end].decode()
+    assert part in header
+    header = header.replace(part, instead).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + content[end:])
+    assert f"{path}: damaged, or not a safetensors file (" in refusal(load_params, str(folder), sizes(CONFIG))
 
 
 @pytest.mark.parametrize("other", ["F16", "F64", "BF16"])
@@ -220,7 +297,47 @@ def test_a_part_that_is_missing_is_named(tmp_path):
     folder = write_folder(tmp_path / "model", CONFIG, random_tensors(CONFIG), n_parts=3)
     (folder / "model-00002-of-00003.safetensors").unlink()
     line = refusal(load_encoder_and_hparams, "model", str(tmp_path))
-    assert "lacks model-00002-of-00003.safetensors;" in line
+    assert "lacks model-00002-of-00003.safetensors; copy them from the original model" in line
+
+
+def write_shards_index(folder, names):
+    weight_map = {f"tensor {i}": name for i, name in enumerate(names)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+
+
+@pytest.mark.parametrize("n_stale", [2, 5])
+def test_the_index_names_the_shards_beside_those_of_an_earlier_save(n_stale, tmp_path):
+    """As transformers reads them. Without an index nobody knows which are meant."""
+    new, old = random_tensors(CONFIG), random_arrays(sizes(CONFIG), seed=1)
+    folder = write_folder(tmp_path / "model", CONFIG, new, n_parts=3)
+    shards = sorted(path.name for path in folder.glob("model-*"))
+    for path in write_folder(tmp_path / "old", CONFIG, old, n_parts=n_stale).glob("model-*"):
+        path.rename(folder / path.name)
+    line = refusal(load_params, str(folder), sizes(CONFIG))
+    assert (
+        f"has shards of {min(3, n_stale)} and of {max(3, n_stale)} parts, and no model.safetensors.index.json" in line
+    )
+    write_shards_index(folder, [*shards, shards[0]])
+    flat = flatten(load_params(str(folder), sizes(CONFIG)))
+    assert all((flat[name] == array).all() for name, array in new.items())
+    (folder / shards[1]).unlink()
+    assert f"lacks {shards[1]}; copy" in refusal(load_encoder_and_hparams, "model", str(tmp_path))
+    write_safetensors(folder / "model.safetensors", old)  # transformers looks for it first
+    assert (load_params(str(folder), sizes(CONFIG))["wte"] == old["wte"]).all()
+
+
+@pytest.mark.parametrize("name", ["../x.safetensors", "/etc/x.safetensors", ".safetensors", "a.bin", "", 7, ["x"]])
+def test_an_index_names_files_of_its_folder(name, tmp_path):
+    folder = write_folder(tmp_path / "model", CONFIG, random_tensors(CONFIG), n_parts=2)
+    write_shards_index(folder, ["model-00001-of-00002.safetensors", name])
+    assert "its weight_map should name a .safetensors file" in refusal(load_params, str(folder), sizes(CONFIG))
+
+
+def test_a_tensor_that_two_shards_hold_is_refused(tmp_path):
+    folder = write_folder(tmp_path / "model", CONFIG, random_tensors(CONFIG), n_parts=2)
+    write_safetensors(folder / "more.safetensors", {"wpe": np.ones((24, 12), np.float32)})
+    write_shards_index(folder, [path.name for path in folder.glob("*.safetensors")])
+    assert "tensor 'wpe' is there twice, or in " in refusal(load_params, str(folder), sizes(CONFIG))
 
 
 # ---- Tokens ----------------------------------------------------------------------------------------------------------
@@ -336,11 +453,102 @@ ALPHABET = {"type": "BPE", "vocab": {char: i for i, char in enumerate(BYTE_TO_CH
 def test_another_token_ends_the_text_where_the_settings_say_so(read):
     model = ALPHABET | {"vocab": {"<s>": 0, "</s>": 1} | ALPHABET["vocab"]}
     changes = {"model": model} | added({"<s>": 0, "</s>": 1})
-    assert re.search(r"no token <\|endoftext\|>.*eos_token", refusal(read, 258, changes))
+    without = read(258, changes)
+    assert (without.eot, without.encode("<s>a")) == (-1, [0, ALPHABET["vocab"]["a"]])
+    assert without.encode(END_OF_TEXT, allowed_special=True) == without.encode(END_OF_TEXT)
+    session = Mock(encoder=without, encoded={})
+    assert Session.encode(session, "a") == without.encode("a")
+    assert "the model has no end token to begin with" in refusal(Session.encode, session, "")
     encoder = read(258, changes, {"eos_token": {"content": "</s>"}})
     assert encoder.eot == 1
     assert encoder.encode(f"<s>a{END_OF_TEXT}", allowed_special=True)[::2] == [0, 1]
     assert encoder.to_bytes([0, 1]) == b"<s></s>"
+
+
+SENTENCE = {"model": ALPHABET | {"vocab": {"<s>": 0, "</s>": 1} | ALPHABET["vocab"]}} | added({"<s>": 0, "</s>": 1})
+
+
+@pytest.mark.parametrize(
+    ("files", "eot"),
+    [
+        ({}, -1),
+        ({"special_tokens_map.json": {"eos_token": "</s>"}}, 1),
+        ({"special_tokens_map.json": {"eos_token": "</s>"}, "tokenizer_config.json": {"eos_token": "<s>"}}, 0),
+        ({"config.json": {"eos_token_id": 1}}, 1),
+        ({"config.json": {"eos_token_id": 50256}}, -1),  # GPT-2's, which a smaller vocabulary does not have
+        ({"config.json": {"eos_token_id": 0}, "generation_config.json": {"eos_token_id": [1, 0]}}, 1),
+        ({"config.json": {"eos_token_id": 0}, "tokenizer_config.json": {"eos_token": {"content": "</s>"}}}, 1),
+        ({"config.json": {"eos_token_id": True}, "tokenizer_config.json": {"eos_token": "not there"}}, -1),
+    ],
+)
+def test_the_end_token_is_found_in_each_file_that_may_name_it(files, eot, read, tmp_path):
+    for name, content in files.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    assert read(258, SENTENCE, files.get("tokenizer_config.json")).eot == eot
+
+
+def test_an_alphabet_may_be_incomplete(read):
+    """As after a training without initial_alphabet: the library leaves out the bytes that have no token."""
+    from tokenizers import Tokenizer
+
+    model = {"type": "BPE", "vocab": {END_OF_TEXT: 0, "a": 1, "b": 2, "ab": 3, "Ġ": 4}, "merges": ["a b"]}
+    changes = {"model": model} | added({END_OF_TEXT: 0})
+    encoder = read(5, changes)
+    theirs = Tokenizer.from_str(json.dumps(json.loads(make_tokenizer().to_str()) | changes))
+    for text in ("abba ab", "", "cab é\n", "xyz", f"a{END_OF_TEXT}b"):
+        assert encoder.encode(text) == theirs.encode(text).ids
+    assert encoder.decode([3, 4, 0]) == f"ab {END_OF_TEXT}"
+
+
+def trained(alphabet=True, special=(END_OF_TEXT,), prefix=False, lines=200, **settings):
+    """A tokenizer that its own library trains on the bundled text, with settings of its parts."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE(**settings))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+    tokenizer.decoder = decoders.ByteLevel()
+    letters = pre_tokenizers.ByteLevel.alphabet() if alphabet else []
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=[*special], show_progress=False, initial_alphabet=letters
+    )
+    tokenizer.train_from_iterator((TINY / "held_out.txt").read_text("utf-8").splitlines()[:lines], trainer)
+    return tokenizer
+
+
+OTHER_SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+
+
+@pytest.mark.parametrize("alphabet", [True, False])
+@pytest.mark.parametrize("special", [(), (END_OF_TEXT,), OTHER_SPECIAL])
+@pytest.mark.parametrize("how", [{}, {"prefix": True}, {"lines": 3}, {"ignore_merges": True}, {"fuse_unk": True}])
+def test_thirty_trained_tokenizers_give_the_ids_of_their_library(alphabet, special, how, tmp_path):
+    """And the text of these ids, as the library decodes them. Merges are pairs, or lines of two words."""
+    tokenizer = trained(alphabet, special, **how)
+    about = json.loads(tokenizer.to_str())
+    if len(special) == 1:
+        about["model"]["merges"] = [" ".join(pair) for pair in about["model"]["merges"]]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(about))
+    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 2}))
+    encoder = read_encoder(tmp_path, tokenizer.get_vocab_size())
+    assert encoder.eot == (tokenizer.token_to_id(END_OF_TEXT) if len(special) == 1 else 2)
+    for text in [*strings(40), "".join(special), "né\u0301 日本 🦄"]:
+        ids = tokenizer.encode(text).ids
+        assert encoder.encode(text) == ids
+        assert encoder.decode(ids) == tokenizer.decode(ids, skip_special_tokens=False)
+
+
+def test_special_tokens_of_a_vocab_json_are_those_that_the_settings_name(tmp_path):
+    """As in the models of 2020, whose special_tokens_map.json alone tells them."""
+    (tmp_path / "vocab.json").write_text(json.dumps(SENTENCE["model"]["vocab"]))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n", encoding="utf-8")
+    special = {"eos_token": {"content": "</s>"}, "bos_token": "<s>"}
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps(special))
+    encoder = read_encoder(tmp_path, 258)
+    a = ALPHABET["vocab"]["a"]
+    assert (encoder.eot, encoder.encode("<s>a</s>")) == (1, [0, a, 1])
+    assert encoder.decode([0, a, 1]) == "<s>a</s>"
+    (tmp_path / "merges.txt").write_text("one line of three words\n")
+    assert refusal(read_encoder, tmp_path, 258).startswith(f"{tmp_path / 'vocab.json'}: cannot be used")
 
 
 CHAT = f"<|user|>It was{END_OF_TEXT}<|bot|>"
@@ -363,6 +571,7 @@ RANDOM = json.loads(make_tokenizer().to_str())["model"] | {"dropout": 1.0}
         ({"truncation": CUT}, {}, LONG, [650, 304, 258, 803, 758, 11, 279, 490, 304, 258, 803, 758, 11, 279, 220]),
         ({"padding": FILLED}, {}, "It was", [650, 304]),
         ({"model": RANDOM}, {}, "It was", [650, 304]),
+        ({}, {"add_bos_token": True}, "It was", [650, 304]),
     ],
 )
 def test_a_prompt_gives_the_ids_of_transformers(changes, config, text, theirs, read):
@@ -378,12 +587,15 @@ TWO_MORE = {"type": "BertProcessing", "sep": [END_OF_TEXT, 2047], "cls": [END_OF
 @pytest.mark.parametrize(
     ("changes", "config", "said"),
     [
-        ({"model": {"type": "WordLevel", "vocab": {END_OF_TEXT: 2047}, "unk_token": "?"}}, {}, "merges"),
-        ({"model": ALPHABET | {"vocab": {END_OF_TEXT: 2047}}}, {}, "'Ā'"),
+        ({"model": {"type": "WordLevel", "vocab": {END_OF_TEXT: 2047}, "unk_token": "?"}}, {}, "it is a WordLevel"),
+        ({"model": {"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": 0}}, {}, "it is a Unigram"),
+        ({"model": {"type": "WordPiece", "vocab": {"a": 0}, "unk_token": "a"}}, {}, "it is a WordPiece"),
+        ({"model": ALPHABET | {"continuing_subword_prefix": "##"}}, {}, "continuing_subword_prefix is '##'"),
+        ({"model": ALPHABET | {"end_of_word_suffix": "</w>"}}, {}, "end_of_word_suffix is '</w>'"),
+        ({"model": ALPHABET | {"vocab": {"a": 0.0}}}, {}, ""),
         ({"model": None}, {}, ""),
         ({"decoder": None}, {}, "not the bytes of a text"),
         ({"post_processor": TWO_MORE}, {}, "adds tokens"),
-        ({}, {"add_bos_token": True}, "adds tokens"),
         (added({"x": -1}), {}, "-1"),
         (added({"x": 7}), {}, "other ids"),
     ],

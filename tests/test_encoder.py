@@ -154,6 +154,7 @@ HEADER = "#version: 0.2"
     [
         (VOCAB | {END_OF_TEXT: 999}, [HEADER, *MERGES], "encoder.json"),  # a gap
         (VOCAB | {END_OF_TEXT: "260"}, [HEADER, *MERGES], "encoder.json"),
+        (VOCAB | {END_OF_TEXT: float(len(VOCAB) - 1)}, [HEADER, *MERGES], "encoder.json"),
         (list(VOCAB), [HEADER, *MERGES], "encoder.json"),
         (VOCAB | {"xyz": len(VOCAB)}, [HEADER, *MERGES], "vocab.bpe"),  # nothing makes this token
         (VOCAB, [HEADER, *MERGES, "m is"], "vocab.bpe"),

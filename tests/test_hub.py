@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 import pytest
-from test_checkpoints import CONFIG, random_tensors, write_folder
+from test_checkpoints import CONFIG, random_tensors, write_folder, write_shards_index
 from test_download import Handler, Server, served
 from tiny import python
 
@@ -52,6 +52,7 @@ def offered(contents):
 def hub(tmp_path):
     """The server; .run(folder) loads the model in a process of its own, whose cache is tmp_path/hf."""
     source = write_folder(tmp_path / "source", SETTINGS, random_tensors(SETTINGS), n_parts=2)
+    write_shards_index(source, sorted(path.name for path in source.glob("model-*")))
     contents = {path.name: path.read_bytes() for path in source.iterdir()} | {"pytorch_model.bin": b"not read"}
     with served(Server(offered(contents))) as server:
         server.contents = contents
@@ -73,6 +74,7 @@ def test_a_model_is_downloaded_to_their_cache_and_read_there(hub, tmp_path):
     assert (status, out.split()[:2]) == (0, ["2048", first]), err
     fetched = {path.rpartition("/")[2] for path, _ in hub.ranges}
     assert "pytorch_model.bin" not in fetched
+    assert "model.safetensors.index.json" in fetched
     assert not (tmp_path / "models").exists()
     assert hub.run(f"{NAME}@refs/pr/1")[:2] == (0, out)
     hub.ranges.clear()
@@ -81,7 +83,7 @@ def test_a_model_is_downloaded_to_their_cache_and_read_there(hub, tmp_path):
 
 
 def test_a_model_without_safetensors_is_named_by_what_it_has(hub, tmp_path):
-    hub.files = offered({name: hub.contents[name] for name in hub.contents if not name.endswith(".safetensors")})
+    hub.files = offered({name: hub.contents[name] for name in hub.contents if "safetensors" not in name})
     status, _, line = hub.run()
     assert status == 2
     assert "lacks model.safetensors; it has pytorch_model.bin: with transformers, once: AutoModelForCausalLM" in line

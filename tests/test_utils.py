@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 import numpy as np
 import pytest
@@ -18,6 +18,8 @@ from speculative.checkpoints.loading import complete_folder, load_params
 from speculative.checkpoints.official import HPARAMS, MODEL_SIZES, SMALL_FILES, TF_DATA, TF_INDEX
 from speculative.checkpoints.openai import read_index
 from speculative.checkpoints.tensors import checkpoint_shapes, parameter_count
+from speculative.options import is_path
+from speculative.options import model as checked
 from speculative.support.errors import UserError
 from utils import load_encoder_hparams_and_params, load_gpt2_params_from_tf_ckpt
 
@@ -95,7 +97,38 @@ def test_a_model_size_is_a_name_or_a_path(tiny_files, tiny_hparams, tmp_path, mo
     for path in ("./tiny", "../" + tmp_path.name + "/tiny", str(folder), "~/tiny", f"{folder}/"):
         _, hparams, _ = load_encoder_hparams_and_params(path, "nowhere")
         assert hparams == tiny_hparams
+    for size, models_dir in (("tiny/", "nowhere"), ("tiny/", str(tmp_path)), (f"{tmp_path.name}/tiny", "nowhere")):
+        if size.startswith(tmp_path.name):  # as models/NAME
+            monkeypatch.chdir(tmp_path.parent)
+        assert load_encoder_hparams_and_params(size, models_dir)[1] == tiny_hparams
     assert refusal(load_encoder_hparams_and_params, "./tinny", "nowhere").startswith("./tinny lacks hparams.json")
+    assert "model.safetensors is a file: give" in refusal(
+        load_encoder_hparams_and_params, f"{folder}/model.safetensors", ""
+    )
+
+
+WINDOWS = [
+    "C:\\models\\mine",
+    "D:/models/mine",
+    "\\\\server\\share\\mine",
+    "//server/share/mine",
+    "models\\mine",
+    "C:mine",
+]
+
+
+@pytest.mark.parametrize("size", WINDOWS)
+def test_windows_paths_are_paths(size):
+    path = PureWindowsPath(size)
+    assert path.drive or len(path.parts) > 1
+    assert is_path(size)
+    assert checked(size) == size
+
+
+@pytest.mark.parametrize("size", ["124M", "124M/", "owner/name", "owner/name/", "owner/name@refs/pr/1", "gpt2-xl"])
+def test_other_words_are_names(size):
+    assert not is_path(size)
+    assert checked(size) == size.removesuffix("/")
 
 
 def test_a_missing_file_is_named(model):
@@ -170,7 +203,16 @@ OTHER_FORMS = [
     ("tf_model.h5", "", f"it has tf_model.h5: with transformers, once: {RUN}, from_tf=True).{SAVED}; version 4 can"),
     ("model.fp16.safetensors", "", "model.fp16.safetensors: if it is the whole model, rename it to model.safetensors"),
     ("adapter_model.bin", "", f"it has adapter_model.bin: with peft, once: merge_and_unload().{SAVED}"),
-    ("model-00002-of-00002.safetensors", "", "lacks model-00001-of-00002.safetensors; "),
+    (
+        "model-00002-of-00002.safetensors",
+        "",
+        "lacks model-00001-of-00002.safetensors; copy them from the original model, or save it again",
+    ),
+    ("gpt2_124M.bin", "", "it has gpt2_124M.bin: of llm.c, and cannot be read here: its export_hf.py saves what can"),
+    ("model_00019560.bin", "", "it has model_00019560.bin: of llm.c"),
+    ("training_args.bin+checkpoint-500", "", "it has checkpoint-500: a folder of its own"),
+    ("training_args.bin+pytorch_model.bin", "", f"it has pytorch_model.bin: with transformers, once: {RUN}"),
+    ("zero_to_fp32.py+training_args.bin", "", "it has zero_to_fp32.py: of DeepSpeed: run its zero_to_fp32.py"),
     ("ckpt.pt", "", "it has ckpt.pt: save it as transformers does, as model.safetensors"),
     ("a.npz", "", "it has a.npz: save it as transformers does, as model.safetensors"),
 ]
@@ -184,16 +226,25 @@ def test_other_weights_are_named_and_nothing_is_downloaded(
     monkeypatch.chdir(tmp_path)
     Path("owner").mkdir()
     folder = write_files(Path(model_size), tiny_files, COMMON)
-    if name:
-        (folder / name).touch()
+    for one in filter(None, name.split("+")):
+        (folder / one).touch()
     if named:
         (folder / "checkpoint").write_text(f"model_checkpoint_path: {named}")
     before = sorted(os.listdir(folder))
     line = refusal(complete_folder, model_size, ".", source="http://127.0.0.1:9")
-    folder = os.path.join(".", model_size) if model_size[0] != "." else model_size
+    folder = model_size if "/" in model_size else f"./{model_size}"
     assert line.startswith(f"{folder} lacks ")
     assert said.replace("FOLDER", folder) in line
     assert sorted(os.listdir(folder)) == before
+
+
+@pytest.mark.parametrize("name", ["vocab.txt", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model"])
+def test_other_vocabularies_are_named_by_their_kind(name, tiny_files, tmp_path):
+    write_files(tmp_path / "mine", tiny_files, [COMMON[0], *FORMS["safetensors"]])
+    (tmp_path / "mine" / name).touch()
+    line = refusal(load_encoder_hparams_and_params, "mine", tmp_path)
+    assert f"it has {name}: the tokens are " in line
+    assert line.endswith("and only GPT-2's byte-level BPE can be read")
 
 
 # ---- Damage ----------------------------------------------------------------------------------------------------------

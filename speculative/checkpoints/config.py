@@ -19,7 +19,14 @@ from speculative.support.terminal import one_line
 
 EPSILON = 1e-5  # of gpt2.py's layer norm
 SIZES = ("n_vocab", "n_ctx", "n_embd", "n_head", "n_layer")
-SIZES_OF_HUGGING_FACE = {"vocab_size": "n_vocab", "n_positions": "n_ctx"}
+# The size that transformers gives a model whose config.json leaves it out, and its names there.
+SIZES_OF_HUGGING_FACE: dict[str, tuple] = {
+    "n_vocab": (50257, "vocab_size"),
+    "n_ctx": (1024, "n_positions", "max_position_embeddings"),
+    "n_embd": (768, "n_embd", "hidden_size"),
+    "n_head": (12, "n_head", "num_attention_heads"),
+    "n_layer": (12, "n_layer", "num_hidden_layers"),
+}
 # Hugging Face has several names for a function.
 ACTIVATIONS = {
     **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_accurate"), "gelu_new"),
@@ -40,7 +47,7 @@ HONOURED = {
 def read_object(path: str) -> dict:
     """Return the JSON object in a file. Raises UserError."""
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        found = json.loads(Path(path).read_text(encoding="utf-8-sig"))
         if not isinstance(found, dict):
             raise ValueError("it is not an object")
         return found
@@ -52,8 +59,17 @@ def read_object(path: str) -> dict:
 
 def read_config(path: str) -> dict:
     """Return all settings, with the sizes under OpenAI's names. Raises UserError for one that is not honoured."""
-    config = dict.fromkeys(SIZES) | {name: value for name, value in read_object(path).items() if value is not None}
-    config |= {ours: config[theirs] for theirs, ours in SIZES_OF_HUGGING_FACE.items() if theirs in config}
+    found = read_object(path)
+    config = {name: value for name, value in found.items() if value is not None}
+    for ours, (size, *names) in SIZES_OF_HUGGING_FACE.items():
+        given = [found[name] for name in names if name in found]
+        if given[1:] and given[0] != given[1]:
+            raise UserError(f"{path}: {' and '.join(names)} should be the same number")
+        config[ours] = (given or [found.get(ours, size if Path(path).name == "config.json" else None)])[0]
+    if quantized := config.get("quantization_config"):
+        method = quantized.get("quant_method", "?") if isinstance(quantized, dict) else "?"
+        fault = f"quantized by {str(method)[:50]!r}, and are read only as they were before"
+        raise UserError(f"{path}: its quantization_config says that the weights are {fault}; --dtype int8 rounds those")
     for name, honoured in HONOURED.items():
         value = config.get(name, honoured[0])
         if type(value) is not type(honoured[0]) or value not in honoured:

@@ -8,25 +8,47 @@ Source: https://github.com/huggingface/safetensors, section "Format".
 
 import json
 import re
+import sys
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from speculative.checkpoints.tensors import N_BYTES, Tensor, bad_file, mapped, read
 from speculative.support.errors import first_line
+from speculative.support.terminal import one_line
 
+# What a training run puts beside GPT-2's output matrix: it reads the last block's output, and changes no logits.
+HEADS = r"(?!lm_head/)(\w*heads?\d?|score|classifier|qa_outputs)/"
 TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 def read_index(paths: Sequence[str]) -> dict[str, Tensor]:
     """Return {OpenAI's name: Tensor} of the files of one model. Raises UserError."""
-    found = {openai_name(name): tensor for path in paths for name, tensor in read_file(path)[0].items()}
+    found: dict[str, Tensor] = {}
+    for path in paths:
+        for stored, tensor in read_file(path)[0].items():
+            name = openai_name(stored)
+            if name in found:
+                raise bad_file(path, f"tensor {one_line(name)!r:.100} is there twice, or in {found[name].path} too")
+            found[name] = tensor
     # Some files also hold the causal mask of each block, h.0.attn.bias.
     tensors = {name: tensor for name, tensor in found.items() if not re.search(r"/attn/(masked_)?b$", name)}
+    heads = [name for name in tensors if re.match(HEADS, name)]
+    if heads:
+        names = one_line(", ".join(sorted({name.partition("/")[0] for name in heads})))
+        print(f"{tensors[heads[0]].path}: left out, since the text does not depend on it: {names}", file=sys.stderr)
+        tensors = {name: tensor for name, tensor in tensors.items() if name not in heads}
     # Some hold wte once more as lm_head, GPT-2's output matrix, or under that name alone.
     lm_head = tensors.pop("lm_head/w", None)
-    if lm_head and not np.array_equal(read(lm_head, "lm_head"), read(tensors.setdefault("wte", lm_head), "wte")):
-        raise bad_file(lm_head.path, "lm_head.weight is not wte.weight, so this is not a GPT-2")
+    if lm_head:
+        wte = tensors.setdefault("wte", lm_head)
+        if (
+            lm_head.shape != wte.shape
+            or 0 in wte.shape
+            or not np.array_equal(read(lm_head, "lm_head"), read(wte, "wte"))
+        ):
+            raise bad_file(lm_head.path, "lm_head.weight is not wte.weight, so this is not a GPT-2")
     return tensors
 
 
@@ -40,8 +62,8 @@ def read_file(path: str) -> tuple[dict[str, Tensor], dict[str, str]]:
         tensors = {}
         for name, about in header.items():
             dtype = TYPES.get(about["dtype"], about["dtype"])
-            begin, end = about["data_offsets"]
-            tensors[name] = Tensor(path, file, dtype, tuple(about["shape"]), start + begin)
+            begin, end = whole(about["data_offsets"])
+            tensors[name] = Tensor(path, file, dtype, whole(about["shape"]), start + begin)
             if dtype in N_BYTES and tensors[name].n_bytes != end - begin:
                 raise ValueError(f"{name} should have {tensors[name].n_bytes} bytes")
         begins, ends = zip(*sorted(about["data_offsets"] for about in header.values()), strict=True)
@@ -50,6 +72,13 @@ def read_file(path: str) -> tuple[dict[str, Tensor], dict[str, str]]:
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise bad_file(path, f"damaged, or not a safetensors file ({first_line(error)})") from None
     return tensors, metadata
+
+
+def whole(numbers: Any) -> tuple[int, ...]:
+    """Return a list of JSON as a tuple. Raises ValueError unless it holds whole numbers of at least 0; 1.0 is none."""
+    if not all(type(number) is int and number >= 0 for number in numbers):
+        raise ValueError("its shapes and offsets should be whole numbers of at least 0")
+    return tuple(numbers)
 
 
 def openai_name(name: str) -> str:

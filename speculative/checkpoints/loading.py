@@ -5,17 +5,17 @@ in a line that names it.
 """
 
 import contextlib
-import glob
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
 
 from speculative.blog.encoder import Encoder, get_encoder
 from speculative.checkpoints import hugging_face, openai
-from speculative.checkpoints.config import absorb, load_hparams, read_config
+from speculative.checkpoints.config import absorb, load_hparams, read_config, read_object
 from speculative.checkpoints.download import download_gpt2_files
 from speculative.checkpoints.official import HUGGING_FACE, MODEL_SIZES, TF_ENDS, TF_PREFIX
 from speculative.checkpoints.tensors import bad_file, build_params
@@ -25,13 +25,15 @@ from speculative.options import model as checked
 from speculative.support.errors import UserError
 
 # Each in the order in which they are looked for.
-SETTINGS = (["hparams.json"], ["config.json"])
+SETTINGS = (["config.json"], ["hparams.json"])
 VOCABULARIES = (["encoder.json", "vocab.bpe"], ["tokenizer.json"], ["vocab.json", "merges.txt"])
-OPTIONAL = ["tokenizer_config.json", "added_tokens.json"]
+OPTIONAL = ["tokenizer_config.json", "added_tokens.json", "special_tokens_map.json", "generation_config.json"]
 SAFETENSORS = "model.safetensors"
+SHARDS = "model.safetensors.index.json"  # names the files that belong together
+SHARD = r"model-[0-9]{5}-of-[0-9]{5}\.safetensors"
 # The files of the hub that are read here.
 SMALL_NAMES = [name for form in (*SETTINGS, *VOCABULARIES, OPTIONAL) for name in form]
-WEIGHT_NAMES = [SAFETENSORS, "model-*-of-*.safetensors"]
+WEIGHT_NAMES = [SAFETENSORS, SHARDS, "model-*-of-*.safetensors"]
 
 # Weights that are not read from a file of such a name, and what makes model.safetensors of them. {0}: the folder or the
 # model of the hub; {1}: the folder. (heads.safetensors is ours, and model.ckpt.index is read.)
@@ -39,12 +41,22 @@ SAVED = "save_pretrained({1!r}, safe_serialization=True)"
 RUN = "with transformers, once: AutoModelForCausalLM, and then AutoTokenizer, .from_pretrained({0!r}"
 OTHER_FORMS = {
     r"^adapter_model": f"with peft, once: merge_and_unload().{SAVED}",
-    r"\.bin$": f"{RUN}).{SAVED}",
+    r"^(gpt2_.*|model_[0-9]*|state_.*)\.bin$": "of llm.c, and cannot be read here: its export_hf.py saves what can",
+    r"^(?!training_args|optimizer|scheduler|rng_state).*\.bin$": f"{RUN}).{SAVED}",
     r"\.h5$": f"{RUN}, from_tf=True).{SAVED}; version 4 can",
-    r"(?<!^heads)\.safetensors$": "if it is the whole model, rename it to model.safetensors",
+    rf"^(?!heads\.|{SHARD})[^/]*\.safetensors$": "if it is the whole model, rename it to model.safetensors",
     r"(?<!^model\.ckpt)\.(index|meta|data-.*)$": 'name it in a file checkpoint, as model_checkpoint_path: "model-1000"',
     r"^checkpoint-[0-9]+$": "a folder of its own, as a training run keeps them: give its path",
+    r"^(zero_to_fp32\.py|global_step[0-9]+)$": "of DeepSpeed: run its zero_to_fp32.py, which joins the weights",
     r"\.(pt|pth|ckpt|gguf|onnx|ot|msgpack|npz|pkl|pb|tflite)$": "save it as transformers does, as model.safetensors",
+}
+
+# Vocabularies that are not GPT-2's.
+OTHER_VOCABULARIES = {
+    "vocab.txt": "WordPiece, as of BERT",
+    "spiece.model": "SentencePiece, as of T5",
+    "tokenizer.model": "SentencePiece, as of Llama",
+    "sentencepiece.bpe.model": "SentencePiece, as of XLM-R",
 }
 
 WITHOUT_OWNER = (*HUGGING_FACE.values(), "distilgpt2")  # names that the hub knows without their owner
@@ -93,14 +105,18 @@ def complete_folder(model_size: str, models_dir: str, source: str = "openai", we
     Nothing is downloaded if the folder holds weights of the user's. source, for an official model: "openai",
     "huggingface", or the URL of a mirror that has OpenAI's files at URL/model_size. Raises UserError.
     """
+    model_size = checked_name(model_size)
     folder = model_folder(model_size, models_dir)
+    if os.path.isfile(folder):
+        raise UserError(f"{folder} is a file: give the folder that holds it, with the settings and tokens beside it")
     if source == "huggingface" and model_size in MODEL_SIZES and not os.path.isdir(folder):
         return complete_folder(HUGGING_FACE[model_size], models_dir, weights=weights)
     is_official = model_size in MODEL_SIZES
     weights = weights or not (is_official or is_of_hub(model_size))  # others are not downloaded: they have to be whole
     if missing_files(folder, weights):
         names = names_in(local_folder(model_size, models_dir))
-        is_mine = other_weights(names) or openai.latest_checkpoint(folder) not in ("", TF_PREFIX)
+        is_mine = other_weights(names) or any(re.fullmatch(SHARD, name) for name in names)
+        is_mine = is_mine or openai.latest_checkpoint(folder) not in ("", TF_PREFIX)
         if is_official and not is_mine:
             download_gpt2_files(model_size, folder, source, weights)
         elif is_of_hub(model_size) and not names:
@@ -122,6 +138,12 @@ def advice(model_size: str, models_dir: str, missing: Sequence[str]) -> str:
     if missing[-1] == weight_files(folder)[-1]:
         for name, how in other_weights({*(names or ask_hub("list_repo_files", model_size))} - {*missing}):
             return f"it has {name}: {how.format(folder if names else model_size, folder)}"
+    if missing[0] in VOCABULARIES[0]:
+        for name, kind in OTHER_VOCABULARIES.items():
+            if name in names:
+                return f"it has {name}: the tokens are {kind}, and only GPT-2's byte-level BPE can be read"
+    if missing == [*filter(re.compile(SHARD).fullmatch, missing)]:
+        return "copy them from the original model, or save it again"
     return "copy them from the original model, or Hugging Face's config.json, tokenizer.json and model.safetensors"
 
 
@@ -130,13 +152,18 @@ def names_in(folder: str) -> list[str]:
     return os.listdir(folder) if os.path.isdir(folder) else []
 
 
-def local_folder(model_size: str, models_dir: str) -> str:
-    """Return models_dir/model_size, or model_size itself if it is a path. Raises UserError if it is neither."""
+def checked_name(model_size: str) -> str:
+    """Return a model's name without a slash at its end, or its path. Raises UserError if it is neither."""
     try:
-        name = checked(model_size)
+        return checked(model_size)
     except ValueError as must_be:
         raise UserError(f"model size {model_size!r:.200} should be {must_be}") from None
-    return name if is_path(model_size) else os.path.join(os.path.expanduser(models_dir), name)
+
+
+def local_folder(model_size: str, models_dir: str) -> str:
+    """Return models_dir/model_size, or model_size itself if it is a path. Raises UserError if it is neither."""
+    name = checked_name(model_size)
+    return name if is_path(name) else os.path.join(os.path.expanduser(models_dir), name)
 
 
 def model_folder(model_size: str, models_dir: str) -> str:
@@ -166,7 +193,7 @@ def ask_hub(function: str, model_size: str, **how) -> Any:
     try:
         return getattr(huggingface_hub, function)(name, revision=revision or None, **how)
     except Exception as error:  # its kinds are those of several libraries
-        raise UserError(f"{model_size}: {' '.join(str(error).split()):.400}") from error
+        raise UserError(f"{model_size}: {shorten(str(error), 400, placeholder=' …')}") from error
 
 
 def missing_files(folder: str, weights: bool = True) -> list[str]:
@@ -177,17 +204,38 @@ def missing_files(folder: str, weights: bool = True) -> list[str]:
 
 def small_files(folder: str) -> list[str]:
     """Return the names of the files that hold the settings, which come first, and the tokens."""
-    return present(folder, SETTINGS) + present(folder, VOCABULARIES)
+    return present(folder, SETTINGS, -1) + present(folder, VOCABULARIES)
 
 
 def weight_files(folder: str) -> list[str]:
-    """Return the names of the files that hold the weights. Each part says in its name how many parts there are."""
-    parts = glob.glob("model-*-of-[0-9][0-9][0-9][0-9][0-9].safetensors", root_dir=folder)
-    n = max((int(part[-17:-12]) for part in parts), default=1)
-    parts = [f"model-{i:05}-of-{n:05}.safetensors" for i in range(1, n + 1)]
+    """Return the names of the files that hold the weights. Raises UserError if shards of several saves are mixed."""
+    if os.path.isfile(os.path.join(folder, SAFETENSORS)):
+        return [SAFETENSORS]
+    if os.path.isfile(os.path.join(folder, SHARDS)):
+        return shards_of_index(os.path.join(folder, SHARDS))
     named = openai.latest_checkpoint(folder)
     in_tf = [f"{named or TF_PREFIX}{end}" for end in TF_ENDS]
-    return present(folder, ([SAFETENSORS], parts, in_tf), -1 if named else 0)
+    return present(folder, (shards_by_name(folder) or [SAFETENSORS], in_tf), -1 if named else 0)
+
+
+def shards_of_index(path: str) -> list[str]:
+    """Return the names of the shards in model.safetensors.index.json: others are of another save. Raises UserError."""
+    shards = read_object(path).get("weight_map")
+    names = shards.values() if isinstance(shards, dict) else ()
+    if not names or not all(isinstance(name, str) and re.fullmatch(r"\w[\w.-]*\.safetensors", name) for name in names):
+        raise bad_file(path, "its weight_map should name a .safetensors file of this folder for each tensor")
+    return sorted(set(names))
+
+
+def shards_by_name(folder: str) -> list[str]:
+    """Return the names of all shards of which the folder has some: each says how many there are. Raises UserError."""
+    counts = sorted({name[-17:-12] for name in names_in(folder) if re.fullmatch(SHARD, name)})
+    if len(counts) > 1:
+        fault = (
+            f"shards of {' and of '.join(str(int(n)) for n in counts)} parts, and no {SHARDS} to say which belong here"
+        )
+        raise UserError(f"{folder} has {fault}: delete those of the other save")
+    return [f"model-{i:05}-of-{n}.safetensors" for n in counts for i in range(1, int(n) + 1)]
 
 
 def other_weights(names: Iterable[str]) -> list[tuple[str, str]]:

@@ -29,7 +29,7 @@ def share(encoder: Encoder, drafts: Encoder) -> Shared | None:
             return None
     if encoder.merges != drafts.merges:
         return None
-    return Shared(n_shared, encoder.n_vocab, drafts.eot if drafts.eot < n_shared else 0)
+    return Shared(n_shared, encoder.n_vocab, drafts.eot if 0 <= drafts.eot < n_shared else 0)
 
 
 def to_draft(tokens, shared: Shared, np: ModuleType = np):  # [n] -> [n]
