@@ -162,6 +162,6 @@ def loop_of(
     from speculative.engines.jax.pair import DeviceLoop
 
     # The device looks for the end of the text, the host for other stop texts.
-    end = eot if o.stop == END_OF_TEXT else -1
+    end = eot if END_OF_TEXT in (o.stop, *(o.stop or ())) else -1
     decoder = DeviceDecoder(target.network, draft.network, filters, draft_filters, rule, end)
     return DeviceLoop(decoder, o.K)  # type: ignore[arg-type]  # a number: one_loop
