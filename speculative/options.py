@@ -202,8 +202,8 @@ class Options(ModelOptions):
     quiet: bool = option(False, switch, "print only the blog's lines", group=SHOWN, live=True)
     verbose: bool = option(False, switch, "also print every iteration, and every figure with its formula", group=SHOWN, live=True)
     stream: bool = option(False, switch, "print the text as it is decoded", live=True)
-    json: str | None = option(None, path, "write the run to this file, as JSON", group=SHOWN)
-    html: str | None = option(None, path, "write the run to this file as a page that replays it", group=SHOWN)
+    json: str | None = option(None, path, "write the run to this file, as JSON; - is standard output", group=SHOWN)
+    html: str | None = option(None, path, "write the run to this file as a page that replays it; - is standard output", group=SHOWN)
     verify: bool = option(False, switch, "instead of the run, check that the output has the target's distribution", group=SHOWN)
     interactive: bool = option(False, switch, "load the models once, and decode each line that is typed", group=SHOWN)
     serve: int | None = option(None, port, "serve the workbench to this machine's browser, at this port [8000]", group=SHOWN)
@@ -290,7 +290,8 @@ def make_options(kind: type, given: dict[str, Any], base: ModelOptions | None = 
         try:
             values[name] = f.default if value is None else f.metadata["check"](value)
         except ValueError as must_be:
-            raise UserError(f"--{name} must be {must_be}, not {str(value)!r:.80}") from None
+            off = ", or left out, which turns it off" if name in ("top_k", "top_p", "min_p") else ""
+            raise UserError(f"--{name} must be {must_be}{off}, not {str(value)!r:.80}") from None
     used = {name for name, value in values.items() if name in ("prompt", "K") or value != FIELDS[name].default}
     for some, others in CONFLICTS:
         if some & used and others & used:

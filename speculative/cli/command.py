@@ -10,7 +10,7 @@ from typing import Any
 
 from speculative.engines.devices import with_engine
 from speculative.options import FIELDS, SHORT, Options, help_text, make_options, switch, without_escapes
-from speculative.support.errors import UserError
+from speculative.support.errors import UserError, install
 from speculative.version import __version__
 
 SWITCHES = {name for name, f in FIELDS.items() if f.metadata["check"] is switch}
@@ -64,5 +64,5 @@ def parse(given: dict[str, Any]) -> Options:
     o = make_options(Options, given)
     for name, libraries in NEEDS.items():
         if getattr(o, name) not in (None, False) and not all(map(find_spec, libraries.split())):
-            raise UserError(f"--{name} needs more libraries: pip install {libraries}")  # before any work begins
+            raise UserError(f"--{name} needs more libraries: {install(name)}")  # before any work begins
     return with_engine(o)
