@@ -137,6 +137,11 @@ def test_stop_texts_are_typed_as_they_are_shown(texts):
     assert changes(f"/K 2 /stop {as_typed('stop', texts)}")["stop"] == texts
 
 
+def test_a_line_of_a_session_changes_several_options():
+    assert changes("/quiet /K 4 /stop /seed") == {"quiet": None, "K": "4", "stop": None, "seed": None}
+    assert changes("/stop /a /stop=/K /seed=5") == {"stop": ["/a", "/K"], "seed": "5"}
+
+
 # ---- Together --------------------------------------------------------------------------------------------------------
 
 

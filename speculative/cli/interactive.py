@@ -68,7 +68,8 @@ def answer(line: str, session: Session, decode: Callable) -> Session:
 
 def changes(line: str) -> dict[str, Any]:
     """ "/K 8/4 /stop a b /stop c /seed" -> {"K": "8/4", "stop": ["a b", "c"], "seed": None}"""
-    _, *parts = re.split(r"(?:^|\s)/([^\s=]+)[\s=]?", line)
+    another = rf"/(?:{'|'.join(FIELDS)})(?:[\s=]|$)"  # in "/quiet /K 4" no value follows /quiet
+    _, *parts = re.split(rf"(?:^|\s)/([^\s=]+)(?:=|\s(?!{another}))?", line)
     given: dict[str, Any] = {}
     for name, value in zip(parts[::2], parts[1::2], strict=True):
         if name == "stop" and value:
