@@ -128,16 +128,18 @@ class Encoder:
 
 
 class StreamDecoder:
-    """Decodes ids as they come, up to a stop text if there is one. All that push and flush return, joined, is the text.
+    """Decodes ids as they come, up to a stop text if there is one, and of several (a tuple) up to the first. All that
+    push and flush return, joined, is the text.
 
-    A character may span tokens: its first bytes wait here until the last one arrives. What may be the beginning of the
-    stop text waits as well. END_OF_TEXT as the stop text means the token of that name, and not the characters.
+    A character may span tokens: its first bytes wait here until the last one arrives. Bytes that may begin a stop text
+    wait as well. END_OF_TEXT as a stop text means the token of that name, and not the characters.
     """
 
     def __init__(self, encoder, stop=None):
         self.encoder = encoder
-        self.eot = encoder.eot if stop == END_OF_TEXT else None
-        self.stop = b"" if stop in (None, END_OF_TEXT) else stop.encode()
+        stops = [stop] if isinstance(stop, str) else stop or []
+        self.eot = encoder.eot if END_OF_TEXT in stops else None
+        self.stops = [text.encode() for text in stops if text not in ("", END_OF_TEXT)]
         self.utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self.waiting = b""
         self.stopped = False  # whether the stop text has come; the text after it is dropped
@@ -146,20 +148,29 @@ class StreamDecoder:
         """The text that these ids complete, "" if none."""
         for i in ids:
             self.stopped = self.stopped or i == self.eot
-            if not self.stopped:
-                self.waiting += self.encoder.to_bytes([i])
-            if self.stop and self.stop in self.waiting:
-                self.stopped = True
-                self.waiting = self.waiting.partition(self.stop)[0]
-        n = len(self.waiting)
-        if not self.stopped:  # the longest beginning of the stop text with which the bytes end goes on waiting
-            n -= max(i for i in range(min(len(self.stop), n + 1) or 1) if self.waiting.endswith(self.stop[:i]))
+            if self.stopped:
+                break
+            self.waiting += self.encoder.to_bytes([i])
+            self.stopped = self.first_stop() < len(self.waiting) and self.first_stop() <= self.first_begun()
+        if self.stopped:
+            self.waiting = self.waiting[: self.first_stop()]
+        n = len(self.waiting) if self.stopped else self.first_begun()
         given, self.waiting = self.waiting[:n], self.waiting[n:]
         return self.utf8.decode(given)
 
+    def first_stop(self):
+        """The place of the first stop text among the bytes that wait; their number if there is none."""
+        return min((self.waiting.find(stop) for stop in self.stops if stop in self.waiting), default=len(self.waiting))
+
+    def first_begun(self):
+        """The place from which on the bytes that wait may become a stop text; their number if there is none."""
+        n = len(self.waiting)
+        sizes = (i for stop in self.stops for i in range(min(len(stop), n + 1)) if self.waiting.endswith(stop[:i]))
+        return n - max(sizes, default=0)
+
     def flush(self):
         """The end of the text, with U+FFFD for a character that was never completed."""
-        given, self.waiting = self.waiting, b""
+        given, self.waiting = self.waiting[: self.first_stop()], b""
         return self.utf8.decode(given, final=True)
 
 

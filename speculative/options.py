@@ -30,6 +30,23 @@ def text(value: Any) -> str:
         raise ValueError("a text in UTF-8") from None
 
 
+def stops(value: Any) -> str | tuple[str, ...]:
+    """A stop text, or several."""
+    several = tuple(map(text, value if isinstance(value, tuple | list) else [value]))
+    return several[0] if len(several) == 1 else several
+
+
+def without_escapes(typed: str) -> str:
+    r"""Return a line that was typed with \n and \t as newline and tab; \\n is the two characters."""
+    meant = {"n": "\n", "t": "\t"}
+    return re.sub(r"\\(\\?)([nt])", lambda match: "\\" + match[2] if match[1] else meant[match[2]], typed)
+
+
+def typed_stops(line: str) -> list[str]:
+    """Return the stop texts of a line, as as_typed writes it: ". /stop zzz" for two."""
+    return [without_escapes(stop) for stop in line.split(STOP)]
+
+
 def path(value: Any) -> str:
     if not str(value):
         raise ValueError("the name of a file or folder")
@@ -120,6 +137,7 @@ def port(value: Any) -> int:
 
 
 MOST_NODES = 64  # of a tree
+STOP = " /stop "  # between two stop texts in one line
 FORMATS = ("float32", "bfloat16", "int8", "int4")
 not_negative = check_number("a number of at least 0", lambda value: value >= 0)
 share = check_number("a number above 0 and at most 1", lambda value: 0 < value <= 1)
@@ -158,7 +176,7 @@ class ModelOptions:
     temperature: float = option(0.0, not_negative, "0 is greedy; 1 is the target's own distribution", group=BLOG, short="t", live=True)
     seed: int = option(123, whole(0), "random seed, the same for both decoders", group=BLOG, short="s", live=True)
     demo: bool = option(False, switch, "decode with the bundled pair of tiny models, offline", group=TEXT)
-    stop: str | None = option(None, text, "end before this text, which may be <|endoftext|>", group=TEXT, live=True)
+    stop: str | tuple[str, ...] | None = option(None, stops, "end before this text, which may be <|endoftext|>; more than once: before the first", group=TEXT, live=True)
     special: bool = option(False, switch, "<|endoftext|> in a prompt is the token, as it always is with a tokenizer.json; else plain text", group=TEXT, live=True)
     top_k: int | None = option(None, whole(1), "keep the k likeliest tokens", group=LAW, live=True)
     top_p: float | None = option(None, share, "nucleus: keep the fewest tokens whose probabilities sum to at least this", group=LAW, live=True)
@@ -190,8 +208,8 @@ class Options(ModelOptions):
     quiet: bool = option(False, switch, "print only the blog's lines", group=SHOWN, live=True)
     verbose: bool = option(False, switch, "also print every iteration, and every figure with its formula", group=SHOWN, live=True)
     stream: bool = option(False, switch, "print the text as it is decoded", live=True)
-    json: str | None = option(None, path, "write the run to this file, as JSON", group=SHOWN)
-    html: str | None = option(None, path, "write the run to this file as a page that replays it", group=SHOWN)
+    json: str | None = option(None, path, "write the run to this file, as JSON; - is standard output", group=SHOWN)
+    html: str | None = option(None, path, "write the run to this file as a page that replays it; - is standard output", group=SHOWN)
     verify: bool = option(False, switch, "instead of the run, check that the output has the target's distribution", group=SHOWN)
     interactive: bool = option(False, switch, "load the models once, and decode each line that is typed", group=SHOWN)
     serve: int | None = option(None, port, "serve the workbench to this machine's browser, at this port [8000]", group=SHOWN)
@@ -244,6 +262,10 @@ NO_EFFECT = (
 
 def as_typed(name: str, value: Any) -> str:
     """Return the text that is typed for a value: 8/2 for several K, 2,1 for a tree."""
+    if name == "stop" and value is not None:
+        texts = [value] if isinstance(value, str) else value
+        texts = [re.sub(r"\\(?=[nt])", r"\\\\", one) for one in texts]
+        return STOP.join(texts).replace("\n", r"\n").replace("\t", r"\t")
     if isinstance(value, list | tuple):
         return ("/" if name == "K" else ",").join(map(str, value))
     return f"{value:.12g}" if isinstance(value, float) else str(value)
@@ -274,7 +296,8 @@ def make_options(kind: type, given: dict[str, Any], base: ModelOptions | None = 
         try:
             values[name] = f.default if value is None else f.metadata["check"](value)
         except ValueError as must_be:
-            raise UserError(f"--{name} must be {must_be}, not {str(value)!r:.80}") from None
+            off = ", or left out, which turns it off" if name in ("top_k", "top_p", "min_p") else ""
+            raise UserError(f"--{name} must be {must_be}{off}, not {str(value)!r:.80}") from None
     used = {name for name, value in values.items() if name in ("prompt", "K") or value != FIELDS[name].default}
     for some, others in CONFLICTS:
         if some & used and others & used:

@@ -66,7 +66,7 @@ class Session(Generic[AnyOptions]):
         self.models.load(self.roles)
         self.engine.prepare([self.models[role] for role in new], self.levels, o.K, longest)
         # A program on the device looks for the end of the text, the host for other stop texts.
-        end = self.encoder.eot if o.stop == END_OF_TEXT else -1
+        end = self.encoder.eot if END_OF_TEXT in (o.stop, *(o.stop or ())) else -1
         parts = self.filters, self.draft_filters, self.rule, end
         compiled = self.engine.compiled_decoders(
             self.levels, o.K, o.batch, [self.models[r] for r in self.roles], *parts

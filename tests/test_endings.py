@@ -87,7 +87,9 @@ def test_a_signal_ends_the_server_while_it_decodes(number, status, pair_words):
     ("error", "line"),
     [
         (UserError("a\x1b[2Jb\nc"), r"error: a\x1b[2Jb\nc"),
-        (ModuleNotFoundError("No module named 'jax'", name="jax.numpy"), "pip install jax"),
+        (ModuleNotFoundError("No module named 'jax'", name="jax.numpy"), 'pip install -e ".[jax]" -c'),
+        (ModuleNotFoundError("No module named 'pandas'", name="pandas"), "pip install pandas"),
+        (MemoryError("unable " * 40), "(unable" + " unable" * 20 + " ...): take smaller"),
         (
             MemoryError("Unable to allocate"),
             "error: there is too little memory (Unable to allocate): take smaller models",
@@ -135,6 +137,18 @@ def test_a_terminal_that_knows_ascii_alone(pair_words):
     assert done.returncode == 0, done.stderr
     assert "Text = th\\xe9" in done.stdout
     assert "\\u03b1 " in done.stdout
+
+
+@pytest.mark.parametrize("name", ["json", "html"])
+def test_a_file_may_be_standard_output(name):
+    """The rest of the output is then on standard error."""
+    done = python("main.py", "--demo", "-n", "3", f"--{name}", "-")
+    assert (done.returncode, done.stderr.count("Text = ")) == (0, 2)
+    if name == "json":
+        assert json.loads(done.stdout)["options"]["n_tokens_to_generate"] == 3
+    else:
+        assert done.stdout.startswith("<!doctype html>")
+        assert done.stdout.endswith("</html>\n")
 
 
 @pytest.mark.parametrize("words", ["", "--quiet", "--stream", "--verbose"])

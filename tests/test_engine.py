@@ -386,6 +386,13 @@ def test_without_a_library_gpt2_itself_computes_and_one_line_says_why(compilers,
     assert "pip install ziglang" in line
 
 
+def test_no_compiler_is_told_of_another(monkeypatch, tmp_path):
+    """zig would ask it for the system's headers."""
+    monkeypatch.setenv("CC", "gcc -m32")
+    told = "import os, sys; sys.exit(os.environ.get('CC', 'none'))"
+    assert library.compile_with([sys.executable, "-c", told], [], str(tmp_path / "a" / "b")) == "none"
+
+
 ZIG = [sys.executable, "-m", "ziglang", "cc"]
 COMPILERS = [
     # the system, os.name, the machine, CC, whether a Mac has command line tools; then the commands and the native flag

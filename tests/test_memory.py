@@ -131,6 +131,16 @@ MACHINES = {
         | {f"{CORES}0/cache/index0/size": "48K"},
         *({}, None, 2, 48 * 1024, None),
     ),
+    "a container": (
+        {"proc/self/cgroup": "0::/a/b", "sys/fs/cgroup/a/b/cpu.max": "max 100000"}
+        | {"sys/fs/cgroup/a/cpu.max": "250000 100000"},
+        *({}, None, 3, 2**15, None),
+    ),
+    "a container of version 1": (
+        {"proc/self/cgroup": "4:cpu,cpuacct:/docker/0f", "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "50000"}
+        | {"sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000"},
+        *({}, None, 1, 2**15, None),
+    ),
     "a Mac": ({}, MAC, None, 4, 2**16, 3 * 2**31),
     "an Intel Mac": ({}, {"hw.memsize": "8589934592"}, None, 8, 2**15, 3 * 2**31),
     "Windows": ({}, {}, 3 * 10**9, 8, 2**15, 3 * 10**9),
@@ -139,6 +149,7 @@ MACHINES = {
 
 @pytest.mark.parametrize(("files", "values", "free", *("n", "cache", "available")), MACHINES.values(), ids=MACHINES)
 def test_what_other_machines_tell(files, values, free, n, cache, available, system, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     for path, text in files.items():
         system(path, text + "\n")
     for module in (machine, memory):
@@ -158,3 +169,6 @@ def test_what_other_machines_tell(files, values, free, n, cache, available, syst
         monkeypatch.setattr(ctypes, "windll", SimpleNamespace(kernel32=kernel), raising=False)
     assert (machine.n_cores(), machine.first_cache(), memory.available()) == (n, cache, available)
     assert values.get("machdep.cpu.brand_string", "") in machine.cpu()
+    for asked, most in (("2", 2), ("1,8", 1), ("999", n), ("0", n), ("all", n)):
+        monkeypatch.setenv("OMP_NUM_THREADS", asked)
+        assert machine.n_cores() == min(most, n)

@@ -5,13 +5,26 @@ import re
 from dataclasses import fields, replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tiny import refusal
 
 import main
 from speculative import load_pair
 from speculative.cli.command import parse, run
+from speculative.cli.interactive import changes
 from speculative.filters import Filters
-from speculative.options import CONFLICTS, DEMO, FIELDS, NO_EFFECT, ModelOptions, Options, help_text
+from speculative.options import (
+    CONFLICTS,
+    DEMO,
+    FIELDS,
+    NO_EFFECT,
+    ModelOptions,
+    Options,
+    as_typed,
+    help_text,
+    typed_stops,
+)
 
 
 def typed(line):
@@ -104,6 +117,9 @@ def test_a_text_stays_as_it_was_typed(value):
         ("--ngram_text=~/n --drafter ngram", {"ngram_text": "/home/me/n", "drafter": "ngram"}),
         (f"--seed {2**63 - 1}", {"seed": 2**63 - 1}),
         ("--prompt=True --stop=True", {"prompt": "True", "stop": "True"}),
+        ("--stop . --stop=zzz --quiet --stop .", {"stop": (".", "zzz", "."), "quiet": True}),
+        (r"--stop \n\t --prompt \n", {"stop": "\n\t", "prompt": r"\n"}),  # no shell takes away the \ of a prompt
+        (r"--stop \\n", {"stop": r"\n"}),
         ("--prompt True --stop False", {"prompt": "True", "stop": "False"}),
         ("-p=True --demo=True", {"prompt": "True", "demo": True} | {k: v for k, v in DEMO.items() if k != "prompt"}),
         ("--draft_model_size=/a/b --prompt_file -", {"draft_model_size": "/a/b", "prompt_file": "-"}),
@@ -112,6 +128,18 @@ def test_a_text_stays_as_it_was_typed(value):
 def test_words_become_options(line, expected, monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     assert typed(line) == replace(Options(), **expected)
+
+
+@given(st.lists(st.text(alphabet="\\\\nt\\n\\t a", min_size=1), min_size=1))
+def test_stop_texts_are_typed_as_they_are_shown(texts):
+    """Each session shows them in one line."""
+    assert typed_stops(as_typed("stop", texts)) == texts
+    assert changes(f"/K 2 /stop {as_typed('stop', texts)}")["stop"] == texts
+
+
+def test_a_line_of_a_session_changes_several_options():
+    assert changes("/quiet /K 4 /stop /seed") == {"quiet": None, "K": "4", "stop": None, "seed": None}
+    assert changes("/stop /a /stop=/K /seed=5") == {"stop": ["/a", "/K"], "seed": "5"}
 
 
 # ---- Together --------------------------------------------------------------------------------------------------------

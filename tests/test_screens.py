@@ -76,7 +76,8 @@ LINES = [
     "/K 8/2 /drafter model/ngram\r",  # as a pipe on Windows ends a line
     "The man\r",
     "/temperature=0.7",
-    "/stop a b\r",
+    r"/stop a b /stop \n" + "\r",
+    r"// a \n b \\n",
     "/stop",
     "/stream",
     "/help",

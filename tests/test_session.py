@@ -8,7 +8,7 @@ from itertools import pairwise, zip_longest
 import numpy as np
 import pytest
 from conftest import MODELS
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from test_law import COMPOUND, RULE_NAMES, drafts_trees
 from tiny import ROOT, decoded, encoder_of, one_hot, refusal
@@ -224,12 +224,19 @@ def test_a_stop_text_ends_both_decoders_alike(pair, greedy, options):
 ENCODER = encoder_of("the", "re", " end", ".,", "é")
 
 
-@given(st.text(alphabet="the rnd.,é\n", max_size=30), st.text(alphabet="the .,é\n", min_size=1, max_size=4))
-def test_a_text_ends_before_the_stop_text(text, stop):
-    stream = StreamDecoder(ENCODER, stop)
+STOPS = st.text(alphabet="the .,é\n", min_size=1, max_size=4)
+
+
+@given(st.text(alphabet="the rnd.,é\n", max_size=30), st.lists(STOPS, max_size=3))
+@example("a thee", ["theen", "e"])  # the second is there before the first can be ruled out
+@example("a theen", ["theen", "e"])
+def test_a_text_ends_before_the_first_stop_text(text, stops):
+    stream = StreamDecoder(ENCODER, *(stops if len(stops) == 1 else [tuple(stops)]))
     shown = [stream.push([token]) for token in ENCODER.encode(text)]
-    assert "".join([*shown, stream.flush()]) == text.partition(stop)[0]
-    assert stream.stopped == (stop in text)
+    expected = min((text.partition(stop)[0] for stop in stops), key=len, default=text)
+    assert "".join([*shown, stream.flush()]) == expected
+    if len(stops) < 2:
+        assert stream.stopped == (expected != text)
 
 
 def test_the_end_of_a_text_in_a_prompt_is_its_token_if_special(pair):
@@ -239,13 +246,15 @@ def test_the_end_of_a_text_in_a_prompt_is_its_token_if_special(pair):
     assert pair.encoder.eot not in plain
 
 
-@pytest.mark.parametrize("stop", [END_OF_TEXT, "the end", None])
+@pytest.mark.parametrize("stop", [END_OF_TEXT, "the end", None, ("the end", END_OF_TEXT)])
 def test_only_a_text_that_is_to_end_there_ends_at_the_token_of_the_end(stop):
     """Its characters are another text."""
     stream = StreamDecoder(ENCODER, stop)
     assert stream.push([*ENCODER.encode(END_OF_TEXT)]) == END_OF_TEXT
-    assert stream.push([ENCODER.eot, *ENCODER.encode(".")]) == ("" if stop == END_OF_TEXT else f"{END_OF_TEXT}.")
-    assert stream.stopped == (stop == END_OF_TEXT)
+    assert stream.push([ENCODER.eot, *ENCODER.encode(".")]) == (
+        "" if END_OF_TEXT in (stop or ()) else f"{END_OF_TEXT}."
+    )
+    assert stream.stopped == (END_OF_TEXT in (stop or ()))
 
 
 # ---- A user's function -----------------------------------------------------------------------------------------------

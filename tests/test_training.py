@@ -73,6 +73,13 @@ def test_a_distilled_draft_is_accepted_more_often_even_if_interrupted(models, mo
     assert sorted(path.name for path in models.iterdir()) == ["draft", "part", "target", "whole"]
 
 
+def test_a_draft_that_learned_nothing_is_saved_as_it_began(models, capsys):
+    train(models, "distil", f"--draft_model_size draft --out new {SMALL} --rate -1")  # uphill
+    assert "nothing was gained: α on held-out text did not rise" in capsys.readouterr().err
+    wte = [load_encoder_hparams_and_params(name, str(models))[2]["wte"] for name in ("draft", "new")]
+    np.testing.assert_array_equal(*[a.astype(np.float16) for a in wte])
+
+
 @pytest.mark.slow
 def test_trained_heads_decode(models):
     train(models, "heads", f"--heads 2 {SMALL}")
@@ -179,5 +186,10 @@ def test_the_loop_refuses_the_checkpoint_of_another_run_and_a_loss_that_is_not_a
     fit("a run", 1.0, steps=1)
     with pytest.raises(UserError, match="belongs to a run with other flags"):
         fit("another", 1.0, steps=1)
-    with pytest.raises(UserError, match="the loss is not a number after step 2"):
+    with pytest.raises(UserError, match=r"the loss is not a number after step 2: delete .*a\.npz and try"):
         fit("a run", math.nan, steps=2)
+    whole = (tmp_path / "a.npz").read_bytes()
+    for content in (b"", b"text", whole[: len(whole) // 2], whole.replace(b"\0", b"\1")):
+        (tmp_path / "a.npz").write_bytes(content)
+        with pytest.raises(UserError, match=r"a\.npz is damaged: delete it to begin again"):
+            fit("a run", 1.0, steps=2)

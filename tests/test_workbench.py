@@ -122,6 +122,12 @@ def test_only_so_many_runs_are_kept_and_others_are_not_found(bench, client, monk
         assert client.get(f"/runs/{name}").status_code == 404
 
 
+def test_several_stop_texts_are_one_field(client):
+    *_, (_, summary) = events(ask(client, stop=r". /stop \n").text)
+    assert client.get("/runs/1/json").json()["options"]["stop"] == [".", "\n"]
+    assert summary["values"]["stop"] == r". /stop \n"
+
+
 def test_a_password_is_never_shown(tiny_pair, monkeypatch):
     monkeypatch.setattr(download, "RETRIES", 0)
     options = {"source": "http://user:s3cret@127.0.0.1:1/?token=k3y", "drafter": "prompt_lookup"}

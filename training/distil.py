@@ -162,7 +162,8 @@ def acceptance_figures(o, target: Model, n_head: int, begin_held_out: Callable) 
 
 
 def distil(o) -> dict:
-    """Teach the draft and save it -> {name: [α before, α after]}, on held-out text of the target."""
+    """Teach the draft and save it, or save the draft before if α on held-out text did not rise -> {name: [α before, α
+    after]}, on that text."""
     if bool(o.draft_model_size) == bool(o.first_layers):
         raise UserError("give either --draft_model_size or --first_layers: the draft to begin with")
     encoder, target, draft = load_both(o, o.n_seq)
@@ -173,8 +174,11 @@ def distil(o) -> dict:
     rate = schedule(o.steps, o.rate / draft.hparams["n_embd"])
     every = max(1, o.steps // 10)
     params = fit(draft.params, loss, batch, figures, o.steps, rate, checkpoint_of(o), str(o), every)
-    save_draft(o, draft._replace(params=params))
     before, after = figures(draft.params), figures(params)
+    gained = sum(after.values()) > sum(before.values())
+    if not gained:
+        say("nothing was gained: α on held-out text did not rise, so the draft is saved as it began")
+    save_draft(o, draft._replace(params=params) if gained else draft)
     return {name: [before[name], after[name]] for name in before}
 
 

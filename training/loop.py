@@ -7,6 +7,8 @@ import math
 import os
 import sys
 import time
+import zipfile
+import zlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -77,7 +79,8 @@ def fit(
         if step < steps:
             state, value = train_step(state, batch(step, state[0]))
             if not math.isfinite(value):
-                raise UserError(f"the loss is not a number after step {step + 1}: try a smaller rate")
+                delete = f"delete {checkpoint} and " if checkpoint.exists() else ""
+                raise UserError(f"the loss is not a number after step {step + 1}: {delete}try a smaller rate")
             mean["loss"] = 0.98 * mean.get("loss", float(value)) + 0.02 * float(value)
     return state[0]
 
@@ -96,8 +99,12 @@ def save_checkpoint(path: Path, state, step: int, identity: str) -> None:
 
 
 def load_checkpoint(path: Path, state, identity: str) -> tuple:
-    """-> (state, step). state: one of the same structure. Raises UserError for the checkpoint of another run."""
-    step, other, *leaves = np.load(path).values()
+    """-> (state, step). state: one of the same structure. Raises UserError for a damaged checkpoint and for
+    that of another run."""
+    try:
+        step, other, *leaves = np.load(path).values()
+    except (EOFError, ValueError, KeyError, AttributeError, zipfile.BadZipFile, zlib.error):
+        raise UserError(f"{path} is damaged: delete it to begin again") from None
     if str(other) != identity:
         raise UserError(f"{path} belongs to a run with other flags: delete it to begin again")
     return jax.tree.unflatten(jax.tree.structure(state), [jnp.asarray(a) for a in leaves]), int(step)

@@ -10,11 +10,12 @@ from itertools import pairwise
 from typing import Any
 
 from speculative.engines.choice import choose
-from speculative.options import FIELDS, SHORT, Options, help_text, make_options, switch
-from speculative.support.errors import UserError
+from speculative.options import FIELDS, SHORT, Options, help_text, make_options, switch, without_escapes
+from speculative.support.errors import UserError, install
 from speculative.version import __version__
 
-WITHOUT_VALUE = {name for name, f in FIELDS.items() if f.metadata["check"] is switch} | {"serve"}
+SWITCHES = {name for name, f in FIELDS.items() if f.metadata["check"] is switch}
+WITHOUT_VALUE = SWITCHES | {"serve"}
 NEEDS = {"verify": "scipy", "serve": "starlette uvicorn"}  # libraries that a small installation lacks
 USAGE = {"__main__.py": "python -m speculative", "main.py": "python main.py"}  # a file -> the command that runs it
 
@@ -24,11 +25,12 @@ def run(main: Callable, doc: str, words: list[str] | None = None) -> None:
     import fire
 
     words = [*map(written_out, sys.argv[1:] if words is None else words)]
+    stops: list[str] = []  # fire would keep the last one
 
     def call(*others, **given):
         for word in (*others, *{"--"}.intersection(words)):
             raise UserError(f"unexpected {word!r:.80}: a value follows its --option; quote a text with spaces")
-        main(**given)
+        main(**given | ({"stop": stops} if stops else {}))
 
     if {"-h", "--help"} & {*words}:
         file = os.path.basename(sys.argv[0])
@@ -36,10 +38,19 @@ def run(main: Callable, doc: str, words: list[str] | None = None) -> None:
     elif "--version" in words:
         print(f"speculative-sampling {__version__}")
     else:
+        seen: set[str] = set()
         for word, following in pairwise([*words, "--"]):
-            name = word.removeprefix("--").replace("-", "_")
-            if word.startswith("--") and name in FIELDS.keys() - WITHOUT_VALUE and re.match("--|-[A-Za-z]", following):
+            name, has_value, value = word.removeprefix("--").partition("=")
+            name = name.replace("-", "_")
+            if not word.startswith("--") or name not in FIELDS.keys() - SWITCHES:
+                continue
+            if not has_value and name not in WITHOUT_VALUE and re.match("--|-[A-Za-z]", following):
                 raise UserError(f"--{name} needs a value; one that begins with - is written --{name}=VALUE")
+            if name == "stop":
+                stops.append(without_escapes(value if has_value else following))
+            elif name in seen:
+                raise UserError(f"--{name} is given twice, and takes one value: give it once")
+            seen.add(name)
         fire.Fire(fire.decorators.SetParseFn(str)(call), command=[*words, "--", "--separator=\0"])
 
 
@@ -54,5 +65,5 @@ def parse(given: dict[str, Any]) -> Options:
     o = make_options(Options, given)
     for name, libraries in NEEDS.items():
         if getattr(o, name) not in (None, False) and not all(map(find_spec, libraries.split())):
-            raise UserError(f"--{name} needs more libraries: pip install {libraries}")  # before any work begins
+            raise UserError(f"--{name} needs more libraries: {install(name)}")  # before any work begins
     return replace(o, engine=choose(o.engine))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from speculative.cli.command import WITHOUT_VALUE
-from speculative.options import FIELDS, SHORT, as_typed
+from speculative.options import FIELDS, SHORT, as_typed, typed_stops, without_escapes
 from speculative.session import Session
 from speculative.support.errors import UserError
 from speculative.support.terminal import one_line
@@ -44,9 +44,9 @@ def answer(line: str, session: Session, decode: Callable) -> Session:
     flag = re.match(r"--?(\w+)(\s|=|$)", line)
     if flag and flag[1] in {*FIELDS, *SHORT}:
         raise UserError("this line would be a prompt: change options in another line, such as /temperature 1 /K 8")
-    if not line.startswith("/"):
+    if not line.startswith("/") or line.startswith("//"):
         if line.strip():
-            decode(session, [line])
+            decode(session, [without_escapes(line.removeprefix("/"))])
         return session
     given = changes(line)
     if {"quit", "exit"} & {*given}:
@@ -54,6 +54,7 @@ def answer(line: str, session: Session, decode: Callable) -> Session:
     o = session.options
     if not given or "help" in given:
         print("/NAME VALUE changes an option; /NAME alone switches it or sets its default. /quit ends the session.")
+        print(r"In a prompt \n is a newline, \t a tab, \\n the characters \n; // begins a prompt with a slash.")
         for name, f in FIELDS.items():
             if f.metadata.get("live"):
                 print(f"  /{name:21} {f.metadata['help']} [{as_typed(name, getattr(o, name))}]")
@@ -66,6 +67,15 @@ def answer(line: str, session: Session, decode: Callable) -> Session:
 
 
 def changes(line: str) -> dict[str, Any]:
-    """ "/K 8/4 /temperature=1 /stop a b /seed" -> {"K": "8/4", "temperature": "1", "stop": "a b", "seed": None}"""
-    _, *parts = re.split(r"(?:^|\s)/([^\s=]+)[\s=]?", line)
-    return {name: value or None for name, value in zip(parts[::2], parts[1::2], strict=True)}
+    """ "/K 8/4 /stop a b /stop c /seed" -> {"K": "8/4", "stop": ["a b", "c"], "seed": None}"""
+    another = rf"/(?:{'|'.join(FIELDS)})(?:[\s=]|$)"  # in "/quiet /K 4" no value follows /quiet
+    _, *parts = re.split(rf"(?:^|\s)/([^\s=]+)(?:=|\s(?!{another}))?", line)
+    given: dict[str, Any] = {}
+    for name, value in zip(parts[::2], parts[1::2], strict=True):
+        if name == "stop" and value:
+            given[name] = [*given.get(name, []), *typed_stops(value)]
+        elif name in given:
+            raise UserError(f"--{name} is given twice, and takes one value: give it once")
+        else:
+            given[name] = value or None
+    return given

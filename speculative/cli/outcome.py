@@ -17,6 +17,7 @@ from speculative.measure.recorder import Recorder
 from speculative.measure.run import check_files
 from speculative.options import Options
 from speculative.session import Session
+from speculative.support.errors import UserError
 from speculative.support.files import write_json, write_text
 from speculative.support.terminal import SHOWN, one_line
 
@@ -31,6 +32,10 @@ def check_output(o: Options) -> Options:
         return replace(o, json=None, html=None)
     if o.json or o.html:
         check_files([o.json, o.html], vars(o))
+    if "-" in (o.json, o.html):
+        if o.json == o.html:
+            raise UserError("--json and --html cannot both be standard output: give one of them a file")
+        sys.stdout = sys.stderr  # for the rest of this process
     return o
 
 
@@ -64,7 +69,7 @@ def show_report(session: Session[Options], prompts: list[str], records: list[Rec
         show_iterations(session, speculative)
         show_figures(session, run["figures"])
     for path, what in ((o.json, "the run as JSON"), (o.html, "the run as a page, for any browser")):
-        if path:
+        if path and path != "-":
             print(one_line(f"Wrote {path}: {what}, {os.path.getsize(path) / 1e3:,.0f} kB"))
 
 

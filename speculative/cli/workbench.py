@@ -25,7 +25,7 @@ from starlette.routing import Route
 from speculative import drafters
 from speculative.measure.page import ORIGINS, fill, findings, placed
 from speculative.measure.run import Run, compare
-from speculative.options import FIELDS, SET_BY_FAST, as_typed
+from speculative.options import FIELDS, SET_BY_FAST, as_typed, typed_stops
 from speculative.session import DECODERS, Session
 from speculative.support.errors import UserError
 from speculative.support.terminal import without_secrets
@@ -108,7 +108,9 @@ class Workbench:
             told.append(("step", [name, tokens, step.drafting, step.scoring, seconds[name]]))
 
         try:
-            options = {name: values[name] or None for name in LABELS if name in values}
+            options: dict[str, Any] = {name: values[name] or None for name in LABELS if name in values}
+            if options.get("stop"):
+                options["stop"] = typed_stops(options["stop"])
             if options.get("fast") == "True":  # in place of these fields
                 options = {name: value for name, value in options.items() if name not in SET_BY_FAST}
             session = self.session.changed(**options)

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import subprocess
 import sys
 from itertools import takewhile
@@ -42,12 +43,29 @@ def cpu() -> str:
 
 def n_cores() -> int:
     """The cores that this process may use. If there are fast and slow ones, only the fast: the threads have equal
-    shares, and each waits for the slowest."""
+    shares, and each waits for the slowest. At most OMP_NUM_THREADS, and a container's quota rounded up."""
     if hasattr(os, "sched_getaffinity"):
         n = len(fast_cpus(os.sched_getaffinity(0)))
     else:
         n = int(sysctl("hw.perflevel0.physicalcpu") or os.cpu_count() or 1)
-    return min(n, MOST_THREADS)
+    asked = re.match("[1-9][0-9]{0,8}", os.environ.get("OMP_NUM_THREADS", ""))  # 4,2 is for nested loops
+    return min(n, MOST_THREADS, int(asked[0]) if asked else n, *quotas())
+
+
+def quotas() -> list[int]:
+    """The CPUs that each control group around this process may use at a time, rounded up."""
+    found = []
+    for line in lines("proc/self/cgroup"):
+        _, controllers, name = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        files = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)  # of version 1, of 2
+        group = Path("sys/fs/cgroup", controllers, name.lstrip("/"))
+        for folder in (group, *group.parents):
+            words = " ".join(word for file in files for word in lines(folder / file)).split()
+            if len(words) == 2 and min(words) > "0" and "".join(words).isdigit():  # not -1 or max: no quota
+                found.append(-(-int(words[0]) // int(words[1])))
+    return found
 
 
 def fast_cpus(cpus: set[int]) -> set:

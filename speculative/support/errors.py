@@ -7,6 +7,9 @@ from collections.abc import Callable
 
 from speculative.support.terminal import one_line, without_secrets
 
+EXTRAS = {"scipy": "verify", "starlette": "serve", "uvicorn": "serve", "jax": "jax"}  # a library -> its extra
+EXTRAS |= dict.fromkeys(("optax", "safetensors", "matplotlib"), "training")
+
 
 class UserError(Exception):
     """Something the user can put right. Its message is one line: what was wrong, and what would be right."""
@@ -16,8 +19,14 @@ class UserError(Exception):
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of a library's message, at most 150 characters of it."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:150]
+    """Return the first line of a library's message, its words up to the 150th character."""
+    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return line if len(line) <= 150 else f"{line[:150].rpartition(' ')[0] or line[:150]} ..."
+
+
+def install(extra: str) -> str:
+    """Return the command that installs the libraries of an extra, in the versions of the tests."""
+    return f'pip install -e ".[{extra}]" -c requirements.txt'
 
 
 def guarded(action: Callable[[], object], interrupted: str = "interrupted") -> None:
@@ -42,7 +51,8 @@ def guarded(action: Callable[[], object], interrupted: str = "interrupted") -> N
     except UserError as error:
         fail(str(error))
     except ModuleNotFoundError as error:
-        fail(f"{error}: pip install {str(error.name).partition('.')[0]}")
+        library = str(error.name).partition(".")[0]
+        fail(f"{error}: {install(EXTRAS[library]) if library in EXTRAS else f'pip install {library}'}")
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and "can't start new thread" not in str(error):
             raise

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -31,7 +32,13 @@ def replacing(path: str | os.PathLike) -> Iterator[str]:
 
 
 def write_text(path: str, text: str) -> None:
-    """Write a file that the user named, all of it or nothing. If it is a link, the file behind it is written."""
+    """Write a file that the user named, all of it or nothing. If it is a link, the file behind it is written. "-" is
+    standard output."""
+    if path == "-":
+        if sys.__stdout__ is None:
+            raise UserError("cannot write to standard output: it is closed")
+        sys.__stdout__.buffer.write(text.encode("utf-8", "backslashreplace"))
+        return sys.__stdout__.flush()
     path = os.path.expanduser(path)
     check_writable(path)
     with replacing(os.path.realpath(path)) as part:
@@ -52,11 +59,14 @@ def size_of(path: str) -> int:
 def check_outputs(outputs: Iterable[str | None], inputs: Iterable[str | None] = ()) -> None:
     """Raise UserError if an output cannot be written, is written twice, or is one of the inputs: before the work.
 
-    An input may be a folder, in which nothing may be written, or "-", the standard input. A path of None is left out.
+    An input may be a folder, in which nothing may be written, or "-", the standard input. A path of None is left out,
+    and an output "-", which is standard output.
     """
     used = {"/dev/stdin" if path == "-" else path for path in (*inputs, "/dev/stdout") if path}
     used = {form(path) for path in used for form in (os.path.realpath, os.path.abspath)}
-    for path in filter(None, outputs):
+    for path in outputs:
+        if path in (None, "-"):
+            continue
         forms = os.path.realpath(path), os.path.abspath(path)  # without the links in it, and with them
         if any(form == one or form.startswith(os.path.join(one, "")) for form in forms for one in used):
             raise UserError(f"this run uses {path}: choose another file")

@@ -25,7 +25,7 @@ def set_threads(n: int | None = None) -> None:
     global n_threads
     n = n or n_cores()
     if not 1 <= n <= n_cores():
-        raise UserError(f"{n} threads: this machine has cores for 1 to {n_cores()}")
+        raise UserError(f"{n} threads: 1 to {n_cores()} can run here, by its cores, its quota and OMP_NUM_THREADS")
     n_threads = n
 
 

@@ -117,9 +117,7 @@ class CompiledPass:
             qkv=self.keep_address(aligned((CHUNK, 3 * n_embd))),
             a=self.keep_address(aligned((CHUNK, n_embd))),
             hidden=self.keep_address(aligned((CHUNK, n_inner))),
-            scratch=self.keep_address(
-                [[self.keep_address(aligned(n)) for n in of_thread] for _ in range(n_threads)], np.intp
-            ),
+            scratch=self.keep_address(scratch, np.intp),
             prefetch_bytes=address(self.prefetch_bytes),
         )
 

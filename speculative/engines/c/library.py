@@ -63,6 +63,7 @@ def compile_with(compiler: list[str], flags: list[str], path: str) -> str:
     command = [*compiler, *FLAGS, *flags, str(SOURCES[0]), "-o", path, "-lm"]
     # zig first compiles a C library, on Windows in a minute or more, which it keeps.
     environment = os.environ | {"LC_ALL": "C", "ZIG_GLOBAL_CACHE_DIR": str(Path(path).parents[1] / "zig")}
+    environment.pop("CC", None)  # zig asks it for the system's headers, and stops if CC is broken
     try:
         done = subprocess.run(
             command,
@@ -138,7 +139,7 @@ def library() -> ctypes.CDLL | None:
         print(
             f"engine.c cannot be compiled or loaded ({error}), so gpt2.py itself computes: K+1 rows cost several times "
             "as much as one, and greedy texts may differ by rounding. pip install ziglang, or a system's gcc or clang, "
-            "helps",
+            "helps; until then OPENBLAS_NUM_THREADS=1, for small models",
             file=sys.stderr,
         )
         return None
