@@ -30,7 +30,9 @@ INLINE void pack_block(const int format, float w[BLOCK][LANES], const float *sca
 
 void pack(int64_t f, const float *w, int64_t n_in, int64_t n_out, int64_t row, int64_t column, int64_t first,
           int64_t end, char *tiles) {  // tiles first to end - 1 of [n_in, n_out], whose strides are `row` and `column`
-  // A block of inputs is packed for all these tiles before the next: they lie side by side in the matrix's rows.
+  // A block of inputs is packed for all these tiles before the next: they lie side by side in the matrix's rows. Those
+  // of a transposed matrix do not.
+  for (; column != 1 && first + 1 < end; first++) pack(f, w, n_in, n_out, row, column, first, first + 1, tiles);
   float block[BLOCK][LANES], scales[end - first][LANES];
   word words[BLOCK * LANES];
   memset(scales, 0, sizeof(scales));
