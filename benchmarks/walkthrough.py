@@ -8,7 +8,7 @@ from benchmarks import runs
 from speculative.drafters.model import model_drafter
 from speculative.rules import Explained, parse_rule
 from speculative.sampling import Step, speculative_sampling
-from speculative.texts import Draws
+from speculative.texts import RecordedRandom
 
 PROMPT = '"From the first, two facts were very obvious to me,'
 K = 4
@@ -21,7 +21,7 @@ def explained_steps(session, accept: str) -> list[tuple[Step, Explained]]:
     """The iterations of a speculative run with this rule."""
     draft_model, target = runs.models_of(session)
     rule = parse_rule(accept)
-    rng = Draws(np.random.default_rng(SEED))
+    rng = RecordedRandom(np.random.default_rng(SEED))
     draft = model_drafter(draft_model, rng)
     found = []
     for step in speculative_sampling(session.encode(PROMPT), draft, target, N, K, rng, rule.accept):

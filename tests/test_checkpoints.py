@@ -246,6 +246,36 @@ def test_a_header_holds_whole_numbers_and_nothing_else(part, instead, tmp_path):
     assert f"{path}: damaged, or not a safetensors file (" in refusal(load_params, str(folder), sizes(CONFIG))
 
 
+@pytest.mark.parametrize("change", [None, "content", "no cache", "new"])
+def test_files_that_were_checked_are_not_checked_again(change, tmp_path, monkeypatch):
+    """A note that does not fit is worth nothing, and a cache that cannot be written costs the check, not the run."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    if change == "no cache":
+        (tmp_path / "cache").write_text("a file")
+    path = write_folder(tmp_path / "model", CONFIG, random_tensors(CONFIG)) / "model.safetensors"
+    if change != "new":
+        monkeypatch.setattr(tensors_module, "FRESH_SECONDS", -1)
+    checks = []
+    isfinite = np.isfinite
+    monkeypatch.setattr(np, "isfinite", lambda x: checks.append(x) or isfinite(x))
+    first = flatten(load_params(str(path.parent), sizes(CONFIG)))
+    n = len(checks)
+    if change == "content":
+        damaged = random_tensors(CONFIG) | {"h0/mlp/c_fc/w": holding(np.nan).astype(np.float32)}
+        path.write_bytes((write_folder(tmp_path / "other", CONFIG, damaged) / path.name).read_bytes())
+        assert "holds NaN or infinity" in refusal(load_params, str(path.parent), sizes(CONFIG))
+        return
+    second = flatten(load_params(str(path.parent), sizes(CONFIG)))
+    assert all((second[name] == array).all() for name, array in first.items())
+    assert len(checks) - n == (n if change else 2)  # of lm_head and wte, which have to be equal
+
+
+def test_a_file_that_changes_while_it_is_read_is_one_line(tmp_path):
+    path = write_folder(tmp_path / "model", CONFIG, random_tensors(CONFIG)) / "model.safetensors"
+    said = refusal(load_params, str(path.parent), sizes(CONFIG), lambda name, array: os.utime(path, (1, 1)))
+    assert said == f"{path}: changed while it was read"
+
+
 @pytest.mark.parametrize("other", ["F16", "F64", "BF16"])
 def test_numbers_are_not_read_as_those_of_another_type(other, tmp_path):
     """The bytes of each tensor have to be those of its type and shape."""

@@ -5,9 +5,12 @@ The index of a checkpoint is {name: Tensor}: the type, shape and place of each t
 having been copied, and the system reads its pages when they are used.
 """
 
+import contextlib
+import hashlib
 import math
 import mmap
 import os
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,8 +22,10 @@ import numpy as np
 
 from speculative.checkpoints.official import MODEL_SIZES
 from speculative.support.errors import UserError
+from speculative.support.files import cache_home
 
 N_AHEAD = 6  # tensors that a thread checks before their turn: the norms and biases up to the next matrix, and that
+FRESH_SECONDS = 2  # in which a file may change again without another time, as some file systems count
 N_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}  # of a number
 
 
@@ -66,24 +71,55 @@ def masked_crc32c(content: bytes | np.ndarray) -> int:  # uint8 [n]
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32
 
 
-def read(tensor: Tensor, name: str) -> np.ndarray:  # -> float32 [*shape]
-    """Return a tensor as an array, which is the mapped file itself if that holds float32. Raises UserError."""
+def read(tensor: Tensor, name: str, checked: bool = False) -> np.ndarray:  # -> float32 [*shape]
+    """Return a tensor as an array, which is the mapped file itself if that holds float32. Raises UserError.
+
+    checked: an earlier run found its CRC32C right and its numbers finite.
+    """
     if tensor.dtype not in N_BYTES:
         raise bad_file(tensor.path, f"tensor {name} is {tensor.dtype}, not {', '.join(N_BYTES)}")
     if tensor.begin + tensor.n_bytes > len(tensor.file):
         raise bad_file(tensor.path, f"it ends before tensor {name} does")
     content = np.frombuffer(tensor.file, np.uint8, tensor.n_bytes, tensor.begin)
-    if tensor.crc32c is not None and masked_crc32c(content) != tensor.crc32c:
+    if not checked and tensor.crc32c is not None and masked_crc32c(content) != tensor.crc32c:
         raise bad_file(tensor.path, f"tensor {name} is damaged: its CRC32C is not the one in the index")
     with np.errstate(over="ignore", invalid="ignore"):
         if tensor.dtype == "bfloat16":  # the upper half of a float32
             array = (content.view("<u2").astype(np.uint32) << 16).view(np.float32)
         else:
             array = np.require(content.view(tensor.dtype), np.float32, "A")
-        finite = np.isfinite(np.dot(array, array)) or np.isfinite([array.min(), array.max()]).all()
+        finite = checked or np.isfinite(np.dot(array, array)) or np.isfinite([array.min(), array.max()]).all()
     if not finite:  # rounding would hide it: an int8 weight is a number in any case
         raise bad_file(tensor.path, f"tensor {name} holds NaN or infinity, or more than float32 can")
     return array.reshape(tensor.shape)
+
+
+def states_of(index: dict[str, Tensor]) -> list[tuple[int, ...]]:
+    """Return (bytes, time of change, time of change of content or name, file, disk) of each file. Raises UserError."""
+    try:
+        found = [os.stat(path) for path in sorted({tensor.path for tensor in index.values()})]
+    except OSError as error:
+        raise UserError(f"{error.filename}: cannot be read ({error.strerror})") from None
+    return [(about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino, about.st_dev) for about in found]
+
+
+def note_of(index: dict[str, Tensor], states: list[tuple[int, ...]]) -> Path | None:
+    """Return the path of the note in this user's cache that says that an earlier run found these tensors right. Its
+    name holds a hash of all that it depends on, so it cannot be out of date. None if this user has no cache."""
+    tensors = [(name, *tensor[2:]) for name, tensor in index.items()]
+    try:
+        return cache_home() / "checked" / hashlib.sha256(repr((tensors, states)).encode()).hexdigest()[:32]
+    except RuntimeError:  # there is no home
+        return None
+
+
+def write_note(note: Path | None, states: list[tuple[int, ...]]) -> None:
+    """Write a note for later runs, unless a file is so new that it could change without another time."""
+    new = max(max(times) for _, *times, _, _ in states) > time.time_ns() - FRESH_SECONDS * 10**9
+    with contextlib.suppress(OSError):  # then later runs check again
+        if note and not new:
+            note.parent.mkdir(parents=True, exist_ok=True)
+            note.touch()
 
 
 def forget(tensor: Tensor) -> None:
@@ -120,8 +156,8 @@ def build_params(
     """Read all tensors of a checkpoint -> the nested dict that gpt2.gpt2 takes. Raises UserError.
 
     convert("h0/attn/c_attn/w", array), for example, is called for each tensor in turn, and its result takes the array's
-    place: two whole copies never exist. Meanwhile a thread reads and checks the next tensors. progress(n_bytes) is
-    called after each.
+    place: two whole copies never exist. Meanwhile a thread reads and checks the next tensors; files that an earlier run
+    found right are not checked again. progress(n_bytes) is called after each.
     """
     shapes = checkpoint_shapes(hparams)
     path = next(iter(index.values())).path if index else "the checkpoint"
@@ -134,17 +170,25 @@ def build_params(
         if index[name].shape not in (shape, (1, *shape)):
             other = " (transposed, as in nanoGPT's checkpoints)" if index[name].shape == shape[::-1] else ""
             raise bad_file(path, f"tensor {name} is {index[name].shape!s:.100}{other}, and {shape} by its settings")
+    states = states_of(index)
+    note = note_of(index, states)
+    checked = note is not None and os.path.isfile(note)
     values = {}
     unread = iter(shapes)
     coming: deque = deque()  # arrays that the thread reads
     with ThreadPoolExecutor(1) as thread:
         for name, shape in shapes.items():
-            coming.extend(thread.submit(read, index[n], n) for n in islice(unread, N_AHEAD - len(coming)))
+            coming.extend(thread.submit(read, index[n], n, checked) for n in islice(unread, N_AHEAD - len(coming)))
             array = coming.popleft().result().reshape(shape)
             values[name] = convert(name, array)
             if values[name] is not array:
                 forget(index[name])
             progress(4 * math.prod(shape))
+    after = states_of(index)
+    if [state[:2] for state in after] != [state[:2] for state in states]:
+        raise UserError(f"{path}: changed while it was read")
+    if not checked and after == states:
+        write_note(note, states)
     return nested(values)
 
 

@@ -12,6 +12,13 @@ from speculative.support.errors import UserError
 from speculative.support.terminal import ESCAPED
 
 
+def cache_home() -> Path:
+    """The folder for files that this user's programs can make again. A relative one does not count, says the XDG Base
+    Directory Specification: it would be another one in each folder."""
+    home = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (home if home.is_absolute() else Path.home() / ".cache") / "speculative-sampling"
+
+
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike) -> Iterator[str]:
     """Give a path to write to; at the end that file takes the place of the file `path`, all at once.

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from speculative.engines.system import cpu, first_cache
 from speculative.support.errors import first_line
+from speculative.support.files import cache_home
 
 SOURCES = [Path(__file__).with_name(name) for name in ("pack.c", "engine.c")]  # the first includes the second
 
@@ -31,13 +32,6 @@ FLAGS = ["-O3", "-std=gnu11", "-ffp-contract=off", "-fno-math-errno", "-fno-trap
 FLAGS += ["-shared", "-fPIC", f"-DFIRST_CACHE={first_cache()}"]
 if "Intel" in cpu():  # whose vdpbf16ps multiplies at half the rate of FMAs
     FLAGS.append("-DSLOW_DOT2")
-
-
-def cache_home() -> Path:
-    """The folder for files that this user's programs can make again. A relative one does not count, says the XDG Base
-    Directory Specification: it would be another one in each folder."""
-    home = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (home if home.is_absolute() else Path.home() / ".cache") / "speculative-sampling"
 
 
 def native() -> str:

@@ -1,9 +1,9 @@
 // Weights as engine.c reads them: a matrix in the order of NumPy -> tiles. This file is what is compiled.
 #include "engine.c"
 
-static void take_block(const float *w, int64_t n, int64_t m, int64_t row, int64_t column, float block[BLOCK][LANES]) {
-  // [n, m] of a matrix -> [BLOCK, LANES], filled up with zeros
-  memset(block, 0, 4 * BLOCK * LANES);
+static void take_block(const float *w, int64_t n, int64_t m, int64_t row, int64_t column, float block[][LANES]) {
+  // [n, m] of a matrix -> [n, LANES], filled up with zeros
+  if (m < LANES) memset(block, 0, 4 * n * LANES);
   if (column == 1 && m == LANES) for (int64_t k = 0; k < n; k++) memcpy(block[k], w + k * row, 4 * LANES);
   else for (int64_t i = 0; i < m; i++) for (int64_t k = 0; k < n; k++) block[k][i] = w[i * column + k * row];
 }
@@ -22,7 +22,6 @@ INLINE void pack_block(const int format, float w[BLOCK][LANES], const float *sca
   for (int k = 0; k < BLOCK; k++)
     for (int i = 0; i < LANES; i++) {
       float code = format == INT4 ? w[k][i] * inverse[i] : w[k][i] / scale[i];
-      if (format == FLOAT32) out[k * LANES + i] = bits_of(w[k][i]);
       if (format == BFLOAT16) out[k / 2 * LANES + i] |= to_bfloat16(w[k][i]) >> 16 << k % 2 * 16;
       if (format == INT8) out[k / 4 * LANES + i] |= whole(code, 128) << k % 4 * 8;
       if (format == INT4) out[k % 16 / 4 * LANES + i] |= whole(code > 7 ? 7 : code, 8) << (k % 4 * 8 + k / 16 * 4);
@@ -31,29 +30,41 @@ INLINE void pack_block(const int format, float w[BLOCK][LANES], const float *sca
 
 void pack(int64_t f, const float *w, int64_t n_in, int64_t n_out, int64_t row, int64_t column, int64_t first,
           int64_t end, char *tiles) {  // tiles first to end - 1 of [n_in, n_out], whose strides are `row` and `column`
-  for (int64_t tile = first; tile < end; tile++) {
-    const float *from = w + tile * LANES * column;
-    char *out = tiles + tile * tile_bytes(f, n_in);
-    int64_t m = least(n_out - tile * LANES, LANES);
-    float block[BLOCK][LANES], scale[LANES] = {0};
-    word words[BLOCK * LANES];
-    for (int64_t k = 0; k < n_in && f == INT8; k += BLOCK) {
-      take_block(from + k * row, least(n_in - k, BLOCK), m, row, column, block);
-      for (int j = 0; j < BLOCK; j++)
+  // A block of inputs is packed for all these tiles before the next: they lie side by side in the matrix's rows. Those
+  // of a transposed matrix do not.
+  for (; column != 1 && first + 1 < end; first++) pack(f, w, n_in, n_out, row, column, first, first + 1, tiles);
+  float block[BLOCK][LANES], scales[end - first][LANES];
+  word words[BLOCK * LANES];
+  memset(scales, 0, sizeof(scales));
+  for (int64_t k = 0; k < n_in && f == INT8; k += BLOCK)
+    for (int64_t tile = first; tile < end; tile++) {
+      int64_t n = least(n_in - k, BLOCK), m = least(n_out - tile * LANES, LANES);
+      float *scale = scales[tile - first];
+      take_block(w + k * row + tile * LANES * column, n, m, row, column, block);
+      for (int j = 0; j < n; j++)
         for (int i = 0; i < LANES; i++) scale[i] = fabsf(block[j][i]) > scale[i] ? fabsf(block[j][i]) : scale[i];
     }
+  for (int64_t tile = first; tile < end && f == INT8; tile++) {
+    float *scale = scales[tile - first];
     for (int i = 0; i < LANES; i++) scale[i] = scale[i] / 127 ? scale[i] / 127 : 1;  // the largest weight is 127
-    if (f == INT8) memcpy(out + part_bytes(f, n_in), scale, sizeof(scale));
-    for (int64_t k = 0, n; k < n_in; k += n, out += part_bytes(f, n)) {
-      n = least(n_in - k, BLOCK);
-      take_block(from + k * row, n, m, row, column, block);
-      if (f == FLOAT32) pack_block(FLOAT32, block, scale, words);
+    memcpy(tiles + tile * tile_bytes(f, n_in) + part_bytes(f, n_in), scale, sizeof(*scales));
+  }
+  for (int64_t k = 0; k < n_in; k += BLOCK)
+    for (int64_t tile = first; tile < end; tile++) {
+      int64_t n = least(n_in - k, BLOCK), m = least(n_out - tile * LANES, LANES);
+      const float *from = w + k * row + tile * LANES * column, *scale = scales[tile - first];
+      char *out = tiles + tile * tile_bytes(f, n_in) + part_bytes(f, k);
+      if (f == FLOAT32) {
+        take_block(from, n, m, row, column, (float (*)[LANES])out);
+        continue;
+      }
+      if (n < BLOCK) memset(block, 0, sizeof(block));
+      take_block(from, n, m, row, column, block);
       if (f == BFLOAT16) pack_block(BFLOAT16, block, scale, words);
       if (f == INT8) pack_block(INT8, block, scale, words);
       if (f == INT4) pack_block(INT4, block, scale, words);
       memcpy(out, words, part_bytes(f, n));
     }
-  }
 }
 
 const char *instructions(void) {  // that the loops are compiled for

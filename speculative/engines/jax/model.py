@@ -27,11 +27,11 @@ import numpy as np
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from speculative.engines.c.library import cache_home
 from speculative.engines.model import N_CALLS, Call, check_finite, check_length, common_prefix
 from speculative.engines.plain import with_activation
 from speculative.engines.vocabulary import to_draft, to_target
 from speculative.support.errors import UserError, first_line
+from speculative.support.files import cache_home
 
 ACTIVATIONS = {"gelu": partial(jax.nn.gelu, approximate=False), "relu": jax.nn.relu}  # by their names in config.json
 SMALL = 8  # tokens: up to this many are fed in one call that computes the logits of them all
