@@ -184,6 +184,9 @@ class Session(Generic[AnyOptions]):
             check_text(prompt)
         except ValueError as must_be:
             raise UserError(f"the prompt must be {must_be}, not {prompt!r:.80}") from None
+        most = self.n_ctx * max(map(len, self.encoder.id_to_bytes.values()))  # bytes: encoding more takes much memory
+        if len(prompt.encode()) > most:
+            raise UserError(f"the prompt's {len(prompt.encode()):,} bytes exceed the context of {self.n_ctx} tokens")
         return self.encoder.encode(prompt, self.options.special) or [self.encoder.eot]
 
     def input_ids(self, prompt: str, N: int) -> list[int]:
