@@ -25,7 +25,7 @@ from speculative.measure.document import document
 from speculative.measure.figures import NOISE, figures
 from speculative.measure.predictions import Drafts, Measured, measure, windows_of
 from speculative.measure.recorder import Recorder
-from speculative.measure.report import BLOG_TEXT, advice, blog_line, summary, table
+from speculative.measure.report import BLOG_TEXT, advice, blog_line, engine_line, summary, table
 from speculative.measure.run import Run
 from speculative.options import FIELDS
 from speculative.sampling import Proposal, Step
@@ -280,6 +280,12 @@ def test_a_doubtful_speedup_is_never_shown_without_its_doubt(pair):
         f"Doubtful: {f['speedup']:.2f} times as fast, but {f['tokens_per_iteration']:.2f} tokens"
     )
     assert not any("Prediction" in line or "formula" in line for line in lines)
+
+
+def test_control_characters_of_a_name_are_not_printed(pair, monkeypatch):
+    target = pair.models.spec("target")._replace(size="a\x1b[2J\x07")
+    monkeypatch.setitem(pair.models.specs, "target", target)
+    assert r"Target a\x1b[2J\x07 in float32" in engine_line(pair)
 
 
 def official(**changes):

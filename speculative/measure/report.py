@@ -14,6 +14,7 @@ from speculative.measure.recorder import Recorder
 from speculative.options import FIELDS
 from speculative.rules import TOKEN, Rule
 from speculative.session import Session
+from speculative.support.terminal import one_line
 
 GAIN = 1.08  # another setting is recommended from this factor on: a prediction errs by about as much
 
@@ -40,7 +41,7 @@ def summary(session: Session, records: Sequence[Recorder], f: dict) -> list[str]
     lines += [f"Note: {size} is a stand-in for the official model: {words}." for size, words in replaced]
     if session.timed and session.options.temperature > 0:
         lines.append("Note: --K auto depends on measured times, so the same seed may give another text next time.")
-    return [*filter(None, lines)]
+    return [*map(one_line, filter(None, lines))]
 
 
 def engine_line(session: Session) -> str:
@@ -54,7 +55,7 @@ def engine_line(session: Session) -> str:
         more = f"; the copy takes {copies / 1e9:.1f} GB" if copies else ""
         rule = " --accept block" if o.accept == "block" else ""
         fast = f" --fast: --drafter {o.drafter} --K auto{rule}{more}."
-    return f"Engine: {engine_words(o.engine)}. {', '.join(models)}.{fast}"
+    return one_line(f"Engine: {engine_words(o.engine)}. {', '.join(models)}.{fast}")
 
 
 def texts_line(session: Session, records: Sequence[Recorder]) -> str:
