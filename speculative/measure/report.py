@@ -156,9 +156,7 @@ def advice(f: dict, session: Session) -> str | None:
         (name, K): speedup for name, speedups in (f["predicted"] or {}).items() for K, speedup in speedups.items()
     }
     if not settings:
-        took = f["mean_beta"] + f["c"] * f["drafted"] / f["iterations"]
-        lost = f"It does not pay: a call with its drafts takes as long as {took:.2f} autoregressive tokens."
-        return lost if f["speedup"] < 1 else None
+        return f"It does not pay here, because {loss(f)}." if f["speedup"] < 1 else None
     name, K = max(settings, key=settings.__getitem__)
     speedup = settings[name, K]
     outer, *inner = o.K if isinstance(o.K, tuple) else (o.K,)
@@ -166,12 +164,21 @@ def advice(f: dict, session: Session) -> str | None:
     typed = f"--drafter {name} --K {K}"
     if name == o.drafter and not o.fast:
         typed = f"--K {'/'.join(map(str, (K, *inner)))}"
-    if speedup < 1 + NOISE:
-        return f"Prediction: nothing pays on this text; the best, {typed}, would be {speedup:.2f} times as fast."
+    if speedup < 1 + NOISE or (speedup <= GAIN * now and f["speedup"] < 1 - NOISE):
+        return f"Nothing pays here, because {loss(f)}."
     if speedup > GAIN * now:
         return f"Prediction: {typed} would be {speedup:.2f} times as fast on this text."
     fast = " Not predicted: --fast." if o.engine == "c" and not o.fast else ""
     return f"Prediction: no other K or drafter of this run would be clearly faster on this text.{fast}"
+
+
+def loss(f: dict) -> str:
+    """Return the reason that a run brought no gain."""
+    took = f["mean_beta"] + f["c"] * f["drafted"] / f["iterations"]
+    gives = f["tokens_per_iteration"]
+    if gives > took:
+        return "reading the prompt takes longer than the drafts save"
+    return f"a call with its drafts takes as long as {took:.2f} autoregressive tokens and gives {gives:.2f}"
 
 
 def stand_ins(session: Session) -> dict[str, str]:
