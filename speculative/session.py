@@ -186,7 +186,8 @@ class Session(Generic[AnyOptions]):
             raise UserError(f"the prompt must be {must_be}, not {prompt!r:.80}") from None
         most = self.n_ctx * max(map(len, self.encoder.id_to_bytes.values()))  # bytes: encoding more takes much memory
         if len(prompt.encode()) > most:
-            raise UserError(f"the prompt's {len(prompt.encode()):,} bytes exceed the context of {self.n_ctx} tokens")
+            n = f"{len(prompt.encode()):,} bytes"
+            raise UserError(f"the prompt's {n} exceed the context of {self.n_ctx} tokens: shorten the prompt")
         return self.encoder.encode(prompt, self.options.special) or [self.encoder.eot]
 
     def input_ids(self, prompt: str, N: int) -> list[int]:

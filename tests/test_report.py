@@ -285,6 +285,22 @@ def test_the_advice(pair):
     assert advice(figures(autoregressive, speculative), pair).startswith("It does not pay here, because a call")
 
 
+def test_the_speculative_decoder_alone_has_the_figures_that_need_no_other(command, tmp_path):
+    path = tmp_path / "run.json"
+    words = ["--demo", "-n=20", "--temperature=1", f"--json={path}"]
+    documents = []
+    for only in ([], ["--only=speculative"]):
+        status, out, _ = command(*words, *only)
+        assert status == 0
+        documents.append(json.loads(path.read_text()))
+    both, alone = (document["figures"] for document in documents)
+    for name in ("r", "alpha", "tokens_per_iteration", "accepted_by_position", "by_source"):
+        assert alone[name] == both[name]
+    assert (alone["speedup"], alone["mean_beta"], "autoregressive" in documents[1]) == (None, None, False)
+    assert f"acceptance rate r = {alone['r']:.2f}" in out
+    assert "the same command without --only" in out
+
+
 def test_a_doubtful_speedup_is_never_shown_without_its_doubt(pair):
     autoregressive, speculative = scripted()
     speculative.seconds /= 10

@@ -147,7 +147,10 @@ def test_what_is_too_long_is_refused_before_it_is_encoded(client, pair, monkeypa
     assert (answer.status_code, answer.text) == (413, "a request has at most 1,000,000 bytes")
     monkeypatch.setattr(pair.encoder, "encode", None)
     [(kind, message)] = events(ask(client, prompt="é" * 400_000).text)
-    assert (kind, message) == ("error", f"the prompt's 800,000 bytes exceed the context of {pair.n_ctx} tokens")
+    assert (kind, message) == (
+        "error",
+        f"the prompt's 800,000 bytes exceed the context of {pair.n_ctx} tokens: shorten the prompt",
+    )
 
 
 def test_a_password_is_never_shown(tiny_pair, monkeypatch):

@@ -138,6 +138,14 @@ def times(autoregressive: Recorder, speculative: Recorder, plain: Costs, mine: C
     }
 
 
+def figures_alone(speculative: Recorder) -> dict[str, Any]:
+    """Return the figures of a run without the autoregressive decoder. Those that compare with it are None."""
+    found = counts(speculative) | dict.fromkeys((*ACCOUNT, "speedup", "speedup_without_prefill", "doubt"))
+    seconds = times(speculative, speculative, *[costs(speculative)] * 2)["seconds"]
+    draft = costs(speculative).draft
+    return found | {"seconds": seconds | {"autoregressive": None}, "runs": speculative.runs, "t_draft": draft}
+
+
 def account(
     autoregressive: Recorder,
     speculative: Recorder,

@@ -30,6 +30,8 @@ Row = tuple[str, str, str]  # a figure's name, its value, its formula
 
 def summary(session: Session, records: Sequence[Recorder], f: dict) -> list[str]:
     """Return the lines of the ending. records: of the autoregressive decoder and the speculative one; f: figures()."""
+    if len(records) == 1:
+        return [*filter(None, lines_alone(session, f))]
     texts = " ".join(filter(None, [texts_line(session, records), blog_line(session, records)]))
     lines = [texts, speed_line(f)]
     if f["drafted"]:
@@ -42,6 +44,21 @@ def summary(session: Session, records: Sequence[Recorder], f: dict) -> list[str]
     if session.timed and session.options.temperature > 0:
         lines.append("Note: --K auto depends on measured times, so the same seed may give another text next time.")
     return [*map(one_line, filter(None, lines))]
+
+
+def lines_alone(session: Session, f: dict) -> list[str | None]:
+    """The ending of --only speculative."""
+    rate = rate_text(f["tokens"] / f["seconds"]["speculative"])
+    drafts = [acceptance_line(f), alpha_line(f), time_line(f)] if f["drafted"] else []
+    how = "The speedup needs the autoregressive decoder: the same command without --only measures it."
+    return [f"{rate} tokens a second.", *drafts, how, engine_line(session)]
+
+
+def alpha_line(f: dict) -> str | None:
+    if f["alpha"] is None:
+        return None
+    draft = "" if not f["t_draft"] else f" A draft takes {duration(f['t_draft'])}."
+    return f"A tested draft is accepted with the chance α = {f['alpha']:.2f}.{draft}"
 
 
 def engine_line(session: Session) -> str:
