@@ -4,6 +4,9 @@ python main.py --prompt "Alan Turing theorized that computers would one day beco
 python main.py --demo
 """
 
+if __name__ == "__main__":
+    import speculative.support.early  # noqa: F401  # Ctrl-C during the imports below is one line
+
 from speculative.cli.command import parse, run
 from speculative.cli.display import Screen
 from speculative.cli.interactive import interact

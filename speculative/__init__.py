@@ -10,10 +10,10 @@ run.page("run.html")
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING
 
 from speculative.version import __version__
 
+TYPE_CHECKING = False  # as in typing, which takes long to import: a command has to see Ctrl-C at once
 if TYPE_CHECKING:
     from speculative.law.check import check_law
     from speculative.measure.run import Run

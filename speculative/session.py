@@ -167,6 +167,10 @@ class Session(Generic[AnyOptions]):
             check_text(prompt)
         except ValueError as must_be:
             raise UserError(f"the prompt must be {must_be}, not {prompt!r:.80}") from None
+        most = self.n_ctx * max(map(len, self.encoder.id_to_bytes.values()))  # bytes: encoding more takes much memory
+        if len(prompt.encode()) > most:
+            n = f"{len(prompt.encode()):,} bytes"
+            raise UserError(f"the prompt's {n} exceed the context of {self.n_ctx} tokens: shorten the prompt")
         if not (ids := self.encoder.encode(prompt, self.options.special)) and self.encoder.eot < 0:
             raise UserError("the prompt has no tokens, and the model has no end token to begin with: give it a text")
         return ids or [self.encoder.eot]

@@ -69,6 +69,26 @@ def test_ctrl_c_shows_the_text_so_far_within_a_second(words, pair_words):
     assert "\nText = the" in out
 
 
+@pytest.mark.parametrize("run", ["run_path('main.py'", "run_module('speculative', alter_sys=True"])
+@pytest.mark.parametrize("module", ["speculative.cli.command", "numpy", "speculative.session", "fire"])
+def test_ctrl_c_during_the_imports_is_one_line(module, run):
+    code = f"""
+import os, runpy, signal, sys
+
+class Finder:
+    def find_spec(self, name, *others):
+        if name == "{module}":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+sys.argv = ["main.py", "--version"]
+runpy.{run}, run_name="__main__")
+"""
+    process = start("-c", code)
+    assert process.communicate(timeout=60) == ("", "interrupted\n")
+    assert process.returncode == 130
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "status"), ENDINGS)
 def test_a_signal_ends_the_server_while_it_decodes(number, status, pair_words):

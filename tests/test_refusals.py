@@ -73,7 +73,7 @@ REFUSED = [
     ("--prompt_file loop", "Too many levels of symbolic links"),
     ("--prompt_file no\x1b\x9b\u202e\udcff\nfile", "No such file"),
     ("--drafter ngram --ngram_text missing", "cannot read the text for n-grams from missing"),
-    ("--prompt_file long.txt", "exceed the context of 128 tokens: shorten the prompt or lower --n_tokens_to_generate"),
+    ("--prompt_file long.txt", "the prompt's 1,050,000 bytes exceed the context of 128 tokens: shorten the prompt"),
     (f"--n_tokens_to_generate {10**17}", "exceed the context"),
     ("--tree 2,2 --n_tokens_to_generate 2", "a tree of depth 2 needs --n_tokens_to_generate of at least 3"),
     ("--verify --K 99", "--verify decodes 200 tokens here, too many for a context of 128"),

@@ -67,6 +67,7 @@ SCREENS = {
     "auto": ["--demo", "--K=auto", "-n", "40"],
     "lenient": ["--demo", "--accept=lenient:0.5", "--temperature=1", "-n", "12"],
     "only": ["--demo", "--only=speculative", "--stop=very", "--stream"],
+    "only_autoregressive": ["--demo", "--only=autoregressive", "--verbose"],
     "verify": ["--demo", "--verify", "-n", "8"],
     "wrong": ["--demo", "--K=0"],
     "interactive": ["--demo", "--interactive", "--quiet", "-n", "12"],

@@ -118,7 +118,7 @@ def test_only_so_many_runs_are_kept_and_others_are_not_found(bench, client, monk
         bench.decode({"prompt": PROMPT}, deque(), threading.Event())
     for name in ("3/page", f"{MOST_RUNS + 2}/page"):
         assert client.get(f"/runs/{name}").text == run.html()
-    for name in ("2/page", "0/json", "-1/page", "..%2f3/page", "9999999/steps", "../main.py"):
+    for name in ("2/page", "0/json", "-1/page", "..%2f3/page", "9999999/steps", "../main.py", "3/x"):
         assert client.get(f"/runs/{name}").status_code == 404
 
 
@@ -126,6 +126,37 @@ def test_several_stop_texts_are_one_field(client):
     *_, (_, summary) = events(ask(client, stop=r". /stop \n").text)
     assert client.get("/runs/1/json").json()["options"]["stop"] == [".", "\n"]
     assert summary["values"]["stop"] == r". /stop \n"
+
+
+NO_FORMS = [
+    "{",
+    "",
+    "null",
+    "3",
+    '["the"]',
+    '{"K": "4"}',
+    '{"prompt": 3}',
+    '{"prompt": "a", "x": "b"}',
+    b"\xff",
+    "[" * 9**5,
+]
+
+
+@pytest.mark.parametrize("body", NO_FORMS, ids=lambda body: repr(body)[:30])
+def test_a_request_that_is_not_a_form_is_one_sentence(client, body):
+    answer = client.post("/decode", headers=ORIGIN, content=body)
+    assert (answer.status_code, "a JSON object of texts" in answer.text) == (400, True)
+
+
+def test_what_is_too_long_is_refused_before_it_is_encoded(client, pair, monkeypatch):
+    answer = client.post("/decode", headers=ORIGIN, content=b" " * (workbench.MOST_BYTES + 1))
+    assert (answer.status_code, answer.text) == (413, "a request has at most 1,000,000 bytes")
+    monkeypatch.setattr(pair.encoder, "encode", None)
+    [(kind, message)] = events(ask(client, prompt="é" * 400_000).text)
+    assert (kind, message) == (
+        "error",
+        f"the prompt's 800,000 bytes exceed the context of {pair.n_ctx} tokens: shorten the prompt",
+    )
 
 
 def test_a_password_is_never_shown(tiny_pair, monkeypatch):

@@ -49,6 +49,7 @@ CHOICES = {
     "fast": ["False", "True"],
 }
 MOST_RUNS = 20  # that are kept: a run may have half a megabyte
+MOST_BYTES = 1_000_000  # of a request
 PAUSE = 0.05  # seconds between two looks at a decode, which shares the interpreter's lock
 
 
@@ -170,6 +171,23 @@ def summary(number: int, document: dict) -> dict:
 # ---- The server ------------------------------------------------------------------------------------------------------
 
 
+async def fields_of(request: Request) -> dict[str, str]:
+    """Return the form that a request holds, {field: text}. Raises HTTPException if it is something else."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > MOST_BYTES:
+            raise HTTPException(413, f"a request has at most {MOST_BYTES:,} bytes")
+    try:
+        values = json.loads(body)
+    except (ValueError, RecursionError):
+        values = None
+    texts = isinstance(values, dict) and all(isinstance(value, str) for value in values.values())
+    if not texts or "prompt" not in values or {*values} - {"prompt", *LABELS}:
+        raise HTTPException(400, f'a request is a JSON object of texts: "prompt", and any of {", ".join(LABELS)}')
+    return values
+
+
 def application(workbench: Workbench) -> Starlette:
     """The routes of the workbench. Only this machine may ask, and only the page itself may ask for a decode."""
 
@@ -179,9 +197,7 @@ def application(workbench: Workbench) -> Starlette:
     async def decode(request: Request):
         if request.headers.get("origin") not in (None, f"http://{request.headers['host']}"):
             raise HTTPException(403, "only the workbench's own page may ask")
-        values = await request.json()
-        if {*values} - {"prompt", *LABELS}:
-            raise HTTPException(400, "the form does not have these fields")
+        values = await fields_of(request)
         return StreamingResponse(workbench.events(values), media_type="text/event-stream")
 
     async def runs(request: Request):
@@ -191,9 +207,14 @@ def application(workbench: Workbench) -> Starlette:
         one = workbench.runs.get(request.path_params["number"])
         if one is None:
             raise HTTPException(404, f"only the last {MOST_RUNS} runs are kept")
-        if request.path_params["kind"] == "page":
-            return HTMLResponse(one.html())
-        return JSONResponse(steps_of(one.document) if request.path_params["kind"] == "steps" else one.document)
+        match request.path_params["kind"]:
+            case "page":
+                return HTMLResponse(one.html())
+            case "steps":
+                return JSONResponse(steps_of(one.document))
+            case "json":
+                return JSONResponse(one.document)
+        raise HTTPException(404, "a run has a page, steps and json")
 
     routes = [Route("/", home), Route("/decode", decode, methods=["POST"])]
     routes += [Route("/runs", runs), Route("/runs/{number:int}/{kind}", run)]

@@ -9,7 +9,7 @@ import numpy as np
 
 from speculative.blog.encoder import Encoder
 from speculative.engines.system import n_cores
-from speculative.measure.figures import figures
+from speculative.measure.figures import figures, figures_alone
 from speculative.measure.predictions import measure
 from speculative.measure.recorder import Recorder, to_json
 from speculative.measure.report import stand_ins, summary
@@ -23,12 +23,16 @@ SCHEMA = 6  # changes if a key is renamed or means something else, not if one is
 def document(session: Session, prompts: Sequence[str], records: Sequence[Recorder], **options: Any) -> dict[str, Any]:
     """Return the document of a run. Seconds throughout; None if the run was too short to measure something.
 
-    prompts: one for each text. records: of both decoders. options: those that differ from the session's.
+    prompts: one for each text. records: of both decoders, or of the speculative one. options: those that differ from
+    the session's.
     """
     o = vars(session.options) | options
     read = [{"text": text, "tokens": ids} for text, ids in zip(prompts, records[0].inputs, strict=True)]
-    autoregressive, speculative = records
-    found = figures(autoregressive, speculative, measure(session, speculative))
+    speculative = records[-1]
+    if len(records) == 1:
+        found = figures_alone(speculative)
+    else:
+        found = figures(records[0], speculative, measure(session, speculative))
     shown = {token for record in records for i in record.iterations for token in shown_tokens(i)}
     return {
         "schema": SCHEMA,

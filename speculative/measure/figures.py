@@ -30,7 +30,8 @@ def figures(autoregressive: Recorder, speculative: Recorder, measured: Measured 
     t_target = known[0].rows.get(1)
     if t_target and known[1].rows and known[1].draft is not None:
         found |= account(*runs, t_target, known[1], found, measured)
-    return found | {"doubt": doubt(found)}
+    rows = [i.seconds for i in autoregressive.iterations if i.seconds and not i.prefill]
+    return found | {"doubt": doubt(found, median(rows) / min(rows) if rows else None)}
 
 
 # ---- The counts ------------------------------------------------------------------------------------------------------
@@ -137,6 +138,14 @@ def times(autoregressive: Recorder, speculative: Recorder, plain: Costs, mine: C
     }
 
 
+def figures_alone(speculative: Recorder) -> dict[str, Any]:
+    """Return the figures of a run without the autoregressive decoder. Those that compare with it are None."""
+    found = counts(speculative) | dict.fromkeys((*ACCOUNT, "speedup", "speedup_without_prefill", "doubt"))
+    seconds = times(speculative, speculative, *[costs(speculative)] * 2)["seconds"]
+    draft = costs(speculative).draft
+    return found | {"seconds": seconds | {"autoregressive": None}, "runs": speculative.runs, "t_draft": draft}
+
+
 def account(
     autoregressive: Recorder,
     speculative: Recorder,
@@ -163,7 +172,7 @@ def account(
         return known
     if speculative.rule.name != "block":  # its chances depend on the drafts before
         known["account_leviathan"] = mean(leviathan_tokens(found["alpha"], m) for m in windows) / (K * c + beta)
-    if measured and beta >= 1 - NOISE:
+    if measured:
         calls = Counter(i.drafted + 1 for i in speculative.iterations if not i.prefill)
         rows = {n: seconds for n, seconds in mine.rows.items() if calls[n] >= MIN_CALLS} | {1: t_target}
         predicted = predict(autoregressive, speculative, mine.prefill, rows, measured)
@@ -171,17 +180,21 @@ def account(
     return known
 
 
-def doubt(f: dict[str, Any]) -> str | None:
-    """Return the reason to doubt the measured speedup, or None."""
+def doubt(f: dict[str, Any], spread: float | None) -> str | None:
+    """Return the reason to doubt the measured speedup, or None.
+
+    spread: median / least time of the calls with one row, within which a figure is no surprise; None if not known.
+    """
     most = f["tokens_per_iteration"]
-    if f["speedup"] > (1 + NOISE) * most:
+    limit = (1 + NOISE) * most * (spread or 1)
+    if f["speedup"] > limit:
         return f"{most:.2f} tokens for each call of the target allow no more than that factor"
     without = f["speedup_without_prefill"]
-    if without > (1 + NOISE) * most:
+    if without > limit:
         return f"{without:.2f} without the prompt, and {most:.2f} tokens for each call of the target allow no more"
     if f["mean_beta"] is None:
         return None
-    if f["mean_beta"] < 1 - NOISE:
+    if spread and f["mean_beta"] * spread < 1 - NOISE:
         return "calls of the target with several tokens took less time than calls with one"
     ratio = without / f["account_blog"]
     if f["iterations"] >= MIN_ITERATIONS and not 1 / DISAGREE < ratio < DISAGREE:

@@ -12,6 +12,7 @@ from speculative.measure.recorder import Recorder
 from speculative.options import FIELDS
 from speculative.rules import TOKEN, Rule
 from speculative.session import Session
+from speculative.support.terminal import one_line
 
 GAIN = 1.08  # another setting is recommended from this factor on: a prediction errs by about as much
 
@@ -27,6 +28,8 @@ Row = tuple[str, str, str]  # a figure's name, its value, its formula
 
 def summary(session: Session, records: Sequence[Recorder], f: dict) -> list[str]:
     """Return the lines of the ending. records: of the autoregressive decoder and the speculative one; f: figures()."""
+    if len(records) == 1:
+        return [*filter(None, lines_alone(session, f))]
     texts = " ".join(filter(None, [texts_line(session, records), blog_line(session, records)]))
     lines = [texts, speed_line(f)]
     if f["drafted"]:
@@ -38,7 +41,22 @@ def summary(session: Session, records: Sequence[Recorder], f: dict) -> list[str]
     lines += [f"Note: {size} is a stand-in for the official model: {words}." for size, words in replaced]
     if session.timed and session.options.temperature > 0:
         lines.append("Note: --K auto depends on measured times, so the same seed may give another text next time.")
-    return [*filter(None, lines)]
+    return [*map(one_line, filter(None, lines))]
+
+
+def lines_alone(session: Session, f: dict) -> list[str | None]:
+    """The ending of --only speculative."""
+    rate = rate_text(f["tokens"] / f["seconds"]["speculative"])
+    drafts = [acceptance_line(f), alpha_line(f), time_line(f)] if f["drafted"] else []
+    how = "The speedup needs the autoregressive decoder: the same command without --only measures it."
+    return [f"{rate} tokens a second.", *drafts, how, engine_line(session)]
+
+
+def alpha_line(f: dict) -> str | None:
+    if f["alpha"] is None:
+        return None
+    draft = "" if not f["t_draft"] else f" A draft takes {duration(f['t_draft'])}."
+    return f"A tested draft is accepted with the chance α = {f['alpha']:.2f}.{draft}"
 
 
 def engine_line(session: Session) -> str:
@@ -52,7 +70,7 @@ def engine_line(session: Session) -> str:
         more = f"; the copy takes {copies / 1e9:.1f} GB" if copies else ""
         rule = " --accept block" if o.accept == "block" else ""
         fast = f" --fast: --drafter {o.drafter} --K auto{rule}{more}."
-    return f"Engine: {session.engine.words()}. {', '.join(models)}.{fast}"
+    return one_line(f"Engine: {session.engine.words()}. {', '.join(models)}.{fast}")
 
 
 def texts_line(session: Session, records: Sequence[Recorder]) -> str:
@@ -148,9 +166,7 @@ def advice(f: dict, session: Session) -> str | None:
         (name, K): speedup for name, speedups in (f["predicted"] or {}).items() for K, speedup in speedups.items()
     }
     if not settings:
-        took = f["mean_beta"] + f["c"] * f["drafted"] / f["iterations"]
-        lost = f"It does not pay: a call with its drafts takes as long as {took:.2f} autoregressive tokens."
-        return lost if f["speedup"] < 1 else None
+        return f"It does not pay here, because {loss(f)}." if f["speedup"] < 1 else None
     name, K = max(settings, key=settings.__getitem__)
     speedup = settings[name, K]
     outer, *inner = o.K if isinstance(o.K, tuple) else (o.K,)
@@ -158,12 +174,21 @@ def advice(f: dict, session: Session) -> str | None:
     typed = f"--drafter {name} --K {K}"
     if name == o.drafter and not o.fast:
         typed = f"--K {'/'.join(map(str, (K, *inner)))}"
-    if speedup < 1 + NOISE:
-        return f"Prediction: nothing pays on this text; the best, {typed}, would be {speedup:.2f} times as fast."
+    if speedup < 1 + NOISE or (speedup <= GAIN * now and f["speedup"] < 1 - NOISE):
+        return f"Nothing pays here, because {loss(f)}."
     if speedup > GAIN * now:
         return f"Prediction: {typed} would be {speedup:.2f} times as fast on this text."
     fast = " Not predicted: --fast." if session.engine.exact and not o.fast else ""
     return f"Prediction: no other K or drafter of this run would be clearly faster on this text.{fast}"
+
+
+def loss(f: dict) -> str:
+    """Return the reason that a run brought no gain."""
+    took = f["mean_beta"] + f["c"] * f["drafted"] / f["iterations"]
+    gives = f["tokens_per_iteration"]
+    if gives > took:
+        return "reading the prompt takes longer than the drafts save"
+    return f"a call with its drafts takes as long as {took:.2f} autoregressive tokens and gives {gives:.2f}"
 
 
 def stand_ins(session: Session) -> dict[str, str]:

@@ -42,6 +42,8 @@ def guarded(action: Callable[[], object], interrupted: str = "interrupted") -> N
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # an α that the terminal does not know is printed as \u03b1
     try:
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # from here on an exception, which takes files back
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         action()
         sys.stdout.flush()  # here, so that a full disk is explained
     except KeyboardInterrupt:

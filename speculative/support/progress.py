@@ -8,12 +8,15 @@ from collections.abc import Iterator
 
 from tqdm import tqdm
 
+from speculative.support.terminal import one_line
+
 SECONDS = 2
 
 
 @contextlib.contextmanager
 def working(what: str, total: float | None, unit: str, quiet: bool = False, **options) -> Iterator[tqdm]:
     """Show a bar that counts units, or a line, while the body of the `with` runs. options: tqdm's."""
+    what = one_line(what)  # it may hold the name of a folder
     line = threading.Timer(SECONDS, print, [f"{what} ..."], {"file": sys.stderr, "flush": True})
     line.daemon = True
     file = sys.stderr or io.StringIO()  # a service may have none
