@@ -229,6 +229,7 @@ HEADERS = [
     ('"data_offsets":[0,', '"data_offsets":[-1,'),
     ('"data_offsets":[0,', '"data_offsets":[0,0,'),
     ('"dtype":"F32"', '"dtype":["F32"]'),
+    ('{"transformer.', '{"__metadata__":[1],"transformer.'),
 ]
 
 

@@ -58,7 +58,7 @@ def read_file(path: str) -> tuple[dict[str, Tensor], dict[str, str]]:
     start = 8 + int.from_bytes(file[:8], "little")
     try:
         header = json.loads(file[8:start])
-        metadata = header.pop("__metadata__", {})
+        metadata = dict(header.pop("__metadata__", None) or {})
         tensors = {}
         for name, about in header.items():
             dtype = TYPES.get(about["dtype"], about["dtype"])
