@@ -4,6 +4,7 @@ Rules, drafters and filters are tested because they are registered. Each test go
 """
 
 from functools import partial
+from types import MethodType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -310,6 +311,15 @@ def test_a_mistake_that_needs_its_own_case_is_seen(old, new):
     verdict = check_law.check_law(in_the_blogs_form(old, new))
     assert not verdict.lossless
     assert verdict.case in check_law.CASES
+
+
+def test_a_generator_in_a_default_argument_a_partial_and_a_method_are_followed(few_cases):
+    def with_default(p, gen=np.random.default_rng(3)):  # noqa: B008
+        return sampling.sample(p, gen)
+
+    drawer = SimpleNamespace(rng=np.random.default_rng(1))
+    right = [with_default, partial(with_default), MethodType(lambda self, p: sampling.sample(p, self.rng), drawer)]
+    assert all(speculative.law(function).lossless for function in right)
 
 
 CANNOT_TELL = [

@@ -14,6 +14,7 @@ import functools
 import inspect
 import io
 import os
+import random
 import runpy
 import signal
 import sys
@@ -189,7 +190,8 @@ def decoder_of(function: Callable) -> Callable:
     whole: list[bool] = []  # if the text is returned with its prompt, as the first case shows
 
     def blogs(draft, target, case, draws):  # up to K tokens more than N
-        text = ids_of(function(np.array(case.prompt), draft, target, case.N, case.K), case.n_vocab)
+        result = function(np.array(case.prompt), draft, target, case.N, case.K, **dict.fromkeys(held, draws))
+        text = ids_of(result, case.n_vocab)
         whole[1:] = []
         whole.append(text[: case.n_prompt] == case.prompt)
         text = text[case.n_prompt * whole[0] :]
@@ -201,11 +203,14 @@ def decoder_of(function: Callable) -> Callable:
         text: list[int] = []
         for _ in range(case.N):
             row = target([*case.prompt, *text], 1)[0]  # [n_vocab]
-            text += ids_of([function(row, *[draws][: len(names) - 1])], case.n_vocab)
+            text += ids_of([function(row, *[draws][: len(names) - 1], **dict.fromkeys(held, draws))], case.n_vocab)
         return text
 
     parameters = inspect.signature(function).parameters
-    names = [name for name, one in parameters.items() if one.default is one.empty or name in ("N", "K", "rng")]
+    kinds = np.random.Generator | np.random.RandomState | random.Random
+    held = {name for name, one in parameters.items() if isinstance(one.default, kinds)}  # ours are given for them
+    named = ("N", "K", "rng")
+    names = [n for n, one in parameters.items() if n not in held and (one.default is one.empty or n in named)]
     match names:
         case [_, _, _, "N", "K"] if not isinstance(function, type):
             return blogs
