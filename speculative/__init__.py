@@ -15,6 +15,7 @@ from speculative.version import __version__
 
 TYPE_CHECKING = False  # as in typing, which takes long to import: a command has to see Ctrl-C at once
 if TYPE_CHECKING:
+    from speculative import law
     from speculative.law.check import check_law
     from speculative.measure.run import Run
     from speculative.pair import load_pair
@@ -28,6 +29,7 @@ HOMES = {  # names that are imported when they are asked for, so that the two al
     "Run": "speculative.measure.run",
     "UserError": "speculative.support.errors",
     "check_law": "speculative.law.check",
+    "law": "speculative.law",
     "autoregressive_sampling": "speculative.sampling",
     "speculative_sampling": "speculative.sampling",
 }
@@ -39,6 +41,7 @@ __all__ = [
     "__version__",
     "autoregressive_sampling",
     "check_law",
+    "law",
     "load_pair",
     "speculative_sampling",
 ]

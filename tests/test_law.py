@@ -4,12 +4,14 @@ Rules, drafters and filters are tested because they are registered. Each test go
 """
 
 from functools import partial
+from types import MethodType, SimpleNamespace
 
 import numpy as np
 import pytest
 from enumeration import World, text_distribution
 from tiny import plant, python
 
+import speculative
 from speculative import loading, sampling
 from speculative.drafters import DRAFTERS
 from speculative.filters import Filters
@@ -278,6 +280,74 @@ def test_what_is_right_is_lossless_and_a_rule_as_it_says_itself(few_cases):
     assert [check_law.check_law(rule.accept).lossless for rule in rules] == [rule.lossless for rule in rules]
 
 
+IN_OTHER_STYLES = [
+    # (what stands there, what stands there in another style)
+    ("np.random.random() <", "1 - np.random.random() <="),
+    ("np.random.random() < min(1, q[i][j] / p[i][j])", "np.log(np.random.uniform(size=1)[0]) < np.log(q[i][j] / p[i][j])"),
+    ("np.random.random() < min(1, q[i][j] / p[i][j])", "np.random.uniform(-1, 0) * -p[i][j] < q[i][j]"),
+    ("np.random.random() < min(1, q[i][j] / p[i][j])", "np.random.binomial(1, min(1, q[i][j] / p[i][j]))"),
+    ("np.random.choice(np.arange(p.shape[-1]), p=p)", "np.argmax(np.log(p) + np.random.gumbel(size=len(p)))"),
+    ("np.random.choice(np.arange(p.shape[-1]), p=p)", "np.argmax(p / np.random.exponential(size=len(p)))"),
+    ("np.random.choice(np.arange(p.shape[-1]), p=p)", "int(np.sum(np.random.random() > np.cumsum(p / p.sum(), dtype=float)))"),
+    ("    return x", "    return tuple(x[T - N :])"),
+    ("    return x", "    return np.array([x])"),
+]  # fmt: skip
+
+SEEN_SINCE = [
+    # (what stands there, what a case of its own sees)
+    ("q = draft_model(x_draft), target_model(x_draft)", "q = draft_model(x_draft), np.where((q := target_model(x_draft)) < 0.05 * q.max(-1, keepdims=True), 0, q)"),
+    ("np.random.random() < min", "i > n or np.random.random() < min"),
+    ("np.random.random() < min", "len(x) > 5 or np.random.random() < min"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new"), IN_OTHER_STYLES)
+def test_a_right_loop_in_another_style_is_lossless(few_cases, old, new):
+    assert speculative.law(in_the_blogs_form(old, new)).lossless
+
+
+@pytest.mark.parametrize(("old", "new"), SEEN_SINCE)
+def test_a_mistake_that_needs_its_own_case_is_seen(old, new):
+    verdict = check_law.check_law(in_the_blogs_form(old, new))
+    assert not verdict.lossless
+    assert verdict.case in check_law.CASES
+
+
+def test_a_generator_in_a_default_argument_a_partial_and_a_method_are_followed(few_cases):
+    def with_default(p, gen=np.random.default_rng(3)):  # noqa: B008
+        return sampling.sample(p, gen)
+
+    drawer = SimpleNamespace(rng=np.random.default_rng(1))
+    right = [with_default, partial(with_default), MethodType(lambda self, p: sampling.sample(p, self.rng), drawer)]
+    assert all(speculative.law(function).lossless for function in right)
+
+
+CANNOT_TELL = [
+    # (what stands in the place of the loop's first line, a part of what is said)
+    ("raise SystemExit(0)", "line 4: SystemExit: 0"),
+    ("raise ValueError('\\x1b[31m')", "line 4: ValueError: "),
+    ("return [*x, *[2.5] * N]", "not ids below 3"),
+    ("return None", "it returned NoneType, not tokens"),
+    ("return x", "it returned 0 new tokens in place of 1"),
+    ("while True: target_model(x)", "no progress: 1,000 calls of a model without a random number"),
+    ("for _ in range(20): np.random.random() < 0.5", "more than 5,000 paths"),
+    ("return [*x, *[int(np.random.mtrand._rand.random() * 3)] * N]", "random numbers cannot be followed"),
+]
+
+
+@pytest.mark.parametrize(("line", "said"), CANNOT_TELL)
+def test_what_cannot_be_told_is_said_in_one_line(line, said):
+    names = {}
+    text = (
+        f"import numpy as np\n\ndef mine(x, draft_model, target_model, N, K):\n    {line}\n    return [*x, *[0] * N]\n"
+    )
+    exec(compile(text, "mine.py", "exec"), names)
+    with pytest.raises(UserError) as error:
+        check_law.check_law(names["mine"])
+    assert said in str(error.value)
+    assert str(error.value).isprintable()
+
+
 def test_a_loop_of_our_form_adds_exactly_n_tokens():
     def one_more(x, draft, target_model, N, K, rng):
         return sampling.speculative_sampling(x, draft, target_model, N + 1, K, rng)
@@ -301,7 +371,7 @@ def test_a_loop_of_our_form_adds_exactly_n_tokens():
 )
 def test_the_command(word, status, said, tmp_path):
     (tmp_path / "mine.py").write_text(IN_THE_BLOGS_FORM)
-    unknown = IN_THE_BLOGS_FORM.replace("np.random.random()", "(np.random.Generator(np.random.PCG64()).random())")
+    unknown = IN_THE_BLOGS_FORM.replace("np.random.random()", "(np.random.mtrand._rand.random())")
     (tmp_path / "unknown.py").write_text(unknown)
     done = python("-m", "speculative", "law", word.format(file=tmp_path / "mine.py", unknown=tmp_path / "unknown.py"))
     assert done.returncode == status

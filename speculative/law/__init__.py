@@ -1,1 +1,24 @@
-"""The exact law of a program by enumeration, the check of somebody's code, and the statistical checks of --verify."""
+"""The exact law of a program by enumeration, the check of somebody's code, and the statistical checks of --verify.
+
+From Python, speculative.law(function) -> a Verdict, as in a test:
+
+    def test_mine():
+        assert speculative.law(mine).lossless
+"""
+
+import sys
+from types import ModuleType
+
+
+class Law(ModuleType):
+    """A package that can be called: speculative.law(function)."""
+
+    def __call__(self, function):
+        """Check a function. Raises UserError if it cannot be told."""
+        from speculative.law.check import check_law
+
+        return check_law(function)
+
+
+law = sys.modules[__name__]
+law.__class__ = Law
