@@ -3,6 +3,7 @@
 import importlib
 import sys
 
+import speculative.support.early  # noqa: F401  # Ctrl-C during the imports below is one line
 from benchmarks import grid
 from speculative.support.errors import UserError, guarded
 

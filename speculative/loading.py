@@ -131,7 +131,8 @@ class Models:
         self.loaded |= {spec.role: network for spec, network in zip(specs, networks, strict=True)}
         seconds = time.perf_counter() - began
         if seconds > SLOW_SECONDS and self.engine.packs and not self.quiet:
-            print(f"{size}: loaded in {seconds:.0f} s; after --pack, later runs begin sooner", file=sys.stderr)
+            said = one_line(f"{size}: loaded in {seconds:.0f} s; after --pack, later runs begin sooner")
+            print(said, file=sys.stderr)
 
     def map_packed(self, spec: ModelSpec, folder: str) -> bool:
         """Map the packed weights that --pack has written to the disk. False if there are none."""

@@ -11,6 +11,7 @@ All four run the loop in loop.py. An interrupted command continues from its last
 import argparse
 import importlib
 
+import speculative.support.early  # noqa: F401  # Ctrl-C during the imports of a command is one line
 from speculative.support.errors import guarded
 
 FLAGS = {  # {name: (default, help)}; a list takes several values, and a flag without a default is required

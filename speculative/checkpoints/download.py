@@ -42,7 +42,7 @@ def download(url: str, path: str, sha256: str = "", size: int = 0) -> None:
     try:
         length = receive(url, part, size)
     except (OSError, ValueError) as error:  # requests' errors are OSErrors; a ValueError: headers that make no sense
-        hint = "run again to go on from here, or try another --source; python main.py --demo works without"
+        hint = "run again to go on from here, or try another --source; python main.py --demo works without a download"
         raise UserError(f"cannot download {url} ({first_line(error)}): {hint}") from None
     found = hashlib.sha256()
     with open(part, "rb") as f:

@@ -24,7 +24,7 @@ def run(main: Callable, doc: str, words: list[str] | None = None) -> None:
     """Call main with the options that were typed. Raises UserError."""
     import fire
 
-    words = [*map(written_out, sys.argv[1:] if words is None else words)]
+    words = [*map(expand_short_flag, sys.argv[1:] if words is None else words)]
     stops: list[str] = []  # fire would keep the last one
 
     def call(*others, **given):
@@ -54,7 +54,7 @@ def run(main: Callable, doc: str, words: list[str] | None = None) -> None:
         fire.Fire(fire.decorators.SetParseFn(str)(call), command=[*words, "--", "--separator=\0"])
 
 
-def written_out(word: str) -> str:
+def expand_short_flag(word: str) -> str:
     """-K is short for --K."""
     match = re.fullmatch(f"-([{''.join(SHORT)}])(=.*)?", word, re.DOTALL)
     return f"--{SHORT[match[1]]}{match[2] or ''}" if match else word

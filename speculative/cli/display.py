@@ -108,7 +108,7 @@ def columns() -> int:
     return min(MOST_COLUMNS, shutil.get_terminal_size((MOST_COLUMNS, 24)).columns)
 
 
-def painter() -> Any:
+def color_console() -> Any:
     """Rich's console, which shows colours at a terminal; None elsewhere, or if NO_COLOR (no-color.org) is set."""
     if os.environ.get("NO_COLOR") or not sys.stdout.isatty():
         return None
@@ -119,7 +119,7 @@ def painter() -> Any:
 
 def show(pieces: list[tuple[str, str | None]]) -> None:
     """Print (text, origin) pieces, in colour where that can be shown."""
-    console = painter()
+    console = color_console()
     if console:
         from rich.text import Text
 

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from speculative.cli.display import columns, painter, show
+from speculative.cli.display import color_console, columns, show
 from speculative.engines import memory
 from speculative.engines.choice import is_first
 from speculative.loading import networks_of
@@ -62,7 +62,7 @@ def show_report(session: Session[Options], prompts: list[str], records: list[Rec
         write_text(o.html, page(run))
     if o.quiet:
         return
-    if painter():
+    if color_console():
         show_legend(speculative)
     print()
     for line in run["summary"]:

@@ -31,7 +31,7 @@ def figures(autoregressive: Recorder, speculative: Recorder, measured: Measured 
     if t_target and known[1].rows and known[1].draft is not None:
         found |= account(*runs, t_target, known[1], found, measured)
     rows = [i.seconds for i in autoregressive.iterations if i.seconds and not i.prefill]
-    return found | {"doubt": doubt(found, median(rows) / min(rows) if rows else None)}
+    return found | {"doubt": reason_to_doubt(found, median(rows) / min(rows) if rows else None)}
 
 
 # ---- The counts ------------------------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ def account(
     return known
 
 
-def doubt(f: dict[str, Any], spread: float | None) -> str | None:
+def reason_to_doubt(f: dict[str, Any], spread: float | None) -> str | None:
     """Return the reason to doubt the measured speedup, or None.
 
     spread: median / least time of the calls with one row, within which a figure is no surprise; None if not known.

@@ -92,8 +92,8 @@ def build(folder: Path, announcement: str = "") -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     failures = []
     print(announcement, end="\n" if announcement else "", file=sys.stderr, flush=True)
-    with tempfile.TemporaryDirectory(dir=folder) as making:
-        part = os.path.join(making, f"{name}.so")
+    with tempfile.TemporaryDirectory(dir=folder) as build_dir:
+        part = os.path.join(build_dir, f"{name}.so")
         for flags, compiler in tries:
             failures.append(compile_with(compiler, flags, part))
             if not failures[-1]:

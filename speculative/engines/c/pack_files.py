@@ -21,11 +21,11 @@ ALIGNMENT = 64  # bytes of the largest vector register
 
 def path_of(folder: str, models_dir: str, dtype: str) -> str:
     """Return the path of the pack that fits the model in `folder`, this CPU and this way to pack."""
-    number = hashlib.sha256(layout(dtype).encode())
+    digest = hashlib.sha256(layout(dtype).encode())
     for name in (small_files(folder)[0], *weight_files(folder)):
         about = os.stat(os.path.join(folder, name))
-        number.update(f"{name} {about.st_size} {about.st_mtime_ns} {about.st_ctime_ns}".encode())
-    name = f"{os.path.basename(os.path.abspath(folder))}-{dtype}-{number.hexdigest()[:16]}.pack"
+        digest.update(f"{name} {about.st_size} {about.st_mtime_ns} {about.st_ctime_ns}".encode())
+    name = f"{os.path.basename(os.path.abspath(folder))}-{dtype}-{digest.hexdigest()[:16]}.pack"
     return os.path.join(models_dir, "packed", name)
 
 
