@@ -8,13 +8,11 @@ import numpy as np
 from speculative.engines import memory
 from speculative.engines.formats import FORMATS, convert_all, rounder
 from speculative.engines.model import CachedNetwork
-from speculative.support.errors import UserError
 
 
 class Engine:
     """gpt2.py itself, whose answers are the contract; the other engines override those that differ."""
 
-    name = "numpy"  # as --engine calls it
     saving: Sequence[str] = ()  # the formats that take less memory than float32, the largest first
     exact = False  # whether a row is equal to the bit, however many rows are computed with it
     packs = False  # whether --pack can write its weights
@@ -98,8 +96,3 @@ def warm_up(network: CachedNetwork) -> None:
     for n_last in (1, 5):
         network.logits(np.zeros(min(8, network.n_ctx), int), min(n_last, network.n_ctx))
     network.forget()
-
-
-def refuse(what: str, reason: str) -> UserError:
-    """Return an error for something that another engine has."""
-    return UserError(f"{what} is for --engine c: {reason}")

@@ -23,10 +23,14 @@ def set_threads(n: int | None = None) -> None:
     """Let the forward pass take n threads at most; None: one for each core. Raises UserError if there are not so many
     cores."""
     global n_threads
-    n = n or n_cores()
-    if not 1 <= n <= n_cores():
+    check_threads(n)
+    n_threads = n or n_cores()
+
+
+def check_threads(n: int | None) -> None:
+    """Raise UserError if n threads cannot run here."""
+    if not 1 <= (n or 1) <= n_cores():
         raise UserError(f"{n} threads: 1 to {n_cores()} can run here, by its cores, its quota and OMP_NUM_THREADS")
-    n_threads = n
 
 
 def in_forked_child() -> None:
@@ -54,9 +58,13 @@ def create_model_fn(params: dict, hparams: dict, to_probs: Callable) -> Model:
 class CEngine(Engine):
     """engine.c. Each row is computed in an order that does not depend on the others, so it is equal to the bit."""
 
-    name = "c"
     saving = tuple(FORMATS)[1:]
     exact = packs = True
+
+    def __init__(self, threads: int | None = None):
+        """Raises UserError, before any weight is read."""
+        super().__init__(threads)
+        check_threads(threads)
 
     def words(self) -> str:
         n = n_threads or n_cores()

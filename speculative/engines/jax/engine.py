@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from speculative.engines import memory
-from speculative.engines.contract import Engine, refuse
+from speculative.engines.contract import Engine
 from speculative.engines.formats import FORMATS, OnJax, on_jax
 from speculative.engines.jax.loop import DeviceDecoder
 from speculative.engines.jax.model import JaxModel, keep_compiled
@@ -21,7 +21,6 @@ from speculative.support.errors import UserError
 class JaxEngine(Engine):
     """The devices of JAX. Roundings depend on the number of rows."""
 
-    name = "jax"
     saving = tuple(name for name, format in FORMATS.items() if isinstance(format.jax, OnJax))[1:]
     predicts = False
 
@@ -120,3 +119,8 @@ def compiles(levels: Sequence, K: Any) -> bool:
     """True if the whole decode is compiled as one loop on the device: one draft model drafts, for a number K."""
     specs = [spec for specs in levels for spec in specs]
     return len(specs) == 1 and specs[0].model and not specs[0].load and isinstance(K, int)
+
+
+def refuse(what: str, reason: str) -> UserError:
+    """Return an error for something that the C engine has."""
+    return UserError(f"{what} is for --engine c: {reason}")
