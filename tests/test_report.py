@@ -316,6 +316,7 @@ def test_control_characters_of_a_name_are_not_printed(pair, monkeypatch):
     target = pair.models.spec("target")._replace(size="a\x1b[2J\x07")
     monkeypatch.setitem(pair.models.specs, "target", target)
     assert r"Target a\x1b[2J\x07 in float32" in engine_line(pair)
+    assert r"target a\x1b[2J\x07 float32" in repr(pair)
 
 
 def official(**changes):
