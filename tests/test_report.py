@@ -164,9 +164,9 @@ def test_windows_over_a_text_are_the_mean_of_its_decodes(places, K, drafter):
         place = 0
         while place < N:
             k = min(K, N - place - 1)
-            if drafter != "model" and drafts.found[place] >= 0:
+            if drafter != "model" and drafts.n_matched[place] >= 0:
                 expected[0, k] += weight
-                place += min(drafts.found[place], k) + 1
+                place += min(drafts.n_matched[place], k) + 1
                 continue
             k *= drafter != "prompt_lookup"
             expected[k, 0] += weight
