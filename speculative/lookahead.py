@@ -146,7 +146,7 @@ class AutoK:
                 draft(x, N_DRAFTS)
                 record.draft.add((time.perf_counter() - began) / N_DRAFTS)
 
-    def around(self, drafts: Sequence[Callable], model: Callable) -> Callable:
+    def drafter_of(self, drafts: Sequence[Callable], model: Callable) -> Callable:
         """The drafter draft(x, k) for one decode: the first of these that proposes anything, with the K <= k that pays.
 
         model: their target. As in drafters.first_of, whether one proposes anything must not depend on its draws.

@@ -1,4 +1,4 @@
-"""The last words of a run, when both decoders are done: our lines after the blog's, the JSON file, the page."""
+"""What is printed and written after both decoders: our lines after the blog's, the JSON file, the page."""
 
 import os
 import sys

@@ -1,6 +1,6 @@
 """The figures of a run, computed from the records of both decoders: acceptance, times, account, predictions.
 
-Figures that depend on K are averages over the iterations, so they also hold if K changes or a window is cut short.
+Figures that depend on K are averages over iterations: they stay right if K varies or a window is cut short.
 """
 
 from collections import Counter, defaultdict
@@ -120,7 +120,9 @@ def usual_mean(seconds: Sequence[float]) -> float:
     return mean(min(one, longest) for one in seconds)
 
 
-def times(autoregressive: Recorder, speculative: Recorder, plain: Costs, mine: Costs) -> dict[str, Any]:
+def times(
+    autoregressive: Recorder, speculative: Recorder, plain_costs: Costs, speculative_costs: Costs
+) -> dict[str, Any]:
     """Return the seconds of each part, and the measured speedup, with the prefill and without."""
     parts = dict.fromkeys(("drafting", "scoring", "rest"))
     if speculative.prefill is None:  # a loop on a device does not tell them
@@ -129,9 +131,9 @@ def times(autoregressive: Recorder, speculative: Recorder, plain: Costs, mine: C
     whole = {"autoregressive": autoregressive.seconds, "speculative": speculative.seconds}
     # Per token, as a stop text may cut the two texts at different places.
     shares = speculative.n_tokens / autoregressive.n_tokens
-    later = (autoregressive.seconds - plain.prefill) / (speculative.seconds - mine.prefill)
+    later = (autoregressive.seconds - plain_costs.prefill) / (speculative.seconds - speculative_costs.prefill)
     return {
-        "seconds": {**whole, **parts, "prefill": mine.prefill},
+        "seconds": {**whole, **parts, "prefill": speculative_costs.prefill},
         "runs": speculative.runs,
         "speedup": shares * autoregressive.seconds / speculative.seconds,
         "speedup_without_prefill": shares * later,
@@ -150,21 +152,21 @@ def account(
     autoregressive: Recorder,
     speculative: Recorder,
     t_target: float,
-    mine: Costs,
+    speculative_costs: Costs,
     found: dict,
     measured: Measured | None,
 ) -> dict[str, Any]:
     """Return the run's costs, the formulas' account of its speedup, and the predictions for other lookaheads."""
     windows = [i.drafted for i in speculative.iterations]
     K = mean(windows)
-    c = mine.draft / t_target
-    window = mine.window
+    c = speculative_costs.draft / t_target
+    window = speculative_costs.window
     beta = mean(window(m + 1) for m in windows) / t_target
     known = {
         "t_target": t_target,
-        "t_draft": mine.draft,
+        "t_draft": speculative_costs.draft,
         "c": c,
-        "beta": with_texts({rows: seconds / t_target for rows, seconds in mine.rows.items()}),
+        "beta": with_texts({rows: seconds / t_target for rows, seconds in speculative_costs.rows.items()}),
         "mean_beta": beta,
         "account_blog": blog_speedup(found["r"], K, c, beta),
     }
@@ -174,8 +176,8 @@ def account(
         known["account_leviathan"] = mean(leviathan_tokens(found["alpha"], m) for m in windows) / (K * c + beta)
     if measured:
         calls = Counter(i.drafted + 1 for i in speculative.iterations if not i.prefill)
-        rows = {n: seconds for n, seconds in mine.rows.items() if calls[n] >= MIN_CALLS} | {1: t_target}
-        predicted = predict(autoregressive, speculative, mine.prefill, rows, measured)
+        rows = {n: seconds for n, seconds in speculative_costs.rows.items() if calls[n] >= MIN_CALLS} | {1: t_target}
+        predicted = predict(autoregressive, speculative, speculative_costs.prefill, rows, measured)
         known["predicted"] = {name: with_texts(speedups) for name, speedups in predicted.items()}
     return known
 

@@ -67,27 +67,26 @@ def page_data(run: dict) -> dict:
     o = run["options"]
     f = run["figures"]
     rule = run["rule"]["name"]
-    kind = rule.partition(":")[0]
-    plain, mine = ([*placed(run[name])] for name in DECODERS)
-    total = max(plain[-1]["end"], mine[-1]["end"])
+    autoregressive, speculative = ([*placed(run[name])] for name in DECODERS)
+    total = max(autoregressive[-1]["end"], speculative[-1]["end"])
     roles = [*reversed(drafters.roles_of(o["drafter"]) or ["draft"])]  # a line for each, the innermost first
     names = {int(token): text.translate(VISIBLE) for token, text in run["vocabulary"].items()}
-    before = accumulate((i["text"] for i in mine), initial=run["prompt"]["text"])
+    before = accumulate((i["text"] for i in speculative), initial=run["prompt"]["text"])
     return {
         **findings(run),
         "facts": facts(run),
         "options": [[name, as_typed(name, v)] for name, v in (o | run["machine"]).items() if v is not None],
         "prompt": run["prompt"]["text"],
-        "legend": legend(mine),
+        "legend": legend(speculative),
         "lanes": {
-            "autoregressive": lane_data("Autoregressive", plain, total, ["target"]),
-            "speculative": lane_data("Speculative", mine, total, [*roles, "target"]),
+            "autoregressive": lane_data("Autoregressive", autoregressive, total, ["target"]),
+            "speculative": lane_data("Speculative", speculative, total, [*roles, "target"]),
         },
         "seconds": total,
         "greedy": o["temperature"] == 0,
-        "rule": {"kind": kind, "lossy": "" if run["rule"]["lossless"] else f"--accept {rule}"},
-        "iterations": [close_up(i, text, rule, names) for i, text in zip(mine, before, strict=False)],
-        "opening": opening(mine),
+        "rule": {"kind": rule.partition(":")[0], "lossy": "" if run["rule"]["lossless"] else f"--accept {rule}"},
+        "iterations": [close_up(i, text, rule, names) for i, text in zip(speculative, before, strict=False)],
+        "opening": opening(speculative),
         "reasons": run["summary"][N_FINDINGS:],
         "charts": charts(f),
         "table": report.table(f, run["rule"]["formula"]),

@@ -1,6 +1,6 @@
 """Predictions of other lookaheads and drafters, from one run and short measurements after it.
 
-The tokens that came are known, so for another K it can be computed where each call of the target would begin and end. A
+The decoded tokens are known, so for another K it can be computed where each call of the target would begin and end. A
 place is the position of a new token. At each place the run tells the chance that the draft model's token is accepted
 there, or the draft model is asked now. A prompt lookup draws nothing: it is asked at each place, and the tokens that it
 shares with the text are accepted. (Why min(1, p / q), not q / p: the text is fixed here. Given that a token came out,
@@ -34,7 +34,7 @@ TIMING_SECONDS = 0.3  # that it may take in any case
 class Drafts(NamedTuple):
     """What drafters would propose at the places of one text."""
 
-    found: list[int]  # accepted tokens of a prompt lookup; -1 if it proposes nothing
+    n_matched: list[int]  # accepted tokens of a prompt lookup; -1 if it proposes nothing
     chances: list[float]  # chance that the draft model's token is accepted; [] if there is no such model
 
 
@@ -102,8 +102,8 @@ def chances_by_place(model: Callable, x: Sequence[int], sample: Sequence) -> lis
     tokens: list[int] = []
     q: list[float] = []
     for i in sample:
-        mine = [*i.alpha] if LOOKUP not in i.source else []
-        known += [*mine, *[None] * (len(i.tokens) - len(mine))]
+        chances = [*i.alpha] if LOOKUP not in i.source else []
+        known += [*chances, *[None] * (len(i.tokens) - len(chances))]
         tokens += i.tokens
         q += i.q
     if None in known:
@@ -177,14 +177,14 @@ def predict(
 
 def windows_of(drafts: Drafts, K: int, drafter: str) -> dict[tuple[int, int], float]:
     """{(drafts of the model, drafts of the lookup): how many such windows are expected to cover a text}, with K."""
-    N = len(drafts.found)
+    N = len(drafts.n_matched)
     begins = [1.0] + [0.0] * N  # the chance that a window begins at each place
     windows: dict[tuple[int, int], float] = defaultdict(float)
     for place in range(N):
         k = min(K, N - place - 1)
-        if drafter.startswith(LOOKUP) and drafts.found[place] >= 0:
+        if drafter.startswith(LOOKUP) and drafts.n_matched[place] >= 0:
             windows[0, k] += begins[place]
-            begins[place + min(drafts.found[place], k) + 1] += begins[place]
+            begins[place + min(drafts.n_matched[place], k) + 1] += begins[place]
             continue
         k = 0 if drafter == LOOKUP else k
         windows[k, 0] += begins[place]
