@@ -129,7 +129,7 @@ class Session(Generic[AnyOptions]):
             text = f"--K {as_typed('K', Ks)} is for {len(Ks)} levels"
             raise UserError(f"{text}, and --drafter {self.options.drafter} has {len(levels)}")
         Ks += ("auto",) * (len(levels) - len(Ks))
-        expected = [[spec.expected for spec in specs] for specs in levels]
+        expected = [[spec.scale for spec in specs] for specs in levels]
         return [AutoK(counts) if k == "auto" else k for k, counts in zip(Ks, expected, strict=True)]
 
     def drafter(self, rng: np.random.Generator, depth: int = 0, target: Any = None) -> drafters.Drafter:
@@ -255,7 +255,7 @@ class PythonDecoders:
                 steps = tree_speculative_sampling(x, drafter.tree, target.score_tree, N, tree, rng, s.rule.accept_tree)
             else:
                 K, with_K = lookahead_of(s.lookaheads[0])
-                draft = with_K(drafter.parts, target)
+                draft = with_K(drafter.parts, drafter.stops, target)
                 if len(x) >= READ_FIRST and any(map(s.models.shares_cache, s.roles)):
                     draft = drafters.after_first(draft)
                 steps = speculative_sampling(x, draft, target, N, K, rng, s.rule.accept)
@@ -279,7 +279,7 @@ class PythonDecoders:
 
 def lookahead_of(K: int | AutoK) -> tuple[int, Callable]:
     """Return (the largest K, a function that makes the drafter choose its K if that is automatic)."""
-    return (K.K_max, K.drafter_of) if isinstance(K, AutoK) else (K, lambda drafts, model: drafters.first_of(drafts))
+    return (K.K_max, K.drafter_of) if isinstance(K, AutoK) else (K, lambda drafts, stops, model: drafters.first_of(drafts))
 
 
 def check_count(name: str, value: Any, least: int) -> int:

@@ -12,7 +12,7 @@ from functools import partial
 from types import MappingProxyType
 
 from speculative.drafters import heads, lookup, model, ngram, quantized
-from speculative.drafters.base import Context, Drafter, DrafterSpec
+from speculative.drafters.base import Context, Drafter, DrafterSpec, Stop
 from speculative.drafters.staged import staged
 from speculative.options import did_you_mean
 from speculative.rules import TOKEN, Rule
@@ -72,13 +72,16 @@ def make_drafter(
             if spec.tree is None:
                 able = ", ".join(name for name, other in DRAFTERS.items() if other.tree)
                 raise UserError(f"--drafter {spec.name} drafts chains, not trees: {able} draft trees")
-    drafts = [spec.chain(context) for spec in innermost]
+    stops = [Stop() for _ in innermost]
+    drafts = [spec.chain(context._replace(go_on=stop)) for spec, stop in zip(innermost, stops, strict=True)]
     tree = first_of([spec.tree(context) for spec in innermost], n_before=1) if trees else None  # the root is in x
     inner_rule = rule if rule.lossless else TOKEN
     for [spec], (K, around) in reversed([*zip(outer, lookaheads, strict=True)]):
         model = context.models[spec.roles[0]]
-        drafts = [staged(spec.name, model, partial(around, drafts, model), K, context.rng, inner_rule.accept)]
-    return Drafter(first_of(drafts), drafts, tree)
+        stop = Stop()
+        drafts = [staged(spec.name, model, partial(around, drafts, stops, model), K, context.rng, TOKEN.accept, stop)]
+        stops = [stop]
+    return Drafter(first_of(drafts), drafts, tree, stops)
 
 
 def first_of(drafts: list[Callable], n_before: int = 0) -> Callable:

@@ -14,6 +14,16 @@ class Drafter(NamedTuple):
     chain: Callable  # draft(x, k) -> Proposal
     parts: Sequence[Callable]  # of a+b those of a and of b; the first that proposes anything is the chain
     tree: Callable | None = None  # draft(x, widths) -> trees.Tree, if it can
+    stops: Sequence = ()  # of the parts
+
+
+class Stop:
+    """go_on(margin) of a drafter: whether to draft one more token after one with this margin. A number K never stops."""
+
+    asks: Callable[[float], bool] = staticmethod(lambda margin: True)
+
+    def __call__(self, margin: float) -> bool:
+        return self.asks(margin)
 
 
 class Context(NamedTuple):
@@ -24,6 +34,7 @@ class Context(NamedTuple):
     filters: Filters  # from the draft's logits to p
     greedy: bool  # whether the target decodes greedily: a tree then holds the draft's likeliest tokens
     models: Mapping[str, Any]  # by role
+    go_on: Callable[[float], bool] = Stop()  # asked after each draft, with its margin (sampling.Proposal)
 
 
 class DrafterSpec(NamedTuple):
@@ -36,5 +47,5 @@ class DrafterSpec(NamedTuple):
     model: bool = False  # whether models[roles[0]] is a model(x, n_last), for which another drafter may draft
     load: Callable | None = None  # load(models, options) -> Context.models[name]
     words: str = ""  # its name in a sentence; "" is the name itself
-    expected: tuple[float, float] = (7.5, 10.0)  # (accepted, tested): the counts with which AutoK begins
+    scale: float = 0.6  # of the error of its margins, before AutoK has learned it
     not_on_jax: str = ""  # the reason why it cannot draft with --engine jax

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from speculative.drafters.base import DrafterSpec
+from speculative.drafters.base import DrafterSpec, Stop
 from speculative.filters import one_hot
 from speculative.sampling import Proposal
 from speculative.trees import Tree
@@ -32,7 +32,7 @@ def earlier_ends(x: np.ndarray) -> Iterator[np.ndarray]:  # [n] -> [n_1], [n_2],
         yield ends
 
 
-def prompt_lookup(n_vocab: int) -> Callable:
+def prompt_lookup(n_vocab: int, go_on: Callable = Stop()) -> Callable:
     """Propose the tokens that followed the longest match, at the last of its places; nothing if there is no match.
 
     If fewer than k tokens followed, they are repeated (as LZ77 copies): after a b c a b c come, for k = 5, a b c a b.
@@ -40,10 +40,13 @@ def prompt_lookup(n_vocab: int) -> Callable:
 
     def draft(x, k):  # [n], k -> [k] or [0], [k, n_vocab] or [0, n_vocab]
         x = np.asarray(x)  # [n]
-        tokens = []
-        for ends in earlier_ends(x):  # the longest match comes last, and stays
-            tokens = np.resize(x[ends[-1] + 1 :], k).tolist()  # [k], cut or repeated
-        return Proposal(tokens, one_hot(tokens, n_vocab), [NAME] * len(tokens))
+        matches = [*earlier_ends(x)]
+        if not matches:
+            return Proposal([], [])
+        margins = [float(n) for n in range(len(matches), len(matches) + k)]  # tokens of the match, with the drafts before
+        n = next((i for i, m in enumerate(margins, 1) if not go_on(m)), k)
+        tokens = np.resize(x[matches[-1][-1] + 1 :], n).tolist()  # [n], cut or repeated
+        return Proposal(tokens, one_hot(tokens, n_vocab), [NAME] * n, (), margins[:n])
 
     return draft
 
@@ -75,6 +78,7 @@ def add_path(tree: Tree, widths: Sequence[int], tokens: Sequence[int], n_vocab: 
 SPEC = DrafterSpec(
     name=NAME,
     words="prompt lookup",
-    chain=lambda context: prompt_lookup(context.n_vocab),
+    scale=3.0,
+    chain=lambda context: prompt_lookup(context.n_vocab, context.go_on),
     tree=lambda context: lookup_tree(context.n_vocab),
 )

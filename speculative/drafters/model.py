@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from speculative.drafters.base import DrafterSpec
+from speculative.drafters.base import DrafterSpec, Stop
 from speculative.filters import one_hot
 from speculative.sampling import Proposal, max_fn, sample
 from speculative.trees import Tree
 
 
-def model_drafter(model: Callable, rng: np.random.Generator, name: str = "model") -> Callable:
+def model_drafter(model: Callable, rng: np.random.Generator, name: str = "model", go_on: Callable = Stop()) -> Callable:
     """Step 1 of the blog's loop: k tokens, one after the other, each drawn from p given the text so far.
 
     rng is the decoder's own. With a second generator of the same seed, a draft's random number would be used again in a
@@ -20,11 +20,15 @@ def model_drafter(model: Callable, rng: np.random.Generator, name: str = "model"
     def draft(x, k):  # [n], k -> [k], [k, n_vocab]
         tokens = []
         p = []
-        for _ in range(k):
+        margins = []
+        while len(tokens) < k:
             [p_i] = model([*x, *tokens])  # [n_vocab]
             p.append(p_i)
             tokens.append(sample(p_i, rng))
-        return Proposal(tokens, p, [name] * k)
+            margins += model.margins(1)
+            if not go_on(margins[-1]):
+                break
+        return Proposal(tokens, p, [name] * len(tokens), (), margins)
 
     return draft
 
@@ -77,7 +81,7 @@ def drafts_of(role: str, name: str, **about) -> DrafterSpec:
     """The drafter `name` whose drafts are those of Context.models[role]. about: other fields of its DrafterSpec."""
     return DrafterSpec(
         name,
-        chain=lambda context: model_drafter(context.models[role], context.rng, name),
+        chain=lambda context: model_drafter(context.models[role], context.rng, name, context.go_on),
         tree=lambda context: model_tree(context.models[role].score_tree, context.rng, context.greedy, name),
         roles=(role,),
         model=True,

@@ -12,18 +12,30 @@ from collections.abc import Callable
 from speculative.sampling import Proposal, speculative_sampling
 
 
-def staged(name: str, model: Callable, new_draft: Callable, K: int, rng, accept: Callable) -> Callable:
+def staged(name: str, model: Callable, new_draft: Callable, K: int, rng, accept: Callable, go_on) -> Callable:
     """The drafter `name`, whose model is sped up by new_draft(), K tokens at a time. accept: a lossless rule."""
 
     def draft(x, k):  # [n], k -> [k], [k, n_vocab]
         tokens = []
         p = []
         source = []
-        steps = list(speculative_sampling(x, new_draft(), model, k, K, rng, accept))
-        for step in steps:
+        margins = []
+        steps = []
+        for step in speculative_sampling(x, new_draft(), model, k, K, rng, accept):
+            steps.append(step)
             tokens += step.tokens
             p += [*step.q[: len(step.tokens)]]
             source += [*step.proposal.source[: step.accepted], name]  # a step's last token is the model's own
-        return Proposal(tokens, p, source, steps)
+            new = model.margins(len(step.tokens))
+            margins += new
+            goes = [go_on(m) for m in new]
+            if not all(goes):
+                import os
+                if os.environ.get("TRUNC"):
+                    cut = len(new) - 1 - goes.index(False)
+                    if cut:
+                        del tokens[-cut:], p[-cut:], source[-cut:], margins[-cut:]
+                break
+        return Proposal(tokens, p, source, steps, margins)
 
     return draft

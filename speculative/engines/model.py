@@ -211,10 +211,15 @@ class Model:
         """Call the network, with an entry in the log."""
         began = time.perf_counter()
         with LOCK:  # until its entry is in the log too: another thread's call changes the figures, and ends later
-            rows = self.to_probs(logits_of(*args))  # [m, n_vocab]
+            self.logits = logits_of(*args)  # [m, n_vocab]
+            rows = self.to_probs(self.logits)  # [m, n_vocab]
             self.hidden_rows = self.network.hidden
             self.log.append(Call(began, time.perf_counter() - began, self.network.n_read, len(rows)))
         return rows
+
+    def margins(self, n: int) -> list[float]:
+        """The distances of the two largest logits in the first n rows of the last call."""
+        return margins(self.logits[:n])
 
     def hidden(self, x) -> np.ndarray | None:  # [n] -> [n_embd]
         """The last block's output for the last token of x; None if that is not among the rows of the last call of this
@@ -262,11 +267,18 @@ def common_prefix(a, b) -> int:  # [n_a], [n_b] -> the number of leading tokens 
     return int(differ.argmax()) if differ.any() else n
 
 
+def margins(logits) -> list[float]:  # [n, n_vocab] -> [n]
+    """The distance of the two largest logits of each row."""
+    others = np.array(logits)  # [n, n_vocab]
+    rows = np.arange(len(others))
+    best = np.argmax(others, axis=-1)  # [n]
+    others[rows, best] = -np.inf  # to look twice takes a tenth of the time of np.partition
+    return (logits[rows, best] - np.max(others, axis=-1)).tolist()
+
+
 def margin(network, x) -> float:  # [n]
     """The distance of the two largest logits after the text x."""
-    logits = network.with_probs(lambda logits: logits)(np.asarray(x))[0]  # [n_vocab]
-    second, best = np.partition(logits, -2)[-2:]
-    return float(best - second)
+    return margins(network.with_probs(lambda logits: logits)(np.asarray(x)))[0]
 
 
 def n_bytes(params) -> int:
