@@ -31,7 +31,7 @@ WORDS = {  # {command: the smallest numbers}
     "kernels": "tiny-draft --rounds 1 --memory 0.01 --dtypes NumPy int8",
     "blog": "--help",
     "assumption": "--rounds 1 --B 2 --contexts 250 --narrower 12 --dtypes int8",
-    "start": "--repeats 1",
+    "start": "--repeats 1 --dtypes int8",
     "full_size": "--help",
     "pages": "--help",
     "images": "OUT/demo.svg --demo --n_tokens_to_generate 4 --threads 1",
