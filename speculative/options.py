@@ -256,7 +256,6 @@ NO_EFFECT = (
     (("threads", "pack"), lambda o: o.engine not in ("c", "auto"), "it is for --engine c"),
     (("ngram_text",), lambda o: "ngram" not in o.drafter, "--drafter ngram is not asked for"),
     (("draft_dtype",), lambda o: "model" not in re.split("[+/]", o.drafter), "the drafter has no draft model"),
-    (("accept",), lambda o: o.tree and o.accept == "block", "block verification tests a chain, not a tree"),
 )  # fmt: skip
 
 

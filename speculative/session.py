@@ -20,6 +20,7 @@ from speculative.support.errors import UserError
 from speculative.support.terminal import one_line
 from speculative.texts import RecordedRandom, TextStep, text_steps
 from speculative.trees import n_nodes, tree_speculative_sampling
+from speculative.user_functions import NO_FUNCTIONS, Functions, name_functions
 
 DECODERS = ("autoregressive", "speculative")
 N_COST_TOKENS = 8  # tokens at the end of a prompt: costs are measured with them as the text
@@ -41,16 +42,18 @@ class Session(Generic[AnyOptions]):
         models: Models | None = None,
         prompts: Sequence[str] = (),
         quiet: bool = False,
-        functions: drafters.Functions | None = None,
+        functions: Functions = NO_FUNCTIONS,
     ):
         """models: reuse these. prompts: checked against the context before the weights are loaded. quiet: print nothing
-        about the loading. functions: drafters that only this session knows. Raises UserError."""
+        about the loading. functions: those that only this session knows. Raises UserError."""
         self.models = models or Models(options, quiet)
         self.options = o = self.models.with_fast(options) if options.fast else options
-        self.rule = parse_rule(o.accept)
+        self.rule = parse_rule(o.accept, functions.rules)
+        if o.tree and not self.rule.accept_tree:
+            raise UserError(f"--accept {o.accept} is of no use here: it tests a chain, and --tree drafts a tree")
         self.filters = Filters(o.temperature, o.top_k, o.top_p, o.min_p)
-        self.functions = functions or {}
-        self.levels = drafters.parse_drafter(o.drafter, self.functions)
+        self.functions = functions
+        self.levels = drafters.parse_drafter(o.drafter, functions.drafters)
         self.roles = ["target", *drafters.roles_of(o.drafter)]
         self.lookaheads = self.choose_lookaheads()
         self.engine = self.models.engine
@@ -76,7 +79,7 @@ class Session(Generic[AnyOptions]):
 
     def changed(self, **options: Any) -> "Session[AnyOptions]":
         """The same models, with other options; None stands for the default. Raises UserError."""
-        options, functions = drafters.name_function(options, self.functions)
+        options, functions = name_functions(options, self.functions)
         o = make_options(type(self.options), options, base=self.options)
         return type(self)(o, self.models, quiet=True, functions=functions)
 

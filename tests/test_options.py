@@ -165,7 +165,6 @@ USELESS = [
     (("threads", "tree", "fast", "pack"), JAX, {}),
     (("ngram_text",), {}, {"drafter": "ngram"}),
     (("draft_dtype",), {"drafter": "ngram"}, {"drafter": "model/ngram"}),
-    (("accept",), {"tree": "2,1"}, {}),
 ]
 
 

@@ -30,7 +30,6 @@ import numpy as np
 
 from speculative.drafters.base import Context
 from speculative.drafters.model import model_drafter
-from speculative.drafters.user_function import spec_of
 from speculative.filters import GREEDY
 from speculative.law.paths import (
     EXACT,
@@ -45,6 +44,7 @@ from speculative.law.paths import (
 )
 from speculative.sampling import max_fn, residual, speculative_sampling
 from speculative.support.errors import UserError, first_line
+from speculative.user_functions import as_drafter
 
 MOST_PATHS = 5_000  # of a case; larger ones are left out
 MOST_SECONDS = 30  # for all cases; those that are not reached by then are left out
@@ -221,7 +221,7 @@ def decoder_of(function: Callable) -> Callable:
         case ["proposal", "q", "rng"]:
             return decoder_with(lambda proposal, q, rng: ids_of(function(proposal, q, rng), q.shape[1]))
         case ["x", "k", *_]:
-            return decoder_with(drafter=spec_of(function, ()))
+            return decoder_with(drafter=as_drafter(function))
         case ["p"] | ["p", "rng"]:
             return one_by_one
         case ["x"]:

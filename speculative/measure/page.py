@@ -18,7 +18,6 @@ from speculative.filters import Filters
 from speculative.measure import report
 from speculative.measure.report import digits, duration, many, percent
 from speculative.options import as_typed
-from speculative.rules import parse_rule
 from speculative.session import DECODERS
 
 WEB = Path(__file__).parent / "web"
@@ -67,7 +66,7 @@ def page_data(run: dict) -> dict:
     """Return all that the page draws, as plain numbers and strings. run: the JSON document of one prompt."""
     o = run["options"]
     f = run["figures"]
-    rule = parse_rule(o["accept"])
+    rule = run["rule"]["name"]
     autoregressive, speculative = ([*placed(run[name])] for name in DECODERS)
     total = max(autoregressive[-1]["end"], speculative[-1]["end"])
     roles = [*reversed(drafters.roles_of(o["drafter"]) or ["draft"])]  # a line for each, the innermost first
@@ -85,12 +84,12 @@ def page_data(run: dict) -> dict:
         },
         "seconds": total,
         "greedy": o["temperature"] == 0,
-        "rule": {"kind": rule.name.partition(":")[0], "lossy": "" if rule.lossless else f"--accept {rule.name}"},
-        "iterations": [close_up(i, text, rule.name, names) for i, text in zip(speculative, before, strict=False)],
+        "rule": {"kind": rule.partition(":")[0], "lossy": "" if run["rule"]["lossless"] else f"--accept {rule}"},
+        "iterations": [close_up(i, text, rule, names) for i, text in zip(speculative, before, strict=False)],
         "opening": opening(speculative),
         "reasons": run["summary"][N_FINDINGS:],
         "charts": charts(f),
-        "table": report.table(f, rule),
+        "table": report.table(f, run["rule"]["formula"]),
         "what_if": what_if(f),
     }
 
