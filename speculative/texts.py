@@ -36,7 +36,7 @@ class TextStep:
     prefill: bool = False  # True if the target also read the prompt: not counted in t_target
     alpha: list[float] = field(default_factory=list)  # chance of acceptance of each tested draft, in order
     source: list[str] = field(default_factory=list)  # name of the drafter that proposed each draft, if known
-    # Of a staged proposal, the outermost level first: {drafter: [[tokens, drafted, accepted], ...] of its model's calls}
+    # Of a staged proposal, outermost level first: {drafter: [[tokens, drafted, accepted], ...] of its model's calls}
     levels: dict[str, list] = field(default_factory=dict)
     # Of a tree: "tokens" and "parents" of the nodes from 1 on, as node 0 is the text's last token; "path", the accepted
     tree: dict | None = None
