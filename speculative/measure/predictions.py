@@ -12,15 +12,14 @@ Windows of sizes that the run has not timed are timed now, the largest first, in
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from statistics import median
 from typing import NamedTuple
 
 import numpy as np
 
+from speculative.costs import costs_by_rows, line_through
 from speculative.drafters.base import DrafterSpec
 from speculative.drafters.lookup import NAME as LOOKUP
 from speculative.drafters.lookup import prompt_lookup
-from speculative.lookahead import line_through
 from speculative.measure.recorder import Recorder
 from speculative.session import Session
 from speculative.support.progress import working
@@ -129,17 +128,17 @@ def time_windows(session: Session, speculative: Recorder, most: float, done: Cal
     text = [*speculative.inputs[0], *speculative.tokens[0]]
     x = np.array(text[: max(1, min(len(text), session.n_ctx) - max(ROWS))])  # [n], which the cache holds
     rows = [n for n in ROWS if n <= max(17, 2 * usual - 1) and n not in known and len(x) + n <= session.n_ctx]
-    seconds: dict[int, list[float]] = defaultdict(list)
+    timed: list[tuple[int, float]] = []  # (rows, seconds)
     start = time.perf_counter()
     model(x, 1)
     while True:
         for n in [*rows, usual, 1]:
             began = time.perf_counter()
-            expected = max(seconds[n], default=0.0) or (began - start) / (1 + sum(map(len, seconds.values())))
+            expected = max((seconds for m, seconds in timed if m == n), default=(began - start) / (1 + len(timed)))
             if began - start + expected > most:
-                return {n: median(times) for n, times in seconds.items() if times}
+                return costs_by_rows(timed)
             model(np.append(x, np.resize(x, n - 1)), n)
-            seconds[n].append(time.perf_counter() - began)
+            timed.append((n, time.perf_counter() - began))
             done(1)
 
 
@@ -153,7 +152,7 @@ def predict(
     usual = max(rows)
     scale = rows[usual] / measured.timed[usual] if usual in measured.timed else 1.0  # the loop's calls to those alone
     known = {n: scale * seconds for n, seconds in measured.timed.items()} | rows
-    window = line_through({1: min(known.values())} | known)
+    window = line_through(known)
     own = sum(i.drafting + window(i.drafted + 1) for i in speculative.iterations)
     scale = (speculative.seconds - prefill) / own
     t_token = autoregressive.seconds / autoregressive.n_tokens
