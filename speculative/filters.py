@@ -54,6 +54,15 @@ def one_hot(ids, n_vocab: int) -> np.ndarray:  # [n] -> [n, n_vocab]
     return p
 
 
+def margins(logits) -> list[float]:  # [n, n_vocab] -> [n]
+    """The distance of the two largest logits of each row."""
+    others = np.array(logits)  # [n, n_vocab]
+    rows = np.arange(len(others))
+    best = np.argmax(others, axis=-1)  # [n]
+    others[rows, best] = -np.inf  # to look twice takes a tenth of the time of np.partition
+    return (logits[rows, best] - np.max(others, axis=-1)).tolist()
+
+
 def divide(logits: np.ndarray, temperature: float) -> np.ndarray:  # [n, n_vocab] -> [n, n_vocab]
     """logits / temperature, less the largest: at a tiny temperature they overflow to -inf and not to NaN."""
     temperature = min(max(temperature, 2.0**-126), 2.0**126)  # a float32 can hold it and its inverse

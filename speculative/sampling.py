@@ -27,7 +27,7 @@ class Proposal(NamedTuple):
     p: Sequence  # [m, n_vocab]
     source: Sequence[str] = ()  # [m], the name of the drafter that proposed each token
     inner: Sequence = ()  # the Steps by which a staged drafter made this proposal
-    margins: Sequence[float] = ()  # [m], by how much the drafter preferred the first token of each place to the second
+    margins: Sequence[float] = ()  # [m], how sure the drafter was: the distance of its two largest logits, or the like
 
 
 class Step(NamedTuple):

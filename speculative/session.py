@@ -279,7 +279,9 @@ class PythonDecoders:
 
 def lookahead_of(K: int | AutoK) -> tuple[int, Callable]:
     """Return (the largest K, a function that makes the drafter choose its K if that is automatic)."""
-    return (K.K_max, K.drafter_of) if isinstance(K, AutoK) else (K, lambda drafts, stops, model: drafters.first_of(drafts))
+    return (
+        (K.K_max, K.drafter_of) if isinstance(K, AutoK) else (K, lambda drafts, stops, model: drafters.first_of(drafts))
+    )
 
 
 def check_count(name: str, value: Any, least: int) -> int:

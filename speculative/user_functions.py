@@ -90,6 +90,7 @@ def as_drafter(function: Callable) -> DrafterSpec:
         def draft(x, k):  # [n], k -> [m], [m, n_vocab]
             if k == 0:
                 return Proposal([], [])
+            k = next((n for n in range(1, k) if not context.go_on(1.0)), k)  # its margins are unknown
             proposed = function(np.array(x), k)  # a copy, as x itself is the text
             try:
                 return checked(proposed, k, context.n_vocab, name)

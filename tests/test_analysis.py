@@ -4,7 +4,6 @@ import pytest
 
 from benchmarks.theory import leviathan_speedup
 from speculative.costs import costs_by_rows, line_through
-from speculative.lookahead import Cost, best_k
 from speculative.measure.analysis import blog_speedup, leviathan_tokens
 
 
@@ -33,17 +32,6 @@ def test_the_formulas_hold_at_their_limits():
     assert (leviathan_tokens(1, 5), leviathan_tokens(0, 5)) == (6, 1)
 
 
-def test_the_best_k_is_the_one_with_the_highest_speedup():
-    flat = lambda rows: 1.0  # noqa: E731
-    assert best_k([0.5, 1.0, 0.2], 0, flat) == (3, pytest.approx(1 + 0.5 + 0.5 + 0.1))
-    assert best_k([0.9] * 16, 0.0, flat)[0] == 16  # free drafts: as many as there may be
-    K, speedup = best_k([0.8] * 16, 0.1, flat)
-    by_hand = [leviathan_speedup(0.8, K, 0.1) for K in range(17)]
-    assert speedup == pytest.approx(max(by_hand))
-    assert by_hand.index(max(by_hand)) == K > 1
-    assert best_k([0.2] * 16, 0.3, flat) == best_k([0.9] * 16, 0.01, lambda rows: float(rows)) == (0, 1.0)
-
-
 def test_costs_between_those_that_were_measured_lie_on_a_line():
     cost = line_through({1: 1.0, 5: 1.4, 9: 3.0})
     assert [cost(rows) for rows in (1, 3, 5, 7, 9, 11)] == pytest.approx([1.0, 1.2, 1.4, 2.2, 3.0, 3.5])
@@ -56,11 +44,3 @@ def test_a_cost_is_the_mean_of_the_calls_that_were_not_interrupted():
     calls = [(5, 2.0), (1, 1.0), (1, 30.0), (5, 2.2), (5, 2.4), (1, 1.2), (5, 60.0), (2, 0.0)]
     assert costs_by_rows(calls) == pytest.approx({1: 1.1, 2: 0.0, 5: 2.2})
     assert [*costs_by_rows(calls)] == [1, 2, 5]
-
-
-def test_a_cost_is_the_mean_without_the_longest():
-    cost = Cost()
-    assert cost.mean == 0
-    for seconds, n, mean in ((30.0, 3, 10), (1.0, 1, 1), (6.0, 2, (1 + 6) / 3)):
-        cost.add(seconds, n)
-        assert cost.mean == pytest.approx(mean)

@@ -8,6 +8,7 @@ import pytest
 from tiny import decoded, one_hot
 
 from speculative import lookahead
+from speculative.drafters.base import Stop
 from speculative.engines.model import Call
 from speculative.lookahead import AutoK
 from speculative.sampling import Proposal, speculative_sampling
@@ -30,18 +31,20 @@ class Simulation:
         self.now = 0.0
         self.log = []
         self.n_read = 0  # tokens that the drafter has read
+        self.go_on = Stop()
 
     def perf_counter(self):
         return self.now
 
     def draft(self, x, k):
+        k = next((n for n in range(1, k) if not self.go_on(1.0)), k)
         unread = len(x) - self.n_read
         self.n_read = len(x)
         self.now += self.noise() * (self.draft_time * k + self.catch_up * unread * (unread > 2))
         if not self.proposes(len(x)):
             return Proposal([], [])
         tokens = [(int(x[-1]) + 1 + i + (not self.right(len(x) + i))) % N_VOCAB for i in range(k)]
-        return Proposal(tokens, one_hot(*tokens, n_vocab=N_VOCAB))
+        return Proposal(tokens, one_hot(*tokens, n_vocab=N_VOCAB), margins=[1.0] * k)
 
     def __call__(self, x, n_last=1):
         """The target, whose log an AutoK reads."""
@@ -61,9 +64,9 @@ def simulate(monkeypatch):
         x = np.zeros(8, int)
         draft = one.draft
         if K is None:
-            auto = auto or AutoK([(7.5, 10.0)])
+            auto = auto or AutoK([0.6])
             auto.measure(one, [draft], x, 999)
-            draft = auto.drafter_of([draft], one)
+            draft = auto.drafter_of([draft], [one.go_on], one)
             K = auto.K_max
         one.n_read = len(x)
         began = one.now
@@ -117,14 +120,14 @@ def test_where_the_text_changes_no_fixed_k_is_much_faster(simulate, begins):
 
 def test_a_drafter_that_seldom_has_a_proposal_is_asked_for_long_ones(simulate):
     world = {"right": always, "draft_time": 0.001, "proposes": lambda place: place % 20 == 0}
-    auto = AutoK([(7.5, 10.0)])
+    auto = AutoK([0.6])
     assert max(simulate(512, auto=auto, **world)[1]) >= 8
     seconds, _ = simulate(512, auto=auto, **world)  # it proposes too seldom to be known after one text
     assert seconds <= 1.05 * min(simulate(512, K, **world)[0] for K in range(17))
 
 
 def test_what_was_learned_stays_for_the_next_decode(simulate):
-    auto = AutoK([(7.5, 10.0)])
+    auto = AutoK([0.6])
     simulate(100, auto=auto, right=always)
     assert simulate(100, auto=auto, right=always)[1][0] == 32
 

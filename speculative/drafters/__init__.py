@@ -60,9 +60,9 @@ def make_drafter(
 ) -> Drafter:
     """Return the drafter of these levels (parse_drafter).
 
-    lookaheads: those inside the levels, from the outermost in: for each (K, around), where around(drafts, model) is the
-    drafter that the level's loop asks. rule: of acceptance inside the levels, which has to be lossless. trees: whether
-    it is to draft trees. Raises UserError if it cannot, or belongs to another target.
+    lookaheads: those inside the levels, from the outermost in: for each (K, around), where around(drafts, stops, model)
+    is the drafter that the level's loop asks. rule: of acceptance inside the levels, which has to be lossless. trees:
+    whether it is to draft trees. Raises UserError if it cannot, or belongs to another target.
     """
     *outer, innermost = levels
     if trees:
@@ -79,9 +79,11 @@ def make_drafter(
     for [spec], (K, around) in reversed([*zip(outer, lookaheads, strict=True)]):
         model = context.models[spec.roles[0]]
         stop = Stop()
-        drafts = [staged(spec.name, model, partial(around, drafts, stops, model), K, context.rng, TOKEN.accept, stop)]
+        drafts = [
+            staged(spec.name, model, partial(around, drafts, stops, model), K, context.rng, inner_rule.accept, stop)
+        ]
         stops = [stop]
-    return Drafter(first_of(drafts), drafts, tree, stops)
+    return Drafter(first_of(drafts), drafts, stops, tree)
 
 
 def first_of(drafts: list[Callable], n_before: int = 0) -> Callable:

@@ -13,17 +13,22 @@ class Drafter(NamedTuple):
 
     chain: Callable  # draft(x, k) -> Proposal
     parts: Sequence[Callable]  # of a+b those of a and of b; the first that proposes anything is the chain
+    stops: Sequence["Stop"]  # one for each of the parts
     tree: Callable | None = None  # draft(x, widths) -> trees.Tree, if it can
-    stops: Sequence = ()  # of the parts
+
+
+def always(margin: float) -> bool:
+    """go_on(margin) of a drafter with a number K: draft one more token after one with this margin."""
+    return True
 
 
 class Stop:
-    """go_on(margin) of a drafter: whether to draft one more token after one with this margin. A number K never stops."""
+    """The go_on of a drafter in one decode, which a K that chooses itself sets for each proposal."""
 
-    asks: Callable[[float], bool] = staticmethod(lambda margin: True)
+    go_on: Callable[[float], bool] = staticmethod(always)
 
     def __call__(self, margin: float) -> bool:
-        return self.asks(margin)
+        return self.go_on(margin)
 
 
 class Context(NamedTuple):
@@ -34,7 +39,7 @@ class Context(NamedTuple):
     filters: Filters  # from the draft's logits to p
     greedy: bool  # whether the target decodes greedily: a tree then holds the draft's likeliest tokens
     models: Mapping[str, Any]  # by role
-    go_on: Callable[[float], bool] = Stop()  # asked after each draft, with its margin (sampling.Proposal)
+    go_on: Callable[[float], bool] = always  # asked after each draft, with its margin (sampling.Proposal)
 
 
 class DrafterSpec(NamedTuple):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from speculative.drafters.base import DrafterSpec, Stop
+from speculative.drafters.base import DrafterSpec, always
 from speculative.filters import one_hot
 from speculative.sampling import Proposal
 from speculative.trees import Tree
@@ -32,7 +32,7 @@ def earlier_ends(x: np.ndarray) -> Iterator[np.ndarray]:  # [n] -> [n_1], [n_2],
         yield ends
 
 
-def prompt_lookup(n_vocab: int, go_on: Callable = Stop()) -> Callable:
+def prompt_lookup(n_vocab: int, go_on: Callable = always) -> Callable:
     """Propose the tokens that followed the longest match, at the last of its places; nothing if there is no match.
 
     If fewer than k tokens followed, they are repeated (as LZ77 copies): after a b c a b c come, for k = 5, a b c a b.
@@ -40,13 +40,13 @@ def prompt_lookup(n_vocab: int, go_on: Callable = Stop()) -> Callable:
 
     def draft(x, k):  # [n], k -> [k] or [0], [k, n_vocab] or [0, n_vocab]
         x = np.asarray(x)  # [n]
-        matches = [*earlier_ends(x)]
+        matches = [*earlier_ends(x)]  # the longest comes last
         if not matches:
             return Proposal([], [])
-        margins = [float(n) for n in range(len(matches), len(matches) + k)]  # tokens of the match, with the drafts before
-        n = next((i for i, m in enumerate(margins, 1) if not go_on(m)), k)
-        tokens = np.resize(x[matches[-1][-1] + 1 :], n).tolist()  # [n], cut or repeated
-        return Proposal(tokens, one_hot(tokens, n_vocab), [NAME] * n, (), margins[:n])
+        sure = [float(n) for n in range(len(matches), len(matches) + k)]  # tokens that match, with those before
+        m = next((n for n, margin in enumerate(sure, start=1) if not go_on(margin)), k)
+        tokens = np.resize(x[matches[-1][-1] + 1 :], m).tolist()  # [m], cut or repeated
+        return Proposal(tokens, one_hot(tokens, n_vocab), [NAME] * m, margins=sure[:m])
 
     return draft
 

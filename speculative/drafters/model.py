@@ -4,31 +4,31 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from speculative.drafters.base import DrafterSpec, Stop
-from speculative.filters import one_hot
+from speculative.drafters.base import DrafterSpec, always
+from speculative.filters import margins, one_hot
 from speculative.sampling import Proposal, max_fn, sample
 from speculative.trees import Tree
 
 
-def model_drafter(model: Callable, rng: np.random.Generator, name: str = "model", go_on: Callable = Stop()) -> Callable:
+def model_drafter(model: Callable, rng: np.random.Generator, name: str = "model", go_on: Callable = always) -> Callable:
     """Step 1 of the blog's loop: k tokens, one after the other, each drawn from p given the text so far.
 
     rng is the decoder's own. With a second generator of the same seed, a draft's random number would be used again in a
-    test, and the output would no longer follow the target's distribution.
+    test, and the output would no longer follow the target's distribution. go_on(margin): whether to draft one more.
     """
 
     def draft(x, k):  # [n], k -> [k], [k, n_vocab]
         tokens = []
         p = []
-        margins = []
-        while len(tokens) < k:
+        sure = []
+        for _ in range(k):
             [p_i] = model([*x, *tokens])  # [n_vocab]
             p.append(p_i)
             tokens.append(sample(p_i, rng))
-            margins += model.margins(1)
-            if not go_on(margins[-1]):
+            sure += margins(getattr(model, "last_logits", p_i[None]))  # of a function that is no network, those of p
+            if not go_on(sure[-1]):
                 break
-        return Proposal(tokens, p, [name] * len(tokens), (), margins)
+        return Proposal(tokens, p, [name] * len(tokens), margins=sure)
 
     return draft
 

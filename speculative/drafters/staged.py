@@ -9,33 +9,32 @@ Source: Spector and Re 2023, "Accelerating LLM Inference with Staged Speculative
 
 from collections.abc import Callable
 
+from speculative.drafters.base import always
+from speculative.filters import margins
 from speculative.sampling import Proposal, speculative_sampling
 
 
-def staged(name: str, model: Callable, new_draft: Callable, K: int, rng, accept: Callable, go_on) -> Callable:
-    """The drafter `name`, whose model is sped up by new_draft(), K tokens at a time. accept: a lossless rule."""
+def staged(
+    name: str, model: Callable, new_draft: Callable, K: int, rng, accept: Callable, go_on: Callable = always
+) -> Callable:
+    """The drafter `name`, whose model is sped up by new_draft(), K tokens at a time. accept: a lossless rule.
+    go_on(margin): whether to draft more."""
 
-    def draft(x, k):  # [n], k -> [k], [k, n_vocab]
+    def draft(x, k):  # [n], k -> [m], [m, n_vocab], m <= k
         tokens = []
         p = []
         source = []
-        margins = []
+        sure = []
         steps = []
         for step in speculative_sampling(x, new_draft(), model, k, K, rng, accept):
+            n = len(step.tokens)
             steps.append(step)
             tokens += step.tokens
-            p += [*step.q[: len(step.tokens)]]
+            p += [*step.q[:n]]
             source += [*step.proposal.source[: step.accepted], name]  # a step's last token is the model's own
-            new = model.margins(len(step.tokens))
-            margins += new
-            goes = [go_on(m) for m in new]
-            if not all(goes):
-                import os
-                if os.environ.get("TRUNC"):
-                    cut = len(new) - 1 - goes.index(False)
-                    if cut:
-                        del tokens[-cut:], p[-cut:], source[-cut:], margins[-cut:]
+            sure += margins(getattr(model, "last_logits", step.q)[:n])
+            if not all(go_on(margin) for margin in sure[-n:]):
                 break
-        return Proposal(tokens, p, source, steps, margins)
+        return Proposal(tokens, p, source, steps, sure)
 
     return draft

@@ -12,6 +12,7 @@ import numpy as np
 
 from speculative.engines.plain import PlainPass
 from speculative.engines.vocabulary import to_draft, to_target
+from speculative.filters import margins
 from speculative.support.errors import UserError
 from speculative.trees import Tree, by_paths
 
@@ -211,15 +212,11 @@ class Model:
         """Call the network, with an entry in the log."""
         began = time.perf_counter()
         with LOCK:  # until its entry is in the log too: another thread's call changes the figures, and ends later
-            self.logits = logits_of(*args)  # [m, n_vocab]
-            rows = self.to_probs(self.logits)  # [m, n_vocab]
+            self.last_logits = logits_of(*args)  # [m, n_vocab]
+            rows = self.to_probs(self.last_logits)  # [m, n_vocab]
             self.hidden_rows = self.network.hidden
             self.log.append(Call(began, time.perf_counter() - began, self.network.n_read, len(rows)))
         return rows
-
-    def margins(self, n: int) -> list[float]:
-        """The distances of the two largest logits in the first n rows of the last call."""
-        return margins(self.logits[:n])
 
     def hidden(self, x) -> np.ndarray | None:  # [n] -> [n_embd]
         """The last block's output for the last token of x; None if that is not among the rows of the last call of this
@@ -265,15 +262,6 @@ def common_prefix(a, b) -> int:  # [n_a], [n_b] -> the number of leading tokens 
     n = min(len(a), len(b))
     differ = np.asarray(a[:n]) != np.asarray(b[:n])  # [n]
     return int(differ.argmax()) if differ.any() else n
-
-
-def margins(logits) -> list[float]:  # [n, n_vocab] -> [n]
-    """The distance of the two largest logits of each row."""
-    others = np.array(logits)  # [n, n_vocab]
-    rows = np.arange(len(others))
-    best = np.argmax(others, axis=-1)  # [n]
-    others[rows, best] = -np.inf  # to look twice takes a tenth of the time of np.partition
-    return (logits[rows, best] - np.max(others, axis=-1)).tolist()
 
 
 def margin(network, x) -> float:  # [n]

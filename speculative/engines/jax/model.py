@@ -230,6 +230,7 @@ class JaxModel:
         check_finite(logits, self.name, len(x) - n_last + 1)
         self.tokens = x.copy()  # whoever called may change x
         rows = self.to_probs(logits)  # [n_last, n_vocab]
+        self.last_logits = logits
         self.log.append(Call(began, time.perf_counter() - began, len(x) - n_held, n_last))
         return rows
 
