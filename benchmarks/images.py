@@ -8,7 +8,6 @@ import base64
 import contextlib
 import io
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +15,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks import grid
+from benchmarks.tables import without_numbers
 from speculative.support.errors import UserError
 
 ROOT = Path(__file__).parents[1]
@@ -25,11 +26,6 @@ WORDS = """const found = "h1, h2, h3, p:not(.text, #lanes p), li, label, button,
     return [...document.querySelectorAll(found)]
     .filter((e) => e.checkVisibility() && e.getBoundingClientRect().bottom < arguments[0])
     .map((e) => e.innerText)"""
-
-
-def without_numbers(text: str) -> str:
-    """Return the text in one line, with # for each number."""
-    return re.sub(r"\d+(?:[.,]\d+)*", "#", " ".join(text.split()))
 
 
 def terminal(path: Path) -> None:
@@ -105,8 +101,7 @@ def workbench(path: Path) -> None:
 def speedup(path: Path) -> None:
     """The speedup of the bundled pair against K."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "benchmarks", "sweep", "--out", folder]
-        subprocess.run(command, cwd=ROOT, check=True)
+        grid.main("sweep", ["--out", folder])
         shutil.move(f"{folder}/speedup.png", path)
 
 
