@@ -29,7 +29,7 @@ def figures(autoregressive: Recorder, speculative: Recorder, measured: Measured 
     t_target = known[0].rows.get(1)
     if t_target and known[1].rows and known[1].draft is not None:
         found |= account(*runs, t_target, known[1], found, measured)
-    rows = [i.seconds for i in autoregressive.iterations if i.seconds and not i.prefill]
+    rows = [i.seconds for i in autoregressive.iterations if i.seconds and not i.prefill and not i.derived]
     return found | {"doubt": reason_to_doubt(found, median(rows) / min(rows) if rows else None)}
 
 
@@ -94,20 +94,19 @@ class Costs(NamedTuple):
 
 def costs(run: Recorder) -> Costs:
     """Return the mean times of a decoder's calls. The time of empty proposals belongs to the tokens of the others."""
-    if run.prefill is not None:  # a loop on a device knows its own
-        return Costs(run.t_target, run.t_draft or 0.0, run.prefill)
-    rows = costs_by_rows((i.drafted + 1, i.seconds - i.drafting) for i in run.iterations if not i.prefill)
-    proposals = [i for i in run.iterations if not i.draft_prefill]
+    timed = [i for i in run.iterations if i.seconds]  # of texts that are decoded together, the first one's
+    rows = costs_by_rows((i.drafted + 1, i.seconds - i.drafting) for i in timed if not i.prefill)
+    proposals = [i for i in timed if not i.draft_prefill]
     drafted = sum(i.drafted for i in proposals)
-    draft = None if any(i.drafted for i in run.iterations) else 0.0
+    draft = None if any(i.drafted for i in timed) else 0.0
     if drafted:
         draft = sum(i.drafting for i in proposals) / drafted
     known = Costs(rows, draft, 0.0)
     if not known.rows:
         return known
     window = known.window
-    scoring = [i.seconds - i.drafting - window(i.drafted + 1) for i in run.iterations if i.prefill]
-    drafting = [i.drafting - i.drafted * (draft or 0.0) for i in run.iterations if i.draft_prefill]
+    scoring = [i.seconds - i.drafting - window(i.drafted + 1) for i in timed if i.prefill]
+    drafting = [i.drafting - i.drafted * (draft or 0.0) for i in timed if i.draft_prefill]
     return known._replace(prefill=sum(max(0.0, seconds) for seconds in scoring + drafting))
 
 
@@ -115,10 +114,8 @@ def times(
     autoregressive: Recorder, speculative: Recorder, plain_costs: Costs, speculative_costs: Costs
 ) -> dict[str, Any]:
     """Return the seconds of each part, and the measured speedup, with the prefill and without."""
-    parts = dict.fromkeys(("drafting", "scoring", "rest"))
-    if speculative.prefill is None:  # a loop on a device does not tell them
-        parts = {name: sum(getattr(i, name) for i in speculative.iterations) for name in ("drafting", "scoring")}
-        parts["rest"] = speculative.seconds - sum(parts.values())
+    parts = {name: sum(getattr(i, name) for i in speculative.iterations) for name in ("drafting", "scoring")}
+    parts["rest"] = max(0.0, speculative.seconds - sum(parts.values()))
     whole = {"autoregressive": autoregressive.seconds, "speculative": speculative.seconds}
     # Per token, as a stop text may cut the two texts at different places.
     shares = speculative.n_tokens / autoregressive.n_tokens
