@@ -9,7 +9,7 @@ import numpy as np
 
 from speculative.blog.encoder import Encoder
 from speculative.engines.system import n_cores
-from speculative.measure.figures import figures, figures_alone
+from speculative.measure.figures import figures
 from speculative.measure.predictions import measure
 from speculative.measure.recorder import Recorder
 from speculative.measure.report import stand_ins, summary
@@ -28,11 +28,9 @@ def document(session: Session, prompts: Sequence[str], records: Sequence[Recorde
     """
     o = vars(session.options) | options
     read = [{"text": text, "tokens": ids} for text, ids in zip(prompts, records[0].inputs, strict=True)]
-    speculative = records[-1]
-    if len(records) == 1:
-        found = figures_alone(speculative)
-    else:
-        found = figures(records[0], speculative, measure(session, speculative))
+    *others, speculative = records
+    measured = measure(session, speculative) if others else None
+    found = figures(others[0] if others else None, speculative, measured)
     shown = {token for record in records for i in record.iterations for token in shown_tokens(i)}
     return {
         "schema": SCHEMA,
