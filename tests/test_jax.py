@@ -4,8 +4,6 @@ import itertools
 import os
 import re
 from collections import Counter, deque
-from copy import copy
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -97,42 +95,7 @@ def damaged(params):
     return params | {"ln_f": jax.tree.map(lambda a: a * np.float32(np.nan), params["ln_f"])}
 
 
-# ---- model(x, n_last) ------------------------------------------------------------------------------------------------
-
-
-def test_the_logits_are_those_of_numpy_whatever_was_asked_before(params):
-    """Growing, cut back, unrelated, up to the last position, with every n_last; by two models in turns; interrupted."""
-    short = params, HPARAMS | {"n_ctx": 24}  # not a power of two
-    numpy_model = on_numpy(short, logits_themselves)
-    first = cached(place(*short))
-    models = [network.with_probs(logits_themselves) for network in (first, copy(first))]
-    numbers = rng()
-    base = random_prompt(24)
-    for i in range(60):
-        x = base[: numbers.integers(1, 25)].copy()
-        if numbers.random() < 0.3:
-            x[numbers.integers(len(x)) :] = numbers.integers(HPARAMS["n_vocab"])
-        n_last = int(numbers.integers(1, len(x) + 1))
-        held = len(models[i % 2].network.tokens)
-        actual = models[i % 2](x, n_last)
-        assert actual.dtype == np.float32
-        np.testing.assert_allclose(actual, numpy_model(x, n_last), atol=1e-4)
-        call = models[i % 2].log[-1]
-        assert call.n_rows == n_last <= call.n_read <= len(x)
-        assert call.n_read >= len(x) - held
-
-    def interrupted(*args, **kwargs):
-        raise KeyboardInterrupt
-
-    step = first.forward.step
-    first.forward.step = interrupted
-    with pytest.raises(KeyboardInterrupt):
-        first.logits(np.append(x, 1)[:20])
-    first.forward.step = step
-    np.testing.assert_allclose(first.logits(x), numpy_model(x), atol=1e-4)
-    first.forward.network = replace(first.forward.network, params=damaged(first.forward.network.params))
-    line = refusal(first.logits, np.append(x, 1)[:20])
-    assert line.startswith(f"the model gives logits that are not finite, at position {min(len(x) + 1, 20)}:")
+# ---- The pass --------------------------------------------------------------------------------------------------------
 
 
 def test_nothing_is_compiled_while_the_python_loop_decodes(pair, compiled):
