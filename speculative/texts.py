@@ -143,15 +143,16 @@ def as_text(
         text_index=text_index,
         drafted=step.drafted,
         accepted=min(step.accepted, n),
-        source=sources_of(step),
         alpha=(rule.chances(step) if chances is None else chances)[:n],
     )
-    tree = step.proposal
-    if isinstance(tree, Tree):
-        shown.tree = {"tokens": tree.tokens[1:], "parents": tree.parents[1:], "path": step.walk}
+    proposal = step.proposal
+    if isinstance(proposal, Tree):
+        shown.source = [proposal.source] * step.drafted
+        shown.tree = {"tokens": proposal.tokens[1:], "parents": proposal.parents[1:], "path": step.walk}
         return shown
+    shown.source = [*proposal.source]
     shown.q = [float(row[token]) for row, token in zip(step.q, shown.tokens, strict=False)]
-    inner = step.proposal.inner
+    inner = proposal.inner
     for name in report.levels:
         shown.levels[name] = [[len(one.tokens), one.drafted, one.accepted] for one in inner]
         inner = [deeper for one in inner for deeper in one.proposal.inner]
@@ -168,12 +169,6 @@ def pieces_of(tokens: Sequence[int], text: StreamDecoder) -> list[str]:
         if text.stopped:
             break
     return pieces
-
-
-def sources_of(step: Any) -> list[str]:
-    """Return the name of the drafter that proposed each draft of a step, if it is known."""
-    source = step.proposal.source
-    return [source] * step.drafted if isinstance(source, str) else [*source]
 
 
 def add_times(i: TextStep, logs: Logs, before: Mapping[str, Call | None], began: float, seconds: float) -> None:
