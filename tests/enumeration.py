@@ -17,7 +17,8 @@ from speculative.drafters.model import model_drafter
 from speculative.drafters.user_function import spec_of
 from speculative.engines import model
 from speculative.engines.model import Model
-from speculative.law.paths import distance, law_of, random_model
+from speculative.law.cases import random_model
+from speculative.law.paths import distance, law_of
 from speculative.loading import Models, ModelSpec
 from speculative.options import ModelOptions, make_options
 from speculative.sampling import autoregressive_sampling

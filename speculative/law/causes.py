@@ -1,0 +1,2 @@
+def cause_of(decode, laws, wrong):
+    return None
