@@ -25,7 +25,6 @@ import numpy as np
 
 from speculative.drafters.base import Context
 from speculative.drafters.model import model_drafter
-from speculative.drafters.user_function import spec_of
 from speculative.filters import GREEDY
 from speculative.law.cases import CASES, SMALLEST, Case, law_of_model
 from speculative.law.causes import cause_of
@@ -33,8 +32,9 @@ from speculative.law.paths import EXACT, OUT_OF_SIGHT, TooLarge, distance
 from speculative.law.texts import Raised, errors_as_lines, ids_of, law_of_texts, raised
 from speculative.law.traced import NoDistribution, states
 from speculative.law.unknown import Unfollowed
-from speculative.sampling import max_fn, residual, sample, speculative_sampling, token_by_token
+from speculative.sampling import sample, speculative_sampling, token_by_token
 from speculative.support.errors import UserError
+from speculative.user_functions import as_drafter
 
 MOST_SECONDS = 30  # for all cases; those that are not reached by then are left out
 
@@ -65,7 +65,7 @@ def decoder_of(function: Callable, left_out: dict) -> Callable:
 
     def blogs(draft, target, case, rng):  # up to K tokens more than N
         text = ids_of(function(np.array(case.prompt), draft, target, case.N, case.K), case.n_vocab)
-        has_prompt.append(len(text) >= case.n_prompt + case.N)
+        has_prompt.append(text[: case.n_prompt] == case.prompt)
         text = text[case.n_prompt * has_prompt[0] :]
         del has_prompt[1:]
         if len(text) < case.N:
@@ -102,15 +102,15 @@ def decoder_of(function: Callable, left_out: dict) -> Callable:
         case [_, _, _, "N", "K"] if not isinstance(function, type):
             decode = blogs
         case [_, _, _, "N", "K", "rng", *_]:
-            decode = ours(loop=function)
+            decode = decoder_with(loop=function)
         case ["proposal", "q", "rng"]:
-            decode = ours(rule)
+            decode = decoder_with(rule)
         case ["x", "k", *_]:
-            decode = ours(drafter=spec_of(function, ()))
+            decode = decoder_with(drafter=as_drafter(function))
         case ["p"] | ["p", "rng"]:
             decode = one_by_one
         case ["x"]:
-            decode = ours(with_residual)
+            decode = decoder_with(with_residual)
         case _:
             words = f"the parameters ({', '.join(names)}) are not those of a sampler"
             raise UserError(f"{words}: see python -m speculative law")
@@ -118,7 +118,7 @@ def decoder_of(function: Callable, left_out: dict) -> Callable:
     return decode
 
 
-def ours(rule=token_by_token, drafter=None, loop=speculative_sampling) -> Callable:
+def decoder_with(rule=token_by_token, drafter=None, loop=speculative_sampling) -> Callable:
     """Our loop, as decoder_of returns it, of which one part may be another."""
 
     def decode(draft, target, case, rng):
@@ -153,7 +153,7 @@ def check_law(function: Callable) -> Verdict:
             one > EXACT for one in far.values()
         )  # one size more than the first that is wrong tells mistakes apart
         for case in cases:
-            if time.monotonic() > until or (n_too_large > 1 and not far):
+            if time.monotonic() > until or (n_too_large and not far):
                 n_too_large += 1
             elif case.n_vocab not in left_out:
                 try:

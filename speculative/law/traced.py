@@ -17,7 +17,7 @@ from unittest.mock import patch
 import numpy as np
 from numpy.random import Generator, RandomState
 
-from speculative.law.unknown import MATH, Unfollowed, Unknown
+from speculative.law.unknown import MATH, Unfollowed, UnknownNumber
 
 
 class NoDistribution(Exception):
@@ -43,14 +43,14 @@ class TracedRandom:
 
     manual_seed = seed
 
-    def number(self) -> Unknown:
+    def number(self) -> UnknownNumber:
         if self.key not in self.walk.places:
             self.seed(self.first_seed)
         seed, n = self.walk.places[self.key]
         self.walk.places[self.key] = seed, n + 1
-        return Unknown(self.walk.number(seed, n))
+        return UnknownNumber(self.walk.number(seed, n))
 
-    def time(self) -> Unknown:
+    def time(self) -> UnknownNumber:
         """An exponential time of rate 1."""
         return -self.number().log()
 
@@ -140,7 +140,7 @@ def with_size(draw: Callable) -> Callable:
             return draw(rng, **named)
         columns = {name: np.broadcast_to(one, shape).ravel() for name, one in named.items()}  # [n] each
         made = [draw(rng, **{name: one[i] for name, one in columns.items()}) for i in range(math.prod(shape))]
-        return np.array(made, object if any(isinstance(one, Unknown) for one in made) else None).reshape(shape)
+        return np.array(made, object if any(isinstance(one, UnknownNumber) for one in made) else None).reshape(shape)
 
     return method
 
@@ -245,10 +245,16 @@ def everywhere(walk, function: Callable) -> Iterator[None]:
             replaced = {name: instead_of(value) for name, value in names.items()}
             changed = {name: value for name, value in replaced.items() if value is not names[name]}
             stack.enter_context(patch.dict(names, changed))
-        if defaults := getattr(plain(function), "__defaults__", None):
-            stack.enter_context(patch.object(plain(function), "__defaults__", (*map(instead_of, defaults),)))
-        for cell in getattr(plain(function), "__closure__", None) or ():
-            stack.enter_context(patch.object(cell, "cell_contents", instead_of(cell.cell_contents)))
+        own = plain(function)
+        held = [
+            (cell, "cell_contents", instead_of(cell.cell_contents)) for cell in getattr(own, "__closure__", 0) or ()
+        ]
+        held += (
+            [(own, "__defaults__", (*map(instead_of, own.__defaults__),))] if getattr(own, "__defaults__", 0) else []
+        )
+        for owner, name, value in held:
+            stack.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, value)
         for module, names in found:
             stack.enter_context(patch.multiple(module, **names))
         stack.enter_context(contextlib.redirect_stdout(io.StringIO()))

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -58,7 +59,7 @@ STEPS: dict[str, tuple[Callable, Callable]] = {
 }
 
 
-class Unknown:
+class UnknownNumber:
     """A random number: steps from a Uniform, which together rise or fall."""
 
     def __init__(self, u: Uniform, steps: tuple = (), ends: tuple = (np.float64(0), np.float64(1))):
@@ -84,21 +85,21 @@ class Unknown:
 
     def then(self, name: str, c=1.0) -> Any:
         """This number changed by one more step."""
-        if isinstance(c, Unknown):
+        if isinstance(c, UnknownNumber):
             raise Unfollowed("two random numbers in one formula cannot be followed")
         c = np.float64(c)
         step = STEPS[name][0]
         if not np.isfinite(c) or (c == 0 and name == "times"):
             return step(self.at(0.5), c)
         low, high = ends = tuple(step(end, c) + 0.0 for end in self.ends)
-        if np.isnan(low + high) or low == high or (name == "power" and self.ends[0] * self.ends[1] < 0):
+        if np.isnan(low) or np.isnan(high) or low == high or (name == "power" and self.ends[0] * self.ends[1] < 0):
             raise Unfollowed(f"this formula of a random number ({name}) cannot be followed")
-        return Unknown(self.u, (*self.steps, (name, c)), ends)
+        return UnknownNumber(self.u, (*self.steps, (name, c)), ends)
 
     def is_below(self, bound) -> bool:
         if bound is self:  # np.searchsorted and np.argmax ask
             return False
-        if isinstance(bound, Unknown):
+        if isinstance(bound, UnknownNumber):
             return bound.wins(self)
         value = float(bound)
         if value != value:  # NaN
@@ -108,31 +109,24 @@ class Unknown:
     def is_above(self, bound) -> bool:
         if bound is self:
             return True
-        if isinstance(bound, Unknown):
+        if isinstance(bound, UnknownNumber):
             return self.wins(bound)
         return bool(bound == bound) and not self.is_below(bound)
 
-    def wins(self, other: "Unknown") -> bool:
-        """Whether this number is the larger one. It can be told if both are the same function of exponential times.
+    def wins(self, other: "UnknownNumber") -> bool:
+        """Whether this number is the larger one. It can be told if both are one function of exponential times.
 
         The first of two times has the sum of their rates, whichever it is: so comparisons one after the other find the
         first of many, as races and Gumbel noise do.
         """
-        for is_flipped in (False, True):
-            times = np.array([0.0005, 0.001, 0.002])  # [3], of this number
-            u = -np.expm1(-times) if is_flipped else np.exp(-times)  # [3]
-            at = np.array([other.u_at(self.at(x)) for x in u])  # [3]: the other number's u at the same values
-            ratio = -np.log(1 - at if is_flipped else at) / times  # [3], of the other number's time to this one's
-            alone = all((one.low, one.high) == (0, 1) and one.rate for one in (self.u, other.u))
-            same = all(one.rate == 1 or one.is_flipped == is_flipped for one in (self.u, other.u))
-            if alone and same and np.allclose(ratio, ratio[0], 1e-5, 0) and np.isfinite(ratio[0]):
-                break
-        else:
-            raise Unfollowed("two random numbers are compared that are not of one kind")
-        rates = [self.u.rate, float(other.u.rate * ratio[1])]
+        is_flipped, ratio = time_ratio(self.steps, self.ends, other.steps, other.ends)
+        for one in (self.u, other.u):
+            if (one.low, one.high) != (0, 1) or one.rate == 0 or (one.rate > 1 and one.is_flipped != is_flipped):
+                raise Unfollowed("a random number of which something is known is compared with another one")
+        rates = [self.u.rate, other.u.rate * ratio]
         is_first = self.u.branch(rates) == 0
         first, last = (self.u, other.u) if is_first else (other.u, self.u)
-        first.rate = sum(rates) / (1 if is_first else float(ratio[1]))
+        first.rate = sum(rates) / (1 if is_first else ratio)
         first.is_flipped = is_flipped
         last.rate = 0.0
         return is_first == ((self.ends[0] < self.ends[1]) != is_flipped)
@@ -152,6 +146,25 @@ class Unknown:
 
     def __float__(self):
         raise Unfollowed("a random number as a float cannot be followed: compare it as it is")
+
+
+@cache
+def time_ratio(steps: tuple, ends: tuple, other_steps: tuple, other_ends: tuple) -> tuple[bool, float]:
+    """Where two numbers are equal, -log(u) of the other one over that of the first; or, if True, of -log(1 - u).
+
+    Raises Unfollowed if it is not the same everywhere.
+    """
+    times = np.array([0.0005, 0.001, 0.002])  # [3], of the first
+    for is_flipped in (False, True):
+        u = -np.expm1(-times) if is_flipped else np.exp(-times)  # [3]
+        first = UnknownNumber(None, steps, ends)
+        at = np.array(
+            [UnknownNumber(None, other_steps, other_ends).u_at(first.at(x)) for x in u]
+        )  # [3]: the other one's u
+        ratio = -np.log(1 - at if is_flipped else at) / times  # [3]
+        if np.isfinite(ratio[0]) and np.allclose(ratio, ratio[0], 1e-5, 0):
+            return is_flipped, float(ratio[1])
+    raise Unfollowed("two random numbers are compared that are not of one kind")
 
 
 def with_arrays(operator: Callable) -> Callable:
@@ -187,13 +200,13 @@ OPERATORS: dict[str, Callable] = {
 }
 for names, operator in OPERATORS.items():
     for name in names.split():
-        setattr(Unknown, name, with_arrays(operator))
+        setattr(UnknownNumber, name, with_arrays(operator))
 
 
 def in_math(name: str) -> Callable:
-    """The function of Python's math, of an Unknown too."""
+    """The function of Python's math, of an UnknownNumber too."""
     of_floats = getattr(math, name)
-    return lambda x, *base: getattr(x, name)() if isinstance(x, Unknown) and not base else of_floats(x, *base)
+    return lambda x, *base: getattr(x, name)() if isinstance(x, UnknownNumber) and not base else of_floats(x, *base)
 
 
 MATH = {name: in_math(name) for name in ("log", "log1p", "exp", "sqrt", "floor")}
