@@ -17,7 +17,7 @@ from unittest.mock import patch
 import numpy as np
 from numpy.random import Generator, RandomState
 
-from speculative.law.unknown import MATH, Unfollowed, UnknownNumber
+from speculative.law.unknown import MATH, Numbers, Unfollowed, UnknownNumber
 
 
 class NoDistribution(Exception):
@@ -33,8 +33,9 @@ class TracedRandom:
     def __init__(self, seed=None, *_, **__):
         if isinstance(seed, TracedRandom):  # as in Generator(PCG64(7))
             self.__dict__ = seed.__dict__
-        self.first_seed = getattr(self, "first_seed", seed)
-        self.key = getattr(self, "key", object())  # of its place in walk.places
+        else:
+            self.first_seed = seed
+            self.key = object()  # of its place in walk.places
 
     def seed(self, seed=None, *_) -> "TracedRandom":
         is_known = self.walk.reseeds and seed is not None
@@ -52,7 +53,7 @@ class TracedRandom:
 
     def time(self) -> UnknownNumber:
         """An exponential time of rate 1."""
-        return -self.number().log()
+        return -self.number().log()  # type: ignore[attr-defined]
 
     def place(self, p) -> int:  # [n], not all of them 0 -> i with chance p[i]
         cumulative = np.cumsum(p, dtype=np.float64)  # [n]
@@ -140,7 +141,8 @@ def with_size(draw: Callable) -> Callable:
             return draw(rng, **named)
         columns = {name: np.broadcast_to(one, shape).ravel() for name, one in named.items()}  # [n] each
         made = [draw(rng, **{name: one[i] for name, one in columns.items()}) for i in range(math.prod(shape))]
-        return np.array(made, object if any(isinstance(one, UnknownNumber) for one in made) else None).reshape(shape)
+        is_known = not any(isinstance(one, UnknownNumber) for one in made)
+        return np.array(made).reshape(shape) if is_known else np.array(made, object).reshape(shape).view(Numbers)
 
     return method
 
@@ -155,7 +157,7 @@ def traced(walk, family: str = "", **methods: Callable) -> type[TracedRandom]:
     return type("TracedRandom", (TracedRandom,), {"walk": walk, "family": family, **methods})
 
 
-# ---- In the place of NumPy's, Python's and PyTorch's ------------------------------------------------------------------
+# ---- In the place of NumPy's, Python's and PyTorch's -----------------------------------------------------------------
 
 KINDS = (Generator, RandomState, random.Random)
 FAMILIES = {"numpy": "RandomState MT19937", "PCG64": "Generator default_rng PCG64 SeedSequence", "Philox": "Philox"}
@@ -172,7 +174,7 @@ def replacements(walk) -> list[tuple[ModuleType, dict[str, Any]]]:
         for name, one in vars(module).items():
             if getattr(one, "__self__", None) is own or name == "seed":
                 names[name] = getattr(rng, name)
-    found = [(np.random, of_numpy), (random, of_python), (math, MATH)]
+    found: list[tuple[ModuleType, dict[str, Any]]] = [(np.random, of_numpy), (random, of_python), (math, MATH)]
     if "torch" in sys.modules:
         found.append((sys.modules["torch"], of_torch(sys.modules["torch"], traced(walk, "torch"))))
     return found
@@ -228,7 +230,7 @@ def variables_of(function: Callable) -> list[dict]:
 
 @contextlib.contextmanager
 def everywhere(walk, function: Callable) -> Iterator[None]:
-    """Replace the generators of all modules, and those that the function refers to, and print nothing, until the end."""
+    """Replace the generators of all modules and of the function, and print nothing, until the end."""
     found = replacements(walk)
     ours = {id(getattr(module, name)): one for module, names in found for name, one in names.items()}
 
@@ -247,7 +249,7 @@ def everywhere(walk, function: Callable) -> Iterator[None]:
             stack.enter_context(patch.dict(names, changed))
         own = plain(function)
         held = [
-            (cell, "cell_contents", instead_of(cell.cell_contents)) for cell in getattr(own, "__closure__", 0) or ()
+            (cell, "cell_contents", instead_of(cell.cell_contents)) for cell in getattr(own, "__closure__", None) or ()
         ]
         held += (
             [(own, "__defaults__", (*map(instead_of, own.__defaults__),))] if getattr(own, "__defaults__", 0) else []

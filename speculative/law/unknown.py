@@ -114,22 +114,7 @@ class UnknownNumber:
         return bool(bound == bound) and not self.is_below(bound)
 
     def wins(self, other: "UnknownNumber") -> bool:
-        """Whether this number is the larger one. It can be told if both are one function of exponential times.
-
-        The first of two times has the sum of their rates, whichever it is: so comparisons one after the other find the
-        first of many, as races and Gumbel noise do.
-        """
-        is_flipped, ratio = time_ratio(self.steps, self.ends, other.steps, other.ends)
-        for one in (self.u, other.u):
-            if (one.low, one.high) != (0, 1) or one.rate == 0 or (one.rate > 1 and one.is_flipped != is_flipped):
-                raise Unfollowed("a random number of which something is known is compared with another one")
-        rates = [self.u.rate, other.u.rate * ratio]
-        is_first = self.u.branch(rates) == 0
-        first, last = (self.u, other.u) if is_first else (other.u, self.u)
-        first.rate = sum(rates) / (1 if is_first else ratio)
-        first.is_flipped = is_flipped
-        last.rate = 0.0
-        return is_first == ((self.ends[0] < self.ends[1]) != is_flipped)
+        return largest([other, self]) == 1
 
     def __int__(self) -> int:
         low, high = sorted(float(self.at(end)) for end in (self.u.low, self.u.high))
@@ -146,6 +131,29 @@ class UnknownNumber:
 
     def __float__(self):
         raise Unfollowed("a random number as a float cannot be followed: compare it as it is")
+
+
+def largest(numbers: list[UnknownNumber]) -> int:
+    """The place of the largest. It can be told if all are one function of exponential times: in a race, as of Gumbel's.
+
+    The first of several times has the sum of their rates, whichever it is: so it can race again.
+    """
+    ratios = [time_ratio(numbers[0].steps, numbers[0].ends, one.steps, one.ends) for one in numbers]
+    flipped = {is_flipped for is_flipped, _ in ratios[1:]}
+    rates = [one.u.rate * ratio for one, (_, ratio) in zip(numbers, ratios, strict=True)]  # [n]
+    is_flipped = flipped == {True}
+    is_first = (numbers[0].ends[0] < numbers[0].ends[1]) != is_flipped  # whether the largest has the least time
+    for one in numbers:
+        if (one.u.low, one.u.high) != (0, 1) or one.u.rate == 0 or (one.u.rate != 1 and one.u.is_flipped != is_flipped):
+            raise Unfollowed("a random number of which something is known is compared with another one")
+    if len(flipped) > 1 or len({id(one.u) for one in numbers}) < len(numbers) or not (is_first or len(numbers) == 2):
+        raise Unfollowed("random numbers are compared that are not of one kind")
+    first = numbers[0].u.branch(rates)
+    for one in numbers:
+        one.u.rate = 0.0
+    numbers[first].u.rate = sum(rates) / ratios[first][1]
+    numbers[first].u.is_flipped = is_flipped
+    return first if is_first else 1 - first
 
 
 @cache
@@ -167,6 +175,22 @@ def time_ratio(steps: tuple, ends: tuple, other_steps: tuple, other_ends: tuple)
     raise Unfollowed("two random numbers are compared that are not of one kind")
 
 
+class Numbers(np.ndarray):
+    """An array of random numbers, among others. Its argmax is one fork, not one for each comparison."""
+
+    def argmax(self, axis=None, *args, **named):
+        if self.ndim > 1 and axis is not None:
+            return np.apply_along_axis(lambda row: row.view(Numbers).argmax(), axis, self)
+        places = [i for i, one in enumerate(self.flat) if isinstance(one, UnknownNumber)]
+        least = min((min(self.flat[i].ends) for i in places), default=0)
+        if not places or any(one > least for one in self.flat if not isinstance(one, UnknownNumber)):
+            return super().argmax(axis, *args, **named)
+        return places[largest([self.flat[i] for i in places])] if len(places) > 1 else places[0]
+
+    def argmin(self, axis=None, *args, **named):
+        return (-self).argmax(axis)
+
+
 def with_arrays(operator: Callable) -> Callable:
     """The operator, for each number of an array too."""
 
@@ -176,7 +200,7 @@ def with_arrays(operator: Callable) -> Callable:
         numbers = np.asarray(c[0])
         made = [operator(u, one) for one in numbers.ravel()]
         dtype = bool if all(isinstance(one, bool) for one in made) else object
-        return np.array(made, dtype).reshape(numbers.shape)
+        return np.array(made, dtype).reshape(numbers.shape).view(Numbers if dtype is object else np.ndarray)
 
     return apply
 
