@@ -28,7 +28,16 @@ from speculative.measure.document import document
 from speculative.measure.figures import NOISE, figures
 from speculative.measure.predictions import Drafts, Measured, measure, windows_of
 from speculative.measure.recorder import Recorder
-from speculative.measure.report import BLOG_TEXT, advice, blog_line, engine_line, summary, table
+from speculative.measure.report import (
+    BLOG_TEXT,
+    advice,
+    blog_line,
+    disturbance,
+    engine_line,
+    speed_line,
+    summary,
+    table,
+)
 from speculative.measure.run import Run
 from speculative.options import FIELDS
 from speculative.rules import TOKEN
@@ -137,6 +146,12 @@ def test_interrupted_calls_are_doubted():
         iteration.seconds += 60
     f = figures(autoregressive, record_of(speculative.samples))
     assert f["doubt"] == "some calls took many times as long as others"
+    assert "Another program probably used the processor. Try again." in speed_line(f)
+    speculative.waited = 30
+    disturbed = figures(autoregressive, speculative)
+    busy = "Other programs used the processor: threads waited 30.00 s for a core."
+    assert busy in speed_line(disturbed | {"doubt": "it is"})
+    assert disturbance(disturbed) == busy
     slow = figures(*scripted(window=lambda rows: 1.0 if rows == 1 else 0.2))
     assert "allow no more" in slow["doubt"] or "less time" in slow["doubt"]
 

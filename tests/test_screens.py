@@ -14,7 +14,7 @@ import main
 from speculative import lookahead, texts
 from speculative.engines import model
 from speculative.law import sampled
-from speculative.measure import predictions
+from speculative.measure import decode, predictions
 from speculative.options import DEMO
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -28,6 +28,7 @@ def clock(repeating, monkeypatch):
     for module in (lookahead, model, sampled, predictions, texts):
         if hasattr(module, "time"):
             monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(decode, "seconds_waited", lambda: 0.0)
     feed = model.CachedNetwork.feed
 
     def timed(network, x, n, n_last, *tree):

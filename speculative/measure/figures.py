@@ -29,13 +29,14 @@ def figures(autoregressive: Recorder | None, speculative: Recorder, measured: Me
     parts = {name: sum(getattr(i, name) for i in speculative.iterations) for name in ("drafting", "scoring")}
     parts |= {"rest": max(0.0, whole - sum(parts.values())), "prefill": known.prefill}
     found = counts(speculative) | dict.fromkeys(COMPARISON)
-    found |= {"runs": speculative.runs, "t_draft": known.draft}
+    found |= {"runs": speculative.runs, "t_draft": known.draft, "waited": speculative.waited}
     found |= {"seconds": {"autoregressive": None, "speculative": whole, **parts}}
     if not autoregressive:
         return found
     of_rows = costs(autoregressive)
     ratio = speculative.n_tokens / autoregressive.n_tokens  # a stop text may cut the two texts at different places
     found["seconds"]["autoregressive"] = autoregressive.seconds
+    found["waited"] += autoregressive.waited
     found["speedup"] = ratio * autoregressive.seconds / whole
     found["speedup_without_prefill"] = ratio * (autoregressive.seconds - of_rows.prefill) / (whole - known.prefill)
     t_target = of_rows.rows.get(1)

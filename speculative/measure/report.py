@@ -17,6 +17,7 @@ from speculative.support.terminal import one_line
 
 GAIN = 1.08  # another setting is recommended from this factor on: a prediction errs by about as much
 
+DISTURBED = 0.25  # share of the decodes' time; threads that waited longer for a core disturbed the figures
 ROLES = {"target": "Target", "draft": "draft"}  # in a sentence; the others are copies of the target
 
 BLOG_TEXT = (  # 40 tokens, which the blog's run printed after its prompt, with the official 1558M
@@ -40,6 +41,8 @@ def summary(session: Session, records: Sequence[Recorder], f: dict) -> list[str]
     lines.append(engine_line(session))
     replaced = stand_ins(session).items()
     lines += [f"Note: {size} is a stand-in for the official model: {words}." for size, words in replaced]
+    if disturbance(f) and not f["doubt"]:
+        lines.append(f"Note: {disturbance(f)}")
     if session.timed and session.options.temperature > 0:
         lines.append("Note: --K auto depends on measured times, so the same seed may give another text next time.")
     return [*map(one_line, filter(None, lines))]
@@ -122,9 +125,18 @@ def speed_line(f: dict) -> str:
     runs = f", medians of {f['runs']} runs" if f["runs"] > 1 else ""
     times = f"{f['speedup']:.2f} times as fast"
     if f["doubt"]:
-        return f"Doubtful: {times}{runs}, but {f['doubt']}. Another program probably used the processor: try again."
+        cause = disturbance(f) or "Another program probably used the processor."
+        return f"Doubtful: {times}{runs}, but {f['doubt']}. {cause} Try again."
     slower = "Slower: " if f["speedup"] < 1 - NOISE else ""
     return f"{slower}{times}: {rate_text(rate)} tokens a second instead of {rate_text(rate / f['speedup'])}{runs}."
+
+
+def disturbance(f: dict) -> str | None:
+    """Say for how long threads had no core, as other programs had it. None if that took little of the decodes' time."""
+    whole = f["seconds"]["speculative"] + (f["seconds"]["autoregressive"] or 0.0)
+    if f["waited"] < DISTURBED * whole:
+        return None
+    return f"Other programs used the processor: threads waited {duration(f['waited'])} for a core."
 
 
 def acceptance_line(f: dict) -> str:
