@@ -13,12 +13,10 @@ import pytest
 from test_page import HOSTILE, SAMPLED, origins_of, run_of, with_prompt_and_text
 from test_workbench import Endless
 
-from benchmarks.theory import leviathan_speedup
 from speculative import load_pair
 from speculative.cli.command import parse
 from speculative.cli.display import SHOWN
 from speculative.cli.workbench import LABELS, Workbench
-from speculative.measure.analysis import leviathan_tokens
 from speculative.measure.page import page, page_data
 from speculative.session import DECODERS, Session
 
@@ -196,7 +194,9 @@ def test_the_page_of_each_kind_of_run(case, show, pair):
     data = page_data(run)
     rows = "[...document.querySelectorAll('#figures tbody tr')].map((r) => [...r.cells].map((c) => c.textContent))"
     assert js(driver, rows) == [*map(list, data["table"])]
-    assert text_of(driver, "reasons") == "".join(run["summary"][3:]).translate(SHOWN)
+    assert text_of(driver, "reasons") + text_of(driver, "advice") == "".join(
+        sorted(run["summary"][3:], key=lambda line: line == run["advice"])
+    )
     assert text_of(driver, "headline") == data["headline"]
     assert text_of(driver, "lines") == " ".join(data["lines"]).translate(SHOWN)
     assert data["rule"]["lossy"] in text_of(driver, "rule")
@@ -227,10 +227,11 @@ def test_a_rejection_at_each_position_chosen_by_a_click_or_by_hand(show, sampled
     assert js(driver, "location.hash") == "#iteration-2"
     driver.execute_script("location.hash = '#iteration-4'")
     wait(driver, "byId('outcome').textContent.startsWith('Iteration 4 of ')")
-    driver.execute_script("byId('K').focus()")
-    press(driver, "ARROW_RIGHT")  # a slider keeps its own arrow keys
+    driver.execute_script("byId('time').focus()")
+    before = js(driver, "race.now")
+    press(driver, "ARROW_LEFT")  # a slider keeps its own arrow keys
     assert text_of(driver, "outcome").startswith("Iteration 4 of ")
-    assert text_of(driver, "K-value") == "5"
+    assert js(driver, "race.now") < before
 
 
 def test_text_is_data(show, sampled):
@@ -276,28 +277,30 @@ def test_the_race(show, sampled, seconds, speed):
         assert (text_of(driver, "play"), js(driver, "race.now")) == ("Play", total)
 
 
-def test_the_sliders_answer_with_the_formulas_of_python(show, sampled):
-    f = {"c": 0.2, "t_target": 1, "t_draft": 0.2, "beta": {"1": 1.0, "5": 1.4}, "mean_beta": 1.4}
-    driver = show(sampled | {"figures": sampled["figures"] | f})
+def with_predictions(run):
+    """The same run, with these predictions."""
+    predicted = {"model": [1.1, 1.3, 1.4, 1.5, 1.4, 1.3, 1.2, 1.1], "prompt_lookup": [1.0] * 8}
+    predicted["prompt_lookup+model"] = [1 + K / 10 for K in range(1, 9)]
+    by_K = {name: {str(K): x for K, x in enumerate(speedups, start=1)} for name, speedups in predicted.items()}
+    known = {"predicted": by_K, "window_beta": {str(K): 1 + K / 50 for K in range(1, 9)}, "doubt": None}
+    advice = "Prediction: --drafter prompt_lookup+model --K 8 would be 1.80 times as fast on this text."
+    summary = [line for line in run["summary"] if line != run["advice"]] + [advice]
+    return run | {"figures": run["figures"] | known, "advice": advice, "summary": summary}
 
-    def answer(K, alpha, c, beta):
-        speedups = [leviathan_speedup(alpha, k, c, 1 + k * (beta - 1) / 4) for k in range(17)]
-        best = speedups.index(max(speedups))
-        shown = text_of(driver, "answer")
-        assert shown.startswith(f"A call of the target gives {leviathan_tokens(alpha, K):.2f} tokens")
-        assert f" rows: {speedups[K]:.2f}x" in shown
-        assert f"The best K is {best}" + (f", with {speedups[best]:.2f}x." if best else ": no speculation.") in shown
-        assert f"costs less than {leviathan_tokens(alpha, K) - K * c:.2f} rows" in shown
 
-    answer(4, sampled["figures"]["alpha"], 0.2, 1.4)
-    buttons = {b.text: b for b in driver.find_elements("css selector", "#questions button")}
-    buttons["The draft twice as fast"].click()
-    answer(4, sampled["figures"]["alpha"], 0.1, 1.4)
-    set_slider = "byId(arguments[0]).value = arguments[1]; byId(arguments[0]).dispatchEvent(new Event('input'))"
-    for values in ((7, 0.5, 0.25, 1.5), (0, 1, 0, 5), (16, 0.9, 0, 1), (16, 0.995, 1, 1.01)):
-        for name, value in zip(("K", "alpha", "c", "beta"), values, strict=True):
-            driver.execute_script(set_slider, name, value)
-        answer(*values)
+def test_the_grid_and_the_sentence_are_the_predictions(show, sampled):
+    driver = show(with_predictions(sampled))
+    cells = "[...document.querySelectorAll('#grid tr')].map((r) => [...r.cells].map((c) => c.textContent.trim()))"
+    head, *rows = js(driver, cells)
+    assert head == ["K", "β", "model", "prompt_lookup", "prompt_lookup+model"]
+    assert [row[0] for row in rows] == ["1", "2", "4", "8"]
+    assert rows[2][1:] == ["1.08", "1.50x", "1.00x", "1.40x"]
+    assert rows[3][-1] == "1.80x ◇"
+    assert js(driver, "document.querySelectorAll('#grid polyline').length") == 3
+    assert text_of(driver, "advice").endswith("--K 8 would be 1.80 times as fast on this text.")
+    assert "would be" not in text_of(driver, "reasons")
+    driver = show(sampled | {"figures": sampled["figures"] | {"predicted": None}, "advice": None})
+    assert not js(driver, "byId('faster').checkVisibility()")
 
 
 # ---- The workbench ---------------------------------------------------------------------------------------------------
@@ -466,18 +469,46 @@ def shown(request, serving, show, bench, go_to):
     """The browser with a run whose prompt is one long word."""
     how = {"prompt": "w" * 90, "temperature": 1, "drafter": "model/ngram"}
     if request.param == "page":
-        return show(run_of(bench.session, **how))
+        return show(with_predictions(run_of(bench.session, **how)))
     driver = go_to(serving(bench))
     decode(driver, **how)
     return driver
 
 
+# Boxes of what is seen: [left, top, right, bottom] of texts, pictures and controls.
+BOXES = """(() => {
+  const boxes = [...document.querySelectorAll('svg, input, select, textarea, button, .text, .card')];
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const range = document.createRange();
+    range.selectNodeContents(texts.currentNode);
+    if (texts.currentNode.parentElement.checkVisibility() && texts.currentNode.data.trim()) boxes.push(range);
+  }
+  return boxes.map((box) => box.getBoundingClientRect()).filter(({ width }) => width)
+    .map((box) => [box.left, box.top + scrollY, box.right, box.bottom + scrollY]);
+})()"""
+
+
+def largest_gap(boxes, left, right):
+    """The height in which nothing is seen between two places of the screen."""
+    gap, end = 0, 0
+    for _, top, _, bottom in sorted((box for box in boxes if box[0] < right and left < box[2]), key=lambda box: box[1]):
+        gap, end = max(gap, top - end), max(end, bottom)
+    return gap
+
+
 @pytest.mark.parametrize(("mode", "background"), [("light", "rgb(255, 255, 255)"), ("dark", "rgb(22, 24, 27)")])
-def test_a_phone_in_the_dark_and_a_screen_reader(shown, mode, background):
+def test_a_phone_in_the_dark_a_wide_screen_and_a_screen_reader(shown, mode, background):
     """Everything that can be used or looked at has a name in the browser's own accessibility tree."""
-    for width in (400, 1400):
+    for width in (390, 800, 1280):
         emulate(shown, width, color_scheme=mode)
         assert js(shown, "document.documentElement.scrollWidth") <= width
+        boxes = js(shown, BOXES)
+        assert [box for box in boxes if box[0] < -1 or box[2] > width + 1] == []
+        for name in js(shown, "byId('grid') ? ['grid', 'advice', 'play', 'next'] : ['start', 'runs']"):
+            assert shown.find_element("id", name).is_displayed()
+    for third in range(3):
+        assert largest_gap(boxes, third * width / 3, (third + 1) * width / 3) < 400
     assert js(shown, "getComputedStyle(document.body).backgroundColor") == background
     roles = ("button", "textbox", "combobox", "link", "image", "img", "region", "form", "heading")
     nodes = shown.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]

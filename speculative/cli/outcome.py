@@ -30,8 +30,8 @@ def check_output(o: Options) -> Options:
     if not is_first():
         sys.stdout = open(os.devnull, "w")  # for the rest of this process  # noqa: SIM115
         return replace(o, json=None, html=None)
-    if o.only == "autoregressive" and (o.json or o.verbose):
-        raise UserError("--only autoregressive drafts nothing to show: --json and --verbose need --only speculative")
+    if o.only == "autoregressive" and (o.json or o.html or o.verbose):
+        raise UserError("--only autoregressive drafts nothing to show: --json, --html and --verbose need --only speculative")
     if o.json or o.html:
         check_files([o.json, o.html], vars(o))
     if "-" in (o.json, o.html):

@@ -12,7 +12,7 @@ from speculative.engines.system import n_cores
 from speculative.measure.figures import figures, figures_alone
 from speculative.measure.predictions import measure
 from speculative.measure.recorder import Recorder, to_json
-from speculative.measure.report import stand_ins, summary
+from speculative.measure.report import advice, stand_ins, summary
 from speculative.session import Session
 from speculative.support.terminal import without_secrets
 from speculative.texts import TextStep
@@ -45,6 +45,7 @@ def document(session: Session, prompts: Sequence[str], records: Sequence[Recorde
         "figures": found,
         "stand_ins": stand_ins(session),
         "summary": summary(session, records, found),
+        "advice": advice(found, session) if len(records) == 2 and found["drafted"] else None,
     }
 
 

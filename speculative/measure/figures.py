@@ -19,7 +19,7 @@ MIN_CALLS = 3  # whose mean counts as the time of a call with so many rows
 MIN_ITERATIONS = 5  # to find that they disagree
 LONG = 4  # a call of more than this many times the median was interrupted, and counts as that many medians
 # The keys of account(), which are None if the run was too short to measure them.
-ACCOUNT = ("t_target", "t_draft", "c", "beta", "mean_beta", "account_blog", "account_leviathan", "predicted")
+ACCOUNT = ("t_target", "t_draft", "c", "beta", "mean_beta", "account_blog", "account_leviathan", "predicted", "window_beta")
 
 
 def figures(autoregressive: Recorder, speculative: Recorder, measured: Measured | None = None) -> dict[str, Any]:
@@ -175,8 +175,9 @@ def account(
     if measured:
         calls = Counter(i.drafted + 1 for i in speculative.iterations if not i.prefill)
         rows = {n: seconds for n, seconds in mine.rows.items() if calls[n] >= MIN_CALLS} | {1: t_target}
-        predicted = predict(autoregressive, speculative, mine.prefill, rows, measured)
+        predicted, window_beta = predict(autoregressive, speculative, mine.prefill, rows, measured)
         known["predicted"] = {name: with_texts(speedups) for name, speedups in predicted.items()}
+        known["window_beta"] = with_texts(window_beta)
     return known
 
 

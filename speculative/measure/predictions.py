@@ -145,8 +145,8 @@ def time_windows(session: Session, speculative: Recorder, most: float, done: Cal
 
 def predict(
     autoregressive: Recorder, speculative: Recorder, prefill: float, rows: dict[int, float], measured: Measured
-) -> dict[str, dict[int, float]]:
-    """{drafter: {K: the speedup that it should bring}}, for each K whose windows were timed.
+) -> tuple[dict[str, dict[int, float]], dict[int, float]]:
+    """({drafter: {K: the speedup that it should bring}}, {K: β}), for each K up to the longest window that was timed.
 
     prefill: its seconds in the speculative run. rows: {rows: seconds of a call of the target} of both runs.
     """
@@ -158,11 +158,10 @@ def predict(
     scale = (speculative.seconds - prefill) / own
     t_token = autoregressive.seconds / autoregressive.n_tokens
     predicted: dict[str, dict[int, float]] = {}
-    if max(known) == 1:
-        return predicted
-    for name in measured.names:
+    beta = {K: window(K + 1) / rows[1] for K in range(1, max(known))}
+    for name in measured.names if beta else []:
         predicted[name] = {}
-        for K in range(1, max(known)):
+        for K in beta:
             windows: dict[tuple[int, int], float] = defaultdict(float)
             for drafts in measured.texts:
                 for sizes, n in windows_of(drafts, K, name).items():
@@ -172,7 +171,7 @@ def predict(
             seconds += name.startswith(LOOKUP) * n_windows * measured.t_lookup
             most = speculative.n_tokens / n_windows  # tokens of a call
             predicted[name][K] = min(most, t_token * speculative.n_tokens / (prefill + scale * seconds))
-    return predicted
+    return predicted, beta
 
 
 def windows_of(drafts: Drafts, K: int, drafter: str) -> dict[tuple[int, int], float]:
