@@ -74,13 +74,13 @@ class Models:
     def describe(self, role: str) -> ModelSpec:
         o = self.o
         if role == "target":
-            return ModelSpec(role, o.target_model_size, o.dtype, *self.small_files(o.target_model_size))
+            return ModelSpec(role, o.target_model_size, o.dtype, *self.encoder_and_hparams(o.target_model_size))
         target = self.spec("target")
         if role != "draft":
             if formats.FORMATS[role].weight_bytes >= formats.FORMATS[o.dtype].weight_bytes:
                 raise UserError(f"--drafter {role} takes no fewer bytes than the target, whose weights are {o.dtype}")
             return target._replace(role=role, dtype=role)
-        encoder, hparams = self.small_files(o.draft_model_size)
+        encoder, hparams = self.encoder_and_hparams(o.draft_model_size)
         shared = share(target.encoder, encoder)
         if shared is None:
             names = f"{o.draft_model_size} and {o.target_model_size}"
@@ -90,7 +90,7 @@ class Models:
         dtype = self.engine.draft_dtype(o.dtype) if o.draft_dtype == "auto" else o.draft_dtype
         return ModelSpec(role, o.draft_model_size, dtype, encoder, hparams)
 
-    def small_files(self, size: str) -> tuple[Encoder, dict]:
+    def encoder_and_hparams(self, size: str) -> tuple[Encoder, dict]:
         return load_encoder_and_hparams(size, self.o.models_dir, self.o.source)
 
     def folder(self, role: str) -> str:

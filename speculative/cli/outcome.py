@@ -1,4 +1,4 @@
-"""The last words of a run, when both decoders are done: our lines after the blog's, the JSON file, the page."""
+"""What is printed and written after both decoders: our lines after the blog's, the JSON file, the page."""
 
 import os
 import sys
@@ -31,7 +31,7 @@ def check_output(o: Options) -> Options:
         sys.stdout = open(os.devnull, "w")  # for the rest of this process  # noqa: SIM115
         return replace(o, json=None, html=None)
     if o.only == "autoregressive" and (o.json or o.html or o.verbose):
-        raise UserError("--only autoregressive drafts nothing to show: --json, --html and --verbose need --only speculative")
+        raise UserError("--only autoregressive drafts nothing to show with --json, --html or --verbose: leave it out")
     if o.json or o.html:
         check_files([o.json, o.html], vars(o))
     if "-" in (o.json, o.html):
@@ -94,7 +94,7 @@ def show_iterations(session: Session, speculative: Recorder) -> None:
 
 def show_figures(session: Session[Options], figures: dict) -> None:
     """--verbose: print each figure, and how the engine uses this machine."""
-    rows = report.table(figures, session.rule)
+    rows = report.table(figures, session.rule.formula)
     models = {role: session.models[role] for role in networks_of(session.roles)}
     peak = memory.peak()
     if peak:

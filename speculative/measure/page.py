@@ -18,7 +18,6 @@ from speculative.filters import Filters
 from speculative.measure import report
 from speculative.measure.report import digits, duration, many, percent
 from speculative.options import as_typed
-from speculative.rules import parse_rule
 from speculative.session import DECODERS
 
 WEB = Path(__file__).parent / "web"
@@ -67,7 +66,8 @@ def page_data(run: dict) -> dict:
     """Return all that the page draws, as plain numbers and strings. run: the JSON document of one prompt."""
     o = run["options"]
     f = run["figures"]
-    rule = parse_rule(o["accept"])
+    rule = run["rule"]
+    kind, lossy = rule["name"].partition(":")[0], "" if rule["lossless"] else f"--accept {rule['name']}"
     decoders = {name: [*placed(run[name])] for name in DECODERS if name in run}
     iterations = decoders["speculative"]
     total = max(one[-1]["end"] for one in decoders.values())
@@ -86,12 +86,12 @@ def page_data(run: dict) -> dict:
         "alone": report.ALONE,
         "seconds": total,
         "greedy": o["temperature"] == 0,
-        "rule": {"kind": rule.name.partition(":")[0], "lossy": "" if rule.lossless else f"--accept {rule.name}"},
-        "iterations": [close_up(i, text, rule.name, names) for i, text in zip(iterations, before, strict=False)],
+        "rule": {"kind": kind, "lossy": lossy},
+        "iterations": [close_up(i, text, rule["name"], names) for i, text in zip(iterations, before, strict=False)],
         "opening": opening(iterations),
         "reasons": [line for line in run["summary"][N_FINDINGS:] if line not in elsewhere],
         "charts": charts(f),
-        "table": report.table(f | {"predicted": None}, rule),
+        "table": report.table(f | {"predicted": None}, rule["formula"]),
         "advice": run["advice"],
         "grid": grid(f, o),
     }
