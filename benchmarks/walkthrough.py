@@ -32,7 +32,8 @@ def explained_steps(session, accept: str) -> list[tuple[Step, Explained]]:
 
 
 def markdown(header: list[str], cells: list[list[str]]) -> str:
-    return "\n".join("| " + " | ".join(row) + " |" for row in [header, ["---"] * len(header), *cells])
+    lines = ["| " + " | ".join(row) + " |" for row in [header, *cells]]
+    return "\n".join([lines[0], "|" + "---|" * len(header), *lines[1:]])
 
 
 def tests_table(drafts: list[str], explained: Explained) -> str:
