@@ -52,7 +52,7 @@ def terminal(path: Path) -> None:
 
 
 def replay(path: Path) -> None:
-    words = ["--temperature", "1", "--html", os.path.relpath(path, ROOT)]
+    words = ["--temperature", "1", "--models_dir", "models", "--html", os.path.relpath(path, ROOT)]
     subprocess.run([*MAIN, *words], cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
 
 
