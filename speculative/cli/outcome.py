@@ -85,7 +85,7 @@ def show_iterations(session: Session, speculative: Recorder) -> None:
     """--verbose: print each iteration, with the times of the draft and of the target."""
     rows = []
     for number, i in enumerate(speculative.iterations, start=1):
-        times = ["" if seconds is None else report.duration(seconds) for seconds in (i.drafting, i.scoring)]
+        times = [report.duration(seconds) for seconds in (i.drafting, i.scoring)]
         chances = " ".join(f"{a:.2f}" for a in i.alpha)
         text = repr(session.encoder.decode(i.tokens)).translate(SHOWN)
         rows.append([str(number), f"{i.accepted} of {i.drafted}", *times, chances, text])
