@@ -6,7 +6,8 @@ there, or the draft model is asked now. A prompt lookup draws nothing: it is ask
 shares with the text are accepted. (Why min(1, p / q), not q / p: the text is fixed here. Given that a token came out,
 the chance that it was the draft and was accepted is min(p, q) / q. Its mean over texts is Σ min(p, q).)
 
-Windows of sizes that the run has not timed are timed now, the largest first, in a fraction of the run's own time.
+Windows of sizes that the run has not timed are timed now, in a fraction of the run's own time: if the engine can, single
+blocks of the network.
 """
 
 import time
@@ -26,9 +27,9 @@ from speculative.session import Session
 from speculative.support.progress import working
 
 BLOCK = 64  # rows of a model in one call
-ROWS = (33, 17, 9, 5, 3, 2)  # rows of the windows that are timed, if the run has not timed them
-TIMING_SHARE = 0.2  # of the speculative decode's time, that timing windows may take
-TIMING_SECONDS = 0.3  # that it may take in any case
+ROWS = (2, 3, 5, 9, 17, 33)  # rows of the windows that are timed, if the run has not timed them
+TIMING_SHARE = 0.1  # of the speculative decode's time, that timing windows may take
+TIMING_SECONDS = (0.05, 0.5)  # that it may take in any case, and at most
 
 
 class Drafts(NamedTuple):
@@ -59,7 +60,8 @@ def measure(session: Session, speculative: Recorder) -> Measured | None:
     if not drafted:  # nothing is known of the draft model's time
         names = [LOOKUP]
     t_draft = sum(i.drafting for i in drafted) / sum(i.drafted for i in drafted) if drafted else 0.0
-    most = max(TIMING_SECONDS, TIMING_SHARE * speculative.seconds)
+    least, most = TIMING_SECONDS
+    most = min(most, max(least, TIMING_SHARE * speculative.seconds))
     with working("predicting other settings", None, "call", delay=1) as bar:
         timed = time_windows(session, speculative, most, bar.update)
         began = time.perf_counter()
@@ -122,8 +124,8 @@ def rows_of(model: Callable, text, N: int) -> Iterator[np.ndarray]:  # [n + N] -
 
 
 def time_windows(session: Session, speculative: Recorder, most: float, done: Callable) -> dict[int, float]:
-    """Time calls of the target, the largest first, and again as long as `most` seconds allow -> {rows: seconds}."""
-    model = session.model("target")
+    """Time windows of the target again and again, as long as `most` seconds allow -> {rows: seconds, or a part}."""
+    network = session.models["target"]
     known = {i.drafted + 1 for i in speculative.iterations if not i.prefill}
     usual = max(known, default=1)
     text = [*speculative.inputs[0], *speculative.tokens[0]]
@@ -131,15 +133,12 @@ def time_windows(session: Session, speculative: Recorder, most: float, done: Cal
     rows = [n for n in ROWS if n <= max(17, 2 * usual - 1) and n not in known and len(x) + n <= session.n_ctx]
     seconds: dict[int, list[float]] = defaultdict(list)
     start = time.perf_counter()
-    model(x, 1)
     while True:
-        for n in [*rows, usual, 1]:
-            began = time.perf_counter()
-            expected = max(seconds[n], default=0.0) or (began - start) / (1 + sum(map(len, seconds.values())))
-            if began - start + expected > most:
+        for n in [1, usual, *rows]:
+            expected = max(seconds[n], default=n * min(seconds[1], default=0.0))
+            if time.perf_counter() - start + expected > most:
                 return {n: median(times) for n, times in seconds.items() if times}
-            model(np.append(x, np.resize(x, n - 1)), n)
-            seconds[n].append(time.perf_counter() - began)
+            seconds[n].append(session.engine.window_seconds(network, x, n))
             done(1)
 
 
