@@ -3,12 +3,12 @@
 Figures that depend on K are averages over iterations: they stay right if K varies or a window is cut short.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from statistics import mean, median
 from typing import Any, NamedTuple
 
-from speculative.lookahead import line_through
+from speculative.costs import costs_by_rows, line_through
 from speculative.measure.analysis import blog_speedup, leviathan_tokens
 from speculative.measure.predictions import Measured, predict
 from speculative.measure.recorder import Recorder
@@ -17,7 +17,6 @@ NOISE = 0.05  # share of a time; smaller differences may be chance
 DISAGREE = 1.5  # factor between the measured speedup and its account, from which on one of them is wrong
 MIN_CALLS = 3  # whose mean counts as the time of a call with so many rows
 MIN_ITERATIONS = 5  # to find that they disagree
-LONG = 4  # a call of more than this many times the median was interrupted, and counts as that many medians
 # The keys of account(), which are None if the run was too short to measure them.
 ACCOUNT = ("t_target", "t_draft", "c", "beta", "mean_beta", "account_blog", "account_leviathan", "predicted")
 
@@ -90,34 +89,26 @@ class Costs(NamedTuple):
     @property
     def window(self) -> Callable[[int], float]:
         """A function of any number of rows, on lines between known ones. One row takes no longer than several."""
-        return line_through({1: min(self.rows.values())} | self.rows)
+        return line_through(self.rows)
 
 
 def costs(run: Recorder) -> Costs:
     """Return the mean times of a decoder's calls. The time of empty proposals belongs to the tokens of the others."""
     if run.prefill is not None:  # a loop on a device knows its own
         return Costs(run.t_target, run.t_draft or 0.0, run.prefill)
-    calls = defaultdict(list)
-    for i in run.iterations:
-        if not i.prefill:
-            calls[i.drafted + 1].append(i.seconds - i.drafting)
+    rows = costs_by_rows((i.drafted + 1, i.seconds - i.drafting) for i in run.iterations if not i.prefill)
     proposals = [i for i in run.iterations if not i.draft_prefill]
     drafted = sum(i.drafted for i in proposals)
     draft = None if any(i.drafted for i in run.iterations) else 0.0
     if drafted:
         draft = sum(i.drafting for i in proposals) / drafted
-    known = Costs({rows: usual_mean(seconds) for rows, seconds in sorted(calls.items())}, draft, 0.0)
+    known = Costs(rows, draft, 0.0)
     if not known.rows:
         return known
     window = known.window
     scoring = [i.seconds - i.drafting - window(i.drafted + 1) for i in run.iterations if i.prefill]
     drafting = [i.drafting - i.drafted * (draft or 0.0) for i in run.iterations if i.draft_prefill]
     return known._replace(prefill=sum(max(0.0, seconds) for seconds in scoring + drafting))
-
-
-def usual_mean(seconds: Sequence[float]) -> float:
-    longest = LONG * median(seconds)
-    return mean(min(one, longest) for one in seconds)
 
 
 def times(

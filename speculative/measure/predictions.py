@@ -6,22 +6,21 @@ there, or the draft model is asked now. A prompt lookup draws nothing: it is ask
 shares with the text are accepted. (Why min(1, p / q), not q / p: the text is fixed here. Given that a token came out,
 the chance that it was the draft and was accepted is min(p, q) / q. Its mean over texts is Σ min(p, q).)
 
-Windows of sizes that the run has not timed are timed now, in a fraction of the run's own time: if the engine can, single
-blocks of the network.
+Windows of sizes that the run has not timed are timed now, in a fraction of the run's own time: only some blocks of the
+network, if the engine can compute these alone.
 """
 
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from statistics import median
 from typing import NamedTuple
 
 import numpy as np
 
+from speculative.costs import costs_by_rows, line_through
 from speculative.drafters.base import DrafterSpec
 from speculative.drafters.lookup import NAME as LOOKUP
 from speculative.drafters.lookup import prompt_lookup
-from speculative.lookahead import line_through
 from speculative.measure.recorder import Recorder
 from speculative.session import Session
 from speculative.support.progress import working
@@ -131,14 +130,15 @@ def time_windows(session: Session, speculative: Recorder, most: float, done: Cal
     text = [*speculative.inputs[0], *speculative.tokens[0]]
     x = np.array(text[: max(1, min(len(text), session.n_ctx) - max(ROWS))])  # [n], which the cache holds
     rows = [n for n in ROWS if n <= max(17, 2 * usual - 1) and n not in known and len(x) + n <= session.n_ctx]
-    seconds: dict[int, list[float]] = defaultdict(list)
+    timed: list[tuple[int, float]] = []  # (rows, seconds)
     start = time.perf_counter()
     while True:
         for n in [1, usual, *rows]:
-            expected = max(seconds[n], default=n * min(seconds[1], default=0.0))
+            unknown = n * timed[0][1] if timed else 0.0  # n rows take no longer than n calls for one
+            expected = max((seconds for m, seconds in timed if m == n), default=unknown)
             if time.perf_counter() - start + expected > most:
-                return {n: median(times) for n, times in seconds.items() if times}
-            seconds[n].append(session.engine.window_seconds(network, x, n))
+                return costs_by_rows(timed)
+            timed.append((n, session.engine.window_seconds(network, x, n)))
             done(1)
 
 
@@ -149,10 +149,10 @@ def predict(
 
     prefill: its seconds in the speculative run. rows: {rows: seconds of a call of the target} of both runs.
     """
-    usual = max(rows)
-    scale = rows[usual] / measured.timed[usual] if usual in measured.timed else 1.0  # the loop's calls to those alone
-    known = {n: scale * seconds for n, seconds in measured.timed.items()} | rows
-    window = line_through({1: min(known.values())} | known)
+    usual = max(rows.keys() & measured.timed.keys(), default=0)
+    scale = rows[usual] / measured.timed[usual] if usual else 0.0  # a call of the loop over what was timed
+    known = {n: scale * seconds for n, seconds in measured.timed.items() if scale} | rows
+    window = line_through(known)
     own = sum(i.drafting + window(i.drafted + 1) for i in speculative.iterations)
     scale = (speculative.seconds - prefill) / own
     t_token = autoregressive.seconds / autoregressive.n_tokens
