@@ -88,6 +88,7 @@ class CEngine(Engine):
 
     def window_seconds(self, network: CachedNetwork, x: Any, n_rows: int) -> float:
         with LOCK:
+            network.slots.cut(len(x))
             return network.forward.layer_seconds(n_rows, len(x))
 
     def network(self, params: dict, hparams: dict, name: str) -> CachedNetwork:
