@@ -202,7 +202,6 @@ def test_the_page_of_each_kind_of_run(case, show, pair):
     assert data["rule"]["lossy"] in text_of(driver, "rule")
     if case == "jax":
         assert "one compiled loop on the device" in text_of(driver, "glass")
-        assert "does not time single calls" in text_of(driver, "race-note")
     else:
         for number in range(1, len(iterations) + 1) if case in ("sampled", "block") else {1, len(iterations)}:
             check_glass(driver, run, number)

@@ -4,21 +4,24 @@ import itertools
 import json
 import re
 import textwrap
-from collections import Counter
+import time
+from collections import Counter, deque
 from statistics import mean, median
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from conftest import MODELS
+from enumeration import Clock
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny import ROOT, encoder_of, refusal
 
 from encoder import StreamDecoder
-from speculative import load_pair
+from speculative import load_pair, texts
 from speculative.checkpoints.official import HPARAMS, TF_INDEX
 from speculative.cli.display import columns
+from speculative.engines.model import Call
 from speculative.measure import predictions
 from speculative.measure.decode import decode, median_run
 from speculative.measure.document import document
@@ -28,9 +31,10 @@ from speculative.measure.recorder import Recorder
 from speculative.measure.report import BLOG_TEXT, advice, blog_line, engine_line, summary, table
 from speculative.measure.run import Run
 from speculative.options import FIELDS
+from speculative.rules import TOKEN
 from speculative.sampling import Proposal, Step
 from speculative.session import DECODERS
-from speculative.texts import RecordedRandom, TextStep, text_steps
+from speculative.texts import RecordedRandom, Report, TextStep, text_steps
 
 KEYS = ("autoregressive", "speculative")
 BLOG_PROMPT = FIELDS["prompt"].default
@@ -177,7 +181,8 @@ def test_windows_over_a_text_are_the_mean_of_its_decodes(places, K, drafter):
 
 @pytest.mark.parametrize("own", ["model", "int8", "prompt_lookup+model", "int8/model", "prompt_lookup"])
 def test_greedy_windows_are_foreseen_exactly(pair, own):
-    """From a run with K = 4, for every other K and for look-ups, though most of it was never drafted."""
+    """From a run with K = 4, for every other K and for look-ups, though most of it was never drafted. A copy shares its
+    target's cache: its rows depend a little on which of the two wrote it, and so may a window."""
     prompt = f"{PROMPT} {PROMPT}"
     session = pair.changed(drafter=own)
     [record] = decode(session, [prompt], 40, ["speculative"])
@@ -185,7 +190,8 @@ def test_greedy_windows_are_foreseen_exactly(pair, own):
     assert own in measured.names
     for name, K in itertools.product(measured.names, (1, 2, 8)):
         steps = pair.changed(drafter=name, K=K).steps("speculative", pair.encode(prompt), 40, np.random.default_rng(0))
-        assert sum(windows_of(measured.texts[0], K, name).values()) == sum(1 for _ in steps)
+        n_steps = sum(1 for _ in steps)
+        assert sum(windows_of(measured.texts[0], K, name).values()) == pytest.approx(n_steps, abs=2 * ("int8" in name))
 
 
 def measured_of(timed, chances):
@@ -236,7 +242,9 @@ def test_windows_are_timed_once_and_in_a_share_of_the_time(pair, repeating, monk
 def test_a_short_decode_is_repeated_with_both_decoders_in_turn(pair, monkeypatch, repeating):
     order = []
     texts = type(pair).texts
-    monkeypatch.setattr(type(pair), "texts", lambda self, name, *rest: order.append(name) or texts(self, name, *rest))
+    monkeypatch.setattr(
+        type(pair), "texts", lambda self, name, *rest, **how: order.append(name) or texts(self, name, *rest, **how)
+    )
     run = pair.compare(PROMPT, 8, repeats=3)
     assert order == [*KEYS] * 3
     assert run.figures["runs"] == 3
@@ -406,11 +414,35 @@ def test_origins(step, known, expected):
 def test_drafts_after_the_stop_text_count_as_proposed_and_not_as_accepted():
     encoder = encoder_of("the", " end", ".,")
     tokens = encoder.encode("the end.,the")
-    step = Step(tokens, Proposal([0] * 5, []), [])
-    [i] = text_steps(iter([[step]]), [StreamDecoder(encoder, " end")], RecordedRandom(None), {})
-    i = Recorder(rule=SimpleNamespace(chances=lambda step: [1.0] * 4)).add(i)
+    report = Report(SimpleNamespace(chances=lambda step: [1.0] * 4, explain=None))
+    log = deque()
+
+    def calls():
+        log.append(Call(time.perf_counter(), 0.0, n_read=1, n_rows=6))
+        yield [(0, Step(tokens, Proposal([0] * 5, []), []), None)]
+
+    [i] = text_steps(calls(), [StreamDecoder(encoder, " end")], RecordedRandom(None), {"target": log}, report)
     assert (i.tokens, i.drafted, i.accepted) == (tokens[:2], 5, 2)
     assert (i.alpha, "".join(i.pieces)) == ([1.0] * 2, "the")
+
+
+def test_steps_of_a_loop_on_a_device_have_its_mean_times_and_the_last_one_the_rest(monkeypatch):
+    """The loop makes eight calls in ten seconds, and the third completes the stop text."""
+    clock = Clock()
+    monkeypatch.setattr(texts, "time", clock)
+    encoder = encoder_of("the", " end")
+    log = deque()
+
+    def calls():
+        clock.now += 10
+        for number, [token] in enumerate(map(encoder.encode, ["the", "the", " end", "the"])):
+            log.append(Call(1.25 * number, 1.25, n_read=1, n_rows=1, derived=True))
+            yield [(0, Step([token], Proposal([], ()), ()), [])]
+
+    steps = text_steps(calls(), [StreamDecoder(encoder, " end")], RecordedRandom(None), {"target": log}, Report(TOKEN))
+    assert [(i.seconds, i.scoring, i.calls) for i in steps] == [
+        (seconds, 1.25, [("target", 0.0, 1.25)]) for seconds in (1.25, 1.25, 7.5)
+    ]
 
 
 def test_the_document_has_no_password_and_its_keys_are_documented(pair, tmp_path):

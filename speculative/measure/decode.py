@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from speculative.engines.choice import several_processes
-from speculative.measure.recorder import Recorder
+from speculative.measure.recorder import Recorder, explain_step
 from speculative.session import DECODERS, Session
 
 SHORT_SECONDS = 0.5  # a shorter decode is repeated, as its time is noisy
@@ -33,11 +33,11 @@ def decode(
 
     def run(name: str) -> None:
         session.forget()  # so that all decodes begin alike
-        record = Recorder.of(session, name, inputs, with_details)
-        for step in session.texts(name, inputs, N):
-            recorded = record.add(step)
+        record = Recorder(name, inputs, session.rule)
+        for step in session.texts(name, inputs, N, explain=explain_step if with_details else None):
+            record.add(step)
             if not runs[name]:
-                watch(name, recorded)
+                watch(name, step)
         runs[name].append(record)
 
     run(names[0])

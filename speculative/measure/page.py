@@ -129,14 +129,13 @@ def legend(iterations: list[dict]) -> list[list]:
 def placed(decoder: dict) -> Iterator[dict]:
     """Yield each iteration of a decoder with its number, its place in time [s] and its tokens."""
     [sample] = decoder["samples"]
-    mean = decoder["seconds"] / len(sample["iterations"])  # used if the device does not time each call
     several = len({name for i in sample["iterations"] for name in i["source"][: i["accepted"]]}) > 1
     end = 0.0
     for number, i in enumerate(sample["iterations"], start=1):
         by = i["source"][: i["accepted"]] if several else []
         columns = zip_longest(i["pieces"], i["origins"], by)
         tokens = [{"text": text, "origin": origin, "by": name} for text, origin, name in columns]
-        begin, end = end, end + (mean if i["seconds"] is None else i["seconds"])
+        begin, end = end, end + i["seconds"]
         yield i | {"number": number, "begin": begin, "end": end, "tokens": tokens}
 
 
@@ -158,13 +157,13 @@ def lane_data(title: str, iterations: list[dict], total: float, lines: list[str]
 
 
 def calls_of(i: dict, lines: list[str]) -> list[dict]:
-    """The models' calls in one iteration. A drafter without a model counts as one call, and so does a device."""
-    calls = i["calls"] or [["device", 0.0, i["end"] - i["begin"]]]
+    """The models' calls in one iteration. A drafter without a model counts as one call."""
+    calls = i["calls"]
     if i["drafting"] and len(calls) == 1:
         calls = [["draft", 0.0, i["drafting"]], *calls]
     return [
         {
-            "kind": role if role in ("target", "device") else "draft" if role in lines[:1] else "level",
+            "kind": "target" if role == "target" else "draft" if role in lines[:1] else "level",
             "line": lines.index(role) if role in lines else 0,
             "begin": i["begin"] + begin,
             "seconds": seconds,
@@ -189,8 +188,8 @@ def close_up(i: dict, before: str, rule: str, names: dict[int, str]) -> dict:
     shown = {name: i[name] for name in ("accepted", "drafted", "draft_prefill", "prefill")} | {
         "before": ("…" if len(before) > 60 else "") + before[-60:],
         "origin": i["tokens"][-1]["origin"] if len(i["tokens"]) > i["accepted"] else None,
-        "drafting": duration(i["drafting"] or 0.0),
-        "scoring": duration(i["scoring"] or 0.0),
+        "drafting": duration(i["drafting"]),
+        "scoring": duration(i["scoring"]),
     }
     if i["tree"]:
         return shown | {"tree": branches(i["tree"], names)}

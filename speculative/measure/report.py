@@ -138,16 +138,13 @@ def acceptance_line(f: dict) -> str:
     return f"{accepted} {gives} of at most {most:.2f} tokens: acceptance rate r = {f['r']:.2f}."
 
 
-def time_line(f: dict) -> str | None:
+def time_line(f: dict) -> str:
     seconds = f["seconds"]
-    line = []
-    if seconds["drafting"] is not None:
-        whole = seconds["speculative"]
-        drafting, scoring, rest = (percent(seconds[part] / whole) for part in ("drafting", "scoring", "rest"))
-        line.append(f"Time: {drafting} drafting, {scoring} in the target, {rest} elsewhere.")
-    if f["c"] is not None:
-        line.append(f"A draft takes c = {f['c']:.2f} of a target token's time.")
-    return " ".join(line)
+    drafting, scoring, rest = (
+        percent(seconds[part] / seconds["speculative"]) for part in ("drafting", "scoring", "rest")
+    )
+    draft = "" if f["c"] is None else f" A draft takes c = {f['c']:.2f} of a target token's time."
+    return f"Time: {drafting} drafting, {scoring} in the target, {rest} elsewhere.{draft}"
 
 
 def account_line(f: dict) -> str | None:
@@ -172,7 +169,7 @@ def advice(f: dict, session: Session) -> str | None:
     if f["doubt"]:
         return None
     if f["account_blog"] is None:
-        return "The run is too short to say why: every call also read the prompt." if f["seconds"]["scoring"] else None
+        return "The run is too short to say why: every call also read the prompt."
     settings = {
         (name, K): speedup for name, speedups in (f["predicted"] or {}).items() for K, speedup in speedups.items()
     }
