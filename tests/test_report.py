@@ -230,9 +230,8 @@ def test_no_prediction_exceeds_what_its_window_allows(alpha, seconds, t_row):
 
 
 def test_windows_are_timed_once_and_in_a_share_of_the_time(pair, repeating, monkeypatch):
-    """The largest first; sizes that the run has timed only if there is time."""
+    """If there is time for none, there is none."""
     [record] = decode(pair, [PROMPT], 40, ["speculative"])
-    monkeypatch.setattr(predictions, "TIMING_SECONDS", 10.0)
     assert {*predictions.time_windows(pair, record, 0.2, lambda n: None)} >= {17, 9, 5, 1}
     assert predictions.time_windows(pair, record, 0.0, lambda n: None) == {}
 
