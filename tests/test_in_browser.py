@@ -206,6 +206,7 @@ def test_the_page_of_each_kind_of_run(case, show, pair):
     assert data["rule"]["lossy"] in text_of(driver, "rule")
     if case == "jax":
         assert "one compiled loop on the device" in text_of(driver, "glass")
+        assert "equal ones are drawn equally long" in text_of(driver, "race-note")
     else:
         for number in range(1, len(iterations) + 1) if case in ("sampled", "block") else {1, len(iterations)}:
             check_glass(driver, run, number)

@@ -102,18 +102,10 @@ def scripted(N=60, K=4, alpha=0.75, t_draft=0.1, window=lambda rows: 1 + 0.1 * r
         k = min(K, left - 1)
         accepted = next((n for n in range(k) if rng.random() >= alpha), k)
         scoring = window(k + 1)
-        times = (k * t_draft, scoring, k * t_draft + scoring)
-        mine.append(
-            TextStep(
-                [0] * (accepted + 1),
-                k,
-                accepted,
-                *times,
-                alpha=[alpha] * min(accepted + 1, k),
-                source=["model"] * k,
-                q=[1.0] * (accepted + 1),
-            )
-        )
+        step = TextStep([0] * (accepted + 1), k, accepted, k * t_draft, scoring, k * t_draft + scoring)
+        step.alpha, step.q = [alpha] * min(accepted + 1, k), [1.0] * (accepted + 1)
+        step.source = ["model"] * k
+        mine.append(step)
         left -= accepted + 1
     return tuple(record_of([iterations], name) for name, iterations in zip(DECODERS, (plain, mine), strict=True))
 

@@ -85,6 +85,7 @@ def page_data(run: dict) -> dict:
         "lanes": {name: lane_data(name.capitalize(), one, total, lines[name]) for name, one in decoders.items()},
         "alone": report.ALONE,
         "seconds": total,
+        "derived": iterations[0]["derived"],
         "greedy": o["temperature"] == 0,
         "rule": {"kind": kind, "lossy": lossy},
         "iterations": [close_up(i, text, rule["name"], names) for i, text in zip(iterations, before, strict=False)],

@@ -31,9 +31,8 @@ function showRace() {
   }
   byId("race-note").append(
     `${autoregressive ? "Both decoders on one time axis" : "The decoder on its time axis"}, to scale. `,
-    speculative.calls.some(({ kind }) => kind === "target")
-      ? "The first calls also read the prompt (prefill)."
-      : "The device does not time single calls: all are drawn equally long.",
+    "The first calls also read the prompt (prefill).",
+    data.derived ? " The device tells the time of several calls together: equal ones are drawn equally long." : "",
   );
   byId("level-key").hidden = !speculative.calls.some(({ kind }) => kind === "level");
   byId("time").max = total;
