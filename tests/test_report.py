@@ -111,18 +111,10 @@ def scripted(N=60, K=4, alpha=0.75, t_draft=0.1, window=lambda rows: 1 + 0.1 * r
         k = min(K, left - 1)
         accepted = next((n for n in range(k) if rng.random() >= alpha), k)
         scoring = window(k + 1)
-        times = (k * t_draft, scoring, k * t_draft + scoring)
-        mine.append(
-            TextStep(
-                [0] * (accepted + 1),
-                k,
-                accepted,
-                *times,
-                alpha=[alpha] * min(accepted + 1, k),
-                source=["model"] * k,
-                q=[1.0] * (accepted + 1),
-            )
-        )
+        step = TextStep([0] * (accepted + 1), k, accepted, k * t_draft, scoring, k * t_draft + scoring)
+        step.alpha, step.q = [alpha] * min(accepted + 1, k), [1.0] * (accepted + 1)
+        step.source = ["model"] * k
+        mine.append(step)
         left -= accepted + 1
     return tuple(record_of([iterations], name) for name, iterations in zip(DECODERS, (plain, mine), strict=True))
 
@@ -245,9 +237,8 @@ def test_no_prediction_exceeds_what_its_window_allows(alpha, seconds, t_row):
 
 
 def test_windows_are_timed_once_and_in_a_share_of_the_time(pair, repeating, monkeypatch):
-    """The largest first; sizes that the run has timed only if there is time."""
+    """If there is time for none, there is none."""
     [record] = decode(pair, [PROMPT], 40, ["speculative"])
-    monkeypatch.setattr(predictions, "TIMING_SECONDS", 10.0)
     assert {*predictions.time_windows(pair, record, 0.2, lambda n: None)} >= {17, 9, 5, 1}
     assert predictions.time_windows(pair, record, 0.0, lambda n: None) == {}
 

@@ -12,7 +12,8 @@ from enumeration import Clock
 
 import main
 from speculative import lookahead, texts
-from speculative.engines import model
+from speculative.engines import contract, model
+from speculative.engines.c.engine import CEngine
 from speculative.law import sampled
 from speculative.measure import decode, predictions
 from speculative.options import DEMO
@@ -25,7 +26,8 @@ SECONDS = {"the target": 0.01, "the draft": 0.001, "the int8": 0.003}  # of a ro
 def clock(repeating, monkeypatch):
     """Time passes when a network is fed, and at no other time."""
     clock = Clock()
-    for module in (lookahead, model, sampled, predictions, texts):
+    monkeypatch.setattr(CEngine, "window_seconds", contract.Engine.window_seconds)  # which feeds the network
+    for module in (contract, lookahead, model, sampled, predictions, texts):
         if hasattr(module, "time"):
             monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(decode, "seconds_waited", lambda: 0.0)
