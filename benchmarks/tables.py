@@ -1,9 +1,15 @@
-"""Tables of text, and tasks that take turns while they are timed."""
+"""The parser of a command, text in tables and without numbers, and tasks that take turns while they are timed."""
 
+import argparse
 import re
 import time
 from collections.abc import Callable
 from statistics import median
+
+
+def parser_of(command: str, about: str) -> argparse.ArgumentParser:
+    raw = argparse.RawDescriptionHelpFormatter
+    return argparse.ArgumentParser(f"python -m benchmarks {command}", description=about, formatter_class=raw)
 
 
 def table(rows: list[dict], columns: str) -> str:
@@ -20,6 +26,11 @@ def cell(value, form: str) -> str:
     if value is None:
         return ""
     return value if isinstance(value, str) else format(value, form)
+
+
+def without_numbers(text: str) -> str:
+    """Return the text in one line, with # for each number."""
+    return re.sub(r"\d+(?:[.,]\d+)*", "#", " ".join(text.split()))
 
 
 def seconds(task: Callable) -> float:

@@ -32,21 +32,15 @@ def explained_steps(session, accept: str) -> list[tuple[Step, Explained]]:
 
 
 def markdown(header: list[str], cells: list[list[str]]) -> str:
-    return "\n".join("| " + " | ".join(row) + " |" for row in [header, ["---"] * len(header), *cells])
+    lines = ["| " + " | ".join(row) + " |" for row in [header, *cells]]
+    return "\n".join([lines[0], "|" + "---|" * len(header), *lines[1:]])
 
 
 def tests_table(drafts: list[str], explained: Explained) -> str:
-    cells = [
-        [
-            draft,
-            f"{t.p:.3f}",
-            f"{t.q:.3f}",
-            f"{min(1, t.q / t.p):.2f}",
-            f"{t.u:.2f}",
-            "accepted" * t.passed or "rejected",
-        ]
-        for draft, t in zip(drafts, explained.tests, strict=False)
-    ]
+    cells = []
+    for draft, t in zip(drafts, explained.tests, strict=False):
+        numbers = [f"{t.p:.3f}", f"{t.q:.3f}", f"{min(1, t.q / t.p):.2f}", f"{t.u:.2f}"]
+        cells.append([draft, *numbers, "accepted" if t.passed else "rejected"])
     cells += [[draft, "", "", "", "", "not tested"] for draft in drafts[len(cells) :]]
     return markdown(["draft", "p", "q", "min(1, q / p)", "u", ""], cells)
 
@@ -84,11 +78,8 @@ def main(argv: list[str]) -> None:
     [resampled] = quoted(step.tokens[-1:])
     print(f"\nThe sum is {left.sum():.3f}; {resampled} had a share of {left[step.tokens[-1]] / left.sum():.3f}.\n")
 
-    def first_that_token_by_token_rejects(tests):
-        return [*(t.u * t.p < t.q for t in tests), False].index(False)
-
-    blocks = explained_steps(session, "block")
-    step, explained = next(
-        one for one in blocks if first_that_token_by_token_rejects(one[1].tests) < one[0].accepted < K
-    )
+    for step, explained in explained_steps(session, "block"):
+        n_kept = [*(t.u * t.p < t.q for t in explained.tests), False].index(False)  # token by token
+        if n_kept < step.accepted < K:
+            break
     print(block_table(quoted(step.proposal.tokens), step, explained))

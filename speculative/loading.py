@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 from speculative.blog.encoder import Encoder
@@ -27,7 +26,6 @@ from speculative.support.progress import working
 from speculative.support.terminal import one_line
 
 LARGE_BYTES = 2**28  # of weights; reading fewer is not bound by memory
-SLOW_SECONDS = 5  # of loading: if it takes longer, a line says how --pack would help
 
 
 class ModelSpec(NamedTuple):
@@ -55,11 +53,13 @@ class Models:
         self.quiet = quiet
         self.specs: dict[str, ModelSpec] = {}
         self.loaded: dict[str, Any] = {}
+        self.packable = (0.0, 0)  # seconds of reading that packs would save, and their bytes
 
     def __copy__(self) -> "Models":
         """The same weights, with caches of their own."""
         twin = Models(self.o, self.quiet)
         twin.specs, twin.loaded = self.specs.copy(), {role: copy(one) for role, one in self.loaded.items()}
+        twin.share_caches()
         return twin
 
     def __reduce__(self):
@@ -111,6 +111,17 @@ class Models:
             else:
                 loaded = DRAFTERS[role].load(self, self.o)
                 self.loaded[role] = FunctionNetwork(loaded) if DRAFTERS[role].model else loaded
+        self.share_caches()
+
+    def shares_cache(self, role: str) -> bool:
+        """Return True for a copy of the target that uses the target's cache."""
+        return role in formats.FORMATS and self.engine.shares_caches
+
+    def share_caches(self) -> None:
+        """Let the target's copies use its cache. A copy reads what copies in more bytes wrote, not in fewer."""
+        for rank, role in enumerate(formats.FORMATS):
+            if role in self.loaded and self.shares_cache(role):
+                self.loaded[role].share_cache(self.loaded["target"], rank)
 
     def read(self, role: str) -> None:
         """Read a model's weights; the target's together with those of its copies, from one reading."""
@@ -121,18 +132,21 @@ class Models:
         if not specs:
             return
         hparams = specs[0].hparams
-        began = time.perf_counter()
         n_bytes = 4 * parameter_count(hparams)
         with working(f"loading {size}", n_bytes, "B", self.quiet, unit_scale=True, delay=0.5) as bar:
-            read = partial(load_params, folder, hparams, progress=bar.update)
+
+            def read(convert):
+                began = time.perf_counter()
+                params = load_params(folder, hparams, convert, bar.update)
+                seconds, n_packed = self.packable
+                n_packed += sum(model_bytes(spec.dtype, checkpoint_shapes(hparams)) for spec in specs)
+                self.packable = seconds + time.perf_counter() - began, n_packed
+                return params
+
             networks = self.engine.load(
                 read, hparams, [spec.dtype for spec in specs], [*map(str, specs)], [spec.role for spec in specs]
             )
         self.loaded |= {spec.role: network for spec, network in zip(specs, networks, strict=True)}
-        seconds = time.perf_counter() - began
-        if seconds > SLOW_SECONDS and self.engine.packs and not self.quiet:
-            said = one_line(f"{size}: loaded in {seconds:.0f} s; after --pack, later runs begin sooner")
-            print(said, file=sys.stderr)
 
     def map_packed(self, spec: ModelSpec, folder: str) -> bool:
         """Map the packed weights that --pack has written to the disk. False if there are none."""
@@ -162,7 +176,9 @@ class Models:
         """Raise UserError if the models of these roles do not fit into the memory, before gigabytes are downloaded and
         read. n_cached: the tokens of all prompts, if several are decoded together."""
         new = [self.spec(role) for role in networks_of(roles) if role not in self.loaded]
-        held = [(spec.hparams, self.engine.held_dtype(spec.dtype)) for spec in new]
+        no_cache = {"n_ctx": 0}
+        hparams = [spec.hparams | no_cache if self.shares_cache(spec.role) else spec.hparams for spec in new]
+        held = [(of, self.engine.held_dtype(spec.dtype)) for of, spec in zip(hparams, new, strict=True)]
         memory.check(held, self.engine.free_bytes(), n_cached, self.engine.saving)
 
 

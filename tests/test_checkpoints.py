@@ -14,7 +14,7 @@ import pytest
 from conftest import write_safetensors
 from scipy.special import erf
 from test_encoder import PIECES
-from tiny import ROOT, flatten, logits_themselves, random_arrays, refusal
+from tiny import ROOT, flatten, random_arrays, refusal
 
 import gpt2
 from encoder import BYTE_TO_CHAR, END_OF_TEXT, get_encoder
@@ -110,10 +110,10 @@ def test_logits_are_what_the_settings_say(number, engine, tmp_path):
         model = CachedNetwork(read(), hparams).logits
     elif engine == "jax":
         pytest.importorskip("jax")
-        from speculative.engines.jax.model import JaxModel
+        from speculative.engines.jax.model import cached
         from speculative.engines.jax.sharding import place
 
-        model = JaxModel(place(read, hparams), logits_themselves)
+        model = cached(place(read, hparams)).logits
     else:
         [network] = make_engine("c").load(read, hparams, [engine], ["the model"], ["target"])
         model = network.logits
@@ -269,6 +269,11 @@ def test_files_that_were_checked_are_not_checked_again(change, tmp_path, monkeyp
     second = flatten(load_params(str(path.parent), sizes(CONFIG)))
     assert all((second[name] == array).all() for name, array in first.items())
     assert len(checks) - n == (n if change else 2)  # of lm_head and wte, which have to be equal
+    if not change:
+        other = path.parent.rename(tmp_path / "moved") / path.name
+        load_params(str(other.parent), sizes(CONFIG))
+        notes = json.loads((tmp_path / "cache" / "speculative-sampling" / "checked.json").read_text())
+        assert [*notes] == [str(other)]  # without that of the file that is gone
 
 
 def test_a_file_that_changes_while_it_is_read_is_one_line(tmp_path):

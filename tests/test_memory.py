@@ -22,6 +22,15 @@ def test_what_a_model_needs():
     assert memory.needed(hparams, "float32") == 6_230_444_800 + 629_145_600 + 2 * 321_644_800
 
 
+def test_a_copy_needs_no_cache_of_its_own(monkeypatch):
+    hparams = load_pair(demo=True, drafter="int8").models.spec("target").hparams
+    total = memory.needed(hparams, "float32") + memory.needed(hparams | {"n_ctx": 0}, "int8")
+    monkeypatch.setattr(memory, "available", lambda: total)
+    assert load_pair(demo=True, drafter="int8")
+    monkeypatch.setattr(memory, "available", lambda: total - 1)
+    assert "free: " in refusal(load_pair, demo=True, drafter="int8")
+
+
 def test_models_that_do_not_fit_are_refused_before_they_are_read(monkeypatch):
     monkeypatch.setattr(memory, "available", lambda: 10**6)
     assert refusal(load_pair, demo=True).endswith("1 MB are free: take smaller models")
@@ -85,6 +94,13 @@ def test_a_system_that_does_not_tell_is_trusted(system):
     system("proc/meminfo", "nothing of the kind")
     assert memory.available() is None
     memory.check(PAIR, None)
+
+
+def test_threads_that_had_no_core_are_counted(system):
+    assert machine.seconds_waited() == 0
+    for thread, waited in ((7, 1_500_000_000), (8, 250_000_000)):
+        system(f"proc/self/task/{thread}/schedstat", f"900 {waited} 3\n")
+    assert machine.seconds_waited() == 1.75
 
 
 @pytest.mark.parametrize(
