@@ -66,11 +66,7 @@ def events(text):
 
 
 FAST = {"drafter": "prompt_lookup+model", "K": "auto", "accept": "token"}  # the settings of a small target
-HOW = [
-    {"K": "auto"},
-    {"fast": "on"} | dict.fromkeys(FAST, "4"),
-    {"temperature": 1, "top_p": 0.9, "seed": 7, "accept": "block"},
-]
+HOW = [{"K": "auto"}, {"fast": "on"}, {"temperature": 1, "top_p": 0.9, "seed": 7, "accept": "block"}]
 
 
 @pytest.mark.parametrize("options", HOW, ids=str)
@@ -80,21 +76,18 @@ def test_the_steps_of_a_decode_and_its_run(client, pair, options, repeating):
     *told, (last, summary) = events(answer.text)
     assert (last, {kind for kind, _ in told}) == ("done", {"step"})
     document = client.get("/runs/1/json").json()
-    kept = client.get("/runs/1/steps").json()
-    for name in DECODERS:
-        [sample] = document[name]["samples"]
-        columns = [(i["pieces"], i["origins"]) for i in sample["iterations"]]
-        tokens = [[*token] for column in columns for token in zip(*column, strict=True)]
-        for steps in (kept,) if "K" in options else ([step for _, step in told], kept):  # auto: by the times of a run
-            mine = [step for step in steps if step[0] == name]
-            assert [token[:2] for step in mine for token in step[1]] == tokens
-        assert 0 < mine[-1][-1] <= 1.001 * document[name]["seconds"]  # of the run that is kept, the median
-    if "K" not in options:
+    if "temperature" in options:  # the others depend on the times of a run, and the median one is kept
+        for name in DECODERS:
+            [sample] = document[name]["samples"]
+            kept = [[*token] for i in sample["iterations"] for token in zip(i["pieces"], i["origins"], strict=True)]
+            steps = [step for _, step in told if step[0] == name]
+            assert [token[:2] for step in steps for token in step[1]] == kept
+            assert steps[-1][-1] > 0
         expected = compare(pair.changed(**options), PROMPT, 12, repeats=1).document
         assert [*map(tokens_of, (document, expected))] == [tokens_of(expected)] * 2
     asked = {"prompt": PROMPT, "n_tokens_to_generate": 12} | options | (FAST if "fast" in options else {})
     assert summary["values"].items() >= {name: str(value) for name, value in asked.items()}.items()
-    assert summary["decoders"] == {name: [12, document[name]["seconds"]] for name in DECODERS}
+    assert summary["figures"] == document["figures"]
     assert client.get("/runs").json() == [summary]  # for a page that is loaded again, and for other tabs
 
 
@@ -123,7 +116,7 @@ def test_only_so_many_runs_are_kept_and_others_are_not_found(bench, client, monk
         bench.decode({"prompt": PROMPT}, deque(), threading.Event())
     for name in ("3/page", f"{MOST_RUNS + 2}/page"):
         assert client.get(f"/runs/{name}").text == run.html()
-    for name in ("2/page", "0/json", "-1/page", "..%2f3/page", "9999999/steps", "../main.py", "3/x"):
+    for name in ("2/page", "0/json", "-1/page", "..%2f3/page", "9999999/json", "../main.py", "3/x"):
         assert client.get(f"/runs/{name}").status_code == 404
 
 

@@ -23,10 +23,10 @@ from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Route
 
 from speculative import drafters
-from speculative.measure.page import ORIGINS, fill, findings, placed
+from speculative.measure.page import ORIGINS, fill, findings
 from speculative.measure.report import engine_line
 from speculative.measure.run import Run, compare
-from speculative.options import FIELDS, SET_BY_FAST, as_typed, typed_stops
+from speculative.options import FIELDS, as_typed, typed_stops
 from speculative.session import DECODERS, Session
 from speculative.support.errors import UserError
 
@@ -50,6 +50,7 @@ CHOICES = {
 }
 NAMES = ("prompt", *LABELS)  # of the texts in a request
 SWITCH = {"off": False, "on": True}
+READ = {"stop": typed_stops, "fast": lambda text: SWITCH.get(text, text)}  # from the text of a field to an option
 MOST_RUNS = 20  # kept in memory; one takes up to 0.5 MB
 MOST_BYTES = 1_000_000  # of a request
 PAUSE = 0.05  # seconds between two looks at a decode, which shares the interpreter's lock
@@ -107,13 +108,8 @@ class Workbench:
             told.append(("step", [name, tokens, step.drafting, step.scoring, seconds[name]]))
 
         try:
-            options: dict[str, Any] = {name: values[name] or None for name in LABELS if name in values}
-            if options.get("stop"):
-                options["stop"] = typed_stops(options["stop"])
-            if "fast" in options:
-                options["fast"] = SWITCH.get(options["fast"], options["fast"])
-            if options.get("fast") is True:  # in place of these fields
-                options = {name: value for name, value in options.items() if name not in SET_BY_FAST}
+            typed_in = {name: text for name, text in values.items() if name in LABELS}
+            options = {name: READ.get(name, str)(text) if text else None for name, text in typed_in.items()}
             session = self.session.changed(**options)
             run = compare(session, values["prompt"], session.options.n_tokens_to_generate, watch=watch)
             number = max(self.runs, default=0) + 1
@@ -126,15 +122,6 @@ class Workbench:
 
 def event(kind: str, value: Any) -> str:
     return f"event: {kind}\ndata: {json.dumps(value)}\n\n"
-
-
-def steps_of(document: dict) -> list[list]:
-    """The steps of a run: its decoder, its tokens, seconds of the draft and of the target, and the time at its end."""
-    return [
-        [name, [[*token.values()] for token in i["tokens"]], i["drafting"], i["scoring"], i["end"]]
-        for name in DECODERS
-        for i in placed(document[name])
-    ]
 
 
 # ---- The form and the table ------------------------------------------------------------------------------------------
@@ -153,19 +140,9 @@ def typed(options: dict) -> dict[str, str]:
 
 
 def summary(number: int, document: dict) -> dict:
-    """A run as the page shows it. values: of the form; decoders: {name: [tokens, seconds]}."""
-    f = document["figures"]
-    n_tokens = {name: len(document[name]["samples"][0]["tokens"]) for name in DECODERS}
-    return {
-        "number": number,
-        "values": typed(document["options"]),
-        "decoders": {name: [n, document[name]["seconds"]] for name, n in n_tokens.items()},
-        "speedup": f["speedup"],
-        "tokens_per_call": f["tokens_per_iteration"] if f["drafted"] else None,
-        "accepted": f["accepted"] / f["drafted"] if f["drafted"] else None,
-        "r": f["r"] if f["drafted"] else None,
-        **findings(document),
-    }
+    """A run as the page shows it. values: of the form."""
+    values = typed(document["options"])
+    return {"number": number, "values": values, "figures": document["figures"], **findings(document)}
 
 
 # ---- The server ------------------------------------------------------------------------------------------------------
@@ -212,7 +189,6 @@ def application(workbench: Workbench) -> Starlette:
         Route("/decode", decode, methods=["POST"]),
         Route("/runs", runs),
         of_run("page", lambda run: HTMLResponse(run.html())),
-        of_run("steps", lambda run: JSONResponse(steps_of(run.document))),
         of_run("json", lambda run: JSONResponse(run.document)),
     ]
     trusted = Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
