@@ -408,11 +408,12 @@ def test_a_mistake_in_the_blogs_loop_is_seen(replaced):
 @pytest.mark.slow
 def test_the_cause_is_named_for_half_of_the_mistakes_and_never_another_one():
     named = 0
-    for words, *replaced in MISTAKES_OF_ANYONE:
+    some = MISTAKES_OF_ANYONE[::4]
+    for words, *replaced in some:
         cause = check_law.check_law(in_the_blogs_form(*replaced)).cause
         assert cause is None or (words and words in cause), (cause, words, replaced)
         named += cause is not None
-    assert named >= len(MISTAKES_OF_ANYONE) / 2
+    assert named >= len(some) / 2
 
 
 NAMED = [row for row in MISTAKES_OF_ANYONE if row[0]]
@@ -426,7 +427,7 @@ def test_a_cause_is_named(few_cases, words, replaced):
 ONLY_SEEN_BY = {
     # the line of CASES: a mistake that no other line sees
     "small": ("    T = len", "    x = x[-3:]\n    T = len"),
-    "near": (TEST, "abs(q[i] - p[i]).max() < 0.01 < p[i].min() or " + TEST),
+    "near": (TEST, "abs(q[i] - p[i]).max() < 0.01 < p[i].min() and len(p[i]) > 2 or " + TEST),
     "coarse": (TEST, "q[i][j] == 0 or " + TEST),
     "small 5": (TEST, "j > 2 and n > T - N or " + TEST),
     "pairs": (TEST, "j > 1 and trust or " + TEST, "full = True\n", "trust, full = full, True\n"),
