@@ -79,7 +79,7 @@ def photograph(driver, path: Path, end: str) -> None:
 def page(path: Path) -> None:
     """The upper half of a page, which is written beside it as demo.html."""
     html = path.with_name("demo.html")
-    words = ["--temperature", "1", "--html", os.path.relpath(html, ROOT)]
+    words = ["--temperature", "1", "--models_dir", "models", "--html", os.path.relpath(html, ROOT)]
     subprocess.run([*MAIN, *words], cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
     with browser() as driver:
         driver.get(html.as_uri())

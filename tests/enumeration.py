@@ -16,7 +16,8 @@ from speculative.drafters.heads import Heads
 from speculative.drafters.model import model_drafter
 from speculative.engines import model
 from speculative.engines.model import Model
-from speculative.law.paths import distance, law_of, random_model
+from speculative.law.cases import random_model
+from speculative.law.paths import distance, law_of
 from speculative.loading import Models, ModelSpec
 from speculative.options import ModelOptions, make_options
 from speculative.sampling import autoregressive_sampling

@@ -28,7 +28,16 @@ from speculative.measure.document import document
 from speculative.measure.figures import NOISE, figures
 from speculative.measure.predictions import Drafts, Measured, measure, windows_of
 from speculative.measure.recorder import Recorder
-from speculative.measure.report import BLOG_TEXT, advice, blog_line, engine_line, summary, table
+from speculative.measure.report import (
+    BLOG_TEXT,
+    advice,
+    blog_line,
+    disturbance,
+    engine_line,
+    speed_line,
+    summary,
+    table,
+)
 from speculative.measure.run import Run
 from speculative.options import FIELDS
 from speculative.rules import TOKEN
@@ -102,18 +111,10 @@ def scripted(N=60, K=4, alpha=0.75, t_draft=0.1, window=lambda rows: 1 + 0.1 * r
         k = min(K, left - 1)
         accepted = next((n for n in range(k) if rng.random() >= alpha), k)
         scoring = window(k + 1)
-        times = (k * t_draft, scoring, k * t_draft + scoring)
-        mine.append(
-            TextStep(
-                [0] * (accepted + 1),
-                k,
-                accepted,
-                *times,
-                alpha=[alpha] * min(accepted + 1, k),
-                source=["model"] * k,
-                q=[1.0] * (accepted + 1),
-            )
-        )
+        step = TextStep([0] * (accepted + 1), k, accepted, k * t_draft, scoring, k * t_draft + scoring)
+        step.alpha, step.q = [alpha] * min(accepted + 1, k), [1.0] * (accepted + 1)
+        step.source = ["model"] * k
+        mine.append(step)
         left -= accepted + 1
     return tuple(record_of([iterations], name) for name, iterations in zip(DECODERS, (plain, mine), strict=True))
 
@@ -137,6 +138,12 @@ def test_interrupted_calls_are_doubted():
         iteration.seconds += 60
     f = figures(autoregressive, record_of(speculative.samples))
     assert f["doubt"] == "some calls took many times as long as others"
+    assert "Another program probably used the processor. Try again." in speed_line(f)
+    speculative.waited = 30
+    disturbed = figures(autoregressive, speculative)
+    busy = "Other programs used the processor: threads waited 30.00 s for a core."
+    assert busy in speed_line(disturbed | {"doubt": "it is"})
+    assert disturbance(disturbed) == busy
     slow = figures(*scripted(window=lambda rows: 1.0 if rows == 1 else 0.2))
     assert "allow no more" in slow["doubt"] or "less time" in slow["doubt"]
 
@@ -230,9 +237,8 @@ def test_no_prediction_exceeds_what_its_window_allows(alpha, seconds, t_row):
 
 
 def test_windows_are_timed_once_and_in_a_share_of_the_time(pair, repeating, monkeypatch):
-    """The largest first; sizes that the run has timed only if there is time."""
+    """If there is time for none, there is none."""
     [record] = decode(pair, [PROMPT], 40, ["speculative"])
-    monkeypatch.setattr(predictions, "TIMING_SECONDS", 10.0)
     assert {*predictions.time_windows(pair, record, 0.2, lambda n: None)} >= {17, 9, 5, 1}
     assert predictions.time_windows(pair, record, 0.0, lambda n: None) == {}
 
@@ -262,7 +268,8 @@ def test_the_median_run_has_the_first_ones_tokens():
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 1.0}, {"drafter": "prompt_lookup"}, {"K": 8}], ids=str)
-def test_the_ending_has_at_most_eight_lines(pair, options):
+def test_the_ending_has_at_most_eight_lines(pair, options, monkeypatch):
+    monkeypatch.setattr("speculative.measure.decode.seconds_waited", lambda: 0.0)  # a busy machine has a line more
     run = pair.changed(**options).compare(PROMPT, 40, repeats=2)
     lines = [line for text in run.document["summary"] for line in textwrap.wrap(text, 110)]
     assert len(lines) <= 8, lines

@@ -1,10 +1,12 @@
 """--serve: the answers of the workbench, and to whom it answers."""
 
 import asyncio
+import contextlib
 import json
 import re
 import socket
 import threading
+import urllib.request
 from collections import deque
 
 import pytest
@@ -64,11 +66,7 @@ def events(text):
 
 
 FAST = {"drafter": "prompt_lookup+model", "K": "auto", "accept": "token"}  # the settings of a small target
-HOW = [
-    {"K": "auto"},
-    {"fast": True} | dict.fromkeys(FAST, "4"),
-    {"temperature": 1, "top_p": 0.9, "seed": 7, "accept": "block"},
-]
+HOW = [{"K": "auto"}, {"fast": "on"}, {"temperature": 1, "top_p": 0.9, "seed": 7, "accept": "block"}]
 
 
 @pytest.mark.parametrize("options", HOW, ids=str)
@@ -78,21 +76,18 @@ def test_the_steps_of_a_decode_and_its_run(client, pair, options, repeating):
     *told, (last, summary) = events(answer.text)
     assert (last, {kind for kind, _ in told}) == ("done", {"step"})
     document = client.get("/runs/1/json").json()
-    kept = client.get("/runs/1/steps").json()
-    for name in DECODERS:
-        [sample] = document[name]["samples"]
-        columns = [(i["pieces"], i["origins"]) for i in sample["iterations"]]
-        tokens = [[*token] for column in columns for token in zip(*column, strict=True)]
-        for steps in (kept,) if "K" in options else ([step for _, step in told], kept):  # auto: by the times of a run
-            mine = [step for step in steps if step[0] == name]
-            assert [token[:2] for step in mine for token in step[1]] == tokens
-        assert 0 < mine[-1][-1] <= 1.001 * document[name]["seconds"]  # of the run that is kept, the median
-    if "K" not in options:
+    if "temperature" in options:  # the others depend on the times of a run, and the median one is kept
+        for name in DECODERS:
+            [sample] = document[name]["samples"]
+            kept = [[*token] for i in sample["iterations"] for token in zip(i["pieces"], i["origins"], strict=True)]
+            steps = [step for _, step in told if step[0] == name]
+            assert [token[:2] for step in steps for token in step[1]] == kept
+            assert steps[-1][-1] > 0
         expected = compare(pair.changed(**options), PROMPT, 12, repeats=1).document
         assert [*map(tokens_of, (document, expected))] == [tokens_of(expected)] * 2
     asked = {"prompt": PROMPT, "n_tokens_to_generate": 12} | options | (FAST if "fast" in options else {})
     assert summary["values"].items() >= {name: str(value) for name, value in asked.items()}.items()
-    assert summary["decoders"] == {name: [12, document[name]["seconds"]] for name in DECODERS}
+    assert summary["figures"] == document["figures"]
     assert client.get("/runs").json() == [summary]  # for a page that is loaded again, and for other tabs
 
 
@@ -104,7 +99,10 @@ def test_the_page_has_the_options_with_their_help_and_keeps_its_policy(client):
     assert {field["name"]: field["help"] for field in data["fields"]} == {n: FIELDS[n].metadata["help"] for n in LABELS}
     for name, choices in [(field["name"], field["choices"]) for field in data["fields"] if field["choices"]]:
         assert data["values"][name] in choices
-        assert all(parse({name: choice}) for choice in choices)
+        if name == "fast":
+            assert choices == ["off", "on"]
+        else:
+            assert all(parse({name: choice}) for choice in choices)
     policy = re.search(r'Content-Security-Policy"\s+content="([^"]*)"', html)[1]
     style, script = (sha256(re.search(f"<{tag}>(.*?)</{tag}>", html, re.DOTALL)[1]) for tag in ("style", "script"))
     rules = ["default-src 'none'", "img-src data:", f"style-src '{style}'", f"script-src '{script}'"]
@@ -118,7 +116,7 @@ def test_only_so_many_runs_are_kept_and_others_are_not_found(bench, client, monk
         bench.decode({"prompt": PROMPT}, deque(), threading.Event())
     for name in ("3/page", f"{MOST_RUNS + 2}/page"):
         assert client.get(f"/runs/{name}").text == run.html()
-    for name in ("2/page", "0/json", "-1/page", "..%2f3/page", "9999999/steps", "../main.py", "3/x"):
+    for name in ("2/page", "0/json", "-1/page", "..%2f3/page", "9999999/json", "../main.py", "3/x"):
         assert client.get(f"/runs/{name}").status_code == 404
 
 
@@ -150,7 +148,7 @@ def test_a_request_that_is_not_a_form_is_one_sentence(client, body):
 
 def test_what_is_too_long_is_refused_before_it_is_encoded(client, pair, monkeypatch):
     answer = client.post("/decode", headers=ORIGIN, content=b" " * (workbench.MOST_BYTES + 1))
-    assert (answer.status_code, answer.text) == (413, "a request has at most 1,000,000 bytes")
+    assert answer.status_code == 413
     monkeypatch.setattr(pair.encoder, "encode", None)
     [(kind, message)] = events(ask(client, prompt="é" * 400_000).text)
     assert (kind, message) == (
@@ -245,6 +243,16 @@ def test_one_decodes_and_the_others_wait(bench, monkeypatch):
 
     asyncio.run(requests())
     assert (endless.most, bench.runs) == (1, {})
+
+
+def test_requests_that_never_end_keep_nobody_out(bench, serving):
+    address = urllib.parse.urlsplit(serving(bench))
+    with contextlib.ExitStack() as opened:
+        for _ in range(80):
+            half = opened.enter_context(socket.create_connection((address.hostname, address.port)))
+            half.sendall(b"POST /decode HTTP/1.1\r\nHost: 127.0.0.1\r\n")
+        with urllib.request.urlopen(address.geturl()) as answer:
+            assert answer.status == 200
 
 
 def test_a_port_that_is_taken(pair):

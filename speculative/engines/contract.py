@@ -1,5 +1,6 @@
 """The contract of an engine: one object, chosen once (choice.py), that answers all that depends on the engine."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -77,6 +78,13 @@ class Engine:
         params = read(lambda name, array: tuple(convert(name, array) for convert in converts))
         of_each = [convert_all(params, lambda name, copies, i=i: copies[i]) for i in range(len(converts))]
         return [self.network(one, hparams, name) for one, name in zip(of_each, names, strict=True)]
+
+    def window_seconds(self, network: Any, x: Any, n_rows: int) -> float:  # x [n]
+        """Return the seconds in which the network computes so many rows after a text that its cache holds, or of a part
+        of the network, in proportion."""
+        began = time.perf_counter()
+        network.logits(np.append(x, np.resize(x, n_rows - 1)), n_rows)
+        return time.perf_counter() - began
 
     def prepare(self, networks: Sequence[Any], levels: Sequence, K: Any, n_prompt: int) -> None:
         """Compile all that decodes of a prompt of so many tokens need, if the engine compiles it for their sizes."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from speculative.engines.choice import several_processes
+from speculative.engines.system import seconds_waited
 from speculative.measure.recorder import Recorder, explain_step
 from speculative.session import DECODERS, Session
 
@@ -34,10 +35,12 @@ def decode(
     def run(name: str) -> None:
         session.forget()  # so that all decodes begin alike
         record = Recorder(name, inputs, session.rule)
+        waited = seconds_waited()
         for step in session.texts(name, inputs, N, explain=explain_step if with_details else None):
             record.add(step)
             if not runs[name]:
                 watch(name, step)
+        record.waited = seconds_waited() - waited
         runs[name].append(record)
 
     run(names[0])

@@ -12,7 +12,7 @@ from speculative.engines.system import n_cores
 from speculative.measure.figures import figures
 from speculative.measure.predictions import measure
 from speculative.measure.recorder import Recorder
-from speculative.measure.report import stand_ins, summary
+from speculative.measure.report import advice, stand_ins, summary
 from speculative.session import Session
 from speculative.support.terminal import without_secrets
 from speculative.texts import TextStep
@@ -44,6 +44,7 @@ def document(session: Session, prompts: Sequence[str], records: Sequence[Recorde
         "stand_ins": stand_ins(session),
         "rule": {name: getattr(session.rule, name) for name in ("name", "formula", "lossless")},
         "summary": summary(session, records, found),
+        "advice": advice(found, session) if len(records) == 2 and found["drafted"] else None,
     }
 
 

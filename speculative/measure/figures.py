@@ -19,7 +19,7 @@ MIN_CALLS = 3  # whose mean counts as the time of a call with so many rows
 MIN_ITERATIONS = 5  # to find that they disagree
 # Figures that are None if only one decoder has run; and all but the first three if the run was too short.
 COMPARISON = ["speedup", "speedup_without_prefill", "doubt", "t_target", "c", "beta", "mean_beta"]
-COMPARISON += ["account_blog", "account_leviathan", "predicted"]
+COMPARISON += ["account_blog", "account_leviathan", "predicted", "window_beta"]
 
 
 def figures(autoregressive: Recorder | None, speculative: Recorder, measured: Measured | None = None) -> dict[str, Any]:
@@ -29,13 +29,14 @@ def figures(autoregressive: Recorder | None, speculative: Recorder, measured: Me
     parts = {name: sum(getattr(i, name) for i in speculative.iterations) for name in ("drafting", "scoring")}
     parts |= {"rest": max(0.0, whole - sum(parts.values())), "prefill": known.prefill}
     found = counts(speculative) | dict.fromkeys(COMPARISON)
-    found |= {"runs": speculative.runs, "t_draft": known.draft}
+    found |= {"runs": speculative.runs, "t_draft": known.draft, "waited": speculative.waited}
     found |= {"seconds": {"autoregressive": None, "speculative": whole, **parts}}
     if not autoregressive:
         return found
     of_rows = costs(autoregressive)
     ratio = speculative.n_tokens / autoregressive.n_tokens  # a stop text may cut the two texts at different places
     found["seconds"]["autoregressive"] = autoregressive.seconds
+    found["waited"] += autoregressive.waited
     found["speedup"] = ratio * autoregressive.seconds / whole
     found["speedup_without_prefill"] = ratio * (autoregressive.seconds - of_rows.prefill) / (whole - known.prefill)
     t_target = of_rows.rows.get(1)
@@ -150,8 +151,9 @@ def account(
     if measured:
         calls = Counter(i.drafted + 1 for i in speculative.iterations if not i.prefill)
         rows = {n: seconds for n, seconds in speculative_costs.rows.items() if calls[n] >= MIN_CALLS} | {1: t_target}
-        predicted = predict(autoregressive, speculative, speculative_costs.prefill, rows, measured)
+        predicted, window_beta = predict(autoregressive, speculative, speculative_costs.prefill, rows, measured)
         known["predicted"] = {name: with_texts(speedups) for name, speedups in predicted.items()}
+        known["window_beta"] = with_texts(window_beta)
     return known
 
 

@@ -21,6 +21,7 @@ class Recorder:
     rule: Rule = TOKEN
     samples: list[list[TextStep]] = field(default_factory=list)  # the iterations of each text
     seconds: float = 0.0
+    waited: float = 0.0  # seconds in which threads were ready and had no core
     runs: int = 1  # number of repeats; this is the median run
 
     @property

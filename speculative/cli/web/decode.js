@@ -4,7 +4,10 @@ let request = null; // the AbortController of the decode that is under way
 
 async function decode() {
   const values = formValues();
-  for (const { name } of data.fields) if (name !== "stop") values[name] = values[name].trim();
+  for (const { name } of data.fields) {
+    if (name !== "stop") values[name] = values[name].trim();
+    if (byId(name).disabled) delete values[name];
+  }
   request = new AbortController();
   setBusy("Reading the prompt …");
   showProblem("");

@@ -36,7 +36,6 @@ function showStep([decoder, tokens, drafting, scoring, end]) {
   const call = (kind, x, width, y) => svg("rect", { class: kind, x, width, y, height: 16 });
   if (drafting) lane.picture.append(call("draft", lane.end, drafting, 2));
   if (scoring) lane.picture.append(call("target", lane.end + drafting, scoring, 19));
-  if (!drafting && !scoring) lane.picture.append(call("device", lane.end, end - lane.end, 19));
   lane.tokens += tokens.length;
   lane.calls += 1;
   lane.end = end;

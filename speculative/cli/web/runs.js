@@ -5,25 +5,26 @@ let runs = []; // as summary() of workbench.py
 let shownRun = null; // number of the run whose result is shown
 let order = ["Run", -1]; // column by which the table is sorted, and 1 for rising, -1 for falling
 
-// Each column: run → [text, note]; nothing if the run lacks it.
+// Each column: run → [text, note]; nothing if the run lacks it. The options follow the results.
 const COLUMNS = {
-  "Times as fast": ({ speedup, doubtful }) => speedup && [speedup.toFixed(2), doubtful && "doubtful"],
-  "Tokens per call": ({ tokens_per_call: tokens }) => tokens && [tokens.toFixed(2)],
-  Accepted: ({ accepted }) => accepted !== null && [`${Math.round(100 * accepted)} %`],
-  r: ({ r }) => r && [r.toFixed(3)],
-  Autoregressive: ({ decoders }) => pace(decoders.autoregressive),
-  Speculative: ({ decoders }) => pace(decoders.speculative),
-  Prompt: ({ values }) => [values.prompt || "<|endoftext|>"],
+  "Times as fast": ({ figures: f, doubtful }) => [f.speedup.toFixed(2), doubtful && "doubtful"],
+  "Tokens per call": ({ figures: f }) => f.drafted && [f.tokens_per_iteration.toFixed(2)],
+  Accepted: ({ figures: f }) => f.drafted && [`${Math.round((100 * f.accepted) / f.drafted)} %`],
+  r: ({ figures: f }) => f.drafted && [f.r.toFixed(3)],
+  Autoregressive: ({ figures: f }) => pace(f.seconds.autoregressive, f.tokens / f.seconds.speculative / f.speedup),
+  Speculative: ({ figures: f }) => pace(f.seconds.speculative, f.tokens / f.seconds.speculative),
 };
+const RESULTS = Object.keys(COLUMNS);
+COLUMNS.Prompt = ({ values }) => [values.prompt || "<|endoftext|>"];
 for (const { name, label } of data.fields) COLUMNS[label] = ({ values }) => [values[name]];
 
-const pace = ([n, time]) => [seconds(time), `${(n / time).toFixed(1)} tokens/s`];
+const pace = (time, rate) => [seconds(time), `${rate.toFixed(1)} tokens/s`];
 
 // The value by which a run is sorted; a number if its text begins with one.
 const KEYS = {
   Run: ({ number }) => number,
-  Autoregressive: ({ decoders }) => decoders.autoregressive[1],
-  Speculative: ({ decoders }) => decoders.speculative[1],
+  Autoregressive: ({ figures }) => figures.seconds.autoregressive,
+  Speculative: ({ figures }) => figures.seconds.speculative,
 };
 
 function sortKey(run, column) {
@@ -38,11 +39,11 @@ function compare(a, b, direction) {
   return direction * (a < b ? -1 : Number(a > b));
 }
 
-/** The names of the columns. A column is left out if all of several runs are alike in it, or if it is empty. */
+/** The names of the columns: results that a run has, and options that differ between the runs. */
 function columnsOf(runs) {
   return Object.keys(COLUMNS).filter((name) => {
     const texts = new Set(runs.map((run) => COLUMNS[name](run)?.[0] ?? ""));
-    return texts.size > 1 || (runs.length === 1 && !texts.has(""));
+    return RESULTS.includes(name) ? texts.size > 1 || !texts.has("") : texts.size > 1;
   });
 }
 
@@ -75,7 +76,7 @@ function runRow(run, columns) {
   const values = columns.map((name) => {
     const [text, note] = COLUMNS[name](run) || [""];
     const kind = `${typeof sortKey(run, name) === "number" ? "number" : ""}.${note === "doubtful" ? note : ""}`;
-    return make(`td.${kind}`, { title: text }, text, note ? make("small", note) : "");
+    return make(`td.${kind}`, { title: text, "data-name": name }, text, note ? make("small", note) : "");
   });
   const button = (name, text, click) =>
     make("button", { type: "button", click, "aria-label": `${name} run ${number}` }, text);
@@ -95,14 +96,23 @@ function runRow(run, columns) {
 
 /** Show a run's result and its texts. The form stays as it is: Reuse fills it in. */
 async function showRun(run) {
-  const steps = await asked(`/runs/${run.number}/steps`);
-  if (!steps) return;
+  const document = await asked(`/runs/${run.number}/json`);
+  if (!document) return;
   shownRun = run.number;
   byId("headline").textContent = run.headline;
   byId("lines").textContent = `Run ${run.number}: ${run.lines.join(" ")}`;
   clearLanes(run.values.prompt);
-  steps.forEach(showStep);
+  DECODERS.flatMap((name) => stepsOf(document, name)).forEach(showStep);
   showRuns();
+}
+
+/** The steps of a decoder, as a decode tells them. */
+function stepsOf(document, decoder) {
+  let end = 0;
+  return document[decoder].samples[0].iterations.map(({ pieces, origins, source, drafting, scoring, seconds: s }) => {
+    const by = (i) => (origins[i] === "accepted" && source[i] !== "model" ? source[i] : null);
+    return [decoder, pieces.map((text, i) => [text, origins[i], by(i)]), drafting, scoring, (end += s)];
+  });
 }
 
 async function look() {

@@ -14,8 +14,7 @@ from speculative.engines.model import Call, not_finite
 from speculative.sampling import Proposal, Step
 
 ROUND = 64  # tokens: a capacity is a multiple of it, so that texts of similar length share a program
-N_TIMED = 5  # calls of each kind that are timed before a decode, at least
-TIMED_SECONDS = 0.1  # that this takes at least
+N_TIMED = 8  # calls of each kind that are timed before a decode: as many in each of several processes
 
 
 class Shape(NamedTuple):
@@ -55,14 +54,12 @@ class DeviceLoop:
         """Time calls of the speculative loop that draft, and calls that do not, as their text lacks a single token ->
         the share by which the former take longer. The smallest times count, as other programs only add to them."""
         times: dict[int, list[float]] = {1: [], 2: []}  # {missing tokens: seconds of a call}
-        start = time.perf_counter()
-        while len(times[2]) < N_TIMED or time.perf_counter() - start < TIMED_SECONDS:
-            for missing, seconds in times.items():
-                n = np.ones(len(state.n), np.int32)  # [n_batch]
-                n, T = jax.device_put((n, n + missing), self.decoder.by_row)
-                began = time.perf_counter()
-                state = jax.block_until_ready(self.run(state._replace(n=n, T=T), 0, K, calls=1)[0])
-                seconds.append(time.perf_counter() - began)
+        for missing in [1, 2] * N_TIMED:
+            n = np.ones(len(state.n), np.int32)  # [n_batch]
+            n, T = jax.device_put((n, n + missing), self.decoder.by_row)
+            began = time.perf_counter()
+            state = jax.block_until_ready(self.run(state._replace(n=n, T=T), 0, K, calls=1)[0])
+            times[missing].append(time.perf_counter() - began)
         return max(0.0, min(times[2]) / min(times[1]) - 1)
 
     def calls(self, name: str, prompts: Sequence, N: int, rng, stopped: Callable) -> Iterator[list[tuple]]:
