@@ -50,8 +50,7 @@ def measure(o, dtype: str) -> list[dict]:
     for (B, past), window in product(points, (1, o.K + 1)):
         tasks["target", B * window, past] = partial(target, B * window, past)
     t = take_turns(tasks, o.rounds)
-    # Of a row, at best.
-    arithmetic = min(t["target", B * n, past] / (B * n) for B, past in points for n in (1, o.K + 1))
+    row_arithmetic = min(t["target", B * n, past] / (B * n) for B, past in points for n in (1, o.K + 1))
     rows = []
     for B, past in points:
         step = t["target", B, past]
@@ -59,7 +58,7 @@ def measure(o, dtype: str) -> list[dict]:
         beta = t["target", B * (o.K + 1), past] / step
         row = {"dtype": dtype, "B": B, "context": past, "ms": 1e3 * step, "c": c, "beta": beta}
         row["share"] = held * past / (held * past + weights)
-        row["roofline"] = max(step, B * (o.K + 1) * arithmetic) / max(step, B * arithmetic)
+        row["roofline"] = max(step, B * (o.K + 1) * row_arithmetic) / max(step, B * row_arithmetic)
         row["speedup"] = leviathan_speedup(o.alpha, o.K, c, beta)
         rows.append(row | {"predicted": leviathan_speedup(o.alpha, o.K, c, row["roofline"])})
     return rows

@@ -22,7 +22,6 @@ from speculative.support.texts import read_prompts
 KIND = ("temperature", "top_p", "domain", "drafter", "accept", "K")  # columns that all runs of a line share
 NO_MEAN = ("prompt", "repeat", "plain_tokens", "spec_tokens")
 SETTING = "T=temperature:g top-p=top_p:g domain"
-COPY = runs.COPY
 
 
 def number(text: str) -> int | str:
@@ -156,7 +155,7 @@ PRESETS = {
         "a quantized copy of the target as the drafter, alone and with the draft model for it",
         f"{SETTING} drafter K runs tokens/iteration=tokens_per_iteration:.2f r:.3f c:.3f β=mean_beta:.2f copy_r:.2f "
         "ms/token=spec_ms:.2f speedup:.2f blog=account_blog:.2f",
-        {"K": [4, 8, "8/4", "16/4", "auto"], "drafters": ["model", COPY, f"{COPY}/model"], "repeats": 1},
+        {"K": [4, 8, "8/4", "16/4", "auto"], "drafters": ["model", runs.COPY, f"{runs.COPY}/model"], "repeats": 1},
     ),
     "rules": Preset(
         "token by token beside block verification",

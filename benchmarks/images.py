@@ -102,7 +102,7 @@ def workbench(path: Path) -> None:
 def speedup(path: Path) -> None:
     """The speedup of the bundled pair against K."""
     with tempfile.TemporaryDirectory() as folder:
-        grid.main("sweep", ["--out", folder])
+        grid.main("sweep", ["--n_prompts", "3", "--out", folder])
         shutil.move(f"{folder}/speedup.png", path)
 
 

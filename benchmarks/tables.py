@@ -29,8 +29,9 @@ def cell(value, form: str) -> str:
 
 
 def without_numbers(text: str) -> str:
-    """Return the text in one line, with # for each number."""
-    return re.sub(r"\d+(?:[.,]\d+)*", "#", " ".join(text.split()))
+    """Return the text in one line, with # for each number, and without the instructions of the CPU."""
+    text = re.sub(r"C \([^)]*\), \d+ threads?", "C", " ".join(text.split()).replace("C (#), # threads", "C"))
+    return re.sub(r"\d+(?:[.,]\d+)*", "#", text)
 
 
 def seconds(task: Callable) -> float:

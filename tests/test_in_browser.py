@@ -11,13 +11,18 @@ from pathlib import Path
 
 import pytest
 from test_page import HOSTILE, SAMPLED, origins_of, run_of, with_prompt_and_text
+from test_readme import sentences, words_of_today
 from test_workbench import Endless
+from tiny import ROOT
 
+from benchmarks.images import WORDS
+from benchmarks.tables import without_numbers
 from speculative import load_pair
 from speculative.cli.command import parse
 from speculative.cli.display import SHOWN
 from speculative.cli.workbench import LABELS, Workbench
 from speculative.measure.page import page, page_data
+from speculative.options import DEMO
 from speculative.session import DECODERS, Session
 
 
@@ -451,6 +456,20 @@ def test_the_server_is_gone(browser, serving, bench, endless):
 
 
 # ---- Both ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["page.png", pytest.param("workbench.png", marks=pytest.mark.slow)])
+def test_a_picture_of_docs_has_the_words_of_today(name, show, pair, serving, go_to, bench):
+    if name == "page.png":
+        driver = show(run_of(pair, DEMO["n_tokens_to_generate"], DEMO["prompt"], temperature=1))
+    else:
+        driver = go_to(serving(bench))
+        for K in (8, 2, 4):
+            decode(driver, K=K)
+    today = words_of_today() + without_numbers("\n".join(driver.execute_script(WORDS, 1e6)))
+    lines = pytest.importorskip("PIL.Image").open(ROOT / "docs" / name).text["Description"].splitlines()
+    assert len(lines) > 20
+    assert [line for line in lines if not all(sentence in today for sentence in sentences(line))] == []
 
 
 @pytest.fixture(params=["page", pytest.param("workbench", marks=pytest.mark.slow)])

@@ -163,6 +163,12 @@ def test_a_doubtful_speedup_is_shown_with_its_doubt(sampled):
     assert doubtful["headline"] == "1.20 times as fast, doubtful"
 
 
+def test_a_slower_run_says_its_speedup_once(sampled):
+    summary = ["The texts differ.", "Slower: 0.80 times as fast: 8 tokens a second instead of 10."]
+    f = sampled["figures"] | {"speedup": 0.8, "doubt": None}
+    assert findings(sampled | {"figures": f, "summary": summary})["lines"][1] == "8 tokens a second instead of 10."
+
+
 def test_the_close_up_opens_at_a_rejection_after_an_accepted_draft(pair, sampled):
     accepted = [0 < i["accepted"] < i["drafted"] for i in sampled["speculative"]["samples"][0]["iterations"]]
     assert page_data(sampled)["opening"] == 1 + accepted.index(True)

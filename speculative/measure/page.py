@@ -110,7 +110,7 @@ def findings(run: dict) -> dict:
     headline = f"{f['speedup']:.2f} times as fast" + ", doubtful" * bool(f["doubt"])
     return {
         "headline": headline,
-        "lines": [line.removeprefix(f"{headline}: ") for line in (first, *lines)],
+        "lines": [line.removeprefix("Slower: ").removeprefix(f"{headline}: ") for line in (first, *lines)],
         "doubtful": bool(f["doubt"]),
     }
 
