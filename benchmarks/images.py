@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import grid
+from benchmarks.runs import PROMPTS
 from benchmarks.tables import without_numbers
 from speculative.support.errors import UserError
 
@@ -102,7 +103,7 @@ def workbench(path: Path) -> None:
 def speedup(path: Path) -> None:
     """The speedup of the bundled pair against K."""
     with tempfile.TemporaryDirectory() as folder:
-        grid.main("sweep", ["--n_prompts", "3", "--out", folder])
+        grid.main("sweep", ["--repeats", "2", "--prompts", str(PROMPTS["prose"]), "--out", folder])
         shutil.move(f"{folder}/speedup.png", path)
 
 
