@@ -122,16 +122,17 @@ class AutoK:
         """The seconds of more drafts after n, and of their rows in the target's call."""
         return more * usual_seconds(record.draft) + self.window(n + more + 1) - self.window(n + 1)
 
-    def pays(self, record: DrafterRecord, chance: float, n: int, left: int) -> bool:
-        """Return True if one draft more pays, or all `left` that end the text, and so save another call.
+    def pays(self, record: DrafterRecord, chance: float, n: int, k: int) -> bool:
+        """Return True if one draft more pays, or all up to k that end the text, as they may save another call.
 
         chance: that the n drafts so far are accepted.
         """
-        use = [chance * record.mean**i for i in range(1, left + 1)]
+        left = k - n
+        use = [chance * record.mean**i for i in range(1, left + 1)]  # the chance of each draft to come
         worth = self.seconds / self.tokens
         if not left or use[0] * worth > self.cost(record, n):
             return left > 0
-        return left < self.K_max and sum(use) * worth + use[-1] * self.window(1) > self.cost(record, n, left)
+        return k < self.K_max and sum(use) * worth + use[-1] * self.window(1) > self.cost(record, n, left)
 
     def decider(self, record: DrafterRecord, k: int) -> Callable:
         """Return go_on(margin) for one proposal of at most k drafts."""
@@ -142,7 +143,7 @@ class AutoK:
             nonlocal chance, n
             chance *= record.chance(margin)
             n += 1
-            return self.pays(record, chance, n, k - n)
+            return self.pays(record, chance, n, k)
 
         return go_on
 
@@ -200,7 +201,7 @@ class AutoK:
                 record.reading = max(0.0, seconds - drafting) / record.n_unread
             elif not call.prefill:
                 record.draft.append(seconds / max(1, n))
-                self.seconds += drafting
+            self.seconds += 0.0 if call.prefill else drafting
             if n:
                 record.learn(margins, accepted)
             # The drafts and the longer call took no more time than the accepted tokens would have taken one by one.
