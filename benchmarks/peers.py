@@ -70,7 +70,7 @@ def time_jax(folder, dtype, threads, rounds):
     from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
     from speculative.engines.jax.sharding import place
 
-    _, hparams = load_encoder_and_hparams(Path(folder).name, str(Path(folder).parent))
+    _, hparams = load_encoder_and_hparams(folder)
     network = place(partial(load_params, folder, hparams), hparams, dtype)
     step = jax.jit(network.forward, donate_argnames="cache", static_argnames="n_last")
     tokens = np.array(TOKENS[: hparams["n_ctx"]], np.int32)

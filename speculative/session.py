@@ -3,12 +3,14 @@ decode through it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from speculative import drafters
 from speculative.blog.encoder import END_OF_TEXT, StreamDecoder
+from speculative.engines.choice import make_engine
 from speculative.filters import Filters
 from speculative.loading import Models, networks_of
 from speculative.lookahead import AutoK
@@ -25,6 +27,13 @@ N_COST_TOKENS = 8  # tokens at the end of a prompt: costs are measured with them
 
 
 AnyOptions = TypeVar("AnyOptions", bound=ModelOptions)
+
+
+def models_of(o: ModelOptions, quiet: bool = False) -> Models:
+    """Decide what is to be loaded; below, nothing reads the options. Raises UserError."""
+    engine = make_engine(o.engine, o.threads, o.mesh, o.data_parallel, quiet)
+    wanted = {"target": (o.target_model_size, o.dtype), "draft": (o.draft_model_size, o.draft_dtype)}
+    return Models(engine, wanted, o.models_dir, o.source, o.ngram_text, quiet)
 
 
 class Session(Generic[AnyOptions]):
@@ -44,8 +53,8 @@ class Session(Generic[AnyOptions]):
     ):
         """models: reuse these. prompts: checked against the context before the weights are loaded. quiet: print nothing
         about the loading. functions: drafters that only this session knows. Raises UserError."""
-        self.models = models or Models(options, quiet)
-        self.options = o = self.models.with_fast(options) if options.fast else options
+        self.models = models or models_of(options, quiet)
+        self.options = o = self.without_fast(options) if options.fast else options
         self.rule = parse_rule(o.accept)
         self.filters = Filters(o.temperature, o.top_k, o.top_p, o.min_p)
         self.functions = functions or {}
@@ -72,6 +81,11 @@ class Session(Generic[AnyOptions]):
             self.levels, o.K, o.batch, [self.models[r] for r in self.roles], *parts
         )
         self.decoders = compiled or PythonDecoders(self)
+
+    def without_fast(self, o: AnyOptions) -> AnyOptions:
+        """Return the options that --fast stands for. Raises UserError."""
+        accept = "block" if o.temperature > 0 else "token"
+        return replace(o, drafter=self.models.fast_drafter(), K="auto", tree=None, accept=accept)
 
     def changed(self, **options: Any) -> "Session[AnyOptions]":
         """The same models, with other options; None stands for the default. Raises UserError."""

@@ -34,7 +34,7 @@ class DrafterSpec(NamedTuple):
     tree: Callable[[Context], Callable] | None = None  # -> draft(x, widths) -> Tree
     roles: tuple[str, ...] = ()  # in Context.models: "draft", the format of a copy of the target, or name
     model: bool = False  # whether models[roles[0]] is a model(x, n_last), for which another drafter may draft
-    load: Callable | None = None  # load(models, options) -> Context.models[name]
+    load: Callable | None = None  # load(models) -> Context.models[name]
     words: str = ""  # its name in a sentence; "" is the name itself
     expected: tuple[float, float] = (7.5, 10.0)  # (accepted, tested): the counts with which AutoK begins
     not_on_jax: str = ""  # the reason why it cannot draft with --engine jax
