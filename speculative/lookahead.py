@@ -12,12 +12,12 @@ Source: Leviathan et al. 2023, sections 3.1 to 3.5, with a chance for each posit
 """
 
 import time
-from bisect import bisect
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, chain
 from operator import mul
 
+from speculative.costs import line_through
 from speculative.sampling import Proposal
 from speculative.support.progress import working
 
@@ -49,23 +49,6 @@ class Cost:
         self.timed.append((max(0.0, seconds) / n, n))
         usual = sorted(self.timed)[: max(1, len(self.timed) - 1)]
         self.mean = sum([each * n for each, n in usual]) / sum([n for _, n in usual])
-
-
-def line_through(costs: dict[int, float]) -> Callable[[int], float]:
-    """Return the function rows -> cost through these {rows: cost}, which include 1 row: linear between them, and beyond
-    the largest with the slope from 1 row to it."""
-    known = sorted(costs)
-    last = known[-1]
-    slope = max(0.0, costs[last] - costs[1]) / max(1, last - 1)
-
-    def cost(rows: int) -> float:
-        if rows >= last:
-            return costs[last] + slope * (rows - last)
-        after = bisect(known, rows)
-        low, high = known[after - 1 : after + 1]
-        return costs[low] + (costs[high] - costs[low]) * (rows - low) / (high - low)
-
-    return cost
 
 
 class DrafterRecord:
@@ -146,7 +129,7 @@ class AutoK:
                 draft(x, N_DRAFTS)
                 record.draft.add((time.perf_counter() - began) / N_DRAFTS)
 
-    def around(self, drafts: Sequence[Callable], model: Callable) -> Callable:
+    def drafter_of(self, drafts: Sequence[Callable], model: Callable) -> Callable:
         """The drafter draft(x, k) for one decode: the first of these that proposes anything, with the K <= k that pays.
 
         model: their target. As in drafters.first_of, whether one proposes anything must not depend on its draws.

@@ -177,7 +177,7 @@ class ModelOptions:
     seed: int = option(123, whole(0), "random seed, the same for both decoders", group=BLOG, short="s", live=True)
     demo: bool = option(False, switch, "decode with the bundled pair of tiny models, offline", group=TEXT)
     stop: str | tuple[str, ...] | None = option(None, stops, "end before this text, which may be <|endoftext|>; more than once: before the first", group=TEXT, live=True)
-    special: bool = option(False, switch, "<|endoftext|> in a prompt is the token, as it always is with a tokenizer.json; else plain text", group=TEXT, live=True)
+    special: bool = option(False, switch, "read <|endoftext|> in a prompt as the token, not as plain text; a model with a tokenizer.json always does", group=TEXT, live=True)
     top_k: int | None = option(None, whole(1), "keep the k likeliest tokens", group=LAW, live=True)
     top_p: float | None = option(None, share, "nucleus: keep the fewest tokens whose probabilities sum to at least this", group=LAW, live=True)
     min_p: float | None = option(None, share, "keep the tokens with at least this share of the largest probability", group=LAW, live=True)
@@ -202,7 +202,7 @@ class Options(ModelOptions):
     """All options, with the blog's names and defaults."""
 
     prompt: str = option("Alan Turing theorized that computers would one day become", text, 'the text to continue; "" starts from <|endoftext|>', group=BLOG, short="p")
-    prompt_file: str | None = option(None, path, "read the prompt from a file, its last newline too; - is standard input", group=TEXT)
+    prompt_file: str | None = option(None, path, "read the prompt from a file, including its last newline; - is standard input", group=TEXT)
     n_samples: int = option(1, whole(1), "decode this many times, each time with another seed", live=True)
     only: str | None = option(None, one_of("autoregressive", "speculative"), "run one decoder only: autoregressive or speculative", live=True)
     quiet: bool = option(False, switch, "print only the blog's lines", group=SHOWN, live=True)
@@ -256,7 +256,6 @@ NO_EFFECT = (
     (("threads", "pack"), lambda o: o.engine not in ("c", "auto"), "it is for --engine c"),
     (("ngram_text",), lambda o: "ngram" not in o.drafter, "--drafter ngram is not asked for"),
     (("draft_dtype",), lambda o: "model" not in re.split("[+/]", o.drafter), "the drafter has no draft model"),
-    (("accept",), lambda o: o.tree and o.accept == "block", "block verification tests a chain, not a tree"),
 )  # fmt: skip
 
 
@@ -283,7 +282,7 @@ def make_options(kind: type, given: dict[str, Any], base: ModelOptions | None = 
     """{name: value, or the text that was typed} -> the options, those of base where nothing is given.
 
     kind: Options or ModelOptions. None stands for the default. Raises UserError for the first value that is not right,
-    cannot be combined with the others, or would do nothing.
+    cannot be combined with the others, or has no effect.
     """
     names = [f.name for f in fields(kind)]
     values: dict[str, Any] = {}
@@ -317,7 +316,7 @@ def make_options(kind: type, given: dict[str, Any], base: ModelOptions | None = 
     for group, useless, reason in NO_EFFECT:
         for name in group:
             if name in values and values[name] not in (None, FIELDS[name].default) and useless(o):
-                raise UserError(f"--{name} is of no use here: {reason}")
+                raise UserError(f"--{name} has no effect here: {reason}")
     return o
 
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, ParamSpec
 
-from speculative import drafters
 from speculative.engines.choice import choose
 from speculative.measure.run import Run, compare
 from speculative.options import ModelOptions, make_options
 from speculative.session import Session
 from speculative.support.errors import UserError
+from speculative.user_functions import NO_FUNCTIONS, name_functions
 
 P = ParamSpec("P")
 
@@ -62,7 +62,8 @@ def load_pair(*values: Any, **options: Any) -> Pair:
     """Load a target and what its drafter needs. Official models that are missing are downloaded.
 
     The options are main.py's, in its order and with its defaults; the first are the draft's and the target's model
-    size. drafter may also be a function draft(x, k) -> (tokens, p). Raises UserError, whose message is one line.
+    size. Two of them may be functions: drafter=draft(x, k) -> (tokens, p), and accept(proposal, q, rng) -> tokens, a
+    rule such as token_by_token. Raises UserError, whose message is one line.
     """
     with in_python():
         names = inspect.signature(ModelOptions).parameters
@@ -74,6 +75,6 @@ def load_pair(*values: Any, **options: Any) -> Pair:
         given |= options
         if "prompt" in given:
             raise UserError("load_pair takes no prompt: give it to session.compare or session.speculative")
-        given, functions = drafters.name_function(given, {})
+        given, functions = name_functions(given, NO_FUNCTIONS)
         o = make_options(ModelOptions, given)
         return Pair(replace(o, engine=choose(o.engine)), functions=functions)

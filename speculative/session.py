@@ -19,8 +19,10 @@ from speculative.options import text as check_text
 from speculative.rules import parse_rule
 from speculative.sampling import Step, autoregressive_sampling, speculative_sampling
 from speculative.support.errors import UserError
+from speculative.support.terminal import one_line
 from speculative.texts import RecordedRandom, TextStep, text_steps
 from speculative.trees import n_nodes, tree_speculative_sampling
+from speculative.user_functions import NO_FUNCTIONS, Functions, name_functions
 
 DECODERS = ("autoregressive", "speculative")
 N_COST_TOKENS = 8  # tokens at the end of a prompt: costs are measured with them as the text
@@ -49,16 +51,18 @@ class Session(Generic[AnyOptions]):
         models: Models | None = None,
         prompts: Sequence[str] = (),
         quiet: bool = False,
-        functions: drafters.Functions | None = None,
+        functions: Functions = NO_FUNCTIONS,
     ):
         """models: reuse these. prompts: checked against the context before the weights are loaded. quiet: print nothing
-        about the loading. functions: drafters that only this session knows. Raises UserError."""
+        about the loading. functions: those that only this session knows. Raises UserError."""
         self.models = models or models_of(options, quiet)
         self.options = o = self.without_fast(options) if options.fast else options
-        self.rule = parse_rule(o.accept)
+        self.rule = parse_rule(o.accept, functions.rules)
+        if o.tree and not self.rule.accept_tree:
+            raise UserError(f"--accept {o.accept} is of no use here: it tests a chain, and --tree drafts a tree")
         self.filters = Filters(o.temperature, o.top_k, o.top_p, o.min_p)
-        self.functions = functions or {}
-        self.levels = drafters.parse_drafter(o.drafter, self.functions)
+        self.functions = functions
+        self.levels = drafters.parse_drafter(o.drafter, functions.drafters)
         self.roles = ["target", *drafters.roles_of(o.drafter)]
         self.lookaheads = self.choose_lookaheads()
         self.engine = self.models.engine
@@ -66,9 +70,9 @@ class Session(Generic[AnyOptions]):
         specs = [self.models.spec(role) for role in networks_of(self.roles)]
         self.encoder = specs[0].encoder
         self.context = min(specs, key=lambda spec: spec.hparams["n_ctx"])  # the model with the smallest context
-        self.encoded: dict[str, list[int]] = {}  # the prompts that are known before: each is encoded once
-        self.encoded = {prompt: self.input_ids(prompt, o.n_tokens_to_generate) for prompt in prompts}
-        longest = max(map(len, self.encoded.values()), default=1)
+        self.prompt_ids: dict[str, list[int]] = {}  # the prompts that are known before: each is encoded once
+        self.prompt_ids = {prompt: self.input_ids(prompt, o.n_tokens_to_generate) for prompt in prompts}
+        longest = max(map(len, self.prompt_ids.values()), default=1)
         n_cached = o.batch // o.data_parallel * (longest + o.n_tokens_to_generate) if o.batch > 1 else None
         self.models.check(self.roles, n_cached)
         new = [role for role in networks_of(self.roles) if role not in self.models.loaded]
@@ -89,7 +93,7 @@ class Session(Generic[AnyOptions]):
 
     def changed(self, **options: Any) -> "Session[AnyOptions]":
         """The same models, with other options; None stands for the default. Raises UserError."""
-        options, functions = drafters.name_function(options, self.functions)
+        options, functions = name_functions(options, self.functions)
         o = make_options(type(self.options), options, base=self.options)
         return type(self)(o, self.models, quiet=True, functions=functions)
 
@@ -99,7 +103,7 @@ class Session(Generic[AnyOptions]):
     def __repr__(self) -> str:
         o = self.options
         names = ", ".join(f"{spec.role} {spec.size} {spec.dtype}" for spec in self.models.specs.values())
-        return f"Session({names}, drafter {o.drafter}, K={o.K}, temperature={o.temperature:g})"
+        return one_line(f"Session({names}, drafter {o.drafter}, K={o.K}, temperature={o.temperature:g})")
 
     # ---- Token ids ---------------------------------------------------------------------------------------------------
 
@@ -175,8 +179,8 @@ class Session(Generic[AnyOptions]):
 
     def encode(self, prompt: str) -> list[int]:
         """The prompt's ids; an empty one begins with <|endoftext|>. Raises UserError if it is not a text."""
-        if prompt in self.encoded:
-            return self.encoded[prompt]
+        if prompt in self.prompt_ids:
+            return self.prompt_ids[prompt]
         try:
             check_text(prompt)
         except ValueError as must_be:
@@ -212,7 +216,8 @@ class Session(Generic[AnyOptions]):
         return self.texts("autoregressive", *self.checked(prompt, n_tokens_to_generate, sample))
 
     def speculative(self, prompt: str, n_tokens_to_generate: int = 40, sample: int = 0) -> Iterator[TextStep]:
-        """Up to K + 1 tokens for each call of the target; the same text at temperature 0. Otherwise as above."""
+        """Up to K + 1 tokens for each call of the target, with the arguments and errors of autoregressive; the same
+        text at temperature 0."""
         inputs, N, sample = self.checked(prompt, n_tokens_to_generate, sample)
         self.ready(inputs, N)
         return self.texts("speculative", inputs, N, sample)
@@ -282,7 +287,7 @@ class PythonDecoders:
 
 def lookahead_of(K: int | AutoK) -> tuple[int, Callable]:
     """Return (the largest K, a function that makes the drafter choose its K if that is automatic)."""
-    return (K.K_max, K.around) if isinstance(K, AutoK) else (K, lambda drafts, model: drafters.first_of(drafts))
+    return (K.K_max, K.drafter_of) if isinstance(K, AutoK) else (K, lambda drafts, model: drafters.first_of(drafts))
 
 
 def check_count(name: str, value: Any, least: int) -> int:

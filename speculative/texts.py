@@ -75,12 +75,13 @@ class RecordedRandom:
         self.rng = rng
         self.u: list[float] = []
 
-    def random(self) -> float:
-        self.u.append(self.rng.random())
-        return self.u[-1]
+    def random(self, *size):
+        drawn = self.rng.random(*size)
+        self.u += np.ravel(drawn).tolist()
+        return drawn
 
-    def integers(self, high: int) -> int:
-        return int(self.rng.integers(high))
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.rng, name)  # what a user's rule may draw besides
 
 
 def text_steps(

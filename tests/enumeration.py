@@ -14,7 +14,6 @@ from speculative import lookahead
 from speculative.drafters import DRAFTERS
 from speculative.drafters.heads import Heads
 from speculative.drafters.model import model_drafter
-from speculative.drafters.user_function import spec_of
 from speculative.engines import model
 from speculative.engines.model import Model
 from speculative.law.paths import distance, law_of, random_model
@@ -23,6 +22,7 @@ from speculative.options import ModelOptions, make_options
 from speculative.sampling import autoregressive_sampling
 from speculative.session import Session
 from speculative.trees import by_paths
+from speculative.user_functions import as_drafter
 
 
 def text_distribution(decode):
@@ -139,7 +139,7 @@ class World:
         self.clock = networks.clock
         for module in (lookahead, model):
             monkeypatch.setattr(module, "time", self.clock)
-        monkeypatch.setitem(DRAFTERS, "users", spec_of(self.users, {}))
+        monkeypatch.setitem(DRAFTERS, "users", as_drafter(self.users))
         self.row = row_model(seed + 9000, n_vocab)
         self.rng = np.random.default_rng(0)
         self.session = Session(o, networks)

@@ -3,7 +3,8 @@
 import pytest
 
 from benchmarks.theory import leviathan_speedup
-from speculative.lookahead import Cost, best_k, line_through
+from speculative.costs import costs_by_rows, line_through
+from speculative.lookahead import Cost, best_k
 from speculative.measure.analysis import blog_speedup, leviathan_tokens
 
 
@@ -47,7 +48,14 @@ def test_costs_between_those_that_were_measured_lie_on_a_line():
     cost = line_through({1: 1.0, 5: 1.4, 9: 3.0})
     assert [cost(rows) for rows in (1, 3, 5, 7, 9, 11)] == pytest.approx([1.0, 1.2, 1.4, 2.2, 3.0, 3.5])
     assert line_through({1: 1.0})(7) == 1.0
+    assert line_through({5: 2.0, 9: 1.0})(1) == 1.0
     assert line_through({1: 1.0, 2: 0.5})(9) == 0.5  # more rows are never cheaper than those measured
+
+
+def test_a_cost_is_the_mean_of_the_calls_that_were_not_interrupted():
+    calls = [(5, 2.0), (1, 1.0), (1, 30.0), (5, 2.2), (5, 2.4), (1, 1.2), (5, 60.0), (2, 0.0)]
+    assert costs_by_rows(calls) == pytest.approx({1: 1.1, 2: 0.0, 5: 2.2})
+    assert [*costs_by_rows(calls)] == [1, 2, 5]
 
 
 def test_a_cost_is_the_mean_without_the_longest():

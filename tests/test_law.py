@@ -163,8 +163,8 @@ MISTAKES = [
     ("drafters.heads:head_drafter", "p, [NAME]", "p[::-1], [NAME]", HEADS),
     ("drafters.staged:staged", "[*step.q[: len(step.tokens)]]", "[*step.proposal.p[: step.accepted], step.q[-1]]", {"K": (2, 1), "drafter": "model/ngram"}),
     ("drafters:first_of", "if len(proposal.tokens) > n_before", "if len(proposal.tokens) and proposal.p[0][proposal.tokens[0]] > 0.4", CHAIN | {"drafter": "model+prompt_lookup"}),
-    ("drafters.user_function:checked", "(p / sums)", "(p**2 / np.sum(p**2, -1, keepdims=True))", CHAIN | {"drafter": "users"}),
-    ("lookahead:AutoK.around", "n = len(x)", "proposal = proposal if len(x) % 2 or not len(proposal.p) or proposal.p[0].max() == proposal.p[0][proposal.tokens[0]] else Proposal([], [])\n        n = len(x)", {"K": "auto"}),
+    ("user_functions:checked", "(p / sums)", "(p**2 / np.sum(p**2, -1, keepdims=True))", CHAIN | {"drafter": "users"}),
+    ("lookahead:AutoK.drafter_of", "n = len(x)", "proposal = proposal if len(x) % 2 or not len(proposal.p) or proposal.p[0].max() == proposal.p[0][proposal.tokens[0]] else Proposal([], [])\n        n = len(x)", {"K": "auto"}),
     ("session:PythonDecoders.calls", "drafter = s.drafter(rng, target=target)", "rng, other = __import__('enumeration').twins(rng)\n        drafter = s.drafter(other, target=target)", CHAIN),
 ]  # fmt: skip
 

@@ -63,7 +63,7 @@ def simulate(monkeypatch):
         if K is None:
             auto = auto or AutoK([(7.5, 10.0)])
             auto.measure(one, [draft], x, 999)
-            draft = auto.around([draft], one)
+            draft = auto.drafter_of([draft], one)
             K = auto.K_max
         one.n_read = len(x)
         began = one.now

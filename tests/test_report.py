@@ -164,9 +164,9 @@ def test_windows_over_a_text_are_the_mean_of_its_decodes(places, K, drafter):
         place = 0
         while place < N:
             k = min(K, N - place - 1)
-            if drafter != "model" and drafts.found[place] >= 0:
+            if drafter != "model" and drafts.n_matched[place] >= 0:
                 expected[0, k] += weight
-                place += min(drafts.found[place], k) + 1
+                place += min(drafts.n_matched[place], k) + 1
                 continue
             k *= drafter != "prompt_lookup"
             expected[k, 0] += weight
@@ -316,6 +316,7 @@ def test_control_characters_of_a_name_are_not_printed(pair, monkeypatch):
     target = pair.models.spec("target")._replace(size="a\x1b[2J\x07")
     monkeypatch.setitem(pair.models.specs, "target", target)
     assert r"Target a\x1b[2J\x07 in float32" in engine_line(pair)
+    assert r"target a\x1b[2J\x07 float32" in repr(pair)
 
 
 def official(**changes):

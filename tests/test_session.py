@@ -17,9 +17,10 @@ import speculative
 from encoder import END_OF_TEXT, StreamDecoder
 from speculative import load_pair
 from speculative.drafters import DRAFTERS
-from speculative.drafters.user_function import checked
 from speculative.measure.decode import decode
 from speculative.rules import parse_rule
+from speculative.sampling import token_by_token
+from speculative.user_functions import checked
 
 PROMPT = "It was upon a bitterly cold night in the winter of the year, a cold night in the"
 
@@ -304,6 +305,35 @@ def test_a_functions_rows_are_normalised():
     p = np.random.default_rng(0).dirichlet(np.ones(2048), size=3).astype(np.float16)
     proposal = checked((p.argmax(axis=1), p), 3, 2048, "rough")
     np.testing.assert_allclose(proposal.p.sum(axis=1), 1, rtol=1e-6)
+
+
+def takes_all(proposal, q, rng):
+    return [*proposal.tokens, int(rng.choice(q.shape[1], p=q[-1]))]
+
+
+def test_a_rule_may_be_a_function(pair):
+    """It is token_by_token's twin here; one that takes every draft is told from it, by its own claim and by its law."""
+
+    def careful(proposal, q, rng):
+        return token_by_token(proposal, q, rng)
+
+    careful.lossless = True
+    mine = pair.changed(accept=careful, temperature=1)
+    assert decoded(mine.speculative(PROMPT, 20)) == decoded(pair.changed(temperature=1).speculative(PROMPT, 20))
+    run = pair.changed(accept=takes_all, temperature=1).compare(PROMPT, 20)
+    says = "The texts differ. The rule takes_all does not claim to keep the target's distribution."
+    assert f"{says} speculative.law(takes_all) tells if it does." in repr(run)
+    assert "takes_all" in run.html()
+    speculative.law(takes_all)
+    assert f"{says} Not lossless: the distance is" in repr(mine.changed(accept=takes_all).compare(PROMPT, 20))
+    tree = "--accept careful is of no use here: it tests a chain, and --tree drafts a tree".replace("--", "")
+    assert refusal(mine.changed, tree="2,1") == tree
+
+
+@pytest.mark.parametrize("returned", [[], [1] * 9, [0, 0, 0], [2.5], [2048], None, "ab"])
+def test_a_rule_that_breaks_the_contract_is_one_clear_line(pair, returned):
+    said = refusal(lambda: [*pair.changed(accept=lambda proposal, q, rng: returned).speculative(PROMPT, 20)])
+    assert said.startswith("the rule lambda ")
 
 
 def always(token):

@@ -1,4 +1,4 @@
-"""The settings of a model: hparams.json or config.json. Each that changes the model is honoured, or refused by name.
+"""The settings of a model: hparams.json or config.json. One that changes the model is applied, or refused by name.
 
 A setting that changes the tensors (cross attention, pruned heads, quantized weights, an output matrix that is not wte)
 shows in their names, shapes and types, which are compared as they are read. Here are the others. Three of them change

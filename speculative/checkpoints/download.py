@@ -81,21 +81,21 @@ def receive(url: str, part: str, size: int) -> int:
         os.makedirs(os.path.dirname(part), exist_ok=True)
         if os.path.islink(part) or size_of(part) > length:  # of a stranger, or of another version
             os.remove(part)
-        while (have := size_of(part)) < length:
-            with ask(session.get, url, headers={"Range": f"bytes={have}-"}, stream=True) as response:
+        while (n_received := size_of(part)) < length:
+            with ask(session.get, url, headers={"Range": f"bytes={n_received}-"}, stream=True) as response:
                 mode = "ab" if response.status_code == 206 else "wb"  # or the server sends all of it
-                bar = working(f"downloading {part}", length, "B", initial=have * (mode == "ab"), unit_scale=True)
+                bar = working(f"downloading {part}", length, "B", initial=n_received * (mode == "ab"), unit_scale=True)
                 with bar as bar, open(part, mode) as f, contextlib.suppress(requests.RequestException):
                     for chunk in response.iter_content(2**16):
                         bar.update(f.write(chunk))
-            if not have < size_of(part) <= length:
+            if not n_received < size_of(part) <= length:
                 raise requests.ConnectionError(f"it breaks off at byte {size_of(part):,} of {length:,}")
     return length
 
 
 @contextlib.contextmanager
 def ask(method: Callable, url: str, **how: Any) -> Iterator[Any]:
-    """Give the answer to a request. Raises UserError for a web page, which a hotel's network sends at any time."""
+    """Give the answer to a request. Raises UserError for a web page, such as a captive portal's login page."""
     with method(url, timeout=TIMEOUT, **how) as response:
         response.raise_for_status()
         if "text/html" in response.headers.get("Content-Type", ""):

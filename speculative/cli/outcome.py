@@ -1,4 +1,4 @@
-"""The last words of a run, when both decoders are done: our lines after the blog's, the JSON file, the page."""
+"""What is printed and written after both decoders: our lines after the blog's, the JSON file, the page."""
 
 import os
 import sys
@@ -94,7 +94,7 @@ def show_iterations(session: Session, speculative: Recorder) -> None:
 
 def show_figures(session: Session[Options], figures: dict) -> None:
     """--verbose: print each figure, and how the engine uses this machine."""
-    rows = report.table(figures, session.rule)
+    rows = report.table(figures, session.rule.formula)
     models = {role: session.models[role] for role in networks_of(session.roles)}
     peak = memory.peak()
     if peak:

@@ -48,7 +48,7 @@ CHOICES = {
     "accept": ["token", "block", "lenient:0.5", "typical:0.1"],
     "fast": ["False", "True"],
 }
-MOST_RUNS = 20  # that are kept: a run may have half a megabyte
+MOST_RUNS = 20  # kept in memory; one takes up to 0.5 MB
 MOST_BYTES = 1_000_000  # of a request
 PAUSE = 0.05  # seconds between two looks at a decode, which shares the interpreter's lock
 

@@ -10,9 +10,8 @@ import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any
 
-from speculative.drafters import heads, lookup, model, ngram, quantized, user_function
+from speculative.drafters import heads, lookup, model, ngram, quantized
 from speculative.drafters.base import Context, Drafter, DrafterSpec
 from speculative.drafters.staged import staged
 from speculative.options import did_you_mean
@@ -22,19 +21,8 @@ from speculative.support.errors import UserError
 DRAFTERS = {spec.name: spec for spec in (model.SPEC, *quantized.SPECS, lookup.SPEC, ngram.SPEC, heads.SPEC)}
 
 
-Functions = Mapping[str, DrafterSpec]  # the functions of a session's user as drafters, by name
-
-
-def name_function(options: dict[str, Any], functions: Functions) -> tuple[dict[str, Any], Functions]:
-    """If the option drafter is a function draft(x, k) -> (tokens, p), put its name there and add it to functions."""
-    if not callable(options.get("drafter")):
-        return options, functions
-    spec = user_function.spec_of(options["drafter"], DRAFTERS)
-    return options | {"drafter": spec.name}, {**functions, spec.name: spec}
-
-
-def parse_drafter(text: str, functions: Functions = MappingProxyType({})) -> list[list[DrafterSpec]]:
-    """ "a/b+c" -> [[a], [b, c]], from the outermost level in. Raises UserError."""
+def parse_drafter(text: str, functions: Mapping[str, DrafterSpec] = MappingProxyType({})) -> list[list[DrafterSpec]]:
+    """ "a/b+c" -> [[a], [b, c]], from the outermost level in. functions: of the user. Raises UserError."""
     levels = [[spec_named(name, {**DRAFTERS, **functions}) for name in part.split("+")] for part in text.split("/")]
     names = re.split("[+/]", text)
     for name in names:

@@ -52,8 +52,8 @@ class CachedNetwork(Network):
     """logits(x, n_last) -> [n_last, n_vocab], computing only the rows that the previous call did not.
 
     It remembers the tokens whose keys and values the cache holds. A call keeps the longest prefix that they share with
-    x, forgets the rest by moving a length, and feeds the missing tokens. So a rejected draft, another prompt and a
-    draft that is one token behind are just another x.
+    x, forgets the rest by moving a length, and feeds the missing tokens. A rejected draft, another prompt and a
+    draft that is one token behind need no case of their own: each is one more x.
     """
 
     def __init__(self, params: dict, hparams: dict, new_pass: Callable = PlainPass, name: str = "the model"):

@@ -9,6 +9,8 @@ From Python, speculative.law(function) -> a Verdict, as in a test:
 import sys
 from types import ModuleType
 
+VERDICTS: dict = {}  # {function: the Verdict on it}
+
 
 class Law(ModuleType):
     """A package that can be called: speculative.law(function)."""
@@ -17,7 +19,8 @@ class Law(ModuleType):
         """Check a function. Raises UserError if it cannot be told."""
         from speculative.law.check import check_law
 
-        return check_law(function)
+        VERDICTS[function] = check_law(function)
+        return VERDICTS[function]
 
 
 law = sys.modules[__name__]

@@ -30,13 +30,12 @@ import numpy as np
 
 from speculative.drafters.base import Context
 from speculative.drafters.model import model_drafter
-from speculative.drafters.user_function import spec_of
 from speculative.filters import GREEDY
 from speculative.law.paths import (
     EXACT,
-    Draws,
     NoDistribution,
     TooLarge,
+    TracedRandom,
     Unfollowed,
     Walk,
     distance,
@@ -45,6 +44,7 @@ from speculative.law.paths import (
 )
 from speculative.sampling import max_fn, residual, speculative_sampling
 from speculative.support.errors import UserError, first_line
+from speculative.user_functions import as_drafter
 
 MOST_PATHS = 5_000  # of a case; larger ones are left out
 MOST_SECONDS = 30  # for all cases; those that are not reached by then are left out
@@ -142,7 +142,7 @@ def law_of_model(model: Callable, n: int, prompt: list[int]) -> dict:
 RESIDUALS = (lambda p, q, i, j: residual(q[i], p[i])), (lambda p, q, i, j: max_fn(q[i] - p[i]))  # ours, the blog's
 
 
-def rule_with(rest=RESIDUALS[0], accept=None, bonus=None, again=False) -> Callable:
+def rule_with(residual_fn=RESIDUALS[0], accept=None, bonus=None, again=False) -> Callable:
     """sampling.token_by_token, with a part in place of its own. again: a token follows one that replaced a draft."""
     accept = accept or (lambda p, q, i, j: q[i][j] / p[i][j])
     bonus = bonus or (lambda p, q: q[-1])
@@ -154,7 +154,7 @@ def rule_with(rest=RESIDUALS[0], accept=None, bonus=None, again=False) -> Callab
             if rng.random() < accept(p, q, i, j):
                 tokens.append(j)
                 continue
-            tokens.append(rng.choice(len(q[i]), p=rest(p, q, i, j)))
+            tokens.append(rng.choice(len(q[i]), p=residual_fn(p, q, i, j)))
             if not again:
                 return tokens
             break
@@ -166,10 +166,12 @@ def rule_with(rest=RESIDUALS[0], accept=None, bonus=None, again=False) -> Callab
 # fmt: off
 MISTAKES: dict[str, dict] = {
     "every draft is accepted": {"accept": lambda p, q, i, j: 1},
-    "a rejected draft is replaced by a draw from q, not from max(0, q - p)": {"rest": lambda p, q, i, j: q[i]},
-    "the residual is max(0, p - q), not max(0, q - p)": {"rest": lambda p, q, i, j: residual(p[i], q[i])},
-    "the residual is |q - p|, not max(0, q - p)": {"rest": lambda p, q, i, j: max_fn(abs(q[i] - p[i]))},
-    "the residual subtracts a number, the draft's p, not a row": {"rest": lambda p, q, i, j: max_fn(q[i] - p[i][j])},
+    "a rejected draft is replaced by a draw from q, not from max(0, q - p)": {"residual_fn": lambda p, q, i, j: q[i]},
+    "the residual is max(0, p - q), not max(0, q - p)": {"residual_fn": lambda p, q, i, j: residual(p[i], q[i])},
+    "the residual is |q - p|, not max(0, q - p)": {"residual_fn": lambda p, q, i, j: max_fn(abs(q[i] - p[i]))},
+    "the residual subtracts a number, the draft's p, not a row": {
+        "residual_fn": lambda p, q, i, j: max_fn(q[i] - p[i][j]),
+    },
     "the test is p / q, not q / p": {"accept": lambda p, q, i, j: p[i][j] / max(q[i][j], 1e-9)},
     "the test is q alone, not q / p": {"accept": lambda p, q, i, j: q[i][j]},
     "the test reads the row of q after the draft, not before it": {"accept": lambda p, q, i, j: q[i + 1][j] / p[i][j]},
@@ -215,19 +217,19 @@ def decoder_of(function: Callable) -> Callable:
         case [_, _, _, "N", "K"] if not isinstance(function, type):
             return blogs
         case [_, _, _, "N", "K", "rng", *_]:
-            return ours(loop=function)
+            return decoder_with(loop=function)
         case ["proposal", "q", "rng"]:
-            return ours(lambda proposal, q, rng: ids_of(function(proposal, q, rng), q.shape[1]))
+            return decoder_with(lambda proposal, q, rng: ids_of(function(proposal, q, rng), q.shape[1]))
         case ["x", "k", *_]:
-            return ours(drafter=spec_of(function, ()))
+            return decoder_with(drafter=as_drafter(function))
         case ["p"] | ["p", "rng"]:
             return one_by_one
         case ["x"]:
-            return ours(rule_with(rest=lambda p, q, i, j: function(q[i] - p[i])))
+            return decoder_with(rule_with(residual_fn=lambda p, q, i, j: function(q[i] - p[i])))
     raise UserError(f"the parameters ({', '.join(names)}) are not those of a sampler: see python -m speculative law")
 
 
-def ours(rule=None, drafter=None, loop=speculative_sampling, n_more: int = 0) -> Callable:
+def decoder_with(rule=None, drafter=None, loop=speculative_sampling, n_more: int = 0) -> Callable:
     """Our loop, as decoder_of returns it, of which one part may be another. n_more: tokens after the first N."""
 
     def decode(draft, target, case, draws):
@@ -402,7 +404,7 @@ def limited(seconds: float) -> Iterator[None]:
 
 def law_of_texts(decode: Callable, case: Case, outcome_of: Callable | None = None, reseeds: bool = True) -> dict:
     """The law of the texts, or of outcome_of(text, walk). The text is () if a draw is impossible. Raises UserError."""
-    draws = Draws(Walk(reseeds))
+    draws = TracedRandom(Walk(reseeds))
 
     def watched(model, windows):
         def rows(x, *args, **options):
@@ -477,7 +479,8 @@ def cause_of(decode: Callable, laws: dict[Case, dict]) -> str | None:
             return "the drafts are not drawn from the p that tests them"
     forms = [*product((0, 9), RESIDUALS)]  # the blog's loop adds up to K tokens more than N; of ours it ends after N
     for cause, part in MISTAKES.items():
-        if any(explains(ours(rule_with(**{"rest": rest} | part), n_more=more)) for more, rest in forms):
+        rules = [(n_more, rule_with(**{"residual_fn": residual_fn} | part)) for n_more, residual_fn in forms]
+        if any(explains(decoder_with(rule, n_more=n_more)) for n_more, rule in rules):
             return cause
     return None
 

@@ -83,7 +83,7 @@ class Unfollowed(UserError):
     """Something is done with a random number of which no law is known."""
 
 
-class Number:
+class UnknownNumber:
     """A rising or falling function of a random number from 0 to 1, of which each comparison tells more."""
 
     def __init__(self, walk: Walk, known: Any = None, rising=True, inverse=float):
@@ -93,9 +93,9 @@ class Number:
         self.rising = rising
         self.inverse = inverse
 
-    def map(self, inverse: Callable, rising: bool = True) -> "Number":
+    def map(self, inverse: Callable, rising: bool = True) -> "UnknownNumber":
         before = self.inverse
-        return Number(self.walk, self.known, self.rising == rising, lambda bound: before(inverse(bound)))
+        return UnknownNumber(self.walk, self.known, self.rising == rising, lambda bound: before(inverse(bound)))
 
     def __add__(self, c):
         return each(lambda c: self.map(lambda bound: bound - c), c)
@@ -226,7 +226,7 @@ class Racer:
 
 def each(function: Callable, c, dtype: Any = object):
     """function(c), or of each number in the array c."""
-    if isinstance(c, Number | Racer):
+    if isinstance(c, UnknownNumber | Racer):
         raise Unfollowed("two random numbers in one formula cannot be followed")
     if np.ndim(c) == 0:
         return function(c)
@@ -247,13 +247,13 @@ def filled(draw: Callable, size):
 
 def log(x, *base):
     """math.log, also of a random number."""
-    return x.log() if isinstance(x, Number | Racer) and not base else LOG(x, *base)
+    return x.log() if isinstance(x, UnknownNumber | Racer) and not base else LOG(x, *base)
 
 
 LOG = math.log
 
 
-class Draws:
+class TracedRandom:
     """In place of a generator, and of np.random and random."""
 
     def __init__(self, walk: Walk | None = None, seed=None):
@@ -265,9 +265,13 @@ class Draws:
 
     def made(self, family: str) -> Callable:
         """In place of a constructor of generators: one seed gives the same numbers in each family."""
-        return lambda seed=None, *_, **options: (
-            seed if isinstance(seed, Draws) else Draws(self.walk, None if seed is None else f"{family}{seed}")
-        )
+
+        def make(seed=None, *_, **options):
+            if isinstance(seed, TracedRandom):
+                return seed
+            return TracedRandom(self.walk, None if seed is None else f"{family}{seed}")
+
+        return make
 
     def random(self, size=None, dtype=None):
         if size is not None:
@@ -278,7 +282,7 @@ class Draws:
         self.walk.places[self] = seed, n + 1
         stream = self.walk.streams[seed]
         if n == len(stream):
-            stream.append(Number(self.walk))
+            stream.append(UnknownNumber(self.walk))
         self.walk.drew(stream[n])
         return stream[n]
 
@@ -396,13 +400,13 @@ class Draws:
         if id(value) in ours:
             return ours[id(value)]
         if isinstance(owner, Generator | np.random.RandomState | random.Random):
-            return Draws(self.walk, name) if owner is value else getattr(self, value.__name__)
+            return TracedRandom(self.walk, name) if owner is value else getattr(self, value.__name__)
         return value
 
 
-def paths(program: Callable, draws: Draws | None = None, most: int | None = None) -> Iterator[tuple]:
+def paths(program: Callable, draws: TracedRandom | None = None, most: int | None = None) -> Iterator[tuple]:
     """program(draws) -> an outcome, along every path -> (outcome, the path's probability). Raises TooLarge."""
-    draws = draws or Draws()
+    draws = draws or TracedRandom()
     path: list[int] = []
     n_paths = 0
     while path or not n_paths:
@@ -418,7 +422,7 @@ def paths(program: Callable, draws: Draws | None = None, most: int | None = None
         path = [*path[:-1], path[-1] + 1] if path else []
 
 
-def law_of(program: Callable, draws: Draws | None = None, most: int | None = None) -> dict:
+def law_of(program: Callable, draws: TracedRandom | None = None, most: int | None = None) -> dict:
     """program(draws) -> an outcome -> {outcome: its exact probability}. Raises UserError."""
     law: dict = defaultdict(float)
     for outcome, weight in paths(program, draws, most):

@@ -24,8 +24,8 @@ def decode(
     decoder. Their records are then those of the median runs.
 
     prompts: one for each text. watch(name, step) is called for each step of a decoder's first run. with_details: True
-    to record the tests of each step. repeats: run each decoder so often, whatever the
-    time.
+    to record the tests of each step. repeats: run each decoder this many times,
+    however long it takes.
     """
     inputs = [session.input_ids(prompt, N) for prompt in prompts]
     session.ready(inputs, N)

@@ -44,6 +44,7 @@ def document(session: Session, prompts: Sequence[str], records: Sequence[Recorde
         "vocabulary": {str(token): token_text(token, session.encoder) for token in sorted(shown)},
         "figures": found,
         "stand_ins": stand_ins(session),
+        "rule": {name: getattr(session.rule, name) for name in ("name", "formula", "lossless")},
         "summary": summary(session, records, found),
     }
 

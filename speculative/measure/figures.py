@@ -1,14 +1,14 @@
 """The figures of a run, computed from the records of both decoders: acceptance, times, account, predictions.
 
-Figures that depend on K are averages over the iterations, so they also hold if K changes or a window is cut short.
+Figures that depend on K are averages over iterations: they stay right if K varies or a window is cut short.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from statistics import mean, median
 from typing import Any, NamedTuple
 
-from speculative.lookahead import line_through
+from speculative.costs import costs_by_rows, line_through
 from speculative.measure.analysis import blog_speedup, leviathan_tokens
 from speculative.measure.predictions import Measured, predict
 from speculative.measure.recorder import Recorder
@@ -17,7 +17,6 @@ NOISE = 0.05  # share of a time; smaller differences may be chance
 DISAGREE = 1.5  # factor between the measured speedup and its account, from which on one of them is wrong
 MIN_CALLS = 3  # whose mean counts as the time of a call with so many rows
 MIN_ITERATIONS = 5  # to find that they disagree
-LONG = 4  # a call of more than this many times the median was interrupted, and counts as that many medians
 # The keys of account(), which are None if the run was too short to measure them.
 ACCOUNT = ("t_target", "t_draft", "c", "beta", "mean_beta", "account_blog", "account_leviathan", "predicted")
 
@@ -90,23 +89,20 @@ class Costs(NamedTuple):
     @property
     def window(self) -> Callable[[int], float]:
         """A function of any number of rows, on lines between known ones. One row takes no longer than several."""
-        return line_through({1: min(self.rows.values())} | self.rows)
+        return line_through(self.rows)
 
 
 def costs(run: Recorder) -> Costs:
     """Return the mean times of a decoder's calls. The time of empty proposals belongs to the tokens of the others."""
     if run.prefill is not None:  # a loop on a device knows its own
         return Costs(run.t_target, run.t_draft or 0.0, run.prefill)
-    calls = defaultdict(list)
-    for i in run.iterations:
-        if not i.prefill:
-            calls[i.drafted + 1].append(i.seconds - i.drafting)
+    rows = costs_by_rows((i.drafted + 1, i.seconds - i.drafting) for i in run.iterations if not i.prefill)
     proposals = [i for i in run.iterations if not i.draft_prefill]
     drafted = sum(i.drafted for i in proposals)
     draft = None if any(i.drafted for i in run.iterations) else 0.0
     if drafted:
         draft = sum(i.drafting for i in proposals) / drafted
-    known = Costs({rows: usual_mean(seconds) for rows, seconds in sorted(calls.items())}, draft, 0.0)
+    known = Costs(rows, draft, 0.0)
     if not known.rows:
         return known
     window = known.window
@@ -115,12 +111,9 @@ def costs(run: Recorder) -> Costs:
     return known._replace(prefill=sum(max(0.0, seconds) for seconds in scoring + drafting))
 
 
-def usual_mean(seconds: Sequence[float]) -> float:
-    longest = LONG * median(seconds)
-    return mean(min(one, longest) for one in seconds)
-
-
-def times(autoregressive: Recorder, speculative: Recorder, plain: Costs, mine: Costs) -> dict[str, Any]:
+def times(
+    autoregressive: Recorder, speculative: Recorder, plain_costs: Costs, speculative_costs: Costs
+) -> dict[str, Any]:
     """Return the seconds of each part, and the measured speedup, with the prefill and without."""
     parts = dict.fromkeys(("drafting", "scoring", "rest"))
     if speculative.prefill is None:  # a loop on a device does not tell them
@@ -129,9 +122,9 @@ def times(autoregressive: Recorder, speculative: Recorder, plain: Costs, mine: C
     whole = {"autoregressive": autoregressive.seconds, "speculative": speculative.seconds}
     # Per token, as a stop text may cut the two texts at different places.
     shares = speculative.n_tokens / autoregressive.n_tokens
-    later = (autoregressive.seconds - plain.prefill) / (speculative.seconds - mine.prefill)
+    later = (autoregressive.seconds - plain_costs.prefill) / (speculative.seconds - speculative_costs.prefill)
     return {
-        "seconds": {**whole, **parts, "prefill": mine.prefill},
+        "seconds": {**whole, **parts, "prefill": speculative_costs.prefill},
         "runs": speculative.runs,
         "speedup": shares * autoregressive.seconds / speculative.seconds,
         "speedup_without_prefill": shares * later,
@@ -150,21 +143,21 @@ def account(
     autoregressive: Recorder,
     speculative: Recorder,
     t_target: float,
-    mine: Costs,
+    speculative_costs: Costs,
     found: dict,
     measured: Measured | None,
 ) -> dict[str, Any]:
     """Return the run's costs, the formulas' account of its speedup, and the predictions for other lookaheads."""
     windows = [i.drafted for i in speculative.iterations]
     K = mean(windows)
-    c = mine.draft / t_target
-    window = mine.window
+    c = speculative_costs.draft / t_target
+    window = speculative_costs.window
     beta = mean(window(m + 1) for m in windows) / t_target
     known = {
         "t_target": t_target,
-        "t_draft": mine.draft,
+        "t_draft": speculative_costs.draft,
         "c": c,
-        "beta": with_texts({rows: seconds / t_target for rows, seconds in mine.rows.items()}),
+        "beta": with_texts({rows: seconds / t_target for rows, seconds in speculative_costs.rows.items()}),
         "mean_beta": beta,
         "account_blog": blog_speedup(found["r"], K, c, beta),
     }
@@ -174,8 +167,8 @@ def account(
         known["account_leviathan"] = mean(leviathan_tokens(found["alpha"], m) for m in windows) / (K * c + beta)
     if measured:
         calls = Counter(i.drafted + 1 for i in speculative.iterations if not i.prefill)
-        rows = {n: seconds for n, seconds in mine.rows.items() if calls[n] >= MIN_CALLS} | {1: t_target}
-        predicted = predict(autoregressive, speculative, mine.prefill, rows, measured)
+        rows = {n: seconds for n, seconds in speculative_costs.rows.items() if calls[n] >= MIN_CALLS} | {1: t_target}
+        predicted = predict(autoregressive, speculative, speculative_costs.prefill, rows, measured)
         known["predicted"] = {name: with_texts(speedups) for name, speedups in predicted.items()}
     return known
 

@@ -18,7 +18,6 @@ from speculative.filters import Filters
 from speculative.measure import report
 from speculative.measure.report import digits, duration, many, percent
 from speculative.options import as_typed
-from speculative.rules import parse_rule
 from speculative.session import DECODERS
 
 WEB = Path(__file__).parent / "web"
@@ -67,30 +66,30 @@ def page_data(run: dict) -> dict:
     """Return all that the page draws, as plain numbers and strings. run: the JSON document of one prompt."""
     o = run["options"]
     f = run["figures"]
-    rule = parse_rule(o["accept"])
-    plain, mine = ([*placed(run[name])] for name in DECODERS)
-    total = max(plain[-1]["end"], mine[-1]["end"])
+    rule = run["rule"]["name"]
+    autoregressive, speculative = ([*placed(run[name])] for name in DECODERS)
+    total = max(autoregressive[-1]["end"], speculative[-1]["end"])
     roles = [*reversed(drafters.roles_of(o["drafter"]) or ["draft"])]  # a line for each, the innermost first
     names = {int(token): text.translate(VISIBLE) for token, text in run["vocabulary"].items()}
-    before = accumulate((i["text"] for i in mine), initial=run["prompt"]["text"])
+    before = accumulate((i["text"] for i in speculative), initial=run["prompt"]["text"])
     return {
         **findings(run),
         "facts": facts(run),
         "options": [[name, as_typed(name, v)] for name, v in (o | run["machine"]).items() if v is not None],
         "prompt": run["prompt"]["text"],
-        "legend": legend(mine),
+        "legend": legend(speculative),
         "lanes": {
-            "autoregressive": lane_data("Autoregressive", plain, total, ["target"]),
-            "speculative": lane_data("Speculative", mine, total, [*roles, "target"]),
+            "autoregressive": lane_data("Autoregressive", autoregressive, total, ["target"]),
+            "speculative": lane_data("Speculative", speculative, total, [*roles, "target"]),
         },
         "seconds": total,
         "greedy": o["temperature"] == 0,
-        "rule": {"kind": rule.name.partition(":")[0], "lossy": "" if rule.lossless else f"--accept {rule.name}"},
-        "iterations": [close_up(i, text, rule.name, names) for i, text in zip(mine, before, strict=False)],
-        "opening": opening(mine),
+        "rule": {"kind": rule.partition(":")[0], "lossy": "" if run["rule"]["lossless"] else f"--accept {rule}"},
+        "iterations": [close_up(i, text, rule, names) for i, text in zip(speculative, before, strict=False)],
+        "opening": opening(speculative),
         "reasons": run["summary"][N_FINDINGS:],
         "charts": charts(f),
-        "table": report.table(f, rule),
+        "table": report.table(f, run["rule"]["formula"]),
         "what_if": what_if(f),
     }
 

@@ -1,6 +1,6 @@
 """Predictions of other lookaheads and drafters, from one run and short measurements after it.
 
-The tokens that came are known, so for another K it can be computed where each call of the target would begin and end. A
+The decoded tokens are known, so for another K it can be computed where each call of the target would begin and end. A
 place is the position of a new token. At each place the run tells the chance that the draft model's token is accepted
 there, or the draft model is asked now. A prompt lookup draws nothing: it is asked at each place, and the tokens that it
 shares with the text are accepted. (Why min(1, p / q), not q / p: the text is fixed here. Given that a token came out,
@@ -12,15 +12,14 @@ Windows of sizes that the run has not timed are timed now, the largest first, in
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from statistics import median
 from typing import NamedTuple
 
 import numpy as np
 
+from speculative.costs import costs_by_rows, line_through
 from speculative.drafters.base import DrafterSpec
 from speculative.drafters.lookup import NAME as LOOKUP
 from speculative.drafters.lookup import prompt_lookup
-from speculative.lookahead import line_through
 from speculative.measure.recorder import Recorder
 from speculative.session import Session
 from speculative.support.progress import working
@@ -34,7 +33,7 @@ TIMING_SECONDS = 0.3  # that it may take in any case
 class Drafts(NamedTuple):
     """What drafters would propose at the places of one text."""
 
-    found: list[int]  # accepted tokens of a prompt lookup; -1 if it proposes nothing
+    n_matched: list[int]  # accepted tokens of a prompt lookup; -1 if it proposes nothing
     chances: list[float]  # chance that the draft model's token is accepted; [] if there is no such model
 
 
@@ -102,8 +101,8 @@ def chances_by_place(model: Callable, x: Sequence[int], sample: Sequence) -> lis
     tokens: list[int] = []
     q: list[float] = []
     for i in sample:
-        mine = [*i.alpha] if LOOKUP not in i.source else []
-        known += [*mine, *[None] * (len(i.tokens) - len(mine))]
+        chances = [*i.alpha] if LOOKUP not in i.source else []
+        known += [*chances, *[None] * (len(i.tokens) - len(chances))]
         tokens += i.tokens
         q += i.q
     if None in known:
@@ -129,17 +128,17 @@ def time_windows(session: Session, speculative: Recorder, most: float, done: Cal
     text = [*speculative.inputs[0], *speculative.tokens[0]]
     x = np.array(text[: max(1, min(len(text), session.n_ctx) - max(ROWS))])  # [n], which the cache holds
     rows = [n for n in ROWS if n <= max(17, 2 * usual - 1) and n not in known and len(x) + n <= session.n_ctx]
-    seconds: dict[int, list[float]] = defaultdict(list)
+    timed: list[tuple[int, float]] = []  # (rows, seconds)
     start = time.perf_counter()
     model(x, 1)
     while True:
         for n in [*rows, usual, 1]:
             began = time.perf_counter()
-            expected = max(seconds[n], default=0.0) or (began - start) / (1 + sum(map(len, seconds.values())))
+            expected = max((seconds for m, seconds in timed if m == n), default=(began - start) / (1 + len(timed)))
             if began - start + expected > most:
-                return {n: median(times) for n, times in seconds.items() if times}
+                return costs_by_rows(timed)
             model(np.append(x, np.resize(x, n - 1)), n)
-            seconds[n].append(time.perf_counter() - began)
+            timed.append((n, time.perf_counter() - began))
             done(1)
 
 
@@ -153,7 +152,7 @@ def predict(
     usual = max(rows)
     scale = rows[usual] / measured.timed[usual] if usual in measured.timed else 1.0  # the loop's calls to those alone
     known = {n: scale * seconds for n, seconds in measured.timed.items()} | rows
-    window = line_through({1: min(known.values())} | known)
+    window = line_through(known)
     own = sum(i.drafting + window(i.drafted + 1) for i in speculative.iterations)
     scale = (speculative.seconds - prefill) / own
     t_token = autoregressive.seconds / autoregressive.n_tokens
@@ -177,14 +176,14 @@ def predict(
 
 def windows_of(drafts: Drafts, K: int, drafter: str) -> dict[tuple[int, int], float]:
     """{(drafts of the model, drafts of the lookup): how many such windows are expected to cover a text}, with K."""
-    N = len(drafts.found)
+    N = len(drafts.n_matched)
     begins = [1.0] + [0.0] * N  # the chance that a window begins at each place
     windows: dict[tuple[int, int], float] = defaultdict(float)
     for place in range(N):
         k = min(K, N - place - 1)
-        if drafter.startswith(LOOKUP) and drafts.found[place] >= 0:
+        if drafter.startswith(LOOKUP) and drafts.n_matched[place] >= 0:
             windows[0, k] += begins[place]
-            begins[place + min(drafts.found[place], k) + 1] += begins[place]
+            begins[place + min(drafts.n_matched[place], k) + 1] += begins[place]
             continue
         k = 0 if drafter == LOOKUP else k
         windows[k, 0] += begins[place]

@@ -81,11 +81,11 @@ class Recorder:
         for name in self.levels:
             fields["levels"][name] = [[len(one.tokens), one.drafted, one.accepted] for one in inner]
             inner = [deeper for one in inner for deeper in one.proposal.inner]
-        if self.with_details:
+        if self.with_details and self.rule.explain:
             fields["details"] = explain_step(step, self.rule, i.u[-self.rule.n_draws(step) :])
         if n < len(step.tokens):  # the stop text has cut it
             fields["alpha"] = fields["alpha"][:n]
-            if self.with_details:
+            if "details" in fields:
                 fields["details"] |= {"tested": fields["details"]["tested"][:n], "own": None}
         return fields
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from speculative import drafters
 from speculative.checkpoints.official import HPARAMS
+from speculative.law import VERDICTS
 from speculative.loading import networks_of
 from speculative.measure.analysis import blog_speedup
 from speculative.measure.figures import NOISE
@@ -79,12 +80,22 @@ def texts_line(session: Session, records: Sequence[Recorder]) -> str:
     autoregressive, speculative = (record.tokens for record in records)
     if autoregressive == speculative:
         return "The texts are equal, token for token" + (", as always at temperature 0." if o.temperature == 0 else ".")
+    if o.accept in session.functions.rules:
+        return f"The texts differ. {claim(session.rule)}"
     if o.temperature > 0 and not session.rule.lossless:
         return f"The texts differ: --accept {o.accept} does not keep the target's distribution."
     if o.temperature > 0:
         return "The texts differ, as they may above temperature 0: both are samples of the target's distribution."
     texts = autoregressive, speculative
     return session.engine.greedy_differences(records[0].inputs, session.models["target"], texts, o.dtype)
+
+
+def claim(rule: Rule) -> str:
+    """Say whether a user's rule claims to be lossless, and what the law of it is, if that was asked."""
+    verdict = VERDICTS.get(rule.accept.__wrapped__)  # type: ignore[attr-defined]  # the function
+    found = verdict.words.splitlines()[0] if verdict else f"speculative.law({rule.name}) tells if it does."
+    says = "claims" if rule.lossless else "does not claim"
+    return f"The rule {rule.name} {says} to keep the target's distribution. {found}"
 
 
 def blog_line(session: Session, records: Sequence[Recorder]) -> str | None:
@@ -200,9 +211,9 @@ def stand_ins(session: Session) -> dict[str, str]:
 # ---- The table -------------------------------------------------------------------------------------------------------
 
 
-def table(f: dict, rule: Rule = TOKEN) -> list[Row]:
+def table(f: dict, formula: str = TOKEN.formula) -> list[Row]:
     """figures() -> a row for each figure that was measured."""
-    rows = acceptance_rows(f, rule) if f["drafted"] else []
+    rows = acceptance_rows(f, formula) if f["drafted"] else []
     histogram = f["tokens_per_iteration_histogram"].items()
     shares = "  ".join(f"{tokens}: {count / f['iterations']:.0%}" for tokens, count in histogram)
     return [
@@ -213,12 +224,12 @@ def table(f: dict, rule: Rule = TOKEN) -> list[Row]:
     ]
 
 
-def acceptance_rows(f: dict, rule: Rule) -> list[Row]:
+def acceptance_rows(f: dict, formula: str) -> list[Row]:
     rows = [("accepted", f"{f['accepted'] / f['drafted']:.3f}", "accepted / drafted")]
     if f["tested_by_position"]:
         counted = zip(f["accepted_by_position"], f["tested_by_position"], strict=True)
         by_position = " ".join(f"{accepted}/{tested}" for accepted, tested in counted)
-        chance = "the chance that one of the siblings is accepted" if f["tree"] else rule.formula
+        chance = "the chance that one of the siblings is accepted" if f["tree"] else formula
         order = "by depth" if f["tree"] else "first to last of the window"
         rows.append(("by position", by_position, f"accepted / tested, {order}"))
         rows.append(("α", f"{f['alpha']:.3f}", f"mean of {chance}"))

@@ -1,7 +1,7 @@
 """engine.c as a library: compiled at its first use, in a second or two, and kept for this user.
 
-The file's name holds a hash of the source, the flags and the CPU, and one of the file itself, which takes its place in
-one stroke: so two first starts at once, or one that is killed, leave a file that is whole or none, and one that was cut
+The file's name holds a hash of the source, the flags and the CPU, and one of the file itself, which is put in place
+atomically. So two first starts at once, or one that is killed, leave a whole file or none, and one that was truncated
 later is compiled again.
 """
 

@@ -1,0 +1,41 @@
+"""The cost of a call by its rows, from the times of calls: one measure for the figures, the predictions and K auto."""
+
+from bisect import bisect
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from statistics import median_low
+
+LONG = 3  # a call of more than this many times the median was interrupted, and does not count
+
+
+def usual_seconds(times: Sequence[float]) -> float:
+    """Return the mean of these times, without those of calls that were interrupted."""
+    longest = LONG * median_low(times)
+    usual = [seconds for seconds in times if seconds <= longest]
+    return sum(usual) / len(usual)
+
+
+def costs_by_rows(calls: Iterable[tuple[int, float]]) -> dict[int, float]:
+    """(rows, seconds) of each call, in any order -> {rows: usual seconds of a call}, the fewest rows first."""
+    times: dict[int, list[float]] = defaultdict(list)
+    for rows, seconds in calls:
+        times[rows].append(seconds)
+    return {rows: usual_seconds(times[rows]) for rows in sorted(times)}
+
+
+def line_through(costs: dict[int, float]) -> Callable[[int], float]:
+    """Return the function rows -> cost through these {rows: cost}: linear between them, and beyond the largest with the
+    slope from 1 row to it. One row that is missing costs as much as the cheapest call."""
+    costs = {1: min(costs.values())} | costs
+    known = sorted(costs)
+    last = known[-1]
+    slope = max(0.0, costs[last] - costs[1]) / max(1, last - 1)
+
+    def cost(rows: int) -> float:
+        if rows >= last:
+            return costs[last] + slope * (rows - last)
+        after = bisect(known, rows)
+        low, high = known[after - 1 : after + 1]
+        return costs[low] + (costs[high] - costs[low]) * (rows - low) / (high - low)
+
+    return cost
