@@ -115,7 +115,7 @@ class Networks(Models):
         self.load(["target"])
         return ModelSpec(role, role, role, "float32", encoder, self["target"].hparams)
 
-    def check(self, roles, n_cached):
+    def check(self, roles, n_cached=None):
         pass
 
     def read(self, role):
