@@ -10,13 +10,13 @@ from speculative.support.errors import UserError, guarded
 FILES = {  # {name of a file: help}
     "theory": "the formulas of Leviathan et al., with a run's point; a picture",
     "walkthrough": "the tables of docs/walkthrough.md, computed anew",
-    "kernels": "forward passes of 1 to 17 rows and of a prompt; --peers: also JAX and transformers",
+    "kernels": "forward passes of 1 to 17 rows and of a prompt",
+    "accelerator": "the JAX engine on its device: calls of 1 to 33 rows, both loops, compiling",
     "assumption": "a window's time over a row's, against batch and context",
     "blog": "the blog's own code beside ours, from a clone of its repository",
     "start": "the time from Enter to the first token",
     "full_size": "write checkpoints of 124M and 1558M that compute the bundled pair's logits",
-    "pages": "every measured table of docs/, measured anew",
-    "images": "the README's pictures of a run and of the workbench",
+    "pages": "every measured table and every picture of docs/, made anew",
 }
 
 

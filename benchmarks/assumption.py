@@ -10,14 +10,13 @@ the chance that a draft is accepted. "Roofline" is β if n rows take as long as 
 whichever is more; speedups are those of Leviathan et al., "predicted" with the roofline's β.
 """
 
-import argparse
 from functools import partial
 from itertools import product
 
 import numpy as np
 
 from benchmarks.kernels import forward, new_pass, packer
-from benchmarks.tables import table, take_turns
+from benchmarks.tables import parser_of, table, take_turns
 from benchmarks.theory import leviathan_speedup
 from speculative.checkpoints.tensors import checkpoint_shapes, nested
 from speculative.engines.c import engine
@@ -68,8 +67,7 @@ def measure(o, dtype: str) -> list[dict]:
 
 
 def main(argv: list[str]) -> None:
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("python -m benchmarks assumption", description=__doc__, formatter_class=raw)
+    parser = parser_of("assumption", __doc__)
     parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16", "int8", "int4"])
     parser.add_argument("--alpha", type=float, default=0.8)
     parser.add_argument("--K", type=int, default=4)

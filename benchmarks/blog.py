@@ -7,13 +7,12 @@ Its main.py runs as it is, with the gpt2.py of its picoGPT; checkpoints are read
 of them. Both are given all other flags, which have the blog's names. At temperature 0 the texts should be equal.
 """
 
-import argparse
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.tables import table
+from benchmarks.tables import parser_of, table
 from speculative.support.errors import UserError
 from utils import load_encoder_hparams_and_params
 
@@ -41,8 +40,7 @@ def run(name: str, words: list, folder: Path) -> tuple[dict, str]:
 
 
 def main(argv: list[str]) -> None:
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("python -m benchmarks blog", description=__doc__, formatter_class=raw)
+    parser = parser_of("blog", __doc__)
     parser.add_argument("path", type=Path, help="a clone of the blog's repository, with picoGPT")
     parser.add_argument("--models_dir", type=Path, default=ROOT / "models", help="folder of the models")
     parser.add_argument("--target_model_size", default="1558M", help="target model")

@@ -17,7 +17,6 @@ grows in
 - Positions. Those beyond the small context repeat its last one.
 """
 
-import argparse
 import json
 import math
 import re
@@ -30,6 +29,7 @@ import numpy as np
 from speculative.blog.encoder import BYTE_TO_CHAR
 
 from benchmarks.runs import MODELS
+from benchmarks.tables import parser_of
 from speculative.checkpoints.config import load_hparams
 from speculative.checkpoints.loading import load_params
 from speculative.checkpoints.official import HPARAMS
@@ -116,8 +116,7 @@ def grow_model(small: Path, folder: Path, new: dict) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("python -m benchmarks full_size", description=__doc__, formatter_class=raw)
+    parser = parser_of("full_size", __doc__)
     parser.add_argument("out_dir", type=Path)
     out = parser.parse_args(argv).out_dir
     for size in GROWN:

@@ -5,7 +5,6 @@ that slows down for a while does so for all settings alike. Both decoders run in
 of each drafter and K is not counted. With --out, an interrupted command continues if it is given again.
 """
 
-import argparse
 import json
 from collections.abc import Callable
 from itertools import product
@@ -17,11 +16,11 @@ import numpy as np
 from tqdm import tqdm
 
 from benchmarks import plots, runs
-from benchmarks.tables import table
+from benchmarks.tables import parser_of, table
 from speculative.support.texts import read_prompts
 
 KIND = ("temperature", "top_p", "domain", "drafter", "accept", "K")  # columns that all runs of a line share
-NO_MEAN = ("prompt", "repeat", "plain_tokens", "spec_tokens", "predicted", "doubt")
+NO_MEAN = ("prompt", "repeat", "plain_tokens", "spec_tokens")
 SETTING = "T=temperature:g top-p=top_p:g domain"
 COPY = runs.COPY
 
@@ -80,7 +79,7 @@ def summarise(rows: list[dict]) -> list[dict]:
         for name in of[0].keys() - line.keys() - {*NO_MEAN}:
             values = [row[name] for row in of if row.get(name) is not None]
             line[name] = mean(values) if values else None
-        line |= {name: median(row[name] for row in of) for name in ("speedup", "whole")}
+        line["speedup"] = median(row["speedup"] for row in of)
         line["unlike"] = sum(row["spec_tokens"] != row["plain_tokens"] for row in of)
         # A repeat at temperature 0 is the same text again, and not further evidence.
         texts = [row for row in of if row["temperature"] or row["repeat"] == 0]
@@ -106,27 +105,6 @@ def side_by_side(o, lines: list[dict]) -> list[dict]:
         token = both.get("token_tokens_per_iteration")
         both["gain"] = both.get("block_tokens_per_iteration", token) / token - 1 if token else None
     return [*found.values()]
-
-
-def errors(o, lines: list[dict]) -> list[dict]:
-    """For each drafter and K, how far the speedups that runs with others predicted for it are from its own, text by
-    text. The last line is about all of them. Doubtful runs are left out, as the ending predicts nothing from them."""
-    all_off = []
-    for line in lines:
-        alike = [name for name in KIND if name not in ("drafter", "K")]
-        others = [other for other in lines if all(other[name] == line[name] for name in alike)]
-        found = []
-        for row, other in product(line["of"], [one for of in others for one in of["of"]]):
-            usable = all(row[name] == other[name] for name in ("prompt", "repeat"))  # the same text, and
-            usable = usable and not (row["doubt"] or other["doubt"])
-            predicted = (other["predicted"] or {}).get(row["drafter"], {}).get(str(row["K"]))
-            if usable and predicted and (other["K"], other["drafter"]) != (row["K"], row["drafter"]):
-                found.append((predicted, row["whole"]))
-        off = [abs(predicted / measured - 1) for predicted, measured in found]
-        line |= {"foreseen": median(p for p, _ in found), "off": median(off), "most_off": max(off)} if found else {}
-        all_off += off
-    last = {"off": median(all_off), "most_off": max(all_off)} if all_off else {}
-    return [*lines, {"drafter": "all", "runs": len(all_off), **last}]
 
 
 def likelihoods(o, lines: list[dict]) -> list[dict]:
@@ -167,7 +145,7 @@ PRESETS = {
         f"drafter {SETTING} K plain=plain_ms:.2f ms/token=spec_ms:.2f speedup:.2f r:.3f α=alpha:.2f c:.2f "
         "β=mean_beta:.2f blog=account_blog:.2f Leviathan=account_leviathan:.2f",
         {"K": [1, 2, 3, 4, 6, 8], "settings": [GREEDY, WARM]},
-        plots=("figure1",),
+        plots=("speedup",),
     ),
     "trees": Preset(
         "trees of drafts beside chains",
@@ -175,11 +153,10 @@ PRESETS = {
         {"K": [2, 4, 8, "2,1", "2,2", "3,1,1", "2,2,1,1"], "drafters": ["model", "prompt_lookup", "heads"]},
     ),
     "levels": Preset(
-        "a quantized copy of the target as the drafter, alone and with the draft model for it; a picture",
+        "a quantized copy of the target as the drafter, alone and with the draft model for it",
         f"{SETTING} drafter K runs tokens/iteration=tokens_per_iteration:.2f r:.3f c:.3f β=mean_beta:.2f copy_r:.2f "
         "ms/token=spec_ms:.2f speedup:.2f blog=account_blog:.2f",
         {"K": [4, 8, "8/4", "16/4", "auto"], "drafters": ["model", COPY, f"{COPY}/model"], "repeats": 1},
-        plots=("levels",),
     ),
     "rules": Preset(
         "token by token beside block verification",
@@ -187,12 +164,6 @@ PRESETS = {
         "token×=token_speedup:.2f block×=block_speedup:.2f",
         {"K": [2, 4, 8, 16], "accept": ["token", "block"], "settings": [(0.5, None), WARM, NUCLEUS], "repeats": 1},
         side_by_side,
-    ),
-    "predictions": Preset(
-        "speedups that runs with another K or drafter predict, beside the measured ones",
-        f"drafter {SETTING} K runs predicted=foreseen:.2f measured=whole:.2f off:.1% at_most=most_off:.1% rest:.1%",
-        {"K": [2, 4, 8], "drafters": ["model", "prompt_lookup+model", COPY], "settings": [GREEDY, WARM]},
-        errors,
     ),
     "figure1": Preset(
         "Chen et al., Figure 1: the time of a text, the acceptance rate and the time of an iteration; a picture",
@@ -219,8 +190,7 @@ PRESETS = {
 
 def main(name: str, argv: list[str]) -> None:
     help, columns, defaults, change, plot_names = PRESETS[name]
-    parser = argparse.ArgumentParser(f"python -m benchmarks {name}", description=f"{help}\n\n{__doc__}")
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = parser_of(name, f"{help}\n\n{__doc__}")
     add = parser.add_argument
     runs.add_models(add)
     add("--prompts", nargs="+", help="files, .jsonl (objects with a prompt) or one prompt a line [prose and code]")

@@ -1,68 +1,119 @@
-"""The README's pictures: a run of main.py in colour, as SVG, and the workbench after three runs, as PNG.
+"""The pictures of docs/, which python -m benchmarks pages makes: a run at a terminal, its page, the workbench, a sweep.
 
-    python -m benchmarks images docs/demo.svg [options of main.py]
-    python -m benchmarks images docs/workbench.png [options of main.py]
-
-The options are --demo if none are given. The workbench needs chromium and chromedriver.
+A PNG holds its words as its Description, with # for each number: a test compares them with today's. The pictures of the
+browser need chromium and chromedriver.
 """
 
 import base64
 import contextlib
+import io
 import os
+import re
+import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from speculative.support.errors import UserError
 
-MAIN = [sys.executable, str(Path(__file__).parents[1] / "main.py")]
+ROOT = Path(__file__).parents[1]
+MAIN = [sys.executable, "main.py", "--demo"]
+# All that a page says outside the decoded texts, from the top of the page to a height.
+WORDS = """const found = "h1, h2, h3, p:not(.text, #lanes p), li, label, button, summary, dt, th";
+    return [...document.querySelectorAll(found)]
+    .filter((e) => e.checkVisibility() && e.getBoundingClientRect().bottom < arguments[0])
+    .map((e) => e.innerText)"""
 
 
-def terminal(path: str, words: list[str]) -> None:
+def without_numbers(text: str) -> str:
+    """Return the text in one line, with # for each number."""
+    return re.sub(r"\d+(?:[.,]\d+)*", "#", " ".join(text.split()))
+
+
+def terminal(path: Path) -> None:
     """main.py shows colours at a terminal, so it gets one."""
     from rich.console import Console
     from rich.text import Text
 
     ours, its = os.openpty()
-    run = subprocess.Popen([*MAIN, *words], stdout=its, stderr=subprocess.DEVNULL, env=os.environ | {"COLUMNS": "100"})
+    run = subprocess.Popen(MAIN, cwd=ROOT, stdout=its, stderr=subprocess.DEVNULL, env=os.environ | {"COLUMNS": "100"})
     os.close(its)
     shown = b""
     with contextlib.suppress(OSError):  # the end of the terminal
         while data := os.read(ours, 2**16):
             shown += data
     if run.wait():
-        raise UserError(f"main.py {' '.join(words)} ended with status {run.returncode}")
-    with open(os.devnull, "w") as nowhere:
-        console = Console(record=True, width=100, file=nowhere, force_terminal=True)
-        console.print(Text.from_ansi(shown.decode().replace("\r\n", "\n").strip("\n")))
-    console.save_svg(path, title=" ".join(["python main.py", *words]))
+        raise UserError(f"main.py --demo ended with status {run.returncode}")
+    console = Console(record=True, width=100, file=io.StringIO(), force_terminal=True)
+    console.print(Text.from_ansi(shown.decode().replace("\r\n", "\n").strip("\n")))
+    console.save_svg(str(path), title="python main.py --demo")
 
 
-def workbench(path: str, words: list[str]) -> None:
+def replay(path: Path) -> None:
+    words = ["--temperature", "1", "--html", os.path.relpath(path, ROOT)]
+    subprocess.run([*MAIN, *words], cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
+
+
+@contextlib.contextmanager
+def browser():
     from selenium import webdriver
 
     options = webdriver.ChromeOptions()
     for flag in ("headless=new", "no-sandbox", "hide-scrollbars", "window-size=1280,900"):
         options.add_argument(f"--{flag}")
-    server = subprocess.Popen([*MAIN, *words, "--serve", "0"], stdout=subprocess.PIPE, encoding="utf-8")
-    with server, webdriver.Chrome(options) as driver:
+    # Without its path, selenium would ask the network for a driver.
+    with webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver"))) as driver:
+        driver.set_script_timeout(600)
+        yield driver
+
+
+def photograph(driver, path: Path, end: str) -> None:
+    """Write a picture of a page from its top to the end of the element with this selector."""
+    from PIL import Image
+    from PIL.PngImagePlugin import PngInfo
+
+    height = driver.execute_script("return document.querySelector(arguments[0]).getBoundingClientRect().bottom", end)
+    part = {"x": 0, "y": 0, "width": 1280, "height": height, "scale": 1}
+    shot = driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": part})
+    words = PngInfo()
+    words.add_itxt("Description", "\n".join(map(without_numbers, driver.execute_script(WORDS, height))))
+    Image.open(io.BytesIO(base64.b64decode(shot["data"]))).save(path, pnginfo=words, optimize=True)
+
+
+def page(path: Path) -> None:
+    """The upper half of demo.html."""
+    with browser() as driver:
+        driver.get((path.parent / "demo.html").as_uri())
+        photograph(driver, path, "section:nth-of-type(2)")
+
+
+def workbench(path: Path) -> None:
+    """The workbench after three runs."""
+    with subprocess.Popen([*MAIN, "--serve", "0"], cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
         try:
-            driver.get(server.stdout.readline().strip())
-            driver.set_script_timeout(600)
-            for K in (8, 2, 4):
-                driver.execute_async_script("byId('K').value = arguments[0]; decode().then(arguments[1])", str(K))
-            height = driver.execute_script("return document.documentElement.offsetHeight")
-            whole = {"x": 0, "y": 0, "width": 1280, "height": height, "scale": 1}
-            shot = driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": whole})
-            Path(path).write_bytes(base64.b64decode(shot["data"]))
+            with browser() as driver:
+                driver.get(server.stdout.readline().strip())
+                for K in (8, 2, 4):
+                    driver.execute_async_script("byId('K').value = arguments[0]; decode().then(arguments[1])", str(K))
+                photograph(driver, path, "body")
         finally:
             server.kill()
 
 
-def main(argv: list[str]) -> None:
-    path, *words = argv or ["--help"]
-    if path in ("-h", "--help"):
-        return print(__doc__)
-    if not path.endswith((".svg", ".png")):
-        raise UserError(f"the file of the picture comes first, an .svg or .png: {path:.80} is neither")
-    (terminal if path.endswith(".svg") else workbench)(path, words or ["--demo"])
+def speedup(path: Path) -> None:
+    """The speedup of the bundled pair against K."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "benchmarks", "sweep", "--out", folder]
+        subprocess.run(command, cwd=ROOT, check=True)
+        shutil.move(f"{folder}/speedup.png", path)
+
+
+PICTURES: dict[str, Callable[[Path], None]] = {
+    "demo.svg": terminal,
+    "demo.html": replay,
+    "page.png": page,
+    "workbench.png": workbench,
+    "speedup.png": speedup,
+}

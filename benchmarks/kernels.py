@@ -1,14 +1,13 @@
 """The time of a forward pass, for each weight format: 1 to 17 rows, and a prompt.
 
     python -m benchmarks kernels
-    python -m benchmarks kernels 124M 1558M --models_dir MODELS_DIR --dtypes float32 int8 --rounds 7 --peers
+    python -m benchmarks kernels 124M 1558M --models_dir MODELS_DIR --dtypes float32 int8 --rounds 7
 
 Rows come after a context of 64 tokens; the time of several rows is a multiple of that of one. The limit of a row is the
 time in which this machine reads the bytes of the weights, at the bandwidth of the same rounds. A prompt has 512 tokens,
 or as many as the model can see. All are medians of rounds in which the row counts take turns. dtype NumPy is gpt2.py.
 """
 
-import argparse
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import product
@@ -17,15 +16,16 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from benchmarks import peers
-from benchmarks.peers import CONTEXT, PROMPT, ROWS
 from benchmarks.runs import MODELS
-from benchmarks.tables import table, take_turns
+from benchmarks.tables import parser_of, table, take_turns
 from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
 from speculative.engines.c import engine, packing
 from speculative.engines.model import n_bytes
 from speculative.engines.plain import PlainPass
 
+ROWS = (1, 5, 9, 17)
+CONTEXT = 64  # tokens in the cache when rows are timed
+PROMPT = 512  # tokens, or as many as the model can see
 DTYPES = ["NumPy", "float32", "bfloat16", "int8", "int4"]
 COLUMNS = f"""model weights 1_row_(ms)=ms:.2f {" ".join(f"{n}_rows=rows{n}:.2f" for n in ROWS[1:])}
     over_limit:.2f prompt=prompt_tokens (ms)=prompt_ms:.0f"""
@@ -71,38 +71,26 @@ def measure(folder: str, dtype: str, memory: np.ndarray, rounds: int) -> dict:
     return times | {"prompt_tokens": n_prompt, "limit": n_bytes(params) * times.pop("read") / memory.nbytes}
 
 
-def row_of(model: str, weights: str, times: dict | None) -> dict:
-    """times: as measure and peers.measure give them; None if a peer failed."""
-    row = {"model": model, "weights": weights}
-    if not times:
-        return row
-    row |= {f"rows{n}": times[n] / times[1] for n in ROWS[1:]}
+def row_of(model: str, weights: str, times: dict) -> dict:
+    """times: as measure gives them."""
+    row = {"model": model, "weights": weights} | {f"rows{n}": times[n] / times[1] for n in ROWS[1:]}
     row |= {"ms": 1e3 * times[1], "prompt_tokens": times["prompt_tokens"], "prompt_ms": 1e3 * times["prompt"]}
-    if "limit" in times:
-        row["over_limit"] = times[1] / times["limit"]
-    return row
+    return row | {"over_limit": times[1] / times["limit"]}
 
 
 def main(argv: list[str]) -> None:
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("python -m benchmarks kernels", description=__doc__, formatter_class=raw)
+    parser = parser_of("kernels", __doc__)
     parser.add_argument("models", nargs="*", default=["tiny-draft", "tiny-target"])
     parser.add_argument("--models_dir", default=str(MODELS))
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--memory", type=float, default=2.0, help="GiB that are read to measure the bandwidth")
-    parser.add_argument("--peers", action="store_true", help="also the JAX engine and transformers")
     o = parser.parse_args(argv)
     folders = {model: str(Path(o.models_dir, model)) for model in o.models}
-    others = peers.installed() if o.peers else []
     engine.set_threads(o.threads)
     memory = np.ones(int(o.memory * 2**27), np.int64)
     rows = []
-    for model, weights in tqdm([*product(o.models, (*o.dtypes, *others))], disable=None):
-        if weights in others:
-            times = peers.measure(weights, folders[model], engine.n_threads, o.rounds)
-        else:
-            times = measure(folders[model], weights, memory, o.rounds)
-        rows.append(row_of(model, weights, times))
+    for model, weights in tqdm([*product(o.models, o.dtypes)], disable=None):
+        rows.append(row_of(model, weights, measure(folders[model], weights, memory, o.rounds)))
     print(table(rows, COLUMNS))

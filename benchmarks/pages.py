@@ -1,17 +1,20 @@
-"""Rewrite the measured tables of docs/: run the command that begins each console block, and put its output below it.
+"""Make the measured tables and the pictures of docs/ anew.
 
     python -m benchmarks pages paper theory
+    python -m benchmarks pages demo.svg page.png
 
-A block begins with ```console, and its first line with $ and a command; a \\ at its end continues the command.
+A table is a block that begins with ```console. Its first line is $ and a command, which a \\ at its end continues; the
+output is put below. The tables take an hour, the pictures two minutes.
 """
 
-import argparse
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+from benchmarks.images import PICTURES
+from benchmarks.tables import parser_of
 from speculative.support.errors import UserError
 from speculative.support.files import write_text
 
@@ -30,11 +33,14 @@ def measured(block: re.Match) -> str:
 
 
 def main(argv: list[str]) -> None:
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("python -m benchmarks pages", description=__doc__, formatter_class=raw)
+    parser = parser_of("pages", __doc__)
     pages = {path.stem: path for path in sorted(DOCS.glob("*.md")) if BLOCK.search(path.read_text("utf-8"))}
-    parser.add_argument("pages", nargs="*", metavar="PAGE", help=f"of {', '.join(pages)} [all]")
-    for name in parser.parse_args(argv).pages or pages:
-        if name not in pages:
-            raise UserError(f"{name:.80} is not a page with a measured table: of {', '.join(pages)}")
-        write_text(str(pages[name]), BLOCK.sub(measured, pages[name].read_text("utf-8")))
+    names = [*pages, *PICTURES]
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(names)} [all]")
+    for name in parser.parse_args(argv).names or names:
+        if name not in names:
+            raise UserError(f"{name:.80} is neither a page with a measured table nor a picture: of {', '.join(names)}")
+        if name in PICTURES:
+            PICTURES[name](DOCS / name)
+        else:
+            write_text(str(pages[name]), BLOCK.sub(measured, pages[name].read_text("utf-8")))

@@ -1,7 +1,9 @@
 """Pictures of measurements, drawn by matplotlib."""
 
 from collections.abc import Callable
+from functools import partial
 
+from benchmarks.images import without_numbers
 from speculative.measure.document import machine
 
 # Colours that the colour-blind tell apart (Okabe and Ito 2008), on a light grey that shows on white and on black pages.
@@ -11,7 +13,7 @@ PAPER, INK, GRID = "#F3F3F0", "#1A1A1A", "#CFCFC8"
 
 def draw(path: str, title: str, n_panels: int, plot: Callable) -> str:
     """Write a picture of n_panels panels, which plot(axes [n_panels]) fills -> its path."""
-    from matplotlib import cycler, figure, rc_context
+    from matplotlib import cycler, figure, rc_context, ticker
 
     style = {f"{part}.facecolor": PAPER for part in ("figure", "axes", "savefig", "legend")}
     style |= dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK)
@@ -20,10 +22,15 @@ def draw(path: str, title: str, n_panels: int, plot: Callable) -> str:
     style |= {"axes.prop_cycle": cycler(color=COLORS, marker=["o", "s", "^", "D", "v", "P"])}
     with rc_context(style):
         picture = figure.Figure(figsize=(4 * n_panels + 2.4, 4.6), layout="constrained")
-        plot(picture.subplots(1, n_panels, squeeze=False)[0])
+        axes = picture.subplots(1, n_panels, squeeze=False)[0]
+        plot(axes)
+        for panel in axes:
+            if "K" in panel.get_xlabel():
+                panel.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+        words = [title, *(getattr(panel, f"get_{part}")() for panel in axes for part in ("title", "xlabel", "ylabel"))]
         picture.suptitle(title, fontsize=13)
         picture.supxlabel(f"{machine()['processor']}, {machine()['cpus']} CPUs", fontsize=9)
-        picture.savefig(path, dpi=150)
+        picture.savefig(path, dpi=150, metadata={"Description": "\n".join(map(without_numbers, words))})
     return path
 
 
@@ -38,44 +45,30 @@ def by_text(lines: list[dict]) -> dict[str, list[dict]]:
     return found
 
 
-def figure1(lines: list[dict], path: str) -> str:
-    """Chen et al., Figure 1: against K, the time of a text, the acceptance rate and the time of an iteration."""
+PANELS = {  # {key of a line: (label of the axis, title)}
+    "speedup": ("times as fast", "Speedup; K = 0: autoregressive"),
+    "spec_text_ms": ("ms", "Time of a text; K = 0: autoregressive"),
+    "r": ("r = tokens / Σ (drafted + 1)", "Acceptance rate"),
+    "loop_ms": ("ms", "Time of an iteration"),
+}
+
+
+def against_K(title: str, keys: list[str], lines: list[dict], path: str) -> str:
+    """A panel for each of these keys of PANELS."""
 
     def plot(axes):
-        time, acceptance, loop = axes
-        for label, of in by_text(lines).items():
-            K = [line["K"] for line in of]
-            time.plot([0, *K], [of[0]["plain_text_ms"], *(line["spec_text_ms"] for line in of)], label=label)
-            acceptance.plot(K, [line["r"] for line in of])
-            loop.plot(K, [line["loop_ms"] for line in of])
-        time.set(ylabel="ms", title="Time of a text; K = 0: autoregressive", ylim=(0, None))
-        acceptance.set(ylabel="r = tokens / Σ (drafted + 1)", title="Acceptance rate", ylim=(0, 1.02))
-        loop.set(ylabel="ms", title="Time of an iteration", ylim=(0, None))
-        for panel in axes:
-            panel.set(xlabel="lookahead K (tokens)")
-        time.legend(fontsize=8)
+        for panel, key in zip(axes, keys, strict=True):
+            for label, of in by_text(lines).items():
+                autoregressive = {"K": 0, "speedup": 1, "spec_text_ms": of[0]["plain_text_ms"]}
+                points = [(line["K"], line[key]) for line in (autoregressive, *of) if key in line]
+                panel.plot(*zip(*points, strict=True), label=label)
+            ylabel, title = PANELS[key]
+            panel.set(xlabel="lookahead K (tokens)", ylabel=ylabel, title=title, ylim=(0, None))
+        axes[0].legend(fontsize=8)
 
-    return draw(path, "The lookahead: its gain and its cost", 3, plot)
+    return draw(path, title, len(keys), plot)
 
 
-def levels(lines: list[dict], path: str) -> str:
-    """A bar for each drafter at its best K: the milliseconds of a token, spent on scoring and on drafting."""
-    kinds = sorted({(line["temperature"], line["domain"]) for line in lines})
-
-    def plot(axes):
-        for panel, (temperature, domain) in zip(axes, kinds, strict=True):
-            of = [line for line in lines if (line["temperature"], line["domain"]) == (temperature, domain)]
-            best = {}
-            for line in sorted(of, key=lambda line: line["speedup"]):
-                best[line["drafter"]] = line
-            panel.barh("autoregressive", of[0]["plain_ms"], color=COLORS[0], label="scoring by the target")
-            for name, line in best.items():
-                drafting = line["spec_ms"] * line["drafting"]
-                panel.barh(name, line["spec_ms"] - drafting, color=COLORS[0])
-                panel.barh(name, drafting, left=line["spec_ms"] - drafting, color=COLORS[1])
-                panel.text(line["spec_ms"], name, f" {line['speedup']:.2f}×, K = {line['K']}", va="center")
-            panel.invert_yaxis()
-            panel.set(xlabel="ms a token; right part: drafting", title=f"{domain}, temperature {temperature:g}")
-            panel.grid(False)
-
-    return draw(path, "The cost of a token, for each drafter at its best K", len(kinds), plot)
+speedup = partial(against_K, "The lookahead: speedup and acceptance", ["speedup", "r"])
+# Chen et al., Figure 1.
+figure1 = partial(against_K, "The lookahead: its gain and its cost", ["spec_text_ms", "r", "loop_ms"])

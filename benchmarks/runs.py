@@ -8,8 +8,7 @@ from speculative.session import Session
 MODELS = Path(__file__).parents[1] / "models"
 PROMPTS = {"prose": MODELS / "tiny-target" / "prompts.jsonl", "code": Path(__file__).parent / "prompts" / "code.jsonl"}
 COPY = "int8"  # the drafter that is the target's own int8 copy
-FIGURES = ("r", "alpha", "c", "mean_beta", "iterations", "tokens_per_iteration", "account_blog")
-FIGURES += ("account_leviathan", "usual_K", "predicted", "doubt")
+FIGURES = ("r", "alpha", "c", "mean_beta", "iterations", "tokens_per_iteration", "account_blog", "account_leviathan")
 
 
 def add_models(add) -> None:
@@ -20,12 +19,12 @@ def add_models(add) -> None:
     add("--draft_dtype", default="int8", help="weight format of the draft model")
 
 
-def load(o, drafters: list[str]) -> Session:
-    """Load the models of these drafters, once. Raises UserError."""
+def load(o, drafters: list[str], **options) -> Session:
+    """Load the models of these drafters, once. options: others of load_pair. Raises UserError."""
     drafters = sorted(drafters, key=lambda drafter: "model" not in drafter)  # first one with the draft model
     names = ["draft_model_size", "target_model_size", "models_dir", "dtype"]
     names += ["draft_dtype"] * ("model" in drafters[0].replace("/", "+").split("+"))
-    session = load_pair(**{name: getattr(o, name) for name in names}, drafter=drafters[0])
+    session = load_pair(**{name: getattr(o, name) for name in names}, drafter=drafters[0], **options)
     for drafter in drafters[1:]:
         session.changed(drafter=drafter)
     return session
@@ -42,7 +41,6 @@ def run(session: Session, prompt: str, N: int, drafter: str, K, temperature: flo
 def row_of(document: dict) -> dict:
     """The figures of a run's JSON that the tables show. Times in ms; a speedup leaves the prefill out."""
     figures = document["figures"]
-    seconds = figures["seconds"]
     row = {name: figures[name] for name in FIGURES}
     for name, decoder in (("plain", "autoregressive"), ("spec", "speculative")):
         tokens = document[decoder]["samples"][0]["tokens"]
@@ -50,9 +48,6 @@ def row_of(document: dict) -> dict:
         row |= {f"{name}_tokens": tokens, f"{name}_text_ms": ms, f"{name}_ms": ms / len(tokens)}
     row["loop_ms"] = row["spec_text_ms"] / figures["iterations"]
     row["speedup"] = figures["speedup_without_prefill"]
-    row["whole"] = figures["speedup"]
-    row["rest"] = seconds["rest"] and seconds["rest"] / seconds["speculative"]
-    row["drafting"] = seconds["drafting"] and seconds["drafting"] / seconds["speculative"]
     for level in figures["levels"][:1]:
         row["copy_r"] = level["r"]
     return row

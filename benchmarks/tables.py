@@ -1,9 +1,15 @@
-"""Tables of text, and tasks that take turns while they are timed."""
+"""The parser of a command, tables of text, and tasks that take turns while they are timed."""
 
+import argparse
 import re
 import time
 from collections.abc import Callable
 from statistics import median
+
+
+def parser_of(command: str, about: str) -> argparse.ArgumentParser:
+    raw = argparse.RawDescriptionHelpFormatter
+    return argparse.ArgumentParser(f"python -m benchmarks {command}", description=about, formatter_class=raw)
 
 
 def table(rows: list[dict], columns: str) -> str:

@@ -6,7 +6,6 @@
 Nothing is decoded. The formulas take a window to cost as much as a row (β = 1).
 """
 
-import argparse
 import json
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.plots import INK, draw
-from benchmarks.tables import table
+from benchmarks.tables import parser_of, table
 from speculative.measure.analysis import leviathan_tokens
 from speculative.support.errors import UserError
 
@@ -59,8 +58,7 @@ def plot_theory(alpha: float, c: float, K: int, axes) -> None:
 
 
 def main(argv: list[str]) -> None:
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("python -m benchmarks theory", description=__doc__, formatter_class=raw)
+    parser = parser_of("theory", __doc__)
     parser.add_argument("--run", required=True, help="the JSON file of a run, whose point is drawn")
     parser.add_argument("--out", default="theory.png", help="file for the picture")
     o = parser.parse_args(argv)

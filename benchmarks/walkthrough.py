@@ -32,21 +32,15 @@ def explained_steps(session, accept: str) -> list[tuple[Step, Explained]]:
 
 
 def markdown(header: list[str], cells: list[list[str]]) -> str:
-    return "\n".join("| " + " | ".join(row) + " |" for row in [header, ["---"] * len(header), *cells])
+    lines = ["| " + " | ".join(row) + " |" for row in [header, *cells]]
+    return "\n".join([lines[0], "|" + "---|" * len(header), *lines[1:]])
 
 
 def tests_table(drafts: list[str], explained: Explained) -> str:
-    cells = [
-        [
-            draft,
-            f"{t.p:.3f}",
-            f"{t.q:.3f}",
-            f"{min(1, t.q / t.p):.2f}",
-            f"{t.u:.2f}",
-            "accepted" * t.passed or "rejected",
-        ]
-        for draft, t in zip(drafts, explained.tests, strict=False)
-    ]
+    cells = []
+    for draft, t in zip(drafts, explained.tests, strict=False):
+        numbers = [f"{t.p:.3f}", f"{t.q:.3f}", f"{min(1, t.q / t.p):.2f}", f"{t.u:.2f}"]
+        cells.append([draft, *numbers, "accepted" if t.passed else "rejected"])
     cells += [[draft, "", "", "", "", "not tested"] for draft in drafts[len(cells) :]]
     return markdown(["draft", "p", "q", "min(1, q / p)", "u", ""], cells)
 

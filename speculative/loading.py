@@ -61,7 +61,10 @@ class Models:
 
     def __copy__(self) -> "Models":
         """The same weights, with caches of their own."""
-        return replace(self, specs=self.specs.copy(), loaded={role: copy(one) for role, one in self.loaded.items()})
+        loaded = {role: copy(one) for role, one in self.loaded.items()}
+        twin = replace(self, specs=self.specs.copy(), loaded=loaded)
+        twin.share_caches()
+        return twin
 
     def __reduce__(self):
         raise UserError("loaded models are not pickled, as they hold addresses: load them where they decode")
@@ -101,7 +104,9 @@ class Models:
         """Raise UserError if the models of these roles do not fit into the memory, before gigabytes are downloaded and
         read. n_cached: the tokens of all prompts, if several are decoded together."""
         new = [self.spec(role) for role in networks_of(roles) if role not in self.loaded]
-        held = [(spec.hparams, self.engine.held_dtype(spec.dtype)) for spec in new]
+        no_cache = {"n_ctx": 0}
+        hparams = [spec.hparams | no_cache if self.shares_cache(spec.role) else spec.hparams for spec in new]
+        held = [(of, self.engine.held_dtype(spec.dtype)) for of, spec in zip(hparams, new, strict=True)]
         memory.check(held, self.engine.free_bytes(), n_cached, self.engine.saving)
 
     def load(self, roles: Sequence[str]) -> None:
@@ -115,6 +120,17 @@ class Models:
             else:
                 loaded = DRAFTERS[role].load(self)
                 self.loaded[role] = FunctionNetwork(loaded) if DRAFTERS[role].model else loaded
+        self.share_caches()
+
+    def shares_cache(self, role: str) -> bool:
+        """Return True for a copy of the target that uses the target's cache."""
+        return role in formats.FORMATS and self.engine.shares_caches
+
+    def share_caches(self) -> None:
+        """Let the target's copies use its cache. A copy reads what copies in more bytes wrote, not in fewer."""
+        for rank, role in enumerate(formats.FORMATS):
+            if role in self.loaded and self.shares_cache(role):
+                self.loaded[role].share_cache(self.loaded["target"], rank)
 
     def read(self, role: str) -> None:
         """Read a model's weights, downloaded if they are missing; the target's together with those of its copies, from

@@ -25,6 +25,7 @@ from speculative.trees import n_nodes, tree_speculative_sampling
 from speculative.user_functions import NO_FUNCTIONS, Functions, name_functions
 
 DECODERS = ("autoregressive", "speculative")
+READ_FIRST = 40  # tokens of a prompt: a longer one the target reads before its copies draft, so that it is read once
 N_COST_TOKENS = 8  # tokens at the end of a prompt: costs are measured with them as the text
 
 
@@ -151,6 +152,8 @@ class Session(Generic[AnyOptions]):
         o = self.options
         models = {role: self.model(role) for role in self.roles}
         models["target"] = target or models["target"]
+        for role in filter(self.models.shares_cache, models):
+            models[role].target = models["target"]
         context = drafters.Context(self.encoder.n_vocab, rng, self.draft_filters, o.temperature == 0, models)
         inner = tuple(lookahead_of(K) for K in self.lookaheads[depth + 1 :])
         return drafters.make_drafter(self.levels[depth:], context, inner, self.rule, trees=o.tree is not None)
@@ -266,7 +269,10 @@ class PythonDecoders:
                 steps = tree_speculative_sampling(x, drafter.tree, target.score_tree, N, tree, rng, s.rule.accept_tree)
             else:
                 K, with_K = lookahead_of(s.lookaheads[0])
-                steps = speculative_sampling(x, with_K(drafter.parts, target), target, N, K, rng, s.rule.accept)
+                draft = with_K(drafter.parts, target)
+                if len(x) >= READ_FIRST and any(map(s.models.shares_cache, s.roles)):
+                    draft = drafters.after_first(draft)
+                steps = speculative_sampling(x, draft, target, N, K, rng, s.rule.accept)
         return ([step] for step in steps)
 
     def ready(self, inputs: Sequence, N: int) -> None:

@@ -31,14 +31,16 @@ class TextStep:
     drafting: float | None = 0.0  # seconds of Step 1
     scoring: float | None = 0.0  # seconds of the target's call
     seconds: float | None = 0.0  # in all
-    calls: list[tuple] = field(default_factory=list)  # of the models: (role, seconds after the step began, seconds)
+    calls: list[tuple] = field(default_factory=list)  # (role, seconds after the step began, seconds)
     draft_prefill: bool = False  # True if the draft model also read the prompt: not counted in t_draft
     prefill: bool = False  # True if the target also read the prompt: not counted in t_target
     alpha: list[float] = field(default_factory=list)  # chance of acceptance of each tested draft, in order
     source: list[str] = field(default_factory=list)  # name of the drafter that proposed each draft, if known
-    levels: dict[str, list] = field(default_factory=dict)  # {drafter: [[tokens, drafted, accepted], ...] of its calls}
-    tree: dict | None = None  # {"tokens", "parents", "path"}, if the proposal was a tree
-    details: dict | None = None  # tests and draws, if they are recorded
+    # Of a staged proposal, outermost level first: {drafter: [[tokens, drafted, accepted], ...] of its model's calls}
+    levels: dict[str, list] = field(default_factory=dict)
+    # Of a tree: "tokens" and "parents" of the nodes from 1 on, as node 0 is the text's last token; "path", the accepted
+    tree: dict | None = None
+    details: dict | None = None  # tests and draws, if they are recorded: see docs/output.md
     pieces: list[str] = field(default_factory=list)  # text of each token
     text_index: int = 0  # index of the text that the step belongs to, if there are several
     q: list[float] = field(default_factory=list)  # the target's probability of each token, if the step is not a tree

@@ -73,6 +73,12 @@ class Network:
     def forget(self):
         self.log.clear()
 
+    def share_cache(self, target, rank):
+        """It has no keys and values."""
+
+    def hold(self, x):
+        """Nor has it any to hold."""
+
     def logits(self, x, n_last=1):  # [n] -> [n_last, n_vocab]
         self.clock.now += self.seconds * (1 + 0.05 * (n_last - 1))
         with np.errstate(divide="ignore"):

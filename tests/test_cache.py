@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from tiny import HPARAMS, convert, logits_themselves, random_params, refusal
+from tiny import HPARAMS, convert, logits_themselves, plant, random_params, refusal
 
 from speculative.engines.c import packing
 from speculative.engines.c.library import library
@@ -24,9 +24,9 @@ KINDS = ["gpt2.py", *FORMATS]
 WIDE = {"n_vocab": 50, "n_ctx": 250, "n_embd": 96, "n_head": 3, "n_layer": 2}
 
 
-def two_of(kind, hparams=HPARAMS):
+def two_of(kind, hparams=HPARAMS, seed=0):
     """Two networks of the same weights, and how their rows are compared: of engine.c to the bit."""
-    params = random_params(hparams)
+    params = random_params(hparams, seed)
     if kind == "gpt2.py":
         close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)  # noqa: E731
         return [CachedNetwork(params, hparams, PlainPass) for _ in range(2)], close
@@ -105,10 +105,42 @@ def test_trees_are_their_paths(kind):
         assert kind == "gpt2.py" or network.n_read == 1
 
 
-def test_an_interrupted_pass_leaves_an_empty_cache(networks):
-    """It may have written over keys and values that the cache held."""
-    (network, other), same = networks
-    network.logits(np.arange(9))
+def call_a_target_and_its_copies(kind):
+    """Texts, trees and interrupted passes in any order: the target's rows are those of an empty cache."""
+    (target, other), same = two_of(kind)
+    networks = [target, *(two_of(kind, seed=rank)[0][0] for rank in (1, 2))]  # copies with quite other weights
+    for rank, network in enumerate(networks):
+        network.share_cache(target, rank)
+    rng = RNG(0)
+    x = rng.integers(4, size=6)
+    for _ in range(200):
+        network = networks[rng.integers(3)]
+        tree = random_tree(rng, x, int(rng.integers(4)))
+        n_last = int(rng.integers(1, len(x) + 1))
+        text = lambda one, x=x, n_last=n_last: one.logits(x, n_last)  # noqa: E731
+        nodes = lambda one, x=x, tree=tree: one.tree_logits(x, tree)  # noqa: E731
+        call = text if rng.random() < 0.8 else nodes
+        if rng.random() < 0.1:
+            interrupt(network, call)
+        elif network is target:
+            rows = call(target)
+            other.forget()
+            same(rows, call(other))
+        else:
+            call(network)
+        x = np.append(x[: rng.integers(2, len(x) + 1)], rng.integers(4, size=rng.integers(4)))[: HPARAMS["n_ctx"] - 4]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_target_reads_nothing_that_its_copies_wrote(kind, monkeypatch):
+    call_a_target_and_its_copies(kind)
+    plant(monkeypatch, "engines.model:CachedNetwork.feed", "np.full(len(x) - n, self.rank)", "np.zeros(len(x) - n)")
+    with pytest.raises(AssertionError):
+        call_a_target_and_its_copies(kind)
+
+
+def interrupt(network, call):
+    """Interrupt a call when its pass has written into the cache."""
     forward = network.forward
 
     def interrupted(*args):
@@ -117,8 +149,15 @@ def test_an_interrupted_pass_leaves_an_empty_cache(networks):
 
     network.forward = interrupted
     with pytest.raises(KeyboardInterrupt):
-        network.logits(np.array([0, 7, 7, 7, 7]))
+        call(network)
     network.forward = forward
+
+
+def test_an_interrupted_pass_leaves_an_empty_cache(networks):
+    """It may have written over keys and values that the cache held."""
+    (network, other), same = networks
+    network.logits(np.arange(9))
+    interrupt(network, lambda one: one.logits(np.array([0, 7, 7, 7, 7])))
     same(network.logits(np.arange(10)), other.logits(np.arange(10)))
 
 

@@ -22,6 +22,15 @@ def test_what_a_model_needs():
     assert memory.needed(hparams, "float32") == 6_230_444_800 + 629_145_600 + 2 * 321_644_800
 
 
+def test_a_copy_needs_no_cache_of_its_own(monkeypatch):
+    hparams = load_pair(demo=True, drafter="int8").models.spec("target").hparams
+    total = memory.needed(hparams, "float32") + memory.needed(hparams | {"n_ctx": 0}, "int8")
+    monkeypatch.setattr(memory, "available", lambda: total)
+    assert load_pair(demo=True, drafter="int8")
+    monkeypatch.setattr(memory, "available", lambda: total - 1)
+    assert "free: " in refusal(load_pair, demo=True, drafter="int8")
+
+
 def test_models_that_do_not_fit_are_refused_before_they_are_read(monkeypatch):
     monkeypatch.setattr(memory, "available", lambda: 10**6)
     assert refusal(load_pair, demo=True).endswith("1 MB are free: take smaller models")

@@ -1,5 +1,6 @@
 """The code that README and docs show runs, and their links lead somewhere."""
 
+import html
 import re
 from unittest.mock import patch
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 from tiny import ROOT, decoded
 
+from benchmarks.images import without_numbers
 from speculative import drafters, load_pair, rules, sampling
 
 PROMPT = '"From the first, two facts were very obvious to me,'
@@ -79,6 +81,23 @@ def test_the_drafter_and_the_rule_of_contributing_decode():
     assert again.figures["drafted"] > 20
     alpha = [session.changed(accept=rule).compare("It was", 60).figures["alpha"] for rule in ("half", "token")]
     assert alpha[0] <= 0.5 < alpha[1]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/demo.svg"])
+def test_the_end_of_a_demo_is_shown_in_the_words_of_today(page):
+    """Each sentence stands in a golden screen, as tests/test_screens.py compares them with the product's."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    if page.endswith("svg"):
+        lines = {}
+        for y, piece in re.findall(r'<text[^>]* y="([^"]*)"[^>]*>(.*?)</text>', text):
+            lines[float(y)] = lines.get(float(y), "") + html.unescape(piece)
+        text = "\n".join(line for _, line in sorted(lines.items())).replace("\N{NO-BREAK SPACE}", " ")
+    ending = re.search(r"^The texts are equal.*?(?=\n```|\Z)", text, re.DOTALL | re.MULTILINE)[0]
+    today = "".join(path.read_text("utf-8") for path in (ROOT / "tests" / "golden").iterdir())
+    today, ending = (re.sub(r"C \(.*?\)", "C", without_numbers(text)) for text in (today, ending))
+    sentences = re.split(r"(?<=[.:;]) ", ending)
+    assert len(sentences) > 4
+    assert [sentence for sentence in sentences if sentence not in today] == []
 
 
 def test_every_link_leads_somewhere():

@@ -99,8 +99,13 @@ def test_each_level_drafts_by_its_own_k_and_is_recorded(pair):
 # ---- Random numbers --------------------------------------------------------------------------------------------------
 
 
-def test_a_seed_gives_a_text_and_each_sample_has_random_numbers_of_its_own(pair):
-    warm, other = (pair.changed(temperature=1, seed=seed) for seed in (5, 6))
+COPY = {"drafter": "int8/model", "K": (4, 2)}
+LONG_PROMPT = " ".join([PROMPT] * 3)  # which the target reads before its copy drafts
+
+
+@pytest.mark.parametrize("options", [{}, COPY], ids=str)
+def test_a_seed_gives_a_text_and_each_sample_has_random_numbers_of_its_own(pair, options):
+    warm, other = (pair.changed(temperature=1, seed=seed, **options) for seed in (5, 6))
     samples = [decoded(warm.speculative(PROMPT, 20, sample=number)) for number in range(3)]
     assert len({*map(tuple, samples)}) == 3
     assert decoded(other.speculative(PROMPT, 20)) != samples[1]  # as it would be with seed + number
@@ -112,11 +117,16 @@ def test_a_seed_gives_a_text_and_each_sample_has_random_numbers_of_its_own(pair)
 # ---- Several decodes at a time ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [*LOOKAHEADS, {"drafter": "heads"}, {"drafter": "heads", "tree": (2, 1)}], ids=str)
+TURNS = [*LOOKAHEADS, {"drafter": "heads"}, {"drafter": "heads", "tree": (2, 1)}, COPY, COPY | {"temperature": 1}]
+
+
+@pytest.mark.parametrize("options", TURNS, ids=str)
 def test_decodes_that_share_their_models_may_take_turns_and_run_in_threads(pair, options):
     session = pair.changed(**options)
-    prompts = [PROMPT, "Holmes", "The man"]
-    expected = [decoded(pair.autoregressive(prompt, 20)) for prompt in prompts]
+    prompts = [PROMPT, "Holmes", LONG_PROMPT]
+    expected = [decoded(session.speculative(prompt, 20)) for prompt in prompts]
+    if not session.options.temperature:
+        assert expected == [decoded(pair.autoregressive(prompt, 20)) for prompt in prompts]
     by_turns = zip_longest(*(session.speculative(prompt, 20) for prompt in prompts))
     assert [decoded(filter(None, steps)) for steps in zip(*by_turns, strict=True)] == expected
     with ThreadPoolExecutor(len(prompts)) as pool:

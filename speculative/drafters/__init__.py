@@ -16,6 +16,7 @@ from speculative.drafters.base import Context, Drafter, DrafterSpec
 from speculative.drafters.staged import staged
 from speculative.options import did_you_mean
 from speculative.rules import TOKEN, Rule
+from speculative.sampling import Proposal
 from speculative.support.errors import UserError
 
 DRAFTERS = {spec.name: spec for spec in (model.SPEC, *quantized.SPECS, lookup.SPEC, ngram.SPEC, heads.SPEC)}
@@ -94,3 +95,9 @@ def first_of(drafts: list[Callable], n_before: int = 0) -> Callable:
         return proposal
 
     return draft
+
+
+def after_first(draft: Callable) -> Callable:
+    """The drafter of one decode, which proposes nothing the first time that it is asked."""
+    first = [Proposal([], [])]
+    return lambda x, k: first.pop() if first else draft(x, k)

@@ -16,6 +16,7 @@ class Engine:
     saving: Sequence[str] = ()  # the formats that take less memory than float32, the largest first
     exact = False  # whether a row is equal to the bit, however many rows are computed with it
     packs = False  # whether --pack can write its weights
+    shares_caches = True  # whether a target and its copies have one cache
     predicts = True  # whether calls of other row counts can be timed after a run, for predictions
 
     def __init__(self, threads: int | None = None):

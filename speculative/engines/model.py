@@ -34,11 +34,12 @@ class Call(NamedTuple):
 
 
 class Network:
-    """What a Model calls, with the figures of the last call: logits, and with a cache tree_logits and last_block."""
+    """What a Model calls, with the figures of the last call: logits, and with a cache the others."""
 
     logits: Callable
     tree_logits: Callable
     last_block: Callable
+    hold: Callable
     log: deque[Call]
     n_read = 0  # tokens that the call had to read
     hidden: np.ndarray | None = None  # [n_rows, n_embd], the last block's output for the rows, if it is kept
@@ -48,13 +49,32 @@ class Network:
         return Model(self, to_probs)
 
 
+class Slots:
+    """The tokens whose keys and values a cache holds, and for each the rank of the network that wrote them.
+
+    A target, of rank 0, and its rounded copies share one cache. A network reads what its own rank or a lower one wrote:
+    a copy goes on after the target's text, and the target writes its own over the drafts of its copies.
+    """
+
+    def __init__(self):
+        self.tokens = np.empty(0, int)  # [n]
+        self.ranks = np.empty(0, int)  # [n]
+        self.parents: np.ndarray | None = None  # [n], of a tree's tokens; None: each follows the one before it
+
+    def cut(self, n: int = 0) -> None:
+        """Forget all tokens but the first n."""
+        self.tokens = self.tokens[:n]
+
+
 class CachedNetwork(Network):
     """logits(x, n_last) -> [n_last, n_vocab], computing only the rows that the previous call did not.
 
-    It remembers the tokens whose keys and values the cache holds. A call keeps the longest prefix that they share with
-    x, forgets the rest by moving a length, and feeds the missing tokens. A rejected draft, another prompt and a
-    draft that is one token behind need no case of their own: each is one more x.
+    A call keeps the longest prefix that the cache's tokens share with x, forgets the rest by moving a length, and feeds
+    the missing tokens. A rejected draft, another prompt and a draft that is one token behind need no case of their own:
+    each is one more x.
     """
+
+    rank = 0
 
     def __init__(self, params: dict, hparams: dict, new_pass: Callable = PlainPass, name: str = "the model"):
         """new_pass(params, hparams): a PlainPass or the compiled one. name: the model's name in messages."""
@@ -66,7 +86,13 @@ class CachedNetwork(Network):
         self.weight_bytes = n_bytes(params)
         self.forward = new_pass(params, hparams)
         self.log = deque(maxlen=N_CALLS)
-        self.forget()
+        self.slots = Slots()
+
+    def share_cache(self, target: "CachedNetwork", rank: int) -> None:
+        """Use the cache of a target, of which this network is a copy in another format."""
+        self.rank = rank
+        self.slots = target.slots
+        self.forward.share_cache(target.forward)
 
     def __copy__(self) -> "CachedNetwork":
         """The same weights, with a cache and a log of its own."""
@@ -77,7 +103,7 @@ class CachedNetwork(Network):
 
     def forget(self) -> None:
         """Empty the cache. The log stays: another decode may be under way."""
-        self.tokens = np.empty(0, int)  # [n], the tokens whose keys and values the cache holds
+        self.slots.cut()
 
     def logits(self, x, n_last: int = 1) -> np.ndarray:  # [n] -> [n_last, n_vocab]
         """The logits of the tokens that follow each of the last n_last tokens of x.
@@ -90,19 +116,35 @@ class CachedNetwork(Network):
         with LOCK:
             return self.feed(x, min(self.n_kept(x), len(x) - n_last), n_last)
 
+    @property
+    def readable(self) -> np.ndarray:  # -> [n]
+        """The cache's tokens, -1 where this network must not read their keys and values."""
+        slots = self.slots
+        return np.where(slots.ranks[: len(slots.tokens)] <= self.rank, slots.tokens, -1)
+
     def n_kept(self, x) -> int:  # [n]
         """The number of leading tokens of x that the cache holds."""
-        return common_prefix(self.tokens, x)
+        return common_prefix(self.readable, x)
+
+    def hold(self, x) -> None:  # [n]
+        """Let this text, and no token after it, be in the cache as this network wrote it: then the rows of its copies
+        do not depend on the decodes before."""
+        if common_prefix(self.readable, x) < len(x):
+            self.logits(x)
+        if (self.slots.ranks[len(x) : len(self.slots.tokens)][:1] == self.rank).any():
+            self.slots.cut(len(x))
 
     def feed(self, x, n: int, n_last: int, *sees) -> np.ndarray:  # [n_x] -> [n_last, n_vocab]
         """Feed x[n:] after the first n tokens of the cache. sees: the mask of a tree, if the pass takes one."""
-        self.tokens = self.tokens[:0]  # so that an interrupted pass leaves an empty cache and not a wrong one
+        slots = self.slots
+        slots.cut()  # so that an interrupted pass leaves an empty cache and not a wrong one
         inputs = to_draft(x[n:], self.shared) if self.shared else x[n:]
         logits = self.forward(inputs, n_last, n, *sees)  # [n_last, n_vocab]
         if self.shared:
             logits = to_target(logits, self.shared)
         check_finite(logits, self.name, len(x) - n_last + 1)
-        self.tokens = x.copy()  # the caller may change x
+        slots.ranks = np.append(slots.ranks[:n], np.full(len(x) - n, self.rank))
+        slots.tokens = x.copy()  # the caller may change x
         self.n_read = len(x) - n
         self.hidden = self.forward.hidden
         return logits
@@ -140,6 +182,8 @@ class FunctionNetwork(Network):
 class Model:
     """model(x, n_last) -> [n_last, n_vocab]: a network, then temperature and filters. Each decode has its own."""
 
+    target: "Model | None" = None  # of a copy that shares the cache of its target: the target in the same decode
+
     def __init__(self, network: Network, to_probs: Callable):
         """to_probs: logits [n, n_vocab] -> distributions [n, n_vocab]."""
         self.network = network
@@ -149,7 +193,11 @@ class Model:
         self.hidden_rows: np.ndarray | None = None  # [n_rows, n_embd], the network's after that call
 
     def __call__(self, x, n_last: int = 1) -> np.ndarray:  # [n] -> [n_last, n_vocab]
-        rows = self.call(self.network.logits, x, n_last)  # [n_last, n_vocab]
+        with LOCK:
+            if self.target:  # what it has read in this decode, it has read for its copy
+                n = min(common_prefix(self.target.rows_of_x[0], x), len(x) - n_last)
+                self.target.network.hold(np.array(x[:n], int))
+            rows = self.call(self.network.logits, x, n_last)  # [n_last, n_vocab]
         self.rows_of_x = np.array(x), None, range(len(x) - n_last, len(x))  # a copy: the caller may change x
         return rows
 

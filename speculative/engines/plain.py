@@ -68,6 +68,9 @@ class PlainPass:
     def __copy__(self) -> "PlainPass":
         return PlainPass(*self.made_of)
 
+    def share_cache(self, other: "PlainPass") -> None:
+        self.cache = other.cache
+
     def __call__(self, tokens, n_last: int, n_past: int = 0) -> np.ndarray:  # [n] -> [n_last, n_vocab]
         """The logits of the last n_last tokens, which come after the first n_past of the cache."""
         self.cache.length = n_past

@@ -127,6 +127,10 @@ class CompiledPass:
         twin.prefetch_bytes[:] = self.prefetch_bytes
         return twin
 
+    def share_cache(self, other: "CompiledPass") -> None:
+        self.keys, self.values = other.keys, other.values
+        self.call.keys, self.call.values = address(self.keys), address(self.values)
+
     def keep_address(self, array, dtype=np.float32) -> int:
         """The address of an array for engine.c, which is kept as long as this pass."""
         self.arrays.append(np.ascontiguousarray(array, dtype))

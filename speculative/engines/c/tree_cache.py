@@ -9,15 +9,15 @@ from speculative.trees import Tree
 class TreeNetwork(CachedNetwork):
     """A CachedNetwork that scores a tree of drafts in one pass, if the pass takes a mask."""
 
-    parents: np.ndarray | None = None  # [n], of the tokens that the cache holds; None: each follows the one before it
-
     def n_kept(self, x, parents=None) -> int:  # [n] twice
         """The same, after keys and values, such as those of an accepted path, were moved to their places in x."""
-        if self.parents is None and parents is None:
+        slots = self.slots
+        if slots.parents is None and parents is None:
             return super().n_kept(x)
-        n, elsewhere = match_cache(self.tokens, self.parents, x, parents)
-        self.tokens = self.tokens[:0]  # an interruption of what follows leaves an empty cache and not a wrong one
-        self.parents = parents
+        n, elsewhere = match_cache(self.readable, slots.parents, x, parents)
+        slots.cut()  # an interruption of what follows leaves an empty cache and not a wrong one
+        slots.parents = parents
+        slots.ranks = np.append(slots.ranks[:n], slots.ranks[elsewhere])
         if elsewhere:
             self.forward.move(np.array(elsewhere), n)
         return n + len(elsewhere)
