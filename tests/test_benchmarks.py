@@ -30,7 +30,7 @@ WORDS = {  # {command: the smallest numbers}
     "kernels": "tiny-draft --rounds 1 --memory 0.01 --dtypes NumPy int8",
     "blog": "--help",
     "assumption": "--rounds 1 --B 2 --contexts 250 --narrower 12 --dtypes int8",
-    "start": "--repeats 1",
+    "start": "--repeats 1 --dtypes int8",
     "full_size": "--help",
     "pages": "--help",
     "accelerator": "--rounds 1 --memory 0.01 --n_tokens 4",

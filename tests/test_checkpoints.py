@@ -269,6 +269,11 @@ def test_files_that_were_checked_are_not_checked_again(change, tmp_path, monkeyp
     second = flatten(load_params(str(path.parent), sizes(CONFIG)))
     assert all((second[name] == array).all() for name, array in first.items())
     assert len(checks) - n == (n if change else 2)  # of lm_head and wte, which have to be equal
+    if not change:
+        other = path.parent.rename(tmp_path / "moved") / path.name
+        load_params(str(other.parent), sizes(CONFIG))
+        notes = json.loads((tmp_path / "cache" / "speculative-sampling" / "checked.json").read_text())
+        assert [*notes] == [str(other)]  # without that of the file that is gone
 
 
 def test_a_file_that_changes_while_it_is_read_is_one_line(tmp_path):

@@ -7,14 +7,13 @@ having been copied, and the system reads its pages when they are used.
 
 import contextlib
 import hashlib
+import json
 import math
 import mmap
 import os
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,9 +21,9 @@ import numpy as np
 
 from speculative.checkpoints.official import MODEL_SIZES
 from speculative.support.errors import UserError
-from speculative.support.files import cache_home
+from speculative.support.files import cache_home, replacing
 
-N_AHEAD = 6  # tensors that a thread checks before their turn: the norms and biases up to the next matrix, and that
+N_THREADS = min(8, os.cpu_count() or 1)  # that read, check and convert tensors, each its own; more would hold too many
 FRESH_SECONDS = 2  # in which a file may change again without another time, as some file systems count
 N_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}  # of a number
 
@@ -94,32 +93,35 @@ def read(tensor: Tensor, name: str, checked: bool = False) -> np.ndarray:  # -> 
     return array.reshape(tensor.shape)
 
 
-def states_of(index: dict[str, Tensor]) -> list[tuple[int, ...]]:
-    """Return (bytes, time of change, time of change of content or name, file, disk) of each file. Raises UserError."""
+def states_of(index: dict[str, Tensor]) -> dict[str, list[int]]:
+    """Return {path: [bytes, time of change, time of change of content or name, file, disk]}. Raises UserError."""
     try:
-        found = [os.stat(path) for path in sorted({tensor.path for tensor in index.values()})]
+        found = {path: os.stat(path) for path in sorted({tensor.path for tensor in index.values()})}
     except OSError as error:
         raise UserError(f"{error.filename}: cannot be read ({error.strerror})") from None
-    return [(about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino, about.st_dev) for about in found]
+    return {
+        os.path.abspath(path): [about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino, about.st_dev]
+        for path, about in found.items()
+    }
 
 
-def note_of(index: dict[str, Tensor], states: list[tuple[int, ...]]) -> Path | None:
-    """Return the path of the note in this user's cache that says that an earlier run found these tensors right. Its
-    name holds a hash of all that it depends on, so it cannot be out of date. None if this user has no cache."""
-    tensors = [(name, *tensor[2:]) for name, tensor in index.items()]
-    try:
-        return cache_home() / "checked" / hashlib.sha256(repr((tensors, states)).encode()).hexdigest()[:32]
-    except RuntimeError:  # there is no home
-        return None
+def read_notes() -> dict[str, str]:
+    """Return this user's notes {path of a file of weights: hash of all that was checked with it}; {} if none can be
+    read."""
+    with contextlib.suppress(OSError, RuntimeError, ValueError):  # there is no home; it is not JSON
+        return dict(json.loads((cache_home() / "checked.json").read_text()))
+    return {}
 
 
-def write_note(note: Path | None, states: list[tuple[int, ...]]) -> None:
-    """Write a note for later runs, unless a file is so new that it could change without another time."""
-    new = max(max(times) for _, *times, _, _ in states) > time.time_ns() - FRESH_SECONDS * 10**9
-    with contextlib.suppress(OSError):  # then later runs check again
-        if note and not new:
-            note.parent.mkdir(parents=True, exist_ok=True)
-            note.touch()
+def write_notes(states: dict[str, list[int]], checked: str) -> None:
+    """Note for later runs that these files were found right, unless one is so new that it could change without another
+    time. The notes of files that are gone are left out."""
+    new = max(max(times) for _, *times, _, _ in states.values()) > time.time_ns() - FRESH_SECONDS * 10**9
+    notes = {path: note for path, note in read_notes().items() if os.path.isfile(path)}
+    with contextlib.suppress(OSError, RuntimeError):  # then later runs check again
+        cache_home().mkdir(parents=True, exist_ok=True)
+        with replacing(cache_home() / "checked.json") as part:
+            Path(part).write_text(json.dumps(notes | ({} if new else dict.fromkeys(states, checked))))
 
 
 def forget(tensor: Tensor) -> None:
@@ -155,9 +157,9 @@ def build_params(
 ) -> dict:
     """Read all tensors of a checkpoint -> the nested dict that gpt2.gpt2 takes. Raises UserError.
 
-    convert("h0/attn/c_attn/w", array), for example, is called for each tensor in turn, and its result takes the array's
-    place: two whole copies never exist. Meanwhile a thread reads and checks the next tensors; files that an earlier run
-    found right are not checked again. progress(n_bytes) is called after each.
+    convert("h0/attn/c_attn/w", array), for example, is called for each tensor, in several threads, and its result takes
+    the array's place: two whole copies never exist. Files that an earlier run found right are not checked again.
+    progress(n_bytes) is called after each.
     """
     shapes = checkpoint_shapes(hparams)
     path = next(iter(index.values())).path if index else "the checkpoint"
@@ -171,24 +173,28 @@ def build_params(
             other = " (transposed, as in nanoGPT's checkpoints)" if index[name].shape == shape[::-1] else ""
             raise bad_file(path, f"tensor {name} is {index[name].shape!s:.100}{other}, and {shape} by its settings")
     states = states_of(index)
-    note = note_of(index, states)
-    checked = note is not None and os.path.isfile(note)
+    tensors = [(name, *tensor[2:]) for name, tensor in index.items()]
+    note = hashlib.sha256(repr((tensors, states)).encode()).hexdigest()
+    notes = read_notes()
+    checked = all(notes.get(path) == note for path in states)
+
+    def convert_one(name):
+        array = read(index[name], name, checked).reshape(shapes[name])
+        value = convert(name, array)
+        if value is not array:
+            forget(index[name])
+        return value
+
     values = {}
-    unread = iter(shapes)
-    coming: deque = deque()  # arrays that the thread reads
-    with ThreadPoolExecutor(1) as thread:
-        for name, shape in shapes.items():
-            coming.extend(thread.submit(read, index[n], n, checked) for n in islice(unread, N_AHEAD - len(coming)))
-            array = coming.popleft().result().reshape(shape)
-            values[name] = convert(name, array)
-            if values[name] is not array:
-                forget(index[name])
-            progress(4 * math.prod(shape))
+    with ThreadPoolExecutor(N_THREADS) as threads:
+        for name, value in zip(shapes, threads.map(convert_one, shapes), strict=True):
+            values[name] = value
+            progress(4 * math.prod(shapes[name]))
     after = states_of(index)
-    if [state[:2] for state in after] != [state[:2] for state in states]:
+    if [state[:2] for state in after.values()] != [state[:2] for state in states.values()]:
         raise UserError(f"{path}: changed while it was read")
     if not checked and after == states:
-        write_note(note, states)
+        write_notes(states, note)
     return nested(values)
 
 

@@ -109,7 +109,7 @@ def load(path: Path) -> ctypes.CDLL:
     for name in ("lanes", "rows_of_a_group", "tile_bytes", "gpt2"):
         getattr(found, name).restype = c_int64
     found.tile_bytes.argtypes = [c_int64, c_int64]
-    found.pack.argtypes = [c_int64, c_void_p, *[c_int64] * 6, c_void_p]
+    found.pack.argtypes = [c_int64, c_void_p, *[c_int64] * 4, c_void_p]
     found.gpt2.argtypes = [c_void_p, c_int64]
     found.worker.argtypes = [c_int64]
     found.instructions.restype = c_char_p

@@ -28,32 +28,29 @@ INLINE void pack_block(const int format, float w[BLOCK][LANES], const float *sca
     }
 }
 
-void pack(int64_t f, const float *w, int64_t n_in, int64_t n_out, int64_t row, int64_t column, int64_t first,
-          int64_t end, char *tiles) {  // tiles first to end - 1 of [n_in, n_out], whose strides are `row` and `column`
-  // A block of inputs is packed for all these tiles before the next: they lie side by side in the matrix's rows. Those
-  // of a transposed matrix do not.
-  for (; column != 1 && first + 1 < end; first++) pack(f, w, n_in, n_out, row, column, first, first + 1, tiles);
-  float block[BLOCK][LANES], scales[end - first][LANES];
+static void pack_tiles(int64_t f, const float *w, int64_t n_in, int64_t n_out, int64_t row, int64_t column,
+                       int64_t first, int64_t end, char *tiles) {  // tiles first to end - 1
+  float block[BLOCK][LANES];
   word words[BLOCK * LANES];
-  memset(scales, 0, sizeof(scales));
-  for (int64_t k = 0; k < n_in && f == INT8; k += BLOCK)
+  int64_t bytes = tile_bytes(f, n_in), weights = part_bytes(f, n_in);
+  for (int64_t k = 0; k < n_in && f == INT8; k += BLOCK)  // the largest weights, in the places of the scales
     for (int64_t tile = first; tile < end; tile++) {
       int64_t n = least(n_in - k, BLOCK), m = least(n_out - tile * LANES, LANES);
-      float *scale = scales[tile - first];
+      float *scale = (float *)(tiles + tile * bytes + weights);
+      if (k == 0) memset(scale, 0, 4 * LANES);
       take_block(w + k * row + tile * LANES * column, n, m, row, column, block);
       for (int j = 0; j < n; j++)
         for (int i = 0; i < LANES; i++) scale[i] = fabsf(block[j][i]) > scale[i] ? fabsf(block[j][i]) : scale[i];
     }
   for (int64_t tile = first; tile < end && f == INT8; tile++) {
-    float *scale = scales[tile - first];
+    float *scale = (float *)(tiles + tile * bytes + weights);
     for (int i = 0; i < LANES; i++) scale[i] = scale[i] / 127 ? scale[i] / 127 : 1;  // the largest weight is 127
-    memcpy(tiles + tile * tile_bytes(f, n_in) + part_bytes(f, n_in), scale, sizeof(*scales));
   }
   for (int64_t k = 0; k < n_in; k += BLOCK)
     for (int64_t tile = first; tile < end; tile++) {
       int64_t n = least(n_in - k, BLOCK), m = least(n_out - tile * LANES, LANES);
-      const float *from = w + k * row + tile * LANES * column, *scale = scales[tile - first];
-      char *out = tiles + tile * tile_bytes(f, n_in) + part_bytes(f, k);
+      const float *from = w + k * row + tile * LANES * column, *scale = (float *)(tiles + tile * bytes + weights);
+      char *out = tiles + tile * bytes + part_bytes(f, k);
       if (f == FLOAT32) {
         take_block(from, n, m, row, column, (float (*)[LANES])out);
         continue;
@@ -65,6 +62,14 @@ void pack(int64_t f, const float *w, int64_t n_in, int64_t n_out, int64_t row, i
       if (f == INT4) pack_block(INT4, block, scale, words);
       memcpy(out, words, part_bytes(f, n));
     }
+}
+
+void pack(int64_t f, const float *w, int64_t n_in, int64_t n_out, int64_t row, int64_t column, char *tiles) {
+  // [n_in, n_out], whose strides are `row` and `column`. Some tiles lie side by side in the matrix's rows: a block of
+  // inputs is packed for them all before the next. Those of a transposed matrix do not.
+  int64_t n_tiles = (n_out + LANES - 1) / LANES, some = column == 1 ? 8 : 1;
+  for (int64_t first = 0; first < n_tiles; first += some)
+    pack_tiles(f, w, n_in, n_out, row, column, first, least(first + some, n_tiles), tiles);
 }
 
 const char *instructions(void) {  // that the loops are compiled for

@@ -5,7 +5,9 @@ name holds a hash of everything that it depends on, so it cannot be out of date:
 """
 
 import hashlib
+import math
 import os
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -30,34 +32,44 @@ def path_of(folder: str, models_dir: str, dtype: str) -> str:
     return os.path.join(models_dir, "packed", name)
 
 
+def places(hparams: dict, dtype: str) -> tuple[dict[str, tuple], int]:
+    """Return {name: (first byte, shape, type, (shape, format) of a matrix or None)} of a pack's arrays; its bytes."""
+    found: dict[str, tuple] = {}
+    begin = 0
+    for name, shape in checkpoint_shapes(hparams).items():
+        matrix = matrix_of(name, shape, dtype)
+        stored = (tiles_shape(*matrix), np.uint8) if matrix else (shape, np.float32)
+        found[name] = (begin, *stored, matrix)
+        n_bytes = math.prod(stored[0]) * np.dtype(stored[1]).itemsize
+        begin += n_bytes + -n_bytes % ALIGNMENT
+    return found, begin
+
+
 def save(path: str, folder: str, hparams: dict, dtype: str) -> None:
     """Pack a model to the disk, tensor by tensor: the whole file or nothing. Raises UserError, OSError."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    pack = packer(dtype)
+    pack, (found, size) = packer(dtype), places(hparams, dtype)
     with replacing(path) as part, open(part, "wb") as f:
+        f.truncate(size)
 
         def write(name, array):
             value = pack(name, array)
-            f.write(np.ascontiguousarray(value.tiles if isinstance(value, PackedWeight) else value))
-            f.write(bytes(-f.tell() % ALIGNMENT))
+            with lock:
+                f.seek(found[name][0])
+                f.write(np.ascontiguousarray(value.tiles if isinstance(value, PackedWeight) else value))
 
+        lock = Lock()
         load_params(folder, hparams, write)
 
 
 def load(path: str, hparams: dict, dtype: str) -> dict:
     """Map a pack -> the parameters of a model, packed. Raises UserError if it is cut."""
     file = mapped(path)
-    params = {}
-    begin = 0
-    try:
-        for name, shape in checkpoint_shapes(hparams).items():
-            matrix = matrix_of(name, shape, dtype)
-            stored = (tiles_shape(*matrix), np.uint8) if matrix else (shape, np.float32)
-            array: Any = np.ndarray(stored[0], stored[1], file, begin)
-            begin += array.nbytes + -array.nbytes % ALIGNMENT
-            params[name] = PackedWeight(*matrix, array) if matrix else array
-    except (ValueError, TypeError):  # it ends before an array does
-        begin = 0
-    if begin != len(file):
+    found, size = places(hparams, dtype)
+    if size != len(file):
         raise bad_file(path, "damaged: delete it, and run --pack again")
+    params: dict[str, Any] = {}
+    for name, (begin, shape, type, matrix) in found.items():
+        array: np.ndarray = np.ndarray(shape, type, file, begin)
+        params[name] = PackedWeight(matrix[0], matrix[1], array) if matrix else array
     return nested(params)

@@ -1,16 +1,12 @@
 """Packed weights: each matrix cut into the tiles that engine.c reads, in one of the weight formats."""
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
 
 from speculative.engines.c.library import lanes, library
 from speculative.engines.formats import Format, matrix_of, rounder
-from speculative.engines.system import n_cores
-
-TILES = 8  # that a thread packs at a time
 
 
 def aligned(shape, dtype=np.float32):  # -> [*shape], at a multiple of 64 bytes: a cache line, and the largest register
@@ -39,17 +35,10 @@ def tiles_shape(shape: tuple[int, ...], format: Format) -> tuple[int, int]:
 
 
 def pack_matrix(w: np.ndarray, format: Format) -> PackedWeight:  # [n_in, n_out]
-    """Pack a matrix, some tiles at a time in each thread."""
     w = np.asarray(w, np.float32)
     tiles = aligned(tiles_shape(w.shape, format), np.uint8)
     row, column = (stride // 4 for stride in w.strides)
-
-    def pack(first):
-        end = min(first + TILES, len(tiles))
-        library().pack(format.code, w.ctypes.data, *w.shape, row, column, first, end, tiles.ctypes.data)
-
-    with ThreadPoolExecutor(n_cores()) as threads:
-        list(threads.map(pack, range(0, len(tiles), TILES)))
+    library().pack(format.code, w.ctypes.data, *w.shape, row, column, tiles.ctypes.data)
     return PackedWeight(w.shape, format, tiles)
 
 
