@@ -32,10 +32,11 @@ def copy_bandwidth(gib: float, rounds: int) -> float:
     return 2 * x.nbytes / seconds
 
 
-def time_rows(network, bandwidth: float, rounds: int) -> list[dict]:
+def time_rows(model, bandwidth: float, rounds: int) -> list[dict]:
     """A row for each number of rows in a call of the target."""
     import jax
 
+    network = model.forward.network
     step = jax.jit(network.forward, donate_argnames="cache")
     tokens = np.arange(CONTEXT, dtype=np.int32)
     _, cache = step(network.params, tokens, np.int32(0), network.new_cache(2 * CONTEXT))
@@ -46,7 +47,7 @@ def time_rows(network, bandwidth: float, rounds: int) -> list[dict]:
         jax.block_until_ready(logits)
 
     seconds = take_turns({n: partial(call, n) for n in ROWS}, rounds)
-    limit = network.weight_bytes / bandwidth
+    limit = model.weight_bytes / bandwidth
     return [{"rows": n, "ms": 1e3 * s, "beta": s / seconds[1], "over": s / limit} for n, s in seconds.items()]
 
 
@@ -66,16 +67,15 @@ def main(argv: list[str]) -> None:
     parser = parser_of("accelerator", __doc__)
     runs.add_models(parser.add_argument)
     parser.set_defaults(draft_dtype="auto")
-    parser.add_argument("--K", type=int, default=4)
     parser.add_argument("--n_tokens", nargs="+", type=int, default=[40, 400])
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--memory", type=float, default=2.0, help="GiB that are copied to measure the bandwidth")
     o = parser.parse_args(argv)
-    session = runs.load(o, ["model"], engine="jax", K=o.K, temperature=0)
+    session = runs.load(o, ["model"], engine="jax")
     facts = session.engine.facts()
     bandwidth = copy_bandwidth(o.memory, o.rounds)
     print(f"{facts['device_kind']}, JAX {facts['jax']}: {bandwidth / 1e9:,.0f} GB/s of a copy, read and written")
-    rows = time_rows(session.models["target"].network, bandwidth, o.rounds)
+    rows = time_rows(session.models["target"], bandwidth, o.rounds)
     print(table(rows, "rows ms:.2f over_1_row=beta:.2f over_limit=over:.2f"))
     prompt = "Alan Turing theorized that computers would one day become"
     loops = [time_loops(session, prompt, N, min(3, o.rounds)) for N in o.n_tokens]

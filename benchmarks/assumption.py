@@ -50,9 +50,8 @@ def measure(o, dtype: str) -> list[dict]:
     for (B, past), window in product(points, (1, o.K + 1)):
         tasks["target", B * window, past] = partial(target, B * window, past)
     t = take_turns(tasks, o.rounds)
-    arithmetic = min(
-        t["target", B * n, past] / (B * n) for B, past in points for n in (1, o.K + 1)
-    )  # of a row, at best
+    # Of a row, at best.
+    arithmetic = min(t["target", B * n, past] / (B * n) for B, past in points for n in (1, o.K + 1))
     rows = []
     for B, past in points:
         step = t["target", B, past]

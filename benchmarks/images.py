@@ -8,7 +8,7 @@ import base64
 import contextlib
 import io
 import os
-import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,10 +16,12 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks import grid
+from benchmarks.tables import without_numbers
 from speculative.support.errors import UserError
 
 ROOT = Path(__file__).parents[1]
-MAIN = [sys.executable, "main.py", "--demo"]
+MAIN = [sys.executable, str(ROOT / "main.py"), "--demo"]
 # All that a page says outside the decoded texts, from the top of the page to a height.
 WORDS = """const found = "h1, h2, h3, p:not(.text, #lanes p), li, label, button, summary, dt, th";
     return [...document.querySelectorAll(found)]
@@ -27,33 +29,25 @@ WORDS = """const found = "h1, h2, h3, p:not(.text, #lanes p), li, label, button,
     .map((e) => e.innerText)"""
 
 
-def without_numbers(text: str) -> str:
-    """Return the text in one line, with # for each number."""
-    return re.sub(r"\d+(?:[.,]\d+)*", "#", " ".join(text.split()))
-
-
 def terminal(path: Path) -> None:
     """main.py shows colours at a terminal, so it gets one."""
+    import pty  # which Windows lacks
+
     from rich.console import Console
     from rich.text import Text
 
-    ours, its = os.openpty()
-    run = subprocess.Popen(MAIN, cwd=ROOT, stdout=its, stderr=subprocess.DEVNULL, env=os.environ | {"COLUMNS": "100"})
-    os.close(its)
-    shown = b""
-    with contextlib.suppress(OSError):  # the end of the terminal
-        while data := os.read(ours, 2**16):
-            shown += data
-    if run.wait():
-        raise UserError(f"main.py --demo ended with status {run.returncode}")
+    shown = []
+
+    def keep(terminal: int) -> bytes:
+        shown.append(os.read(terminal, 2**16))
+        return shown[-1]
+
+    os.environ["COLUMNS"] = "100"
+    if status := pty.spawn(["sh", "-c", f"{shlex.join(MAIN)} 2> /dev/null"], keep):
+        raise UserError(f"main.py --demo ended with status {status}")
     console = Console(record=True, width=100, file=io.StringIO(), force_terminal=True)
-    console.print(Text.from_ansi(shown.decode().replace("\r\n", "\n").strip("\n")))
+    console.print(Text.from_ansi(b"".join(shown).decode().replace("\r\n", "\n").strip("\n")))
     console.save_svg(str(path), title="python main.py --demo")
-
-
-def replay(path: Path) -> None:
-    words = ["--temperature", "1", "--html", os.path.relpath(path, ROOT)]
-    subprocess.run([*MAIN, *words], cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
 
 
 @contextlib.contextmanager
@@ -83,9 +77,12 @@ def photograph(driver, path: Path, end: str) -> None:
 
 
 def page(path: Path) -> None:
-    """The upper half of demo.html."""
+    """The upper half of a page, which is written beside it as demo.html."""
+    html = path.with_name("demo.html")
+    words = ["--temperature", "1", "--models_dir", "models", "--html", os.path.relpath(html, ROOT)]
+    subprocess.run([*MAIN, *words], cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
     with browser() as driver:
-        driver.get((path.parent / "demo.html").as_uri())
+        driver.get(html.as_uri())
         photograph(driver, path, "section:nth-of-type(2)")
 
 
@@ -105,14 +102,12 @@ def workbench(path: Path) -> None:
 def speedup(path: Path) -> None:
     """The speedup of the bundled pair against K."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "benchmarks", "sweep", "--out", folder]
-        subprocess.run(command, cwd=ROOT, check=True)
+        grid.main("sweep", ["--out", folder])
         shutil.move(f"{folder}/speedup.png", path)
 
 
 PICTURES: dict[str, Callable[[Path], None]] = {
     "demo.svg": terminal,
-    "demo.html": replay,
     "page.png": page,
     "workbench.png": workbench,
     "speedup.png": speedup,

@@ -54,10 +54,8 @@ def read(memory: np.ndarray, threads: int) -> None:  # [n]
 
 
 def measure(folder: str, dtype: str, memory: np.ndarray, rounds: int) -> dict:
-    """Seconds of a pass: {number of rows: s, "prompt": s, "limit": s to read the weights once, "prompt_tokens": n}.
-
-    memory: an array far larger than the caches; reading it in the same rounds gives the bandwidth.
-    """
+    """The times of a pass, as columns. memory: an array far larger than the caches; reading it in the same rounds gives
+    the bandwidth."""
     _, hparams = load_encoder_and_hparams(folder)
     params = load_params(folder, hparams, packer(dtype))
     run = new_pass(params, hparams, dtype)
@@ -66,16 +64,11 @@ def measure(folder: str, dtype: str, memory: np.ndarray, rounds: int) -> dict:
         run.tune()
     tasks = {n: partial(forward, run, n) for n in ROWS}
     times = take_turns(tasks | {"read": partial(read, memory, engine.n_threads or 1)}, rounds)
+    limit = n_bytes(params) * times["read"] / memory.nbytes
     n_prompt = min(PROMPT, hparams["n_ctx"])
-    times |= take_turns({"prompt": partial(forward, run, n_prompt, 0, 1)}, 3)
-    return times | {"prompt_tokens": n_prompt, "limit": n_bytes(params) * times.pop("read") / memory.nbytes}
-
-
-def row_of(model: str, weights: str, times: dict) -> dict:
-    """times: as measure gives them."""
-    row = {"model": model, "weights": weights} | {f"rows{n}": times[n] / times[1] for n in ROWS[1:]}
-    row |= {"ms": 1e3 * times[1], "prompt_tokens": times["prompt_tokens"], "prompt_ms": 1e3 * times["prompt"]}
-    return row | {"over_limit": times[1] / times["limit"]}
+    prompt = take_turns({"prompt": partial(forward, run, n_prompt, 0, 1)}, 3)["prompt"]
+    row = {"ms": 1e3 * times[1], "over_limit": times[1] / limit, "prompt_tokens": n_prompt, "prompt_ms": 1e3 * prompt}
+    return row | {f"rows{n}": times[n] / times[1] for n in ROWS[1:]}
 
 
 def main(argv: list[str]) -> None:
@@ -92,5 +85,5 @@ def main(argv: list[str]) -> None:
     memory = np.ones(int(o.memory * 2**27), np.int64)
     rows = []
     for model, weights in tqdm([*product(o.models, o.dtypes)], disable=None):
-        rows.append(row_of(model, weights, measure(folders[model], weights, memory, o.rounds)))
+        rows.append({"model": model, "weights": weights} | measure(folders[model], weights, memory, o.rounds))
     print(table(rows, COLUMNS))

@@ -31,15 +31,12 @@ def load(o, drafters: list[str], **options) -> Session:
 
 
 def run(session: Session, prompt: str, N: int, drafter: str, K, temperature: float, top_p, accept: str, seed: int):
-    """Decode N tokens with both decoders -> {name of a figure: value}, None if it could not be measured."""
+    """Decode N tokens with both decoders -> {name of a figure: value}, None if it could not be measured. Times in ms; a
+    speedup leaves the prefill out."""
     flags = {"tree": K} if "," in str(K) else {"K": K, "accept": accept}
     flags |= {"top_p": top_p} if temperature else {}
     session = session.changed(drafter=drafter, temperature=temperature, seed=seed, **flags)
-    return row_of(session.compare(prompt, N).document)
-
-
-def row_of(document: dict) -> dict:
-    """The figures of a run's JSON that the tables show. Times in ms; a speedup leaves the prefill out."""
+    document = session.compare(prompt, N).document
     figures = document["figures"]
     row = {name: figures[name] for name in FIGURES}
     for name, decoder in (("plain", "autoregressive"), ("spec", "speculative")):

@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks import runs
-from benchmarks.tables import table
+from benchmarks.tables import parser_of, table
 from speculative.checkpoints import tensors
 from speculative.engines.formats import FORMATS
 
@@ -69,8 +69,7 @@ def parts(o) -> dict[str, float]:
 
 
 def main(argv: list[str]) -> None:
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("python -m benchmarks start", description=__doc__, formatter_class=raw)
+    parser = parser_of("start", __doc__)
     runs.add_models(parser.add_argument)
     parser.add_argument("--dtypes", nargs="+", choices=FORMATS, default=[*FORMATS])
     parser.add_argument("--repeats", type=int, default=3)

@@ -1,4 +1,4 @@
-"""The parser of a command, tables of text, and tasks that take turns while they are timed."""
+"""The parser of a command, text in tables and without numbers, and tasks that take turns while they are timed."""
 
 import argparse
 import re
@@ -26,6 +26,11 @@ def cell(value, form: str) -> str:
     if value is None:
         return ""
     return value if isinstance(value, str) else format(value, form)
+
+
+def without_numbers(text: str) -> str:
+    """Return the text in one line, with # for each number."""
+    return re.sub(r"\d+(?:[.,]\d+)*", "#", " ".join(text.split()))
 
 
 def seconds(task: Callable) -> float:

@@ -78,11 +78,8 @@ def main(argv: list[str]) -> None:
     [resampled] = quoted(step.tokens[-1:])
     print(f"\nThe sum is {left.sum():.3f}; {resampled} had a share of {left[step.tokens[-1]] / left.sum():.3f}.\n")
 
-    def first_that_token_by_token_rejects(tests):
-        return [*(t.u * t.p < t.q for t in tests), False].index(False)
-
-    blocks = explained_steps(session, "block")
-    step, explained = next(
-        one for one in blocks if first_that_token_by_token_rejects(one[1].tests) < one[0].accepted < K
-    )
+    for step, explained in explained_steps(session, "block"):
+        n_kept = [*(t.u * t.p < t.q for t in explained.tests), False].index(False)  # token by token
+        if n_kept < step.accepted < K:
+            break
     print(block_table(quoted(step.proposal.tokens), step, explained))

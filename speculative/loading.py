@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 from speculative.blog.encoder import Encoder
@@ -26,7 +25,6 @@ from speculative.support.progress import working
 from speculative.support.terminal import one_line
 
 LARGE_BYTES = 2**28  # of weights; reading fewer is not bound by memory
-SLOW_SECONDS = 5  # of loading: if it takes longer, a line says how --pack would help
 
 
 class ModelSpec(NamedTuple):
@@ -58,6 +56,7 @@ class Models:
     quiet: bool = False
     specs: dict[str, ModelSpec] = field(default_factory=dict)
     loaded: dict[str, Any] = field(default_factory=dict)
+    packable: tuple[float, int] = (0.0, 0)  # seconds of reading that packs would save, and their bytes
 
     def __copy__(self) -> "Models":
         """The same weights, with caches of their own."""
@@ -142,17 +141,21 @@ class Models:
         if not specs:
             return
         hparams = specs[0].hparams
-        began = time.perf_counter()
         n_bytes = 4 * parameter_count(hparams)
         with working(f"loading {size}", n_bytes, "B", self.quiet, unit_scale=True, delay=0.5) as bar:
-            read = partial(load_params, folder, hparams, progress=bar.update)
+
+            def read(convert):
+                began = time.perf_counter()
+                params = load_params(folder, hparams, convert, bar.update)
+                seconds, n_packed = self.packable
+                n_packed += sum(model_bytes(spec.dtype, checkpoint_shapes(hparams)) for spec in specs)
+                self.packable = seconds + time.perf_counter() - began, n_packed
+                return params
+
             networks = self.engine.load(
                 read, hparams, [spec.dtype for spec in specs], [*map(str, specs)], [spec.role for spec in specs]
             )
         self.loaded |= {spec.role: network for spec, network in zip(specs, networks, strict=True)}
-        seconds = time.perf_counter() - began
-        if seconds > SLOW_SECONDS and self.engine.packs:
-            self.say(f"{size}: loaded in {seconds:.0f} s; after --pack, later runs begin sooner")
 
     def map_packed(self, spec: ModelSpec, folder: str) -> bool:
         """Map the packed weights that --pack has written to the disk. False if there are none."""

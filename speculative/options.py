@@ -238,7 +238,7 @@ CONFLICTS = (
     ({"fast"}, {*SET_BY_FAST}),
     ({"prompt_file"}, {"prompt"}),
     ({"batch"}, {"n_samples", "stream", "verbose", "verify", "html"}),
-    ({"only"}, {"verify", "html"}),
+    ({"only"}, {"verify"}),
     ({"quiet"}, {"verbose", "verify"}),
     ({"verify"}, {"verbose", "stream", "json", "html", "n_samples", "stop"}),
     ({"html"}, {"n_samples"}),

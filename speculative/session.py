@@ -17,10 +17,10 @@ from speculative.lookahead import AutoK
 from speculative.options import ModelOptions, as_typed, make_options, whole
 from speculative.options import text as check_text
 from speculative.rules import parse_rule
-from speculative.sampling import Step, autoregressive_sampling, speculative_sampling
+from speculative.sampling import autoregressive_sampling, speculative_sampling
 from speculative.support.errors import UserError
 from speculative.support.terminal import one_line
-from speculative.texts import RecordedRandom, TextStep, text_steps
+from speculative.texts import RecordedRandom, Report, TextStep, text_steps
 from speculative.trees import n_nodes, tree_speculative_sampling
 from speculative.user_functions import NO_FUNCTIONS, Functions, name_functions
 
@@ -82,9 +82,9 @@ class Session(Generic[AnyOptions]):
         # A program on the device looks for the end of the text, the host for other stop texts.
         end = self.encoder.eot if END_OF_TEXT in (o.stop, *(o.stop or ())) else -1
         parts = self.filters, self.draft_filters, self.rule, end
-        compiled = self.engine.compiled_decoders(
-            self.levels, o.K, o.batch, [self.models[r] for r in self.roles], *parts
-        )
+        loaded = {role: self.models[role] for role in self.roles}
+        self.logs = {role: model.log for role, model in loaded.items() if hasattr(model, "log")}
+        compiled = self.engine.compiled_decoders(self.levels, o.K, o.batch, loaded, *parts)
         self.decoders = compiled or PythonDecoders(self)
 
     def without_fast(self, o: AnyOptions) -> AnyOptions:
@@ -159,8 +159,8 @@ class Session(Generic[AnyOptions]):
         return drafters.make_drafter(self.levels[depth:], context, inner, self.rule, trees=o.tree is not None)
 
     def steps(self, name: str, x, N: int, rng) -> Iterator:
-        """N tokens of the decoder `name` for one prompt, without their text -> Steps, or a device's Rows."""
-        return (step for [step] in self.decoders.calls(name, [x], N, rng, lambda text_index: False))
+        """The Steps of the decoder `name` for N tokens of one prompt, without their text."""
+        return (step for [(_, step, _)] in self.decoders.calls(name, [x], N, rng, lambda text_index: False))
 
     def ready(self, inputs: Sequence, N: int) -> None:
         """Prepare a decode before it is timed: measure costs if K chooses itself, compile on JAX, empty the caches.
@@ -230,21 +230,24 @@ class Session(Generic[AnyOptions]):
         N = check_count("n_tokens_to_generate", N, 1)
         return [self.input_ids(prompt, N)], N, check_count("sample", sample, 0)
 
-    def texts(self, name: str, inputs: Sequence, N: int, sample: int = 0) -> Iterator[TextStep]:
+    def texts(
+        self, name: str, inputs: Sequence, N: int, sample: int = 0, explain: Callable | None = None
+    ) -> Iterator[TextStep]:
         """The steps of the decoder `name`, one of DECODERS, as text, one text after the other, or as many together as
         --batch says.
 
         inputs: the tokens of each text's prompt (input_ids). sample: the first text's number, which with the seed
-        decides its random numbers.
+        decides its random numbers. explain: see texts.Report.
         """
         o = self.options
+        report = Report(self.rule, [specs[0].name for specs in self.levels[:-1]], explain)
         groups = [inputs] if o.batch > 1 else [[x] for x in inputs]  # texts that one generator draws
         for number, group in enumerate(groups, start=sample):
             seed = [o.seed, number] if number else o.seed  # number 0 has the blog's own seed
             draws = RecordedRandom(np.random.default_rng(seed))
             texts = [StreamDecoder(self.encoder, o.stop) for _ in group]
             calls = self.decoders.calls(name, group, N, draws, lambda index, texts=texts: texts[index].stopped)
-            yield from text_steps(calls, texts, draws, self.decoders.logs(), number - sample)
+            yield from text_steps(calls, texts, draws, self.logs, report, number - sample)
 
 
 class PythonDecoders:
@@ -255,8 +258,9 @@ class PythonDecoders:
         self.session = session
         session.drafter(np.random.default_rng(0))
 
-    def calls(self, name: str, inputs: Sequence, N: int, rng, stopped: Callable) -> Iterator[list[Step]]:
-        """The step of each call of the target, up to N tokens of one prompt. stopped: unused, as the caller leaves."""
+    def calls(self, name: str, inputs: Sequence, N: int, rng, stopped: Callable) -> Iterator[list[tuple]]:
+        """The step of each call of the target, up to N tokens of one prompt, as texts.text_steps takes it. stopped:
+        unused, as the caller leaves."""
         [x] = inputs
         s = self.session
         target = s.model("target")
@@ -273,22 +277,13 @@ class PythonDecoders:
                 if len(x) >= READ_FIRST and any(map(s.models.shares_cache, s.roles)):
                     draft = drafters.after_first(draft)
                 steps = speculative_sampling(x, draft, target, N, K, rng, s.rule.accept)
-        return ([step] for step in steps)
+        return ([(0, step, None)] for step in steps)
 
     def ready(self, inputs: Sequence, N: int) -> None:
         """Measure costs if K chooses itself, and empty the caches."""
         if self.session.timed:
             self.session.measure_costs(np.asarray(inputs[0])[-N_COST_TOKENS:])
         self.session.forget()
-
-    def logs(self) -> dict:
-        """The logs of the models' calls, by role."""
-        models = {role: self.session.models[role] for role in self.session.roles}
-        return {role: model.log for role, model in models.items() if hasattr(model, "log")}
-
-    def part_times(self, name: str) -> dict:
-        """Nothing: the logs tell the times."""
-        return {}
 
 
 def lookahead_of(K: int | AutoK) -> tuple[int, Callable]:

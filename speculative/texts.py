@@ -1,16 +1,18 @@
-"""From the steps of a decoder to texts: the text of each token, the stop text, and the times from the models' logs."""
+"""From the steps of a decoder to texts: the text of each token, the stop text, the chances of the drafts, and the times
+from the models' logs."""
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from speculative.blog.encoder import StreamDecoder
 from speculative.engines.model import Call
+from speculative.rules import Rule
 from speculative.trees import Tree
 
 Logs = Mapping[str, deque[Call]]  # {role: a model's log}
@@ -20,17 +22,18 @@ Logs = Mapping[str, deque[Call]]  # {role: a model's log}
 class TextStep:
     """A Step of the loop, with its text and its times: what one call of the target gave.
 
-    Times are in seconds, None if a loop on a device does not tell them. A text ends with the token that completes the
-    stop text; the drafts after it count as rejected. An incomplete last character is yielded as one more step, which
-    has no tokens.
+    Times are in seconds; of texts that are decoded together, the first has them. A text ends with the token that
+    completes the stop text; the drafts after it count as rejected. An incomplete last character is yielded as one more
+    step, which has no tokens.
     """
 
     tokens: list[int]
     drafted: int = 0
     accepted: int = 0
-    drafting: float | None = 0.0  # seconds of Step 1
-    scoring: float | None = 0.0  # seconds of the target's call
-    seconds: float | None = 0.0  # in all
+    drafting: float = 0.0  # seconds of Step 1
+    scoring: float = 0.0  # seconds of the target's call
+    seconds: float = 0.0  # in all
+    derived: bool = False  # True if the times are means of a loop on a device
     calls: list[tuple] = field(default_factory=list)  # (role, seconds after the step began, seconds)
     draft_prefill: bool = False  # True if the draft model also read the prompt: not counted in t_draft
     prefill: bool = False  # True if the target also read the prompt: not counted in t_target
@@ -40,12 +43,10 @@ class TextStep:
     levels: dict[str, list] = field(default_factory=dict)
     # Of a tree: "tokens" and "parents" of the nodes from 1 on, as node 0 is the text's last token; "path", the accepted
     tree: dict | None = None
-    details: dict | None = None  # tests and draws, if they are recorded: see docs/output.md
+    details: dict | None = None  # tests and draws, if they were asked for: see docs/output.md
     pieces: list[str] = field(default_factory=list)  # text of each token
     text_index: int = 0  # index of the text that the step belongs to, if there are several
     q: list[float] = field(default_factory=list)  # the target's probability of each token, if the step is not a tree
-    step: Any = None  # the loop's Step, or a device's Row; a record drops it, as its distributions are large
-    u: Sequence[float] = ()  # the random numbers of the step
 
     @property
     def text(self) -> str:
@@ -86,44 +87,78 @@ class RecordedRandom:
         return getattr(self.rng, name)  # what a user's rule may draw besides
 
 
+class Report(NamedTuple):
+    """How a Step is reported, beside its tokens."""
+
+    rule: Rule
+    levels: Sequence[str] = ()  # the drafters that have a drafter of their own, the outermost first
+    explain: Callable | None = None  # explain(step, rule, u, n) -> the details of a step, of which n tokens are shown
+
+
 def text_steps(
-    calls: Iterator[Sequence], texts: Sequence[StreamDecoder], draws: RecordedRandom, logs: Logs, first: int = 0
+    calls: Iterator[Sequence],
+    texts: Sequence[StreamDecoder],
+    draws: RecordedRandom,
+    logs: Logs,
+    report: Report,
+    first: int = 0,
 ) -> Iterator[TextStep]:
     """Yield each step of a decoder as a TextStep, until all texts are complete.
 
-    calls: for each call of the target, the step of the one text, or from a loop on a device the Rows of the texts that
-    it served. draws: the generator of the steps. logs: of the models, none on a device. first: the first text's number.
+    calls: for each call of the target (index, Step, chances) of each text that it served: see as_text. draws: the
+    generator of the steps. logs: of the models. first: the first text's number.
     """
+    waited = 0.0  # seconds for the decoder that no step has yet
     while not all(text.stopped for text in texts):
         draws.u = []
+        before = {role: log[-1] if log else None for role, log in logs.items()}
         began = time.perf_counter()
         steps = next(calls, None)
-        seconds = time.perf_counter() - began
+        waited += time.perf_counter() - began
         if steps is None:
             break
-        for step in steps:
-            index = getattr(step, "text_index", 0)
-            pieces = pieces_of(step.tokens, texts[index])
-            shown = TextStep(
-                tokens=[*map(int, step.tokens[: len(pieces)])],
-                pieces=pieces,
-                text_index=first + index,
-                drafted=step.drafted,
-                accepted=min(step.accepted, len(pieces)),
-                source=sources_of(step),
-                step=step,
-                u=draws.u,
-            )
-            add_times(shown, logs, began, seconds)
-            seconds = 0.0  # the first of several texts has the time of the call
-            if isinstance(step.proposal, Tree):
-                tree = step.proposal
-                shown.tree = {"tokens": tree.tokens[1:], "parents": tree.parents[1:], "path": step.walk}
-            yield shown
+        shown = [as_text(step, chances, texts[index], draws, report, first + index) for index, step, chances in steps]
+        add_times(shown[0], logs, before, began, waited)
+        if all(text.stopped for text in texts):
+            shown[0].seconds = waited  # of a loop on a device, with the calls after the stop text
+        waited -= shown[0].seconds
+        yield from shown
     for index, text in enumerate(texts, start=first):
         rest = text.flush()
         if rest:
             yield TextStep([], pieces=[rest], text_index=index)
+
+
+def as_text(
+    step: Any, chances: list[float] | None, text: StreamDecoder, draws: RecordedRandom, report: Report, text_index: int
+) -> TextStep:
+    """A Step as a TextStep without times. chances: of its drafts, or None if the rule is to compute them, from p and q:
+    a loop on a device keeps both, and gives the chances."""
+    rule = report.rule
+    pieces = pieces_of(step.tokens, text)
+    n = len(pieces)
+    shown = TextStep(
+        tokens=[*map(int, step.tokens[:n])],
+        pieces=pieces,
+        text_index=text_index,
+        drafted=step.drafted,
+        accepted=min(step.accepted, n),
+        alpha=(rule.chances(step) if chances is None else chances)[:n],
+    )
+    proposal = step.proposal
+    if isinstance(proposal, Tree):
+        shown.source = [proposal.source] * step.drafted
+        shown.tree = {"tokens": proposal.tokens[1:], "parents": proposal.parents[1:], "path": step.walk}
+        return shown
+    shown.source = [*proposal.source]
+    shown.q = [float(row[token]) for row, token in zip(step.q, shown.tokens, strict=False)]
+    inner = proposal.inner
+    for name in report.levels:
+        shown.levels[name] = [[len(one.tokens), one.drafted, one.accepted] for one in inner]
+        inner = [deeper for one in inner for deeper in one.proposal.inner]
+    if report.explain and rule.explain and chances is None:
+        shown.details = report.explain(step, rule, draws.u[-rule.n_draws(step) :], n)
+    return shown
 
 
 def pieces_of(tokens: Sequence[int], text: StreamDecoder) -> list[str]:
@@ -136,30 +171,25 @@ def pieces_of(tokens: Sequence[int], text: StreamDecoder) -> list[str]:
     return pieces
 
 
-def sources_of(step: Any) -> list[str]:
-    """Return the name of the drafter that proposed each draft of a step, if it is known."""
-    source = step.proposal.source
-    return [source] * step.drafted if isinstance(source, str) else [*source]
-
-
-def add_times(i: TextStep, logs: Logs, began: float, seconds: float) -> None:
-    """Add the times of a step that began at that time, by time.perf_counter."""
-    i.seconds = seconds
-    if not logs:
-        i.drafting = i.scoring = None
-        return
-    calls = [(role, call) for role, log in logs.items() for call in since(log, began)]
+def add_times(i: TextStep, logs: Logs, before: Mapping[str, Call | None], began: float, seconds: float) -> None:
+    """Add the times of a step that began at that time, by time.perf_counter, and took so long. before: the last call of
+    each log at that time."""
+    calls = [(role, call) for role, log in logs.items() for call in since(log, before[role], began)]
     calls.sort(key=lambda one: one[1].began)
-    target = [call for role, call in calls if role == "target"][-1]
-    i.drafting = target.began - began if i.drafted else 0.0
-    i.scoring = target.seconds
+    targets = [call for role, call in calls if role == "target"]
+    i.derived = targets[-1].derived
+    if i.derived:  # the call before has waited for several steps
+        began, seconds = calls[0][1].began, sum(call.seconds for _, call in calls)
+    i.seconds = seconds
+    i.drafting = targets[0].began - began if i.drafted else 0.0
+    i.scoring = sum(call.seconds for call in targets)
     i.calls = [(role, call.began - began, call.seconds) for role, call in calls]
     i.draft_prefill = any(call.prefill for role, call in calls if role != "target")
-    i.prefill = target.prefill
+    i.prefill = any(call.prefill for call in targets)
 
 
-def since(log: deque[Call], began: float) -> list[Call]:
-    """Return the calls that began after that time. The log is in the order in which calls ended, and it is copied:
-    another thread may decode with the same model."""
-    ended_later = takewhile(lambda call: call.began + call.seconds >= began, reversed(log.copy()))
-    return [call for call in ended_later if call.began >= began][::-1]
+def since(log: deque[Call], before: Call | None, began: float) -> list[Call]:
+    """Return the calls that were logged after another one, and that began after that time or are derived. The log is in
+    the order in which calls ended, and it is copied: another thread may decode with the same model."""
+    logged = [*takewhile(lambda call: call is not before, reversed(log.copy()))]
+    return [call for call in logged if call.derived or call.began >= began][::-1]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # NumPy's threads would wait for each other, as several tests run at once
 
+import hypothesis
 import numpy as np
 import pytest
 from tiny import vocabulary
@@ -49,6 +50,8 @@ def pytest_configure(config):
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(config.rootpath / ".pytest_cache" / "jax")
     os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(2**28)
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.02"
+    hypothesis.settings.register_profile("default", deadline=None)  # no test has a limit of time
+    hypothesis.settings.load_profile("default")
     if config.option.markexpr.startswith("not slow"):
         os.environ.setdefault("XLA_FLAGS", QUICK_TO_COMPILE)
 
@@ -67,14 +70,14 @@ def one_thread():
 def decoding_once(monkeypatch):
     """Repeat no decode for the sake of its time. A test of the repeats asks for `repeating`."""
     monkeypatch.setattr(decode, "SHORT_SECONDS", 0.0)
-    monkeypatch.setattr(predictions, "TIMING_SECONDS", 0.0)
+    monkeypatch.setattr(predictions, "TIMING_SECONDS", (0.0, 0.5))
 
 
 @pytest.fixture
 def repeating(decoding_once, monkeypatch):
     """Repeat short decodes and timed calls, as the product does."""
     monkeypatch.setattr(decode, "SHORT_SECONDS", 0.5)
-    monkeypatch.setattr(predictions, "TIMING_SECONDS", 0.25)
+    monkeypatch.setattr(predictions, "TIMING_SECONDS", (0.25, 0.5))
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """python -m benchmarks: every command on the bundled pair with the smallest numbers, and the sums behind the tables."""
 
 import re
+import shlex
 from contextlib import nullcontext
 
 import numpy as np
@@ -14,7 +15,9 @@ from gpt2 import gpt2
 from speculative import load_pair
 from speculative.checkpoints.loading import load_params
 from speculative.checkpoints.tensors import checkpoint_shapes, nested
+from speculative.cli import command
 from speculative.support.errors import UserError
+from training.__main__ import new_parser
 
 SMALL = f"--n_tokens 6 --n_prompts 1 --repeats 1 --prompts {runs.PROMPTS['prose']}"
 WORDS = {  # {command: the smallest numbers}
@@ -109,22 +112,28 @@ def test_the_tables_of_a_page_are_rewritten(tmp_path, monkeypatch):
 def commands_of_the_pages():
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
     text = "\n".join(page.read_text(encoding="utf-8").replace("\\\n", " ") for page in pages)
-    return sorted({found.strip() for found in re.findall(r"python -m benchmarks (\S[^`\n]*)", text)})
+    found = re.findall(r"python (main\.py|-m \w+) (\S[^`\n]*)", text)
+    return sorted({(program, re.split(r" && | \|| > |  +(?![- ])| \.\.\.", words)[0]) for program, words in found})
 
 
-@pytest.mark.parametrize("command", commands_of_the_pages())
-def test_the_commands_of_the_pages_are_understood(command, monkeypatch):
+@pytest.mark.parametrize(("program", "words"), commands_of_the_pages())
+def test_the_commands_of_the_pages_are_understood(program, words, monkeypatch):
     """Flags are parsed; nothing is measured."""
 
     def measure(o):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(grid, "measure", measure)
-    name, *words = re.split(r" && | \|", command)[0].split()
-    assert name in WORDS
-    if name in grid.PRESETS:
+    name, *flags = words = shlex.split(words)
+    if program == "main.py":
+        command.run(lambda **given: command.parse(given), "", words)
+    elif program == "-m training":
+        new_parser().parse_args(words)
+    elif program == "-m benchmarks" and name in grid.PRESETS:
         with pytest.raises(KeyboardInterrupt):
-            grid.main(name, words)
+            grid.main(name, flags)
+    else:
+        assert program != "-m benchmarks" or name in WORDS
 
 
 def test_the_tables_of_the_walkthrough_are_those_of_the_page(capsys):

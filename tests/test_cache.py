@@ -27,8 +27,14 @@ WIDE = {"n_vocab": 50, "n_ctx": 250, "n_embd": 96, "n_head": 3, "n_layer": 2}
 def two_of(kind, hparams=HPARAMS, seed=0):
     """Two networks of the same weights, and how their rows are compared: of engine.c to the bit."""
     params = random_params(hparams, seed)
+    close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)  # noqa: E731
+    if kind == "jax":
+        pytest.importorskip("jax")
+        from speculative.engines.jax.model import cached
+        from speculative.engines.jax.sharding import place
+
+        return [cached(place(params, hparams)), CachedNetwork(params, hparams)], close
     if kind == "gpt2.py":
-        close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)  # noqa: E731
         return [CachedNetwork(params, hparams, PlainPass) for _ in range(2)], close
     if not library():
         pytest.skip("there is no compiler")
@@ -39,7 +45,7 @@ def two_of(kind, hparams=HPARAMS, seed=0):
     return [TreeNetwork(params, hparams, make) for _ in range(2)], np.testing.assert_array_equal
 
 
-@pytest.fixture(params=KINDS[:2])
+@pytest.fixture(params=["jax", *KINDS[:2]])
 def networks(request):
     return two_of(request.param)
 

@@ -14,7 +14,7 @@ import pytest
 from conftest import write_safetensors
 from scipy.special import erf
 from test_encoder import PIECES
-from tiny import ROOT, flatten, logits_themselves, random_arrays, refusal
+from tiny import ROOT, flatten, random_arrays, refusal
 
 import gpt2
 from encoder import BYTE_TO_CHAR, END_OF_TEXT, get_encoder
@@ -110,10 +110,10 @@ def test_logits_are_what_the_settings_say(number, engine, tmp_path):
         model = CachedNetwork(read(), hparams).logits
     elif engine == "jax":
         pytest.importorskip("jax")
-        from speculative.engines.jax.model import JaxModel
+        from speculative.engines.jax.model import cached
         from speculative.engines.jax.sharding import place
 
-        model = JaxModel(place(read, hparams), logits_themselves)
+        model = cached(place(read, hparams)).logits
     else:
         [network] = make_engine("c").load(read, hparams, [engine], ["the model"], ["target"])
         model = network.logits

@@ -31,6 +31,7 @@ def slim(*words, **options):
         (["speculative", "--demo", "--engine", "jax"], "jax"),
         (["training", "pair", "--files", "text.txt", "--out", "pair"], "jax"),
         (["benchmarks", "sweep", "--out", "sweep"], "training"),
+        (["benchmarks", "accelerator"], "jax"),
     ],
 )
 def test_what_needs_an_extra_says_which(words, extra, tmp_path):

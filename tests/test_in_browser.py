@@ -13,12 +13,10 @@ import pytest
 from test_page import HOSTILE, SAMPLED, origins_of, run_of, with_prompt_and_text
 from test_workbench import Endless
 
-from benchmarks.theory import leviathan_speedup
 from speculative import load_pair
 from speculative.cli.command import parse
 from speculative.cli.display import SHOWN
 from speculative.cli.workbench import LABELS, Workbench
-from speculative.measure.analysis import leviathan_tokens
 from speculative.measure.page import page, page_data
 from speculative.session import DECODERS, Session
 
@@ -85,7 +83,21 @@ def js(driver, expression, *arguments):
 
 
 def text_of(driver, name):
-    return js(driver, "document.getElementById(arguments[0]).textContent", name)
+    return js(driver, "byId(arguments[0]).textContent", name)
+
+
+def texts(driver, selector):
+    return js(driver, "[...document.querySelectorAll(arguments[0])].map((e) => e.textContent)", selector)
+
+
+def cells(driver, selector):
+    """The texts of the cells of each row of a table."""
+    rows = "[...document.querySelectorAll(`${arguments[0]} tr`)]"
+    return js(driver, f"{rows}.map((row) => [...row.cells].map((cell) => cell.textContent.trim()))", selector)
+
+
+def origins(driver, selector):
+    return js(driver, "[...document.querySelectorAll(arguments[0])].map((e) => e.classList[1])", f"{selector} .token")
 
 
 def wait(driver, what):
@@ -117,20 +129,15 @@ def emulate(driver, width, **features):
 # ---- The page of a run -----------------------------------------------------------------------------------------------
 
 
-ORIGINS = ".map((token) => token.classList[1])"
-
-
 def texts_of_run(run):
     """The text of each decoder, as a browser shows it."""
-    texts = [
-        run["prompt"]["text"] + "".join(i["text"] for i in run[name]["samples"][0]["iterations"]) for name in DECODERS
-    ]
-    return [text.translate(SHOWN) for text in texts]
+    samples = [run[name]["samples"][0] for name in DECODERS]
+    return [(run["prompt"]["text"] + "".join(i["text"] for i in one["iterations"])).translate(SHOWN) for one in samples]
 
 
 def check_page(driver, run):
     """The texts, and the verdict of each iteration, from the first to the last by the right arrow."""
-    assert [text_of(driver, "plain"), text_of(driver, "speculative")] == texts_of_run(run)
+    assert texts(driver, "#plain, #speculative") == texts_of_run(run)
     [sample] = run["speculative"]["samples"]
     n = len(sample["iterations"])
     driver.execute_script("choose(1)")
@@ -140,7 +147,7 @@ def check_page(driver, run):
         assert js(driver, "location.hash") == f"#iteration-{number}"
         press(driver, "ARROW_RIGHT")
     assert js(driver, "location.hash") == f"#iteration-{n}"
-    assert js(driver, f"[...document.querySelectorAll('#speculative .token')]{ORIGINS}") == origins_of(sample)
+    assert origins(driver, "#speculative") == origins_of(sample)
 
 
 def check_glass(driver, run, number):
@@ -148,26 +155,24 @@ def check_glass(driver, run, number):
     driver.execute_script("choose(arguments[0])", number)
     i = page_data(run)["iterations"][number - 1]
     if "tree" in i:
-        assert js(driver, "document.querySelectorAll('#glass .chip.accepted').length") == i["accepted"]
+        assert len(texts(driver, "#glass .chip.accepted")) == i["accepted"]
         return
-    cards = js(
-        driver,
-        "[...document.querySelectorAll('#glass .card')].map((card) => ({formula: "
-        "card.querySelector('.formula').textContent, verdict: card.querySelector('.verdict')?.textContent, rows: "
-        "[...card.querySelectorAll('tbody tr')].map((row) => [...row.cells].map((cell) => cell.textContent))}))",
-    )
-    assert len(cards) == len(i["tested"]) + bool(i["own"])
-    for j, (test, card) in enumerate(zip(i["tested"], cards, strict=False)):
-        assert ("✓" in card["verdict"]) == (j < i["accepted"])
-        assert (card["verdict"] == "✓ accepted") == (test["passed"] and j < i["accepted"])
+    rejected, last = i["accepted"] < i["drafted"], texts(driver, ".step")[-1]
+    assert (f"draft {i['accepted'] + 1} was rejected" in last) == rejected
+    assert ("Bonus: " in last) == (bool(i["own"]) and not rejected and i["drafted"] > 0)
+    formulas, verdicts = (texts(driver, f".card {part}") for part in (".formula", ".verdict"))
+    assert len(formulas) == len(i["tested"]) + bool(i["own"])
+    rows = iter(cells(driver, ".card tbody"))
+    for j, (test, formula, verdict) in enumerate(zip(i["tested"], formulas, verdicts, strict=False)):
+        assert ("✓" in verdict, verdict == "✓ accepted") == (j < i["accepted"], test["passed"] and j < i["accepted"])
         if {p for row in test["rows"] for p in row[1:]} <= {0, 1}:
-            assert card["formula"].startswith("The target's likeliest token: ")
-            assert card["rows"] == []
+            assert formula.startswith("The target's likeliest token: ")
             continue
-        assert card["formula"] == test["formula"]
-        for row, (token, *values) in zip(card["rows"], test["rows"], strict=True):
-            assert row[0] == token.translate(SHOWN)
-            assert [float(cell.replace("< 0.001", "0")) for cell in row[1:3]] == pytest.approx(values, abs=1e-3)
+        assert formula == test["formula"]
+        for token, *values in test["rows"]:
+            name, *shown, _ = next(rows)
+            assert name == token.translate(SHOWN).strip()
+            assert [float(cell.replace("< 0.001", "0")) for cell in shown] == pytest.approx(values, abs=1e-3)
 
 
 CASES = {
@@ -194,15 +199,14 @@ def test_the_page_of_each_kind_of_run(case, show, pair):
     assert text_of(driver, "outcome").startswith(f"Iteration {min(2, len(iterations))} of ")
     check_page(driver, run)
     data = page_data(run)
-    rows = "[...document.querySelectorAll('#figures tbody tr')].map((r) => [...r.cells].map((c) => c.textContent))"
-    assert js(driver, rows) == [*map(list, data["table"])]
-    assert text_of(driver, "reasons") == "".join(run["summary"][3:]).translate(SHOWN)
+    assert cells(driver, "#figures tbody") == [*map(list, data["table"])]
+    assert {*texts(driver, "#reasons li, #advice")} - {""} == {line.translate(SHOWN) for line in run["summary"][3:]}
     assert text_of(driver, "headline") == data["headline"]
     assert text_of(driver, "lines") == " ".join(data["lines"]).translate(SHOWN)
     assert data["rule"]["lossy"] in text_of(driver, "rule")
     if case == "jax":
         assert "one compiled loop on the device" in text_of(driver, "glass")
-        assert "does not time single calls" in text_of(driver, "race-note")
+        assert "equal ones are drawn equally long" in text_of(driver, "race-note")
     else:
         for number in range(1, len(iterations) + 1) if case in ("sampled", "block") else {1, len(iterations)}:
             check_glass(driver, run, number)
@@ -214,30 +218,26 @@ def test_the_page_of_each_kind_of_run(case, show, pair):
 def test_a_rejection_at_each_position_chosen_by_a_click_or_by_hand(show, sampled):
     driver = show(sampled)
     iterations = sampled["speculative"]["samples"][0]["iterations"]
-    assert {i["accepted"] for i in iterations if i["drafted"] == 4} == {0, 1, 2, 3, 4}
-    for number, i in enumerate(iterations, start=1):
-        driver.execute_script("choose(arguments[0])", number)
-        last = js(driver, "[...document.querySelectorAll('.step')].at(-1).textContent")
-        rejected = i["accepted"] < i["drafted"]
-        assert (f"draft {i['accepted'] + 1} was rejected" in last) == rejected != ("Bonus: " in last)
+    assert {i["accepted"] for i in iterations if i["drafted"] == 4} == {0, 1, 2, 3, 4}  # which check_glass saw
     driver.execute_script("document.querySelectorAll('#speculative .iteration')[2].children[0].click()")
     assert text_of(driver, "outcome").startswith("Iteration 3 of ")
-    assert js(driver, "document.querySelector('.card.chosen h4').textContent").startswith("Draft 1")
+    assert texts(driver, ".card.chosen h4")[0].startswith("Draft 1")
     click(driver, "previous")
     assert js(driver, "location.hash") == "#iteration-2"
     driver.execute_script("location.hash = '#iteration-4'")
     wait(driver, "byId('outcome').textContent.startsWith('Iteration 4 of ')")
-    driver.execute_script("byId('K').focus()")
-    press(driver, "ARROW_RIGHT")  # a slider keeps its own arrow keys
+    driver.execute_script("byId('time').focus()")
+    before = js(driver, "race.now")
+    press(driver, "ARROW_LEFT")  # a slider keeps its own arrow keys
     assert text_of(driver, "outcome").startswith("Iteration 4 of ")
-    assert text_of(driver, "K-value") == "5"
+    assert js(driver, "race.now") < before
 
 
 def test_text_is_data(show, sampled):
     """Markup in the prompt and in what the model writes, control characters, in options and in names."""
     run = with_prompt_and_text(sampled, HOSTILE)
     driver = show(run)
-    assert [text_of(driver, "plain"), text_of(driver, "speculative")] == texts_of_run(run)
+    assert texts(driver, "#plain, #speculative") == texts_of_run(run)
     check_glass(driver, run, 1)
     assert js(driver, "document.images.length + document.scripts.length") == 2
     every = "".join(map(chr, [*range(0x250), *range(0x600, 0x620), *range(0x2000, 0x2070)]))
@@ -276,28 +276,29 @@ def test_the_race(show, sampled, seconds, speed):
         assert (text_of(driver, "play"), js(driver, "race.now")) == ("Play", total)
 
 
-def test_the_sliders_answer_with_the_formulas_of_python(show, sampled):
-    f = {"c": 0.2, "t_target": 1, "t_draft": 0.2, "beta": {"1": 1.0, "5": 1.4}, "mean_beta": 1.4}
-    driver = show(sampled | {"figures": sampled["figures"] | f})
+def with_predictions(run):
+    """The same run, with these predictions."""
+    predicted = {"model": [1.1, 1.3, 1.4, 1.5, 1.4, 1.3, 1.2, 1.1], "prompt_lookup": [1.0] * 8}
+    predicted["prompt_lookup+model"] = [1 + K / 10 for K in range(1, 9)]
+    by_K = {name: {str(K): x for K, x in enumerate(speedups, start=1)} for name, speedups in predicted.items()}
+    known = {"predicted": by_K, "window_beta": {str(K): 1 + K / 50 for K in range(1, 9)}, "doubt": None}
+    advice = "Prediction: --drafter prompt_lookup+model --K 8 would be 1.80 times as fast on this text."
+    summary = [line for line in run["summary"] if line != run["advice"]] + [advice]
+    return run | {"figures": run["figures"] | known, "advice": advice, "summary": summary}
 
-    def answer(K, alpha, c, beta):
-        speedups = [leviathan_speedup(alpha, k, c, 1 + k * (beta - 1) / 4) for k in range(17)]
-        best = speedups.index(max(speedups))
-        shown = text_of(driver, "answer")
-        assert shown.startswith(f"A call of the target gives {leviathan_tokens(alpha, K):.2f} tokens")
-        assert f" rows: {speedups[K]:.2f}x" in shown
-        assert f"The best K is {best}" + (f", with {speedups[best]:.2f}x." if best else ": no speculation.") in shown
-        assert f"costs less than {leviathan_tokens(alpha, K) - K * c:.2f} rows" in shown
 
-    answer(4, sampled["figures"]["alpha"], 0.2, 1.4)
-    buttons = {b.text: b for b in driver.find_elements("css selector", "#questions button")}
-    buttons["The draft twice as fast"].click()
-    answer(4, sampled["figures"]["alpha"], 0.1, 1.4)
-    set_slider = "byId(arguments[0]).value = arguments[1]; byId(arguments[0]).dispatchEvent(new Event('input'))"
-    for values in ((7, 0.5, 0.25, 1.5), (0, 1, 0, 5), (16, 0.9, 0, 1), (16, 0.995, 1, 1.01)):
-        for name, value in zip(("K", "alpha", "c", "beta"), values, strict=True):
-            driver.execute_script(set_slider, name, value)
-        answer(*values)
+def test_the_grid_and_the_sentence_are_the_predictions(show, sampled):
+    driver = show(with_predictions(sampled))
+    head, *rows = cells(driver, "#grid")
+    assert head == ["K", "β", "model", "prompt_lookup", "prompt_lookup+model"]
+    assert [row[0] for row in rows] == ["1", "2", "4", "8"]
+    assert rows[2][1:] == ["1.08", "1.50x +", "1.00x", "1.40x"]
+    assert rows[3][-1] == "1.80x ◇"
+    assert len(texts(driver, "#grid polyline")) == 3
+    assert text_of(driver, "advice").endswith("--K 8 would be 1.80 times as fast on this text.")
+    assert "would be" not in text_of(driver, "reasons")
+    driver = show(sampled | {"figures": sampled["figures"] | {"predicted": None}, "advice": None})
+    assert not js(driver, "byId('faster').checkVisibility()")
 
 
 # ---- The workbench ---------------------------------------------------------------------------------------------------
@@ -319,15 +320,13 @@ def decode(driver, **fields):
 
 def table_of_runs(driver):
     """[{column: text}] of each row"""
-    cells = "[...document.querySelectorAll('#runs tr')].map((r) => [...r.cells].map((c) => c.textContent))"
-    head, *rows = js(driver, cells)
+    head, *rows = cells(driver, "#runs")
     return [dict(zip([name.strip(" ↑↓") for name in head], row, strict=True)) for row in rows]
 
 
 def shown_texts(driver):
     """The text of each decoder, and the origins of all tokens that are coloured: the speculative ones."""
-    texts = "[...document.querySelectorAll('#decoders .text')].map((text) => text.textContent)"
-    return js(driver, texts), js(driver, f"[...document.querySelectorAll('#decoders .token')]{ORIGINS}")
+    return texts(driver, "#decoders .text"), origins(driver, "#decoders")
 
 
 @pytest.mark.slow
@@ -371,7 +370,7 @@ def test_the_table_sorts_and_has_the_runs_of_all_tabs(serving, go_to, bench):
     rows = table_of_runs(driver)
     assert [row["Run"] for row in rows] == ["4", "3", "2"]
     assert rows[2]["Times as fast"] == "99.00doubtful"
-    assert "Seed" not in rows[0]
+    assert [*rows[0]][7:] == ["Lookahead K", ""]
     for order in (["10", "2", "auto"], ["2", "10", "auto"]):
         driver.find_element("id", "sort-Lookahead K").click()
         assert [row["Lookahead K"] for row in table_of_runs(driver)] == order
@@ -402,18 +401,11 @@ def test_a_wrong_field_is_marked_and_the_last_result_stays(serving, go_to, bench
         assert [text_of(driver, "headline"), shown_texts(driver)] == result
     decode(driver, n_tokens_to_generate=6)
     assert js(driver, wrong) == []
-
-
-@pytest.mark.slow
-def test_fast_takes_the_place_of_other_fields(serving, go_to, bench):
-    driver = go_to(serving(bench))
     disabled = "names.filter((name) => byId(name).disabled).sort()"
     assert js(driver, disabled) == []
-    driver.execute_script(
-        "byId('fast').value = 'True'; byId('fast').dispatchEvent(new Event('input', {bubbles: true}))"
-    )
+    driver.find_element("id", "fast").send_keys("on")  # it takes the place of other fields
     assert js(driver, disabled) == ["K", "accept", "drafter"]
-    options = bench.runs[decode(driver, n_tokens_to_generate=6)].document["options"]
+    options = bench.runs[decode(driver)].document["options"]
     assert (options["fast"], options["K"], options["drafter"]) == (True, "auto", "prompt_lookup+model")
 
 
@@ -466,18 +458,55 @@ def shown(request, serving, show, bench, go_to):
     """The browser with a run whose prompt is one long word."""
     how = {"prompt": "w" * 90, "temperature": 1, "drafter": "model/ngram"}
     if request.param == "page":
-        return show(run_of(bench.session, **how))
+        return show(with_predictions(run_of(bench.session, **how)))
     driver = go_to(serving(bench))
     decode(driver, **how)
+    decode(
+        driver, prompt="a", n_tokens_to_generate=20, K=2, drafter="model", accept="block", seed=1, stop="z", top_p=0.9
+    )
     return driver
 
 
+# Boxes of what is seen: [left, top, right, bottom] of texts, pictures and controls.
+BOXES = """(() => {
+  const clipped = (e) => innerWidth > 800 && e.closest('#runs') && !e.closest('.ways');  // a wide table scrolls
+  const boxes = [...document.querySelectorAll('svg, input, select, textarea, button, .text, .card')]
+    .filter((e) => !clipped(e));
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const range = document.createRange();
+    range.selectNodeContents(texts.currentNode);
+    const parent = texts.currentNode.parentElement;
+    if (parent.checkVisibility() && texts.currentNode.data.trim() && !clipped(parent)) boxes.push(range);
+  }
+  return boxes.map((box) => box.getBoundingClientRect()).filter(({ width }) => width)
+    .map((box) => [box.left, box.top + scrollY, box.right, box.bottom + scrollY]);
+})()"""
+
+
+def largest_gap(boxes, left, right):
+    """The height in which nothing is seen between two places of the screen."""
+    gap, end = 0, 0
+    for _, top, _, bottom in sorted((box for box in boxes if box[0] < right and left < box[2]), key=lambda box: box[1]):
+        gap, end = max(gap, top - end), max(end, bottom)
+    return gap
+
+
 @pytest.mark.parametrize(("mode", "background"), [("light", "rgb(255, 255, 255)"), ("dark", "rgb(22, 24, 27)")])
-def test_a_phone_in_the_dark_and_a_screen_reader(shown, mode, background):
+def test_a_phone_in_the_dark_a_wide_screen_and_a_screen_reader(shown, mode, background):
     """Everything that can be used or looked at has a name in the browser's own accessibility tree."""
-    for width in (400, 1400):
+    for width in (390, 800, 1280):
         emulate(shown, width, color_scheme=mode)
         assert js(shown, "document.documentElement.scrollWidth") <= width
+        boxes = js(shown, BOXES)
+        assert [box for box in boxes if box[0] < -1 or box[2] > width + 1] == []
+        for name in js(shown, "byId('grid') ? ['grid', 'advice', 'play', 'next'] : ['start', 'runs']"):
+            assert shown.find_element("id", name).is_displayed()
+    for number in range(1, 1 + js(shown, "data.iterations?.length ?? 1")):
+        shown.execute_script("if (data.iterations) choose(arguments[0])", number)
+        boxes = js(shown, BOXES)
+        for left in (0, width / 3, 2 * width / 3):
+            assert largest_gap(boxes, left, left + width / 3) < 400
     assert js(shown, "getComputedStyle(document.body).backgroundColor") == background
     roles = ("button", "textbox", "combobox", "link", "image", "img", "region", "form", "heading")
     nodes = shown.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]

@@ -96,6 +96,13 @@ def test_a_system_that_does_not_tell_is_trusted(system):
     memory.check(PAIR, None)
 
 
+def test_threads_that_had_no_core_are_counted(system):
+    assert machine.seconds_waited() == 0
+    for thread, waited in ((7, 1_500_000_000), (8, 250_000_000)):
+        system(f"proc/self/task/{thread}/schedstat", f"900 {waited} 3\n")
+    assert machine.seconds_waited() == 1.75
+
+
 @pytest.mark.parametrize(
     ("groups", "folder", "limit", "label"),
     [

@@ -1,6 +1,7 @@
 """Packs: the same bits, mapped; a changed model has a pack of another name; a damaged one is refused."""
 
 import os
+import re
 import shutil
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ from tiny import flatten, refusal
 from speculative.checkpoints.config import load_hparams
 from speculative.checkpoints.loading import load_params
 from speculative.checkpoints.tensors import checkpoint_shapes
+from speculative.cli import outcome
 from speculative.engines import formats
 from speculative.engines.c import pack_files
 from speculative.engines.c.library import library
@@ -70,7 +72,8 @@ def test_the_name_changes_with_all_that_a_pack_depends_on(models):
     assert len({*names}) == len(names)
 
 
-def test_pack_then_run_then_run_without(models, command):
+def test_pack_then_run_then_run_without(models, command, monkeypatch):
+    monkeypatch.setattr(outcome, "PACK_SECONDS", 0)
     words = (
         f"--models_dir={models} --target_model_size=target --draft_model_size=draft --threads=1 --prompt=the".split()
     )
@@ -80,11 +83,14 @@ def test_pack_then_run_then_run_without(models, command):
         assert status == 0
         return [line for line in out.splitlines() if line.startswith("Text = ")], err.count(": mapped from "), out
 
-    before, n_mapped, _ = texts()
+    before, n_mapped, out = texts()
     assert n_mapped == 0
+    assert re.search(rf"\nThe next run begins \d+ s sooner with --pack: \d+ MB in {models}/packed\n", out)
     assert texts("--pack")[2].count(f"to undo --pack, delete {models / 'packed'}") == 2
     assert [path.suffix for path in (models / "packed").iterdir()] == [".pack", ".pack"]
-    assert texts()[:2] == (before, 2)
+    *same, out = texts()
+    assert same == [before, 2]
+    assert "--pack" not in out
     for path in (models / "packed").iterdir():  # as a computer may leave it that loses power
         path.write_bytes(b"")
     assert texts()[:2] == (before, 0)

@@ -35,6 +35,11 @@ def origins_of(sample):
     return [origin for i in sample["iterations"] for origin in i["origins"]]
 
 
+def data_of(html):
+    """The data that a page holds."""
+    return json.loads(html.partition('id="data">')[2].partition("</script>")[0])
+
+
 def with_prompt_and_text(run, text):
     """The same run, in which the prompt and the first token's text are this, and so are its likeliest tokens."""
     run = copy.deepcopy(run)
@@ -120,20 +125,35 @@ def test_the_race_is_the_run_on_one_time_axis(pair, how):
         ]
 
 
-def test_the_charts_and_the_what_if_are_the_figures(sampled):
+def test_the_charts_and_the_grid_are_the_figures(sampled):
     f, data = sampled["figures"], page_data(sampled)
-    by_position, counts, speedups = ([cells for cells, *_ in chart["rows"]] for chart in data["charts"])
+    by_position, counts = (chart[-1] for chart in data["charts"])
     tested = zip(f["accepted_by_position"], f["tested_by_position"], strict=True)
-    assert [cells[1] for cells in by_position] == [f"{a} of {n}" for a, n in tested]
-    assert {cells[0]: int(cells[1]) for cells in counts} == f["tokens_per_iteration_histogram"]
-    assert speedups[0] == ["measured", f"{f['speedup']:.2f}x"]
-    assert all(0 <= share <= 1 for chart in data["charts"] for _, share, _ in chart["rows"])
-    what_if = data["what_if"]
-    assert (what_if["run"]["K"], what_if["run"]["alpha"]) == (4, f["alpha"])
-    assert what_if["measured"][:2] == [f["drafted"] / f["iterations"], f["tokens_per_iteration"]]
-    nothing = dict.fromkeys(("c", "beta", "mean_beta", "account_blog"))
-    empty = page_data(sampled | {"figures": f | nothing})["what_if"]
-    assert (empty["examples"], empty["run"]["c"], empty["run"]["beta"]) == (["c", "beta"], 0.1, 1.0)
+    assert [row[2] for row in by_position] == [f"{a} of {n}" for a, n in tested]
+    assert {tokens: int(n) for _, tokens, n, _ in counts} == f["tokens_per_iteration_histogram"]
+    assert all(0 <= share <= 1 for chart in data["charts"] for share, *_ in chart[-1])
+    predicted = {"model": {"1": 1.2, "2": 1.4, "3": 1.5}, "prompt_lookup": {"1": 1.0, "2": 0.9, "3": 0.8}}
+    f = f | {"predicted": predicted, "window_beta": {"1": 1.1, "2": 1.2, "3": 1.3}, "doubt": None}
+    grid = page_data(sampled | {"figures": f})["grid"]
+    assert grid["drafters"] == ["model", "prompt_lookup"]
+    assert grid["rows"] == [[1, 1.1, 1.2, 1.0], [2, 1.2, 1.4, 0.9], [3, 1.3, 1.5, 0.8]]
+    assert grid["curves"] == [[1.2, 1.4, 1.5], [1.0, 0.9, 0.8]]
+    assert grid["best"] == ["model", 3]
+    assert grid["run"] == ["model", 4, f["speedup"]]
+    for without in ({"doubt": "unlikely"}, {"predicted": None}):
+        assert page_data(sampled | {"figures": f | without})["grid"] is None
+
+
+def test_a_page_of_the_speculative_decoder_alone(command, tmp_path):
+    path = tmp_path / "run.html"
+    words = ["--demo", "--n_tokens_to_generate=12", "--only=speculative", f"--html={path}"]
+    assert command(*words)[0] == 0
+    data = data_of(path.read_text(encoding="utf-8"))
+    assert [*data["lanes"]] == ["speculative"]
+    assert data["headline"].endswith(" tokens a second")
+    assert (data["grid"], data["advice"]) == (None, None)
+    assert "without --only" in data["alone"]
+    assert data["alone"] not in data["lines"] + data["reasons"]
 
 
 def test_a_doubtful_speedup_is_shown_with_its_doubt(sampled):
@@ -154,9 +174,9 @@ def test_the_close_up_opens_at_a_rejection_after_an_accepted_draft(pair, sampled
 
 def test_nothing_in_the_data_is_markup_and_nothing_is_loaded(sampled):
     html = page(with_prompt_and_text(sampled, HOSTILE))
+    assert data_of(html)["prompt"] == HOSTILE
     data = html.partition('id="data">')[2].partition("</script>")[0]
     assert "<" not in data
-    assert json.loads(data)["prompt"] == HOSTILE
     rest = html.replace(data, "")
     assert rest.count("</script>") == 2
     assert "{{" not in rest
@@ -171,7 +191,7 @@ def test_nothing_in_the_data_is_markup_and_nothing_is_loaded(sampled):
 
 def test_the_page_in_docs_is_one_of_today():
     html = (ROOT / "docs" / "demo.html").read_text(encoding="utf-8")
-    data = json.loads(html.partition('id="data">')[2].partition("</script>")[0])
+    data = data_of(html)
     assert fill("page.html", ("page.css",), SCRIPTS, data) == html, "write it again, as docs/output.md says"
     assert len(html.encode()) < 400_000
     assert not re.search(r"/(home|root|tmp|work)/", html)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tiny import ROOT, decoded
 
-from benchmarks.images import without_numbers
+from benchmarks.tables import without_numbers
 from speculative import drafters, load_pair, rules, sampling
 
 PROMPT = '"From the first, two facts were very obvious to me,'

@@ -4,33 +4,46 @@ import itertools
 import json
 import re
 import textwrap
-from collections import Counter
+import time
+from collections import Counter, deque
 from statistics import mean, median
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from conftest import MODELS
+from enumeration import Clock
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny import ROOT, encoder_of, refusal
 
 from encoder import StreamDecoder
-from speculative import load_pair
+from speculative import load_pair, texts
 from speculative.checkpoints.official import HPARAMS, TF_INDEX
 from speculative.cli.display import columns
+from speculative.engines.model import Call
 from speculative.measure import predictions
 from speculative.measure.decode import decode, median_run
 from speculative.measure.document import document
 from speculative.measure.figures import NOISE, figures
 from speculative.measure.predictions import Drafts, Measured, measure, windows_of
 from speculative.measure.recorder import Recorder
-from speculative.measure.report import BLOG_TEXT, advice, blog_line, engine_line, summary, table
+from speculative.measure.report import (
+    BLOG_TEXT,
+    advice,
+    blog_line,
+    disturbance,
+    engine_line,
+    speed_line,
+    summary,
+    table,
+)
 from speculative.measure.run import Run
 from speculative.options import FIELDS
+from speculative.rules import TOKEN
 from speculative.sampling import Proposal, Step
 from speculative.session import DECODERS
-from speculative.texts import RecordedRandom, TextStep, text_steps
+from speculative.texts import RecordedRandom, Report, TextStep, text_steps
 
 KEYS = ("autoregressive", "speculative")
 BLOG_PROMPT = FIELDS["prompt"].default
@@ -98,18 +111,10 @@ def scripted(N=60, K=4, alpha=0.75, t_draft=0.1, window=lambda rows: 1 + 0.1 * r
         k = min(K, left - 1)
         accepted = next((n for n in range(k) if rng.random() >= alpha), k)
         scoring = window(k + 1)
-        times = (k * t_draft, scoring, k * t_draft + scoring)
-        mine.append(
-            TextStep(
-                [0] * (accepted + 1),
-                k,
-                accepted,
-                *times,
-                alpha=[alpha] * min(accepted + 1, k),
-                source=["model"] * k,
-                q=[1.0] * (accepted + 1),
-            )
-        )
+        step = TextStep([0] * (accepted + 1), k, accepted, k * t_draft, scoring, k * t_draft + scoring)
+        step.alpha, step.q = [alpha] * min(accepted + 1, k), [1.0] * (accepted + 1)
+        step.source = ["model"] * k
+        mine.append(step)
         left -= accepted + 1
     return tuple(record_of([iterations], name) for name, iterations in zip(DECODERS, (plain, mine), strict=True))
 
@@ -133,6 +138,12 @@ def test_interrupted_calls_are_doubted():
         iteration.seconds += 60
     f = figures(autoregressive, record_of(speculative.samples))
     assert f["doubt"] == "some calls took many times as long as others"
+    assert "Another program probably used the processor. Try again." in speed_line(f)
+    speculative.waited = 30
+    disturbed = figures(autoregressive, speculative)
+    busy = "Other programs used the processor: threads waited 30.00 s for a core."
+    assert busy in speed_line(disturbed | {"doubt": "it is"})
+    assert disturbance(disturbed) == busy
     slow = figures(*scripted(window=lambda rows: 1.0 if rows == 1 else 0.2))
     assert "allow no more" in slow["doubt"] or "less time" in slow["doubt"]
 
@@ -177,7 +188,8 @@ def test_windows_over_a_text_are_the_mean_of_its_decodes(places, K, drafter):
 
 @pytest.mark.parametrize("own", ["model", "int8", "prompt_lookup+model", "int8/model", "prompt_lookup"])
 def test_greedy_windows_are_foreseen_exactly(pair, own):
-    """From a run with K = 4, for every other K and for look-ups, though most of it was never drafted."""
+    """From a run with K = 4, for every other K and for look-ups, though most of it was never drafted. A copy shares its
+    target's cache: its rows depend a little on which of the two wrote it, and so may a window."""
     prompt = f"{PROMPT} {PROMPT}"
     session = pair.changed(drafter=own)
     [record] = decode(session, [prompt], 40, ["speculative"])
@@ -185,7 +197,8 @@ def test_greedy_windows_are_foreseen_exactly(pair, own):
     assert own in measured.names
     for name, K in itertools.product(measured.names, (1, 2, 8)):
         steps = pair.changed(drafter=name, K=K).steps("speculative", pair.encode(prompt), 40, np.random.default_rng(0))
-        assert sum(windows_of(measured.texts[0], K, name).values()) == sum(1 for _ in steps)
+        n_steps = sum(1 for _ in steps)
+        assert sum(windows_of(measured.texts[0], K, name).values()) == pytest.approx(n_steps, abs=2 * ("int8" in name))
 
 
 def measured_of(timed, chances):
@@ -224,9 +237,8 @@ def test_no_prediction_exceeds_what_its_window_allows(alpha, seconds, t_row):
 
 
 def test_windows_are_timed_once_and_in_a_share_of_the_time(pair, repeating, monkeypatch):
-    """The largest first; sizes that the run has timed only if there is time."""
+    """If there is time for none, there is none."""
     [record] = decode(pair, [PROMPT], 40, ["speculative"])
-    monkeypatch.setattr(predictions, "TIMING_SECONDS", 10.0)
     assert {*predictions.time_windows(pair, record, 0.2, lambda n: None)} >= {17, 9, 5, 1}
     assert predictions.time_windows(pair, record, 0.0, lambda n: None) == {}
 
@@ -237,7 +249,9 @@ def test_windows_are_timed_once_and_in_a_share_of_the_time(pair, repeating, monk
 def test_a_short_decode_is_repeated_with_both_decoders_in_turn(pair, monkeypatch, repeating):
     order = []
     texts = type(pair).texts
-    monkeypatch.setattr(type(pair), "texts", lambda self, name, *rest: order.append(name) or texts(self, name, *rest))
+    monkeypatch.setattr(
+        type(pair), "texts", lambda self, name, *rest, **how: order.append(name) or texts(self, name, *rest, **how)
+    )
     run = pair.compare(PROMPT, 8, repeats=3)
     assert order == [*KEYS] * 3
     assert run.figures["runs"] == 3
@@ -254,7 +268,8 @@ def test_the_median_run_has_the_first_ones_tokens():
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 1.0}, {"drafter": "prompt_lookup"}, {"K": 8}], ids=str)
-def test_the_ending_has_at_most_eight_lines(pair, options):
+def test_the_ending_has_at_most_eight_lines(pair, options, monkeypatch):
+    monkeypatch.setattr("speculative.measure.decode.seconds_waited", lambda: 0.0)  # a busy machine has a line more
     run = pair.changed(**options).compare(PROMPT, 40, repeats=2)
     lines = [line for text in run.document["summary"] for line in textwrap.wrap(text, 110)]
     assert len(lines) <= 8, lines
@@ -407,11 +422,35 @@ def test_origins(step, known, expected):
 def test_drafts_after_the_stop_text_count_as_proposed_and_not_as_accepted():
     encoder = encoder_of("the", " end", ".,")
     tokens = encoder.encode("the end.,the")
-    step = Step(tokens, Proposal([0] * 5, []), [])
-    [i] = text_steps(iter([[step]]), [StreamDecoder(encoder, " end")], RecordedRandom(None), {})
-    i = Recorder(rule=SimpleNamespace(chances=lambda step: [1.0] * 4)).add(i)
+    report = Report(SimpleNamespace(chances=lambda step: [1.0] * 4, explain=None))
+    log = deque()
+
+    def calls():
+        log.append(Call(time.perf_counter(), 0.0, n_read=1, n_rows=6))
+        yield [(0, Step(tokens, Proposal([0] * 5, []), []), None)]
+
+    [i] = text_steps(calls(), [StreamDecoder(encoder, " end")], RecordedRandom(None), {"target": log}, report)
     assert (i.tokens, i.drafted, i.accepted) == (tokens[:2], 5, 2)
     assert (i.alpha, "".join(i.pieces)) == ([1.0] * 2, "the")
+
+
+def test_steps_of_a_loop_on_a_device_have_its_mean_times_and_the_last_one_the_rest(monkeypatch):
+    """The loop makes eight calls in ten seconds, and the third completes the stop text."""
+    clock = Clock()
+    monkeypatch.setattr(texts, "time", clock)
+    encoder = encoder_of("the", " end")
+    log = deque()
+
+    def calls():
+        clock.now += 10
+        for number, [token] in enumerate(map(encoder.encode, ["the", "the", " end", "the"])):
+            log.append(Call(1.25 * number, 1.25, n_read=1, n_rows=1, derived=True))
+            yield [(0, Step([token], Proposal([], ()), ()), [])]
+
+    steps = text_steps(calls(), [StreamDecoder(encoder, " end")], RecordedRandom(None), {"target": log}, Report(TOKEN))
+    assert [(i.seconds, i.scoring, i.calls) for i in steps] == [
+        (seconds, 1.25, [("target", 0.0, 1.25)]) for seconds in (1.25, 1.25, 7.5)
+    ]
 
 
 def test_the_document_has_no_password_and_its_keys_are_documented(pair, tmp_path):

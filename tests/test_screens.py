@@ -12,9 +12,10 @@ from enumeration import Clock
 
 import main
 from speculative import lookahead, texts
-from speculative.engines import model
+from speculative.engines import contract, model
+from speculative.engines.c.engine import CEngine
 from speculative.law import sampled
-from speculative.measure import predictions
+from speculative.measure import decode, predictions
 from speculative.options import DEMO
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -25,9 +26,11 @@ SECONDS = {"the target": 0.01, "the draft": 0.001, "the int8": 0.003}  # of a ro
 def clock(repeating, monkeypatch):
     """Time passes when a network is fed, and at no other time."""
     clock = Clock()
-    for module in (lookahead, model, sampled, predictions, texts):
+    monkeypatch.setattr(CEngine, "window_seconds", contract.Engine.window_seconds)  # which feeds the network
+    for module in (contract, lookahead, model, sampled, predictions, texts):
         if hasattr(module, "time"):
             monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(decode, "seconds_waited", lambda: 0.0)
     feed = model.CachedNetwork.feed
 
     def timed(network, x, n, n_last, *tree):

@@ -6,11 +6,12 @@ XLA counts its devices when it starts, so all of it runs in a process of its own
 import json
 import os
 import re
+from collections import deque
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny import first_layer, logits_themselves, python, random_params
+from tiny import first_layer, python, random_params
 
 from speculative.engines.model import CachedNetwork
 from speculative.filters import Filters
@@ -40,7 +41,7 @@ def on_mesh(n_data, n_model):
     import jax
 
     from speculative.engines.jax.loop import DeviceDecoder
-    from speculative.engines.jax.model import JaxModel
+    from speculative.engines.jax.model import cached
     from speculative.engines.jax.pair import DeviceLoop, shape_of
     from speculative.engines.jax.sharding import make_mesh, place
 
@@ -49,22 +50,22 @@ def on_mesh(n_data, n_model):
     network = place(*target, "float32", mesh)
     # With the 8 devices the draft is split too; the product has all of it on each device.
     drafts = place(*draft, "float32", mesh, split=n_model == 8)
-    loop = DeviceLoop(DeviceDecoder(network, drafts, Filters(0.9)), 3)
+    loop = DeviceLoop(DeviceDecoder(network, drafts, Filters(0.9)), 3, [deque(), deque()], batch=4)
     texts = [[] for _ in PROMPTS]
-    for rows in loop.rows(PROMPTS, 12, 3, np.random.default_rng(1), 4):
-        for row in rows:
-            texts[row.text_index] += row.tokens
-    state = loop.start(PROMPTS[:4], 0, 12, 3, shape_of(PROMPTS, 12, 3, 4))
-    model = JaxModel(network, to_probs=logits_themselves)
-    arguments = network.params, np.zeros(4, np.int32), np.int32(0), model.new_cache()
-    run = loop.decoder.run.lower(loop.decoder.params, state, np.uint32(1), K=3).compile()
+    for steps in loop.calls("speculative", PROMPTS, 12, np.random.default_rng(1), lambda text_index: False):
+        for text_index, step, _ in steps:
+            texts[text_index] += step.tokens
+    state, _ = loop.start(PROMPTS[:4], 0, 12, 3, shape_of(PROMPTS, 12, 3, 4))
+    model = cached(network)
+    arguments = network.params, np.zeros(4, np.int32), np.int32(0), model.forward.new_cache()
+    run = loop.decoder.run.lower(loop.decoder.params, state, np.uint32(1), np.int32(8), K=3).compile()
     return {
         "texts": texts,
-        "logits": model(PROMPTS[0], 2).tolist(),
-        "int8": JaxModel(place(*target, "int8", mesh), logits_themselves)(PROMPTS[0], 2).tolist(),
+        "logits": model.logits(PROMPTS[0], 2).tolist(),
+        "int8": cached(place(*target, "int8", mesh)).logits(PROMPTS[0], 2).tolist(),
         "bytes": sum(a.addressable_shards[0].data.nbytes for a in jax.tree.leaves(network.params)),
         "cache": state.target_cache[0][0].addressable_shards[0].data.shape[:2],
-        "of_a_call": collectives(model.step.lower(*arguments).compile()),
+        "of_a_call": collectives(model.forward.step.lower(*arguments).compile()),
         "of_the_loop": collectives(run),
         "flops": run.cost_analysis()["flops"],
     }

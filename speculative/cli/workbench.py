@@ -9,7 +9,7 @@ import json
 import socket
 import threading
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,16 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from speculative import drafters
 from speculative.measure.page import ORIGINS, fill, findings, placed
+from speculative.measure.report import engine_line
 from speculative.measure.run import Run, compare
 from speculative.options import FIELDS, SET_BY_FAST, as_typed, typed_stops
 from speculative.session import DECODERS, Session
 from speculative.support.errors import UserError
-from speculative.support.terminal import without_secrets
 
 LABELS = {  # of the options that the form has; none of them names a file
     "n_tokens_to_generate": "Tokens",
@@ -46,8 +46,10 @@ LABELS = {  # of the options that the form has; none of them names a file
 CHOICES = {
     "drafter": [*drafters.DRAFTERS, "prompt_lookup+model", "model/ngram", "model/prompt_lookup", "int8/model"],
     "accept": ["token", "block", "lenient:0.5", "typical:0.1"],
-    "fast": ["False", "True"],
+    "fast": ["off", "on"],
 }
+NAMES = ("prompt", *LABELS)  # of the texts in a request
+SWITCH = {"off": False, "on": True}
 MOST_RUNS = 20  # kept in memory; one takes up to 0.5 MB
 MOST_BYTES = 1_000_000  # of a request
 PAUSE = 0.05  # seconds between two looks at a decode, which shares the interpreter's lock
@@ -62,13 +64,9 @@ class Workbench:
         self.runs: dict[int, Run] = {}
 
     def page(self) -> str:
-        o = self.session.options
-        models = f"The target is {without_secrets(o.target_model_size)}"
-        if "draft" in self.session.roles:
-            models += f" and the draft model {without_secrets(o.draft_model_size)}"
-        values = typed(vars(o))
+        values = typed(vars(self.session.options))
         data = {
-            "models": models,
+            "engine": engine_line(self.session),
             "values": values,
             "fields": [field(name, values[name]) for name in LABELS],
             "legend": [[origin, None, words] for origin, words in ORIGINS.items()],
@@ -112,7 +110,9 @@ class Workbench:
             options: dict[str, Any] = {name: values[name] or None for name in LABELS if name in values}
             if options.get("stop"):
                 options["stop"] = typed_stops(options["stop"])
-            if options.get("fast") == "True":  # in place of these fields
+            if "fast" in options:
+                options["fast"] = SWITCH.get(options["fast"], options["fast"])
+            if options.get("fast") is True:  # in place of these fields
                 options = {name: value for name, value in options.items() if name not in SET_BY_FAST}
             session = self.session.changed(**options)
             run = compare(session, values["prompt"], session.options.n_tokens_to_generate, watch=watch)
@@ -148,7 +148,7 @@ def field(name: str, value: str) -> dict:
 
 def typed(options: dict) -> dict[str, str]:
     """The prompt and the options of the form, as they are typed."""
-    values = {name: options[name] for name in ("prompt", *LABELS)}
+    values = {name: options[name] for name in NAMES} | {"fast": "on" if options["fast"] else "off"}
     return {name: "" if value is None else as_typed(name, value) for name, value in values.items()}
 
 
@@ -173,17 +173,12 @@ def summary(number: int, document: dict) -> dict:
 
 async def fields_of(request: Request) -> dict[str, str]:
     """Return the form that a request holds, {field: text}. Raises HTTPException if it is something else."""
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > MOST_BYTES:
-            raise HTTPException(413, f"a request has at most {MOST_BYTES:,} bytes")
     try:
-        values = json.loads(body)
+        values = await request.json()
     except (ValueError, RecursionError):
         values = None
     texts = isinstance(values, dict) and all(isinstance(value, str) for value in values.values())
-    if not texts or "prompt" not in values or {*values} - {"prompt", *LABELS}:
+    if not texts or "prompt" not in values or {*values} - {*NAMES}:
         raise HTTPException(400, f'a request is a JSON object of texts: "prompt", and any of {", ".join(LABELS)}')
     return values
 
@@ -203,29 +198,31 @@ def application(workbench: Workbench) -> Starlette:
     async def runs(request: Request):
         return JSONResponse([summary(number, run.document) for number, run in workbench.runs.items()])
 
-    async def run(request: Request):
-        one = workbench.runs.get(request.path_params["number"])
-        if one is None:
-            raise HTTPException(404, f"only the last {MOST_RUNS} runs are kept")
-        match request.path_params["kind"]:
-            case "page":
-                return HTMLResponse(one.html())
-            case "steps":
-                return JSONResponse(steps_of(one.document))
-            case "json":
-                return JSONResponse(one.document)
-        raise HTTPException(404, "a run has a page, steps and json")
+    def of_run(kind: str, answer: Callable[[Run], Response]) -> Route:
+        async def run(request: Request):
+            one = workbench.runs.get(request.path_params["number"])
+            if one is None:
+                raise HTTPException(404, f"only the last {MOST_RUNS} runs are kept")
+            return answer(one)
 
-    routes = [Route("/", home), Route("/decode", decode, methods=["POST"])]
-    routes += [Route("/runs", runs), Route("/runs/{number:int}/{kind}", run)]
+        return Route(f"/runs/{{number:int}}/{kind}", run)
+
+    routes = [
+        Route("/", home),
+        Route("/decode", decode, methods=["POST"]),
+        Route("/runs", runs),
+        of_run("page", lambda run: HTMLResponse(run.html())),
+        of_run("steps", lambda run: JSONResponse(steps_of(run.document))),
+        of_run("json", lambda run: JSONResponse(run.document)),
+    ]
     trusted = Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
-    return Starlette(routes=routes, middleware=[trusted])
+    return Starlette(routes=routes, middleware=[trusted], max_body_size=MOST_BYTES)
 
 
 def server(workbench: Workbench) -> uvicorn.Server:
     """Return the server of a workbench. A signal ends it at once: there is nothing to save."""
-    limits: dict[str, Any] = {"limit_concurrency": 64, "timeout_graceful_shutdown": 0}
-    return uvicorn.Server(uvicorn.Config(application(workbench), log_config=None, log_level="critical", **limits))
+    quiet: dict[str, Any] = {"log_config": None, "log_level": "critical"}
+    return uvicorn.Server(uvicorn.Config(application(workbench), timeout_graceful_shutdown=0, **quiet))
 
 
 def serve(session: Session, port: int) -> None:

@@ -1,13 +1,14 @@
 """The contract of an engine: one object, chosen once (choice.py), that answers all that depends on the engine."""
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from speculative.engines import memory
 from speculative.engines.formats import FORMATS, convert_all, rounder
-from speculative.engines.model import CachedNetwork
+from speculative.engines.model import CachedNetwork, common_prefix, margin
 
 
 class Engine:
@@ -78,18 +79,41 @@ class Engine:
         of_each = [convert_all(params, lambda name, copies, i=i: copies[i]) for i in range(len(converts))]
         return [self.network(one, hparams, name) for one, name in zip(of_each, names, strict=True)]
 
+    def window_seconds(self, network: Any, x: Any, n_rows: int) -> float:  # x [n]
+        """Return the seconds in which the network computes so many rows after a text that its cache holds, or of a part
+        of the network, in proportion."""
+        began = time.perf_counter()
+        network.logits(np.append(x, np.resize(x, n_rows - 1)), n_rows)
+        return time.perf_counter() - began
+
     def prepare(self, networks: Sequence[Any], levels: Sequence, K: Any, n_prompt: int) -> None:
         """Compile all that decodes of a prompt of so many tokens need, if the engine compiles it for their sizes."""
 
-    def compiled_decoders(self, levels: Sequence, K: Any, batch: int, models: Sequence[Any], *parts: Any) -> Any:
+    def compiled_decoders(self, levels: Sequence, K: Any, batch: int, models: Mapping[str, Any], *parts: Any) -> Any:
         """Return both decoders as one program on the device, with the methods of session.PythonDecoders; None if a loop
-        in Python calls the models. models: the target's and the drafter's. parts: the filters of both, the rule, and
-        the end token or -1."""
+        in Python calls the models. models: by role, the target first. parts: the filters of both, the rule, and the end
+        token or -1."""
         return None
 
     def greedy_differences(self, inputs: Sequence, network: Any, texts: Sequence, dtype: str) -> str:
-        """Say where two greedy texts of each prompt differ, and by which margin. texts: of both decoders."""
-        return "The texts differ: rounding decided between two tokens with nearly equal logits (--verify shows where)."
+        """Say where two greedy texts of each prompt differ first, and whether rounding explains it: that depends on the
+        distance of the two best logits there. texts: the new tokens of each prompt, of both decoders."""
+        most = self.tolerance(dtype)
+        lines = []
+        for number, (x, a, b) in enumerate(zip(inputs, *texts, strict=True), start=1):
+            at = common_prefix(a, b)
+            if at == min(len(a), len(b)):
+                continue
+            apart = margin(network, [*x, *a[:at]])
+            verdict = "rounding can change their order"
+            if apart > most:
+                verdict = f"a defect, as rounding changes the order of logits that are at most {most:g} apart"
+            which = f"for prompt {number}, " if len(inputs) > 1 else ""
+            lines.append(
+                f"{which}first difference at position {len(x) + at}: token {a[at]} or {b[at]}, where the two best "
+                f"logits are {apart:.2g} apart: {verdict}."
+            )
+        return " ".join(lines)
 
 
 def warm_up(network: CachedNetwork) -> None:

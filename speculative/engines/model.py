@@ -26,6 +26,7 @@ class Call(NamedTuple):
     seconds: float
     n_read: int  # tokens that the model had to read
     n_rows: int  # rows of logits that it gave
+    derived: bool = False  # True if it is one of equal calls in a loop on a device, and its time their mean
 
     @property
     def prefill(self) -> bool:

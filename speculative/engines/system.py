@@ -78,3 +78,10 @@ def fast_cpus(cpus: set[int]) -> set:
     if fast == cpus:
         return cpus
     return {"".join(lines(f"{folder}{cpu}/topology/core_cpus_list")) for cpu in fast}  # hyperthreads share a core
+
+
+def seconds_waited() -> float:
+    """Return the seconds for which this process's threads were ready and had no core so far, as another program had it;
+    0 on a system that does not count them."""
+    threads = (ROOT / "proc/self/task").glob("*/schedstat")
+    return sum(int(line.split()[1]) for path in threads for line in lines(path)) / 1e9  # of nanoseconds

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from speculative.engines.choice import several_processes
-from speculative.measure.recorder import Recorder
+from speculative.engines.system import seconds_waited
+from speculative.measure.recorder import Recorder, explain_step
 from speculative.session import DECODERS, Session
 
 SHORT_SECONDS = 0.5  # a shorter decode is repeated, as its time is noisy
@@ -33,11 +34,13 @@ def decode(
 
     def run(name: str) -> None:
         session.forget()  # so that all decodes begin alike
-        record = Recorder.of(session, name, inputs, with_details)
-        for step in session.texts(name, inputs, N):
-            recorded = record.add(step)
+        record = Recorder(name, inputs, session.rule)
+        waited = seconds_waited()
+        for step in session.texts(name, inputs, N, explain=explain_step if with_details else None):
+            record.add(step)
             if not runs[name]:
-                watch(name, recorded)
+                watch(name, step)
+        record.waited = seconds_waited() - waited
         runs[name].append(record)
 
     run(names[0])

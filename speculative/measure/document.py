@@ -9,15 +9,15 @@ import numpy as np
 
 from speculative.blog.encoder import Encoder
 from speculative.engines.system import n_cores
-from speculative.measure.figures import figures, figures_alone
+from speculative.measure.figures import figures
 from speculative.measure.predictions import measure
-from speculative.measure.recorder import Recorder, to_json
-from speculative.measure.report import stand_ins, summary
+from speculative.measure.recorder import Recorder
+from speculative.measure.report import advice, stand_ins, summary
 from speculative.session import Session
 from speculative.support.terminal import without_secrets
 from speculative.texts import TextStep
 
-SCHEMA = 6  # changes if a key is renamed or means something else, not if one is added
+SCHEMA = 7  # changes if a key is renamed or means something else, not if one is added
 
 
 def document(session: Session, prompts: Sequence[str], records: Sequence[Recorder], **options: Any) -> dict[str, Any]:
@@ -28,11 +28,9 @@ def document(session: Session, prompts: Sequence[str], records: Sequence[Recorde
     """
     o = vars(session.options) | options
     read = [{"text": text, "tokens": ids} for text, ids in zip(prompts, records[0].inputs, strict=True)]
-    speculative = records[-1]
-    if len(records) == 1:
-        found = figures_alone(speculative)
-    else:
-        found = figures(records[0], speculative, measure(session, speculative))
+    *others, speculative = records
+    measured = measure(session, speculative) if others else None
+    found = figures(others[0] if others else None, speculative, measured)
     shown = {token for record in records for i in record.iterations for token in shown_tokens(i)}
     return {
         "schema": SCHEMA,
@@ -46,18 +44,26 @@ def document(session: Session, prompts: Sequence[str], records: Sequence[Recorde
         "stand_ins": stand_ins(session),
         "rule": {name: getattr(session.rule, name) for name in ("name", "formula", "lossless")},
         "summary": summary(session, records, found),
+        "advice": advice(found, session) if len(records) == 2 and found["drafted"] else None,
     }
 
 
 def decoder_document(record: Recorder) -> dict:
     return {
-        **{name: getattr(record, name) for name in ("seconds", "runs", "prefill", "t_draft")},
-        "t_target": {str(rows): seconds for rows, seconds in record.t_target.items()},
+        "seconds": record.seconds,
+        "runs": record.runs,
         "samples": [
-            {"text": "".join(i.text for i in sample), "tokens": tokens, "iterations": [*map(to_json, sample)]}
+            {"text": "".join(i.text for i in sample), "tokens": tokens, "iterations": [*map(iteration, sample)]}
             for sample, tokens in zip(record.samples, record.tokens, strict=True)
         ],
     }
+
+
+def iteration(i: TextStep) -> dict[str, Any]:
+    """Return the text, the counts and the times of an iteration."""
+    origins = [origin.partition(":")[0] for origin in i.origins]
+    found = {"text": i.text} | vars(i) | {"tokens": len(i.tokens), "origins": origins}
+    return {name: value for name, value in found.items() if name not in ("text_index", "q")}
 
 
 def shown_tokens(iteration: TextStep) -> set[int]:

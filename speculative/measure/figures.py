@@ -17,19 +17,32 @@ NOISE = 0.05  # share of a time; smaller differences may be chance
 DISAGREE = 1.5  # factor between the measured speedup and its account, from which on one of them is wrong
 MIN_CALLS = 3  # whose mean counts as the time of a call with so many rows
 MIN_ITERATIONS = 5  # to find that they disagree
-# The keys of account(), which are None if the run was too short to measure them.
-ACCOUNT = ("t_target", "t_draft", "c", "beta", "mean_beta", "account_blog", "account_leviathan", "predicted")
+# Figures that are None if only one decoder has run; and all but the first three if the run was too short.
+COMPARISON = ["speedup", "speedup_without_prefill", "doubt", "t_target", "c", "beta", "mean_beta"]
+COMPARISON += ["account_blog", "account_leviathan", "predicted", "window_beta"]
 
 
-def figures(autoregressive: Recorder, speculative: Recorder, measured: Measured | None = None) -> dict[str, Any]:
-    """Return all figures of two decoders' runs over the same prompt, ready for JSON."""
-    runs = (autoregressive, speculative)
-    known = [costs(run) for run in runs]
-    found = counts(speculative) | times(*runs, *known) | dict.fromkeys(ACCOUNT)
-    t_target = known[0].rows.get(1)
-    if t_target and known[1].rows and known[1].draft is not None:
-        found |= account(*runs, t_target, known[1], found, measured)
-    rows = [i.seconds for i in autoregressive.iterations if i.seconds and not i.prefill]
+def figures(autoregressive: Recorder | None, speculative: Recorder, measured: Measured | None = None) -> dict[str, Any]:
+    """Return all figures of a run, ready for JSON. Those that compare the decoders are None if only one has run."""
+    known = costs(speculative)
+    whole = speculative.seconds
+    parts = {name: sum(getattr(i, name) for i in speculative.iterations) for name in ("drafting", "scoring")}
+    parts |= {"rest": max(0.0, whole - sum(parts.values())), "prefill": known.prefill}
+    found = counts(speculative) | dict.fromkeys(COMPARISON)
+    found |= {"runs": speculative.runs, "t_draft": known.draft, "waited": speculative.waited}
+    found |= {"seconds": {"autoregressive": None, "speculative": whole, **parts}}
+    if not autoregressive:
+        return found
+    of_rows = costs(autoregressive)
+    ratio = speculative.n_tokens / autoregressive.n_tokens  # a stop text may cut the two texts at different places
+    found["seconds"]["autoregressive"] = autoregressive.seconds
+    found["waited"] += autoregressive.waited
+    found["speedup"] = ratio * autoregressive.seconds / whole
+    found["speedup_without_prefill"] = ratio * (autoregressive.seconds - of_rows.prefill) / (whole - known.prefill)
+    t_target = of_rows.rows.get(1)
+    if t_target and known.rows and known.draft is not None:
+        found |= account(autoregressive, speculative, t_target, known, found, measured)
+    rows = [i.seconds for i in autoregressive.iterations if i.seconds and not i.prefill and not i.derived]
     return found | {"doubt": reason_to_doubt(found, median(rows) / min(rows) if rows else None)}
 
 
@@ -94,49 +107,20 @@ class Costs(NamedTuple):
 
 def costs(run: Recorder) -> Costs:
     """Return the mean times of a decoder's calls. The time of empty proposals belongs to the tokens of the others."""
-    if run.prefill is not None:  # a loop on a device knows its own
-        return Costs(run.t_target, run.t_draft or 0.0, run.prefill)
-    rows = costs_by_rows((i.drafted + 1, i.seconds - i.drafting) for i in run.iterations if not i.prefill)
-    proposals = [i for i in run.iterations if not i.draft_prefill]
+    timed = [i for i in run.iterations if i.seconds]  # of texts that are decoded together, the first one's
+    rows = costs_by_rows((i.drafted + 1, i.seconds - i.drafting) for i in timed if not i.prefill)
+    proposals = [i for i in timed if not i.draft_prefill]
     drafted = sum(i.drafted for i in proposals)
-    draft = None if any(i.drafted for i in run.iterations) else 0.0
+    draft = None if any(i.drafted for i in timed) else 0.0
     if drafted:
         draft = sum(i.drafting for i in proposals) / drafted
     known = Costs(rows, draft, 0.0)
     if not known.rows:
         return known
     window = known.window
-    scoring = [i.seconds - i.drafting - window(i.drafted + 1) for i in run.iterations if i.prefill]
-    drafting = [i.drafting - i.drafted * (draft or 0.0) for i in run.iterations if i.draft_prefill]
+    scoring = [i.seconds - i.drafting - window(i.drafted + 1) for i in timed if i.prefill]
+    drafting = [i.drafting - i.drafted * (draft or 0.0) for i in timed if i.draft_prefill]
     return known._replace(prefill=sum(max(0.0, seconds) for seconds in scoring + drafting))
-
-
-def times(
-    autoregressive: Recorder, speculative: Recorder, plain_costs: Costs, speculative_costs: Costs
-) -> dict[str, Any]:
-    """Return the seconds of each part, and the measured speedup, with the prefill and without."""
-    parts = dict.fromkeys(("drafting", "scoring", "rest"))
-    if speculative.prefill is None:  # a loop on a device does not tell them
-        parts = {name: sum(getattr(i, name) for i in speculative.iterations) for name in ("drafting", "scoring")}
-        parts["rest"] = speculative.seconds - sum(parts.values())
-    whole = {"autoregressive": autoregressive.seconds, "speculative": speculative.seconds}
-    # Per token, as a stop text may cut the two texts at different places.
-    shares = speculative.n_tokens / autoregressive.n_tokens
-    later = (autoregressive.seconds - plain_costs.prefill) / (speculative.seconds - speculative_costs.prefill)
-    return {
-        "seconds": {**whole, **parts, "prefill": speculative_costs.prefill},
-        "runs": speculative.runs,
-        "speedup": shares * autoregressive.seconds / speculative.seconds,
-        "speedup_without_prefill": shares * later,
-    }
-
-
-def figures_alone(speculative: Recorder) -> dict[str, Any]:
-    """Return the figures of a run without the autoregressive decoder. Those that compare with it are None."""
-    found = counts(speculative) | dict.fromkeys((*ACCOUNT, "speedup", "speedup_without_prefill", "doubt"))
-    seconds = times(speculative, speculative, *[costs(speculative)] * 2)["seconds"]
-    draft = costs(speculative).draft
-    return found | {"seconds": seconds | {"autoregressive": None}, "runs": speculative.runs, "t_draft": draft}
 
 
 def account(
@@ -155,7 +139,6 @@ def account(
     beta = mean(window(m + 1) for m in windows) / t_target
     known = {
         "t_target": t_target,
-        "t_draft": speculative_costs.draft,
         "c": c,
         "beta": with_texts({rows: seconds / t_target for rows, seconds in speculative_costs.rows.items()}),
         "mean_beta": beta,
@@ -168,8 +151,9 @@ def account(
     if measured:
         calls = Counter(i.drafted + 1 for i in speculative.iterations if not i.prefill)
         rows = {n: seconds for n, seconds in speculative_costs.rows.items() if calls[n] >= MIN_CALLS} | {1: t_target}
-        predicted = predict(autoregressive, speculative, speculative_costs.prefill, rows, measured)
+        predicted, window_beta = predict(autoregressive, speculative, speculative_costs.prefill, rows, measured)
         known["predicted"] = {name: with_texts(speedups) for name, speedups in predicted.items()}
+        known["window_beta"] = with_texts(window_beta)
     return known
 
 

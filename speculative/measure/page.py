@@ -21,7 +21,7 @@ from speculative.options import as_typed
 from speculative.session import DECODERS
 
 WEB = Path(__file__).parent / "web"
-SCRIPTS = ("elements.js", "text.js", "race.js", "glass.js", "charts.js", "whatif.js")  # in web/
+SCRIPTS = ("elements.js", "text.js", "race.js", "glass.js", "grid.js")  # in web/
 N_FINDINGS = 3  # lines of the summary: whether the texts are equal, the speedup, the acceptance
 ORIGINS = {  # of a token -> its explanation
     "accepted": "proposed by the drafter, accepted by the target",
@@ -66,31 +66,35 @@ def page_data(run: dict) -> dict:
     """Return all that the page draws, as plain numbers and strings. run: the JSON document of one prompt."""
     o = run["options"]
     f = run["figures"]
-    rule = run["rule"]["name"]
-    autoregressive, speculative = ([*placed(run[name])] for name in DECODERS)
-    total = max(autoregressive[-1]["end"], speculative[-1]["end"])
+    rule = run["rule"]
+    kind, lossy = rule["name"].partition(":")[0], "" if rule["lossless"] else f"--accept {rule['name']}"
+    decoders = {name: [*placed(run[name])] for name in DECODERS if name in run}
+    iterations = decoders["speculative"]
+    total = max(one[-1]["end"] for one in decoders.values())
     roles = [*reversed(drafters.roles_of(o["drafter"]) or ["draft"])]  # a line for each, the innermost first
+    lines = {"autoregressive": ["target"], "speculative": [*roles, "target"]}
     names = {int(token): text.translate(VISIBLE) for token, text in run["vocabulary"].items()}
-    before = accumulate((i["text"] for i in speculative), initial=run["prompt"]["text"])
+    before = accumulate((i["text"] for i in iterations), initial=run["prompt"]["text"])
+    elsewhere = (report.ALONE, run["advice"])  # these sentences have places of their own
     return {
         **findings(run),
         "facts": facts(run),
         "options": [[name, as_typed(name, v)] for name, v in (o | run["machine"]).items() if v is not None],
         "prompt": run["prompt"]["text"],
-        "legend": legend(speculative),
-        "lanes": {
-            "autoregressive": lane_data("Autoregressive", autoregressive, total, ["target"]),
-            "speculative": lane_data("Speculative", speculative, total, [*roles, "target"]),
-        },
+        "legend": legend(iterations),
+        "lanes": {name: lane_data(name.capitalize(), one, total, lines[name]) for name, one in decoders.items()},
+        "alone": report.ALONE,
         "seconds": total,
+        "derived": iterations[0]["derived"],
         "greedy": o["temperature"] == 0,
-        "rule": {"kind": rule.partition(":")[0], "lossy": "" if run["rule"]["lossless"] else f"--accept {rule}"},
-        "iterations": [close_up(i, text, rule, names) for i, text in zip(speculative, before, strict=False)],
-        "opening": opening(speculative),
-        "reasons": run["summary"][N_FINDINGS:],
+        "rule": {"kind": kind, "lossy": lossy},
+        "iterations": [close_up(i, text, rule["name"], names) for i, text in zip(iterations, before, strict=False)],
+        "opening": opening(iterations),
+        "reasons": [line for line in run["summary"][N_FINDINGS:] if line not in elsewhere],
         "charts": charts(f),
-        "table": report.table(f, run["rule"]["formula"]),
-        "what_if": what_if(f),
+        "table": report.table(f | {"predicted": None}, rule["formula"]),
+        "advice": run["advice"],
+        "grid": grid(f, o),
     }
 
 
@@ -100,9 +104,15 @@ def page_data(run: dict) -> dict:
 def findings(run: dict) -> dict:
     """Return the headline, and the summary's lines that say what was measured."""
     f = run["figures"]
+    first, *lines = (line for line in run["summary"][:N_FINDINGS] if line != report.ALONE)
+    if f["speedup"] is None:
+        return {"headline": first.rstrip("."), "lines": lines, "doubtful": False}
     headline = f"{f['speedup']:.2f} times as fast" + ", doubtful" * bool(f["doubt"])
-    lines = [line.removeprefix(f"{headline}: ") for line in run["summary"][:N_FINDINGS]]
-    return {"headline": headline, "lines": lines, "doubtful": bool(f["doubt"])}
+    return {
+        "headline": headline,
+        "lines": [line.removeprefix(f"{headline}: ") for line in (first, *lines)],
+        "doubtful": bool(f["doubt"]),
+    }
 
 
 def facts(run: dict) -> list[list[str]]:
@@ -129,14 +139,13 @@ def legend(iterations: list[dict]) -> list[list]:
 def placed(decoder: dict) -> Iterator[dict]:
     """Yield each iteration of a decoder with its number, its place in time [s] and its tokens."""
     [sample] = decoder["samples"]
-    mean = decoder["seconds"] / len(sample["iterations"])  # used if the device does not time each call
     several = len({name for i in sample["iterations"] for name in i["source"][: i["accepted"]]}) > 1
     end = 0.0
     for number, i in enumerate(sample["iterations"], start=1):
         by = i["source"][: i["accepted"]] if several else []
         columns = zip_longest(i["pieces"], i["origins"], by)
         tokens = [{"text": text, "origin": origin, "by": name} for text, origin, name in columns]
-        begin, end = end, end + (mean if i["seconds"] is None else i["seconds"])
+        begin, end = end, end + i["seconds"]
         yield i | {"number": number, "begin": begin, "end": end, "tokens": tokens}
 
 
@@ -158,13 +167,13 @@ def lane_data(title: str, iterations: list[dict], total: float, lines: list[str]
 
 
 def calls_of(i: dict, lines: list[str]) -> list[dict]:
-    """The models' calls in one iteration. A drafter without a model counts as one call, and so does a device."""
-    calls = i["calls"] or [["device", 0.0, i["end"] - i["begin"]]]
+    """The models' calls in one iteration. A drafter without a model counts as one call."""
+    calls = i["calls"]
     if i["drafting"] and len(calls) == 1:
         calls = [["draft", 0.0, i["drafting"]], *calls]
     return [
         {
-            "kind": role if role in ("target", "device") else "draft" if role in lines[:1] else "level",
+            "kind": "target" if role == "target" else "draft" if role in lines[:1] else "level",
             "line": lines.index(role) if role in lines else 0,
             "begin": i["begin"] + begin,
             "seconds": seconds,
@@ -189,8 +198,8 @@ def close_up(i: dict, before: str, rule: str, names: dict[int, str]) -> dict:
     shown = {name: i[name] for name in ("accepted", "drafted", "draft_prefill", "prefill")} | {
         "before": ("…" if len(before) > 60 else "") + before[-60:],
         "origin": i["tokens"][-1]["origin"] if len(i["tokens"]) > i["accepted"] else None,
-        "drafting": duration(i["drafting"] or 0.0),
-        "scoring": duration(i["scoring"] or 0.0),
+        "drafting": duration(i["drafting"]),
+        "scoring": duration(i["scoring"]),
     }
     if i["tree"]:
         return shown | {"tree": branches(i["tree"], names)}
@@ -241,48 +250,32 @@ def comparison(test: dict, rule: str) -> str:
 # ---- The figures -----------------------------------------------------------------------------------------------------
 
 
-def charts(f: dict) -> list[dict]:
-    """Three tables with bars: acceptance by position, tokens per call, speedups."""
+def charts(f: dict) -> list[list]:
+    """Two tables with bars, each [caption, colour, columns, rows of (length of the bar, cells)]."""
     by_position = zip(f["accepted_by_position"], f["tested_by_position"], strict=True)
-    positions = [
-        ([str(j), f"{a} of {n}", percent(a / n)], a / n, "accepted") for j, (a, n) in enumerate(by_position, start=1)
-    ]
-    counts = [
-        ([tokens, str(n), percent(n / f["iterations"])], n, "q")
-        for tokens, n in f["tokens_per_iteration_histogram"].items()
-    ]
-    speedups = {
-        "measured": f["speedup"],
-        "measured, without the prompt": f["speedup_without_prefill"],
-        "r(K + 1) / (Kc + β), of this run": f["account_blog"],
-        "Leviathan's formula, of this run": f["account_leviathan"],
-        **{
-            f"predicted for {name}, K = {K}": speedup
-            for name, speedups in (f["predicted"] or {}).items()
-            for K, speedup in report.some(speedups).items()
-        },
-    }
-    rows = [([name, f"{x:.2f}x"], x, "q" if name == "measured" else "p") for name, x in speedups.items() if x]
+    positions = [[a / n, str(j), f"{a} of {n}", percent(a / n)] for j, (a, n) in enumerate(by_position, start=1)]
+    shares = [(n / f["iterations"], tokens, n) for tokens, n in f["tokens_per_iteration_histogram"].items()]
+    counts = [[share, tokens, str(n), percent(share)] for share, tokens, n in shares]
     return [
-        chart("Accepted, by position in the window", ["position", "accepted", "share"], positions),
-        chart("Tokens for each call of the target", ["tokens", "calls", "share"], counts),
-        chart("Speedup; the formulas leave out the prompt", ["", "speedup"], rows),
+        ["Accepted, by position in the window", "accepted", ["position", "accepted", "share"], positions],
+        ["Tokens for each call of the target", "q", ["tokens", "calls", "share"], counts],
     ]
 
 
-def chart(caption: str, columns: list[str], rows: list[tuple]) -> dict:
-    """rows: (cells, value, kind); a bar is as long as its value, the longest 1."""
-    longest = max((value for _, value, _ in rows), default=0) or 1
-    return {"caption": caption, "columns": columns, "rows": [[cells, v / longest, kind] for cells, v, kind in rows]}
+def grid(f: dict, o: dict) -> dict | None:
+    """The predicted speedups by K and drafter, of which the ending names the best; None if it names none.
 
-
-def what_if(f: dict) -> dict:
-    """This run's K, α, c and β, examples for those that it could not measure, and its point on the curves."""
-    beta = f["mean_beta"] if any(rows != "1" for rows in f["beta"] or ()) else None
-    measured = {"alpha": (f["alpha"], 0.8), "c": (f["c"], 0.1), "beta": (beta and max(1.0, beta), 1.0)}
-    run = {name: example if value is None else value for name, (value, example) in measured.items()}
+    rows: K, β, then the speedups of the drafters. curves: of each drafter the speedups for K = 1, 2, ...
+    """
+    predicted = f["predicted"]
+    if not predicted or f["doubt"]:
+        return None
+    name, best_K = report.best_setting(f)
+    Ks = sorted({int(K) for speedups in predicted.values() for K in report.some(speedups)})
     return {
-        "run": {"K": max(1, f["usual_K"] or 4), **run},
-        "examples": [name for name, (value, _) in measured.items() if value is None],
-        "measured": [f["drafted"] / f["iterations"], f["tokens_per_iteration"], f["speedup_without_prefill"]],
+        "drafters": [*predicted],
+        "rows": [[K, f["window_beta"][str(K)], *(one[str(K)] for one in predicted.values())] for K in Ks],
+        "curves": [[*speedups.values()] for speedups in predicted.values()],
+        "best": [name, int(best_K)],
+        "run": [o["drafter"], f["usual_K"], f["speedup"]],
     }

@@ -6,7 +6,8 @@ there, or the draft model is asked now. A prompt lookup draws nothing: it is ask
 shares with the text are accepted. (Why min(1, p / q), not q / p: the text is fixed here. Given that a token came out,
 the chance that it was the draft and was accepted is min(p, q) / q. Its mean over texts is Σ min(p, q).)
 
-Windows of sizes that the run has not timed are timed now, the largest first, in a fraction of the run's own time.
+Windows of sizes that the run has not timed are timed now, in a fraction of the run's own time: only some blocks of the
+network, if the engine can compute these alone.
 """
 
 import time
@@ -25,9 +26,10 @@ from speculative.session import Session
 from speculative.support.progress import working
 
 BLOCK = 64  # rows of a model in one call
-ROWS = (33, 17, 9, 5, 3, 2)  # rows of the windows that are timed, if the run has not timed them
-TIMING_SHARE = 0.2  # of the speculative decode's time, that timing windows may take
-TIMING_SECONDS = 0.3  # that it may take in any case
+ROWS = (2, 3, 5, 9, 17, 33)  # rows of the windows that are timed, if the run has not timed them
+ROUNDS = 6  # times that each size is timed
+TIMING_SHARE = 0.18  # of the speculative decode's time, that all this may take
+TIMING_SECONDS = (0.05, 0.9)  # that it may take in any case, and at most
 
 
 class Drafts(NamedTuple):
@@ -58,10 +60,10 @@ def measure(session: Session, speculative: Recorder) -> Measured | None:
     if not drafted:  # nothing is known of the draft model's time
         names = [LOOKUP]
     t_draft = sum(i.drafting for i in drafted) / sum(i.drafted for i in drafted) if drafted else 0.0
-    most = max(TIMING_SECONDS, TIMING_SHARE * speculative.seconds)
+    least, most = TIMING_SECONDS
+    began = time.perf_counter()
+    until = began + min(most, max(least, TIMING_SHARE * speculative.seconds))
     with working("predicting other settings", None, "call", delay=1) as bar:
-        timed = time_windows(session, speculative, most, bar.update)
-        began = time.perf_counter()
         n_vocab = session.encoder.n_vocab
         texts_made = zip(speculative.inputs, speculative.tokens, strict=True)
         found = [places_of_lookups(x, new, n_vocab) for x, new in texts_made]
@@ -69,7 +71,8 @@ def measure(session: Session, speculative: Recorder) -> Measured | None:
         texts = []
         for x, sample, one in zip(speculative.inputs, speculative.samples, found, strict=True):
             asks = names != [LOOKUP]
-            texts.append(Drafts(one, chances_by_place(session.model(last.roles[0]), x, sample) if asks else []))
+            texts.append(Drafts(one, chances_by_place(session.model(last.roles[0]), x, sample, until) if asks else []))
+        timed = time_windows(session, speculative, max(least, until - time.perf_counter()), bar.update)
     return Measured(names, texts, timed, t_lookup, t_draft)
 
 
@@ -95,8 +98,9 @@ def places_of_lookups(x: Sequence[int], new: Sequence[int], n_vocab: int) -> lis
     return found
 
 
-def chances_by_place(model: Callable, x: Sequence[int], sample: Sequence) -> list[float]:  # [n] -> [N]
-    """The chance at each new place of a text that the model's draft is accepted there."""
+def chances_by_place(model: Callable, x: Sequence[int], sample: Sequence, until: float) -> list[float]:  # [n] -> [N]
+    """The chance at each new place of a text that the model's draft is accepted there: as the run tells, as the model
+    says if it is asked, and the mean of these at the places for which there is no time."""
     known: list[float | None] = []
     tokens: list[int] = []
     q: list[float] = []
@@ -107,22 +111,26 @@ def chances_by_place(model: Callable, x: Sequence[int], sample: Sequence) -> lis
         q += i.q
     if None in known:
         text = np.array([*x, *tokens])  # [n + N]
-        rows = rows_of(model, text, len(tokens))
-        asked = [min(1.0, float(p[token]) / q_i) for p, token, q_i in zip(rows, tokens, q, strict=True)]
+        rows = rows_of(model, text, len(tokens), until)
+        asked = [min(1.0, float(p[token]) / q_i) for p, token, q_i in zip(rows, tokens, q, strict=False)]
+        asked += [float(np.mean(asked))] * (len(tokens) - len(asked))
         known = [chance if a is None else a for a, chance in zip(known, asked, strict=True)]
     return [min(1.0, chance) for chance in known]
 
 
-def rows_of(model: Callable, text, N: int) -> Iterator[np.ndarray]:  # [n + N] -> N times [n_vocab]
-    """A model's rows for the last N tokens of a text, computed in blocks: those of a long text take much memory."""
+def rows_of(model: Callable, text, N: int, until: float) -> Iterator[np.ndarray]:  # [n + N] -> N times [n_vocab]
+    """A model's rows for the last N tokens of a text, in blocks, as those of a long text take much memory. The first
+    block is computed in any case, another if it begins before the time `until`."""
     for end in range(len(text) - N, len(text), BLOCK):
+        if end > len(text) - N and time.perf_counter() > until:
+            return
         n_rows = min(BLOCK, len(text) - end)
         yield from model(text[: end + n_rows - 1], n_rows)
 
 
 def time_windows(session: Session, speculative: Recorder, most: float, done: Callable) -> dict[int, float]:
-    """Time calls of the target, the largest first, and again as long as `most` seconds allow -> {rows: seconds}."""
-    model = session.model("target")
+    """Time windows of the target a few times, as long as `most` seconds allow -> {rows: seconds, or a part of them}."""
+    network = session.models["target"]
     known = {i.drafted + 1 for i in speculative.iterations if not i.prefill}
     usual = max(known, default=1)
     text = [*speculative.inputs[0], *speculative.tokens[0]]
@@ -130,38 +138,35 @@ def time_windows(session: Session, speculative: Recorder, most: float, done: Cal
     rows = [n for n in ROWS if n <= max(17, 2 * usual - 1) and n not in known and len(x) + n <= session.n_ctx]
     timed: list[tuple[int, float]] = []  # (rows, seconds)
     start = time.perf_counter()
-    model(x, 1)
-    while True:
-        for n in [*rows, usual, 1]:
-            began = time.perf_counter()
-            expected = max((seconds for m, seconds in timed if m == n), default=(began - start) / (1 + len(timed)))
-            if began - start + expected > most:
-                return costs_by_rows(timed)
-            model(np.append(x, np.resize(x, n - 1)), n)
-            timed.append((n, time.perf_counter() - began))
-            done(1)
+    for n in [1, usual, *rows] * ROUNDS:
+        unknown = n * timed[0][1] if timed else 0.0  # n rows take no longer than n calls for one
+        expected = max((seconds for m, seconds in timed if m == n), default=unknown)
+        if time.perf_counter() - start + expected > most:
+            break
+        timed.append((n, session.engine.window_seconds(network, x, n)))
+        done(1)
+    return costs_by_rows(timed)
 
 
 def predict(
     autoregressive: Recorder, speculative: Recorder, prefill: float, rows: dict[int, float], measured: Measured
-) -> dict[str, dict[int, float]]:
-    """{drafter: {K: the speedup that it should bring}}, for each K whose windows were timed.
+) -> tuple[dict[str, dict[int, float]], dict[int, float]]:
+    """({drafter: {K: the speedup that it should bring}}, {K: β}), for each K up to the longest window that was timed.
 
     prefill: its seconds in the speculative run. rows: {rows: seconds of a call of the target} of both runs.
     """
-    usual = max(rows)
-    scale = rows[usual] / measured.timed[usual] if usual in measured.timed else 1.0  # the loop's calls to those alone
-    known = {n: scale * seconds for n, seconds in measured.timed.items()} | rows
+    usual = max(rows.keys() & measured.timed.keys(), default=0)
+    scale = rows[usual] / measured.timed[usual] if usual else 0.0  # a call of the loop over what was timed
+    known = {n: scale * seconds for n, seconds in measured.timed.items() if scale} | rows
     window = line_through(known)
     own = sum(i.drafting + window(i.drafted + 1) for i in speculative.iterations)
     scale = (speculative.seconds - prefill) / own
     t_token = autoregressive.seconds / autoregressive.n_tokens
     predicted: dict[str, dict[int, float]] = {}
-    if max(known) == 1:
-        return predicted
-    for name in measured.names:
+    beta = {K: window(K + 1) / rows[1] for K in range(1, max(known))}
+    for name in measured.names if beta else []:
         predicted[name] = {}
-        for K in range(1, max(known)):
+        for K in beta:
             windows: dict[tuple[int, int], float] = defaultdict(float)
             for drafts in measured.texts:
                 for sizes, n in windows_of(drafts, K, name).items():
@@ -171,7 +176,7 @@ def predict(
             seconds += name.startswith(LOOKUP) * n_windows * measured.t_lookup
             most = speculative.n_tokens / n_windows  # tokens of a call
             predicted[name][K] = min(most, t_token * speculative.n_tokens / (prefill + scale * seconds))
-    return predicted
+    return predicted, beta
 
 
 def windows_of(drafts: Drafts, K: int, drafter: str) -> dict[tuple[int, int], float]:

@@ -1,15 +1,12 @@
-"""The record of a run: a TextStep for each call of the target, with the chances and the tests of its drafts.
-docs/output.md explains every key."""
+"""The record of a decoder: a TextStep for each call of the target, and in it the tests and draws of its drafts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
 from speculative.rules import TOKEN, Rule
 from speculative.sampling import Step
-from speculative.session import Session
 from speculative.texts import TextStep
 
 N_TOP = 10  # number of the likeliest tokens that are recorded of a distribution
@@ -22,15 +19,10 @@ class Recorder:
     name: str = ""  # "autoregressive" or "speculative"
     inputs: Sequence = ()  # the tokens of each text's prompt
     rule: Rule = TOKEN
-    levels: Sequence[str] = ()  # the drafters that have a drafter of their own, the outermost first
-    with_details: bool = False  # True to record the tests and draws of each step
     samples: list[list[TextStep]] = field(default_factory=list)  # the iterations of each text
     seconds: float = 0.0
+    waited: float = 0.0  # seconds in which threads were ready and had no core
     runs: int = 1  # number of repeats; this is the median run
-    # Of a loop on a device, which cannot time each call:
-    prefill: float | None = None  # seconds
-    t_draft: float | None = None  # seconds of a draft token
-    t_target: dict[int, float] = field(default_factory=dict)  # {rows: seconds of a call}
 
     @property
     def iterations(self) -> list[TextStep]:
@@ -45,70 +37,30 @@ class Recorder:
     def n_tokens(self) -> int:
         return sum(map(len, self.tokens))
 
-    @classmethod
-    def of(cls, session: Session, name: str, inputs: Sequence, with_details: bool) -> "Recorder":
-        """Return the empty record of a decoder."""
-        levels = [specs[0].name for specs in session.levels[:-1]]
-        return cls(name, inputs, session.rule, levels, with_details, **session.decoders.part_times(name))
-
-    def add(self, i: TextStep) -> TextStep:
-        """Add a step, with the chances of its drafts and without its distributions -> the step as it is recorded."""
+    def add(self, i: TextStep) -> None:
+        """Add a step of a text."""
         self.samples += [[] for _ in range(i.text_index + 1 - len(self.samples))]
         sample = self.samples[i.text_index]
-        if not i.tokens:  # the rest of a character: it belongs to the last token, of a step that was given out already
+        self.seconds += i.seconds
+        if i.tokens:
+            sample.append(i)
+        else:  # the rest of a character: it belongs to the last token, of a step that was given out already
             *before, last = sample[-1].pieces
             sample[-1] = replace(sample[-1], pieces=[*before, last + i.text])
-            return i
-        self.seconds += i.seconds or 0.0
-        if self.prefill is None:
-            known = self.of_step(i)
-        else:
-            self.prefill += i.step.prefill
-            known = {"seconds": None, "alpha": i.step.alpha}
-        sample.append(replace(i, step=None, u=(), **known))
-        return sample[-1]
-
-    def of_step(self, i: TextStep) -> dict[str, Any]:
-        """Return the fields that are computed from the distributions of a step."""
-        step = i.step
-        n = len(i.tokens)
-        fields = {"alpha": self.rule.chances(step)}
-        if i.tree:
-            return fields
-        fields["q"] = [float(row[token]) for row, token in zip(step.q, i.tokens, strict=False)]
-        inner = step.proposal.inner
-        fields["levels"] = {}
-        for name in self.levels:
-            fields["levels"][name] = [[len(one.tokens), one.drafted, one.accepted] for one in inner]
-            inner = [deeper for one in inner for deeper in one.proposal.inner]
-        if self.with_details and self.rule.explain:
-            fields["details"] = explain_step(step, self.rule, i.u[-self.rule.n_draws(step) :])
-        if n < len(step.tokens):  # the stop text has cut it
-            fields["alpha"] = fields["alpha"][:n]
-            if "details" in fields:
-                fields["details"] |= {"tested": fields["details"]["tested"][:n], "own": None}
-        return fields
 
 
-# ---- As JSON ---------------------------------------------------------------------------------------------------------
-
-
-def to_json(iteration: TextStep) -> dict[str, Any]:
-    """Return the text, the counts and the times of an iteration."""
-    origins = [origin.partition(":")[0] for origin in iteration.origins]
-    found = {"text": iteration.text} | vars(iteration) | {"tokens": len(iteration.tokens), "origins": origins}
-    return {name: value for name, value in found.items() if name not in ("text_index", "q", "step", "u")}
-
-
-def explain_step(step: Step, rule: Rule, u: Sequence[float]) -> dict:
+def explain_step(step: Step, rule: Rule, u: Sequence[float], n: int) -> dict:
     """Return {"drafts", "tested", "own"} of a step that drafted a chain: its drafts, the tests that decided about them,
-    and the draw of the last token. u: the random numbers that the rule drew."""
-    explained = rule.explain(step.proposal, step.q, u)
+    and the draw of the last token. u: the random numbers that the rule drew. n: the tokens that are shown; a stop text
+    has cut the others."""
+    explained = rule.explain(step.proposal, step.q, u)  # type: ignore[misc]  # text_steps asks only rules that have it
     drafts = [int(token) for token in step.proposal.tokens]
     tested = []
-    for token, test, p_i, q_i in zip(drafts, explained.tests, step.proposal.p, step.q, strict=False):  # p_i [n_vocab]
+    for token, test, p_i, q_i in zip(drafts[:n], explained.tests, step.proposal.p, step.q, strict=False):
         numbers = {name: value for name, value in test._asdict().items() if value is not None}
         tested.append({"token": token, **numbers, "top": likeliest_rows(np.maximum(p_i, q_i), token, p_i, q_i)})
+    if n < len(step.tokens):
+        return {"drafts": drafts, "tested": tested, "own": None}
     q = explained.q  # [n_vocab]
     token = int(step.tokens[-1])
     residual = step.accepted < step.drafted and not np.may_share_memory(q, step.q)

@@ -15,8 +15,10 @@ from speculative.rules import TOKEN, Rule
 from speculative.session import Session
 from speculative.support.terminal import one_line
 
+ALONE = "The speedup needs the autoregressive decoder: the same command without --only measures it."
 GAIN = 1.08  # another setting is recommended from this factor on: a prediction errs by about as much
 
+DISTURBED = 0.25  # share of the decodes' time; threads that waited longer for a core disturbed the figures
 ROLES = {"target": "Target", "draft": "draft"}  # in a sentence; the others are copies of the target
 
 BLOG_TEXT = (  # 40 tokens, which the blog's run printed after its prompt, with the official 1558M
@@ -40,6 +42,8 @@ def summary(session: Session, records: Sequence[Recorder], f: dict) -> list[str]
     lines.append(engine_line(session))
     replaced = stand_ins(session).items()
     lines += [f"Note: {size} is a stand-in for the official model: {words}." for size, words in replaced]
+    if disturbance(f) and not f["doubt"]:
+        lines.append(f"Note: {disturbance(f)}")
     if session.timed and session.options.temperature > 0:
         lines.append("Note: --K auto depends on measured times, so the same seed may give another text next time.")
     return [*map(one_line, filter(None, lines))]
@@ -49,8 +53,7 @@ def lines_alone(session: Session, f: dict) -> list[str | None]:
     """The ending of --only speculative."""
     rate = rate_text(f["tokens"] / f["seconds"]["speculative"])
     drafts = [acceptance_line(f), alpha_line(f), time_line(f)] if f["drafted"] else []
-    how = "The speedup needs the autoregressive decoder: the same command without --only measures it."
-    return [f"{rate} tokens a second.", *drafts, how, engine_line(session)]
+    return [f"{rate} tokens a second.", *drafts, ALONE, engine_line(session)]
 
 
 def alpha_line(f: dict) -> str | None:
@@ -122,9 +125,18 @@ def speed_line(f: dict) -> str:
     runs = f", medians of {f['runs']} runs" if f["runs"] > 1 else ""
     times = f"{f['speedup']:.2f} times as fast"
     if f["doubt"]:
-        return f"Doubtful: {times}{runs}, but {f['doubt']}. Another program probably used the processor: try again."
+        cause = disturbance(f) or "Another program probably used the processor."
+        return f"Doubtful: {times}{runs}, but {f['doubt']}. {cause} Try again."
     slower = "Slower: " if f["speedup"] < 1 - NOISE else ""
     return f"{slower}{times}: {rate_text(rate)} tokens a second instead of {rate_text(rate / f['speedup'])}{runs}."
+
+
+def disturbance(f: dict) -> str | None:
+    """Say for how long threads had no core, as other programs had it. None if that took little of the decodes' time."""
+    whole = f["seconds"]["speculative"] + (f["seconds"]["autoregressive"] or 0.0)
+    if f["waited"] < DISTURBED * whole:
+        return None
+    return f"Other programs used the processor: threads waited {duration(f['waited'])} for a core."
 
 
 def acceptance_line(f: dict) -> str:
@@ -138,16 +150,13 @@ def acceptance_line(f: dict) -> str:
     return f"{accepted} {gives} of at most {most:.2f} tokens: acceptance rate r = {f['r']:.2f}."
 
 
-def time_line(f: dict) -> str | None:
+def time_line(f: dict) -> str:
     seconds = f["seconds"]
-    line = []
-    if seconds["drafting"] is not None:
-        whole = seconds["speculative"]
-        drafting, scoring, rest = (percent(seconds[part] / whole) for part in ("drafting", "scoring", "rest"))
-        line.append(f"Time: {drafting} drafting, {scoring} in the target, {rest} elsewhere.")
-    if f["c"] is not None:
-        line.append(f"A draft takes c = {f['c']:.2f} of a target token's time.")
-    return " ".join(line)
+    drafting, scoring, rest = (
+        percent(seconds[part] / seconds["speculative"]) for part in ("drafting", "scoring", "rest")
+    )
+    draft = "" if f["c"] is None else f" A draft takes c = {f['c']:.2f} of a target token's time."
+    return f"Time: {drafting} drafting, {scoring} in the target, {rest} elsewhere.{draft}"
 
 
 def account_line(f: dict) -> str | None:
@@ -172,16 +181,14 @@ def advice(f: dict, session: Session) -> str | None:
     if f["doubt"]:
         return None
     if f["account_blog"] is None:
-        return "The run is too short to say why: every call also read the prompt." if f["seconds"]["scoring"] else None
-    settings = {
-        (name, K): speedup for name, speedups in (f["predicted"] or {}).items() for K, speedup in speedups.items()
-    }
-    if not settings:
+        return "The run is too short to say why: every call also read the prompt."
+    predicted = f["predicted"]
+    if not predicted:
         return f"It does not pay here, because {loss(f)}." if f["speedup"] < 1 else None
-    name, K = max(settings, key=settings.__getitem__)
-    speedup = settings[name, K]
+    name, K = best_setting(f)
+    speedup = predicted[name][K]
     outer, *inner = o.K if isinstance(o.K, tuple) else (o.K,)
-    now = max(f["speedup"], settings.get((o.drafter, str(outer)), 0.0))
+    now = max(f["speedup"], predicted.get(o.drafter, {}).get(str(outer), 0.0))
     typed = f"--drafter {name} --K {K}"
     if name == o.drafter and not o.fast:
         typed = f"--K {'/'.join(map(str, (K, *inner)))}"
@@ -191,6 +198,12 @@ def advice(f: dict, session: Session) -> str | None:
         return f"Prediction: {typed} would be {speedup:.2f} times as fast on this text."
     fast = " Not predicted: --fast." if session.engine.exact and not o.fast else ""
     return f"Prediction: no other K or drafter of this run would be clearly faster on this text.{fast}"
+
+
+def best_setting(f: dict) -> tuple[str, str]:
+    """Return the drafter and the K with the largest predicted speedup."""
+    predicted = f["predicted"]
+    return max(((name, K) for name in predicted for K in predicted[name]), key=lambda at: predicted[at[0]][at[1]])
 
 
 def loss(f: dict) -> str:

@@ -5,7 +5,7 @@ const IN_ROW = 6; // fields in the first row; the others are behind "More option
 const names = Object.keys(data.values);
 
 function showForm() {
-  byId("models").textContent = `${data.models}.`;
+  byId("engine").append(data.engine);
   data.fields.forEach(({ name, label, help, choices }, i) => {
     const about = { id: name, title: help, "aria-describedby": "wrong" };
     const field = choices.length
@@ -42,7 +42,7 @@ function fillForm(values) {
 
 /** Disable the fields that "Fast" stands for. */
 function showFast() {
-  for (const name of ["K", "drafter", "accept"]) byId(name).disabled = byId("fast").value === "True";
+  for (const name of ["K", "drafter", "accept"]) byId(name).disabled = byId("fast").value === "on";
 }
 
 /** Say why nothing was decoded, in the words of the form, and mark the field that is wrong. */

@@ -5,7 +5,7 @@ let runs = []; // as summary() of workbench.py
 let shownRun = null; // number of the run whose result is shown
 let order = ["Run", -1]; // column by which the table is sorted, and 1 for rising, -1 for falling
 
-// Each column: run → [text, note]; nothing if the run lacks it.
+// Each column: run → [text, note]; nothing if the run lacks it. The options follow the results.
 const COLUMNS = {
   "Times as fast": ({ speedup, doubtful }) => speedup && [speedup.toFixed(2), doubtful && "doubtful"],
   "Tokens per call": ({ tokens_per_call: tokens }) => tokens && [tokens.toFixed(2)],
@@ -13,8 +13,9 @@ const COLUMNS = {
   r: ({ r }) => r && [r.toFixed(3)],
   Autoregressive: ({ decoders }) => pace(decoders.autoregressive),
   Speculative: ({ decoders }) => pace(decoders.speculative),
-  Prompt: ({ values }) => [values.prompt || "<|endoftext|>"],
 };
+const RESULTS = Object.keys(COLUMNS);
+COLUMNS.Prompt = ({ values }) => [values.prompt || "<|endoftext|>"];
 for (const { name, label } of data.fields) COLUMNS[label] = ({ values }) => [values[name]];
 
 const pace = ([n, time]) => [seconds(time), `${(n / time).toFixed(1)} tokens/s`];
@@ -38,11 +39,11 @@ function compare(a, b, direction) {
   return direction * (a < b ? -1 : Number(a > b));
 }
 
-/** The names of the columns. A column is left out if all of several runs are alike in it, or if it is empty. */
+/** The names of the columns: results that a run has, and options that differ between the runs. */
 function columnsOf(runs) {
   return Object.keys(COLUMNS).filter((name) => {
     const texts = new Set(runs.map((run) => COLUMNS[name](run)?.[0] ?? ""));
-    return texts.size > 1 || (runs.length === 1 && !texts.has(""));
+    return RESULTS.includes(name) ? texts.size > 1 || !texts.has("") : texts.size > 1;
   });
 }
 
@@ -75,7 +76,7 @@ function runRow(run, columns) {
   const values = columns.map((name) => {
     const [text, note] = COLUMNS[name](run) || [""];
     const kind = `${typeof sortKey(run, name) === "number" ? "number" : ""}.${note === "doubtful" ? note : ""}`;
-    return make(`td.${kind}`, { title: text }, text, note ? make("small", note) : "");
+    return make(`td.${kind}`, { title: text, "data-name": name }, text, note ? make("small", note) : "");
   });
   const button = (name, text, click) =>
     make("button", { type: "button", click, "aria-label": `${name} run ${number}` }, text);

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from typing import Any
 
 from speculative.engines.c import forward
 from speculative.engines.c.forward import CompiledPass
@@ -84,6 +85,11 @@ class CEngine(Engine):
 
     def converter(self, dtype: str) -> Callable:
         return packer(dtype)
+
+    def window_seconds(self, network: CachedNetwork, x: Any, n_rows: int) -> float:
+        with LOCK:
+            network.slots.cut(len(x))
+            return network.forward.layer_seconds(n_rows, len(x))
 
     def network(self, params: dict, hparams: dict, name: str) -> CachedNetwork:
         set_threads(self.threads)

@@ -90,6 +90,7 @@ class CompiledPass:
         L = lanes()
         self.n_threads = n_threads
         self.n_layer = n_layer
+        self.timed_layer = 0
         self.n_ctx = n_ctx
         self.made_of = params, hparams, n_threads
         self.arrays: list[np.ndarray] = []  # whose addresses engine.c has
@@ -201,12 +202,15 @@ class CompiledPass:
         self.keys[:, :, there // L, :, there % L] = self.keys[:, :, slots // L, :, slots % L]
         self.values[:, :, :, there] = self.values[:, :, :, slots]
 
-    def layer_seconds(self, i: int, n_rows: int) -> float:
-        """The time of one block for so many rows, which overwrites the beginning of the cache."""
+    def layer_seconds(self, n_rows: int, n_past: int = 0) -> float:
+        """The time of one block for so many rows, another one in each call, so that no cache holds it. Writes to the
+        cache after n_past tokens."""
         call = self.call
-        call.first_layer, call.end_layer = i, i + 1
-        call.n_rows = min(n_rows, self.n_ctx)
-        call.n_past = call.n_last = call.sees = 0
+        self.timed_layer = (self.timed_layer + 1) % self.n_layer
+        call.first_layer, call.end_layer = self.timed_layer, self.timed_layer + 1
+        call.n_past = min(n_past, self.n_ctx - 1)
+        call.n_rows = min(n_rows, self.n_ctx - call.n_past)
+        call.n_last = call.sees = 0
         call.tokens, call.positions = self.tokens_at, self.positions_at  # the tokens do not matter
         began = time.perf_counter()
         pool.run(call, self.n_threads)
@@ -214,17 +218,16 @@ class CompiledPass:
 
     def tune(self) -> None:
         """Measure on the model itself whether to ask for memory ahead of the loops, which changes no bit: with some
-        CPUs, formats and row counts it is up to a third faster, with others slower. Block after block, so that no cache
-        holds them. The smallest time counts, as other programs only add to it. It takes a fifth of a second."""
+        CPUs, formats and row counts it is up to a third faster, with others slower. The smallest time counts, as other
+        programs only add to it. It takes a fifth of a second."""
         group = library().rows_of_a_group()
         tries = [*product((0, PREFETCH_BYTES), enumerate((1, group // 2, group, 2 * group)))]
         seconds = defaultdict(list)
         began = time.perf_counter()
         for turn in range(8):
-            for number, (ahead, (i, n_rows)) in enumerate(tries):
+            for ahead, (i, n_rows) in tries:
                 self.prefetch_bytes[i] = ahead
-                layer = (turn * len(tries) + number) % self.n_layer
-                seconds[i, ahead].append(self.layer_seconds(layer, n_rows))
+                seconds[i, ahead].append(self.layer_seconds(n_rows))
             if turn > 1 and time.perf_counter() - began > 0.2:
                 break
         for i in range(4):

@@ -1,7 +1,6 @@
 """JAX as the engine: the models on its devices, and for one draft model and one K both decoders as loops on them."""
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -10,8 +9,8 @@ from speculative.engines import memory
 from speculative.engines.contract import Engine
 from speculative.engines.formats import FORMATS, OnJax, on_jax
 from speculative.engines.jax.loop import DeviceDecoder
-from speculative.engines.jax.model import JaxModel, keep_compiled
-from speculative.engines.jax.pair import DeviceLoop, greedy_differences
+from speculative.engines.jax.model import cached, compiling, keep_compiled
+from speculative.engines.jax.pair import DeviceLoop
 from speculative.engines.jax.processes import accelerator
 from speculative.engines.jax.sampling import RULES
 from speculative.engines.jax.sharding import make_mesh, place
@@ -89,7 +88,7 @@ class JaxEngine(Engine):
         for dtype, name, role in zip(dtypes, names, roles, strict=True):
             # Each device has all of a small draft: see sharding.py.
             network = place(read, hparams, dtype, mesh, split=False if role == "draft" else None)
-            models.append(JaxModel(network, lambda logits: logits, name))
+            models.append(cached(network, name))
         return models
 
     def prepare(self, networks: Sequence[Any], levels: Sequence, K: Any, n_prompt: int) -> None:
@@ -98,21 +97,16 @@ class JaxEngine(Engine):
             return
         numbers = [k for k in (K if isinstance(K, tuple) else [K]) if isinstance(k, int)]
         for model in networks:
-            seconds = model.warm_up(n_prompt, max(numbers, default=16))
-            if not self.quiet:
-                print(f"compiled a model in {seconds:.1f} s", file=sys.stderr)
+            with compiling("a model", self.quiet):
+                model.forward.warm_up(n_prompt, max(numbers, default=16))
 
     def compiled_decoders(
-        self, levels: Sequence, K: Any, batch: int, models: Sequence[Any], *parts: Any
+        self, levels: Sequence, K: Any, batch: int, models: Mapping[str, Any], *parts: Any
     ) -> DeviceLoop | None:
         if not compiles(levels, K):
             return None
-        target, draft = models
-        return DeviceLoop(DeviceDecoder(target.network, draft.network, *parts), K, batch, self.quiet)
-
-    def greedy_differences(self, inputs: Sequence, network: Any, texts: Sequence, dtype: str) -> str:
-        autoregressive, speculative = texts
-        return " ".join(greedy_differences(inputs, network, autoregressive, speculative, self.tolerance(dtype)))
+        decoder = DeviceDecoder(*[model.forward.network for model in models.values()], *parts)
+        return DeviceLoop(decoder, K, [model.log for model in models.values()], batch, self.quiet)
 
 
 def compiles(levels: Sequence, K: Any) -> bool:

@@ -5,6 +5,7 @@ target at a time and reads their tokens together. The differences:
 
 - Every shape is fixed. The text and the caches are allocated once, for the longest prompt, N and K. Always K tokens are
   drafted and K + 1 rows are scored; near the end only the first k drafts may be accepted, so the tokens are exactly N.
+  If every text lacks a single token, nothing is drafted.
 - The random numbers are JAX's, made of the seed, the prompt's number and the position: another stream than NumPy's,
   with the same distribution. At temperature 0 they are not used, and the tokens are those of the Python loop, except
   that rounding decides between two logits that are nearly equal (see pair.greedy_differences).
@@ -26,7 +27,7 @@ from speculative.engines.jax.sampling import RULES, greedy_sample, sample, to_di
 from speculative.filters import GREEDY, Filters
 from speculative.rules import TOKEN, Rule
 
-CALLS = 8  # calls of the target before the host reads their tokens; calls of a model that are timed together
+CALLS = 8  # calls of the target before the host reads their tokens
 
 
 class State(NamedTuple):
@@ -53,7 +54,7 @@ class Output(NamedTuple):
 
 
 class DeviceDecoder:
-    """Both algorithms for a pair of Networks, compiled: prefill, run and, for their times, repeat."""
+    """Both algorithms for a pair of Networks, compiled: prefill and run."""
 
     def __init__(
         self,
@@ -77,11 +78,10 @@ class DeviceDecoder:
         state = State(*[self.by_row] * 4, caches["draft"], caches["target"])  # type: ignore[call-arg]
         shardings = state, *[target.everywhere] * 3
         self.run = jax.jit(self._run, static_argnames="K", donate_argnames="state", out_shardings=shardings)
-        self.prefill = {}
-        self.repeat = {}
-        for role, cache in caches.items():
-            self.prefill[role] = jax.jit(partial(self._prefill, role), static_argnames="capacity", out_shardings=cache)
-            self.repeat[role] = jax.jit(partial(self._repeat, role), donate_argnames="cache", out_shardings=cache)
+        self.prefill = {
+            role: jax.jit(partial(self._prefill, role), static_argnames="capacity", out_shardings=cache)
+            for role, cache in caches.items()
+        }
 
     def _prefill(self, role, params, tokens, capacity):  # [n_batch, n_prompt] -> the cache
         """Feed the prompts to a model."""
@@ -92,17 +92,21 @@ class DeviceDecoder:
 
         return with_axis(for_each_row(feed, len(tokens))(without_axis(tokens)), len(tokens))
 
-    def _run(self, params, state, seed, K):
-        """Make up to CALLS calls of the target -> State, number of calls, Output [CALLS, n_batch, ...], whether each
+    def _run(self, params, state, seed, most, K):
+        """Make up to `most` calls of the target -> State, number of calls, Output [CALLS, n_batch, ...], whether each
         text is complete [n_batch]."""
         n_batch = len(state.n)
-        step = for_each_row(partial(self.step, params, jax.random.key(seed), K), n_batch)
+
+        def step(state):
+            drafts = jnp.any(state.T - state.n > 1)
+            return for_each_row(partial(self.step, params, jax.random.key(seed), K, drafts), n_batch)(state)
+
         state = without_axis(state)
         outputs = jax.tree.map(lambda a: jnp.zeros((CALLS, *a.shape), a.dtype), jax.eval_shape(step, state)[1])
 
         def unfinished(carry):
             state, i, _ = carry
-            return (i < CALLS) & jnp.any(state.n < state.T)
+            return (i < most) & jnp.any(state.n < state.T)
 
         def call(carry):
             state, i, outputs = carry
@@ -113,32 +117,21 @@ class DeviceDecoder:
         state = with_axis(state, n_batch)
         return state, calls, with_axis(outputs, n_batch, axis=1), state.n >= state.T
 
-    def _repeat(self, role, params, tokens, n, cache):  # [n_batch, n_rows] -> the cache
-        """Call a model CALLS times. Each call reads the tokens that the one before made probable."""
-
-        def call(tokens, cache):
-            logits, cache = self.networks[role].forward(params, tokens, n, cache)  # [n_rows, n_vocab]
-            return jnp.argmax(self.to_probs(role, logits), axis=-1).astype(jnp.int32), cache
-
-        n_batch = len(tokens)
-        call = for_each_row(call, n_batch)
-        cache = lax.fori_loop(0, CALLS, lambda _, carry: call(*carry), without_axis((tokens, cache)))[1]
-        return with_axis(cache, n_batch)
-
-    def step(self, params, key, K, state):
-        """One iteration of the loop, for one text -> State, Output."""
+    def step(self, params, key, K, drafts, state):
+        """One iteration of the loop, for one text -> State, Output. drafts: False if no draft could be accepted."""
         x, n, T, number, draft_cache, target_cache = state
         key = jax.random.fold_in(jax.random.fold_in(key, number), n)
         draft_key, u_key, sample_key = jax.random.split(key, 3)
 
         # Step 1: the draft proposes K tokens, of which k may be accepted.
         k = jnp.clip(T - n - 1, 0, K)
+        x_draft = jnp.zeros(K, jnp.int32)  # [K]
+        p = jnp.ones((K, self.networks["target"].hparams["n_vocab"]))  # [K, n_vocab]
+        peaks = jnp.zeros(K)  # [K], the largest logit of each row
         if K:
-            x_draft, p, peaks, draft_cache = self.propose(params["draft"], x, n, draft_cache, draft_key, K)
-        else:
-            x_draft = jnp.zeros(0, jnp.int32)
-            p = jnp.zeros((0, self.networks["target"].hparams["n_vocab"]))
-            peaks = jnp.zeros(0)
+            propose = partial(self.propose, params["draft"], x, n, draft_key, K)
+            nothing = lambda cache: (x_draft, p, peaks, cache)  # noqa: E731
+            x_draft, p, peaks, draft_cache = lax.cond(drafts, propose, nothing, draft_cache)
 
         # Step 2: the target scores all of them in one call, after the token that it has not read yet.
         window = jnp.append(x[n - 1], x_draft)  # [K + 1]
@@ -157,9 +150,8 @@ class DeviceDecoder:
         T = jnp.where(jnp.any((tokens == self.end) & (jnp.arange(K + 1) < n_tokens)), n, T)
         return State(x, n, T, number, draft_cache, target_cache), output
 
-    def propose(self, params, x, n, cache, key, K):  # -> [K], [K, n_vocab], [K], the cache
-        """drafters.model, on the device. It reads the last two tokens, as it may not have read the one before. The
-        third array has the largest logit of each row."""
+    def propose(self, params, x, n, key, K, cache):  # -> [K], [K, n_vocab], [K], the cache
+        """drafters.model, on the device. It reads the last two tokens, as it may not have read the one before."""
         draft = self.networks["draft"]
         start = jnp.maximum(n - 2, 0)
         logits, cache = draft.forward(params, lax.dynamic_slice(x, (start,), (2,)), start, cache)  # [2, n_vocab]

@@ -1,4 +1,4 @@
-"""A model on JAX: gpt2.py compiled for any device, behind the contract model(x, n_last) -> distributions.
+"""A forward pass on JAX: gpt2.py compiled for any device, the third beside plain.py's and the C engine's.
 
 JAX compiles a function once for each combination of array shapes. So every shape here is fixed: the cache is allocated
 whole, the part without tokens is masked, and the number of tokens in a call is padded to a power of two. After warm_up
@@ -9,13 +9,13 @@ number of keys makes the mask; here that number is always the capacity of the ca
 (If heads are split over several devices, sharding.py replaces mha too.)
 """
 
+import contextlib
 import importlib.util
 import math
 import os
+import sys
 import time
-from collections import deque
-from collections.abc import Callable
-from copy import copy
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
@@ -27,7 +27,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from speculative.engines.model import N_CALLS, Call, check_finite, check_length, common_prefix
+from speculative.engines.model import CachedNetwork
 from speculative.engines.plain import with_activation
 from speculative.engines.vocabulary import to_draft, to_target
 from speculative.support.errors import UserError, first_line
@@ -78,6 +78,10 @@ class Matrix:
     def T(self):
         return replace(self, w=self.w.T)
 
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in jax.tree.leaves(self))
+
 
 def constrain(x, sharding):
     return x if sharding is None else lax.with_sharding_constraint(x, sharding)
@@ -94,12 +98,6 @@ class Network:
     gpt2: Any  # the module
     mesh: Any  # the devices
     split: bool  # whether it is split over them, or each has all of it
-
-    @property
-    def weight_bytes(self) -> int:
-        """The bytes that one token reads: all but wpe, of which it reads a single row."""
-        read = jax.tree.leaves({**self.params, "wpe": None})
-        return sum(a.size * a.dtype.itemsize for a in read)
 
     def new_cache(self, capacity: int) -> list:
         """[(keys, values)] of each layer, both [n_head, capacity, d_head]."""
@@ -175,7 +173,7 @@ def devices(n: int = 1, flags: str = "JAX") -> list:
     return found[:n]
 
 
-# ---- model(x, n_last) ------------------------------------------------------------------------------------------------
+# ---- The pass, as CachedNetwork calls it -----------------------------------------------------------------------------
 
 
 def power_of_two(n: int) -> int:
@@ -183,83 +181,91 @@ def power_of_two(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-class JaxModel:
-    """model(x, n_last) -> [n_last, n_vocab], computing only the tokens that the previous call did not: the twin of
-    engines.model.Model."""
+class JaxPass:
+    """The twin of plain.PlainPass: gpt2() on the devices, with a cache of its own."""
 
-    def __init__(self, network: Network, to_probs: Callable, name: str = "the model"):
-        """to_probs: logits [n, n_vocab] -> distributions [n, n_vocab], on NumPy. name: the model's name in messages."""
+    hidden = None  # it keeps no output of the last block
+
+    def __init__(self, network: Network):
         self.network = network
-        self.name = name
-        self.to_probs = to_probs
         self.n_ctx = network.hparams["n_ctx"]
-        self.weight_bytes = network.weight_bytes
         capacity = self.n_ctx + 1  # a row of padding may follow the last token
         self.new_cache = jax.jit(partial(network.new_cache, capacity), out_shardings=network.cache_sharding())
         shardings = network.everywhere, network.cache_sharding()
         self.step = jax.jit(network.forward, static_argnames="n_last", donate_argnames="cache", out_shardings=shardings)
         self.cache = None
-        self.log: deque[Call] = deque(maxlen=N_CALLS)
-        self.forget()
+        self.tokens = np.zeros(self.n_ctx, np.int32)  # [n_ctx], those of the cache first
 
-    def with_probs(self, to_probs: Callable) -> "JaxModel":
-        """The same weights, programs and log, with another way from logits to distributions and a cache of its own."""
-        twin = copy(self)
-        twin.to_probs = to_probs
-        twin.cache = None
-        twin.tokens = np.empty(0, int)
+    def __copy__(self) -> "JaxPass":
+        """The same weights and programs, with a cache of its own."""
+        twin = object.__new__(JaxPass)
+        vars(twin).update(vars(self), cache=None, tokens=self.tokens.copy())
         return twin
 
-    def forget(self) -> None:
-        """Empty the cache."""
-        self.tokens = np.empty(0, int)  # the tokens whose keys and values the cache holds
+    def __call__(self, tokens, n_last: int, n_past: int = 0) -> np.ndarray:  # [n] -> [n_last, n_vocab]
+        """The same as PlainPass."""
+        n = n_past + len(tokens)
+        self.tokens[n_past:n] = tokens
+        if len(tokens) > max(n_last, SMALL):  # a prompt, of which only the last few tokens need logits
+            self.feed(n_past, n - n_last, n_last=0)
+            n_past = n - n_last
+        logits, start = self.feed(n_past, n)
+        return logits[n - n_last - start : n - start]  # [n_last, n_vocab]
 
-    def __call__(self, x, n_last: int = 1) -> np.ndarray:  # [n] -> [n_last, n_vocab]
-        """Raises ValueError if x does not fit into the context or has fewer than n_last tokens, and UserError if a row
-        has no largest logit, because the weights are damaged."""
-        began = time.perf_counter()
-        x = np.asarray(x)  # [n]
-        check_length(len(x), n_last, self.n_ctx)
-        n_held = n_keep = min(common_prefix(self.tokens, x), len(x) - n_last)
-        self.tokens = x[:0]  # so that an interrupted pass leaves an empty cache and not a wrong one
-        if len(x) - n_keep > max(n_last, SMALL):  # a prompt, of which only the last few tokens need logits
-            self.feed(x[: len(x) - n_last], n_keep, n_last=0)
-            n_keep = len(x) - n_last
-        logits, start = self.feed(x, n_keep)
-        logits = logits[len(x) - n_last - start : len(x) - start]  # [n_last, n_vocab]
-        check_finite(logits, self.name, len(x) - n_last + 1)
-        self.tokens = x.copy()  # whoever called may change x
-        rows = self.to_probs(logits)  # [n_last, n_vocab]
-        self.log.append(Call(began, time.perf_counter() - began, len(x) - n_held, n_last))
-        return rows
-
-    def feed(self, x, n_keep, n_last=None):  # [n] -> [n_rows or n_last, n_vocab], the position of the first row
-        """Feed x[n_keep:], padded to a power of two (a prompt: of at least SMALL).
+    def feed(self, n_past: int, n: int, n_last=None):  # -> [n_rows or n_last, n_vocab], the position of the first row
+        """Feed the tokens from n_past to n, padded to a power of two (a prompt: of at least SMALL).
 
         If the padding would exceed the context, the rows begin earlier: known tokens are fed once more.
         """
-        n_rows = min(power_of_two(max(len(x) - n_keep, SMALL if n_last == 0 else 1)), self.n_ctx)
-        start = min(n_keep, self.n_ctx - n_rows)
+        n_rows = min(power_of_two(max(n - n_past, SMALL if n_last == 0 else 1)), self.n_ctx)
+        start = min(n_past, self.n_ctx - n_rows)
         tokens = np.zeros(n_rows, np.int32)  # [n_rows]
-        tokens[: len(x) - start] = x[start:]
+        tokens[: n - start] = self.tokens[start:n]
         cache = self.cache or self.new_cache()
         self.cache = None  # as the call takes over its memory
         logits, self.cache = self.step(self.network.params, tokens, np.int32(start), cache, n_last=n_last)
         return np.asarray(logits), start
 
-    def warm_up(self, n_prompt: int, K: int = 0) -> float:
-        """Compile all that decoding after n_prompt tokens needs, with windows of up to K + 1 rows -> seconds."""
-        began = time.perf_counter()
+    def warm_up(self, n_prompt: int, K: int = 0) -> None:
+        """Compile all that decoding after n_prompt tokens needs, with windows of up to K + 1 rows."""
         largest = min(power_of_two(max(K + 1, SMALL)), self.n_ctx)
-        self.feed(np.zeros(max(n_prompt - 1, 1), int), 0, n_last=0)
+        self.feed(0, max(n_prompt - 1, 1), n_last=0)
         for n_rows in {min(2**i, largest) for i in range(largest.bit_length())}:
-            self.feed(np.zeros(n_rows, int), 0)
-        self.forget()
-        return time.perf_counter() - began
+            self.feed(0, n_rows)
+
+
+def cached(network: Network, name: str = "the model") -> CachedNetwork:
+    """A Network of the devices as decoders take it. It translates the ids of another vocabulary itself."""
+    hparams = {key: value for key, value in network.hparams.items() if key != "shared"}
+    return CachedNetwork(network.params, hparams, lambda *_: JaxPass(network), name)
+
+
+# ---- What is compiled ------------------------------------------------------------------------------------------------
+
+kept: list[str] = []  # an entry for each program that was compiled and written to the disk
+
+
+def count_kept(event: str, **details: Any) -> None:
+    if event.endswith("compilation_cache/cache_misses"):
+        kept.append(event)
+
+
+jax.monitoring.register_event_listener(count_kept)
 
 
 def keep_compiled() -> None:
     """Keep every compiled program on disk for the next run: in JAX_COMPILATION_CACHE_DIR, or the user's cache."""
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         jax.config.update("jax_compilation_cache_dir", str(cache_home().with_name("speculative-sampling-jax")))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+
+
+@contextlib.contextmanager
+def compiling(what: str, quiet: bool) -> Iterator[None]:
+    """Print how long something took to compile, if it was not on the disk."""
+    began = time.perf_counter()
+    n_kept = len(kept)
+    yield
+    if len(kept) > n_kept and not quiet:
+        seconds = time.perf_counter() - began
+        print(f"compiled {what} in {seconds:.1f} s, which the next run of this length need not", file=sys.stderr)

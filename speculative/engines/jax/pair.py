@@ -1,20 +1,20 @@
-"""The decoders of a session as compiled loops, and the places where two greedy texts differ."""
+"""The decoders of a session as compiled loops."""
 
-import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from statistics import median
 from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from speculative.engines.jax.loop import CALLS, DeviceDecoder, Output, State
-from speculative.engines.jax.model import SMALL, JaxModel, power_of_two
-from speculative.engines.model import common_prefix, margin, not_finite
-from speculative.sampling import Proposal
+from speculative.engines.jax.model import SMALL, compiling, power_of_two
+from speculative.engines.model import Call, not_finite
+from speculative.sampling import Proposal, Step
 
 ROUND = 64  # tokens: a capacity is a multiple of it, so that texts of similar length share a program
+N_TIMED = 8  # calls of each kind that are timed before a decode: as many in each of several processes
 
 
 class Shape(NamedTuple):
@@ -25,107 +25,82 @@ class Shape(NamedTuple):
     capacity: int  # tokens that the text and the caches have room for
 
 
-class Row(NamedTuple):
-    """The result of a call of the target for one prompt, on the host: a Step without p and q."""
-
-    text_index: int  # of the prompt, the first being 0
-    tokens: list[int]
-    proposal: Proposal
-    alpha: list[float]  # for each draft that was tested, in order: the rule's chance of acceptance
-    prefill: float = 0.0  # seconds of the prefill before this call; of several prompts, the first row has them
-
-    @property
-    def drafted(self) -> int:
-        return len(self.proposal.tokens)
-
-    @property
-    def accepted(self) -> int:
-        return len(self.tokens) - 1
-
-
 class DeviceLoop:
-    """Both decoders of a target and a draft model, for a number K."""
+    """Both decoders of a target and a draft model, for a number K: the twin of session.PythonDecoders."""
 
-    def __init__(self, decoder: DeviceDecoder, K: int, batch: int = 1, quiet: bool = False):
-        """batch: the number of prompts that are decoded together. quiet: print nothing about compiling."""
+    def __init__(self, decoder: DeviceDecoder, K: int, logs: Sequence[deque], batch: int = 1, quiet: bool = False):
+        """logs: the target's, then the draft's. batch: the number of prompts that are decoded together. quiet: print
+        nothing about compiling."""
         self.decoder = decoder
         self.K = K
+        self.target_log, self.draft_log = logs
         self.batch = batch
         self.quiet = quiet
-        self.t_draft: float | None = None  # seconds of a draft token
-        self.t_target: dict[int, float] = {}  # {rows: seconds of a call of the target}
+        self.drafting = 0.0  # time of a call's K drafts / time of the rest of the call, once a decode is prepared
 
-    def window(self, N: int) -> int:
+    def window(self, name: str, N: int) -> int:
         """K, or N - 1 if that is less: more drafts could not be accepted, and here all K are always made."""
-        return min(self.K, max(1, N - 1))
-
-    def logs(self) -> dict:
-        """No logs: a loop on the device does not tell its calls apart."""
-        return {}
-
-    def part_times(self, name: str) -> dict:
-        """The fields of a Recorder that stand for the logs of the decoder `name`."""
-        t_draft = self.t_draft if name == "speculative" else None
-        return {"prefill": 0.0, "t_draft": t_draft, "t_target": self.t_target}
+        return min(self.K, max(1, N - 1)) if name == "speculative" else 0
 
     def ready(self, prompts: Sequence, N: int) -> None:
-        """Compile both loops for these prompts [n_prompts][n]. Time their parts, which a decode cannot tell apart."""
-        began = time.perf_counter()
-        K = self.window(N)
-        for k in (0, K):
-            for _ in self.group([[0]], 0, 1, k, 0, shape_of(prompts, N, k, self.batch)):
-                pass
-        if not self.quiet:
-            print(f"compiled both loops in {time.perf_counter() - began:.1f} s", file=sys.stderr)
-        n = max(map(len, prompts)) + N // 2
-        seconds = self.part_seconds(n, K, shape_of(prompts, N, K, self.batch))
-        self.t_draft = seconds.pop("draft")
-        self.t_target = seconds
+        """Compile both loops for these prompts [n_prompts][n], and time the drafts of a call."""
+        with compiling("both loops", self.quiet):
+            for K in (0, self.window("speculative", N)):
+                state, _ = self.start([], 0, 0, K, shape_of(prompts, N, K, self.batch))
+                state = self.run(state, 0, K)[0]
+        self.drafting = self.time_drafts(state, K)
 
-    def calls(self, name: str, prompts: Sequence, N: int, rng, stopped: Callable) -> Iterator[list[Row]]:
-        """The rows of the decoder `name` for these prompts: see rows."""
-        return self.rows(prompts, N, self.window(N) if name == "speculative" else 0, rng, self.batch, stopped)
+    def time_drafts(self, state: State, K: int) -> float:
+        """Time calls of the speculative loop that draft, and calls that do not, as their text lacks a single token ->
+        the share by which the former take longer. The smallest times count, as other programs only add to them."""
+        times: dict[int, list[float]] = {1: [], 2: []}  # {missing tokens: seconds of a call}
+        for missing in [1, 2] * N_TIMED:
+            n = np.ones(len(state.n), np.int32)  # [n_batch]
+            n, T = jax.device_put((n, n + missing), self.decoder.by_row)
+            began = time.perf_counter()
+            state = jax.block_until_ready(self.run(state._replace(n=n, T=T), 0, K, calls=1)[0])
+            times[missing].append(time.perf_counter() - began)
+        return max(0.0, min(times[2]) / min(times[1]) - 1)
 
-    def steps(self, x, N: int, K: int, rng) -> Iterator[Row]:
-        """The steps of one prompt; K = 0 is autoregressive decoding."""
-        return (row for [row] in self.rows([x], N, K, rng))
-
-    def rows(
-        self, prompts: Sequence, N: int, K: int, rng, batch: int = 1, stopped: Callable = lambda text_index: False
-    ) -> Iterator[list[Row]]:
-        """Decode N tokens for each of the prompts. Yield for each call of the target the Rows of the prompts it served.
+    def calls(self, name: str, prompts: Sequence, N: int, rng, stopped: Callable) -> Iterator[list[tuple]]:
+        """Decode N tokens for each of the prompts with the decoder `name`. Yield for each call of the target (the
+        prompt's index, Step without distributions, the chances of its drafts) of each prompt that it served.
 
         `batch` of them are decoded together, until all of them are done. The tokens of a prompt depend on its number,
         not on its neighbours. stopped(text_index): True if the caller needs no more tokens of this prompt.
         """
-        shape = shape_of(prompts, N, K, batch)
+        K = self.window(name, N)
+        shape = shape_of(prompts, N, K, self.batch)
         seed = int(rng.integers(2**32))
-        for first in range(0, len(prompts), batch):
-            yield from self.group(prompts[first : first + batch], first, N, K, seed, shape, stopped)
+        for first in range(0, len(prompts), self.batch):
+            yield from self.group(prompts[first : first + self.batch], first, N, K, seed, shape, stopped)
 
     def group(
-        self, prompts, first: int, N: int, K: int, seed: int, shape: Shape, stopped: Callable = lambda text_index: False
-    ) -> Iterator[list[Row]]:
+        self, prompts: Sequence, first: int, N: int, K: int, seed: int, shape: Shape, stopped: Callable
+    ) -> Iterator[list[tuple]]:
         """The same for prompts that are decoded together. first: the number of the first."""
-        began = time.perf_counter()
-        state = jax.block_until_ready(self.start(prompts, first, N, K, shape))
-        prefill = time.perf_counter() - began
+        state, prefill = self.start(prompts, first, N, K, shape)
         slots = [*range(len(prompts))]
         while slots:
-            state, calls, output, done = self.decoder.run(self.decoder.params, state, np.uint32(seed), K=K)
+            began = time.perf_counter()
+            state, calls, output, done = self.run(state, seed, K)
             output, done = jax.tree.map(np.array, (output, done))  # [CALLS, n_batch, ...], [n_batch]
-            for i in range(int(calls)):
+            seconds = time.perf_counter() - began
+            drafts = output.drafted[: int(calls)].any(axis=1)  # [calls], whether a call drafted
+            scoring = seconds / (len(drafts) + self.drafting * drafts.sum())
+            began -= sum(prefill.values())
+            for i, drafted in enumerate(drafts):
                 slots = [slot for slot in slots if not stopped(first + slot)]
-                rows = [row_of(first + slot, output, i, slot) for slot in slots if output.n_tokens[i, slot]]
-                if not rows:
+                steps = [step_of(first + slot, output, i, slot) for slot in slots if output.n_tokens[i, slot]]
+                if not steps:
                     break
-                rows[0] = rows[0]._replace(prefill=prefill)
-                prefill = 0.0
-                yield rows
+                began = self.log_calls(began, K if drafted else 0, K + 1, scoring, shape.n_prompt, prefill)
+                prefill = {}
+                yield steps
             slots = [slot for slot in slots if not done[slot]]
 
-    def start(self, prompts, first: int, N: int, K: int, shape: Shape) -> State:
-        """Feed the prompts to both models; with K = 0, to the target alone."""
+    def start(self, prompts: Sequence, first: int, N: int, K: int, shape: Shape) -> tuple[State, dict[str, float]]:
+        """Feed the prompts to both models; with K = 0, to the target alone -> the state, the seconds of each."""
         x = np.zeros((shape.n_batch, shape.capacity), np.int32)
         n = np.ones(shape.n_batch, np.int32)
         T = np.ones(shape.n_batch, np.int32)  # a row without a prompt is complete from the start
@@ -136,31 +111,32 @@ class DeviceLoop:
         number = np.arange(first, first + shape.n_batch, dtype=np.int32)
         decoder = self.decoder
         x, n, T, number, tokens = jax.device_put((x, n, T, number, x[:, : shape.n_prompt]), decoder.by_row)
-        draft_cache, target_cache = (
-            decoder.prefill[role](decoder.params[role], tokens, capacity=shape.capacity)
-            if K or role == "target"
-            else []
-            for role in ("draft", "target")
-        )
-        return State(x, n, T, number, draft_cache, target_cache)
-
-    def part_seconds(self, n: int, K: int, shape: Shape) -> dict:
-        """Time the parts of a decode after n tokens -> {"draft": seconds of a draft token, 1 and K + 1: of the target's
-        call with so many rows}; each for all prompts of a group together. The medians of three times."""
-        decoder = self.decoder
-        state = self.start([], 0, N=0, K=K, shape=shape)
-        caches = {"draft": state.draft_cache, "target": state.target_cache}
+        caches: dict[str, list] = {"draft": [], "target": []}
         seconds = {}
-        for role, n_rows in (("draft", 1), ("target", 1), ("target", K + 1)):
-            tokens = jax.device_put(np.zeros((shape.n_batch, n_rows), np.int32), decoder.by_row)
-            times = []
-            for _ in range(4):
-                began = time.perf_counter()
-                caches[role] = decoder.repeat[role](decoder.params[role], tokens, np.int32(n), caches[role])
-                jax.block_until_ready(caches[role])
-                times.append((time.perf_counter() - began) / CALLS)
-            seconds["draft" if role == "draft" else n_rows] = median(times[1:])  # the first one compiles
-        return seconds
+        for role in ["draft", "target"] if K else ["target"]:
+            began = time.perf_counter()
+            prefill = decoder.prefill[role]
+            caches[role] = jax.block_until_ready(prefill(decoder.params[role], tokens, capacity=shape.capacity))
+            seconds[role] = time.perf_counter() - began
+        return State(x, n, T, number, caches["draft"], caches["target"]), seconds
+
+    def run(self, state: State, seed: int, K: int, calls: int = CALLS) -> tuple:
+        """Go on for a number of calls of the target at most: DeviceDecoder.run."""
+        return self.decoder.run(self.decoder.params, state, np.uint32(seed), np.int32(calls), K=K)
+
+    def log_calls(
+        self, began: float, K: int, n_rows: int, scoring: float, n_prompt: int, prefill: dict[str, float]
+    ) -> float:
+        """Log the calls of an iteration with K drafts, which began at that time -> the time when it was done."""
+        calls = [(self.draft_log, self.drafting * scoring / max(1, K), 1, 1)] * K
+        if "draft" in prefill:
+            calls.insert(0, (self.draft_log, prefill["draft"], n_prompt, 0))
+        if "target" in prefill:
+            calls.append((self.target_log, prefill["target"], n_prompt, 0))
+        for log, seconds, n_read, rows in [*calls, (self.target_log, scoring, n_rows, n_rows)]:
+            log.append(Call(began, seconds, n_read, rows, derived=True))
+            began += seconds
+        return began
 
 
 def shape_of(prompts: Sequence, N: int, K: int, n_batch: int) -> Shape:
@@ -170,37 +146,11 @@ def shape_of(prompts: Sequence, N: int, K: int, n_batch: int) -> Shape:
     return Shape(n_batch, min(max(SMALL, power_of_two(longest)), capacity), capacity)
 
 
-def row_of(text_index: int, output: Output, i: int, slot: int) -> Row:
-    """One call's result for one prompt. Raises UserError if the logits of a model are not finite."""
+def step_of(text_index: int, output: Output, i: int, slot: int) -> tuple[int, Step, list[float]]:
+    """One call's result for one prompt, as calls() gives it. Raises UserError if a model's logits are not finite."""
     one = Output(*(field[i, slot].tolist() for field in output))
     for name, position in (("the draft model", one.draft_fault), ("the target", one.target_fault)):
         if position >= 0:
             raise not_finite(name, position)
-    proposal = Proposal(one.x_draft[: one.drafted], ())  # p and q stay on the device
-    return Row(text_index, one.tokens[: one.n_tokens], proposal, one.alpha[: min(one.n_tokens, one.drafted)])
-
-
-def greedy_differences(
-    prompts: Sequence, target_model: JaxModel, autoregressive: list, speculative: list, tolerance: float
-) -> list[str]:
-    """A line for each prompt whose two greedy texts differ: the first difference, and the margin between the two best
-    logits there. If it is larger than the tolerance (formats.OnJax), rounding does not explain it.
-
-    autoregressive and speculative: the new tokens of each prompt.
-    """
-    lines = []
-    for number, (x, a, b) in enumerate(zip(prompts, autoregressive, speculative, strict=True), start=1):
-        at = common_prefix(a, b)
-        if at == min(len(a), len(b)):
-            continue
-        text = [*x, *a[:at]]
-        apart = margin(target_model, text)
-        which = f"for prompt {number}, " if len(prompts) > 1 else ""
-        verdict = "rounding can change their order"
-        if apart > tolerance:
-            verdict = f"a defect, as rounding changes the order of logits that are at most {tolerance:g} apart"
-        lines.append(
-            f"{which}first difference at position {len(text)}: token {a[at]} or {b[at]}, "
-            f"where the two best logits are {apart:.2g} apart: {verdict}."
-        )
-    return lines
+    step = Step(one.tokens[: one.n_tokens], Proposal(one.x_draft[: one.drafted], ()), ())
+    return text_index, step, one.alpha[: min(one.n_tokens, one.drafted)]

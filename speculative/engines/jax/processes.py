@@ -9,16 +9,15 @@ from speculative.engines.jax.model import devices
 from speculative.support.errors import UserError, first_line
 
 
-def start_processes() -> bool:
-    """Join the other processes if the environment names any, before JAX is asked for its devices. Return whether this
-    process is the first, the one that prints.
+def start_processes() -> None:
+    """Join the other processes if the environment names any, before JAX is asked for its devices.
 
     JAX_COORDINATOR_ADDRESS is host:port of the first process. JAX_NUM_PROCESSES and JAX_PROCESS_ID, or the variables of
     Slurm, Open MPI or Kubernetes, say how many there are and which one this is. All have to run the same command.
     Raises UserError if they cannot be joined.
     """
     if not os.environ.get("JAX_COORDINATOR_ADDRESS"):
-        return True
+        return
     try:
         n_processes, process_id = (
             int(os.environ[name]) if name in os.environ else None for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
@@ -29,7 +28,6 @@ def start_processes() -> bool:
     except (RuntimeError, ValueError) as error:
         check = "check JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID"
         raise UserError(f"cannot join the other processes ({first_line(error)}): {check}") from error
-    return jax.process_index() == 0
 
 
 def accelerator() -> Any:

@@ -165,7 +165,7 @@ function showGlass() {
   addEventListener("keydown", (event) => {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     const withOthers = event.altKey || event.ctrlKey || event.metaKey || event.shiftKey;
-    if (!step || withOthers || event.target.closest("input, select, .scroll")) return;
+    if (!step || withOthers || event.target.closest("input, select")) return;
     event.preventDefault();
     choose(chosen + step);
   });

@@ -11,7 +11,7 @@ function speedName(slower) {
 }
 
 function showRace() {
-  for (const lane of [autoregressive, speculative]) {
+  for (const lane of Object.values(data.lanes)) {
     const status = make("span");
     const tape = make("p", { "aria-hidden": "true" });
     const veil = svg("rect", { class: "veil", y: 0, height: "100%", width: "100%" });
@@ -30,10 +30,9 @@ function showRace() {
     if (total * byId("speed").value < 8) byId("speed").value = slower; // long enough to see something
   }
   byId("race-note").append(
-    "Both decoders on one time axis, to scale. ",
-    speculative.calls.some(({ kind }) => kind === "target")
-      ? "The first calls also read the prompt (prefill)."
-      : "The device does not time single calls: all are drawn equally long.",
+    `${autoregressive ? "Both decoders on one time axis" : "The decoder on its time axis"}, to scale. `,
+    "The first calls also read the prompt (prefill).",
+    data.derived ? " The device tells the time of several calls together: equal ones are drawn equally long." : "",
   );
   byId("level-key").hidden = !speculative.calls.some(({ kind }) => kind === "level");
   byId("time").max = total;
@@ -94,8 +93,8 @@ function showTime(now) {
     lane.known = known;
     lane.status.textContent = `${known} of ${many(lane.tokens.length, "token")}`;
     const last = lane.tokens.slice(Math.max(0, known - 150), known);
-    const plainText = lane.title === autoregressive.title;
-    lane.tape.replaceChildren(...last.map((token) => (plainText ? shown(token.text) : tokenSpan(token))));
+    const withColours = lane.title === speculative.title;
+    lane.tape.replaceChildren(...last.map((token) => (withColours ? tokenSpan(token) : shown(token.text))));
   }
 }
 

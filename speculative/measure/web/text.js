@@ -7,7 +7,9 @@ define(byId("options"), data.options);
 legend(byId("legend"), data.legend);
 
 const { autoregressive, speculative } = data.lanes;
-byId("plain").append(make("span.prompt", data.prompt), ...autoregressive.tokens.map(({ text }) => shown(text)));
+if (autoregressive)
+  byId("plain").append(make("span.prompt", data.prompt), ...autoregressive.tokens.map(({ text }) => shown(text)));
+else byId("plain").replaceWith(make("p", data.alone));
 byId("speculative").append(make("span.prompt", data.prompt));
 const spans = data.iterations.map(() => make("span.iteration")); // of each iteration
 for (const token of speculative.tokens) {

@@ -1,0 +1,68 @@
+// 4. Why it was this fast
+
+byId("reasons").append(...data.reasons.map((line) => make("li", line)));
+for (const [caption, kind, columns, rows] of data.charts) {
+  const lines = rows.map(([share, ...cells]) => [...cells, bar(kind, share)]);
+  if (rows.length) byId("charts").append(table(caption, [...columns, ""], lines));
+}
+for (const [name, ...cells] of data.table) {
+  byId("figures").tBodies[0].append(
+    make("tr", make("th", { scope: "row" }, name), ...cells.map((cell) => make("td", cell))),
+  );
+}
+
+// 5. What would be faster
+
+function showGrid({ drafters, rows, curves, best: [bestDrafter, bestK], run: [drafter, K, measured] }) {
+  const largest = Math.max(...curves.flat());
+  const kinds = drafters.map((_, i) => `drafter-${i}`);
+  const cell = (speedup, name, k) => {
+    const isBest = name === bestDrafter && k === bestK;
+    const isRun = name === drafter && k === K;
+    const signs = (isBest ? "◇" : "") + (isRun ? "+" : "");
+    const number = make(isBest ? "strong" : "span", `${speedup.toFixed(2)}x ${signs}`);
+    return make("div", number, bar(kinds[drafters.indexOf(name)], speedup / largest));
+  };
+  const lines = rows.map(([k, beta, ...speedups]) => [
+    String(k),
+    beta.toFixed(2),
+    ...speedups.map((speedup, i) => cell(speedup, drafters[i], k)),
+  ]);
+  const parts = (name) => name.split(/(?<=[_+/])/).flatMap((part) => [part, make("wbr")]);
+  const heads = drafters.map((name, i) => make(`b.${kinds[i]}`, ...parts(name)));
+  byId("grid").append(
+    table("Predicted speedup, by K and drafter", ["K", "β", ...heads], lines),
+    picture(curves, kinds, Math.max(largest, measured), [bestK, largest], [K, measured]),
+  );
+}
+
+/** The speedups of each drafter over K = 1, 2, …; the largest and the run's own [K, speedup] are marked. */
+function picture(curves, kinds, top, [bestK, best], [runK, measured]) {
+  const K_MAX = curves[0].length;
+  const x = (k) => 34 + (356 * (k - 1)) / Math.max(1, K_MAX - 1);
+  const y = (value) => 190 - (160 * value) / Math.max(1, top);
+  const label = `Predicted speedup over K: the largest is ${best.toFixed(2)} at K = ${bestK}`;
+  const drawn = svg("svg", { viewBox: "0 0 400 225", role: "img", "aria-label": label });
+  const step = roundStep(K_MAX / 10);
+  for (let k = 1; k <= K_MAX; k += k === 1 && step > 1 ? step - 1 : step)
+    drawn.append(svg("text", { x: x(k), y: 206, "text-anchor": "middle" }, String(k)));
+  for (let value = 0; y(value) > 10; value += roundStep(top / 6)) {
+    drawn.append(
+      svg("line", { class: "grid", x1: x(1), x2: x(K_MAX), y1: y(value), y2: y(value) }),
+      svg("text", { x: 28, y: y(value) + 4, "text-anchor": "end" }, String(+value.toPrecision(6))),
+    );
+  }
+  const points = (speedups) => speedups.map((value, i) => `${x(i + 1)},${y(value)}`).join(" ");
+  drawn.append(
+    svg("text", { x: x(K_MAX), y: 222, "text-anchor": "end" }, "K"),
+    svg("line", { class: "even", x1: x(1), x2: x(K_MAX), y1: y(1), y2: y(1) }),
+    ...curves.map((speedups, i) => svg("polyline", { class: kinds[i], points: points(speedups) })),
+    svg("path", { d: `M${x(bestK)} ${y(best) - 9} l9 9 l-9 9 l-9 -9 z` }),
+  );
+  if (runK >= 1) drawn.append(svg("path", { class: "run", d: `M${x(runK) - 7} ${y(measured)} h14 m-7 -7 v14` }));
+  return make("figure", make("figcaption", "The same over K"), drawn);
+}
+
+byId("advice").append(data.advice ?? "");
+byId("faster").hidden = !data.grid && !data.advice;
+if (data.grid) showGrid(data.grid);
