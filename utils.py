@@ -21,7 +21,8 @@ def load_encoder_hparams_and_params(model_size, models_dir):
     hparams: {"n_vocab": 50257, "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12}, for example.
     params: the nested dict of float32 arrays that gpt2.gpt2 takes.
     """
-    encoder, hparams = load_encoder_and_hparams(model_size, models_dir)  # the small files: are the settings honoured?
+    # the small files first: are the settings honoured?
+    encoder, hparams = load_encoder_and_hparams(complete_folder(model_size, models_dir, weights=False))
     params = load_params(complete_folder(model_size, models_dir), hparams)
     return encoder, hparams, params
 

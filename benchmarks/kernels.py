@@ -56,7 +56,7 @@ def read(memory: np.ndarray, threads: int) -> None:  # [n]
 def measure(folder: str, dtype: str, memory: np.ndarray, rounds: int) -> dict:
     """The times of a pass, as columns. memory: an array far larger than the caches; reading it in the same rounds gives
     the bandwidth."""
-    _, hparams = load_encoder_and_hparams(Path(folder).name, str(Path(folder).parent))
+    _, hparams = load_encoder_and_hparams(folder)
     params = load_params(folder, hparams, packer(dtype))
     run = new_pass(params, hparams, dtype)
     if hasattr(run, "tune"):

@@ -3,12 +3,14 @@ decode through it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from speculative import drafters
 from speculative.blog.encoder import END_OF_TEXT, StreamDecoder
+from speculative.engines.choice import make_engine
 from speculative.filters import Filters
 from speculative.loading import Models, networks_of
 from speculative.lookahead import AutoK
@@ -30,6 +32,13 @@ N_COST_TOKENS = 8  # tokens at the end of a prompt: costs are measured with them
 AnyOptions = TypeVar("AnyOptions", bound=ModelOptions)
 
 
+def models_of(o: ModelOptions, quiet: bool = False) -> Models:
+    """Decide what is to be loaded; below, nothing reads the options. Raises UserError."""
+    engine = make_engine(o.engine, o.threads, o.mesh, o.data_parallel, quiet)
+    wanted = {"target": (o.target_model_size, o.dtype), "draft": (o.draft_model_size, o.draft_dtype)}
+    return Models(engine, wanted, o.models_dir, o.source, o.ngram_text, quiet)
+
+
 class Session(Generic[AnyOptions]):
     """Two decoders over the same models, and how they decode.
 
@@ -47,8 +56,8 @@ class Session(Generic[AnyOptions]):
     ):
         """models: reuse these. prompts: checked against the context before the weights are loaded. quiet: print nothing
         about the loading. functions: those that only this session knows. Raises UserError."""
-        self.models = models or Models(options, quiet)
-        self.options = o = self.models.with_fast(options) if options.fast else options
+        self.models = models or models_of(options, quiet)
+        self.options = o = self.without_fast(options) if options.fast else options
         self.rule = parse_rule(o.accept, functions.rules)
         if o.tree and not self.rule.accept_tree:
             raise UserError(f"--accept {o.accept} is of no use here: it tests a chain, and --tree drafts a tree")
@@ -77,6 +86,11 @@ class Session(Generic[AnyOptions]):
         self.logs = {role: model.log for role, model in loaded.items() if hasattr(model, "log")}
         compiled = self.engine.compiled_decoders(self.levels, o.K, o.batch, loaded, *parts)
         self.decoders = compiled or PythonDecoders(self)
+
+    def without_fast(self, o: AnyOptions) -> AnyOptions:
+        """Return the options that --fast stands for. Raises UserError."""
+        accept = "block" if o.temperature > 0 else "token"
+        return replace(o, drafter=self.models.fast_drafter(), K="auto", tree=None, accept=accept)
 
     def changed(self, **options: Any) -> "Session[AnyOptions]":
         """The same models, with other options; None stands for the default. Raises UserError."""

@@ -21,7 +21,7 @@ from speculative.law.paths import distance, law_of
 from speculative.loading import Models, ModelSpec
 from speculative.options import ModelOptions, make_options
 from speculative.sampling import autoregressive_sampling
-from speculative.session import Session
+from speculative.session import Session, models_of
 from speculative.trees import by_paths
 from speculative.user_functions import as_drafter
 
@@ -110,19 +110,19 @@ class Networks(Models):
     """The models of a session: a random network for each role, and the parts that drafters load."""
 
     def __init__(self, o, n_vocab, seed):
-        super().__init__(o, quiet=True)
+        super().__init__(**vars(models_of(o, quiet=True)))
         self.n_vocab = n_vocab
         self.seed = seed
         self.clock = Clock()
         rng = np.random.default_rng(2)
         self.loaded["heads"] = Heads(rng.standard_normal((2, N_EMBD, N_EMBD)), rng.standard_normal((2, N_EMBD)))
 
-    def describe(self, role):
+    def spec(self, role):
         encoder = SimpleNamespace(n_vocab=self.n_vocab, encode=lambda text, **_: [0, 1, 2 % self.n_vocab, 0, 1, 1])
         self.load(["target"])
-        return ModelSpec(role, role, role, encoder, self["target"].hparams)
+        return ModelSpec(role, role, role, "float32", encoder, self["target"].hparams)
 
-    def check(self, roles, n_cached):
+    def check(self, roles, n_cached=None):
         pass
 
     def read(self, role):

@@ -48,7 +48,7 @@ FOLDERS = [(settings, ({}, IN_PARTS)[i % 2], DTYPES[i % 3]) for i, settings in e
 @pytest.mark.parametrize(("settings", "form", "dtype"), FOLDERS)
 def test_a_saved_folder_gives_their_logits(settings, form, dtype, tmp_path):
     theirs, tokenizer = save(tmp_path / "model", settings, form, dtype)
-    encoder, hparams = load_encoder_and_hparams("model", str(tmp_path))
+    encoder, hparams = load_encoder_and_hparams(str(tmp_path / "model"))
     text = "To be, or not to be[PAD]<|user|>that is<|endoftext|> the question:"
     ids = encoder.encode(text)
     assert ids == tokenizer.encode(text)

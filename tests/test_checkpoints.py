@@ -20,7 +20,7 @@ import gpt2
 from encoder import BYTE_TO_CHAR, END_OF_TEXT, get_encoder
 from speculative.checkpoints import tensors as tensors_module
 from speculative.checkpoints.config import load_hparams
-from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
+from speculative.checkpoints.loading import complete_folder, load_encoder_and_hparams, load_params
 from speculative.checkpoints.tensors import checkpoint_shapes, nested
 from speculative.checkpoints.tokenizer import FLAGS, read_encoder
 from speculative.engines.choice import make_engine
@@ -171,7 +171,7 @@ def test_sizes_have_the_names_and_the_defaults_of_transformers(tmp_path):
 def test_config_json_is_read_before_the_hparams_json_of_something_else(tmp_path):
     folder = write_folder(tmp_path / "model", CONFIG | {"vocab_size": 2048}, {"wte": np.ones(1, np.float32)})
     (folder / "hparams.json").write_text(json.dumps(GPT2S))
-    assert load_encoder_and_hparams(str(folder), "")[1]["n_head"] == CONFIG["n_head"]
+    assert load_encoder_and_hparams(str(folder))[1]["n_head"] == CONFIG["n_head"]
 
 
 def holding(value):
@@ -332,8 +332,8 @@ def test_only_a_file_that_was_downloaded_is_to_be_deleted(tmp_path):
 def test_a_part_that_is_missing_is_named(tmp_path):
     folder = write_folder(tmp_path / "model", CONFIG, random_tensors(CONFIG), n_parts=3)
     (folder / "model-00002-of-00003.safetensors").unlink()
-    line = refusal(load_encoder_and_hparams, "model", str(tmp_path))
-    assert "lacks model-00002-of-00003.safetensors; copy them from the original model" in line
+    line = refusal(complete_folder, "model", str(tmp_path))
+    assert "lacks model-00002-of-00003.safetensors; it has model-00001-of-00003.safetensors: copy the other" in line
 
 
 def write_shards_index(folder, names):
@@ -349,15 +349,14 @@ def test_the_index_names_the_shards_beside_those_of_an_earlier_save(n_stale, tmp
     shards = sorted(path.name for path in folder.glob("model-*"))
     for path in write_folder(tmp_path / "old", CONFIG, old, n_parts=n_stale).glob("model-*"):
         path.rename(folder / path.name)
-    line = refusal(load_params, str(folder), sizes(CONFIG))
-    assert (
-        f"has shards of {min(3, n_stale)} and of {max(3, n_stale)} parts, and no model.safetensors.index.json" in line
-    )
+    line = refusal(complete_folder, "model", str(tmp_path))
+    assert "lacks model.safetensors.index.json; it has model-00001-of-0000" in line
+    assert line.endswith("shards of several saves: delete those of the others")
     write_shards_index(folder, [*shards, shards[0]])
     flat = flatten(load_params(str(folder), sizes(CONFIG)))
     assert all((flat[name] == array).all() for name, array in new.items())
     (folder / shards[1]).unlink()
-    assert f"lacks {shards[1]}; copy" in refusal(load_encoder_and_hparams, "model", str(tmp_path))
+    assert f"lacks {shards[1]}; it has model-00001-of-0" in refusal(complete_folder, "model", str(tmp_path))
     write_safetensors(folder / "model.safetensors", old)  # transformers looks for it first
     assert (load_params(str(folder), sizes(CONFIG))["wte"] == old["wte"]).all()
 

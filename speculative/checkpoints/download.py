@@ -18,6 +18,7 @@ from speculative.support.files import replacing, size_of
 from speculative.support.progress import working
 
 RETRIES = 4  # of a request without an answer, after 0, 2, 4 and 8 seconds
+NO_NETWORK = 2  # retries if no connection is made
 BUSY = (408, 425, 429, 500, 502, 503, 504)  # answers that may be others the next time
 TIMEOUT = 10, 20  # seconds until a server answers, and until the next bytes arrive
 
@@ -70,7 +71,7 @@ def receive(url: str, part: str, size: int) -> int:
     with requests.Session() as session:
         session.headers["Accept-Encoding"] = "identity"  # the bytes of the file as they are
         for adapter in session.adapters.values():
-            retries = Retry(RETRIES, backoff_factor=1, status_forcelist=BUSY, raise_on_status=False)
+            retries = Retry(RETRIES, NO_NETWORK, backoff_factor=1, status_forcelist=BUSY, raise_on_status=False)
             adapter.max_retries = retries  # type: ignore[attr-defined]
         with ask(session.head, url, allow_redirects=True) as response:
             length = int(response.headers.get("Content-Length", 0))

@@ -50,7 +50,7 @@ class DrafterSpec(NamedTuple):
     tree: Callable[[Context], Callable] | None = None  # -> draft(x, widths) -> Tree
     roles: tuple[str, ...] = ()  # in Context.models: "draft", the format of a copy of the target, or name
     model: bool = False  # whether models[roles[0]] is a model(x, n_last), for which another drafter may draft
-    load: Callable | None = None  # load(models, options) -> Context.models[name]
+    load: Callable | None = None  # load(models) -> Context.models[name]
     words: str = ""  # its name in a sentence; "" is the name itself
     scale: float = 0.6  # of the error of its margins, before AutoK has learned it
     not_on_jax: str = ""  # the reason why it cannot draft with --engine jax

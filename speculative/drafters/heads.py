@@ -50,9 +50,9 @@ def fingerprint(hparams: dict, ln_f: dict) -> str:
     return sha256(b"".join(a.astype(a.dtype.newbyteorder("<")).tobytes() for a in numbers)).hexdigest()
 
 
-def load(models, options) -> Heads:
+def load(models) -> Heads:
     """The heads from the target's folder. Raises UserError if there are none, or none for this target."""
-    folder = models.folder("target")
+    folder = models.spec("target").folder
     path = os.path.join(folder, FILE)
     n_embd = models.spec("target").hparams["n_embd"]
     if not os.path.isfile(path):

@@ -84,10 +84,10 @@ def followers(table, context: np.ndarray, n_vocab: int):  # context [n - 1] -> i
     return keys[begin:end] - first, counts[begin:end]
 
 
-def load(models, options) -> Callable:
+def load(models) -> Callable:
     """Count once -> a log_model."""
     encoder = models.spec("target").encoder
-    text = read_text(options.ngram_text, "text for n-grams") if options.ngram_text else ""
+    text = read_text(models.ngram_text, "text for n-grams") if models.ngram_text else ""
     return ngram_log_model(encoder.n_vocab, encoder.encode(text, allowed_special=True))
 
 

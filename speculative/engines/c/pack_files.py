@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from speculative.checkpoints.loading import load_params, small_files, weight_files
+from speculative.checkpoints.loading import load_params, look
 from speculative.checkpoints.tensors import bad_file, checkpoint_shapes, mapped, nested
 from speculative.engines.c.packing import PackedWeight, layout, packer, tiles_shape
 from speculative.engines.formats import matrix_of
@@ -24,7 +24,8 @@ ALIGNMENT = 64  # bytes of the largest vector register
 def path_of(folder: str, models_dir: str, dtype: str) -> str:
     """Return the path of the pack that fits the model in `folder`, this CPU and this way to pack."""
     digest = hashlib.sha256(layout(dtype).encode())
-    for name in (small_files(folder)[0], *weight_files(folder)):
+    files = look(folder)
+    for name in (files.settings, *files.weights):
         about = os.stat(os.path.join(folder, name))
         digest.update(f"{name} {about.st_size} {about.st_mtime_ns} {about.st_ctime_ns}".encode())
     name = f"{os.path.basename(os.path.abspath(folder))}-{dtype}-{digest.hexdigest()[:16]}.pack"
