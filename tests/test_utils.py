@@ -55,7 +55,7 @@ def assert_same(params, arrays):
         np.testing.assert_array_equal(flat[name], array)
 
 
-def test_both_forms_load_alike_and_each_array_is_converted_once(model, tiny_hparams, tiny_arrays):
+def test_both_forms_load_alike_and_every_array_is_converted(model, tiny_hparams, tiny_arrays):
     encoder, hparams, params = load_encoder_hparams_and_params("tiny", model.parent)
     assert encoder.decode(encoder.encode("the thin thing")) == "the thin thing"
     assert hparams == tiny_hparams
