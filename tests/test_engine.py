@@ -239,7 +239,7 @@ def test_memory_is_asked_for_ahead_unless_that_is_slower(monkeypatch):
     rows = [1, group // 2, group, 2 * group]
     faster = [True, True, False, True]  # with memory asked for ahead
 
-    def seconds(i, n_rows):
+    def seconds(n_rows):
         kind = rows.index(n_rows)
         return 1.0 - (faster[kind] == (run.prefetch_bytes[kind] > 0)) / 9
 
