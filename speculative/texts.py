@@ -175,7 +175,7 @@ def add_times(i: TextStep, logs: Logs, before: Mapping[str, Call | None], began:
     """Add the times of a step that began at that time, by time.perf_counter, and took so long. before: the last call of
     each log at that time."""
     calls = [(role, call) for role, log in logs.items() for call in since(log, before[role], began)]
-    calls.sort(key=lambda one: one[1].began)
+    calls.sort(key=lambda one: (one[1].began, one[0] == "target"))  # drafts whose derived time is 0 come first, too
     targets = [call for role, call in calls if role == "target"]
     i.derived = targets[-1].derived
     if i.derived:  # the call before has waited for several steps
