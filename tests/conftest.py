@@ -12,7 +12,6 @@ from pathlib import Path
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # NumPy's threads would wait for each other, as several tests run at once
 
-import hypothesis
 import numpy as np
 import pytest
 from tiny import vocabulary
@@ -50,8 +49,11 @@ def pytest_configure(config):
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(config.rootpath / ".pytest_cache" / "jax")
     os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(2**28)
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.02"
-    hypothesis.settings.register_profile("default", deadline=None)  # no test has a limit of time
-    hypothesis.settings.load_profile("default")
+    with contextlib.suppress(ImportError):  # an emulated ARM does not load its compiled part
+        from hypothesis import settings
+
+        settings.register_profile("default", deadline=None)  # no test has a limit of time
+        settings.load_profile("default")
     if config.option.markexpr.startswith("not slow"):
         os.environ.setdefault("XLA_FLAGS", QUICK_TO_COMPILE)
 

@@ -365,7 +365,7 @@ MISTAKES_OF_ANYONE = [
     # random numbers
     ('random numbers are used twice', P, "np.random.seed(7)\n        " + P),
     ('random numbers are used twice', P, P + "\n        gen = np.random.default_rng(K)", TEST, TEST.replace("np.random.random()", "gen.random()"), BONUS, "gen.choice(len(q[-1]), p=q[-1])"),
-    (None, P, P, TEST, TEST.replace("np.random.random()", "np.random.default_rng(i - n + 1).random()")),
+    ('random numbers are used twice', P, P, TEST, TEST.replace("np.random.random()", "np.random.default_rng(i - n + 1).random()")),
     ('random numbers are used twice', TEST, TEST.replace("np.random.random()", "np.random.default_rng(5).random()")),
     ('random numbers are used twice', "full = False\n    while", "full = False\n    one, two = np.random.default_rng(1), np.random.default_rng(1)\n    while", DRAFT, "one.choice(len(draft_model(x_draft)[-1]), p=draft_model(x_draft)[-1])", TEST, TEST.replace("np.random.random()", "two.random()")),
     (None, "np.random.choice(np.arange(p.shape[-1]), p=p)", "np.random.choice(np.arange(p.shape[-1]), size=2, p=p).max()"),
