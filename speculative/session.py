@@ -143,8 +143,8 @@ class Session(Generic[AnyOptions]):
             text = f"--K {as_typed('K', Ks)} is for {len(Ks)} levels"
             raise UserError(f"{text}, and --drafter {self.options.drafter} has {len(levels)}")
         Ks += ("auto",) * (len(levels) - len(Ks))
-        expected = [[spec.scale for spec in specs] for specs in levels]
-        return [AutoK(counts) if k == "auto" else k for k, counts in zip(Ks, expected, strict=True)]
+        scales = [[spec.scale for spec in specs] for specs in levels]
+        return [AutoK(expected) if k == "auto" else k for k, expected in zip(Ks, scales, strict=True)]
 
     def drafter(self, rng: np.random.Generator, depth: int = 0, target: Any = None) -> drafters.Drafter:
         """The drafter, or its levels from this depth on. It draws from this generator, the decoder's own. target: the
@@ -288,9 +288,9 @@ class PythonDecoders:
 
 def lookahead_of(K: int | AutoK) -> tuple[int, Callable]:
     """Return (the largest K, a function that makes the drafter choose its K if that is automatic)."""
-    return (
-        (K.K_max, K.drafter_of) if isinstance(K, AutoK) else (K, lambda drafts, stops, model: drafters.first_of(drafts))
-    )
+    if isinstance(K, AutoK):
+        return K.K_max, K.drafter_of
+    return K, lambda drafts, stops, model: drafters.first_of(drafts)
 
 
 def check_count(name: str, value: Any, least: int) -> int:

@@ -17,18 +17,22 @@ class Drafter(NamedTuple):
     tree: Callable | None = None  # draft(x, widths) -> trees.Tree, if it can
 
 
-def always(margin: float) -> bool:
-    """go_on(margin) of a drafter with a number K: draft one more token after one with this margin."""
-    return True
-
-
 class Stop:
-    """The go_on of a drafter in one decode, which a K that chooses itself sets for each proposal."""
+    """The go_on(margin) of a drafter in one decode: whether to draft one more token after one with this margin.
 
-    go_on: Callable[[float], bool] = staticmethod(always)
+    A K that chooses itself sets it for each proposal. With a number K it always goes on, and no margin is needed.
+    """
+
+    go_on: Callable[[float], bool] | None = None
+
+    def __bool__(self) -> bool:
+        return self.go_on is not None
 
     def __call__(self, margin: float) -> bool:
-        return self.go_on(margin)
+        return self.go_on is None or self.go_on(margin)
+
+
+ALWAYS = Stop()
 
 
 class Context(NamedTuple):
@@ -39,7 +43,7 @@ class Context(NamedTuple):
     filters: Filters  # from the draft's logits to p
     greedy: bool  # whether the target decodes greedily: a tree then holds the draft's likeliest tokens
     models: Mapping[str, Any]  # by role
-    go_on: Callable[[float], bool] = always  # asked after each draft, with its margin (sampling.Proposal)
+    go_on: Callable[[float], bool] = ALWAYS  # asked after each draft, with its margin (sampling.Proposal)
 
 
 class DrafterSpec(NamedTuple):

@@ -23,7 +23,7 @@ import numpy as np
 
 from speculative.checkpoints.hugging_face import read_file
 from speculative.checkpoints.tensors import bad_file, read
-from speculative.drafters.base import Context, DrafterSpec, always
+from speculative.drafters.base import ALWAYS, Context, DrafterSpec
 from speculative.drafters.model import model_tree
 from speculative.sampling import Proposal, sample
 from speculative.support.errors import UserError
@@ -93,7 +93,7 @@ def head_model(context: Context) -> Callable:
     return model
 
 
-def head_drafter(model: Callable, rng: np.random.Generator, go_on: Callable = always) -> Callable:
+def head_drafter(model: Callable, rng: np.random.Generator, go_on: Callable = ALWAYS) -> Callable:
     """A token from each head in turn. model: head_model."""
 
     def draft(x, k):  # [n], k -> [m], [m, n_vocab], m <= n_heads

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from speculative.drafters.base import DrafterSpec, always
+from speculative.drafters.base import ALWAYS, DrafterSpec
 from speculative.filters import one_hot
 from speculative.sampling import Proposal
 from speculative.trees import Tree
@@ -32,7 +32,7 @@ def earlier_ends(x: np.ndarray) -> Iterator[np.ndarray]:  # [n] -> [n_1], [n_2],
         yield ends
 
 
-def prompt_lookup(n_vocab: int, go_on: Callable = always) -> Callable:
+def prompt_lookup(n_vocab: int, go_on: Callable = ALWAYS) -> Callable:
     """Propose the tokens that followed the longest match, at the last of its places; nothing if there is no match.
 
     If fewer than k tokens followed, they are repeated (as LZ77 copies): after a b c a b c come, for k = 5, a b c a b.

@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from speculative.drafters.base import DrafterSpec, always
+from speculative.drafters.base import ALWAYS, DrafterSpec
 from speculative.filters import margins, one_hot
 from speculative.sampling import Proposal, max_fn, sample
 from speculative.trees import Tree
 
 
-def model_drafter(model: Callable, rng: np.random.Generator, name: str = "model", go_on: Callable = always) -> Callable:
+def model_drafter(model: Callable, rng: np.random.Generator, name: str = "model", go_on: Callable = ALWAYS) -> Callable:
     """Step 1 of the blog's loop: k tokens, one after the other, each drawn from p given the text so far.
 
     rng is the decoder's own. With a second generator of the same seed, a draft's random number would be used again in a
@@ -25,9 +25,10 @@ def model_drafter(model: Callable, rng: np.random.Generator, name: str = "model"
             [p_i] = model([*x, *tokens])  # [n_vocab]
             p.append(p_i)
             tokens.append(sample(p_i, rng))
-            sure += margins(getattr(model, "last_logits", p_i[None]))  # of a function that is no network, those of p
-            if not go_on(sure[-1]):
-                break
+            if go_on:
+                sure += margins(getattr(model, "last_logits", p_i[None]))  # of a function without logits, those of p
+                if not go_on(sure[-1]):
+                    break
         return Proposal(tokens, p, [name] * len(tokens), margins=sure)
 
     return draft

@@ -9,13 +9,13 @@ Source: Spector and Re 2023, "Accelerating LLM Inference with Staged Speculative
 
 from collections.abc import Callable
 
-from speculative.drafters.base import always
+from speculative.drafters.base import ALWAYS
 from speculative.filters import margins
 from speculative.sampling import Proposal, speculative_sampling
 
 
 def staged(
-    name: str, model: Callable, new_draft: Callable, K: int, rng, accept: Callable, go_on: Callable = always
+    name: str, model: Callable, new_draft: Callable, K: int, rng, accept: Callable, go_on: Callable = ALWAYS
 ) -> Callable:
     """The drafter `name`, whose model is sped up by new_draft(), K tokens at a time. accept: a lossless rule.
     go_on(margin): whether to draft more."""
@@ -32,9 +32,10 @@ def staged(
             tokens += step.tokens
             p += [*step.q[:n]]
             source += [*step.proposal.source[: step.accepted], name]  # a step's last token is the model's own
-            sure += margins(getattr(model, "last_logits", step.q)[:n])
-            if not all(go_on(margin) for margin in sure[-n:]):
-                break
+            if go_on:
+                sure += margins(getattr(model, "last_logits", step.q)[:n])
+                if not all(go_on(margin) for margin in sure[-n:]):
+                    break
         return Proposal(tokens, p, source, steps, sure)
 
     return draft

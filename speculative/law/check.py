@@ -163,7 +163,8 @@ def check_law(function: Callable) -> Verdict:
                 if case.n_vocab == 3 or not far:
                     raise
                 left_out[case.n_vocab] = str(error)
-    if any(states().get(key, state) != state for key, state in before.items()):
+    after = states()
+    if any(after.get(key, state) != state for key, state in before.items()):
         raise UserError(f"{OUT_OF_SIGHT}: another generator draws too")
     if not far:
         raise UserError(f"{name_of(function)}: {reason}")
