@@ -121,10 +121,10 @@ class CompiledPass:
             prefetch_bytes=address(self.prefetch_bytes),
         )
 
-    def new_cache(self) -> tuple[np.ndarray, np.ndarray]:
-        """Keys and values."""
-        keys, values = self.cache_shapes
-        return small_pages(keys), small_pages(values)
+    def new_cache(self) -> tuple[np.ndarray, np.ndarray, int, int]:
+        """Keys and values, and their addresses."""
+        keys, values = map(small_pages, self.cache_shapes)
+        return keys, values, address(keys), address(values)
 
     def keep_address(self, array, dtype=np.float32) -> int:
         """The address of an array for engine.c, which is kept as long as this pass."""
@@ -148,42 +148,39 @@ class CompiledPass:
         [n, n_past + n] says which tokens each one sees: itself, and all before it on its path; it is trusted. Raises
         ValueError for tokens that do not exist or are too many, as compiled code looks up whatever it is given."""
         n = len(tokens)
+        call = self.call
         if n_past + n > self.n_ctx:
             raise ValueError(f"{n_past} + {n} tokens: there are {self.n_ctx} positions")
         self.tokens[:n] = tokens
-        positions_at, sees_at, sees_width = self.positions_at + 8 * n_past, 0, 0
+        positions_at, sees_at = self.positions_at + 8 * n_past, 0
         if sees is not None:
             sees = np.ascontiguousarray(sees, np.uint8)  # [n, n_past + n]
             positions = sees.sum(axis=1, dtype=np.int64) - 1  # [n]
-            positions_at, sees_at, sees_width = address(positions), address(sees), sees.shape[1]
-        logits = np.empty((n_last, self.call.n_vocab), np.float32)  # [n_last, n_vocab]
-        self.hidden = np.empty((n_last, self.call.n_embd), np.float32)  # [n_last, n_embd]
+            positions_at, sees_at, call.sees_width = address(positions), address(sees), sees.shape[1]
+        logits = np.empty((n_last, call.n_vocab), np.float32)  # [n_last, n_vocab]
+        self.hidden = np.empty((n_last, call.n_embd), np.float32)  # [n_last, n_embd]
+        logits_at = address(logits)
         n_chunks = -(-n // CHUNK)
         for i in range(n_chunks):
             first, end = n * i // n_chunks, n * (i + 1) // n_chunks
             given = end - (n - n_last)  # rows of logits after this chunk
             wanted = max(0, min(given, end - first))
-            self.run(
-                n_rows=end - first,
-                n_past=n_past + first,
-                n_last=wanted,
-                tokens=self.tokens_at + 8 * first,
-                positions=positions_at + 8 * first,
-                sees=sees_at and sees_at + first * sees_width,
-                sees_width=sees_width,
-                logits=address(logits) + 4 * (given - wanted) * self.call.n_vocab,
-            )
+            call.tokens = self.tokens_at + 8 * first
+            call.positions = positions_at + 8 * first
+            call.sees = sees_at and sees_at + first * call.sees_width
+            self.run(end - first, n_past + first, wanted, logits_at + 4 * (given - wanted) * call.n_vocab)
             self.hidden[given - wanted : given] = self.x[end - first - wanted : end - first]
         return logits
 
-    def run(self, first_layer: int = 0, end_layer: int | None = None, **fields: int) -> None:
-        """Compute these layers of a pass, by default all. fields: the others of the call that it needs."""
+    def run(self, n_rows: int, n_past: int, n_last: int, logits_at: int, layers: tuple | None = None) -> None:
+        """Compute a pass, or a part from one layer up to another: n_rows tokens, and the logits of the last n_last."""
         call = self.call
-        call.first_layer = first_layer
-        call.end_layer = self.n_layer if end_layer is None else end_layer
-        call.keys, call.values = map(address, self.cache)
-        for name, value in fields.items():
-            setattr(call, name, value)
+        call.n_rows = n_rows
+        call.n_past = n_past
+        call.n_last = n_last
+        call.logits = logits_at
+        call.first_layer, call.end_layer = layers or (0, self.n_layer)
+        _, _, call.keys, call.values = self.cache
         pool.run(call, self.n_threads)
 
     def output(self, x) -> np.ndarray:  # [n, n_embd] -> [n, n_vocab]
@@ -192,14 +189,14 @@ class CompiledPass:
         for first in range(0, len(x), CHUNK):
             part = x[first : first + CHUNK]  # [m, n_embd]
             self.x[: len(part)] = part
-            self.run(end_layer=0, n_rows=0, n_last=len(part), logits=address(logits[first:]))
+            self.run(0, 0, len(part), address(logits[first:]), (0, 0))
         return logits
 
     def move(self, slots: np.ndarray, to: int) -> None:  # [n]
         """Move the keys and values of these tokens to the places from `to` on."""
         there = np.arange(to, to + len(slots))
         L = lanes()
-        keys, values = self.cache
+        keys, values, *_ = self.cache
         keys[:, :, there // L, :, there % L] = keys[:, :, slots // L, :, slots % L]
         values[:, :, :, there] = values[:, :, :, slots]
 
@@ -209,9 +206,9 @@ class CompiledPass:
         layer = self.timed_layer = (self.timed_layer + 1) % self.n_layer
         n_past = min(n_past, self.n_ctx - 1)
         n_rows = min(n_rows, self.n_ctx - n_past)
-        some = {"tokens": self.tokens_at, "positions": self.positions_at, "sees": 0}  # they do not matter
+        self.call.tokens, self.call.positions, self.call.sees = self.tokens_at, self.positions_at, 0  # any tokens
         began = time.perf_counter()
-        self.run(layer, layer + 1, n_rows=n_rows, n_past=n_past, n_last=0, **some)
+        self.run(n_rows, n_past, 0, 0, (layer, layer + 1))
         return time.perf_counter() - began
 
     def tune(self) -> None:
