@@ -302,8 +302,10 @@ def test_the_grid_and_the_sentence_are_the_predictions(show, sampled):
     assert len(texts(driver, "#grid polyline")) == 3
     assert text_of(driver, "advice").endswith("--K 8 would be 1.80 times as fast on this text.")
     assert "would be" not in text_of(driver, "reasons")
-    driver = show(sampled | {"figures": sampled["figures"] | {"predicted": None}, "advice": None})
-    assert not js(driver, "byId('faster').checkVisibility()")
+    for advice in (None, "No prediction, because the run was disturbed."):  # then there is nothing to explain
+        driver = show(sampled | {"figures": sampled["figures"] | {"predicted": None}, "advice": advice})
+        assert js(driver, "byId('faster').checkVisibility()") == bool(advice)
+        assert not js(driver, "[...document.querySelectorAll('.predicted')].some((e) => e.checkVisibility())")
 
 
 # ---- The workbench ---------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from tiny import ROOT
 
 from speculative import load_pair
 from speculative.measure.page import SCRIPTS, VISIBLE, duration, fill, findings, page, page_data
+from speculative.measure.report import ALONE, percent
 from speculative.measure.run import compare
 from speculative.rules import RULES, TOKEN
 
@@ -127,21 +128,27 @@ def test_the_race_is_the_run_on_one_time_axis(pair, how):
 
 def test_the_charts_and_the_grid_are_the_figures(sampled):
     f, data = sampled["figures"], page_data(sampled)
-    by_position, counts = (chart[-1] for chart in data["charts"])
-    tested = zip(f["accepted_by_position"], f["tested_by_position"], strict=True)
-    assert [row[2] for row in by_position] == [f"{a} of {n}" for a, n in tested]
-    assert {tokens: int(n) for _, tokens, n, _ in counts} == f["tokens_per_iteration_histogram"]
-    assert all(0 <= share <= 1 for chart in data["charts"] for share, *_ in chart[-1])
-    predicted = {"model": {"1": 1.2, "2": 1.4, "3": 1.5}, "prompt_lookup": {"1": 1.0, "2": 0.9, "3": 0.8}}
-    f = f | {"predicted": predicted, "window_beta": {"1": 1.1, "2": 1.2, "3": 1.3}, "doubt": None}
-    grid = page_data(sampled | {"figures": f})["grid"]
-    assert grid["drafters"] == ["model", "prompt_lookup"]
-    assert grid["rows"] == [[1, 1.1, 1.2, 1.0], [2, 1.2, 1.4, 0.9], [3, 1.3, 1.5, 0.8]]
-    assert grid["curves"] == [[1.2, 1.4, 1.5], [1.0, 0.9, 0.8]]
-    assert grid["best"] == ["model", 3]
-    assert grid["run"] == ["model", 4, f["speedup"]]
-    for without in ({"doubt": "unlikely"}, {"predicted": None}):
-        assert page_data(sampled | {"figures": f | without})["grid"] is None
+    for (_, _, columns, rows), counts in zip(data["charts"], charts_of(f), strict=True):
+        assert columns[-1] == "share"
+        assert [tuple(row) for row in rows] == [(a / n, name, f"{a} of {n}", percent(a / n)) for name, a, n in counts]
+    assert page_data(sampled | {"figures": f | {"predicted": None}})["grid"] is None
+    predicted = {"model": [1.2, 1.4, 1.5, 1.4, 1.3], "prompt_lookup": [1.0, 0.9, 0.8, 0.7, 0.6]}
+    f = f | {"window_beta": {str(K): 1 + K / 10 for K in range(1, 6)}}
+    f["predicted"] = {name: {str(K): x for K, x in enumerate(xs, start=1)} for name, xs in predicted.items()}
+    assert page_data(sampled | {"figures": f})["grid"] == {
+        "drafters": ["model", "prompt_lookup"],
+        "rows": [[1, 1.1, 1.2, 1.0], [2, 1.2, 1.4, 0.9], [3, 1.3, 1.5, 0.8], [4, 1.4, 1.4, 0.7]],
+        "curves": [*predicted.values()],
+        "best": ["model", 3],
+        "run": [4, f["speedup"]],
+    }
+
+
+def charts_of(f):
+    """The counts of each chart: (name, part, whole)."""
+    places = enumerate(zip(f["accepted_by_position"], f["tested_by_position"], strict=True), start=1)
+    calls = f["tokens_per_iteration_histogram"].items()
+    return [(str(j), *counts) for j, counts in places], [(tokens, n, f["iterations"]) for tokens, n in calls]
 
 
 def test_a_page_of_the_speculative_decoder_alone(command, tmp_path):
@@ -152,21 +159,21 @@ def test_a_page_of_the_speculative_decoder_alone(command, tmp_path):
     assert [*data["lanes"]] == ["speculative"]
     assert data["headline"].endswith(" tokens a second")
     assert (data["grid"], data["advice"]) == (None, None)
-    assert "without --only" in data["alone"]
-    assert data["alone"] not in data["lines"] + data["reasons"]
+    assert data["lines"][0] == ALONE
+    assert not any("speedup" in line for line in data["reasons"])
 
 
-def test_a_doubtful_speedup_is_shown_with_its_doubt(sampled):
-    f = sampled["figures"] | {"speedup": 1.2, "doubt": None}
-    assert findings(sampled | {"figures": f})["headline"] == "1.20 times as fast"
-    doubtful = findings(sampled | {"figures": f | {"doubt": "1.10 tokens for each call"}})
-    assert doubtful["headline"] == "1.20 times as fast, doubtful"
+TOLD = [  # the speedup, its doubt, the summary's second line -> the headline, the line below
+    (1.2, None, "1.20 times as fast: 12 tokens a second.", "1.20 times as fast", "12 tokens a second."),
+    (1.2, "unlikely", "Doubtful: 1.20 times.", "1.20 times as fast, doubtful", "Doubtful: 1.20 times."),
+    (0.8, None, "Slower: 0.80 times as fast: 8 tokens a second.", "0.80 times as fast", "8 tokens a second."),
+]
 
 
-def test_a_slower_run_says_its_speedup_once(sampled):
-    summary = ["The texts differ.", "Slower: 0.80 times as fast: 8 tokens a second instead of 10."]
-    f = sampled["figures"] | {"speedup": 0.8, "doubt": None}
-    assert findings(sampled | {"figures": f, "summary": summary})["lines"][1] == "8 tokens a second instead of 10."
+@pytest.mark.parametrize(("speedup", "doubt", "said", "headline", "line"), TOLD)
+def test_a_speedup_is_said_once_and_with_its_doubt(speedup, doubt, said, headline, line):
+    run = {"summary": ["The texts differ.", said], "figures": {"speedup": speedup, "doubt": doubt}}
+    assert findings(run) == {"headline": headline, "lines": ["The texts differ.", line]}
 
 
 def test_the_close_up_opens_at_a_rejection_after_an_accepted_draft(pair, sampled):

@@ -29,12 +29,12 @@ from speculative.measure.figures import NOISE, figures
 from speculative.measure.predictions import Drafts, Measured, measure, windows_of
 from speculative.measure.recorder import Recorder
 from speculative.measure.report import (
+    ALONE,
     BLOG_TEXT,
     advice,
     blog_line,
-    disturbance,
     engine_line,
-    speed_line,
+    grid,
     summary,
     table,
 )
@@ -131,30 +131,44 @@ def test_the_costs_and_the_account_of_a_scripted_run():
     assert [name for name, *_ in table(f)][-2:] == ["the formula with β", "Leviathan's, with β"]
 
 
-def test_interrupted_calls_are_doubted():
-    autoregressive, speculative = scripted()
-    for iteration in speculative.iterations[2:6]:
-        iteration.scoring += 60
-        iteration.seconds += 60
-    f = figures(autoregressive, record_of(speculative.samples))
-    assert f["doubt"] == "some calls took many times as long as others"
-    assert "Another program probably used the processor. Try again." in speed_line(f)
-    speculative.waited = 30
-    disturbed = figures(autoregressive, speculative)
-    busy = "Other programs used the processor: threads waited 30.00 s for a core."
-    assert busy in speed_line(disturbed | {"doubt": "it is"})
-    assert disturbance(disturbed) == busy
-    slow = figures(*scripted(window=lambda rows: 1.0 if rows == 1 else 0.2))
-    assert "allow no more" in slow["doubt"] or "less time" in slow["doubt"]
+LESS = "calls of the target with several tokens took less time than calls with one"
+LONG = "some calls took many times as long as others"
+TIMES = [  # seconds of a window / of a row, the shortest row, four windows longer by, waiting -> doubt, no prediction
+    (1.4, 1.0, 0, 0, None, None),
+    (1.4, 1.0, 60, 0, f"{LONG}: another program probably used the processor", LONG),
+    (1.4, 1.0, 60, 90, f"{LONG}: threads waited 90 s for a core that other programs had", "threads waited 90 s"),
+    (1.4, 1.0, 0, 90, None, "threads waited 90 s for a core that other programs had"),
+    (0.97, 1.0, 0, 0, None, None),
+    (0.82, 1.0, 0, 0, LESS, LESS),
+    (0.82, 0.8, 0, 0, None, LESS),  # no more than the calls with one row differ
+    (0.33, 0.3, 0, 0, None, "tokens for each call of the target allow no such speedup"),
+    (0.2, 1.0, 0, 0, "tokens for each call of the target allow no such speedup", "allow no such speedup"),
+]
 
 
-@pytest.mark.parametrize(("shortest", "doubted"), [(0.8, False), (1.1, True)])
-def test_a_beta_below_1_is_doubted_only_beyond_the_spread_of_one_row(shortest, doubted):
-    autoregressive, speculative = scripted(window=lambda rows: 1.1 if rows == 1 else 0.9)
+@pytest.mark.parametrize(("window", "shortest", "longer", "waited", "doubt", "withheld"), TIMES)
+def test_doubt_and_predictions(pair, window, shortest, longer, waited, doubt, withheld):
+    """A speedup is doubted beyond the spread of a row's times, and predictions need times of a machine at rest."""
+    autoregressive, speculative = scripted(window=lambda rows: 1 if rows == 1 else window)
     autoregressive.iterations[7].seconds = shortest
-    f = figures(autoregressive, speculative)
-    assert f["mean_beta"] == pytest.approx(0.9 / 1.1, rel=0.05)
-    assert bool(f["doubt"]) == doubted
+    for i in speculative.iterations[2:6]:
+        i.scoring += longer
+        i.seconds += longer
+    records = [autoregressive, record_of(speculative.samples)]
+    records[1].waited = waited
+    f = figures(*records, measured_of(dict.fromkeys(range(2, 10), window), [0.75] * 60))
+    lines = summary(pair, records, f)
+    said = "\n".join(lines)
+    if not longer:
+        assert f["mean_beta"] == pytest.approx(window, abs=0.1)
+    assert lines[1].startswith("Doubtful: " if doubt else f"{f['speedup']:.2f} times as fast: ")
+    assert (doubt or "") in lines[1]
+    assert (f"β = {f['mean_beta']:.2f} times" in said) == (doubt is None)
+    assert (withheld or "None") in str(f["withheld"])
+    assert (grid(f) is None) == bool(withheld)
+    assert ("\nNo prediction, because " in said) == bool(withheld and not doubt)
+    assert ("\nPrediction: " in said) == (withheld is None)
+    assert said.count("threads waited") == bool(waited)
 
 
 # ---- Predictions -----------------------------------------------------------------------------------------------------
@@ -241,8 +255,8 @@ def test_no_prediction_exceeds_what_its_window_allows(alpha, seconds, t_row):
 def test_windows_are_timed_once_and_in_a_share_of_the_time(pair, repeating, monkeypatch):
     """If there is time for none, there is none."""
     [record] = decode(pair, [PROMPT], 40, ["speculative"])
-    assert {*predictions.time_windows(pair, record, 0.2, lambda n: None)} >= {17, 9, 5, 1}
-    assert predictions.time_windows(pair, record, 0.0, lambda n: None) == {}
+    assert {*predictions.time_windows(pair, record, 0.2)} >= {17, 9, 5, 1}
+    assert predictions.time_windows(pair, record, 0.0) == {}
 
 
 # ---- The median of runs ----------------------------------------------------------------------------------------------
@@ -315,18 +329,7 @@ def test_the_speculative_decoder_alone_has_the_figures_that_need_no_other(comman
         assert alone[name] == both[name]
     assert (alone["speedup"], alone["mean_beta"], "autoregressive" in documents[1]) == (None, None, False)
     assert f"acceptance rate r = {alone['r']:.2f}" in out
-    assert "the same command without --only" in out
-
-
-def test_a_doubtful_speedup_is_never_shown_without_its_doubt(pair):
-    autoregressive, speculative = scripted()
-    speculative.seconds /= 10
-    f = figures(autoregressive, speculative)
-    lines = summary(pair, [autoregressive, speculative], f)
-    assert lines[1].startswith(
-        f"Doubtful: {f['speedup']:.2f} times as fast, but {f['tokens_per_iteration']:.2f} tokens"
-    )
-    assert not any("Prediction" in line or "formula" in line for line in lines)
+    assert ALONE in " ".join(out.split())
 
 
 def test_control_characters_of_a_name_are_not_printed(pair, monkeypatch):
