@@ -17,7 +17,7 @@ from speculative.engines import formats, memory
 from speculative.engines.c import pack_files
 from speculative.engines.contract import Engine
 from speculative.engines.formats import model_bytes
-from speculative.engines.model import FunctionNetwork
+from speculative.engines.model import Network
 from speculative.engines.vocabulary import share
 from speculative.support.errors import UserError
 from speculative.support.files import size_of
@@ -119,7 +119,7 @@ class Models:
                 self.read(role)
             else:
                 loaded = DRAFTERS[role].load(self)
-                self.loaded[role] = FunctionNetwork(loaded) if DRAFTERS[role].model else loaded
+                self.loaded[role] = Network(loaded) if DRAFTERS[role].model else loaded
         self.share_caches()
         return [self.loaded[role] for role in networks_of(new)]
 
