@@ -204,7 +204,7 @@ def test_greedy_windows_are_foreseen_exactly(pair, own):
     assert own in measured.names
     for name, K in itertools.product(measured.names, (1, 2, 8)):
         other = pair.changed(drafter=name, K=K)
-        other.ready([other.encode(prompt)], 40)
+        other.decoders.ready([other.encode(prompt)], 40)
         steps = other.steps("speculative", other.encode(prompt), 40, np.random.default_rng(0))
         n_steps = sum(1 for _ in steps)
         assert sum(windows_of(measured.texts[0], K, name).values()) == pytest.approx(n_steps, abs=2 * ("int8" in name))

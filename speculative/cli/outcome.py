@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from speculative.cli.display import color_console, columns, show
 from speculative.engines import memory
-from speculative.engines.choice import is_first
+from speculative.engines.choice import process
 from speculative.loading import networks_of
 from speculative.measure import report
 from speculative.measure.document import document
@@ -29,7 +29,7 @@ def check_output(o: Options) -> Options:
 
     Of several processes that compute the same, only the first prints and writes.
     """
-    if not is_first():
+    if process()[0] > 0:
         sys.stdout = open(os.devnull, "w")  # for the rest of this process  # noqa: SIM115
         return replace(o, json=None, html=None)
     if o.only == "autoregressive" and (o.json or o.html or o.verbose):
