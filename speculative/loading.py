@@ -17,7 +17,7 @@ from speculative.engines import formats, memory
 from speculative.engines.c import pack_files
 from speculative.engines.contract import Engine
 from speculative.engines.formats import model_bytes
-from speculative.engines.model import FunctionNetwork
+from speculative.engines.model import Network
 from speculative.engines.vocabulary import share
 from speculative.support.errors import UserError
 from speculative.support.files import size_of
@@ -108,18 +108,20 @@ class Models:
         held = [(of, self.engine.held_dtype(spec.dtype)) for of, spec in zip(hparams, new, strict=True)]
         memory.check(held, self.engine.free_bytes(), n_cached, self.engine.saving)
 
-    def load(self, roles: Sequence[str]) -> None:
-        """Load the roles that are not loaded yet: the small parts of a drafter first, a target with its copies. Raises
-        UserError."""
-        for role in reversed(roles):
-            if role in self.loaded:
+    def load(self, roles: Sequence[str]) -> list:
+        """Load the roles that are not loaded yet: the small parts of a drafter first, a target with its copies. Return
+        the new networks. Raises UserError."""
+        new = [role for role in roles if role not in self.loaded]
+        for role in reversed(new):
+            if role in self.loaded:  # with the role before
                 continue
             if networks_of([role]):
                 self.read(role)
             else:
                 loaded = DRAFTERS[role].load(self)
-                self.loaded[role] = FunctionNetwork(loaded) if DRAFTERS[role].model else loaded
+                self.loaded[role] = Network(loaded) if DRAFTERS[role].model else loaded
         self.share_caches()
+        return [self.loaded[role] for role in networks_of(new)]
 
     def shares_cache(self, role: str) -> bool:
         """Return True for a copy of the target that uses the target's cache."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from speculative.cli.display import color_console, columns, show
 from speculative.engines import memory
-from speculative.engines.choice import is_first
+from speculative.engines.choice import process
 from speculative.loading import networks_of
 from speculative.measure import report
 from speculative.measure.document import document
@@ -29,7 +29,7 @@ def check_output(o: Options) -> Options:
 
     Of several processes that compute the same, only the first prints and writes.
     """
-    if not is_first():
+    if process()[0] > 0:
         sys.stdout = open(os.devnull, "w")  # for the rest of this process  # noqa: SIM115
         return replace(o, json=None, html=None)
     if o.only == "autoregressive" and (o.json or o.html or o.verbose):
@@ -100,7 +100,9 @@ def show_iterations(session: Session, speculative: Recorder) -> None:
 
 
 def show_figures(session: Session[Options], figures: dict) -> None:
-    """--verbose: print each figure, and how the engine uses this machine."""
+    """--verbose: print the counts, each figure, how the engine uses this machine, and the predictions."""
+    for chart in report.charts(figures):
+        show_table(chart.columns, chart.rows)
     rows = report.table(figures, session.rule.formula)
     models = {role: session.models[role] for role in networks_of(session.roles)}
     peak = memory.peak()
@@ -110,6 +112,9 @@ def show_figures(session: Session[Options], figures: dict) -> None:
     kernels = {role: session.engine.kernel_words(model) for role, model in models.items()}
     rows += [(f"kernels, {role}", *words) for role, words in kernels.items() if words]
     show_table(("figure", "value", "formula"), rows)
+    if grid := report.grid(figures):
+        cells = [[str(K), f"{beta:.2f}", *(f"{x:.2f}x" for x in speedups)] for K, beta, *speedups in grid["rows"]]
+        show_table(("K", "β", *(f"predicted, {name}" for name in grid["drafters"])), cells)
 
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

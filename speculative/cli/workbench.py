@@ -142,7 +142,8 @@ def typed(options: dict) -> dict[str, str]:
 def summary(number: int, document: dict) -> dict:
     """A run as the page shows it. values: of the form."""
     values = typed(document["options"])
-    return {"number": number, "values": values, "figures": document["figures"], **findings(document)}
+    told = findings(document) | {"advice": document["advice"]}
+    return {"number": number, "values": values, "figures": document["figures"], **told}
 
 
 # ---- The server ------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from typing import Any
 
 from speculative.engines.c.engine import CEngine
 from speculative.engines.c.library import library
@@ -44,11 +45,8 @@ def make_engine(
     return {"c": CEngine, "numpy": Engine}[name](threads)
 
 
-def several_processes() -> bool:
-    """True if other processes compute the same. They must not decide anything by measured times."""
-    return bool(os.environ.get("JAX_COORDINATOR_ADDRESS")) and "jax" in sys.modules
-
-
-def is_first() -> bool:
-    """True if this process prints, and writes the files of --json and --html: of several, the first does."""
-    return not several_processes() or sys.modules["jax"].process_index() == 0
+def process() -> tuple[int, int]:
+    """Return this process's number, and that of the processes that compute the same. Only the first, 0, prints and
+    writes files, and several must not decide anything by measured times."""
+    jax: Any = sys.modules.get("jax") if os.environ.get("JAX_COORDINATOR_ADDRESS") else None
+    return (jax.process_index(), jax.process_count()) if jax else (0, 1)

@@ -63,7 +63,7 @@ class Engine:
         """Return a network of converted weights. Raises UserError if NaN or infinity among them shows in the logits of
         a pass, which is cheaper than a look at each weight."""
         network = CachedNetwork(params, hparams, name=name)
-        warm_up(network)
+        network.warm_up()
         return network
 
     def load(
@@ -114,10 +114,3 @@ class Engine:
                 f"logits are {apart:.2g} apart: {verdict}."
             )
         return " ".join(lines)
-
-
-def warm_up(network: CachedNetwork) -> None:
-    """Call a network for a row and for a window: the first call of each kind allocates memory and starts threads."""
-    for n_last in (1, 5):
-        network.logits(np.zeros(min(8, network.n_ctx), int), min(n_last, network.n_ctx))
-    network.forget()

@@ -5,7 +5,6 @@ engine.c has a loop for each format. Here is the rounding of its weights in NumP
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,8 +24,7 @@ class OnJax(NamedTuple):
     quantise: Callable | None = None  # (array, axis of the inputs) -> (numbers, scales without that axis)
 
 
-@dataclass(frozen=True)
-class Format:
+class Format(NamedTuple):
     name: str  # as --dtype calls it
     code: int  # as engine.c numbers it
     weight_bytes: float  # bytes of a weight, with its share of its block's scale
@@ -68,15 +66,15 @@ def round_int4(w):  # [n_in, n_out] -> [n_in, n_out]
     return (np.clip(np.rint(blocks * inverse), -8, 7) * scale).reshape(-1, w.shape[1])[: len(w)]
 
 
-TABLE: tuple[tuple[Any, ...], ...] = (
-    # The fields of Format, in their order. The tolerances are those of the bundled target: over its prompts, distances
-    # of two logits change by up to 5e-5 in float32, and by up to 0.26 in bfloat16.
-    ("float32", 0, 4, 0, "float32", lambda w: w, OnJax("float32", "float32", "float32", 1e-3)),
-    ("bfloat16", 1, 2, 0, "bfloat16", to_bfloat16, OnJax("bfloat16", "bfloat16", "bfloat16", 0.3)),
-    ("int8", 2, 1, 4, "int8", round_int8, OnJax("int8", "bfloat16", "float32", 1e-3, quantise)),
-    ("int4", 3, 0.5 + 2 / BLOCK, 0, "int8", round_int4, "JAX has no 4-bit numbers with a scale for each block"),
+# The tolerances are those of the bundled target: over its prompts, distances of two logits change by up to 5e-5 in
+# float32, and by up to 0.26 in bfloat16.
+ENTRIES = (
+    Format("float32", 0, 4, 0, "float32", lambda w: w, OnJax("float32", "float32", "float32", 1e-3)),
+    Format("bfloat16", 1, 2, 0, "bfloat16", to_bfloat16, OnJax("bfloat16", "bfloat16", "bfloat16", 0.3)),
+    Format("int8", 2, 1, 4, "int8", round_int8, OnJax("int8", "bfloat16", "float32", 1e-3, quantise)),
+    Format("int4", 3, 0.5 + 2 / BLOCK, 0, "int8", round_int4, "JAX has no 4-bit numbers with a scale for each block"),
 )
-FORMATS = {name: Format(name, *rest) for name, *rest in TABLE}  # the largest first
+FORMATS = {format.name: format for format in ENTRIES}  # the largest first
 
 
 def on_jax(name: str) -> OnJax:

@@ -7,7 +7,7 @@ from pathlib import Path
 from speculative.checkpoints.official import HPARAMS
 from speculative.checkpoints.tensors import checkpoint_shapes, parameter_count
 from speculative.engines.formats import FORMATS, model_bytes
-from speculative.engines.system import lines, sysctl
+from speculative.engines.system import groups, lines, sysctl
 from speculative.support.errors import UserError
 
 
@@ -43,15 +43,10 @@ def available() -> int | None:
     limit, taken = read_number("proc/self/limits", "Max address space"), read_number("proc/self/status", "VmSize:")
     if limit is not None and taken is not None:  # ulimit -v
         found.append(max(0, limit - taken * 1024))
-    for line in lines("proc/self/cgroup"):  # the control groups of this process
-        _, controllers, name = line.split(":", 2)
-        if controllers in ("", "memory"):  # version 2, or that of version 1 for memory
-            files = ("memory.limit_in_bytes", "total_rss ") if controllers else ("memory.max", "anon ")
-            group = Path("sys/fs/cgroup", controllers, name.lstrip("/"))
-            for folder in (group, *group.parents):  # the limits of all groups around it count
-                limit = read_number(folder / files[0])
-                taken = read_number(folder / "memory.stat", files[1])
-                found += [max(0, limit - taken)] if limit is not None and taken is not None else []
+    for folder, is_first in groups("memory"):
+        files = ("memory.limit_in_bytes", "total_rss ") if is_first else ("memory.max", "anon ")
+        limit, taken = read_number(folder / files[0]), read_number(folder / "memory.stat", files[1])
+        found += [max(0, limit - taken)] if limit is not None and taken is not None else []
     return min(found, default=None)
 
 

@@ -6,10 +6,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 from copy import copy
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from speculative.engines.formats import FORMATS
 from speculative.engines.plain import PlainPass
 from speculative.engines.vocabulary import to_draft, to_target
 from speculative.filters import margins
@@ -36,15 +37,15 @@ class Call(NamedTuple):
 
 
 class Network:
-    """What a Model calls, with the figures of the last call: logits, and with a cache the others."""
+    """What a Model calls, with the figures of its last call: here a function without a cache, such as n-gram counts."""
 
-    logits: Callable
-    tree_logits: Callable
-    last_block: Callable
-    hold: Callable
-    log: deque[Call]
     n_read = 0  # tokens that the call had to read
     hidden: np.ndarray | None = None  # [n_rows, n_embd], the last block's output for the rows, if it is kept
+
+    def __init__(self, logits: Callable):
+        """logits(x, n_last) -> [n_last, n_vocab]"""
+        self.logits = logits
+        self.log: deque[Call] = deque(maxlen=N_CALLS)
 
     def with_probs(self, to_probs: Callable) -> "Model":
         """The model that turns logits into distributions in this way."""
@@ -52,7 +53,7 @@ class Network:
 
 
 class Slots:
-    """The tokens whose keys and values a cache holds, and for each the rank of the network that wrote them.
+    """The tokens whose keys and values a cache holds, and how many of them, from the first on, each network may read.
 
     A target, of rank 0, and its rounded copies share one cache. A network reads what its own rank or a lower one wrote:
     a copy goes on after the target's text, and the target writes its own over the drafts of its copies.
@@ -60,12 +61,12 @@ class Slots:
 
     def __init__(self):
         self.tokens = np.empty(0, int)  # [n]
-        self.ranks = np.empty(0, int)  # [n]
+        self.lengths = np.zeros(1 + len(FORMATS), int)  # [n_ranks], of the part that each rank may read
         self.parents: np.ndarray | None = None  # [n], of a tree's tokens; None: each follows the one before it
 
     def cut(self, n: int = 0) -> None:
         """Forget all tokens but the first n."""
-        self.tokens = self.tokens[:n]
+        self.lengths = np.minimum(self.lengths, n)
 
 
 class CachedNetwork(Network):
@@ -94,14 +95,18 @@ class CachedNetwork(Network):
         """Use the cache of a target, of which this network is a copy in another format."""
         self.rank = rank
         self.slots = target.slots
-        self.forward.share_cache(target.forward)
+        self.forward.cache = target.forward.cache
 
     def __copy__(self) -> "CachedNetwork":
         """The same weights, with a cache and a log of its own."""
-        return type(self)(self.params, self.hparams, lambda *_: copy(self.forward), self.name)
+        forward = copy(self.forward)
+        forward.cache = forward.new_cache()
+        return type(self)(self.params, self.hparams, lambda *_: forward, self.name)
 
-    def __deepcopy__(self, memo: dict) -> "CachedNetwork":
-        return copy(self)
+    def warm_up(self) -> None:
+        """Compute a window: the first call allocates memory and starts threads. Raises UserError as logits does."""
+        self.logits(np.zeros(min(8, self.n_ctx), int), min(5, self.n_ctx))
+        self.forget()
 
     def forget(self) -> None:
         """Empty the cache. The log stays: another decode may be under way."""
@@ -120,9 +125,8 @@ class CachedNetwork(Network):
 
     @property
     def readable(self) -> np.ndarray:  # -> [n]
-        """The cache's tokens, -1 where this network must not read their keys and values."""
-        slots = self.slots
-        return np.where(slots.ranks[: len(slots.tokens)] <= self.rank, slots.tokens, -1)
+        """The cache's tokens whose keys and values this network may read."""
+        return self.slots.tokens[: self.slots.lengths[self.rank]]
 
     def n_kept(self, x) -> int:  # [n]
         """The number of leading tokens of x that the cache holds."""
@@ -131,22 +135,23 @@ class CachedNetwork(Network):
     def hold(self, x) -> None:  # [n]
         """Let this text, and no token after it, be in the cache as this network wrote it: then the rows of its copies
         do not depend on the decodes before."""
-        if common_prefix(self.readable, x) < len(x):
+        if self.n_kept(x) < len(x):
             self.logits(x)
-        if (self.slots.ranks[len(x) : len(self.slots.tokens)][:1] == self.rank).any():
+        if len(self.readable) > len(x):
             self.slots.cut(len(x))
 
     def feed(self, x, n: int, n_last: int, *sees) -> np.ndarray:  # [n_x] -> [n_last, n_vocab]
         """Feed x[n:] after the first n tokens of the cache. sees: the mask of a tree, if the pass takes one."""
         slots = self.slots
+        lengths = np.minimum(slots.lengths, n)  # [n_ranks]
         slots.cut()  # so that an interrupted pass leaves an empty cache and not a wrong one
         inputs = to_draft(x[n:], self.shared) if self.shared else x[n:]
         logits = self.forward(inputs, n_last, n, *sees)  # [n_last, n_vocab]
         if self.shared:
             logits = to_target(logits, self.shared)
         check_finite(logits, self.name, len(x) - n_last + 1)
-        slots.ranks = np.append(slots.ranks[:n], np.full(len(x) - n, self.rank))
-        slots.tokens = x.copy()  # the caller may change x
+        lengths[self.rank :] = len(x)
+        slots.tokens, slots.lengths = x.copy(), lengths  # a copy: the caller may change x
         self.n_read = len(x) - n
         self.hidden = self.forward.hidden
         return logits
@@ -173,20 +178,12 @@ class CachedNetwork(Network):
         return logits
 
 
-class FunctionNetwork(Network):
-    """A function logits(x, n_last) as a network without a cache, such as counts of n-grams."""
-
-    def __init__(self, logits: Callable):
-        self.logits = logits
-        self.log = deque(maxlen=N_CALLS)
-
-
 class Model:
     """model(x, n_last) -> [n_last, n_vocab]: a network, then temperature and filters. Each decode has its own."""
 
     target: "Model | None" = None  # of a copy that shares the cache of its target: the target in the same decode
 
-    def __init__(self, network: Network, to_probs: Callable):
+    def __init__(self, network: Any, to_probs: Callable):
         """to_probs: logits [n, n_vocab] -> distributions [n, n_vocab]."""
         self.network = network
         self.to_probs = to_probs

@@ -59,17 +59,14 @@ class PlainPass:
     hidden = None  # it keeps no output of the last block: last_block computes that
 
     def __init__(self, params: dict, hparams: dict):
-        n_head = hparams["n_head"]
-        self.made_of = params, hparams
-        self.cache = KVCache(hparams["n_layer"], n_head, hparams["n_ctx"], hparams["n_embd"] // n_head)
+        self.hparams = hparams
+        self.cache = self.new_cache()
         activation = ACTIVATIONS[hparams.get("activation_function", "gelu_new")]
-        self.params = with_activation(params, activation) | {"n_head": n_head}
+        self.params = with_activation(params, activation) | {"n_head": hparams["n_head"]}
 
-    def __copy__(self) -> "PlainPass":
-        return PlainPass(*self.made_of)
-
-    def share_cache(self, other: "PlainPass") -> None:
-        self.cache = other.cache
+    def new_cache(self) -> KVCache:
+        n_layer, n_head, n_ctx, n_embd = (self.hparams[name] for name in ("n_layer", "n_head", "n_ctx", "n_embd"))
+        return KVCache(n_layer, n_head, n_ctx, n_embd // n_head)
 
     def __call__(self, tokens, n_last: int, n_past: int = 0) -> np.ndarray:  # [n] -> [n_last, n_vocab]
         """The logits of the last n_last tokens, which come after the first n_past of the cache."""

@@ -5,6 +5,7 @@ import platform
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
 
@@ -52,19 +53,24 @@ def n_cores() -> int:
     return min(n, MOST_THREADS, int(asked[0]) if asked else n, *quotas())
 
 
+def groups(controller: str) -> Iterator[tuple[Path, bool]]:
+    """Yield the folder of each control group around this process, from the inside out, that limits this resource; and
+    whether it is of version 1."""
+    for line in lines("proc/self/cgroup"):
+        _, controllers, name = line.split(":", 2)
+        if not controllers or controller in controllers.split(","):
+            group = Path("sys/fs/cgroup", controllers, name.lstrip("/"))
+            yield from ((folder, bool(controllers)) for folder in (group, *group.parents))
+
+
 def quotas() -> list[int]:
     """The CPUs that each control group around this process may use at a time, rounded up."""
     found = []
-    for line in lines("proc/self/cgroup"):
-        _, controllers, name = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        files = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)  # of version 1, of 2
-        group = Path("sys/fs/cgroup", controllers, name.lstrip("/"))
-        for folder in (group, *group.parents):
-            words = " ".join(word for file in files for word in lines(folder / file)).split()
-            if len(words) == 2 and min(words) > "0" and "".join(words).isdigit():  # not -1 or max: no quota
-                found.append(-(-int(words[0]) // int(words[1])))
+    for folder, is_first in groups("cpu"):
+        files = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if is_first else ("cpu.max",)
+        words = " ".join(word for file in files for word in lines(folder / file)).split()
+        if len(words) == 2 and min(words) > "0" and "".join(words).isdigit():  # not -1 or max: no quota
+            found.append(-(-int(words[0]) // int(words[1])))
     return found
 
 

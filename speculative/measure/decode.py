@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from speculative.engines.choice import several_processes
+from speculative.engines.choice import process
 from speculative.engines.system import seconds_waited
 from speculative.measure.recorder import Recorder, explain_step
 from speculative.session import DECODERS, Session
@@ -29,7 +29,7 @@ def decode(
     however long it takes.
     """
     inputs = [session.input_ids(prompt, N) for prompt in prompts]
-    session.ready(inputs, N)
+    session.decoders.ready(inputs, N)
     runs: dict[str, list[Recorder]] = {name: [] for name in names}
 
     def run(name: str) -> None:
@@ -45,7 +45,7 @@ def decode(
 
     run(names[0])
     [first] = runs[names[0]]
-    if repeats or (first.seconds < SHORT_SECONDS and not several_processes()):
+    if repeats or (first.seconds < SHORT_SECONDS and process()[1] == 1):
         while name := next_of(runs, repeats):
             run(name)
     for name in names:

@@ -44,7 +44,7 @@ def document(session: Session, prompts: Sequence[str], records: Sequence[Recorde
         "stand_ins": stand_ins(session),
         "rule": {name: getattr(session.rule, name) for name in ("name", "formula", "lossless")},
         "summary": summary(session, records, found),
-        "advice": advice(found, session) if len(records) == 2 and found["drafted"] else None,
+        "advice": advice(found, session),
     }
 
 

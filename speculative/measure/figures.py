@@ -4,7 +4,7 @@ Figures that depend on K are averages over iterations: they stay right if K vari
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import mean, median
 from typing import Any, NamedTuple
 
@@ -15,11 +15,11 @@ from speculative.measure.recorder import Recorder
 
 NOISE = 0.05  # share of a time; smaller differences may be chance
 DISAGREE = 1.5  # factor between the measured speedup and its account, from which on one of them is wrong
-MIN_CALLS = 3  # whose mean counts as the time of a call with so many rows
+DISTURBED = 0.25  # share of the decodes' time; threads that waited longer for a core disturbed the times
 MIN_ITERATIONS = 5  # to find that they disagree
 # Figures that are None if only one decoder has run; and all but the first three if the run was too short.
-COMPARISON = ["speedup", "speedup_without_prefill", "doubt", "t_target", "c", "beta", "mean_beta"]
-COMPARISON += ["account_blog", "account_leviathan", "predicted", "window_beta"]
+COMPARISON = ["speedup", "speedup_without_prefill", "doubt", "t_target", "c", "beta", "mean_beta", "blog_speedup"]
+COMPARISON += ["account_blog", "account_leviathan", "predicted", "window_beta", "withheld"]
 
 
 def figures(autoregressive: Recorder | None, speculative: Recorder, measured: Measured | None = None) -> dict[str, Any]:
@@ -39,11 +39,17 @@ def figures(autoregressive: Recorder | None, speculative: Recorder, measured: Me
     found["waited"] += autoregressive.waited
     found["speedup"] = ratio * autoregressive.seconds / whole
     found["speedup_without_prefill"] = ratio * (autoregressive.seconds - of_rows.prefill) / (whole - known.prefill)
+    rows = [i.seconds for i in autoregressive.iterations if i.seconds and not i.prefill and not i.derived]
     t_target = of_rows.rows.get(1)
     if t_target and known.rows and known.draft is not None:
-        found |= account(autoregressive, speculative, t_target, known, found, measured)
-    rows = [i.seconds for i in autoregressive.iterations if i.seconds and not i.prefill and not i.derived]
-    return found | {"doubt": reason_to_doubt(found, median(rows) / min(rows) if rows else None)}
+        found |= account(speculative, t_target, known, found)
+    found["doubt"] = reason_to_doubt(found, median(rows) / min(rows) if rows else None)
+    if measured and found["account_blog"] and found["alpha"] is not None:
+        # predictions need the times of a machine at rest
+        found["withheld"] = disturbance(found) or reason_to_doubt(found, spread=1.0)
+        if not found["withheld"]:
+            found |= predict(autoregressive, speculative, known.prefill, known.rows | {1: t_target}, measured)
+    return found
 
 
 # ---- The counts ------------------------------------------------------------------------------------------------------
@@ -68,7 +74,7 @@ def counts(speculative: Recorder) -> dict[str, Any]:
         "alpha": mean(alpha) if alpha else None,
         "tree": any(i.tree for i in iterations),
         "usual_K": usual,
-        "tokens_per_iteration_histogram": with_texts(dict(sorted(histogram.items()))),
+        "tokens_per_iteration_histogram": {str(n): histogram[n] for n in sorted(histogram)},
         "tested_by_position": [tested[j] for j in range(len(tested))],
         "accepted_by_position": [accepted[j] for j in range(len(tested))],
         "by_source": {name: [passed[name], n] for name, n in by_source.most_common()},
@@ -84,6 +90,8 @@ def sums(calls: Sequence) -> dict[str, Any]:
         "tokens": n_tokens,
         "drafted": drafted,
         "accepted": accepted,
+        "accepted_share": accepted / drafted if drafted else None,
+        "mean_K": drafted / len(calls),
         "r": n_tokens / (drafted + len(calls)),
         "tokens_per_iteration": n_tokens / len(calls),
     }
@@ -99,11 +107,6 @@ class Costs(NamedTuple):
     draft: float | None  # seconds of a draft token; 0 if nothing was drafted, None if each proposal read the prompt
     prefill: float  # seconds of reading the prompt, beyond those that the same calls take otherwise
 
-    @property
-    def window(self) -> Callable[[int], float]:
-        """A function of any number of rows, on lines between known ones. One row takes no longer than several."""
-        return line_through(self.rows)
-
 
 def costs(run: Recorder) -> Costs:
     """Return the mean times of a decoder's calls. The time of empty proposals belongs to the tokens of the others."""
@@ -114,47 +117,40 @@ def costs(run: Recorder) -> Costs:
     draft = None if any(i.drafted for i in timed) else 0.0
     if drafted:
         draft = sum(i.drafting for i in proposals) / drafted
-    known = Costs(rows, draft, 0.0)
-    if not known.rows:
-        return known
-    window = known.window
-    scoring = [i.seconds - i.drafting - window(i.drafted + 1) for i in timed if i.prefill]
-    drafting = [i.drafting - i.drafted * (draft or 0.0) for i in timed if i.draft_prefill]
-    return known._replace(prefill=sum(max(0.0, seconds) for seconds in scoring + drafting))
+    if not rows:
+        return Costs(rows, draft, 0.0)
+    window = line_through(rows)
+    prefill = [i.seconds - i.drafting - window(i.drafted + 1) for i in timed if i.prefill]
+    prefill += [i.drafting - i.drafted * (draft or 0.0) for i in timed if i.draft_prefill]
+    return Costs(rows, draft, sum(max(0.0, seconds) for seconds in prefill))
 
 
-def account(
-    autoregressive: Recorder,
-    speculative: Recorder,
-    t_target: float,
-    speculative_costs: Costs,
-    found: dict,
-    measured: Measured | None,
-) -> dict[str, Any]:
-    """Return the run's costs, the formulas' account of its speedup, and the predictions for other lookaheads."""
+def account(speculative: Recorder, t_target: float, known: Costs, found: dict) -> dict[str, Any]:
+    """Return the costs of a run, relative to a row of the target, and the formulas' account of its speedup."""
     windows = [i.drafted for i in speculative.iterations]
-    K = mean(windows)
-    c = speculative_costs.draft / t_target
-    window = speculative_costs.window
+    K = found["mean_K"]
+    c = known.draft / t_target  # type: ignore[operator]  # figures() asks for it
+    window = line_through(known.rows)
     beta = mean(window(m + 1) for m in windows) / t_target
-    known = {
+    leviathan = None
+    if found["alpha"] is not None and not found["tree"] and speculative.rule.name != "block":  # which looks back
+        leviathan = mean(leviathan_tokens(found["alpha"], m) for m in windows) / (K * c + beta)
+    return {
         "t_target": t_target,
         "c": c,
-        "beta": with_texts({rows: seconds / t_target for rows, seconds in speculative_costs.rows.items()}),
+        "beta": {str(rows): seconds / t_target for rows, seconds in known.rows.items()},
         "mean_beta": beta,
+        "blog_speedup": blog_speedup(found["r"], K, c),
         "account_blog": blog_speedup(found["r"], K, c, beta),
+        "account_leviathan": leviathan,
     }
-    if found["alpha"] is None or found["tree"]:
-        return known
-    if speculative.rule.name != "block":  # its chances depend on the drafts before
-        known["account_leviathan"] = mean(leviathan_tokens(found["alpha"], m) for m in windows) / (K * c + beta)
-    if measured:
-        calls = Counter(i.drafted + 1 for i in speculative.iterations if not i.prefill)
-        rows = {n: seconds for n, seconds in speculative_costs.rows.items() if calls[n] >= MIN_CALLS} | {1: t_target}
-        predicted, window_beta = predict(autoregressive, speculative, speculative_costs.prefill, rows, measured)
-        known["predicted"] = {name: with_texts(speedups) for name, speedups in predicted.items()}
-        known["window_beta"] = with_texts(window_beta)
-    return known
+
+
+def disturbance(f: dict[str, Any]) -> str | None:
+    """Say for how long threads had no core. None if that took little of the decodes' time."""
+    whole = f["seconds"]["speculative"] + (f["seconds"]["autoregressive"] or 0.0)
+    waited = f"threads waited {f['waited']:.3g} s for a core that other programs had"
+    return waited if f["waited"] >= DISTURBED * whole else None
 
 
 def reason_to_doubt(f: dict[str, Any], spread: float | None) -> str | None:
@@ -165,7 +161,7 @@ def reason_to_doubt(f: dict[str, Any], spread: float | None) -> str | None:
     most = f["tokens_per_iteration"]
     limit = (1 + NOISE) * most * (spread or 1)
     if f["speedup"] > limit:
-        return f"{most:.2f} tokens for each call of the target allow no more than that factor"
+        return f"{most:.2f} tokens for each call of the target allow no such speedup"
     without = f["speedup_without_prefill"]
     if without > limit:
         return f"{without:.2f} without the prompt, and {most:.2f} tokens for each call of the target allow no more"
@@ -177,8 +173,3 @@ def reason_to_doubt(f: dict[str, Any], spread: float | None) -> str | None:
     if f["iterations"] >= MIN_ITERATIONS and not 1 / DISAGREE < ratio < DISAGREE:
         return "some calls took many times as long as others"
     return None
-
-
-def with_texts(by_number: dict[int, Any]) -> dict[str, Any]:
-    """Return the dict with texts for keys: JSON has no numbers there."""
-    return {str(number): value for number, value in by_number.items()}

@@ -16,7 +16,7 @@ from typing import Any
 from speculative import drafters
 from speculative.filters import Filters
 from speculative.measure import report
-from speculative.measure.report import digits, duration, many, percent
+from speculative.measure.report import digits, duration, many
 from speculative.options import as_typed
 from speculative.session import DECODERS
 
@@ -31,6 +31,12 @@ ORIGINS = {  # of a token -> its explanation
 }
 FACTS = ["draft_model_size", "target_model_size", "drafter", "K", *Filters._fields]  # options in the header
 FACTS += ["draft_temperature", "stop", "seed", "engine"]
+COMPARISONS = {  # of a draft's test, by the kind of rule
+    "token": "u · p = {u} · {p} = {product} {sign}\u00a0{q}\u00a0=\u00a0q",
+    "lenient": "B · u · p = {B} · {u} · {p} = {product} {sign}\u00a0{q}\u00a0=\u00a0q",
+    "block": "w = {w}; u = {u} {sign}\u00a0{h}\u00a0=\u00a0h",
+    "typical": "q = {q} {equal} 0, of the typical tokens",
+}
 VISIBLE = str.maketrans({" ": "␣", "\n": "↵", "\t": "⇥"})  # white space of a token that is shown alone
 
 
@@ -75,7 +81,6 @@ def page_data(run: dict) -> dict:
     lines = {"autoregressive": ["target"], "speculative": [*roles, "target"]}
     names = {int(token): text.translate(VISIBLE) for token, text in run["vocabulary"].items()}
     before = accumulate((i["text"] for i in iterations), initial=run["prompt"]["text"])
-    elsewhere = (report.ALONE, run["advice"])  # these sentences have places of their own
     return {
         **findings(run),
         "facts": facts(run),
@@ -83,18 +88,18 @@ def page_data(run: dict) -> dict:
         "prompt": run["prompt"]["text"],
         "legend": legend(iterations),
         "lanes": {name: lane_data(name.capitalize(), one, total, lines[name]) for name, one in decoders.items()},
-        "alone": report.ALONE,
         "seconds": total,
         "derived": iterations[0]["derived"],
         "greedy": o["temperature"] == 0,
         "rule": {"kind": kind, "lossy": lossy},
         "iterations": [close_up(i, text, rule["name"], names) for i, text in zip(iterations, before, strict=False)],
         "opening": opening(iterations),
-        "reasons": [line for line in run["summary"][N_FINDINGS:] if line not in elsewhere],
-        "charts": charts(f),
-        "table": report.table(f | {"predicted": None}, rule["formula"]),
+        "reasons": [line for line in run["summary"][N_FINDINGS:] if line != run["advice"]],
+        "charts": [chart_data(chart) for chart in report.charts(f)],
+        "table": report.table(f, rule["formula"]),
         "advice": run["advice"],
-        "grid": grid(f, o),
+        "drafter": o["drafter"],
+        "grid": report.grid(f),
     }
 
 
@@ -104,15 +109,13 @@ def page_data(run: dict) -> dict:
 def findings(run: dict) -> dict:
     """Return the headline, and the summary's lines that say what was measured."""
     f = run["figures"]
-    first, *lines = (line for line in run["summary"][:N_FINDINGS] if line != report.ALONE)
+    lines = run["summary"][:N_FINDINGS]
     if f["speedup"] is None:
-        return {"headline": first.rstrip("."), "lines": lines, "doubtful": False}
-    headline = f"{f['speedup']:.2f} times as fast" + ", doubtful" * bool(f["doubt"])
-    return {
-        "headline": headline,
-        "lines": [line.removeprefix("Slower: ").removeprefix(f"{headline}: ") for line in (first, *lines)],
-        "doubtful": bool(f["doubt"]),
-    }
+        headline, _, lines[0] = lines[0].partition(". ")
+    else:
+        headline = f"{f['speedup']:.2f} times as fast" + ", doubtful" * bool(f["doubt"])
+        lines = [line.removeprefix("Slower: ").removeprefix(f"{headline}: ") for line in lines]
+    return {"headline": headline, "lines": lines}
 
 
 def facts(run: dict) -> list[list[str]]:
@@ -232,50 +235,18 @@ def branches(tree: dict, names: dict[int, str], node: int = 0) -> list[list]:
 
 def comparison(test: dict, rule: str) -> str:
     """The numbers that a rule compared, in the rule's own letters."""
-    u, p, q = (test[name] for name in "upq")
     kind, _, number = rule.partition(":")
-    less = "<" if test["passed"] else "≥"
-    than_q = f"{less}\u00a0{digits(q)}\u00a0=\u00a0q"
-    if kind == "token":
-        return f"u · p = {digits(u)} · {digits(p)} = {digits(u * p)} {than_q}"
-    if kind == "lenient":
-        return f"B · u · p = {number} · {digits(u)} · {digits(p)} = {digits(float(number) * u * p)} {than_q}"
-    if kind == "block":
-        return f"w = {digits(test['w'])}; u = {digits(u)} {less}\u00a0{digits(test['h'])}\u00a0=\u00a0h"
-    if kind == "typical":
-        return f"q = {digits(q)} {'>' if test['passed'] else '='} 0, of the typical tokens"
-    return f"u = {digits(u)}, p = {digits(p)}, q = {digits(q)}"
+    known = {name: digits(value) for name, value in test.items() if name in ("u", "p", "q", "w", "h")}
+    known["product"] = digits(float(number or 1) * test["u"] * test["p"])
+    sign, equal = ("<", ">") if test["passed"] else ("≥", "=")
+    return COMPARISONS.get(kind, "u = {u}, p = {p}, q = {q}").format(B=number, sign=sign, equal=equal, **known)
 
 
 # ---- The figures -----------------------------------------------------------------------------------------------------
 
 
-def charts(f: dict) -> list[list]:
-    """Two tables with bars, each [caption, colour, columns, rows of (length of the bar, cells)]."""
-    by_position = zip(f["accepted_by_position"], f["tested_by_position"], strict=True)
-    positions = [[a / n, str(j), f"{a} of {n}", percent(a / n)] for j, (a, n) in enumerate(by_position, start=1)]
-    shares = [(n / f["iterations"], tokens, n) for tokens, n in f["tokens_per_iteration_histogram"].items()]
-    counts = [[share, tokens, str(n), percent(share)] for share, tokens, n in shares]
-    return [
-        ["Accepted, by position in the window", "accepted", ["position", "accepted", "share"], positions],
-        ["Tokens for each call of the target", "q", ["tokens", "calls", "share"], counts],
-    ]
-
-
-def grid(f: dict, o: dict) -> dict | None:
-    """The predicted speedups by K and drafter, of which the ending names the best; None if it names none.
-
-    rows: K, β, then the speedups of the drafters. curves: of each drafter the speedups for K = 1, 2, ...
-    """
-    predicted = f["predicted"]
-    if not predicted or f["doubt"]:
-        return None
-    name, best_K = report.best_setting(f)
-    Ks = sorted({int(K) for speedups in predicted.values() for K in report.some(speedups)})
-    return {
-        "drafters": [*predicted],
-        "rows": [[K, f["window_beta"][str(K)], *(one[str(K)] for one in predicted.values())] for K in Ks],
-        "curves": [[*speedups.values()] for speedups in predicted.values()],
-        "best": [name, int(best_K)],
-        "run": [o["drafter"], f["usual_K"], f["speedup"]],
-    }
+def chart_data(chart: report.Chart) -> list:
+    """[caption, colour, columns, rows of [length of the bar, cells]]"""
+    shares = [part / whole for _, part, whole in chart.counts]
+    kind = "accepted" if "accepted" in chart.columns else "q"
+    return [chart.caption, kind, chart.columns, [*zip(shares, *zip(*chart.rows, strict=True), strict=True)]]

@@ -10,10 +10,11 @@ Windows of sizes that the run has not timed are timed now, in a fraction of the 
 network, if the engine can compute these alone.
 """
 
+import itertools
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,10 +24,10 @@ from speculative.drafters.lookup import NAME as LOOKUP
 from speculative.drafters.lookup import prompt_lookup
 from speculative.measure.recorder import Recorder
 from speculative.session import Session
-from speculative.support.progress import working
 
 BLOCK = 64  # rows of a model in one call
 ROWS = (2, 3, 5, 9, 17, 33)  # rows of the windows that are timed, if the run has not timed them
+MIN_CALLS = 3  # calls of the run, whose mean counts as the time of a window of this size
 ROUNDS = 6  # times that each size is timed
 TIMING_SHARE = 0.18  # of the speculative decode's time, that all this may take
 TIMING_SECONDS = (0.05, 0.9)  # that it may take in any case, and at most
@@ -54,25 +55,20 @@ def measure(session: Session, speculative: Recorder) -> Measured | None:
     iterations = speculative.iterations
     if not session.engine.predicts or any(i.tree for i in iterations):
         return None
-    names = candidates(session.options.drafter, session.levels)
-    last = session.levels[0][-1]
-    drafted = [i for i in iterations if i.drafted and not i.draft_prefill and i.source[-1] != LOOKUP]
-    if not drafted:  # nothing is known of the draft model's time
-        names = [LOOKUP]
-    t_draft = sum(i.drafting for i in drafted) / sum(i.drafted for i in drafted) if drafted else 0.0
+    by_model = [i for i in iterations if i.drafted and not i.draft_prefill and i.source[-1] != LOOKUP]
+    t_draft = sum(i.drafting for i in by_model) / sum(i.drafted for i in by_model) if by_model else 0.0
+    names = candidates(session.options.drafter, session.levels) if by_model else [LOOKUP]
     least, most = TIMING_SECONDS
     began = time.perf_counter()
     until = began + min(most, max(least, TIMING_SHARE * speculative.seconds))
-    with working("predicting other settings", None, "call", delay=1) as bar:
-        n_vocab = session.encoder.n_vocab
-        texts_made = zip(speculative.inputs, speculative.tokens, strict=True)
-        found = [places_of_lookups(x, new, n_vocab) for x, new in texts_made]
-        t_lookup = (time.perf_counter() - began) / max(1, speculative.n_tokens)
-        texts = []
-        for x, sample, one in zip(speculative.inputs, speculative.samples, found, strict=True):
-            asks = names != [LOOKUP]
-            texts.append(Drafts(one, chances_by_place(session.model(last.roles[0]), x, sample, until) if asks else []))
-        timed = time_windows(session, speculative, max(least, until - time.perf_counter()), bar.update)
+    texts_made = zip(speculative.inputs, speculative.tokens, strict=True)
+    n_matched = [places_of_lookups(x, new, session.encoder.n_vocab) for x, new in texts_made]
+    t_lookup = (time.perf_counter() - began) / max(1, speculative.n_tokens)
+    texts = []
+    for x, sample, matched in zip(speculative.inputs, speculative.samples, n_matched, strict=True):
+        model = session.model(session.levels[0][-1].roles[0]) if names != [LOOKUP] else None
+        texts.append(Drafts(matched, chances_by_place(model, x, sample, until) if model else []))
+    timed = time_windows(session, speculative, max(least, until - time.perf_counter()))
     return Measured(names, texts, timed, t_lookup, t_draft)
 
 
@@ -100,7 +96,8 @@ def places_of_lookups(x: Sequence[int], new: Sequence[int], n_vocab: int) -> lis
 
 def chances_by_place(model: Callable, x: Sequence[int], sample: Sequence, until: float) -> list[float]:  # [n] -> [N]
     """The chance at each new place of a text that the model's draft is accepted there: as the run tells, as the model
-    says if it is asked, and the mean of these at the places for which there is no time."""
+    says if it is asked, and the mean of these at the places for which there is no time. It is asked for blocks of rows,
+    as those of a long text take much memory; for one block in any case."""
     known: list[float | None] = []
     tokens: list[int] = []
     q: list[float] = []
@@ -109,26 +106,20 @@ def chances_by_place(model: Callable, x: Sequence[int], sample: Sequence, until:
         known += [*chances, *[None] * (len(i.tokens) - len(chances))]
         tokens += i.tokens
         q += i.q
-    if None in known:
-        text = np.array([*x, *tokens])  # [n + N]
-        rows = rows_of(model, text, len(tokens), until)
-        asked = [min(1.0, float(p[token]) / q_i) for p, token, q_i in zip(rows, tokens, q, strict=False)]
-        asked += [float(np.mean(asked))] * (len(tokens) - len(asked))
-        known = [chance if a is None else a for a, chance in zip(known, asked, strict=True)]
-    return [min(1.0, chance) for chance in known]
+    text = np.array([*x, *tokens])  # [n + N]
+    asked: list[float] = []
+    while None in known[len(asked) :] and (not asked or time.perf_counter() < until):
+        block = slice(len(asked), len(asked) + BLOCK)
+        n_rows = len(tokens[block])
+        rows = model(text[: len(x) + len(asked) + n_rows - 1], n_rows)  # [n_rows, n_vocab]
+        drawn = zip(rows, tokens[block], q[block], strict=True)
+        asked += [min(1.0, float(p[token]) / q_i) for p, token, q_i in drawn]
+    rest = float(np.mean(asked)) if asked else 0.0
+    asked += [rest] * (len(tokens) - len(asked))
+    return [min(1.0, a if chance is None else chance) for chance, a in zip(known, asked, strict=True)]
 
 
-def rows_of(model: Callable, text, N: int, until: float) -> Iterator[np.ndarray]:  # [n + N] -> N times [n_vocab]
-    """A model's rows for the last N tokens of a text, in blocks, as those of a long text take much memory. The first
-    block is computed in any case, another if it begins before the time `until`."""
-    for end in range(len(text) - N, len(text), BLOCK):
-        if end > len(text) - N and time.perf_counter() > until:
-            return
-        n_rows = min(BLOCK, len(text) - end)
-        yield from model(text[: end + n_rows - 1], n_rows)
-
-
-def time_windows(session: Session, speculative: Recorder, most: float, done: Callable) -> dict[int, float]:
+def time_windows(session: Session, speculative: Recorder, most: float) -> dict[int, float]:
     """Time windows of the target a few times, as long as `most` seconds allow -> {rows: seconds, or a part of them}."""
     network = session.models["target"]
     known = {i.drafted + 1 for i in speculative.iterations if not i.prefill}
@@ -144,46 +135,45 @@ def time_windows(session: Session, speculative: Recorder, most: float, done: Cal
         if time.perf_counter() - start + expected > most:
             break
         timed.append((n, session.engine.window_seconds(network, x, n)))
-        done(1)
     return costs_by_rows(timed)
 
 
 def predict(
-    autoregressive: Recorder, speculative: Recorder, prefill: float, rows: dict[int, float], measured: Measured
-) -> tuple[dict[str, dict[int, float]], dict[int, float]]:
-    """({drafter: {K: the speedup that it should bring}}, {K: β}), for each K up to the longest window that was timed.
+    autoregressive: Recorder, speculative: Recorder, prefill: float, costs: dict[int, float], measured: Measured
+) -> dict[str, dict]:
+    """{"predicted": {drafter: {K: the speedup that it should bring}}, "window_beta": {K: β}}, for each K up to the
+    longest window that was timed; K is a text, as in JSON.
 
-    prefill: its seconds in the speculative run. rows: {rows: seconds of a call of the target} of both runs.
+    prefill: its seconds in the speculative run. costs: {rows: seconds of a call of the target}, of one row and of those
+    of the run.
     """
+    calls = Counter(i.drafted + 1 for i in speculative.iterations if not i.prefill)
+    rows = {n: seconds for n, seconds in costs.items() if calls[n] >= MIN_CALLS or n == 1}
     usual = max(rows.keys() & measured.timed.keys(), default=0)
     scale = rows[usual] / measured.timed[usual] if usual else 0.0  # a call of the loop over what was timed
-    known = {n: scale * seconds for n, seconds in measured.timed.items() if scale} | rows
+    # several rows take no less time than one
+    known = {n: max(scale * seconds, rows[1]) for n, seconds in measured.timed.items() if scale} | rows
     window = line_through(known)
     own = sum(i.drafting + window(i.drafted + 1) for i in speculative.iterations)
     scale = (speculative.seconds - prefill) / own
     t_token = autoregressive.seconds / autoregressive.n_tokens
-    predicted: dict[str, dict[int, float]] = {}
-    beta = {K: window(K + 1) / rows[1] for K in range(1, max(known))}
-    for name in measured.names if beta else []:
-        predicted[name] = {}
-        for K in beta:
-            windows: dict[tuple[int, int], float] = defaultdict(float)
-            for drafts in measured.texts:
-                for sizes, n in windows_of(drafts, K, name).items():
-                    windows[sizes] += n
-            seconds = sum(n * (k * measured.t_draft + window(k + m + 1)) for (k, m), n in windows.items())
-            n_windows = sum(windows.values())
-            seconds += name.startswith(LOOKUP) * n_windows * measured.t_lookup
-            most = speculative.n_tokens / n_windows  # tokens of a call
-            predicted[name][K] = min(most, t_token * speculative.n_tokens / (prefill + scale * seconds))
-    return predicted, beta
+    Ks = range(1, max(known))
+    predicted: dict[str, dict[str, float]] = {name: {} for name in measured.names if Ks}
+    for name, K in itertools.product(predicted, Ks):
+        windows = sum((windows_of(drafts, K, name) for drafts in measured.texts), Counter())
+        seconds = sum(n * (k * measured.t_draft + window(k + m + 1)) for (k, m), n in windows.items())
+        n_windows = sum(windows.values())
+        seconds += name.startswith(LOOKUP) * n_windows * measured.t_lookup
+        most = speculative.n_tokens / n_windows  # tokens of a call
+        predicted[name][str(K)] = min(most, t_token * speculative.n_tokens / (prefill + scale * seconds))
+    return {"predicted": predicted, "window_beta": {str(K): window(K + 1) / rows[1] for K in Ks}}
 
 
-def windows_of(drafts: Drafts, K: int, drafter: str) -> dict[tuple[int, int], float]:
+def windows_of(drafts: Drafts, K: int, drafter: str) -> Counter:
     """{(drafts of the model, drafts of the lookup): how many such windows are expected to cover a text}, with K."""
     N = len(drafts.n_matched)
     begins = [1.0] + [0.0] * N  # the chance that a window begins at each place
-    windows: dict[tuple[int, int], float] = defaultdict(float)
+    windows: Any = Counter()  # of floats
     for place in range(N):
         k = min(K, N - place - 1)
         if drafter.startswith(LOOKUP) and drafts.n_matched[place] >= 0:

@@ -1,24 +1,22 @@
 """The end of a run: in plain words, which are the same on the screen, in the JSON document and on the page; and as the
-table of --verbose and of the page, every figure with its formula."""
+tables of --verbose and of the page: every figure with its formula, counts, and predictions."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from speculative import drafters
 from speculative.checkpoints.official import HPARAMS
 from speculative.law import VERDICTS
 from speculative.loading import networks_of
-from speculative.measure.analysis import blog_speedup
-from speculative.measure.figures import NOISE
+from speculative.measure.figures import NOISE, disturbance
 from speculative.measure.recorder import Recorder
 from speculative.options import FIELDS
 from speculative.rules import TOKEN, Rule
 from speculative.session import Session
 from speculative.support.terminal import one_line
 
-ALONE = "The speedup needs the autoregressive decoder: the same command without --only measures it."
+ALONE = "The speedup needs both decoders: the same command without --only."
 GAIN = 1.08  # another setting is recommended from this factor on: a prediction errs by about as much
-
-DISTURBED = 0.25  # share of the decodes' time; threads that waited longer for a core disturbed the figures
 ROLES = {"target": "Target", "draft": "draft"}  # in a sentence; the others are copies of the target
 
 BLOG_TEXT = (  # 40 tokens, which the blog's run printed after its prompt, with the official 1558M
@@ -30,37 +28,21 @@ Row = tuple[str, str, str]  # a figure's name, its value, its formula
 
 
 def summary(session: Session, records: Sequence[Recorder], f: dict) -> list[str]:
-    """Return the lines of the ending. records: of the autoregressive decoder and the speculative one; f: figures()."""
-    if len(records) == 1:
-        return [*filter(None, lines_alone(session, f))]
-    texts = " ".join(filter(None, [texts_line(session, records), blog_line(session, records)]))
-    lines = [texts, speed_line(f)]
+    """Return the lines of the ending. records: of both decoders, or of the speculative one alone; f: figures()."""
+    texts = [texts_line(session, records), blog_line(session, records)] if len(records) == 2 else []
+    lines = [" ".join(filter(None, texts)), speed_line(f)]
     if f["drafted"]:
-        lines += [acceptance_line(f), time_line(f), account_line(f), advice(f, session)]
+        lines += [acceptance_line(f), alpha_line(f), time_line(f), account_line(f), advice(f, session)]
     else:
         lines.append("Nothing was drafted, so this was autoregressive decoding.")
     lines.append(engine_line(session))
     replaced = stand_ins(session).items()
     lines += [f"Note: {size} is a stand-in for the official model: {words}." for size, words in replaced]
-    if disturbance(f) and not f["doubt"]:
-        lines.append(f"Note: {disturbance(f)}")
+    if disturbance(f) and not f["doubt"] and not f["withheld"]:
+        lines.append(f"Note: {disturbance(f)}.")
     if session.timed and session.options.temperature > 0:
         lines.append("Note: --K auto depends on measured times, so the same seed may give another text next time.")
     return [*map(one_line, filter(None, lines))]
-
-
-def lines_alone(session: Session, f: dict) -> list[str | None]:
-    """The ending of --only speculative."""
-    rate = rate_text(f["tokens"] / f["seconds"]["speculative"])
-    drafts = [acceptance_line(f), alpha_line(f), time_line(f)] if f["drafted"] else []
-    return [f"{rate} tokens a second.", *drafts, ALONE, engine_line(session)]
-
-
-def alpha_line(f: dict) -> str | None:
-    if f["alpha"] is None:
-        return None
-    draft = "" if not f["t_draft"] else f" A draft takes {duration(f['t_draft'])}."
-    return f"A tested draft is accepted with the chance α = {f['alpha']:.2f}.{draft}"
 
 
 def engine_line(session: Session) -> str:
@@ -83,7 +65,7 @@ def texts_line(session: Session, records: Sequence[Recorder]) -> str:
     autoregressive, speculative = (record.tokens for record in records)
     if autoregressive == speculative:
         return "The texts are equal, token for token" + (", as always at temperature 0." if o.temperature == 0 else ".")
-    if o.accept in session.functions.rules:
+    if o.accept in session.functions["accept"]:
         return f"The texts differ. {claim(session.rule)}"
     if o.temperature > 0 and not session.rule.lossless:
         return f"The texts differ: --accept {o.accept} does not keep the target's distribution."
@@ -122,32 +104,33 @@ def blog_line(session: Session, records: Sequence[Recorder]) -> str | None:
 def speed_line(f: dict) -> str:
     """The measured speedup, with its doubt if there is one."""
     rate = f["tokens"] / f["seconds"]["speculative"]  # tokens a second
+    if f["speedup"] is None:
+        return f"{rate_text(rate)} tokens a second. {ALONE}"
     runs = f", medians of {f['runs']} runs" if f["runs"] > 1 else ""
     times = f"{f['speedup']:.2f} times as fast"
     if f["doubt"]:
-        cause = disturbance(f) or "Another program probably used the processor."
-        return f"Doubtful: {times}{runs}, but {f['doubt']}. {cause} Try again."
+        cause = disturbance(f) or "another program probably used the processor"
+        return f"Doubtful: {times}{runs}, but {f['doubt']}: {cause}. Try again."
     slower = "Slower: " if f["speedup"] < 1 - NOISE else ""
     return f"{slower}{times}: {rate_text(rate)} tokens a second instead of {rate_text(rate / f['speedup'])}{runs}."
 
 
-def disturbance(f: dict) -> str | None:
-    """Say for how long threads had no core, as other programs had it. None if that took little of the decodes' time."""
-    whole = f["seconds"]["speculative"] + (f["seconds"]["autoregressive"] or 0.0)
-    if f["waited"] < DISTURBED * whole:
-        return None
-    return f"Other programs used the processor: threads waited {duration(f['waited'])} for a core."
-
-
 def acceptance_line(f: dict) -> str:
-    accepted = f"{f['accepted']} of {f['drafted']} drafts accepted ({percent(f['accepted'] / f['drafted'])})."
     if not f["accepted"]:
         return f"None of the {f['drafted']} drafts was accepted, so each target call gives one token."
-    gives = f"A target call gives {f['tokens_per_iteration']:.2f}"
+    accepted = f"{f['accepted']} of {f['drafted']} drafts accepted ({percent(f['accepted_share'])})."
+    gives = f"{accepted} A target call gives {f['tokens_per_iteration']:.2f}"
     if f["tree"]:
-        return f"{accepted} {gives} tokens; a tree has several drafts for each place."
-    most = f["drafted"] / f["iterations"] + 1  # tokens: the drafts and one more; K + 1, if no window was shorter
-    return f"{accepted} {gives} of at most {most:.2f} tokens: acceptance rate r = {f['r']:.2f}."
+        return f"{gives} tokens; a tree has several drafts for each place."
+    return f"{gives} of at most {f['mean_K'] + 1:.2f} tokens: acceptance rate r = {f['r']:.2f}."
+
+
+def alpha_line(f: dict) -> str | None:
+    """The chance of acceptance and the time of a draft, if the speculative decoder has run alone."""
+    if f["alpha"] is None or f["speedup"] is not None:
+        return None
+    draft = f" A draft takes {duration(f['t_draft'])}." if f["t_draft"] else ""
+    return f"A tested draft is accepted with the chance α = {f['alpha']:.2f}.{draft}"
 
 
 def time_line(f: dict) -> str:
@@ -163,14 +146,11 @@ def account_line(f: dict) -> str | None:
     """The blog's formula, the β that it takes as 1, and the formula with β beside the measured speedup."""
     if f["account_blog"] is None or f["doubt"]:
         return None
-    n = "n" if f["tree"] else "K"
-    mean_K = f["drafted"] / f["iterations"]
-    blog = blog_speedup(f["r"], mean_K, f["c"])
-    mean = "" if mean_K.is_integer() else f" (mean {n} = {mean_K:.2f})"  # windows were cut short at the end
-    nodes = " for n nodes" if f["tree"] else ""
+    n, nodes = ("n", " for n nodes") if f["tree"] else ("K", "")
+    mean = "" if f["mean_K"].is_integer() else f" (mean {n} = {f['mean_K']:.2f})"  # windows were cut short at the end
     return (
-        f"The blog's formula{nodes} r({n} + 1) / ({n}c + 1) gives {blog:.2f}{mean}. Scoring {n} + 1 tokens costs "
-        f"β = {f['mean_beta']:.2f} times one token here; the blog takes it as 1. With β the formula gives "
+        f"The blog's formula{nodes} r({n} + 1) / ({n}c + 1) gives {f['blog_speedup']:.2f}{mean}. Scoring {n} + 1 "
+        f"tokens costs β = {f['mean_beta']:.2f} times one token here; the blog takes it as 1. With β the formula gives "
         f"{f['account_blog']:.2f}; measured, without the prompt: {f['speedup_without_prefill']:.2f}."
     )
 
@@ -178,37 +158,37 @@ def account_line(f: dict) -> str | None:
 def advice(f: dict, session: Session) -> str | None:
     """One sentence: the setting to try, as it is typed, and the speedup that it should bring on this text."""
     o = session.options
-    if f["doubt"]:
+    if f["doubt"] or f["speedup"] is None or not f["drafted"]:
         return None
     if f["account_blog"] is None:
         return "The run is too short to say why: every call also read the prompt."
-    predicted = f["predicted"]
-    if not predicted:
+    if f["withheld"]:
+        return f"No prediction, because {f['withheld']}."
+    if not f["predicted"]:
         return f"It does not pay here, because {loss(f)}." if f["speedup"] < 1 else None
-    name, K = best_setting(f)
-    speedup = predicted[name][K]
+    name, K = best_setting(f["predicted"])
+    speedup = f["predicted"][name][K]
     outer, *inner = o.K if isinstance(o.K, tuple) else (o.K,)
-    now = max(f["speedup"], predicted.get(o.drafter, {}).get(str(outer), 0.0))
+    now = max(f["speedup"], f["predicted"].get(o.drafter, {}).get(str(outer), 0.0))
+    if speedup < 1 + NOISE or (speedup <= GAIN * now and f["speedup"] < 1 - NOISE):
+        return f"Nothing pays here, because {loss(f)}."
+    if speedup <= GAIN * now:
+        fast = " Not predicted: --fast." if session.engine.exact and not o.fast else ""
+        return f"Prediction: no other K or drafter of this run would be clearly faster on this text.{fast}"
     typed = f"--drafter {name} --K {K}"
     if name == o.drafter and not o.fast:
         typed = f"--K {'/'.join(map(str, (K, *inner)))}"
-    if speedup < 1 + NOISE or (speedup <= GAIN * now and f["speedup"] < 1 - NOISE):
-        return f"Nothing pays here, because {loss(f)}."
-    if speedup > GAIN * now:
-        return f"Prediction: {typed} would be {speedup:.2f} times as fast on this text."
-    fast = " Not predicted: --fast." if session.engine.exact and not o.fast else ""
-    return f"Prediction: no other K or drafter of this run would be clearly faster on this text.{fast}"
+    return f"Prediction: {typed} would be {speedup:.2f} times as fast on this text."
 
 
-def best_setting(f: dict) -> tuple[str, str]:
+def best_setting(predicted: dict[str, dict[str, float]]) -> tuple[str, str]:
     """Return the drafter and the K with the largest predicted speedup."""
-    predicted = f["predicted"]
     return max(((name, K) for name in predicted for K in predicted[name]), key=lambda at: predicted[at[0]][at[1]])
 
 
 def loss(f: dict) -> str:
     """Return the reason that a run brought no gain."""
-    took = f["mean_beta"] + f["c"] * f["drafted"] / f["iterations"]
+    took = f["mean_beta"] + f["c"] * f["mean_K"]
     gives = f["tokens_per_iteration"]
     if gives > took:
         return "reading the prompt takes longer than the drafts save"
@@ -221,34 +201,29 @@ def stand_ins(session: Session) -> dict[str, str]:
     return {size: what for size, what in found.items() if what}
 
 
-# ---- The table -------------------------------------------------------------------------------------------------------
+# ---- The tables ------------------------------------------------------------------------------------------------------
+
+ROWS = (  # a figure's name, its key in figures(), its value, its formula
+    ("r", "r", "{:.3f}", "tokens / Σ over iterations of (drafted + 1)"),
+    ("tokens per iteration", "tokens_per_iteration", "{:.2f}", "tokens / iterations"),
+    ("accepted", "accepted_share", "{:.3f}", "accepted / drafted"),
+    ("α", "alpha", "{:.3f}", "mean of {chance}"),
+    ("c", "c", "{:.3f}", "t_draft / t_target = {t_draft} / {t_target}"),
+    ("β", "mean_beta", "{:.2f}", "t_target of a window / of one row; {by_rows}"),
+    ("measured", "speedup_without_prefill", "{:.2f}x", "without the prefill, to compare with the formulas"),
+    ("the blog's formula", "blog_speedup", "{:.2f}x", "r(K + 1) / (Kc + 1)"),
+    ("the formula with β", "account_blog", "{:.2f}x", "r(K + 1) / (Kc + β)"),
+    ("Leviathan's, with β", "account_leviathan", "{:.2f}x", "(1 - α^(K + 1)) / ((1 - α)(Kc + β))"),
+)
 
 
-def table(f: dict, formula: str = TOKEN.formula) -> list[Row]:
-    """figures() -> a row for each figure that was measured."""
-    rows = acceptance_rows(f, formula) if f["drafted"] else []
-    histogram = f["tokens_per_iteration_histogram"].items()
-    shares = "  ".join(f"{tokens}: {count / f['iterations']:.0%}" for tokens, count in histogram)
-    return [
-        ("r", f"{f['r']:.3f}", "tokens / Σ over iterations of (drafted + 1)"),
-        ("tokens per iteration", f"{f['tokens_per_iteration']:.2f}", shares),
-        *rows,
-        *(speed_rows(f) if f["drafted"] and f["account_blog"] else []),
-    ]
-
-
-def acceptance_rows(f: dict, formula: str) -> list[Row]:
-    rows = [("accepted", f"{f['accepted'] / f['drafted']:.3f}", "accepted / drafted")]
-    if f["tested_by_position"]:
-        counted = zip(f["accepted_by_position"], f["tested_by_position"], strict=True)
-        by_position = " ".join(f"{accepted}/{tested}" for accepted, tested in counted)
-        chance = "the chance that one of the siblings is accepted" if f["tree"] else formula
-        order = "by depth" if f["tree"] else "first to last of the window"
-        rows.append(("by position", by_position, f"accepted / tested, {order}"))
-        rows.append(("α", f"{f['alpha']:.3f}", f"mean of {chance}"))
-    if len(f["by_source"]) > 1:
-        shares = ", ".join(f"{words(name)} {a}/{n}" for name, (a, n) in f["by_source"].items())
-        rows.append(("by drafter", shares, "accepted / tested, by the drafter that proposed the token"))
+def table(f: dict, chance: str = TOKEN.formula) -> list[Row]:
+    """Return a row for each figure that was measured. chance: the rule's formula for the acceptance of a draft."""
+    known = {name: duration(f[name]) for name in ("t_draft", "t_target") if f[name] is not None}
+    known["chance"] = "the chance that one of the siblings is accepted" if f["tree"] else chance
+    known["by_rows"] = "  ".join(f"{n} rows: {beta:.2f}" for n, beta in (f["beta"] or {}).items() if n != "1")
+    measured = [row for row in ROWS if f[row[1]] is not None]
+    rows = [(name, value.format(f[key]), formula.format(**known)) for name, key, value, formula in measured]
     for level in f["levels"]:  # of a staged drafter
         tokens = f"r {level['r']:.2f}, {level['tokens_per_iteration']:.1f} tokens a call"
         accepted = f"{level['accepted']} of {level['drafted']} drafts accepted"
@@ -256,29 +231,49 @@ def acceptance_rows(f: dict, formula: str) -> list[Row]:
     return rows
 
 
-def some(speedups: dict[str, float]) -> dict[str, float]:
-    """Of the predictions by K return those for 1, 2, 4, 8, ... and the best."""
-    best = max(speedups, key=speedups.__getitem__)
-    return {K: speedup for K, speedup in speedups.items() if int(K).bit_count() == 1 or best == K}
+class Chart(NamedTuple):
+    """Counts, each with the number of which it is a part."""
+
+    caption: str
+    columns: Row  # names of the columns
+    counts: list[tuple[str, int, int]]  # (name, part, whole)
+
+    @property
+    def rows(self) -> list[Row]:
+        return [(name, f"{part} of {whole}", percent(part / whole)) for name, part, whole in self.counts]
 
 
-def speed_rows(f: dict) -> list[Row]:
-    by_rows = "  ".join(f"{n} rows: {beta:.2f}" for n, beta in f["beta"].items() if n != "1")
-    blog = blog_speedup(f["r"], f["drafted"] / f["iterations"], f["c"])
-    rows = [
-        ("c", f"{f['c']:.3f}", f"t_draft / t_target = {duration(f['t_draft'])} / {duration(f['t_target'])}"),
-        ("β", f"{f['mean_beta']:.2f}", f"t_target of a window / of one row; {by_rows}"),
-        ("measured", f"{f['speedup_without_prefill']:.2f}x", "without the prefill, to compare with the formulas"),
-        ("the blog's formula", f"{blog:.2f}x", "r(K + 1) / (Kc + 1)"),
-        ("the formula with β", f"{f['account_blog']:.2f}x", "r(K + 1) / (Kc + β)"),
+def charts(f: dict) -> list[Chart]:
+    """Return the accepted drafts by position, and by drafter if there are several, and the tokens of the calls."""
+    place = "depth" if f["tree"] else "position"
+    counted = zip(f["accepted_by_position"], f["tested_by_position"], strict=True)
+    positions = [(str(j), accepted, tested) for j, (accepted, tested) in enumerate(counted, start=1)]
+    sources = [(words(name), accepted, tested) for name, (accepted, tested) in f["by_source"].items()]
+    calls = [(tokens, n, f["iterations"]) for tokens, n in f["tokens_per_iteration_histogram"].items()]
+    found = [
+        Chart(f"Accepted, by {place}", (place, "accepted", "share"), positions),
+        Chart("Accepted, by drafter", ("drafter", "accepted", "share"), sources if len(sources) > 1 else []),
+        Chart("Tokens for each call of the target", ("tokens", "calls", "share"), calls),
     ]
-    if f["account_leviathan"]:
-        leviathan = "(1 - α^(K + 1)) / ((1 - α)(Kc + β))"
-        rows.append(("Leviathan's, with β", f"{f['account_leviathan']:.2f}x", leviathan))
-    for name, speedups in (f["predicted"] or {}).items():
-        by_K = "  ".join(f"{K}: {speedup:.2f}x" for K, speedup in some(speedups).items())
-        rows.append((f"predicted, {name}", by_K, "by K: windows of K drafts over this text; with prefill"))
-    return rows
+    return [chart for chart in found if chart.counts]
+
+
+def grid(f: dict) -> dict | None:
+    """Return the predictions by K and drafter; None if there are none. rows: [K, β, the speedup with each drafter] for
+    K = 1, 2, 4, 8, ..., the run's own, and the best of each drafter. curves: the speedups of each, for K = 1, 2, ..."""
+    predicted = f["predicted"]
+    if not predicted:
+        return None
+    name, best_K = best_setting(predicted)
+    shown = {str(f["usual_K"]), *(max(speedups, key=speedups.__getitem__) for speedups in predicted.values())}
+    Ks = [K for K in f["window_beta"] if int(K).bit_count() == 1 or K in shown]
+    return {
+        "drafters": [*predicted],
+        "rows": [[int(K), f["window_beta"][K], *(speedups[K] for speedups in predicted.values())] for K in Ks],
+        "curves": [[*speedups.values()] for speedups in predicted.values()],
+        "best": [name, int(best_K)],
+        "run": [f["usual_K"], f["speedup"]],
+    }
 
 
 # ---- Words and numbers -----------------------------------------------------------------------------------------------

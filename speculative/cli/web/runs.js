@@ -7,9 +7,9 @@ let order = ["Run", -1]; // column by which the table is sorted, and 1 for risin
 
 // Each column: run → [text, note]; nothing if the run lacks it. The options follow the results.
 const COLUMNS = {
-  "Times as fast": ({ figures: f, doubtful }) => [f.speedup.toFixed(2), doubtful && "doubtful"],
+  "Times as fast": ({ figures: f }) => [f.speedup.toFixed(2), f.doubt && "doubtful"],
   "Tokens per call": ({ figures: f }) => f.drafted && [f.tokens_per_iteration.toFixed(2)],
-  Accepted: ({ figures: f }) => f.drafted && [`${Math.round((100 * f.accepted) / f.drafted)} %`],
+  Accepted: ({ figures: f }) => f.drafted && [`${Math.round(100 * f.accepted_share)} %`],
   r: ({ figures: f }) => f.drafted && [f.r.toFixed(3)],
   Autoregressive: ({ figures: f }) => pace(f.seconds.autoregressive, f.tokens / f.seconds.speculative / f.speedup),
   Speculative: ({ figures: f }) => pace(f.seconds.speculative, f.tokens / f.seconds.speculative),
@@ -100,7 +100,7 @@ async function showRun(run) {
   if (!document) return;
   shownRun = run.number;
   byId("headline").textContent = run.headline;
-  byId("lines").textContent = `Run ${run.number}: ${run.lines.join(" ")}`;
+  byId("lines").textContent = `Run ${run.number}: ${[...run.lines, run.advice ?? ""].join(" ")}`;
   clearLanes(run.values.prompt);
   DECODERS.flatMap((name) => stepsOf(document, name)).forEach(showStep);
   showRuns();

@@ -1,15 +1,13 @@
 """engine.c as the engine: its threads, and from packed weights to networks."""
 
-import os
 from collections.abc import Callable
 from typing import Any
 
-from speculative.engines.c import forward
 from speculative.engines.c.forward import CompiledPass
 from speculative.engines.c.library import library
 from speculative.engines.c.packing import PackedWeight, packer
 from speculative.engines.c.tree_cache import TreeNetwork
-from speculative.engines.contract import Engine, warm_up
+from speculative.engines.contract import Engine
 from speculative.engines.formats import FORMATS, convert_all
 from speculative.engines.model import LOCK, CachedNetwork, Model, n_bytes
 from speculative.engines.plain import PlainPass
@@ -32,16 +30,6 @@ def check_threads(n: int | None) -> None:
     """Raise UserError if n threads cannot run here."""
     if not 1 <= (n or 1) <= n_cores():
         raise UserError(f"{n} threads: 1 to {n_cores()} can run here, by its cores, its quota and OMP_NUM_THREADS")
-
-
-def in_forked_child() -> None:
-    """Decode without the parent's threads: a fork copies none but the one that calls it."""
-    forward.pool = forward.ThreadPool()
-    LOCK.release()
-
-
-if hasattr(os, "register_at_fork"):  # a fork waits for the end of a pass
-    os.register_at_fork(before=LOCK.acquire, after_in_parent=LOCK.release, after_in_child=in_forked_child)
 
 
 def new_pass(params: dict, hparams: dict) -> Callable:
@@ -94,8 +82,7 @@ class CEngine(Engine):
     def network(self, params: dict, hparams: dict, name: str) -> CachedNetwork:
         set_threads(self.threads)
         network = TreeNetwork(params, hparams, new_pass, name)
-        warm_up(network)
+        network.warm_up()
         with LOCK:
             network.forward.tune()
-        network.forget()
         return network

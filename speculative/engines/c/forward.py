@@ -38,7 +38,7 @@ class ThreadPool:
     """
 
     def __init__(self):
-        self.n_workers = 0  # threads that were started
+        self.workers: list[threading.Thread] = []
         self.wake = SimpleQueue()  # numbers of workers that are asleep in Python
         self.call_ns = self.idle_ns = 0
         self.single_until = 0.0  # time.perf_counter()
@@ -50,12 +50,14 @@ class ThreadPool:
         gpt2 = library().gpt2
         result = gpt2(ctypes.byref(call), 0)
         if result == 1:  # some workers are asleep
+            self.workers = [worker for worker in self.workers if worker.is_alive()]  # none in a forked process
             with contextlib.suppress(RuntimeError):  # no more threads, or Python is ending: it goes on without them
-                while self.n_workers < n_threads - 1:
-                    threading.Thread(target=self.work, daemon=True).start()
-                    self.n_workers += 1
-            for worker in range(1, 1 + min(self.n_workers, n_threads - 1)):
-                self.wake.put(worker)
+                while len(self.workers) < n_threads - 1:
+                    worker = threading.Thread(target=self.work, daemon=True)
+                    worker.start()
+                    self.workers.append(worker)
+            for number in range(1, 1 + min(len(self.workers), n_threads - 1)):
+                self.wake.put(number)
             result = gpt2(ctypes.byref(call), 1)
         if result:
             raise ValueError(f"a token was asked for that is not one of {call.n_vocab}")
@@ -92,15 +94,14 @@ class CompiledPass:
         self.n_layer = n_layer
         self.timed_layer = 0
         self.n_ctx = n_ctx
-        self.made_of = params, hparams, n_threads
         self.arrays: list[np.ndarray] = []  # whose addresses engine.c has
         self.prefetch_bytes = np.zeros(4, np.intp)  # see tune
         self.x = aligned((CHUNK, n_embd))
         self.tokens = np.zeros(n_ctx, np.int64)
         self.tokens_at, self.positions_at = address(self.tokens), self.keep_address(np.arange(n_ctx), np.int64)
         # Keys are tiles of slots and values are tiles of channels: see attention in engine.c.
-        self.keys = small_pages((n_layer, n_head, -(-n_ctx // L), d_head, L))
-        self.values = small_pages((n_layer, n_head, -(-d_head // L), n_ctx, L))
+        self.cache_shapes = (n_layer, n_head, -(-n_ctx // L), d_head, L), (n_layer, n_head, -(-d_head // L), n_ctx, L)
+        self.cache = self.new_cache()
         n_row = BLOCK * -(-max(n_embd, n_inner, n_ctx + L + d_head) // BLOCK)
         of_thread = CHUNK * n_row, n_row, CHUNK * L, library().rows_of_a_group() * n_row
         scratch = [[self.keep_address(aligned(n)) for n in of_thread] for _ in range(n_threads)]
@@ -112,8 +113,6 @@ class CompiledPass:
             wte=self.keep_address(self.linear(params["wte"]), np.intp),
             wpe=self.keep_address(params["wpe"]),
             ln_f=self.keep_address(self.norm(**params["ln_f"]), np.intp),
-            keys=address(self.keys),
-            values=address(self.values),
             x=address(self.x),
             qkv=self.keep_address(aligned((CHUNK, 3 * n_embd))),
             a=self.keep_address(aligned((CHUNK, n_embd))),
@@ -122,15 +121,10 @@ class CompiledPass:
             prefetch_bytes=address(self.prefetch_bytes),
         )
 
-    def __copy__(self) -> "CompiledPass":
-        """The same weights, with a cache of its own."""
-        twin = CompiledPass(*self.made_of)
-        twin.prefetch_bytes[:] = self.prefetch_bytes
-        return twin
-
-    def share_cache(self, other: "CompiledPass") -> None:
-        self.keys, self.values = other.keys, other.values
-        self.call.keys, self.call.values = address(self.keys), address(self.values)
+    def new_cache(self) -> tuple[np.ndarray, np.ndarray, int, int]:
+        """Keys and values, and their addresses."""
+        keys, values = map(small_pages, self.cache_shapes)
+        return keys, values, address(keys), address(values)
 
     def keep_address(self, array, dtype=np.float32) -> int:
         """The address of an array for engine.c, which is kept as long as this pass."""
@@ -166,60 +160,61 @@ class CompiledPass:
         logits = np.empty((n_last, call.n_vocab), np.float32)  # [n_last, n_vocab]
         self.hidden = np.empty((n_last, call.n_embd), np.float32)  # [n_last, n_embd]
         logits_at = address(logits)
-        call.first_layer, call.end_layer = 0, self.n_layer
         n_chunks = -(-n // CHUNK)
         for i in range(n_chunks):
             first, end = n * i // n_chunks, n * (i + 1) // n_chunks
             given = end - (n - n_last)  # rows of logits after this chunk
-            call.n_rows = end - first
-            call.n_past = n_past + first
-            call.n_last = wanted = max(0, min(given, end - first))
+            wanted = max(0, min(given, end - first))
             call.tokens = self.tokens_at + 8 * first
             call.positions = positions_at + 8 * first
             call.sees = sees_at and sees_at + first * call.sees_width
-            call.logits = logits_at + 4 * (given - wanted) * call.n_vocab
-            pool.run(call, self.n_threads)
+            self.run(end - first, n_past + first, wanted, logits_at + 4 * (given - wanted) * call.n_vocab)
             self.hidden[given - wanted : given] = self.x[end - first - wanted : end - first]
         return logits
 
+    def run(self, n_rows: int, n_past: int, n_last: int, logits_at: int, layers: tuple | None = None) -> None:
+        """Compute a pass, or a part from one layer up to another: n_rows tokens, and the logits of the last n_last."""
+        call = self.call
+        call.n_rows = n_rows
+        call.n_past = n_past
+        call.n_last = n_last
+        call.logits = logits_at
+        call.first_layer, call.end_layer = layers or (0, self.n_layer)
+        _, _, call.keys, call.values = self.cache
+        pool.run(call, self.n_threads)
+
     def output(self, x) -> np.ndarray:  # [n, n_embd] -> [n, n_vocab]
         """The same as PlainPass.output: a pass without tokens and blocks, whose last n rows are given."""
-        call = self.call
-        logits = np.empty((len(x), call.n_vocab), np.float32)  # [n, n_vocab]
-        call.n_rows = call.first_layer = call.end_layer = 0
+        logits = np.empty((len(x), self.call.n_vocab), np.float32)  # [n, n_vocab]
         for first in range(0, len(x), CHUNK):
             part = x[first : first + CHUNK]  # [m, n_embd]
             self.x[: len(part)] = part
-            call.n_last = len(part)
-            call.logits = address(logits[first:])
-            pool.run(call, self.n_threads)
+            self.run(0, 0, len(part), address(logits[first:]), (0, 0))
         return logits
 
     def move(self, slots: np.ndarray, to: int) -> None:  # [n]
         """Move the keys and values of these tokens to the places from `to` on."""
         there = np.arange(to, to + len(slots))
         L = lanes()
-        self.keys[:, :, there // L, :, there % L] = self.keys[:, :, slots // L, :, slots % L]
-        self.values[:, :, :, there] = self.values[:, :, :, slots]
+        keys, values, *_ = self.cache
+        keys[:, :, there // L, :, there % L] = keys[:, :, slots // L, :, slots % L]
+        values[:, :, :, there] = values[:, :, :, slots]
 
     def layer_seconds(self, n_rows: int, n_past: int = 0) -> float:
         """The time of one block for so many rows, another one in each call, so that no cache holds it. Writes to the
         cache after n_past tokens."""
-        call = self.call
-        self.timed_layer = (self.timed_layer + 1) % self.n_layer
-        call.first_layer, call.end_layer = self.timed_layer, self.timed_layer + 1
-        call.n_past = min(n_past, self.n_ctx - 1)
-        call.n_rows = min(n_rows, self.n_ctx - call.n_past)
-        call.n_last = call.sees = 0
-        call.tokens, call.positions = self.tokens_at, self.positions_at  # the tokens do not matter
+        layer = self.timed_layer = (self.timed_layer + 1) % self.n_layer
+        n_past = min(n_past, self.n_ctx - 1)
+        n_rows = min(n_rows, self.n_ctx - n_past)
+        self.call.tokens, self.call.positions, self.call.sees = self.tokens_at, self.positions_at, 0  # any tokens
         began = time.perf_counter()
-        pool.run(call, self.n_threads)
+        self.run(n_rows, n_past, 0, 0, (layer, layer + 1))
         return time.perf_counter() - began
 
     def tune(self) -> None:
         """Measure on the model itself whether to ask for memory ahead of the loops, which changes no bit: with some
         CPUs, formats and row counts it is up to a third faster, with others slower. The smallest time counts, as other
-        programs only add to it. It takes a fifth of a second."""
+        programs only add to it. It takes a tenth of a second or two."""
         group = library().rows_of_a_group()
         tries = [*product((0, PREFETCH_BYTES), enumerate((1, group // 2, group, 2 * group)))]
         seconds = defaultdict(list)
@@ -228,11 +223,10 @@ class CompiledPass:
             for ahead, (i, n_rows) in tries:
                 self.prefetch_bytes[i] = ahead
                 seconds[i, ahead].append(self.layer_seconds(n_rows))
-            if turn > 1 and time.perf_counter() - began > 0.2:
+            if turn > 0 and time.perf_counter() - began > 0.1:
                 break
         for i in range(4):
-            faster = min(seconds[i, PREFETCH_BYTES]) < min(seconds[i, 0])
-            self.prefetch_bytes[i] = PREFETCH_BYTES if faster else 0
+            self.prefetch_bytes[i] = min((0, PREFETCH_BYTES), key=lambda ahead: min(seconds[i, ahead]))
 
 
 def small_pages(shape) -> np.ndarray:  # -> float32 zeros [*shape]

@@ -1,8 +1,7 @@
 """engine.c as a library: compiled at its first use, in a second or two, and kept for this user.
 
-The file's name holds a hash of the source, the flags and the CPU, and one of the file itself, which is put in place
-atomically. So two first starts at once, or one that is killed, leave a whole file or none, and one that was truncated
-later is compiled again.
+The file's name holds a hash of the source, the flags and the CPU. Two first starts at once, or one that is killed,
+leave a whole file or none.
 """
 
 import ctypes
@@ -21,11 +20,9 @@ from pathlib import Path
 
 from speculative.engines.system import cpu, first_cache
 from speculative.support.errors import first_line
-from speculative.support.files import cache_home
+from speculative.support.files import cache_home, replacing, size_of
 
 SOURCES = [Path(__file__).with_name(name) for name in ("pack.c", "engine.c")]  # the first includes the second
-
-
 COMPILE_SECONDS = 600  # after which a compiler is given up
 # Contracted as the source says and nowhere else: else a last bit could depend on which copy of a loop computes it.
 FLAGS = ["-O3", "-std=gnu11", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing"]
@@ -78,29 +75,22 @@ def compile_with(compiler: list[str], flags: list[str], path: str) -> str:
     return next((line for line in said if "error" in line or "failed" in line), said[-1])
 
 
-def digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:16]
-
-
 def build(folder: Path, announcement: str = "") -> Path:
-    """The library in this folder, compiled now if it is missing. Raises OSError if that fails."""
+    """The library in this folder, compiled now if it is missing. Raises OSError, RuntimeError."""
     tries = [*product(([native()], []), compilers())]
-    name = f"engine-{digest(repr([*FLAGS, *tries, cpu(), *(source.read_bytes() for source in SOURCES)]).encode())}"
-    for path in folder.glob(f"{name}-*.so"):
-        if path.stem == f"{name}-{digest(path.read_bytes())}":
-            return path
+    made_of = repr([*FLAGS, *tries, cpu(), *(source.read_bytes() for source in SOURCES)])
+    path = folder / f"engine-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.so"
+    if size_of(str(path)):  # a computer that loses power may leave an empty file
+        return path
     folder.mkdir(parents=True, exist_ok=True)
     failures = []
     print(announcement, end="\n" if announcement else "", file=sys.stderr, flush=True)
-    with tempfile.TemporaryDirectory(dir=folder) as build_dir:
-        part = os.path.join(build_dir, f"{name}.so")
+    with replacing(path) as part:
         for flags, compiler in tries:
             failures.append(compile_with(compiler, flags, part))
             if not failures[-1]:
-                path = folder / f"{name}-{digest(Path(part).read_bytes())}.so"
-                os.replace(part, path)
                 return path
-    raise OSError("; ".join(dict.fromkeys(failures)))
+        raise RuntimeError("; ".join(dict.fromkeys(failures)))
 
 
 def load(path: Path) -> ctypes.CDLL:
@@ -129,7 +119,7 @@ def library() -> ctypes.CDLL | None:
     try:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # Windows keeps a file that is loaded
             found = load(build(Path(folder)))
-    except (OSError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         print(
             f"engine.c cannot be compiled or loaded ({error}), so gpt2.py itself computes: K+1 rows cost several times "
             "as much as one, and greedy texts may differ by rounding. pip install ziglang, or a system's gcc or clang, "

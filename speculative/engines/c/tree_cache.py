@@ -15,12 +15,14 @@ class TreeNetwork(CachedNetwork):
         if slots.parents is None and parents is None:
             return super().n_kept(x)
         n, elsewhere = match_cache(self.readable, slots.parents, x, parents)
+        places = np.maximum.accumulate([*range(n), *elsewhere])  # [n_kept]
+        lengths = np.searchsorted(places, slots.lengths)  # [n_ranks]
         slots.cut()  # an interruption of what follows leaves an empty cache and not a wrong one
         slots.parents = parents
-        slots.ranks = np.append(slots.ranks[:n], slots.ranks[elsewhere])
         if elsewhere:
             self.forward.move(np.array(elsewhere), n)
-        return n + len(elsewhere)
+        slots.tokens, slots.lengths = np.array(x[: len(places)]), lengths
+        return len(places)
 
     def tree_logits(self, x, tree: Tree, nodes=None) -> np.ndarray:  # [n], [m] -> [m, n_vocab]
         """The logits after these nodes (default: all). Each node sees the text and the path to itself, and no other
@@ -49,12 +51,9 @@ def chain_parents(n: int) -> np.ndarray:  # -> [n]
 def match_cache(held_tokens, held_parents, tokens, parents) -> tuple[int, list[int]]:  # [n_held] twice, [n] twice
     """The number of leading tokens that are cached in their places, and the places at which those after them are
     cached, up to the first that is not. Parents may be None, for a chain."""
-    n = common_prefix(held_tokens, tokens)
-    if n == 0:  # nothing follows another first token; held_parents may be those of tokens that were forgotten
-        return 0, []
-    held_parents = chain_parents(len(held_tokens)) if held_parents is None else held_parents
+    held_parents = chain_parents(len(held_tokens)) if held_parents is None else held_parents[: len(held_tokens)]
     parents = chain_parents(len(tokens)) if parents is None else parents
-    n = min(n, common_prefix(held_parents, parents))
+    n = min(common_prefix(held_tokens, tokens), common_prefix(held_parents, parents))
     place = [*range(n)]
     for token, parent in zip(tokens[n:], parents[n:], strict=True):
         held_parent = place[parent] if parent >= 0 else -1

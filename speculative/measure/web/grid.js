@@ -13,12 +13,12 @@ for (const [name, ...cells] of data.table) {
 
 // 5. What would be faster
 
-function showGrid({ drafters, rows, curves, best: [bestDrafter, bestK], run: [drafter, K, measured] }) {
+function showGrid({ drafters, rows, curves, best: [bestDrafter, bestK], run: [K, measured] }) {
   const largest = Math.max(...curves.flat());
   const kinds = drafters.map((_, i) => `drafter-${i}`);
   const cell = (speedup, name, k) => {
     const isBest = name === bestDrafter && k === bestK;
-    const isRun = name === drafter && k === K;
+    const isRun = name === data.drafter && k === K;
     const signs = (isBest ? "◇" : "") + (isRun ? "+" : "");
     const number = make(isBest ? "strong" : "span", `${speedup.toFixed(2)}x ${signs}`);
     return make("div", number, bar(kinds[drafters.indexOf(name)], speedup / largest));

@@ -9,7 +9,7 @@ legend(byId("legend"), data.legend);
 const { autoregressive, speculative } = data.lanes;
 if (autoregressive)
   byId("plain").append(make("span.prompt", data.prompt), ...autoregressive.tokens.map(({ text }) => shown(text)));
-else byId("plain").replaceWith(make("p", data.alone));
+else byId("plain").parentElement.remove();
 byId("speculative").append(make("span.prompt", data.prompt));
 const spans = data.iterations.map(() => make("span.iteration")); // of each iteration
 for (const token of speculative.tokens) {
