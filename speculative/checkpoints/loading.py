@@ -109,7 +109,7 @@ def load_encoder_and_hparams(folder: str) -> tuple[Encoder, dict]:
     try:
         encoder = get_encoder(os.path.basename(folder), os.path.dirname(folder))
     except ValueError as error:  # "PATH: FAULT"
-        raise UserError(str(error)) from None
+        raise bad_file(*str(error).split(": ", 1)) from None
     if encoder.n_vocab != hparams["n_vocab"]:
         raise bad_file(settings, f"n_vocab is {hparams['n_vocab']}, but encoder.json has {encoder.n_vocab} tokens")
     return encoder, hparams
