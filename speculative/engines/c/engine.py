@@ -22,14 +22,9 @@ def set_threads(n: int | None = None) -> None:
     """Let the forward pass take n threads at most; None: one for each core. Raises UserError if there are not so many
     cores."""
     global n_threads
-    check_threads(n)
-    n_threads = n or n_cores()
-
-
-def check_threads(n: int | None) -> None:
-    """Raise UserError if n threads cannot run here."""
     if not 1 <= (n or 1) <= n_cores():
         raise UserError(f"{n} threads: 1 to {n_cores()} can run here, by its cores, its quota and OMP_NUM_THREADS")
+    n_threads = n or n_cores()
 
 
 def new_pass(params: dict, hparams: dict) -> Callable:
@@ -53,7 +48,7 @@ class CEngine(Engine):
     def __init__(self, threads: int | None = None):
         """Raises UserError, before any weight is read."""
         super().__init__(threads)
-        check_threads(threads)
+        set_threads(threads)
 
     def words(self) -> str:
         n = n_threads or n_cores()
