@@ -442,8 +442,8 @@ static void layer_norm(const float *x, Norm ln, int64_t n, float *out) {  // [n]
 
 // ---- Threads --------------------------------------------------------------------------------------------------------
 
-// Python's threads each do a share of the tiles and heads, and meet at a barrier before one reads what others wrote. One
-// that waits spins, and then yields its core in each turn. Without work for many turns it goes back to Python, to sleep.
+// Python's threads each do a share of the tiles and heads, and meet at a barrier before one reads what others wrote.
+// One that waits spins, then yields its core in each turn. Without work for many turns it goes back to Python, to sleep.
 enum { MOST_THREADS = 256, SPINS = 50, YIELDS = 4000 };  // turns until then
 enum { ASLEEP, AWAKE, CALLED, WORK };
 static struct { _Alignas(64) _Atomic int state; } threads[MOST_THREADS];

@@ -36,7 +36,8 @@ def new_pass(params: dict, hparams: dict) -> Callable:
 
 def create_model_fn(params: dict, hparams: dict, to_probs: Callable) -> Model:
     """A network in float32 -> a function from tokens to distributions. Without a compiler gpt2.py computes."""
-    return CachedNetwork(convert_all(params, packer("float32")), hparams, new_pass).with_probs(to_probs)
+    weights = convert_all(params, packer("float32")) if library() else params
+    return CachedNetwork(weights, hparams, new_pass).with_probs(to_probs)
 
 
 class CEngine(Engine):
