@@ -119,13 +119,13 @@ def call_a_target_and_its_copies(kind):
         network.share_cache(target, rank)
     rng = RNG(0)
     x = rng.integers(4, size=6)
-    for _ in range(200):
+    for _ in range(300):
         network = networks[rng.integers(3)]
-        tree = random_tree(rng, x, int(rng.integers(4)))
+        tree = random_tree(rng, x, int(rng.integers(8)))
         n_last = int(rng.integers(1, len(x) + 1))
         text = lambda one, x=x, n_last=n_last: one.logits(x, n_last)  # noqa: E731
         nodes = lambda one, x=x, tree=tree: one.tree_logits(x, tree)  # noqa: E731
-        call = text if rng.random() < 0.8 else nodes
+        call = text if rng.random() < 0.5 else nodes
         if rng.random() < 0.1:
             interrupt(network, call)
         elif network is target:
@@ -134,7 +134,9 @@ def call_a_target_and_its_copies(kind):
             same(rows, call(other))
         else:
             call(network)
-        x = np.append(x[: rng.integers(2, len(x) + 1)], rng.integers(4, size=rng.integers(4)))[: HPARAMS["n_ctx"] - 4]
+        path = [tree.tokens[node] for node in tree.path(int(rng.integers(len(tree.tokens))))]
+        x = np.append(x, path).astype(int) if rng.random() < 0.7 else x[: rng.integers(2, len(x) + 1)]
+        x = np.append(x, rng.integers(4, size=rng.integers(2)))[: HPARAMS["n_ctx"] - 8]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -143,6 +145,20 @@ def test_a_target_reads_nothing_that_its_copies_wrote(kind, monkeypatch):
     plant(monkeypatch, "engines.model:CachedNetwork.feed", "lengths[self.rank :] =", "lengths[:] =")
     with pytest.raises(AssertionError):
         call_a_target_and_its_copies(kind)
+
+
+def test_a_path_that_a_copy_moves_is_not_its_targets():
+    """A copy moves the key of a node of its own to where the target had another node."""
+    (target, other), same = two_of("float32")
+    [copy, _], _ = two_of("float32", seed=1)
+    copy.share_cache(target, 2)
+    tree = Tree([2])
+    for network, parent, token in ((target, 0, 7), (target, 1, 7), (copy, 0, 8)):
+        tree.add(parent, token, None)
+        network.tree_logits(np.arange(3), tree, [len(tree.tokens) - 1])
+    copy.logits(np.array([0, 1, 2, 8, 9]))
+    x = np.array([0, 1, 2, 8, 9, 3])
+    same(target.logits(x), other.logits(x))
 
 
 def interrupt(network, call):
