@@ -132,14 +132,15 @@ class StreamDecoder:
     push and flush return, joined, is the text.
 
     A character may span tokens: its first bytes wait here until the last one arrives. Bytes that may begin a stop text
-    wait as well. END_OF_TEXT as a stop text means the token of that name, and not the characters.
+    wait as well. END_OF_TEXT as a stop text means the token of that name if the encoder has it, and not the characters.
     """
 
     def __init__(self, encoder, stop=None):
         self.encoder = encoder
         stops = [stop] if isinstance(stop, str) else stop or []
-        self.eot = encoder.eot if END_OF_TEXT in stops else None
-        self.stops = [text.encode() for text in stops if text not in ("", END_OF_TEXT)]
+        by_token = END_OF_TEXT in stops and encoder.eot >= 0
+        self.eot = encoder.eot if by_token else None
+        self.stops = [text.encode() for text in stops if text and not (by_token and text == END_OF_TEXT)]
         self.utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self.waiting = b""
         self.stopped = False  # whether the stop text has come; the text after it is dropped

@@ -108,11 +108,12 @@ class Models:
         held = [(of, self.engine.held_dtype(spec.dtype)) for of, spec in zip(hparams, new, strict=True)]
         memory.check(held, self.engine.free_bytes(), n_cached, self.engine.saving)
 
-    def load(self, roles: Sequence[str]) -> None:
-        """Load the roles that are not loaded yet: the small parts of a drafter first, a target with its copies. Raises
-        UserError."""
-        for role in reversed(roles):
-            if role in self.loaded:
+    def load(self, roles: Sequence[str]) -> list:
+        """Load the roles that are not loaded yet: the small parts of a drafter first, a target with its copies. Return
+        the new networks. Raises UserError."""
+        new = [role for role in roles if role not in self.loaded]
+        for role in reversed(new):
+            if role in self.loaded:  # with the role before
                 continue
             if networks_of([role]):
                 self.read(role)
@@ -120,6 +121,7 @@ class Models:
                 loaded = DRAFTERS[role].load(self)
                 self.loaded[role] = Network(loaded) if DRAFTERS[role].model else loaded
         self.share_caches()
+        return [self.loaded[role] for role in networks_of(new)]
 
     def shares_cache(self, role: str) -> bool:
         """Return True for a copy of the target that uses the target's cache."""

@@ -4,6 +4,7 @@ main.py takes them as flags (--K 8), load_pair as keywords (K=8). A check takes 
 returns the value; it raises ValueError, which says what the value must be.
 """
 
+import contextlib
 import difflib
 import math
 import os
@@ -77,11 +78,11 @@ def switch(value: Any) -> bool:
     return str(value) == "True"
 
 
-def whole(least: int, most: int = LARGEST) -> Callable[[Any], int]:
+def whole(least: int, most: int = LARGEST, more: str = "") -> Callable[[Any], int]:
     def check(value: Any) -> int:
         if not re.fullmatch(r"\+?[0-9]{1,19}", str(value)) or not least <= int(value) <= most:
             is_bounded = most < LARGEST or len(str(value)) > 18
-            raise ValueError(f"a whole number of at least {least}" + f" and at most {most}" * is_bounded)
+            raise ValueError(f"a whole number of at least {least}" + f" and at most {most}" * is_bounded + more)
         return int(value)
 
     return check
@@ -89,13 +90,11 @@ def whole(least: int, most: int = LARGEST) -> Callable[[Any], int]:
 
 def check_number(must_be: str, allowed: Callable[[float], bool]) -> Callable[[Any], float]:
     def check(value: Any) -> float:
-        try:
-            found = float(str(value))
-        except ValueError:
-            found = math.nan
-        if not math.isfinite(found) or not allowed(found):
-            raise ValueError(must_be)
-        return found
+        with contextlib.suppress(ValueError):
+            number = float(str(value))
+            if math.isfinite(number) and allowed(number):
+                return number
+        raise ValueError(must_be)
 
     return check
 
@@ -111,12 +110,9 @@ def one_of(*names: str) -> Callable[[Any], str]:
 
 def lookahead(value: Any) -> int | str | tuple:
     """K: a number or "auto"; for a staged drafter one for each level, as "16/4" or (16, 4), from the outermost in."""
-    parts = list(value) if isinstance(value, tuple | list) else str(value).split("/")
-    parts = parts or [""]
-    try:
-        Ks = tuple("auto" if part == "auto" else whole(1, 1024)(part) for part in parts)
-    except ValueError as must_be:
-        raise ValueError(f"{must_be}, or auto; for a staged drafter one for each level, as 16/4") from None
+    number = whole(1, 1024, ", or auto; for a staged drafter one for each level, as 16/4")
+    parts = value if isinstance(value, tuple | list) else str(value).split("/")
+    Ks = tuple("auto" if part == "auto" else number(part) for part in parts or [""])
     return Ks if len(Ks) > 1 else Ks[0]
 
 
@@ -139,8 +135,9 @@ def port(value: Any) -> int:
 MOST_NODES = 64  # of a tree
 STOP = " /stop "  # between two stop texts in one line
 FORMATS = ("float32", "bfloat16", "int8", "int4")
+OFF = ", or left out, which turns it off"
 not_negative = check_number("a number of at least 0", lambda value: value >= 0)
-share = check_number("a number above 0 and at most 1", lambda value: 0 < value <= 1)
+share = check_number(f"a number above 0 and at most 1{OFF}", lambda value: 0 < value <= 1)
 
 
 # ---- The options -----------------------------------------------------------------------------------------------------
@@ -178,7 +175,7 @@ class ModelOptions:
     demo: bool = option(False, switch, "decode with the bundled pair of tiny models, offline", group=TEXT)
     stop: str | tuple[str, ...] | None = option(None, stops, "end before this text, which may be <|endoftext|>; more than once: before the first", group=TEXT, live=True)
     special: bool = option(False, switch, "read <|endoftext|> in a prompt as the token, not as plain text; a model with a tokenizer.json always does", group=TEXT, live=True)
-    top_k: int | None = option(None, whole(1), "keep the k likeliest tokens", group=LAW, live=True)
+    top_k: int | None = option(None, whole(1, more=OFF), "keep the k likeliest tokens", group=LAW, live=True)
     top_p: float | None = option(None, share, "nucleus: keep the fewest tokens whose probabilities sum to at least this", group=LAW, live=True)
     min_p: float | None = option(None, share, "keep the tokens with at least this share of the largest probability", group=LAW, live=True)
     accept: str = option("token", text, "acceptance rule: token, or block (accepts more above temperature 0); lenient:B and typical:E are not lossless", group=LAW, live=True)
@@ -278,6 +275,14 @@ def did_you_mean(name: str, known: Collection[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
+def checked(name: str, check: Callable[[Any], Any], value: Any) -> Any:
+    """Return check(value). Raises UserError, which names the value."""
+    try:
+        return check(value)
+    except ValueError as must_be:
+        raise UserError(f"{name} must be {must_be}, not {value!r:.80}") from None
+
+
 def make_options(kind: type, given: dict[str, Any], base: ModelOptions | None = None) -> Any:
     """{name: value, or the text that was typed} -> the options, those of base where nothing is given.
 
@@ -292,11 +297,7 @@ def make_options(kind: type, given: dict[str, Any], base: ModelOptions | None = 
         f = FIELDS[name]
         if base and not f.metadata.get("live"):
             raise UserError(f"--{name} cannot change while models are loaded: start again with it")
-        try:
-            values[name] = f.default if value is None else f.metadata["check"](value)
-        except ValueError as must_be:
-            off = ", or left out, which turns it off" if name in ("top_k", "top_p", "min_p") else ""
-            raise UserError(f"--{name} must be {must_be}{off}, not {str(value)!r:.80}") from None
+        values[name] = f.default if value is None else checked(f"--{name}", f.metadata["check"], value)
     used = {name for name, value in values.items() if name in ("prompt", "K") or value != FIELDS[name].default}
     for some, others in CONFLICTS:
         if some & used and others & used:
@@ -324,8 +325,7 @@ def help_text(everything: bool = False) -> str:
     """--help: the options in groups, with their defaults; with everything, the rare ones too."""
     short = ", ".join(f"-{letter}" for letter in SHORT)
     lines = [f"{short} are short for {', '.join(f'--{name}' for name in SHORT.values())}"]
-    groups = [BLOG, TEXT, LAW, DRAFT, ENGINE, SHOWN] + ["More"] * everything
-    for group in groups:
+    for group in [BLOG, TEXT, LAW, DRAFT, ENGINE, SHOWN] + ["More"] * everything:
         lines += ["", group]
         for name, f in FIELDS.items():
             if f.metadata.get("group", "More") == group:

@@ -8,13 +8,14 @@ from dataclasses import replace
 from typing import Any, ParamSpec
 
 from speculative.engines.choice import choose
-from speculative.measure.run import Run, compare
+from speculative.measure.run import compare
 from speculative.options import ModelOptions, make_options
 from speculative.session import Session
 from speculative.support.errors import UserError
 from speculative.user_functions import NO_FUNCTIONS, name_functions
 
 P = ParamSpec("P")
+SIGNATURE = inspect.signature(ModelOptions)
 
 
 @contextlib.contextmanager
@@ -23,35 +24,25 @@ def in_python() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        said = re.sub(
-            r"(python (?:-m|main\.py) [^,;:]*)|--([A-Za-z_]+)", lambda found: found[1] or found[2], str(error)
-        )
-        raise UserError(said) from None
+        command = r"(python (?:-m|main\.py) [^,;:]*)"  # stays as it is typed
+        raise UserError(re.sub(command + "|--([A-Za-z_]+)", lambda found: found[1] or found[2], str(error))) from None
 
 
 class Pair(Session[ModelOptions]):
     """A target and its drafter, as load_pair gives them."""
 
+    compare = compare
+
     def changed(self, **options: Any) -> "Pair":
         with in_python():
             return super().changed(**options)  # type: ignore[return-value]  # it makes an object of this class
-
-    def compare(
-        self,
-        prompt: str,
-        n_tokens_to_generate: int = 40,
-        repeats: int | None = None,
-        watch: Callable | None = None,
-    ) -> Run:
-        """Decode with both decoders -> the run: see measure.run.compare. Raises UserError."""
-        return compare(self, prompt, n_tokens_to_generate, repeats, watch)
 
 
 def takes(options: Callable[P, Any]) -> Callable[[Callable[..., Pair]], Callable[P, Pair]]:
     """The decorated function takes the fields of this dataclass: help() and type checkers see each with its type."""
 
     def decorate(function):
-        function.__signature__ = inspect.signature(options).replace(return_annotation=Pair)
+        function.__signature__ = SIGNATURE.replace(return_annotation=Pair)
         return function
 
     return decorate
@@ -66,13 +57,11 @@ def load_pair(*values: Any, **options: Any) -> Pair:
     rule such as token_by_token. Raises UserError, whose message is one line.
     """
     with in_python():
-        names = inspect.signature(ModelOptions).parameters
-        if len(values) > len(names):
-            raise UserError(f"load_pair takes at most {len(names)} values, not {len(values)}")
-        given = dict(zip(names, values, strict=False))
-        for name in given.keys() & options.keys():
-            raise UserError(f"load_pair got {name} twice")
-        given |= options
+        known = {name: value for name, value in options.items() if name in SIGNATURE.parameters}
+        try:
+            given = SIGNATURE.bind_partial(*values, **known).arguments | options
+        except TypeError as error:
+            raise UserError(f"load_pair: {error}") from None
         if "prompt" in given:
             raise UserError("load_pair takes no prompt: give it to session.compare or session.speculative")
         given, functions = name_functions(given, NO_FUNCTIONS)

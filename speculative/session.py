@@ -14,20 +14,18 @@ from speculative.engines.choice import make_engine
 from speculative.filters import Filters
 from speculative.loading import Models, networks_of
 from speculative.lookahead import AutoK
-from speculative.options import ModelOptions, as_typed, make_options, whole
-from speculative.options import text as check_text
+from speculative.options import ModelOptions, as_typed, checked, make_options, text, whole
 from speculative.rules import parse_rule
 from speculative.sampling import autoregressive_sampling, speculative_sampling
 from speculative.support.errors import UserError
 from speculative.support.terminal import one_line
 from speculative.texts import RecordedRandom, Report, TextStep, text_steps
 from speculative.trees import n_nodes, tree_speculative_sampling
-from speculative.user_functions import NO_FUNCTIONS, Functions, name_functions
+from speculative.user_functions import NO_FUNCTIONS, name_functions
 
 DECODERS = ("autoregressive", "speculative")
 READ_FIRST = 40  # tokens of a prompt: a longer one the target reads before its copies draft, so that it is read once
 N_COST_TOKENS = 8  # tokens at the end of a prompt: costs are measured with them as the text
-
 
 AnyOptions = TypeVar("AnyOptions", bound=ModelOptions)
 
@@ -52,38 +50,43 @@ class Session(Generic[AnyOptions]):
         models: Models | None = None,
         prompts: Sequence[str] = (),
         quiet: bool = False,
-        functions: Functions = NO_FUNCTIONS,
+        functions: dict[str, dict] = NO_FUNCTIONS,
     ):
         """models: reuse these. prompts: checked against the context before the weights are loaded. quiet: print nothing
-        about the loading. functions: those that only this session knows. Raises UserError."""
+        about the loading. functions: those that only this session knows (user_functions). Raises UserError."""
         self.models = models or models_of(options, quiet)
+        self.engine = self.models.engine
         self.options = o = self.without_fast(options) if options.fast else options
-        self.rule = parse_rule(o.accept, functions.rules)
+        self.functions = functions
+        self.rule = parse_rule(o.accept, functions["accept"])
         if o.tree and not self.rule.accept_tree:
             raise UserError(f"--accept {o.accept} is of no use here: it tests a chain, and --tree drafts a tree")
-        self.filters = Filters(o.temperature, o.top_k, o.top_p, o.min_p)
-        self.functions = functions
-        self.levels = drafters.parse_drafter(o.drafter, functions.drafters)
+        self.levels = drafters.parse_drafter(o.drafter, functions["drafter"], trees=bool(o.tree))
         self.roles = ["target", *drafters.roles_of(o.drafter)]
         self.lookaheads = self.choose_lookaheads()
-        self.engine = self.models.engine
+        # If a K is chosen by measured times, the seed alone does not decide the text.
+        self.timed = any(isinstance(K, AutoK) for K in self.lookaheads)
         self.engine.check(self.levels, o.K, o.batch, self.rule)
+        self.filters = Filters(o.temperature, o.top_k, o.top_p, o.min_p)  # from the target's logits to q
+        temperature = o.temperature if o.draft_temperature is None else o.draft_temperature
+        if o.tree and o.temperature == 0 and temperature == 0:
+            temperature = 1.0  # at 0 only one token has a probability, and a tree needs several, the likeliest first
+        self.draft_filters = self.filters._replace(temperature=temperature)  # from the draft's logits to p
+
         specs = [self.models.spec(role) for role in networks_of(self.roles)]
         self.encoder = specs[0].encoder
         self.context = min(specs, key=lambda spec: spec.hparams["n_ctx"])  # the model with the smallest context
-        self.prompt_ids: dict[str, list[int]] = {}  # the prompts that are known before: each is encoded once
-        self.prompt_ids = {prompt: self.input_ids(prompt, o.n_tokens_to_generate) for prompt in prompts}
-        longest = max(map(len, self.prompt_ids.values()), default=1)
+        self.n_ctx = self.context.hparams["n_ctx"]
+        longest = max([len(self.input_ids(prompt, o.n_tokens_to_generate)) for prompt in prompts], default=1)
         n_cached = o.batch // o.data_parallel * (longest + o.n_tokens_to_generate) if o.batch > 1 else None
         self.models.check(self.roles, n_cached)
-        new = [role for role in networks_of(self.roles) if role not in self.models.loaded]
-        self.models.load(self.roles)
-        self.engine.prepare([self.models[role] for role in new], self.levels, o.K, longest)
+        self.engine.prepare(self.models.load(self.roles), self.levels, o.K, longest)
+
         # A program on the device looks for the end of the text, the host for other stop texts.
         end = self.encoder.eot if END_OF_TEXT in (o.stop, *(o.stop or ())) else -1
-        parts = self.filters, self.draft_filters, self.rule, end
         loaded = {role: self.models[role] for role in self.roles}
         self.logs = {role: model.log for role, model in loaded.items() if hasattr(model, "log")}
+        parts = self.filters, self.draft_filters, self.rule, end
         compiled = self.engine.compiled_decoders(self.levels, o.K, o.batch, loaded, *parts)
         self.decoders = compiled or PythonDecoders(self)
 
@@ -108,25 +111,6 @@ class Session(Generic[AnyOptions]):
 
     # ---- Token ids ---------------------------------------------------------------------------------------------------
 
-    @property
-    def n_ctx(self) -> int:
-        """The number of tokens that fit into the context of every model."""
-        return self.context.hparams["n_ctx"]
-
-    @property
-    def timed(self) -> bool:
-        """True if a K is chosen by measured times, so that the seed alone does not decide the text."""
-        return any(isinstance(K, AutoK) for K in self.lookaheads)
-
-    @property
-    def draft_filters(self) -> Filters:
-        """From the draft's logits to p."""
-        o = self.options
-        temperature = o.temperature if o.draft_temperature is None else o.draft_temperature
-        if o.tree and o.temperature == 0 and temperature == 0:
-            temperature = 1.0  # at 0 only one token has a probability, and a tree needs several, the likeliest first
-        return self.filters._replace(temperature=temperature)
-
     def model(self, role: str) -> Any:
         """The model of a role with its filters: model(x, n_last) -> distributions."""
         model = self.models[role]
@@ -136,15 +120,14 @@ class Session(Generic[AnyOptions]):
 
     def choose_lookaheads(self) -> list:
         """For each level of the drafter, from the outermost in, a K or an AutoK. A level without a number chooses."""
-        levels = self.levels
-        K = self.options.K
-        Ks = K if isinstance(K, tuple) else (K,)
-        if len(Ks) > len(levels):
-            text = f"--K {as_typed('K', Ks)} is for {len(Ks)} levels"
-            raise UserError(f"{text}, and --drafter {self.options.drafter} has {len(levels)}")
-        Ks += ("auto",) * (len(levels) - len(Ks))
-        scales = [[spec.scale for spec in specs] for specs in levels]
-        return [AutoK(expected) if k == "auto" else k for k, expected in zip(Ks, scales, strict=True)]
+        o = self.options
+        Ks = o.K if isinstance(o.K, tuple) else (o.K,)
+        n = len(self.levels)
+        if len(Ks) > n:
+            raise UserError(f"--K {as_typed('K', Ks)} is for {len(Ks)} levels, and --drafter {o.drafter} has {n}")
+        Ks += ("auto",) * (n - len(Ks))
+        scales = [[spec.scale for spec in specs] for specs in self.levels]
+        return [AutoK(expected) if K == "auto" else K for K, expected in zip(Ks, scales, strict=True)]
 
     def drafter(self, rng: np.random.Generator, depth: int = 0, target: Any = None) -> drafters.Drafter:
         """The drafter, or its levels from this depth on. It draws from this generator, the decoder's own. target: the
@@ -156,16 +139,11 @@ class Session(Generic[AnyOptions]):
             models[role].target = models["target"]
         context = drafters.Context(self.encoder.n_vocab, rng, self.draft_filters, o.temperature == 0, models)
         inner = tuple(lookahead_of(K) for K in self.lookaheads[depth + 1 :])
-        return drafters.make_drafter(self.levels[depth:], context, inner, self.rule, trees=o.tree is not None)
+        return drafters.make_drafter(self.levels[depth:], context, inner, self.rule, trees=bool(o.tree))
 
     def steps(self, name: str, x, N: int, rng) -> Iterator:
         """The Steps of the decoder `name` for N tokens of one prompt, without their text."""
         return (step for [(_, step, _)] in self.decoders.calls(name, [x], N, rng, lambda text_index: False))
-
-    def ready(self, inputs: Sequence, N: int) -> None:
-        """Prepare a decode before it is timed: measure costs if K chooses itself, compile on JAX, empty the caches.
-        inputs: the tokens of each text's prompt."""
-        self.decoders.ready(inputs, N)
 
     def measure_costs(self, x) -> None:  # [n]
         """Innermost level first: the cost of a draft token on one level depends on the K of the level below."""
@@ -182,16 +160,12 @@ class Session(Generic[AnyOptions]):
 
     def encode(self, prompt: str) -> list[int]:
         """The prompt's ids; an empty one begins with <|endoftext|>. Raises UserError if it is not a text."""
-        if prompt in self.prompt_ids:
-            return self.prompt_ids[prompt]
-        try:
-            check_text(prompt)
-        except ValueError as must_be:
-            raise UserError(f"the prompt must be {must_be}, not {prompt!r:.80}") from None
+        n_bytes = len(checked("the prompt", text, prompt).encode())
         most = self.n_ctx * max(map(len, self.encoder.id_to_bytes.values()))  # bytes: encoding more takes much memory
-        if len(prompt.encode()) > most:
-            n = f"{len(prompt.encode()):,} bytes"
-            raise UserError(f"the prompt's {n} exceed the context of {self.n_ctx} tokens: shorten the prompt")
+        if n_bytes > most:
+            raise UserError(
+                f"the prompt's {n_bytes:,} bytes exceed the context of {self.n_ctx} tokens: shorten the prompt"
+            )
         if not (ids := self.encoder.encode(prompt, self.options.special)) and self.encoder.eot < 0:
             raise UserError("the prompt has no tokens, and the model has no end token to begin with: give it a text")
         return ids or [self.encoder.eot]
@@ -216,19 +190,21 @@ class Session(Generic[AnyOptions]):
     def autoregressive(self, prompt: str, n_tokens_to_generate: int = 40, sample: int = 0) -> Iterator[TextStep]:
         """A token for each call of the target. sample: 0 for the blog's random numbers, 1, 2, ... for others. Raises
         UserError at the call, not at the first step."""
-        return self.texts("autoregressive", *self.checked(prompt, n_tokens_to_generate, sample))
+        return self.text("autoregressive", prompt, n_tokens_to_generate, sample)
 
     def speculative(self, prompt: str, n_tokens_to_generate: int = 40, sample: int = 0) -> Iterator[TextStep]:
         """Up to K + 1 tokens for each call of the target, with the arguments and errors of autoregressive; the same
         text at temperature 0."""
-        inputs, N, sample = self.checked(prompt, n_tokens_to_generate, sample)
-        self.ready(inputs, N)
-        return self.texts("speculative", inputs, N, sample)
+        return self.text("speculative", prompt, n_tokens_to_generate, sample)
 
-    def checked(self, prompt: str, N: int, sample: int) -> tuple[list[list[int]], int, int]:
-        """The arguments of texts. Raises UserError."""
-        N = check_count("n_tokens_to_generate", N, 1)
-        return [self.input_ids(prompt, N)], N, check_count("sample", sample, 0)
+    def text(self, name: str, prompt: str, N: int, sample: int) -> Iterator[TextStep]:
+        """The steps of the decoder `name` for one prompt. Raises UserError."""
+        N = checked("n_tokens_to_generate", whole(1), N)
+        inputs = [self.input_ids(prompt, N)]
+        steps = self.texts(name, inputs, N, checked("sample", whole(0), sample))
+        if name == "speculative":
+            self.decoders.ready(inputs, N)
+        return steps
 
     def texts(
         self, name: str, inputs: Sequence, N: int, sample: int = 0, explain: Callable | None = None
@@ -254,9 +230,7 @@ class PythonDecoders:
     """Both decoders as loops in Python, which call the models of a session: the twin of engines.jax.pair.DeviceLoop."""
 
     def __init__(self, session: Session):
-        """Raises UserError if the drafter cannot draft with the session's options."""
         self.session = session
-        session.drafter(np.random.default_rng(0))
 
     def calls(self, name: str, inputs: Sequence, N: int, rng, stopped: Callable) -> Iterator[list[tuple]]:
         """The step of each call of the target, up to N tokens of one prompt, as texts.text_steps takes it. stopped:
@@ -280,7 +254,8 @@ class PythonDecoders:
         return ([(0, step, None)] for step in steps)
 
     def ready(self, inputs: Sequence, N: int) -> None:
-        """Measure costs if K chooses itself, and empty the caches."""
+        """Prepare a decode before it is timed: measure costs if K chooses itself, and empty the caches. inputs: the
+        tokens of each text's prompt."""
         if self.session.timed:
             self.session.measure_costs(np.asarray(inputs[0])[-N_COST_TOKENS:])
         self.session.forget()
@@ -291,11 +266,3 @@ def lookahead_of(K: int | AutoK) -> tuple[int, Callable]:
     if isinstance(K, AutoK):
         return K.K_max, K.drafter_of
     return K, lambda drafts, stops, model: drafters.first_of(drafts)
-
-
-def check_count(name: str, value: Any, least: int) -> int:
-    """Raises UserError."""
-    try:
-        return whole(least)(value)
-    except ValueError as must_be:
-        raise UserError(f"{name} must be {must_be}, not {value!r:.80}") from None

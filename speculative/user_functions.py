@@ -5,9 +5,9 @@ accept=accept    accept(proposal, q, rng) -> tokens, as sampling.token_by_token
 """
 
 import re
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container
 from functools import wraps
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,30 +18,7 @@ from speculative.sampling import Proposal
 from speculative.support.errors import UserError, first_line
 
 ROUNDING = 0.01  # by which the sum of a row may differ from 1, as in float16
-
-
-class Functions(NamedTuple):
-    """The functions that a session knows, by name."""
-
-    drafters: Mapping[str, DrafterSpec] = {}
-    rules: Mapping[str, Rule] = {}
-
-
-NO_FUNCTIONS = Functions()
-
-
-def name_functions(options: dict[str, Any], known: Functions) -> tuple[dict[str, Any], Functions]:
-    """Put the names of functions in their place among the options, and add the functions to the known ones."""
-    given = {name: options[name] for name in ("drafter", "accept") if callable(options.get(name))}
-    if "drafter" in given:
-        spec = as_drafter(given["drafter"])
-        known = known._replace(drafters={**known.drafters, spec.name: spec})
-        options = options | {"drafter": spec.name}
-    if "accept" in given:
-        rule = as_rule(given["accept"])
-        known = known._replace(rules={**known.rules, rule.name: rule})
-        options = options | {"accept": rule.name}
-    return options, known
+NOT_IDS = (TypeError, ValueError, OverflowError)  # raised for something that is not a list of numbers
 
 
 def name_of(function: Callable, taken: Container[str]) -> str:
@@ -50,7 +27,13 @@ def name_of(function: Callable, taken: Container[str]) -> str:
     return f"{name}_function" if name in taken else name
 
 
-# ---- A rule ----------------------------------------------------------------------------------------------------------
+def ids_of(given: Any) -> list[int]:
+    """Return token ids as whole numbers. Raises one of NOT_IDS."""
+    given = list(given)
+    ids = [int(token) for token in given]
+    if ids != given:
+        raise ValueError(f"{given} are not token ids")
+    return ids
 
 
 def as_rule(function: Callable) -> Rule:
@@ -62,24 +45,18 @@ def as_rule(function: Callable) -> Rule:
 
     @wraps(function)
     def accept(proposal, q, rng):  # q [m + 1, n_vocab]
-        given = function(proposal, q, rng)
         try:
-            given = list(given)
-            tokens = [int(token) for token in given]
-        except (TypeError, ValueError, OverflowError) as error:
+            tokens = ids_of(function(proposal, q, rng))
+        except NOT_IDS as error:
             raise UserError(f"the rule {name} should return a list of tokens: {first_line(error)}") from error
-        drafts = [int(token) for token in proposal.tokens]
-        right = tokens == given and tokens and tokens[:-1] == drafts[: len(tokens) - 1] and len(tokens) <= len(q)
-        if not right or not 0 <= tokens[-1] < q.shape[1]:
-            some = ", ".join(map(str, given[:8])) or "no token"
+        *accepted, last = tokens or [-1]
+        if accepted != [*proposal.tokens][: len(accepted)] or len(tokens) > len(q) or not 0 <= last < q.shape[1]:
+            some = ", ".join(map(str, tokens[:8])) or "no token"
             raise UserError(f"the rule {name} returns {some}: it should be the accepted drafts, then one more token id")
         return tokens
 
     lossless = bool(getattr(function, "lossless", False))
     return Rule(name, accept, None, lambda step: 0, lambda step: [], lossless=lossless, formula="unknown")
-
-
-# ---- A drafter -------------------------------------------------------------------------------------------------------
 
 
 def as_drafter(function: Callable) -> DrafterSpec:
@@ -94,7 +71,7 @@ def as_drafter(function: Callable) -> DrafterSpec:
             proposed = function(np.array(x), k)  # a copy, as x itself is the text
             try:
                 return checked(proposed, k, context.n_vocab, name)
-            except (TypeError, ValueError, OverflowError, np.ma.MAError) as error:  # not a pair, not numbers, ...
+            except (*NOT_IDS, np.ma.MAError) as error:
                 raise UserError(f"the drafter {name} should return (tokens, p): {first_line(error)}") from error
 
         return draft
@@ -108,11 +85,8 @@ def checked(proposed: Any, k: int, n_vocab: int, name: str) -> Proposal:
     Raises UserError if the tokens cannot have been drawn from p: the text would no longer be the target's, unnoticed.
     """
     given, p, *_ = proposed
-    given = list(given)
-    tokens = [int(token) for token in given]
+    tokens = ids_of(given)
     m = len(tokens)
-    if tokens != given:
-        raise ValueError(f"{given} are not token ids")
     if m > k:
         raise UserError(f"the drafter {name} proposes {m} tokens, and {k} were asked for")
     if m == 0:
@@ -133,3 +107,17 @@ def checked(proposed: Any, k: int, n_vocab: int, name: str) -> Proposal:
     if not np.all(p[np.arange(m), tokens] > 0):
         raise UserError(f"the drafter {name} proposes a token whose p is 0: the token must be drawn from p")
     return Proposal(tokens, p, [name] * m)
+
+
+MAKERS: dict[str, Callable] = {"drafter": as_drafter, "accept": as_rule}
+NO_FUNCTIONS: dict[str, dict] = {"drafter": {}, "accept": {}}  # {option: {name: what its function was made into}}
+
+
+def name_functions(options: dict[str, Any], known: dict[str, dict]) -> tuple[dict[str, Any], dict[str, dict]]:
+    """Put the names of functions in their place among the options, and add the functions to the known ones."""
+    for option, make in MAKERS.items():
+        if callable(options.get(option)):
+            made = make(options[option])
+            options = options | {option: made.name}
+            known = known | {option: known[option] | {made.name: made}}
+    return options, known

@@ -257,14 +257,23 @@ def test_the_end_of_a_text_in_a_prompt_is_its_token_if_special(pair):
     assert pair.encoder.eot not in plain
 
 
-@pytest.mark.parametrize("stop", [END_OF_TEXT, "the end", None, ("the end", END_OF_TEXT)])
-def test_only_a_text_that_is_to_end_there_ends_at_the_token_of_the_end(stop):
-    """Its characters are another text."""
-    stream = StreamDecoder(ENCODER, stop)
-    assert stream.push([*ENCODER.encode(END_OF_TEXT)]) == END_OF_TEXT
-    assert stream.push([ENCODER.eot, *ENCODER.encode(".")]) == (
-        "" if END_OF_TEXT in (stop or ()) else f"{END_OF_TEXT}."
-    )
+@pytest.mark.parametrize(
+    ("stop", "eot", "shown"),
+    [
+        (None, ENCODER.eot, f"{END_OF_TEXT}a{END_OF_TEXT}b"),
+        ("the end", ENCODER.eot, f"{END_OF_TEXT}a{END_OF_TEXT}b"),
+        (END_OF_TEXT, ENCODER.eot, f"{END_OF_TEXT}a"),
+        (("the end", END_OF_TEXT), ENCODER.eot, f"{END_OF_TEXT}a"),
+        (END_OF_TEXT, -1, ""),  # of a model without an end token
+    ],
+)
+def test_a_text_that_is_to_end_there_ends_at_the_token_of_the_end(stop, eot, shown):
+    """Its characters are another text, if there is such a token."""
+    encoder = copy(ENCODER)
+    encoder.eot = eot
+    stream = StreamDecoder(encoder, stop)
+    ids = [*ENCODER.encode(f"{END_OF_TEXT}a"), ENCODER.eot, *ENCODER.encode("b")]
+    assert stream.push(ids) + stream.flush() == shown
     assert stream.stopped == (END_OF_TEXT in (stop or ()))
 
 

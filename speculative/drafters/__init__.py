@@ -22,8 +22,11 @@ from speculative.support.errors import UserError
 DRAFTERS = {spec.name: spec for spec in (model.SPEC, *quantized.SPECS, lookup.SPEC, ngram.SPEC, heads.SPEC)}
 
 
-def parse_drafter(text: str, functions: Mapping[str, DrafterSpec] = MappingProxyType({})) -> list[list[DrafterSpec]]:
-    """ "a/b+c" -> [[a], [b, c]], from the outermost level in. functions: of the user. Raises UserError."""
+def parse_drafter(
+    text: str, functions: Mapping[str, DrafterSpec] = MappingProxyType({}), trees: bool = False
+) -> list[list[DrafterSpec]]:
+    """ "a/b+c" -> [[a], [b, c]], from the outermost level in. functions: of the user. trees: whether it is to draft
+    trees. Raises UserError."""
     levels = [[spec_named(name, {**DRAFTERS, **functions}) for name in part.split("+")] for part in text.split("/")]
     names = re.split("[+/]", text)
     for name in names:
@@ -35,6 +38,12 @@ def parse_drafter(text: str, functions: Mapping[str, DrafterSpec] = MappingProxy
         if not specs[0].model:
             able = ", ".join(name for name, spec in DRAFTERS.items() if spec.model)
             raise UserError(f"--drafter {text:.80}: {specs[0].name} has no model to draft for; {able} have one")
+    if trees and levels[1:]:
+        raise UserError(f"--tree does not go with a staged drafter: {levels[0][0].name}/ drafts a chain")
+    for spec in levels[0] if trees else ():
+        if spec.tree is None:
+            able = ", ".join(name for name, other in DRAFTERS.items() if other.tree)
+            raise UserError(f"--drafter {spec.name} drafts chains, not trees: {able} draft trees")
     return levels
 
 
@@ -62,16 +71,9 @@ def make_drafter(
 
     lookaheads: those inside the levels, from the outermost in: for each (K, around), where around(drafts, stops, model)
     is the drafter that the level's loop asks. rule: of acceptance inside the levels, which has to be lossless. trees:
-    whether it is to draft trees. Raises UserError if it cannot, or belongs to another target.
+    whether it is to draft trees.
     """
     *outer, innermost = levels
-    if trees:
-        if outer:
-            raise UserError(f"--tree does not go with a staged drafter: {outer[0][0].name}/ drafts a chain")
-        for spec in innermost:
-            if spec.tree is None:
-                able = ", ".join(name for name, other in DRAFTERS.items() if other.tree)
-                raise UserError(f"--drafter {spec.name} drafts chains, not trees: {able} draft trees")
     stops = [Stop() for _ in innermost]
     drafts = [spec.chain(context._replace(go_on=stop)) for spec, stop in zip(innermost, stops, strict=True)]
     tree = first_of([spec.tree(context) for spec in innermost], n_before=1) if trees else None  # the root is in x

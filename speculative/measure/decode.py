@@ -29,7 +29,7 @@ def decode(
     however long it takes.
     """
     inputs = [session.input_ids(prompt, N) for prompt in prompts]
-    session.ready(inputs, N)
+    session.decoders.ready(inputs, N)
     runs: dict[str, list[Recorder]] = {name: [] for name in names}
 
     def run(name: str) -> None:

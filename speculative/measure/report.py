@@ -65,7 +65,7 @@ def texts_line(session: Session, records: Sequence[Recorder]) -> str:
     autoregressive, speculative = (record.tokens for record in records)
     if autoregressive == speculative:
         return "The texts are equal, token for token" + (", as always at temperature 0." if o.temperature == 0 else ".")
-    if o.accept in session.functions.rules:
+    if o.accept in session.functions["accept"]:
         return f"The texts differ. {claim(session.rule)}"
     if o.temperature > 0 and not session.rule.lossless:
         return f"The texts differ: --accept {o.accept} does not keep the target's distribution."

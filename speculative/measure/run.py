@@ -9,7 +9,8 @@ from speculative.checkpoints.loading import model_folder
 from speculative.measure.decode import decode
 from speculative.measure.document import document
 from speculative.measure.page import page
-from speculative.session import Session, check_count
+from speculative.options import checked, whole
+from speculative.session import Session
 from speculative.support.files import check_outputs, write_json, write_text
 from speculative.support.progress import working
 
@@ -86,13 +87,17 @@ class Run:
 
 
 def compare(
-    session: Session, prompt: str, N: int = 40, repeats: int | None = None, watch: Callable | None = None
+    session: Session,
+    prompt: str,
+    n_tokens_to_generate: int = 40,
+    repeats: int | None = None,
+    watch: Callable | None = None,
 ) -> Run:
     """Decode with both decoders -> the run. repeats: how often; by default a short decode is repeated until it has
     taken half a second, and the median counts. watch(name, step): called for each step of the first run, in place of a
     bar. Raises UserError."""
-    N = check_count("n_tokens_to_generate", N, 1)
-    repeats = repeats and check_count("repeats", repeats, 1)
+    N = checked("n_tokens_to_generate", whole(1), n_tokens_to_generate)
+    repeats = repeats and checked("repeats", whole(1), repeats)
     with working("decoding", 2 * N, "token", quiet=bool(watch)) as bar:
         show = watch or (lambda name, step: bar.update(len(step.tokens)))
         records = [*decode(session, [prompt], N, repeats=repeats, watch=show)]
