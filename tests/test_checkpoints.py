@@ -174,6 +174,15 @@ def test_config_json_is_read_before_the_hparams_json_of_something_else(tmp_path)
     assert load_encoder_and_hparams(str(folder))[1]["n_head"] == CONFIG["n_head"]
 
 
+def test_a_vocabulary_that_is_known_is_not_read_again(tiny_pair, tmp_path):
+    target = str(tiny_pair / "target")
+    encoder, _ = load_encoder_and_hparams(target)
+    draft = shutil.copytree(tiny_pair / "draft", tmp_path / "draft")
+    assert load_encoder_and_hparams(str(draft), (target, encoder))[0] is encoder
+    (draft / "vocab.bpe").write_text((draft / "vocab.bpe").read_text().rstrip())
+    assert load_encoder_and_hparams(str(draft), (target, encoder))[0] is not encoder
+
+
 def holding(value):
     return np.where(np.arange(48) == 5, value, np.ones((12, 48)))
 

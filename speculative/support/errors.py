@@ -32,9 +32,10 @@ def install(extra: str) -> str:
 
 @ctypes.CFUNCTYPE(None, ctypes.c_int)
 def end_at_cut_file(number: int) -> None:
-    """End the process with a line: the system sends SIGBUS to a thread that reads a mapped file beyond its end. A handler
-    in Python would only be called after the read, which never returns."""
-    os.write(2, b"error: a file was cut while it was read: let no other program write to a model's files, or to packs\n")
+    """End the process with a line: the system sends SIGBUS to a thread that reads a mapped file beyond its end.
+
+    A handler in Python would only be called after the read, which never returns."""
+    os.write(2, b"error: a file was cut while it was read: no other program may write to a model's files or to packs\n")
     os._exit(2)
 
 
