@@ -491,7 +491,7 @@ def test_another_token_ends_the_text_where_the_settings_say_so(read):
     without = read(258, changes)
     assert (without.eot, without.encode("<s>a")) == (-1, [0, ALPHABET["vocab"]["a"]])
     assert without.encode(END_OF_TEXT, allowed_special=True) == without.encode(END_OF_TEXT)
-    session = Mock(encoder=without, n_ctx=32)
+    session = Mock(encoder=without, most_bytes=32)
     assert Session.encode(session, "a") == without.encode("a")
     assert "the model has no end token to begin with" in refusal(Session.encode, session, "")
     encoder = read(258, changes, {"eos_token": {"content": "</s>"}})
