@@ -38,7 +38,7 @@ QUICK_TO_COMPILE = (
 
 
 def pytest_addoption(parser):
-    parser.addoption("--update-golden", action="store_true", help="write the screens that are shown to tests/golden")
+    parser.addoption("--update-golden", action="store_true", help="write screens and pages to tests/golden*")
 
 
 def pytest_configure(config):

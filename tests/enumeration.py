@@ -5,7 +5,7 @@ A World is a Session over networks of a few tokens, so that everything that is r
 
 import copy
 from functools import cache
-from itertools import tee
+from itertools import repeat, tee
 from types import SimpleNamespace
 
 import numpy as np
@@ -33,7 +33,7 @@ def text_distribution(decode):
 
 def twins(rng):
     """Two generators of one seed: they give the same numbers."""
-    return [SimpleNamespace(random=numbers.__next__) for numbers in tee(iter(rng.random, None))]
+    return [SimpleNamespace(random=numbers.__next__) for numbers in tee(rng.random() for _ in repeat(None))]
 
 
 def row_model(seed, n_vocab):

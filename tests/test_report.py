@@ -3,10 +3,9 @@
 import itertools
 import json
 import re
-import textwrap
 import time
 from collections import Counter, deque
-from statistics import mean, median
+from statistics import mean
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,7 +19,6 @@ from tiny import ROOT, encoder_of, refusal
 from encoder import StreamDecoder
 from speculative import load_pair, texts
 from speculative.checkpoints.official import HPARAMS, TF_INDEX
-from speculative.cli.display import columns
 from speculative.engines.model import Call
 from speculative.measure import predictions
 from speculative.measure.decode import decode, median_run
@@ -29,7 +27,6 @@ from speculative.measure.figures import NOISE, figures
 from speculative.measure.predictions import Drafts, Measured, measure, windows_of
 from speculative.measure.recorder import Recorder
 from speculative.measure.report import (
-    ALONE,
     BLOG_TEXT,
     advice,
     blog_line,
@@ -45,7 +42,6 @@ from speculative.sampling import Proposal, Step
 from speculative.session import DECODERS
 from speculative.texts import RecordedRandom, Report, TextStep, text_steps
 
-KEYS = ("autoregressive", "speculative")
 BLOG_PROMPT = FIELDS["prompt"].default
 PROMPT = "It was upon a bitterly cold night in the winter of the year, a cold night in the"
 
@@ -71,7 +67,7 @@ def test_the_figures_are_those_of_the_iterations(pair, drafter, K, setting):
     document = session.compare(PROMPT, 24, repeats=1).document
     json.dumps(document, allow_nan=False)
     f = document["figures"]
-    plain, mine = ([i for s in document[name]["samples"] for i in s["iterations"]] for name in KEYS)
+    plain, mine = ([i for s in document[name]["samples"] for i in s["iterations"]] for name in DECODERS)
     n_tokens = sum(i["tokens"] for i in mine)
     tested = [a for i in mine for a in i["alpha"]]
     assert f["tokens"] == n_tokens == len(document["speculative"]["samples"][0]["tokens"])
@@ -90,9 +86,6 @@ def test_the_figures_are_those_of_the_iterations(pair, drafter, K, setting):
     n_plain = sum(i["tokens"] for i in plain)
     per_token = document["autoregressive"]["seconds"] / n_plain
     assert f["speedup"] == pytest.approx(per_token / (f["seconds"]["speculative"] / n_tokens))
-    rows = [i["seconds"] for i in plain if not i["prefill"]] or [1.0]
-    limit = (1 + NOISE) * f["tokens_per_iteration"] * median(rows) / min(rows)
-    assert f["doubt"] or f["speedup"] <= limit
     if f["c"] is not None:
         assert f["account_blog"] == pytest.approx(
             f["tokens_per_iteration"] / (f["drafted"] / len(mine) * f["c"] + f["mean_beta"])
@@ -232,11 +225,9 @@ def test_a_run_predicts_the_speedup_of_another_K(K):
     predicted = figures(autoregressive, speculative, measured)["predicted"]
     assert [*predicted["model"]] == [*map(str, range(1, 9))]
     assert [*predicted["prompt_lookup"].values()] == [pytest.approx(1.0, rel=0.1)] * 8
-    predicted = predicted["model"]
-    assert predicted["4"] == pytest.approx(figures(autoregressive, speculative)["speedup"], rel=0.03)
-    assert predicted[str(K)] == pytest.approx(
-        figures(*scripted(N=4000, K=K, window=window, seed=1))["speedup"], rel=0.05
-    )
+    assert predicted["model"]["4"] == pytest.approx(figures(autoregressive, speculative)["speedup"], rel=0.03)
+    measured_there = figures(*scripted(N=4000, K=K, window=window, seed=1))["speedup"]
+    assert predicted["model"][str(K)] == pytest.approx(measured_there, rel=0.05)
 
 
 @given(st.floats(0, 1), st.lists(st.floats(1e-9, 1e9), min_size=9, max_size=9), st.floats(1e-9, 1e9))
@@ -265,11 +256,10 @@ def test_windows_are_timed_once_and_in_a_share_of_the_time(pair, repeating, monk
 def test_a_short_decode_is_repeated_with_both_decoders_in_turn(pair, monkeypatch, repeating):
     order = []
     texts = type(pair).texts
-    monkeypatch.setattr(
-        type(pair), "texts", lambda self, name, *rest, **how: order.append(name) or texts(self, name, *rest, **how)
-    )
+    told = lambda self, name, *rest, **how: order.append(name) or texts(self, name, *rest, **how)  # noqa: E731
+    monkeypatch.setattr(type(pair), "texts", told)
     run = pair.compare(PROMPT, 8, repeats=3)
-    assert order == [*KEYS] * 3
+    assert order == [*DECODERS] * 3
     assert run.figures["runs"] == 3
     order.clear()
     assert pair.compare(PROMPT, 8).figures["runs"] == len(order) / 2 > 3  # half a second of 10 ms each
@@ -283,53 +273,10 @@ def test_the_median_run_has_the_first_ones_tokens():
 # ---- The ending ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{}, {"temperature": 1.0}, {"drafter": "prompt_lookup"}, {"K": 8}], ids=str)
-def test_the_ending_has_at_most_eight_lines(pair, options, monkeypatch):
-    monkeypatch.setattr("speculative.measure.decode.seconds_waited", lambda: 0.0)  # a busy machine has a line more
-    run = pair.changed(**options).compare(PROMPT, 40, repeats=2)
-    lines = [line for text in run.document["summary"] for line in textwrap.wrap(text, 110)]
-    assert len(lines) <= 8, lines
-    assert "The texts are equal" in lines[0] or "as they may above temperature 0" in lines[0]
-    assert "medians of 2 runs" in lines[1]
-    assert re.match(
-        r"\d+ of \d+ drafts accepted \(\d+ %\)\. A target call gives", lines[3 if run.figures["doubt"] else 2]
-    )
-    assert repr(run) == "\n".join(run.document["summary"])
-
-
-def ending(session, **how):
-    measured = measured_of({rows: 1 + 0.1 * rows for rows in range(1, 18)}, [how["alpha"]] * how["N"])
-    f = figures(*scripted(**how), measured._replace(t_draft=how.get("t_draft", 0.1)))
-    return f, advice(f, session)
-
-
-def test_the_advice(pair):
-    _, text = ending(pair, N=2000, K=1, alpha=0.95)
-    K, speedup = re.fullmatch(r"Prediction: --K (\d+) would be ([\d.]+) times as fast on this text\.", text).groups()
-    assert float(speedup) == pytest.approx(ending(pair, N=2000, K=int(K), alpha=0.95)[0]["speedup"], rel=0.05)
-    assert "no other K or drafter of this run would be clearly faster" in ending(pair, N=2000, K=int(K), alpha=0.95)[1]
-    assert (
-        "Nothing pays here, because a call with its drafts takes"
-        in ending(pair, N=400, K=8, alpha=0.02, t_draft=0.5)[1]
-    )
-    autoregressive, speculative = scripted(N=400, alpha=0.02, t_draft=0.5)  # without predictions, as on JAX
-    assert advice(figures(autoregressive, speculative), pair).startswith("It does not pay here, because a call")
-
-
-def test_the_speculative_decoder_alone_has_the_figures_that_need_no_other(command, tmp_path):
-    path = tmp_path / "run.json"
-    words = ["--demo", "-n=20", "--temperature=1", f"--json={path}"]
-    documents = []
-    for only in ([], ["--only=speculative"]):
-        status, out, _ = command(*words, *only)
-        assert status == 0
-        documents.append(json.loads(path.read_text()))
-    both, alone = (document["figures"] for document in documents)
-    for name in ("r", "alpha", "tokens_per_iteration", "accepted_by_position", "by_source"):
-        assert alone[name] == both[name]
-    assert (alone["speedup"], alone["mean_beta"], "autoregressive" in documents[1]) == (None, None, False)
-    assert f"acceptance rate r = {alone['r']:.2f}" in out
-    assert ALONE in " ".join(out.split())
+def test_without_predictions_a_slow_run_says_why(pair):
+    """As on JAX; the screens and the pages in golden files have the sentences about predictions."""
+    f = figures(*scripted(N=400, alpha=0.02, t_draft=0.5))
+    assert advice(f, pair).startswith("It does not pay here, because a call with its drafts takes as long as")
 
 
 def test_control_characters_of_a_name_are_not_printed(pair, monkeypatch):
@@ -344,24 +291,21 @@ def official(**changes):
     return SimpleNamespace(**{"size": "1558M", "dtype": "float32", "hparams": HPARAMS["1558M"]} | changes)
 
 
-@pytest.mark.parametrize(
-    ("spec", "prompt", "temperature", "different", "expected"),
-    [
-        (official(), BLOG_PROMPT, 0, None, "The blog printed this text too."),
-        (official(), BLOG_PROMPT, 0, 7, "The blog printed another text from token 7 on: "),
-        (official(), BLOG_PROMPT, 0, slice(30, None), None),  # fewer tokens
-        (official(), BLOG_PROMPT, 1, None, None),
-        (official(), PROMPT, 0, None, None),
-        (official(size="mine"), BLOG_PROMPT, 0, None, None),
-        (official(dtype="int8"), BLOG_PROMPT, 0, None, None),
-        (official(hparams=HPARAMS["1558M"] | {"stand_in": "a small one"}), BLOG_PROMPT, 0, None, None),
-    ],
-)
+BLOG = [  # the target, the prompt, the temperature, the token that differs -> the line
+    (official(), BLOG_PROMPT, 0, None, "The blog printed this text too."),
+    (official(), BLOG_PROMPT, 0, 7, "The blog printed another text from token 7 on: "),
+    (official(), BLOG_PROMPT, 1, None, None),
+    (official(), PROMPT, 0, None, None),
+    (official(size="mine"), BLOG_PROMPT, 0, None, None),
+    (official(dtype="int8"), BLOG_PROMPT, 0, None, None),
+    (official(hparams=HPARAMS["1558M"] | {"stand_in": "a small one"}), BLOG_PROMPT, 0, None, None),
+]
+
+
+@pytest.mark.parametrize(("spec", "prompt", "temperature", "different", "expected"), BLOG)
 def test_the_blogs_text_is_recognised(pair, spec, prompt, temperature, different, expected):
     tokens = pair.encoder.encode(BLOG_TEXT)
-    if isinstance(different, slice):
-        del tokens[different]
-    elif different:
+    if different:
         tokens[different - 1] += 1
     record = Recorder(inputs=[pair.encode(prompt)], samples=[[TextStep([token]) for token in tokens]])
     options = SimpleNamespace(temperature=temperature)
@@ -370,55 +314,45 @@ def test_the_blogs_text_is_recognised(pair, spec, prompt, temperature, different
     assert line is None if expected is None else line.startswith(expected)
 
 
+PRINTED = {
+    "1558M": BLOG_TEXT,  # toyllm's text begins in the same way
+    # picoGPT's
+    "124M": " the most powerful machines on the planet.\n\nThe computer is a machine that can perform complex "
+    "calculations, and it can perform these calculations in a way that is very similar to the human brain.\n",
+}
+
+
 @pytest.mark.official
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [
-        ("1558M", BLOG_TEXT),  # toyllm's text begins in the same way
-        (
-            "124M",  # picoGPT's
-            " the most powerful machines on the planet.\n\nThe computer is a machine that can perform complex "
-            "calculations, and it can perform these calculations in a way that is very similar to the human brain.\n",
-        ),
-    ],
-)
-def test_the_official_models_decode_the_texts_that_others_printed(size, text):
+@pytest.mark.parametrize("size", PRINTED)
+def test_the_official_models_decode_the_texts_that_others_printed(size):
     if not all((MODELS / name / TF_INDEX).is_file() for name in ("124M", "1558M")):
         pytest.skip("models/ does not have the official 124M and 1558M: python main.py downloads them")
     session = load_pair("124M", size, MODELS)
-    steps = session.speculative(BLOG_PROMPT, 40)
-    assert "".join(i.text for i in steps) == text
+    assert "".join(i.text for i in session.speculative(BLOG_PROMPT, 40)) == PRINTED[size]
 
 
 def test_nothing_is_drafted(pair):
-    autoregressive, speculative = scripted(K=0)
-    lines = summary(pair, [autoregressive, speculative], figures(autoregressive, speculative))
-    assert lines[-2] == "Nothing was drafted, so this was autoregressive decoding."
-
-
-def test_a_paragraph_is_as_wide_as_the_terminal(monkeypatch):
-    for width, expected in (("80", 80), ("200", 110)):
-        monkeypatch.setenv("COLUMNS", width)
-        assert columns() == expected
+    records = scripted(K=0)
+    assert summary(pair, records, figures(*records))[-2] == "Nothing was drafted, so this was autoregressive decoding."
 
 
 # ---- The record ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("step", "known", "expected"),
-    [
-        (([1, 2, 3], 4, 2), {}, "accepted, accepted, resampled"),
-        (([1, 2], 1, 1), {}, "accepted, bonus"),
-        (([1], 0, 0), {}, "autoregressive"),
-        (([1, 2], 4, 2), {}, "accepted, accepted"),  # cut by a stop text
-        (([1, 2, 3], 3, 2), {"source": ["ngram", "model", "int8"]}, "accepted: ngram, accepted, resampled"),
-        # A bonus comes if the path ends in a leaf.
-        (([1, 3, 9], 3, 2), {"path": [1, 3], "source": ["ngram"] * 3}, "accepted: ngram, accepted: ngram, bonus"),
-        (([2, 9], 3, 1), {"path": [2]}, "accepted, bonus"),
-        (([1, 9], 3, 1), {"path": [1]}, "accepted, resampled"),
-    ],
-)
+ORIGINS = [  # (tokens, drafted, accepted), the drafters or a tree's path -> the origins
+    (([1, 2, 3], 4, 2), {}, "accepted, accepted, resampled"),
+    (([1, 2], 1, 1), {}, "accepted, bonus"),
+    (([1], 0, 0), {}, "autoregressive"),
+    (([1, 2], 4, 2), {}, "accepted, accepted"),  # cut by a stop text
+    (([1, 2, 3], 3, 2), {"source": ["ngram", "model", "int8"]}, "accepted: ngram, accepted, resampled"),
+    # A bonus comes if the path ends in a leaf.
+    (([1, 3, 9], 3, 2), {"path": [1, 3], "source": ["ngram"] * 3}, "accepted: ngram, accepted: ngram, bonus"),
+    (([2, 9], 3, 1), {"path": [2]}, "accepted, bonus"),
+    (([1, 9], 3, 1), {"path": [1]}, "accepted, resampled"),
+]
+
+
+@pytest.mark.parametrize(("step", "known", "expected"), ORIGINS)
 def test_origins(step, known, expected):
     tree = {"tokens": [1, 2, 3], "parents": [0, 0, 1], "path": known["path"]} if "path" in known else None
     assert ", ".join(TextStep(*step, tree=tree, source=known.get("source", [])).origins) == expected

@@ -98,7 +98,7 @@ def test_a_screen_is_as_it_was(name, command, clock, tmp_path, monkeypatch, requ
     (tmp_path / "prompt.txt").write_text(DEMO["prompt"], encoding="utf-8")
     monkeypatch.setattr(sys, "argv", ["main.py"])
     monkeypatch.setattr(main, "verify", partial(main.verify, draws=25))
-    monkeypatch.setenv("COLUMNS", "110")
+    monkeypatch.setenv("COLUMNS", "200")  # of which a paragraph uses 110
     status, out, err = command(*words)
     said = err.splitlines()[-1:] if status else []
     shown = "\n".join([f"$ main.py {' '.join(words)}", out.rstrip("\n"), *said, f"status {status}"])

@@ -112,8 +112,8 @@ def show_iterations(session: Session, speculative: Recorder) -> None:
 
 def show_figures(session: Session[Options], figures: dict) -> None:
     """--verbose: print the counts, each figure, how the engine uses this machine, and the predictions."""
-    for chart in report.charts(figures):
-        show_table(chart.columns, chart.rows)
+    for _, names, counts in report.charts(figures):
+        show_table(names, counts)
     rows = report.table(figures, session.rule.formula)
     models = {role: session.models[role] for role in networks_of(session.roles)}
     peak = memory.peak()

@@ -9,31 +9,58 @@ from numpy.random import PCG64, Generator
 
 from speculative.filters import GREEDY
 
-PROMPTS = {1: [1], 2: [0, 1], 4: [1, 0, 0, 1]}
 SMALLEST = 1e-4  # of the probabilities above 0
 
 
-@cache
-def random_model(seed: int, n_vocab: int, parts: int = 64, support: int = 0, forks: float = 1) -> Callable:
-    """model(x, n_last) -> [n_last, n_vocab], by default a row for each token of x, as in the blog. A row depends on the
-    whole text before it; its entries are multiples of 1 / parts, zeros among them.
+def coarse(rng, n_vocab: int, parts: int = 64) -> np.ndarray:  # -> [n_vocab]
+    """A row of multiples of 1 / parts: zeros, ties and, if the parts are few, one-hot rows are among them."""
+    keep = rng.random(n_vocab) < 0.7  # [n_vocab]
+    keep[rng.integers(n_vocab)] = True
+    return rng.multinomial(parts, keep / keep.sum()).astype(np.float32) / parts
 
-    support: that many entries are above 0, in a share `forks` of the rows, of every size from 1 down to 1e-4."""
 
-    @cache
-    def row(*context):
-        rng = Generator(PCG64([seed, *context]))
-        if support:
-            n = 1 if rng.random() > forks else support
-            weights = np.exp2(-13 * rng.random(n))  # [n]
-            counts = np.maximum(np.floor(weights / weights.sum() * parts), np.ceil(SMALLEST * parts))  # [n]
-            counts[counts.argmax()] += parts - counts.sum()  # so that the sum is 1 to the bit
-            q = np.zeros(n_vocab, np.float32)  # [n_vocab]
-            q[rng.permutation(n_vocab)[:n]] = counts / parts
-            return q
-        keep = rng.random(n_vocab) < 0.7  # [n_vocab]
-        keep[rng.integers(n_vocab)] = True
-        return rng.multinomial(parts, keep / keep.sum()).astype(np.float32) / parts  # [n_vocab]
+def fine(rng, n_vocab: int, support: int | None = None, forks: float = 1.0) -> np.ndarray:  # -> [n_vocab]
+    """A row of multiples of 2^-16, of every size from 1 down to SMALLEST.
+
+    support: that many entries are above 0, in a share `forks` of the rows; else one is."""
+    n = 1 if rng.random() > forks else support or n_vocab
+    weights = np.exp2(-13 * rng.random(n))  # [n]
+    counts = np.maximum(np.floor(weights / weights.sum() * 2**16), np.ceil(SMALLEST * 2**16))  # [n]
+    counts[counts.argmax()] += 2**16 - counts.sum()  # so that the sum is 1 to the bit
+    q = np.zeros(n_vocab, np.float32)  # [n_vocab]
+    q[rng.permutation(n_vocab)[:n]] = counts / 2**16
+    return q
+
+
+def near(q: np.ndarray) -> np.ndarray:  # [n_vocab] -> the same
+    """The row with its largest and smallest probabilities changed by 1 / 1024."""
+    p = q.copy()
+    p[q.argmax()] -= 2**-10
+    p[q.argmin()] += 2**-10
+    return p
+
+
+def swapped(q: np.ndarray) -> np.ndarray:  # [n_vocab] -> the same
+    """The row with its probabilities above 0 in the opposite order."""
+    p = q.copy()
+    p[q > 0] = q[q > 0][::-1]
+    return p
+
+
+# kind of rows: (the target's row from a generator, the draft's from a generator and the target's)
+KINDS: dict[str, tuple[Callable, Callable]] = {
+    "small": (fine, lambda rng, q: fine(rng, len(q))),
+    "coarse": (lambda rng, n: coarse(rng, n, 4), lambda rng, q: coarse(rng, len(q), 4)),
+    "near": (fine, lambda rng, q: near(q)),
+    "pairs": (lambda rng, n: fine(rng, n, 2, 0.6), lambda rng, q: swapped(q)),  # of few paths, for longer texts
+    "chain": (lambda rng, n: fine(rng, n, 2, 0.3), lambda rng, q: swapped(q)),  # of still fewer
+    "wide": (fine, lambda rng, q: GREEDY(fine(rng, len(q))[None])[0]),  # more tokens than the usual top-k keeps
+}
+
+
+def model_of(row: Callable) -> Callable:
+    """row(*context) -> [n_vocab], as model(x, n_last=0) -> [n_last, n_vocab], by default a row for each token of x, as
+    in the blog."""
 
     @cache  # computed once for all paths
     def rows(x):
@@ -42,40 +69,22 @@ def random_model(seed: int, n_vocab: int, parts: int = 64, support: int = 0, for
     return lambda x, n_last=0: rows(tuple(map(int, np.ravel(x))))[-n_last:].copy()
 
 
-class Kind(NamedTuple):
-    """A kind of rows."""
-
-    parts: int = 2**16  # probabilities are multiples of 1 / parts
-    support: int | None = None  # see random_model; None is the whole vocabulary
-    forks: float = 1
-    changed: Callable = lambda p, q: (p, q)  # rows of the draft and the target, [n, n_vocab] twice -> the same
+def generator_of(seed: int, *context: int) -> Generator:
+    """A row depends on the whole text before it."""
+    return Generator(PCG64([seed, *context]))
 
 
-def near(p, q):  # [n, n_vocab] twice -> the same
-    """Drafts from rows whose largest and smallest probabilities differ by 1 / 1024 from those of q."""
-    i = np.arange(len(q))
-    p = q.copy()  # [n, n_vocab]
-    p[i, q.argmax(axis=-1)] -= 2**-10
-    p[i, q.argmin(axis=-1)] += 2**-10
-    return p, q
+def random_model(seed: int, n_vocab: int) -> Callable:
+    return model_of(cache(lambda *context: coarse(generator_of(seed, *context), n_vocab)))
 
 
-def swapped(p, q):  # [n, n_vocab] twice -> the same
-    """Drafts from rows whose probabilities above 0 are those of q in the opposite order."""
-    p = q.copy()  # [n, n_vocab]
-    for row in p:
-        row[row > 0] = row[row > 0][::-1]
-    return p, q
-
-
-KINDS = {
-    "small": Kind(),
-    "coarse": Kind(parts=4, support=0),  # zeros, ties and one-hot rows
-    "near": Kind(changed=near),
-    "pairs": Kind(support=2, forks=0.6, changed=swapped),  # of few paths, so that texts can be longer
-    "chain": Kind(support=2, forks=0.3, changed=swapped),  # of still fewer
-    "wide": Kind(changed=lambda p, q: (GREEDY(p), q)),  # more tokens than the usual top-k keeps
-}
+@cache
+def models_of(n_vocab: int, kind: str, number: int) -> tuple[Callable, Callable]:
+    """The draft and the target."""
+    target_row, draft_row = KINDS[kind]
+    q = cache(lambda *context: target_row(generator_of(2 * number + 1, *context), n_vocab))
+    p = cache(lambda *context: draft_row(generator_of(2 * number, *context), q(*context)))
+    return model_of(p), model_of(q)
 
 
 class Case(NamedTuple):
@@ -90,44 +99,24 @@ class Case(NamedTuple):
 
     @property
     def prompt(self) -> list[int]:
-        return PROMPTS[self.n_prompt]
+        return {1: [1], 2: [0, 1], 4: [1, 0, 0, 1]}[self.n_prompt]
 
     def models(self) -> tuple[Callable, Callable]:
-        """The draft and the target: model(x, n_last=0) -> distributions; by default for each token of x."""
         return models_of(self.n_vocab, self.kind, self.number)
-
-
-@cache
-def models_of(n_vocab: int, kind: str, number: int) -> tuple[Callable, Callable]:
-    parts, support, forks, changed = KINDS[kind]
-    support = n_vocab if support is None else support
-    draft, target = (random_model(2 * number + i, n_vocab, parts, support, forks) for i in (0, 1))
-
-    @cache
-    def both(x):
-        return changed(draft(x), target(x))  # [n, n_vocab] twice
-
-    def model_of(i):
-        return lambda x, n_last=0: both(tuple(map(int, np.ravel(x))))[i][-n_last:].copy()
-
-    return model_of(0), model_of(1)
-
-
-def cases_of(N: int, K: int, n_vocab: int, n_prompt: int, **numbers: int) -> list[Case]:
-    return [Case(N, K, n_vocab, n_prompt, kind, i) for kind, n in numbers.items() for i in range(n)]
 
 
 # Our own loop drafts N - 1 tokens at most. In the blog's a full acceptance is followed by another window if N >= K + 2,
 # in ours by another draft if N >= K + 3. Each line sees a mistake that no other line sees.
-CASES = [
-    *cases_of(1, 1, 3, 4, small=8),
-    *cases_of(2, 1, 3, 2, near=4),
-    *cases_of(3, 2, 3, 1, coarse=12),
-    *cases_of(2, 1, 5, 1, small=4),
-    *cases_of(5, 2, 3, 2, pairs=12),
-    *cases_of(7, 3, 2, 1, chain=20),
-    *cases_of(1, 1, 64, 2, wide=2),
+LINES = [
+    ((1, 1, 3, 4, "small"), 8),
+    ((2, 1, 3, 2, "near"), 4),
+    ((3, 2, 3, 1, "coarse"), 12),
+    ((2, 1, 5, 1, "small"), 4),
+    ((5, 2, 3, 2, "pairs"), 12),
+    ((7, 3, 2, 1, "chain"), 20),
+    ((1, 1, 64, 2, "wide"), 2),
 ]
+CASES = [Case(*line, number) for line, n in LINES for number in range(n)]
 
 
 def law_of_model(model: Callable, n: int, prompt: list[int]) -> dict:

@@ -1,18 +1,14 @@
 """The cause of a wrong law: each mistake is made in a loop of ours, and named if its laws are the same in all cases."""
 
-import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
 from speculative.law.cases import Case, law_of_model
 from speculative.law.paths import EXACT, distance
 from speculative.law.texts import law_of_texts
-from speculative.law.unknown import Unfollowed
 from speculative.support.errors import UserError
 
-CAUSE_SECONDS = 5  # of CPU time for the search of a cause
 MOST_CASES = 12  # wrong ones, and others, in which a mistake must have the same law
 
 LOOP = """
@@ -96,7 +92,6 @@ MISTAKES: list[tuple[str, ...]] = [
     ("after a rejection the draft's cache holds the rejected token", f"draft({FROM}, 1)", f"draft([*x[:-1], j, *tokens] {STALE} {FROM}, 1)"),
     ("after a rejection the target's cache holds the rejected token", f"target({FROM}", f"target([*x[:-1], j, *tokens] {STALE} {FROM}"),
 ]  # fmt: skip
-OF_DRAFTS = ("pick(p[-1])", f"pick(drawn(case, {FROM}))")
 
 
 def loop_with(replaced: tuple[str, ...], **names) -> Callable:
@@ -123,92 +118,59 @@ def form_of(decode: Callable, laws: dict[Case, dict]) -> dict[str, Callable]:
     return {"room": (lambda K, left: K) if n_read > case.n_prompt else min, "positive": positive}
 
 
-def prefixes(law: dict) -> dict:
-    """{each beginning of a text: its chance}"""
-    found: dict = defaultdict(float)
-    for text, weight in law.items():
-        for n in range(len(text) + 1):
-            found[text[:n]] += weight
-    return found
-
-
-def conditionals(law: dict, case: Case) -> Iterator[tuple]:
-    """For each text before the N-th token: the law of its next token, and the target's, [n_vocab] twice."""
-    chances = prefixes(law)
-    for text in [text for text in chances if len(text) < case.N]:
-        found = np.array([chances.get((*text, j), 0) / chances[text] for j in range(case.n_vocab)])  # [n_vocab]
-        yield found, case.models()[1]([*case.prompt, *text], 1)[0].astype(float)
-
-
-@np.errstate(all="ignore")
-def other_target(laws: dict[Case, dict]) -> str | None:
-    """The cause, if each token follows the target's row without its unlikely tokens, or at another temperature."""
-    if any(() in law for law in laws.values()):
+def other_rows(laws: dict[Case, dict]) -> str | None:
+    """The cause, if the first token follows the target's row without its unlikely tokens, or at another temperature."""
+    logs, is_cut = [], False  # of both rows, [n] twice
+    for case, law in laws.items():
+        q = case.models()[1](case.prompt, 1)[0].astype(float)  # [n_vocab]
+        f = np.zeros(case.n_vocab)  # [n_vocab]
+        for text, weight in law.items():
+            if not text:
+                return None
+            f[text[0]] += weight
+        if (q[f > 0] == 0).any() or max(q[f == 0], default=0) > min(q[f > 0]):
+            return None
+        is_cut |= bool(((q > 0) & (f == 0)).any())
+        logs.append((np.log(f[f > 0]), np.log(q[f > 0])))
+    spans = np.array([(np.ptp(f), np.ptp(q)) for f, q in logs if np.ptp(q) > 0])  # [n, 2]
+    power = float(np.median(spans[:, 0] / spans[:, 1]))
+    if not all(np.allclose(f - f[0], power * (q - q[0]), 1e-4, 1e-4) for f, q in logs):
         return None
-    rows = [row for case, law in laws.items() for row in conditionals(law, case)]
-    firsts = [next(conditionals(law, case)) for case, law in laws.items() if case.N > 1]  # each with a test before it
-    if all(np.ptp(f[f > 0] / q[f > 0]) < 1e-4 and max(q[f == 0], default=0) <= min(q[f > 0]) for f, q in rows):
-        is_cut = any(np.any((f == 0) & (q > 0)) for f, q in firsts)
-        return (
-            "the tokens follow the target's rows without their unlikely tokens: a filter on one side"
-            if is_cut
-            else None
-        )
-    if any(np.any((f > 0) != (q > 0)) for f, q in rows):
-        return None
-    logs = [(np.log(f[q > 0]), np.log(q[q > 0])) for f, q in rows if np.ptp(q[q > 0]) > 0]
-    power = np.ptp(logs[0][0]) / np.ptp(logs[0][1])
-    if abs(power - 1) > 0.01 and all(np.allclose(f - f[0], power * (q - q[0]), 1e-4, 1e-4) for f, q in logs):
+    if abs(power - 1) > 0.01:
         return f"the tokens follow the target's rows at another temperature: {1 / power:.2g} times theirs"
-    return None
+    return "the tokens follow the target's rows without their unlikely tokens: a filter on one side" if is_cut else None
 
 
 def cause_of(decode: Callable, laws: dict[Case, dict], wrong: list[Case]) -> str | None:
-    """Return the mistake that explains all these laws; None if none does, or more than two do. wrong: first a case
-    whose law is not the target's."""
-    until = time.process_time() + CAUSE_SECONDS
+    """Return the mistake that explains all these laws; None if none does, or more than two do. wrong: the cases whose
+    law is not the target's."""
     by_cost = sorted(laws, key=lambda case: len(laws[case]) * 9**case.K)
-    wrong = [case for case in by_cost if case in wrong][:MOST_CASES]
-    cases = wrong + [case for case in by_cost if case not in wrong][:MOST_CASES]
+    cases = [case for case in by_cost if case in wrong][:MOST_CASES]
+    cases += [case for case in by_cost if case not in wrong][:MOST_CASES]
 
-    def explains(other: Callable, expected: Callable = laws.get, n_least: int | None = None, **how) -> bool:
-        """Whether its laws are the expected ones in all cases; in n_least wrong ones, if there are cases in which it has none."""
-        n_equal = 0
-        for case in cases:
-            if time.process_time() > until:
-                return False
-            try:
-                if distance(law_of_texts(other, case, **how), expected(case)) > EXACT:
-                    return False
-                n_equal += case in wrong
-            except UserError:  # this mistake cannot be made there
-                if n_least is None:
-                    return False
-        return n_least is None or n_equal >= n_least
+    def explains(other: Callable, **how) -> bool:
+        """Whether its laws are the function's in all cases."""
+        try:
+            return all(distance(law_of_texts(other, case, **how), laws[case]) < EXACT for case in cases)
+        except UserError:  # this mistake cannot be made there
+            return False
+
+    def first_draft(text, walk):
+        return walk.windows[0][case.n_prompt] if walk.windows and len(walk.windows[0]) > case.n_prompt else None
 
     if any(len(text) > case.N for case, law in laws.items() for text in law):
         return "more than N tokens are added"
-    if explains(decode, lambda case: law_of_model(case.models()[1], case.N, case.prompt), reseeds=False):
+    targets = {case: law_of_model(case.models()[1], case.N, case.prompt) for case in cases}
+    if all(distance(law_of_texts(decode, case, reseeds=False), targets[case]) < EXACT for case in cases):
         return "random numbers are used twice: a seed or a generator of the same seed begins again"
-    if cause := other_target(laws):
-        return cause
     form = form_of(decode, laws)
     found = {name: None for name, *replaced in MISTAKES if explains(loop_with((*replaced,), **form))}
-    if not found:
-        drawn = {c: prefixes(law_of_texts(decode, c, lambda text, walk: (walk.windows or [()])[0])) for c in wrong[:8]}
-
-        def draft_row(case, x):  # the law of the drafts after x, as the first window has it
-            if not any(drawn.get(case, {}).get((*x, j)) for j in range(case.n_vocab)):
-                raise Unfollowed("a later window")
-            return [drawn[case].get((*x, j), 0) / drawn[case][tuple(x)] for j in range(case.n_vocab)]
-
-        if explains(loop_with(OF_DRAFTS, drawn=draft_row, **form), n_least=2):
-            return "the drafts are not drawn from the p that tests them"
-        if all(lost(laws[case], law_of_model(case.models()[1], case.N, case.prompt)) for case in wrong):
-            return "something is drawn from numbers that are not probabilities: NaN, or their sum is not 1"
-    return " or ".join(found) if 0 < len(found) < 3 else None
-
-
-def lost(law: dict, expected: dict) -> bool:
-    """Whether a draw is impossible on some paths, and no text comes too often."""
-    return () in law and all(weight < expected.get(text, 0) + EXACT for text, weight in law.items() if text)
+    if found:
+        return " or ".join(found) if len(found) < 3 else None
+    if cause := other_rows(laws):
+        return cause
+    for case in cases:
+        drawn = law_of_texts(decode, case, first_draft)
+        if None not in drawn and distance(drawn, dict(enumerate(case.models()[0](case.prompt, 1)[0]))) > EXACT:
+            return "the drafts are not drawn from the draft model's rows"
+    return None

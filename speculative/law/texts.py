@@ -1,10 +1,10 @@
 """The law of the texts of a decoder, whatever it does: errors, endless loops and odd results become one line."""
 
 import contextlib
-import dis
 import os
 import signal
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 
@@ -12,24 +12,28 @@ import numpy as np
 
 from speculative.law.cases import Case
 from speculative.law.paths import TooLarge, Walk, law_of
-from speculative.law.traced import NoDistribution, everywhere
+from speculative.law.traced import NoDistribution, TracedRandom, everywhere
 from speculative.law.unknown import Unfollowed
 from speculative.support.errors import UserError, first_line
 
-MOST_PATHS = 5_000  # of a case; larger ones are left out
+MOST_PATHS = 2_000  # of a case
 MOST_SECONDS = 10  # that one path may take
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+LIBRARIES = ("site-packages", f"{os.sep}lib{os.sep}python", "<frozen")
 
 
 class Raised(UserError):
     """An error that the function raised."""
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, and not a KeyboardInterrupt that the function raised."""
+
+
 def raised(error: BaseException) -> Raised:
     """The error with the last line of the user's code in it."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(HERE)]
-    libraries = ("site-packages", f"{os.sep}lib{os.sep}python", "<frozen")
-    own = [frame for frame in frames if not any(part in frame.filename for part in libraries)] or frames
+    own = [frame for frame in frames if not any(part in frame.filename for part in LIBRARIES)] or frames
     place = f"{os.path.basename(own[-1].filename)}, line {own[-1].lineno}: " if own else ""
     if isinstance(error, UserError):
         return Raised(f"{place}{error}")
@@ -37,52 +41,44 @@ def raised(error: BaseException) -> Raised:
     return Raised(f"{place}{type(error).__name__}{words}")
 
 
-def is_ctrl_c(error: BaseException) -> bool:
-    """Whether it is a KeyboardInterrupt that no line raises: then somebody pressed Ctrl-C."""
-    if not isinstance(error, KeyboardInterrupt):
-        return False
-    last = error.__traceback__
-    while last.tb_next:
-        last = last.tb_next
-    return last.tb_frame.f_code.co_code[last.tb_lasti] != dis.opmap["RAISE_VARARGS"]
-
-
 @contextlib.contextmanager
 def errors_as_lines() -> Iterator[None]:
     """Raise the errors of somebody's code as Raised, except Ctrl-C, NoDistribution and TooLarge."""
     try:
         yield
-    except (NoDistribution, TooLarge, Raised):
+    except (NoDistribution, TooLarge, Raised, Interrupted):
         raise
     except BaseException as error:
-        if is_ctrl_c(error):
-            raise
         raise raised(error) from error
 
 
 @contextlib.contextmanager
-def limited(seconds: float) -> Iterator[None]:
-    """Raise Unfollowed in what takes longer, if this is the main thread of a system that has such alarms."""
-    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
-        yield
-        return
+def somebodys_code() -> Iterator[None]:
+    """Follow what is called within: its random numbers are ours, what it prints is not shown, Ctrl-C ends it, and so
+    does an alarm, in the main thread of a system that has them."""
 
     def stop(number, frame):
-        raise Unfollowed(f"no progress: one text takes more than {seconds:g} s")
+        if number == signal.SIGINT:
+            raise Interrupted
+        if time.monotonic() - TracedRandom.walk.began > MOST_SECONDS:  # each second again, if the code catches it
+            raise Unfollowed(f"no progress: one text takes more than {MOST_SECONDS} s")
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds, 1)  # each second again, if the code catches it
-    try:
+    with contextlib.ExitStack() as stack:
+        if hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGALRM, signal.SIGINT):
+                stack.callback(signal.signal, number, signal.signal(number, stop))
+            stack.callback(signal.setitimer, signal.ITIMER_REAL, 0)
+            signal.setitimer(signal.ITIMER_REAL, 1, 1)
+        stack.enter_context(everywhere())
         yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
-def law_of_texts(decode: Callable, case: Case, outcome_of: Callable | None = None, reseeds: bool = True) -> dict:
+def law_of_texts(
+    decode: Callable, case: Case, outcome_of: Callable | None = None, reseeds: bool = True, most: int = MOST_PATHS
+) -> dict:
     """The law of the texts, or of outcome_of(text, walk). The text is () if a draw is impossible. Raises UserError.
 
-    decode(draft, target, case, rng) -> the tokens after the prompt.
+    decode(draft, target, case, rng) -> the tokens after the prompt; somebody's code needs somebodys_code around it.
     """
     walk = Walk(reseeds)
 
@@ -99,14 +95,13 @@ def law_of_texts(decode: Callable, case: Case, outcome_of: Callable | None = Non
 
     def program(rng):
         try:
-            with errors_as_lines(), limited(MOST_SECONDS):
+            with errors_as_lines():
                 text = tuple(map(int, decode(draft, target, case, rng)))
         except NoDistribution:
             text = ()
         return outcome_of(text, walk) if outcome_of else text
 
-    with everywhere(walk, getattr(decode, "function", decode)):
-        return law_of(program, walk, MOST_PATHS)
+    return law_of(program, walk, most)
 
 
 def ids_of(result, n_vocab: int) -> list[int]:

@@ -1,18 +1,16 @@
 """Generators whose random numbers are unknown, in the place of NumPy's, Python's and PyTorch's."""
 
 import contextlib
-import functools
 import gc
-import inspect
 import io
 import math
-import os
+import operator
+import pickle
 import random
 import sys
 from collections.abc import Callable, Iterator
-from types import ModuleType
+from types import BuiltinMethodType, CellType, MethodType
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 from numpy.random import Generator, RandomState
@@ -24,10 +22,15 @@ class NoDistribution(Exception):
     """Something was drawn from numbers that are not probabilities."""
 
 
-class TracedRandom:
-    """A generator. The methods of DRAWS, with NumPy's parameters, are added below."""
+def shape_of(size, *numbers):
+    """The shape of a draw, as NumPy has it: its size, or that of its parameters. None for one number."""
+    return np.broadcast(0, *numbers).shape or None if size is None else size
 
-    walk: Any  # a Walk
+
+class TracedRandom:
+    """A generator, with the methods of NumPy's and Python's. Those that take a size give Numbers."""
+
+    walk: Any = None  # the Walk that goes on
     family = ""  # generators of one family and one seed give the same numbers
 
     def __init__(self, seed=None, *_, **__):
@@ -51,9 +54,46 @@ class TracedRandom:
         self.walk.places[self.key] = seed, n + 1
         return UnknownNumber(self.walk.number(seed, n))
 
-    def time(self) -> UnknownNumber:
-        """An exponential time of rate 1."""
-        return -self.number().log()  # type: ignore[attr-defined]
+    def random(self, size=None, dtype=None):
+        if size is None:
+            return self.number()
+        numbers = np.empty(size, object).view(Numbers)
+        for i in range(numbers.size):
+            numbers.flat[i] = self.number()
+        return numbers
+
+    random_sample = random
+
+    def rand(self, *size):
+        return self.random(size or None)
+
+    def uniform(self, low=0.0, high=1.0, size=None):
+        return self.random(shape_of(size, low, high)) * np.subtract(high, low) + low
+
+    def exponential(self, scale=1.0, size=None):
+        return -np.log(self.random(shape_of(size, scale))) * scale
+
+    def standard_exponential(self, size=None, dtype=None, method=None):
+        return self.exponential(1.0, size)
+
+    def expovariate(self, lambd=1.0):
+        return self.exponential(1 / lambd)
+
+    def gumbel(self, loc=0.0, scale=1.0, size=None):
+        return -np.log(self.exponential(1.0, shape_of(size, loc, scale))) * scale + loc
+
+    def binomial(self, n, p, size=None):
+        if n != 1:
+            raise Unfollowed("binomial() with more than one trial cannot be followed")
+        if not np.all((np.asarray(p) >= 0) & (np.asarray(p) <= 1)):
+            raise NoDistribution
+        return (self.random(shape_of(size, p)) < p) * 1
+
+    def integers(self, low, high=None, size=None, dtype=int, endpoint=False):
+        low, high = (0, low) if high is None else (low, high)
+        return self.choice(np.arange(low, high + endpoint), size)
+
+    randint = randrange = integers
 
     def place(self, p) -> int:  # [n], not all of them 0 -> i with chance p[i]
         cumulative = np.cumsum(p, dtype=np.float64)  # [n]
@@ -84,20 +124,20 @@ class TracedRandom:
             raise ValueError("The number of weights does not match the population")
         return [population[self.place(weights)] for _ in range(k)]
 
-    def multinomial(self, n, pvals, size=None):
+    def multinomial(self, n, pvals):
         return np.bincount(self.choice(len(pvals), n, p=pvals), minlength=len(pvals))
-
-    def rand(self, *size):
-        return self.random(size or None)  # type: ignore[attr-defined]
 
     def __getattr__(self, name: str):
         if name.startswith("__"):
             raise AttributeError(name)
+        return unfollowed(name)
 
-        def unfollowed(*args, **named):
-            raise Unfollowed(f"{name}() cannot be followed: draw by random, uniform, choice, binomial, exponential")
 
-        return unfollowed
+def unfollowed(name: str) -> Callable:
+    def refuse(*args, **named):
+        raise Unfollowed(f"{name}() cannot be followed: draw by random, uniform, choice, binomial, exponential")
+
+    return refuse
 
 
 def check_weights(p) -> np.ndarray:  # [n] -> [n] float64
@@ -108,81 +148,27 @@ def check_weights(p) -> np.ndarray:  # [n] -> [n] float64
     return p
 
 
-def one_of(rng: TracedRandom, n: float, p: float) -> int:
-    """A draw of a binomial distribution of n = 1."""
-    if n != 1:
-        raise Unfollowed("binomial() with more than one trial cannot be followed")
-    if not 0 <= p <= 1:
-        raise NoDistribution
-    return 1 - rng.number().u.part([0.0, float(p), 1.0])
+class OfPython(TracedRandom):
+    family = "python"
+
+    def randint(self, low, high):
+        return self.integers(low, high, endpoint=True)
 
 
-DRAWS: dict[str, Callable] = {
-    "random random_sample": lambda rng: rng.number(),
-    "uniform": lambda rng, low=0.0, high=1.0: rng.number() * (high - low) + low,
-    "exponential": lambda rng, scale=1.0: rng.time() * scale,
-    "standard_exponential": lambda rng: rng.time(),
-    "expovariate": lambda rng, lambd=1.0: rng.time() / lambd,
-    "gumbel": lambda rng, loc=0.0, scale=1.0: loc - scale * rng.time().log(),
-    "binomial": one_of,
-    "integers randint": lambda rng, low, high=None: rng.choice(range(low) if high is None else range(low, high)),
+# ---- In the place of NumPy's, Python's, PyTorch's and JAX's ----------------------------------------------------------
+
+FAMILIES = {"numpy": "RandomState", "PCG64": "Generator default_rng PCG64 SeedSequence"}
+FAMILIES |= {name: name for name in ("MT19937", "Philox", "PCG64DXSM", "SFC64")}
+CLASSES = {
+    name: type("TracedRandom", (TracedRandom,), {"family": family})
+    for family, names in FAMILIES.items()
+    for name in names.split()
 }
 
 
-def with_size(draw: Callable) -> Callable:
-    """draw(rng, ...) with arrays in place of numbers, and a size after them, as NumPy's methods have them."""
-    names = [*inspect.signature(draw).parameters][1:]
-
-    def method(rng, *args, size=None, dtype=None, method=None, **named):
-        named = dict(zip(names, args, strict=False)) | named
-        size = args[len(names)] if len(args) > len(names) else size
-        shape = np.broadcast_shapes(*map(np.shape, named.values())) if size is None else np.zeros(size, bool).shape
-        if size is None and shape == ():
-            return draw(rng, **named)
-        columns = {name: np.broadcast_to(one, shape).ravel() for name, one in named.items()}  # [n] each
-        made = [draw(rng, **{name: one[i] for name, one in columns.items()}) for i in range(math.prod(shape))]
-        is_known = not any(isinstance(one, UnknownNumber) for one in made)
-        return np.array(made).reshape(shape) if is_known else np.array(made, object).reshape(shape).view(Numbers)
-
-    return method
-
-
-for names, draw in DRAWS.items():
-    for name in names.split():
-        setattr(TracedRandom, name, with_size(draw))
-
-
-def traced(walk, family: str = "", **methods: Callable) -> type[TracedRandom]:
-    """A class of generators on this walk, with methods of its own."""
-    return type("TracedRandom", (TracedRandom,), {"walk": walk, "family": family, **methods})
-
-
-# ---- In the place of NumPy's, Python's and PyTorch's -----------------------------------------------------------------
-
-KINDS = (Generator, RandomState, random.Random)
-FAMILIES = {"numpy": "RandomState MT19937", "PCG64": "Generator default_rng PCG64 SeedSequence", "Philox": "Philox"}
-
-
-def replacements(walk) -> list[tuple[ModuleType, dict[str, Any]]]:
-    """For each module with random numbers, and for math, the names that are replaced."""
-    of_numpy = {name: traced(walk, family) for family, names in FAMILIES.items() for name in names.split()}
-    of_python = {"Random": traced(walk, "python", randint=lambda rng, low, high: rng.integers(low, high + 1))}
-    for module, own, names, rng in (
-        (np.random, np.random.mtrand._rand, of_numpy, of_numpy["RandomState"]()),
-        (random, random._inst, of_python, of_python["Random"]()),  # type: ignore[attr-defined]
-    ):
-        for name, one in vars(module).items():
-            if getattr(one, "__self__", None) is own or name == "seed":
-                names[name] = getattr(rng, name)
-    found: list[tuple[ModuleType, dict[str, Any]]] = [(np.random, of_numpy), (random, of_python), (math, MATH)]
-    if "torch" in sys.modules:
-        found.append((sys.modules["torch"], of_torch(sys.modules["torch"], traced(walk, "torch"))))
-    return found
-
-
-def of_torch(torch, kind: type[TracedRandom]) -> dict[str, Any]:
+def of_torch(torch) -> dict[str, Any]:
     """PyTorch's functions of random numbers: a tensor of numbers that are not known is an array of objects."""
-    own = kind()
+    own = type("TracedRandom", (TracedRandom,), {"family": "torch"})()
 
     def rand(*size, generator=own, **_):
         return generator.random(size[0] if size and np.ndim(size[0]) else size)
@@ -203,77 +189,70 @@ def of_torch(torch, kind: type[TracedRandom]) -> dict[str, Any]:
         "multinomial": multinomial,
         "bernoulli": bernoulli,
         "manual_seed": own.seed,
-        "Generator": kind,
+        "Generator": type(own),
     }
 
 
-def plain(function: Callable) -> Any:
-    """The function itself: of a partial, a method, a wrapper, an object that can be called."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    function = inspect.unwrap(getattr(function, "__func__", function))
-    return function if hasattr(function, "__globals__") else getattr(type(function), "__call__")  # noqa: B004, B009
-
-
-def variables_of(function: Callable) -> list[dict]:
-    """The variables that a function may take its generators from: its modules', its object's and its own."""
-    found = [getattr(function, "keywords", {}), getattr(getattr(function, "__self__", function), "__dict__", {})]
-    found.append(getattr(plain(function), "__kwdefaults__", None) or {})
-    found.append(getattr(plain(function), "__globals__", {}))
-    folder = os.path.dirname(found[-1].get("__file__") or "")
-    for module in [*sys.modules.values()]:  # its helpers, in the same folder
-        file = getattr(module, "__file__", None)
-        if folder and file and os.path.dirname(file) == folder and not module.__name__.startswith("speculative"):
-            found.append(vars(module))
+def replacements() -> list[tuple[Any, Any]]:
+    """Each function, class and generator of random numbers, and ours in its place."""
+    found: list[tuple[Any, Any]] = [(getattr(math, name), one) for name, one in MATH.items()]
+    generators: dict[int, TracedRandom] = {}
+    for module, own, names in (
+        (np.random, np.random.mtrand._rand, CLASSES),
+        (random, random._inst, {"Random": OfPython}),  # type: ignore[attr-defined]
+    ):
+        rng = generators[id(own)] = names.get("Random", CLASSES["RandomState"])()
+        for name, one in vars(module).items():
+            if name in names:
+                found.append((one, names[name]))
+            elif getattr(one, "__self__", None) is own or name == "seed":
+                found.append((one, getattr(rng, name)))
+    olds = [one for one in gc.get_objects() if type(one) in (Generator, RandomState, random.Random)]
+    for one in olds:
+        generators.setdefault(id(one), TracedRandom(pickle.dumps(one)))  # those of one state give the same numbers
+    for one in [*olds, *gc.get_referrers(*olds)]:
+        if id(one) in generators:
+            found.append((one, generators[id(one)]))
+        elif isinstance(one, BuiltinMethodType | MethodType) and (rng := generators.get(id(one.__self__))):
+            found.append((one, getattr(rng, one.__name__)))
+    for name, module in [*sys.modules.items()]:
+        if name == "torch":
+            found += [(getattr(module, key), one) for key, one in of_torch(module).items()]
+        if name == "jax.random":
+            found += [(one, unfollowed(f"{name}.{key}")) for key, one in vars(module).items() if callable(one)]
     return found
 
 
 @contextlib.contextmanager
-def everywhere(walk, function: Callable) -> Iterator[None]:
-    """Replace the generators of all modules and of the function, and print nothing, until the end."""
-    found = replacements(walk)
-    ours = {id(getattr(module, name)): one for module, names in found for name, one in names.items()}
-
-    def instead_of(value):
-        """The value, or ours in its place if it gives random numbers."""
-        owner = getattr(value, "__self__", value)
-        if id(value) in ours or not isinstance(owner, KINDS):
-            return ours.get(id(value), value)
-        rng = ours.setdefault(id(owner), traced(walk, "made before")(id(owner)))
-        return rng if owner is value else getattr(rng, value.__name__)
-
+def everywhere() -> Iterator[None]:
+    """Replace the generators wherever they are held, except in our own modules, and print nothing, until the end."""
+    found = replacements()
+    ours = {id(old): new for old, new in found}
     with contextlib.ExitStack() as stack:
-        for names in variables_of(function):
-            replaced = {name: instead_of(value) for name, value in names.items()}
-            changed = {name: value for name, value in replaced.items() if value is not names[name]}
-            stack.enter_context(patch.dict(names, changed))
-        own = plain(function)
-        held = [
-            (cell, "cell_contents", instead_of(cell.cell_contents)) for cell in getattr(own, "__closure__", None) or ()
-        ]
-        held += (
-            [(own, "__defaults__", (*map(instead_of, own.__defaults__),))] if getattr(own, "__defaults__", 0) else []
-        )
-        for owner, name, value in held:
-            stack.callback(setattr, owner, name, getattr(owner, name))
-            setattr(owner, name, value)
-        for module, names in found:
-            stack.enter_context(patch.multiple(module, **names))
-        stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
-        stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
+
+        def put(change: Callable, holder, name, old, new) -> None:
+            change(holder, name, new)
+            stack.callback(change, holder, name, old)
+
+        holders = gc.get_referrers(*(old for old, _ in found))
+        for holder in holders:
+            names = holder if isinstance(holder, dict | list) else getattr(holder, "__dict__", None)
+            if isinstance(holder, CellType):
+                put(setattr, holder, "cell_contents", holder.cell_contents, ours[id(holder.cell_contents)])
+            elif isinstance(names, list) or (isinstance(names, dict) and not is_kept(names)):
+                for name, one in [*(names.items() if isinstance(names, dict) else enumerate(names))]:
+                    if id(one) in ours:
+                        put(operator.setitem, names, name, one, ours[id(one)])
+        for function in gc.get_referrers(*(one for one in holders if isinstance(one, tuple))):  # default arguments
+            values = getattr(function, "__defaults__", None) or ()
+            if any(id(one) in ours for one in values):
+                put(setattr, function, "__defaults__", values, tuple(ours.get(id(one), one) for one in values))
+        for quiet in (contextlib.redirect_stdout, contextlib.redirect_stderr):
+            stack.enter_context(quiet(io.StringIO()))
         stack.enter_context(np.errstate(all="ignore"))
         yield
 
 
-def states() -> dict[int, str]:
-    """The states of all generators of NumPy and Python: if one changes, it drew numbers that are not ours."""
-    found = {}
-    for one in gc.get_objects():
-        if issubclass(type(one), KINDS) and type(one) is not random.SystemRandom:
-            state = (
-                one.bit_generator.state
-                if isinstance(one, Generator)
-                else (one.get_state() if isinstance(one, RandomState) else one.getstate())
-            )
-            found[id(one)] = repr(state)
-    return found
+def is_kept(names: dict) -> bool:
+    """Whether these are the names of a module of ours, or of a class."""
+    return "__module__" in names or str(names.get("__name__")).startswith("speculative")

@@ -7,10 +7,13 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from speculative.support.errors import UserError
 
-LEAST = 1e-8  # a branch of a fork that is less likely is not followed
+LEAST = 2e-7  # a branch of a fork that is less likely is rounding of float32, and is not followed
+MOST_WHOLE = 10_000  # ints that one number can become
+ENDS = 2.0**-53, 1 - 2.0**-53  # of u, where 1 / u and log(1 - u) are finite
 
 
 class Unfollowed(UserError):
@@ -49,82 +52,75 @@ class Uniform:
         return taken
 
 
-# A step changes a number x by a constant c: its name: (the function, its inverse).
-STEPS: dict[str, tuple[Callable, Callable]] = {
-    "add": (lambda x, c: x + c, lambda y, c: y - c),
-    "times": (lambda x, c: x * c, lambda y, c: y / c),
-    "power": (lambda x, c: x**c, lambda y, c: y ** (1 / c)),
-    "log": (lambda x, c: np.log(x), lambda y, c: np.exp(y)),
-    "exp": (lambda x, c: np.exp(x), lambda y, c: np.log(y)),
-}
+def value_at(steps: tuple, x):
+    """The number that steps make of u = x. A step is a ufunc, and its inputs before and after the number."""
+    for ufunc, before, after in steps:
+        x = ufunc(*before, x, *after)
+    return x
 
 
-class UnknownNumber:
-    """A random number: steps from a Uniform, which together rise or fall."""
+@cache
+def ends_of(steps: tuple) -> tuple:
+    """The values at both ENDS. Raises Unfollowed if the number neither rises nor falls from one to the other."""
+    values = np.asarray(value_at(steps, np.linspace(*ENDS, 33)))  # [33]
+    rises, falls = (values[1:] >= values[:-1]).all(), (values[1:] <= values[:-1]).all()
+    if not (rises or falls or np.isnan(values).all()):
+        raise Unfollowed(f"this formula of a random number ({steps[-1][0].__name__}) cannot be followed")
+    return values[0], values[-1]
 
-    def __init__(self, u: Uniform, steps: tuple = (), ends: tuple = (np.float64(0), np.float64(1))):
-        """ends: this number where u is 0 and 1."""
+
+@cache
+def switch(steps: tuple) -> float:
+    """u where the number, which is True or False, changes."""
+    low, high = ENDS
+    before = value_at(steps, np.float64(low))
+    while (middle := (low + high) / 2) not in (low, high):
+        low, high = (middle, high) if value_at(steps, np.float64(middle)) == before else (low, middle)
+    return high
+
+
+class UnknownNumber(NDArrayOperatorsMixin):
+    """A random number: a function of a Uniform, which rises or falls."""
+
+    def __init__(self, u: Uniform, steps: tuple = ()):
         self.u = u
         self.steps = steps
-        self.ends = ends
 
-    def at(self, x: float):
-        """This number where u = x."""
-        for name, c in self.steps:
-            x = STEPS[name][0](np.float64(x), c) + 0.0  # no -0.0, whose inverse is -inf
-        return x
+    def __array_ufunc__(self, ufunc, method, *inputs, out=None, **options) -> Any:
+        """Apply a ufunc of NumPy, as all operators do: one more step, or a fork if it compares."""
+        if method != "__call__" or options or (out and out[0] is not self):
+            raise Unfollowed(f"{ufunc.__name__} with a random number in it cannot be followed")
+        if any(getattr(one, "ndim", 0) for one in inputs if one is not self):
+            each = np.frompyfunc(lambda *one: ufunc(*one), len(inputs), 1)
+            found = each(*(np.array(one, object) for one in inputs))
+            return found.astype(bool) if all(isinstance(one, np.bool_) for one in found.flat) else found.view(Numbers)
+        if any(isinstance(one, UnknownNumber) and one is not self for one in inputs):
+            if ufunc.__name__ not in ("less", "less_equal", "greater", "greater_equal"):
+                raise Unfollowed("two random numbers in one formula cannot be followed")
+            return (largest([*inputs]) == 0) == ufunc.__name__.startswith("greater")
+        if len(inputs) > 1 and all(one is self for one in inputs):
+            return ufunc(0, 0)  # as np.argmax compares it with itself
+        at = next(i for i, one in enumerate(inputs) if one is self)
+        before, after = (tuple(map(float, some)) for some in (inputs[:at], inputs[at + 1 :]))
+        steps = (*self.steps, (ufunc, before, after))
+        ends = first, last = ends_of(steps)
+        if first == last or first != first:
+            return first
+        return ends[self.u.part([0.0, switch(steps), 1.0])] if first.dtype == bool else UnknownNumber(self.u, steps)
 
-    def u_at(self, value: float) -> float:
-        """u where this number has a value: 0 or 1 if it never has."""
-        if not self.steps:
-            return value
-        value = min(max(value, min(self.ends)), max(self.ends))
-        for name, c in reversed(self.steps):
-            value = STEPS[name][1](np.float64(value), c)
-        return float(value)
-
-    def then(self, name: str, c=1.0) -> Any:
-        """This number changed by one more step."""
-        if isinstance(c, UnknownNumber):
-            raise Unfollowed("two random numbers in one formula cannot be followed")
-        c = np.float64(c)
-        step = STEPS[name][0]
-        if not np.isfinite(c) or (c == 0 and name == "times"):
-            return step(self.at(0.5), c)
-        low, high = ends = tuple(step(end, c) + 0.0 for end in self.ends)
-        if np.isnan(low) or np.isnan(high) or low == high or (name == "power" and self.ends[0] * self.ends[1] < 0):
-            raise Unfollowed(f"this formula of a random number ({name}) cannot be followed")
-        return UnknownNumber(self.u, (*self.steps, (name, c)), ends)
-
-    def is_below(self, bound) -> bool:
-        if bound is self:  # np.searchsorted and np.argmax ask
-            return False
-        if isinstance(bound, UnknownNumber):
-            return bound.wins(self)
-        value = float(bound)
-        if value != value:  # NaN
-            return False
-        return (self.u.part([0.0, self.u_at(value), 1.0]) == 0) == (self.ends[0] < self.ends[1])
-
-    def is_above(self, bound) -> bool:
-        if bound is self:
-            return True
-        if isinstance(bound, UnknownNumber):
-            return self.wins(bound)
-        return bool(bound == bound) and not self.is_below(bound)
-
-    def wins(self, other: "UnknownNumber") -> bool:
-        return largest([other, self]) == 1
+    def __getattr__(self, name: str):
+        """A method of the name of a ufunc, for which NumPy asks the numbers of an array."""
+        if name.startswith("__") or not isinstance(ufunc := getattr(np, name, None), np.ufunc):
+            raise AttributeError(name)
+        return lambda: ufunc(self)
 
     def __int__(self) -> int:
-        low, high = sorted(float(self.at(end)) for end in (self.u.low, self.u.high))
-        if low < 0 or not math.isfinite(high):
+        low, high = sorted(float(value_at(self.steps, np.clip(end, *ENDS))) for end in (self.u.low, self.u.high))
+        if low < 0 or not high - low < MOST_WHOLE:
             raise Unfollowed("a random number below 0 or without bound as an int cannot be followed")
-        whole = [*range(math.floor(low), math.ceil(high) + 1)]  # [n + 1]
-        edges = [min(max(self.u_at(edge), 0.0), 1.0) for edge in whole]  # [n + 1]
-        if edges[0] < edges[-1]:
-            return whole[self.u.part(edges)]
-        return whole[-2 - self.u.part(edges[::-1])]
+        return next((n for n in range(int(high), int(low), -1) if self >= n), int(low))
+
+    __floor__ = __int__
 
     def item(self):
         return self
@@ -138,26 +134,27 @@ def largest(numbers: list[UnknownNumber]) -> int:
 
     The first of several times has the sum of their rates, whichever it is: so it can race again.
     """
-    ratios = [time_ratio(numbers[0].steps, numbers[0].ends, one.steps, one.ends) for one in numbers]
+    ratios = [time_ratio(numbers[0].steps, one.steps) for one in numbers]
     flipped = {is_flipped for is_flipped, _ in ratios[1:]}
     rates = [one.u.rate * ratio for one, (_, ratio) in zip(numbers, ratios, strict=True)]  # [n]
     is_flipped = flipped == {True}
-    is_first = (numbers[0].ends[0] < numbers[0].ends[1]) != is_flipped  # whether the largest has the least time
+    first, last = ends_of(numbers[0].steps)
+    is_first = (first < last) != is_flipped  # whether the largest has the least time
     for one in numbers:
         if (one.u.low, one.u.high) != (0, 1) or one.u.rate == 0 or (one.u.rate != 1 and one.u.is_flipped != is_flipped):
             raise Unfollowed("a random number of which something is known is compared with another one")
     if len(flipped) > 1 or len({id(one.u) for one in numbers}) < len(numbers) or not (is_first or len(numbers) == 2):
         raise Unfollowed("random numbers are compared that are not of one kind")
-    first = numbers[0].u.branch(rates)
+    winner = numbers[0].u.branch(rates)
     for one in numbers:
         one.u.rate = 0.0
-    numbers[first].u.rate = sum(rates) / ratios[first][1]
-    numbers[first].u.is_flipped = is_flipped
-    return first if is_first else 1 - first
+    numbers[winner].u.rate = sum(rates) / ratios[winner][1]
+    numbers[winner].u.is_flipped = is_flipped
+    return winner if is_first else 1 - winner
 
 
 @cache
-def time_ratio(steps: tuple, ends: tuple, other_steps: tuple, other_ends: tuple) -> tuple[bool, float]:
+def time_ratio(steps: tuple, others: tuple) -> tuple[bool, float]:
     """Where two numbers are equal, -log(u) of the other one over that of the first; or, if True, of -log(1 - u).
 
     Raises Unfollowed if it is not the same everywhere.
@@ -165,12 +162,10 @@ def time_ratio(steps: tuple, ends: tuple, other_steps: tuple, other_ends: tuple)
     times = np.array([0.0005, 0.001, 0.002])  # [3], of the first
     for is_flipped in (False, True):
         u = -np.expm1(-times) if is_flipped else np.exp(-times)  # [3]
-        first = UnknownNumber(None, steps, ends)
-        at = np.array(
-            [UnknownNumber(None, other_steps, other_ends).u_at(first.at(x)) for x in u]
-        )  # [3]: the other one's u
+        values = value_at(steps, u)  # [3]
+        at = np.array([switch((*others, (np.less, (), (value,)))) for value in values])  # [3]: the other one's u
         ratio = -np.log(1 - at if is_flipped else at) / times  # [3]
-        if np.isfinite(ratio[0]) and np.allclose(ratio, ratio[0], 1e-5, 0):
+        if np.allclose(ratio, ratio[0], 1e-5, 0):
             return is_flipped, float(ratio[1])
     raise Unfollowed("two random numbers are compared that are not of one kind")
 
@@ -182,7 +177,7 @@ class Numbers(np.ndarray):
         if self.ndim > 1 and axis is not None:
             return np.apply_along_axis(lambda row: row.view(Numbers).argmax(), axis, self)
         places = [i for i, one in enumerate(self.flat) if isinstance(one, UnknownNumber)]
-        least = min((min(self.flat[i].ends) for i in places), default=0)
+        least = min((min(ends_of(self.flat[i].steps)) for i in places), default=0)
         if not places or any(one > least for one in self.flat if not isinstance(one, UnknownNumber)):
             return super().argmax(axis, *args, **named)
         return places[largest([self.flat[i] for i in places])] if len(places) > 1 else places[0]
@@ -191,46 +186,14 @@ class Numbers(np.ndarray):
         return (-self).argmax(axis)
 
 
-def with_arrays(operator: Callable) -> Callable:
-    """The operator, for each number of an array too."""
-
-    def apply(u, *c):
-        if not c or np.ndim(c[0]) == 0:
-            return operator(u, *c)
-        numbers = np.asarray(c[0])
-        made = [operator(u, one) for one in numbers.ravel()]
-        dtype = bool if all(isinstance(one, bool) for one in made) else object
-        return np.array(made, dtype).reshape(numbers.shape).view(Numbers if dtype is object else np.ndarray)
-
-    return apply
-
-
-OPERATORS: dict[str, Callable] = {
-    "__lt__ __le__": lambda u, c: u.is_below(c),
-    "__gt__ __ge__": lambda u, c: u.is_above(c),
-    "__add__ __radd__": lambda u, c: u.then("add", c),
-    "__sub__": lambda u, c: u.then("add", -c),
-    "__rsub__": lambda u, c: u.then("times", -1).then("add", c),
-    "__neg__": lambda u: u.then("times", -1),
-    "__mul__ __rmul__": lambda u, c: u.then("times", c),
-    "__truediv__": lambda u, c: u.then("times", np.divide(1.0, c)),
-    "__rtruediv__": lambda u, c: u.then("power", -1).then("times", c),
-    "__pow__": lambda u, c: u.then("power", c),
-    "__floor__ floor": int,
-    "log": lambda u: u.then("log"),
-    "log1p": lambda u: u.then("add", 1).then("log"),
-    "exp": lambda u: u.then("exp"),
-    "sqrt": lambda u: u.then("power", 0.5),
-}
-for names, operator in OPERATORS.items():
-    for name in names.split():
-        setattr(UnknownNumber, name, with_arrays(operator))
-
-
 def in_math(name: str) -> Callable:
     """The function of Python's math, of an UnknownNumber too."""
-    of_floats = getattr(math, name)
-    return lambda x, *base: getattr(x, name)() if isinstance(x, UnknownNumber) and not base else of_floats(x, *base)
+    own = (getattr(math, name),)  # where it is not replaced
+
+    def function(x, *base):
+        return getattr(np, name)(x) if isinstance(x, UnknownNumber) and not base else own[0](x, *base)
+
+    return function
 
 
-MATH = {name: in_math(name) for name in ("log", "log1p", "exp", "sqrt", "floor")}
+MATH = {name: in_math(name) for name in ("log", "log2", "log10", "log1p", "exp", "expm1", "sqrt")}
