@@ -5,10 +5,11 @@ from functools import partial
 
 import numpy as np
 import pytest
-from test_checkpoints import CUT, FILLED, TINY, official_vocabulary
 from test_checkpoints import SETTINGS as OF_CHECKPOINTS
+from test_tokenizers import CUT, FILLED, TOKENIZERS, official_vocabulary, strings, write_tokenizer
 
 from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
+from speculative.checkpoints.tokenizer import read_encoder
 from speculative.engines.choice import make_engine
 from speculative.engines.model import CachedNetwork
 
@@ -24,7 +25,7 @@ IN_PARTS = {"max_shard_size": 50_000}
 
 def save(folder, settings, form, dtype):
     """A random GPT-2, with 16 ids that stand for nothing and two added tokens -> (theirs, their tokenizer)"""
-    vocab, merges = official_vocabulary(TINY)
+    vocab, merges = official_vocabulary()
     tokenizer = transformers.GPT2Tokenizer(vocab=vocab, merges=merges)
     tokenizer.add_tokens(["[PAD]"])
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|user|>"]})
@@ -59,3 +60,12 @@ def test_a_saved_folder_gives_their_logits(settings, form, dtype, tmp_path):
     [fast] = make_engine("c").load(read, hparams, ["float32"], ["fast"], ["target"])
     for network in (plain, fast):
         np.testing.assert_allclose(network.logits(ids, len(ids)), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("number", range(len(TOKENIZERS)))
+def test_a_tokenizer_gives_their_ids(number, tmp_path):
+    changes, files, _ = TOKENIZERS[number]
+    write_tokenizer(tmp_path, changes, {"config.json": {"model_type": "gpt2"}} | files)
+    encoder, theirs = read_encoder(tmp_path, 2060), transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for text in strings(100):
+        assert encoder.encode(text) == theirs(text).input_ids
