@@ -4,6 +4,7 @@ import errno
 import json
 import math
 import os
+import shutil
 from functools import partial
 from unittest.mock import Mock
 
