@@ -4,7 +4,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -77,9 +77,9 @@ class Models:
     def described(self, role: str) -> ModelSpec:
         size, dtype = self.wanted[role]
         folder = complete_folder(size, self.models_dir, self.source, weights=False)
-        encoder, hparams = load_encoder_and_hparams(folder)
-        if role == "draft":
-            target = self.spec("target")
+        target = self.spec("target") if role == "draft" else None
+        encoder, hparams = load_encoder_and_hparams(folder, target and (target.folder, target.encoder))
+        if target:
             shared = share(target.encoder, encoder)
             if shared is None:
                 raise UserError(
@@ -168,12 +168,19 @@ class Models:
             return False
         params = pack_files.load(path, spec.hparams, spec.dtype)
         self.loaded[spec.role] = self.engine.network(params, spec.hparams, f"{spec}, mapped from {path},")
-        self.say(f"{spec.size}: mapped from {path}")
+        if not self.quiet:
+            print(one_line(f"{spec.size}: mapped from {path}"), file=sys.stderr)
         return True
 
-    def say(self, line: str) -> None:
-        if not self.quiet:
-            print(one_line(line), file=sys.stderr)
+    def write_packed(self, roles: Sequence[str]) -> Iterator[str]:
+        """Write the packed weights of these roles to the disk, where they are missing, one after the other. Yield their
+        paths. Raises UserError."""
+        for spec in [self.spec(role) for role in networks_of(roles)]:
+            folder = complete_folder(spec.size, self.models_dir, self.source)
+            path = pack_files.path_of(folder, self.models_dir, spec.dtype)
+            if not size_of(path):
+                pack_files.save(path, folder, spec.hparams, spec.dtype)
+            yield path
 
     def fast_drafter(self) -> str:
         """Return the drafter that --fast stands for: look-ups and the draft model. They draft for an int8 copy of the

@@ -77,7 +77,8 @@ class Session(Generic[AnyOptions]):
         self.encoder = specs[0].encoder
         self.context = min(specs, key=lambda spec: spec.hparams["n_ctx"])  # the model with the smallest context
         self.n_ctx = self.context.hparams["n_ctx"]
-        longest = max([len(self.input_ids(prompt, o.n_tokens_to_generate)) for prompt in prompts], default=1)
+        self.most_bytes = self.n_ctx * max(map(len, self.encoder.id_to_bytes.values()))  # of a prompt
+        longest = max([len(self.input_ids(prompt, o.n_tokens_to_generate)) for prompt in {*prompts}], default=1)
         n_cached = o.batch // o.data_parallel * (longest + o.n_tokens_to_generate) if o.batch > 1 else None
         self.models.check(self.roles, n_cached)
         self.engine.prepare(self.models.load(self.roles), self.levels, o.K, longest)
@@ -161,8 +162,7 @@ class Session(Generic[AnyOptions]):
     def encode(self, prompt: str) -> list[int]:
         """The prompt's ids; an empty one begins with <|endoftext|>. Raises UserError if it is not a text."""
         n_bytes = len(checked("the prompt", text, prompt).encode())
-        most = self.n_ctx * max(map(len, self.encoder.id_to_bytes.values()))  # bytes: encoding more takes much memory
-        if n_bytes > most:
+        if n_bytes > self.most_bytes:  # encoding more takes much memory
             raise UserError(
                 f"the prompt's {n_bytes:,} bytes exceed the context of {self.n_ctx} tokens: shorten the prompt"
             )

@@ -4,6 +4,7 @@ import errno
 import json
 import math
 import os
+import shutil
 from functools import partial
 from unittest.mock import Mock
 
@@ -168,6 +169,15 @@ def test_config_json_is_read_before_the_hparams_json_of_something_else(tmp_path)
     folder = write_folder(tmp_path / "model", CONFIG | {"vocab_size": 2048}, {"wte": np.ones(1, np.float32)})
     (folder / "hparams.json").write_text(json.dumps(GPT2S))
     assert load_encoder_and_hparams(str(folder))[1]["n_head"] == CONFIG["n_head"]
+
+
+def test_a_vocabulary_that_is_known_is_not_read_again(tiny_pair, tmp_path):
+    target = str(tiny_pair / "target")
+    encoder, _ = load_encoder_and_hparams(target)
+    draft = shutil.copytree(tiny_pair / "draft", tmp_path / "draft")
+    assert load_encoder_and_hparams(str(draft), (target, encoder))[0] is encoder
+    (draft / "vocab.bpe").write_text((draft / "vocab.bpe").read_text().rstrip())
+    assert load_encoder_and_hparams(str(draft), (target, encoder))[0] is not encoder
 
 
 def holding(value):

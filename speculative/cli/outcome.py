@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from speculative.cli.display import color_console, columns, show
+from speculative.drafters import parse_drafter, roles_of
 from speculative.engines import memory
 from speculative.engines.choice import process
 from speculative.loading import networks_of
@@ -16,9 +17,9 @@ from speculative.measure.page import ORIGINS, page
 from speculative.measure.recorder import Recorder
 from speculative.measure.run import check_files
 from speculative.options import Options
-from speculative.session import Session
+from speculative.session import Session, models_of
 from speculative.support.errors import UserError
-from speculative.support.files import write_json, write_text
+from speculative.support.files import size_of, write_json, write_text
 from speculative.support.terminal import SHOWN, one_line
 
 PACK_SECONDS = 2  # of reading that packs would save: if it is more, the ending says so
@@ -41,6 +42,16 @@ def check_output(o: Options) -> Options:
             raise UserError("--json and --html cannot both be standard output: give one of them a file")
         sys.stdout = sys.stderr  # for the rest of this process
     return o
+
+
+def write_packed(o: Options) -> None:
+    """--pack: write the packed weights of the models that this run would load. Raises UserError."""
+    models = models_of(o)
+    if not models.engine.packs:
+        raise UserError("--pack is for the compiled forward pass, and there is no C compiler: pip install ziglang")
+    parse_drafter(o.drafter)  # raises UserError for a name that is unknown
+    for path in models.write_packed(["target", *roles_of(o.drafter)]):
+        print(one_line(f"{path}: {size_of(path) / 1e6:,.0f} MB; to undo --pack, delete {os.path.dirname(path)}"))
 
 
 def show_report(session: Session[Options], prompts: list[str], records: list[Recorder]) -> None:
@@ -101,8 +112,8 @@ def show_iterations(session: Session, speculative: Recorder) -> None:
 
 def show_figures(session: Session[Options], figures: dict) -> None:
     """--verbose: print the counts, each figure, how the engine uses this machine, and the predictions."""
-    for chart in report.charts(figures):
-        show_table(chart.columns, chart.rows)
+    for _, names, counts in report.charts(figures):
+        show_table(names, counts)
     rows = report.table(figures, session.rule.formula)
     models = {role: session.models[role] for role in networks_of(session.roles)}
     peak = memory.peak()
