@@ -335,13 +335,6 @@ def test_only_a_file_that_was_downloaded_is_to_be_deleted(tmp_path):
         assert line.endswith("; delete it to have it downloaded again") == comes_back
 
 
-def test_a_part_that_is_missing_is_named(tmp_path):
-    folder = write_folder(tmp_path / "model", CONFIG, random_tensors(CONFIG), n_parts=3)
-    (folder / "model-00002-of-00003.safetensors").unlink()
-    line = refusal(complete_folder, "model", str(tmp_path))
-    assert "lacks model-00002-of-00003.safetensors; it has model-00001-of-00003.safetensors: copy the other" in line
-
-
 def write_shards_index(folder, names):
     weight_map = {f"tensor {i}": name for i, name in enumerate(names)}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))

@@ -111,7 +111,7 @@ def load_encoder_and_hparams(folder: str, known: tuple[str, Encoder] | None = No
         is_known = known and filecmp.cmpfiles(folder, known[0], files.vocabulary, False)[0] == [*files.vocabulary]
         encoder = known[1] if known and is_known else get_encoder(os.path.basename(folder), os.path.dirname(folder))
     except ValueError as error:  # "PATH: FAULT"
-        raise UserError(str(error)) from None
+        raise bad_file(*str(error).split(": ", 1)) from None
     if encoder.n_vocab != hparams["n_vocab"]:
         raise bad_file(settings, f"n_vocab is {hparams['n_vocab']}, but encoder.json has {encoder.n_vocab} tokens")
     return encoder, hparams
