@@ -77,9 +77,9 @@ class Models:
     def described(self, role: str) -> ModelSpec:
         size, dtype = self.wanted[role]
         folder = complete_folder(size, self.models_dir, self.source, weights=False)
-        encoder, hparams = load_encoder_and_hparams(folder)
-        if role == "draft":
-            target = self.spec("target")
+        target = self.spec("target") if role == "draft" else None
+        encoder, hparams = load_encoder_and_hparams(folder, target and (target.folder, target.encoder))
+        if target:
             shared = share(target.encoder, encoder)
             if shared is None:
                 raise UserError(

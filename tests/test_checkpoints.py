@@ -4,6 +4,7 @@ import errno
 import json
 import math
 import os
+import shutil
 from functools import partial
 from unittest.mock import Mock
 
@@ -170,6 +171,15 @@ def test_config_json_is_read_before_the_hparams_json_of_something_else(tmp_path)
     assert load_encoder_and_hparams(str(folder))[1]["n_head"] == CONFIG["n_head"]
 
 
+def test_a_vocabulary_that_is_known_is_not_read_again(tiny_pair, tmp_path):
+    target = str(tiny_pair / "target")
+    encoder, _ = load_encoder_and_hparams(target)
+    draft = shutil.copytree(tiny_pair / "draft", tmp_path / "draft")
+    assert load_encoder_and_hparams(str(draft), (target, encoder))[0] is encoder
+    (draft / "vocab.bpe").write_text((draft / "vocab.bpe").read_text().rstrip())
+    assert load_encoder_and_hparams(str(draft), (target, encoder))[0] is not encoder
+
+
 def holding(value):
     return np.where(np.arange(48) == 5, value, np.ones((12, 48)))
 
@@ -323,13 +333,6 @@ def test_only_a_file_that_was_downloaded_is_to_be_deleted(tmp_path):
             (folder / "SHA256SUMS").write_text(f"{'0' * 64}  hparams.json\n")
         line = refusal(load_hparams, folder / "hparams.json")
         assert line.endswith("; delete it to have it downloaded again") == comes_back
-
-
-def test_a_part_that_is_missing_is_named(tmp_path):
-    folder = write_folder(tmp_path / "model", CONFIG, random_tensors(CONFIG), n_parts=3)
-    (folder / "model-00002-of-00003.safetensors").unlink()
-    line = refusal(complete_folder, "model", str(tmp_path))
-    assert "lacks model-00002-of-00003.safetensors; it has model-00001-of-00003.safetensors: copy the other" in line
 
 
 def write_shards_index(folder, names):

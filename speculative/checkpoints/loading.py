@@ -5,6 +5,7 @@ in a line that names it.
 """
 
 import contextlib
+import filecmp
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -96,10 +97,10 @@ def shards_of_index(path: str) -> Sequence[str]:
     return sorted(set(names))
 
 
-def load_encoder_and_hparams(folder: str) -> tuple[Encoder, dict]:
+def load_encoder_and_hparams(folder: str, known: tuple[str, Encoder] | None = None) -> tuple[Encoder, dict]:
     """Load everything but the weights: enough to know whether a model fits, before gigabytes are downloaded.
 
-    Raises UserError.
+    known: another folder and its encoder, which is this one's too if the files are equal. Raises UserError.
     """
     files = look(folder)
     settings = os.path.join(folder, files.settings)
@@ -107,9 +108,10 @@ def load_encoder_and_hparams(folder: str) -> tuple[Encoder, dict]:
     if files.vocabulary != VOCABULARIES[0]:
         return read_encoder(folder, hparams["n_vocab"]), hparams
     try:
-        encoder = get_encoder(os.path.basename(folder), os.path.dirname(folder))
+        is_known = known and filecmp.cmpfiles(folder, known[0], files.vocabulary, False)[0] == [*files.vocabulary]
+        encoder = known[1] if known and is_known else get_encoder(os.path.basename(folder), os.path.dirname(folder))
     except ValueError as error:  # "PATH: FAULT"
-        raise UserError(str(error)) from None
+        raise bad_file(*str(error).split(": ", 1)) from None
     if encoder.n_vocab != hparams["n_vocab"]:
         raise bad_file(settings, f"n_vocab is {hparams['n_vocab']}, but encoder.json has {encoder.n_vocab} tokens")
     return encoder, hparams

@@ -21,15 +21,18 @@ import numpy as np
 
 from speculative.checkpoints.official import MODEL_SIZES
 from speculative.support.errors import UserError
-from speculative.support.files import cache_home, replacing
+from speculative.support.files import cache_home, replacing, size_of
 
 N_THREADS = min(8, os.cpu_count() or 1)  # that read, check and convert tensors, each its own; more would hold too many
 FRESH_SECONDS = 2  # in which a file may change again without another time, as some file systems count
+POINTER_SIZE = 1024  # bytes; what git-lfs leaves in the place of a file that it has not fetched is smaller
 N_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}  # of a number
 
 
 def bad_file(path: str | os.PathLike, fault: str) -> UserError:
     """Return the UserError for a file that is not what it should be, but can be read. A download lists its files."""
+    if 0 < size_of(path) < POINTER_SIZE and Path(path).read_bytes().startswith(b"version https://git-lfs"):
+        fault = "a pointer of git-lfs: git lfs pull gets the file"
     folder, name = os.path.split(path)
     sums = Path(folder, "SHA256SUMS")
     comes_back = os.path.basename(folder) in MODEL_SIZES and sums.is_file() and f"  {name}\n" in sums.read_text()

@@ -1,5 +1,6 @@
 """Errors that a user sees as one line, and the guard that every command runs in."""
 
+import ctypes
 import os
 import signal
 import sys
@@ -29,6 +30,15 @@ def install(extra: str) -> str:
     return f'pip install -e ".[{extra}]" -c requirements.txt'
 
 
+@ctypes.CFUNCTYPE(None, ctypes.c_int)
+def end_at_cut_file(number: int) -> None:
+    """End the process with a line: the system sends SIGBUS to a thread that reads a mapped file beyond its end.
+
+    A handler in Python would only be called after the read, which never returns."""
+    os.write(2, b"error: a file was cut while it was read: no other program may write to a model's files or to packs\n")
+    os._exit(2)
+
+
 def guarded(action: Callable[[], object], interrupted: str = "interrupted") -> None:
     """Call action(), the whole of a command. A foreseen error ends the process with one line and status 2.
 
@@ -36,6 +46,8 @@ def guarded(action: Callable[[], object], interrupted: str = "interrupted") -> N
     its traceback, by which it can be repaired.
     """
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    if hasattr(signal, "SIGBUS"):
+        ctypes.CDLL(None).signal(signal.SIGBUS, end_at_cut_file)
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # it was closed
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
