@@ -111,7 +111,7 @@ def load_encoder_and_hparams(folder: str, known: tuple[str, Encoder] | None = No
         is_known = known and filecmp.cmpfiles(folder, known[0], files.vocabulary, False)[0] == [*files.vocabulary]
         encoder = known[1] if known and is_known else get_encoder(os.path.basename(folder), os.path.dirname(folder))
     except ValueError as error:  # "PATH: FAULT"
-        raise UserError(str(error)) from None
+        raise bad_file(*str(error).split(": ", 1)) from None
     if encoder.n_vocab != hparams["n_vocab"]:
         raise bad_file(settings, f"n_vocab is {hparams['n_vocab']}, but encoder.json has {encoder.n_vocab} tokens")
     return encoder, hparams
@@ -153,8 +153,8 @@ def complete_folder(model_size: str, models_dir: str, source: str = "openai", we
     on_hub = is_of_hub(name) and not os.path.isdir(local)
     weights = weights or not (is_official or on_hub)  # others are not downloaded: they have to be whole
     files = look(model_folder(name, models_dir))
-    is_mine = files.weights not in ([SAFETENSORS], [TF_INDEX, TF_DATA]) or has_own_weights(local, files.names)
-    if is_official and files.missing(weights) and not is_mine:
+    usual = files.weights in ([SAFETENSORS], [TF_INDEX, TF_DATA])
+    if is_official and files.missing(weights) and usual and not has_own_weights(local, files.names):
         download_gpt2_files(name, local, source, weights)
         return local
     if on_hub and files.missing(weights):

@@ -35,7 +35,7 @@ LABELS = {  # of the options that the form has; none of them names a file
     "K": "Lookahead K",
     "temperature": "Temperature",
     "drafter": "Drafter",
-    "accept": "Acceptance rule",
+    "accept": "Acceptance",
     "fast": "Fast",
     "seed": "Seed",
     "top_k": "top-k",

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from speculative.support.terminal import one_line, without_secrets
 
 EXTRAS = {"scipy": "verify", "starlette": "serve", "uvicorn": "serve", "jax": "jax"}  # a library -> its extra
-EXTRAS |= dict.fromkeys(("optax", "safetensors", "matplotlib"), "training")
+EXTRAS |= dict.fromkeys(("optax", "matplotlib"), "training")
 
 
 class UserError(Exception):
