@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from speculative import drafters
-from speculative.blog.encoder import END_OF_TEXT, StreamDecoder
+from speculative.blog.encoder import StreamDecoder
 from speculative.engines.choice import make_engine
 from speculative.filters import Filters
 from speculative.loading import Models, networks_of
@@ -83,11 +83,9 @@ class Session(Generic[AnyOptions]):
         self.models.check(self.roles, n_cached)
         self.engine.prepare(self.models.load(self.roles), self.levels, o.K, longest)
 
-        # A program on the device looks for the end of the text, the host for other stop texts.
-        end = self.encoder.eot if END_OF_TEXT in (o.stop, *(o.stop or ())) else -1
         loaded = {role: self.models[role] for role in self.roles}
         self.logs = {role: model.log for role, model in loaded.items() if hasattr(model, "log")}
-        parts = self.filters, self.draft_filters, self.rule, end
+        parts = self.filters, self.draft_filters, self.rule
         compiled = self.engine.compiled_decoders(self.levels, o.K, o.batch, loaded, *parts)
         self.decoders = compiled or PythonDecoders(self)
 

@@ -42,7 +42,7 @@ def on_mesh(n_data, n_model):
 
     from speculative.engines.jax.loop import DeviceDecoder
     from speculative.engines.jax.model import cached
-    from speculative.engines.jax.pair import DeviceLoop, shape_of
+    from speculative.engines.jax.pair import DeviceLoop, lengths_of
     from speculative.engines.jax.sharding import make_mesh, place
 
     mesh = make_mesh(n_model, n_data)
@@ -55,7 +55,7 @@ def on_mesh(n_data, n_model):
     for steps in loop.calls("speculative", PROMPTS, 12, np.random.default_rng(1), lambda text_index: False):
         for text_index, step, _ in steps:
             texts[text_index] += step.tokens
-    state, _ = loop.start(PROMPTS[:4], 0, 12, 3, shape_of(PROMPTS, 12, 3, 4))
+    state, _ = loop.start(PROMPTS[:4], 0, 12, 3, *lengths_of(PROMPTS, 12, 3))
     model = cached(network)
     arguments = network.params, np.zeros(4, np.int32), np.int32(0), model.forward.new_cache()
     run = loop.decoder.run.lower(loop.decoder.params, state, np.uint32(1), np.int32(8), K=3).compile()

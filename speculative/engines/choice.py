@@ -19,14 +19,11 @@ def choose(name: str) -> str:
     """
     if name in ("jax", "auto"):
         try:
-            from speculative.engines.jax.processes import accelerator, start_processes, unused_accelerator
+            from speculative.engines.jax.processes import accelerator, start_processes
 
             start_processes()
             if name == "jax" or accelerator():
                 return "jax"
-            remedy = unused_accelerator()
-            if remedy:
-                print(remedy, file=sys.stderr)
         except UserError:  # JAX cannot be imported
             if name == "jax":
                 raise

@@ -91,8 +91,7 @@ class Engine:
 
     def compiled_decoders(self, levels: Sequence, K: Any, batch: int, models: Mapping[str, Any], *parts: Any) -> Any:
         """Return both decoders as one program on the device, with the methods of session.PythonDecoders; None if a loop
-        in Python calls the models. models: by role, the target first. parts: the filters of both, the rule, and the end
-        token or -1."""
+        in Python calls the models. models: by role, the target first. parts: the filters of both, and the rule."""
         return None
 
     def greedy_differences(self, inputs: Sequence, network: Any, texts: Sequence, dtype: str) -> str:

@@ -64,13 +64,13 @@ class JaxEngine(Engine):
             raise UserError(
                 "--K auto goes by measured times, on which several processes would not agree: give a number"
             )
-        if not compiles(levels, K):
-            if batch > 1:
-                raise UserError(
-                    "--batch decodes prompts together in JAX's loop, which is compiled for one draft model and one K: "
-                    "it needs --engine jax, --drafter model and a number for --K"
-                )
-        elif rule.name.partition(":")[0] not in RULES:
+        compiled = compiles(levels, K)
+        if batch > 1 and not compiled:
+            raise UserError(
+                "--batch decodes prompts together in JAX's loop, which is compiled for one draft model and one K: "
+                "it needs --engine jax, --drafter model and a number for --K"
+            )
+        if compiled and rule.name.partition(":")[0] not in RULES:
             raise refuse(f"--accept {rule.name}", f"the loop on the device has {', '.join(RULES)}")
         if batch % self.n_data:
             raise UserError(

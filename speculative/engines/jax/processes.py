@@ -37,12 +37,3 @@ def accelerator() -> Any:
     except UserError:
         return None
     return None if device.platform == "cpu" else device
-
-
-def unused_accelerator() -> str | None:
-    """Return what to install if this machine has an accelerator that JAX does not see; None if it has none."""
-    for device, name, extra in (("/dev/nvidia0", "an NVIDIA GPU", "cuda12"), ("/dev/accel0", "a TPU", "tpu")):
-        if os.path.exists(device):
-            install = f'pip install "jax[{extra}]=={jax.__version__}"'
-            return f"this machine has {name}, and the JAX that is installed computes on the CPU alone: {install}"
-    return None

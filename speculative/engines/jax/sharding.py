@@ -20,7 +20,6 @@ The compiler (GSPMD) adds the all-reduces, from the sharding of the weights.
 
 import re
 from collections.abc import Callable
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +28,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from speculative.engines import formats
 from speculative.engines.formats import convert_all
-from speculative.engines.jax.model import Matrix, Network, devices, load_gpt2
+from speculative.engines.jax.model import Matrix, Network, devices
 from speculative.support.errors import UserError
 
 # Which axis of which tensor is split. c_attn is kept as [n_embd, 3, n_head, d_head] (its bias without the first), as a
@@ -107,11 +106,8 @@ def place(
         sharding = everywhere if axis is None else NamedSharding(mesh, PartitionSpec(*[None] * axis, "model"))
         return jax.make_array_from_callback(a.shape, sharding, lambda index: a[index])  # only the parts on this machine
 
-    gpt2 = load_gpt2()
-    if split:
-        gpt2.mha = partial(mha, gpt2)
     packed = params(convert) if callable(params) else convert_all(params, convert)
-    return Network(packed, hparams, n_padded, computed, gpt2, mesh, split)
+    return Network(packed, hparams, n_padded, computed, mesh, split)
 
 
 def pad_heads(name, a, n_head, n_padded):
@@ -123,11 +119,3 @@ def pad_heads(name, a, n_head, n_padded):
     if name == "attn/c_proj/w":
         return np.pad(a, [(0, n_more * len(a) // n_head), (0, 0)])  # [n_padded*d_head, n_embd]
     return a
-
-
-def mha(gpt2, x, c_attn, c_proj, n_head, attend):  # [n_seq, n_embd] -> [n_seq, n_embd]
-    """gpt2.mha, which takes d_head to be n_embd / n_head: with added heads it is not."""
-    x = gpt2.linear(x, **c_attn)  # [n_seq, n_embd] -> [n_seq, 3, n_head, d_head]
-    x = attend(*jnp.transpose(x, (1, 2, 0, 3)))  # -> [n_head, n_seq, d_head]
-    x = jnp.reshape(jnp.transpose(x, (1, 0, 2)), (x.shape[1], -1))  # -> [n_seq, n_head*d_head]
-    return gpt2.linear(x, **c_proj)  # -> [n_seq, n_embd]
