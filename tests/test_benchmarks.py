@@ -89,9 +89,9 @@ def test_the_blogs_code_runs_beside_ours(tmp_path, capfd):
     first = next(pair.autoregressive("It was", 8)).text
     (tmp_path / "picoGPT" / "gpt2.py").write_text(f"GPT2 = {first!r} + '!'", encoding="utf-8")
     words = "--n_tokens_to_generate 8 --draft_model_size tiny-draft --target_model_size tiny-target --prompt"
-    index.main(["blog", str(tmp_path), *words.split(), "It was"])
+    index.main(["blog", str(tmp_path), *words.split(), "It was", "--beside", "sleep 0.1"])
     table, lines = capfd.readouterr().out.split("\nours: ")
-    assert re.search(r"the blog's +3.00 +3.00 +1.00\n +ours ", table)
+    assert re.search(r"the blog's +3.00 +3.00 +1.00 +\d+\.\d\d\n +ours .*\n.*\n +sleep +0\.[1-9]\d$", table)
     assert lines.count(f"is another one from token {len(pair.encode('It was')) + 2} on\n") == 2
 
 

@@ -14,7 +14,7 @@ import pytest
 from conftest import write_safetensors
 from scipy.special import erf
 from test_tokenizers import make_tokenizer
-from tiny import ROOT, flatten, random_arrays, refusal
+from tiny import ROOT, flatten, on_jax, random_arrays, refusal
 
 import gpt2
 from speculative.checkpoints import tensors as tensors_module
@@ -108,9 +108,8 @@ def test_logits_are_what_the_settings_say(number, engine, tmp_path):
     elif engine == "jax":
         pytest.importorskip("jax")
         from speculative.engines.jax.model import cached
-        from speculative.engines.jax.sharding import place
 
-        model = cached(place(read, hparams)).logits
+        model = cached(on_jax(read, hparams)).logits
     else:
         [network] = make_engine("c").load(read, hparams, [engine], ["the model"], ["target"])
         model = network.logits

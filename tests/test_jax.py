@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from tiny import decoded, first_layer, logits_themselves, python, random_params, refusal
+from tiny import decoded, first_layer, logits_themselves, on_jax, python, random_params, refusal
 
 pytest.importorskip("jax")
 
@@ -24,10 +24,9 @@ from speculative.engines.jax import model as jax_model
 from speculative.engines.jax.loop import DeviceDecoder
 from speculative.engines.jax.model import cached
 from speculative.engines.jax.pair import DeviceLoop, lengths_of
-from speculative.engines.jax.sharding import place
 from speculative.engines.model import CachedNetwork, Model
 from speculative.filters import GREEDY, Filters
-from speculative.rules import parse_rule
+from speculative.rules import TOKEN, parse_rule
 from speculative.sampling import autoregressive_sampling, speculative_sampling
 
 HPARAMS = {"n_vocab": 200, "n_ctx": 264, "n_embd": 24, "n_head": 3, "n_layer": 2}
@@ -47,8 +46,9 @@ def pair(params):
     return (params, HPARAMS), first_layer(params, HPARAMS)
 
 
-def loop_of(pair, *options):
-    return DeviceLoop(DeviceDecoder(*[place(*model) for model in pair], *options), K, [deque(), deque()])
+def loop_of(pair, filters=GREEDY, draft_filters=GREEDY, rule=TOKEN):
+    decoder = DeviceDecoder(*[on_jax(*model) for model in pair], filters, draft_filters, rule)
+    return DeviceLoop(decoder, K, [deque(), deque()])
 
 
 def calls_of(loop, prompts, N, K, numbers, batch=1, stopped=lambda text_index: False):
@@ -99,7 +99,7 @@ def damaged(params):
 
 
 def test_nothing_is_compiled_while_the_python_loop_decodes(pair, compiled):
-    target, draft = (cached(place(*model)).with_probs(GREEDY) for model in pair)
+    target, draft = (cached(on_jax(*model)).with_probs(GREEDY) for model in pair)
     compiled.clear()
     target.network.forward.warm_up(9, K=4)
     assert compiled  # the counter counts
@@ -140,10 +140,10 @@ N_SCALES = HPARAMS["n_vocab"] + HPARAMS["n_layer"] * 9 * HPARAMS["n_embd"]
 )
 def test_small_formats_take_fewer_bytes_and_are_near(dtype, share, n_scales, cache):
     params = random_params(HPARAMS)
-    network = place(params, HPARAMS, dtype)
+    network = on_jax(params, HPARAMS, dtype)
     n_vectors = sum(a.nbytes for a in jax.tree.leaves(params) if a.ndim == 1)
     unrounded = n_vectors + params["wpe"].nbytes
-    whole = cached(place(params, HPARAMS)).weight_bytes - unrounded
+    whole = cached(on_jax(params, HPARAMS)).weight_bytes - unrounded
     assert share * (cached(network).weight_bytes - unrounded - 4 * n_scales) == whole
     assert network.new_cache(64)[0][0].dtype == jnp.dtype(cache)
     x = random_prompt(20)

@@ -11,8 +11,8 @@ pytest.importorskip("jax")
 import jax
 import jax.numpy as jnp
 
-from speculative import filters
 from speculative.engines.jax.sampling import RULES, sample, to_distribution
+from speculative.filters import Filters
 from speculative.rules import parse_rule
 from speculative.sampling import Proposal, Step
 
@@ -98,9 +98,10 @@ def test_the_edge_of_the_nucleus_over_the_whole_vocabulary():
     """It lies within the tail's neighbours. (tests/test_filters.py has the order of the filters, on both engines.)"""
     rng = np.random.default_rng(3)
     logits = (2.5 * rng.standard_normal((1, N_VOCAB))).astype(np.float32)
-    [p] = np.asarray(to_distribution(jnp.asarray(logits), 0.9, top_p=0.95))
-    [expected] = filters.Filters(0.9, top_p=0.95)(logits)
-    [full] = filters.Filters(0.9)(logits)
+    filters = Filters(0.9, top_p=0.95)
+    [p] = np.asarray(to_distribution(jnp.asarray(logits), filters))
+    [expected] = filters(logits)
+    [full] = Filters(0.9)(logits)
     unlike = np.flatnonzero((p > 0) != (expected > 0))
     assert len(unlike) <= 2
     np.testing.assert_allclose(full[unlike], expected[expected > 0].min() * 0.95, rtol=1e-3)

@@ -1,7 +1,6 @@
 """The whole decode on the device: Algorithms 1 and 2 as one compiled loop, which asks the host for no token.
 
-Its steps are those of speculative/sampling.py, under the same names. The host starts the loop for a few calls of the
-target at a time and reads their tokens together. The differences:
+Its steps are those of speculative/sampling.py. The host reads the tokens of a few calls together. The differences:
 
 - Every shape is fixed. The text and the caches are allocated once, for the longest prompt, N and K. Always K tokens are
   drafted and K + 1 rows are scored; near the end only the first k drafts may be accepted, so the tokens are exactly N.
@@ -21,9 +20,9 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from speculative.engines.jax.model import Network
-from speculative.engines.jax.sampling import RULES, greedy_sample, sample, to_distribution, uniform
-from speculative.filters import GREEDY, Filters
-from speculative.rules import TOKEN, Rule
+from speculative.engines.jax.sampling import RULES, sample, to_distribution, uniform
+from speculative.filters import Filters
+from speculative.rules import Rule
 
 CALLS = 8  # calls of the target before the host reads their tokens
 
@@ -55,17 +54,9 @@ class Output(NamedTuple):
 class DeviceDecoder:
     """Both algorithms for a pair of Networks, compiled: prefill and run."""
 
-    def __init__(
-        self,
-        target: Network,
-        draft: Network,
-        filters: Filters = GREEDY,
-        draft_filters: Filters | None = None,
-        rule: Rule = TOKEN,
-    ):
-        """filters: the target's, and the draft's too if draft_filters is None."""
+    def __init__(self, target: Network, draft: Network, filters: Filters, draft_filters: Filters, rule: Rule):
         self.networks = {"target": target, "draft": draft}
-        self.filters = {"target": filters, "draft": draft_filters or filters}
+        self.filters = {"target": filters, "draft": draft_filters}
         name, _, number = rule.name.partition(":")
         self.accept = RULES[name](float(number or 1))
         self.params = {role: network.params for role, network in self.networks.items()}
@@ -138,11 +129,12 @@ class DeviceDecoder:
         # Step 2: the target scores all of them in one call, after the token that it has not read yet.
         window = jnp.append(x[n - 1], x_draft)  # [K + 1]
         logits, target_cache = self.networks["target"].forward(params["target"], window, n - 1, target_cache)
-        q = self.to_probs("target", logits)  # [K + 1, n_vocab]
+        filters = self.filters["target"]
+        q = to_distribution(logits, filters)  # [K + 1, n_vocab]
 
         # Steps 3 and 4: accept the drafts from left to right, then resample or add the bonus token.
         accepted, rest, alpha = self.accept(x_draft, p, q, k, uniform(u_key, (K,)))
-        token = self.sample("target", rest, sample_key)
+        token = sample(rest, sample_key, filters.temperature)
         tokens = jnp.where(jnp.arange(K + 1) < accepted, jnp.append(x_draft, 0), token)  # [K + 1]
         x = lax.dynamic_update_slice(x, tokens, (n,))  # the next step overwrites those after the new n
         n_tokens = jnp.where(n < T, accepted + 1, 0)
@@ -153,12 +145,13 @@ class DeviceDecoder:
     def propose(self, params, x, n, key, K, cache):  # -> [K], [K, n_vocab], [K], the cache
         """drafters.model, on the device. It reads the last two tokens, as it may not have read the one before."""
         draft = self.networks["draft"]
+        filters = self.filters["draft"]
         start = jnp.maximum(n - 2, 0)
         logits, cache = draft.forward(params, lax.dynamic_slice(x, (start,), (2,)), start, cache)  # [2, n_vocab]
 
         def draw(logits, i):  # [n_vocab] -> id, [n_vocab], the largest
-            [p_i] = self.to_probs("draft", logits[None])
-            return self.sample("draft", p_i, jax.random.fold_in(key, i)), p_i, jnp.max(logits)
+            [p_i] = to_distribution(logits[None], filters)
+            return sample(p_i, jax.random.fold_in(key, i), filters.temperature), p_i, jnp.max(logits)
 
         def draw_and_feed(carry, i):
             logits, cache = carry
@@ -171,9 +164,3 @@ class DeviceDecoder:
         last = draw(logits, K - 1)
         tokens, p, peaks = (jnp.append(a, b[None], axis=0) for a, b in zip(drawn, last, strict=True))
         return tokens, p, peaks, cache
-
-    def to_probs(self, role, logits):  # [n, n_vocab] -> [n, n_vocab]
-        return to_distribution(logits, *self.filters[role])
-
-    def sample(self, role, p, key):  # [n_vocab] -> id
-        return (sample if self.filters[role].temperature else greedy_sample)(p, key)

@@ -1,11 +1,10 @@
 """A forward pass on JAX: gpt2.py compiled for any device, the third beside plain.py's and the C engine's.
 
-JAX compiles a function once for each combination of array shapes. So every shape here is fixed: the cache is allocated
-whole, the part without tokens is masked, and the number of tokens in a call is padded to a power of two. After warm_up
-nothing is compiled any more.
+JAX compiles a function for each combination of shapes. So the cache is allocated whole, the part without tokens is
+masked, and the number of tokens in a call is padded to a power of two. After warm_up nothing is compiled any more.
 
-gpt2.py is shared: it is loaded a second time with its `np` set to jax.numpy. Only its attention is replaced. There the
-number of keys makes the mask; here that number is always the capacity of the cache, and the positions make the mask.
+gpt2.py is loaded a second time, with its `np` set to jax.numpy. Only its attention is replaced: the number of keys is
+always the capacity of the cache, and the positions make the mask.
 """
 
 import contextlib
@@ -36,7 +35,6 @@ ACTIVATIONS = {"gelu": partial(jax.nn.gelu, approximate=False), "relu": jax.nn.r
 SMALL = 8  # tokens: up to this many are fed in one call that computes the logits of them all
 
 # ---- The network on the device ---------------------------------------------------------------------------------------
-
 
 spec = importlib.util.find_spec("speculative.blog.gpt2")
 gpt2 = importlib.util.module_from_spec(spec)  # a second copy of gpt2.py,
@@ -140,8 +138,7 @@ class Network:
 
 def attend(positions, updated, keys, values, q, k, v):
     # [n], a list, [n_head, capacity, d_head] twice, [n_head, n, d_head] thrice -> [n_head, n, d_head]
-    """Write k and v at their positions, and attend from each q to all keys up to its own. The new keys and values are
-    appended to `updated`."""
+    """Write k and v at their positions, append these to `updated`, and attend from each q to all keys up to its own."""
     keys = lax.dynamic_update_slice(keys, k.astype(keys.dtype), (0, positions[0], 0))
     values = lax.dynamic_update_slice(values, v.astype(values.dtype), (0, positions[0], 0))
     updated.append((keys, values))
@@ -199,10 +196,8 @@ class JaxPass:
         return logits[n - n_last - start : n - start]  # [n_last, n_vocab]
 
     def feed(self, n_past: int, n: int, n_last=None):  # -> [n_rows or n_last, n_vocab], the position of the first row
-        """Feed the tokens from n_past to n, padded to a power of two (a prompt: of at least SMALL).
-
-        If the padding would exceed the context, the rows begin earlier: known tokens are fed once more.
-        """
+        """Feed the tokens from n_past to n, padded to a power of two (a prompt: of at least SMALL). If padding would
+        exceed the context, known tokens are fed once more."""
         n_rows = min(power_of_two(max(n - n_past, SMALL if n_last == 0 else 1)), self.n_ctx)
         start = min(n_past, self.n_ctx - n_rows)
         tokens = np.zeros(n_rows, np.int32)  # [n_rows]
@@ -222,8 +217,7 @@ class JaxPass:
 
 def cached(network: Network, name: str = "the model") -> CachedNetwork:
     """A Network of the devices as decoders take it. It translates the ids of another vocabulary itself."""
-    hparams = {key: value for key, value in network.hparams.items() if key != "shared"}
-    return CachedNetwork(network.params, hparams, lambda *_: JaxPass(network), name)
+    return CachedNetwork(network.params, network.hparams | {"shared": None}, lambda *_: JaxPass(network), name)
 
 
 # ---- What is compiled ------------------------------------------------------------------------------------------------

@@ -57,39 +57,39 @@ class DeviceLoop:
         """Decode N tokens for each of the prompts with the decoder `name`. Yield for each call of the target (the
         prompt's index, Step without distributions, the chances of its drafts) of each prompt that it served.
 
-        `batch` of them are decoded together, until all of them are done. The tokens of a prompt depend on its number,
-        not on its neighbours. stopped(text_index): True if the caller needs no more tokens of this prompt.
+        `batch` of them are decoded together. The tokens of a prompt depend on its number, not on its neighbours.
+        stopped(text_index): True if the caller needs no more tokens of this prompt.
         """
         K = self.window(name, N)
         n_prompt, capacity = lengths_of(prompts, N, K)
         seed = int(rng.integers(2**32))
         for first in range(0, len(prompts), self.batch):
             group = prompts[first : first + self.batch]
-            state, prefill = self.start(group, first, N, K, n_prompt, capacity)
             slots = [*range(len(group))]
+            began = time.perf_counter()
+            state, prefill = self.start(group, first, N, K, n_prompt, capacity)
             while slots:
-                began = time.perf_counter()
+                waiting = time.perf_counter()
                 state, calls, output = self.run(state, seed, K)
                 output = jax.tree.map(np.array, output)  # [CALLS, n_batch, ...]
-                seconds = time.perf_counter() - began
+                seconds = time.perf_counter() - waiting
                 drafts = output.drafted[: int(calls)].any(axis=1)  # [calls], whether a call drafted
                 scoring = seconds / (len(drafts) + self.drafting * drafts.sum())
-                began -= sum(prefill.values())
+                drafting = [(self.draft_log, self.drafting * scoring / max(1, K), 1, 1)] * K
                 for i, drafted in enumerate(drafts):
                     slots = [slot for slot in slots if not stopped(first + slot)]
                     steps = [step_of(first + slot, output, i, slot) for slot in slots if output.n_tokens[i, slot]]
                     if not steps:
                         break
-                    began = self.log_calls(began, K if drafted else 0, K + 1, scoring, n_prompt, prefill)
-                    prefill = {}
+                    made = [*prefill["draft"], *(drafting if drafted else []), *prefill["target"]]
+                    began = log_calls(began, [*made, (self.target_log, scoring, K + 1, K + 1)])
+                    prefill = {"draft": [], "target": []}
                     yield steps
                 slots = [slot for slot in slots if output.n[len(drafts) - 1, slot] < len(group[slot]) + N]
 
-    def start(
-        self, prompts: Sequence, first: int, N: int, K: int, n_prompt: int, capacity: int
-    ) -> tuple[State, dict[str, float]]:
-        """Feed the prompts to both models; with K = 0, to the target alone -> the state, the seconds of each. first:
-        the number of the first prompt. n_prompt, capacity: see lengths_of."""
+    def start(self, prompts: Sequence, first: int, N: int, K: int, n_prompt: int, capacity: int) -> tuple[State, dict]:
+        """Feed the prompts to both models; with K = 0, to the target alone -> the state, the calls of each as log_calls
+        takes them. first: the number of the first prompt. n_prompt, capacity: see lengths_of."""
         x = np.zeros((self.batch, capacity), np.int32)
         n = np.ones(self.batch, np.int32)
         T = np.ones(self.batch, np.int32)  # a row without a prompt is complete from the start
@@ -101,31 +101,25 @@ class DeviceLoop:
         decoder = self.decoder
         x, n, T, number, tokens = jax.device_put((x, n, T, number, x[:, :n_prompt]), decoder.by_row)
         caches: dict[str, list] = {"draft": [], "target": []}
-        seconds = {}
-        for role in ["draft", "target"] if K else ["target"]:
+        calls: dict[str, list] = {"draft": [], "target": []}
+        for role, log in [("draft", self.draft_log)] * (K > 0) + [("target", self.target_log)]:
             began = time.perf_counter()
             caches[role] = decoder.prefill[role](decoder.params[role], tokens, capacity=capacity)
             jax.block_until_ready(caches[role])
-            seconds[role] = time.perf_counter() - began
-        return State(x, n, T, number, caches["draft"], caches["target"]), seconds
+            calls[role] = [(log, time.perf_counter() - began, n_prompt, 0)]
+        return State(x, n, T, number, caches["draft"], caches["target"]), calls
 
     def run(self, state: State, seed: int, K: int, calls: int = CALLS) -> tuple:
         """Go on for a number of calls of the target at most: DeviceDecoder.run."""
         return self.decoder.run(self.decoder.params, state, np.uint32(seed), np.int32(calls), K=K)
 
-    def log_calls(
-        self, began: float, K: int, n_rows: int, scoring: float, n_prompt: int, prefill: dict[str, float]
-    ) -> float:
-        """Log the calls of an iteration with K drafts, which began at that time -> the time when it was done."""
-        calls = [(self.draft_log, self.drafting * scoring / max(1, K), 1, 1)] * K
-        if "draft" in prefill:
-            calls.insert(0, (self.draft_log, prefill["draft"], n_prompt, 0))
-        if "target" in prefill:
-            calls.append((self.target_log, prefill["target"], n_prompt, 0))
-        for log, seconds, n_read, rows in [*calls, (self.target_log, scoring, n_rows, n_rows)]:
-            log.append(Call(began, seconds, n_read, rows, derived=True))
-            began += seconds
-        return began
+
+def log_calls(began: float, calls: list[tuple]) -> float:
+    """Log calls (log, seconds, tokens read, rows), the first of which began at that time -> the time of the end."""
+    for log, seconds, n_read, n_rows in calls:
+        log.append(Call(began, seconds, n_read, n_rows, derived=True))
+        began += seconds
+    return began
 
 
 def lengths_of(prompts: Sequence, N: int, K: int) -> tuple[int, int]:

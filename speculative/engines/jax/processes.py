@@ -10,11 +10,10 @@ from speculative.support.errors import UserError, first_line
 
 
 def start_processes() -> None:
-    """Join the other processes if the environment names any, before JAX is asked for its devices.
+    """Join the other processes if the environment names any, before JAX is asked for its devices. Raises UserError.
 
     JAX_COORDINATOR_ADDRESS is host:port of the first process. JAX_NUM_PROCESSES and JAX_PROCESS_ID, or the variables of
     Slurm, Open MPI or Kubernetes, say how many there are and which one this is. All have to run the same command.
-    Raises UserError if they cannot be joined.
     """
     if not os.environ.get("JAX_COORDINATOR_ADDRESS"):
         return
