@@ -65,7 +65,7 @@ class Session(Generic[AnyOptions]):
         self.roles = ["target", *drafters.roles_of(o.drafter)]
         self.lookaheads = self.choose_lookaheads()
         # If a K is chosen by measured times, the seed alone does not decide the text.
-        self.timed = any(isinstance(K, AutoK) for K in self.lookaheads)
+        self.timed = AutoK in map(type, self.lookaheads)
         self.engine.check(self.levels, o.K, o.batch, self.rule)
         self.filters = Filters(o.temperature, o.top_k, o.top_p, o.min_p)  # from the target's logits to q
         temperature = o.temperature if o.draft_temperature is None else o.draft_temperature

@@ -1,7 +1,6 @@
 """The lines of the blog, which a run prints while it decodes."""
 
 import os
-import shutil
 import sys
 from collections.abc import Sequence
 from itertools import zip_longest
@@ -13,8 +12,6 @@ from speculative.measure.recorder import Recorder
 from speculative.options import Options
 from speculative.support.terminal import SHOWN
 from speculative.texts import TextStep
-
-MOST_COLUMNS = 110  # of a paragraph
 
 # The colour of a token's origin, in rich's words; also bold or underlined, for readers who cannot tell colours apart.
 STYLES = {
@@ -101,11 +98,6 @@ class Screen:
         if step.text_index > text_index:
             show([(f"\nText = {self.prompts[step.text_index]}", None)])
         show([*zip_longest(step.pieces, step.origins)])  # the last piece may be a part of a character
-
-
-def columns() -> int:
-    """Return the width of a paragraph: the terminal's, if that is not too wide to read."""
-    return min(MOST_COLUMNS, shutil.get_terminal_size((MOST_COLUMNS, 24)).columns)
 
 
 def color_console() -> Any:

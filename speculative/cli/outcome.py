@@ -1,12 +1,13 @@
 """What is printed and written after both decoders: our lines after the blog's, the JSON file, the page."""
 
 import os
+import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from speculative.cli.display import color_console, columns, show
+from speculative.cli.display import color_console, show
 from speculative.drafters import parse_drafter, roles_of
 from speculative.engines import memory
 from speculative.engines.choice import process
@@ -22,6 +23,7 @@ from speculative.support.errors import UserError
 from speculative.support.files import size_of, write_json, write_text
 from speculative.support.terminal import SHOWN, one_line
 
+MOST_COLUMNS = 110  # of a paragraph, also at a wide terminal
 PACK_SECONDS = 2  # of reading that packs would save: if it is more, the ending says so
 
 
@@ -78,8 +80,9 @@ def show_report(session: Session[Options], prompts: list[str], records: list[Rec
     if color_console():
         show_legend(speculative)
     print()
+    columns = min(MOST_COLUMNS, shutil.get_terminal_size((MOST_COLUMNS, 24)).columns)
     for line in run["summary"]:
-        print(textwrap.fill(line, columns(), break_long_words=False, break_on_hyphens=False))
+        print(textwrap.fill(line, columns, break_long_words=False, break_on_hyphens=False))
     if o.verbose:
         show_iterations(session, speculative)
         show_figures(session, run["figures"])
