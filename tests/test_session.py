@@ -191,22 +191,11 @@ def test_models_are_loaded_when_they_are_asked_for():
         (lambda pair: pair.speculative("a", "many"), "n_tokens_to_generate must be a whole number"),
         (lambda pair: pair.speculative("a", 4, sample=-1), "sample must be a whole number of at least 0, not -1"),
         (lambda pair: pair.autoregressive("a" * 3000, 4), "exceed the context of "),
+        (lambda pair: pair.compare("a", 1).page("/"), "cannot write to /: it is there, and not a file"),
     ],
 )
 def test_a_refusal_comes_with_the_call_and_not_with_the_first_step(pair, call, line):
     assert line in refusal(call, pair)
-
-
-def test_a_run_is_both_texts_with_their_figures(pair, tmp_path):
-    seen = []
-    run = pair.compare(PROMPT, 12, watch=lambda name, step: seen.append((name, step.text)))
-    assert run.text == run.autoregressive == text_of(pair.autoregressive(PROMPT, 12))
-    for name in ("autoregressive", "speculative"):
-        assert "".join(text for whose, text in seen if whose == name) == run.text
-    assert run.r == pytest.approx(12 / sum(record["drafted"] + 1 for record in run.iterations))
-    run.page(tmp_path / "run.html")
-    run.json(tmp_path / "run.json")
-    assert "it is there, and not a file" in refusal(run.page, tmp_path)
 
 
 # ---- Stop texts ------------------------------------------------------------------------------------------------------
@@ -221,15 +210,11 @@ def test_a_stop_text_ends_both_decoders_alike(pair, greedy, options):
         session = pair.changed(stop=stop, **options)
         expected = decoded(session.autoregressive(PROMPT, 40))
         steps = [*session.speculative(PROMPT, 40)]
-        [recorder] = decode(session, [PROMPT], 40, ["speculative"])
         assert decoded(steps) == expected == greedy[: len(expected)]
         assert text_of(steps) == whole.partition(stop)[0]
         assert stop in pair.encoder.decode(expected)
         assert stop not in pair.encoder.decode(expected[:-1])
-        for iteration in recorder.iterations:
-            assert len(iteration.pieces) == len(iteration.tokens)
-            assert iteration.accepted <= iteration.drafted
-            assert len(iteration.source) == iteration.drafted
+        assert all(len(step.pieces) == len(step.tokens) and len(step.source) == step.drafted for step in steps)
 
 
 ENCODER = encoder_of("the", "re", " end", ".,", "é")
