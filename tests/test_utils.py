@@ -98,14 +98,7 @@ def test_a_model_size_is_a_name_or_a_path(tiny_files, tiny_hparams, tmp_path, mo
     )
 
 
-PATHS = [
-    "C:\\models\\mine",
-    "D:/models/mine",
-    "\\\\server\\share\\mine",
-    "//server/share/mine",
-    "models\\mine",
-    "C:mine",
-]
+PATHS = [r"C:\a\mine", "D:/a/mine", r"\\server\share\mine", "//server/share/mine", r"models\mine", "C:mine"]
 NAMES = ["124M", "124M/", "owner/name", "owner/name/", "owner/name@refs/pr/1", "gpt2-xl"]
 
 
