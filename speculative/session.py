@@ -2,7 +2,6 @@
 decode through it."""
 
 from collections.abc import Callable, Iterator, Sequence
-from copy import copy
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
@@ -101,9 +100,6 @@ class Session(Generic[AnyOptions]):
         options, functions = name_functions(options, self.functions)
         o = make_options(type(self.options), options, base=self.options)
         return type(self)(o, self.models, quiet=True, functions=functions)
-
-    def __deepcopy__(self, memo: dict) -> "Session[AnyOptions]":
-        return type(self)(self.options, copy(self.models), quiet=True, functions=self.functions)
 
     def __repr__(self) -> str:
         o = self.options
