@@ -223,25 +223,17 @@ def test_a_head_of_a_training_run_is_left_out_with_one_line(head, tmp_path, caps
     assert line.endswith(f": left out, since the text does not depend on it: {head.partition('/')[0]}")
 
 
-HEADERS = [
-    # (part of the header, what stands there instead)
-    ('"shape":[70,12]', '"shape":[70.0,12]'),
-    ('"shape":[70,12]', '"shape":[-70,-12]'),
-    ('"shape":[70,12]', '"shape":["70",12]'),
-    ('"shape":[70,12]', '"shape":840'),
-    ('"shape":[12]', '"shape":[true,12]'),
-    ('"data_offsets":[0,', '"data_offsets":[0.0,'),
-    ('"data_offsets":[0,', '"data_offsets":[false,'),
-    ('"data_offsets":[0,', '"data_offsets":[-1,'),
-    ('"data_offsets":[0,', '"data_offsets":[0,0,'),
-    ('"dtype":"F32"', '"dtype":["F32"]'),
-    ('{"transformer.', '{"__metadata__":[1],"transformer.'),
-]
-
-
-@pytest.mark.parametrize(("part", "instead"), HEADERS)
-def test_a_header_holds_whole_numbers_and_nothing_else(part, instead, tmp_path):
-    """Also for lm_head, whose shape no setting gives."""
+@pytest.mark.parametrize(
+    ("part", "instead"),
+    [
+        ('"shape":[70,12]', '"shape":[70.0,12]'),
+        ('"shape":[12]', '"shape":[true,12]'),
+        ('"data_offsets":[0,', '"data_offsets":[-1,'),
+        ('{"transformer.', '{"__metadata__":[1],"transformer.'),
+        ('"F32"', '"F64"'),  # the bytes of each tensor have to be those of its type and shape
+    ],
+)
+def test_a_header_that_their_library_refuses_is_one_line(part, instead, tmp_path):
     folder = write_folder(tmp_path / "model", CONFIG, random_tensors(CONFIG))
     path = folder / "model.safetensors"
     content = path.read_bytes()
@@ -275,27 +267,12 @@ def test_files_that_were_checked_are_not_checked_again(change, tmp_path, monkeyp
     second = flatten(load_params(str(path.parent), sizes(CONFIG)))
     assert all((second[name] == array).all() for name, array in first.items())
     assert len(checks) - n == (n if change else 2)  # of lm_head and wte, which have to be equal
-    if not change:
-        other = path.parent.rename(tmp_path / "moved") / path.name
-        load_params(str(other.parent), sizes(CONFIG))
-        notes = json.loads((tmp_path / "cache" / "speculative-sampling" / "checked.json").read_text())
-        assert [*notes] == [str(other)]  # without that of the file that is gone
 
 
 def test_a_file_that_changes_while_it_is_read_is_one_line(tmp_path):
     path = write_folder(tmp_path / "model", CONFIG, random_tensors(CONFIG)) / "model.safetensors"
     said = refusal(load_params, str(path.parent), sizes(CONFIG), lambda name, array: os.utime(path, (1, 1)))
     assert said == f"{path}: changed while it was read"
-
-
-@pytest.mark.parametrize("other", ["F16", "F64", "BF16"])
-def test_numbers_are_not_read_as_those_of_another_type(other, tmp_path):
-    """The bytes of each tensor have to be those of its type and shape."""
-    folder = write_folder(tmp_path / "model", CONFIG, random_tensors(CONFIG))
-    path = folder / "model.safetensors"
-    size, content = path.read_bytes()[:8], path.read_bytes()[8:].replace(b'"F32"', f'"{other}"'.encode())
-    path.write_bytes((int.from_bytes(size, "little") + content.count(b'"BF16"')).to_bytes(8, "little") + content)
-    assert f"{path}: damaged, or not a safetensors file (" in refusal(load_params, str(folder), sizes(CONFIG))
 
 
 @pytest.mark.parametrize("prefix", ["module.", "_orig_mod.transformer.", "module._orig_mod.transformer.", ""])

@@ -8,7 +8,8 @@ from speculative.engines.c.library import library
 from speculative.engines.c.packing import PackedWeight, packer
 from speculative.engines.c.tree_cache import TreeNetwork
 from speculative.engines.contract import Engine
-from speculative.engines.formats import FORMATS, convert_all
+from speculative.engines.formats import convert_all
+from speculative.engines.memory import SAVING
 from speculative.engines.model import LOCK, CachedNetwork, Model, n_bytes
 from speculative.engines.plain import PlainPass
 from speculative.engines.system import n_cores
@@ -43,7 +44,7 @@ def create_model_fn(params: dict, hparams: dict, to_probs: Callable) -> Model:
 class CEngine(Engine):
     """engine.c. Each row is computed in an order that does not depend on the others, so it is equal to the bit."""
 
-    saving = tuple(FORMATS)[1:]
+    saving = SAVING
     exact = packs = True
 
     def __init__(self, threads: int | None = None):
