@@ -106,8 +106,6 @@ class Session(Generic[AnyOptions]):
         names = ", ".join(f"{spec.role} {spec.size} {spec.dtype}" for spec in self.models.specs.values())
         return one_line(f"Session({names}, drafter {o.drafter}, K={o.K}, temperature={o.temperature:g})")
 
-    # ---- Token ids ---------------------------------------------------------------------------------------------------
-
     def model(self, role: str) -> Any:
         """The model of a role with its filters: model(x, n_last) -> distributions."""
         model = self.models[role]
