@@ -7,12 +7,10 @@ python main.py --demo
 if __name__ == "__main__":
     import speculative.support.early  # noqa: F401  # Ctrl-C during the imports below is one line
 
-from speculative.cli.command import parse, run
+from speculative.cli.command import choose_prompts, parse, run
 from speculative.cli.display import Screen
 from speculative.cli.interactive import interact
-from speculative.cli.outcome import check_output, show_report
-from speculative.cli.packing import write_packed
-from speculative.cli.prompts import choose_prompts
+from speculative.cli.outcome import check_output, show_report, write_packed
 from speculative.law.verify import verify
 from speculative.measure.decode import decode
 from speculative.options import Options
@@ -47,7 +45,6 @@ def decode_with_both(session: Session[Options], prompts: list[str]) -> None:
     """Decode with both samplers, or with --only one. Print the blog's lines (time and text), then the report."""
     o = session.options
     names = [o.only] if o.only else ["autoregressive", "speculative"]
-    prompts = prompts * o.n_samples
     records = []  # one for each decoder
     # in session.py: autoregressive_sampling, then speculative_sampling; a bar, or with --stream the text, is shown
     with Screen(o, names, prompts) as screen:

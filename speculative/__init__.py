@@ -15,13 +15,14 @@ from speculative.version import __version__
 
 TYPE_CHECKING = False  # as in typing, which takes long to import: a command has to see Ctrl-C at once
 if TYPE_CHECKING:
-    from speculative import law
-    from speculative.law.check import check_law
-    from speculative.measure.run import Run
-    from speculative.pair import load_pair
-    from speculative.sampling import autoregressive_sampling, speculative_sampling
-    from speculative.session import Session
-    from speculative.support.errors import UserError
+    from speculative import law as law
+    from speculative.law.check import check_law as check_law
+    from speculative.measure.run import Run as Run
+    from speculative.pair import load_pair as load_pair
+    from speculative.sampling import autoregressive_sampling as autoregressive_sampling
+    from speculative.sampling import speculative_sampling as speculative_sampling
+    from speculative.session import Session as Session
+    from speculative.support.errors import UserError as UserError
 
 HOMES = {  # names that are imported when they are asked for, so that the two algorithms need not wait for them
     "load_pair": "speculative.pair",
@@ -33,18 +34,7 @@ HOMES = {  # names that are imported when they are asked for, so that the two al
     "autoregressive_sampling": "speculative.sampling",
     "speculative_sampling": "speculative.sampling",
 }
-
-__all__ = [
-    "Run",
-    "Session",
-    "UserError",
-    "__version__",
-    "autoregressive_sampling",
-    "check_law",
-    "law",
-    "load_pair",
-    "speculative_sampling",
-]
+__all__ = ["__version__", *HOMES]
 
 
 def __getattr__(name: str):

@@ -4,9 +4,8 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Sequence
-from copy import copy
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from speculative.blog.encoder import Encoder
@@ -41,7 +40,7 @@ class ModelSpec(NamedTuple):
         return f"the {self.role} {self.size}"
 
 
-@dataclass(eq=False)
+@dataclass
 class Models:
     """The models of a run. The small files are read first: spec(role). They are enough for all checks.
 
@@ -58,15 +57,8 @@ class Models:
     loaded: dict[str, Any] = field(default_factory=dict)
     packable: tuple[float, int] = (0.0, 0)  # seconds of reading that packs would save, and their bytes
 
-    def __copy__(self) -> "Models":
-        """The same weights, with caches of their own."""
-        loaded = {role: copy(one) for role, one in self.loaded.items()}
-        twin = replace(self, specs=self.specs.copy(), loaded=loaded)
-        twin.share_caches()
-        return twin
-
     def __reduce__(self):
-        raise UserError("loaded models are not pickled, as they hold addresses: load them where they decode")
+        raise UserError("loaded models are neither copied nor pickled, as they hold addresses: load them once more")
 
     def spec(self, role: str) -> ModelSpec:
         """Download the small files if they are missing, and read them. Raises UserError."""
@@ -77,9 +69,9 @@ class Models:
     def described(self, role: str) -> ModelSpec:
         size, dtype = self.wanted[role]
         folder = complete_folder(size, self.models_dir, self.source, weights=False)
-        encoder, hparams = load_encoder_and_hparams(folder)
-        if role == "draft":
-            target = self.spec("target")
+        target = self.spec("target") if role == "draft" else None
+        encoder, hparams = load_encoder_and_hparams(folder, target and (target.folder, target.encoder))
+        if target:
             shared = share(target.encoder, encoder)
             if shared is None:
                 raise UserError(
@@ -168,12 +160,19 @@ class Models:
             return False
         params = pack_files.load(path, spec.hparams, spec.dtype)
         self.loaded[spec.role] = self.engine.network(params, spec.hparams, f"{spec}, mapped from {path},")
-        self.say(f"{spec.size}: mapped from {path}")
+        if not self.quiet:
+            print(one_line(f"{spec.size}: mapped from {path}"), file=sys.stderr)
         return True
 
-    def say(self, line: str) -> None:
-        if not self.quiet:
-            print(one_line(line), file=sys.stderr)
+    def write_packed(self, roles: Sequence[str]) -> Iterator[str]:
+        """Write the packed weights of these roles to the disk, where they are missing, one after the other. Yield their
+        paths. Raises UserError."""
+        for spec in [self.spec(role) for role in networks_of(roles)]:
+            folder = complete_folder(spec.size, self.models_dir, self.source)
+            path = pack_files.path_of(folder, self.models_dir, spec.dtype)
+            if not size_of(path):
+                pack_files.save(path, folder, spec.hparams, spec.dtype)
+            yield path
 
     def fast_drafter(self) -> str:
         """Return the drafter that --fast stands for: look-ups and the draft model. They draft for an int8 copy of the

@@ -2,7 +2,6 @@
 decode through it."""
 
 from collections.abc import Callable, Iterator, Sequence
-from copy import copy
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
@@ -65,7 +64,7 @@ class Session(Generic[AnyOptions]):
         self.roles = ["target", *drafters.roles_of(o.drafter)]
         self.lookaheads = self.choose_lookaheads()
         # If a K is chosen by measured times, the seed alone does not decide the text.
-        self.timed = any(isinstance(K, AutoK) for K in self.lookaheads)
+        self.timed = AutoK in map(type, self.lookaheads)
         self.engine.check(self.levels, o.K, o.batch, self.rule)
         self.filters = Filters(o.temperature, o.top_k, o.top_p, o.min_p)  # from the target's logits to q
         temperature = o.temperature if o.draft_temperature is None else o.draft_temperature
@@ -77,7 +76,8 @@ class Session(Generic[AnyOptions]):
         self.encoder = specs[0].encoder
         self.context = min(specs, key=lambda spec: spec.hparams["n_ctx"])  # the model with the smallest context
         self.n_ctx = self.context.hparams["n_ctx"]
-        longest = max([len(self.input_ids(prompt, o.n_tokens_to_generate)) for prompt in prompts], default=1)
+        self.most_bytes = self.n_ctx * max(map(len, self.encoder.id_to_bytes.values()))  # of a prompt
+        longest = max([len(self.input_ids(prompt, o.n_tokens_to_generate)) for prompt in {*prompts}], default=1)
         n_cached = o.batch // o.data_parallel * (longest + o.n_tokens_to_generate) if o.batch > 1 else None
         self.models.check(self.roles, n_cached)
         self.engine.prepare(self.models.load(self.roles), self.levels, o.K, longest)
@@ -101,15 +101,10 @@ class Session(Generic[AnyOptions]):
         o = make_options(type(self.options), options, base=self.options)
         return type(self)(o, self.models, quiet=True, functions=functions)
 
-    def __deepcopy__(self, memo: dict) -> "Session[AnyOptions]":
-        return type(self)(self.options, copy(self.models), quiet=True, functions=self.functions)
-
     def __repr__(self) -> str:
         o = self.options
         names = ", ".join(f"{spec.role} {spec.size} {spec.dtype}" for spec in self.models.specs.values())
         return one_line(f"Session({names}, drafter {o.drafter}, K={o.K}, temperature={o.temperature:g})")
-
-    # ---- Token ids ---------------------------------------------------------------------------------------------------
 
     def model(self, role: str) -> Any:
         """The model of a role with its filters: model(x, n_last) -> distributions."""
@@ -161,8 +156,7 @@ class Session(Generic[AnyOptions]):
     def encode(self, prompt: str) -> list[int]:
         """The prompt's ids; an empty one begins with <|endoftext|>. Raises UserError if it is not a text."""
         n_bytes = len(checked("the prompt", text, prompt).encode())
-        most = self.n_ctx * max(map(len, self.encoder.id_to_bytes.values()))  # bytes: encoding more takes much memory
-        if n_bytes > most:
+        if n_bytes > self.most_bytes:  # encoding more takes much memory
             raise UserError(
                 f"the prompt's {n_bytes:,} bytes exceed the context of {self.n_ctx} tokens: shorten the prompt"
             )

@@ -5,7 +5,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -135,7 +134,11 @@ def as_text(
     """A Step as a TextStep without times. chances: of its drafts, or None if the rule is to compute them, from p and q:
     a loop on a device keeps both, and gives the chances."""
     rule = report.rule
-    pieces = pieces_of(step.tokens, text)
+    pieces = []
+    for token in step.tokens:  # up to the one that completes the stop text
+        pieces.append(text.push([token]))
+        if text.stopped:
+            break
     n = len(pieces)
     shown = TextStep(
         tokens=[*map(int, step.tokens[:n])],
@@ -161,35 +164,24 @@ def as_text(
     return shown
 
 
-def pieces_of(tokens: Sequence[int], text: StreamDecoder) -> list[str]:
-    """Return the text of each token, up to the one that completes the stop text."""
-    pieces = []
-    for token in tokens:
-        pieces.append(text.push([token]))
-        if text.stopped:
-            break
-    return pieces
-
-
 def add_times(i: TextStep, logs: Logs, before: Mapping[str, Call | None], began: float, seconds: float) -> None:
     """Add the times of a step that began at that time, by time.perf_counter, and took so long. before: the last call of
     each log at that time."""
-    calls = [(role, call) for role, log in logs.items() for call in since(log, before[role], began)]
+    calls = []  # that were logged since then, and that are of this decode: another thread may use the same model
+    for role, log in logs.items():
+        for call in reversed(log.copy()):
+            if call is before[role]:
+                break
+            if call.derived or call.began >= began:
+                calls.append((role, call))
     calls.sort(key=lambda one: (one[1].began, one[0] == "target"))  # drafts whose derived time is 0 come first, too
     targets = [call for role, call in calls if role == "target"]
     i.derived = targets[-1].derived
     if i.derived:  # the call before has waited for several steps
-        began, seconds = calls[0][1].began, sum(call.seconds for _, call in calls)
+        began, seconds = calls[0][1].began, sum([call.seconds for _, call in calls])
     i.seconds = seconds
     i.drafting = targets[0].began - began if i.drafted else 0.0
-    i.scoring = sum(call.seconds for call in targets)
+    i.scoring = sum([call.seconds for call in targets])
     i.calls = [(role, call.began - began, call.seconds) for role, call in calls]
     i.draft_prefill = any(call.prefill for role, call in calls if role != "target")
     i.prefill = any(call.prefill for call in targets)
-
-
-def since(log: deque[Call], before: Call | None, began: float) -> list[Call]:
-    """Return the calls that were logged after another one, and that began after that time or are derived. The log is in
-    the order in which calls ended, and it is copied: another thread may decode with the same model."""
-    logged = [*takewhile(lambda call: call is not before, reversed(log.copy()))]
-    return [call for call in logged if call.derived or call.began >= began][::-1]

@@ -118,7 +118,9 @@ class Networks(Models):
         self.loaded["heads"] = Heads(rng.standard_normal((2, N_EMBD, N_EMBD)), rng.standard_normal((2, N_EMBD)))
 
     def spec(self, role):
-        encoder = SimpleNamespace(n_vocab=self.n_vocab, encode=lambda text, **_: [0, 1, 2 % self.n_vocab, 0, 1, 1])
+        encoder = SimpleNamespace(
+            n_vocab=self.n_vocab, id_to_bytes={0: b"a"}, encode=lambda text, **_: [0, 1, 2 % self.n_vocab, 0, 1, 1]
+        )
         self.load(["target"])
         return ModelSpec(role, role, role, "float32", encoder, self["target"].hparams)
 

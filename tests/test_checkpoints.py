@@ -4,7 +4,7 @@ import errno
 import json
 import math
 import os
-import random
+import shutil
 from functools import partial
 from unittest.mock import Mock
 
@@ -13,19 +13,17 @@ import numpy as np
 import pytest
 from conftest import write_safetensors
 from scipy.special import erf
-from test_encoder import PIECES
+from test_tokenizers import make_tokenizer
 from tiny import ROOT, flatten, random_arrays, refusal
 
 import gpt2
-from encoder import BYTE_TO_CHAR, END_OF_TEXT, get_encoder
+from encoder import END_OF_TEXT
 from speculative.checkpoints import tensors as tensors_module
 from speculative.checkpoints.config import load_hparams
 from speculative.checkpoints.loading import complete_folder, load_encoder_and_hparams, load_params
 from speculative.checkpoints.tensors import checkpoint_shapes, nested
-from speculative.checkpoints.tokenizer import FLAGS, read_encoder
 from speculative.engines.choice import make_engine
 from speculative.engines.model import CachedNetwork
-from speculative.session import Session
 
 TINY = ROOT / "models" / "tiny-target"
 CONFIG = {"model_type": "gpt2", "vocab_size": 70, "n_positions": 24, "n_embd": 12, "n_head": 3, "n_layer": 3}
@@ -168,10 +166,22 @@ def test_sizes_have_the_names_and_the_defaults_of_transformers(tmp_path):
     assert "n_head is null" in refusal(load_hparams, path.with_name("hparams.json"))  # OpenAI's has no defaults
 
 
-def test_config_json_is_read_before_the_hparams_json_of_something_else(tmp_path):
+def test_the_files_of_hugging_faces_libraries_count_beside_those_of_something_else(tmp_path):
     folder = write_folder(tmp_path / "model", CONFIG | {"vocab_size": 2048}, {"wte": np.ones(1, np.float32)})
     (folder / "hparams.json").write_text(json.dumps(GPT2S))
-    assert load_encoder_and_hparams(str(folder))[1]["n_head"] == CONFIG["n_head"]
+    for name in ("encoder.json", "vocab.bpe"):
+        (folder / name).write_bytes((TINY / name).read_bytes())
+    encoder, hparams = load_encoder_and_hparams(str(folder))
+    assert (hparams["n_head"], encoder.encode(END_OF_TEXT)) == (CONFIG["n_head"], [2047])
+
+
+def test_a_vocabulary_that_is_known_is_not_read_again(tiny_pair, tmp_path):
+    target = str(tiny_pair / "target")
+    encoder, _ = load_encoder_and_hparams(target)
+    draft = shutil.copytree(tiny_pair / "draft", tmp_path / "draft")
+    assert load_encoder_and_hparams(str(draft), (target, encoder))[0] is encoder
+    (draft / "vocab.bpe").write_text((draft / "vocab.bpe").read_text().rstrip())
+    assert load_encoder_and_hparams(str(draft), (target, encoder))[0] is not encoder
 
 
 def holding(value):
@@ -217,25 +227,17 @@ def test_a_head_of_a_training_run_is_left_out_with_one_line(head, tmp_path, caps
     assert line.endswith(f": left out, since the text does not depend on it: {head.partition('/')[0]}")
 
 
-HEADERS = [
-    # (part of the header, what stands there instead)
-    ('"shape":[70,12]', '"shape":[70.0,12]'),
-    ('"shape":[70,12]', '"shape":[-70,-12]'),
-    ('"shape":[70,12]', '"shape":["70",12]'),
-    ('"shape":[70,12]', '"shape":840'),
-    ('"shape":[12]', '"shape":[true,12]'),
-    ('"data_offsets":[0,', '"data_offsets":[0.0,'),
-    ('"data_offsets":[0,', '"data_offsets":[false,'),
-    ('"data_offsets":[0,', '"data_offsets":[-1,'),
-    ('"data_offsets":[0,', '"data_offsets":[0,0,'),
-    ('"dtype":"F32"', '"dtype":["F32"]'),
-    ('{"transformer.', '{"__metadata__":[1],"transformer.'),
-]
-
-
-@pytest.mark.parametrize(("part", "instead"), HEADERS)
-def test_a_header_holds_whole_numbers_and_nothing_else(part, instead, tmp_path):
-    """Also for lm_head, whose shape no setting gives."""
+@pytest.mark.parametrize(
+    ("part", "instead"),
+    [
+        ('"shape":[70,12]', '"shape":[70.0,12]'),
+        ('"shape":[12]', '"shape":[true,12]'),
+        ('"data_offsets":[0,', '"data_offsets":[-1,'),
+        ('{"transformer.', '{"__metadata__":[1],"transformer.'),
+        ('"F32"', '"F64"'),  # the bytes of each tensor have to be those of its type and shape
+    ],
+)
+def test_a_header_that_their_library_refuses_is_one_line(part, instead, tmp_path):
     folder = write_folder(tmp_path / "model", CONFIG, random_tensors(CONFIG))
     path = folder / "model.safetensors"
     content = path.read_bytes()
@@ -269,27 +271,12 @@ def test_files_that_were_checked_are_not_checked_again(change, tmp_path, monkeyp
     second = flatten(load_params(str(path.parent), sizes(CONFIG)))
     assert all((second[name] == array).all() for name, array in first.items())
     assert len(checks) - n == (n if change else 2)  # of lm_head and wte, which have to be equal
-    if not change:
-        other = path.parent.rename(tmp_path / "moved") / path.name
-        load_params(str(other.parent), sizes(CONFIG))
-        notes = json.loads((tmp_path / "cache" / "speculative-sampling" / "checked.json").read_text())
-        assert [*notes] == [str(other)]  # without that of the file that is gone
 
 
 def test_a_file_that_changes_while_it_is_read_is_one_line(tmp_path):
     path = write_folder(tmp_path / "model", CONFIG, random_tensors(CONFIG)) / "model.safetensors"
     said = refusal(load_params, str(path.parent), sizes(CONFIG), lambda name, array: os.utime(path, (1, 1)))
     assert said == f"{path}: changed while it was read"
-
-
-@pytest.mark.parametrize("other", ["F16", "F64", "BF16"])
-def test_numbers_are_not_read_as_those_of_another_type(other, tmp_path):
-    """The bytes of each tensor have to be those of its type and shape."""
-    folder = write_folder(tmp_path / "model", CONFIG, random_tensors(CONFIG))
-    path = folder / "model.safetensors"
-    size, content = path.read_bytes()[:8], path.read_bytes()[8:].replace(b'"F32"', f'"{other}"'.encode())
-    path.write_bytes((int.from_bytes(size, "little") + content.count(b'"BF16"')).to_bytes(8, "little") + content)
-    assert f"{path}: damaged, or not a safetensors file (" in refusal(load_params, str(folder), sizes(CONFIG))
 
 
 @pytest.mark.parametrize("prefix", ["module.", "_orig_mod.transformer.", "module._orig_mod.transformer.", ""])
@@ -329,13 +316,6 @@ def test_only_a_file_that_was_downloaded_is_to_be_deleted(tmp_path):
         assert line.endswith("; delete it to have it downloaded again") == comes_back
 
 
-def test_a_part_that_is_missing_is_named(tmp_path):
-    folder = write_folder(tmp_path / "model", CONFIG, random_tensors(CONFIG), n_parts=3)
-    (folder / "model-00002-of-00003.safetensors").unlink()
-    line = refusal(complete_folder, "model", str(tmp_path))
-    assert "lacks model-00002-of-00003.safetensors; it has model-00001-of-00003.safetensors: copy the other" in line
-
-
 def write_shards_index(folder, names):
     weight_map = {f"tensor {i}": name for i, name in enumerate(names)}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
@@ -373,270 +353,3 @@ def test_a_tensor_that_two_shards_hold_is_refused(tmp_path):
     write_safetensors(folder / "more.safetensors", {"wpe": np.ones((24, 12), np.float32)})
     write_shards_index(folder, [path.name for path in folder.glob("*.safetensors")])
     assert "tensor 'wpe' is there twice, or in " in refusal(load_params, str(folder), sizes(CONFIG))
-
-
-# ---- Tokens ----------------------------------------------------------------------------------------------------------
-
-
-def official_vocabulary(folder):
-    vocab = json.loads((folder / "encoder.json").read_text(encoding="utf-8"))
-    merges = (folder / "vocab.bpe").read_text(encoding="utf-8").rstrip("\n").split("\n")[1:]
-    return vocab, [tuple(merge.split(" ")) for merge in merges]
-
-
-def make_tokenizer(folder=TINY, added=()):
-    """A tokenizer of Hugging Face's from OpenAI's files."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-    vocab, merges = official_vocabulary(folder)
-    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([END_OF_TEXT])
-    tokenizer.add_tokens(list(added))
-    return tokenizer
-
-
-ADDED = ["[PAD]", "[PAD][", "<|user|>", "foo bar", "<mask>", "<right>", "word"]
-
-
-def strings(n):
-    """Texts with everything that decides where a word or an added token ends."""
-    rng = random.Random(0)
-    pieces = [(TINY / "held_out.txt").read_text(encoding="utf-8")[i : i + 50] for i in range(0, 2000, 70)]
-    pieces += ADDED + PIECES
-    return ["".join(rng.choices(pieces, k=rng.randint(0, 9))) for _ in range(n)]
-
-
-@pytest.mark.parametrize("vocabulary", ["the bundled one", "GPT-2's"])
-def test_tokenizer_json_gives_the_ids_of_its_own_library(vocabulary, request, tmp_path):
-    """Every setting of the library's counts: a normalizer, a space in front, the flags of an added token."""
-    from tokenizers import AddedToken, normalizers, pre_tokenizers
-
-    folder = request.getfixturevalue("shared") / "gpt2-tokenizer" if vocabulary == "GPT-2's" else TINY
-    flags = {"<mask>": {"lstrip": True}, "<right>": {"rstrip": True}, "word": {"single_word": True}}
-    tokenizer = make_tokenizer(folder, [AddedToken(text, **flags.get(text, {})) for text in ADDED])
-    tokenizer.normalizer = normalizers.NFC()
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    encoder = read_encoder(tmp_path, tokenizer.get_vocab_size() + 5)
-    for text in strings(1000):
-        ids = tokenizer.encode(text).ids
-        assert encoder.encode(text, allowed_special=True) == ids
-        assert encoder.decode(ids) == tokenizer.decode(ids, skip_special_tokens=False)
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"add_prefix_space": False}))  # it decides
-    assert read_encoder(tmp_path, tokenizer.get_vocab_size() + 5).encode("the") != encoder.encode("the")
-
-
-@pytest.mark.parametrize("header", ["#version: 0.2\n", ""])
-def test_vocab_json_and_merges_txt_give_the_same_ids(header, tmp_path):
-    from tokenizers import AddedToken
-
-    tokenizer = make_tokenizer(added=["[PAD]", AddedToken("<|user|>", lstrip=True)])
-    vocab, merges = official_vocabulary(TINY)
-    (tmp_path / "vocab.json").write_text(json.dumps(vocab))
-    (tmp_path / "merges.txt").write_text(header + "".join(f"{a} {b}\n" for a, b in merges), encoding="utf-8")
-    (tmp_path / "added_tokens.json").write_text(json.dumps({"[PAD]": len(vocab)}))
-    decoder = {str(len(vocab) + 1): {"content": "<|user|>", "special": True, "lstrip": True}}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": decoder}))
-    encoder = read_encoder(tmp_path, len(vocab) + 2)
-    for text in strings(1000):
-        assert encoder.encode(text, allowed_special=True) == tokenizer.encode(text).ids
-
-
-@pytest.fixture
-def read(tmp_path):
-    """(n_vocab, parts of tokenizer.json that are replaced, tokenizer_config.json) -> the encoder."""
-
-    def read(n_vocab, changes=None, config=None):
-        tokenizer = json.loads(make_tokenizer().to_str()) | (changes or {})
-        (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
-        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config or {}))
-        return read_encoder(tmp_path, n_vocab)
-
-    return read
-
-
-def added(ids):
-    """{text: id} -> the added tokens in tokenizer.json; <...> is special."""
-    return {"added_tokens": [FLAGS | {"content": text, "id": i, "special": text[0] == "<"} for text, i in ids.items()]}
-
-
-def test_the_same_tokens_as_from_openais_files(read):
-    ours, theirs = get_encoder(TINY.name, str(TINY.parent)), read(2048)
-    assert ours.id_to_bytes == theirs.id_to_bytes
-    assert ours.merges == theirs.merges
-
-
-def test_added_tokens(read):
-    encoder = read(2049, added({END_OF_TEXT: 2047, "[PAD]": 2048}))
-    ids = encoder.encode(f"a{END_OF_TEXT}[PAD]")
-    assert ids[1:] == [encoder.eot, 2048]
-    assert encoder.decode(ids) == f"a{END_OF_TEXT}[PAD]"
-    both = added({END_OF_TEXT: 2047, "[PAD]": 2048, "too many": 2049})
-    large = read(2100, both)
-    assert large.n_vocab == 2100
-    assert large.decode([*large.encode("a b"), *range(2050, 2100)]) == "a b"  # ids without a text are never shown
-    small = read(2049, both)  # a model that was not made larger for the second
-    assert small.decode(small.encode("too many[PAD]")) == "too many[PAD]"
-    assert max(small.encode("too many[PAD]")) == 2048
-
-
-ALPHABET = {"type": "BPE", "vocab": {char: i for i, char in enumerate(BYTE_TO_CHAR.values(), 2)}, "merges": []}
-
-
-def test_another_token_ends_the_text_where_the_settings_say_so(read):
-    model = ALPHABET | {"vocab": {"<s>": 0, "</s>": 1} | ALPHABET["vocab"]}
-    changes = {"model": model} | added({"<s>": 0, "</s>": 1})
-    without = read(258, changes)
-    assert (without.eot, without.encode("<s>a")) == (-1, [0, ALPHABET["vocab"]["a"]])
-    assert without.encode(END_OF_TEXT, allowed_special=True) == without.encode(END_OF_TEXT)
-    session = Mock(encoder=without, n_ctx=32)
-    assert Session.encode(session, "a") == without.encode("a")
-    assert "the model has no end token to begin with" in refusal(Session.encode, session, "")
-    encoder = read(258, changes, {"eos_token": {"content": "</s>"}})
-    assert encoder.eot == 1
-    assert encoder.encode(f"<s>a{END_OF_TEXT}", allowed_special=True)[::2] == [0, 1]
-    assert encoder.to_bytes([0, 1]) == b"<s></s>"
-
-
-SENTENCE = {"model": ALPHABET | {"vocab": {"<s>": 0, "</s>": 1} | ALPHABET["vocab"]}} | added({"<s>": 0, "</s>": 1})
-
-
-@pytest.mark.parametrize(
-    ("files", "eot"),
-    [
-        ({}, -1),
-        ({"special_tokens_map.json": {"eos_token": "</s>"}}, 1),
-        ({"special_tokens_map.json": {"eos_token": "</s>"}, "tokenizer_config.json": {"eos_token": "<s>"}}, 0),
-        ({"config.json": {"eos_token_id": 1}}, 1),
-        ({"config.json": {"eos_token_id": 50256}}, -1),  # GPT-2's, which a smaller vocabulary does not have
-        ({"config.json": {"eos_token_id": 0}, "generation_config.json": {"eos_token_id": [1, 0]}}, 1),
-        ({"config.json": {"eos_token_id": 0}, "tokenizer_config.json": {"eos_token": {"content": "</s>"}}}, 1),
-        ({"config.json": {"eos_token_id": True}, "tokenizer_config.json": {"eos_token": "not there"}}, -1),
-    ],
-)
-def test_the_end_token_is_found_in_each_file_that_may_name_it(files, eot, read, tmp_path):
-    for name, content in files.items():
-        (tmp_path / name).write_text(json.dumps(content))
-    assert read(258, SENTENCE, files.get("tokenizer_config.json")).eot == eot
-
-
-def test_an_alphabet_may_be_incomplete(read):
-    """As after a training without initial_alphabet: the library leaves out the bytes that have no token."""
-    from tokenizers import Tokenizer
-
-    model = {"type": "BPE", "vocab": {END_OF_TEXT: 0, "a": 1, "b": 2, "ab": 3, "Ġ": 4}, "merges": ["a b"]}
-    changes = {"model": model} | added({END_OF_TEXT: 0})
-    encoder = read(5, changes)
-    theirs = Tokenizer.from_str(json.dumps(json.loads(make_tokenizer().to_str()) | changes))
-    for text in ("abba ab", "", "cab é\n", "xyz", f"a{END_OF_TEXT}b"):
-        assert encoder.encode(text) == theirs.encode(text).ids
-    assert encoder.decode([3, 4, 0]) == f"ab {END_OF_TEXT}"
-
-
-def trained(alphabet=True, special=(END_OF_TEXT,), prefix=False, lines=200, **settings):
-    """A tokenizer that its own library trains on the bundled text, with settings of its parts."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-    tokenizer = Tokenizer(models.BPE(**settings))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
-    tokenizer.decoder = decoders.ByteLevel()
-    letters = pre_tokenizers.ByteLevel.alphabet() if alphabet else []
-    trainer = trainers.BpeTrainer(
-        vocab_size=400, special_tokens=[*special], show_progress=False, initial_alphabet=letters
-    )
-    tokenizer.train_from_iterator((TINY / "held_out.txt").read_text("utf-8").splitlines()[:lines], trainer)
-    return tokenizer
-
-
-OTHER_SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
-
-
-@pytest.mark.parametrize("alphabet", [True, False])
-@pytest.mark.parametrize("special", [(), (END_OF_TEXT,), OTHER_SPECIAL])
-@pytest.mark.parametrize("how", [{}, {"prefix": True}, {"lines": 3}, {"ignore_merges": True}, {"fuse_unk": True}])
-def test_thirty_trained_tokenizers_give_the_ids_of_their_library(alphabet, special, how, tmp_path):
-    """And the text of these ids, as the library decodes them. Merges are pairs, or lines of two words."""
-    tokenizer = trained(alphabet, special, **how)
-    about = json.loads(tokenizer.to_str())
-    if len(special) == 1:
-        about["model"]["merges"] = [" ".join(pair) for pair in about["model"]["merges"]]
-    (tmp_path / "tokenizer.json").write_text(json.dumps(about))
-    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 2}))
-    encoder = read_encoder(tmp_path, tokenizer.get_vocab_size())
-    assert encoder.eot == (tokenizer.token_to_id(END_OF_TEXT) if len(special) == 1 else 2)
-    for text in [*strings(40), "".join(special), "né\u0301 日本 🦄"]:
-        ids = tokenizer.encode(text).ids
-        assert encoder.encode(text) == ids
-        assert encoder.decode(ids) == tokenizer.decode(ids, skip_special_tokens=False)
-
-
-def test_special_tokens_of_a_vocab_json_are_those_that_the_settings_name(tmp_path):
-    """As in the models of 2020, whose special_tokens_map.json alone tells them."""
-    (tmp_path / "vocab.json").write_text(json.dumps(SENTENCE["model"]["vocab"]))
-    (tmp_path / "merges.txt").write_text("#version: 0.2\n", encoding="utf-8")
-    special = {"eos_token": {"content": "</s>"}, "bos_token": "<s>"}
-    (tmp_path / "special_tokens_map.json").write_text(json.dumps(special))
-    encoder = read_encoder(tmp_path, 258)
-    a = ALPHABET["vocab"]["a"]
-    assert (encoder.eot, encoder.encode("<s>a</s>")) == (1, [0, a, 1])
-    assert encoder.decode([0, a, 1]) == "<s>a</s>"
-    (tmp_path / "merges.txt").write_text("one line of three words\n")
-    assert refusal(read_encoder, tmp_path, 258).startswith(f"{tmp_path / 'vocab.json'}: cannot be used")
-
-
-CHAT = f"<|user|>It was{END_OF_TEXT}<|bot|>"
-SPECIAL = added({END_OF_TEXT: 2047, "<|user|>": 2048, "<|bot|>": 2049})
-LONG = "It was a dark night, and " * 2
-CUT = {"direction": "Right", "max_length": 12, "strategy": "LongestFirst", "stride": 0}
-FILLED = {"strategy": {"Fixed": 12}, "direction": "Right", "pad_to_multiple_of": None}
-FILLED |= {"pad_id": 2047, "pad_type_id": 0, "pad_token": END_OF_TEXT}
-RANDOM = json.loads(make_tokenizer().to_str())["model"] | {"dropout": 1.0}
-
-
-@pytest.mark.parametrize(
-    ("changes", "config", "text", "theirs"),
-    [
-        # the ids that transformers 5.24 gives
-        (SPECIAL, {}, CHAT, [2048, 650, 304, 2047, 2049]),
-        (SPECIAL, {}, CHAT.replace(END_OF_TEXT, ""), [2048, 650, 304, 2049]),
-        (SPECIAL, {"split_special_tokens": True}, "<|user|>It", [27, 91, 442, 267, 91, 29, 650]),
-        (added({"</s>": 2048}), {"eos_token": "</s>"}, "</s>It was</s>", [2048, 650, 304, 2048]),
-        ({"truncation": CUT}, {}, LONG, [650, 304, 258, 803, 758, 11, 279, 490, 304, 258, 803, 758, 11, 279, 220]),
-        ({"padding": FILLED}, {}, "It was", [650, 304]),
-        ({"model": RANDOM}, {}, "It was", [650, 304]),
-        ({}, {"add_bos_token": True}, "It was", [650, 304]),
-    ],
-)
-def test_a_prompt_gives_the_ids_of_transformers(changes, config, text, theirs, read):
-    """A special token is the token, and a tokenizer's past is forgotten: truncation, padding, dropout."""
-    encoder = read(2050, changes, config)
-    assert encoder.encode(text) == theirs
-    assert encoder.encode(text, allowed_special=True) == theirs
-
-
-TWO_MORE = {"type": "BertProcessing", "sep": [END_OF_TEXT, 2047], "cls": [END_OF_TEXT, 2047]}
-
-
-@pytest.mark.parametrize(
-    ("changes", "config", "said"),
-    [
-        ({"model": {"type": "WordLevel", "vocab": {END_OF_TEXT: 2047}, "unk_token": "?"}}, {}, "it is a WordLevel"),
-        ({"model": {"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": 0}}, {}, "it is a Unigram"),
-        ({"model": {"type": "WordPiece", "vocab": {"a": 0}, "unk_token": "a"}}, {}, "it is a WordPiece"),
-        ({"model": ALPHABET | {"continuing_subword_prefix": "##"}}, {}, "continuing_subword_prefix is '##'"),
-        ({"model": ALPHABET | {"end_of_word_suffix": "</w>"}}, {}, "end_of_word_suffix is '</w>'"),
-        ({"model": ALPHABET | {"vocab": {"a": 0.0}}}, {}, ""),
-        ({"model": None}, {}, ""),
-        ({"decoder": None}, {}, "not the bytes of a text"),
-        ({"post_processor": TWO_MORE}, {}, "adds tokens"),
-        (added({"x": -1}), {}, "-1"),
-        (added({"x": 7}), {}, "other ids"),
-    ],
-)
-def test_a_tokenizer_that_cannot_be_used_is_named(changes, config, said, read):
-    line = refusal(read, 2048, changes, config)
-    assert "tokenizer.json: cannot be used" in line
-    assert said in line
-    assert "ids up to 2047, and the model has 2000" in refusal(read, 2000)

@@ -10,7 +10,8 @@ from conftest import MODELS
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
-from test_checkpoints import CONFIG, make_tokenizer, random_tensors, write_folder
+from test_checkpoints import CONFIG, random_tensors, write_folder
+from test_tokenizers import make_tokenizer
 from tiny import counting_target, decoded, one_hot, refusal
 
 from speculative import load_pair

@@ -282,11 +282,9 @@ def test_another_compiler_or_source_is_another_library(tmp_path, quick, monkeypa
     assert len({*paths}) == 3
 
 
-def without_rights(cache, monkeypatch):
-    cache.write_text("a file")
+def refuse_to_load(cache, monkeypatch):
+    """As from a file system that is mounted without the right to execute."""
 
-
-def mounted_without_execution(cache, monkeypatch):
     def refuse(path, load=ctypes.CDLL):
         if path.startswith(str(cache)):
             raise OSError(f"{path}: failed to map segment from shared object")
@@ -295,33 +293,30 @@ def mounted_without_execution(cache, monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", refuse)
 
 
-def on_a_full_disk(cache, monkeypatch):
+def fill_the_disk(cache, monkeypatch):
     script = Path(os.environ["CC"])
-    lines = script.read_text().replace(
-        "sleep 0.3", f'case "$2" in {cache}*) echo "error: No space left" >&2; exit 1; esac'
-    )
-    script.write_text(lines)
+    full = f'case "$2" in {cache}*) echo "error: No space left" >&2; exit 1; esac'
+    script.write_text(script.read_text().replace("sleep 0.3", full))
 
 
-def without_a_home(cache, monkeypatch):
+def lose_the_home(cache, monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr(
-        Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("Could not determine home directory."))
-    )
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", lambda user: {}[user])
 
 
-@pytest.mark.parametrize(
-    ("fault", "reason"),
-    [
-        (without_rights, "File exists"),
-        (mounted_without_execution, "failed to map segment"),
-        (on_a_full_disk, "error: No space left"),
-        (without_a_home, "Could not determine home"),
-    ],
-)
-def test_a_cache_that_cannot_be_used(fault, reason, tmp_path, quick, monkeypatch, capsys):
+FAULTS = {
+    "File exists": lambda cache, monkeypatch: cache.write_text("a file"),
+    "failed to map segment": refuse_to_load,
+    "error: No space left": fill_the_disk,
+    "Could not determine home": lose_the_home,
+}
+
+
+@pytest.mark.parametrize("reason", FAULTS)
+def test_a_cache_that_cannot_be_used(reason, tmp_path, quick, monkeypatch, capsys):
     monkeypatch.setattr(library, "compilers", lambda: [[quick]])
-    fault(tmp_path / "speculative-sampling", monkeypatch)
+    FAULTS[reason](tmp_path / "speculative-sampling", monkeypatch)
     assert library.library.__wrapped__().lanes() == library.lanes()
     *_, line = capsys.readouterr().err.splitlines()
     assert line.startswith("the compiled forward pass cannot be kept")
@@ -359,12 +354,11 @@ def test_without_a_library_gpt2_itself_computes_and_one_line_says_why(compilers,
         from speculative.engines.c import library
         library.compilers = lambda: {compilers}
         library.COMPILE_SECONDS = 0.5
-        from speculative.engines import formats
-        from speculative.engines.c import engine, packing
+        from speculative.engines.c.engine import create_model_fn
         sys.path.insert(0, "tests")
         from tiny import HPARAMS, random_params
-        run = engine.new_pass(formats.convert_all(random_params(), packing.packer("int8")), HPARAMS)
-        print(type(run).__name__, run([1, 2, 3], 2).shape)"""
+        model = create_model_fn(random_params(), HPARAMS, lambda logits: logits)
+        print(type(model.network.forward).__name__, model([1, 2, 3], 2).shape)"""
     running = start(code, XDG_CACHE_HOME=str(tmp_path))
     out, err = running.communicate()
     assert (running.returncode, out) == (0, "PlainPass (2, 50)\n"), err
@@ -381,23 +375,17 @@ def test_no_compiler_is_told_of_another(monkeypatch, tmp_path):
 
 
 ZIG = [sys.executable, "-m", "ziglang", "cc"]
+X86_64, ARM = "-march=native", "-mcpu=native"
+CLANG = r"C:\Program Files\clang.exe"
 COMPILERS = [
     # the system, os.name, the machine, CC, whether a Mac has command line tools; then the commands and the native flag
-    ("linux", "posix", "x86_64", "", True, [["cc"], ZIG], "-march=native"),
-    ("linux", "posix", "aarch64", "gcc-14 '-O 2'", True, [["gcc-14", "-O 2"], ZIG], "-mcpu=native"),
-    ("darwin", "posix", "arm64", "", True, [["cc"], ZIG], "-mcpu=native"),
-    ("darwin", "posix", "arm64", "", False, [ZIG], "-mcpu=native"),
-    ("darwin", "posix", "x86_64", "clang", False, [["clang"], ZIG], "-march=native"),
-    ("win32", "nt", "AMD64", "", True, [ZIG, ["cc"]], "-march=native"),
-    (
-        "win32",
-        "nt",
-        "ARM64",
-        r'"C:\Program Files\clang.exe" -O2',
-        True,
-        [[r"C:\Program Files\clang.exe", "-O2"], ZIG],
-        "-mcpu=native",
-    ),
+    ("linux", "posix", "x86_64", "", True, [["cc"], ZIG], X86_64),
+    ("linux", "posix", "aarch64", "gcc-14 '-O 2'", True, [["gcc-14", "-O 2"], ZIG], ARM),
+    ("darwin", "posix", "arm64", "", True, [["cc"], ZIG], ARM),
+    ("darwin", "posix", "arm64", "", False, [ZIG], ARM),
+    ("darwin", "posix", "x86_64", "clang", False, [["clang"], ZIG], X86_64),
+    ("win32", "nt", "AMD64", "", True, [ZIG, ["cc"]], X86_64),
+    ("win32", "nt", "ARM64", f'"{CLANG}" -O2', True, [[CLANG, "-O2"], ZIG], ARM),
 ]
 
 

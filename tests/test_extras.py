@@ -5,7 +5,7 @@ import json
 import pytest
 from tiny import ROOT, python, tokens_of
 
-EXTRAS = ("scipy", "starlette", "uvicorn", "jax", "optax", "safetensors", "matplotlib", "tensorflow")
+EXTRAS = ("scipy", "starlette", "uvicorn", "jax", "optax", "matplotlib", "tensorflow")
 
 BLOCKED = f"""
 import runpy

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tiny import convert, random_params
+from tiny import HPARAMS, convert, random_params
 
 from gpt2 import attention, gelu, gpt2, layer_norm, softmax
 from speculative.engines.plain import ACTIVATIONS, KVCache, with_activation
@@ -21,7 +21,7 @@ class Float32(np.ndarray):
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS.values())
-@pytest.mark.parametrize("cache", [None, KVCache(3, 3, 24, 4)])
+@pytest.mark.parametrize("cache", [None, KVCache(HPARAMS)])
 def test_every_intermediate_is_float32(params, cache, activation):
     params = with_activation(convert(params, lambda name, array: array.view(Float32)), activation)
     assert type(gpt2([1, 2, 3], **params, n_head=3, cache=cache)) is Float32

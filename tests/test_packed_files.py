@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny import flatten, refusal
+from tiny import flatten, python, refusal
 
 from speculative.checkpoints.config import load_hparams
 from speculative.checkpoints.loading import load_params
@@ -98,6 +98,22 @@ def test_pack_then_run_then_run_without(models, command, monkeypatch):
     assert texts()[:2] == (before, 2)
     shutil.rmtree(models / "packed")
     assert texts()[:2] == (before, 0)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows cuts no file that is mapped")
+def test_a_file_that_is_cut_while_it_is_mapped_ends_the_run_in_one_line(tmp_path):
+    (tmp_path / "pack").write_bytes(bytes(10**6))
+    code = f"""if True:
+        import os
+        import numpy as np
+        from speculative.checkpoints.tensors import mapped
+        from speculative.support.errors import guarded
+        array = np.frombuffer(mapped("{tmp_path}/pack"), np.float32)
+        os.truncate("{tmp_path}/pack", 1)
+        guarded(lambda: np.dot(array, array))"""
+    done = python("-c", code)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith("error: a file was cut while it was read: ")
 
 
 def test_an_interrupted_pack_leaves_nothing(models, monkeypatch):

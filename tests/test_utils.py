@@ -1,20 +1,18 @@
 """Loading: both forms of a checkpoint give the same arrays, and a file that does not fit is refused in one line."""
 
 import json
-import os
 import shutil
-from pathlib import Path, PureWindowsPath
 
 import numpy as np
 import pytest
-from conftest import MODELS, write_safetensors, write_tf
+from conftest import MODELS, write_tf
 from test_download import Server, served
 from tiny import flatten, refusal
 
 from speculative.checkpoints import download
 from speculative.checkpoints.config import load_hparams
 from speculative.checkpoints.download import download_gpt2_files
-from speculative.checkpoints.loading import complete_folder, load_params
+from speculative.checkpoints.loading import load_params
 from speculative.checkpoints.official import HPARAMS, MODEL_SIZES, SMALL_FILES, TF_DATA, TF_INDEX
 from speculative.checkpoints.openai import read_index
 from speculative.checkpoints.tensors import checkpoint_shapes, parameter_count
@@ -38,13 +36,6 @@ def write_files(folder, files, names):
     for name in names:
         (folder / name).write_bytes(files[name])
     return folder
-
-
-def write_weights(model, arrays):
-    if (model / TF_DATA).exists():
-        write_tf(model, arrays)
-    else:
-        write_safetensors(model / "model.safetensors", arrays)
 
 
 def assert_same(params, arrays):
@@ -102,32 +93,18 @@ def test_a_model_size_is_a_name_or_a_path(tiny_files, tiny_hparams, tmp_path, mo
             monkeypatch.chdir(tmp_path.parent)
         assert load_encoder_hparams_and_params(size, models_dir)[1] == tiny_hparams
     assert refusal(load_encoder_hparams_and_params, "./tinny", "nowhere").startswith("./tinny lacks hparams.json")
-    assert "model.safetensors is a file: give" in refusal(
-        load_encoder_hparams_and_params, f"{folder}/model.safetensors", ""
-    )
+    monkeypatch.chdir(tmp_path)
+    for path in (f"{folder}/model.safetensors", "tiny/model.safetensors"):
+        assert f"{path} is a file: give" in refusal(load_encoder_hparams_and_params, path, "")
 
 
-WINDOWS = [
-    "C:\\models\\mine",
-    "D:/models/mine",
-    "\\\\server\\share\\mine",
-    "//server/share/mine",
-    "models\\mine",
-    "C:mine",
-]
+PATHS = [r"C:\a\mine", "D:/a/mine", r"\\server\share\mine", "//server/share/mine", r"models\mine", "C:mine"]
+NAMES = ["124M", "124M/", "owner/name", "owner/name/", "owner/name@refs/pr/1", "gpt2-xl"]
 
 
-@pytest.mark.parametrize("size", WINDOWS)
-def test_windows_paths_are_paths(size):
-    path = PureWindowsPath(size)
-    assert path.drive or len(path.parts) > 1
-    assert is_path(size)
-    assert checked(size) == size
-
-
-@pytest.mark.parametrize("size", ["124M", "124M/", "owner/name", "owner/name/", "owner/name@refs/pr/1", "gpt2-xl"])
-def test_other_words_are_names(size):
-    assert not is_path(size)
+@pytest.mark.parametrize("size", [*PATHS, *NAMES])
+def test_the_paths_of_windows_are_told_from_names(size):
+    assert is_path(size) == (size in PATHS)
     assert checked(size) == size.removesuffix("/")
 
 
@@ -143,18 +120,12 @@ def test_a_missing_file_is_named(model):
     assert all(name in line for name in MODEL_SIZES)
 
 
-def test_weights_and_settings_that_do_not_fit(model, tiny_hparams, tiny_arrays):
-    def line():
-        return refusal(load_encoder_hparams_and_params, "tiny", model.parent)
-
-    write_weights(model, {name: array.astype(np.int32) for name, array in tiny_arrays.items()})
-    assert ", not float64, float32, float16, bfloat16" in line()
-    write_weights(model, tiny_arrays)
-    for change in ({"n_layer": 1}, {"n_layer": 3}, {"n_ctx": 17}, {"n_embd": 16}):
-        (model / "hparams.json").write_text(json.dumps(tiny_hparams | change))
-        assert "tensor" in line()
-    (model / "hparams.json").write_text(json.dumps(tiny_hparams | {"n_vocab": 259}))
-    assert "n_vocab is 259, but encoder.json has 260 tokens" in line()
+def test_settings_that_do_not_fit(model, tiny_hparams):
+    changes = {"n_layer": 3, "n_ctx": 17, "n_embd": 16, "n_vocab": 259}
+    for name, value in [*changes.items(), ("n_layer", 1)]:
+        (model / "hparams.json").write_text(json.dumps(tiny_hparams | {name: value}))
+        line = refusal(load_encoder_hparams_and_params, "tiny", model.parent)
+        assert ("tensor" if name != "n_vocab" else "n_vocab is 259, but encoder.json has 260 tokens") in line
 
 
 # ---- Fine-tuned checkpoints ------------------------------------------------------------------------------------------
@@ -184,68 +155,6 @@ def test_the_weights_are_those_that_tensorflow_calls_the_latest(content, prefix,
     assert tensorflow.train.latest_checkpoint(str(folder)) == str(folder / prefix)
     _, _, params = load_encoder_hparams_and_params("124M", tmp_path)
     assert_same(params, tiny_arrays if prefix == "model.ckpt" else tuned)
-
-
-RUN = "AutoModelForCausalLM, and then AutoTokenizer, .from_pretrained('FOLDER'"
-SAVED = "save_pretrained('FOLDER')"
-OTHER_FORMS = [
-    # (the weights in a folder, the file `checkpoint`, what is said)
-    ("a.x", '"b"', "lacks b.index, b.data-00000-of-00001; it has checkpoint: a file that names them"),
-    ("", '"/a/m"', "lacks /a/m.index, /a/m.data-00000-of-00001; it has checkpoint: a file that names them"),
-    ("model-1000.index", "", "it has model-1000.index: name it in a file checkpoint, as model_checkpoint_path: "),
-    ("model-1000.data-00000-of-00001", "", "it has model-1000.data-00000-of-00001: name it in a file checkpoint, as "),
-    ("checkpoint-500/model.safetensors", "", "there is a model in FOLDER/checkpoint-500: give that path"),
-    ("a.bin", "", f"it has a.bin: with transformers, once: {RUN}).{SAVED}"),
-    ("tf_model.h5", "", f"it has tf_model.h5: with transformers, once: {RUN}, from_tf=True).{SAVED}; version 4 can"),
-    ("model.fp16.safetensors", "", "model.fp16.safetensors: if it is the whole model, rename it to model.safetensors"),
-    ("adapter_model.bin", "", "it has adapter_model.bin: with peft, once: AutoPeftModelForCausalLM"),
-    (
-        "model-00002-of-00002.safetensors",
-        "",
-        "lacks model-00001-of-00002.safetensors; it has model-00002-of-00002.safetensors: copy the other shards",
-    ),
-    ("gpt2_124M.bin", "", "it has gpt2_124M.bin: of llm.c, and cannot be read here: its export_hf.py saves what can"),
-    ("model_00019560.bin", "", "it has model_00019560.bin: of llm.c"),
-    ("training_args.bin+a/b/checkpoint", "", "there is a model in FOLDER/a/b: give that path"),
-    ("training_args.bin+pytorch_model.bin", "", f"it has pytorch_model.bin: with transformers, once: {RUN}"),
-    ("zero_to_fp32.py+training_args.bin", "", "it has zero_to_fp32.py: of DeepSpeed: run its zero_to_fp32.py"),
-    (
-        "ckpt.pt",
-        "",
-        "it has ckpt.pt: of torch.save, and cannot be read here: save the model as transformers does, as model.saf",
-    ),
-    ("a.npz", "", "it has a.npz: of MLX or NumPy, and cannot be read here: save"),
-]
-
-
-@pytest.mark.parametrize("model_size", ["124M", "owner/name", "./run1"])
-@pytest.mark.parametrize(("name", "named", "said"), OTHER_FORMS)
-def test_other_weights_are_named_and_nothing_is_downloaded(
-    name, named, said, model_size, tiny_files, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    Path("owner").mkdir()
-    folder = write_files(Path(model_size), tiny_files, COMMON)
-    for one in filter(None, name.split("+")):
-        (folder / one).parent.mkdir(parents=True, exist_ok=True)
-        (folder / one).touch()
-    if named:
-        (folder / "checkpoint").write_text(f"model_checkpoint_path: {named}")
-    before = sorted(os.listdir(folder))
-    line = refusal(complete_folder, model_size, ".", source="http://127.0.0.1:9")
-    folder = model_size if "/" in model_size else f"./{model_size}"
-    assert line.startswith(f"{folder} lacks ")
-    assert said.replace("FOLDER", folder) in line
-    assert sorted(os.listdir(folder)) == before
-
-
-@pytest.mark.parametrize("name", ["vocab.txt", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model"])
-def test_other_vocabularies_are_named_by_their_kind(name, tiny_files, tmp_path):
-    write_files(tmp_path / "mine", tiny_files, [COMMON[0], *FORMS["safetensors"]])
-    (tmp_path / "mine" / name).touch()
-    line = refusal(load_encoder_hparams_and_params, "mine", tmp_path)
-    assert f"it has {name}: the tokens are " in line
-    assert line.endswith("and only GPT-2's byte-level BPE can be read")
 
 
 # ---- Damage ----------------------------------------------------------------------------------------------------------

@@ -5,9 +5,11 @@ in a line that names it.
 """
 
 import contextlib
+import filecmp
 import os
 import re
 from collections.abc import Callable, Sequence
+from itertools import chain
 from textwrap import shorten
 from typing import Any, NamedTuple
 
@@ -48,16 +50,15 @@ class Checkpoint(NamedTuple):
     vocabulary: Sequence[str]
     weights: Sequence[str]
 
-    def missing(self, weights: bool = True) -> list[str]:
-        """Return the files that the folder lacks. weights=False: of the small ones."""
-        names = [self.settings, *self.vocabulary, *(self.weights if weights else ())]
-        return [name for name in names if not os.path.isfile(os.path.join(self.folder, name))]
-
-    def lacking(self) -> set[str]:
-        """Return what the missing files hold, as advice() calls it."""
-        missing = {*self.missing()}
-        kinds = {"tokens": self.vocabulary, "weights": self.weights, "index": [SHARDS]}
-        return {what for what, names in kinds.items() if missing & {*names}}
+    def missing(self, weights: bool = True) -> dict[str, list[str]]:
+        """Return the files that the folder lacks, by what they hold. weights=False: without those of the weights."""
+        of_weights = "index" if self.weights == [SHARDS] else "weights"
+        wanted = {"settings": [self.settings], "tokens": self.vocabulary, of_weights: self.weights if weights else ()}
+        found = {
+            what: [name for name in names if not os.path.isfile(os.path.join(self.folder, name))]
+            for what, names in wanted.items()
+        }
+        return {what: names for what, names in found.items() if names}
 
 
 def look(folder: str) -> Checkpoint:
@@ -67,7 +68,8 @@ def look(folder: str) -> Checkpoint:
     """
     names = {*os.listdir(folder)} if os.path.isdir(folder) else set()
     settings = next((name for name in SETTINGS if name in names), SETTINGS[-1])
-    vocabulary = next((form for form in VOCABULARIES if names & {*form}), VOCABULARIES[0])
+    forms = VOCABULARIES if settings == "hparams.json" else [*VOCABULARIES[1:], VOCABULARIES[0]]  # of one program
+    vocabulary = next((form for form in forms if names & {*form}), VOCABULARIES[0])
     return Checkpoint(folder, names, settings, vocabulary, weights_of(folder, names))
 
 
@@ -96,10 +98,10 @@ def shards_of_index(path: str) -> Sequence[str]:
     return sorted(set(names))
 
 
-def load_encoder_and_hparams(folder: str) -> tuple[Encoder, dict]:
+def load_encoder_and_hparams(folder: str, known: tuple[str, Encoder] | None = None) -> tuple[Encoder, dict]:
     """Load everything but the weights: enough to know whether a model fits, before gigabytes are downloaded.
 
-    Raises UserError.
+    known: another folder and its encoder, which is this one's too if the files are equal. Raises UserError.
     """
     files = look(folder)
     settings = os.path.join(folder, files.settings)
@@ -107,9 +109,10 @@ def load_encoder_and_hparams(folder: str) -> tuple[Encoder, dict]:
     if files.vocabulary != VOCABULARIES[0]:
         return read_encoder(folder, hparams["n_vocab"]), hparams
     try:
-        encoder = get_encoder(os.path.basename(folder), os.path.dirname(folder))
+        is_known = known and filecmp.cmpfiles(folder, known[0], files.vocabulary, False)[0] == [*files.vocabulary]
+        encoder = known[1] if known and is_known else get_encoder(os.path.basename(folder), os.path.dirname(folder))
     except ValueError as error:  # "PATH: FAULT"
-        raise UserError(str(error)) from None
+        raise bad_file(*str(error).split(": ", 1)) from None
     if encoder.n_vocab != hparams["n_vocab"]:
         raise bad_file(settings, f"n_vocab is {hparams['n_vocab']}, but encoder.json has {encoder.n_vocab} tokens")
     return encoder, hparams
@@ -151,16 +154,16 @@ def complete_folder(model_size: str, models_dir: str, source: str = "openai", we
     on_hub = is_of_hub(name) and not os.path.isdir(local)
     weights = weights or not (is_official or on_hub)  # others are not downloaded: they have to be whole
     files = look(model_folder(name, models_dir))
-    is_mine = files.weights not in ([SAFETENSORS], [TF_INDEX, TF_DATA]) or has_own_weights(local, files.names)
-    if is_official and files.missing(weights) and not is_mine:
+    usual = files.weights in ([SAFETENSORS], [TF_INDEX, TF_DATA])
+    if is_official and files.missing(weights) and usual and not has_own_weights(local, files.names):
         download_gpt2_files(name, local, source, weights)
         return local
     if on_hub and files.missing(weights):
         files = look(ask_hub("snapshot_download", name, allow_patterns=SMALL_NAMES + WEIGHT_NAMES * weights))
     if missing := files.missing(weights):
         names = {file.rfilename for file in ask_hub("model_info", name).siblings} if on_hub else files.names
-        help = advice(files.lacking(), names, name if on_hub else local, local) if names else UNKNOWN.format(name)
-        raise UserError(f"{files.folder} lacks {', '.join(missing)}; {help}")
+        help = advice(missing, names, name if on_hub else local, local) if names else UNKNOWN.format(name)
+        raise UserError(f"{files.folder} lacks {', '.join(chain(*missing.values()))}; {help}")
     return files.folder
 
 

@@ -7,7 +7,6 @@ having been copied, and the system reads its pages when they are used.
 
 import contextlib
 import hashlib
-import json
 import math
 import mmap
 import os
@@ -21,15 +20,18 @@ import numpy as np
 
 from speculative.checkpoints.official import MODEL_SIZES
 from speculative.support.errors import UserError
-from speculative.support.files import cache_home, replacing
+from speculative.support.files import cache_home, size_of
 
 N_THREADS = min(8, os.cpu_count() or 1)  # that read, check and convert tensors, each its own; more would hold too many
 FRESH_SECONDS = 2  # in which a file may change again without another time, as some file systems count
+POINTER_SIZE = 1024  # bytes; what git-lfs leaves in the place of a file that it has not fetched is smaller
 N_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}  # of a number
 
 
 def bad_file(path: str | os.PathLike, fault: str) -> UserError:
     """Return the UserError for a file that is not what it should be, but can be read. A download lists its files."""
+    if 0 < size_of(path) < POINTER_SIZE and Path(path).read_bytes().startswith(b"version https://git-lfs"):
+        fault = "a pointer of git-lfs: git lfs pull gets the file"
     folder, name = os.path.split(path)
     sums = Path(folder, "SHA256SUMS")
     comes_back = os.path.basename(folder) in MODEL_SIZES and sums.is_file() and f"  {name}\n" in sums.read_text()
@@ -93,35 +95,21 @@ def read(tensor: Tensor, name: str, checked: bool = False) -> np.ndarray:  # -> 
     return array.reshape(tensor.shape)
 
 
-def states_of(index: dict[str, Tensor]) -> dict[str, list[int]]:
-    """Return {path: [bytes, time of change, time of change of content or name, file, disk]}. Raises UserError."""
-    try:
-        found = {path: os.stat(path) for path in sorted({tensor.path for tensor in index.values()})}
-    except OSError as error:
-        raise UserError(f"{error.filename}: cannot be read ({error.strerror})") from None
-    return {
-        os.path.abspath(path): [about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino, about.st_dev]
-        for path, about in found.items()
-    }
+def states_of(index: dict[str, Tensor]) -> list[tuple]:
+    """Return path, bytes, times of change, file and disk of each file."""
+    paths = sorted({os.path.abspath(tensor.path) for tensor in index.values()})
+    found = zip(paths, map(os.stat, paths), strict=True)
+    return [(path, at.st_size, at.st_mtime_ns, at.st_ctime_ns, at.st_ino, at.st_dev) for path, at in found]
 
 
-def read_notes() -> dict[str, str]:
-    """Return this user's notes {path of a file of weights: hash of all that was checked with it}; {} if none can be
-    read."""
-    with contextlib.suppress(OSError, RuntimeError, ValueError):  # there is no home; it is not JSON
-        return dict(json.loads((cache_home() / "checked.json").read_text()))
-    return {}
-
-
-def write_notes(states: dict[str, list[int]], checked: str) -> None:
-    """Note for later runs that these files were found right, unless one is so new that it could change without another
-    time. The notes of files that are gone are left out."""
-    new = max(max(times) for _, *times, _, _ in states.values()) > time.time_ns() - FRESH_SECONDS * 10**9
-    notes = {path: note for path, note in read_notes().items() if os.path.isfile(path)}
-    with contextlib.suppress(OSError, RuntimeError):  # then later runs check again
-        cache_home().mkdir(parents=True, exist_ok=True)
-        with replacing(cache_home() / "checked.json") as part:
-            Path(part).write_text(json.dumps(notes | ({} if new else dict.fromkeys(states, checked))))
+def note_of(index: dict[str, Tensor], states: list[tuple]) -> Path | None:
+    """Return the empty file that notes, for later runs of this user, that these files were found right. None if there
+    is no home, or if a file is so new that it could change without another time."""
+    if any(max(times) > time.time_ns() - FRESH_SECONDS * 10**9 for _, _, *times, _, _ in states):
+        return None
+    about = [(name, *tensor[2:]) for name, tensor in index.items()]
+    with contextlib.suppress(RuntimeError):
+        return cache_home() / "checked" / hashlib.sha256(repr((about, states)).encode()).hexdigest()
 
 
 def forget(tensor: Tensor) -> None:
@@ -173,10 +161,8 @@ def build_params(
             other = " (transposed, as in nanoGPT's checkpoints)" if index[name].shape == shape[::-1] else ""
             raise bad_file(path, f"tensor {name} is {index[name].shape!s:.100}{other}, and {shape} by its settings")
     states = states_of(index)
-    tensors = [(name, *tensor[2:]) for name, tensor in index.items()]
-    note = hashlib.sha256(repr((tensors, states)).encode()).hexdigest()
-    notes = read_notes()
-    checked = all(notes.get(path) == note for path in states)
+    note = note_of(index, states)
+    checked = note is not None and note.exists()
 
     def convert_one(name):
         array = read(index[name], name, checked).reshape(shapes[name])
@@ -190,11 +176,12 @@ def build_params(
         for name, value in zip(shapes, threads.map(convert_one, shapes), strict=True):
             values[name] = value
             progress(4 * math.prod(shapes[name]))
-    after = states_of(index)
-    if [state[:2] for state in after.values()] != [state[:2] for state in states.values()]:
+    if states_of(index) != states:
         raise UserError(f"{path}: changed while it was read")
-    if not checked and after == states:
-        write_notes(states, note)
+    if note and not checked:
+        with contextlib.suppress(OSError):  # then later runs check again
+            note.parent.mkdir(parents=True, exist_ok=True)
+            note.touch()
     return nested(values)
 
 

@@ -1,4 +1,4 @@
-"""The command line: from the words that were typed to a call of main."""
+"""The command line: from the words that were typed to a call of main, with its options and its prompts."""
 
 import os
 import re
@@ -12,6 +12,7 @@ from typing import Any
 from speculative.engines.choice import choose
 from speculative.options import FIELDS, SHORT, Options, help_text, make_options, switch, without_escapes
 from speculative.support.errors import UserError, install
+from speculative.support.texts import is_jsonl, read_prompts, read_text
 from speculative.version import __version__
 
 SWITCHES = {name for name, f in FIELDS.items() if f.metadata["check"] is switch}
@@ -67,3 +68,20 @@ def parse(given: dict[str, Any]) -> Options:
         if getattr(o, name) not in (None, False) and not all(map(find_spec, libraries.split())):
             raise UserError(f"--{name} needs more libraries: {install(name)}")  # before any work begins
     return replace(o, engine=choose(o.engine))
+
+
+def choose_prompts(o: Options) -> list[str]:
+    """One prompt, --n_samples times. With --batch B, all of a file's, which has to have B or more; or one, B times.
+
+    With --interactive and --serve, whose prompts come later, none. Raises UserError.
+    """
+    if o.interactive or o.serve is not None:
+        return []
+    if not o.prompt_file:
+        return [o.prompt] * o.batch * o.n_samples
+    if o.batch == 1 and not is_jsonl(o.prompt_file):
+        return [read_text(o.prompt_file, "prompt")] * o.n_samples
+    prompts = read_prompts(o.prompt_file, None if o.batch > 1 else 1) * o.n_samples
+    if len(prompts) < o.batch:
+        raise UserError(f"--batch {o.batch} needs at least {o.batch} prompts, and {o.prompt_file} has {len(prompts)}")
+    return prompts

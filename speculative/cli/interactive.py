@@ -46,7 +46,7 @@ def answer(line: str, session: Session, decode: Callable) -> Session:
         raise UserError("this line would be a prompt: change options in another line, such as /temperature 1 /K 8")
     if not line.startswith("/") or line.startswith("//"):
         if line.strip():
-            decode(session, [without_escapes(line.removeprefix("/"))])
+            decode(session, [without_escapes(line.removeprefix("/"))] * session.options.n_samples)
         return session
     given = changes(line)
     if {"quit", "exit"} & {*given}:

@@ -1,12 +1,14 @@
 """What is printed and written after both decoders: our lines after the blog's, the JSON file, the page."""
 
 import os
+import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from speculative.cli.display import color_console, columns, show
+from speculative.cli.display import color_console, show
+from speculative.drafters import parse_drafter, roles_of
 from speculative.engines import memory
 from speculative.engines.choice import process
 from speculative.loading import networks_of
@@ -16,11 +18,12 @@ from speculative.measure.page import ORIGINS, page
 from speculative.measure.recorder import Recorder
 from speculative.measure.run import check_files
 from speculative.options import Options
-from speculative.session import Session
+from speculative.session import Session, models_of
 from speculative.support.errors import UserError
-from speculative.support.files import write_json, write_text
+from speculative.support.files import size_of, write_json, write_text
 from speculative.support.terminal import SHOWN, one_line
 
+MOST_COLUMNS = 110  # of a paragraph, also at a wide terminal
 PACK_SECONDS = 2  # of reading that packs would save: if it is more, the ending says so
 
 
@@ -41,6 +44,16 @@ def check_output(o: Options) -> Options:
             raise UserError("--json and --html cannot both be standard output: give one of them a file")
         sys.stdout = sys.stderr  # for the rest of this process
     return o
+
+
+def write_packed(o: Options) -> None:
+    """--pack: write the packed weights of the models that this run would load. Raises UserError."""
+    models = models_of(o)
+    if not models.engine.packs:
+        raise UserError("--pack is for the compiled forward pass, and there is no C compiler: pip install ziglang")
+    parse_drafter(o.drafter)  # raises UserError for a name that is unknown
+    for path in models.write_packed(["target", *roles_of(o.drafter)]):
+        print(one_line(f"{path}: {size_of(path) / 1e6:,.0f} MB; to undo --pack, delete {os.path.dirname(path)}"))
 
 
 def show_report(session: Session[Options], prompts: list[str], records: list[Recorder]) -> None:
@@ -67,8 +80,9 @@ def show_report(session: Session[Options], prompts: list[str], records: list[Rec
     if color_console():
         show_legend(speculative)
     print()
+    columns = min(MOST_COLUMNS, shutil.get_terminal_size((MOST_COLUMNS, 24)).columns)
     for line in run["summary"]:
-        print(textwrap.fill(line, columns(), break_long_words=False, break_on_hyphens=False))
+        print(textwrap.fill(line, columns, break_long_words=False, break_on_hyphens=False))
     if o.verbose:
         show_iterations(session, speculative)
         show_figures(session, run["figures"])
@@ -101,8 +115,8 @@ def show_iterations(session: Session, speculative: Recorder) -> None:
 
 def show_figures(session: Session[Options], figures: dict) -> None:
     """--verbose: print the counts, each figure, how the engine uses this machine, and the predictions."""
-    for chart in report.charts(figures):
-        show_table(chart.columns, chart.rows)
+    for _, names, counts in report.charts(figures):
+        show_table(names, counts)
     rows = report.table(figures, session.rule.formula)
     models = {role: session.models[role] for role in networks_of(session.roles)}
     peak = memory.peak()

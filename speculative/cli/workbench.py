@@ -9,7 +9,7 @@ import json
 import socket
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, StreamingResponse
 from starlette.routing import Route
 
 from speculative import drafters
@@ -35,7 +35,7 @@ LABELS = {  # of the options that the form has; none of them names a file
     "K": "Lookahead K",
     "temperature": "Temperature",
     "drafter": "Drafter",
-    "accept": "Acceptance rule",
+    "accept": "Acceptance",
     "fast": "Fast",
     "seed": "Seed",
     "top_k": "top-k",
@@ -176,21 +176,17 @@ def application(workbench: Workbench) -> Starlette:
     async def runs(request: Request):
         return JSONResponse([summary(number, run.document) for number, run in workbench.runs.items()])
 
-    def of_run(kind: str, answer: Callable[[Run], Response]) -> Route:
-        async def run(request: Request):
-            one = workbench.runs.get(request.path_params["number"])
-            if one is None:
-                raise HTTPException(404, f"only the last {MOST_RUNS} runs are kept")
-            return answer(one)
-
-        return Route(f"/runs/{{number:int}}/{kind}", run)
+    async def run(request: Request):
+        one = workbench.runs.get(request.path_params["number"])
+        if one is None:
+            raise HTTPException(404, f"only the last {MOST_RUNS} runs are kept")
+        return HTMLResponse(one.html()) if request.url.path.endswith("page") else JSONResponse(one.document)
 
     routes = [
         Route("/", home),
         Route("/decode", decode, methods=["POST"]),
         Route("/runs", runs),
-        of_run("page", lambda run: HTMLResponse(run.html())),
-        of_run("json", lambda run: JSONResponse(run.document)),
+        *(Route(f"/runs/{{number:int}}/{kind}", run) for kind in ("page", "json")),
     ]
     trusted = Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
     return Starlette(routes=routes, middleware=[trusted], max_body_size=MOST_BYTES)

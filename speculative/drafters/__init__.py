@@ -54,14 +54,10 @@ def spec_named(name: str, known: Mapping[str, DrafterSpec]) -> DrafterSpec:
     raise UserError(f"--drafter {name!r:.80} is unknown{hint}")
 
 
-def specs_of(text: str) -> list[DrafterSpec]:
-    """Return the entries of DRAFTERS that a drafter consists of: all of it except functions of the user."""
-    return [DRAFTERS[name] for name in re.split("[+/]", text) if name in DRAFTERS]
-
-
 def roles_of(text: str) -> list[str]:
-    """Return the roles of the models that a drafter needs."""
-    return list(dict.fromkeys(role for spec in specs_of(text) for role in spec.roles))
+    """Return the roles of the models that a drafter needs, except those of a user's functions."""
+    specs = [DRAFTERS[name] for name in re.split("[+/]", text) if name in DRAFTERS]
+    return [*dict.fromkeys([role for spec in specs for role in spec.roles])]
 
 
 def make_drafter(
@@ -93,6 +89,8 @@ def first_of(drafts: list[Callable], n_before: int = 0) -> Callable:
 
     Whether a drafter has one must not depend on its draws: a token that was drawn is never withdrawn.
     """
+    if len(drafts) == 1:
+        return drafts[0]
 
     def draft(x, size):  # [n], k or widths -> Proposal or Tree
         for draft_alone in drafts:

@@ -1,7 +1,6 @@
 """Memory: a check before the models are loaded that they fit, and the peak that was taken in the end."""
 
 import ctypes
-from collections.abc import Sequence
 from pathlib import Path
 
 from speculative.checkpoints.official import HPARAMS
@@ -9,6 +8,8 @@ from speculative.checkpoints.tensors import checkpoint_shapes, parameter_count
 from speculative.engines.formats import FORMATS, model_bytes
 from speculative.engines.system import groups, lines, sysctl
 from speculative.support.errors import UserError
+
+SAVING = tuple(FORMATS)[1:]  # formats that take less memory than float32, the largest first
 
 
 def needed(hparams: dict, dtype: str, n_cached: int | None = None) -> int:
@@ -56,15 +57,9 @@ def peak() -> int | None:
     return None if kilobytes is None else kilobytes * 1024
 
 
-def check(
-    models: list[tuple[dict, str]],
-    free: int | None,
-    n_cached: int | None = None,
-    saving: Sequence[str] = tuple(FORMATS)[1:],
-) -> None:
-    """models: (hparams, dtype) of the target, and of the draft if there is one. Raises UserError if they need more than
-    the bytes that are free, and says what would fit: the same models in one of the formats that save memory (the
-    largest first), else a smaller target. free: None if it is unknown, and the check then passes."""
+def check(models: list[tuple[dict, str]], free: int | None, n_cached: int | None = None, saving=SAVING) -> None:
+    """Raise UserError if models (hparams, dtype), the target first, need more bytes than are free, and say what would
+    fit: the same in one of the formats that save memory, else a smaller target. free: None if unknown, which passes."""
     total = sum(needed(hparams, dtype, n_cached) for hparams, dtype in models)
     if free is None or total <= free:
         return

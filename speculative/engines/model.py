@@ -188,22 +188,26 @@ class Model:
         self.network = network
         self.to_probs = to_probs
         self.log = network.log
-        self.rows_of_x: tuple = (), None, ()  # the last call's x, its tree, and the nodes or tokens that have rows
+        self.x: np.ndarray = np.empty(0, int)  # [n], of the last call
+        self.texts_of_rows: Callable = list  # () -> for each row of the last call the text that it follows
         self.hidden_rows: np.ndarray | None = None  # [n_rows, n_embd], the network's after that call
 
     def __call__(self, x, n_last: int = 1) -> np.ndarray:  # [n] -> [n_last, n_vocab]
         with LOCK:
             if self.target:  # what it has read in this decode, it has read for its copy
-                n = min(common_prefix(self.target.rows_of_x[0], x), len(x) - n_last)
+                n = min(common_prefix(self.target.x, x), len(x) - n_last)
                 self.target.network.hold(np.array(x[:n], int))
             rows = self.call(self.network.logits, x, n_last)  # [n_last, n_vocab]
-        self.rows_of_x = np.array(x), None, range(len(x) - n_last, len(x))  # a copy: the caller may change x
+        self.x = text = np.array(x)  # a copy: the caller may change x
+        self.texts_of_rows = lambda: [text[: i + 1] for i in range(len(text) - n_last, len(text))]
         return rows
 
     def score_tree(self, x, tree: Tree, nodes=None) -> np.ndarray:  # [n], [m] -> [m, n_vocab]
         """The distributions after these nodes (default: all) of a tree of drafts, whose root is the last token of x."""
         rows = self.call(self.network.tree_logits, x, tree, nodes)  # [m, n_vocab]
-        self.rows_of_x = np.array(x), tree, range(len(rows)) if nodes is None else nodes
+        self.x = text = np.array(x)
+        nodes = range(len(rows)) if nodes is None else nodes
+        self.texts_of_rows = lambda: [[*text, *(tree.tokens[i] for i in tree.path(node))] for node in nodes]
         return rows
 
     def call(self, logits_of: Callable, *args) -> np.ndarray:  # -> [m, n_vocab]
@@ -219,17 +223,10 @@ class Model:
     def hidden(self, x) -> np.ndarray | None:  # [n] -> [n_embd]
         """The last block's output for the last token of x; None if that is not among the rows of the last call of this
         model. (Other decodes with the same network have models of their own.)"""
-        text, tree, places = self.rows_of_x
-        n = common_prefix(text, x)
-        if tree:
-            paths = [[tree.tokens[i] for i in tree.path(node)] for node in places]
-            path = [*map(int, x[len(text) :])]
-            i = paths.index(path) if n == len(text) and path in paths else -1
-        else:
-            i = places.index(n - 1) if n == len(x) and n - 1 in places else -1
-        if i < 0:
+        rows = [i for i, text in enumerate(self.texts_of_rows()) if np.array_equal(text, x)]
+        if not rows:
             return None
-        return self.network.last_block(x) if self.hidden_rows is None else self.hidden_rows[i]
+        return self.network.last_block(x) if self.hidden_rows is None else self.hidden_rows[rows[0]]
 
 
 def check_length(n: int, n_last: int, n_ctx: int) -> None:

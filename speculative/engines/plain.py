@@ -16,11 +16,7 @@ def gelu_by_erf(x):  # [n_seq, n_hidden] -> [n_seq, n_hidden]
     return 0.5 * x * (1 + ERF(x * SQRT_HALF).astype(x.dtype))
 
 
-def relu(x):  # [n_seq, n_hidden] -> [n_seq, n_hidden]
-    return np.maximum(x, 0)
-
-
-ACTIVATIONS = {"gelu_new": gelu, "gelu": gelu_by_erf, "relu": relu}  # by their names in config.json
+ACTIVATIONS = {"gelu_new": gelu, "gelu": gelu_by_erf, "relu": partial(np.maximum, 0)}  # by their names in config.json
 
 
 def with_activation(params: dict, activation) -> dict:
@@ -32,9 +28,10 @@ def with_activation(params: dict, activation) -> dict:
 class KVCache:
     """The keys and values of the first `length` tokens, for every layer. Forgetting is moving `length` back."""
 
-    def __init__(self, n_layer: int, n_head: int, n_ctx: int, d_head: int):
+    def __init__(self, hparams: dict):
+        n_layer, n_head, n_ctx, n_embd = (hparams[name] for name in ("n_layer", "n_head", "n_ctx", "n_embd"))
         self.length = 0
-        caches = np.empty((n_layer, 2, n_head, n_ctx, d_head), np.float32)
+        caches = np.empty((n_layer, 2, n_head, n_ctx, n_embd // n_head), np.float32)
         self.layers = [partial(self.attend, keys, values) for keys, values in caches]
 
     def attend(self, keys, values, q, k, v):  # [n_head, n_ctx, d_head] twice, [n_head, n_new, d_head] thrice
@@ -43,14 +40,6 @@ class KVCache:
         keys[:, self.length : n] = k
         values[:, self.length : n] = v
         return attention(q, keys[:, :n], values[:, :n])
-
-
-def last_block(inputs, wte, wpe, blocks, n_head, **_):  # [n_seq] -> [n_embd]
-    """The last block's output for the last token: gpt2() up to its output layer."""
-    x = wte[inputs] + wpe[: len(inputs)]  # [n_seq] -> [n_seq, n_embd]
-    for block in blocks:
-        x = transformer_block(x, **block, n_head=n_head)  # [n_seq, n_embd] -> [n_seq, n_embd]
-    return x[-1]
 
 
 class PlainPass:
@@ -65,8 +54,7 @@ class PlainPass:
         self.params = with_activation(params, activation) | {"n_head": hparams["n_head"]}
 
     def new_cache(self) -> KVCache:
-        n_layer, n_head, n_ctx, n_embd = (self.hparams[name] for name in ("n_layer", "n_head", "n_ctx", "n_embd"))
-        return KVCache(n_layer, n_head, n_ctx, n_embd // n_head)
+        return KVCache(self.hparams)
 
     def __call__(self, tokens, n_last: int, n_past: int = 0) -> np.ndarray:  # [n] -> [n_last, n_vocab]
         """The logits of the last n_last tokens, which come after the first n_past of the cache."""
@@ -76,7 +64,11 @@ class PlainPass:
 
     def last_block(self, tokens) -> np.ndarray:  # [n] -> [n_embd]
         """The last block's output for the last of these tokens, without the cache."""
-        return last_block(tokens, **self.params)
+        p = self.params
+        x = p["wte"][tokens] + p["wpe"][: len(tokens)]  # [n, n_embd]
+        for block in p["blocks"]:
+            x = transformer_block(x, **block, n_head=p["n_head"])  # [n, n_embd]
+        return x[-1]
 
     def output(self, x) -> np.ndarray:  # [n, n_embd] -> [n, n_vocab]
         """The output layer alone: the logits of rows that the last block might have given."""

@@ -29,13 +29,13 @@ ORIGINS = {  # of a token -> its explanation
     "bonus": "sampled by the target after it accepted all drafts",
     "autoregressive": "sampled by the target without drafts",
 }
-FACTS = ["draft_model_size", "target_model_size", "drafter", "K", *Filters._fields]  # options in the header
-FACTS += ["draft_temperature", "stop", "seed", "engine"]
+FACTS = ["draft_model_size", "target_model_size", "drafter", "K", "tree", "accept"]  # options in the header
+FACTS += [*Filters._fields, "draft_temperature", "stop", "seed", "engine"]
 COMPARISONS = {  # of a draft's test, by the kind of rule
     "token": "u · p = {u} · {p} = {product} {sign}\u00a0{q}\u00a0=\u00a0q",
     "lenient": "B · u · p = {B} · {u} · {p} = {product} {sign}\u00a0{q}\u00a0=\u00a0q",
     "block": "w = {w}; u = {u} {sign}\u00a0{h}\u00a0=\u00a0h",
-    "typical": "q = {q} {equal} 0, of the typical tokens",
+    "typical": "q = {q}{more}, of the typical tokens",
 }
 VISIBLE = str.maketrans({" ": "␣", "\n": "↵", "\t": "⇥"})  # white space of a token that is shown alone
 
@@ -95,7 +95,7 @@ def page_data(run: dict) -> dict:
         "iterations": [close_up(i, text, rule["name"], names) for i, text in zip(iterations, before, strict=False)],
         "opening": opening(iterations),
         "reasons": [line for line in run["summary"][N_FINDINGS:] if line != run["advice"]],
-        "charts": [chart_data(chart) for chart in report.charts(f)],
+        "charts": report.charts(f),
         "table": report.table(f, rule["formula"]),
         "advice": run["advice"],
         "drafter": o["drafter"],
@@ -120,7 +120,8 @@ def findings(run: dict) -> dict:
 
 def facts(run: dict) -> list[list[str]]:
     o = run["options"]
-    unused = () if "draft" in drafters.roles_of(o["drafter"]) else ("draft_model_size",)
+    unused = ["K"] if o["tree"] else []
+    unused += [] if "draft" in drafters.roles_of(o["drafter"]) else ["draft_model_size"]
     values = {name: as_typed(name, o[name]) for name in FACTS if o[name] is not None and name not in unused}
     stand_ins = {size: f"{size}, a stand-in: {what}" for size, what in run["stand_ins"].items()}
     rows = [[name.replace("_", " "), stand_ins.get(value, value)] for name, value in values.items()]
@@ -238,15 +239,5 @@ def comparison(test: dict, rule: str) -> str:
     kind, _, number = rule.partition(":")
     known = {name: digits(value) for name, value in test.items() if name in ("u", "p", "q", "w", "h")}
     known["product"] = digits(float(number or 1) * test["u"] * test["p"])
-    sign, equal = ("<", ">") if test["passed"] else ("≥", "=")
-    return COMPARISONS.get(kind, "u = {u}, p = {p}, q = {q}").format(B=number, sign=sign, equal=equal, **known)
-
-
-# ---- The figures -----------------------------------------------------------------------------------------------------
-
-
-def chart_data(chart: report.Chart) -> list:
-    """[caption, colour, columns, rows of [length of the bar, cells]]"""
-    shares = [part / whole for _, part, whole in chart.counts]
-    kind = "accepted" if "accepted" in chart.columns else "q"
-    return [chart.caption, kind, chart.columns, [*zip(shares, *zip(*chart.rows, strict=True), strict=True)]]
+    sign, more = ("<", " > 0") if test["passed"] else ("≥", "")
+    return COMPARISONS.get(kind, "u = {u}, p = {p}, q = {q}").format(B=number, sign=sign, more=more, **known)

@@ -10,10 +10,10 @@ Windows of sizes that the run has not timed are timed now, in a fraction of the 
 network, if the engine can compute these alone.
 """
 
-import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import product, zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,10 +64,10 @@ def measure(session: Session, speculative: Recorder) -> Measured | None:
     texts_made = zip(speculative.inputs, speculative.tokens, strict=True)
     n_matched = [places_of_lookups(x, new, session.encoder.n_vocab) for x, new in texts_made]
     t_lookup = (time.perf_counter() - began) / max(1, speculative.n_tokens)
-    texts = []
-    for x, sample, matched in zip(speculative.inputs, speculative.samples, n_matched, strict=True):
-        model = session.model(session.levels[0][-1].roles[0]) if names != [LOOKUP] else None
-        texts.append(Drafts(matched, chances_by_place(model, x, sample, until) if model else []))
+    model = session.model(session.levels[0][-1].roles[0]) if names != [LOOKUP] else None
+    runs = zip(speculative.inputs, speculative.samples, strict=True)
+    chances = [chances_by_place(model, x, sample, until) if model else [] for x, sample in runs]
+    texts = [*map(Drafts, n_matched, chances)]
     timed = time_windows(session, speculative, max(least, until - time.perf_counter()))
     return Measured(names, texts, timed, t_lookup, t_draft)
 
@@ -98,14 +98,10 @@ def chances_by_place(model: Callable, x: Sequence[int], sample: Sequence, until:
     """The chance at each new place of a text that the model's draft is accepted there: as the run tells, as the model
     says if it is asked, and the mean of these at the places for which there is no time. It is asked for blocks of rows,
     as those of a long text take much memory; for one block in any case."""
-    known: list[float | None] = []
-    tokens: list[int] = []
-    q: list[float] = []
-    for i in sample:
-        chances = [*i.alpha] if LOOKUP not in i.source else []
-        known += [*chances, *[None] * (len(i.tokens) - len(chances))]
-        tokens += i.tokens
-        q += i.q
+    chances = [[] if LOOKUP in i.source else i.alpha for i in sample]  # of the tested drafts; no more than the tokens
+    known = [a for i, tested in zip(sample, chances, strict=True) for _, a in zip_longest(i.tokens, tested)]
+    tokens = [token for i in sample for token in i.tokens]
+    q = [q_i for i in sample for q_i in i.q]
     text = np.array([*x, *tokens])  # [n + N]
     asked: list[float] = []
     while None in known[len(asked) :] and (not asked or time.perf_counter() < until):
@@ -149,17 +145,21 @@ def predict(
     """
     calls = Counter(i.drafted + 1 for i in speculative.iterations if not i.prefill)
     rows = {n: seconds for n, seconds in costs.items() if calls[n] >= MIN_CALLS or n == 1}
-    usual = max(rows.keys() & measured.timed.keys(), default=0)
-    scale = rows[usual] / measured.timed[usual] if usual else 0.0  # a call of the loop over what was timed
-    # several rows take no less time than one
-    known = {n: max(scale * seconds, rows[1]) for n, seconds in measured.timed.items() if scale} | rows
+    both = rows.keys() & measured.timed.keys()
+    scale = sum(map(rows.get, both)) / sum(map(measured.timed.get, both)) if both else 0.0  # the loop's time of a call
+    timed = {n: scale * seconds for n, seconds in measured.timed.items() if scale and n not in rows}
+    for n, seconds in timed.items():  # between the times of fewer and of more rows in the run
+        fewer = [t for m, t in rows.items() if m < n]
+        more = [t for m, t in rows.items() if m > n]
+        timed[n] = min([max([seconds, *fewer]), *more])
+    known = rows | timed
     window = line_through(known)
     own = sum(i.drafting + window(i.drafted + 1) for i in speculative.iterations)
     scale = (speculative.seconds - prefill) / own
     t_token = autoregressive.seconds / autoregressive.n_tokens
     Ks = range(1, max(known))
     predicted: dict[str, dict[str, float]] = {name: {} for name in measured.names if Ks}
-    for name, K in itertools.product(predicted, Ks):
+    for name, K in product(predicted, Ks):
         windows = sum((windows_of(drafts, K, name) for drafts in measured.texts), Counter())
         seconds = sum(n * (k * measured.t_draft + window(k + m + 1)) for (k, m), n in windows.items())
         n_windows = sum(windows.values())

@@ -2,7 +2,6 @@
 tables of --verbose and of the page: every figure with its formula, counts, and predictions."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from speculative import drafters
 from speculative.checkpoints.official import HPARAMS
@@ -231,31 +230,25 @@ def table(f: dict, chance: str = TOKEN.formula) -> list[Row]:
     return rows
 
 
-class Chart(NamedTuple):
-    """Counts, each with the number of which it is a part."""
-
-    caption: str
-    columns: Row  # names of the columns
-    counts: list[tuple[str, int, int]]  # (name, part, whole)
-
-    @property
-    def rows(self) -> list[Row]:
-        return [(name, f"{part} of {whole}", percent(part / whole)) for name, part, whole in self.counts]
-
-
-def charts(f: dict) -> list[Chart]:
-    """Return the accepted drafts by position, and by drafter if there are several, and the tokens of the calls."""
+def charts(f: dict) -> list[tuple[str, Row, list[Row]]]:
+    """Return (caption, columns, rows) of the accepted drafts by position, and by drafter if there are several; and of
+    the target's calls by their tokens."""
     place = "depth" if f["tree"] else "position"
     counted = zip(f["accepted_by_position"], f["tested_by_position"], strict=True)
     positions = [(str(j), accepted, tested) for j, (accepted, tested) in enumerate(counted, start=1)]
     sources = [(words(name), accepted, tested) for name, (accepted, tested) in f["by_source"].items()]
     calls = [(tokens, n, f["iterations"]) for tokens, n in f["tokens_per_iteration_histogram"].items()]
     found = [
-        Chart(f"Accepted, by {place}", (place, "accepted", "share"), positions),
-        Chart("Accepted, by drafter", ("drafter", "accepted", "share"), sources if len(sources) > 1 else []),
-        Chart("Tokens for each call of the target", ("tokens", "calls", "share"), calls),
+        (f"Accepted, by {place}", (place, "accepted", "share"), positions),
+        ("Accepted, by drafter", ("drafter", "accepted", "share"), sources if len(sources) > 1 else []),
+        ("Tokens for each call of the target", ("tokens", "calls", "share"), calls),
     ]
-    return [chart for chart in found if chart.counts]
+    return [(caption, columns, [*map(part_of, counts)]) for caption, columns, counts in found if counts]
+
+
+def part_of(counts: tuple[str, int, int]) -> Row:  # (name, part, whole)
+    name, part, whole = counts
+    return name, f"{part} of {whole}", percent(part / whole)
 
 
 def grid(f: dict) -> dict | None:

@@ -1,5 +1,6 @@
 """Errors that a user sees as one line, and the guard that every command runs in."""
 
+import ctypes
 import os
 import signal
 import sys
@@ -8,7 +9,7 @@ from collections.abc import Callable
 from speculative.support.terminal import one_line, without_secrets
 
 EXTRAS = {"scipy": "verify", "starlette": "serve", "uvicorn": "serve", "jax": "jax"}  # a library -> its extra
-EXTRAS |= dict.fromkeys(("optax", "safetensors", "matplotlib"), "training")
+EXTRAS |= dict.fromkeys(("optax", "matplotlib"), "training")
 
 
 class UserError(Exception):
@@ -19,14 +20,23 @@ class UserError(Exception):
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of a library's message, its words up to the 150th character."""
+    """Return the first line of a library's message, its words up to the 200th character."""
     line = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return line if len(line) <= 150 else f"{line[:150].rpartition(' ')[0] or line[:150]} ..."
+    return line if len(line) <= 200 else f"{line[:200].rpartition(' ')[0] or line[:200]} ..."
 
 
 def install(extra: str) -> str:
     """Return the command that installs the libraries of an extra, in the versions of the tests."""
     return f'pip install -e ".[{extra}]" -c requirements.txt'
+
+
+@ctypes.CFUNCTYPE(None, ctypes.c_int)
+def end_at_cut_file(number: int) -> None:
+    """End the process with a line: the system sends SIGBUS to a thread that reads a mapped file beyond its end.
+
+    A handler in Python would only be called after the read, which never returns."""
+    os.write(2, b"error: a file was cut while it was read: no other program may write to a model's files or to packs\n")
+    os._exit(2)
 
 
 def guarded(action: Callable[[], object], interrupted: str = "interrupted") -> None:
@@ -36,6 +46,8 @@ def guarded(action: Callable[[], object], interrupted: str = "interrupted") -> N
     its traceback, by which it can be repaired.
     """
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    if hasattr(signal, "SIGBUS"):
+        ctypes.CDLL(None).signal(signal.SIGBUS, end_at_cut_file)
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # it was closed
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115

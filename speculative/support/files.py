@@ -58,7 +58,7 @@ def write_json(path: str, content: dict) -> None:
     write_text(path, text.translate(ESCAPED) + "\n")
 
 
-def size_of(path: str) -> int:
+def size_of(path: str | os.PathLike) -> int:
     """Return the bytes of a file, 0 if it does not exist."""
     return os.path.getsize(path) if os.path.isfile(path) else 0
 

@@ -1,7 +1,6 @@
 // gpt2.py once more, in C: the same functions under the same names, for a few rows at a time, in several threads.
 //
-// A token costs the time to read every weight from memory, and so do the K+1 rows of a window, if each weight is read
-// once and used for all of them. So everything below has this order:
+// A token costs the time to read every weight, and so do a window's K+1 rows if each weight is read once for them all:
 //
 //   tile   A weight [n_in, n_out] is stored as tiles of LANES neighbouring output channels (two vector registers), each
 //          with all its inputs in order: [n_out / LANES, n_in, LANES]. A product reads a tile from front to back.
@@ -9,7 +8,7 @@
 //   order  out = ((x[0] w[0]) + x[1] w[1]) + x[2] w[2] ..., whatever the number of rows, and wherever a loop stops to
 //          go on later. So no bit of a row depends on the rows beside it, on the threads, or on how a prompt is cut.
 //
-// Shapes are in comments, as in gpt2.py. Read it from the bottom up (forward is the whole network) or from the top down.
+// Shapes are in comments, as in gpt2.py. Read it from the bottom up: forward is the whole network.
 
 #include <math.h>
 #include <stdatomic.h>
@@ -273,8 +272,7 @@ INLINE void times_bfloat16(const int R, ARGUMENTS) {  // two inputs share 32 bit
   STORE_SUMS;
 }
 
-// Without dot4's instruction: the same exact sums. A register of weights gives two of single numbers, and the block's
-// sums take the registers, so the rows' sums wait in memory.
+// Without dot4's instruction: the same exact sums. The block's take the registers, so the rows' wait in memory.
 #ifdef WIDE
 #define ADD_UP(sum, more) sum += more; __asm__("" : "+x"(sum))  // now: later there is no register for it
 
@@ -444,9 +442,8 @@ static void layer_norm(const float *x, Norm ln, int64_t n, float *out) {  // [n]
 
 // ---- Threads --------------------------------------------------------------------------------------------------------
 
-// They are Python's. Each does its share of the tiles and heads, and all meet at a barrier before one reads what others
-// wrote. A thread that waits spins for a while, and then offers its core to others in each turn. One that is given no
-// work for many turns goes back to Python, to sleep.
+// Python's threads each do a share of the tiles and heads, and meet at a barrier before one reads what others wrote.
+// One that waits spins, then yields its core in each turn. Without work for many turns it goes back to Python, to sleep.
 enum { MOST_THREADS = 256, SPINS = 50, YIELDS = 4000 };  // turns until then
 enum { ASLEEP, AWAKE, CALLED, WORK };
 static struct { _Alignas(64) _Atomic int state; } threads[MOST_THREADS];

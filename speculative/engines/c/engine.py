@@ -8,7 +8,8 @@ from speculative.engines.c.library import library
 from speculative.engines.c.packing import PackedWeight, packer
 from speculative.engines.c.tree_cache import TreeNetwork
 from speculative.engines.contract import Engine
-from speculative.engines.formats import FORMATS, convert_all
+from speculative.engines.formats import convert_all
+from speculative.engines.memory import SAVING
 from speculative.engines.model import LOCK, CachedNetwork, Model, n_bytes
 from speculative.engines.plain import PlainPass
 from speculative.engines.system import n_cores
@@ -22,14 +23,9 @@ def set_threads(n: int | None = None) -> None:
     """Let the forward pass take n threads at most; None: one for each core. Raises UserError if there are not so many
     cores."""
     global n_threads
-    check_threads(n)
-    n_threads = n or n_cores()
-
-
-def check_threads(n: int | None) -> None:
-    """Raise UserError if n threads cannot run here."""
     if not 1 <= (n or 1) <= n_cores():
         raise UserError(f"{n} threads: 1 to {n_cores()} can run here, by its cores, its quota and OMP_NUM_THREADS")
+    n_threads = n or n_cores()
 
 
 def new_pass(params: dict, hparams: dict) -> Callable:
@@ -41,19 +37,20 @@ def new_pass(params: dict, hparams: dict) -> Callable:
 
 def create_model_fn(params: dict, hparams: dict, to_probs: Callable) -> Model:
     """A network in float32 -> a function from tokens to distributions. Without a compiler gpt2.py computes."""
-    return CachedNetwork(convert_all(params, packer("float32")), hparams, new_pass).with_probs(to_probs)
+    weights = convert_all(params, packer("float32")) if library() else params
+    return CachedNetwork(weights, hparams, new_pass).with_probs(to_probs)
 
 
 class CEngine(Engine):
     """engine.c. Each row is computed in an order that does not depend on the others, so it is equal to the bit."""
 
-    saving = tuple(FORMATS)[1:]
+    saving = SAVING
     exact = packs = True
 
     def __init__(self, threads: int | None = None):
         """Raises UserError, before any weight is read."""
         super().__init__(threads)
-        check_threads(threads)
+        set_threads(threads)
 
     def words(self) -> str:
         n = n_threads or n_cores()

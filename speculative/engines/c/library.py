@@ -57,13 +57,7 @@ def compile_with(compiler: list[str], flags: list[str], path: str) -> str:
     environment.pop("CC", None)  # zig asks it for the system's headers, and stops if CC is broken
     try:
         done = subprocess.run(
-            command,
-            env=environment,
-            timeout=COMPILE_SECONDS,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
+            command, env=environment, timeout=COMPILE_SECONDS, input="", capture_output=True, errors="replace"
         )
     except OSError as error:  # there is no such command
         return first_line(error)

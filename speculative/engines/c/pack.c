@@ -73,19 +73,7 @@ void pack(int64_t f, const float *w, int64_t n_in, int64_t n_out, int64_t row, i
 }
 
 const char *instructions(void) {  // that the loops are compiled for
-#if defined(AVX512) && defined(__AVX512VNNI__)
-  return "AVX-512 with VNNI";
-#elif defined(AVX512)
-  return "AVX-512";
-#elif defined(AVX2) && defined(__AVXVNNI__)
-  return "AVX2 with VNNI";
-#elif defined(AVX2)
-  return "AVX2";
-#elif defined(__x86_64__)
-  return "SSE";
-#elif defined(__aarch64__)
-  return "NEON";
-#else
-  return "plain C";
-#endif
+  if (V == 16) return PAIRS ? "AVX-512" : "AVX-512 with VNNI";
+  if (V == 8) return PAIRS ? "AVX2" : "AVX2 with VNNI";
+  return EXCESS ? "SSE" : ROWS == 10 ? "NEON" : "plain C";
 }

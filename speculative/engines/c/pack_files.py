@@ -14,7 +14,8 @@ import numpy as np
 
 from speculative.checkpoints.loading import load_params, look
 from speculative.checkpoints.tensors import bad_file, checkpoint_shapes, mapped, nested
-from speculative.engines.c.packing import PackedWeight, layout, packer, tiles_shape
+from speculative.engines.c.library import lanes
+from speculative.engines.c.packing import LAYOUT, PackedWeight, packer, tiles_shape
 from speculative.engines.formats import matrix_of
 from speculative.support.files import replacing
 
@@ -23,7 +24,7 @@ ALIGNMENT = 64  # bytes of the largest vector register
 
 def path_of(folder: str, models_dir: str, dtype: str) -> str:
     """Return the path of the pack that fits the model in `folder`, this CPU and this way to pack."""
-    digest = hashlib.sha256(layout(dtype).encode())
+    digest = hashlib.sha256(f"{dtype}, tiles of {lanes()}, packing {LAYOUT}".encode())
     files = look(folder)
     for name in (files.settings, *files.weights):
         about = os.stat(os.path.join(folder, name))

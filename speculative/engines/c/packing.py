@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from speculative.engines.c.library import lanes, library
-from speculative.engines.formats import Format, matrix_of, rounder
+from speculative.engines.formats import Format, matrix_of
 
 
 def aligned(shape, dtype=np.float32):  # -> [*shape], at a multiple of 64 bytes: a cache line, and the largest register
@@ -14,6 +14,9 @@ def aligned(shape, dtype=np.float32):  # -> [*shape], at a multiple of 64 bytes:
     memory = np.zeros(size + 64, np.uint8)  # [size + 64]
     start = -memory.ctypes.data % 64
     return memory[start : start + size].view(dtype).reshape(shape)
+
+
+LAYOUT = 2  # the number of the order in which numbers lie in tiles: packs of another one do not fit
 
 
 class PackedWeight(NamedTuple):
@@ -43,18 +46,10 @@ def pack_matrix(w: np.ndarray, format: Format) -> PackedWeight:  # [n_in, n_out]
 
 
 def packer(dtype: str) -> Callable:
-    """convert(name, array) for the loader: matrices that rows are multiplied by come out packed, all else as it is. If
-    nothing is compiled, they come out as formats.rounder has them."""
-    if not library():
-        return rounder(dtype)
+    """convert(name, array) for the loader: matrices that rows are multiplied by come out packed, all else as it is."""
 
     def convert(name, array):
         matrix = matrix_of(name, array.shape, dtype)
         return pack_matrix(array.T if name == "wte" else array, matrix[1]) if matrix else array
 
     return convert
-
-
-def layout(dtype: str) -> str:
-    """A name for the way in which weights are packed: files with another one must be packed anew."""
-    return f"{dtype}, tiles of {lanes()}, packing 2"

@@ -67,11 +67,8 @@ def match_cache(held_tokens, held_parents, tokens, parents) -> tuple[int, list[i
 def ancestor_mask(parents: np.ndarray, n: int = 0) -> np.ndarray:  # [m] -> [m - n, m] bool
     """Row i is true at token n + i and at all of its ancestors."""
     m = len(parents)
-    straight = common_prefix(parents, chain_parents(m))  # tokens that each follow the one before
-    first = min(n, straight)
-    sees = np.tri(m - first, m, first, dtype=bool)  # [m - first, m]
-    for i in range(straight, m):
-        parent = parents[i]
-        sees[i - first] = np.arange(m) <= parent if parent < straight else sees[parent - first]
-        sees[i - first, i] = True
-    return sees[n - first :]
+    sees = np.tri(m, dtype=bool)  # [m, m], which is right for the tokens that each follow the one before
+    for i in range(common_prefix(parents, chain_parents(m)), m):
+        sees[i] = sees[parents[i]]
+        sees[i, i] = True
+    return sees[n:]

@@ -48,8 +48,8 @@ const chip = (text, kind = "") => make(`span.chip.${kind}`, text);
 /** The blog's Steps 1 to 4. */
 function chainSteps(i, position) {
   const { drafted: m, accepted, drafts, tested, own } = i;
-  const took = (time, prefill) => `in ${time}${prefill ? ", which includes reading the prompt" : ""}.`;
-  const rows = `${many(m + 1, "row")}, ${took(i.scoring, i.prefill)}`;
+  const took = (time, prefill) => ` in ${time}${prefill ? ", which includes reading the prompt" : ""}.`;
+  const rows = `${many(m + 1, "row")},${took(i.scoring, i.prefill)}`;
   const chips = drafts.map(([text, by], j) =>
     make("span.draft-chip", chip(text, j < tested.length ? "" : "untested"), by ? make("small", ` ${by}`) : ""),
   );

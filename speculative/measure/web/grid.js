@@ -1,9 +1,10 @@
 // 4. Why it was this fast
 
 byId("reasons").append(...data.reasons.map((line) => make("li", line)));
-for (const [caption, kind, columns, rows] of data.charts) {
-  const lines = rows.map(([share, ...cells]) => [...cells, bar(kind, share)]);
-  if (rows.length) byId("charts").append(table(caption, [...columns, ""], lines));
+for (const [caption, columns, rows] of data.charts) {
+  const kind = columns.includes("accepted") ? "accepted" : "q";
+  const lines = rows.map((cells) => [...cells, bar(kind, parseInt(cells[2]) / 100)]);
+  byId("charts").append(table(caption, [...columns, ""], lines));
 }
 for (const [name, ...cells] of data.table) {
   byId("figures").tBodies[0].append(
