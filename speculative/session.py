@@ -210,14 +210,14 @@ class Session(Generic[AnyOptions]):
         decides its random numbers. explain: see texts.Report.
         """
         o = self.options
-        report = Report(self.rule, [specs[0].name for specs in self.levels[:-1]], explain)
+        outer = [specs[0].name for specs in self.levels[:-1]]
         groups = [inputs] if o.batch > 1 else [[x] for x in inputs]  # texts that one generator draws
         for number, group in enumerate(groups, start=sample):
             seed = [o.seed, number] if number else o.seed  # number 0 has the blog's own seed
-            draws = RecordedRandom(np.random.default_rng(seed))
+            report = Report(self.rule, RecordedRandom(np.random.default_rng(seed)), self.logs, outer, explain)
             texts = [StreamDecoder(self.encoder, o.stop) for _ in group]
-            calls = self.decoders.calls(name, group, N, draws, lambda index, texts=texts: texts[index].stopped)
-            yield from text_steps(calls, texts, draws, self.logs, report, number - sample)
+            calls = self.decoders.calls(name, group, N, report.draws, lambda index, texts=texts: texts[index].stopped)
+            yield from text_steps(calls, texts, report, number - sample)
 
 
 class PythonDecoders:
