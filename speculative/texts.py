@@ -68,12 +68,12 @@ class TextStep:
         return [*accepted, last][: len(self.tokens)]
 
 
+@dataclass
 class RecordedRandom:
     """A random generator that remembers its draws: the tests of a step can be rebuilt from them."""
 
-    def __init__(self, rng: np.random.Generator):
-        self.rng = rng
-        self.u: list[float] = []
+    rng: np.random.Generator
+    u: list[float] = field(default_factory=list)
 
     def random(self, *size):
         drawn = self.rng.random(*size)
