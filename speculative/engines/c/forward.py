@@ -214,7 +214,7 @@ class CompiledPass:
     def tune(self) -> None:
         """Measure on the model itself whether to ask for memory ahead of the loops, which changes no bit: with some
         CPUs, formats and row counts it is up to a third faster, with others slower. The smallest time counts, as other
-        programs only add to it. It takes a tenth of a second or two."""
+        programs only add to it. It takes a tenth of a second."""
         group = library().rows_of_a_group()
         tries = [*product((0, PREFETCH_BYTES), enumerate((1, group // 2, group, 2 * group)))]
         seconds = defaultdict(list)
