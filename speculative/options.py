@@ -55,10 +55,10 @@ def path(value: Any) -> str:
 
 
 def is_path(model_size: str) -> bool:
-    """Return True for a path: by its beginning, by a drive or a backslash, or since a folder of that path exists."""
+    """Return True for a path: by its beginning, by a drive or a backslash, or since there is such a path."""
     if model_size.startswith((".", "/", "~")) or "\\" in model_size or PureWindowsPath(model_size).drive:
         return True
-    return "/" in model_size and os.path.isdir(model_size)
+    return "/" in model_size and os.path.exists(model_size)
 
 
 def model(value: Any) -> str:

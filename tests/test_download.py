@@ -132,7 +132,7 @@ def test_a_refusal_is_told_at_once_and_leaves_nothing(server, get, tmp_path):
     assert "404" in refusal(get)
     server.server_close()
     server.shutdown()
-    assert "cannot download" in refusal(get)
+    assert "Connection refused): run again" in refusal(get)
     assert os.listdir(tmp_path) == []
 
 

@@ -43,8 +43,9 @@ def download(url: str, path: str, sha256: str = "", size: int = 0) -> None:
     try:
         length = receive(url, part, size)
     except (OSError, ValueError) as error:  # requests' errors are OSErrors; a ValueError: headers that make no sense
+        cause = getattr(error.args[0], "reason", error) if error.args else error  # urllib3's, the last of its tries
         hint = "run again to go on from here, or try another --source; python main.py --demo works without a download"
-        raise UserError(f"cannot download {url} ({first_line(error)}): {hint}") from None
+        raise UserError(f"cannot download {url} ({first_line(cause)}): {hint}") from None
     found = hashlib.sha256()
     with open(part, "rb") as f:
         while chunk := f.read(2**20):

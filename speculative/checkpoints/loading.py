@@ -9,6 +9,7 @@ import filecmp
 import os
 import re
 from collections.abc import Callable, Sequence
+from itertools import chain
 from textwrap import shorten
 from typing import Any, NamedTuple
 
@@ -49,16 +50,15 @@ class Checkpoint(NamedTuple):
     vocabulary: Sequence[str]
     weights: Sequence[str]
 
-    def missing(self, weights: bool = True) -> list[str]:
-        """Return the files that the folder lacks. weights=False: of the small ones."""
-        names = [self.settings, *self.vocabulary, *(self.weights if weights else ())]
-        return [name for name in names if not os.path.isfile(os.path.join(self.folder, name))]
-
-    def lacking(self) -> set[str]:
-        """Return what the missing files hold, as advice() calls it."""
-        missing = {*self.missing()}
-        kinds = {"tokens": self.vocabulary, "weights": self.weights, "index": [SHARDS]}
-        return {what for what, names in kinds.items() if missing & {*names}}
+    def missing(self, weights: bool = True) -> dict[str, list[str]]:
+        """Return the files that the folder lacks, by what they hold. weights=False: without those of the weights."""
+        of_weights = "index" if self.weights == [SHARDS] else "weights"
+        wanted = {"settings": [self.settings], "tokens": self.vocabulary, of_weights: self.weights if weights else ()}
+        found = {
+            what: [name for name in names if not os.path.isfile(os.path.join(self.folder, name))]
+            for what, names in wanted.items()
+        }
+        return {what: names for what, names in found.items() if names}
 
 
 def look(folder: str) -> Checkpoint:
@@ -161,8 +161,8 @@ def complete_folder(model_size: str, models_dir: str, source: str = "openai", we
         files = look(ask_hub("snapshot_download", name, allow_patterns=SMALL_NAMES + WEIGHT_NAMES * weights))
     if missing := files.missing(weights):
         names = {file.rfilename for file in ask_hub("model_info", name).siblings} if on_hub else files.names
-        help = advice(files.lacking(), names, name if on_hub else local, local) if names else UNKNOWN.format(name)
-        raise UserError(f"{files.folder} lacks {', '.join(missing)}; {help}")
+        help = advice(missing, names, name if on_hub else local, local) if names else UNKNOWN.format(name)
+        raise UserError(f"{files.folder} lacks {', '.join(chain(*missing.values()))}; {help}")
     return files.folder
 
 

@@ -96,12 +96,9 @@ def read(tensor: Tensor, name: str, checked: bool = False) -> np.ndarray:  # -> 
 
 
 def states_of(index: dict[str, Tensor]) -> list[tuple]:
-    """Return path, bytes, times of change, file and disk of each file. Raises UserError."""
-    paths = sorted({tensor.path for tensor in index.values()})
-    try:
-        found = [(os.path.abspath(path), os.stat(path)) for path in paths]
-    except OSError as error:
-        raise UserError(f"{error.filename}: cannot be read ({error.strerror})") from None
+    """Return path, bytes, times of change, file and disk of each file."""
+    paths = sorted({os.path.abspath(tensor.path) for tensor in index.values()})
+    found = zip(paths, map(os.stat, paths), strict=True)
     return [(path, at.st_size, at.st_mtime_ns, at.st_ctime_ns, at.st_ino, at.st_dev) for path, at in found]
 
 

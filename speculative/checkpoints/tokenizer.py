@@ -74,24 +74,26 @@ def read_encoder(folder: str, n_vocab: int) -> LibraryEncoder:
     path = os.path.join(folder, "tokenizer.json" if whole else "vocab.json")
     try:
         about = whole or from_vocab_and_merges(folder)
-        model = about["model"]
+        model = about["model"] | {"dropout": None}
         if (kind := model.get("type", "BPE")) != "BPE":
             raise ValueError(f"it is a {kind}")
         for name in ("continuing_subword_prefix", "end_of_word_suffix"):  # the library panics, or drops characters
             if model.get(name):
                 raise ValueError(f"{name} is {model[name]!r}")
-        if max(model["vocab"].values()) >= n_vocab:
-            raise ValueError(f"it has ids up to {max(model['vocab'].values())}, and the model has {n_vocab} ids")
+        if (last := max(model["vocab"].values())) >= n_vocab:
+            raise ValueError(f"it has ids up to {last}, and the model has {n_vocab} ids")
         numbered, special = tokens_to_add(folder, config, about["added_tokens"])
-        about |= {"truncation": None, "padding": None}  # of the texts that it was trained with
-        model["dropout"] = None
+        about |= {"model": model, "truncation": None, "padding": None}  # of the texts that it was trained with
         if class_of(folder, config) == GPT2 or not whole:
             spaces = {"add_prefix_space": config.get("add_prefix_space", False)}
             about |= {"normalizer": None, "pre_tokenizer": BYTE_LEVEL | spaces, "decoder": BYTE_LEVEL}
             about |= {"added_tokens": [], "model": {key: model[key] for key in ("type", "vocab", "merges")}}
             special = dict.fromkeys(NAMED[:3], END_OF_TEXT) | special
+        named = {text_of(token) for token in special.values()}
+        known = {text_of(token) for token in [*about["added_tokens"], *numbered]}
+        new = [token for token in special.values() if text_of(token) not in known]
         tokenizer = Tokenizer.from_str(json.dumps(about))
-        add_tokens(tokenizer, numbered, special)
+        tokenizer.add_tokens([added_token(token, text_of(token) in named) for token in [*numbered, *new]])
         tokenizer.encode_special_tokens = config.get("split_special_tokens", False)
         if config.get("add_bos_token") and not whole:  # else its post-processor decides
             bos = text_of(special["bos_token"])
@@ -132,18 +134,12 @@ def tokens_to_add(folder: str, config: dict, in_file: list[dict]) -> tuple[list[
     return [numbered[i] for i in sorted(numbered)], special
 
 
-def add_tokens(tokenizer: Any, numbered: list[dict], special: dict[str, Any]) -> None:
-    """Add tokens to the tokenizer: those that have numbers, and the special ones that are not there then."""
+def added_token(token: Any, is_special: bool) -> Any:
+    """Return a token, a text or an object with flags, as the library takes it."""
     from tokenizers import AddedToken
 
-    named = {text_of(token) for token in special.values()}
-    known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
-    known |= {token["content"] for token in numbered}
-    others = [token if isinstance(token, dict) else {"content": token} for token in special.values()]
-    for token in [*numbered, *(token for token in others if token["content"] not in known)]:
-        flags = {name: token[name] for name in FLAGS if name in token}
-        flags |= {"special": True} if token["content"] in named else {}
-        tokenizer.add_tokens([AddedToken(token["content"], **flags)])
+    flags = {name: token[name] for name in FLAGS if name in token} if isinstance(token, dict) else {}
+    return AddedToken(text_of(token), **flags | ({"special": True} if is_special else {}))
 
 
 def text_of(token: Any) -> Any:

@@ -20,9 +20,9 @@ class UserError(Exception):
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of a library's message, its words up to the 150th character."""
+    """Return the first line of a library's message, its words up to the 200th character."""
     line = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return line if len(line) <= 150 else f"{line[:150].rpartition(' ')[0] or line[:150]} ..."
+    return line if len(line) <= 200 else f"{line[:200].rpartition(' ')[0] or line[:200]} ..."
 
 
 def install(extra: str) -> str:
