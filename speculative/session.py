@@ -2,7 +2,6 @@
 decode through it."""
 
 from collections.abc import Callable, Iterator, Sequence
-from copy import copy
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
@@ -102,15 +101,10 @@ class Session(Generic[AnyOptions]):
         o = make_options(type(self.options), options, base=self.options)
         return type(self)(o, self.models, quiet=True, functions=functions)
 
-    def __deepcopy__(self, memo: dict) -> "Session[AnyOptions]":
-        return type(self)(self.options, copy(self.models), quiet=True, functions=self.functions)
-
     def __repr__(self) -> str:
         o = self.options
         names = ", ".join(f"{spec.role} {spec.size} {spec.dtype}" for spec in self.models.specs.values())
         return one_line(f"Session({names}, drafter {o.drafter}, K={o.K}, temperature={o.temperature:g})")
-
-    # ---- Token ids ---------------------------------------------------------------------------------------------------
 
     def model(self, role: str) -> Any:
         """The model of a role with its filters: model(x, n_last) -> distributions."""
